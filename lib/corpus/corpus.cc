@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/corpus/corpus.h"
+#include "lib/corpus/corpus.h"
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@
 #include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
-#include "lib/study/corpus/lines.h"
+#include "lib/corpus/lines.h"
 
 namespace kv::corpus {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/corpus/figures.h"
+#include "lib/corpus/figures.h"
 
 #include <fmt/format.h>
 

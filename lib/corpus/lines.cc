@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/corpus/lines.h"
+#include "lib/corpus/lines.h"
 
 #include <fmt/format.h>
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/study/corpus/figures.h"
-#include "lib/study/corpus/results.h"
-#include "lib/study/corpus/spill.h"
+#include "lib/corpus/figures.h"
+#include "lib/corpus/results.h"
+#include "lib/corpus/spill.h"
 
 namespace kv::corpus {
 

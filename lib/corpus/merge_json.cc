@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "lib/study/corpus/spread.h"
+#include "lib/corpus/spread.h"
 
 namespace kv::corpus {
 namespace {

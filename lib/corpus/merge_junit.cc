@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <algorithm>
 
-#include "lib/study/corpus/merge.h"
-#include "lib/study/report/junit.h"
+#include "lib/corpus/merge.h"
+#include "lib/report/junit.h"
 
 namespace kv::corpus {
 namespace {

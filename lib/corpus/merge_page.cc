@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/corpus/merge_page.h"
+#include "lib/corpus/merge_page.h"
 
 #include <fmt/format.h>
 

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include "lib/study/corpus/merge.h"
-#include "lib/study/report/html.h"
+#include "lib/corpus/merge.h"
+#include "lib/report/html.h"
 
 namespace kv::corpus {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/corpus/results.h"
+#include "lib/corpus/results.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,7 +10,7 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/hash.h"
-#include "lib/study/corpus/lines.h"
+#include "lib/corpus/lines.h"
 
 namespace kv::corpus {
 namespace {

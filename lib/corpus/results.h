@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/study/corpus/corpus.h"
+#include "lib/corpus/corpus.h"
 
 namespace kv::corpus {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/corpus/spill.h"
+#include "lib/corpus/spill.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/corpus/spread.h"
+#include "lib/corpus/spread.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "lib/study/corpus/merge.h"
+#include "lib/corpus/merge.h"
 
 namespace kv::corpus {
 

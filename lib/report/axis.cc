@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/report/axis.h"
+#include "lib/report/axis.h"
 
-#include "lib/study/report/svg.h"
+#include "lib/report/svg.h"
 
 namespace kv::report {
 namespace {

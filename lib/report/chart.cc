@@ -6,10 +6,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "lib/study/report/axis.h"
-#include "lib/study/report/labels.h"
-#include "lib/study/report/svg.h"
-#include "lib/study/report/svg_text.h"
+#include "lib/report/axis.h"
+#include "lib/report/labels.h"
+#include "lib/report/svg.h"
+#include "lib/report/svg_text.h"
 
 namespace kv::report {
 namespace {

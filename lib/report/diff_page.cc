@@ -6,7 +6,7 @@
 #include <cmath>
 #include <functional>
 
-#include "lib/study/report/diff_report.h"
+#include "lib/report/diff_report.h"
 
 namespace kv {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/report/diff_report.h"
+#include "lib/report/diff_report.h"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lib/core/snapshot/diff.h"
-#include "lib/study/report/html.h"
+#include "lib/report/html.h"
 
 namespace kv {
 

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <map>
 
-#include "lib/study/report/axis.h"
-#include "lib/study/report/svg.h"
-#include "lib/study/report/svg_text.h"
+#include "lib/report/axis.h"
+#include "lib/report/svg.h"
+#include "lib/report/svg_text.h"
 
 namespace kv::report {
 namespace {

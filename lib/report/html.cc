@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/report/html.h"
+#include "lib/report/html.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "lib/study/report/html_style.h"
+#include "lib/report/html_style.h"
 
 namespace kv::report {
 namespace {

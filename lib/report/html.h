@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/study/report/svg.h"
+#include "lib/report/svg.h"
 
 namespace kv::report {
 

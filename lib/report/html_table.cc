@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "lib/core/base/number.h"
-#include "lib/study/report/html.h"
-#include "lib/study/report/html_style.h"
+#include "lib/report/html.h"
+#include "lib/report/html_style.h"
 
 namespace kv::report {
 namespace {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/study/report/html.h"
-#include "lib/study/report/html_style.h"
-#include "lib/study/report/svg.h"
+#include "lib/report/html.h"
+#include "lib/report/html_style.h"
+#include "lib/report/svg.h"
 
 namespace kv::report {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/report/junit.h"
+#include "lib/report/junit.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "lib/study/report/svg.h"
+#include "lib/report/svg.h"
 
 namespace kv::report {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/report/labels.h"
+#include "lib/report/labels.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
-#include "lib/study/report/svg.h"
-#include "lib/study/report/svg_text.h"
+#include "lib/report/svg.h"
+#include "lib/report/svg_text.h"
 
 namespace kv::report {
 namespace {

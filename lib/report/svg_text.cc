@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/report/svg_text.h"
+#include "lib/report/svg_text.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "lib/core/base/bytes.h"
-#include "lib/study/report/svg.h"
+#include "lib/report/svg.h"
 
 namespace kv::report {
 namespace {

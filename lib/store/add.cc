@@ -8,8 +8,8 @@
 
 #include "lib/core/base/hash.h"
 #include "lib/core/base/reuse.h"
-#include "lib/core/store/cut.h"
-#include "lib/core/store/store.h"
+#include "lib/store/cut.h"
+#include "lib/store/store.h"
 
 namespace kv::store {
 // Named, since Store::Adder is made of it.

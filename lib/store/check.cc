@@ -7,7 +7,7 @@
 
 #include "lib/core/base/hash.h"
 #include "lib/core/base/reuse.h"
-#include "lib/core/store/store.h"
+#include "lib/store/store.h"
 
 namespace kv::store {
 namespace {

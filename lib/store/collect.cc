@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lib/core/base/hash.h"
-#include "lib/core/store/store.h"
+#include "lib/store/store.h"
 
 namespace kv::store {
 namespace {

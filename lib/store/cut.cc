@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/store/cut.h"
+#include "lib/store/cut.h"
 
 #include <algorithm>
 #include <cstring>

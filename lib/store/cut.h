@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lib/core/snapshot/snapshot.h"
-#include "lib/core/store/state.h"
+#include "lib/store/state.h"
 
 // How a source is cut into pieces, so that those of another state are met again.
 namespace kv::store {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/store/database.h"
+#include "lib/store/database.h"
 
 #include <fmt/format.h>
 #include <sqlite3.h>

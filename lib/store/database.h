@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "lib/core/base/bytes.h"
-#include "lib/core/store/index_files.h"
+#include "lib/store/index_files.h"
 
 struct sqlite3;
 struct sqlite3_stmt;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/store/folder.h"
+#include "lib/store/folder.h"
 
 #include <dirent.h>
 #include <fcntl.h>

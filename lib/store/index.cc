@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/store/index.h"
+#include "lib/store/index.h"
 
 #include <fmt/format.h>
 

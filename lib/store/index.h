@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "lib/core/store/database.h"
-#include "lib/core/store/state.h"
+#include "lib/store/database.h"
+#include "lib/store/state.h"
 
 // The index of a store: which states there are, and where objects lie. All of it can be made again
 // from packs and records.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/store/index_files.h"
+#include "lib/store/index_files.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "lib/core/store/database.h"
+#include "lib/store/database.h"
 
 namespace kv::store {
 namespace {

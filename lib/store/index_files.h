@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lib/core/base/error.h"
-#include "lib/core/store/folder.h"
+#include "lib/store/folder.h"
 
 struct sqlite3_vfs;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/store/object.h"
+#include "lib/store/object.h"
 
 #include <fmt/format.h>
 

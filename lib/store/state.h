@@ -7,7 +7,7 @@
 
 #include "lib/core/base/dtype.h"
 #include "lib/core/base/order.h"
-#include "lib/core/store/object.h"
+#include "lib/store/object.h"
 
 // The record of a state: its files as runs of objects, and what `list` says of it (FORMAT.md).
 namespace kv::store {

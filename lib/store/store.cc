@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/store/store.h"
+#include "lib/store/store.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -15,8 +15,8 @@
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
 #include "lib/core/snapshot/snapshot.h"
-#include "lib/core/store/folder.h"
-#include "lib/core/store/index.h"
+#include "lib/store/folder.h"
+#include "lib/store/index.h"
 
 // A folder of states in which what they have in common is stored once (FORMAT.md). store.cc opens
 // it, add.cc adds to it, restore.cc gives states back, check.cc proves and mends it, collect.cc

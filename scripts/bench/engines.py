@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the plug-ins' codec saves and costs at the object sizes of LMCache, vLLM and SGLang.
 
-    PYTHONPATH=build/python/package python3 scripts/bench_engines.py STATE... [--levels fast,default] [--disk] [--threads 4]
+    PYTHONPATH=build/python/package python3 scripts/bench/engines.py STATE... [--levels fast,default] [--disk] [--threads 4]
 
 STATE: files that kvtool opens, of models of any size. Planes of 1024 channels, as of 8 KV heads of 128 values, are put
 together from the channels of all of their layers, rounded to bf16; each layer of an object then begins at another token,

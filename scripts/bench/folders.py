@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders of many small files: what kvtool makes of them, coded together and apart, beside tar | zstd.
 
-  bench_folders.py KVTOOL CACHE.npz... [--files N] [--folder DIR]
+  folders.py KVTOOL CACHE.npz... [--files N] [--folder DIR]
   CACHE.npz   k and v of a real cache, [layer, token, channel] of two bytes each
 
 Makes two folders of N files: `tokens`, one file for each token with K and V of all layers, and `pages`, runs of 1 to 64 KiB of one

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speed and ratio of frames at the sizes that engines store, beside other packages, as tables in Markdown.
 
-    scripts/bench_frames.py STATE... [--rounds 15] [--sizes 64KiB,1MiB] [--threads 1,2,4]
+    scripts/bench/frames.py STATE... [--rounds 15] [--sizes 64KiB,1MiB] [--threads 1,2,4]
 
 STATE: files that kvtool opens, of models of any size, with 256 tokens or more. Their channels become layers of 8 KV heads
-of 128 values in bf16, as bench_engines.py makes them; K and V of 256 tokens of such a layer are 1 MiB. Smaller objects are
+of 128 values in bf16, as engines.py makes them; K and V of 256 tokens of such a layer are 1 MiB. Smaller objects are
 K and V of fewer tokens of a layer, larger ones have more layers. Each layer begins at another token. Nothing is generated.
 zstd -3 sees more than one layer at once and finds the values again: its figures above 1 MiB are left out. With --shuffle each
 layer has its channels in an order of its own; then nothing repeats, not even what the model itself repeats.
@@ -36,8 +36,8 @@ import zlib
 import numpy as np
 
 import kvtool
-from bench_engines import DIM, HEADS, TOKENS, planes_of
-from bench_peers import Peer, size, zipnn_peers
+from engines import DIM, HEADS, TOKENS, planes_of
+from peers import Peer, size, zipnn_peers
 
 clock = time.perf_counter  # --cpu: processor time, whose ratios hold whatever else the machine does
 

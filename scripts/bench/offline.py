@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """MNN's offline experiment in numpy and python-zstandard, side by side with `kvtool analyze`.
 
-  bench_offline.py bench KVTOOL [--rounds 5] [--threads 2]   times both in turns on made-up dumps, sizes compared
-  bench_offline.py check KVTOOL DUMPDIR                      compares the sizes of many option sets on real dumps
+  offline.py bench KVTOOL [--rounds 5] [--threads 2]   times both in turns on made-up dumps, sizes compared
+  offline.py check KVTOOL DUMPDIR                      compares the sizes of many option sets on real dumps
 
 The arithmetic is that of the experiment, one numpy expression per step; kvtool's time is that of the whole process.
 Needs python3-numpy and python3-zstandard; sizes agree when both link the same libzstd.

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The packages that people would use instead, on the same chunks as kvtool's levels, by turns in one run.
 
-  bench_peers.py build/release/bin/kvtool slot0.bin
-  bench_peers.py build/release/bin/kvtool keys.npy --layout thd --chunk 32KiB --rounds 9 --json-out peers.json
+  peers.py build/release/bin/kvtool slot0.bin
+  peers.py build/release/bin/kvtool keys.npy --layout thd --chunk 32KiB --rounds 9 --json-out peers.json
 
 FILE is whatever kvtool reads (a state of llama.cpp, safetensors, .npy ...); options that this script does not know
 go to kvtool. kvtool turns it into safetensors, `kvtool bench` and the packages then measure the chunks of those

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages with a profile beside OpenZL's compressors, chosen by the same training data: size and speed in one run.
 
-  bench_profiles.py KVTOOL LIBKVTOOL.so --train STATE... --test STATE... [--rounds 3] [--kv-heads H | --model GGUF]
+  profiles.py KVTOOL LIBKVTOOL.so --train STATE... --test STATE... [--rounds 3] [--kv-heads H | --model GGUF]
 
 A profile is learnt from the training states. OpenZL's wheel (0.3) has no trainer: openzl.ext has neither a function nor a
 class for it, and the tool that has one is not in the wheel. So the compressors that its Python interface can make are tried on

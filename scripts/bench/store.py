@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts the same saves, one after another, into kvtool store and into programs that store backups: bytes on the disk and seconds.
 
-Usage: bench_store.py KVTOOL SAVE... [--levels default,high] [--threads N]
+Usage: store.py KVTOOL SAVE... [--levels default,high] [--threads N]
 
 Peers that are not on the PATH are left out: restic, borg (Debian packages), zstd with --long over all saves in one stream
 (which can neither add nor give back one save alone, and needs them all at once). RESTIC and BORG may name the programs. Every

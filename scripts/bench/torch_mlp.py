@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compressor's MLP in torch, for the shapes that kv_bench times: run both, compare.
 
-Usage: bench_torch_mlp.py [--kv-bench build/release/bin/kv_bench] [--rounds 15]
+Usage: torch_mlp.py [--kv-bench build/release/bin/kv_bench] [--rounds 15]
 One thread, process CPU time, least of all rounds, own and peer in turns. Needs python3-torch.
 """
 import argparse

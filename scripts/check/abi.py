@@ -3,7 +3,7 @@
 """Compares the library's binary interface with the list that is checked in, lib/api/kvtool.abi: functions,
 values of enumerations, sizes of structs and places of their fields.
 
-  check_abi.py LIBRARY CC [--update]
+  abi.py LIBRARY CC [--update]
 
 A line that changed or went is a break of the interface and needs a new SONAME; a new line is an addition, which
 --update writes. Also: the library exports what the header declares, nothing else, and needs no BLAS.
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADER, LIST = ROOT / "lib/api/kvtool.h", ROOT / "lib/api/kvtool.abi"
 
 

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # The plug-ins for LMCache, vLLM and SGLang, driven through these engines' own storage classes on a CPU. Makes a virtual
 # environment with the released engines (without their GPU dependencies) and PyTorch: about 6 GB, which is why CI does not.
-#   scripts/test_engines.sh WHEEL            a wheel of kvtool, for example dist/kvtool-*-cp311-*.whl
-#   scripts/test_engines.sh PACKAGE_FOLDER   a folder that holds the package, for example build/python/package
+#   scripts/check/engines.sh WHEEL            a wheel of kvtool, for example dist/kvtool-*-cp311-*.whl
+#   scripts/check/engines.sh PACKAGE_FOLDER   a folder that holds the package, for example build/python/package
 # ENGINES_VENV: the environment (default build/engines-venv), kept between runs. PYTHON: 3.11 (default python3.11).
 set -euo pipefail
-cd "$(dirname "$0")/.."
-kvtool=${1:?usage: scripts/test_engines.sh WHEEL|PACKAGE_FOLDER [pytest arguments]}
+cd "$(dirname "$0")/../.."
+kvtool=${1:?usage: scripts/check/engines.sh WHEEL|PACKAGE_FOLDER [pytest arguments]}
 shift
 venv=${ENGINES_VENV:-build/engines-venv}
 mkdir -p "$(dirname "$venv")"

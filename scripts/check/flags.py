@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the language of kvtool's flags against the declarations of all commands, and docs/flags.md with them.
 
-Usage: check_flags.py KVTOOL            the checks
-       check_flags.py KVTOOL --update   writes the tables of docs/flags.md anew
+Usage: flags.py KVTOOL            the checks
+       flags.py KVTOOL --update   writes the tables of docs/flags.md anew
 """
 import json
 import pathlib
@@ -11,9 +11,9 @@ import re
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "flags.md"
-MARK = "<!-- Written by scripts/check_flags.py --update from what the commands declare. -->\n"
+MARK = "<!-- Written by scripts/check/flags.py --update from what the commands declare. -->\n"
 
 # Texts that send the reader elsewhere instead of saying what the flag does.
 EMPTY_TEXTS = ["as in the original", "same as", "the same for", "as in convert", "see the original"]

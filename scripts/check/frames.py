@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encodes frames through libkvtool and decodes each with the independent decoder.
 
-  make_frames.py LIBRARY [--keep FOLDER]
+  frames.py LIBRARY [--keep FOLDER]
 
 Frames of every level, order and kind of content are compared; with --keep, small ones are written to FOLDER as
 a corpus for fuzzing. Exit status 1 if a frame does not come back.
@@ -14,6 +14,7 @@ import sys
 
 import numpy
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "decoder"))
 from decode_frame import decode
 
 BF16, F16, F32, U8, Q8_0 = 2, 1, 0, 5, 15

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 MOST_KEPT_BYTES, MOST_KEPT_FILES = 64 << 10, 60
 # A wrong size in a reader shows as an allocation beyond the limit, a slow input as a time-out.
 FLAGS = ["-rss_limit_mb=2048", "-print_final_stats=1", "-max_len=65536", "-use_value_profile=1"]

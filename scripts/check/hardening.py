@@ -3,7 +3,7 @@
 """Whether a program was built as packages must be: position-independent, full RELRO, no executable stack; and
 whether its own objects, not only a library's, have a stack protector and fortified calls.
 
-  check_hardening.py PROGRAM OBJECT...
+  hardening.py PROGRAM OBJECT...
 """
 import subprocess
 import sys

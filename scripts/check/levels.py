@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that no chunk of real caches is larger than at level compat by more than 0.1 %.
 
-  check_levels.py KVTOOL CACHE... [--chunks 1MiB,64KiB,32KiB,16KiB] [--levels default,high,max] [--kv-heads N]
+  levels.py KVTOOL CACHE... [--chunks 1MiB,64KiB,32KiB,16KiB] [--levels default,high,max] [--kv-heads N]
 
 CACHE is any snapshot; those that kvtool refuses are named and left out. Chunks are cut as `kvtool bench --chunk` does, from
 all of K and V. Prints the chunks looked at and each cache, size, level and part (K or V) whose largest chunk breaks the rule,

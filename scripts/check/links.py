@@ -4,14 +4,14 @@
 heading that an anchor names; and every page of docs/ is in the list of its folder, README.md, or of docs/. Links to other
 places are not followed. README.md stays under 150 lines.
 
-Usage: check_links.py
+Usage: links.py
 """
 import pathlib
 import re
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)\)")
 
 

@@ -9,13 +9,13 @@ do in the engine what they say.
 * The example in docs/examples removes what plans say, and nothing for a plan that keeps everything.
 * A full disk, an interrupt and folders that hold something end as promised and leave nothing.
 
-  check_llama_capture.py build/release/bin/kvtool --fetch ENGINES
-  check_llama_capture.py build/release/bin/kvtool --engine ENGINES/3.22.1 --sources LLAMA_CPP --data DATA_DIR
-  check_llama_capture.py build/release/bin/kvtool --engine ENGINES/3.22.1 --program kvtool-capture-llama --data DATA_DIR
+  llama_capture.py build/release/bin/kvtool --fetch ENGINES
+  llama_capture.py build/release/bin/kvtool --engine ENGINES/3.22.1 --sources LLAMA_CPP --data DATA_DIR
+  llama_capture.py build/release/bin/kvtool --engine ENGINES/3.22.1 --program kvtool-capture-llama --data DATA_DIR
 
 --engine is a folder of prebuilt libraries; --sources a checkout of the same release, from which the program is built by
 the line in apps/capture-llama/README.md, and the example likewise; --program and --example are ones that are built
-already. --fetch has npm download libraries and sources, as check_llama_restore.py does. DATA_DIR holds
+already. --fetch has npm download libraries and sources, as llama_restore.py does. DATA_DIR holds
 models/kjv3m-f16.gguf and llamacpp/prompt-p0.txt, or else models/stories260K-f32.gguf, as testdata does (the default
 after $LLAMA_DATA), and the text is the beginning of LICENSE; --model and --text name others. Exit status: 0 all as it
 should be, 1 not, 77 no engine or no data.
@@ -36,10 +36,10 @@ import sys
 import tempfile
 import time
 
-from check_llama_restore import DATA, Engine, Setup, fetch, pack, skip
+from llama_restore import DATA, Engine, Setup, fetch, pack, skip
 
 RELEASE = "3.22.1"
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROMPT, DECODED = 600, 64
 POLICIES = "streaming,window,h2o,tova"
 

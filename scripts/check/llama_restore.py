@@ -17,9 +17,9 @@ its own types have changed.
 Caches of transformers (transformers_cache.py computes them without kvtool) are written as states: the newest
 engine must go on as after its own reading of the prompt, which it does not when K is not reordered.
 
-  check_llama_restore.py build/release/bin/kvtool --fetch ENGINES
-  check_llama_restore.py build/release/bin/kvtool --fetch ENGINES --release all --data DATA_DIR
-  check_llama_restore.py build/release/bin/kvtool --engine ENGINES/3.22.1 --data DATA_DIR
+  llama_restore.py build/release/bin/kvtool --fetch ENGINES
+  llama_restore.py build/release/bin/kvtool --fetch ENGINES --release all --data DATA_DIR
+  llama_restore.py build/release/bin/kvtool --engine ENGINES/3.22.1 --data DATA_DIR
 
 Each engine folder holds the prebuilt CPU libraries of one release of the npm package
 @node-llama-cpp/linux-x64; --fetch has npm download those that ENGINES lacks (some 11 MB each), of the newest release
@@ -55,7 +55,7 @@ TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30, "q5_1": 7, "q5_0": 6, "q4_1"
 NEAR = 1e-4  # nats, where a type loses nothing
 SKIP = 77
 # testdata has one small model and some states of it.
-DATA = os.environ.get("LLAMA_DATA") or str(pathlib.Path(__file__).resolve().parent.parent / "testdata")
+DATA = os.environ.get("LLAMA_DATA") or str(pathlib.Path(__file__).resolve().parents[2] / "testdata")
 
 
 class Params(ctypes.Structure):

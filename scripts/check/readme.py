@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs every `$ command` in the console blocks of README.md and docs/**/*.md and compares what it prints with what is shown.
 
-Usage: check_readme.py KVTOOL [--update] [PAGE...]
+Usage: readme.py KVTOOL [--update] [PAGE...]
 The blocks of a page share one scratch folder that starts with the files below. Measured times and rates (12.3 MB/s,
 4.5 ms) and the program's version may differ, `...` stands for anything within a line and a line `...` for any lines;
 everything else must match to the letter. --update writes what was printed where nothing, or something else, is shown.
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 # name in the scratch folder -> where it comes from
 FILES = {
     "slot0.bin": "testdata/llamacpp/states/s260k-v050-f16.seq0.bin",

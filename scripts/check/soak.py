@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 LEVELS = ["compat", "fast", "default", "high", "max"]
 CALLS = ["open", "write", "pwrite", "fsync", "rename", "link", "mmap", "ftruncate", "pthread_create", "malloc"]
 

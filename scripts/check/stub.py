@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares apps/python/kvtool/_kvtool.pyi with what nanobind generates from the module that is imported.
 
-  check_stub.py              to be run by a Python that has nanobind and imports kvtool
-  check_stub.py --update     writes the file instead
+  stub.py              to be run by a Python that has nanobind and imports kvtool
+  stub.py --update     writes the file instead
 """
 import difflib
 import pathlib
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 STUB = ROOT / "apps/python/kvtool/_kvtool.pyi"
 
 
@@ -32,7 +32,7 @@ def main():
     difference = list(difflib.unified_diff(STUB.read_text().splitlines(), text.splitlines(), str(STUB), "generated"))
     if difference:
         print("\n".join(difference[:60]))
-        sys.exit("the stub is not what the module says: scripts/check_stub.py --update writes it")
+        sys.exit("the stub is not what the module says: scripts/check/stub.py --update writes it")
     print("the stub is what the module says")
 
 

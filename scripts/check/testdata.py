@@ -5,7 +5,7 @@
 A name stands in backticks. Folders are checked two levels deep; those of testdata/fuzz belong to the fuzz target of
 the same name instead, and the parts of a golden area are checked as well.
 
-Usage: check_testdata.py [ROOT]; exit 1 with one line per violation.
+Usage: testdata.py [ROOT]; exit 1 with one line per violation.
 """
 import pathlib
 import re

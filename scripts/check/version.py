@@ -3,15 +3,15 @@
 """The version is written in CMakeLists.txt; checks that every other place says the same, and that CHANGELOG.md is in the
 form of Keep a Changelog 1.1.
 
-Usage: check_version.py            the checks
-       check_version.py --notes    the changelog's section of this version, for the page of a release
+Usage: version.py            the checks
+       version.py --notes    the changelog's section of this version, for the page of a release
 """
 import pathlib
 import re
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 KINDS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
 
 

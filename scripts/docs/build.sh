@@ -4,7 +4,7 @@
 # error. Sphinx is taken from the Python at hand or, with scripts/docs/requirements.txt, from PyPI into build/docs-venv;
 # with --installed only from where it is already. Exit 77: it cannot be had.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3} site=build/site
 if ! "$python" -c 'import furo, myst_parser, sphinx' 2>/dev/null; then
   python=build/docs-venv/bin/python

@@ -11,10 +11,10 @@ import pathlib
 import subprocess
 import sys
 
-PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "json.md"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "json.md"
 HEAD = """# JSON documents
 
-<!-- Written by scripts/json_docs.py from the schemas; change those. -->
+<!-- Written by scripts/docs/json_docs.py from the schemas; change those. -->
 
 `--json` prints one document, whatever the command and whatever happened to it; `--json-out FILE` writes it. `kvtool schema NAME`
 prints the schema of each. Documents have version 2, the only one, so that `--json-version` can be left out; within a version keys
@@ -115,9 +115,9 @@ def page(kvtool):
 
 def check(text, silent):
     for place in silent:
-        print(f"{place} has no description: its schema in apps/kvtool/schema must say what it is")
+        print(f"{place} has no description: its schema in apps/kvtool/documents/schema must say what it is")
     if not PAGE.exists() or PAGE.read_text() != text:
-        print("docs/json.md is older than the schemas: scripts/json_docs.py KVTOOL writes it")
+        print("docs/json.md is older than the schemas: scripts/docs/json_docs.py KVTOOL writes it")
         return 1
     return 1 if silent else 0
 

@@ -23,7 +23,7 @@ import tempfile
 
 import numpy
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 ARCHIVES = ROOT / "testdata/archives"
 STATES = ROOT / "testdata/llamacpp/states"
 LEVELS = ("compat", "fast", "default", "high", "max")
@@ -168,7 +168,7 @@ def sha256(data):
 
 
 def chunks_of(archive):
-    said = subprocess.run([sys.executable, ROOT / "scripts/decode_kvz.py", archive, "--list"], check=True, capture_output=True)
+    said = subprocess.run([sys.executable, ROOT / "scripts/decoder/decode_kvz.py", archive, "--list"], check=True, capture_output=True)
     return [dict(re.findall(r"(\w+)=(\d+)", line)) for line in said.stdout.decode().splitlines()]
 
 

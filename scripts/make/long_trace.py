@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes a long random cache and the queries over it, to measure what a replay of that length costs.
 
-    scripts/make_long_trace.py --tokens 32768 --out long
+    scripts/make/long_trace.py --tokens 32768 --out long
     kvtool replay-h2o long/snapshot.npz --trace long/trace.npz --policy all
 
 Keys drift slowly along the sequence and queries resemble late keys, so that attention is neither flat nor one key.

@@ -10,7 +10,7 @@ is printed, so that one sees that the model understood.
   pip install onnxruntime numpy
   npm pack @moonshine-ai/moonshine-js@0.1.29                  # the model, in dist/model/tiny/quantized
   pip download --no-deps moonshine-voice                      # English speech, in moonshine_voice/assets
-  make_speech_states.py OUT --model DIR --tokenizer TOKENIZER.json two_cities.wav beckett.wav
+  speech_states.py OUT --model DIR --tokenizer TOKENIZER.json two_cities.wav beckett.wav
 
 The tokenizer (that of useful-moonshine-onnx, say) is needed for the transcript alone. The same versions on the
 same kind of processor give the same bytes. Exit status: 0 done, 77 no ONNX Runtime or no model.

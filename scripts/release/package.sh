@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds packages into build/packages, and looks at what it has built:
-#   scripts/package.sh deb       kvtool, libkvtool0 and libkvtool-dev for the Debian release that this runs on
-#   scripts/package.sh static    kvtool-VERSION-linux-ARCH.tar.xz: one program that needs no library, with its pages;
-#                                and the tree that packaging/Dockerfile makes of it, tried
-#   scripts/package.sh wheel     wheels of the Python package, one for each interpreter that is here (build_wheel.sh)
-#   scripts/package.sh sbom      an SPDX document beside the static program, and one for the program of the Debian package
-#   scripts/package.sh recipes URL [HOMEPAGE]   a Homebrew formula and a conda recipe for the tarball at URL/
-#   scripts/package.sh checksums SHA256SUMS of all that is there
-#   scripts/package.sh all [URL] everything
+#   scripts/release/package.sh deb       kvtool, libkvtool0 and libkvtool-dev for the Debian release that this runs on
+#   scripts/release/package.sh static    kvtool-VERSION-linux-ARCH.tar.xz: one program that needs no library, with its pages;
+#                                        and the tree that packaging/Dockerfile makes of it, tried
+#   scripts/release/package.sh wheel     wheels of the Python package, one for each interpreter that is here (build_wheel.sh)
+#   scripts/release/package.sh sbom      an SPDX document beside the static program, and one for the program of the Debian package
+#   scripts/release/package.sh recipes URL [HOMEPAGE]   a Homebrew formula and a conda recipe for the tarball at URL/
+#   scripts/release/package.sh checksums SHA256SUMS of all that is there
+#   scripts/release/package.sh all [URL] everything
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 root=$PWD out=$PWD/build/packages
 version=$(sed -n 's/^project(kvtool VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 # Of the last commit, so that the same commit makes the same packages.
@@ -44,7 +44,7 @@ deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: of $out
     cp -a "$out"/stage/$file "$root/$(dirname "$file")/"
   done
   mkdir -p "$root/usr/share/doc/$package"
-  cp scripts/packaging/copyright "$root/usr/share/doc/$package/"
+  cp scripts/release/packaging/copyright "$root/usr/share/doc/$package/"
   debian_changelog | gzip -9n >"$root/usr/share/doc/$package/changelog.gz"
   [ ! -d "$root/usr/share/man" ] || find "$root/usr/share/man" -type f -exec gzip -9n {} +
   rm -f "$root/usr/share/doc/$package"/{LICENSE,CHANGELOG.md}
@@ -59,7 +59,7 @@ deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: of $out
   fi
   sed -e "s|@package@|$package|g; s|@version@|$version|g; s|@section@|$section|; s|@shlibdeps@|$shlibdeps|" \
     -e "s|@depends@|$depends|; s|@summary@|$summary|; s|@description@|$description|; s|@out@|$out|; s|@root@|$root|" \
-    -e "s|@extra@|$extra|" scripts/packaging/deb.cmake.in >"$out/$package.cmake"
+    -e "s|@extra@|$extra|" scripts/release/packaging/deb.cmake.in >"$out/$package.cmake"
   (cd "$out" && cpack --config "$package.cmake" >"$out/$package.log") || { cat "$out/$package.log"; exit 1; }
 }
 
@@ -136,7 +136,7 @@ check_static() { # PROGRAM
 
 # The image as its Dockerfile copies it, without an engine of containers: user, folder and entry point are the Dockerfile's.
 check_image() { # CONTEXT
-  local jail=$out/jail file=scripts/packaging/Dockerfile words user folder entry
+  local jail=$out/jail file=scripts/release/packaging/Dockerfile words user folder entry
   rm -rf "$jail"
   mkdir -p "$jail"
   while read -r -a words; do
@@ -186,27 +186,27 @@ static() {
 
 wheels() {
   rm -f "$out"/*.whl
-  scripts/build_wheel.sh --out "$out"
+  scripts/release/build_wheel.sh --out "$out"
 }
 
 sboms() {
   local made=0
   if [ -e build/static/bin/kvtool ]; then
-    scripts/sbom.py build/static bin/kvtool -o "$out/kvtool-$version-linux-$(uname -m).spdx.json" && made=1
+    scripts/release/sbom.py build/static bin/kvtool -o "$out/kvtool-$version-linux-$(uname -m).spdx.json" && made=1
   fi
   if [ -e build/package/bin/kvtool ]; then
-    scripts/sbom.py build/package bin/kvtool -o "$out/kvtool_${version}_$(dpkg --print-architecture).spdx.json" && made=1
+    scripts/release/sbom.py build/package bin/kvtool -o "$out/kvtool_${version}_$(dpkg --print-architecture).spdx.json" && made=1
   fi
-  [ "$made" = 1 ] || { echo "no program is built: scripts/package.sh static or deb first"; exit 1; }
+  [ "$made" = 1 ] || { echo "no program is built: scripts/release/package.sh static or deb first"; exit 1; }
 }
 
 recipes() { # URL [HOMEPAGE]
   local tarball=$out/kvtool-$version-linux-x86_64.tar.xz sum file
-  [ -e "$tarball" ] || { echo "$tarball is not there: scripts/package.sh static first"; exit 1; }
+  [ -e "$tarball" ] || { echo "$tarball is not there: scripts/release/package.sh static first"; exit 1; }
   sum=$(sha256sum "$tarball" | cut -d ' ' -f 1)
   for file in kvtool.rb recipe.yaml; do
     sed -e "s|@version@|$version|g; s|@sha256@|$sum|; s|@url@|$1|; s|@homepage@|${2:-${1%/releases/*}}|" \
-      "scripts/packaging/$file.in" >"$out/$file"
+      "scripts/release/packaging/$file.in" >"$out/$file"
   done
 }
 
@@ -232,5 +232,5 @@ case ${1:-} in
     [ -z "${2:-}" ] || recipes "$2" "${3:-}"
     checksums
     ;;
-  *) sed -n '3,12s/^# \{0,1\}//p' "$root/scripts/package.sh"; exit 2 ;;
+  *) sed -n '3,12s/^# \{0,1\}//p' "$root/scripts/release/package.sh"; exit 2 ;;
 esac

@@ -8,7 +8,7 @@ Usage: sbom.py BUILD PROGRAM -o FILE
   PROGRAM   a target of BUILD, such as bin/kvtool
 
 Loaded libraries are read from the program itself. dpkg says which package a file is of, and which licence its
-copyright file declares, where that is in Debian's machine-readable form. Libraries that scripts/package.sh compiled from
+copyright file declares, where that is in Debian's machine-readable form. Libraries that scripts/release/package.sh compiled from
 Debian's sources are named in PREFIX/sources.txt.
 """
 import argparse
@@ -23,7 +23,7 @@ import subprocess
 import sys
 import urllib.parse
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Names that Debian's copyright files use, as SPDX writes them. What is not here is not guessed at.
 SPDX = {
     "Apache-2.0": "Apache-2.0", "Expat": "MIT", "MIT": "MIT", "BSD-2-clause": "BSD-2-Clause", "BSD-3-clause": "BSD-3-Clause",

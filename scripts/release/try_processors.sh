@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs the static program on processors that the machine at hand is not, by qemu's emulation of single programs: it must
 # start, prove what it compresses, restore it, and write the same archive as on every other one.
-#   scripts/try_processors.sh PROGRAM [CPU...]
+#   scripts/release/try_processors.sh PROGRAM [CPU...]
 # qemu-x86_64-static is in Debian's qemu-user-static; QEMU names another one.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 qemu=${QEMU:-qemu-x86_64-static}
 program=$(realpath "${1:?which program}")
 shift

@@ -7,7 +7,7 @@
   closed_loop_study.py small DATA_DIR WORK          # the same with three tiny models and texts of their own
   closed_loop_study.py report WORK docs/closed-loop # tables and pictures from the records
 
-DATA_DIR holds models/*.gguf, as for scripts/check_llama_restore.py. All but report go on where they were interrupted. WORK
+DATA_DIR holds models/*.gguf, as for scripts/check/llama_restore.py. All but report go on where they were interrupted. WORK
 takes some 400 MB a text. It needs an installed kvtool, torch and transformers, and Debian 12's files: base-files, tzdata,
 zlib1g-dev, perl-modules, Python's own.
 """

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The frontier of lossless codecs on real caches: docs/codec/frontier.svg and its table, from the figures of bench_peers.py.
+"""The frontier of lossless codecs on real caches: docs/codec/frontier.svg and its table, from the figures of peers.py.
 
-  codec_frontier.py measure KVTOOL CACHE... --out DIR     runs bench_peers.py on each cache, DIR/NAME.json
+  codec_frontier.py measure KVTOOL CACHE... --out DIR     runs peers.py on each cache, DIR/NAME.json
   codec_frontier.py draw DIR/f16.json DIR/bf16.json --svg FILE    prints the tables of docs/codec.md and draws
 
 Each panel has ratio over speed: K and V in rows, encoding and decoding of each cache in columns. Speeds are the fastest rounds,
@@ -23,7 +23,7 @@ OURS, OTHERS = "#1b6ca8", "#8a8a8a"
 def measure(options):
     for cache in options.caches:
         out = pathlib.Path(options.out) / (pathlib.Path(cache).stem + ".json")
-        subprocess.run([sys.executable, HERE / "bench_peers.py", options.kvtool, cache, "--slow", "--rounds", str(options.rounds),
+        subprocess.run([sys.executable, HERE.parent / "bench/peers.py", options.kvtool, cache, "--slow", "--rounds", str(options.rounds),
                         "--most", options.most, "--chunk", options.chunk, "--json-out", out], check=True)
 
 

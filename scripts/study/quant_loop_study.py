@@ -9,7 +9,7 @@
   quant_loop_study.py report WORK docs/closed-loop --kvtool PROGRAM   # predictions, tables and picture
 
 Weights in few bits come with activations rounded to 8 bits, whose noise hides what q8_0 does to a cache; hence F32. DIR
-holds the libraries of @node-llama-cpp/linux-x64, as for check_llama_restore.py. What WORK has already is not made again.
+holds the libraries of @node-llama-cpp/linux-x64, as for llama_restore.py. What WORK has already is not made again.
 Needs torch, transformers, gguf, safetensors and an installed kvtool. --texts names some of closed_loop_study.py's texts.
 """
 import argparse
@@ -141,15 +141,15 @@ def capture(work, names, program):
 
 
 def measure_llama(work, names, folder, threads):
-    import check_llama_restore
-    from make_large_states import BATCH, Reader
+    import llama_restore
+    from large_states import BATCH, Reader
 
-    check_llama_restore.TYPES.update(BLOCKS)
-    engine = check_llama_restore.Engine(str(folder))
+    llama_restore.TYPES.update(BLOCKS)
+    engine = llama_restore.Engine(str(folder))
     model = engine.model(str(work / "model.gguf"))
 
     def read(tokens, k, v, step=BATCH):
-        setup = check_llama_restore.Setup(k=k, v=v, cells=-(-len(tokens) // 256) * 256, threads=threads)
+        setup = llama_restore.Setup(k=k, v=v, cells=-(-len(tokens) // 256) * 256, threads=threads)
         with Reader(engine, model, setup) as reader:
             parts = []
             for at in range(0, len(tokens), step):
@@ -212,7 +212,8 @@ def measure_torch(work, names, threads):
 
 
 def main():
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    for folder in ("make", "check", "study"):
+        sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / folder))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser("weights")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/corpus/merge.h"
+#include "lib/corpus/merge.h"
 
 #include <fmt/format.h>
 
@@ -10,8 +10,8 @@
 #include <random>
 
 #include "lib/core/base/error.h"
-#include "lib/study/corpus/merge_page.h"
-#include "lib/study/corpus/spread.h"
+#include "lib/corpus/merge_page.h"
+#include "lib/corpus/spread.h"
 
 namespace kv::corpus::merge_test {
 namespace {

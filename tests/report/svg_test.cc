@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/report/svg.h"
+#include "lib/report/svg.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "lib/study/report/html.h"
+#include "lib/report/html.h"
 
 namespace kv::report::svg_test {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/store/store.h"
+#include "lib/store/store.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -14,8 +14,8 @@
 
 #include "lib/core/base/stored_names.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/store/cut.h"
-#include "lib/core/store/index.h"
+#include "lib/store/cut.h"
+#include "lib/store/index.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv::store::store_test {

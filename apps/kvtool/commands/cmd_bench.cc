@@ -8,16 +8,16 @@
 #include <optional>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/numbers.h"
-#include "apps/kvtool/page_options.h"
-#include "apps/kvtool/progress.h"
-#include "apps/kvtool/run_input.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/numbers.h"
+#include "apps/kvtool/line/page_options.h"
 #include "formats/registry.h"
-#include "lib/core/archive/contest.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/study/bound/bound.h"
-#include "lib/study/report/html.h"
-#include "lib/study/report/svg.h"
+#include "lib/report/html.h"
+#include "lib/report/svg.h"
+#include "lib/study/bench/bound.h"
+#include "lib/study/bench/contest.h"
 
 namespace kv {
 namespace {

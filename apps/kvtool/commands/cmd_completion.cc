@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/completion.h"
+#include "apps/kvtool/line/completion.h"
 
 namespace kv {
 namespace {

@@ -5,9 +5,9 @@
 #include <filesystem>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/each_command.h"
-#include "apps/kvtool/run_input.h"
-#include "apps/kvtool/snapshot_report.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/inputs/each_command.h"
+#include "apps/kvtool/inputs/run_input.h"
 #include "formats/key_pairs.h"
 #include "lib/core/base/output_system.h"
 #include "lib/core/snapshot/cast.h"

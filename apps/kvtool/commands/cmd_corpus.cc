@@ -5,12 +5,12 @@
 #include <filesystem>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/corpus_entries.h"
-#include "apps/kvtool/input_hash.h"
-#include "apps/kvtool/run_input.h"
+#include "apps/kvtool/inputs/corpus_entries.h"
+#include "apps/kvtool/inputs/input_hash.h"
+#include "apps/kvtool/inputs/run_input.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/utf8.h"
-#include "lib/study/corpus/corpus.h"
+#include "lib/corpus/corpus.h"
 
 namespace kv {
 namespace {

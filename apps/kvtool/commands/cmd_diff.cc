@@ -5,10 +5,10 @@
 #include <cmath>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/page_options.h"
-#include "apps/kvtool/progress.h"
-#include "apps/kvtool/run_input.h"
-#include "lib/study/report/diff_report.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/page_options.h"
+#include "lib/report/diff_report.h"
 
 namespace kv {
 namespace {

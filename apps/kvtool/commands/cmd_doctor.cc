@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/doctor.h"
-#include "apps/kvtool/each_command.h"
-#include "apps/kvtool/text_width.h"
+#include "apps/kvtool/console/text_width.h"
+#include "apps/kvtool/doctor/doctor.h"
+#include "apps/kvtool/inputs/each_command.h"
 
 namespace kv {
 namespace {

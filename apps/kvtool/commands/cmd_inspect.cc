@@ -7,11 +7,11 @@
 #include <map>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/each_command.h"
-#include "apps/kvtool/page_options.h"
-#include "apps/kvtool/profile_report.h"
-#include "apps/kvtool/run_input.h"
-#include "apps/kvtool/snapshot_report.h"
+#include "apps/kvtool/documents/profile_report.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/inputs/each_command.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/page_options.h"
 #include "lib/core/snapshot/hadamard.h"
 #include "lib/study/statistics/stats_page.h"
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/manual.h"
+#include "apps/kvtool/line/manual.h"
 
 namespace kv {
 namespace {

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/corpus_entries.h"
-#include "apps/kvtool/page_options.h"
-#include "lib/study/corpus/merge_page.h"
+#include "apps/kvtool/inputs/corpus_entries.h"
+#include "apps/kvtool/line/page_options.h"
+#include "lib/corpus/merge_page.h"
 
 namespace kv {
 namespace {

@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/numbers.h"
-#include "apps/kvtool/run_input.h"
-#include "apps/kvtool/snapshot_report.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/numbers.h"
 #include "formats/plan/plan.h"
 
 namespace kv {

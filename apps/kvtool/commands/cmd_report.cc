@@ -4,7 +4,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/engines.h"
-#include "apps/kvtool/page_options.h"
+#include "apps/kvtool/line/page_options.h"
 #include "lib/study/gate/summary_view.h"
 
 namespace kv {

@@ -5,9 +5,9 @@
 #include <filesystem>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/document_names.h"
-#include "apps/kvtool/document_schema.h"
-#include "apps/kvtool/schemas.h"
+#include "apps/kvtool/documents/document_names.h"
+#include "apps/kvtool/documents/document_schema.h"
+#include "apps/kvtool/documents/schemas.h"
 
 namespace kv {
 namespace {

@@ -4,7 +4,7 @@
 #include <zstd.h>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/help.h"
+#include "apps/kvtool/line/help.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/codec/chunk.h"
 #include "lib/core/kernels/targets.h"

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/run_input.h"
+#include "apps/kvtool/inputs/run_input.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/word.h"
 #include "lib/study/attention/probabilities.h"

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/profile_report.h"
-#include "apps/kvtool/run_input.h"
-#include "apps/kvtool/snapshot_report.h"
+#include "apps/kvtool/documents/profile_report.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/inputs/run_input.h"
 #include "lib/core/archive/train.h"
 
 namespace kv {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
 
 #include <fmt/format.h>
 #include <sys/random.h>
@@ -15,7 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "apps/kvtool/text_width.h"
+#include "apps/kvtool/console/text_width.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/utf8.h"
 

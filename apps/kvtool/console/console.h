@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/kvtool/documents/run_document.h"
 #include "apps/kvtool/embedding.h"
-#include "apps/kvtool/run_document.h"
 #include "lib/core/base/error.h"
 
 namespace kv {

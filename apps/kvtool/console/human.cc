@@ -7,7 +7,7 @@
 #include <array>
 #include <cmath>
 
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
 
 namespace kv {
 

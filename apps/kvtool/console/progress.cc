@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/progress.h"
+#include "apps/kvtool/console/progress.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,7 +8,7 @@
 
 #include <cstdio>
 
-#include "apps/kvtool/text_width.h"
+#include "apps/kvtool/console/text_width.h"
 #include "lib/core/base/bytes.h"
 
 namespace kv {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
 #include "lib/core/base/progress.h"
 
 namespace kv {

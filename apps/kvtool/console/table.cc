@@ -7,8 +7,8 @@
 #include <numeric>
 #include <set>
 
-#include "apps/kvtool/console.h"
-#include "apps/kvtool/text_width.h"
+#include "apps/kvtool/console/console.h"
+#include "apps/kvtool/console/text_width.h"
 #include "lib/core/base/bytes.h"
 
 namespace kv {

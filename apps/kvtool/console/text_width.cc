@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/text_width.h"
+#include "apps/kvtool/console/text_width.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>

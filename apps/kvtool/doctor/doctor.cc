@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/doctor.h"
+#include "apps/kvtool/doctor/doctor.h"
 
 #include <fmt/format.h>
 

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <set>
 
-#include "apps/kvtool/archive_output.h"
-#include "apps/kvtool/doctor.h"
-#include "apps/kvtool/run_input.h"
+#include "apps/kvtool/commands/archive/archive_output.h"
+#include "apps/kvtool/doctor/doctor.h"
+#include "apps/kvtool/inputs/run_input.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/snapshot/batch.h"

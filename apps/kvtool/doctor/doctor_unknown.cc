@@ -6,8 +6,8 @@
 #include <array>
 #include <cctype>
 
-#include "apps/kvtool/console.h"
-#include "apps/kvtool/doctor.h"
+#include "apps/kvtool/console/console.h"
+#include "apps/kvtool/doctor/doctor.h"
 #include "apps/kvtool/engines.h"
 #include "formats/gguf/gguf.h"
 #include "formats/model_config/model_config.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/document_names.h"
+#include "apps/kvtool/documents/document_names.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/document_schema.h"
+#include "apps/kvtool/documents/document_schema.h"
 
 #include <fmt/format.h>
 
-#include "apps/kvtool/run_document.h"
+#include "apps/kvtool/documents/run_document.h"
 
 namespace kv {
 

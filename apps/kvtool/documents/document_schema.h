@@ -7,7 +7,7 @@
 
 namespace kv {
 
-// The schema of the documents called `name`. `text` is a file of apps/kvtool/schema: a title, and
+// The schema of the documents called `name`. `text` is a file of apps/kvtool/documents/schema: a title, and
 // as
 // "$defs" what an element of "results" is; the envelope around it is the same for all.
 nlohmann::ordered_json EnvelopeSchema(std::string_view name, std::string_view text);

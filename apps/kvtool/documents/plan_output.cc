@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/plan_output.h"
+#include "apps/kvtool/documents/plan_output.h"
 
-#include "apps/kvtool/options.h"
+#include "apps/kvtool/line/options.h"
 
 namespace kv {
 

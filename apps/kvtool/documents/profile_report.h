@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
 #include "lib/core/codec/profiled/profile.h"
 
 // What `train` and `inspect` say of a profile.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/run_document.h"
+#include "apps/kvtool/documents/run_document.h"
 
 #include <fmt/format.h>
 
 #include <utility>
 
-#include "apps/kvtool/console.h"
-#include "apps/kvtool/options.h"
+#include "apps/kvtool/console/console.h"
+#include "apps/kvtool/line/options.h"
 #include "lib/core/base/bytes.h"
 
 namespace kv {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/kvtool/command_line.h"
 #include "apps/kvtool/exit_status.h"
+#include "apps/kvtool/line/command_line.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/output.h"
 

@@ -7,7 +7,8 @@
 
 namespace kv {
 
-// A JSON Schema (2020-12) of apps/kvtool/schema, compiled in by scripts/cmake/EmbedSchemas.cmake.
+// A JSON Schema (2020-12) of apps/kvtool/documents/schema, compiled in by
+// scripts/cmake/EmbedSchemas.cmake.
 struct EmbeddedSchema {
   std::string_view name;  // "inspect"
   std::string_view text;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/snapshot_report.h"
+#include "apps/kvtool/documents/snapshot_report.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <set>
 
-#include "apps/kvtool/options.h"
+#include "apps/kvtool/line/options.h"
 #include "lib/core/base/word.h"
 #include "lib/core/snapshot/batch.h"
 #include "lib/core/snapshot/key_rotation.h"

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
 #include "lib/core/snapshot/snapshot.h"
 
 namespace kv {

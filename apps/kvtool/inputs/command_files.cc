@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/command_files.h"
+#include "apps/kvtool/inputs/command_files.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>

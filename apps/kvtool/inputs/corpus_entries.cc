@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/corpus_entries.h"
+#include "apps/kvtool/inputs/corpus_entries.h"
 
 #include <fmt/format.h>
 #include <glob.h>
@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <set>
 
-#include "apps/kvtool/doctor.h"
+#include "apps/kvtool/doctor/doctor.h"
 #include "formats/registry.h"
 #include "formats/run/run.h"
 #include "lib/core/snapshot/layout.h"

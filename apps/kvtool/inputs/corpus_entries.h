@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/kvtool/each_command.h"
-#include "lib/study/corpus/corpus.h"
+#include "apps/kvtool/inputs/each_command.h"
+#include "lib/corpus/corpus.h"
 
 namespace kv {
 

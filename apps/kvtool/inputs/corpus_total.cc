@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/corpus_total.h"
+#include "apps/kvtool/inputs/corpus_total.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
 
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/console/text_width.h"
 #include "apps/kvtool/exit_status.h"
-#include "apps/kvtool/progress.h"
-#include "apps/kvtool/text_width.h"
 #include "lib/core/base/bytes.h"
 
 namespace kv {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/kvtool/console.h"
-#include "apps/kvtool/options.h"
+#include "apps/kvtool/console/console.h"
+#include "apps/kvtool/line/options.h"
 
 namespace kv {
 

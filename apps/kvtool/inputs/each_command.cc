@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/each_command.h"
+#include "apps/kvtool/inputs/each_command.h"
 
 namespace kv {
 

@@ -10,11 +10,11 @@
 #include <optional>
 #include <set>
 
-#include "apps/kvtool/corpus_entries.h"
-#include "apps/kvtool/corpus_total.h"
-#include "apps/kvtool/each_command.h"
-#include "apps/kvtool/input_hash.h"
-#include "apps/kvtool/results_file.h"
+#include "apps/kvtool/inputs/corpus_entries.h"
+#include "apps/kvtool/inputs/corpus_total.h"
+#include "apps/kvtool/inputs/each_command.h"
+#include "apps/kvtool/inputs/input_hash.h"
+#include "apps/kvtool/inputs/results_file.h"
 #include "formats/run/run.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/parallel.h"

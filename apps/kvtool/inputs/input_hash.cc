@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/input_hash.h"
+#include "apps/kvtool/inputs/input_hash.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/results_file.h"
+#include "apps/kvtool/inputs/results_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,13 +13,13 @@
 #include <cstring>
 #include <thread>
 
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
 #include "apps/kvtool/exit_status.h"
-#include "apps/kvtool/options.h"
+#include "apps/kvtool/line/options.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/output_system.h"
-#include "lib/study/corpus/lines.h"
+#include "lib/corpus/lines.h"
 
 namespace kv {
 namespace {

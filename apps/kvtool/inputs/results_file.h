@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "lib/study/corpus/results.h"
+#include "lib/corpus/results.h"
 
 namespace kv {
 

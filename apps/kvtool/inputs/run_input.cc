@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/run_input.h"
+#include "apps/kvtool/inputs/run_input.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 
-#include "apps/kvtool/numbers.h"
+#include "apps/kvtool/line/numbers.h"
 #include "formats/run/sensitivity.h"
 #include "formats/trace/trace.h"
 

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "apps/kvtool/options.h"
-#include "apps/kvtool/rope_options.h"
+#include "apps/kvtool/line/options.h"
+#include "apps/kvtool/line/rope_options.h"
 #include "formats/run/run.h"
 
 namespace kv {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/command_line.h"
+#include "apps/kvtool/line/command_line.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include <map>
 #include <sstream>
 
-#include "apps/kvtool/numbers.h"
+#include "apps/kvtool/line/numbers.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/nearest.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/completion.h"
+#include "apps/kvtool/line/completion.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

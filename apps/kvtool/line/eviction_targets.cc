@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/eviction_targets.h"
+#include "apps/kvtool/line/eviction_targets.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
 
-#include "apps/kvtool/options.h"
+#include "apps/kvtool/line/options.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
 #include "lib/study/eviction/policy.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/help.h"
+#include "apps/kvtool/line/help.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -8,8 +8,8 @@
 #include <algorithm>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/help_text.h"
-#include "apps/kvtool/text_width.h"
+#include "apps/kvtool/console/text_width.h"
+#include "apps/kvtool/line/help_text.h"
 #include "lib/core/base/nearest.h"
 #include "lib/core/kernels/targets.h"
 #include "version.h"

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/help_text.h"
+#include "apps/kvtool/line/help_text.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "apps/kvtool/text_width.h"
+#include "apps/kvtool/console/text_width.h"
 
 namespace kv {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/kvtool/help.h"
+#include "apps/kvtool/line/help.h"
 
 namespace kv {
 

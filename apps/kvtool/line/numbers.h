@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "apps/kvtool/command_line.h"
+#include "apps/kvtool/line/command_line.h"
 
 namespace kv {
 

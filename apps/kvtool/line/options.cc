@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/options.h"
+#include "apps/kvtool/line/options.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "apps/kvtool/numbers.h"
+#include "apps/kvtool/line/numbers.h"
 #include "formats/kvz/kvz.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/hash.h"

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "apps/kvtool/command_files.h"
-#include "apps/kvtool/command_line.h"
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
+#include "apps/kvtool/inputs/command_files.h"
+#include "apps/kvtool/line/command_line.h"
 #include "formats/registry.h"
 #include "lib/core/base/file.h"
 #include "lib/core/snapshot/select.h"

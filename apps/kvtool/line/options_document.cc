@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/options_document.h"
+#include "apps/kvtool/line/options_document.h"
 
 #include <fmt/format.h>
 

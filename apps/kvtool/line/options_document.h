@@ -5,7 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
 
-#include "apps/kvtool/help.h"
+#include "apps/kvtool/line/help.h"
 
 namespace kv {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "apps/kvtool/command.h"
-#include "lib/study/report/html.h"
+#include "lib/report/html.h"
 
 namespace kv {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/parameter_texts.h"
+#include "apps/kvtool/line/parameter_texts.h"
 
 #include <fmt/format.h>
 

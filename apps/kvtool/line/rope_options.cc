@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/rope_options.h"
+#include "apps/kvtool/line/rope_options.h"
 
 #include <fmt/format.h>
 

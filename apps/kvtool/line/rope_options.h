@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "apps/kvtool/command_line.h"
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
+#include "apps/kvtool/line/command_line.h"
 #include "formats/registry.h"
 #include "lib/core/snapshot/rope.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/bound/bound.h"
+#include "lib/study/bench/bound.h"
 
 #include <algorithm>
 #include <array>

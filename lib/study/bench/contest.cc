@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/archive/contest.h"
+#include "lib/study/bench/contest.h"
 
 #include <fmt/format.h>
 #include <time.h>

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lib/core/archive/contest.h"
 #include "lib/core/codec/gear/gear_container.h"
 #include "lib/core/kernels/planes.h"
 #include "lib/core/kernels/rotl16.h"
+#include "lib/study/bench/contest.h"
 
 namespace kv {
 namespace {

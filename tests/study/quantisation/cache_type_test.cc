@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/quant/cache_type.h"
+#include "lib/study/quantisation/types/cache_type.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -9,8 +9,8 @@
 #include <random>
 
 #include "lib/core/base/error.h"
-#include "lib/core/quant/octave.h"
-#include "lib/core/quant/ultraquant.h"
+#include "lib/study/quantisation/types/octave.h"
+#include "lib/study/quantisation/types/ultraquant.h"
 
 namespace kv::quant {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "apps/kvtool/console.h"
-#include "apps/kvtool/engine_settings.h"
+#include "apps/kvtool/commands/advise/engine_settings.h"
+#include "apps/kvtool/console/console.h"
 #include "lib/study/advise/advice.h"
 
 namespace kv {

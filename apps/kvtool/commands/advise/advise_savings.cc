@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/advise_savings.h"
+#include "apps/kvtool/commands/advise/advise_savings.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 
-#include "apps/kvtool/options.h"
-#include "apps/kvtool/quant_plan.h"
+#include "apps/kvtool/commands/replay/quant_plan.h"
+#include "apps/kvtool/line/options.h"
 #include "lib/core/base/error.h"
 #include "lib/study/statistics/checkup.h"
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "apps/kvtool/command_files.h"
-#include "apps/kvtool/command_line.h"
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
+#include "apps/kvtool/inputs/command_files.h"
+#include "apps/kvtool/line/command_line.h"
 #include "lib/study/advise/savings_report.h"
 
 namespace kv {

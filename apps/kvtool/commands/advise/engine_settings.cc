@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/engine_settings.h"
+#include "apps/kvtool/commands/advise/engine_settings.h"
 
 #include <fmt/format.h>
 

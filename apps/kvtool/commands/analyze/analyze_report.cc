@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/analyze_report.h"
+#include "apps/kvtool/commands/analyze/analyze_report.h"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
 #include "lib/engines/mnn/offline/offline.h"
 #include "lib/study/analysis/analysis.h"
 

@@ -6,15 +6,15 @@
 #include <filesystem>
 #include <set>
 
-#include "apps/kvtool/analyze_report.h"
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/each_command.h"
-#include "apps/kvtool/offline_options.h"
-#include "apps/kvtool/page_options.h"
-#include "apps/kvtool/progress.h"
-#include "apps/kvtool/rope_options.h"
-#include "apps/kvtool/run_input.h"
-#include "apps/kvtool/snapshot_report.h"
+#include "apps/kvtool/commands/analyze/analyze_report.h"
+#include "apps/kvtool/commands/analyze/offline_options.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/inputs/each_command.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/page_options.h"
+#include "apps/kvtool/line/rope_options.h"
 #include "lib/core/snapshot/hadamard.h"
 #include "lib/engines/mnn/offline/result_report.h"
 #include "lib/study/analysis/dump_rows.h"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/offline_options.h"
+#include "apps/kvtool/commands/analyze/offline_options.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "apps/kvtool/options.h"
+#include "apps/kvtool/line/options.h"
 
 namespace kv {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "apps/kvtool/command_line.h"
+#include "apps/kvtool/line/command_line.h"
 #include "lib/engines/mnn/offline/offline.h"
 
 namespace kv {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/archive_output.h"
+#include "apps/kvtool/commands/archive/archive_output.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

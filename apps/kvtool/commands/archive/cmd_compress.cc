@@ -6,11 +6,11 @@
 #include <chrono>
 #include <filesystem>
 
-#include "apps/kvtool/archive_output.h"
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/each_command.h"
-#include "apps/kvtool/progress.h"
-#include "apps/kvtool/run_input.h"
+#include "apps/kvtool/commands/archive/archive_output.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/inputs/each_command.h"
+#include "apps/kvtool/inputs/run_input.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/archive/records.h"

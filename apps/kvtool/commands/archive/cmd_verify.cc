@@ -2,12 +2,12 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
-#include "apps/kvtool/archive_output.h"
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/each_command.h"
-#include "apps/kvtool/progress.h"
-#include "apps/kvtool/run_input.h"
-#include "apps/kvtool/verify.h"
+#include "apps/kvtool/commands/archive/archive_output.h"
+#include "apps/kvtool/commands/archive/verify.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/inputs/each_command.h"
+#include "apps/kvtool/inputs/run_input.h"
 #include "formats/kvz/kvz.h"
 #include "lib/core/base/hash.h"
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "apps/kvtool/archive_output.h"
+#include "apps/kvtool/commands/archive/archive_output.h"
 
 namespace kv {
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/explanations.h"
+#include "apps/kvtool/commands/explain/explanations.h"
 
 namespace kv {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/explanations.h"
+#include "apps/kvtool/commands/explain/explanations.h"
 
 #include <fmt/format.h>
 

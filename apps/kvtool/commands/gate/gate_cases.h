@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "apps/kvtool/command.h"
-#include "apps/kvtool/gate_inputs.h"
-#include "apps/kvtool/gate_log_options.h"
-#include "apps/kvtool/progress.h"
+#include "apps/kvtool/commands/gate/gate_inputs.h"
+#include "apps/kvtool/commands/gate/gate_log_options.h"
+#include "apps/kvtool/console/progress.h"
 #include "lib/study/gate/config.h"
 #include "lib/study/gate/result.h"
 

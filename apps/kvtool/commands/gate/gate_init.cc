@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/gate_init.h"
+#include "apps/kvtool/commands/gate/gate_init.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "apps/kvtool/commands/gate/gate_inputs.h"
+#include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/engines.h"
-#include "apps/kvtool/gate_inputs.h"
-#include "apps/kvtool/progress.h"
-#include "apps/kvtool/run_input.h"
+#include "apps/kvtool/inputs/run_input.h"
 #include "lib/core/base/hash.h"
 #include "lib/study/gate/config.h"
 #include "lib/study/gate/first_config.h"

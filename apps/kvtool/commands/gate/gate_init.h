@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/kvtool/command.h"
-#include "apps/kvtool/options.h"
+#include "apps/kvtool/line/options.h"
 
 namespace kv {
 

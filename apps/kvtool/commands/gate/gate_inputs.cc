@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/gate_inputs.h"
+#include "apps/kvtool/commands/gate/gate_inputs.h"
 
 #include <fmt/format.h>
 
-#include "apps/kvtool/run_input.h"
-#include "apps/kvtool/snapshot_report.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/inputs/run_input.h"
 #include "formats/trace/trace.h"
 #include "lib/core/snapshot/trace_rows.h"
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/gate_log_options.h"
+#include "apps/kvtool/commands/gate/gate_log_options.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "apps/kvtool/engines.h"
-#include "apps/kvtool/parameter_texts.h"
+#include "apps/kvtool/line/parameter_texts.h"
 #include "lib/core/base/number.h"
 
 namespace kv {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/kvtool/options.h"
+#include "apps/kvtool/line/options.h"
 #include "lib/study/gate/engine.h"
 
 namespace kv {

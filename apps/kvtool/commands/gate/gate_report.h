@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
 #include "lib/study/gate/result.h"
 
 namespace kv {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
 #include "lib/core/base/file.h"
 #include "lib/engines/cacheblend/report.h"
 

@@ -6,13 +6,13 @@
 #include <cmath>
 #include <filesystem>
 
-#include "apps/kvtool/blend_report.h"
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/page_options.h"
-#include "apps/kvtool/progress.h"
-#include "apps/kvtool/rope_options.h"
-#include "apps/kvtool/run_input.h"
-#include "apps/kvtool/snapshot_report.h"
+#include "apps/kvtool/commands/replay/blend_report.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/page_options.h"
+#include "apps/kvtool/line/rope_options.h"
 #include "formats/key_pairs.h"
 #include "formats/trace/trace.h"
 #include "lib/core/snapshot/cast.h"

@@ -6,11 +6,11 @@
 #include <chrono>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/mlp_report.h"
-#include "apps/kvtool/progress.h"
-#include "apps/kvtool/rope_options.h"
-#include "apps/kvtool/run_input.h"
-#include "apps/kvtool/snapshot_report.h"
+#include "apps/kvtool/commands/replay/mlp_report.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/rope_options.h"
 #include "formats/key_pairs.h"
 #include "formats/trace/trace.h"
 #include "formats/weights_file.h"

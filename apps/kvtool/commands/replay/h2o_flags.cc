@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/h2o_flags.h"
+#include "apps/kvtool/commands/replay/h2o_flags.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "apps/kvtool/numbers.h"
-#include "apps/kvtool/parameter_texts.h"
+#include "apps/kvtool/line/numbers.h"
+#include "apps/kvtool/line/parameter_texts.h"
 
 namespace kv {
 

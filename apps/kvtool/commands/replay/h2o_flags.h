@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/kvtool/command_line.h"
+#include "apps/kvtool/line/command_line.h"
 #include "formats/trace/trace.h"
 #include "lib/study/eviction/policy.h"
 

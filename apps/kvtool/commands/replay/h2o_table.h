@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
 #include "lib/engines/mnn/h2o/report.h"
 
 // What replay-h2o says on the terminal.

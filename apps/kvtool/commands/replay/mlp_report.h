@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
 #include "lib/engines/infinilm/csrc_outcome.h"
 #include "lib/engines/infinilm/quality.h"
 

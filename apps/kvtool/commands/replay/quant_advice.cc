@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/quant_advice.h"
+#include "apps/kvtool/commands/replay/quant_advice.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <map>
 
-#include "apps/kvtool/quant_plan.h"
-#include "apps/kvtool/quant_table.h"
+#include "apps/kvtool/commands/replay/quant_plan.h"
+#include "apps/kvtool/commands/replay/quant_table.h"
 #include "lib/study/quantisation/report.h"
 
 namespace kv {

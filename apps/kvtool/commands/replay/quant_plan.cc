@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/quant_plan.h"
+#include "apps/kvtool/commands/replay/quant_plan.h"
 
 #include <fmt/format.h>
 

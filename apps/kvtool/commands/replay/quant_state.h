@@ -9,8 +9,8 @@
 #include "formats/registry.h"
 #include "lib/core/base/output.h"
 #include "lib/core/base/parallel.h"
-#include "lib/core/quant/cache_type.h"
 #include "lib/core/snapshot/snapshot.h"
+#include "lib/study/quantisation/types/cache_type.h"
 
 namespace kv {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
 #include "lib/core/snapshot/snapshot.h"
 #include "lib/study/quantisation/replay.h"
 

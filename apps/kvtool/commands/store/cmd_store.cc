@@ -9,10 +9,10 @@
 #include <filesystem>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/progress.h"
-#include "apps/kvtool/snapshot_report.h"
-#include "apps/kvtool/store_commands.h"
-#include "apps/kvtool/verbs.h"
+#include "apps/kvtool/commands/store/store_commands.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/line/verbs.h"
 #include "lib/core/base/hash.h"
 
 namespace kv {

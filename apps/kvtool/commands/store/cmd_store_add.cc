@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "apps/kvtool/store_commands.h"
+#include "apps/kvtool/commands/store/store_commands.h"
 
 namespace kv {
 namespace {

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
-#include "apps/kvtool/snapshot_report.h"
-#include "apps/kvtool/store_commands.h"
+#include "apps/kvtool/commands/store/store_commands.h"
+#include "apps/kvtool/documents/snapshot_report.h"
 
 namespace kv {
 namespace {

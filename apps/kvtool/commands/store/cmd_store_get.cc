@@ -6,9 +6,9 @@
 #include <chrono>
 #include <utility>
 
-#include "apps/kvtool/progress.h"
-#include "apps/kvtool/snapshot_report.h"
-#include "apps/kvtool/store_commands.h"
+#include "apps/kvtool/commands/store/store_commands.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/snapshot_report.h"
 #include "lib/core/base/hash.h"
 
 namespace kv {

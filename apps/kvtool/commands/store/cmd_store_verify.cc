@@ -2,10 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
-#include "apps/kvtool/numbers.h"
-#include "apps/kvtool/progress.h"
-#include "apps/kvtool/snapshot_report.h"
-#include "apps/kvtool/store_commands.h"
+#include "apps/kvtool/commands/store/store_commands.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/line/numbers.h"
 
 namespace kv {
 namespace {

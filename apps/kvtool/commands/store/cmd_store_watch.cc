@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "apps/kvtool/store_commands.h"
+#include "apps/kvtool/commands/store/store_commands.h"
 
 namespace kv {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/kvtool/command.h"
-#include "lib/core/store/store.h"
+#include "lib/store/store.h"
 
 namespace kv {
 

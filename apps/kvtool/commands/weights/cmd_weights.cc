@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/snapshot_report.h"
-#include "apps/kvtool/verbs.h"
-#include "apps/kvtool/weights_commands.h"
+#include "apps/kvtool/commands/weights/weights_commands.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/line/verbs.h"
 #include "lib/core/base/number.h"
 
 namespace kv {

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "apps/kvtool/weights_commands.h"
+#include "apps/kvtool/commands/weights/weights_commands.h"
 
 namespace kv {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "apps/kvtool/weights_commands.h"
+#include "apps/kvtool/commands/weights/weights_commands.h"
 #include "lib/engines/infinilm/value_stats.h"
 
 namespace kv {

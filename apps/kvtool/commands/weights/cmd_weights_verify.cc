@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
-#include "apps/kvtool/weights_commands.h"
+#include "apps/kvtool/commands/weights/weights_commands.h"
 
 namespace kv {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "apps/kvtool/command.h"
-#include "apps/kvtool/options.h"
+#include "apps/kvtool/line/options.h"
 #include "formats/weights_file.h"
 
 namespace kv {

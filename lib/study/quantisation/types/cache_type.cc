@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/quant/cache_type.h"
+#include "lib/study/quantisation/types/cache_type.h"
 
 #include <fmt/format.h>
 
@@ -10,13 +10,13 @@
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/kernels/hadamard.h"
-#include "lib/core/quant/groups.h"
-#include "lib/core/quant/octave.h"
-#include "lib/core/quant/rows.h"
-#include "lib/core/quant/token_head.h"
-#include "lib/core/quant/turbo.h"
-#include "lib/core/quant/ultraquant.h"
 #include "lib/core/snapshot/hadamard.h"
+#include "lib/study/quantisation/types/groups.h"
+#include "lib/study/quantisation/types/octave.h"
+#include "lib/study/quantisation/types/rows.h"
+#include "lib/study/quantisation/types/token_head.h"
+#include "lib/study/quantisation/types/turbo.h"
+#include "lib/study/quantisation/types/ultraquant.h"
 
 namespace kv::quant {
 namespace {

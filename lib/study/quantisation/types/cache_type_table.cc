@@ -4,7 +4,7 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
-#include "lib/core/quant/cache_type.h"
+#include "lib/study/quantisation/types/cache_type.h"
 
 namespace kv::quant {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/quant/groups.h"
+#include "lib/study/quantisation/types/groups.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "lib/core/quant/rows.h"
+#include "lib/study/quantisation/types/rows.h"
 
 namespace kv::quant {
 namespace {

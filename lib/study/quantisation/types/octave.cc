@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/quant/octave.h"
+#include "lib/study/quantisation/types/octave.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "lib/core/base/error.h"
 #include "lib/core/kernels/hadamard.h"
-#include "lib/core/quant/rows.h"
+#include "lib/study/quantisation/types/rows.h"
 
 namespace kv::quant {
 namespace {

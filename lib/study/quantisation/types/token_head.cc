@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/quant/token_head.h"
+#include "lib/study/quantisation/types/token_head.h"
 
 #include <bit>
 #include <random>
@@ -8,7 +8,7 @@
 #include "lib/core/base/error.h"
 #include "lib/core/base/float8.h"
 #include "lib/core/kernels/hadamard.h"
-#include "lib/core/quant/rows.h"
+#include "lib/study/quantisation/types/rows.h"
 
 namespace kv::quant {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/quant/ultraquant.h"
+#include "lib/study/quantisation/types/ultraquant.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,7 +8,7 @@
 #include <iterator>
 
 #include "lib/core/base/error.h"
-#include "lib/core/quant/rows.h"
+#include "lib/study/quantisation/types/rows.h"
 
 namespace kv::quant {
 namespace {
