@@ -7,10 +7,10 @@
 #include <string>
 #include <string_view>
 
-#include "apps/kvtool/command_files.h"
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
 #include "apps/kvtool/exit_status.h"
-#include "apps/kvtool/options.h"
+#include "apps/kvtool/inputs/command_files.h"
+#include "apps/kvtool/line/options.h"
 
 namespace kv {
 

@@ -20,10 +20,10 @@
 #include <string_view>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/document_names.h"
-#include "apps/kvtool/each_command.h"
-#include "apps/kvtool/help.h"
-#include "apps/kvtool/options_document.h"
+#include "apps/kvtool/documents/document_names.h"
+#include "apps/kvtool/inputs/each_command.h"
+#include "apps/kvtool/line/help.h"
+#include "apps/kvtool/line/options_document.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/temporary.h"
 #include "lib/core/kernels/targets.h"
@@ -235,7 +235,7 @@ int Dispatch(Console& console, int argc, char** argv) {
     console.Product(Overview());
     return kDone;
   }
-  if (word == "__options") {  // for scripts/check_flags.py
+  if (word == "__options") {  // for scripts/check/flags.py
     console.Json(OptionsDocument(DescribeCommands()));
     return kDone;
   }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Sphinx makes a site of the Markdown pages as they lie in the repository; scripts/build_docs.sh calls it. Strict: a
+"""How Sphinx makes a site of the Markdown pages as they lie in the repository; scripts/docs/build.sh calls it. Strict: a
 page that no list leads to, a link to nothing and an anchor without a heading are errors."""
 import pathlib
 import re
@@ -13,7 +13,7 @@ extensions = ["myst_parser"]
 root_doc = "README"
 include_patterns = [
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**.md", "formats/*/FORMAT.md",
-    "lib/core/**/FORMAT.md", "apps/*/README.md", "testdata/README.md",
+    "lib/core/**/FORMAT.md", "lib/store/FORMAT.md", "apps/*/README.md", "testdata/README.md",
 ]
 exclude_patterns = ["build*", "testdata/[!R]*", "**/.*"]
 # Headings get the anchors that GitHub gives them.
@@ -44,7 +44,7 @@ LISTS = (
     + listed("Inside programs", *(f"docs/{name}" for name in PROGRAMS))
     + listed("More", *(f"docs/{name}" for name in OTHERS), "CHANGELOG", "CONTRIBUTING", "SECURITY", "apps/*/README",
              "testdata/README")
-    + listed("Grammars", "lib/core/archive/FORMAT", "lib/core/frame/FORMAT", "lib/core/codec/*/FORMAT", "formats/*/FORMAT")
+    + listed("Grammars", "lib/core/archive/FORMAT", "lib/core/frame/FORMAT", "lib/store/FORMAT", "lib/core/codec/*/FORMAT", "formats/*/FORMAT")
 )
 ENGINES = "\n\n```{toctree}\n:hidden:\n:glob:\n*\n```\n"
 REFERENCE = '\n\n<p>The rendered reference: <a href="../api/index.html">kvtool.h and kvtool.hpp</a>.</p>\n'

@@ -7,9 +7,9 @@
 #include <map>
 #include <tuple>
 
-#include "lib/core/archive/contest.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/kernels/window4.h"
+#include "lib/study/bench/contest.h"
 #include "tests/bench/stand_in.h"
 #include "tests/bench/versus.h"
 

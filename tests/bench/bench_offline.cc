@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // The offline simulator against the zstd calls that it cannot do without. Its sizes are those of
-// the library, so this is the floor; what numpy makes of the same is in scripts/bench_offline.py.
+// the library, so this is the floor; what numpy makes of the same is in scripts/bench/offline.py.
 #include "lib/core/kernels/planes.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/engines/mnn/offline/offline.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * SPDX-FileCopyrightText: The kvtool authors
  *
- * The C half of scripts/bench_frames.py: encodes and decodes objects of one size through kvtool.h
+ * The C half of scripts/bench/frames.py: encodes and decodes objects of one size through kvtool.h
  * alone. Each line of the standard input is a request,
  *
  *   OBJECT_BYTES LEVEL THREADS FILE

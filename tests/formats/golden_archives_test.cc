@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // What released versions wrote is restored, byte for byte, for good. How bytes are encoded may
-// change from version to version; that these decode may not. scripts/add_archives.py adds to them.
+// change from version to version; that these decode may not. scripts/make/add_archives.py adds to
+// them.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -49,7 +50,7 @@ std::vector<Row> ReadManifest() {
   return rows;
 }
 
-// As scripts/add_archives.py: a folder is its files with their names and sizes before them.
+// As scripts/make/add_archives.py: a folder is its files with their names and sizes before them.
 Bytes ContentOf(const Archive& archive, const std::vector<Bytes>& files) {
   if (!archive.is_folder()) return files.at(0);
   Bytes content;

@@ -6,8 +6,8 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/hash.h"
-#include "lib/study/corpus/lines.h"
-#include "lib/study/corpus/merge_page.h"
+#include "lib/corpus/lines.h"
+#include "lib/corpus/merge_page.h"
 #include "tests/fuzz/accepted.h"
 #include "tests/fuzz/fuzz_repair.h"
 

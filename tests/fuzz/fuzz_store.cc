@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "lib/core/base/hash.h"
-#include "lib/core/store/cut.h"
-#include "lib/core/store/object.h"
+#include "lib/store/cut.h"
+#include "lib/store/object.h"
 #include "tests/fuzz/accepted.h"
 #include "tests/fuzz/fuzz_repair.h"
 

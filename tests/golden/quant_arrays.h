@@ -11,7 +11,7 @@
 
 #include "formats/npy/npy.h"
 #include "lib/core/kernels/dequantise.h"
-#include "lib/core/quant/cache_type.h"
+#include "lib/study/quantisation/types/cache_type.h"
 #include "tests/golden/golden.h"
 
 namespace kv::golden {

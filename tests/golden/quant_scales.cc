@@ -6,11 +6,11 @@
 #include <cstring>
 
 #include "lib/core/base/bytes.h"
-#include "lib/core/quant/groups.h"
-#include "lib/core/quant/octave.h"
-#include "lib/core/quant/token_head.h"
-#include "lib/core/quant/turbo.h"
-#include "lib/core/quant/ultraquant.h"
+#include "lib/study/quantisation/types/groups.h"
+#include "lib/study/quantisation/types/octave.h"
+#include "lib/study/quantisation/types/token_head.h"
+#include "lib/study/quantisation/types/turbo.h"
+#include "lib/study/quantisation/types/ultraquant.h"
 #include "tests/golden/quant_arrays.h"
 
 namespace kv::golden {

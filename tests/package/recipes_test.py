@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The recipes of packages name what scripts/package.sh fills in and what the static tarball holds, and nothing else."""
+"""The recipes of packages name what scripts/release/package.sh fills in and what the static tarball holds, and nothing else."""
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PACKAGING = ROOT / "scripts/packaging"
+PACKAGING = ROOT / "scripts/release/packaging"
 FILLED = {"version", "url", "sha256", "homepage"}
 
 
 def main():
-    script = (ROOT / "scripts/package.sh").read_text()
+    script = (ROOT / "scripts/release/package.sh").read_text()
     assert FILLED == set(re.findall(r"s\|@(\w+)@\|", script[script.index("recipes() {"):script.index("checksums() {")]))
     for name in ("kvtool.rb.in", "recipe.yaml.in"):
         text = (PACKAGING / name).read_text()

@@ -28,12 +28,12 @@ def main():
         return 77
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "sbom.json"
-        command = [sys.executable, ROOT / "scripts/sbom.py", sys.argv[1], "bin/kvtool", "-o", out]
+        command = [sys.executable, ROOT / "scripts/release/sbom.py", sys.argv[1], "bin/kvtool", "-o", out]
         subprocess.run(command, check=True, env={"PATH": "/usr/bin:/bin", "SOURCE_DATE_EPOCH": "1000000000"})
         first = out.read_bytes()
         subprocess.run(command, check=True, env={"PATH": "/usr/bin:/bin", "SOURCE_DATE_EPOCH": "1000000000"})
         assert first == out.read_bytes(), "not the same twice"
-        missing = subprocess.run([sys.executable, ROOT / "scripts/sbom.py", folder, "bin/kvtool", "-o", out], capture_output=True)
+        missing = subprocess.run([sys.executable, ROOT / "scripts/release/sbom.py", folder, "bin/kvtool", "-o", out], capture_output=True)
         assert missing.returncode == 2, "a build that is none"
     sbom = json.loads(first)
     faults = lacks("document", sbom)

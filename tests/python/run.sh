@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-scripts/build_wheel.sh --build "$build" --out "$scratch/dist" "$python"
+scripts/release/build_wheel.sh --build "$build" --out "$scratch/dist" "$python"
 wheel=$(ls "$scratch"/dist/*.whl)
 
 "$python" -m venv "$scratch/venv"
@@ -31,5 +31,5 @@ install pytest ml_dtypes xxhash tqdm nanobind mypy
 cp -r apps/python/tests "$scratch/tests"
 # What a document writes lands in the scratch folder.
 (cd "$scratch" && KVTOOL_ROOT=$OLDPWD KVTOOL_BUILD=$build "$venv/python" -m pytest -q -p no:cacheprovider --durations=3 tests)
-"$venv/python" scripts/check_stub.py
+"$venv/python" scripts/check/stub.py
 (cd "$scratch" && "$venv/python" -m mypy --strict --cache-dir "$scratch/mypy" tests/consumer.py)

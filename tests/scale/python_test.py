@@ -31,7 +31,7 @@ LIMIT_SECONDS = 400
 
 def install(kind, build, folder):
     """A Python with the wheel and the cluster's package."""
-    subprocess.run([ROOT / "scripts/build_wheel.sh", "--build", build, "--out", folder / "wheel", sys.executable], check=True,
+    subprocess.run([ROOT / "scripts/release/build_wheel.sh", "--build", build, "--out", folder / "wheel", sys.executable], check=True,
                    stdout=subprocess.DEVNULL)
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     python = folder / "venv/bin/python"

@@ -1,7 +1,7 @@
 from typing import overload
 
 
-# Generated from the signatures in apps/python/src; scripts/check_stub.py compares and rewrites it.
+# Generated from the signatures in apps/python/src; scripts/check/stub.py compares and rewrites it.
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# The colours of the program's pages (lib/study/report/svg.cc).
+# The colours of the program's pages (lib/report/svg.cc).
 STYLE = """:root{--paper:#fff;--ink:#1c2430;--dim:#5b6573;--rule:#e3e7ec;
 --c0:#0b62c4;--c1:#c2410c;--c2:#0f7b4f;--c3:#8b3fb8;--c4:#a16207;--c5:#0e7490;--c6:#be185d;--c7:#64748b}
 @media(prefers-color-scheme:dark){:root{--paper:#12161c;--ink:#e6eaf0;--dim:#9aa5b3;--rule:#2a323d;

@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "apps/kvtool/console.h"
-#include "apps/kvtool/help.h"
+#include "apps/kvtool/console/console.h"
+#include "apps/kvtool/line/help.h"
 #include "apps/kvtool/program.h"
 #include "apps/python/src/description.h"
 #include "apps/python/src/interrupt.h"

@@ -5,9 +5,9 @@
 #include <deque>
 #include <nlohmann/json.hpp>
 
-#include "apps/kvtool/console.h"
+#include "apps/kvtool/console/console.h"
+#include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/program.h"
-#include "apps/kvtool/snapshot_report.h"
 #include "apps/python/src/description.h"
 #include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"

@@ -1,5 +1,5 @@
 kvtool._kvtool.__prefix__:
-    # Generated from the signatures in apps/python/src; scripts/check_stub.py compares and rewrites it.
+    # Generated from the signatures in apps/python/src; scripts/check/stub.py compares and rewrites it.
     from collections.abc import Callable, Sequence
     from typing import Any, Literal
 

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The kvtool authors
 """The storage classes of LMCache, vLLM and SGLang, imported on a machine without a GPU.
 
-The packages are installed without their dependencies (scripts/test_engines.sh). What cannot be imported there is
+The packages are installed without their dependencies (scripts/check/engines.sh). What cannot be imported there is
 replaced by stubs of the names that the storage code uses; the storage code itself is the engines' own.
 """
 
@@ -20,7 +20,7 @@ def missing(package):
     """Why tests of an engine cannot run, or None."""
     for name in ("kvtool", "torch", package):
         if importlib.util.find_spec(name) is None:
-            return f"{name} is not installed (scripts/test_engines.sh installs it)"
+            return f"{name} is not installed (scripts/check/engines.sh installs it)"
     if sys.platform != "linux":
         return "the engines' storage code needs Linux"
     return None

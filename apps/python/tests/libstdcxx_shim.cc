@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // One function of the libstdc++ of GCC 13, std::string::_M_replace_cold, for systems with an older
-// one: LMCache's native part needs it. scripts/test_engines.sh preloads this where the engine does
+// one: LMCache's native part needs it. scripts/check/engines.sh preloads this where the engine does
 // not load without.
 #include <cstddef>
 #include <cstdlib>

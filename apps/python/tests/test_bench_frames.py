@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/bench_frames.py measures what it says; nothing here depends on a time."""
+"""scripts/bench/frames.py measures what it says; nothing here depends on a time."""
 
 import json
 import os
@@ -14,7 +14,7 @@ SIZES = [8192, 65536, 1 << 20]
 
 
 def bench(root, data, *options):
-    return subprocess.run([sys.executable, str(root / "scripts" / "bench_frames.py"), str(data / STATE), *options],
+    return subprocess.run([sys.executable, str(root / "scripts" / "bench" / "frames.py"), str(data / STATE), *options],
                           capture_output=True, text=True, timeout=300)
 
 

@@ -77,7 +77,7 @@ def check_page(page, charts):
 
 def test_schema(workplace, root):
     jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads((root / "apps/kvtool/schema/closed-loop.schema.json").read_text())
+    schema = json.loads((root / "apps/kvtool/documents/schema/closed-loop.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     del schema["$id"]
     assert closed_loop.main(["a", *LLAMA, "--policies", "streaming", "-q", "-o", "out.json"]) == 0

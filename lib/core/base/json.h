@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-// The one reader of JSON that comes from outside (scripts/check_house.py keeps it so).
+// The one reader of JSON that comes from outside (scripts/check/house.py keeps it so).
 namespace kv {
 
 // Copies, comparisons and dumps of a tree recurse once a level: 64 levels fit on any stack.

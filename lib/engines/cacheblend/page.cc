@@ -7,8 +7,8 @@
 #include <functional>
 
 #include "lib/engines/cacheblend/report.h"
-#include "lib/study/report/html.h"
-#include "lib/study/report/svg.h"
+#include "lib/report/html.h"
+#include "lib/report/svg.h"
 
 namespace kv::blend {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "lib/engines/cacheblend/gates.h"
 #include "lib/engines/cacheblend/replay.h"
-#include "lib/study/report/html.h"
+#include "lib/report/html.h"
 
 namespace kv::blend {
 

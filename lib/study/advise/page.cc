@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <functional>
 
+#include "lib/report/html.h"
+#include "lib/report/svg.h"
 #include "lib/study/advise/report.h"
-#include "lib/study/report/html.h"
-#include "lib/study/report/svg.h"
 
 namespace kv::advise {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/report/html.h"
 #include "lib/study/advise/advice.h"
-#include "lib/study/report/html.h"
 
 namespace kv::advise {
 

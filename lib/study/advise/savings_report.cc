@@ -9,7 +9,7 @@
 #include <set>
 
 #include "lib/core/base/dtype.h"
-#include "lib/study/report/svg.h"
+#include "lib/report/svg.h"
 
 namespace kv::advise {
 namespace {

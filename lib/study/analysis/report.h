@@ -4,8 +4,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "lib/report/html.h"
 #include "lib/study/analysis/analysis.h"
-#include "lib/study/report/html.h"
 
 namespace kv::analysis {
 

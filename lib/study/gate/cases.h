@@ -34,7 +34,7 @@ struct Tolerance {
   std::optional<double> Of(uint32_t layer, bool is_value) const;
 };
 
-// Types in which the cache would be kept: names of lib/core/quant.
+// Types in which the cache would be kept: names of lib/study/quantisation/types.
 struct QuantTypes {
   std::string k, v;
 };

@@ -8,7 +8,7 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/snapshot/not_finite.h"
-#include "lib/study/report/diff_report.h"
+#include "lib/report/diff_report.h"
 
 namespace kv::gate {
 namespace {

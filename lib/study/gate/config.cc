@@ -11,9 +11,9 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
-#include "lib/core/quant/cache_type.h"
 #include "lib/study/gate/config_node.h"
 #include "lib/study/gate/engine.h"
+#include "lib/study/quantisation/types/cache_type.h"
 
 namespace kv::gate {
 namespace {

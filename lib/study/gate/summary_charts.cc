@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/study/report/svg.h"
+#include "lib/report/svg.h"
 
 namespace kv::gate {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "lib/report/html.h"
 #include "lib/study/gate/engine.h"
 #include "lib/study/gate/summary_view.h"
-#include "lib/study/report/html.h"
 
 namespace kv::gate {
 

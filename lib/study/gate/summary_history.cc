@@ -6,8 +6,8 @@
 #include <cmath>
 #include <set>
 
+#include "lib/report/svg.h"
 #include "lib/study/gate/summary_charts.h"
-#include "lib/study/report/svg.h"
 
 namespace kv::gate {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "lib/report/junit.h"
 #include "lib/study/gate/summary_view.h"
-#include "lib/study/report/junit.h"
 
 namespace kv::gate {
 namespace {

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/report/html.h"
 #include "lib/study/gate/engine.h"
 #include "lib/study/gate/summary_charts.h"
 #include "lib/study/gate/summary_view.h"
-#include "lib/study/report/html.h"
 
 namespace kv::gate {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
+#include "lib/report/html.h"
 #include "lib/study/gate/cases.h"
 #include "lib/study/gate/json.h"
-#include "lib/study/report/html.h"
 
 namespace kv::gate {
 

@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "lib/core/base/error.h"
+#include "lib/report/svg.h"
 #include "lib/study/gate/engine.h"
-#include "lib/study/report/svg.h"
 
 namespace kv::gate {
 namespace {

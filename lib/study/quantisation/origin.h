@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lib/core/base/parallel.h"
-#include "lib/core/quant/cache_type.h"
 #include "lib/core/snapshot/snapshot.h"
+#include "lib/study/quantisation/types/cache_type.h"
 
 // How a quantised cache came from the full one of the same text. Both are of runs of their own, and
 // the engine quantised what it had computed in 32 bits: codes agree nearly everywhere in the first

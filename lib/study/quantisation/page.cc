@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include "lib/report/html.h"
+#include "lib/report/svg.h"
 #include "lib/study/quantisation/report.h"
-#include "lib/study/report/html.h"
-#include "lib/study/report/svg.h"
 
 namespace kv::quantisation {
 namespace {

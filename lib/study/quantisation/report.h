@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "lib/report/html.h"
 #include "lib/study/quantisation/replay.h"
-#include "lib/study/report/html.h"
 
 namespace kv::quantisation {
 

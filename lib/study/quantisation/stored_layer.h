@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "lib/core/base/parallel.h"
-#include "lib/core/quant/cache_type.h"
 #include "lib/core/snapshot/rope.h"
 #include "lib/study/attention/layer_attention.h"
 #include "lib/study/eviction/quality.h"
+#include "lib/study/quantisation/types/cache_type.h"
 
 // What storing K and V of one layer in smaller types does to its attention, per query head. The
 // full cache's attention is computed once and shared; what a type changes is computed as a

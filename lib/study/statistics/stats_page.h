@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "lib/study/report/html.h"
+#include "lib/report/html.h"
 #include "lib/study/statistics/tensor_stats.h"
 
 namespace kv {

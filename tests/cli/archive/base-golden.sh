@@ -8,6 +8,6 @@ while read -r name wanted bases; do
 done < "$folder/contents"
 "$PYTHON" -c 'import numpy, zstandard' 2>&- || exit 0
 while read -r name wanted bases; do
-  "$PYTHON" "$SCRIPTS/decode_kvz.py" "$folder/$name" decoded.bin $(for base in $bases; do echo "--base $folder/$base"; done) 2> said || cat said
+  "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" "$folder/$name" decoded.bin $(for base in $bases; do echo "--base $folder/$base"; done) 2> said || cat said
   test "$(restored decoded.bin)" = "$wanted" || echo "$name decodes to other bytes"
 done < "$folder/contents"

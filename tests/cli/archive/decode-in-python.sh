@@ -1,7 +1,7 @@
 # An independent decoder, written from FORMAT.md, restores the same bytes: gear in two and four planes,
 # block planes, zstd, raw; rows, heads, transposed V; files and folders; with index and by walking.
 "$PYTHON" -c 'import numpy, zstandard' 2>&- || { echo "python3-numpy or python3-zstandard is missing"; exit 77; }
-decode() { "$PYTHON" "$SCRIPTS/decode_kvz.py" "$@" 2> said || { cat said; return 1; }; grep -v 'python3-xxhash is missing' said || true; }
+decode() { "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" "$@" 2> said || { cat said; return 1; }; grep -v 'python3-xxhash is missing' said || true; }
 both() { # FILE COMPRESS-FLAGS...
   "$KVTOOL" compress -q -f "${@:2}" "$1" -o x.kvz
   for walk in "" --walk; do
@@ -20,7 +20,7 @@ both half --raw f16:2LCT:2,3,512,?
 both half --raw q4_0:2LTC:2,16,?,1024
 both single --raw f32:2LTHD:2,3,?,8,64
 both half --from opaque
-"$PYTHON" "$SCRIPTS/make_llama_state.py" state --layers 2 --tokens 64 --kv-heads 2 --head-dim 32 --transposed > /dev/null 2>&1
+"$PYTHON" "$SCRIPTS/make/llama_state.py" state --layers 2 --tokens 64 --kv-heads 2 --head-dim 32 --transposed > /dev/null 2>&1
 both state
 both state --kv-heads 2
 mkdir tree
@@ -31,4 +31,4 @@ cp half tree/
 both tree --from opaque
 # Damage is noticed, not decoded.
 head -c 1000 x.kvz > cut.kvz
-"$PYTHON" "$SCRIPTS/decode_kvz.py" cut.kvz z 2>&1 || echo "exit $?"
+"$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" cut.kvz z 2>&1 || echo "exit $?"

@@ -22,6 +22,6 @@ printf '\252' | dd of=lost.kvz bs=1 seek="$offset" conv=notrunc status=none
 "$KVTOOL" decompress lost.kvz --keep-going -f -o partly.bin > said 2>&1 || echo "status $?"
 "$PYTHON" -c 'import numpy, zstandard' 2>&- || exit 0
 while read -r name wanted; do
-  "$PYTHON" "$SCRIPTS/decode_kvz.py" "$folder/$name" decoded.bin 2> said || cat said
+  "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" "$folder/$name" decoded.bin 2> said || cat said
   test "$(restored decoded.bin)" = "$wanted" || echo "$name decodes to other bytes"
 done < "$folder/contents"

@@ -8,8 +8,8 @@ for name in f16 bf16 f32; do
     "$KVTOOL" compress -qq -f --level $level --raw "$name:L2THD:2,2,?,3,16" $name -o x.kvz
     "$KVTOOL" verify -q x.kvz --against $name
     rm -f y
-    "$PYTHON" "$SCRIPTS/decode_kvz.py" x.kvz y 2> said && cmp y $name || { cat said; echo "$name $level: the decoder failed"; }
-    codecs=$("$PYTHON" "$SCRIPTS/decode_kvz.py" x.kvz --list 2> said | grep -o ' codec=[0-9]*' | sort | uniq -c | tr -s ' \n' ' ')
+    "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" x.kvz y 2> said && cmp y $name || { cat said; echo "$name $level: the decoder failed"; }
+    codecs=$("$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" x.kvz --list 2> said | grep -o ' codec=[0-9]*' | sort | uniq -c | tr -s ' \n' ' ')
     echo "$name $level:$codecs"
     size=$(stat -c %s x.kvz)
     if [ "$level" = max ] && [ "$size" -gt "$last" ]; then echo "$name: max is larger than high"; fi
@@ -22,8 +22,8 @@ for tokens in 1100 2200; do
   for level in default high; do
     "$KVTOOL" compress -qq -f --level $level --raw "f16:L2THD:1,2,?,4,16" long$tokens -o long.kvz
     rm -f y
-    "$PYTHON" "$SCRIPTS/decode_kvz.py" long.kvz y 2> said && cmp y long$tokens || { cat said; echo "$tokens $level: the decoder failed"; }
-    codecs=$("$PYTHON" "$SCRIPTS/decode_kvz.py" long.kvz --list 2> said | grep -o ' codec=[0-9]*' | tr -d '\n')
+    "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" long.kvz y 2> said && cmp y long$tokens || { cat said; echo "$tokens $level: the decoder failed"; }
+    codecs=$("$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" long.kvz --list 2> said | grep -o ' codec=[0-9]*' | tr -d '\n')
     echo "$tokens tokens $level:$codecs"
   done
 done
@@ -39,14 +39,14 @@ values = random.integers(0, 1 << 16, 2 * 64 * 48) & 0x807f | exponents << 7
 values.astype("<u2").tofile("wide")
 END
 "$KVTOOL" compress -qq --level fast --raw "bf16:L2THD:1,2,?,3,16" wide -o wide.kvz
-"$PYTHON" "$SCRIPTS/decode_kvz.py" wide.kvz y2 2> said && cmp y2 wide || cat said
-"$PYTHON" "$SCRIPTS/decode_kvz.py" wide.kvz --list 2> said | grep -o ' codec=[0-9]*'
+"$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" wide.kvz y2 2> said && cmp y2 wide || cat said
+"$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" wide.kvz --list 2> said | grep -o ' codec=[0-9]*'
 # Keys that turn from row to row, of tokens of which some come back, in heads of odd sizes.
 "$PYTHON" "$SHARED_SUITE/levels_turning.py"
 for level in high max; do
   "$KVTOOL" compress -qq -f --level $level --raw f16:L2THD:2,2,?,2,20 turning -o turning.kvz
   rm -f y
-  "$PYTHON" "$SCRIPTS/decode_kvz.py" turning.kvz y 2> said && cmp y turning || { cat said; echo "$level: the decoder failed"; }
-  codecs=$("$PYTHON" "$SCRIPTS/decode_kvz.py" turning.kvz --list 2> said | grep -o ' codec=[0-9]*' | tr -d '\n')
+  "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" turning.kvz y 2> said && cmp y turning || { cat said; echo "$level: the decoder failed"; }
+  codecs=$("$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" turning.kvz --list 2> said | grep -o ' codec=[0-9]*' | tr -d '\n')
   echo "turning $level:$codecs"
 done

@@ -1,7 +1,7 @@
 # 256 MiB in bounded memory, mapped pages included: under 96 MiB and four chunks of 1 MiB per thread,
 # plain and with a transposed V.
 for flags in "" --transposed; do
-  "$PYTHON" "$SCRIPTS/make_llama_state.py" state --size 256MiB $flags > /dev/null 2>&1
+  "$PYTHON" "$SCRIPTS/make/llama_state.py" state --size 256MiB $flags > /dev/null 2>&1
   "$PYTHON" "$SHARED_SUITE/peak.py" "$KVTOOL" compress -q -f -T2 state
   "$PYTHON" "$SHARED_SUITE/peak.py" "$KVTOOL" verify -q -T2 state.kvz --against state
   "$PYTHON" "$SHARED_SUITE/peak.py" "$KVTOOL" decompress -q -f -T2 state.kvz -o restored

@@ -1,5 +1,5 @@
 # Tensors out of an archive: some layers, some tokens, K or V alone; the rest is not even looked at.
-"$PYTHON" "$SCRIPTS/make_llama_state.py" state --layers 4 --tokens 700 --kv-heads 2 --head-dim 64 --transposed > /dev/null 2>&1
+"$PYTHON" "$SCRIPTS/make/llama_state.py" state --layers 4 --tokens 700 --kv-heads 2 --head-dim 64 --transposed > /dev/null 2>&1
 "$KVTOOL" compress -q state
 show() { "$PYTHON" -c '
 import sys, numpy

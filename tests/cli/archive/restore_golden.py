@@ -5,7 +5,7 @@ import sys
 
 scripts, archives = map(pathlib.Path, sys.argv[1:])
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(scripts))
+sys.path[:0] = [str(scripts / "decoder"), str(scripts / "make")]
 import decode_kvz
 from add_archives import content_of, sha256
 rows = [line.split("\t") for line in (archives / "manifest.tsv").read_text().splitlines()[1:]]

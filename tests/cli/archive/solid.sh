@@ -29,7 +29,7 @@ echo "-- no reader knows them"
 echo "-- the independent decoder"
 if "$PYTHON" -c 'import numpy, zstandard' 2>&-; then
   for archive in solid opaque; do
-    "$PYTHON" "$SCRIPTS/decode_kvz.py" $archive.kvz by-python 2> said || cat said
+    "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" $archive.kvz by-python 2> said || cat said
     diff -r by-python pages && rm -r by-python
   done
 fi

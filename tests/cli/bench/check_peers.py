@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that bench_peers.py counts the same sizes for the levels of kvtool as bench does."""
+"""Checks that scripts/bench/peers.py counts the same sizes for the levels of kvtool as bench does."""
 import json
 
 peers, bench = json.load(open("peers.json")), json.load(open("bench.json"))["results"][0]

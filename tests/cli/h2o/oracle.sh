@@ -5,10 +5,10 @@ replay() {  # FOLDER TRACE flags...
   local folder=$1 trace=$2; shift 2
   "$KVTOOL" replay-h2o "$folder/snapshot.npz" --prompt-tokens "$(jq .prompt "$folder/shape.json")" --trace "$folder/$trace.npz" --no-quality \
     --plan-out plan.json -f -q "$@" > /dev/null
-  $PYTHON "$SCRIPTS/h2o_oracle.py" compare "$folder" plan.json "$@"
+  $PYTHON "$SCRIPTS/check/h2o_oracle.py" compare "$folder" plan.json "$@"
 }
 for seed in 1 2; do
-  $PYTHON "$SCRIPTS/h2o_oracle.py" make --seed $seed --out random
+  $PYTHON "$SCRIPTS/check/h2o_oracle.py" make --seed $seed --out random
   for trace in trace probabilities; do
     for scores in exact flash; do
       replay random $trace $params --engine exact --scores $scores
@@ -43,7 +43,7 @@ for trace in trace probabilities; do
   replay random $trace $blocks --budget 50t --scores flash
 done
 replay random trace $blocks --budget 50t --scores flash --policy h2o
-$PYTHON "$SCRIPTS/h2o_oracle.py" make --seed 3 --layers 2 --heads 6 --kv-heads 3 --dim 24 --tokens 330 --prompt 200 --out long
+$PYTHON "$SCRIPTS/check/h2o_oracle.py" make --seed 3 --layers 2 --heads 6 --kv-heads 3 --dim 24 --tokens 330 --prompt 200 --out long
 replay long trace --schedule mnn --block-tokens 16 --sink 16 --recent 64 --trigger-min 210 --target-ratio 1.6 --policy snapkv --layer-start 0
 replay long trace --schedule mnn --block-tokens 16 --sink 16 --recent 64 --trigger-min 210 --target-ratio 1.6 --layer-start 0
 for policy in $all; do
@@ -53,7 +53,7 @@ done
 for model in s260k:4:64 kjv3m:2:40; do
   IFS=: read -r name heads prompt <<< "$model"
   "$KVTOOL" convert "$TESTDATA/trace/$name.seq0.bin" --kv-heads "$heads" --to npz -o "$name.npz" -q
-  $PYTHON "$SCRIPTS/h2o_oracle.py" real "$name.npz" "$TESTDATA/trace/$name" --prompt "$prompt" --out "$name"
+  $PYTHON "$SCRIPTS/check/h2o_oracle.py" real "$name.npz" "$TESTDATA/trace/$name" --prompt "$prompt" --out "$name"
   for flags in "--target-ratio 1.5" "--target-ratio 2 --scores exact" "--block-tokens 16 --recent 40" "--update-interval 3 --ema-alpha 0.5"; do
     replay "$name" trace --engine design --block-tokens 8 --sink 4 --recent 16 --trigger-min 48 --layer-start 0 --scores flash $flags
   done

@@ -1,6 +1,6 @@
 # Long layers from llama.cpp itself, whose libraries npm fetches once for a build.
 make() {
-  "$PYTHON" "$SCRIPTS/make_large_states.py" "$1" --fetch "$(dirname "$KVTOOL")/../engines" --models "$TESTDATA/models" \
+  "$PYTHON" "$SCRIPTS/make/large_states.py" "$1" --fetch "$(dirname "$KVTOOL")/../engines" --models "$TESTDATA/models" \
     --only stories260K-1x2048 --types "$2"
 }
 make a f16,bf16

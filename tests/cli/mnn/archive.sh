@@ -8,7 +8,7 @@ for name in case_fp16_h8_l1_fa64 case_fp32_h4_l1_fa64; do
     "$KVTOOL" decompress -q "$layout.kvz" -o restored
     diff -r restored "$run"
     if "$PYTHON" -c 'import numpy, zstandard' 2>&-; then
-      "$PYTHON" "$SCRIPTS/decode_kvz.py" "$layout.kvz" decoded > decoder.log 2>&1
+      "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" "$layout.kvz" decoded > decoder.log 2>&1
       diff -r decoded "$run"
     fi
     rm -rf restored decoded

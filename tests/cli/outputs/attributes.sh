@@ -8,7 +8,7 @@ echo x > tree/a/x
 "$KVTOOL" verify -q tree.kvz --against tree
 "$KVTOOL" decompress -q tree.kvz -o back
 diff <(cd tree && find . -printf '%p %m\n' | sort) <(cd back && find . -printf '%p %m\n' | sort)
-"$PYTHON" "$SCRIPTS/decode_kvz.py" tree.kvz python 2> /dev/null
+"$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" tree.kvz python 2> /dev/null
 diff <(cd tree && find . -printf '%p %m\n' | sort) <(cd python && find . -printf '%p %m\n' | sort)
 rmdir back/b/c/d
 "$KVTOOL" verify tree.kvz --against back || echo "exit $?"

@@ -29,9 +29,9 @@ head -c 4000 model.kvp > elsewhere/whatever.kvp
 echo "-- the golden archive, and the independent decoder"
 "$KVTOOL" verify "$TESTDATA/profiles/cache.kvz"
 if "$PYTHON" -c 'import numpy, zstandard' 2>&-; then
-  "$PYTHON" "$SCRIPTS/decode_kvz.py" "$TESTDATA/profiles/cache.kvz" out.bin --profile model.kvp 2> decoder || cat decoder
+  "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" "$TESTDATA/profiles/cache.kvz" out.bin --profile model.kvp 2> decoder || cat decoder
   cmp out.bin "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin"
-  "$PYTHON" "$SCRIPTS/decode_kvz.py" "$TESTDATA/profiles/cache.kvz" out.bin 2> decoder && echo decoded
+  "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" "$TESTDATA/profiles/cache.kvz" out.bin 2> decoder && echo decoded
 fi
 
 echo "-- beside a base that needs one, too"

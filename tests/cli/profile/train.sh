@@ -7,9 +7,9 @@ state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 "$KVTOOL" inspect "$TESTDATA/profiles/s260k.kvp" --json | grep '"hash"'
 # The golden frame, by the independent decoder.
 if "$PYTHON" -c 'import numpy, zstandard' 2>&-; then
-  "$PYTHON" "$SCRIPTS/decode_frame.py" "$TESTDATA/profiles/page.kvf" page.f16 --profile "$TESTDATA/profiles/s260k.kvp" 2> said || cat said
+  "$PYTHON" "$SCRIPTS/decoder/decode_frame.py" "$TESTDATA/profiles/page.kvf" page.f16 --profile "$TESTDATA/profiles/s260k.kvp" 2> said || cat said
   cmp page.f16 "$TESTDATA/profiles/page.f16"
-  "$PYTHON" "$SCRIPTS/decode_frame.py" "$TESTDATA/profiles/page.kvf" page.f16 2> said && echo decoded
+  "$PYTHON" "$SCRIPTS/decoder/decode_frame.py" "$TESTDATA/profiles/page.kvf" page.f16 2> said && echo decoded
 fi
 head -c 5000 "$TESTDATA/profiles/s260k.kvp" > cut.kvp
 "$KVTOOL" inspect cut.kvp || echo "exit $?"

@@ -5,9 +5,9 @@
 #include <catch2/catch.hpp>
 
 #include "lib/core/base/error.h"
+#include "lib/report/html.h"
+#include "lib/report/junit.h"
 #include "lib/study/gate/summary_view.h"
-#include "lib/study/report/html.h"
-#include "lib/study/report/junit.h"
 #include "tests/support/engines.h"
 
 namespace kv::gate::summary_page_test {

@@ -8,8 +8,8 @@
 
 #include "lib/engines/mnn/h2o/replay_prediction.h"
 #include "lib/engines/mnn/h2o/report.h"
-#include "lib/study/report/html.h"
-#include "lib/study/report/svg.h"
+#include "lib/report/html.h"
+#include "lib/report/svg.h"
 
 namespace kv::mnn::h2o {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lib/engines/mnn/h2o/replay.h"
-#include "lib/study/report/html.h"
+#include "lib/report/html.h"
 
 namespace kv::mnn::h2o {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "lib/engines/mnn/runtime/report.h"
-#include "lib/study/report/html.h"
-#include "lib/study/report/svg.h"
+#include "lib/report/html.h"
+#include "lib/report/svg.h"
 
 namespace kv::mnn::runtime {
 namespace {

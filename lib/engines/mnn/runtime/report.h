@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lib/engines/mnn/runtime/replay.h"
-#include "lib/study/report/html.h"
+#include "lib/report/html.h"
 
 namespace kv::mnn::runtime {
 

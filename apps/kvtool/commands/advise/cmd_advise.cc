@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/commands/advise/advise_report.h"
+#include "apps/kvtool/commands/advise/advise_savings.h"
+#include "apps/kvtool/commands/advise/engine_settings.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/plan_output.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/eviction_targets.h"
+#include "apps/kvtool/line/numbers.h"
+#include "apps/kvtool/line/page_options.h"
+#include "formats/run/sensitivity.h"
+#include "formats/trace/trace.h"
+#include "lib/engines/mnn/h2o/replay.h"
+#include "lib/study/advise/report.h"
+
+namespace kv {
+namespace {
+
+using advise::Advice;
+using advise::LossKind;
+
+constexpr double kUsualKl = 0.02, kUsualError = 0.05;  // limits where none is given
+
+// A cache and its trace, as files.
+struct RunFiles {
+  Snapshot snapshot;
+  AttentionTrace trace;
+};
+
+class AdviseCommand : public Command {
+ public:
+  void Declare(CommandLine& line) override {
+    line.Add("RUN", inputs_, "Recorded runs of one model, or snapshots, each with its --trace")
+        .Required();
+    line.Add("--trace", traces_, "Trace of each snapshot, in their order (a run's own)").KeepAll();
+    line.Add("--max-kl", max_kl_,
+             "Nats of the next token that the worst prompt may lose; needs gradients or "
+             "--sensitivity (0.02)")
+        .NonNegative();
+    line.Add("--max-error", max_error_,
+             "Relative error of attention outputs that the worst prompt may have, such as 5% (5% "
+             "where no loss in nats is known)");
+    line.Add("--min-ratio", min_ratio_, "Least ratio at the end; alone: as little loss as it takes")
+        .Check(CheckedBy([](const std::string& text) { ParseRatios(text, "--min-ratio"); }));
+    line.Add("--bytes-per-token", bytes_per_token_,
+             "What a token may take in all layers at the end; alone: as little loss as it takes")
+        .Positive();
+    savings_.Declare(line);
+    line.Add("--policy|--policies", policies_,
+             "Policies to choose from, separated by commas (all that an engine could follow)")
+        .Suggest(PolicyWords());
+    line.Add("--budget|--budgets", budgets_,
+             "Budgets of a part: shares or tokens (0.75,0.5,0.35,0.25,0.18,0.125)");
+    line.Add("--streaming-sink|--sinks", sinks_, "First tokens that streaming keeps (4,16)")
+        .Separator(',');
+    line.Add("--recent-share|--recent", recent_,
+             "Shares of a budget that are recent, for block and h2o (0.25,0.5)");
+    line.Add("--snapkv-window|--windows", windows_, "Rows by which snapkv weighs (16,64)")
+        .Separator(',');
+    line.Add("--granularity", granularity_, "What chooses on its own: layer or kv-head (layer)")
+        .OneOf({"layer", "kv-head"});
+    line.Add(
+        "--sensitivity", sensitivity_,
+        "Nats by these layer weights (kvtool.sensitivity/1), not by gradients (a run's own, where "
+        "its trace has none)");
+    line.Add("--context", context_,
+             "The model's full context, to say what a plan saves there (a run's own)")
+        .Positive();
+    line.Add("--prompt-tokens", prompt_, "Where prefill ends, if a trace does not say")
+        .Between(int64_t{0}, int64_t{UINT32_MAX});
+    line.Add("--sample-rows|--rows", rows_,
+             "Decode rows of a run to measure, drawn by --seed; 0: all (256)");
+    line.Add("--seed", seed_, "Seed of the sampled rows and of policy random (0)");
+    line.Add("--plan-out", plan_, "Write the plan of one run (kvtool.h2o-plan/1)");
+    line.Add("--chosen-plan-out", chosen_plan_,
+             "Write which tokens the point chosen among all keeps (kvtool.h2o-plan/1)");
+    line.Add("--quant-plan-out", quant_plan_,
+             "Write its types of each layer (kvtool.quant-plan/1)");
+    page_.Declare(line);
+    line.AddFlag("-f,--force", force_, "Overwrite outputs");
+    snapshot_.Declare(line);
+    report_.Declare(line);
+  }
+
+  void TakeRuns() override {
+    names_ = inputs_;
+    std::vector<std::string> given = traces_;
+    traces_.clear();
+    for (std::string& input : inputs_) {
+      const std::optional<RecordedRun> run = TakeRun(input, snapshot_);
+      std::string trace;
+      if (run) {
+        trace = run->trace;
+        if (run_sensitivity_.empty()) run_sensitivity_ = run->sensitivity;
+        if (context_ == 0) context_ = run->context_length;
+        prompts_.push_back(run->prompt_tokens);
+      } else {
+        prompts_.push_back(std::nullopt);
+      }
+      if (trace.empty() && !given.empty()) {
+        trace = given.front();
+        given.erase(given.begin());
+      }
+      traces_.push_back(trace);
+    }
+    left_traces_ = given.size();
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads(inputs_);
+    files.Reads(traces_);
+    files.Reads(sensitivity_);
+    snapshot_.Files(files);
+    files.Writes({{plan_, "--plan-out"},
+                  {chosen_plan_, "--chosen-plan-out"},
+                  {quant_plan_, "--quant-plan-out"}});
+    page_.Files(files);
+    report_.Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    ThreadPool pool(context.global.thread_count());
+    std::vector<RunFiles> files = OpenRuns(context.console);
+    advise::Runs runs;
+    for (size_t i = 0; i < files.size(); ++i) {
+      runs.push_back(std::make_unique<advise::RunOf>(names_[i], files[i].snapshot, files[i].trace,
+                                                     PromptOf(i, files[i].trace), pool));
+    }
+    if (runs.size() > 1 && !(plan_.empty() && chosen_plan_.empty())) {
+      throw Error(Finding::kUsage,
+                  fmt::format("{}: a plan names the tokens of one prompt; give one run",
+                              plan_.empty() ? "--chosen-plan-out" : "--plan-out"));
+    }
+    const advise::AdviceRequest request = RequestFor(runs);
+    Advice advice;
+    FoundSavings savings;
+    std::vector<EngineSettings> settings;
+    {
+      ProgressLine progress(context.console, context.global.progress_when(), "measure");
+      advice = advise::Advise(runs, request, pool, &progress);
+      settings = EngineSettingsOf(runs, request, advice, pool);
+      savings = savings_.Find(runs, request, advice, nullptr, pool, &progress);
+    }
+    if (!savings.savings && !(chosen_plan_.empty() && quant_plan_.empty())) {
+      throw Error(Finding::kUsage,
+                  fmt::format("{}: only eviction was tried: {}",
+                              quant_plan_.empty() ? "--chosen-plan-out" : "--quant-plan-out",
+                              savings.why_not));
+    }
+    if (savings.savings) {
+      const std::vector<std::string>& more = savings.savings->warnings;
+      advice.warnings.insert(advice.warnings.end(), more.begin(), more.end());
+    }
+    for (const std::string& warning : advice.warnings) context.console.Warn("", warning);
+    if (!report_.json) {
+      PrintAdvice(context.console, runs, request, advice);
+      PrintSettings(context.console, request.measure.kind, settings);
+      savings.Print(context.console, runs, request);
+    }
+    WriteOutputs(context, runs, request, advice, settings, savings);
+    const bool found = savings.savings && savings.savings->searched.found.best;
+    return advice.found.best || found ? kDone : kVerdict;
+  }
+
+ private:
+  std::vector<RunFiles> OpenRuns(Console& console) const {
+    for (size_t i = 0; i < inputs_.size(); ++i) RequireTrace(traces_[i], names_[i]);
+    if (left_traces_ > 0) {
+      throw Error(Finding::kUsage,
+                  fmt::format("--trace: {} more than snapshots that need one", left_traces_));
+    }
+    const OpenOptions options =
+        snapshot_.Resolve(inputs_.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);
+    std::vector<RunFiles> files;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      AttentionTrace trace = OpenTrace(traces_[i], options);
+      Snapshot snapshot = OpenSnapshot(snapshot_.Open(inputs_[i]), options, GeometryOf(trace));
+      if (snapshot.layers.empty()) {
+        throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers")
+            .File(inputs_[i]);
+      }
+      RequireHeads(snapshot, "advice");
+      RequireMatch(trace, snapshot);
+      if (trace.block_scores) {
+        throw Error(Finding::kUsage, "a stream of block scores holds no attention to measure")
+            .File(traces_[i]);
+      }
+      WarnOf(snapshot.notes, inputs_[i], console);
+      for (const Note& note : trace.notes) console.Warn(traces_[i], note.text);
+      files.push_back({std::move(snapshot), std::move(trace)});
+    }
+    return files;
+  }
+
+  uint64_t PromptOf(size_t run, const AttentionTrace& trace) const {
+    mnn::h2o::ReplayRequest request;
+    if (prompt_ >= 0) {
+      request.prompt_tokens = static_cast<uint64_t>(prompt_);
+    } else if (!trace.prompt_tokens) {
+      request.prompt_tokens = prompts_[run];
+    }
+    return mnn::h2o::PromptTokens(trace, request);
+  }
+
+  // Nats where they are known and nobody asked for an error.
+  LossKind KindFor(const advise::Runs& runs) const {
+    if (!max_error_.empty() && max_kl_) {
+      throw Error(Finding::kUsage, "--max-kl and --max-error: give one of them");
+    }
+    if (!max_error_.empty()) return LossKind::kOutput;
+    if (!sensitivity_.empty()) return LossKind::kSensitivity;
+    for (const auto& run : runs) {
+      if (run->trace().gradients) continue;
+      if (!run_sensitivity_.empty()) return LossKind::kSensitivity;
+      if (max_kl_) {
+        throw Error(Finding::kUsage,
+                    "--max-kl: the trace has no gradients, so no loss in nats is known")
+            .File(run->name())
+            .Hint(
+                "capture them (python -m kvtool.capture MODEL --fisher 4 ...), give --sensitivity "
+                "FILE, or limit the error of attention outputs by --max-error");
+      }
+      return LossKind::kOutput;
+    }
+    return LossKind::kFisher;
+  }
+
+  advise::AdviceRequest RequestFor(const advise::Runs& runs) const {
+    advise::AdviceRequest request;
+    request.measure.kind = KindFor(runs);
+    request.measure.units =
+        granularity_ == "layer" ? eviction::Granularity::kLayer : eviction::Granularity::kKvHead;
+    request.measure.rows = rows_;
+    request.measure.seed = request.candidates.seed = seed_;
+    if (request.measure.kind == LossKind::kSensitivity) {
+      const std::string& file = sensitivity_.empty() ? run_sensitivity_ : sensitivity_;
+      request.measure.weights = ReadSensitivity(file).Weights();
+    }
+    ResolveLimits(request);
+    if (bytes_per_token_ != 0) {
+      const auto full = static_cast<double>(runs.front()->bytes_per_token());
+      request.limits.share =
+          std::min(request.limits.share, static_cast<double>(bytes_per_token_) / full);
+    }
+    ResolveCandidates(request.candidates);
+    if (context_ > 0) request.context = context_;
+    return request;
+  }
+
+  void ResolveLimits(advise::AdviceRequest& request) const {
+    const LossKind kind = request.measure.kind;
+    if (!min_ratio_.empty())
+      request.limits.share = 1 / ParseRatios(min_ratio_, "--min-ratio").front();
+    if (max_kl_) {
+      request.limits.loss = advise::LossShownAs(kind, *max_kl_);
+    } else if (!max_error_.empty()) {
+      request.limits.loss = advise::LossShownAs(kind, ParseShare(max_error_, "--max-error", 0, 10));
+    } else if (min_ratio_.empty() && bytes_per_token_ == 0) {
+      request.limits.loss =
+          advise::LossShownAs(kind, kind == LossKind::kOutput ? kUsualError : kUsualKl);
+    }
+  }
+
+  void ResolveCandidates(advise::CandidateRequest& candidates) const {
+    if (!policies_.empty()) candidates.policies = ParsePolicies(policies_, "--policy");
+    const bool all = !policies_.empty() && candidates.policies == ParsePolicies("all");
+    std::erase(candidates.policies, "full");  // everything is there to begin with
+    if (std::count(candidates.policies.begin(), candidates.policies.end(), "oracle-mass") != 0) {
+      if (!all) {
+        throw Error(Finding::kUsage,
+                    "--policy oracle-mass: it knows the rows to come, which no engine does");
+      }
+      std::erase(candidates.policies, "oracle-mass");
+    }
+    candidates.budgets =
+        budgets_.empty() ? advise::UsualBudgets() : ParseBudgets(budgets_, "--budget");
+    if (!sinks_.empty()) candidates.sinks = sinks_;
+    if (!windows_.empty()) candidates.windows = windows_;
+    if (!recent_.empty()) candidates.recent = ParseShares(recent_, "--recent-share", 0, 1);
+  }
+
+  void WriteOutputs(Context& context, const advise::Runs& runs,
+                    const advise::AdviceRequest& request, const Advice& advice,
+                    const std::vector<EngineSettings>& settings,
+                    const FoundSavings& savings) const {
+    nlohmann::ordered_json document = ReportHeader("advise");
+    document["inputs"] = nlohmann::ordered_json::array();
+    for (const auto& run : runs) document["inputs"].push_back(InputRecord(run->snapshot().source));
+    document.update(advise::AdviceJson(runs, request, advice));
+    document["engines"] = SettingsJson(settings);
+    document["savings"] = nullptr;
+    if (savings.savings) {
+      document["savings"] = advise::SavingsJson(runs, request, *savings.savings, savings.rows);
+      WriteChosen(runs, advice, savings);
+    }
+    if (!plan_.empty()) WritePlan(*runs.front(), advice);
+    if (page_.wanted()) {
+      report::Page page = advise::AdvicePage(runs, request, advice, MadeBy());
+      if (savings.savings) advise::AddSavings(request, *savings.savings, savings.rows, page);
+      page_.Write(page, *this, context.console, RulesFor(force_));
+    }
+    report_.Emit(context.console, document, RulesFor(force_));
+  }
+
+  void WritePlan(const advise::RunOf& run, const Advice& advice) const {
+    if (!advice.found.best) return;
+    const advise::Point& best = *advice.found.best;
+    nlohmann::ordered_json plan = PlanHead(run);
+    plan["policy"] = best.uniform ? advice.candidates[*best.uniform].policy : "mixed";
+    plan["choices"] = advise::ChoicesJson(advice, best.choice);
+    WriteEvents(plan_, std::move(plan), advice.plans.front());
+  }
+
+  // What the point chosen among everything keeps, and in which types.
+  void WriteChosen(const advise::Runs& runs, const Advice& advice,
+                   const FoundSavings& savings) const {
+    if (!savings.savings->searched.found.best) return;
+    if (!chosen_plan_.empty()) {
+      nlohmann::ordered_json plan = PlanHead(*runs.front());
+      plan["policy"] = "mixed";
+      plan["choices"] = advise::ChosenChoicesJson(advice, *savings.savings);
+      WriteEvents(chosen_plan_, std::move(plan), savings.savings->plans.front());
+    }
+    if (quant_plan_.empty()) return;
+    nlohmann::ordered_json plan = ReportHeader("quant-plan");
+    plan["source"] = InputRecord(runs.front()->snapshot().source);
+    plan.update(savings.QuantPlan(runs));
+    WriteText(quant_plan_, JsonText(plan) + "\n", RulesFor(force_));
+  }
+
+  static nlohmann::ordered_json PlanHead(const advise::RunOf& run) {
+    nlohmann::ordered_json plan = ReportHeader("h2o-plan");
+    plan["source"] = InputRecord(run.snapshot().source);
+    plan["engine"] = "exact";
+    plan["schedule"] = "paper";
+    return plan;
+  }
+
+  void WriteEvents(const std::string& path, nlohmann::ordered_json head,
+                   const std::vector<advise::PlanOfLayer>& plans) const {
+    WritePlanDocument(path, RulesFor(force_), std::move(head), [&](const EmitPlanEvent& emit) {
+      advise::ForEachEvent(
+          plans, [&](const advise::PlanEvent& event) { emit(advise::PlanEventJson(event)); });
+    });
+  }
+
+  std::vector<std::string> names_, inputs_, traces_;  // names as given, files that they stand for
+  std::vector<std::optional<uint64_t>> prompts_;      // of recorded runs
+  std::string run_sensitivity_;
+  size_t left_traces_ = 0;
+  std::optional<double> max_kl_;
+  std::string max_error_, min_ratio_, policies_, budgets_, recent_, sensitivity_, plan_;
+  std::string chosen_plan_, quant_plan_;
+  SavingsOptions savings_;
+  PageOptions page_;
+  std::string granularity_ = "layer";
+  std::vector<uint64_t> sinks_, windows_;
+  uint64_t context_ = 0, bytes_per_token_ = 0, rows_ = 256, seed_ = 0;
+  int64_t prompt_ = -1;
+  bool force_ = false;
+  SnapshotOptions snapshot_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeAdvise() { return std::make_unique<AdviseCommand>(); }
+
+}  // namespace kv

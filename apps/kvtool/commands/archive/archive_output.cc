@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/commands/archive/archive_output.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "formats/kvz/kvz.h"
+#include "lib/core/base/hash.h"
+#include "lib/core/base/output_system.h"
+
+namespace kv {
+namespace fs = std::filesystem;
+namespace {
+
+std::string WithoutTrailingSlash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+class FileTarget : public OutputTarget {
+ public:
+  FileTarget(const std::string& path, const OutputRules& rules) : file_(path, rules) {}
+  Sink& Begin(size_t) override { return file_; }
+  void End(size_t) override {}
+  bool is_stream() const override { return file_.is_stream(); }
+  void Commit() override { file_.Commit(); }
+
+ private:
+  AtomicFile file_;
+};
+
+class FolderTarget : public OutputTarget {
+ public:
+  FolderTarget(const Archive& archive, const std::string& path, const OutputRules& rules)
+      : archive_(archive), folder_(path, rules) {}
+
+  Sink& Begin(size_t file) override {
+    const ArchivedFile& archived = archive_.files()[file];
+    file_ = folder_.Create(archived.name, archived.executable);
+    return *file_;
+  }
+  void End(size_t) override { std::exchange(file_, nullptr)->Close(); }
+
+  void Commit() override {
+    for (const std::string& name : archive_.empty_folders()) folder_.MakeFolder(name);
+    folder_.Commit();
+  }
+
+ private:
+  const Archive& archive_;
+  AtomicFolder folder_;
+  std::unique_ptr<FolderFile> file_;
+};
+
+}  // namespace
+
+void ArchiveOutput::Declare(CommandLine& line, const std::string& what) {
+  one.Declare(line, what);
+  line.Add("--output-dir", folder,
+           "Folder for the results of many inputs; relative names keep their folders");
+  line.OnFlag(
+      "-k,--keep", [] {}, "Has no effect, because inputs are always kept; accepted out of habit");
+}
+
+void ArchiveOutput::Check() const {
+  const bool named = !one.path.empty();
+  if ((named ? 1 : 0) + (one.to_stdout ? 1 : 0) + (folder.empty() ? 0 : 1) > 1) {
+    throw Error(Finding::kUsage, "give one of -o, -c and --output-dir");
+  }
+}
+
+void ArchiveOutput::Files(const std::string& input, const std::string& name, const Rename& rename,
+                          CommandFiles& files) const {
+  Check();
+  files.Writes(PathFor(input, name, rename),
+               !one.path.empty() ? "-o"
+               : one.to_stdout   ? "-c"
+                                 : fmt::format("the result of {}", Printable(input)));
+}
+
+std::string ArchiveOutput::PathFor(const std::string& input, const std::string& name,
+                                   const Rename& rename) const {
+  if (one.to_stdout || DescriptorNamed(one.path) == STDOUT_FILENO) return "-";
+  if (!one.path.empty()) return one.path;
+  if (input == "-") return "-";
+  if (folder.empty()) return rename(WithoutTrailingSlash(input));
+  return (fs::path(folder) / rename(name)).string();
+}
+
+void ArchiveOutput::MakeFolder(const std::string& path) const {
+  if (folder.empty()) return;
+  std::error_code ignored;  // what is missing then is said where the result is created
+  output::MakeFolders(fs::path(path).parent_path(), ignored);
+}
+
+void ArchiveOutput::RefuseTerminal(const Console& console) const {
+  if (one.force || !console.stdout_is_terminal()) return;
+  throw Error(Finding::kUsage, "binary data is not written to a terminal")
+      .Hint("redirect the output, give -o FILE, or insist with -f");
+}
+
+void ArchiveLimit::Declare(CommandLine& line) {
+  line.Add("--base", bases,
+           "Cache that an archive refers to, if it is not in its folder: a snapshot or an archive "
+           "of one (repeatable)")
+      .KeepAll();
+  line.Add("--profile", profiles,
+           "Profile (.kvp) that an archive was coded with, if it is not in its folder (repeatable)")
+      .KeepAll();
+  limit.Declare(line,
+                "Limit on the size of the source (default: none), on the zeros that a stream gets "
+                "for lost bytes, on what is inflated of a cache that the archive refers to, and on "
+                "archives from a stream (default: 64GiB)");
+}
+
+Archive ArchiveLimit::Open(const std::string& path) const {
+  OpenOptions options;
+  options.bases = bases;
+  options.profiles = profiles;
+  options.max_bytes = limit.most().value_or(options.max_bytes);
+  Archive archive = Archive::Open(SizeLimit::WithHint(
+      [&] { return FileSource::Open(path, limit.most(), FetchMode::kAsNeeded); }));
+  limit.Require(archive.source_bytes(), path);
+  FindReferences(archive, path, options);
+  return archive;
+}
+
+void ArchiveLimit::RequireWritable(const Archive& archive) const {
+  uint64_t held = 0;
+  for (const ArchivedChunk& chunk : archive.chunks()) {
+    held += chunk.head.raw_bytes + chunk.head.lead.size();
+  }
+  const uint64_t lost = archive.source_bytes() - std::min(held, archive.source_bytes());
+  const uint64_t most = limit.most().value_or(kMostOfPipe);
+  if (lost <= most) return;
+  throw Error(Finding::kLimit,
+              fmt::format("{} bytes are lost; a stream gets zeros for at most {}", lost, most))
+      .Hint("-o FILE has holes in their place, which take no space");
+}
+
+std::unique_ptr<OutputTarget> MakeOutputTarget(const Archive& archive, const std::string& path,
+                                               const OutputRules& rules) {
+  if (!archive.is_folder()) return std::make_unique<FileTarget>(path, rules);
+  if (DescriptorNamed(path)) {
+    throw Error(Finding::kUsage, "the archive holds a folder, which standard output cannot take")
+        .Hint("give -o FOLDER");
+  }
+  return std::make_unique<FolderTarget>(archive, path, rules);
+}
+
+std::string Place(const Damage& damage) {
+  return damage.chunk ? Describe(*damage.chunk) : damage.part;
+}
+
+namespace {
+
+// A part of K or V; nothing for the bytes of a file that are neither.
+template <typename Number>
+auto OfCache(Number number) {
+  return [number](const ChunkHead& head) -> std::optional<uint64_t> {
+    if (head.kind == ChunkKind::kOpaque) return std::nullopt;
+    return std::invoke(number, head);
+  };
+}
+
+std::optional<std::string_view> KeyOrValue(const ChunkHead& head) {
+  if (head.kind == ChunkKind::kOpaque) return std::nullopt;
+  return head.kind == ChunkKind::kKey ? "k" : "v";
+}
+
+}  // namespace
+
+const Fields<ChunkHead>& ChunkFields() {
+  static const Fields<ChunkHead> fields = {
+      {"kv",
+       "K or V; null: bytes of the file that are neither",
+       KeyOrValue,
+       {.choices = {"k", "v"}}},
+      {"layer", "Number of the layer", OfCache(&ChunkHead::layer), {.absent = true}},
+      {"token_begin", "First token", OfCache(&ChunkHead::token_begin), {.absent = true}},
+      {"token_end",
+       "One past the last token",
+       OfCache([](const ChunkHead& head) { return head.token_begin + head.tokens; }),
+       {.absent = true}},
+      {"head_begin", "First head", OfCache(&ChunkHead::head_begin), {.absent = true}},
+      {"heads", "Number of heads", OfCache(&ChunkHead::heads), {.absent = true}}};
+  return fields;
+}
+
+const Fields<Damage>& DamageFields() {
+  static const Fields<Damage> fields = {
+      {"part", "The part of the archive", &Damage::part},
+      {"finding",
+       "Its number; 'kvtool explain KV1001' documents it",
+       [](const Damage& damage) { return FindingId(damage.finding); },
+       {.pattern = kFindingPattern}},
+      {"text", "What is wrong", &Damage::text},
+      {"archive_offset", "Where in the archive, in bytes from its beginning", &Damage::offset},
+      {"chunk",
+       "The chunk that is damaged; absent where it is none",
+       &Damage::chunk,
+       ChunkFields(),
+       {.absent = true}}};
+  return fields;
+}
+
+const Fields<Lost>& LostFields() {
+  static const Fields<Lost> fields = {
+      {"file", "File of the original; empty where there is only one", &Lost::file},
+      {"offset", "Where in that file the first run begins, in bytes",
+       [](const Lost& lost) { return lost.range.offset; }},
+      {"run_bytes", "Bytes of a run", [](const Lost& lost) { return lost.range.run_bytes; }},
+      {"runs", "Number of runs", [](const Lost& lost) { return lost.range.runs; }},
+      {"run_step_bytes", "Bytes from the beginning of one run to that of the next",
+       [](const Lost& lost) { return lost.range.run_step; }},
+      {"chunk",
+       "The chunk that held them; absent where it was none",
+       [](const Lost& lost) { return lost.range.chunk; },
+       ChunkFields(),
+       {.absent = true}}};
+  return fields;
+}
+
+std::optional<std::string> RestoredHash(const RestoreReport& report) {
+  if (!report.source_hash) return std::nullopt;
+  return fmt::format("{:016x}", *report.source_hash);
+}
+
+std::vector<Lost> LostIn(const Archive& archive, const RestoreReport& report) {
+  std::vector<Lost> all;
+  for (const LostRange& range : report.lost) {
+    all.push_back({archive.files()[range.file].name, range});
+  }
+  return all;
+}
+
+std::string LostText(const Archive& archive, const LostRange& lost) {
+  const std::string& name = archive.files()[lost.file].name;
+  std::string text = fmt::format("lost: bytes {}..{}", lost.offset, lost.end());
+  if (lost.runs > 1) {
+    text += fmt::format(" (in them {} runs of {}, one every {})", lost.runs, lost.run_bytes,
+                        lost.run_step);
+  }
+  if (!name.empty()) text += " of " + Printable(name);
+  return text + (lost.chunk ? ": " + Describe(*lost.chunk) : "");
+}
+
+}  // namespace kv

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/kvtool/command.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "lib/core/archive/archive.h"
+
+namespace kv {
+
+// Where the results of compress and decompress go: -o, -c, --output-dir, -f and -k.
+struct ArchiveOutput {
+  OutputOptions one;
+  std::string folder;
+  using Rename = std::function<std::string(const std::string&)>;
+
+  void Declare(CommandLine& line, const std::string& what);
+  // `rename` gives the default name. Throws kUsage where the flags do not fit the inputs.
+  void Files(const std::string& input, const std::string& name, const Rename& rename,
+             CommandFiles& files) const;
+  // The path of the result of an input that a corpus calls `name`, or "-" for standard output.
+  std::string PathFor(const std::string& input, const std::string& name,
+                      const Rename& rename) const;
+  // Makes what --output-dir adds in front of a result's name.
+  void MakeFolder(const std::string& path) const;
+  // Throws kUsage when binary data would go to a terminal.
+  void RefuseTerminal(const Console& console) const;
+
+ private:
+  void Check() const;
+};
+
+// --max-bytes, --base and --profile of what reads archives.
+struct ArchiveLimit {
+  SizeLimit limit;
+  std::vector<std::string> bases, profiles;
+
+  void Declare(CommandLine& line);
+  void Files(CommandFiles& files) const {
+    files.Reads(bases);
+    files.Reads(profiles);
+  }
+  // With its references and its profile, or the reasons why they are not there. Of a stream, at
+  // most so many bytes. Throws kLimit for an archive whose source is larger.
+  Archive Open(const std::string& path) const;
+  // Throws kLimit where more is lost than may be written as zeros, one by one.
+  void RequireWritable(const Archive& archive) const;
+};
+
+// Where a restored source is written: nothing appears before Commit, unless it is a stream.
+class OutputTarget : public RestoreTarget {
+ public:
+  virtual bool is_stream() const { return false; }
+  virtual void Commit() = 0;
+};
+// `path` may be "-". Throws kUsage for a folder to a stream.
+std::unique_ptr<OutputTarget> MakeOutputTarget(const Archive& archive, const std::string& path,
+                                               const OutputRules& rules);
+
+// "layer 3 K tokens 0:512" or the name of the archive's damaged part.
+std::string Place(const Damage& damage);
+// A range of the source that is lost, and the name of the file that it was in.
+struct Lost {
+  std::string file;
+  LostRange range;
+};
+std::vector<Lost> LostIn(const Archive& archive, const RestoreReport& report);
+
+const Fields<ChunkHead>& ChunkFields();
+const Fields<Damage>& DamageFields();
+const Fields<Lost>& LostFields();
+// The hash of everything that was restored; nothing if too much is lost for its zeros to be hashed.
+std::optional<std::string> RestoredHash(const RestoreReport& report);
+std::string LostText(const Archive& archive, const LostRange& lost);
+
+}  // namespace kv

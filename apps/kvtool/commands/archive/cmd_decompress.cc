@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/commands/archive/archive_output.h"
+#include "apps/kvtool/commands/archive/verify.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/result_fields.h"
+#include "apps/kvtool/inputs/each_command.h"
+#include "formats/key_pairs.h"
+#include "formats/kvz/kvz.h"
+#include "lib/core/base/hash.h"
+#include "lib/core/snapshot/select.h"
+
+namespace kv {
+namespace {
+
+constexpr std::string_view kSuffix = ".kvz";
+
+std::string RestoredName(const std::string& name) {
+  if (name.size() > kSuffix.size() && name.ends_with(kSuffix)) {
+    return name.substr(0, name.size() - kSuffix.size());
+  }
+  throw Error(Finding::kUsage, fmt::format("'{}' does not end in {}: give -o", name, kSuffix));
+}
+
+// What the document says: of a restored source, or of the tensors that --to wrote.
+struct Decompressed {
+  struct Params {
+    bool keep_going = false;
+    std::optional<std::string> to;
+  };
+  struct Source {
+    RestoreReport report;
+    std::vector<Lost> lost;
+    bool identical = false;
+  };
+  struct Tensors {
+    uint64_t layers = 0, kv_bytes = 0;
+  };
+  std::vector<SizedFile> inputs;
+  Params params;
+  std::string output;
+  std::optional<Source> restored;
+  std::optional<Tensors> written;
+  std::optional<RunEnvironment> environment;
+  std::optional<Timing> timing;
+};
+
+const Fields<Decompressed::Params>& DecompressParamsFields() {
+  using Params = Decompressed::Params;
+  static const Fields<Params> fields = {
+      {"keep_going", "Whether what is damaged was to become zeros, rather than end the run",
+       &Params::keep_going},
+      {"to",
+       "Name of the format that the tensors were written in; null: the source itself was restored",
+       &Params::to}};
+  return fields;
+}
+
+const Fields<Decompressed::Source>& RestoredSourceFields() {
+  using Source = Decompressed::Source;
+  static const Fields<Source> fields = {
+      {"restored_bytes", "Size in bytes of the source as restored, zeros for what is lost included",
+       [](const Source& source) { return source.report.bytes; }},
+      {"lost_bytes", "Bytes of the source that could not be restored",
+       [](const Source& source) { return source.report.lost_bytes; }},
+      {"xxh3",
+       "XXH3 hash (64 bits, 16 hex digits) of what was restored; null: so much is lost that it was "
+       "not "
+       "computed",
+       [](const Source& source) { return RestoredHash(source.report); },
+       {.pattern = kHashPattern}},
+      {"identical", "Whether nothing is lost and the hash is that of the source",
+       &Source::identical},
+      {"damage", "What is damaged in the archive",
+       [](const Source& source) { return source.report.damage; }, DamageFields()},
+      {"lost", "Ranges of the source that could not be restored", &Source::lost, LostFields()}};
+  return fields;
+}
+
+const Fields<Decompressed::Tensors>& WrittenTensorsFields() {
+  using Tensors = Decompressed::Tensors;
+  static const Fields<Tensors> fields = {
+      {"layers", "With --to: number of layers that were written", &Tensors::layers},
+      {"kv_bytes", "With --to: bytes of K and V that were written", &Tensors::kv_bytes}};
+  return fields;
+}
+
+const Fields<Decompressed>& DecompressedFields() {
+  static const Fields<Decompressed> fields = {
+      {"inputs", "The archive that was read", &Decompressed::inputs, SizedFileFields()},
+      {"params", "What was asked for", &Decompressed::params, DecompressParamsFields()},
+      {"output", "File or folder that was written; -: standard output", &Decompressed::output},
+      Fields<Decompressed>::Inline(&Decompressed::restored, RestoredSourceFields()),
+      Fields<Decompressed>::Inline(&Decompressed::written, WrittenTensorsFields()),
+      {"environment",
+       "What the run had; absent in deterministic output",
+       &Decompressed::environment,
+       RunEnvironmentFields(),
+       {.absent = true}},
+      {"timing",
+       "How long it took; absent in deterministic output",
+       &Decompressed::timing,
+       TimingFields(),
+       {.absent = true}}};
+  return fields;
+}
+
+class Decompress : public EachOf<Decompress> {
+ public:
+  void Declare(CommandLine& line) override {
+    DeclareInputs(
+        line, "FILE", "Archives, '-' for stdin",
+        "Restore what can be restored, write zeros for the rest and report it; go on with "
+        "the next input after an error");
+    output_.Declare(line, "File or folder to write (default: FILE without .kvz)");
+    line.AddFlag("-t,--test", test_, "Write nothing, as 'kvtool verify' does");
+    line.Add("--to", to_, "Write tensors in this format instead of the source (see kvtool formats)")
+        .Suggest(WritableFormats());
+    limit_.Declare(line);
+    selection_.Declare(line);
+    line.Add("--model|--gguf,--model-config", geometry_.gguf,
+             "Model file that tells the heads, for --to");
+    line.Add("--kv-heads", geometry_.kv_heads, "KV heads per layer, for --to")
+        .Between(1u, 1u << 20);
+    line.Add(
+        "--rope-pairs", rope_pairs_,
+        "Order of K's RoPE pairs in what --to writes: neighbours (2i, 2i+1), halves (i, i+dim/2), "
+        "FROM:TO, keep (default: as readers of the format expect it)");
+    line.Add("--head-dim", geometry_.head_dim, "Head size, for --to").Between(1u, 1u << 20);
+    line.Add("--layout", geometry_.open.layout,
+             "Chooses a layout if several fit the archived source, for --to");
+    line.Add("--batch", geometry_.open.batch, "Row of a batch, for --to");
+    report_.Declare(line);
+  }
+
+  bool Takes(std::string_view format, bool) const override { return format == "kvz"; }
+
+  bool HasOutputDir() const override { return true; }
+  void Continue() override { output_.one.force = true; }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads(input_);
+    geometry_.Files(files);
+    limit_.Files(files);
+    if (!test_)
+      output_.Files(
+          input_, name_, [this](const std::string& name) { return NameFor(name); }, files);
+    report_.Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    if (test_) return VerifyArchive(input_, "", limit_, report_, context);
+    const Selection selection = selection_.Resolve();
+    if (to_.empty() && !selection.is_all()) {
+      throw Error(Finding::kUsage, "--layers, --tokens and --kv need --to FORMAT")
+          .Hint("a part of a source is not a source; --to npz, for example, writes tensors");
+    }
+    ThreadPool pool(context.global.thread_count());
+    return to_.empty() ? RestoreOne(input_, pool, context)
+                       : ExtractOne(input_, selection, pool, context);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  static double SecondsSince(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+
+  std::string NameFor(const std::string& archive) const {
+    return RestoredName(archive) + (to_.empty() ? "" : "." + to_);
+  }
+  std::string PathFor(const std::string& input) const {
+    return output_.PathFor(input, name_, [this](const std::string& name) { return NameFor(name); });
+  }
+  OutputRules RulesLike(const std::string& input) const {
+    OutputRules rules = RulesFor(output_.one.force);
+    if (input != "-") rules.like = Permissions::Of(input);
+    return rules;
+  }
+
+  ExitStatus RestoreOne(const std::string& input, ThreadPool& pool, Context& context) const {
+    const auto begin = Clock::now();
+    const std::string path = PathFor(input);
+    const Archive archive = limit_.Open(input);
+    if (path == "-") {
+      output_.RefuseTerminal(context.console);
+      if (report_.json) {
+        throw Error(Finding::kUsage, "the source and --json both go to standard output")
+            .Hint("give --json-out FILE");
+      }
+    }
+    if (!inputs_.keep_going) RequireReferences(archive);
+    output_.MakeFolder(path);
+    ProgressLine progress(context.console, context.global.progress_when(), input);
+    RestoreOptions options;
+    options.keep_going = inputs_.keep_going;
+    options.progress = &progress;
+    const std::unique_ptr<OutputTarget> target = MakeOutputTarget(archive, path, RulesLike(input));
+    if (target->is_stream()) {
+      // What has gone down a pipe cannot be taken back: look before the first byte.
+      if (!inputs_.keep_going) RefuseDamaged(archive, pool);
+      limit_.RequireWritable(archive);
+    }
+    const RestoreReport report = Restore(archive, options, pool, *target);
+    target->Commit();
+
+    const double seconds = SecondsSince(begin);
+    for (const Damage& damage : report.damage) context.console.Report(damage.AsError().File(input));
+    for (const LostRange& lost : report.lost) {
+      context.console.Say(fmt::format("kvtool: {}: {}", Printable(input), LostText(archive, lost)),
+                          -1);
+    }
+    for (const ChunkHead& head : archive.MissingTokens()) {
+      context.console.Say(fmt::format("kvtool: {}: lost: {}", Printable(input), kv::Describe(head)),
+                          -1);
+    }
+    Tell(context, input, path, archive, report, seconds);
+    Decompressed result = MakeResult(context, input, path, archive, report.bytes, seconds);
+    result.restored = {report, LostIn(archive, report),
+                       report.lost_bytes == 0 && archive.source_hash() == report.source_hash};
+    Emit(result, context);
+    return report.intact() ? kDone : kInvalid;
+  }
+
+  static void RefuseDamaged(const Archive& archive, ThreadPool& pool) {
+    std::vector<Damage> damage = archive.damage();
+    for (Damage& one : archive.CheckStored(pool)) damage.push_back(std::move(one));
+    if (!damage.empty()) throw damage[0].AsError();
+  }
+
+  void Tell(Context& context, const std::string& input, const std::string& path,
+            const Archive& archive, const RestoreReport& report, double seconds) const {
+    const std::string to = path == "-" ? "stdout" : Printable(path);
+    std::string text = fmt::format("{} -> {}: {}, {}", Printable(input), to,
+                                   HumanBytes(report.bytes), HumanRate(report.bytes, seconds));
+    if (report.lost_bytes > 0) {
+      text += fmt::format("\n  damaged: {} of {} bytes lost, zeros in their place",
+                          report.lost_bytes, report.bytes);
+    } else if (!report.intact()) {
+      text += "\n  damaged, but nothing is lost";
+    }
+    if (report.lost_bytes == 0) {
+      text += fmt::format(
+          "\n  {}: every chunk{} as archived, {}", archive.source_hash() ? "identical" : "restored",
+          archive.source_hash() ? " and the whole source" : "", HashText(*report.source_hash));
+    }
+    context.console.Say(text);
+  }
+
+  Decompressed MakeResult(const Context& context, const std::string& input, const std::string& path,
+                          const Archive& archive, uint64_t bytes, double seconds) const {
+    Decompressed result;
+    result.inputs = {{input, archive.data().size()}};
+    result.params.keep_going = inputs_.keep_going;
+    if (!to_.empty()) result.params.to = to_;
+    result.output = path;
+    if (!context.global.deterministic) {
+      result.environment = RunEnvironment{context.global.thread_count()};
+      result.timing = Timing::Of(bytes, seconds);
+    }
+    return result;
+  }
+
+  void Emit(const Decompressed& result, Context& context) const {
+    report_.Emit(context.console, "decompress", DecompressedFields().Object(result),
+                 RulesFor(output_.one.force));
+  }
+
+  ExitStatus ExtractOne(const std::string& input, const Selection& selection, ThreadPool& pool,
+                        Context& context) const {
+    const auto begin = Clock::now();
+    const FormatEntry& format = WritableFormat(to_);
+    const std::string path = PathFor(input);
+    if (path == "-") throw Error(Finding::kUsage, "--to writes a file or folder: give -o");
+    output_.MakeFolder(path);
+    const Archive archive = limit_.Open(input);
+    RequireReferences(archive);
+    for (const Damage& damage : archive.damage()) {
+      context.console.Warn(input, fmt::format("{}: {}", Place(damage), damage.text));
+    }
+    ProgressLine progress(context.console, context.global.progress_when(), input);
+    OpenOptions options = geometry_.Resolve(flags_for());
+    options.max_bytes = limit_.limit.most().value_or(options.max_bytes);
+    Snapshot snapshot = LoadSnapshot(archive, selection, options, pool, &progress);
+    snapshot.source.path = input;
+    if (options.geometry) ApplyGeometry(*options.geometry, snapshot);
+    snapshot = Select(std::move(snapshot), selection);
+    const std::string pairs = FitKeyPairs(format.pairs, rope_pairs_, options.geometry, snapshot);
+    if (!pairs.empty()) context.console.Say(fmt::format("{}: {}", Printable(path), pairs));
+    format.write(snapshot, path, RulesFor(output_.one.force, input));
+    for (const std::string& what :
+         format.not_kept == nullptr ? std::vector<std::string>() : format.not_kept(snapshot)) {
+      context.console.Say(fmt::format("{}: not kept: {}", Printable(path), what));
+    }
+
+    const double seconds = SecondsSince(begin);
+    const uint64_t bytes = snapshot.kv_bytes();
+    context.console.Say(fmt::format("{} -> {}: {} layer{}, {} of K and V, {}", Printable(input),
+                                    Printable(path), snapshot.layers.size(),
+                                    snapshot.layers.size() == 1 ? "" : "s", HumanBytes(bytes),
+                                    HumanRate(bytes, seconds)));
+    Decompressed result = MakeResult(context, input, path, archive, bytes, seconds);
+    result.written = {snapshot.layers.size(), bytes};
+    Emit(result, context);
+    return kDone;
+  }
+
+  ArchiveOutput output_;
+  bool test_ = false;
+  std::string to_, rope_pairs_;
+  ArchiveLimit limit_;
+  SelectionOptions selection_;
+  SnapshotOptions geometry_;
+};
+
+}  // namespace
+
+const FieldTable& DecompressFields() { return DecompressedFields(); }
+
+std::unique_ptr<Command> MakeDecompress() { return std::make_unique<Decompress>(); }
+
+}  // namespace kv

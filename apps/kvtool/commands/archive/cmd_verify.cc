@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/commands/archive/archive_output.h"
+#include "apps/kvtool/commands/archive/verify.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/result_fields.h"
+#include "apps/kvtool/inputs/each_command.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "formats/kvz/kvz.h"
+#include "lib/core/base/hash.h"
+
+namespace kv {
+namespace {
+
+// Restored bytes are hashed by Restore and needed no further.
+class NoTarget : public RestoreTarget, private Sink {
+ public:
+  Sink& Begin(size_t) override { return *this; }
+  void End(size_t) override {}
+
+ private:
+  void Write(ByteSpan) override {}
+};
+
+struct Findings {
+  RestoreReport restored;
+  std::vector<ChunkHead> missing;
+  std::vector<SourceComparer::Difference> differences;
+
+  bool good() const { return restored.intact() && differences.empty(); }
+};
+
+Findings Look(const Archive& archive, const std::string& against, const SizeLimit& limit,
+              ThreadPool& pool, Progress& progress) {
+  Findings findings;
+  RestoreOptions options;
+  options.keep_going = true;
+  options.progress = &progress;
+  if (against.empty()) {
+    NoTarget nowhere;
+    findings.restored = Restore(archive, options, pool, nowhere);
+  } else {
+    const Source source = SizeLimit::WithHint([&] { return Source::Open(against, limit.most()); });
+    SourceComparer comparer(archive, source);
+    findings.restored = Restore(archive, options, pool, comparer);
+    findings.differences = comparer.differences();
+  }
+  findings.missing = archive.MissingTokens();
+  return findings;
+}
+
+// What the document says of an archive.
+struct Verified {
+  struct Params {
+    std::optional<std::string> against;
+  };
+  std::vector<SizedFile> inputs;
+  Params params;
+  std::string verdict;
+  uint64_t chunks = 0;
+  std::vector<Lost> lost;
+  Findings found;
+};
+
+std::string DifferenceText(const SourceComparer::Difference& difference,
+                           const std::string& against) {
+  std::string text = Printable(against);
+  if (!difference.file.empty()) text += "/" + Printable(difference.file);
+  if (difference.chunk) text += ": " + Describe(*difference.chunk);
+  return text + ": " + difference.text;
+}
+
+void Print(const Findings& findings, const Archive& archive, const std::string& path,
+           const std::string& against, Console& console) {
+  const std::string input = Printable(path);
+  for (const Damage& damage : findings.restored.damage) {
+    console.Line(fmt::format("{}: {}: {} (offset {:#x}) [{}]", input, Place(damage), damage.text,
+                             damage.offset, FindingId(damage.finding)));
+  }
+  for (const LostRange& lost : findings.restored.lost) {
+    console.Line(fmt::format("{}: {}", input, LostText(archive, lost)));
+  }
+  for (const ChunkHead& head : findings.missing) {
+    console.Line(fmt::format("{}: lost: {}", input, Describe(head)));
+  }
+  for (const SourceComparer::Difference& difference : findings.differences) {
+    console.Line(fmt::format("{}: {}", input, DifferenceText(difference, against)));
+  }
+  const RestoreReport& restored = findings.restored;
+  std::string verdict;
+  if (findings.good()) {
+    const size_t chunks = archive.chunks().size();
+    verdict = against.empty() ? console.Verdict(true, "intact")
+                              : console.Verdict(true, "identical") + " to " + Printable(against);
+    verdict += fmt::format(": {} bytes in {} chunk{}, {}", restored.bytes, chunks,
+                           chunks == 1 ? "" : "s", HashText(*restored.source_hash));
+  } else if (!restored.intact()) {
+    verdict = fmt::format("{}: {} of {} bytes lost", console.Verdict(false, "damaged"),
+                          restored.lost_bytes, restored.bytes);
+  } else {
+    verdict = fmt::format("{} from {}", console.Verdict(false, "different"), Printable(against));
+  }
+  console.Line(fmt::format("{}: {}", input, verdict));
+}
+
+Verified MakeResult(Findings findings, const Archive& archive, const std::string& input,
+                    const std::string& against) {
+  Verified result;
+  result.inputs = {{input, archive.data().size()}};
+  if (!against.empty()) result.params.against = against;
+  result.verdict = findings.good()               ? (against.empty() ? "intact" : "identical")
+                   : !findings.restored.intact() ? "damaged"
+                                                 : "different";
+  result.chunks = archive.chunks().size();
+  result.lost = LostIn(archive, findings.restored);
+  result.found = std::move(findings);
+  return result;
+}
+
+const Fields<SourceComparer::Difference>& SourceDifferenceFields() {
+  using Difference = SourceComparer::Difference;
+  static const Fields<Difference> fields = {
+      {"file", "File of the original; empty where there is only one", &Difference::file},
+      {"offset", "Where in that file, in bytes from its beginning", &Difference::offset},
+      {"text", "What differs", &Difference::text},
+      {"chunk",
+       "The chunk that it is in; absent where it is in none",
+       &Difference::chunk,
+       ChunkFields(),
+       {.absent = true}}};
+  return fields;
+}
+
+const Fields<Verified::Params>& VerifyParamsFields() {
+  static const Fields<Verified::Params> fields = {
+      {"against", "File or folder that the archive had to restore to; null: none was given",
+       &Verified::Params::against}};
+  return fields;
+}
+
+const Fields<Verified>& VerifiedFields() {
+  static const Fields<Verified> fields = {
+      {"inputs", "The archive", &Verified::inputs, SizedFileFields()},
+      {"params", "What was asked for", &Verified::params, VerifyParamsFields()},
+      {"verdict",
+       "intact: every chunk decodes and the whole has its hash; identical: so, and equal to "
+       "--against; "
+       "damaged: something is lost; different: intact, but not equal",
+       &Verified::verdict,
+       {.choices = {"intact", "identical", "damaged", "different"}}},
+      {"chunks", "Chunks of the archive", &Verified::chunks},
+      {"source_bytes", "Bytes of what was compressed",
+       [](const Verified& of) { return of.found.restored.bytes; }},
+      {"lost_bytes", "Of these, bytes that cannot be restored",
+       [](const Verified& of) { return of.found.restored.lost_bytes; }},
+      {"xxh3",
+       "XXH3-64 of the restored bytes, 16 hexadecimal digits; null where something is lost",
+       [](const Verified& of) { return RestoredHash(of.found.restored); },
+       {.pattern = kHashPattern}},
+      {"damage", "What is damaged in the archive",
+       [](const Verified& of) { return of.found.restored.damage; }, DamageFields()},
+      {"lost", "Byte ranges of the original that cannot be restored", &Verified::lost,
+       LostFields()},
+      {"missing", "Chunks that the archive should have and lacks",
+       [](const Verified& of) { return of.found.missing; }, ChunkFields()},
+      {"differences", "Where what was restored differs from --against",
+       [](const Verified& of) { return of.found.differences; }, SourceDifferenceFields()}};
+  return fields;
+}
+
+void RequireOneAgainst(const InputOptions& inputs, const std::string& against) {
+  if (against.empty() || inputs.given.size() < 2) return;
+  throw Error(Finding::kUsage,
+              fmt::format("--against takes one archive, {} were given", inputs.given.size()));
+}
+
+class Verify : public EachOf<Verify> {
+ public:
+  void Declare(CommandLine& line) override {
+    DeclareInputs(line, "FILE", "Archives, '-' for stdin");
+    line.Add("--against", against_, "File or folder that the archive must restore to");
+    limit_.Declare(line);
+    report_.Declare(line);
+  }
+
+  bool Takes(std::string_view format, bool) const override { return format == "kvz"; }
+
+  void TakeRuns() override {
+    RequireOneAgainst(inputs_, against_);
+    SnapshotOptions unused;
+    TakeRun(against_, unused);
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads(input_);
+    files.Reads(against_);
+    limit_.Files(files);
+    report_.Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    return VerifyArchive(input_, against_, limit_, report_, context);
+  }
+
+ private:
+  std::string against_;
+  ArchiveLimit limit_;
+};
+
+}  // namespace
+
+const FieldTable& VerifyFields() { return VerifiedFields(); }
+
+ExitStatus VerifyArchive(const std::string& input, const std::string& against,
+                         const ArchiveLimit& limit, const ReportOptions& report, Context& context) {
+  ThreadPool pool(context.global.thread_count());
+  const Archive archive = limit.Open(input);
+  RequireReferences(archive);
+  Findings findings;
+  {
+    ProgressLine progress(context.console, context.global.progress_when(), input);
+    findings = Look(archive, against, limit.limit, pool, progress);
+  }
+  if (!report.json && context.console.verbosity > -1) {
+    Print(findings, archive, input, against, context.console);
+  }
+  // A chunk of a codec from the future is whole, only not for this program.
+  const bool unsupported = std::any_of(
+      findings.restored.damage.begin(), findings.restored.damage.end(),
+      [](const Damage& damage) { return InfoOf(damage.finding).code == ErrorCode::kUnsupported; });
+  const ExitStatus status = unsupported ? kUnsupported : findings.good() ? kDone : kVerdict;
+  const Verified result = MakeResult(std::move(findings), archive, input, against);
+  report.Emit(context.console, "verify", VerifiedFields().Object(result), RulesFor(false));
+  return status;
+}
+
+std::unique_ptr<Command> MakeVerify() { return std::make_unique<Verify>(); }
+
+}  // namespace kv

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/numbers.h"
+#include "apps/kvtool/line/page_options.h"
+#include "formats/registry.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/report/html.h"
+#include "lib/report/svg.h"
+#include "lib/study/bench/bound.h"
+#include "lib/study/bench/contest.h"
+
+namespace kv {
+namespace {
+
+// Chunks of K and V as an archive would have them, spread over all tensors up to `most` bytes.
+std::vector<ContestChunk> ChunksOf(const Snapshot& snapshot, uint64_t chunk_bytes, uint64_t most) {
+  struct Place {
+    const KvTensor* tensor;
+    uint32_t layer;
+    bool is_value;
+  };
+  std::vector<Place> places;
+  uint64_t total = 0;
+  for (const LayerKv& layer : snapshot.layers) {
+    places.push_back({&layer.k, layer.index, false});
+    if (layer.v) places.push_back({&*layer.v, layer.index, true});
+  }
+  for (const Place& place : places) total += place.tensor->bytes();
+  // Of each tensor the same share, its first tokens.
+  const double share = total <= most ? 1 : static_cast<double>(most) / static_cast<double>(total);
+  const RowOrders orders(snapshot);
+  std::vector<ContestChunk> chunks;
+  for (const Place& place : places) {
+    const KvTensor& tensor = *place.tensor;
+    if (tensor.tokens() == 0 || tensor.row_bytes() == 0) continue;
+    const uint64_t tokens =
+        std::max<uint64_t>(1, static_cast<uint64_t>(share * static_cast<double>(tensor.tokens())));
+    const uint64_t step = std::max<uint64_t>(1, chunk_bytes / tensor.row_bytes());
+    ForEachPiece(tokens, step, [&](uint64_t begin, uint64_t count) {
+      const ChunkShape shape{tensor.dtype, count, tensor.heads, tensor.units_per_head(),
+                             Order::kTokenHeadDim};
+      ContestChunk& chunk = chunks.emplace_back();
+      chunk.head = HeadOfRows(place.is_value, shape, tensor.heads_known);
+      chunk.raw = Gather(tensor, begin, count, Order::kTokenHeadDim);
+      if (tensor.heads > 1) chunk.by_head = Gather(tensor, begin, count, Order::kHeadTokenDim);
+      if (!orders.empty()) chunk.order = orders.Of(place.layer, begin, count);
+    });
+  }
+  return chunks;
+}
+
+double Rate(uint64_t bytes, double seconds) {
+  return static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9);
+}
+
+double Median(const std::vector<double>& sorted) { return sorted[sorted.size() / 2]; }
+
+void PutRates(nlohmann::ordered_json& json, uint64_t bytes, const ContestTimes& times) {
+  for (const auto& [name, seconds] :
+       {std::pair{"encode", &times.encode_seconds}, std::pair{"decode", &times.decode_seconds}}) {
+    json[name] = {{"fastest_mb_per_s", Rate(bytes, seconds->front())},
+                  {"median_mb_per_s", Rate(bytes, Median(*seconds))}};
+  }
+}
+
+double Ratio(uint64_t raw, uint64_t stored) {
+  return stored == 0 ? 0 : static_cast<double>(raw) / static_cast<double>(stored);
+}
+
+std::string RatioText(uint64_t raw, uint64_t stored) {
+  return raw == 0 ? "-" : fmt::format("{:.3f}x", Ratio(raw, stored));
+}
+
+// As people read it, in MiB/s.
+double BinaryRate(uint64_t bytes, double seconds) { return Rate(bytes, seconds) * 1e6 / (1 << 20); }
+
+// "1234", "12.3": three figures at least, for the slow ones.
+std::string RateText(double rate) { return fmt::format("{:.{}f}", rate, rate < 99.95 ? 1 : 0); }
+
+std::vector<std::vector<std::string>> Rows(const std::vector<ContestResult>& results, bool timing) {
+  std::vector<std::vector<std::string>> rows = {{"level", "K", "V", "both"}};
+  if (timing) {
+    rows[0].insert(rows[0].end(), {"encode MiB/s", "median", "decode MiB/s", "median"});
+  }
+  for (const ContestResult& result : results) {
+    std::vector<std::string>& row = rows.emplace_back(std::vector<std::string>{result.name});
+    for (const ContestPart& part : result.parts)
+      row.push_back(RatioText(part.raw_bytes, part.stored_bytes));
+    row.push_back(RatioText(result.raw_bytes(), result.stored_bytes()));
+    if (!timing) continue;
+    for (const std::vector<double>* seconds :
+         {&result.both.encode_seconds, &result.both.decode_seconds}) {
+      row.push_back(RateText(BinaryRate(result.raw_bytes(), seconds->front())));
+      row.push_back(RateText(BinaryRate(result.raw_bytes(), Median(*seconds))));
+    }
+  }
+  return rows;
+}
+
+constexpr double kPatience = 10;  // seconds
+
+// What models need of K and of V, in bytes.
+struct BoundSums {
+  std::array<uint64_t, 2> raw_bytes{};
+  std::array<ChunkBounds, 2> bits{};
+
+  static constexpr std::array kNames = {"alone", "above", "mixed"};
+  uint64_t Needed(size_t model, size_t part) const {
+    const ChunkBounds& one = bits[part];
+    const double sum = model == 0 ? one.alone_bits : model == 1 ? one.above_bits : one.mixed_bits;
+    return static_cast<uint64_t>(std::ceil(sum / 8));
+  }
+};
+
+BoundSums BoundsOfAll(const std::vector<ContestChunk>& chunks) {
+  BoundSums sums;
+  Bytes ordered;
+  for (const ContestChunk& chunk : chunks) {
+    const bool by_cells = chunk.order != nullptr && chunk.order->moves;
+    if (by_cells) {
+      ordered.resize(chunk.raw.size());
+      chunk.order->Apply(chunk.raw, ordered);
+    }
+    const std::optional<ChunkBounds> bounds =
+        BoundsOf(chunk.head.shape(), by_cells ? ordered : chunk.raw);
+    if (!bounds) continue;
+    const size_t part = chunk.is_value() ? 1 : 0;
+    sums.raw_bytes[part] += chunk.raw.size();
+    sums.bits[part].alone_bits += bounds->alone_bits;
+    sums.bits[part].above_bits += bounds->above_bits;
+    sums.bits[part].mixed_bits += bounds->mixed_bits;
+  }
+  return sums;
+}
+
+class Bench : public Command {
+ public:
+  void Declare(CommandLine& line) override {
+    line.Add("FILE", input_, "Snapshot: file, folder, '-' for stdin").Required();
+    line.Add("--level|--levels", levels_, "Only these levels (default: all)")
+        .Separator(',')
+        .OneOf({"compat", "fast", "default", "high", "max"});
+    line.AddFlag("--peers", peers_, "Also zstd, exponent Huffman and, if installed, blosc");
+    line.AddFlag("--slow-peers|--slow", slow_, "With --peers: also zstd -19");
+    line.AddFlag(
+        "--bound", bound_,
+        "Also what models would need, all that they have to learn or say counted: a table, "
+        "tables by the value above, an adaptive mixture (f16 and bf16; 1 to 2 MB/s)");
+    line.Add("--rounds", rounds_,
+             "Rounds, each of every contestant; the fastest and the median count (slow ones, over "
+             "10 s, run once)")
+        .Between(1, 1000)
+        .ShowDefault();
+    line.Add("--chunk-bytes|--chunk", chunk_,
+             "Bytes of a chunk (default: as in compress, 1MiB, and 4MiB at high and max)")
+        .Check(CheckedBy([](const std::string& text) { ParseSize(text, "--chunk-bytes"); }));
+    line.Add("--sample-bytes|--most", most_, "Bytes of K and V to measure on (default: 64MiB)")
+        .Check(CheckedBy([](const std::string& text) { ParseSize(text, "--sample-bytes"); }));
+    page_.Declare(line);
+    line.AddFlag("-f,--force", force_, "Overwrite outputs");
+    snapshot_.Declare(line);
+    report_.Declare(line);
+  }
+
+  void TakeRuns() override { TakeRun(input_, snapshot_); }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads(input_);
+    snapshot_.Files(files);
+    page_.Files(files);
+    report_.Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    OpenOptions options = snapshot_.Resolve();
+    options.any_batch = true;
+    const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options);
+    const uint64_t chunk_bytes = ParseSize(chunk_, "--chunk-bytes"),
+                   most = ParseSize(most_, "--sample-bytes");
+    if (chunk_bytes == 0 || chunk_bytes > (8 << 20)) {
+      throw Error(Finding::kUsage, "--chunk-bytes: 1 byte to 8MiB expected");
+    }
+    const std::vector<ContestChunk> chunks = ChunksOf(snapshot, chunk_bytes, most);
+    if (chunks.empty())
+      throw Error(Finding::kUnsupportedKind, "no K or V to measure on").File(input_);
+    std::vector<Contestant> contestants;
+    for (Contestant& level : LevelContestants()) {
+      if (levels_.empty() || std::count(levels_.begin(), levels_.end(), level.name) > 0)
+        contestants.push_back(std::move(level));
+    }
+    if (peers_) {
+      // The way of halves makes sense for halves alone.
+      const bool halves = std::all_of(chunks.begin(), chunks.end(), [](const ContestChunk& chunk) {
+        return chunk.dtype() == DType::kF16 || chunk.dtype() == DType::kBF16;
+      });
+      for (Contestant& peer : PeerContestants(slow_)) {
+        if (halves || peer.name.find("exponent") == std::string::npos)
+          contestants.push_back(std::move(peer));
+      }
+      if (contestants.back().name.find("blosc") == std::string::npos)
+        context.console.Say("blosc is left out: no libblosc.so.1 (Debian: libblosc1)");
+    }
+    ProgressLine progress(context.console, context.global.progress_when(), input_);
+    const std::vector<ContestResult> results =
+        RunContest(chunks, contestants, rounds_, kPatience, &progress);
+    const bool timing = !context.global.deterministic;
+    const auto rows = Rows(results, timing);
+    std::optional<BoundSums> bounds;
+    if (bound_) bounds = BoundsOfAll(chunks);
+    if (!report_.json) {
+      context.console.Line(Subtitle(chunks, results));
+      Table table(rows[0]);
+      for (size_t i = 1; i < rows.size(); ++i) table.Row(rows[i]);
+      context.console.Data(table.Text());
+      if (bounds) context.console.Data("\n" + BoundsText(*bounds));
+    }
+    nlohmann::ordered_json document = Document(snapshot, chunks, results, chunk_bytes, timing);
+    if (bounds) document["bounds"] = BoundsJson(*bounds);
+    report_.Emit(context.console, document, RulesFor(force_));
+    if (page_.wanted())
+      page_.Write(PageOf(chunks, results, rows, timing), *this, context.console, RulesFor(force_));
+    return kDone;
+  }
+
+ private:
+  static std::string BoundsText(const BoundSums& sums) {
+    Table table({"bound", "K", "V", "both"});
+    for (size_t model = 0; model < BoundSums::kNames.size(); ++model) {
+      const uint64_t k = sums.Needed(model, 0), v = sums.Needed(model, 1);
+      table.Row({BoundSums::kNames[model], RatioText(sums.raw_bytes[0], k),
+                 RatioText(sums.raw_bytes[1], v),
+                 RatioText(sums.raw_bytes[0] + sums.raw_bytes[1], k + v)});
+    }
+    return table.Text();
+  }
+
+  static nlohmann::ordered_json BoundsJson(const BoundSums& sums) {
+    nlohmann::ordered_json bounds = nlohmann::ordered_json::array();
+    for (size_t model = 0; model < BoundSums::kNames.size(); ++model) {
+      nlohmann::ordered_json one = {{"model", BoundSums::kNames[model]}};
+      for (const size_t part : {0, 1}) {
+        nlohmann::ordered_json entry = {{"raw_bytes", sums.raw_bytes[part]},
+                                        {"least_bytes", sums.Needed(model, part)}};
+        PutRatio(entry, sums.raw_bytes[part], sums.Needed(model, part));
+        one[part == 0 ? "k" : "v"] = std::move(entry);
+      }
+      bounds.push_back(std::move(one));
+    }
+    return bounds;
+  }
+
+  std::string Subtitle(const std::vector<ContestChunk>& chunks,
+                       const std::vector<ContestResult>& results) const {
+    return fmt::format(
+        "{}: {} of K and V in {} chunk{}, one thread, CPU time, {}", Printable(input_),
+        HumanBytes(results[0].raw_bytes()), chunks.size(), chunks.size() == 1 ? "" : "s",
+        rounds_ == 1 ? "1 round" : fmt::format("fastest and median of {} rounds", rounds_));
+  }
+
+  nlohmann::ordered_json Document(const Snapshot& snapshot, const std::vector<ContestChunk>& chunks,
+                                  const std::vector<ContestResult>& results, uint64_t chunk_bytes,
+                                  bool timing) const {
+    nlohmann::ordered_json document = ReportHeader("bench");
+    document["inputs"] = InputRecords(snapshot.source);
+    document["params"] = {{"chunk_bytes", chunk_bytes}, {"rounds", rounds_}};
+    document["chunks"] = chunks.size();
+    document["contestants"] = nlohmann::ordered_json::array();
+    for (const ContestResult& result : results) {
+      nlohmann::ordered_json json = {{"name", result.name},
+                                     {"kind", result.is_peer ? "peer" : "level"}};
+      if (timing) json["rounds"] = result.both.encode_seconds.size();
+      for (const size_t p : {0, 1}) {
+        const ContestPart& part = result.parts[p];
+        nlohmann::ordered_json entry = {{"raw_bytes", part.raw_bytes},
+                                        {"stored_bytes", part.stored_bytes}};
+        PutRatio(entry, part.raw_bytes, part.stored_bytes);
+        if (part.raw_bytes > 0 && results[0].name == "compat")
+          entry["worst_chunk_to_compat"] = part.worst_chunk;
+        if (part.raw_bytes > 0 && timing) PutRates(entry, part.raw_bytes, part);
+        json[p == 0 ? "k" : "v"] = std::move(entry);
+      }
+      PutRatio(json, result.raw_bytes(), result.stored_bytes());
+      if (timing) PutRates(json, result.raw_bytes(), result.both);
+      document["contestants"].push_back(std::move(json));
+    }
+    return document;
+  }
+
+  // Without times: what each contestant reaches.
+  static void AddRatios(const std::vector<ContestResult>& results, report::Page& page) {
+    report::LineChart chart;
+    chart.title = "Ratio of each contestant";
+    chart.x_label = "row of the table";
+    chart.y_label = "original / compressed";
+    chart.whole_x = true;
+    for (const size_t part : {0, 1}) {
+      report::ChartSeries series{part == 0 ? "K" : "V", {}, false, false, false};
+      for (size_t i = 0; i < results.size(); ++i) {
+        const ContestPart& own = results[i].parts[part];
+        if (own.raw_bytes == 0) continue;
+        series.points.push_back({static_cast<double>(i + 1), Ratio(own.raw_bytes, own.stored_bytes),
+                                 part == 0 ? results[i].name : ""});
+      }
+      if (!series.points.empty()) chart.series.push_back(std::move(series));
+    }
+    page.Figure(report::Render(chart), "Higher is better; 1 saves nothing.");
+  }
+
+  report::Page PageOf(const std::vector<ContestChunk>& chunks,
+                      const std::vector<ContestResult>& results,
+                      const std::vector<std::vector<std::string>>& rows, bool timing) const {
+    report::Page page("Compression of " + input_, Subtitle(chunks, results));
+    if (!timing) AddRatios(results, page);
+    for (const size_t part : {0, 1}) {
+      if (results[0].parts[part].raw_bytes == 0 || !timing) continue;
+      for (const bool encode : {true, false}) {
+        report::LineChart chart;
+        chart.title = fmt::format("{}: ratio against {} speed", part == 0 ? "K" : "V",
+                                  encode ? "encoding" : "decoding");
+        chart.x_label = fmt::format("{}, MiB/s of one thread", encode ? "encoding" : "decoding");
+        chart.y_label = fmt::format("{}: original / compressed", part == 0 ? "K" : "V");
+        chart.log_x = true;
+        report::ChartSeries levels{"", {}, true, false, false}, peers{"", {}, false, false, false};
+        for (const ContestResult& result : results) {
+          if (result.name == "memcpy") continue;
+          const ContestPart& own = result.parts[part];
+          const double seconds = (encode ? own.encode_seconds : own.decode_seconds).front();
+          (result.is_peer ? peers : levels)
+              .points.push_back({BinaryRate(own.raw_bytes, seconds),
+                                 Ratio(own.raw_bytes, own.stored_bytes), result.name});
+        }
+        std::vector<report::ChartPoint> all = levels.points;
+        all.insert(all.end(), peers.points.begin(), peers.points.end());
+        chart.series = {levels, peers, {"", report::Frontier(std::move(all), false), false, true}};
+        page.Figure(report::Render(chart), chart.title + "; up and to the right is better.");
+      }
+    }
+    page.Table(rows);
+    return page;
+  }
+
+  std::string input_, chunk_ = "1MiB", most_ = "64MiB";
+  PageOptions page_;
+  std::vector<std::string> levels_;
+  int rounds_ = 5;
+  bool peers_ = false, slow_ = false, bound_ = false, force_ = false;
+  SnapshotOptions snapshot_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeBench() { return std::make_unique<Bench>(); }
+
+}  // namespace kv

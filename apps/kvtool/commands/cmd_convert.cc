@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/inputs/each_command.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "formats/key_pairs.h"
+#include "lib/core/base/output_system.h"
+#include "lib/core/snapshot/cast.h"
+
+namespace kv {
+namespace {
+
+class Convert : public EachOf<Convert> {
+ public:
+  void Declare(CommandLine& line) override {
+    DeclareInputs(line, "IN", "Snapshots: files, folders, '-' for stdin");
+    line.Add("--to", to_, "Format to write (see kvtool formats)")
+        .Suggest(WritableFormats())
+        .Required();
+    line.Add("-o,--output", output_, "File or folder to write");
+    line.Add("--output-dir", output_dir_,
+             "Folder for the results of many inputs, each called IN.FORMAT; relative names keep "
+             "their folders");
+    line.AddFlag("-f,--force", force_, "Overwrite the output");
+    const char* group = "Writing";
+    line.Add("--dtype", dtype_, "Convert values to f32, f16 or bf16 (default: as they are)")
+        .Group(group);
+    line.Add("--v-order", v_order_,
+             "V of a llama.cpp state: rows (flash attention) or transposed (default: as the "
+             "source has it, else rows)")
+        .OneOf({"rows", "transposed"})
+        .Group(group);
+    line.Add("--target-version", version_,
+             "Version of the format or engine to write for, e.g. b6122 (default: newest)")
+        .Group(group);
+    line.Add("--rope-pairs", rope_pairs_,
+             "Order of K's RoPE pairs in the output: neighbours (2i, 2i+1), halves (i, i+dim/2), "
+             "FROM:TO, keep (default: as readers of the format expect it for the model's "
+             "architecture)")
+        .Group(group);
+    selection_.Declare(line);
+    line.Add("--sequence", sequence_, "Only the cells of one sequence")
+        .Between(0, INT32_MAX)
+        .Group("Selecting parts");
+    snapshot_.Declare(line);
+    report_.Declare(line);
+  }
+
+  bool HasOutputDir() const override { return true; }
+  void Continue() override { force_ = true; }
+  OpenOptions Reading() const override { return snapshot_.WithLimit(); }
+
+  void TakeRuns() override {
+    TakeRun(input_, snapshot_);
+    if (output_.empty() == output_dir_.empty()) {
+      throw Error(Finding::kUsage, output_.empty() ? "--output or --output-dir is required"
+                                                   : "give one of -o and --output-dir");
+    }
+    if (!output_dir_.empty()) {
+      output_ = (std::filesystem::path(output_dir_) / (name_ + "." + to_)).string();
+    }
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads(input_);
+    snapshot_.Files(files);
+    files.Writes(output_, output_dir_.empty() ? std::string("-o")
+                                              : fmt::format("the result of {}", Printable(input_)));
+    report_.Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    const FormatEntry& format = WritableFormat(to_);
+    Selection selection = selection_.Resolve();
+    if (!selection.keys || !selection.values)
+      throw Error(Finding::kUsage, "--kv: convert always writes both K and V");
+    if ((!v_order_.empty() || !version_.empty()) && !format.has_choices) {
+      throw Error(Finding::kUsage,
+                  fmt::format("{}: {} has no such choice",
+                              v_order_.empty() ? "--target-version" : "--v-order", to_));
+    }
+    const OpenOptions options = snapshot_.Resolve(flags_for());
+    Snapshot snapshot = Select(OpenSnapshot(snapshot_.Open(input_), options), selection);
+    if (sequence_) snapshot = SelectSequence(std::move(snapshot), *sequence_);
+    WarnOf(snapshot.notes, input_, context.console);
+    if (!dtype_.empty()) {
+      ThreadPool pool(context.global.thread_count());
+      snapshot = CastSnapshot(std::move(snapshot), ParseValueType(), pool);
+    }
+    if (!v_order_.empty()) snapshot.storage["v_order"] = v_order_;
+    snapshot.storage.erase("version");
+    if (!version_.empty()) snapshot.storage["version"] = version_;
+    std::string pairs;
+    if (!output_dir_.empty()) {
+      std::error_code ignored;  // what is missing then is said where the result is created
+      output::MakeFolders(std::filesystem::path(output_).parent_path(), ignored);
+    }
+    try {
+      pairs = FitKeyPairs(format.pairs, rope_pairs_, options.geometry, snapshot);
+      format.write(snapshot, output_, RulesFor(force_, input_, snapshot.source));
+    } catch (Error& error) {
+      throw error.File(input_);
+    }
+    if (!pairs.empty()) context.console.Say(fmt::format("{}: {}", output_, pairs));
+    const std::vector<std::string> not_kept =
+        format.not_kept == nullptr ? std::vector<std::string>() : format.not_kept(snapshot);
+    for (const std::string& what : not_kept)
+      context.console.Say(fmt::format("{}: not kept: {}", Printable(output_), Printable(what)));
+
+    nlohmann::ordered_json document = ReportHeader("convert");
+    document["inputs"] = InputRecords(snapshot.source);
+    document["params"] = {{"to", to_}, {"layers", snapshot.layers.size()}};
+    document["output"] = output_;
+    document["kv_bytes"] = snapshot.kv_bytes();
+    document["rope_pairs"] =
+        pairs.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(pairs);
+    document["not_kept"] = not_kept;
+    report_.Emit(context.console, document, RulesFor(force_));
+    if (!report_.json) {
+      context.console.Say(fmt::format("{}: {} layers, {} of K and V, from {} to {}",
+                                      Printable(output_), snapshot.layers.size(),
+                                      HumanBytes(snapshot.kv_bytes()), snapshot.format, to_));
+    }
+    return kDone;
+  }
+
+ private:
+  DType ParseValueType() const {
+    if (const std::optional<DType> dtype = ParseDType(dtype_)) return *dtype;
+    throw Error(Finding::kUsage, fmt::format("--dtype '{}': expected f32, f16 or bf16", dtype_));
+  }
+
+  std::string to_, output_, output_dir_, dtype_, v_order_, version_, rope_pairs_;
+  std::optional<int32_t> sequence_;
+  bool force_ = false;
+  SelectionOptions selection_;
+  SnapshotOptions snapshot_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeConvert() { return std::make_unique<Convert>(); }
+
+}  // namespace kv

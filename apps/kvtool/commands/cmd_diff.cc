@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/page_options.h"
+#include "lib/report/diff_report.h"
+
+namespace kv {
+namespace {
+
+// "0.5 (0x3800)"; of a block type the value alone.
+std::string ValueText(DType dtype, double value, uint64_t bits) {
+  const std::string number = fmt::format("{:.9g}", value);
+  return IsBlockQuantised(dtype) ? number : fmt::format("{} ({})", number, BitsText(dtype, bits));
+}
+
+std::string PlaceText(const TensorDiff& diff) {
+  const DifferingValue& at = *diff.first;
+  return diff.heads_known ? fmt::format("token {} head {} dim {}", at.token, at.head, at.dim)
+                          : fmt::format("token {} channel {}", at.token, at.dim);
+}
+
+class Diff : public Command {
+ public:
+  void Declare(CommandLine& line) override {
+    line.Add("A", a_, "Snapshot in any readable format").Required();
+    line.Add("B", b_, "Snapshot in any readable format").Required();
+    line.Add("--atol", atol_,
+             "Compare values within this tolerance; without it stored bits decide, so that -0, NaN "
+             "payloads and element types count");
+    const char* group = "Reading the snapshot";
+    line.Add("--from-b", from_b_, "Format of B, if it is not that of A; auto detects it")
+        .Group(group);
+    line.Add("--layout-b", layout_b_, "Axes of the arrays of B, if they are not those of A")
+        .Group(group);
+    selection_.Declare(line);
+    snapshot_.Declare(line);
+    page_.Declare(line);
+    report_.Declare(line);
+  }
+
+  void TakeRuns() override {
+    TakeRun(a_, snapshot_);
+    TakeRun(b_, snapshot_);
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads(a_);
+    files.Reads(b_);
+    snapshot_.Files(files);
+    page_.Files(files);
+    report_.Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    if (atol_ && !(*atol_ >= 0))
+      throw Error(Finding::kUsage, fmt::format("--atol {}: expected 0 or more", *atol_));
+    const Selection selection = selection_.Resolve();
+    const OpenOptions options = snapshot_.Resolve(FlagsFor::kSeveral);
+    OpenOptions options_b = options;
+    if (!from_b_.empty() || !layout_b_.empty()) {
+      options_b.from = from_b_ == "auto" ? "" : from_b_;
+      options_b.layout = layout_b_;
+      if (from_b_ != "raw") options_b.raw.clear();
+    }
+    const Snapshot a = Select(OpenSnapshot(snapshot_.Open(a_), options), selection);
+    const Snapshot b = Select(OpenSnapshot(snapshot_.Open(b_), options_b), selection);
+    WarnOf(a, a_, context.console);
+    WarnOf(b, b_, context.console);
+
+    ThreadPool pool(context.global.thread_count());
+    ProgressLine progress(context.console, context.global.progress_when(), a_);
+    DiffOptions compared{.atol = atol_, .keys = selection.keys, .values = selection.values};
+    if (page_.wanted()) compared.token_bins = report::MapColumns(UINT64_MAX, a.layers.size());
+    const SnapshotDiff diff = DiffSnapshots(a, b, compared, pool, &progress);
+    if (!report_.json && context.console.verbosity > -1) Print(diff, context.console);
+    if (report_.wanted()) report_.Emit(context.console, Document(a, b, diff), RulesFor(false));
+    if (page_.wanted()) {
+      page_.Write(DiffPage(a_, b_, diff, MadeBy()), *this, context.console,
+                  RulesFor(report_.force));
+    }
+    return diff.equal() ? kDone : kVerdict;
+  }
+
+ private:
+  static void WarnOf(const Snapshot& snapshot, const std::string& path, Console& console) {
+    for (const Note& note : snapshot.notes) {
+      if (note.is_warning) {
+        console.Warn(path, note.text);
+      } else {
+        console.Say(fmt::format("{}: {}", Printable(path), Printable(note.text)), 1);
+      }
+    }
+  }
+
+  nlohmann::ordered_json Document(const Snapshot& a, const Snapshot& b,
+                                  const SnapshotDiff& diff) const {
+    nlohmann::ordered_json document = ReportHeader("diff");
+    document["inputs"] = InputRecords(a.source, b.source);
+    document["inputs"][0]["format"] = a.format;
+    document["inputs"][1]["format"] = b.format;
+    document["params"]["atol"] = atol_ ? nlohmann::ordered_json(*atol_) : nlohmann::ordered_json();
+    document["verdict"] = Name(diff.verdict());
+    document["equal"] = diff.equal();
+    document["structure"] = diff.structure;
+    document["notes"] = diff.notes;
+    const TensorDiff total = diff.Total();
+    document["values"] = total.values;
+    document["different_count"] = total.different;
+    document["beyond_tolerance_count"] = total.beyond;
+    const FirstDifference first = FirstOf(diff);
+    document["first"] = nullptr;
+    if (first.diff != nullptr) {
+      document["first"] = {{"layer", first.layer}, {"part", first.part == 'K' ? "k" : "v"}};
+      document["first"].update(FirstJson(*first.diff));
+    }
+    document["layers"] = LayersJson(diff);
+    return document;
+  }
+
+  void Print(const SnapshotDiff& diff, Console& console) const {
+    for (const std::string& text : diff.structure) console.Line("  " + Printable(text));
+    for (const std::string& text : diff.notes)
+      console.Line("  " + Printable(text) + " (does not count)");
+    Table table({"layer", "kv", "values", "differ", "beyond", "max abs", "mean abs", "max rel",
+                 "max ulp", "first at"});
+    bool any = false;
+    for (const LayerDiff& layer : diff.layers) {
+      for (const auto& [part, name] : {std::pair{&layer.k, "k"}, {&layer.v, "v"}}) {
+        if (!*part || (*part)->different == 0) continue;
+        const TensorDiff& of = **part;
+        any = true;
+        table.Row({std::to_string(layer.layer), name, std::to_string(of.values),
+                   std::to_string(of.different), std::to_string(of.beyond),
+                   DistanceText(of.largest_abs()), DistanceText(of.mean_abs()),
+                   DistanceText(of.largest_rel()), of.has_ulp() ? std::to_string(of.max_ulp) : "-",
+                   PlaceText(of)});
+      }
+    }
+    if (any) console.Data(table.Text("  "));
+    const FirstDifference first = FirstOf(diff);
+    if (first.diff != nullptr) {
+      const DifferingValue& at = *first.diff->first;
+      console.Line(fmt::format("  first{}: layer {} {} {}: {} and {}",
+                               at.is_beyond ? "" : ", within the tolerance", first.layer,
+                               first.part, PlaceText(*first.diff),
+                               ValueText(first.diff->a_dtype, at.a, at.a_bits),
+                               ValueText(first.diff->b_dtype, at.b, at.b_bits)));
+    }
+    console.Line(
+        fmt::format("{} and {}: {}", Printable(a_), Printable(b_), VerdictText(diff, console)));
+  }
+
+  // Where every pair has a NaN or infinity on one side, no distance is known.
+  static std::string DistanceText(double value) {
+    return std::isnan(value) ? "-" : fmt::format("{:.3g}", value);
+  }
+
+  static std::string VerdictText(const SnapshotDiff& diff, Console& console) {
+    const TensorDiff total = diff.Total();
+    switch (diff.verdict()) {
+      case DiffVerdict::kIdentical:
+        return fmt::format("{}: {} layer{}, {} values", console.Verdict(true, "identical"),
+                           diff.layers.size(), diff.layers.size() == 1 ? "" : "s", total.values);
+      case DiffVerdict::kEqualValues:
+        return fmt::format("{}, not in bytes: all {} values, as {}{}",
+                           console.Verdict(diff.equal(), "equal in value"), total.values,
+                           TypesText(diff), diff.equal() ? "" : "; --atol 0 accepts that as equal");
+      case DiffVerdict::kWithinTolerance:
+        return fmt::format("{}, {} of {} values differ",
+                           console.Verdict(true, "equal within the tolerance"), total.different,
+                           total.values);
+      case DiffVerdict::kDifferent:
+        break;
+    }
+    if (total.beyond == 0) {
+      return fmt::format("{} as above; all {} values that both have are {}",
+                         console.Verdict(false, "DIFFERENT"), total.values,
+                         total.different == 0 ? "equal" : "equal within the tolerance");
+    }
+    const bool tolerated = diff.by_value && total.beyond < total.different;
+    return fmt::format("{}, {} of {} values{}", console.Verdict(false, "DIFFERENT"), total.beyond,
+                       total.values, tolerated ? " beyond the tolerance" : "");
+  }
+
+  // Of the first tensors whose types differ.
+  static std::string TypesText(const SnapshotDiff& diff) {
+    for (const LayerDiff& layer : diff.layers) {
+      for (const auto* part : {&layer.k, &layer.v}) {
+        if (!*part || (*part)->same_dtype()) continue;
+        return fmt::format("{} and {}", Name((*part)->a_dtype), Name((*part)->b_dtype));
+      }
+    }
+    return "?";
+  }
+
+  std::string a_, b_, from_b_, layout_b_;
+  std::optional<double> atol_;
+  SelectionOptions selection_;
+  SnapshotOptions snapshot_;
+  PageOptions page_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeDiff() { return std::make_unique<Diff>(); }
+
+}  // namespace kv

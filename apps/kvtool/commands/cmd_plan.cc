@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/numbers.h"
+#include "formats/plan/plan.h"
+
+namespace kv {
+namespace {
+
+// After so many a plan is wrong enough.
+constexpr size_t kMostFindings = 20;
+
+struct PlanFinding {
+  std::string place, text;
+};
+
+struct CheckedPlan {
+  PlanHeader header;
+  uint64_t events = 0, wrong = 0;
+  uint64_t first_token = 0, last_token = 0;
+  std::vector<PlanFinding> findings;  // the first ones
+
+  void Add(std::string place, std::string text) {
+    if (++wrong <= kMostFindings) findings.push_back({std::move(place), std::move(text)});
+  }
+};
+
+std::string PlaceOf(uint64_t number, const PlanEvent& event) {
+  return fmt::format("event {} (token {}, layer {}{})", number, event.token, event.layer,
+                     event.kv_head ? fmt::format(", kv head {}", *event.kv_head) : "");
+}
+
+double KeptOf(const EvictionPlanWalk::Layer& layer) {
+  const auto sum = std::accumulate(layer.kept.begin(), layer.kept.end(), uint64_t{0});
+  return static_cast<double>(sum) / static_cast<double>(layer.kept.size());
+}
+
+double RatioOf(const EvictionPlanWalk& walk) {
+  return static_cast<double>(walk.full_bytes()) / walk.kept_bytes();
+}
+
+CheckedPlan Check(const std::string& path, const Snapshot& snapshot, EvictionPlanWalk& walk) {
+  CheckedPlan plan;
+  plan.header =
+      ReadPlan(*FileSource::Open(path, kMostOfList), [&](uint64_t number, const PlanEvent& event) {
+        if (plan.events++ == 0) plan.first_token = event.token;
+        plan.last_token = event.token;
+        if (auto wrong = walk.Apply(event)) plan.Add(PlaceOf(number, event), std::move(*wrong));
+      });
+  const nlohmann::ordered_json record = InputRecord(snapshot.source);
+  if (record["xxh3"] != plan.header.source_xxh3 || record["bytes"] != plan.header.source_bytes) {
+    plan.Add("source",
+             fmt::format("the plan is of {} bytes with XXH3 {}, the snapshot has {} with {}",
+                         plan.header.source_bytes, Escaped(plan.header.source_xxh3, 40),
+                         record["bytes"].get<uint64_t>(), record["xxh3"].get<std::string>()));
+  }
+  return plan;
+}
+
+nlohmann::ordered_json CheckJson(const std::string& path, const std::string& snapshot,
+                                 const CheckedPlan& plan, const EvictionPlanWalk& walk) {
+  nlohmann::ordered_json json = ReportHeader("plan-check");
+  json["inputs"] = {{{"role", "plan"}, {"file", path}}, {{"role", "snapshot"}, {"file", snapshot}}};
+  json["plan"] = path;
+  json["policy"] = plan.header.policy;
+  json["engine"] = plan.header.engine;
+  json["schedule"] = plan.header.schedule;
+  json["events"] = plan.events;
+  json["first_token"] = json["last_token"] = nullptr;
+  if (plan.events != 0) {
+    json["first_token"] = plan.first_token;
+    json["last_token"] = plan.last_token;
+  }
+  json["layers"] = nlohmann::ordered_json::array();
+  for (const EvictionPlanWalk::Layer& layer : walk.Layers()) {
+    json["layers"].push_back({{"layer", layer.layer},
+                              {"by_kv_head", layer.by_head},
+                              {"events", layer.events},
+                              {"kept_tokens", layer.kept}});
+  }
+  json["full_bytes"] = walk.full_bytes();
+  json["kept_bytes"] = walk.kept_bytes();
+  json["ratio"] = RatioOf(walk);
+  json["common"] = walk.is_common();
+  json["findings"] = nlohmann::ordered_json::array();
+  for (const PlanFinding& finding : plan.findings) {
+    json["findings"].push_back({{"place", finding.place}, {"text", finding.text}});
+  }
+  json["findings_count"] = plan.wrong;
+  json["verdict"] = plan.wrong == 0 ? "sound" : "wrong";
+  return json;
+}
+
+class Plan : public Command {
+ public:
+  void Declare(CommandLine& line) override {
+    line.RequireVerb();
+    CommandLine* check = &line.AddVerb("check", "Say whether a plan can be applied to a cache");
+    check->Add("PLAN", plan_, "Plan of replay-h2o --plan-out or of your own").Required();
+    check->Add("--snapshot", input_, "The cache that it is for, or a recorded run").Required();
+    snapshot_.Declare(*check);
+    report_.Declare(*check);
+  }
+
+  void TakeRuns() override { TakeRun(input_, snapshot_); }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads({plan_, input_});
+    snapshot_.Files(files);
+    report_.Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    OpenOptions options = snapshot_.Resolve();
+    options.metadata_only = true;
+    const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options);
+    if (snapshot.layers.empty()) {
+      throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
+    }
+    RequireHeads(snapshot, "a plan");
+    WarnOf(snapshot.notes, input_, context.console);
+    EvictionPlanWalk walk(snapshot);
+    const CheckedPlan plan = Check(plan_, snapshot, walk);
+    if (!report_.json) Print(context.console, plan, walk);
+    report_.Emit(context.console, CheckJson(plan_, input_, plan, walk), RulesFor(false));
+    return plan.wrong == 0 ? kDone : kVerdict;
+  }
+
+ private:
+  void Print(Console& console, const CheckedPlan& plan, const EvictionPlanWalk& walk) const {
+    const PlanHeader& header = plan.header;
+    console.Line(fmt::format("{}: policy {}, engine {}, schedule {}; made of {}", Printable(plan_),
+                             Printable(header.policy), Printable(header.engine),
+                             Printable(header.schedule), Printable(header.source_file)));
+    console.Line(plan.events == 0 ? std::string("  no events: everything stays")
+                                  : fmt::format("  {} events, after tokens {} to {}", plan.events,
+                                                plan.first_token, plan.last_token));
+    Table table({"layer", "events", "plans", "kept tokens", "of"});
+    for (const EvictionPlanWalk::Layer& layer : walk.Layers()) {
+      table.Row({std::to_string(layer.layer), std::to_string(layer.events),
+                 layer.by_head ? fmt::format("{} kv heads", layer.kept.size()) : "layer",
+                 fmt::format("{:g}", KeptOf(layer)), std::to_string(walk.tokens(layer.layer))});
+    }
+    console.Data(table.Text("  "));
+    console.Line(fmt::format("  ratio at the end {:.3f}x; {}", RatioOf(walk),
+                             walk.is_common()
+                                 ? "all layers and heads hold the same tokens"
+                                 : "layers or heads differ: an engine needs a mask for each"));
+    for (const PlanFinding& finding : plan.findings) {
+      console.Line(fmt::format("  {}: {}", finding.place, finding.text));
+    }
+    if (plan.wrong > plan.findings.size()) {
+      console.Line(fmt::format("  and {} more", plan.wrong - plan.findings.size()));
+    }
+    console.Line(plan.wrong == 0
+                     ? console.Verdict(true, "sound")
+                     : fmt::format("{}: {} findings", console.Verdict(false, "wrong"), plan.wrong));
+  }
+
+  std::string plan_, input_;
+  SnapshotOptions snapshot_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakePlan() { return std::make_unique<Plan>(); }
+
+}  // namespace kv

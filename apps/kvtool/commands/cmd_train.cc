@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/documents/profile_report.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "lib/core/archive/train.h"
+
+namespace kv {
+namespace {
+
+class Train : public Command {
+ public:
+  void Declare(CommandLine& line) override {
+    line.Add("FILE", inputs_, "Snapshots of one model: files, folders").Required();
+    output_.Declare(line, "Profile to write, e.g. model.kvp");
+    line.Add("--name", name_, "Name of the model (default: as the snapshots say)");
+    snapshot_.Declare(line);
+    report_.Declare(line);
+  }
+
+  void TakeRuns() override {
+    SnapshotOptions unused;
+    for (std::string& input : inputs_) TakeRun(input, inputs_.size() == 1 ? snapshot_ : unused);
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads(inputs_);
+    snapshot_.Files(files);
+    files.Writes(output_.path, "-o");
+    report_.Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    if (output_.path.empty() || output_.path == "-" || output_.to_stdout)
+      throw Error(Finding::kUsage, "a profile is written to a file").Hint("give -o model.kvp");
+    if (name_.size() > kMostName) throw Error(Finding::kUsage, "--name has more than 255 bytes");
+    const OpenOptions options =
+        snapshot_.Resolve(inputs_.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);
+    ProfileBuilder builder;
+    nlohmann::ordered_json inputs = nlohmann::ordered_json::array();
+    std::string name = name_;
+    for (const std::string& input : inputs_) {
+      try {
+        const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input), options);
+        WarnOf(snapshot.notes, input, context.console);
+        snapshot.CheckContent();
+        builder.Add(snapshot);
+        if (name.empty()) name = snapshot.model.substr(0, kMostName);
+        inputs.push_back(InputRecord(snapshot.source));
+      } catch (Error& error) {
+        throw error.File(input);
+      }
+    }
+    if (builder.passed_over() > 0) {
+      context.console.Warn(output_.path,
+                           fmt::format("{} of other types than f16 and bf16 were passed over",
+                                       HumanBytes(builder.passed_over())));
+    }
+    const std::shared_ptr<const Profile> profile = builder.Finish(name);
+    AtomicFile file(output_.path, RulesFor(output_.force, inputs_));
+    file.Write(profile->file());
+    file.Commit();
+
+    nlohmann::ordered_json document = ReportHeader("train");
+    document["inputs"] = inputs;
+    document["params"] = {{"name", profile->name()}};
+    document["output"] = output_.path;
+    document["values"] = builder.values();
+    document["profile"] = ProfileJson(*profile);
+    report_.Emit(context.console, document, RulesFor(output_.force));
+    if (!report_.json) {
+      context.console.Say(fmt::format("{}: {}, learnt from {} values: {}", Printable(output_.path),
+                                      ProfileSummary(*profile), builder.values(),
+                                      ProfileHashText(profile->hash())));
+    }
+    return kDone;
+  }
+
+ private:
+  static constexpr size_t kMostName = 255;
+
+  std::vector<std::string> inputs_;
+  OutputOptions output_;
+  std::string name_;
+  SnapshotOptions snapshot_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeTrain() { return std::make_unique<Train>(); }
+
+}  // namespace kv

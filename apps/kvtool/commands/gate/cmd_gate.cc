@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <ctime>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/commands/gate/gate_cases.h"
+#include "apps/kvtool/commands/gate/gate_files.h"
+#include "apps/kvtool/commands/gate/gate_init.h"
+#include "apps/kvtool/commands/gate/gate_inputs.h"
+#include "apps/kvtool/commands/gate/gate_log_options.h"
+#include "apps/kvtool/commands/gate/gate_report.h"
+#include "apps/kvtool/engines.h"
+#include "apps/kvtool/inputs/each_command.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/page_options.h"
+#include "lib/study/gate/config.h"
+#include "lib/study/gate/judge.h"
+#include "lib/study/gate/markdown.h"
+#include "lib/study/gate/reproduce.h"
+#include "lib/study/gate/summary_page.h"
+
+namespace kv {
+namespace {
+
+class Gate : public EachOf<Gate> {
+ public:
+  void Declare(CommandLine& line) override {
+    place_ = "INPUT";
+    line.Add(
+        "CONFIG", inputs_.given,
+        "Cases and thresholds (JSON, // comments allowed), and behind it snapshots or recorded "
+        "runs to judge, each by all cases; without a config the six cases; with --init: "
+        "recorded runs or snapshots");
+    inputs_.DeclareRest(line);
+    line.AddFlag("--init", init_,
+                 "Measure the runs, and write a config whose limits fit them (-o FILE)");
+    line.Add("--snapshot", snapshot_path_,
+             "Snapshot of cases that name none; without CONFIG: of the six cases");
+    line.Add("--trace", trace_, "Trace of cases that name none: file, folder, or DIR/STEM");
+    line.Add("--reference", reference_,
+             "Cache that the snapshot must equal, for cases that name none; without CONFIG nothing "
+             "else is checked");
+    line.Add("--prompt-tokens", prompts_, "Lengths of the prompt, one row each, e.g. 512,1024");
+    line.Add("--decode-tokens", decode_, "Tokens decoded after each prompt, e.g. 128 (to the end)");
+    line.Add("--case", only_, "Run this case only; may be repeated").KeepAll();
+    line.Add("-o,--output", outputs_.summary_json,
+             "Write summary.json, with summary.md and cases.jsonl beside it");
+    line.Add("--md-out", outputs_.summary_md, "Write summary.md here");
+    line.Add("--cases-out", outputs_.cases_jsonl, "Write cases.jsonl here");
+    page_.Declare(line);
+    line.Add("--junit-out", junit_, "Write JUnit XML: one test per rule");
+    line.Add("--annotations", annotations_,
+             "Say on standard error what failed, as a CI system shows it beside the config")
+        .OneOf({"none", "github"});
+    line.Add("--baseline", baseline_, "An older summary.json to compare with");
+    line.Add("--pinned", pinned_,
+             "A summary.json that stays the same from run to run: small steps add up against it");
+    line.AddFlag("--baseline-lenient", lenient_,
+                 "Only warn if a baseline failed, lacks cases or is of another snapshot or trace");
+    line.AddFlag("--new-recordings", new_recordings_,
+                 "The data are recorded anew for every run: a baseline may be of other data");
+    line.Add("--commit", commit_, "Name of the commit that is measured, for reports and baselines");
+    line.AddFlag("--strict", strict_, "Fail rules and cases that were not decided");
+    line.AddFlag("--list-metrics", list_metrics_,
+                 "List the metrics that rules can name, and what they mean");
+    line.AddFlag("--json", report_.json, "The summary as JSON document instead of the table");
+    report_.DeclareVersion(line);
+    line.AddFlag("-f,--force", force_, "Overwrite outputs");
+    // Not in the help: for tests of what a gate does with a runtime that loses content.
+    line.Add("--inject-fault", fault_).Group("");
+    logs_.Declare(line);
+    reading_.Declare(line);
+  }
+
+  // The first word is the config, if it is none of the inputs.
+  EachCommand* AsEach() override {
+    if (!init_ && !inputs_.given.empty() && IsGateConfig(inputs_.given.front())) {
+      config_ = inputs_.given.front();
+      inputs_.given.erase(inputs_.given.begin());
+    }
+    if (inputs_.given.empty() && !inputs_.searches()) return nullptr;
+    RequireInputsAlone();
+    return this;
+  }
+  bool JoinsInputs() const override { return init_; }
+  std::vector<std::string> Words() const override {
+    return config_.empty() ? std::vector<std::string>() : std::vector<std::string>{config_};
+  }
+
+  // Without a config a run means the six cases over it, from the end of its own prompt on.
+  void TakeRuns() override {
+    if (init_) return;
+    if (!input_.empty()) snapshot_path_ = input_;
+    if (is_one_of_many() && !(baseline_.empty() && pinned_.empty())) {
+      throw Error(Finding::kUsage,
+                  "a baseline is of one snapshot: it does not go with many inputs");
+    }
+    given_trace_ = trace_;
+    const std::optional<RecordedRun> run = TakeRun(snapshot_path_, reading_);
+    TakeTrace(run, trace_);
+    if (run && prompts_.empty() && config_.empty()) prompts_ = std::to_string(run->prompt_tokens);
+    if (!reference_.empty()) TakeRun(reference_, reading_);
+  }
+
+  void Files(CommandFiles& files) const override {
+    if (init_) {
+      files.Reads(joined_);
+      files.Reads(trace_);
+      files.Writes(outputs_.summary_json, "-o");
+      return;
+    }
+    files.Reads({config_, snapshot_path_, trace_, baseline_, pinned_, reference_});
+    reading_.Files(files);
+    logs_.Files(files);
+    const gate::OutputNames outputs = PlaceOutputs(outputs_);
+    files.Writes(outputs.summary_json, "-o");
+    files.Writes(outputs.summary_md, "--md-out");
+    files.Writes(outputs.cases_jsonl, "--cases-out");
+    page_.Files(files);
+    files.Writes(junit_, "--junit-out");
+  }
+
+  ExitStatus Run(Context& context) override {
+    try {
+      return Judge(context);
+    } catch (const Error& error) {
+      if (annotations_ == "github") PrintAnnotation(context.console, error);
+      throw;
+    }
+  }
+
+ private:
+  // What judges something else than the inputs does not go with them.
+  void RequireInputsAlone() {
+    if (!snapshot_path_.empty()) {
+      throw Error(Finding::kUsage, "--snapshot: the inputs are snapshots already");
+    }
+    if (logs_.given()) {
+      throw Error(Finding::kUsage, "--engine-logs: the logs of an engine have cases of their own");
+    }
+    if (init_ && inputs_.counts()) {
+      throw Error(Finding::kUsage, "--init makes one config of all inputs: it gives no results");
+    }
+    if (config_.empty() || init_) return;
+    if (config_ == "-" && inputs_.counts()) {
+      throw Error(Finding::kUsage, "a config from standard input has no name for the results");
+    }
+    shared_config_ = std::make_shared<const gate::Config>(ReadGateConfig(config_));
+    for (const gate::CaseSpec& spec : shared_config_->cases) {
+      if (spec.snapshot.empty()) continue;
+      throw Error(Finding::kUsage,
+                  fmt::format("case '{}' has a snapshot of its own, and inputs were given, too",
+                              Escaped(spec.name)))
+          .File(config_)
+          .Hint("a config for inputs says nothing of snapshots: each case judges each input");
+    }
+  }
+
+  // Of a run over many, and not one input alone.
+  bool is_one_of_many() const { return report_.collects; }
+
+  ExitStatus Judge(Context& context) {
+    if (list_metrics_) {
+      PrintMetrics(context.console);
+      return kDone;
+    }
+    if (init_) return Init(context);
+    logs_.RequireLogs();
+    if (!fault_.empty() && fault_ != "content") {
+      throw Error(Finding::kUsage, "--inject-fault: expected 'content'");
+    }
+    CheckBaselineFlags();
+    if (decode_ == uint64_t{0}) {
+      throw Error(Finding::kUsage, "--decode-tokens: expected at least 1");
+    }
+    gate::Config config = ResolveConfig();
+    CheckCases(config);
+    outputs_ = PlaceOutputs(outputs_);
+    OutputFiles files(RulesFor(force_));
+    for (const std::string& path :
+         {outputs_.summary_json, outputs_.summary_md, outputs_.cases_jsonl, page_.html, junit_}) {
+      files.Open(path);
+    }
+    gate::GateResult result;
+    result.engines = Engines();
+    result.commit = commit_;
+    if (!baseline_.empty()) result.baseline = ReadGateBaseline(baseline_);
+    if (!pinned_.empty()) result.pinned = ReadGateBaseline(pinned_);
+    if (!fault_.empty()) {
+      context.console.Warn("--inject-fault",
+                           "one bit of the cache that each replay holds at its end is flipped");
+    }
+    GateInputs inputs(context.console, reading_);
+    GateCases{logs_, only_, !fault_.empty()}.Run(context, config, inputs, result);
+    gate::Judge({config.baseline_rules, config.pinned_rules.value_or(config.baseline_rules),
+                 strict_, lenient_, new_recordings_, ReportHeader("gate")["tool"]["version"],
+                 config.pinned_commit, !only_.empty(), config.expected},
+                result);
+    gate::AddReproduction(CommandWords(context), result);
+    for (const std::string& text : result.warnings) context.console.Warn(config_, text);
+    WriteOutputs(context, inputs, result, files);
+    if (!report_.json) {
+      PrintGate(context.console, result, is_one_of_many() ? name_ : std::string());
+    }
+    if (annotations_ == "github") {
+      const bool is_file = !config_.empty() && config_ != "-";
+      PrintAnnotations(context.console, result, config_, is_file ? ReadGateText(config_) : "");
+    }
+    return result.failed() ? kVerdict : kDone;
+  }
+
+  ExitStatus Init(Context& context) const {
+    const bool judges = !reference_.empty() || !only_.empty() || !baseline_.empty() ||
+                        !pinned_.empty() || !snapshot_path_.empty() || page_.wanted() ||
+                        !junit_.empty() || !outputs_.summary_md.empty() ||
+                        !outputs_.cases_jsonl.empty() || logs_.given() || report_.json || strict_ ||
+                        decode_;
+    if (judges) {
+      throw Error(Finding::kUsage,
+                  "--init judges nothing: it takes runs, --trace, --prompt-tokens, -o and how to "
+                  "read a snapshot");
+    }
+    const std::vector<uint64_t> prompts = Prompts();
+    if (prompts.size() > 1) throw Error(Finding::kUsage, "--init: expected one --prompt-tokens");
+    GateInit init{joined_, trace_, outputs_.summary_json, {}, reading_, force_};
+    if (!prompts.empty()) init.prompt_tokens = prompts.front();
+    return RunGateInit(init, context);
+  }
+
+  std::vector<uint64_t> Prompts() const {
+    std::vector<uint64_t> prompts;
+    if (prompts_.empty()) return prompts;
+    for (const double value : ParseSweep(prompts_, "--prompt-tokens")) {
+      if (!(value >= 1 && value == std::floor(value))) {
+        throw Error(Finding::kUsage, "--prompt-tokens: expected whole numbers, at least 1");
+      }
+      prompts.push_back(static_cast<uint64_t>(value));
+    }
+    return prompts;
+  }
+
+  gate::Config ResolveConfig() const {
+    gate::Config config;
+    if (!config_.empty()) {
+      config = shared_config_ != nullptr ? *shared_config_ : ReadGateConfig(config_);
+    } else if (!snapshot_path_.empty() && !reference_.empty()) {
+      config = gate::CompareConfig(snapshot_path_, reference_, Engines());
+    } else if (!snapshot_path_.empty()) {
+      config = gate::SuiteConfig(snapshot_path_, trace_, Engines());
+    } else if (logs_.given()) {
+      config.baseline_rules = gate::DefaultBaselineRules(Engines());
+      return config;
+    } else {
+      throw Error(Finding::kUsage, "expected CONFIG, or --snapshot and --trace, or --engine-logs");
+    }
+    if (config.cases.empty()) {
+      if (!logs_.given()) {
+        throw Error(Finding::kUsage, "a config without 'cases' goes with --engine-logs");
+      }
+      return config;
+    }
+    gate::KeepCases(only_, config);
+    const std::vector<uint64_t> prompts = Prompts();
+    for (gate::CaseSpec& spec : config.cases) {
+      if (spec.snapshot.empty()) spec.snapshot = snapshot_path_;
+      if (spec.trace.empty()) spec.trace = trace_;
+      if (spec.reference.empty() && !spec.only_engine) {
+        spec.reference = reference_;
+        gate::RequireReference(spec);
+      }
+      if (!prompts.empty()) spec.prompt_tokens = prompts;
+      if (decode_) spec.decode_tokens = decode_;
+    }
+    return config;
+  }
+
+  void CheckBaselineFlags() const {
+    if (baseline_.empty() && pinned_.empty() && (lenient_ || new_recordings_)) {
+      throw Error(Finding::kUsage,
+                  fmt::format("{} goes with --baseline or --pinned",
+                              lenient_ ? "--baseline-lenient" : "--new-recordings"));
+    }
+    constexpr size_t kLongest = 200;
+    if (commit_.size() > kLongest || Escaped(commit_) != commit_) {
+      throw Error(Finding::kUsage, "--commit: expected at most 200 printable bytes");
+    }
+  }
+
+  // What the configuration names is read, too.
+  void CheckCases(const gate::Config& config) const {
+    CommandFiles files;
+    Files(files);
+    for (const gate::CaseSpec& spec : config.cases) {
+      files.Reads({spec.snapshot, spec.trace, spec.reading.gguf, spec.reference});
+    }
+    files.Check();
+  }
+
+  std::vector<std::string> CommandWords(const Context& context) const {
+    std::vector<std::string> words = {"kvtool", "gate"};
+    const auto add = [&](const char* flag, const std::string& value) {
+      if (value.empty()) return;
+      if (*flag != '\0') words.emplace_back(flag);
+      words.push_back(value);
+    };
+    add("", config_);
+    if (!input_.empty()) {
+      add("", input_);
+      add("--trace", given_trace_);
+    } else {
+      add("--snapshot", snapshot_path_);
+      add("--trace", trace_);
+    }
+    add("--reference", reference_);
+    add("--prompt-tokens", prompts_);
+    if (decode_) add("--decode-tokens", std::to_string(*decode_));
+    add("--from", reading_.open.from);
+    add("--model", reading_.gguf);
+    logs_.AddWords(words);
+    add("--inject-fault", fault_);
+    add("--baseline", baseline_);
+    add("--pinned", pinned_);
+    if (new_recordings_) words.emplace_back("--new-recordings");
+    if (lenient_) words.emplace_back("--baseline-lenient");
+    if (strict_) words.emplace_back("--strict");
+    if (reading_.kv_heads != 0) add("--kv-heads", std::to_string(reading_.kv_heads));
+    if (reading_.head_dim != 0) add("--head-dim", std::to_string(reading_.head_dim));
+    if (context.global.deterministic) words.emplace_back("--deterministic");
+    return words;
+  }
+
+  void WriteOutputs(Context& context, const GateInputs& inputs, const gate::GateResult& result,
+                    OutputFiles& files) const {
+    const std::string now =
+        context.global.deterministic
+            ? std::string()
+            : fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+    nlohmann::ordered_json document = ReportHeader("gate");
+    document["inputs"] = inputs.records();
+    document.update(gate::SummaryJson(result, now, outputs_));
+    document["warnings"] = context.console.warning_texts();
+    std::string cases;
+    for (const nlohmann::ordered_json& row : document["rows"]) {
+      cases += JsonText(row, -1, true) + "\n";
+    }
+    files.Write(outputs_.cases_jsonl, cases);
+    files.Write(outputs_.summary_md, gate::SummaryMarkdown(result, outputs_));
+    files.Write(outputs_.summary_json, JsonText(document, 2, true) + "\n");
+    const gate::Summary summary{outputs_.summary_json, document};
+    std::optional<report::Page> page;
+    if (page_.wanted()) {
+      page = gate::SummaryPage({&summary, 1}, MadeBy(), Engines());
+      files.Write(page_.html, page->Text());
+    }
+    if (!junit_.empty()) files.Write(junit_, gate::SummaryJunit(summary, Engines()));
+    files.Commit();
+    if (page) page_.WritePictures(*page, *this, context.console, RulesFor(force_));
+    report_.Emit(context.console, document, RulesFor(false));
+  }
+
+  std::string config_, snapshot_path_, trace_, reference_, prompts_, baseline_, pinned_, commit_,
+      annotations_, junit_, fault_;
+  PageOptions page_;
+  std::string given_trace_;                            // before a run brought its own
+  std::shared_ptr<const gate::Config> shared_config_;  // of all inputs
+  std::vector<std::string> only_;
+  gate::OutputNames outputs_;
+  std::optional<uint64_t> decode_;
+  bool force_ = false, list_metrics_ = false, strict_ = false, lenient_ = false,
+       new_recordings_ = false, init_ = false;
+  EngineLogOptions logs_;
+  SnapshotOptions reading_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeGate() { return std::make_unique<Gate>(); }
+
+}  // namespace kv

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/commands/gate/gate_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "apps/kvtool/engines.h"
+#include "lib/study/gate/annotations.h"
+#include "lib/study/gate/reproduce.h"
+
+namespace kv {
+namespace {
+
+using gate::CaseResult;
+using gate::RuleOutcome;
+using gate::Status;
+
+// Coloured words in a table would upset its padding; the table stays plain.
+std::string Words(Status status) {
+  switch (status) {
+    case Status::kPass:
+      return "pass";
+    case Status::kFail:
+      return "FAIL";
+    case Status::kNotRun:
+      return "not run";
+    case Status::kInconclusive:
+      return "inconclusive";
+  }
+  return "not run";
+}
+
+std::string RuleCounts(const CaseResult& item) {
+  const auto count = [&](Status status) {
+    return std::count_if(item.rules.begin(), item.rules.end(),
+                         [&](const RuleOutcome& rule) { return rule.status == status; });
+  };
+  return fmt::format("{}/{}/{}", count(Status::kPass), count(Status::kFail),
+                     count(Status::kNotRun) + count(Status::kInconclusive));
+}
+
+// The offline estimate decides as it does in the engine's suite; the ratio of the runtime's codec
+// is shown beside it.
+std::string DescribeRule(const RuleOutcome& rule, const CaseResult& item) {
+  const auto figure = [&](std::string_view name) { return item.measured.Value(name); };
+  return Text(rule) + gate::Beside(item.spec.engine->report, rule.rule.metric, figure);
+}
+
+std::string DecidedBy(const CaseResult& item) {
+  const RuleOutcome* rule = gate::DecidingRule(item);
+  if (rule == nullptr) return item.status == Status::kNotRun ? "-" : "flags only";
+  return std::isnan(rule->rule.limit) ? rule->reason : DescribeRule(*rule, item);
+}
+
+void PrintFailures(Console& console, const CaseResult& item) {
+  for (const RuleOutcome& rule : item.rules) {
+    if (rule.status != Status::kFail && rule.status != Status::kInconclusive) continue;
+    std::string line = fmt::format("{}: {}", item.spec.name, DescribeRule(rule, item));
+    if (rule.baseline) {
+      line += fmt::format(" (was {}{})", gate::NumberText(*rule.baseline),
+                          rule.pinned ? " in the pinned baseline" : "");
+    }
+    if (rule.where.known()) line += ", at " + Text(rule.where);
+    console.Line(line);
+    if (!rule.reason.empty()) console.Line("  " + rule.reason);
+  }
+  const bool engine_denies =
+      std::any_of(item.rules.begin(), item.rules.end(), [](const RuleOutcome& rule) {
+        return rule.status == Status::kFail && rule.rule.implied && rule.engine_pass == false;
+      });
+  if (item.logs && item.logs->row.value("overall_pass", false) && item.status == Status::kFail &&
+      !engine_denies) {
+    console.Line("  the engine's own verdict on this case: pass");
+  }
+  const RuleOutcome* failure = item.first_failure();
+  if (failure == nullptr) failure = item.first(Status::kInconclusive);
+  if (failure != nullptr && !failure->reproduce.empty()) {
+    console.Line("  again: " + failure->reproduce);
+  }
+}
+
+// Rules that nobody could decide, one line per reason.
+void PrintNotRun(Console& console, const gate::GateResult& result) {
+  std::map<std::string, std::vector<std::string>> metrics_by_reason;
+  for (const CaseResult& item : result.cases) {
+    for (const RuleOutcome& rule : item.rules) {
+      if (rule.status != Status::kNotRun) continue;
+      std::vector<std::string>& metrics = metrics_by_reason[rule.reason];
+      if (std::count(metrics.begin(), metrics.end(), rule.rule.shown()) == 0) {
+        metrics.push_back(rule.rule.shown());
+      }
+    }
+  }
+  for (const auto& [reason, metrics] : metrics_by_reason) {
+    console.Line(fmt::format("not run: {}: {}", fmt::join(metrics, ", "), reason));
+  }
+}
+
+}  // namespace
+
+void PrintGate(Console& console, const gate::GateResult& result, const std::string& input) {
+  const uint64_t inconclusive = result.count(Status::kInconclusive);
+  console.Line(fmt::format(
+      "{}{}: {} passed, {} failed, {} not run{}", input.empty() ? "" : Printable(input) + ": ",
+      console.Verdict(result.passed(), result.passed()   ? "gate passed"
+                                       : result.failed() ? "gate FAILED"
+                                                         : "gate inconclusive"),
+      result.count(Status::kPass), result.count(Status::kFail), result.count(Status::kNotRun),
+      inconclusive > 0 ? fmt::format(", {} inconclusive", inconclusive) : ""));
+  Table table({"case", "mode", "verdict", "rules", "decided by", "whole model", "measured",
+               "attention error"});
+  for (const CaseResult& item : result.cases) {
+    const auto figure = [&](std::string_view name, std::string_view unit, double scale) {
+      const std::optional<double> value = item.measured.Value(name);
+      return value ? fmt::format("{:.4g}{}", *value * scale, unit) : std::string(1, '-');
+    };
+    // Engine reports may give the mean alone.
+    std::string measured = figure("measured_ratio", "x", 1);
+    if (measured == "-") measured = figure("measured_ratio_mean", "x mean", 1);
+    table.Row({item.spec.name, item.spec.mode, Words(item.status), RuleCounts(item),
+               DecidedBy(item), figure("whole_model_ratio", "x", 1), measured,
+               figure("attention_error.mean", "%", 100)});
+  }
+  console.Data(table.Text());
+  for (const std::string& reason : result.reasons) console.Line(reason);
+  for (const CaseResult& item : result.cases) PrintFailures(console, item);
+  PrintNotRun(console, result);
+}
+
+void PrintMetrics(Console& console) {
+  Table table({"metric", "also called", "whose", "known from", "better", "what it is"});
+  for (const gate::MetricInfo* metric : gate::Metrics(Engines())) {
+    const gate::MetricInfo& info = *metric;
+    const char* known = info.needs == gate::Needs::kReplay   ? "replay"
+                        : info.needs == gate::Needs::kEngine ? "engine logs"
+                                                             : "clock";
+    const char* better = info.is_flag                           ? "true"
+                         : info.better == gate::Better::kHigher ? "higher"
+                         : info.better == gate::Better::kLower  ? "lower"
+                                                                : "-";
+    // A word of no engine's comes first where there is one.
+    table.Row({std::string(info.word.empty() ? info.name : info.word),
+               info.word.empty() ? "-" : std::string(info.name),
+               info.voice == gate::Voice::kOriginal ? "original" : "true figure", known, better,
+               std::string(info.summary)});
+  }
+  console.Data(table.Text());
+}
+
+void PrintAnnotations(Console& console, const gate::GateResult& result, const std::string& config,
+                      std::string_view config_text) {
+  const auto lines = gate::LinesOfCases(config_text, result);
+  for (const gate::Annotation& one : gate::AnnotationsOf(result, config, lines)) {
+    console.Say(gate::WorkflowCommand(one), -1);
+  }
+}
+
+void PrintAnnotation(Console& console, const Error& error) {
+  std::string text = error.what();
+  if (!error.hint().empty()) text += "\nhint: " + error.hint();
+  console.Say(gate::WorkflowCommand({true, error.file(), 0, "kvtool gate: no verdict", text}), -1);
+}
+
+}  // namespace kv

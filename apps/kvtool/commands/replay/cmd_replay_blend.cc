@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/commands/replay/blend_report.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/page_options.h"
+#include "apps/kvtool/line/rope_options.h"
+#include "formats/key_pairs.h"
+#include "formats/trace/trace.h"
+#include "lib/core/snapshot/cast.h"
+#include "lib/engines/cacheblend/blended.h"
+
+namespace kv {
+namespace {
+
+constexpr double kCurve[] = {0, 0.05, 0.10, 0.15, 0.16, 0.20, 0.30, 0.50, 0.75, 1};
+
+// How keys are rotated, and where they stand.
+struct RopeFlags {
+  std::string old_state = "auto", full_state = "auto", bos = "none";
+  RopeOptions model;
+
+  void Declare(CommandLine& line) {
+    const char* group = "Positions of keys (RoPE)";
+    line.Add("--chunks-rope|--old-rope", old_state,
+             "Keys of chunks are unrotated, local (at positions of their chunk), global (of the "
+             "prompt) or at:P0,P1,... (first kept token of each chunk)")
+        .Group(group);
+    line.Add("--full-rope", full_state, "Full keys are rotated or unrotated (auto)").Group(group);
+    line.Add("--bos", bos, "Later chunks begin with a BOS token: none, drop it, or dropped already")
+        .OneOf({"none", "drop", "dropped"})
+        .Group(group);
+    model.Declare(line, group);
+  }
+};
+
+class ReplayBlend : public Command {
+ public:
+  void Declare(CommandLine& line) override {
+    line.Add("--full", full_, "Cache of the whole prompt, from an ordinary prefill").Required();
+    line.Add("--chunks", chunks_, "Caches of the chunks, in the order of the prompt");
+    line.Add("--chunks-joined|--old", old_,
+             "Instead of --chunks: one cache with all chunks joined (old_kvs)");
+    line.Add("--chunk-tokens|--chunk-lens", lengths_,
+             "Tokens of each chunk of --chunks-joined: 33,512,512,17")
+        .Separator(',');
+    line.Add("--suffix-tokens|--suffix-len", suffix_,
+             "Last tokens, always recomputed (default: the last chunk)");
+    line.Add("--trace", trace_,
+             "Queries of the full run, to measure what blending costs in attention");
+    line.Add("--engine", engine_, "Whose selection: cacheblend (V, suffix forced) or lmcache (K)")
+        .OneOf({"cacheblend", "lmcache"});
+    line.Add("--score", score_, "What is compared: v, k or k+v (default: as the engine does)")
+        .OneOf({"v", "k", "k+v"});
+    line.Add("--recompute-share|--recomp-ratios,--ratio", shares_,
+             "Share of tokens to recompute, one for each check layer: 0.18,0.15 (0.16)");
+    line.Add("--curve-shares|--ratios", ratios_,
+             "Shares of the curve: 0.1,0.15,0.2 or 0.05-0.5+0.05");
+    line.Add("--check-layer|--check-layers", check_layers_,
+             "Layer at which tokens are chosen; later ones filter what was chosen: 1,8 (1)")
+        .Separator(',');
+    line.Add("--mask", mask_, "What recomputed queries see: exact, or bottom-right as in engines")
+        .OneOf({"exact", "bottom-right"});
+    line.Add("--emulate-dtype", emulate_, "Round scores as a model in f16 or bf16 does")
+        .OneOf({"f16", "bf16"});
+    line.Add("--seed", seed_, "Seed of the random baseline (0)");
+    line.Add("--prefill-ms", prefill_ms_,
+             "Measured prefill of this prompt, to find the ratio that loading hides")
+        .Positive();
+    line.Add("--load-gbps", load_gbps_,
+             "Speed of the store in GB/s (decimal gigabytes), with --prefill-ms")
+        .Positive();
+    line.Add("--fail-unless|--gate", gates_,
+             "Fail (exit 1) unless this holds, e.g. dev_v_remaining_frac@0.16.mean<=0.2");
+    line.Add("--chunks-layout|--old-layout", old_layout_,
+             "Axes of the arrays of chunks, where --layout is not theirs");
+    line.AddFlag("--detail", detail_, "The deviation of every token in the JSON document");
+    line.Add("--indices-out", indices_out_, "Write the chosen tokens to an .npy file (i64)");
+    line.Add("--blended-out", blended_out_, "Write the blended cache, keys at prompt positions");
+    line.Add("--to", to_, "Format of --blended-out (safetensors)").Suggest(WritableFormats());
+    page_.Declare(line);
+    line.AddFlag("-f,--force", force_, "Overwrite outputs");
+    rope_.Declare(line);
+    snapshot_.Declare(line);
+    report_.Declare(line);
+  }
+
+  void TakeRuns() override {
+    const std::optional<RecordedRun> run = TakeRun(full_, snapshot_);
+    TakeTrace(run, trace_);
+    TakeRope(run, snapshot_, rope_.model);
+    TakeRun(old_, snapshot_);
+    for (std::string& chunk : chunks_) TakeRun(chunk, snapshot_);
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads({full_, old_, trace_, rope_.model.freqs});
+    files.Reads(chunks_);
+    snapshot_.Files(files);
+    files.Writes(indices_out_, "--indices-out");
+    files.Writes(blended_out_, "--blended-out");
+    page_.Files(files);
+    report_.Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    const blend::Request request = ParseRequest();
+    if (!blended_out_.empty()) WritableFormat(to_);
+    const OpenOptions options = snapshot_.Resolve(FlagsFor::kSeveral);
+    OpenOptions old_options = options;
+    if (!old_layout_.empty()) old_options.layout = old_layout_;
+    AttentionTrace trace;
+    if (!trace_.empty()) trace = OpenTrace(trace_, options);
+    const std::vector<std::string> old_paths = OldPaths();
+    const auto full = Open(context, full_, options, GeometryOf(trace));
+    std::vector<std::shared_ptr<const Snapshot>> old;
+    for (const std::string& path : old_paths) {
+      old.push_back(Open(context, path, old_options, HeadsOf(*full)));
+    }
+    if (!trace_.empty()) {
+      RequireMatch(trace, *full);
+      for (const Note& note : trace.notes) context.console.Warn(trace_, note.text);
+    }
+    const blend::CachePair caches = Pair(full, old, options);
+    ThreadPool pool(context.global.thread_count());
+    blend::Result result;
+    {
+      ProgressLine progress(context.console, context.global.progress_when(), "replay");
+      blend::Request whole = request;
+      whole.suffix = SuffixOf(caches);
+      result = blend::Replay(caches, trace_.empty() ? nullptr : &trace, whole, pool, &progress);
+    }
+    for (const std::string& warning : result.warnings) context.console.Warn(full_, warning);
+    if (!blended_out_.empty()) {
+      Snapshot blended = blend::BlendedCache(caches, result, pool);
+      const FormatEntry& format = WritableFormat(to_);
+      FitKeyPairs(format.pairs, "", options.geometry, blended);
+      std::vector<std::string> everything = OldPaths();
+      everything.push_back(full_);
+      format.write(blended, blended_out_, RulesFor(force_, everything));
+      context.console.Say(fmt::format("{}: {} of K and V", Printable(blended_out_),
+                                      HumanBytes(blended.kv_bytes())));
+    }
+    return Report(context, caches, result, trace, full, old);
+  }
+
+ private:
+  std::vector<std::string> OldPaths() const {
+    if (chunks_.empty() == old_.empty()) {
+      throw Error(Finding::kUsage,
+                  "give --chunks FILE... or --chunks-joined FILE, the caches to blend");
+    }
+    if (!lengths_.empty() && old_.empty()) {
+      throw Error(
+          Finding::kUsage,
+          "--chunk-tokens is for --chunks-joined; files of --chunks have their own lengths");
+    }
+    return old_.empty() ? chunks_ : std::vector<std::string>{old_};
+  }
+
+  std::shared_ptr<const Snapshot> Open(Context& context, const std::string& path,
+                                       const OpenOptions& options,
+                                       const std::optional<ModelGeometry>& else_by) const {
+    auto snapshot =
+        std::make_shared<Snapshot>(OpenSnapshot(snapshot_.Open(path), options, else_by));
+    RequireHeads(*snapshot, "a replay");
+    RequireHadamardKnown(*snapshot);
+    snapshot->CheckContent();
+    WarnOf(snapshot->notes, path, context.console);
+    return snapshot;
+  }
+
+  // Chunks have the full run's heads.
+  static std::optional<ModelGeometry> HeadsOf(const Snapshot& full) {
+    if (full.layers.empty()) return std::nullopt;
+    ModelGeometry geometry;
+    geometry.source = full.source.path;
+    geometry.uniform.kv_heads = full.layers.front().k.heads;
+    return geometry;
+  }
+
+  blend::CachePair Pair(const std::shared_ptr<const Snapshot>& full,
+                        const std::vector<std::shared_ptr<const Snapshot>>& old,
+                        const OpenOptions& options) const {
+    const blend::KeyStateFlag state = blend::ParseKeyState(rope_.old_state, "--chunks-rope");
+    const blend::BosRule bos = blend::ParseBosRule(rope_.bos);
+    blend::OldCache joined = old_.empty() ? blend::JoinChunks(old, bos, state)
+                                          : blend::SplitOld(old.front(), lengths_, bos, state);
+    blend::FullCache whole =
+        blend::WholePrompt(full, blend::ParseKeyState(rope_.full_state, "--full-rope"));
+    blend::RequireSamePrompt(whole, joined, suffix_);
+    return {std::move(whole), std::move(joined), rope_.model.Resolve(options, full.get())};
+  }
+
+  uint64_t SuffixOf(const blend::CachePair& caches) const {
+    if (suffix_) return *suffix_;
+    if (caches.old().chunks.size() > 1) return caches.old().chunks.back().tokens;
+    throw Error(Finding::kUsage,
+                "--suffix-tokens: give the number of last tokens that are the question")
+        .Hint("with several chunks the last one is the question");
+  }
+
+  blend::Request ParseRequest() {
+    blend::Request request;
+    request.engine = engine_ == "lmcache" ? blend::Engine::kLmCache : blend::Engine::kCacheBlend;
+    const std::string score = !score_.empty() ? score_ : engine_ == "lmcache" ? "k" : "v";
+    request.score = score == "k+v" ? blend::ScoreRule::kKAndV
+                    : score == "k" ? blend::ScoreRule::kK
+                                   : blend::ScoreRule::kV;
+    const std::vector<double> shares = ParseRatios(shares_, "--recompute-share");
+    if (shares.size() != check_layers_.size()) {
+      throw Error(Finding::kUsage,
+                  fmt::format("--check-layer has {} layers, --recompute-share {} shares: give one "
+                              "share for each layer",
+                              check_layers_.size(), shares.size()));
+    }
+    for (const uint64_t layer : check_layers_) {
+      if (layer > UINT32_MAX)
+        throw Error(Finding::kUsage, fmt::format("--check-layer {}: no model has it", layer));
+    }
+    request.check_layer = static_cast<uint32_t>(check_layers_.front());
+    request.ratio = shares.front();
+    for (size_t i = 1; i < shares.size(); ++i)
+      request.filters.push_back({static_cast<uint32_t>(check_layers_[i]), shares[i]});
+    request.mask = mask_ == "exact" ? blend::Mask::kExact : blend::Mask::kBottomRight;
+    request.seed = seed_;
+    if (!emulate_.empty()) {
+      if (request.score != blend::ScoreRule::kV) {
+        throw Error(Finding::kUsage,
+                    "--emulate-dtype: the original does that for scores of V only");
+      }
+      request.emulate = emulate_ == "f16" ? DType::kF16 : DType::kBF16;
+    }
+    request.ratios.assign(std::begin(kCurve), std::end(kCurve));
+    if (!ratios_.empty()) request.ratios = ParseRatios(ratios_, "--curve-shares");
+    request.ratios.push_back(request.ratio);
+    for (const std::string& text : gates_) {
+      parsed_gates_.push_back(blend::ParseGate(text));
+      request.ratios.push_back(parsed_gates_.back().ratio);
+    }
+    for (const double ratio : request.ratios) blend::TopCount(0, ratio);
+    std::sort(request.ratios.begin(), request.ratios.end());
+    request.ratios.erase(std::unique(request.ratios.begin(), request.ratios.end()),
+                         request.ratios.end());
+    if ((prefill_ms_ > 0) != (load_gbps_ > 0)) {
+      throw Error(Finding::kUsage, "--prefill-ms and --load-gbps belong together");
+    }
+    return request;
+  }
+
+  // A list as in every command, or the older FIRST:LAST[:STEP], in steps of 0.05.
+  static std::vector<double> ParseRatios(const std::string& text, std::string_view flag) {
+    std::string sweep = text;
+    if (const size_t colon = text.find(':'); colon != text.npos) {
+      sweep[colon] = '-';
+      const size_t second = sweep.find(':');
+      if (second == sweep.npos) {
+        sweep += "+0.05";
+      } else {
+        sweep[second] = '+';
+      }
+    }
+    std::vector<double> ratios;
+    try {
+      ratios = ParseSweep(sweep, flag);
+    } catch (const Error&) {
+      throw Error(Finding::kUsage,
+                  fmt::format("{} '{}': expected shares such as 0.1,0.15,0.2 or ranges "
+                              "that rise, such as 0.05-0.5+0.05",
+                              flag, Escaped(text, 60)));
+    }
+    // 0.05 + 2 * 0.05 is 0.15000000000000002: the ratio a user would write is meant.
+    for (double& ratio : ratios) ratio = std::round(ratio * 1e9) / 1e9;
+    return ratios;
+  }
+
+  ExitStatus Report(Context& context, const blend::CachePair& caches, const blend::Result& result,
+                    const AttentionTrace& trace, const std::shared_ptr<const Snapshot>& full,
+                    const std::vector<std::shared_ptr<const Snapshot>>& old) {
+    blend::ReportExtras extras;
+    extras.trace = trace_.empty() ? nullptr : &trace;
+    extras.detail = detail_;
+    extras.indices_file = indices_out_;
+    if (prefill_ms_ > 0) {
+      extras.controller = blend::PlanRatio(caches, prefill_ms_ / 1e3, load_gbps_ * 1e9);
+    }
+    for (const blend::Gate& gate : parsed_gates_) extras.gates.push_back(Judge(gate, result));
+    if (!indices_out_.empty()) {
+      AtomicFile file(indices_out_, RulesFor(force_));
+      WriteIndices(result.selection.indices, file);
+      file.Commit();
+    }
+    if (report_.wanted() || page_.wanted()) {
+      nlohmann::ordered_json document = ReportHeader("blend");
+      document["inputs"] = Inputs(*full, trace, old);
+      document.update(blend::ReportJson(caches, result, extras));
+      document["warnings"] = context.console.warning_texts();
+      if (page_.wanted()) {
+        page_.Write(blend::ReportPage(caches, result, extras, MadeBy()), *this, context.console,
+                    RulesFor(force_));
+      }
+      report_.Emit(context.console, document, RulesFor(force_));
+    }
+    if (!report_.json) PrintBlend(context.console, full_, caches, result, extras);
+    return extras.pass() ? kDone : kVerdict;
+  }
+
+  nlohmann::ordered_json Inputs(const Snapshot& full, const AttentionTrace& trace,
+                                const std::vector<std::shared_ptr<const Snapshot>>& old) const {
+    nlohmann::ordered_json inputs = nlohmann::ordered_json::array();
+    const auto add = [&](std::string_view role, const Source& source, std::string_view format) {
+      nlohmann::ordered_json input = {{"role", role}};
+      input.update(InputRecord(source));
+      input["format"] = format;
+      inputs.push_back(std::move(input));
+    };
+    add("full", full.source, full.format);
+    for (const auto& chunk : old) add("old", chunk->source, chunk->format);
+    if (!trace_.empty()) {
+      // A set of npy files has a stem and no file of that name.
+      std::error_code ignored;
+      if (std::filesystem::exists(trace_, ignored)) {
+        add("q", Source::Open(trace_), trace.format);
+      } else {
+        inputs.push_back({{"role", "q"}, {"file", trace_}, {"format", trace.format}});
+      }
+    }
+    return inputs;
+  }
+
+  std::string full_, old_, trace_, engine_ = "cacheblend", score_, ratios_, mask_ = "exact";
+  std::string emulate_, old_layout_, indices_out_, blended_out_, to_ = "safetensors";
+  std::vector<std::string> chunks_, gates_;
+  std::vector<blend::Gate> parsed_gates_;
+  std::vector<uint64_t> lengths_;
+  std::optional<uint64_t> suffix_;
+  std::string shares_ = "0.16";
+  std::vector<uint64_t> check_layers_ = {1};
+  double prefill_ms_ = 0, load_gbps_ = 0;
+  uint64_t seed_ = 0;
+  bool detail_ = false, force_ = false;
+  RopeFlags rope_;
+  SnapshotOptions snapshot_;
+  PageOptions page_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeReplayBlend() { return std::make_unique<ReplayBlend>(); }
+
+}  // namespace kv

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/commands/replay/mlp_report.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/rope_options.h"
+#include "formats/key_pairs.h"
+#include "formats/trace/trace.h"
+#include "formats/weights_file.h"
+#include "lib/core/snapshot/cast.h"
+#include "lib/core/snapshot/trace_rows.h"
+#include "lib/engines/infinilm/compressor.h"
+#include "lib/engines/infinilm/trace_queries.h"
+
+namespace kv {
+namespace {
+
+class ReplayMlp : public Command {
+ public:
+  void Declare(CommandLine& line) override {
+    line.Add("SNAPSHOT", input_, "Cache, or a recorded run: file, folder or '-'").Required();
+    line.Add("--weights", weights_path_, "Compressor weights: .bin, .pth, .safetensors").Required();
+    line.Add("--image-tokens|--image-len", settings_.image_len,
+             "Tokens of the image prefix (default 0)");
+    line.Add("--compression-factor|--factor", settings_.factor,
+             "Tokens per group; 0, 1: as the weights say");
+    line.Add(
+        "--min-groups|--min-seq-len", settings_.min_seq_len,
+        "Fewest groups (not tokens) that a segment needs to be compressed; 0: as the weights say");
+    line.Add("--first-tokens|--seq-len", settings_.seq_len,
+             "Compress the first N tokens only, drop the rest");
+    line.Add("--dtype", dtype_, "Convert the cache first: f32, f16, bf16");
+    line.Add("--weights-cast", cast_,
+             "Rounding of weights to the type of the cache: nearest, or truncate as csrc does")
+        .OneOf({"nearest", "truncate"});
+    line.Add("--prefix-order", prefix_order_,
+             "Order in which a .bin was exported, where it is not the default");
+    line.Add("--compat", compat_, "csrc: warn and do nothing where csrc would silently do nothing")
+        .OneOf({"csrc"});
+    line.AddFlag("--dry-run", dry_run_, "Print the plan, compute nothing");
+    line.Add("-o,--output", output_, "Write the compressed cache");
+    line.Add("--to", to_, "Format of the compressed cache (see kvtool formats)")
+        .Suggest(WritableFormats());
+    line.AddFlag("-f,--force", force_, "Overwrite the output");
+    DeclareQuality(line);
+    snapshot_.Declare(line);
+    report_.Declare(line);
+  }
+
+  void TakeRuns() override {
+    const std::optional<RecordedRun> run = TakeRun(input_, snapshot_);
+    TakeTrace(run, trace_path_);
+    TakeRope(run, snapshot_, rope_);
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads({input_, weights_path_, trace_path_, rope_.freqs});
+    snapshot_.Files(files);
+    files.Writes(output_, "-o");
+    report_.Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    const FormatEntry* format = OutputFormat();
+    ThreadPool pool(context.global.thread_count());
+    const OpenOptions options = snapshot_.Resolve();
+    AttentionTrace trace;  // asked by what it costs, so it lives as long
+    if (!trace_path_.empty()) trace = OpenTrace(trace_path_, options);
+    Snapshot cache = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
+    QualityOptions quality = ResolveQuality(options, cache, context.console);
+    if (!trace_path_.empty()) {
+      RequireMatch(trace, cache);
+      const std::string undefined = Remark(CheckTraceRows(trace, pool));
+      if (!undefined.empty()) context.console.Warn(trace_path_, undefined);
+      quality.queries = QueriesOf(trace);
+    }
+    if (!dtype_.empty()) cache = CastSnapshot(std::move(cache), ParseCacheDType(), pool);
+    RequireImageWithin(cache);
+    const CompressorWeights weights = ReadWeights();
+    WarnAbout(context.console, cache, weights);
+
+    const std::optional<CsrcOutcome> csrc = AskCsrc(cache, weights);
+    const StepPlan plan = Plan(context.console, cache, weights, csrc);
+    nlohmann::ordered_json document = ReportHeader("replay-mlp");
+    document["inputs"] = InputRecords(cache.source, weights.source);
+    document["params"] = Params(weights);
+    document["plan"] = PlanJson(plan);
+    document["csrc"] = csrc ? CsrcJson(*csrc) : nlohmann::ordered_json();
+    Print(context.console, PlanText(plan));
+    if (csrc) Print(context.console, fmt::format("csrc {}\n", CsrcText(*csrc)));
+    if (!dry_run_)
+      Apply(context, cache, weights, plan, quality, format, options.geometry, pool, document);
+    document["warnings"] = context.console.warning_texts();
+    report_.Emit(context.console, document, RulesFor(force_));
+    return kDone;
+  }
+
+ private:
+  void DeclareQuality(CommandLine& line) {
+    const char* group = "Cost in attention";
+    line.AddFlag("--no-quality", no_quality_, "Do not measure attention").Group(group);
+    line.Add("--trace", trace_path_, "Measure attention with the queries of this trace")
+        .Group(group);
+    line.Add("--queries", key_queries_,
+             "Without a trace: use the keys of the last N tokens as queries (default 64)")
+        .Between(1u, 1u << 20)
+        .Group(group);
+    line.Add("--positions", positions_,
+             "Position of the next token: new-len (as InfiniLM does) or original")
+        .OneOf({"new-len", "original"})
+        .Group(group);
+    rope_.Declare(line, "RoPE of the model, to move queries");
+  }
+
+  void Print(Console& console, std::string_view text) const {
+    if (!report_.json) console.Data(text);
+  }
+
+  const FormatEntry* OutputFormat() const {
+    if (output_.empty() != to_.empty()) throw Error(Finding::kUsage, "-o and --to go together");
+    if (output_.empty()) return nullptr;
+    if (dry_run_) throw Error(Finding::kUsage, "--dry-run writes nothing: leave out -o");
+    const FormatEntry* format = FindFormat(to_);
+    if (format == nullptr || (format->write == nullptr && format->write_step == nullptr)) {
+      throw Error(Finding::kUsage, fmt::format("--to '{}' cannot be written", to_))
+          .Hint("'kvtool formats' lists them");
+    }
+    return format;
+  }
+
+  DType ParseCacheDType() const {
+    const std::optional<DType> dtype = ParseDType(dtype_);
+    if (!dtype) throw Error(Finding::kUsage, fmt::format("--dtype '{}' is not a dtype", dtype_));
+    return *dtype;
+  }
+
+  CompressorWeights ReadWeights() const {
+    WeightsOpenOptions options;
+    options.reading = compat_.empty() ? KvcmReading::kStrict : KvcmReading::kCompat;
+    options.max_bytes = snapshot_.WithLimit().max_bytes;
+    CompressorWeights weights = OpenWeights(snapshot_.Open(weights_path_), options).weights;
+    if (prefix_order_.empty()) return weights;
+    if (!weights.names_assumed) {
+      throw Error(Finding::kUsage, "--prefix-order: these weights name their prefixes")
+          .File(weights_path_);
+    }
+    const std::vector<std::string> prefixes = ParsePrefixOrder(prefix_order_);
+    if (prefixes.size() * kSlotsPerMlp != weights.header.blocks_per_layer) {
+      throw Error(Finding::kUsage,
+                  fmt::format("--prefix-order names {} MLPs, layers have {} blocks of three",
+                              prefixes.size(), weights.header.blocks_per_layer))
+          .File(weights_path_);
+    }
+    weights.prefixes = prefixes;
+    weights.names_assumed = false;
+    return weights;
+  }
+
+  void RequireImageWithin(const Snapshot& cache) const {
+    uint64_t tokens = settings_.seq_len.value_or(UINT64_MAX);
+    for (const LayerKv& layer : cache.layers) tokens = std::min(tokens, layer.k.tokens());
+    if (settings_.image_len <= tokens) return;
+    throw Error(Finding::kUsage, fmt::format("--image-tokens {}: there are {} tokens to compress",
+                                             settings_.image_len, tokens))
+        .File(input_);
+  }
+
+  void WarnAbout(Console& console, const Snapshot& cache, const CompressorWeights& weights) const {
+    WarnOf(cache.notes, input_, console);
+    WarnOf(weights.notes, weights_path_, console);
+    if (cache.key_rotation == KeyRotation::kUnrotated) {
+      console.Warn(input_, "K is stored before RoPE, compressors are trained on rotated K");
+    }
+    if (settings_.image_len > 0 && weights.is_text_only()) {
+      console.Warn(weights_path_, "there are no image MLPs: the image prefix stays as it is");
+    }
+  }
+
+  // Unless the snapshot is a part of a cache: csrc always has all layers.
+  std::optional<CsrcOutcome> AskCsrc(const Snapshot& cache,
+                                     const CompressorWeights& weights) const {
+    for (size_t i = 0; i < cache.layers.size(); ++i) {
+      if (cache.layers[i].index != i) return std::nullopt;
+    }
+    if (!cache.heads_known()) return std::nullopt;
+    return SimulateCsrc(weights, cache, settings_);
+  }
+
+  StepPlan Plan(Console& console, const Snapshot& cache, const CompressorWeights& weights,
+                const std::optional<CsrcOutcome>& csrc) const {
+    if (!compat_.empty() && csrc) {
+      if (csrc->effect == CsrcEffect::kNothing) {
+        console.Warn(weights_path_, "csrc " + CsrcText(*csrc));
+        return PlanNothing(cache, settings_);
+      }
+      if (csrc->effect == CsrcEffect::kWrongMlp) {
+        console.Warn(weights_path_, "csrc " + CsrcText(*csrc) + "; here each is applied by name");
+      } else if (csrc->corrupts()) {
+        throw Error(Finding::kInconsistent, "csrc " + CsrcText(*csrc))
+            .File(weights_path_)
+            .Hint("kvtool does not repeat that, because the cache would be lost");
+      }
+    }
+    try {
+      return PlanStep(cache, weights, settings_);
+    } catch (Error& error) {
+      if (csrc && error.hint().empty()) error.Hint("csrc " + CsrcText(*csrc));
+      throw error.File(weights_path_);
+    }
+  }
+
+  nlohmann::ordered_json Params(const CompressorWeights& weights) const {
+    return {{"image_len", settings_.image_len},
+            {"factor", settings_.factor},
+            {"min_seq_len", settings_.min_seq_len},
+            {"dtype", dtype_.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(dtype_)},
+            {"weights_dtype", std::string(Name(weights.dtype))},
+            {"weights_cast", cast_},
+            {"compat", compat_.empty() ? "none" : compat_},
+            {"positions", positions_.empty() ? "new-len" : positions_},
+            {"trace",
+             trace_path_.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(trace_path_)},
+            {"dry_run", dry_run_}};
+  }
+
+  void Apply(Context& context, const Snapshot& cache, const CompressorWeights& weights,
+             const StepPlan& plan, const QualityOptions& asked, const FormatEntry* format,
+             const std::optional<ModelGeometry>& geometry, ThreadPool& pool,
+             nlohmann::ordered_json& document) {
+    const auto begin = std::chrono::steady_clock::now();
+    Snapshot result;
+    {
+      ProgressLine progress(context.console, context.global.progress_when(), "compressing");
+      result = CompressCache(cache, weights, plan,
+                             cast_ == "nearest" ? WeightsCast::kNearest : WeightsCast::kTruncate,
+                             pool, &progress);
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    if (!context.global.deterministic) {
+      document["timing"] = {{"step_us", static_cast<uint64_t>(took.count() * 1e6)},
+                            {"gflops", static_cast<double>(plan.flop) * 1e-9 / took.count()},
+                            {"threads", pool.threads()}};
+    }
+    if (!no_quality_) {
+      if (asked.positions == PositionRule::kNewLength && !asked.rope) {
+        context.console.Say(
+            "RoPE is unknown, so queries keep their rotation: figures are for original positions "
+            "(--model, or --rope-base and --rope-style, for new-len)");
+      }
+      const StepQuality quality = MeasureStep(cache, result, plan, asked, pool);
+      WarnAboutNorms(context.console, quality);
+      document["quality"] = QualityJson(quality);
+      Print(context.console, "\n" + QualityText(quality));
+    }
+    if (format == nullptr) return;
+    if (format->write_step != nullptr) {
+      format->write_step(cache, result, plan, output_, RulesFor(force_, input_, cache.source));
+    } else {
+      FitKeyPairs(format->pairs, "", geometry, result);
+      format->write(result, output_, RulesFor(force_, input_, cache.source));
+    }
+    document["output"] = {{"path", output_}, {"format", to_}};
+    context.console.Say(fmt::format("{}: {} tokens, {}", Printable(output_), plan.new_length,
+                                    HumanBytes(plan.bytes_after)));
+  }
+
+  QualityOptions ResolveQuality(const OpenOptions& options, const Snapshot& cache,
+                                Console& console) const {
+    QualityOptions quality;
+    quality.key_queries = key_queries_;
+    if (no_quality_ || dry_run_) return quality;
+    quality.rope = rope_.ResolveOrWarn(options, &cache, "queries keep their rotation", console);
+    quality.positions =
+        positions_ == "original" ? PositionRule::kOriginal : PositionRule::kNewLength;
+    if (quality.positions == PositionRule::kOriginal || quality.rope) return quality;
+    if (!positions_.empty()) {
+      throw Error(Finding::kGeometryMissing, "--positions new-len moves queries, which needs RoPE")
+          .Hint("give --model MODEL or --rope-base and --rope-style");
+    }
+    return quality;
+  }
+
+  // A trained MLP gives tokens about as long as those it stands for.
+  void WarnAboutNorms(Console& console, const StepQuality& quality) const {
+    constexpr double kFar = 3;
+    const auto is_far = [](const std::optional<double>& ratio) {
+      return ratio && !(*ratio<kFar&& * ratio> 1 / kFar);
+    };
+    const auto count =
+        std::count_if(quality.norm_ratios.begin(), quality.norm_ratios.end(),
+                      [&](const NormRatio& ratio) { return is_far(ratio.k) || is_far(ratio.v); });
+    if (count == 0) return;
+    console.Warn(weights_path_,
+                 fmt::format("in {} of {} layers compressed tokens are more than {}x longer or "
+                             "shorter than their sources: untrained, or weights of another cache",
+                             count, quality.norm_ratios.size(), kFar));
+  }
+
+  std::string input_, weights_path_, trace_path_, dtype_, compat_, output_, to_, positions_;
+  std::string cast_ = "nearest";
+  std::string prefix_order_;
+  StepSettings settings_;
+  RopeOptions rope_;
+  uint32_t key_queries_ = 64;
+  bool dry_run_ = false, force_ = false, no_quality_ = false;
+  SnapshotOptions snapshot_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeReplayMlp() { return std::make_unique<ReplayMlp>(); }
+
+}  // namespace kv

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/commands/replay/quant_advice.h"
+#include "apps/kvtool/commands/replay/quant_against.h"
+#include "apps/kvtool/commands/replay/quant_plan.h"
+#include "apps/kvtool/commands/replay/quant_state.h"
+#include "apps/kvtool/commands/replay/quant_table.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/inputs/each_command.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/numbers.h"
+#include "apps/kvtool/line/page_options.h"
+#include "apps/kvtool/line/rope_options.h"
+#include "formats/run/sensitivity.h"
+#include "formats/trace/trace.h"
+#include "lib/study/quantisation/report.h"
+#include "lib/study/quantisation/search.h"
+
+namespace kv {
+namespace {
+
+using quantisation::ReplayRequest;
+using quantisation::ReplayResult;
+
+std::vector<std::string> TypeWords() {
+  std::vector<std::string> words;
+  for (const quant::CacheType& type : quant::CacheTypes()) words.emplace_back(type.name);
+  return words;
+}
+
+class ReplayQuant : public EachOf<ReplayQuant> {
+ public:
+  void Declare(CommandLine& line) override {
+    DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
+    line.Add("--trace", trace_, "Trace with queries: file, folder, or DIR/STEM (a run's own)");
+    line.Add("--k", k_, "Types of K, a comma list (q8_0,q5_1,q4_0)")
+        .Suggest(TypeWords())
+        .Separator(',');
+    line.Add("--v", v_, "Types of V, a comma list (q8_0,q5_1,q4_0)")
+        .Suggest(TypeWords())
+        .Separator(',');
+    line.Add("--plan", plan_, "Types of each layer from a file (kvtool.quant-plan/1)");
+    line.Add(
+        "--against", against_,
+        "The full cache of the same text: says how the snapshot was quantised; needs no trace");
+    line.Add("--rounding", rounding_, "Of q8_0: avx (x86), ref (plain C, tools), arm (avx)")
+        .OneOf({"avx", "ref", "arm"});
+    line.Add("--hadamard", hadamard_,
+             "Whether llama.cpp rotates what it quantises: yes (since 2026-04) or no (yes)")
+        .OneOf({"yes", "no"});
+    line.Add("--engine-q", engine_q_,
+             "How queries meet quantised keys: cpu (rounded, as llama.cpp's CPU code) or exact "
+             "(cpu)")
+        .OneOf({"cpu", "exact"});
+    line.Add("--keep-first", keep_first_, "First tokens that stay in full (0)");
+    line.Add("--keep-last", keep_last_, "Last tokens that each query sees in full (0)");
+    line.Add("--prompt-tokens", prompt_,
+             "Measure the rows from here on (the prompt's end, if the trace says)")
+        .Between(int64_t{0}, int64_t{UINT32_MAX});
+    line.Add("--sample-rows|--rows", rows_,
+             "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
+    line.Add("--seed", seed_, "Seed of the sampled rows (0)");
+    line.Add("--sensitivity", sensitivity_,
+             "Predict nats by these layer weights (kvtool.sensitivity/1), not by gradients");
+    line.AddFlag("--advise", advise_, "Choose types for each layer; needs one limit or both");
+    line.Add("--max-kl", max_kl_,
+             "With --advise: calibrated nats of the next token that may be lost")
+        .NonNegative();
+    line.Add("--bytes-per-token", bytes_, "With --advise: what a token may take in all layers")
+        .Positive();
+    line.Add("--plan-out", plan_out_, "With --advise: write the types of each layer");
+    line.Add("-o,--output|--out", out_,
+             "Write the quantised cache as a llama.cpp state (one type of K and of V, or a plan)");
+    line.Add("--target-version", version_, "Build or layout that --output is for (the newest)");
+    line.AddFlag("--detail", detail_, "Figures of every head in the JSON document");
+    page_.Declare(line);
+    line.AddFlag("-f,--force", force_, "Overwrite outputs");
+    rope_.Declare(line, "RoPE of the model, for types that quantise keys before it");
+    snapshot_.Declare(line);
+    report_.Declare(line);
+  }
+
+  // In a folder: what brings a trace, unless all share one.
+  bool Takes(std::string_view format, bool is_run) const override {
+    return is_run || (!trace_.empty() && !format.empty());
+  }
+  OpenOptions Reading() const override { return snapshot_.WithLimit(); }
+
+  void TakeRuns() override {
+    run_ = TakeRun(input_, snapshot_);
+    TakeTrace(run_, trace_);
+    TakeRope(run_, snapshot_, rope_);
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads({input_, trace_, against_, sensitivity_, plan_, rope_.freqs});
+    snapshot_.Files(files);
+    files.Writes({{plan_out_, "--plan-out"}, {out_, "-o"}});
+    page_.Files(files);
+    report_.Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    CheckUsage();
+    if (!against_.empty()) return RunAgainst(context);
+    RequireTrace(trace_, input_);
+    const OpenOptions options = snapshot_.Resolve(flags_for());
+    const AttentionTrace trace = OpenTrace(trace_, options);
+    const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
+    if (snapshot.layers.empty()) {
+      throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
+    }
+    RequireHeads(snapshot, "a replay");
+    RequireMatch(trace, snapshot);
+    WarnOf(snapshot.notes, input_, context.console);
+    for (const Note& note : trace.notes) context.console.Warn(trace_, note.text);
+
+    const std::optional<ModelRope> rope = rope_.Resolve(options, &snapshot);
+    ReplayRequest request = RequestFor(snapshot, trace);
+    if (rope) request.store.rope = &*rope;
+    std::optional<QuantPlan> plan;
+    if (!plan_.empty()) plan = TakePlan(plan_, snapshot, request);
+    ThreadPool pool(context.global.thread_count());
+    ReplayResult result;
+    {
+      ProgressLine progress(context.console, context.global.progress_when(), "replay");
+      result = quantisation::Replay(snapshot, trace, request, pool, &progress);
+    }
+    const QuantLimits limits{max_kl_, bytes_};
+    std::optional<quantisation::SearchResult> found;
+    if (advise_) found = SearchTypes(limits, request, result);
+    const std::vector<std::string> warnings = QuantWarnings(snapshot, request, result);
+    for (const std::string& warning : warnings) context.console.Warn(input_, warning);
+    nlohmann::ordered_json document = ReportHeader("quant");
+    document["inputs"] = InputRecords(snapshot.source);
+    document.update(quantisation::ReportJson(snapshot, trace, request, result, detail_));
+    document["plan"] = plan ? PlanOutcomeJson(*plan, request, result) : nullptr;
+    document["advice"] = found ? AdviceJson(limits, request, result, *found) : nullptr;
+    document["warnings"] = warnings;
+    if (found && found->best && !plan_out_.empty()) {
+      nlohmann::ordered_json written = ReportHeader("quant-plan");
+      written["source"] = InputRecord(snapshot.source);
+      written.update(QuantPlanJson(request, result, found->best->choice));
+      WriteText(plan_out_, JsonText(written) + "\n", RulesFor(force_));
+    }
+    if (!out_.empty()) WriteState(context, snapshot, options, request, plan, pool, document);
+    if (page_.wanted()) {
+      page_.Write(ReportPage(snapshot, trace, request, result, warnings, MadeBy()), *this,
+                  context.console, RulesFor(force_));
+    }
+    report_.Emit(context.console, document, RulesFor(force_));
+    if (!report_.json) {
+      PrintHead(context.console, result);
+      PrintPairs(context.console, request, result);
+      if (plan)
+        PrintOutcome(context.console, "plan", Evaluate(result, ChoiceOf(*plan, request, result)),
+                     result);
+      if (found) PrintAdvice(context.console, request, result, *found);
+    }
+    return found && !found->best ? kVerdict : kDone;
+  }
+
+ private:
+  ExitStatus RunAgainst(Context& context) const {
+    OpenOptions options = snapshot_.Resolve(FlagsFor::kSeveral);
+    const Snapshot quantised = OpenSnapshot(snapshot_.Open(input_), options);
+    const Snapshot full = OpenSnapshot(snapshot_.Open(against_), options);
+    if (quantised.layers.empty() || full.layers.empty()) {
+      throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
+    }
+    RequireHeads(full, "how a cache was rotated");
+    ThreadPool pool(context.global.thread_count());
+    const quantisation::CacheOrigin origin = quantisation::FindOrigin(quantised, full, pool);
+    if (!origin.k && !origin.v) {
+      throw Error(Finding::kUnsupportedKind, "nothing is quantised in blocks of llama.cpp")
+          .File(input_);
+    }
+    nlohmann::ordered_json document = ReportHeader("quant-origin");
+    document["inputs"] = InputRecords(quantised.source, full.source);
+    document.update(OriginJson(origin));
+    report_.Emit(context.console, document, RulesFor(force_));
+    if (!report_.json) PrintOrigin(context.console, origin);
+    return IsNamed(origin) ? kDone : kVerdict;
+  }
+
+  void CheckUsage() const {
+    if (!against_.empty() && (!k_.empty() || !v_.empty() || !plan_.empty() || advise_ ||
+                              !out_.empty() || page_.wanted())) {
+      throw Error(Finding::kUsage,
+                  "--against: it compares two caches; leave out types, plans and other outputs");
+    }
+    const bool has_limit = max_kl_ || bytes_ != 0;
+    if (advise_ && !has_limit) {
+      throw Error(Finding::kUsage, "--advise: needs --max-kl, --bytes-per-token or both");
+    }
+    if (!advise_ && has_limit) {
+      throw Error(Finding::kUsage,
+                  fmt::format("{}: for --advise", max_kl_ ? "--max-kl" : "--bytes-per-token"));
+    }
+    if (!advise_ && !plan_out_.empty()) throw Error(Finding::kUsage, "--plan-out: for --advise");
+    if (!out_.empty() && plan_.empty() && (k_.size() != 1 || v_.size() != 1 || advise_))
+      throw Error(Finding::kUsage, "--output: choose one --k and one --v, or a --plan");
+    if (!out_.empty() && keep_first_ + keep_last_ > 0) {
+      throw Error(Finding::kUsage,
+                  "--keep-first, --keep-last: a state has one type for all tokens of a layer");
+    }
+    if (out_.empty() && !version_.empty())
+      throw Error(Finding::kUsage, "--target-version: for --out");
+    if (!plan_.empty() && (advise_ || !k_.empty() || !v_.empty()))
+      throw Error(Finding::kUsage, "--plan: it names the types; leave out --k, --v and --advise");
+  }
+
+  void WriteState(Context& context, const Snapshot& snapshot, const OpenOptions& options,
+                  const ReplayRequest& request, const std::optional<QuantPlan>& plan,
+                  ThreadPool& pool, nlohmann::ordered_json& document) const {
+    const quantisation::StoreRequest& store = request.store;
+    const auto types_of = [&](uint32_t layer) {
+      LayerTypes types{store.k_types.back(), store.v_types.back()};
+      if (!plan) return types;
+      types = {store.k_types.front(), store.v_types.front()};
+      for (const QuantPlan::Layer& of_plan : plan->layers) {
+        if (of_plan.layer == layer)
+          types = {quant::FindCacheType(of_plan.k), quant::FindCacheType(of_plan.v)};
+      }
+      return types;
+    };
+    const quant::StoreOptions how{store.rounding, store.rotate, nullptr};
+    const uint64_t rows = WriteQuantState(snapshot, types_of, how, options.geometry, version_, out_,
+                                          RulesFor(force_, input_, snapshot.source), pool);
+    document["out"] = {{"file", out_}, {"hadamard", store.rotate}, {"rows_checked", rows}};
+    context.console.Say(fmt::format(
+        "{}: {} rows read again as they were written; what is quantised is {} for builds {} "
+        "2026-04, which the file does not say",
+        Printable(out_), rows, store.rotate ? "rotated where heads allow it," : "not rotated,",
+        store.rotate ? "from" : "before"));
+  }
+
+  ReplayRequest RequestFor(const Snapshot& snapshot, const AttentionTrace& trace) const {
+    ReplayRequest request;
+    quantisation::StoreRequest& store = request.store;
+    const std::vector<std::string> usual = {"q8_0", "q5_1", "q4_0"};
+    const bool neither = k_.empty() && v_.empty() && plan_.empty();
+    const std::vector<std::string>& k = neither ? usual : k_;
+    const std::vector<std::string>& v = neither ? usual : v_;
+    // The cache as it came, which the others are compared with: it must lose nothing.
+    const bool is_bf16 = snapshot.layers.front().k.dtype == DType::kBF16;
+    std::vector<std::string> names = {is_bf16 ? "bf16" : "f16"};
+    names.insert(names.end(), k.begin(), k.end());
+    store.k_types = ParseTypes(names, "--k");
+    names.resize(1);
+    names.insert(names.end(), v.begin(), v.end());
+    store.v_types = ParseTypes(names, "--v");
+    const auto keys = static_cast<uint32_t>(store.k_types.size());
+    const auto values = static_cast<uint32_t>(store.v_types.size());
+    for (uint32_t i = 0; i < keys; ++i) request.pairs.push_back({i, 0});
+    for (uint32_t j = 1; j < values; ++j) request.pairs.push_back({0, j});
+    for (uint32_t i = 1; i < keys; ++i) {
+      for (uint32_t j = 1; j < values; ++j) request.pairs.push_back({i, j});
+    }
+    store.engine_q =
+        engine_q_ == "exact" ? quantisation::EngineQ::kExact : quantisation::EngineQ::kCpu;
+    store.rounding = rounding_ == "ref"   ? Q8Rounding::kReference
+                     : rounding_ == "arm" ? Q8Rounding::kArm
+                                          : Q8Rounding::kAvx;
+    store.rotate = hadamard_ == "yes";
+    store.keep_first = keep_first_;
+    store.keep_last = keep_last_;
+    request.head_dim = snapshot.layers.front().k.head_dim;
+    request.rows = rows_;
+    request.seed = seed_;
+    request.prompt_tokens = PromptOf(trace);
+    std::string weights = sensitivity_;
+    if (weights.empty() && run_ && !trace.gradients) weights = run_->sensitivity;
+    if (!weights.empty()) request.weights = ReadSensitivity(weights).Weights();
+    if (max_kl_ && weights.empty() && !trace.gradients) {
+      throw Error(Finding::kUsage,
+                  "--max-kl: the trace has no gradients, so no loss in nats is known")
+          .File(trace_)
+          .Hint(
+              "capture them (python -m kvtool.capture MODEL --fisher 4 ...), or give "
+              "--sensitivity FILE or --bytes-per-token");
+    }
+    return request;
+  }
+
+  uint64_t PromptOf(const AttentionTrace& trace) const {
+    uint64_t prompt = prompt_ >= 0          ? static_cast<uint64_t>(prompt_)
+                      : trace.prompt_tokens ? *trace.prompt_tokens
+                      : run_                ? run_->prompt_tokens
+                                            : trace.q_start;
+    prompt = std::max(prompt, trace.q_start);
+    if (prompt >= trace.end_position()) {
+      throw Error(Finding::kUsage, fmt::format("--prompt-tokens {}: the trace ends at position {}",
+                                               prompt, trace.end_position() - 1))
+          .Hint("--prompt-tokens 0 measures all rows");
+    }
+    return prompt;
+  }
+
+  static nlohmann::ordered_json PlanOutcomeJson(const QuantPlan& plan, const ReplayRequest& request,
+                                                const ReplayResult& result) {
+    return quantisation::OutcomeJson(Evaluate(result, ChoiceOf(plan, request, result)),
+                                     result.tokens);
+  }
+
+  void PrintHead(Console& console, const ReplayResult& result) const {
+    console.Line(fmt::format(
+        "{}: {} layers, {} tokens, {} of {} query rows a layer; q8_0 as {}, rotation {}, queries "
+        "{}{}",
+        Printable(trace_), result.layers.size(), result.tokens, result.measured.positions.size(),
+        result.measured.population, rounding_, hadamard_, engine_q_,
+        keep_first_ + keep_last_ == 0
+            ? std::string()
+            : fmt::format("; first {} and last {} tokens in full (no engine has such a flag)",
+                          keep_first_, keep_last_)));
+  }
+
+  std::string trace_, against_, out_, version_, plan_, sensitivity_, plan_out_;
+  PageOptions page_;
+  std::vector<std::string> k_, v_;
+  std::string rounding_ = "avx", hadamard_ = "yes", engine_q_ = "cpu";
+  uint64_t keep_first_ = 0, keep_last_ = 0, rows_ = 512, seed_ = 0, bytes_ = 0;
+  int64_t prompt_ = -1;
+  std::optional<double> max_kl_;
+  bool advise_ = false, detail_ = false, force_ = false;
+  std::optional<RecordedRun> run_;
+  RopeOptions rope_;
+  SnapshotOptions snapshot_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeReplayQuant() { return std::make_unique<ReplayQuant>(); }
+
+}  // namespace kv

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "apps/kvtool/console/console.h"
+#include "lib/study/quantisation/replay.h"
+#include "lib/study/quantisation/search.h"
+
+namespace kv {
+
+// What types of all layers may cost together.
+struct QuantLimits {
+  std::optional<double> max_kl;  // nats, calibrated
+  uint64_t bytes = 0;            // of a token in all layers; 0: no limit
+};
+
+// Chooses a pair of types for each layer.
+quantisation::SearchResult SearchTypes(const QuantLimits& asked,
+                                       const quantisation::ReplayRequest& request,
+                                       const quantisation::ReplayResult& result);
+nlohmann::ordered_json AdviceJson(const QuantLimits& asked,
+                                  const quantisation::ReplayRequest& request,
+                                  const quantisation::ReplayResult& result,
+                                  const quantisation::SearchResult& found);
+void PrintAdvice(Console& console, const quantisation::ReplayRequest& request,
+                 const quantisation::ReplayResult& result, const quantisation::SearchResult& found);
+
+}  // namespace kv

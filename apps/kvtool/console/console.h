@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/kvtool/documents/run_document.h"
+#include "apps/kvtool/embedding.h"
+#include "lib/core/base/error.h"
+
+namespace kv {
+
+enum class When { kAuto, kAlways, kNever, kJson };
+
+// What the run of one input among many has to say, kept until its turn comes.
+struct CapturedRun {
+  struct Piece {
+    bool is_error;
+    std::string text;
+  };
+  std::vector<Piece> pieces;
+  std::vector<std::string> warnings;
+  std::vector<Error> failures;
+  nlohmann::ordered_json document;  // as the command made it; null: none
+  OutputRules rules;                // for writing it
+};
+
+// The two streams of the program: data on stdout, talk on stderr. All output of commands goes
+// through here. With an embedding nothing reaches a stream.
+class Console {
+ public:
+  explicit Console(Embedding* embedding = nullptr);
+  // For a run whose output `captured` takes, in the manner of `like`.
+  Console(const Console& like, CapturedRun& captured);
+
+  // -qq .. -vv: -2 exit status only, -1 errors only, 0 normal, 1 and 2 more.
+  int verbosity = 0;
+  When colour = When::kAuto;
+
+  // What comes from files and names is shown with control characters as \xNN; of a name, newlines,
+  // too, where the caller passes it through Printable.
+  void Data(std::string_view text);  // stdout, for people: wrapped on a terminal, nothing with -q
+  void Line(std::string_view text);  // the same, with a newline
+  // stdout, for programs, and what was asked for as such: lines as they are, nothing with -qq.
+  void Product(std::string_view text);
+  void Json(nlohmann::ordered_json document);      // a product; non-finite numbers are null
+  void Say(std::string_view text, int level = 0);  // stderr, from this verbosity on
+  void Warn(std::string_view file, std::string_view text);
+  void Report(const Error& error);
+  // Call at the end: what was printed has reached stdout, or nobody reads it any more. Throws
+  // kWriteFailed.
+  void Finish();
+  // The JSON document of the run, for which reported failures are noted.
+  RunDocument& document() { return document_; }
+
+  // Says what a captured run had to say, with `tables` on stdout, too. The document stays.
+  void Replay(const CapturedRun& run, bool tables = true);
+
+  Embedding* embedding() const { return embedding_; }
+  CapturedRun* captured() const { return captured_; }
+  int warnings() const { return warnings_; }
+  const std::vector<std::string>& warning_texts() const { return warning_texts_; }
+
+  bool stdout_is_terminal() const;
+  bool stderr_is_terminal() const;
+  bool utf8() const;  // whether stdout can show block characters
+  std::string Bold(std::string_view text) const;
+  // A verdict word: green or red on a terminal, plain otherwise.
+  std::string Verdict(bool good, std::string_view text) const;
+  // The progress line of the terminal: whether one is drawn, and its end, also before anything else
+  // is printed.
+  void set_progress_drawn(bool drawn);
+  void ClearProgress();
+  // The same from the handler of a signal that ends the program. Async-signal-safe.
+  static void ClearProgressOnSignal();
+
+ private:
+  void Print(const std::string& shown);
+  void PrintError(const std::string& shown);
+  bool UseColour() const;
+  std::string Styled(std::string_view code, std::string_view text) const;
+  std::string Shown(std::string_view text) const;
+
+  Embedding* embedding_;
+  CapturedRun* captured_ = nullptr;
+  int warnings_ = 0;
+  std::vector<std::string> warning_texts_;
+  std::string style_mark_;  // what only this program's own colours begin with
+  int stdout_error_ = 0;
+  RunDocument document_;
+};
+
+// Columns padded to their widest cell; numbers (and a leading '-') are right-aligned. On a terminal
+// that is too narrow heads take several lines and columns of text are shortened; where that is not
+// enough, the table becomes several, or each row becomes lines of its own.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+  void Row(std::vector<std::string> cells);
+  std::string Text(std::string_view indent = "") const;  // as wide as standard output is
+  std::string TextFor(size_t width, std::string_view indent = "") const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// A document as it is printed and written: non-finite numbers are null. A string that is not UTF-8,
+// such as a file name, has its wrong bytes as \xNN and its backslashes doubled.
+std::string JsonText(nlohmann::ordered_json document, int indent = 2, bool ascii = false);
+
+// "1.234 MiB", IEC units, 4 significant digits.
+std::string HumanBytes(uint64_t bytes);
+// "12.3 MiB/s".
+std::string HumanRate(uint64_t bytes, double seconds);
+// Adaptive: ns, us, ms, s.
+std::string HumanSeconds(double seconds);
+// "8 s", "3 min 20 s", "2 h 05 min": whole seconds at the least, for what is yet to come.
+std::string HumanTimeLeft(double seconds);
+// "3.11x (67.8% removed)"; ratio = original / stored.
+std::string HumanRatio(uint64_t original, uint64_t stored);
+// {"ratio": .., "removed_fraction": ..}
+void PutRatio(nlohmann::ordered_json& object, uint64_t original, uint64_t stored);
+// Blocks on UTF-8 terminals, ASCII otherwise; values in [0, 1].
+std::string Sparkline(const std::vector<double>& values, bool utf8);
+
+}  // namespace kv

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/console/progress.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "apps/kvtool/console/text_width.h"
+#include "lib/core/base/bytes.h"
+
+namespace kv {
+using namespace std::chrono_literals;
+
+bool ShowsProgress(const Console& console, When when) {
+  if (console.embedding() != nullptr || when == When::kNever) return false;
+  return when != When::kAuto || (console.stderr_is_terminal() && console.verbosity >= 0);
+}
+
+void PrintProgress(const ProgressState& state) {
+  const auto or_null = [](const auto& value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+  };
+  const nlohmann::ordered_json line = {{"schema", "kvtool.progress/1"},
+                                       {"label", or_null(state.label)},
+                                       {"inputs_done", or_null(state.inputs_done)},
+                                       {"inputs", or_null(state.inputs)},
+                                       {"bytes_done", state.bytes_done},
+                                       {"bytes", or_null(state.bytes)},
+                                       {"elapsed_us", static_cast<uint64_t>(state.seconds * 1e6)}};
+  std::fputs((JsonText(line, -1) + "\n").c_str(), stderr);
+}
+
+ProgressLine::ProgressLine(Console& console, When when, const std::string& label)
+    : console_(console), label_(Printable(label)), terminal_(console.stderr_is_terminal()) {
+  // Of one input among many nothing is drawn: how many are done is.
+  enabled_ = console.captured() == nullptr && ShowsProgress(console, when);
+  json_ = when == When::kJson;
+  begin_ = Clock::now();
+  next_ = begin_ + (json_ ? 0ms : terminal_ ? 500ms : 30000ms);
+}
+
+ProgressLine::~ProgressLine() {
+  if (terminal_ && enabled_) console_.ClearProgress();
+}
+
+void ProgressLine::Begin(uint64_t total_bytes) {
+  const std::lock_guard lock(mutex_);
+  total_ += total_bytes;
+}
+
+void ProgressLine::Advance(uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  done_ += bytes;
+  if (console_.embedding() != nullptr) console_.embedding()->Progress(done_, total_);
+  if (!enabled_) return;
+  const auto now = Clock::now();
+  if (now < next_) return;
+  next_ = now + (json_ ? 1000ms : terminal_ ? 100ms : 30000ms);
+  Draw(now);
+}
+
+void ProgressLine::Draw(Clock::time_point now) {
+  const double seconds = std::chrono::duration<double>(now - begin_).count();
+  if (json_) {
+    ProgressState state{label_, {}, {}, done_, {}, seconds};
+    if (total_ > 0) state.bytes = total_;
+    return PrintProgress(state);
+  }
+  std::vector<std::string> parts = {fmt::format("{}: {}", label_, HumanBytes(done_))};
+  if (total_ > 0) {
+    const double fraction = static_cast<double>(done_) / static_cast<double>(total_);
+    parts[0] += fmt::format(" of {} ({:.0f}%)", HumanBytes(total_), 100 * fraction);
+    if (fraction > 0 && fraction <= 1)
+      parts.push_back(fmt::format("{} left", HumanTimeLeft(seconds / fraction - seconds)));
+  }
+  parts.push_back(HumanRate(done_, seconds));
+  // A line that reached the next one could not be cleared: what matters least is left out.
+  const size_t width = ColumnsOf(STDERR_FILENO);
+  while (parts.size() > 1 && fmt::format("{}", fmt::join(parts, ", ")).size() >= width) {
+    parts.pop_back();
+  }
+  const std::string line = fmt::format("{}", fmt::join(parts, ", "));
+  if (!terminal_) {
+    std::fprintf(stderr, "%s\n", line.c_str());
+    return;
+  }
+  // Before the line, so that a signal in between clears it.
+  console_.set_progress_drawn(true);
+  std::fprintf(stderr, "\r%s\x1b[K", Shortened(line, width - 1).c_str());
+}
+
+}  // namespace kv

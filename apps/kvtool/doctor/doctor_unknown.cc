@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "apps/kvtool/console/console.h"
+#include "apps/kvtool/doctor/doctor.h"
+#include "apps/kvtool/engines.h"
+#include "formats/gguf/gguf.h"
+#include "formats/model_config/model_config.h"
+#include "formats/plan/plan.h"
+#include "formats/raw/presets.h"
+#include "formats/registry.h"
+#include "formats/torch/torch.h"
+#include "formats/trace/trace.h"
+#include "formats/weights_file.h"
+#include "lib/core/codec/gear/gear_container.h"
+#include "lib/study/gate/engine.h"
+#include "lib/study/gate/summary_view.h"
+#include "lib/study/statistics/tensor_stats.h"
+
+namespace kv {
+namespace {
+
+constexpr size_t kHeadBytes = 4096, kPlanesBytes = 256 << 10;
+
+std::string_view HeadOf(const Source& source) {
+  if (source.is_folder || source.files.size() != 1) return {};
+  return AsText(source.files[0].data->bytes()).substr(0, kHeadBytes);
+}
+
+void IsSound(std::string_view text, Diagnosis& out) {
+  out.sound = Diagnosis::Sound::kYes;
+  out.sound_text = text;
+}
+
+bool IsModel(const Source& source, Diagnosis& out) {
+  const std::string_view head = HeadOf(source);
+  const bool gguf = head.starts_with("GGUF");
+  if (!gguf && !(head.starts_with('{') && head.find("num_hidden_layers") != head.npos))
+    return false;
+  const FileSource& file = *source.files[0].data;
+  const ModelGeometry model = gguf ? ReadGgufGeometry(file) : ReadConfigGeometry(file);
+  out.kind = "model";
+  out.format = gguf ? "gguf" : "config";
+  const ModelGeometry::Layer layer = model.layers.empty() ? model.uniform : model.layers.front();
+  out.what =
+      fmt::format("a model, no cache ({}{}{}): {} layers, {} kv heads of {}",
+                  gguf ? "GGUF" : "config.json", model.architecture.empty() ? "" : ", ",
+                  Printable(model.architecture), model.layers.size(), layer.kv_heads, layer.k_dim);
+  IsSound("its header reads; weights are not looked at", out);
+  out.next.push_back({"kvtool inspect CACHE --model " + ShellWord(out.file),
+                      "a cache of this model, with layers and heads from here",
+                      "CACHE: a KV cache that the model left"});
+  return true;
+}
+
+std::string SchemaOf(std::string_view head) {
+  const size_t first = head.find_first_not_of(" \t\r\n");
+  // A configuration of the gate may have comments.
+  if (first == head.npos || std::string_view("{[/").find(head[first]) == head.npos) return {};
+  size_t at = head.find("\"schema\"");
+  if (at == head.npos) return {};
+  at = head.find("\"kvtool.", at);
+  if (at == head.npos) return {};
+  const size_t end = head.find('"', at + 1);
+  return end == head.npos ? "" : std::string(head.substr(at + 8, end - at - 8));
+}
+
+// Kvtool's own documents say what they are.
+bool IsDocument(const Source& source, Diagnosis& out) {
+  const std::string schema = SchemaOf(HeadOf(source));
+  const std::string name = schema.substr(0, schema.find('/'));
+  if (name.empty() || name == "trace-block-scores") return false;
+  const std::string file = ShellWord(out.file);
+  out.format = Escaped("kvtool." + schema, 80);
+  if (name == "h2o-plan") {
+    out.kind = "plan";
+    uint64_t events = 0;
+    const PlanHeader plan =
+        ReadPlan(*source.files[0].data, [&](uint64_t, const PlanEvent&) { ++events; });
+    out.what =
+        fmt::format("an eviction plan of {} ({}), {} events, made of {}", Printable(plan.policy),
+                    Printable(plan.schedule), Grouped(events),
+                    plan.source_file.empty() ? "an unnamed cache" : Printable(plan.source_file));
+    IsSound("every event reads; 'plan check' holds it against its cache", out);
+    out.next.push_back({"kvtool plan check " + file + " --snapshot CACHE",
+                        "whether it can be applied to that cache", "CACHE: the cache it is for"});
+    return true;
+  }
+  out.kind = "document";
+  out.what = fmt::format("a document of kvtool ({})", out.format);
+  out.sound_text = "not looked at: only its beginning was read";
+  if (schema == "gate/1") {
+    out.next.push_back({"kvtool report " + file, "its verdict, case by case", ""});
+  } else if (name == "gate-config") {
+    out.next.push_back({"kvtool gate " + file, "runs the quality gate that it describes", ""});
+  } else if (std::all_of(name.begin(), name.end(),
+                         [](unsigned char c) { return std::isalnum(c) != 0 || c == '-'; })) {
+    out.next.push_back({"kvtool schema " + name, "what its keys mean", ""});
+  }
+  return true;
+}
+
+// Counts the cases of a summary.json that an engine's suite wrote; empty for other documents.
+std::string SuiteCases(const SourceFile& file) {
+  const std::string_view text = AsText(file.data->bytes());
+  if (text.size() > kWholeFileBytes || !text.starts_with('{') ||
+      text.find("\"overall_pass\"") == text.npos) {
+    return {};
+  }
+  const gate::SummaryView view = gate::ViewOf(gate::ParseSummary(text, file.name), Engines());
+  const bool has_names = std::all_of(view.cases.begin(), view.cases.end(), [](const auto& one) {
+    return !one.suite.empty() && !one.mode.empty();
+  });
+  if (!view.is_original || view.cases.empty() || !has_names) return {};
+  return fmt::format("{} cases, {} passed by its own word", view.cases.size(),
+                     view.Count(gate::Status::kPass));
+}
+
+// Recognises the summary.json of an engine's test suite, and the folder around it.
+bool IsSuite(const Source& source, Diagnosis& out) {
+  const SourceFile* summary = source.is_folder ? source.Find("summary.json") : &source.files.at(0);
+  std::string cases = summary == nullptr ? std::string() : SuiteCases(*summary);
+  if (cases.empty() && source.is_folder) {
+    uint64_t found = 0;
+    for (const gate::Engine* engine : Engines()) {
+      for (const std::string_view name : engine->case_names) {
+        found += std::any_of(source.files.begin(), source.files.end(), [&](const SourceFile& file) {
+          return file.name.starts_with(std::string(name) + "/") ||
+                 file.name.starts_with(std::string(name) + ".console.log");
+        });
+      }
+    }
+    if (found > 0) cases = fmt::format("{} cases, no summary.json", found);
+  }
+  if (cases.empty()) return false;
+  out.kind = "document";
+  out.what = fmt::format("the {} of an engine's test suite: {}",
+                         source.is_folder ? "output folder" : "summary.json", cases);
+  out.sound_text = "not looked at: the gate judges it";
+  const std::string file = ShellWord(out.file);
+  out.next.push_back(
+      {"kvtool gate --engine-logs " + file, "judges every rule of the suite by what is there", ""});
+  if (!source.is_folder) {
+    out.next.push_back(
+        {"kvtool report " + file, "shows it as it is; several summaries make a history", ""});
+  }
+  return true;
+}
+
+bool IsWeights(const Source& source, Diagnosis& out) {
+  if (source.is_folder || source.files.size() != 1) return false;
+  const bool by_magic = LooksLikeKvcm(source.files[0].data->bytes());
+  if (source.total_bytes() > 4 * kWholeFileBytes && !by_magic) return false;
+  if (by_magic) {
+    const WeightsVerdict verdict = VerifyWeights(source);
+    for (const WeightsFault& found : verdict.faults) out.Find(found.ToError().message());
+    out.what = "weights of a KV compressor (.bin of the engine)";
+  } else {
+    WeightsOpenOptions options;
+    options.max_bytes = out.max_bytes;
+    const WeightsFile file = OpenWeights(source, options);
+    out.what =
+        fmt::format("weights of a KV compressor ({}), {} layers of {} blocks", Name(file.container),
+                    file.weights.header.num_layers, file.weights.header.blocks_per_layer);
+  }
+  out.kind = "weights";
+  out.format = by_magic ? "bin" : std::string(Name(DetectWeights(source)));
+  if (out.findings.empty()) IsSound("its structure follows every rule", out);
+  const std::string file = ShellWord(out.file);
+  if (out.findings.empty())
+    out.next.push_back(
+        {"kvtool weights inspect " + file + " --stats", "blocks, and ranges of their values", ""});
+  out.next.push_back(
+      {"kvtool weights verify " + file, "what the two engines' loaders make of it", ""});
+  return true;
+}
+
+bool IsTrace(const Source& source, Diagnosis& out) {
+  OpenOptions options;
+  options.max_bytes = out.max_bytes;
+  const AttentionTrace trace =
+      source.files.empty() ? OpenTrace(source.path, options) : OpenTrace(source, options);
+  const bool has_rows = std::any_of(
+      trace.layers.begin(), trace.layers.end(),
+      [](const TraceLayer& layer) { return layer.queries || !layer.probabilities.empty(); });
+  if (!has_rows && !trace.block_scores) return false;
+  out.kind = "trace";
+  out.format = trace.format;
+  out.what = fmt::format("an attention trace ({}, {}), no cache: {} layers", Name(trace.level),
+                         Printable(trace.format),
+                         trace.block_scores ? trace.block_scores->layers : trace.layers.size());
+  if (trace.rows > 0)
+    out.what += fmt::format(", positions {} to {}", trace.q_start, trace.end_position() - 1);
+  IsSound("its headers read; values are not looked at", out);
+  const std::string file = ShellWord(out.file);
+  out.next.push_back({"kvtool trace inspect " + file, "layers, heads and positions", ""});
+  out.next.push_back({"kvtool replay-h2o CACHE --trace " + file,
+                      "what eviction would save and cost", "CACHE: the cache of the same run"});
+  return true;
+}
+
+bool IsGear(const Source& source, Diagnosis& out) {
+  if (source.is_folder || source.files.size() != 1 || source.total_bytes() > kWholeFileBytes)
+    return false;
+  const GearLayout layout = ReadGear(source.files[0].data->bytes());
+  out.kind = "frame";
+  out.format = "gear";
+  const bool halves = layout.planes.size() == 2;
+  out.what = fmt::format("a bare gear container of MNN: {} words of {} bytes, compressed",
+                         Grouped(layout.words), layout.planes.size());
+  CodecScratch scratch;
+  DecodeGear(halves ? GearKind::kTwoPlanes : GearKind::kFourPlanes, source.files[0].data->bytes(),
+             scratch);
+  IsSound("every plane decodes", out);
+  out.shrinks_text = "it is compressed: " + HumanRatio(layout.raw_bytes(), source.total_bytes());
+  const std::string file = ShellWord(out.file);
+  out.next.push_back({"kvtool frame inspect " + file, "its planes", ""});
+  out.next.push_back({fmt::format("kvtool frame decode --dtype {} {} -o {}", halves ? "f16" : "f32",
+                                  file, ShellWord(FreeName(out.file + ".raw"))),
+                      "the values as they were", ""});
+  return true;
+}
+
+// By how much the bytes of a value differ in entropy, what kind of numbers a file without a header
+// may hold.
+std::string Numbers(ByteSpan bytes) {
+  const ByteSpan some = bytes.first(std::min(bytes.size(), kPlanesBytes));
+  const auto entropy = [&](size_t width, size_t plane) {
+    std::array<uint64_t, 256> histogram{};
+    for (size_t i = plane; i < some.size(); i += width)
+      ++histogram[std::to_integer<size_t>(some[i])];
+    return EntropyBits(histogram);
+  };
+  constexpr double kApart = 1;
+  if (some.size() < 1024) return "";
+  if (entropy(1, 0) > 7.9) return "; the bytes look compressed or encrypted";
+  const bool pairs = bytes.size() % 2 == 0 && entropy(2, 0) - entropy(2, 1) > kApart;
+  const bool fours = bytes.size() % 4 == 0 && entropy(4, 2) - entropy(4, 3) > kApart &&
+                     entropy(4, 0) - entropy(4, 3) > kApart;
+  if (fours && entropy(4, 2) - entropy(4, 1) < -kApart)
+    return "; the bytes look like 32-bit floats";
+  if (pairs) {
+    return fmt::format("; the bytes look like {} numbers of 16 bits, such as f16 or bf16",
+                       Grouped(bytes.size() / 2));
+  }
+  return fours ? "; the bytes look like 32-bit floats" : "";
+}
+
+bool IsText(std::string_view head) {
+  return !head.empty() && std::all_of(head.begin(), head.end(), [](unsigned char c) {
+    return c >= 0x20 || c == '\n' || c == '\r' || c == '\t';
+  });
+}
+
+// What it would be if nothing were wrong with it.
+std::string Meant(const Source& source) {
+  try {
+    return std::string(DetectFormat(source, {}).id);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+std::string Seeming(const Source& source) {
+  if (source.is_folder)
+    return fmt::format("a folder of {} files, {}", source.files.size(),
+                       HumanBytes(source.total_bytes()));
+  const ByteSpan bytes = source.files.at(0).data->bytes();
+  if (bytes.empty()) return "an empty file";
+  const std::string size = HumanBytes(bytes.size());
+  if (IsText(HeadOf(source))) return "a text file, " + size;
+  return fmt::format("a file of {}{}", size, Numbers(bytes));
+}
+
+// An archive that is whole, for all that can be told, but needs another cache.
+void DiagnoseIncomplete(const Error& error, Diagnosis& out) {
+  out.kind = "archive";
+  out.what += ", coded against another cache";
+  out.sound_text = Printable(error.message());
+  out.next.push_back({"kvtool verify " + ShellWord(out.file) + " --base CACHE",
+                      "whether it is whole", "CACHE: the cache that it needs, by its name here"});
+  out.next.push_back(
+      {"kvtool explain " + FindingId(error.finding()), "why archives need others", ""});
+}
+
+}  // namespace
+
+bool DiagnoseOther(const Source& source, Diagnosis& out) {
+  const Diagnosis before = out;
+  for (const auto is_one : {IsModel, IsDocument, IsSuite, IsWeights, IsTrace, IsGear}) {
+    try {
+      if (source.files.empty() && is_one != IsTrace) continue;
+      if (is_one(source, out)) return true;
+    } catch (const Error&) {
+    }
+    out = before;
+  }
+  return false;
+}
+
+void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out) {
+  if (error.finding() == Finding::kReferenceMissing) return DiagnoseIncomplete(error, out);
+  const bool known = error.finding() != Finding::kUnknownFormat;
+  out.kind = error.code() == ErrorCode::kUnsupported ? "foreign" : known ? "broken" : "unknown";
+  out.sound_text = "";
+  out.findings.clear();
+  const std::string message = Printable(error.message());
+  switch (error.code()) {
+    case ErrorCode::kUnsupported:
+      out.what = fmt::format("{}; {}{}{}", Seeming(source), message,
+                             error.hint().empty() ? "" : "; instead: ", Printable(error.hint()));
+      break;
+    default:
+      if (known) out.format = Meant(source);
+      out.what = !known               ? fmt::format("not known: {}", Seeming(source))
+                 : out.format.empty() ? Seeming(source)
+                                      : fmt::format(
+                                            "{} by its first bytes ({}), but it cannot be "
+                                            "read",
+                                            out.format, HumanBytes(source.total_bytes()));
+      if (!known && source.total_bytes() > 0) break;
+      out.sound_text = fmt::format("{} [{}]", message, FindingId(error.finding()));
+      // A limit says how far it was looked at, not that something is wrong beyond.
+      if (error.finding() == Finding::kLimit) {
+        out.sound_text = "not looked at: " + out.sound_text;
+      } else {
+        out.sound = Diagnosis::Sound::kNo;
+      }
+  }
+  const std::string file = ShellWord(out.file);
+  if (known)
+    out.next.push_back(
+        {"kvtool explain " + FindingId(error.finding()), "what this means, and what to do", ""});
+  for (const SourceFile& one : source.files) {
+    const raw::Preset* preset = raw::PresetForName(one.name);
+    if (preset == nullptr || known) continue;
+    out.next.push_back(
+        {fmt::format("kvtool inspect {} --raw {}:{}", file, preset->name, preset->needs),
+         fmt::format("by its name it may be of {}", preset->engine), "the sizes after each '='"});
+    break;
+  }
+  if (!known && source.total_bytes() > 0) {
+    out.next.push_back({fmt::format("kvtool inspect {} --raw DTYPE:ORDER:SIZES", file),
+                        "reads plain arrays without a header",
+                        "type, axes and sizes, such as f16:2LTHD:2,32,?,8,128"});
+  }
+  if (source.total_bytes() > 0) {
+    out.next.push_back({fmt::format("kvtool compress {} --from opaque -o {}", file,
+                                    ShellWord(FreeName(out.file + ".kvz"))),
+                        "archives the bytes as they are", ""});
+  }
+  out.next.push_back({"kvtool formats", "what is read, and what is not", ""});
+}
+
+}  // namespace kv

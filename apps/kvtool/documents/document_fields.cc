@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/documents/document_fields.h"
+
+#include <algorithm>
+
+namespace kv {
+
+const Fields<SizedFile>& SizedFileFields() {
+  static const Fields<SizedFile> fields = {
+      {"file", "Name of the input as it was given", &SizedFile::file},
+      {"bytes", "Size of the input in bytes, all its files together", &SizedFile::bytes}};
+  return fields;
+}
+
+Timing Timing::Of(uint64_t bytes, double seconds) {
+  return {static_cast<uint64_t>(seconds * 1e6),
+          static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9)};
+}
+
+const Fields<Timing>& TimingFields() {
+  static const Fields<Timing> fields = {
+      {"elapsed_us", "Wall time of the work on this input, in microseconds", &Timing::elapsed_us},
+      {"mb_per_s",
+       "Bytes of the source per second, in MB (1e6 bytes)",
+       &Timing::mb_per_s,
+       {.least = 0}}};
+  return fields;
+}
+
+const Fields<RunEnvironment>& RunEnvironmentFields() {
+  static const Fields<RunEnvironment> fields = {
+      {"threads", "Number of threads that were used", &RunEnvironment::threads, {.least = 1}}};
+  return fields;
+}
+
+}  // namespace kv

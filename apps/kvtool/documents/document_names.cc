@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/documents/document_names.h"
+
+#include <algorithm>
+
+#include "apps/kvtool/documents/result_fields.h"
+#include "apps/kvtool/documents/schemas.h"
+
+namespace kv {
+namespace {
+
+constexpr DocumentKind kDocuments[] = {
+    {"advise", "advise"},
+    {"analyze", "analyze"},
+    {"bench", "bench"},
+    {"compress", "compress"},
+    {"convert", "convert"},
+    {"corpus check", "corpus-check"},
+    {"train", "train"},
+    {"decompress", "decompress", DecompressFields,
+     "kvtool decompress --json; with --to, of the tensors written"},
+    {"diff", "diff"},
+    {"doctor", "doctor"},
+    {"formats", "formats"},
+    {"frame inspect", "frame"},
+    {"gate", "gate"},
+    {"inspect", "inspect"},
+    {"merge", "merge"},
+    {"plan check", "plan-check"},
+    {"replay-blend", "blend"},
+    {"replay-h2o", "h2o"},
+    {"replay-lossless", "replay-lossless"},
+    {"replay-mlp", "replay-mlp"},
+    {"replay-quant", "quant"},
+    {"replay-quant --against", "quant-origin"},
+    {"store add", "store-add"},
+    {"store gc", "store-gc"},
+    {"store get", "store-get"},
+    {"store list", "store-list"},
+    {"store prune", "store-prune"},
+    {"store stats", "store-stats"},
+    {"store verify", "store-verify"},
+    {"targets", "targets"},
+    {"trace inspect", "trace"},
+    {"verify", "verify", VerifyFields, "kvtool verify --json"},
+    {"weights convert", "weights-convert"},
+    {"weights diff", "weights-diff"},
+    {"weights inspect", "weights-inspect"},
+    {"weights verify", "weights-verify"},
+    {"--version", "version"},
+    {"", "failure"},
+};
+
+}  // namespace
+
+const DocumentKind* FindDocument(std::string_view command) {
+  for (const DocumentKind& kind : kDocuments) {
+    if (kind.command == command) return &kind;
+  }
+  return nullptr;
+}
+
+const DocumentKind* DocumentNamed(std::string_view name) {
+  for (const DocumentKind& kind : kDocuments) {
+    if (kind.name == name) return &kind;
+  }
+  return nullptr;
+}
+
+std::vector<KnownSchema> KnownSchemas() {
+  std::vector<KnownSchema> all;
+  for (const EmbeddedSchema& schema : EmbeddedSchemas()) {
+    all.push_back({schema.name, schema.text, DocumentNamed(schema.name)});
+  }
+  for (const DocumentKind& kind : kDocuments) {
+    if (kind.fields != nullptr) all.push_back({kind.name, {}, &kind});
+  }
+  std::sort(all.begin(), all.end(),
+            [](const KnownSchema& a, const KnownSchema& b) { return a.name < b.name; });
+  return all;
+}
+
+}  // namespace kv

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace kv {
+
+class FieldTable;
+
+// A kind of document that --json prints in the envelope of a run.
+struct DocumentKind {
+  std::string_view command;  // the words of the command, as "weights inspect"
+  std::string_view name;     // kvtool.NAME/2
+  // Its schema comes from the fields of an element of "results". Documents without a table yet have
+  // a file in apps/kvtool/documents/schema.
+  const FieldTable& (*fields)() = nullptr;
+  std::string_view title = "";
+};
+
+// Returns nullptr if the words name no command with documents.
+const DocumentKind* FindDocument(std::string_view command);
+// Returns nullptr for plans, events and configurations, which are files, and for unknown names.
+const DocumentKind* DocumentNamed(std::string_view name);
+
+// A schema as `kvtool schema` prints it.
+struct KnownSchema {
+  std::string_view name;
+  std::string_view text;                   // the file in apps/kvtool/documents/schema, or empty
+  const DocumentKind* document = nullptr;  // null: the schema is of a file
+};
+// All of them, by name.
+std::vector<KnownSchema> KnownSchemas();
+
+}  // namespace kv

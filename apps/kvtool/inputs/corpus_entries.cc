@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/inputs/corpus_entries.h"
+
+#include <fmt/format.h>
+#include <glob.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "apps/kvtool/doctor/doctor.h"
+#include "formats/registry.h"
+#include "formats/run/run.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/remote/url.h"
+
+namespace kv {
+namespace fs = std::filesystem;
+namespace {
+
+bool IsFolder(const fs::path& path) {
+  std::error_code failed;
+  return fs::is_directory(path, failed);
+}
+
+bool IsThere(const std::string& path) {
+  struct stat status;
+  return ::stat(path.c_str(), &status) == 0;
+}
+
+// What a reader thinks of one file or folder, from its first bytes.
+struct FirstLook {
+  std::string format;
+  bool is_snapshot = false;  // or might be one if it were whole
+};
+
+// What lies beyond what a look may unpack might be a snapshot.
+FirstLook LookAt(const std::string& path, const OpenOptions& reading) {
+  FirstLook look;
+  Source source;
+  try {
+    source = Source::Open(path);
+    look.format = DetectFormat(source, reading).id;
+  } catch (const Error&) {
+    return look;
+  }
+  look.is_snapshot = true;
+  const uint64_t most = std::min(reading.max_bytes, kMostUnpacked);
+  try {
+    OpenOptions options = reading;
+    options.metadata_only = options.any_batch = options.is_shared = true;
+    options.max_bytes = most;
+    OpenSnapshot(source, options);
+  } catch (const Error& error) {
+    // Damaged, or something else in the same container: a trace, weights, a model.
+    Diagnosis other;
+    other.max_bytes = most;
+    look.is_snapshot =
+        error.finding() != Finding::kUnsupportedKind && !DiagnoseOther(source, other);
+  }
+  return look;
+}
+
+class Searcher {
+ public:
+  Searcher(const FolderRules& rules, FolderSearch& search)
+      : rules_(rules), reading_(rules.reading), search_(search) {}
+
+  void Search(const fs::path& folder, const std::string& name) {
+    if (TakesWhole(folder, name)) return;
+    for (const fs::path& child : ChildrenOf(folder)) {
+      const std::string file = child.filename().string();
+      if (file.starts_with('.')) continue;
+      const std::string called = name.empty() ? file : name + "/" + file;
+      std::error_code failed;
+      if (IsFolder(child)) {
+        // A link to a folder may lead back to where the search came from.
+        if (!fs::is_symlink(child, failed)) Search(child, called);
+      } else if (fs::is_regular_file(child, failed)) {
+        AddFile(child, called);
+      }
+    }
+  }
+
+ private:
+  static std::vector<fs::path> ChildrenOf(const fs::path& folder) {
+    std::vector<fs::path> children;
+    std::error_code failed;
+    for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
+         entry.increment(failed)) {
+      children.push_back(entry->path());
+    }
+    if (failed) {
+      throw Error(Finding::kOpenFailed, fmt::format("cannot be read: {}", failed.message()))
+          .File(folder.string());
+    }
+    std::sort(children.begin(), children.end());
+    return children;
+  }
+
+  // A recorded run and a dump are one input, and their files are not searched.
+  bool TakesWhole(const fs::path& folder, const std::string& name) {
+    std::error_code failed;
+    if (fs::exists(folder / "run.json", failed)) {
+      Add(folder, name, rules_.takes("", true));
+      return true;
+    }
+    if (!MayBeDump(folder)) return false;
+    try {
+      const Source source = Source::Open(folder);
+      const FormatEntry& format = DetectFormat(source, reading_);
+      if (!IsOneDump(folder, source, format)) return false;
+      Add(folder, name, rules_.takes(format.id, false));
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  // To open a folder is to open all that is below it: not if a file of it is a cache by itself, nor
+  // if there is one file only, which is what is meant then.
+  static bool MayBeDump(const fs::path& folder) {
+    constexpr size_t kLookedAt = 3;
+    size_t files = 0;
+    bool has_folders = false, has_layers = false;
+    for (const fs::path& child : ChildrenOf(folder)) {
+      const std::string file = child.filename().string();
+      if (file.starts_with('.')) continue;
+      if (IsFolder(child)) {
+        has_folders = true;
+        has_layers |= file.starts_with("layer");
+      } else if (++files <= kLookedAt && IsWholeAlone(child)) {
+        return false;
+      }
+    }
+    return has_layers || (FewBelow(folder) && (files > 1 || has_folders));
+  }
+
+  static bool IsWholeAlone(const fs::path& file) {
+    std::error_code failed;
+    if (!fs::is_regular_file(file, failed)) return false;  // to open a pipe is to wait for it
+    try {
+      const std::string_view id = DetectFormat(Source::Open(file), {}).id;
+      return id == "kvz" || id == "kvf" || id.starts_with("llama");
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  static bool FewBelow(const fs::path& folder) {
+    constexpr size_t kMost = 4096;
+    size_t files = 0;
+    std::error_code failed;
+    for (fs::recursive_directory_iterator entry(folder, failed), end; !failed && entry != end;
+         entry.increment(failed)) {
+      if (++files > kMost) return false;
+    }
+    return !failed;
+  }
+
+  // Whether all of a folder is one snapshot: beside the files of that, none is another.
+  bool IsOneDump(const fs::path& folder, const Source& source, const FormatEntry& format) const {
+    std::set<std::string> used, places;
+    try {
+      OpenOptions options = reading_;
+      options.metadata_only = options.any_batch = options.is_shared = true;
+      const Snapshot snapshot = OpenSnapshot(source, options);
+      for (const Region& region : RegionsOf(snapshot)) {
+        const std::string& file = snapshot.source.files[region.file].name;
+        used.insert(file);
+        places.insert(file.substr(0, file.find('/')));
+      }
+    } catch (const Error& error) {
+      // A damaged dump is one, too.
+      if (format.read_dumps == nullptr || error.finding() == Finding::kAmbiguousFormat) {
+        return false;
+      }
+    }
+    // One file, or one folder further down, is what is meant then.
+    if (places.size() == 1) return false;
+    OpenOptions alone;
+    alone.max_bytes = reading_.max_bytes;
+    return std::none_of(source.files.begin(), source.files.end(), [&](const SourceFile& file) {
+      return used.count(file.name) == 0 && LookAt((folder / file.name).string(), alone).is_snapshot;
+    });
+  }
+
+  void AddFile(const fs::path& path, const std::string& name) {
+    if (!reading_.from.empty() || !reading_.raw.empty()) return Add(path, name, true);
+    const FirstLook look = LookAt(path.string(), reading_);
+    Add(path, name, rules_.takes(look.is_snapshot ? look.format : "", false));
+  }
+
+  void Add(const fs::path& path, const std::string& name, bool takes) {
+    if (takes) {
+      search_.entries.push_back({path.string(), name});
+    } else {
+      search_.left_out.push_back(path.string());
+    }
+  }
+
+  const FolderRules& rules_;
+  const OpenOptions& reading_;
+  FolderSearch& search_;
+};
+
+std::vector<std::string> ListedPaths(const InputOptions& inputs) {
+  const auto file = FileSource::Open(inputs.files_from, kMostOfList);
+  const ByteSpan bytes = file->bytes();
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const char separator = inputs.null ? '\0' : '\n';
+  if (!inputs.null && text.find('\0') != text.npos) {
+    throw Error(Finding::kUsage, "--files-from: holds NULs")
+        .File(inputs.files_from)
+        .Hint("-0 is for lists that 'find -print0' makes");
+  }
+  std::vector<std::string> paths;
+  size_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    ++number;
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    std::string path(text.substr(begin, end - begin));
+    if (remote::IsUrl(path)) {
+      if (!inputs.fetch_listed) {
+        throw Error(Finding::kUsage, fmt::format("--files-from: entry {} is a URL", number))
+            .File(inputs.files_from)
+            .Hint("--fetch-listed fetches the URLs of a list");
+      }
+      path = remote::NameOfUrl(path);
+    }
+    if (!path.empty()) paths.push_back(std::move(path));
+    begin = end + 1;
+  }
+  return paths;
+}
+
+void AddManifest(const InputOptions& inputs, std::vector<CorpusEntry>& entries) {
+  const auto file = FileSource::Open(inputs.corpus, kMostOfList);
+  const ByteSpan bytes = file->bytes();
+  corpus::Manifest manifest;
+  try {
+    manifest = corpus::ReadManifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  } catch (Error& error) {
+    throw error.File(inputs.corpus);
+  }
+  const fs::path folder = CorpusFolder(inputs.corpus, inputs.corpus_dir, manifest);
+  const auto text = [](const nlohmann::ordered_json& line, const char* key) {
+    const auto found = line.find(key);
+    return found != line.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  for (size_t i = 0; i < manifest.members.size(); ++i) {
+    const corpus::Member& member = manifest.members[i];
+    entries.push_back({(folder / member.name).lexically_normal().string(), member.name,
+                       member.bytes, member.xxh3, text(manifest.lines[i], "model"),
+                       text(manifest.lines[i], "format")});
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> MatchingPaths(const std::string& given) {
+  if (IsThere(given) || given.find_first_of("*?[") == given.npos) return {given};
+  glob_t found = {};
+  std::vector<std::string> paths;
+  if (::glob(given.c_str(), GLOB_NOSORT, nullptr, &found) == 0) {
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  }
+  ::globfree(&found);
+  std::sort(paths.begin(), paths.end());
+  if (paths.empty()) paths.push_back(given);
+  return paths;
+}
+
+std::string CorpusFolder(const std::string& manifest_path, const std::string& given,
+                         const corpus::Manifest& manifest) {
+  if (!given.empty()) return given;
+  const fs::path folder = fs::path(manifest.folder).lexically_normal();
+  if (folder.is_absolute() || (!folder.empty() && *folder.begin() == "..")) {
+    throw Error(Finding::kUnsafeName, fmt::format("its folder '{}' is not below the manifest",
+                                                  Printable(manifest.folder)))
+        .File(manifest_path)
+        .Hint("--corpus-dir FOLDER says where the inputs are, if this one is right");
+  }
+  const fs::path beside = manifest_path == "-" ? fs::path() : fs::path(manifest_path).parent_path();
+  return (beside / folder).lexically_normal().string();
+}
+
+std::string CorpusName(const std::string& path) {
+  if (remote::IsUrl(path)) return path;
+  const fs::path plain = fs::path(path).lexically_normal();
+  const bool stays = plain.is_relative() && !plain.empty() && *plain.begin() != "..";
+  std::string name = (stays ? plain : plain.filename()).generic_string();
+  if (!stays && name.empty()) name = plain.parent_path().filename().generic_string();
+  while (name.size() > 1 && name.ends_with('/')) name.pop_back();
+  return name;
+}
+
+FolderSearch SearchFolder(const FolderRules& rules, const std::string& folder,
+                          const std::string& name) {
+  FolderSearch search;
+  Searcher(rules, search).Search(folder, name);
+  return search;
+}
+
+std::vector<CorpusEntry> CorpusEntries(const EachCommand& command, Console& console) {
+  const InputOptions& inputs = command.inputs();
+  std::vector<CorpusEntry> entries;
+  size_t left_out = 0;
+  const FolderRules rules{command.Reading(), [&](std::string_view format, bool is_run) {
+                            return command.Takes(format, is_run);
+                          }};
+  const auto add = [&](const std::string& path) {
+    if (!inputs.recursive || !IsFolder(path)) {
+      entries.push_back({path, path == "-" ? path : CorpusName(path)});
+      return;
+    }
+    const std::string name = CorpusName(path);
+    FolderSearch search = SearchFolder(rules, path, name == "." || name == ".." ? "" : name);
+    left_out += search.left_out.size();
+    for (const std::string& file : search.left_out) {
+      console.Say(fmt::format("kvtool: {}: left out: nothing for this command", Printable(file)),
+                  1);
+    }
+    std::move(search.entries.begin(), search.entries.end(), std::back_inserter(entries));
+  };
+  for (const std::string& given : inputs.given) {
+    for (const std::string& path : MatchingPaths(given)) add(path);
+  }
+  if (!inputs.files_from.empty()) {
+    for (const std::string& path : ListedPaths(inputs)) add(path);
+  }
+  if (!inputs.corpus.empty()) AddManifest(inputs, entries);
+  if (left_out > 0) {
+    console.Say(fmt::format("{} file{} left out, which {} nothing for this command; -v names {}",
+                            left_out, left_out == 1 ? "" : "s", left_out == 1 ? "is" : "are",
+                            left_out == 1 ? "it" : "them"));
+  }
+  if (!entries.empty()) return entries;
+  for (const std::string* given : {&inputs.files_from, &inputs.corpus}) {
+    if (!given->empty()) throw Error(Finding::kUsage, "there is nothing to run over").File(*given);
+  }
+  if (!inputs.given.empty()) {
+    throw Error(Finding::kUsage, "there is nothing to run over").File(inputs.given.front());
+  }
+  throw Error(Finding::kUsage, fmt::format("{} is required", command.place()));
+}
+
+}  // namespace kv

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/inputs/run_input.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "apps/kvtool/line/numbers.h"
+#include "formats/run/sensitivity.h"
+#include "formats/trace/trace.h"
+
+namespace kv {
+namespace {
+
+std::string TraceText(const AttentionTrace& trace) {
+  std::string text = fmt::format("{} of {} layers, positions {} to {}", Name(trace.level),
+                                 trace.layers.size(), trace.q_start, trace.end_position() - 1);
+  if (!trace.gradients) return text;
+  const auto with = std::count_if(trace.layers.begin(), trace.layers.end(),
+                                  [](const TraceLayer& layer) { return layer.gradients; });
+  return text + fmt::format("; gradients of {} next tokens in {} layers, positions {} to {}",
+                            trace.gradients->samples, with, trace.gradients->begin,
+                            trace.gradients->end() - 1);
+}
+
+}  // namespace
+
+std::optional<RecordedRun> TakeRun(std::string& path, SnapshotOptions& options) {
+  std::optional<RecordedRun> run = OpenRun(path);
+  if (!run) return run;
+  path = run->snapshot;
+  const bool is_told = !options.gguf.empty() || options.kv_heads != 0 || options.head_dim != 0;
+  if (!is_told) options.kv_heads = run->kv_heads;
+  return run;
+}
+
+void TakeRope(const std::optional<RecordedRun>& run, const SnapshotOptions& options,
+              RopeOptions& rope) {
+  const bool is_told = !options.gguf.empty() || !rope.style.empty() || !rope.scaling.empty() ||
+                       !rope.freqs.empty() || rope.base != 0 || rope.dims != 0;
+  if (!run || is_told || run->rope.base == 0) return;
+  rope.style = run->rope.style;
+  rope.scaling = run->rope.scaling;
+  rope.base = run->rope.base;
+  rope.dims = run->rope.dims;
+}
+
+std::string RunText(const RecordedRun& run, const OpenOptions& reading) {
+  const auto or_unknown = [](const std::string& text) {
+    return text.empty() ? std::string("unknown") : Printable(text);
+  };
+  std::string text = fmt::format("{}: a recorded run\n", Printable(run.folder));
+  const auto add = [&](std::string_view name, const std::string& value) {
+    text += fmt::format("  {:<12} {}\n", name, value);
+  };
+  add("engine", or_unknown(run.engine) + (run.build.empty() ? "" : " " + Printable(run.build)));
+  std::string model = or_unknown(run.model);
+  if (!run.architecture.empty()) model += ", " + Printable(run.architecture);
+  if (run.context_length != 0) model += fmt::format(", context of {}", run.context_length);
+  add("model", model);
+  add("tokens", fmt::format("{}, of these {} of the prompt", run.tokens, run.prompt_tokens));
+  if (run.nll) add("nll", fmt::format("{:.4f} nats per decoded token", *run.nll));
+  if (run.rope.base != 0) {
+    add("RoPE", fmt::format("{}, base {}, {} dims, scaling {}", run.rope.style, run.rope.base,
+                            run.rope.dims, run.rope.scaling));
+  }
+  OpenOptions trace;
+  trace.max_bytes = reading.max_bytes;
+  add("trace", run.trace.empty() ? "none" : TraceText(OpenTrace(run.trace, trace)));
+  if (!run.sensitivity.empty()) {
+    add("sensitivity", fmt::format("of {} layers", ReadSensitivity(run.sensitivity).kl.size()));
+  }
+  return text;
+}
+
+nlohmann::ordered_json RunJson(const RecordedRun& run) {
+  const auto or_null = [](const auto& value, bool is_there) {
+    return is_there ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
+  };
+  const auto text = [&](const std::string& value) { return or_null(value, !value.empty()); };
+  nlohmann::ordered_json json = {
+      {"folder", run.folder},
+      {"engine", {{"name", text(run.engine)}, {"build", text(run.build)}}},
+      {"model",
+       {{"name", text(run.model)},
+        {"architecture", text(run.architecture)},
+        {"context_length", or_null(run.context_length, run.context_length != 0)}}},
+      {"tokens", run.tokens},
+      {"prompt_tokens", run.prompt_tokens},
+      {"nll", or_null(run.nll.value_or(0), run.nll.has_value())}};
+  json["rope"] = nullptr;
+  if (run.rope.base != 0) {
+    json["rope"] = {{"style", run.rope.style},
+                    {"base", run.rope.base},
+                    {"dims", run.rope.dims},
+                    {"scaling", run.rope.scaling}};
+  }
+  json["files"] = {{"snapshot", run.snapshot},
+                   {"prefill", text(run.prefill)},
+                   {"trace", text(run.trace)},
+                   {"logits", text(run.logits)},
+                   {"sensitivity", text(run.sensitivity)}};
+  return json;
+}
+
+void TakeTrace(const std::optional<RecordedRun>& run, std::string& trace) {
+  if (run && trace.empty()) trace = run->trace;
+}
+
+std::string TraceBeside(const std::string& snapshot) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  const fs::path folder = fs::path(snapshot).parent_path();
+  const std::string name = fs::path(snapshot).filename().string();
+  std::string longest;
+  for (fs::directory_iterator entry(folder.empty() ? "." : folder, failed), end;
+       !failed && entry != end; entry.increment(failed)) {
+    const std::string file = entry->path().filename().string();
+    const size_t layer = file.rfind("-L");
+    if (layer == file.npos || !(file.ends_with("-Q.npy") || file.ends_with("-A.npy"))) continue;
+    const std::string stem = file.substr(0, layer);
+    if (stem.size() > longest.size() && name.starts_with(stem + ".")) longest = stem;
+  }
+  return longest.empty() ? longest : (folder / longest).string();
+}
+
+void RequireTrace(const std::string& trace, const std::string& input) {
+  if (!trace.empty()) return;
+  std::error_code ignored;
+  if (input != "-" && !std::filesystem::exists(input, ignored)) Source::Open(input);
+  Error error(Finding::kUsage, "--trace is missing: only a recorded run brings its own");
+  const std::string beside = TraceBeside(input);
+  if (!beside.empty()) error.Hint(fmt::format("--trace {} lies beside it", Printable(beside)));
+  throw std::move(error.File(input));
+}
+
+}  // namespace kv

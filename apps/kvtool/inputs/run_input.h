@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "apps/kvtool/line/options.h"
+#include "apps/kvtool/line/rope_options.h"
+#include "formats/run/run.h"
+
+namespace kv {
+
+// If `path` is a recorded run, replaces it by the run's snapshot and lets the run answer what no
+// flag does: how many kv heads there are. Throws as OpenRun does.
+std::optional<RecordedRun> TakeRun(std::string& path, SnapshotOptions& options);
+// What `inspect` shows of a run, whose trace is opened for it.
+std::string RunText(const RecordedRun& run, const OpenOptions& reading);
+nlohmann::ordered_json RunJson(const RecordedRun& run);
+
+// How the run's keys are rotated, where no flag and no model file says it.
+void TakeRope(const std::optional<RecordedRun>& run, const SnapshotOptions& options,
+              RopeOptions& rope);
+// The run's trace, where no flag names one and the run has one.
+void TakeTrace(const std::optional<RecordedRun>& run, std::string& trace);
+// The DIR/STEM of a trace whose arrays (DIR/STEM-L0-Q.npy ...) lie beside a snapshot DIR/STEM.*.
+// Empty if there is none.
+std::string TraceBeside(const std::string& snapshot);
+// Throws unless there is a trace: what is not there at all is missing itself, before its trace is.
+void RequireTrace(const std::string& trace, const std::string& input);
+
+}  // namespace kv

@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/line/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <sstream>
+
+#include "apps/kvtool/line/numbers.h"
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/error.h"
+#include "lib/core/base/nearest.h"
+#include "lib/core/base/number.h"
+
+namespace kv {
+namespace {
+
+// A device or a pipe may have no end, and the parser takes quadratic time for some texts.
+class BoundedConfig : public CLI::ConfigTOML {
+ public:
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    constexpr size_t kMostBytes = 64 << 10;
+    std::string text(kMostBytes + 1, '\0');
+    input.read(text.data(), static_cast<std::streamsize>(text.size()));
+    if (static_cast<size_t>(input.gcount()) > kMostBytes) {
+      throw Error(Finding::kConfig, "--config: the file is larger than 64 KiB")
+          .Hint("KVTOOL_CONFIG names it where no --config is given");
+    }
+    text.resize(static_cast<size_t>(input.gcount()));
+    std::istringstream bounded(std::move(text));
+    return CLI::ConfigTOML::from_config(bounded);
+  }
+};
+
+CLI::Validator WholeNumber(bool is_signed) {
+  return {[is_signed](std::string& text) {
+            std::string wrong = WrongWhole(text, is_signed);
+            // The parser would read what begins with a zero as octal.
+            if (wrong.empty()) text = WithoutLeadingZeros(text);
+            return wrong;
+          },
+          std::string()};
+}
+
+CLI::Validator RealNumber() {
+  return {[](std::string& text) { return WrongReal(text); }, std::string()};
+}
+
+void RequireNumbersOf(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type.starts_with("INT")) option->transform(WholeNumber(true));
+    if (type.starts_with("UINT")) option->transform(WholeNumber(false));
+    if (type.starts_with("FLOAT")) option->transform(RealNumber());
+  }
+  for (CLI::App* child : app.get_subcommands(nullptr)) RequireNumbersOf(*child);
+}
+
+std::string HintOfUse(const CLI::App& app) {
+  return fmt::format("'{} -h' shows how it is used", app.get_name());
+}
+
+// "INI was not able to parse levle": what else it may have meant.
+Error ExplainConfigError(std::string_view text, const CLI::App& app) {
+  std::string_view key = text.substr(text.find_last_of(' ') + 1);
+  if (key.ends_with(".++")) key.remove_suffix(3);  // a section's opening
+  std::vector<std::string> keys;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) keys.push_back(name);
+  }
+  const std::string nearest = Nearest(key, keys);
+  return Error(Finding::kUsage,
+               fmt::format("--config: unknown key or section '{}'{}", Escaped(key, 80),
+                           nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)))
+      .Hint(fmt::format("keys are the long names of options; '{} --help' lists them",
+                        app.get_name()));
+}
+
+bool IsAlias(const CLI::Option& option, const std::string& name, const Option::NotesOf& notes) {
+  const auto found = notes.find(&option);
+  if (found == notes.end()) return false;
+  const std::vector<std::string>& aliases = found->second.aliases;
+  return std::find(aliases.begin(), aliases.end(), name) != aliases.end();
+}
+
+// All that may stand where an unknown word was found: flags and verbs of the levels that apply.
+// Older names are known, but not suggested.
+struct KnownWords {
+  std::vector<std::string> shown, all;
+};
+KnownWords KnownWordsOf(const CLI::App& app, const Option::NotesOf& notes) {
+  KnownWords words;
+  const auto add = [&](const std::string& word, bool is_shown) {
+    words.all.push_back(word);
+    if (is_shown) words.shown.push_back(word);
+  };
+  for (const CLI::App* level = &app; level != nullptr;
+       level = level->get_subcommands().empty() ? nullptr : level->get_subcommands().front()) {
+    for (const CLI::Option* option : level->get_options()) {
+      for (const std::string& name : option->get_lnames()) {
+        add("--" + name, !IsAlias(*option, "--" + name, notes));
+      }
+    }
+    for (const CLI::App* child : level->get_subcommands(nullptr)) add(child->get_name(), true);
+  }
+  return words;
+}
+
+Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
+                        const Option::NotesOf& notes, int argc, char** argv) {
+  if (dynamic_cast<const CLI::ConfigError*>(&error) != nullptr) {
+    return ExplainConfigError(error.what(), app);
+  }
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const KnownWords known = KnownWordsOf(app, notes);
+    for (int i = 1; i < argc; ++i) {
+      const std::string word = argv[i];
+      const std::string flag = word.substr(0, word.find('='));
+      if (std::find(known.all.begin(), known.all.end(), flag) != known.all.end()) continue;
+      const std::string nearest = Nearest(flag, known.shown);
+      if (!nearest.empty() && (flag[0] == '-') == (nearest[0] == '-')) {
+        return Error(Finding::kUsage,
+                     fmt::format("unknown '{}'; did you mean '{}'?", Escaped(flag), nearest))
+            .Hint(HintOfUse(app));
+      }
+    }
+  }
+  return Error(Finding::kUsage, error.what()).Hint(HintOfUse(app));
+}
+
+// The word that stands for a value: "INT" of "UINT:INT in [0 - 1024]". Whole numbers are INT to a
+// reader, whether they may be negative or not.
+std::string ValueWord(const CLI::Option& option) {
+  if (option.get_expected_max() == 0 || option.get_type_size() == 0) return {};
+  const std::string type = option.get_type_name();
+  const std::string word = type.empty() ? "TEXT" : type.substr(0, type.find(':'));
+  if (word == "UINT") return "INT";
+  return word == "FLOAT" ? "NUMBER" : word;
+}
+
+OptionDescription DescriptionOf(const CLI::Option& option, const Option::NotesOf& notes) {
+  OptionDescription description;
+  if (const auto found = notes.find(&option); found != notes.end()) {
+    for (const char letter : found->second.letters)
+      description.names.push_back(std::string("-") + letter);
+  }
+  for (const std::string& name : option.get_snames()) description.names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) {
+    const bool is_alias = IsAlias(option, "--" + name, notes);
+    (is_alias ? description.aliases : description.names).push_back("--" + name);
+  }
+  if (description.names.empty()) description.names.push_back(option.get_name(true));
+  description.value = ValueWord(option);
+  if (description.value == "TEXT" && description.names.back().ends_with("-out")) {
+    description.value = "FILE";
+  }
+  if (const auto found = notes.find(&option); found != notes.end()) {
+    description.words = found->second.words;
+    description.closed = found->second.closed;
+  }
+  description.text = option.get_description();
+  description.group = option.get_group();
+  description.environment = option.get_envname();
+  description.standard = option.get_default_str();
+  const auto noted = notes.find(&option);
+  description.required = option.get_required() || (noted != notes.end() && noted->second.needed);
+  description.many = option.get_expected_max() > 1;
+  return description;
+}
+
+LineDescription DescriptionOf(const CLI::App& app, const Option::NotesOf& notes) {
+  LineDescription line{app.get_name(), app.get_description(), {}, {}};
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_group().empty()) line.options.push_back(DescriptionOf(*option, notes));
+  }
+  for (const CLI::App* verb : app.get_subcommands(nullptr)) {
+    line.verbs.push_back(DescriptionOf(*verb, notes));
+  }
+  return line;
+}
+
+// Whether one of the words names the option: "--level", "--level=max", "-T4", "-fv".
+bool IsNamed(const CLI::Option& option, const std::vector<std::string>& words) {
+  return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+    if (word.starts_with("--")) {
+      const std::string name = word.substr(2, word.find('=') - 2);
+      const std::vector<std::string>& names = option.get_lnames();
+      return std::find(names.begin(), names.end(), name) != names.end();
+    }
+    return word.starts_with('-') &&
+           std::any_of(option.get_snames().begin(), option.get_snames().end(),
+                       [&](const std::string& name) { return word.find(name, 1) != word.npos; });
+  });
+}
+
+void AddSettings(const CLI::App& app, const std::vector<std::string>& words,
+                 std::vector<std::string>& lines) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty()) continue;
+    const std::string name = "--" + option->get_lnames().front();
+    if (option->count() == 0) {
+      const std::string standard = option->get_default_str();
+      if (!standard.empty()) lines.push_back(fmt::format("{} {} (default)", name, standard));
+      continue;
+    }
+    std::string value;
+    if (option->get_expected_max() > 0) {
+      for (const std::string& one : option->results()) value += " " + one;
+    }
+    const char* variable =
+        option->get_envname().empty() ? nullptr : std::getenv(option->get_envname().c_str());
+    const std::string origin = IsNamed(*option, words) ? "command line"
+                               : variable != nullptr   ? "from " + option->get_envname()
+                                                       : "configuration file";
+    lines.push_back(fmt::format("{}{} ({})", name, value, origin));
+  }
+  for (const CLI::App* verb : app.get_subcommands()) AddSettings(*verb, words, lines);
+}
+
+// "-o,--output|--out,!--no-out" as the parser wants it, and the older names alone.
+std::string ParserNames(const std::string& names, std::vector<std::string>& aliases) {
+  const size_t bar = names.find('|');
+  if (bar == names.npos) return names;
+  const std::string older = names.substr(bar + 1);
+  for (size_t begin = 0; begin < older.size();) {
+    const size_t end = std::min(older.find(',', begin), older.size());
+    const std::string name = older.substr(begin, end - begin);
+    aliases.push_back(name.starts_with('!') ? name.substr(1) : name);
+    begin = end + 1;
+  }
+  return names.substr(0, bar) + "," + older;
+}
+
+// Takes the short names out of `names` whose letter is a long name of another option, as -v beside
+// --v: CLI11 2.4 takes them for one name and refuses the second.
+std::string TakeLetters(const CLI::App& app, std::string& names) {
+  std::string letters, others;
+  std::istringstream parts(names);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const bool is_short = part.size() == 2 && part[0] == '-' && part[1] != '-';
+    if (is_short && app.get_option_no_throw("-" + part) != nullptr) {
+      letters += part[1];
+    } else {
+      others += (others.empty() ? "" : ",") + part;
+    }
+  }
+  names = others;
+  return letters;
+}
+
+// The words with long names in place of the letters that the parser is not told. Of a bundle such
+// as -qv every letter must be a flag: the last of -ov is a value.
+std::vector<std::string> WithLongNames(const CLI::App& app, const Option::NotesOf& notes,
+                                       std::vector<std::string> words) {
+  std::map<char, std::string> long_names;
+  for (const CLI::Option* option : app.get_options()) {
+    const auto found = notes.find(option);
+    if (found == notes.end() || option->get_lnames().empty()) continue;
+    for (const char letter : found->second.letters)
+      long_names[letter] = "--" + option->get_lnames().front();
+  }
+  const auto is_flag = [&](char letter) {
+    const CLI::Option* option = app.get_option_no_throw(std::string("-") + letter);
+    return long_names.contains(letter) || (option != nullptr && option->get_expected_max() == 0);
+  };
+  std::vector<std::string> all;
+  for (auto word = words.begin(); word != words.end(); ++word) {
+    if (*word == "--") {
+      all.insert(all.end(), word, words.end());
+      break;
+    }
+    const std::string letters = word->starts_with('-') ? word->substr(1) : std::string();
+    const bool is_bundle = std::any_of(letters.begin(), letters.end(),
+                                       [&](char letter) { return long_names.contains(letter); }) &&
+                           std::all_of(letters.begin(), letters.end(), is_flag);
+    if (!is_bundle) {
+      all.push_back(*word);
+      continue;
+    }
+    for (const char letter : letters) {
+      const auto found = long_names.find(letter);
+      all.push_back(found != long_names.end() ? found->second : std::string("-") + letter);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+Option& Option::Required() {
+  option_->required();
+  return *this;
+}
+
+Option& Option::RequiredAlone() {
+  (*notes_)[option_].needed = true;
+  return *this;
+}
+
+Option& Option::Group(const std::string& heading) {
+  option_->group(heading);
+  return *this;
+}
+
+Option& Option::OneOf(const std::vector<std::string>& words) {
+  option_->check(CLI::IsMember(words));
+  (*notes_)[option_].closed = true;
+  return Suggest(words);
+}
+
+Option& Option::Suggest(std::vector<std::string> words) {
+  (*notes_)[option_].words = std::move(words);
+  return *this;
+}
+
+Option& Option::Between(int least, int most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+Option& Option::Between(int64_t least, int64_t most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+Option& Option::Between(uint32_t least, uint32_t most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+Option& Option::Positive() {
+  return Check([](const std::string& text) {
+    const bool is_good = ParseNumber<double>(text).value_or(0) > 0;
+    return is_good ? "" : fmt::format("{}: must be above 0", text);
+  });
+}
+
+Option& Option::NonNegative() {
+  return Check([](const std::string& text) {
+    const bool is_good = ParseNumber<double>(text).value_or(-1) >= 0;
+    return is_good ? "" : fmt::format("{}: must not be negative", text);
+  });
+}
+
+Option& Option::Check(ValueCheck wrong) {
+  option_->check(CLI::Validator(
+      [wrong = std::move(wrong)](std::string& text) { return wrong(text); }, std::string()));
+  return *this;
+}
+
+Option& Option::Needs(Option other) {
+  option_->needs(other.option_);
+  return *this;
+}
+
+Option& Option::Excludes(Option other) {
+  option_->excludes(other.option_);
+  return *this;
+}
+
+Option& Option::Environment(const std::string& variable) {
+  option_->envname(variable);
+  return *this;
+}
+
+Option& Option::Separator(char separator) {
+  option_->delimiter(separator);
+  return *this;
+}
+
+Option& Option::KeepAll() {
+  option_->take_all();
+  return *this;
+}
+
+Option& Option::ShowDefault() {
+  option_->capture_default_str();
+  return *this;
+}
+
+Option& Option::ValueName(const std::string& name) {
+  option_->type_name(name);
+  return *this;
+}
+
+CommandLine::CommandLine(const std::string& program)
+    : root_(std::make_unique<CLI::App>("", program)),
+      app_(root_.get()),
+      notes_(std::make_shared<Option::NotesOf>()) {
+  app_->set_help_flag("-h", "Short help with examples");
+  app_->set_help_all_flag("--help", "All options");
+  // CLI11 looks at the variable only after it has read the file.
+  const char* config = std::getenv("KVTOOL_CONFIG");
+  app_->set_config("--config", config == nullptr ? "" : config,
+                   "Read option defaults from a file (TOML or INI)")
+      ->type_name("FILE")
+      ->envname("KVTOOL_CONFIG");
+  app_->config_formatter(std::make_shared<BoundedConfig>());
+  app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt key is no default
+  app_->option_defaults()->take_last();
+}
+
+CommandLine::CommandLine(CLI::App* verb, std::shared_ptr<Option::NotesOf> notes)
+    : app_(verb), notes_(std::move(notes)) {}
+
+CommandLine::~CommandLine() = default;
+
+template <typename AddTo>
+Option CommandLine::Declared(const std::string& names, AddTo add) {
+  std::vector<std::string> aliases;
+  std::string parser_names = ParserNames(names, aliases);
+  std::string letters = TakeLetters(*app_, parser_names);
+  CLI::Option* option = add(parser_names);
+  (*notes_)[option].aliases = std::move(aliases);
+  (*notes_)[option].letters = std::move(letters);
+  return {option, notes_.get()};
+}
+
+Option CommandLine::AddBound(const std::string& names, Variable variable, const std::string& text) {
+  return Declared(names, [&](const std::string& all) {
+    return std::visit([&](auto* to) { return app_->add_option(all, *to, text); }, variable);
+  });
+}
+
+Option CommandLine::AddFlag(const std::string& names, bool& variable, const std::string& text) {
+  return Declared(names,
+                  [&](const std::string& all) { return app_->add_flag(all, variable, text); });
+}
+
+Option CommandLine::AddFlag(const std::string& names, int& variable, const std::string& text) {
+  return Declared(names,
+                  [&](const std::string& all) { return app_->add_flag(all, variable, text); });
+}
+
+Option CommandLine::OnFlag(const std::string& names, std::function<void()> call,
+                           const std::string& text) {
+  return Declared(names, [&](const std::string& all) {
+    return app_->add_flag_callback(all, std::move(call), text);
+  });
+}
+
+Option CommandLine::OnText(const std::string& names, std::function<void(const std::string&)> call,
+                           const std::string& text) {
+  return Declared(names, [&](const std::string& all) {
+    return app_->add_option_function(all, std::move(call), text);
+  });
+}
+
+Option CommandLine::OnNumber(const std::string& names, std::function<void(const double&)> call,
+                             const std::string& text) {
+  return Declared(names, [&](const std::string& all) {
+    return app_->add_option_function(all, std::move(call), text);
+  });
+}
+
+CommandLine& CommandLine::AddVerb(std::string_view name, std::string_view summary) {
+  CLI::App* verb = app_->add_subcommand(std::string(name), std::string(summary));
+  verb->fallthrough();  // it takes the options of its command, too
+  return *verbs_.emplace_back(new CommandLine(verb, notes_));
+}
+
+void CommandLine::RequireVerb() { app_->require_subcommand(1); }
+
+bool CommandLine::Has(const std::string& option) const {
+  return app_->get_option_no_throw(option) != nullptr;
+}
+
+std::vector<std::string> CommandLine::Settings() const {
+  std::vector<std::string> lines;
+  AddSettings(*app_, given_, lines);
+  return lines;
+}
+
+std::vector<std::string> CommandLine::Parameters() const {
+  std::vector<std::string> parameters;
+  for (const CLI::Option* option : app_->get_options()) {
+    if (option->get_lnames().empty() || option->count() == 0) continue;
+    std::string text = "--" + option->get_lnames().front();
+    for (const std::string& value : option->results()) {
+      if (option->get_expected_max() > 0) text += " " + value;
+    }
+    parameters.push_back(std::move(text));
+  }
+  return parameters;
+}
+
+void CommandLine::RequireNumbers() { RequireNumbersOf(*app_); }
+
+CommandLine::Asked CommandLine::Parse(int argc, char** argv) {
+  given_ = WithLongNames(*app_, *notes_, {argv, argv + argc});
+  std::vector<const char*> words;
+  for (const std::string& word : given_) words.push_back(word.c_str());
+  try {
+    app_->parse(static_cast<int>(words.size()), words.data());
+    return Asked::kRun;
+  } catch (const CLI::CallForHelp&) {
+    return Asked::kShortHelp;
+  } catch (const CLI::CallForAllHelp&) {
+    return Asked::kLongHelp;
+  } catch (const CLI::ParseError& error) {
+    throw ExplainParseError(error, *app_, *notes_, argc, argv);
+  }
+}
+
+bool CommandLine::parsed() const { return app_->parsed(); }
+
+const CLI::Option* CommandLine::Find(const std::string& option) const {
+  const CLI::Option* own = app_->get_option_no_throw(option);
+  if (own != nullptr) return own;
+  for (const auto& verb : verbs_) {
+    if (verb->parsed()) return verb->Find(option);
+  }
+  return nullptr;
+}
+
+bool CommandLine::Given(const std::string& option) const {
+  const CLI::Option* found = Find(option);
+  return found != nullptr && found->count() > 0;
+}
+
+std::string CommandLine::Value(const std::string& option) const {
+  const CLI::Option* found = Find(option);
+  return found != nullptr && found->count() > 0 ? found->results().back() : std::string();
+}
+
+std::string CommandLine::config_file() const {
+  const CLI::Option* config = app_->get_config_ptr();
+  return config->count() > 0 ? config->as<std::string>() : std::string();
+}
+
+LineDescription CommandLine::Describe() const { return DescriptionOf(*app_, *notes_); }
+
+const CommandLine* CommandLine::given_verb() const {
+  for (const auto& verb : verbs_) {
+    if (verb->parsed()) return verb.get();
+  }
+  return nullptr;
+}
+
+std::string_view ParserVersion() { return CLI11_VERSION; }
+
+}  // namespace kv

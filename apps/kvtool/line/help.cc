@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/line/help.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/console/text_width.h"
+#include "apps/kvtool/line/help_text.h"
+#include "lib/core/base/nearest.h"
+#include "lib/core/kernels/targets.h"
+#include "version.h"
+
+namespace kv {
+namespace {
+
+constexpr const char* kShared = "Everywhere";
+constexpr const char* kReading = "Reading the snapshot";
+
+// Lines longer than this are hard to read; a pager behind a pipe has 80 columns at least.
+size_t HelpWidth() {
+  const size_t columns = ColumnsOf(STDOUT_FILENO);
+  return columns == kAnyWidth ? 80 : std::min<size_t>(columns, 100);
+}
+
+// Of the examples of a command, those of the verb that was asked for, unless there are none.
+std::string ExamplesOf(const CommandEntry& entry, std::string_view verb) {
+  const std::string_view all = entry.examples;
+  if (verb.empty()) return std::string(all);
+  const std::string begin = fmt::format("  kvtool {} {} ", entry.name, verb);
+  std::string chosen;
+  for (size_t at = 0; at < all.size();) {
+    const size_t end = std::min(all.find('\n', at), all.size() - 1) + 1;
+    if (all.substr(at, end - at).starts_with(begin)) chosen += all.substr(at, end - at);
+    at = end;
+  }
+  return chosen.empty() ? std::string(all) : chosen;
+}
+
+// What a command, or the verb that was given, takes, with examples.
+std::string Help(const CommandEntry& entry, const CommandLine& line,
+                 const std::vector<std::string_view>& left_out) {
+  LineDescription shown = line.Describe();
+  std::string program = fmt::format("kvtool {}", entry.name);
+  std::string_view summary = entry.summary;
+  std::string verb;
+  if (const CommandLine* given = line.given_verb()) {
+    LineDescription own = given->Describe();
+    // A verb takes the options of every command, too.
+    for (OptionDescription& option : shown.options) {
+      if (option.group == kShared) own.options.push_back(std::move(option));
+    }
+    shown = std::move(own);
+    verb = shown.name;
+    summary = shown.summary;
+    program += " " + verb;
+  }
+  const size_t width = HelpWidth();
+  return fmt::format(
+      "{}\n\nExamples:\n{}\n{}\n", Wrapped(fmt::format("{}: {}", program, summary), width, 0),
+      Wrapped(ExamplesOf(entry, verb), width, 4), OptionsHelp(program, shown, width, left_out));
+}
+
+}  // namespace
+
+const CommandEntry* FindCommand(std::string_view name) {
+  if (name == "list") name = "inspect";
+  for (const CommandEntry& entry : Commands()) {
+    if (entry.name == name) return &entry;
+  }
+  return nullptr;
+}
+
+Error UnknownCommand(std::string_view name) {
+  std::vector<std::string> names;
+  for (const CommandEntry& entry : Commands()) names.emplace_back(entry.name);
+  const std::string nearest = Nearest(name, names);
+  std::string message = fmt::format("unknown command '{}'", Escaped(name));
+  if (!nearest.empty()) message += fmt::format("; did you mean '{}'?", nearest);
+  Error error(Finding::kUsage, std::move(message));
+  return error.Hint("'kvtool help' lists the commands");
+}
+
+std::string VersionLine() {
+  return fmt::format("kvtool {} ({}), SIMD {}", KVTOOL_VERSION, KVTOOL_GIT, ActiveSimdTarget());
+}
+
+nlohmann::ordered_json VersionDocument() {
+  nlohmann::ordered_json document = ReportHeader("version");
+  document["version"] = KVTOOL_VERSION;
+  document["git"] = KVTOOL_GIT;
+  document["simd"] = ActiveSimdTarget();
+  document["json_versions"] = nlohmann::ordered_json::array({kJsonVersion});
+  return document;
+}
+
+std::string Overview() {
+  std::string text =
+      Wrapped("kvtool: what is in this KV cache, does it compress, is the restored one the same?\n",
+              HelpWidth(), 0) +
+      "\nUsage: kvtool COMMAND [OPTIONS]\n";
+  std::string_view group;
+  for (const CommandEntry& entry : Commands()) {
+    if (entry.group != group) {
+      group = entry.group;
+      text += fmt::format("\n{}:\n", group);
+    }
+    text += Wrapped(fmt::format("  {:<16} {}\n", entry.name, entry.summary), HelpWidth(), 17);
+  }
+  return text + "\n" +
+         Wrapped(
+             "'kvtool COMMAND -h' shows examples and options, 'kvtool COMMAND --help' all "
+             "options.\n",
+             HelpWidth(), 0);
+}
+
+std::string ShortHelp(const CommandEntry& entry, const CommandLine& line) {
+  // Shared options stay out of the one-screen help.
+  return Help(entry, line, {kShared, kReading}) +
+         Wrapped(
+             "'--help' also lists the options that every command has, and those for reading "
+             "snapshots.\n",
+             HelpWidth(), 0);
+}
+
+std::string LongHelp(const CommandEntry& entry, const CommandLine& line) {
+  return Help(entry, line, {}) +
+         Wrapped(
+             "Exit status: 0 done, 1 a negative verdict (mismatch, gate failed), 2 wrong usage, "
+             "3 invalid input, 4 I/O, 5 recognised but unsupported, 70 a bug, 130 "
+             "interrupted.\n",
+             HelpWidth(), 0);
+}
+
+int ShowHelp(Console& console, std::string_view name) {
+  const CommandEntry* entry = FindCommand(name);
+  if (entry == nullptr) {
+    console.Report(UnknownCommand(name));
+    return kUsageError;
+  }
+  const std::unique_ptr<Command> command = entry->make();
+  GlobalOptions global;
+  CommandLine line(fmt::format("kvtool {}", entry->name));
+  Declare(line, *command, global);
+  console.Product(LongHelp(*entry, line));
+  return kDone;
+}
+
+std::vector<CommandDescription> DescribeCommands() {
+  std::vector<CommandDescription> all;
+  for (const CommandEntry& entry : Commands()) {
+    const std::unique_ptr<Command> command = entry.make();
+    GlobalOptions global;
+    CommandLine line(fmt::format("kvtool {}", entry.name));
+    Declare(line, *command, global);
+    all.push_back({&entry, line.Describe()});
+  }
+  return all;
+}
+
+void Declare(CommandLine& line, Command& command, GlobalOptions& global) {
+  command.Declare(line);
+  global.Declare(line);
+  line.RequireNumbers();
+}
+
+}  // namespace kv

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/kvtool/console/console.h"
+#include "apps/kvtool/inputs/command_files.h"
+#include "apps/kvtool/line/command_line.h"
+#include "formats/registry.h"
+#include "lib/core/base/file.h"
+#include "lib/core/snapshot/select.h"
+#include "lib/fields/value.h"
+
+namespace kv {
+
+// Options that several commands share. Each knows how to declare itself, so that a flag is worded
+// and behaves alike everywhere.
+
+// On every command.
+struct GlobalOptions {
+  int verbose = 0, quiet = 0;
+  std::string colour = "auto", progress = "auto", simd;
+  int threads = 0;
+  bool deterministic = false;
+
+  void Declare(CommandLine& line);
+  When progress_when() const;
+  int thread_count() const;  // 0 resolved to the usable CPUs
+};
+
+// What --from and --to may be.
+std::vector<std::string> ReadableFormats();
+std::vector<std::string> WritableFormats();
+
+// --max-bytes: a small file can stand for a large output, and a stream need not end.
+struct SizeLimit {
+  std::string text;
+
+  void Declare(CommandLine& line, const std::string& what);
+  std::optional<uint64_t> most() const;  // throws kUsage
+  // Throws kLimit where the source, as `file` describes it, is larger.
+  void Require(uint64_t source_bytes, const std::string& file) const;
+  // Calls `open`, and says how to raise the limit if that is what it fails at.
+  template <typename Open>
+  static auto WithHint(const Open& open) {
+    try {
+      return open();
+    } catch (Error& error) {
+      if (error.finding() == Finding::kLimit && error.hint().empty())
+        error.Hint("--max-bytes sets the limit");
+      throw;
+    }
+  }
+};
+
+// One input has to have a use for every flag; of several, each takes those that it has a use for.
+enum class FlagsFor { kOne, kSeveral };
+
+// How to read snapshots: --from, --raw, geometry, patterns, limits.
+struct SnapshotOptions {
+  OpenOptions open;
+  std::string gguf;
+  uint32_t kv_heads = 0, head_dim = 0;
+  SizeLimit limit;
+
+  void Declare(CommandLine& line);
+  void Files(CommandFiles& files) const;
+  OpenOptions WithLimit() const;  // `open` with --max-bytes
+  // With the geometry from the flags and the GGUF file filled in.
+  OpenOptions Resolve(FlagsFor inputs = FlagsFor::kOne) const;
+  Source Open(const std::string& path) const;  // with --max-bytes for a stream
+
+ private:
+  // By name. Every input has a copy of the options, and a pipe can be read once.
+  struct Models {
+    std::mutex mutex;
+    std::map<std::string, std::shared_ptr<const FileSource>> files;
+  };
+  std::shared_ptr<Models> models_ = std::make_shared<Models>();
+};
+
+// One output file or folder: -o, -c, -f.
+struct OutputOptions {
+  std::string path;
+  bool to_stdout = false;
+  bool force = false;
+
+  void Declare(CommandLine& line, const std::string& what);
+};
+
+// --json, --json-out, --json-version, and -f where the command does not declare it before.
+struct ReportOptions {
+  bool json = false, force = false;
+  std::string json_out;
+  int json_version = kJsonVersion;  // there is one
+
+  void Declare(CommandLine& line);
+  void DeclareVersion(CommandLine& line);
+  // Somebody else asks for the document: who runs a command over many inputs.
+  bool collects = false;
+  bool wanted() const { return json || !json_out.empty() || collects; }
+  // Prints and writes the document, or an array of one for each input, as asked. The table on
+  // stdout is suppressed by --json alone.
+  void Emit(Console& console, nlohmann::ordered_json document, const OutputRules& rules) const;
+  // The same for a result made of fields, as the document `name`.
+  void Emit(Console& console, std::string_view name, const Value& result,
+            const OutputRules& rules) const;
+  void Files(CommandFiles& files) const { files.Writes(json_out, "--json-out"); }
+};
+
+// Which part of a snapshot: --layers 0-3,27, --tokens 0-511, --kv k|v|both.
+struct SelectionOptions {
+  std::string layers, tokens, kv = "both";
+
+  void Declare(CommandLine& line);
+  Selection Resolve() const;
+};
+
+// Numbers that both ends belong to, separated by commas: "0-3,27", "512-" (to the end). Also the
+// older "0:4", whose end does not belong, "4:" and ":4". Sorted, what touches joined; throws kUsage
+// naming the flag.
+std::vector<TokenRange> ParseRanges(std::string_view text, std::string_view flag);
+// The same as a list of few numbers without repeats, each range with an end.
+std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view flag);
+// "2,3,3.5", "2-4+0.5" (steps), "2-16*2" (factors) to a list in the order given.
+std::vector<double> ParseSweep(std::string_view text, std::string_view flag);
+// "64KiB", "64K", "1.5GiB", "1000"; decimal spellings such as 64kB are refused as ambiguous.
+uint64_t ParseSize(std::string_view text, std::string_view flag);
+
+// Writes a whole text, if `path` names a file.
+void WriteText(const std::string& path, std::string_view text, const OutputRules& rules);
+
+// {"schema": "kvtool.NAME/1", "tool": {...}}: how every file of JSON begins, and what tells a run
+// the name of its document.
+nlohmann::ordered_json ReportHeader(std::string_view name);
+// {"file", "bytes", "xxh3"} of an input.
+nlohmann::ordered_json InputRecord(const Source& source);
+// Of several, a list. (`json = {record}` is a list of one to GCC 12, and the record itself to
+// clang.)
+template <typename... Sources>
+nlohmann::ordered_json InputRecords(const Sources&... sources) {
+  return nlohmann::ordered_json::array({InputRecord(sources)...});
+}
+
+}  // namespace kv

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/kvtool/command.h"
+#include "lib/report/html.h"
+
+namespace kv {
+
+// --html-out, --svg-out: a report as a page, and its pictures as files.
+struct PageOptions {
+  std::string html, svg;
+
+  // `of` ends the sentence about the page, such as " of the statistics".
+  void Declare(CommandLine& line, const std::string& of = "");
+  void Files(CommandFiles& files) const;
+  bool wanted() const { return !html.empty() || !svg.empty(); }
+  void Write(const report::Page& page, const Command& command, Console& console,
+             const OutputRules& rules) const;
+  // The pictures alone.
+  void WritePictures(const report::Page& page, const Command& command, Console& console,
+                     const OutputRules& rules) const;
+
+ private:
+  // Where each picture goes. Throws kUsage if a name is that of another output or of an input.
+  std::vector<std::string> CheckedPlaces(const report::Page& page, const Command& command) const;
+};
+
+// How every page ends: "Made by kvtool 0.2.0."
+std::string MadeBy();
+
+}  // namespace kv

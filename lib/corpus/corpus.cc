@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/corpus/corpus.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/error.h"
+#include "lib/core/base/file.h"
+#include "lib/core/base/hash.h"
+#include "lib/core/base/number.h"
+#include "lib/core/base/utf8.h"
+#include "lib/corpus/lines.h"
+
+namespace kv::corpus {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr std::string_view kManifestSchema = "kvtool.corpus/1";
+
+Error InLine(size_t number, const std::string& what) {
+  return Error(Finding::kBadField, fmt::format("line {}: {}", number, what));
+}
+
+Member MemberIn(const Json& line, size_t number) {
+  Member member{TextIn(line, "name", number), NumberIn(line, "bytes", number),
+                TextIn(line, "xxh3", number)};
+  if (!IsSafeRelativePath(member.name)) {
+    throw InLine(number, fmt::format("the name '{}' leads elsewhere", Escaped(member.name, 80)));
+  }
+  return member;
+}
+
+}  // namespace
+
+std::string CorpusHash(std::span<const Member> members) {
+  std::vector<const Member*> sorted;
+  for (const Member& member : members) sorted.push_back(&member);
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Member* a, const Member* b) { return a->name < b->name; });
+  StreamingHash64 hash;
+  for (const Member* member : sorted) {
+    // A name has no NUL.
+    const std::string text =
+        fmt::format("{}{}{}{}{}\n", member->name, '\0', member->bytes, '\0', member->xxh3);
+    hash.Update(AsBytes(text));
+  }
+  return fmt::format("{:016x}", hash.Digest());
+}
+
+Shard ParseShard(std::string_view text, std::string_view from) {
+  Shard shard;
+  const size_t slash = text.find('/');
+  const auto parse = [](std::string_view digits, uint32_t& value) {
+    const auto number = ParseNumber<uint32_t>(digits);
+    value = number.value_or(0);
+    return number.has_value();
+  };
+  if (slash == text.npos || !parse(text.substr(0, slash), shard.index) ||
+      !parse(text.substr(slash + 1), shard.count) || shard.count == 0) {
+    throw Error(Finding::kUsage,
+                fmt::format("{} '{}': expected INDEX/COUNT, such as 0/16", from, text));
+  }
+  if (shard.index >= shard.count) {
+    throw Error(Finding::kUsage, fmt::format("{}: there is no shard {} of {}; they count from 0",
+                                             from, shard.index, shard.count));
+  }
+  return shard;
+}
+
+std::vector<size_t> MembersOf(const Shard& shard, bool by_bytes, std::span<const Member> members) {
+  std::vector<size_t> chosen;
+  if (!by_bytes) {
+    for (size_t i = 0; i < members.size(); ++i) {
+      if (Hash64(AsBytes(members[i].name)) % shard.count == shard.index) chosen.push_back(i);
+    }
+    return chosen;
+  }
+  // The largest first, each to the shard that has least.
+  std::vector<size_t> order(members.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    if (members[a].bytes != members[b].bytes) return members[a].bytes > members[b].bytes;
+    return members[a].name < members[b].name;
+  });
+  std::set<std::pair<uint64_t, uint32_t>> loads;
+  for (uint32_t i = 0; i < shard.count; ++i) loads.emplace(0, i);
+  for (const size_t member : order) {
+    auto [load, index] = *loads.begin();
+    loads.erase(loads.begin());
+    // A file without bytes takes time, too.
+    loads.emplace(load + members[member].bytes + 1, index);
+    if (index == shard.index) chosen.push_back(member);
+  }
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+std::string ManifestText(const Manifest& manifest) {
+  uint64_t bytes = 0;
+  for (const Member& member : manifest.members) bytes += member.bytes;
+  const Json head = {{"schema", kManifestSchema},
+                     {"folder", manifest.folder},
+                     {"entries", manifest.members.size()},
+                     {"bytes", bytes},
+                     {"xxh3", CorpusHash(manifest.members)}};
+  std::string text = head.dump() + "\n";
+  for (const Json& line : manifest.lines) text += line.dump() + "\n";
+  return EscapeControls(std::move(text));
+}
+
+Manifest ReadManifest(std::string_view text) {
+  Manifest manifest;
+  std::set<std::string> names;
+  Json head;
+  size_t number = 0;
+  for (size_t begin = 0; begin < text.size(); ++number) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    Json line = ParseLine(text.substr(begin, end - begin), number + 1);
+    begin = end + 1;
+    if (number == 0) {
+      if (!line.contains("schema") || line["schema"] != kManifestSchema) {
+        throw InLine(1, fmt::format("no {}", kManifestSchema));
+      }
+      head = std::move(line);
+      continue;
+    }
+    manifest.members.push_back(MemberIn(line, number + 1));
+    manifest.lines.push_back(std::move(line));
+    if (!names.insert(manifest.members.back().name).second) {
+      throw Error(Finding::kDuplicateName, fmt::format("line {}: a second '{}'", number + 1,
+                                                       Escaped(manifest.members.back().name, 80)));
+    }
+  }
+  if (number == 0) throw Error(Finding::kTruncated, "is empty");
+  manifest.folder = TextIn(head, "folder", 1);
+  const uint64_t entries = NumberIn(head, "entries", 1);
+  if (entries != manifest.members.size()) {
+    throw Error(Finding::kTruncated, fmt::format("{} entries were announced, {} are there", entries,
+                                                 manifest.members.size()));
+  }
+  if (TextIn(head, "xxh3", 1) != CorpusHash(manifest.members)) {
+    throw Error(Finding::kChecksum, "the hash of its first line is of other entries");
+  }
+  return manifest;
+}
+
+}  // namespace kv::corpus

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/report/svg.h"
+
+namespace kv::report {
+
+// How something was judged. A word always accompanies the colour.
+enum class Tone { kGood, kBad, kUnsure, kOpen, kAbsent };
+
+// One row in a list of judged things.
+struct Record {
+  Tone tone = Tone::kOpen;
+  std::string word;                  // such as "pass"
+  std::vector<std::string> cells;    // one per column after the word
+  std::optional<double> gauge = {};  // value / limit, drawn as a bar with the limit in its middle
+  std::string remark = {};           // shown on a line of its own below the cells
+};
+
+// One row of a grid of judged things, a cell for each column.
+struct GridRow {
+  struct Cell {
+    Tone tone = Tone::kAbsent;
+    std::string word, tip;
+  };
+  std::string name;
+  std::vector<Cell> cells;
+};
+
+// A picture of a page as a file of its own.
+struct PictureFile {
+  std::string name;  // "error-against-ratio.svg", different for each picture of a page
+  std::string text;
+};
+
+// Builds one self-contained HTML page with inline style and SVG, without network access. It works
+// without its script, which sorts and filters tables. Arguments are plain text and are escaped
+// here. Implemented by html.cc, html_table.cc and html_verdict.cc.
+class Page {
+ public:
+  explicit Page(std::string_view title, std::string_view subtitle = {});
+
+  void Heading(std::string_view text);
+  void Paragraph(std::string_view text);
+  // Adds short facts side by side, such as {"ratio", "2.07x"}.
+  void Facts(const std::vector<std::pair<std::string, std::string>>& facts);
+  // Adds a figure. Consecutive figures share a row if the screen is wide enough.
+  void Figure(const Picture& picture, std::string_view caption);
+  // Adds a table whose first row is the header and whose first column stays in sight. Columns of
+  // numbers are right-aligned; a unit that all their cells have ("x", "%", "KiB") moves to the
+  // header. `strong` lists rows to emphasise, counted from 0 without the header. Rows beyond the
+  // first 2000 are counted, not shown.
+  void Table(const std::vector<std::vector<std::string>>& rows,
+             const std::vector<size_t>& strong = {});
+  // Adds a list of remarks, or nothing if it is empty.
+  void Notes(std::string_view heading, const std::vector<std::string>& notes);
+  void Footer(std::string_view text);
+
+  // Adds a large word and a sentence, for the top of a page.
+  void Verdict(Tone tone, std::string_view word, std::string_view text);
+  // Adds a heading with its word. Records with the same title can link to it.
+  void Entry(Tone tone, std::string_view word, std::string_view title, std::string_view remark);
+  // Adds records, shown as a table on wide screens and as cards on narrow ones. The header's first
+  // name is that of the word column. With `link`, the cell after the word links to the entry of
+  // that title.
+  void Records(const std::vector<std::string>& header, const std::vector<Record>& records,
+               bool link = false);
+  // Adds a table of words in their colours, one row per thing and one column per occasion. The
+  // names stay in sight, and each header may be longer than what it shows.
+  void Grid(const std::vector<std::pair<std::string, std::string>>& header,
+            const std::vector<GridRow>& rows);
+  // Adds a command line as it is.
+  void Command(std::string_view text);
+  // Folds away everything that follows, until EndFold.
+  void Fold(std::string_view text);
+  void EndFold();
+
+  std::string Text() const;
+  // The figures, in their order.
+  const std::vector<PictureFile>& pictures() const { return pictures_; }
+
+ private:
+  void EndFigures();
+
+  std::string title_, body_;
+  std::string section_;  // the last heading
+  std::vector<PictureFile> pictures_;
+  bool in_figures_ = false, judges_ = false, has_tables_ = false;
+};
+
+}  // namespace kv::report

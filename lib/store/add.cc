@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "lib/core/base/hash.h"
+#include "lib/core/base/reuse.h"
+#include "lib/store/cut.h"
+#include "lib/store/store.h"
+
+namespace kv::store {
+// Named, since Store::Adder is made of it.
+namespace adding {
+
+// States that begin alike, of which the one with the most in common is looked for.
+constexpr uint64_t kMostCandidates = 32;
+constexpr uint64_t kBlockTokens = 256, kLongBlockTokens = 1024;
+
+// A piece that is cut out of the source.
+struct Cut {
+  size_t file = 0, extent = 0;
+  uint64_t begin = 0, count = 0;
+  uint64_t offset = 0;  // of the extent in its file
+};
+
+struct CutObject {
+  Cut cut;
+  ObjectHead head;
+  bool is_known = false;  // the index has it
+  Bytes payload;
+};
+
+struct Workspace {
+  CodecScratch codec;
+  Bytes raw, decoded;
+};
+
+ByteSpan BytesOf(const Source& source, const Cut& cut, const Extent& extent) {
+  return source.files[cut.file].data->bytes().subspan(cut.offset, extent.size());
+}
+
+// A copy, always: the file may be written to meanwhile.
+void CopyOut(const Extent& extent, ByteSpan bytes, uint64_t begin, uint64_t count, Bytes& raw) {
+  raw.resize(extent.BytesOf({{}, count}));
+  if (extent.kind == Extent::Kind::kTensor) return GatherRows(extent, bytes, begin, count, raw);
+  std::memcpy(raw.data(), bytes.data() + begin, raw.size());
+}
+
+ChunkShape ShapeOf(const Extent& extent, uint64_t count) {
+  if (extent.kind == Extent::Kind::kTensor)
+    return {extent.dtype, count, extent.heads, extent.units, Order::kTokenHeadDim};
+  return {extent.dtype, 0, 0, 0, Order::kStorage};
+}
+
+using Part = std::tuple<uint32_t, bool, uint64_t>;
+Part PartOf(const Extent& extent) { return {extent.layer, extent.is_value, extent.token_begin}; }
+
+std::map<Part, const Extent*> PartsOf(const StateRecord& record) {
+  std::map<Part, const Extent*> parts;
+  for (const StoredFile& file : record.files) {
+    for (const Extent& extent : file.extents) {
+      if (extent.kind == Extent::Kind::kTensor) parts.emplace(PartOf(extent), &extent);
+    }
+  }
+  return parts;
+}
+
+uint64_t CountOf(const std::vector<Piece>& pieces) {
+  uint64_t count = 0;
+  for (const Piece& piece : pieces) count += piece.count;
+  return count;
+}
+
+std::string GeometryOf(const Snapshot& snapshot) {
+  if (snapshot.layers.empty()) return {};
+  const KvTensor& k = snapshot.layers[0].has_k() ? snapshot.layers[0].k : *snapshot.layers[0].v;
+  return k.heads_known
+             ? fmt::format("{} x {}x{} {}", snapshot.layers.size(), k.heads, k.head_dim,
+                           Name(k.dtype))
+             : fmt::format("{} x {} {}", snapshot.layers.size(), k.channels(), Name(k.dtype));
+}
+
+uint64_t TokensOf(const Snapshot& snapshot) {
+  uint64_t tokens = 0;
+  for (const LayerKv& layer : snapshot.layers) {
+    tokens = std::max(tokens, layer.has_k() ? layer.k.tokens() : layer.v ? layer.v->tokens() : 0);
+  }
+  return tokens;
+}
+
+}  // namespace adding
+
+using namespace adding;
+
+// One run of Add.
+class Store::Adder {
+ public:
+  Adder(Store& store, const Source& source, const AddOptions& options, ThreadPool& pool)
+      : store_(store), source_(source), options_(options), pool_(pool) {
+    const bool is_slow = options.effort >= Effort::kHigh;
+    block_tokens_ = options.block_tokens != 0 ? options.block_tokens
+                    : is_slow                 ? kLongBlockTokens
+                                              : kBlockTokens;
+  }
+
+  AddReport Run(const Snapshot* snapshot) {
+    StateRecord& state = report_.state;
+    if (!IsStateName(options_.name)) {
+      throw Error(Finding::kBadName,
+                  fmt::format("'{}' cannot be the name of a state", options_.name));
+    }
+    Describe(snapshot);
+    if (WasThere()) return std::move(report_);
+    const Guide guide = GuideOf(source_, state.files);
+    state.guide = guide.id;
+    if (guide.extent != nullptr) TakePrefix(guide);
+    state.id = store_.NewNumber();
+    StoreRest();
+    Commit();
+    return std::move(report_);
+  }
+
+ private:
+  void Describe(const Snapshot* snapshot) {
+    StateRecord& state = report_.state;
+    state.name = options_.name;
+    state.added_us = options_.added_us;
+    state.level = options_.effort;
+    state.is_folder = source_.is_folder;
+    state.empty_folders = source_.empty_folders;
+    state.format = snapshot == nullptr ? "opaque" : snapshot->format;
+    if (snapshot != nullptr) {
+      state.model = snapshot->model;
+      state.geometry = GeometryOf(*snapshot);
+      state.tokens = TokensOf(*snapshot);
+      state.layers = snapshot->layers.size();
+    }
+    state.files = ExtentsOf(source_, snapshot);
+    state.source_bytes = source_.total_bytes();
+    if (options_.progress != nullptr) options_.progress->Begin(state.source_bytes);
+    ByteWriter hashes;
+    pool_.ParallelFor(state.files.size(), [&](uint64_t i) {
+      state.files[i].hash = Hash64(source_.files[i].data->bytes());
+    });
+    for (const StoredFile& file : state.files) hashes.U64(file.hash);
+    state.source_hash = state.is_folder ? Hash64(hashes.bytes()) : state.files[0].hash;
+  }
+
+  // Whether the newest state of this name is the same.
+  bool WasThere() {
+    std::optional<StateRow> newest;
+    for (StateRow& row : store_.States()) {
+      if (row.name == options_.name) newest = std::move(row);
+    }
+    const StateRecord& state = report_.state;
+    if (!newest || newest->source_hash != state.source_hash ||
+        newest->source_bytes != state.source_bytes) {
+      return false;
+    }
+    try {
+      if (!Holds(store_.Load(*newest))) return false;
+    } catch (const Error&) {
+      return false;  // damaged: stored anew
+    }
+    report_.state.id = newest->id;
+    return report_.was_there = true;
+  }
+
+  // Whether a record is of this source, by the names of its objects: hashes of 64 bits can be made
+  // to agree.
+  bool Holds(const StateRecord& record) {
+    const std::vector<StoredFile>& own = report_.state.files;
+    if (record.is_folder != source_.is_folder || record.files.size() != own.size() ||
+        record.empty_folders != source_.empty_folders) {
+      return false;
+    }
+    for (size_t i = 0; i < own.size(); ++i) {
+      const StoredFile& file = record.files[i];
+      if (file.name != own[i].name || file.size != own[i].size ||
+          file.executable != own[i].executable) {
+        return false;
+      }
+    }
+    std::atomic<bool> same = true;
+    pool_.ParallelFor(own.size(), [&](uint64_t i) {
+      if (!HoldsFile(record.files[i], source_.files[i].data->bytes())) same = false;
+    });
+    return same;
+  }
+
+  static bool HoldsFile(const StoredFile& file, ByteSpan bytes) {
+    Bytes raw;
+    for (const Extent& extent : file.extents) {
+      const ByteSpan own = bytes.first(extent.size());
+      bytes = bytes.subspan(own.size());
+      if (extent.kind == Extent::Kind::kLiteral) {
+        if (!std::equal(own.begin(), own.end(), extent.literal.begin())) return false;
+        continue;
+      }
+      uint64_t begin = 0;
+      for (const Piece& piece : extent.pieces) {
+        CopyOut(extent, own, begin, piece.count, raw);
+        if (Blake2b256(raw) != piece.id) return false;
+        begin += piece.count;
+      }
+    }
+    return true;
+  }
+
+  // The pieces of `part` that begin `extent` as well, as far as the store has them.
+  std::vector<Piece> SharedPieces(const Extent& extent, ByteSpan bytes, const Extent& part) {
+    std::vector<Piece> shared;
+    if (!extent.SamePart(part)) return shared;
+    Bytes raw;
+    uint64_t begin = 0;
+    for (const Piece& piece : part.pieces) {
+      if (piece.count > extent.tokens - begin ||
+          !IsWorthKeeping(extent, begin, piece.count, block_tokens_)) {
+        break;
+      }
+      CopyOut(extent, bytes, begin, piece.count, raw);
+      if (Blake2b256(raw) != piece.id || !store_.index_->Find(piece.id)) break;
+      shared.push_back(piece);
+      begin += piece.count;
+    }
+    return shared;
+  }
+
+  // Looks for the state with the longest beginning in common, and takes its pieces.
+  void TakePrefix(const Guide& guide) {
+    const size_t file = static_cast<size_t>(guide.file - report_.state.files.data());
+    const Cut whole{file, 0, 0, 0, guide.offset};
+    const ByteSpan bytes = BytesOf(source_, whole, *guide.extent);
+    std::optional<StateRecord> parent;
+    for (const StateRow& row :
+         store_.index_->Candidates(guide.id, options_.name, kMostCandidates)) {
+      if (report_.prefix_tokens == guide.extent->tokens) break;
+      std::optional<StateRecord> record;
+      try {
+        record = store_.Load(row);
+      } catch (const Error&) {
+        continue;  // a damaged state is of no use, but no harm either
+      }
+      const auto parts = PartsOf(*record);
+      const auto same = parts.find(PartOf(*guide.extent));
+      if (same == parts.end()) continue;
+      const uint64_t tokens = CountOf(SharedPieces(*guide.extent, bytes, *same->second));
+      if (tokens <= report_.prefix_tokens) continue;
+      report_.prefix_tokens = tokens;
+      report_.parent = row.id;
+      parent = std::move(record);
+    }
+    if (parent) TakePieces(*parent);
+  }
+
+  void TakePieces(const StateRecord& parent) {
+    const auto parts = PartsOf(parent);
+    struct Pair {
+      Extent* extent;
+      const Extent* part;
+      ByteSpan bytes;
+    };
+    std::vector<Pair> pairs;
+    for (size_t i = 0; i < report_.state.files.size(); ++i) {
+      uint64_t offset = 0;
+      for (Extent& extent : report_.state.files[i].extents) {
+        const uint64_t size = extent.size();
+        if (extent.kind == Extent::Kind::kTensor) {
+          const auto same = parts.find(PartOf(extent));
+          if (same != parts.end()) {
+            const ByteSpan all = source_.files[i].data->bytes();
+            pairs.push_back({&extent, same->second, all.subspan(offset, size)});
+          }
+        }
+        offset += size;
+      }
+    }
+    pool_.ParallelFor(pairs.size(), [&](uint64_t i) {
+      pairs[i].extent->pieces = SharedPieces(*pairs[i].extent, pairs[i].bytes, *pairs[i].part);
+    });
+    for (const Pair& pair : pairs) {
+      for (const Piece& piece : pair.extent->pieces) Shared(pair.extent->BytesOf(piece));
+    }
+  }
+
+  void Shared(uint64_t bytes) {
+    ++report_.shared_objects;
+    report_.shared_raw_bytes += bytes;
+    if (options_.progress != nullptr) options_.progress->Advance(bytes);
+  }
+
+  std::optional<Cut> Next() {
+    std::vector<StoredFile>& files = report_.state.files;
+    for (; next_.file < files.size(); ++next_.file, next_.extent = 0, next_.offset = 0) {
+      const std::vector<Extent>& extents = files[next_.file].extents;
+      while (next_.extent < extents.size()) {
+        const Extent& extent = extents[next_.extent];
+        if (extent.kind != Extent::Kind::kLiteral) {
+          const bool is_tensor = extent.kind == Extent::Kind::kTensor;
+          const uint64_t end = is_tensor ? extent.tokens : extent.bytes;
+          if (!is_begun_) next_.begin = CountOf(extent.pieces);
+          is_begun_ = true;
+          if (next_.begin < end) {
+            Cut cut = next_;
+            next_.begin = EndOfPiece(extent, cut.begin, block_tokens_);
+            cut.count = next_.begin - cut.begin;
+            return cut;
+          }
+        }
+        is_begun_ = false;
+        next_.offset += extent.size();
+        ++next_.extent;
+      }
+    }
+    return std::nullopt;
+  }
+
+  CutObject Encode(const Cut& cut) {
+    const Reuse<Workspace>::Lease lease(workspaces_);
+    Workspace& work = *lease;
+    const Extent& extent = report_.state.files[cut.file].extents[cut.extent];
+    CopyOut(extent, BytesOf(source_, cut, extent), cut.begin, cut.count, work.raw);
+    CutObject object;
+    object.cut = cut;
+    ObjectHead& head = object.head;
+    head.id = Blake2b256(work.raw);
+    head.raw_bytes = work.raw.size();
+    object.is_known = store_.index_->Find(head.id).has_value();
+    if (object.is_known) return object;
+    head.raw_hash = Hash64(work.raw);
+    head.shape = ShapeOf(extent, cut.count);
+    head.level = options_.effort;
+    EncodedChunk chunk = EncodeChunk(head.shape, work.raw, options_.effort, work.codec);
+    head.codec = chunk.codec;
+    if (options_.check) {
+      work.decoded.resize(work.raw.size());
+      DecodeChunk(chunk.codec, head.shape, chunk.payload, work.decoded, work.codec);
+      if (work.decoded != work.raw)
+        throw Error(Finding::kInternal, "an object does not decode to what was encoded");
+    }
+    head.payload_bytes = chunk.payload.size();
+    head.payload_hash = Hash64(chunk.payload);
+    object.payload = std::move(chunk.payload);
+    return object;
+  }
+
+  void Emit(CutObject& object) {
+    Extent& extent = report_.state.files[object.cut.file].extents[object.cut.extent];
+    const ObjectHead& head = object.head;
+    extent.pieces.push_back({head.id, object.cut.count});
+    if (object.is_known || !written_.insert(head.id).second) return Shared(head.raw_bytes);
+    if (!pack_) {
+      pack_.emplace(store_.packs(), PackName(report_.state.id));
+      pack_->Write(PackHeader());
+    }
+    objects_.push_back({head.id, pack_->size(), head.stored_bytes(), head.raw_bytes, head.level});
+    pack_->Write(HeadBytes(head));
+    pack_->Write(object.payload);
+    ++report_.new_objects;
+    report_.new_raw_bytes += head.raw_bytes;
+    if (options_.progress != nullptr) options_.progress->Advance(head.raw_bytes);
+  }
+
+  void StoreRest() {
+    constexpr uint64_t kWindowPerThread = 4;
+    pool_.RunOrdered<Cut, CutObject>(
+        kWindowPerThread * static_cast<uint64_t>(pool_.threads()), [this] { return Next(); },
+        [this](Cut& cut) { return Encode(cut); }, [this](CutObject& object) { Emit(object); });
+  }
+
+  // What the index names is on the disk before it does so.
+  void Commit() {
+    source_.RequireUnchanged();
+    StateRecord& state = report_.state;
+    std::optional<uint64_t> pack;
+    if (pack_) {
+      state.own_bytes = pack_->size();
+      pack_->Commit();
+      pack = state.id;
+    }
+    const Bytes bytes = kv::store::Encode(state);
+    NewFile record(store_.states(), RecordName(state.id));
+    record.Write(bytes);
+    record.Commit();
+    store_.index_->Add(state, bytes.size(), Hash64(bytes), pack, state.own_bytes, objects_);
+  }
+
+  Store& store_;
+  const Source& source_;
+  const AddOptions& options_;
+  ThreadPool& pool_;
+  uint64_t block_tokens_;
+  AddReport report_;
+  Cut next_;
+  bool is_begun_ = false;
+  Reuse<Workspace> workspaces_;
+  std::optional<NewFile> pack_;
+  std::set<ObjectId> written_;
+  std::vector<NewObject> objects_;
+};
+
+AddReport Store::Add(const Source& source, const Snapshot* snapshot, const AddOptions& options,
+                     ThreadPool& pool) {
+  return Adder(*this, source, options, pool).Run(snapshot);
+}
+
+}  // namespace kv::store

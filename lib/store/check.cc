@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "lib/core/base/hash.h"
+#include "lib/core/base/reuse.h"
+#include "lib/store/store.h"
+
+namespace kv::store {
+namespace {
+
+// What could not be read just now may be as it should: to call it damaged would make a repair give
+// it up, and a collection remove it. Nor is an object of a codec that came later damaged; versions
+// of files are not meant, since one flipped bit makes another. Such errors are thrown on.
+Problem ProblemOf(const std::string& where, const Error& error) {
+  const bool is_later =
+      error.code() == ErrorCode::kUnsupported && error.finding() != Finding::kUnsupportedVersion;
+  if (error.code() == ErrorCode::kIo || is_later) {
+    throw Error(error).File(error.file().empty() ? where : error.file());
+  }
+  return {error.file().empty() ? where : error.file(), error.message(), error.finding()};
+}
+
+// Whether a state can be restored of objects of these sizes.
+bool IsWhole(const StateRecord& record, const std::map<ObjectId, uint64_t>& sizes) {
+  for (const StoredFile& file : record.files) {
+    for (const Extent& extent : file.extents) {
+      for (const Piece& piece : extent.pieces) {
+        const auto size = sizes.find(piece.id);
+        if (size == sizes.end() || size->second != extent.BytesOf(piece)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+StateRow RowFor(const StateRecord& record, uint64_t bytes) {
+  StateRow row;
+  row.id = record.id;
+  row.name = record.name;
+  row.added_us = record.added_us;
+  row.source_bytes = record.source_bytes;
+  row.record_bytes = bytes;
+  return row;
+}
+
+void RequireWithin(uint64_t most, uint64_t decoded, const std::string& folder) {
+  if (decoded <= most) return;
+  throw Error(Finding::kLimit,
+              fmt::format("the objects decode to {} bytes, the limit is {}", decoded, most))
+      .File(folder);
+}
+
+// An object as a pack says, which may lie.
+struct Claim {
+  std::shared_ptr<const FileSource> pack;
+  uint64_t number = 0, offset = 0;
+  ObjectHead head;
+  std::optional<Problem> problem;
+};
+
+// All objects that a pack seems to hold.
+void Walk(const std::shared_ptr<const FileSource>& pack, uint64_t number,
+          std::vector<Claim>& claims, std::vector<Problem>& problems) {
+  uint64_t at = kPackHeaderBytes;
+  while (at < pack->size()) {
+    try {
+      const ObjectHead head = ReadObjectHead(*pack, at);
+      claims.push_back({pack, number, at, head, std::nullopt});
+      at += head.stored_bytes();
+    } catch (const Error& error) {
+      problems.push_back(ProblemOf(pack->name(), error));
+      at = FindObject(*pack, at + 1);
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<Problem> Store::CheckObject(const ObjectId& id, const Place& place) {
+  const std::string where = PackPath(place.pack);
+  try {
+    const auto pack = Pack(place.pack);
+    const ObjectHead head = ReadObjectHead(*pack, place.offset);
+    CodecScratch scratch;
+    Bytes raw;
+    LoadObject(id, head.raw_bytes, scratch, raw);
+    if (Blake2b256(raw) != id)
+      throw Error(Finding::kContentDiffers, fmt::format("object {} has other bytes", HexText(id)));
+    return std::nullopt;
+  } catch (const Error& error) {
+    return ProblemOf(where, error);
+  }
+}
+
+// Of all objects whose heads can be read.
+uint64_t Store::DecodedBytes(const std::map<ObjectId, Place>& objects) {
+  uint64_t bytes = 0;
+  for (const auto& [id, place] : objects) {
+    try {
+      bytes += ReadObjectHead(*Pack(place.pack), place.offset).raw_bytes;
+    } catch (const Error&) {
+      // Whoever decodes it finds that too.
+    }
+  }
+  return bytes;
+}
+
+CheckReport Store::Check(ThreadPool& pool, Progress* progress, uint64_t most) {
+  CheckReport report;
+  // Before the objects: what is added meanwhile brings objects that are not looked at.
+  const std::vector<StateRow> rows = States();
+  const std::map<ObjectId, Place> objects = index_->Objects();
+  std::vector<std::pair<ObjectId, Place>> list(objects.begin(), objects.end());
+  std::vector<std::optional<Problem>> problems(list.size());
+  if (most != kNoLimit) RequireWithin(most, DecodedBytes(objects), folder_);
+  uint64_t total = 0;
+  for (const auto& [id, place] : list) total += place.stored_bytes;
+  if (progress != nullptr) progress->Begin(total);
+  pool.ParallelFor(list.size(), [&](uint64_t i) {
+    problems[i] = CheckObject(list[i].first, list[i].second);
+    if (progress != nullptr) progress->Advance(list[i].second.stored_bytes);
+  });
+  std::map<ObjectId, uint64_t> sizes;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const Place& place = list[i].second;
+    ++report.objects;
+    report.stored_bytes += place.stored_bytes;
+    if (problems[i]) {
+      report.problems.push_back(*problems[i]);
+      continue;
+    }
+    const uint64_t bytes = ReadObjectHead(*Pack(place.pack), place.offset).raw_bytes;
+    sizes[list[i].first] = bytes;
+    report.raw_bytes += bytes;
+  }
+  std::set<uint64_t> states;
+  for (const StateRow& row : rows) {
+    ++report.states;
+    states.insert(row.id);
+    try {
+      if (IsWhole(Load(row), sizes)) continue;
+    } catch (const Error& error) {
+      report.problems.push_back(ProblemOf(RecordPath(row.id), error));
+    }
+    report.damaged.push_back(row);
+  }
+  const std::map<uint64_t, uint64_t> packs = index_->Packs();
+  for (const auto& [number, bytes] : PackFiles()) {
+    const auto known = packs.find(number);
+    if (known == packs.end() || known->second == bytes) continue;
+    report.problems.push_back(
+        {PackPath(number),
+         fmt::format("the pack has {} bytes, {} were written", bytes, known->second),
+         Finding::kSizeMismatch});
+  }
+  Leftovers left = FindLeftovers(!report.damaged.empty());
+  report.leftover_files = left.packs.size() + left.records.size();
+  report.leftover_bytes = left.bytes;
+  report.unlisted = std::move(left.unlisted);
+  return report;
+}
+
+Leftovers Store::FindLeftovers(bool any_missing) {
+  Leftovers left;
+  // Files first: what is added meanwhile is in the index by the time that this is asked.
+  const std::map<uint64_t, uint64_t> pack_files = PackFiles(), record_files = RecordFiles();
+  const std::map<uint64_t, uint64_t> packs = index_->Packs();
+  std::set<uint64_t> listed;
+  for (const StateRow& row : States()) listed.insert(row.id);
+  for (const auto& [number, bytes] : record_files) {
+    if (listed.contains(number)) continue;
+    try {
+      const auto file = states().OpenFile(RecordName(number));
+      if (file == nullptr) continue;  // removed meanwhile
+      const StateRecord record = DecodeState(file->bytes());
+      for (const StoredFile& stored : record.files) {
+        for (const Extent& extent : stored.extents) {
+          for (const Piece& piece : extent.pieces) left.needed.insert(piece.id);
+        }
+      }
+      left.unlisted.push_back(RowFor(record, bytes));
+    } catch (const Error& error) {
+      ProblemOf(RecordPath(number), error);  // throws what may be read another time
+      left.records.push_back(number);
+      left.bytes += bytes;
+    }
+  }
+  if (any_missing || !left.unlisted.empty()) return left;
+  for (const auto& [number, bytes] : pack_files) {
+    if (packs.contains(number)) continue;
+    left.packs.push_back(number);
+    left.bytes += bytes;
+  }
+  return left;
+}
+
+// States that were removed, or whose adding was cut short, but whose records are whole: the index
+// did not name them. Without a sound index nobody knows which these are.
+std::vector<StateRow> Store::Unlisted(const Index::Contents& contents) const {
+  std::set<uint64_t> listed;
+  try {
+    for (const StateRow& row :
+         Index(*root_, std::string(kIndexName), Database::Use::kRead).States())
+      listed.insert(row.id);
+  } catch (const Error&) {
+    return {};
+  }
+  std::vector<StateRow> unlisted;
+  for (const Index::Contents::Listed& state : contents.states) {
+    if (!listed.contains(state.record.id)) unlisted.push_back(RowFor(state.record, state.bytes));
+  }
+  return unlisted;
+}
+
+CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
+  CheckReport report;
+  Index::Contents contents;
+  std::vector<Claim> claims;
+  for (const auto& [number, bytes] : PackFiles()) {
+    contents.packs[number] = bytes;
+    try {
+      Walk(Pack(number), number, claims, report.problems);
+    } catch (const Error& error) {
+      report.problems.push_back(ProblemOf(PackPath(number), error));
+    }
+  }
+  uint64_t decoded = 0;
+  for (const Claim& claim : claims) decoded += claim.head.raw_bytes;
+  RequireWithin(most, decoded, folder_);
+  Reuse<CodecScratch> scratches;
+  pool.ParallelFor(claims.size(), [&](uint64_t i) {
+    Claim& claim = claims[i];
+    try {
+      const Reuse<CodecScratch>::Lease scratch(scratches);
+      Bytes raw;
+      DecodeObject(*claim.pack, claim.offset, claim.head, *scratch, raw);
+      if (Blake2b256(raw) != claim.head.id)
+        throw Error(Finding::kContentDiffers, "an object has other bytes than its name says");
+    } catch (const Error& error) {
+      claim.problem = ProblemOf(claim.pack->name(), error);
+    }
+  });
+  std::map<ObjectId, uint64_t> sizes;
+  for (const Claim& claim : claims) {
+    const ObjectHead& head = claim.head;
+    if (claim.problem) {
+      report.problems.push_back(*claim.problem);
+      continue;
+    }
+    const NewObject object{head.id, claim.offset, head.stored_bytes(), head.raw_bytes, head.level};
+    if (!contents.objects.emplace(head.id, std::pair(claim.number, object)).second) continue;
+    sizes[head.id] = head.raw_bytes;
+    ++report.objects;
+    report.raw_bytes += head.raw_bytes;
+    report.stored_bytes += head.stored_bytes();
+  }
+  for (const auto& [number, bytes] : RecordFiles()) {
+    try {
+      const auto file = states().OpenFile(RecordName(number));
+      if (file == nullptr) throw Error(Finding::kMissingRecord, "the record is not there");
+      Index::Contents::Listed listed{DecodeState(file->bytes()), bytes, Hash64(file->bytes())};
+      if (listed.record.id != number)
+        throw Error(Finding::kInconsistent, "the record is that of another state");
+      ++report.states;
+      if (!IsWhole(listed.record, sizes)) report.damaged.push_back(RowFor(listed.record, bytes));
+      contents.states.push_back(std::move(listed));
+    } catch (const Error& error) {
+      report.problems.push_back(ProblemOf(RecordPath(number), error));
+    }
+  }
+  for (const StateRow& row : Unlisted(contents)) report.relisted.push_back(row);
+  NameIndex(contents);
+  index_ = std::make_unique<Index>(*root_, std::string(kIndexName), Database::Use::kWrite);
+  return report;
+}
+
+}  // namespace kv::store

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "lib/core/base/bytes.h"
+#include "lib/store/index_files.h"
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+// SQLite, with this project's errors.
+namespace kv::store {
+
+class Database;
+
+// A prepared statement. Bind from 1 on, Step row by row, Reset before the last; Run is for what has
+// no rows. After its end, it serves again.
+class Statement {
+ public:
+  Statement(Database& database, std::string_view text);
+  ~Statement();
+  Statement(const Statement&) = delete;
+  Statement& operator=(const Statement&) = delete;
+
+  Statement& Bind(int place, uint64_t value);
+  Statement& Bind(int place, int64_t value);
+  Statement& Bind(int place, std::string_view text);
+  Statement& Bind(int place, ByteSpan blob);
+  bool Step();
+  void Run();
+  void Reset();
+
+  // Of the row, from column 0 on.
+  uint64_t Number(int column) const { return static_cast<uint64_t>(Signed(column)); }
+  int64_t Signed(int column) const;
+  std::string Text(int column) const;
+  Bytes Blob(int column) const;
+
+ private:
+  void Require(int result) const;
+  void RequireRead() const;
+
+  Database& database_;
+  sqlite3_stmt* statement_ = nullptr;
+  bool is_running_ = false;
+};
+
+// What an index that is damaged can be mended with.
+inline constexpr std::string_view kRepairHint =
+    "'kvtool store verify --repair' makes a new one of what the store holds";
+
+// A database file in the folder of a store. Throws kInconsistent where the file is damaged,
+// kBadMagic where it is none of ours, kUnsafeName where its folder holds something that IndexFiles
+// refuses, kOpenFailed and kWriteFailed for what the system refuses. A file whose pages lead in
+// circles counts as damaged: a statement may do only so much work for each byte of the file.
+class Database {
+ public:
+  // kRead opens the file for reading only. A change that a killed run left unfinished is undone all
+  // the same, by a second connection.
+  enum class Use { kRead, kWrite, kCreate };
+
+  // Keeps a reference to the folder.
+  Database(const Folder& folder, const std::string& name, Use use);
+  ~Database();
+  Database(const Database&) = delete;
+  Database& operator=(const Database&) = delete;
+
+  void Do(const char* text);
+  std::string path() const { return files_.path(); }
+  // What SQLite says of a result that is no success.
+  [[noreturn]] void Fail(int result) const;
+
+ private:
+  friend class Statement;
+
+  static int CountWork(void* self);
+  // Returns the result of `call`, of a second call where the first met an unfinished change.
+  int Try(const std::function<int()>& call);
+  void Configure();
+
+  IndexFiles files_;
+  Use use_;
+  sqlite3* handle_ = nullptr;
+  std::atomic<uint64_t> work_ = 0;  // of the statement that runs
+};
+
+// Everything until Commit, or nothing.
+class Transaction {
+ public:
+  explicit Transaction(Database& database);
+  ~Transaction();
+  Transaction(const Transaction&) = delete;
+  Transaction& operator=(const Transaction&) = delete;
+  void Commit();
+
+ private:
+  Database& database_;
+  bool open_ = true;
+};
+
+}  // namespace kv::store

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/store/store.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "lib/core/base/hash.h"
+#include "lib/core/base/number.h"
+#include "lib/core/base/output.h"
+#include "lib/core/base/output_system.h"
+
+namespace kv::store {
+namespace {
+
+using NameOf = std::string (*)(uint64_t number);
+
+// Returns the number in the name of a file; nothing unless it is spelled as this program does.
+std::optional<uint64_t> NumberIn(const std::string& entry, NameOf name) {
+  const auto number = ParseNumber<uint64_t>(std::string_view(entry).substr(0, entry.find('.')));
+  if (!number || *number == 0 || *number >= kMostNumber || entry != name(*number)) return {};
+  return number;
+}
+
+constexpr std::string_view kMarker = "kvtool-store", kMarkerText = "kvtool store 1\n";
+
+Error SystemError(Finding finding, std::string_view action, const std::string& path) {
+  return Error(finding, fmt::format("{}: {}", action, std::strerror(errno))).File(path);
+}
+
+void WriteMarker(const Folder& folder) {
+  try {
+    NewFile file(folder, std::string(kMarker));
+    file.Write(AsBytes(kMarkerText));
+    file.Commit();
+  } catch (const Error& error) {
+    if (error.finding() != Finding::kExists) throw;  // another run was faster
+  }
+}
+
+}  // namespace
+
+StoreLock::StoreLock(int descriptor, std::string path, bool alone,
+                     const std::function<void()>& waiting)
+    : descriptor_(descriptor), path_(std::move(path)) {
+  try {
+    Lock(alone ? LOCK_EX : LOCK_SH, waiting);
+  } catch (const Error&) {
+    ::close(descriptor_);
+    throw;
+  }
+}
+
+StoreLock::~StoreLock() { ::close(descriptor_); }
+
+void StoreLock::Lock(int how, const std::function<void()>& waiting) {
+  if (::flock(descriptor_, how | LOCK_NB) == 0) return;
+  if (waiting) waiting();
+  while (::flock(descriptor_, how) != 0) {
+    if (errno != EINTR) throw SystemError(Finding::kOpenFailed, "cannot lock", path_);
+  }
+}
+
+void StoreLock::BeAlone(const std::function<void()>& waiting) {
+  ::flock(descriptor_, LOCK_UN);  // two that keep their share would wait for each other
+  Lock(LOCK_EX, waiting);
+}
+
+void StoreLock::Share() { Lock(LOCK_SH, {}); }
+
+// Opens the folder of the store and, to add, makes it.
+void Store::OpenRoot(Use use) {
+  root_ = Folder::Open(folder_);
+  if (root_ && root_->Find(std::string(kMarker))) return;
+  if (use != Use::kAdd) {
+    throw Error(Finding::kOpenFailed, root_ ? "is no store" : "there is no such store")
+        .File(folder_)
+        .Hint("'kvtool store add DIR FILE' makes one");
+  }
+  std::vector<std::string> names;
+  if (root_) names = root_->Names();
+  // The temporary name is the marker's, which another run is about to make or could not.
+  if (!std::all_of(names.begin(), names.end(), IsTemporaryName))
+    throw Error(Finding::kExists, "something else than a store is there").File(folder_);
+  if (!root_) {
+    // Mode 0700: the store contains conversation content.
+    constexpr mode_t kOnlyOwner = 0700;
+    if (::mkdir(folder_.c_str(), kOnlyOwner) != 0 && errno != EEXIST)
+      throw SystemError(Finding::kWriteFailed, "cannot make the folder", folder_);
+    root_ = Folder::Open(folder_);
+    if (!root_) throw SystemError(Finding::kOpenFailed, "cannot open", folder_);
+  }
+  output::SyncNameOf(folder_);
+  WriteMarker(*root_);
+}
+
+Store::Store(std::string folder, Use use, const std::function<void()>& waiting)
+    : folder_(std::move(folder)) {
+  OpenRoot(use);
+  const std::string marker(kMarker), index(kIndexName);
+  const auto text = root_->OpenFile(marker);
+  if (text == nullptr || AsText(text->bytes()) != kMarkerText) {
+    throw Error(Finding::kUnsupportedVersion, "this is no store of version 1")
+        .File(root_->Join(marker));
+  }
+  const bool alone = use == Use::kAlone || use == Use::kMend;
+  const int descriptor = root_->OpenDescriptor(marker);
+  if (descriptor < 0) throw SystemError(Finding::kOpenFailed, "cannot open", root_->Join(marker));
+  lock_ = std::make_unique<StoreLock>(descriptor, root_->Join(marker), alone, waiting);
+  const auto has_index = [&] {
+    struct stat status;
+    return ::fstatat(root_->descriptor(), index.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+  };
+  if (use != Use::kMend && !has_index()) {
+    if (!alone) lock_->BeAlone(waiting);
+    if (!has_index()) Make();  // or somebody else did meanwhile
+    if (!alone) lock_->Share();
+  }
+  for (const auto& [part, name] : {std::pair(&packs_, "packs"), std::pair(&states_, "states")}) {
+    if (use == Use::kRead) {
+      *part = root_->Below(name);
+      if (*part) continue;
+      throw Error(Finding::kMissingRecord, "the store lacks this folder")
+          .File(root_->Join(name))
+          .Hint("'kvtool store verify --repair' mends what can be mended");
+    }
+    *part = root_->MakeBelow(name);
+  }
+  if (use == Use::kMend) return;
+  index_ = std::make_unique<Index>(
+      *root_, index, use == Use::kRead ? Database::Use::kRead : Database::Use::kWrite);
+}
+
+std::string Store::PackName(uint64_t pack) { return fmt::format("{:08}.pack", pack); }
+
+std::string Store::RecordName(uint64_t state) { return fmt::format("{:08}.kvs", state); }
+
+// Makes the index of a store that is new, or whose maker was killed.
+void Store::Make() {
+  const Folder packs = root_->MakeBelow("packs"), states = root_->MakeBelow("states");
+  if (!FilesIn(packs, PackName).empty() || !FilesIn(states, RecordName).empty()) {
+    throw Error(Finding::kMissingRecord, "the store has no index")
+        .File(folder_)
+        .Hint("'kvtool store verify --repair' makes a new one of what the store holds");
+  }
+  NameIndex({});
+}
+
+void Store::NameIndex(const Index::Contents& contents) {
+  const std::string index(kIndexName), fresh = index + ".new";
+  for (const std::string& old : {fresh, fresh + "-journal"}) root_->Remove(old);
+  Index::Create(*root_, fresh);
+  Index(*root_, fresh, Database::Use::kWrite).Fill(contents);
+  // An old journal would be rolled back into the new index.
+  for (const char* ending : {"-journal", "-wal", "-shm"}) {
+    const std::string name = index + ending;
+    if (!root_->Remove(name) && errno != ENOENT)
+      throw SystemError(Finding::kWriteFailed, "cannot be removed", root_->Join(name));
+  }
+  root_->Rename(fresh, index);
+  root_->Sync();
+}
+
+std::map<uint64_t, uint64_t> Store::FilesIn(const Folder& folder,
+                                            std::string (*name)(uint64_t number)) {
+  std::map<uint64_t, uint64_t> files;
+  for (const std::string& entry : folder.Names()) {
+    const std::optional<uint64_t> number = NumberIn(entry, name);
+    if (!number) continue;
+    if (const auto status = folder.Find(entry))
+      files[*number] = static_cast<uint64_t>(status->st_size);
+  }
+  return files;
+}
+
+uint64_t Store::NewNumber() {
+  uint64_t least = 1;
+  for (const auto& [folder, name] :
+       {std::pair(&packs(), &PackName), std::pair(&states(), &RecordName)}) {
+    // A link or a folder keeps its name from a new file, too.
+    for (const std::string& entry : folder->Names()) {
+      const std::optional<uint64_t> number = NumberIn(entry, name);
+      if (number && *number <= kMostCounted) least = std::max(least, *number + 1);
+    }
+  }
+  return index_->NextNumber(least);
+}
+
+Permissions Store::permissions() const {
+  struct stat store, packs;
+  if (::fstat(root_->descriptor(), &store) != 0 || ::fstat(packs_->descriptor(), &packs) != 0)
+    throw SystemError(Finding::kOpenFailed, "cannot open", folder_);
+  constexpr mode_t kReadAndWrite = 0666;
+  return {store.st_mode & packs.st_mode & kReadAndWrite, store.st_uid, store.st_gid};
+}
+
+uint64_t Store::CountBytes() const {
+  constexpr uint64_t kBlock = 512;
+  uint64_t sum = 0;
+  for (const Folder* folder : {&packs(), &states()}) {
+    for (const std::string& name : folder->Names()) {
+      const auto status = folder->Find(name);
+      if (!status) continue;
+      sum += std::min(static_cast<uint64_t>(status->st_size),
+                      static_cast<uint64_t>(status->st_blocks) * kBlock);
+    }
+  }
+  return sum;
+}
+
+uint64_t Store::IndexBytes() const {
+  const auto status = root_->Find(std::string(kIndexName));
+  return status ? static_cast<uint64_t>(status->st_size) : 0;
+}
+
+StateRow Store::Find(const std::string& what) {
+  std::vector<StateRow> states = States();
+  const size_t at = what.rfind('@');
+  const std::string_view behind =
+      at == std::string::npos ? "" : std::string_view(what).substr(at + 1);
+  const std::optional<uint64_t> parsed = ParseNumber<uint64_t>(behind);
+  const bool by_number = parsed.has_value();
+  const uint64_t number = parsed.value_or(0);
+  uint64_t place = 0;
+  std::optional<StateRow> newest;
+  for (StateRow& state : states) {
+    if (by_number && at == 0 && state.id == number) return state;
+    const bool is_of_name = by_number && at > 0 && what.substr(0, at) == state.name;
+    if (is_of_name && ++place == number) return state;
+    if (state.name == what) newest = std::move(state);
+  }
+  if (newest) return *newest;
+  throw Error(Finding::kMissingRecord, fmt::format("has no state '{}'", what))
+      .File(folder_)
+      .Hint("'kvtool store list' shows those that it has");
+}
+
+StateRecord Store::Load(const StateRow& row) const {
+  const std::string path = RecordPath(row.id);
+  try {
+    const auto file = states().OpenFile(RecordName(row.id));
+    if (file == nullptr)
+      throw Error(Finding::kMissingRecord, "the record of the state is not there");
+    if (file->size() != row.record_bytes || Hash64(file->bytes()) != row.record_hash) {
+      throw Error(Finding::kChecksum, "the record of the state is not the one that was added");
+    }
+    StateRecord record = DecodeState(file->bytes());
+    if (record.id != row.id || record.name != row.name) {
+      throw Error(Finding::kInconsistent, "the record is that of another state");
+    }
+    return record;
+  } catch (Error& error) {
+    throw error.File(path);
+  }
+}
+
+std::shared_ptr<const FileSource> Store::Pack(uint64_t pack) {
+  const std::lock_guard lock(opened_mutex_);
+  std::shared_ptr<const FileSource>& file = opened_[pack];
+  if (file == nullptr) {
+    const std::string path = PackPath(pack);
+    auto opened = packs().OpenFile(PackName(pack));
+    if (opened == nullptr)
+      throw Error(Finding::kLostChunk, "a pack of the store is not there").File(path);
+    try {
+      CheckPackHeader(*opened);
+    } catch (Error& error) {
+      throw error.File(path);
+    }
+    file = std::move(opened);
+  }
+  return file;
+}
+
+void Store::LoadObject(const ObjectId& id, uint64_t bytes, CodecScratch& scratch, Bytes& raw) {
+  const std::optional<Place> place = index_->Find(id);
+  if (!place) {
+    throw Error(Finding::kLostChunk, fmt::format("object {} is not in the store", HexText(id)))
+        .File(folder_);
+  }
+  const auto pack = Pack(place->pack);
+  try {
+    const ObjectHead head = ReadObjectHead(*pack, place->offset);
+    if (head.id != id) {
+      throw Error(Finding::kInconsistent, "another object lies where the index says")
+          .At(place->offset)
+          .Hint("'kvtool store verify --repair' makes a new index of what the store holds");
+    }
+    if (head.raw_bytes != bytes) {
+      throw Error(Finding::kSizeMismatch,
+                  fmt::format("the object has {} bytes, the state needs {}", head.raw_bytes, bytes))
+          .At(place->offset);
+    }
+    DecodeObject(*pack, place->offset, head, scratch, raw);
+  } catch (Error& error) {
+    throw error.File(pack->name());
+  }
+}
+
+StoreStats Store::Stats() {
+  StoreStats stats;
+  std::set<std::string> names;
+  std::map<ObjectId, std::pair<uint64_t, uint64_t>> used;  // times, bytes
+  for (const StateRow& row : States()) {
+    const StateRecord record = Load(row);
+    ++stats.states;
+    names.insert(row.name);
+    stats.source_bytes += row.source_bytes;
+    stats.record_bytes += row.record_bytes;
+    for (const StoredFile& file : record.files) {
+      for (const Extent& extent : file.extents) {
+        for (const Piece& piece : extent.pieces) {
+          auto& [times, bytes] = used[piece.id];
+          ++times;
+          bytes = extent.BytesOf(piece);
+          stats.referenced_raw_bytes += bytes;
+        }
+      }
+    }
+  }
+  const std::map<ObjectId, Place> objects = index_->Objects();
+  for (const auto& [id, use] : used) {
+    const auto place = objects.find(id);
+    if (place != objects.end()) stats.live_stored_bytes += place->second.stored_bytes;
+    stats.live_raw_bytes += use.second;
+    if (use.first > 1) stats.shared_raw_bytes += use.second;
+  }
+  stats.names = names.size();
+  stats.objects = objects.size();
+  for (const auto& [pack, bytes] : PackFiles()) {
+    stats.pack_bytes += bytes;
+    ++stats.packs;
+  }
+  stats.index_bytes = IndexBytes();
+  stats.levels = index_->Levels();
+  return stats;
+}
+
+}  // namespace kv::store

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/quantisation/types/cache_type.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "lib/core/base/error.h"
+#include "lib/core/kernels/convert.h"
+#include "lib/core/kernels/dequantise.h"
+#include "lib/core/kernels/hadamard.h"
+#include "lib/core/snapshot/hadamard.h"
+#include "lib/study/quantisation/types/groups.h"
+#include "lib/study/quantisation/types/octave.h"
+#include "lib/study/quantisation/types/rows.h"
+#include "lib/study/quantisation/types/token_head.h"
+#include "lib/study/quantisation/types/turbo.h"
+#include "lib/study/quantisation/types/ultraquant.h"
+
+namespace kv::quant {
+namespace {
+
+constexpr uint32_t kBlockValues = 32, kGroup = 32, kQuantoGroup = 64;
+constexpr double kFullBytes = 2, kHalfBytes = 2, kOutlierBytes = 4;
+
+Error Refused(const CacheType& type, std::string text) {
+  return Error(Finding::kUnsupportedKind, fmt::format("{}: {}", type.name, text));
+}
+
+float RoundToModel(const Side& side, float value) {
+  return side.model == DType::kBF16 ? BF16ToF32(F32ToBF16(value)) : ToHalf(value);
+}
+
+// The bits of a name such as "kivi4" or "kvquant2_sparse".
+uint32_t BitsIn(std::string_view name) {
+  return static_cast<uint32_t>(name[name.find_first_of("23458")] - '0');
+}
+
+void RequirePowerOfTwo(const CacheType& type, const Side& side) {
+  if (side.dim < 2 || (side.dim & (side.dim - 1)) != 0)
+    throw Refused(type, fmt::format("heads of {} values; it needs a power of two", side.dim));
+}
+
+double KeepFull(const Side& side, std::span<float> out) {
+  std::copy(side.values.begin(), side.values.end(), out.begin());
+  return kFullBytes * static_cast<double>(side.values.size());
+}
+
+struct Float8Rule {
+  DType dtype = DType::kF8E4M3;
+  Float8Overflow overflow = Float8Overflow::kSaturate;
+  bool is_scaled = false, by_head = false, only_values = false, counts_scales = false;
+  bool is_frozen = false;  // the scale is that of the tokens stored first
+};
+
+Float8Rule RuleOf(std::string_view name) {
+  Float8Rule rule;
+  if (name.ends_with("e5m2")) rule.dtype = DType::kF8E5M2;
+  rule.is_frozen = name.starts_with("transformers");
+  if (name.starts_with("lmcache") || rule.is_frozen) rule.overflow = Float8Overflow::kCast;
+  rule.by_head = name.ends_with("head");
+  rule.only_values = name.starts_with("k16v8");
+  rule.counts_scales = rule.only_values || rule.is_frozen;
+  rule.is_scaled = rule.by_head || rule.only_values || rule.is_frozen || name.ends_with("amax");
+  return rule;
+}
+
+}  // namespace
+
+uint64_t StoredOf(Tail tail, uint64_t tokens) {
+  if (tail == Tail::kKeys) return tokens - tokens % kTailTokens;
+  if (tail == Tail::kValues) return tokens - std::min(tokens, kTailTokens);
+  return tokens;
+}
+
+bool CacheType::IsRotated(bool is_key, uint32_t dim, const StoreOptions& options) const {
+  return options.rotate && dtype && IsBlockQuantised(*dtype) && HadamardSize(!is_key, dim) != 0;
+}
+
+std::vector<std::byte> PackedRows(const CacheType& type, const Side& side,
+                                  const StoreOptions& options) {
+  KV_ASSERT(type.dtype);
+  std::vector<std::byte> packed(BytesOf(*type.dtype, side.values.size()));
+  if (!IsBlockQuantised(*type.dtype)) {
+    const auto narrow = *type.dtype == DType::kF16 ? FloatToHalf : FloatToBFloat;
+    narrow(side.values.data(), packed.data(), side.values.size());
+    return packed;
+  }
+  std::vector<float> rotated;
+  std::span<const float> values = side.values;
+  if (type.IsRotated(side.is_key, side.dim, options)) {
+    rotated.assign(values.begin(), values.end());
+    HadamardScaledFirst(rotated.data(), rotated.size(), HadamardSize(!side.is_key, side.dim));
+    values = rotated;
+  }
+  if (type.name == "iq4_nl_search") {
+    QuantiseIq4NlSearched(values, packed.data());
+  } else {
+    QuantiseBlocks(*type.dtype, values, packed.data(), options.rounding);
+  }
+  return packed;
+}
+
+double StoreFull(const CacheType& type, const Side& side, const StoreOptions& options,
+                 std::span<float> out) {
+  const std::vector<std::byte> packed = PackedRows(type, side, options);
+  ToFloats(*type.dtype, packed, out);
+  return static_cast<double>(packed.size());
+}
+
+double StoreBlocks(const CacheType& type, const Side& side, const StoreOptions& options,
+                   std::span<float> out) {
+  if (side.row() % kBlockValues != 0) {
+    throw Refused(
+        type, fmt::format("rows of {} values are no whole blocks of {}", side.row(), kBlockValues));
+  }
+  const std::vector<std::byte> packed = PackedRows(type, side, options);
+  ToFloats(*type.dtype, packed, out);
+  if (type.IsRotated(side.is_key, side.dim, options))
+    HadamardScaledFirst(out.data(), out.size(), HadamardSize(!side.is_key, side.dim));
+  return static_cast<double>(packed.size());
+}
+
+double StoreFp8(const CacheType& type, const Side& side, const StoreOptions& options,
+                std::span<float> out) {
+  const Float8Rule rule = RuleOf(type.name);
+  if (rule.only_values && side.is_key) return KeepFull(side, out);
+  const uint64_t scaled = rule.is_frozen && options.first_tokens > 0
+                              ? std::min(options.first_tokens, side.tokens) * side.row()
+                              : side.values.size();
+  // Scales are of a tensor, or of each kv head.
+  std::vector<float> most(side.heads, 0.0f);
+  for (uint64_t i = 0; i < scaled; ++i) {
+    float& of_head = most[i / side.dim % side.heads];
+    of_head = std::max(of_head, std::fabs(side.values[i]));
+  }
+  if (!rule.by_head)
+    std::fill(most.begin(), most.end(), *std::max_element(most.begin(), most.end()));
+  std::vector<uint8_t> codes(side.dim);
+  for (uint64_t at = 0; at < side.values.size(); at += side.dim) {
+    const float largest = most[at / side.dim % side.heads];
+    const float scale = rule.is_scaled && largest > 0 ? largest / kE4M3Max : 1.0f;
+    QuantiseFloat8(rule.dtype, side.values.subspan(at, side.dim), scale, rule.overflow,
+                   codes.data());
+    DequantiseFloat8(rule.dtype, codes, scale, &out[at]);
+    for (uint32_t d = 0; d < side.dim; ++d) out[at + d] = RoundToModel(side, out[at + d]);
+  }
+  const double scales = rule.counts_scales ? sizeof(float) * (rule.by_head ? side.heads : 1) : 0;
+  return static_cast<double>(side.values.size()) + scales;
+}
+
+double StoreTokenHead(const CacheType& type, const Side& side, const StoreOptions&,
+                      std::span<float> out) {
+  const double scales = static_cast<double>(sizeof(float) * side.tokens * side.heads);
+  const auto count = static_cast<double>(side.values.size());
+  if (type.name.starts_with("int8")) {
+    ReadInt8(StoreInt8(side.values, side.dim), side.dim, out);
+    return count + scales;
+  }
+  if (type.name.starts_with("fp8")) {
+    ReadFloat8(StoreFloat8(side.values, side.dim), side.dim, out);
+    return count + scales;
+  }
+  if (side.dim % 2 != 0) throw Refused(type, fmt::format("heads of {} values", side.dim));
+  const std::vector<float> signs = VllmSigns(side.dim);
+  ReadInt4(StoreInt4(side.values, side.dim, signs), side.dim, signs, out);
+  return count / 2 + scales;
+}
+
+double StoreKiviSide(const CacheType& type, const Side& side, const StoreOptions&,
+                     std::span<float> out) {
+  const uint32_t bits = BitsIn(type.name);
+  KeepFull(side, out);
+  const double values = static_cast<double>(side.values.size());
+  if (!side.is_key) {
+    if (side.dim % kGroup != 0)
+      throw Refused(type, fmt::format("heads of {} values; V goes by {}", side.dim, kGroup));
+    for (uint64_t i = 0; i < side.values.size(); i += kGroup)
+      StoreKivi(&side.values[i], kGroup, 1, bits, &out[i]);
+  } else {
+    // Tokens beyond the last whole group are always in the tail.
+    for (uint64_t t = 0; t + kGroup <= side.tokens; t += kGroup) {
+      for (uint64_t channel = 0; channel < side.row(); ++channel) {
+        const uint64_t at = t * side.row() + channel;
+        StoreKivi(&side.values[at], kGroup, side.row(), bits, &out[at]);
+      }
+    }
+  }
+  return values * (bits / 8.0 + 2 * kHalfBytes / kGroup);
+}
+
+double StoreKvQuantSide(const CacheType& type, const Side& side, const StoreOptions& options,
+                        std::span<float> out) {
+  const uint32_t bits = BitsIn(type.name);
+  const bool sparse = type.name.ends_with("sparse");
+  const double codes = static_cast<double>(side.values.size()) * bits / 8;
+  uint64_t outliers = 0;
+  if (!side.is_key) {
+    for (uint64_t t = 0; t < side.tokens; ++t) {
+      const uint64_t at = t * side.row();
+      outliers += StoreKvQuant(&side.values[at], side.row(), 1, bits, sparse, &out[at]);
+    }
+    return codes + kOutlierBytes * static_cast<double>(outliers) +
+           2 * kHalfBytes * static_cast<double>(side.tokens);
+  }
+  if (options.rope == nullptr) {
+    throw Error(
+        Finding::kUsage,
+        fmt::format("{}: K is quantised before RoPE, and how it is rotated is unknown", type.name))
+        .Hint("give --model MODEL, or --rope-base and --rope-style");
+  }
+  std::vector<int64_t> positions(side.tokens);
+  std::iota(positions.begin(), positions.end(), 0);
+  std::vector<KeyTurn> back = TurnsBack(positions, side.tokens), forth = back;
+  for (KeyTurn& turn : forth) {
+    std::swap(turn.from, turn.to);
+    std::swap(turn.from_length, turn.to_length);
+  }
+  std::vector<float> plain(side.values.begin(), side.values.end()), stored(plain.size());
+  const RopeTable undo(*options.rope, side.dim, back), redo(*options.rope, side.dim, forth);
+  for (uint64_t t = 0; t < side.tokens; ++t) undo.Rotate(t, side.heads, &plain[t * side.row()]);
+  for (uint64_t channel = 0; channel < side.row(); ++channel) {
+    outliers +=
+        StoreKvQuant(&plain[channel], side.tokens, side.row(), bits, sparse, &stored[channel]);
+  }
+  for (uint64_t t = 0; t < side.tokens; ++t) redo.Rotate(t, side.heads, &stored[t * side.row()]);
+  std::copy(stored.begin(), stored.end(), out.begin());
+  return codes + kOutlierBytes * static_cast<double>(outliers) +
+         2 * kHalfBytes * static_cast<double>(side.row());
+}
+
+double StoreQuantoSide(const CacheType& type, const Side& side, const StoreOptions&,
+                       std::span<float> out) {
+  const uint32_t bits = BitsIn(type.name);
+  if (side.dim % kQuantoGroup != 0) {
+    throw Refused(type, fmt::format("heads of {} values; it goes by {}", side.dim, kQuantoGroup));
+  }
+  for (uint64_t i = 0; i < side.values.size(); i += kQuantoGroup)
+    StoreQuanto(&side.values[i], kQuantoGroup, 1, bits, Arithmetic::kHalf, &out[i]);
+  return static_cast<double>(side.values.size()) * (bits / 8.0 + 2 * kHalfBytes / kQuantoGroup);
+}
+
+double StoreTurbo(const CacheType& type, const Side& side, const StoreOptions&,
+                  std::span<float> out) {
+  const bool is_at_end = side.layer < 2 || side.layer + 2 >= side.layers;
+  if (is_at_end) return KeepFull(side, out);
+  RequirePowerOfTwo(type, side);
+  std::string_view name = type.name;
+  const bool is_signed = name.starts_with("lmcache_");
+  const double vectors = static_cast<double>(side.tokens * side.heads);
+  if (side.is_key && name.ends_with("k8v4")) {
+    std::vector<uint8_t> codes(side.values.size());
+    QuantiseFloat8(DType::kF8E4M3, side.values, 1, Float8Overflow::kCast, codes.data());
+    DequantiseFloat8(DType::kF8E4M3, codes, 1, out.data());
+    return static_cast<double>(side.values.size());
+  }
+  const bool is_three = name.ends_with("3bit_nc") || (side.is_key && name.ends_with("k3v4_nc"));
+  const uint32_t bits = is_three ? 3 : 4;
+  const double codes = std::ceil(side.dim * bits / 8.0);
+  if (side.is_key) {
+    const std::vector<float> signs =
+        is_signed ? LmcacheSigns(side.dim, side.layer) : std::vector<float>();
+    ReadTurboKeys(StoreTurboKeys(side.values, side.dim, bits, signs), side.dim, bits, signs, out);
+    return vectors * (codes + kHalfBytes);
+  }
+  ReadTurboValues(StoreTurboValues(side.values, side.dim, bits), side.dim, out);
+  return vectors * (codes + 2 * kHalfBytes);
+}
+
+double StoreUltraSide(const CacheType& type, const Side& side, const StoreOptions&,
+                      std::span<float> out) {
+  RequirePowerOfTwo(type, side);
+  if (side.dim % kUltraGroup != 0)
+    throw Refused(type, fmt::format("heads of {} values; it goes by {}", side.dim, kUltraGroup));
+  ReadUltra(StoreUltra(side.values, side.dim, side.is_key), out);
+  if (side.is_key) HadamardScaledFirst(out.data(), out.size(), side.dim);
+  return static_cast<double>(side.values.size()) * (0.5 + 1.0 / kUltraGroup);
+}
+
+double StoreOctaveSide(const CacheType& type, const Side& side, const StoreOptions&,
+                       std::span<float> out) {
+  if (side.dim != kOctaveDim) {
+    throw Refused(type, fmt::format("heads of {} values; only the signs of {} are known", side.dim,
+                                    kOctaveDim));
+  }
+  const bool is_compact = type.name.ends_with("compact");
+  const bool is_three = is_compact || (!side.is_key && type.name.ends_with("v3"));
+  const uint32_t bits = is_three ? 3 : 4;
+  ReadOctave(StoreOctave(side.values, bits), bits, out);
+  // Slots of K and V have 72, 64 or 52 bytes: half of each filler is counted with either side.
+  const double codes = kOctaveDim * bits / 8.0, scale = is_compact ? kHalfBytes : 2 * kHalfBytes;
+  return static_cast<double>(side.tokens * side.heads) * (codes + scale);
+}
+
+}  // namespace kv::quant

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the language of kvtool's flags against the declarations of all commands, and docs/flags.md with them.
+
+Usage: flags.py KVTOOL            the checks
+       flags.py KVTOOL --update   writes the tables of docs/flags.md anew
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "flags.md"
+MARK = "<!-- Written by scripts/check/flags.py --update from what the commands declare. -->\n"
+
+# Texts that send the reader elsewhere instead of saying what the flag does.
+EMPTY_TEXTS = ["as in the original", "same as", "the same for", "as in convert", "see the original"]
+VALUES = {"", "TEXT", "INT", "NUMBER", "FILE", "FOLDER", "RANGES", "SIZE"}
+# Where one thing had several names, the one that it has now. Whoever declares another as a shown name has to look
+# here first.
+ONE_NAME = {
+    "--rope-base": ["--rope-theta", "--theta"],
+    "--rope-dims": ["--rope-dim", "--rotary-dim"],
+    "--input-dtype": ["--as"],
+    "--sample-bytes": ["--most"],
+    "--sample-rows": ["--rows", "--quality-rows"],
+    "--slow-peers": ["--slow"],
+    "--chunks-joined": ["--old"],
+    "--jsonl-out": ["--jsonl"],
+    "--level": ["--levels"],
+    "--policy": ["--policies"],
+    "--budget": ["--budgets"],
+    "--streaming-sink": ["--sinks", "--streaming-sinks"],
+    "--compression-factor": ["--factor"],
+    "--min-groups": [],
+    "--image-tokens": ["--image-len"],
+    "--suffix-tokens": ["--suffix-len"],
+    "--chunk-tokens": ["--chunk-lens"],
+    "--group-tokens": ["--lossless-block-tokens"],
+    "--force": ["--overwrite", "--yes"],
+    "--output": ["--out"],
+}
+# Flags that more than one command has mean the same there: the first words of their texts, where they differ by
+# more than the object.
+WRITES = re.compile(r"^--(output|output-dir|[a-z-]+-out)$")
+
+
+def all_options(document):
+    for line in document:
+        for option in line["options"]:
+            yield line["command"], option
+
+
+def has_force(document, command):
+    return any("--force" in option["names"] for line in document if line["command"] == command for option in line["options"])
+
+
+def faults(kvtool, document):
+    for command, option in all_options(document):
+        names, where = option["names"], f"{command} {option['names'][-1]}"
+        text = option["text"].lower()
+        if not text:
+            yield f"{where}: no text"
+        for phrase in EMPTY_TEXTS:
+            if phrase in text:
+                yield f"{where}: '{phrase}' says nothing to who does not know the other"
+        if option["value"] not in VALUES:
+            yield f"{where}: value {option['value']} is none of {sorted(VALUES)}"
+        for name, others in ONE_NAME.items():
+            for other in set(others) & set(names):
+                yield f"{where}: {other} is called {name} everywhere"
+        if len([name for name in names if name.startswith("--")]) > 1:
+            yield f"{where}: two names are shown for one thing: {', '.join(names)}"
+        if set(names) & set(option["aliases"]):
+            yield f"{where}: an alias is shown"
+        for name in names:
+            if WRITES.match(name) and not has_force(document, command):
+                yield f"{where}: it writes a file, and the command has no -f to overwrite one"
+    # A flag takes one kind of value everywhere.
+    kinds = {}
+    for command, option in all_options(document):
+        if option["names"][-1].startswith("--"):
+            kinds.setdefault(option["names"][-1], {}).setdefault(bool(option["value"]), []).append(command)
+    for name, commands in kinds.items():
+        if len(commands) > 1:
+            yield f"{name}: a flag for {commands[False]}, with a value for {commands[True]}"
+    # What is --NAME to replay-h2o is --h2o-NAME beside the lossless runtime's own.
+    shown = {command: {name for c, option in all_options(document) if c == command for name in option["names"]}
+             for command in ("replay-h2o", "replay-lossless")}
+    for name in shown["replay-lossless"]:
+        own = {"--h2o-enable"}
+        if name.startswith("--h2o-") and name not in own and name.replace("--h2o-", "--", 1) not in shown["replay-h2o"]:
+            yield f"replay-lossless {name}: replay-h2o has no {name.replace('--h2o-', '--', 1)}"
+    yield from explanation_faults(kvtool)
+    yield from hidden_faults(kvtool, document)
+
+
+def explanation_faults(kvtool):
+    """Every finding says what happened, why it matters, what to do, and shows an example."""
+    listed = subprocess.run([kvtool, "explain"], check=True, capture_output=True, text=True).stdout
+    numbers = re.findall(r"^(KV\d{4})", listed, re.M)
+    if len(numbers) < 40:
+        yield f"explain lists {len(numbers)} findings"
+    for number in numbers:
+        text = subprocess.run([kvtool, "explain", number], check=True, capture_output=True, text=True).stdout
+        for heading in ("What happened", "Why it matters", "What to do", "Example"):
+            body = re.search(rf"^{heading}:?\n((?:  .*\n)+)", text, re.M)
+            if not body or len(body[1].strip()) < 12:
+                yield f"explain {number}: '{heading}' is missing"
+
+
+def hidden_faults(kvtool, document):
+    """Older names are in no help, manual page or completion."""
+    shells = "".join(subprocess.run([kvtool, "completion", shell], check=True, capture_output=True, text=True).stdout
+                     for shell in ("bash", "zsh", "fish"))
+    for command in sorted({command.split()[0] for command, _ in all_options(document)}):
+        help_text = subprocess.run([kvtool, "help", command], check=True, capture_output=True, text=True).stdout
+        page = subprocess.run([kvtool, "man", command], check=True, capture_output=True, text=True).stdout
+        for name, option in all_options(document):
+            if name.split()[0] != command:
+                continue
+            shown = {n for c, o in all_options(document) if c.split()[0] == command for n in o["names"]}
+            for alias in set(option["aliases"]) - shown:
+                word = re.compile(re.escape(alias) + r"(?![a-z-])")
+                if word.search(help_text) or word.search(page.replace("\\-", "-")):
+                    yield f"{command}: the older name {alias} is in its help or manual page"
+    everywhere = {n for _, option in all_options(document) for n in option["names"]}
+    for _, option in all_options(document):
+        for alias in set(option["aliases"]) - everywhere:
+            if re.search(re.escape(alias) + r"(?![a-z-])", shells):
+                yield f"completion: offers the older name {alias}"
+
+
+def tables(document):
+    rows = {}
+    for command, option in all_options(document):
+        for alias in option["aliases"]:
+            rows.setdefault((option["names"][-1], alias), []).append(command)
+    text = MARK + "\n| name | older name | commands |\n|---|---|---|\n"
+    for (name, alias), commands in sorted(rows.items()):
+        many = len(commands) > 6
+        text += f"| `{name}` | `{alias}` | {'all that read snapshots' if many else ', '.join(f'`{c}`' for c in commands)} |\n"
+    return text
+
+
+def main():
+    kvtool = sys.argv[1]
+    document = json.loads(subprocess.run([kvtool, "__options"], check=True, capture_output=True, text=True).stdout)
+    page = PAGE.read_text(encoding="utf-8")
+    wanted = page.split(MARK)[0] + tables(document)
+    if "--update" in sys.argv:
+        PAGE.write_text(wanted, encoding="utf-8")
+        return 0
+    found = list(faults(kvtool, document))
+    if page != wanted:
+        found.append(f"docs/flags.md is not what the commands declare: {sys.argv[0]} KVTOOL --update writes it")
+    print("\n".join(found) or f"{len(list(all_options(document)))} options of {len(document)} command lines keep the rules")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what the recipes in CONTRIBUTING.md ("Adding things") promise: that every row of a table has its files, every
+such file its row, and every header says which sources implement it. The other checks are of lines that compilers let pass.
+
+  house.py ROOT
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+# Sources here carry the name of the header they implement, or a header of their folder names them.
+HEADERS_NAME_SOURCES = ["lib/core/codec", "lib/core/archive", "lib/study/eviction", "lib/engines/mnn/h2o"]
+FIRST_OWN_CODEC = 16  # codecs below are the engine's, and formats/gear/FORMAT.md specifies them
+# Folders of formats whose grammar or fuzz target belongs to something else.
+NO_GRAMMAR = {"kvz": "lib/core/archive/FORMAT.md"}
+# Hosts of package registries and their mirrors, with or without a scheme: packages come through npm, pip and apt-get, the way
+# these are set up on a machine.
+REGISTRY = re.compile(
+    rb"(?<![\w.-])(?:[\w-]+\.)*(?:(?:npmjs|npmmirror|yarnpkg|pypi|pythonhosted|anaconda|rubygems|maven|nuget|golang|nodesource)\.(?:org|com|dev)"
+    rb"|crates\.io|alpinelinux\.org|pypi\.\w+\.\w+|(?:deb|ftp|security|snapshot|archive|packages|ports|https?|httpredir|mirrors?)(?:\.\w\w)?\."
+    rb"(?:debian|ubuntu)\.(?:org|com|net)|pkg\.(?:dev|github\.com)|ghcr\.io|docker\.(?:io|com)|jfrog\.io"
+    rb"|[\w.-]+/(?:pypi/simple|api/(?:npm|pypi)|artifactory))\b[\w./@%-]*")
+# Kernels whose tests are those of their only users: snapshot layouts, and every test of SIMD targets.
+TESTED_BY_USERS = {"reorder", "targets"}
+
+
+def check_policies(root):
+    folder = root / "lib/study/eviction/policies"
+    wanted = set(re.findall(r"\.make = (\w+)", (folder / "table.h").read_text()))
+    for source in sorted(folder.glob("*.cc")):
+        defined = set(re.findall(r"^std::unique_ptr<Rule> (Make\w+)\(", source.read_text(), re.M))
+        for factory in defined - wanted:
+            yield f"{source}: no row of table.h points to {factory}"
+        if not defined:
+            yield f"{source}: defines no rule that table.h could point to"
+        wanted -= defined
+    for factory in sorted(wanted):
+        yield f"{folder}: no file defines {factory}"
+
+
+def check_codecs(root):
+    page = (root / "lib/core/archive/FORMAT.md").read_text()
+    table = page[page.index("## Codecs"):page.index("## Trailer")]
+    folders = set()
+    for number, name, text in re.findall(r"^\| (\d+) \| ([\w-]+) \| (.*) \|$", table, re.M):
+        if int(number) < FIRST_OWN_CODEC:
+            continue
+        folder = root / "lib/core/codec" / name.replace("-", "_")
+        folders.add(folder)
+        if f"(../codec/{folder.name}/FORMAT.md)" not in text:
+            yield f"lib/core/archive/FORMAT.md: codec {number} has no link to codec/{folder.name}/FORMAT.md"
+        grammar = folder / "FORMAT.md"
+        if not grammar.is_file():
+            yield f"{grammar}: missing"
+        elif f"(codec {number})" not in grammar.read_text().split("\n", 1)[0]:
+            yield f"{grammar}: the title does not say (codec {number})"
+        if not any(folder.glob("*.h")) or not any(folder.glob("*.cc")):
+            yield f"{folder}: the codec has no header or no source"
+    for grammar in sorted((root / "lib/core/codec").glob("*/FORMAT.md")):
+        if grammar.parent not in folders:
+            yield f"{grammar}: no codec of lib/core/archive/FORMAT.md is called {grammar.parent.name}"
+
+
+def check_formats(root):
+    fuzzed = " ".join(path.read_text() for path in (root / "tests/fuzz").glob("*.cc"))
+    registry = (root / "formats/registry.cc").read_text()
+    for folder in sorted(path for path in (root / "formats").iterdir() if path.is_dir()):
+        if not (root / NO_GRAMMAR.get(folder.name, f"formats/{folder.name}/FORMAT.md")).is_file():
+            yield f"{folder}: no FORMAT.md"
+        registered = f'#include "formats/{folder.name}/' in registry
+        if registered and f'"formats/{folder.name}/' not in fuzzed and folder.name not in fuzzed:
+            yield f"{folder}: no fuzz target reads the format"
+
+
+def check_commands(root):
+    table = (root / "apps/kvtool/commands.cc").read_text()
+    header = (root / "apps/kvtool/commands.h").read_text()
+    makers = set(re.findall(r"\b(Make\w+)\}", table))
+    for maker in sorted(makers):
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", maker.removeprefix("Make")).lower()
+        if not any((root / "apps/kvtool/commands").rglob(f"cmd_{name}.cc")):
+            yield f"apps/kvtool/commands: no cmd_{name}.cc, but commands.cc lists {maker}"
+        if maker not in header:
+            yield f"apps/kvtool/commands.h: does not declare {maker}"
+    for source in sorted((root / "apps/kvtool").rglob("cmd_*.cc")):
+        maker = "Make" + "".join(word.capitalize() for word in source.stem.removeprefix("cmd_").split("_"))
+        if maker not in makers and maker not in "".join(
+                other.read_text() for other in (root / "apps/kvtool").rglob("*.cc") if other != source):
+            yield f"{source}: no table of commands lists {maker}"
+
+
+def check_kernels(root):
+    tests = " ".join(path.read_text() for path in (root / "tests").rglob("*_test.cc"))
+    for header in sorted((root / "lib/core/kernels").glob("*.h")):
+        if header.stem in TESTED_BY_USERS:
+            continue
+        if header.with_suffix(".cc").is_file() and f'"lib/core/kernels/{header.name}"' not in tests:
+            yield f"{header}: no test includes the kernel"
+
+
+def check_sources(root):
+    for top in HEADERS_NAME_SOURCES:
+        for source in sorted((root / top).rglob("*.cc")):
+            headers = [path.read_text() for path in source.parent.glob("*.h")]
+            if source.with_suffix(".h").is_file() or source.parent.name == "policies":
+                continue
+            if not any(re.search(rf"\b{source.name}\b", text) for text in headers):
+                yield f"{source}: implements no header of its name, and no header beside it names it"
+
+
+def check_thread_locals(root):
+    """Objects with a destructor: where memory runs out, the C library cannot note it and ends the program."""
+    for top in ("lib", "formats", "apps/kvtool"):
+        for source in sorted((root / top).rglob("*.cc")) + sorted((root / top).rglob("*.h")):
+            for number, line in enumerate(source.read_text().splitlines(), 1):
+                if re.match(r"\s*(static |inline )*thread_local (?!.*\* )(?!(bool|int|u?int\d+_t|size_t) )", line):
+                    yield f"{source}:{number}: an object of a thread: lease one from a Reuse (lib/core/base/reuse.h)"
+
+
+def check_braced_json(root):
+    """`json = {value}` is an array of one to GCC 12, and the value itself to clang."""
+    for top in ("lib", "formats", "apps"):
+        for source in sorted((root / top).rglob("*.cc")):
+            for number, line in enumerate(source.read_text().splitlines(), 1):
+                if re.search(r'\["[^"]+"\] = \{(?!")[^{},]*(\([^{}]*\))?\};', line):
+                    yield f"{source}:{number}: one JSON value in braces: say json::array({{value}}), or leave the braces out"
+
+
+def check_presets(root):
+    """A warning of a compiler newer than ours must not end what a user runs."""
+    for preset in json.loads((root / "CMakePresets.json").read_text())["configurePresets"]:
+        if preset.get("cacheVariables", {}).get("KVTOOL_WERROR") == "ON" and not preset["name"].startswith("ci"):
+            yield f"CMakePresets.json: {preset['name']} sets KVTOOL_WERROR, which belongs to CI's presets (ci*) alone"
+
+
+def check_registries(root):
+    listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, text=True)
+    files = [root / name for name in listed.stdout.split("\0")[:-1]] or root.rglob("*")  # an archive has no index
+    for path in files:
+        if not path.is_file() or path.is_symlink():
+            continue
+        data = path.read_bytes()
+        for found in REGISTRY.finditer(data):
+            yield (f"{path}:{data.count(10, 0, found.start()) + 1}: {found[0].decode()}: the address of a registry; "
+                   "fetch the package with npm, pip or apt-get")
+
+
+def check_json_readers(root):
+    """nlohmann's parser has no limits: what comes from outside goes through lib/core/base/json.h."""
+    bounded = {"formats/plan/plan_reader.cc",  # its callback bounds the depth and keeps no more than an event
+               "formats/safetensors/header.cc",  # builds no tree
+               "lib/core/base/json.cc",
+               "apps/kvtool/documents/document_schema.cc"}  # reads our own schemas
+    for top in ("lib", "formats", "apps"):
+        for source in sorted((root / top).rglob("*.cc")):
+            if str(source.relative_to(root)) in bounded:
+                continue
+            for number, line in enumerate(source.read_text().splitlines(), 1):
+                if re.search(r"(json|Json|Document)::(parse|sax_parse|accept)\(", line):
+                    yield f"{source}:{number}: a JSON parser without limits: say ReadJson or ReadOrderedJson"
+
+
+def check_numbers(root):
+    """strtod and its kin read by the locale of the program that loaded the library, and each takes other texts for
+    numbers. kvtool-capture-llama, which includes nothing of the house, calls from_chars itself."""
+    kin = r"strto(?:d|f|ld|l|ll|ul|ull|imax|umax)|sto(?:d|f|ld|i|l|ll|ul|ull)|ato(?:f|i|ll)|v?[fs]?scanf|setlocale"
+    for top in ("lib", "formats", "apps"):
+        for source in sorted((root / top).rglob("*.cc")) + sorted((root / top).rglob("*.h")):
+            is_own = source.is_relative_to(root / "apps/capture-llama") or source.stem == "number"
+            words = re.compile(rf"\b({kin}{'' if is_own else '|from_chars'})\(")
+            for number, line in enumerate(source.read_text().splitlines(), 1):
+                if found := words.search(line):
+                    yield f"{source}:{number}: {found[1]}: call ParseNumber or TakeNumber (lib/core/base/number.h)"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    checks = [check_policies, check_codecs, check_formats, check_commands, check_kernels, check_sources,
+              check_thread_locals, check_braced_json, check_presets, check_registries, check_json_readers,
+              check_numbers]
+    wrong = [line for check in checks for line in check(root)]
+    for line in wrong:
+        print(line)
+    if wrong:
+        sys.exit(1)
+    print("every table has its files, and every file its row")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the arrows of the house: apps -> engines -> study -> core and apps -> formats -> core. The Python module binds
+the program's commands and kvtool.h, and knows neither studies nor engines. The capture program stands alone: it is built
+with llama.cpp's headers and libraries and nothing else.
+
+Also: nothing below apps/ prints, third-party headers appear only where CONTRIBUTING.md allows them, and a source
+implements the header of its own name, or a header of its folder names it ("#pragma once  // implemented by X.cc").
+Usage: includes.py [ROOT]; exit 1 with one line per violation.
+"""
+import pathlib
+import re
+import sys
+
+# folder -> project folders it may include (prefixes); the first match from the top counts
+ALLOWED = [
+    ("lib/core/base/", ["lib/core/base/"]),
+    ("lib/core/kernels/", ["lib/core/kernels/", "lib/core/base/"]),
+    ("lib/core/codec/", ["lib/core/codec/", "lib/core/kernels/", "lib/core/base/"]),
+    ("lib/core/snapshot/", ["lib/core/snapshot/", "lib/core/kernels/", "lib/core/base/"]),
+    ("lib/core/weights/", ["lib/core/weights/", "lib/core/snapshot/", "lib/core/base/"]),
+    ("lib/core/frame/", ["lib/core/frame/", "lib/core/codec/", "lib/core/base/"]),
+    ("lib/core/archive/", ["lib/core/"]),
+    ("lib/store/", ["lib/store/", "lib/core/"]),
+    ("lib/report/", ["lib/report/", "lib/core/"]),
+    ("lib/corpus/", ["lib/corpus/", "lib/report/", "lib/fields/", "lib/core/"]),
+    ("lib/fields/", ["lib/fields/", "lib/core/base/"]),
+    ("lib/remote/", ["lib/remote/", "lib/core/base/"]),
+    ("lib/api/", ["lib/api/", "formats/", "lib/engines/mnn/h2o/", "lib/study/", "lib/core/"]),
+    ("lib/study/dense/", ["lib/study/dense/", "lib/core/kernels/", "lib/core/base/"]),
+    ("lib/study/", ["lib/study/", "lib/report/", "lib/fields/", "lib/core/"]),
+    ("lib/engines/mnn/", ["lib/engines/mnn/", "lib/study/", "lib/report/", "lib/fields/", "lib/core/"]),
+    ("lib/engines/infinilm/", ["lib/engines/infinilm/", "lib/study/", "lib/report/", "lib/fields/", "lib/core/"]),
+    ("lib/engines/cacheblend/", ["lib/engines/cacheblend/", "lib/study/", "lib/report/", "lib/fields/", "lib/core/"]),
+    ("formats/", ["formats/", "lib/core/"]),
+    ("apps/kvtool/", ["apps/kvtool/", "formats/", "lib/", "version.h"]),
+    ("apps/capture-llama/", ["apps/capture-llama/", "llama.h", "ggml.h", "ggml-backend.h"]),
+    ("apps/python/", ["apps/python/", "apps/kvtool/", "formats/", "lib/api/kvtool.h", "lib/core/"]),
+]
+# third-party header -> folders (or files) that may include it
+THIRD_PARTY = {
+    "xxhash.h": ["lib/core/base/hash.cc", "apps/capture-llama/hash.cc"],
+    "llama.h": ["apps/capture-llama/"],
+    "ggml": ["apps/capture-llama/"],
+    "hwy/": ["lib/core/kernels/", "lib/study/dense/"],
+    "cblas.h": ["lib/study/dense/"],
+    "zlib.h": ["formats/zip/"],
+    "curl/": ["lib/remote/"],
+    "sqlite3.h": ["lib/store/database.cc", "lib/store/index_files.cc", "apps/kvtool/commands/cmd_targets.cc"],
+    "zstd": ["lib/core/codec/", "lib/engines/mnn/offline/", "lib/api/library.cc", "apps/kvtool/commands/cmd_targets.cc"],
+    "nlohmann/": ["lib/core/base/json.", "lib/fields/value.", "lib/corpus/", "lib/report/", "lib/study/", "lib/engines/", "formats/", "apps/"],
+    "nanobind/": ["apps/python/src/"],
+    "CLI/": ["apps/kvtool/line/command_line.cc"],
+}
+# Folders where every source belongs to a header.
+PAIRED = ("formats", "lib/core/base", "lib/core/snapshot", "lib/core/weights")
+PRINTS = re.compile(r"std::c(out|err)\b|\bfmt::print\(|(?<![fsn])printf\(|\bputs\(")
+
+
+def unpaired(root):
+    """One line per source that no header claims, and per claim of a source that is not there."""
+    wrong = []
+    for folder in {path.parent for top in PAIRED for path in (root / top).rglob("*.h")}:
+        claims = set()
+        for header in folder.glob("*.h"):
+            said = re.search(r"^#pragma once  // implemented by (.*)$", header.read_text(), re.M)
+            named = re.findall(r"\w+\.cc", said[1]) if said else []
+            claims |= set(named or [header.stem + ".cc"])
+            wrong += [f"{header.relative_to(root)}: there is no {name}" for name in named if not (folder / name).exists()]
+        wrong += [f"{path.relative_to(root)}: no header says that it implements it" for path in folder.glob("*.cc")
+                  if path.name not in claims]
+    return sorted(wrong)
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    wrong = []
+    for top in ("apps", "formats", "lib"):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix not in (".h", ".cc"):
+                continue
+            name = path.relative_to(root).as_posix()
+            text = path.read_text()
+            allowed = next(rule for prefix, rule in ALLOWED if name.startswith(prefix))
+            for line, include in re.findall(r'^(#include "([^"]+)")', text, re.M):
+                if include in ("hwy/foreach_target.h",) or include.startswith("hwy/"):
+                    continue
+                if not any(include.startswith(prefix) for prefix in allowed):
+                    wrong.append(f"{name}: {line} points the wrong way")
+            for include in re.findall(r"^#include [<\"]([^>\"]+)[>\"]", text, re.M):
+                for header, places in THIRD_PARTY.items():
+                    if include.startswith(header) and not any(name.startswith(place) for place in places):
+                        wrong.append(f"{name}: <{include}> belongs in {', '.join(places)}")
+            if top != "apps" and name != "lib/core/base/error.cc" and PRINTS.search(text):
+                wrong.append(f"{name}: the library computes, the program talks")
+    wrong += unpaired(root)
+    print("\n".join(wrong) if wrong else "all includes point the right way")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

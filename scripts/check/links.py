@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks every link between files of the repository in every Markdown page: the file is there and is tracked, and so is the
+heading that an anchor names; and every page of docs/ is in the list of its folder, README.md, or of docs/. Links to other
+places are not followed. README.md stays under 150 lines.
+
+Usage: links.py
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)\)")
+
+
+def prose(text):
+    """The text without code, in which brackets are no links."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    return re.sub(r"`[^`\n]*`", "`code`", text)
+
+
+def anchors(text):
+    """The names that GitHub, and the site, give to headings."""
+    names = set()
+    for heading in re.findall(r"^#+ +(.*?) *$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower().replace("`", "")
+        slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        number, name = 0, slug
+        while name in names:
+            number += 1
+            name = f"{slug}-{number}"
+        names.add(name)
+    return names
+
+
+def main():
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard"], capture_output=True, text=True)
+    if listed.returncode:
+        print("skipped: not a checkout")
+        return 0
+    tracked = {ROOT / name for name in listed.stdout.splitlines()}
+    folders = {parent for file in tracked for parent in file.parents}
+    wrong, count, led_to = [], 0, set()
+    pages = sorted(file for file in tracked if file.suffix == ".md" and file.exists())
+    for page in pages:
+        for link in LINK.findall(prose(page.read_text(encoding="utf-8"))):
+            if re.match(r"[a-z]+:", link):
+                continue
+            count += 1
+            name, _, anchor = link.partition("#")
+            target = (page.parent / name).resolve() if name else page
+            if page.name == "README.md":
+                led_to.add((page.parent, target))
+            if target not in tracked and target not in folders:
+                wrong.append(f"{page.relative_to(ROOT)}: {link}: no such file in the repository")
+            elif anchor and (target.suffix != ".md" or anchor not in anchors(target.read_text(encoding="utf-8"))):
+                wrong.append(f"{page.relative_to(ROOT)}: {link}: no such heading")
+    if (length := len((ROOT / "README.md").read_text(encoding="utf-8").splitlines())) > 150:
+        wrong.append(f"README.md: {length} lines: what is more than two screens belongs on a page of docs/")
+    docs = ROOT / "docs"
+    for page in pages:
+        if docs in page.parents and page != docs / "README.md" and not {(docs, page), (page.parent, page)} & led_to:
+            wrong.append(f"{page.relative_to(ROOT)}: no list leads to it: docs/README.md")
+    print("\n".join(wrong + [f"{count} links of {len(pages)} pages"]))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds the site of all documents and the reference of libkvtool into build/site. Every link is checked; a warning is an
+# error. Sphinx is taken from the Python at hand or, with scripts/docs/requirements.txt, from PyPI into build/docs-venv;
+# with --installed only from where it is already. Exit 77: it cannot be had.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=${PYTHON:-python3} site=build/site
+if ! "$python" -c 'import furo, myst_parser, sphinx' 2>/dev/null; then
+  python=build/docs-venv/bin/python
+  if ! "$python" -c 'import furo, myst_parser, sphinx' 2>/dev/null; then
+    [ "${1:-}" != --installed ] || { echo "skipped: there is no Sphinx here with MyST and Furo"; exit 77; }
+    rm -rf build/docs-venv
+    { "${PYTHON:-python3}" -m venv build/docs-venv && "$python" -m pip install -q --disable-pip-version-check --retries 1 \
+      --timeout 20 -r scripts/docs/requirements.txt; } >build/docs-pip.log 2>&1 || {
+      rm -rf build/docs-venv
+      echo "skipped: there is no Sphinx here, and none can be had from PyPI (build/docs-pip.log)"
+      exit 77
+    }
+  fi
+fi
+
+rm -rf "$site"
+"$python" -m sphinx --fail-on-warning --keep-going --nitpicky -q -j 2 -d build/docs-doctrees -c scripts/docs . "$site"
+printf '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=README.html"><title>kvtool</title><a href="README.html">kvtool</a>\n' \
+  >"$site/index.html"
+if command -v doxygen >/dev/null; then
+  version=$(sed -n 's/^project(kvtool VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+  sed -e "s|@PROJECT_SOURCE_DIR@|$PWD|g; s|@PROJECT_BINARY_DIR@/docs|$PWD/$site|; s|@PROJECT_VERSION@|$version|" \
+    -e 's|@PROJECT_DESCRIPTION@||; s|^GENERATE_XML = YES|GENERATE_XML = NO|' scripts/docs/Doxyfile.in >build/Doxyfile
+  doxygen build/Doxyfile
+else
+  mkdir -p "$site/api"
+  echo 'There was no doxygen here.' >"$site/api/index.html"
+  echo "there is no doxygen here: the reference of libkvtool is left out"
+fi
+echo "$site/index.html: $(find "$site" -name '*.html' | wc -l) pages"

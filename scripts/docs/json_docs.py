@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes docs/json.md, the reference of the JSON documents, from the schemas that the program prints.
+
+Usage: json_docs.py KVTOOL            writes the page
+       json_docs.py KVTOOL --check    fails if the page says something else than the schemas, or a schema does not say
+                                      what a property is
+"""
+import json
+import pathlib
+import subprocess
+import sys
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "json.md"
+HEAD = """# JSON documents
+
+<!-- Written by scripts/docs/json_docs.py from the schemas; change those. -->
+
+`--json` prints one document, whatever the command and whatever happened to it; `--json-out FILE` writes it. `kvtool schema NAME`
+prints the schema of each. Documents have version 2, the only one, so that `--json-version` can be left out; within a version keys
+are only added. The Python package returns an element of `results`.
+
+Files that commands write have a version of their own: the gate's `summary.json` is `gate/1`, a result of `gate` with `schema` and
+`tool`, and plans, events and configurations are as listed last.
+
+A ratio is original / what is left, so that it is above 1 where something was gained; a duration is in whole
+microseconds and ends in `_us`; a word that a program compares has no spaces; what has no value is null. Paths below go into
+arrays without saying so.
+"""
+
+
+def schema(kvtool, name):
+    return json.loads(subprocess.check_output([kvtool, "schema", name], text=True))
+
+
+def resolved(root, node):
+    while "$ref" in node:
+        target = root
+        for part in node["$ref"][2:].split("/"):
+            target = target[part]
+        node = {**target, **{key: value for key, value in node.items() if key != "$ref"}}
+    return node
+
+
+def type_of(node):
+    if "const" in node:
+        return f"`{json.dumps(node['const'])}`"
+    if "enum" in node:
+        return ", ".join(f"`{json.dumps(value)}`" for value in node["enum"])
+    named = node.get("type", "")
+    return " or ".join(named) if isinstance(named, list) else named
+
+
+def keys(root, node, path=""):
+    """(path, type, description) of every key below a schema."""
+    node = resolved(root, node)
+    for choice in node.get("anyOf", []) + node.get("oneOf", []) + node.get("allOf", []):
+        yield from keys(root, choice, path)
+    if "items" in node:
+        yield from keys(root, node["items"], path)
+    for name, child in node.get("properties", {}).items():
+        below = f"{path}.{name}" if path else name
+        child = resolved(root, child)
+        yield below, type_of(child), child.get("description", "")
+        yield from keys(root, child, below)
+
+
+def undescribed(root, node, path=""):
+    """Path of every property that a schema declares without a word; what "if" and "not" hold declares none."""
+    for name, child in node.get("properties", {}).items():
+        below = f"{path}.{name}" if path else name
+        if not resolved(root, child).get("description"):
+            yield below
+        yield from undescribed(root, child, below)
+    for name, child in node.get("$defs", {}).items():
+        yield from undescribed(root, child, f"$defs.{name}")
+    inner = [node.get(word) for word in ("items", "additionalProperties")] + list(node.get("patternProperties", {}).values())
+    for child in inner + node.get("anyOf", []) + node.get("oneOf", []) + node.get("allOf", []):
+        if isinstance(child, dict):
+            yield from undescribed(root, child, path)
+
+
+def without_words(kvtool):
+    """The same of all schemas, each path once."""
+    for name in subprocess.check_output([kvtool, "schema"], text=True).split():
+        one = schema(kvtool, name)
+        yield from dict.fromkeys(f"{one['$id']}: {path}" for path in undescribed(one, one))
+
+
+def table(rows):
+    seen = set()
+    for path, kind, text in rows:
+        if path in seen:
+            continue
+        seen.add(path)
+        yield "| `{}` | {} | {} |".format(path, kind.replace("|", "\\|"), text.replace("|", "\\|"))
+
+
+def page(kvtool):
+    lines, files = [HEAD], []
+    names = subprocess.check_output([kvtool, "schema"], text=True).split()
+    schemas = {name: schema(kvtool, name) for name in names}
+    envelope = schemas["failure"]
+    lines += ["## The envelope\n", "| key | type | what it says |", "|---|---|---|"]
+    lines += [row.replace("failure/2", "NAME/2") for row in table(keys(envelope, envelope)) if not row.startswith("| `results.")]
+    for name, one in schemas.items():
+        if one["$id"].endswith("/1"):
+            files.append(f"- `{name}`: {one.get('title', '')}")
+        elif name != "failure":
+            lines += [f"\n## {name}\n", f"A result of `{one['title']}`.\n", "| key | type | what it says |", "|---|---|---|"]
+            lines += table(keys(one, one["$defs"]["result"]))
+    lines += ["\n## Files that commands read and write\n", *files]
+    return "\n".join(lines) + "\n"
+
+
+def check(text, silent):
+    for place in silent:
+        print(f"{place} has no description: its schema in apps/kvtool/documents/schema must say what it is")
+    if not PAGE.exists() or PAGE.read_text() != text:
+        print("docs/json.md is older than the schemas: scripts/docs/json_docs.py KVTOOL writes it")
+        return 1
+    return 1 if silent else 0
+
+
+def main():
+    text = page(sys.argv[1])
+    if "--check" in sys.argv:
+        return check(text, list(dict.fromkeys(without_words(sys.argv[1]))))
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds packages into build/packages, and looks at what it has built:
+#   scripts/release/package.sh deb       kvtool, libkvtool0 and libkvtool-dev for the Debian release that this runs on
+#   scripts/release/package.sh static    kvtool-VERSION-linux-ARCH.tar.xz: one program that needs no library, with its pages;
+#                                        and the tree that packaging/Dockerfile makes of it, tried
+#   scripts/release/package.sh wheel     wheels of the Python package, one for each interpreter that is here (build_wheel.sh)
+#   scripts/release/package.sh sbom      an SPDX document beside the static program, and one for the program of the Debian package
+#   scripts/release/package.sh recipes URL [HOMEPAGE]   a Homebrew formula and a conda recipe for the tarball at URL/
+#   scripts/release/package.sh checksums SHA256SUMS of all that is there
+#   scripts/release/package.sh all [URL] everything
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+root=$PWD out=$PWD/build/packages
+version=$(sed -n 's/^project(kvtool VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+# Of the last commit, so that the same commit makes the same packages.
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+
+stage() { # BUILD: everything that is installed, stripped, as it lies below /
+  rm -rf "$out/stage"
+  DESTDIR=$out/stage cmake --install "$1" --prefix /usr --strip >/dev/null
+}
+
+debian_changelog() {
+  printf 'kvtool (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- The kvtool authors <kvtool@example.org>  %s\n' \
+    "$version" "$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")"
+}
+
+walks() { # PREFIX: what users do with it, by what its own documents say
+  local walk
+  for walk in operator researcher ci packager; do
+    tests/walks/run.sh "$walk" "$1" | sed "s/^/$walk: /"
+  done
+}
+
+deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: of $out/stage
+  local package=$1 section=$2 shlibdeps=$3 depends=$4 summary=$5 description=$6 extra='' root file
+  shift 6
+  root=$out/root/$package
+  rm -rf "$root"
+  for file in "$@"; do
+    mkdir -p "$root/$(dirname "$file")"
+    # shellcheck disable=SC2086  # a pattern
+    cp -a "$out"/stage/$file "$root/$(dirname "$file")/"
+  done
+  mkdir -p "$root/usr/share/doc/$package"
+  cp scripts/release/packaging/copyright "$root/usr/share/doc/$package/"
+  debian_changelog | gzip -9n >"$root/usr/share/doc/$package/changelog.gz"
+  [ ! -d "$root/usr/share/man" ] || find "$root/usr/share/man" -type f -exec gzip -9n {} +
+  rm -f "$root/usr/share/doc/$package"/{LICENSE,CHANGELOG.md}
+  find "$root" -type f -exec chmod u=rw,go=r {} + -o -type d -exec chmod u=rwx,go=rx {} +
+  [ ! -d "$root/usr/bin" ] || chmod +x "$root"/usr/bin/*
+  if [ "$package" = libkvtool0 ]; then # programs that link the library depend on this package
+    mkdir -p "$out/control"
+    printf 'libkvtool 0 libkvtool0 (>= %s)\n' "$version" >"$out/control/shlibs"
+    printf 'activate-noawait ldconfig\n' >"$out/control/triggers"
+    chmod 644 "$out"/control/*
+    extra="$out/control/shlibs;$out/control/triggers"
+  fi
+  sed -e "s|@package@|$package|g; s|@version@|$version|g; s|@section@|$section|; s|@shlibdeps@|$shlibdeps|" \
+    -e "s|@depends@|$depends|; s|@summary@|$summary|; s|@description@|$description|; s|@out@|$out|; s|@root@|$root|" \
+    -e "s|@extra@|$extra|" scripts/release/packaging/deb.cmake.in >"$out/$package.cmake"
+  (cd "$out" && cpack --config "$package.cmake" >"$out/$package.log") || { cat "$out/$package.log"; exit 1; }
+}
+
+debs() {
+  local lib
+  cmake --preset package -DCMAKE_INSTALL_PREFIX=/usr \
+    -DCMAKE_INSTALL_LIBDIR="lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)" >/dev/null
+  cmake --build --preset package -- --quiet
+  stage build/package
+  lib=$(cd "$out/stage" && dirname "$(find usr/lib -name libkvtool.so)")
+  rm -f "$out"/*.deb
+  deb kvtool utils ON "" "analyzer and codec toolkit for the KV caches of LLM engines" \
+    "Reads, measures, compresses, compares and replays key-value caches of LLM\\\\n engines. Archives restore byte for byte." \
+    usr/bin usr/share
+  deb libkvtool0 libs ON "" "lossless codec for the KV caches of LLM engines" \
+    "The shared library: frames, archives, eviction and analysis behind\\\\n a C interface." "$lib/libkvtool.so.*"
+  deb libkvtool-dev libdevel OFF "libkvtool0 (= $version)" "lossless codec for the KV caches of LLM engines (development)" \
+    "Headers, the static library, and files for CMake and pkg-config." \
+    usr/include "$lib/libkvtool.so" "$lib/libkvtool.a" "$lib/cmake" "$lib/pkgconfig"
+  rm -rf "$out/root" "$out/stage" "$out/control" "$out/_CPack_Packages" "$out"/*.cmake "$out"/*.log
+  if command -v lintian >/dev/null; then
+    # cpack writes the call of ldconfig itself, beside the trigger.
+    lintian --fail-on error,warning --suppress-tags maintscript-calls-ldconfig "$out"/*.deb
+  else
+    echo "lintian is not installed: the packages were not looked at"
+  fi
+  dpkg -x "$out/kvtool_"*.deb "$out/root"
+  walks "$out/root/usr"
+  rm -rf "$out/root"
+  ls -l "$out"/*.deb
+}
+
+# Debian has Highway and fmt as shared libraries alone: archives are built from its sources, of the same version.
+static_dependencies() { # PREFIX
+  local work=$out/sources apt name file
+  if [ -e "$1/complete" ] && [ -s "$1/sources.txt" ]; then return 0; fi
+  rm -rf "$work" "$1"
+  mkdir -p "$work/lists/partial" "$work/parts"
+  # The machine's own entries, as entries of source packages, which few machines have enabled.
+  for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources}; do
+    [ ! -e "$file" ] || sed 's/^deb /deb-src /; s/^Types:.*/Types: deb-src/' "$file" >"$work/parts/${file##*/}"
+  done
+  apt=(-qq -o Dir::Etc::SourceList=- -o "Dir::Etc::SourceParts=$work/parts" -o "Dir::State::Lists=$work/lists")
+  apt-get "${apt[@]}" update
+  (cd "$work" && apt-get "${apt[@]}" source highway fmtlib >/dev/null)
+  for name in highway fmtlib; do
+    cmake -S "$work/$name"-* -B "$work/build-$name" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
+      -DBUILD_TESTING=OFF -DHWY_ENABLE_CONTRIB=OFF -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_TESTS=OFF -DFMT_TEST=OFF \
+      -DFMT_DOC=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_INSTALL_PREFIX="$1" >/dev/null
+    cmake --build "$work/build-$name" --target install -- --quiet >/dev/null
+  done
+  # For the SBOM: what was compiled, by the names of Debian.
+  sed -n 's/^\(Source\|Version\): //p' "$work"/*.dsc | paste -d ' ' - - >"$1/sources.txt"
+  rm -rf "$work"
+  touch "$1/complete"
+}
+
+# What a container, a rescue system and a small machine are like.
+check_static() { # PROGRAM
+  local jail=$out/jail
+  ! readelf -d "$1" | grep NEEDED || { echo "$1 needs a library"; exit 1; }
+  rm -rf "$jail"
+  mkdir -p "$jail"
+  cp "$1" testdata/llamacpp/states/s260k-v050-f16.seq0.bin "$jail/"
+  (cd "$jail" && ulimit -v 65536 && ./kvtool compress -q s260k-v050-f16.seq0.bin -o a.kvz && ./kvtool verify -q a.kvz)
+  if [ "$(id -u)" = 0 ]; then
+    chroot "$jail" /kvtool compress -q /s260k-v050-f16.seq0.bin -o /b.kvz # no /proc, no library
+    cmp "$jail/a.kvz" "$jail/b.kvz"
+  else
+    echo "not root: the program was not tried in an empty chroot"
+  fi
+  rm -rf "$jail"
+}
+
+# The image as its Dockerfile copies it, without an engine of containers: user, folder and entry point are the Dockerfile's.
+check_image() { # CONTEXT
+  local jail=$out/jail file=scripts/release/packaging/Dockerfile words user folder entry
+  rm -rf "$jail"
+  mkdir -p "$jail"
+  while read -r -a words; do
+    [ "${words[0]:-}" = COPY ] || continue
+    case ${words[-1]} in
+      */) mkdir -p "$jail${words[-1]}" && (cd "$1" && cp "${words[@]:1:${#words[@]}-2}" "$jail${words[-1]}") ;;
+      *) mkdir -p "$jail$(dirname "${words[-1]}")" && (cd "$1" && cp "${words[@]:1:${#words[@]}-2}" "$jail${words[-1]}") ;;
+    esac
+  done <$file
+  folder=$(sed -n 's/^WORKDIR //p' $file)
+  user=$(sed -n 's/^USER //p' $file)
+  entry=$(sed -n 's/^ENTRYPOINT \["\(.*\)"\]/\1/p' $file)
+  echo "image: $(tar -C "$jail" -c . | gzip -9 | wc -c) bytes compressed"
+  if [ "$(id -u)" = 0 ]; then
+    mkdir -p "$jail$folder"
+    cp testdata/llamacpp/states/s260k-v050-f16.seq0.bin "$jail$folder/slot0.bin"
+    chown -R "$user" "$jail$folder"
+    for words in "-h" "inspect $folder/slot0.bin" "compress -q $folder/slot0.bin" "verify -q $folder/slot0.bin.kvz"; do
+      # shellcheck disable=SC2086  # words
+      chroot --userspec="$user" "$jail" "$entry" $words >/dev/null || { echo "the image fails at: $words"; exit 1; }
+    done
+  fi
+  rm -rf "$jail"
+}
+
+static() {
+  local name prefix=$root/build/static-prefix
+  name=kvtool-$version-linux-$(uname -m)
+  static_dependencies "$prefix"
+  cmake --preset static -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
+  cmake --build --preset static --target kvtool kvtool_manual -- --quiet
+  rm -rf "${out:?}/$name"
+  mkdir -p "$out/$name/bin" "$out/$name/share/man/man1" "$out/$name/share/completions"
+  strip -o "$out/$name/bin/kvtool" build/static/bin/kvtool
+  check_static "$out/$name/bin/kvtool"
+  cp build/static/share/man/* "$out/$name/share/man/man1/"
+  cp build/static/share/kvtool.* "$out/$name/share/completions/"
+  cp LICENSE README.md CHANGELOG.md SECURITY.md "$out/$name/"
+  find docs -name '*.md' -exec cp --parents {} "$out/$name/" \;
+  cp --parents scripts/scale/{*.sbatch,*.yaml,nightly.sh,*_corpus.py} "$out/$name/"
+  tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cJf "$out/$name.tar.xz" "$name"
+  check_image "$out/$name"
+  walks "$out/$name"
+  rm -rf "${out:?}/$name"
+  ls -l "$out/$name.tar.xz"
+}
+
+wheels() {
+  rm -f "$out"/*.whl
+  scripts/release/build_wheel.sh --out "$out"
+}
+
+sboms() {
+  local made=0
+  if [ -e build/static/bin/kvtool ]; then
+    scripts/release/sbom.py build/static bin/kvtool -o "$out/kvtool-$version-linux-$(uname -m).spdx.json" && made=1
+  fi
+  if [ -e build/package/bin/kvtool ]; then
+    scripts/release/sbom.py build/package bin/kvtool -o "$out/kvtool_${version}_$(dpkg --print-architecture).spdx.json" && made=1
+  fi
+  [ "$made" = 1 ] || { echo "no program is built: scripts/release/package.sh static or deb first"; exit 1; }
+}
+
+recipes() { # URL [HOMEPAGE]
+  local tarball=$out/kvtool-$version-linux-x86_64.tar.xz sum file
+  [ -e "$tarball" ] || { echo "$tarball is not there: scripts/release/package.sh static first"; exit 1; }
+  sum=$(sha256sum "$tarball" | cut -d ' ' -f 1)
+  for file in kvtool.rb recipe.yaml; do
+    sed -e "s|@version@|$version|g; s|@sha256@|$sum|; s|@url@|$1|; s|@homepage@|${2:-${1%/releases/*}}|" \
+      "scripts/release/packaging/$file.in" >"$out/$file"
+  done
+}
+
+checksums() {
+  # Bare names: they are checked where they were downloaded to.
+  (cd "$out" && find . -maxdepth 1 -type f ! -name 'SHA256SUMS*' -printf '%f\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS)
+  cat "$out/SHA256SUMS"
+}
+
+mkdir -p "$out"
+case ${1:-} in
+  deb) debs ;;
+  static) static ;;
+  wheel) wheels ;;
+  sbom) sboms ;;
+  recipes) recipes "${2:?where the tarball will be: https://...}" "${3:-}" ;;
+  checksums) checksums ;;
+  all)
+    debs
+    static
+    wheels
+    sboms
+    [ -z "${2:-}" ] || recipes "$2" "${3:-}"
+    checksums
+    ;;
+  *) sed -n '3,12s/^# \{0,1\}//p' "$root/scripts/release/package.sh"; exit 2 ;;
+esac
