@@ -15,7 +15,7 @@
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
-#include "formats/run/sensitivity.h"
+#include "formats/run/run.h"
 #include "formats/trace/trace.h"
 #include "lib/engines/mnn/h2o/replay.h"
 #include "lib/study/advise/report.h"

@@ -11,6 +11,7 @@
 #include "apps/kvtool/verify.h"
 #include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
+#include "formats/registry.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/snapshot/select.h"
 
@@ -54,7 +55,7 @@ class Decompress : public EachOf<Decompress> {
     report_.Declare(line);
   }
 
-  bool Takes(std::string_view format, bool) const override { return format == "kvz"; }
+  bool Takes(std::string_view format, bool) const override { return HasTrait(format, kIsArchive); }
 
   bool HasOutputDir() const override { return true; }
   void Continue() override { output_.one.force = true; }

@@ -17,7 +17,7 @@
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/key_pairs.h"
-#include "formats/run/sensitivity.h"
+#include "formats/run/run.h"
 #include "formats/trace/trace.h"
 #include "lib/engines/mnn/h2o/compact.h"
 #include "lib/engines/mnn/h2o/report.h"

@@ -17,7 +17,7 @@
 #include "apps/kvtool/rope_options.h"
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
-#include "formats/run/sensitivity.h"
+#include "formats/run/run.h"
 #include "formats/trace/trace.h"
 #include "lib/study/quantisation/report.h"
 #include "lib/study/quantisation/search.h"

@@ -9,6 +9,7 @@
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/verify.h"
 #include "formats/kvz/kvz.h"
+#include "formats/registry.h"
 #include "lib/core/base/hash.h"
 
 namespace kv {
@@ -137,7 +138,7 @@ class Verify : public EachOf<Verify> {
     report_.Declare(line);
   }
 
-  bool Takes(std::string_view format, bool) const override { return format == "kvz"; }
+  bool Takes(std::string_view format, bool) const override { return HasTrait(format, kIsArchive); }
 
   void TakeRuns() override {
     RequireOneAgainst(inputs_, against_);

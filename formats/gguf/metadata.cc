@@ -17,27 +17,8 @@ constexpr uint64_t kMaxArrayRead = 1 << 16;  // of arrays that are decoded; othe
 
 // Bytes of one value, 0 for those without a fixed size.
 uint64_t SizeOf(Type type) {
-  switch (type) {
-    case Type::kU8:
-    case Type::kI8:
-    case Type::kBool:
-      return 1;
-    case Type::kU16:
-    case Type::kI16:
-      return 2;
-    case Type::kU32:
-    case Type::kI32:
-    case Type::kF32:
-      return 4;
-    case Type::kU64:
-    case Type::kI64:
-    case Type::kF64:
-      return 8;
-    case Type::kString:
-    case Type::kArray:
-      break;
-  }
-  return 0;
+  constexpr uint8_t kBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+  return kBytes[static_cast<size_t>(type)];
 }
 
 Type ReadType(ByteReader& in) {

@@ -6,8 +6,6 @@
 
 #include "formats/llama_state/cache_blob.h"
 #include "formats/llama_state/llama_state.h"
-#include "formats/llama_state/target.h"
-#include "formats/llama_state/token_list.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/snapshot/hadamard.h"
 #include "lib/core/snapshot/key_rotation.h"

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/mnn/offline_entries.h"
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "formats/mnn/mnn.h"
+#include "formats/words.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
@@ -30,7 +30,7 @@ bool PathLess(std::string_view a, std::string_view b) {
 std::vector<const SourceFile*> FindMetas(const Source& source, std::string_view prefix) {
   std::vector<const SourceFile*> metas;
   for (const SourceFile& file : source.files) {
-    const std::string_view base = std::string_view(file.name).substr(file.name.rfind('/') + 1);
+    const std::string_view base = LastPart(file.name);
     if (base.starts_with(prefix) && base.ends_with(".json")) metas.push_back(&file);
   }
   std::sort(metas.begin(), metas.end(),
@@ -141,12 +141,6 @@ DumpDefect ReadTensors(const Source& source, std::string_view folder, const Json
   return DumpDefect::kNone;
 }
 
-std::string_view FolderOf(const SourceFile& file) {
-  const size_t slash = file.name.rfind('/');
-  return slash == file.name.npos ? std::string_view()
-                                 : std::string_view(file.name).substr(0, slash);
-}
-
 Json ParseMetaText(const SourceFile& file) {
   try {
     return ReadJson(AsText(file.data->bytes()));
@@ -157,7 +151,7 @@ Json ParseMetaText(const SourceFile& file) {
 
 DumpEntry ReadEntry(const Source& source, const SourceFile& file) {
   DumpEntry entry;
-  const std::string_view folder = FolderOf(file);
+  const std::string_view folder = FolderPart(file.name);
   entry.place = folder;
   const Json meta = ParseMetaText(file);
   if (!meta.is_object()) {
@@ -201,7 +195,7 @@ std::vector<PackedEntry> ReadPackedEntries(const Source& source) {
                       .value_used_bytes = number("value_used_bytes"),
                       .k = {},
                       .v = {}};
-    const std::string_view folder = FolderOf(*file);
+    const std::string_view folder = FolderPart(file->name);
     const auto found = [&](const char* key, ByteSpan& bytes) {
       const std::string name = StringOrNothing(meta, key);
       return !name.empty() && FindPart(source, folder, name, bytes) == DumpDefect::kNone;
