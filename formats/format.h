@@ -23,6 +23,10 @@ class Profile;
 struct Reference;
 class ThreadPool;
 
+struct OpenOptions;
+// Opens a source in whichever format it has.
+using SnapshotOpener = Snapshot (*)(Source source, const OpenOptions& options);
+
 // What a user may have to tell a reader. Each field holds the flag of the same name.
 struct OpenOptions {
   std::string from;                  // registry id; empty = detect
@@ -41,6 +45,9 @@ struct OpenOptions {
   // Profiles that archives may need, beside those in their folders: files, and one opened already.
   std::vector<std::string> profiles;
   std::shared_ptr<const Profile> profile = {};
+  // How an archive opens what it refers to and the source that it restores. OpenSnapshot sets it
+  // for the readers that it calls; who calls formats/kvz directly gives OpenSnapshot itself.
+  SnapshotOpener open = nullptr;
   uint32_t reference_depth = 0;                              // archives that have led to this one
   std::shared_ptr<OpenedReferences> opened_references = {};  // by them; FindReferences begins it
   bool in_memory = false;                                    // no folder is looked into

@@ -60,7 +60,7 @@ std::vector<std::string> BesideNumberedTensors(const Snapshot& snapshot) {
 
 // One line per format; detection asks them in this order.
 constexpr FormatEntry kFormats[] = {
-    {"kvz", "archive of any of these, by kvtool compress, byte for byte", "",
+    {kKvzFormat, "archive of any of these, by kvtool compress, byte for byte", "",
      kReadsAll | kIsArchive | kStandsAlone, ProbeKvz, OpenKvz, nullptr},
     {"kvf", "frames of libkvtool: pages as the plug-ins of engines store them",
      "--order for a folder of pages", kStandsAlone, kvf::Probe, kvf::Open, nullptr},
@@ -192,7 +192,9 @@ Snapshot OpenUndivided(Source source, const OpenOptions& options) {
       throw Error(Finding::kUnsupportedKind,
                   fmt::format("{} cannot be read as a snapshot", format.id));
     }
-    Snapshot snapshot = format.open(std::move(source), options);
+    OpenOptions all = options;
+    all.open = OpenSnapshot;
+    Snapshot snapshot = format.open(std::move(source), all);
     snapshot.format = format.id;
     return snapshot;
   } catch (Error& error) {

@@ -16,21 +16,16 @@ HEAD = """# JSON documents
 
 <!-- Written by scripts/json_docs.py from the schemas; change those. -->
 
-`--json` prints one document of version 2, whatever the command and whatever happened to it; `--json-out FILE` writes it.
-`kvtool schema NAME` prints the schema of each. Within a version keys are only added.
+`--json` prints one document, whatever the command and whatever happened to it; `--json-out FILE` writes it. `kvtool schema NAME`
+prints the schema of each. Documents have version 2, the only one, so that `--json-version` can be left out; within a version keys
+are only added. The Python package returns an element of `results`.
 
-`--json-version 1`, or `KVTOOL_JSON_VERSION=1` in the environment, prints the documents as they were before 0.2.0, byte for byte
-(`kvtool schema NAME/1`): no envelope, an array where there were several inputs, and nothing of a run that failed. Files that
-commands write have one version: the gate's `summary.json` is `gate/1`, and plans, events and configurations are as listed last.
-The Python package returns the documents of version 1 as dicts.
+Files that commands write have a version of their own: the gate's `summary.json` is `gate/1`, a result of `gate` with `schema` and
+`tool`, and plans, events and configurations are as listed last.
 
-In version 2 a ratio is original / what is left, so that it is above 1 where something was gained; a duration is in whole
+A ratio is original / what is left, so that it is above 1 where something was gained; a duration is in whole
 microseconds and ends in `_us`; a word that a program compares has no spaces; what has no value is null. Paths below go into
 arrays without saying so.
-"""
-WORDS = """`inputs` stands in every result. Words lost their spaces: `block_scores`, `npy_set`, `relative_error`, `half_of_the_rows`,
-`given_frequencies`, and the keys of `facts`. `key_rotation` is `rotated`, `unrotated` or `unknown`, with what a guess rests on
-beside it; an engine of `advise` has its `configuration` apart; a ratio that `analyze` did not measure is null rather than 0.
 """
 
 
@@ -86,11 +81,10 @@ def undescribed(root, node, path=""):
 
 
 def without_words(kvtool):
-    """The same of all schemas in both versions, each path once."""
+    """The same of all schemas, each path once."""
     for name in subprocess.check_output([kvtool, "schema"], text=True).split():
-        for asked in (name + "/1", name):
-            one = schema(kvtool, asked)
-            yield from dict.fromkeys(f"{one['$id']}: {path}" for path in undescribed(one, one))
+        one = schema(kvtool, name)
+        yield from dict.fromkeys(f"{one['$id']}: {path}" for path in undescribed(one, one))
 
 
 def table(rows):
@@ -102,34 +96,19 @@ def table(rows):
         yield "| `{}` | {} | {} |".format(path, kind.replace("|", "\\|"), text.replace("|", "\\|"))
 
 
-def renamed(first, second):
-    """Keys that one version has and the other has not, apart from those of the envelope."""
-    old = {path for path, _, _ in keys(first, first)} - {"schema"}
-    new = {path for path, _, _ in keys(second, second["$defs"]["result"])}
-    gone = sorted(path for path in old - new if path.split(".")[0] != "tool")
-    return gone, sorted(path for path in new - old if path.split(".")[0] != "inputs")
-
-
 def page(kvtool):
-    lines, files, changes = [HEAD], [], []
+    lines, files = [HEAD], []
     names = subprocess.check_output([kvtool, "schema"], text=True).split()
-    versions = {name: schema(kvtool, name) for name in names}
-    envelope = versions["failure"]
+    schemas = {name: schema(kvtool, name) for name in names}
+    envelope = schemas["failure"]
     lines += ["## The envelope\n", "| key | type | what it says |", "|---|---|---|"]
     lines += [row.replace("failure/2", "NAME/2") for row in table(keys(envelope, envelope)) if not row.startswith("| `results.")]
-    for name, second in versions.items():
-        if not second["$id"].endswith("/2"):
-            files.append(f"- `{name}`: {second.get('title', '')}")
-            continue
-        gone, new = renamed(schema(kvtool, name + "/1"), second)
-        if name != "failure" and (gone or new):
-            was, now = (", ".join(f"`{path}`" for path in paths) for paths in (gone, new))
-            changes.append(f"| `{name}` | {was} | {now} |")
-    lines += ["\n## What version 2 names otherwise\n", WORDS, "| document | version 1 | version 2 |", "|---|---|---|", *changes]
-    for name, second in versions.items():
-        if second["$id"].endswith("/2") and name != "failure":
-            lines += [f"\n## {name}\n", f"A result of `{second['title']}`.\n", "| key | type | what it says |", "|---|---|---|"]
-            lines += table(keys(second, second["$defs"]["result"]))
+    for name, one in schemas.items():
+        if one["$id"].endswith("/1"):
+            files.append(f"- `{name}`: {one.get('title', '')}")
+        elif name != "failure":
+            lines += [f"\n## {name}\n", f"A result of `{one['title']}`.\n", "| key | type | what it says |", "|---|---|---|"]
+            lines += table(keys(one, one["$defs"]["result"]))
     lines += ["\n## Files that commands read and write\n", *files]
     return "\n".join(lines) + "\n"
 

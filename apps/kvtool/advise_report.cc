@@ -96,8 +96,11 @@ void PrintAdvice(Console& console, const advise::Runs& runs, const advise::Advic
 
 void PrintSettings(Console& console, LossKind kind, const std::vector<EngineSettings>& settings) {
   for (const EngineSettings& each : settings) {
-    console.Line(fmt::format("{}: {}\n  {}, {:.3f}x, {}; {}", each.engine,
-                             JsonText(each.parameters, -1), each.candidate->Text(), each.ratio,
+    const std::string engine = each.configuration.empty()
+                                   ? each.engine
+                                   : fmt::format("{} ({})", each.engine, each.configuration);
+    console.Line(fmt::format("{}: {}\n  {}, {:.3f}x, {}; {}", engine, JsonText(each.parameters, -1),
+                             each.candidate->Text(), each.ratio,
                              advise::LossText(kind, advise::LossShownAs(kind, each.loss)),
                              each.note));
   }

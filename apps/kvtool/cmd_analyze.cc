@@ -25,6 +25,19 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Of nothing there is no ratio. Tables and the files of the original's form, whose columns are the
+// same for every row, write 0 there.
+void RemoveZeroRatios(Json& value) {
+  if (value.is_array()) {
+    for (Json& element : value) RemoveZeroRatios(element);
+  }
+  if (!value.is_object()) return;
+  for (auto& [key, child] : value.items()) {
+    if (key.ends_with("ratio") && child.is_number() && child.get<double>() == 0) child = nullptr;
+    RemoveZeroRatios(child);
+  }
+}
+
 class Analyze : public EachOf<Analyze> {
  public:
   void Declare(CommandLine& line) override {
@@ -92,6 +105,7 @@ class Analyze : public EachOf<Analyze> {
       page.Footer(MadeBy());
       page_.Write(page, *this, context.console, RulesFor(force_));
     }
+    RemoveZeroRatios(document);
     report_.Emit(context.console, document, RulesFor(force_));
     return status;
   }

@@ -14,6 +14,7 @@
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/number.h"
+#include "lib/core/base/word.h"
 #include "lib/core/snapshot/trace_rows.h"
 #include "lib/engines/mnn/runtime/report.h"
 
@@ -217,7 +218,8 @@ class ReplayLossless : public EachOf<ReplayLossless> {
     nlohmann::ordered_json document = ReportHeader("replay-lossless");
     document["inputs"] = InputRecords(snapshot.source);
     document["trace"] = nullptr;
-    if (trace) document["trace"] = {{"file", trace_}, {"level", Name(trace->level)}};
+    if (trace)
+      document["trace"] = {{"file", trace_}, {"level", WithUnderscores(Name(trace->level))}};
     if (limit_ >= 0) document["limited"] = true;
     document.update(mnn::runtime::ReportJson(result, {detail_, timing}));
     if (!jsonl_.empty()) {

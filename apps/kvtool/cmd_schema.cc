@@ -2,13 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <optional>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/document_names.h"
 #include "apps/kvtool/document_schema.h"
-#include "apps/kvtool/document_version.h"
 #include "apps/kvtool/schemas.h"
 
 namespace kv {
@@ -19,7 +17,7 @@ class Schema : public Command {
   void Declare(CommandLine& line) override {
     std::vector<std::string> names;
     for (const EmbeddedSchema& schema : EmbeddedSchemas()) names.emplace_back(schema.name);
-    line.Add("NAME", name_, "Document, e.g. inspect or inspect/1; none lists all").Suggest(names);
+    line.Add("NAME", name_, "Document, e.g. inspect or inspect/2; none lists all").Suggest(names);
     line.Add("--output-dir", folder_, "Write every schema to a folder, as NAME.schema.json");
     line.AddFlag("-f,--force", force_, "Overwrite schemas");
     report_.DeclareVersion(line);
@@ -31,9 +29,8 @@ class Schema : public Command {
     if (!folder_.empty()) return WriteAll();
     for (const EmbeddedSchema& schema : EmbeddedSchemas()) {
       if (name_.empty()) context.console.Product(fmt::format("{}\n", schema.name));
-      const std::optional<int> version = VersionAsked(schema.name);
-      if (!version) continue;
-      context.console.Product(TextOf(schema, *version));
+      if (!IsAsked(schema.name)) continue;
+      context.console.Product(TextOf(schema));
       return kDone;
     }
     if (name_.empty()) return kDone;
@@ -42,13 +39,13 @@ class Schema : public Command {
   }
 
  private:
-  static std::string TextOf(const EmbeddedSchema& schema, int version) {
-    if (version == 1) return std::string(schema.text);
-    return EnvelopeSchema(schema.name, schema.text).dump(2) + "\n";
+  std::string TextOf(const EmbeddedSchema& schema) const {
+    if (!HasEnvelope(schema.name)) return std::string(schema.text);
+    const bool is_file = !name_.empty() && Asked() == kSummary;
+    return (is_file ? SummarySchema(schema.text) : EnvelopeSchema(schema.name, schema.text))
+               .dump(2) +
+           "\n";
   }
-
-  // Files have one version.
-  static int NewestOf(std::string_view name) { return HasEnvelope(name) ? kJsonVersion : 1; }
 
   ExitStatus WriteAll() const {
     if (!name_.empty()) {
@@ -57,23 +54,33 @@ class Schema : public Command {
     std::error_code ignored;  // a folder that is missing is said when the first schema is written
     std::filesystem::create_directories(folder_, ignored);
     for (const EmbeddedSchema& schema : EmbeddedSchemas()) {
-      const int version = std::min(NewestOf(schema.name), report_.json_version);
-      WriteText(fmt::format("{}/{}.schema.json", folder_, schema.name), TextOf(schema, version),
+      WriteText(fmt::format("{}/{}.schema.json", folder_, schema.name), TextOf(schema),
                 RulesFor(force_));
     }
     return kDone;
   }
 
-  std::optional<int> VersionAsked(std::string_view name) const {
+  std::string_view Asked() const {
     std::string_view asked = name_;
     if (asked.starts_with("kvtool.")) asked.remove_prefix(7);
-    const int newest = NewestOf(name);
-    if (asked == name) return std::min(newest, report_.json_version);
-    for (int version = 1; version <= newest; ++version) {
-      if (asked == fmt::format("{}/{}", name, version)) return version;
-    }
-    return std::nullopt;
+    return asked;
   }
+
+  // By its name, with its version or without. Files have version 1.
+  bool IsAsked(std::string_view name) const {
+    const std::string_view asked = Asked();
+    if (!asked.starts_with(name)) return false;
+    const std::string_view version = asked.substr(name.size());
+    if (version.empty() || asked == kSummary) return true;
+    if (!HasEnvelope(name)) return version == "/1";
+    if (version == "/1") {
+      throw Error(Finding::kUsage, fmt::format("'{}': {}", Escaped(name_), WrongJsonVersion("1")))
+          .Hint(fmt::format("'kvtool schema {}'", name));
+    }
+    return version == fmt::format("/{}", kJsonVersion);
+  }
+
+  static constexpr std::string_view kSummary = "gate/1";  // a file as well as a document
 
   std::string name_, folder_;
   bool force_ = false;

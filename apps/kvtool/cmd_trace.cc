@@ -6,6 +6,7 @@
 #include "apps/kvtool/run_input.h"
 #include "formats/torch/torch.h"
 #include "formats/trace/trace.h"
+#include "lib/core/base/word.h"
 #include "lib/study/attention/probabilities.h"
 
 namespace kv {
@@ -34,8 +35,8 @@ nlohmann::ordered_json DescribeTrace(const AttentionTrace& trace) {
   nlohmann::ordered_json json = ReportHeader("trace");
   json["inputs"] = {{{"file", trace.path}}};
   json["file"] = trace.path;
-  json["format"] = trace.format;
-  json["level"] = Name(trace.level);
+  json["format"] = WithUnderscores(trace.format);
+  json["level"] = WithUnderscores(Name(trace.level));
   json["engine"] = trace.engine;
   json["model"] = trace.model;
   json["query_heads"] = trace.query_heads;

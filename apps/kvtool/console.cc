@@ -70,24 +70,6 @@ void MakeSayable(nlohmann::ordered_json& value) {
   value = std::move(renamed);
 }
 
-// Terminals take some characters of Unicode for commands, which JSON need not escape.
-std::string WithoutControls(std::string json) {
-  const auto is_suspect = [](char c) { return static_cast<unsigned char>(c) >= 0x7f; };
-  if (std::none_of(json.begin(), json.end(), is_suspect)) return json;
-  std::string out;
-  for (size_t at = 0; at < json.size();) {
-    const std::string_view rest = std::string_view(json).substr(at);
-    const size_t control = is_suspect(json[at]) ? ControlLength(rest) : 0;
-    if (control > 0) {
-      out += fmt::format("\\u{:04x}", CodePoint(rest.substr(0, control)));
-    } else {
-      out += json[at];
-    }
-    at += std::max<size_t>(control, 1);
-  }
-  return out;
-}
-
 std::string RandomWord() {
   uint64_t value = 0;
   if (::getrandom(&value, sizeof(value), GRND_NONBLOCK) != sizeof(value)) value = 0;
@@ -98,7 +80,7 @@ std::string RandomWord() {
 
 std::string JsonText(nlohmann::ordered_json document, int indent, bool ascii) {
   MakeSayable(document);
-  return WithoutControls(document.dump(indent, ' ', ascii));
+  return EscapeControls(document.dump(indent, ' ', ascii));
 }
 
 Console::Console(Embedding* embedding)

@@ -3,28 +3,68 @@
 #include "apps/kvtool/document_names.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace kv {
-
 namespace {
 
-using Json = nlohmann::ordered_json;
+struct Documented {
+  std::string_view command, name;
+};
+
+constexpr Documented kDocumented[] = {
+    {"advise", "advise"},
+    {"analyze", "analyze"},
+    {"bench", "bench"},
+    {"compress", "compress"},
+    {"convert", "convert"},
+    {"corpus check", "corpus-check"},
+    {"train", "train"},
+    {"decompress", "decompress"},
+    {"diff", "diff"},
+    {"doctor", "doctor"},
+    {"formats", "formats"},
+    {"frame inspect", "frame"},
+    {"gate", "gate"},
+    {"inspect", "inspect"},
+    {"merge", "merge"},
+    {"plan check", "plan-check"},
+    {"replay-blend", "blend"},
+    {"replay-h2o", "h2o"},
+    {"replay-lossless", "replay-lossless"},
+    {"replay-mlp", "replay-mlp"},
+    {"replay-quant", "quant"},
+    {"replay-quant --against", "quant-origin"},
+    {"store add", "store-add"},
+    {"store gc", "store-gc"},
+    {"store get", "store-get"},
+    {"store list", "store-list"},
+    {"store prune", "store-prune"},
+    {"store stats", "store-stats"},
+    {"store verify", "store-verify"},
+    {"targets", "targets"},
+    {"trace inspect", "trace"},
+    {"verify", "verify"},
+    {"weights convert", "weights-convert"},
+    {"weights diff", "weights-diff"},
+    {"weights inspect", "weights-inspect"},
+    {"weights verify", "weights-verify"},
+    {"--version", "version"},
+    {"", "failure"},
+};
 
 }  // namespace
 
-std::string WithUnderscores(std::string text) {
-  std::replace(text.begin(), text.end(), ' ', '_');
-  return text;
+std::string_view DocumentName(std::string_view command) {
+  for (const Documented& documented : kDocumented) {
+    if (documented.command == command) return documented.name;
+  }
+  return {};
 }
 
-void RenameKey(Json& object, const std::function<std::string(const std::string&)>& renamed) {
-  Json with = Json::object();
-  for (auto& [key, value] : object.items()) with[renamed(key)] = std::move(value);
-  object = std::move(with);
-}
-
-void RenameKey(Json& object, const std::string& was, std::string_view now) {
-  RenameKey(object, [&](const std::string& key) { return key == was ? std::string(now) : key; });
+bool HasEnvelope(std::string_view name) {
+  return std::any_of(std::begin(kDocumented), std::end(kDocumented),
+                     [&](const Documented& documented) { return documented.name == name; });
 }
 
 }  // namespace kv

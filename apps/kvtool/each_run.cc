@@ -12,7 +12,6 @@
 
 #include "apps/kvtool/corpus_entries.h"
 #include "apps/kvtool/corpus_total.h"
-#include "apps/kvtool/document_version.h"
 #include "apps/kvtool/each_command.h"
 #include "apps/kvtool/input_hash.h"
 #include "apps/kvtool/results_file.h"

@@ -76,10 +76,12 @@ void AddStreaming(const advise::AdviceRequest& request, const advise::Advice& ad
       "a window of {} tokens with sinks, as the budget is at {} tokens; the engine may count "
       "positions within its window, which is not measured here",
       tokens, shortest);
-  settings.engine = "TensorRT-LLM (KvCacheConfig)";
+  settings.engine = "TensorRT-LLM";
+  settings.configuration = "KvCacheConfig";
   settings.parameters = TensorRtParameters(settings.candidate->paper.sinks, tokens);
   out.push_back(settings);
-  settings.engine = "MLC LLM (mlc-chat-config.json)";
+  settings.engine = "MLC LLM";
+  settings.configuration = "mlc-chat-config.json";
   settings.parameters = MlcParameters(settings.candidate->paper.sinks, tokens);
   out.push_back(settings);
 }
@@ -106,7 +108,9 @@ ordered_json SettingsJson(const std::vector<EngineSettings>& settings) {
                     {"parameters", each.parameters},
                     {"ratio", each.ratio},
                     {"loss", each.loss},
-                    {"note", each.note}});
+                    {"note", each.note},
+                    {"configuration", nullptr}});
+    if (!each.configuration.empty()) json.back()["configuration"] = each.configuration;
   }
   return json;
 }

@@ -13,6 +13,7 @@ namespace kv {
 // How an engine is told to do what one candidate does, and what comes of it.
 struct EngineSettings {
   std::string engine;
+  std::string configuration;  // of the engine, which takes the parameters; empty: its own
   const advise::Candidate* candidate = nullptr;
   nlohmann::ordered_json parameters;
   double ratio = 1, loss = 0;  // of the worst prompt, as it is shown

@@ -93,7 +93,7 @@ nlohmann::ordered_json VersionDocument() {
   document["version"] = KVTOOL_VERSION;
   document["git"] = KVTOOL_GIT;
   document["simd"] = ActiveSimdTarget();
-  document["json_versions"] = {1, kJsonVersion};
+  document["json_versions"] = nlohmann::ordered_json::array({kJsonVersion});
   return document;
 }
 

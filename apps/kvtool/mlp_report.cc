@@ -181,9 +181,9 @@ ordered_json QualityJson(const StepQuality& quality) {
                        {"query_heads", quality.query_heads},
                        {"positions", quality.positions_moved ? "new-len" : "original"},
                        {"bytes_full", quality.bytes_full}};
-  json["norm_ratios"] = ordered_json::array();
+  json["relative_norms"] = ordered_json::array();
   for (const NormRatio& ratio : quality.norm_ratios) {
-    json["norm_ratios"].push_back({{"layer", ratio.layer}, {"k", ratio.k}, {"v", ratio.v}});
+    json["relative_norms"].push_back({{"layer", ratio.layer}, {"k", ratio.k}, {"v", ratio.v}});
   }
   json["methods"] = ordered_json::array();
   for (const MethodQuality& method : quality.methods) {

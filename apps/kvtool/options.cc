@@ -8,9 +8,9 @@
 #include <cmath>
 #include <filesystem>
 
-#include "apps/kvtool/document_version.h"
 #include "apps/kvtool/numbers.h"
 #include "formats/kvz/kvz.h"
+#include "formats/registry.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"
@@ -179,6 +179,7 @@ Source SnapshotOptions::Open(const std::string& path) const {
 
 OpenOptions SnapshotOptions::WithLimit() const {
   OpenOptions options = open;
+  options.open = OpenSnapshot;
   if (const auto most = limit.most()) options.max_bytes = *most;
   return options;
 }
@@ -216,8 +217,8 @@ void ReportOptions::Declare(CommandLine& line) {
 
 void ReportOptions::DeclareVersion(CommandLine& line) {
   line.Add("--json-version", json_version,
-           "Version of the JSON document: 2, or 1 as it was before 0.2.0")
-      .Between(1, kJsonVersion)
+           "Version of the JSON document: 2, the only one; can be left out")
+      .Check([](const std::string& text) { return WrongJsonVersion(text); })
       .Environment(kJsonVersionVariable)
       .Group("Everywhere");
 }
@@ -232,12 +233,7 @@ void ReportOptions::Emit(Console& console, nlohmann::ordered_json document,
   }
   if (!wanted()) return;
   const OutputRules overwriting = force ? RulesFor(true) : rules;
-  if (json_version != 1 && console.embedding() == nullptr) {
-    return console.document().Hold(std::move(document), json, json_out, overwriting);
-  }
-  const nlohmann::ordered_json first = FirstVersion(document);
-  if (json) console.Json(first);
-  if (!json_out.empty()) WriteText(json_out, JsonText(first) + "\n", overwriting);
+  console.document().Hold(std::move(document), json, json_out, overwriting);
 }
 
 void WriteText(const std::string& path, std::string_view text, const OutputRules& rules) {

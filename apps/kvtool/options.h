@@ -97,7 +97,7 @@ struct OutputOptions {
 struct ReportOptions {
   bool json = false, force = false;
   std::string json_out;
-  int json_version = kJsonVersion;
+  int json_version = kJsonVersion;  // there is one
 
   void Declare(CommandLine& line);
   void DeclareVersion(CommandLine& line);
@@ -132,7 +132,8 @@ uint64_t ParseSize(std::string_view text, std::string_view flag);
 // Writes a whole text, if `path` names a file.
 void WriteText(const std::string& path, std::string_view text, const OutputRules& rules);
 
-// {"schema": "kvtool.NAME/1", "tool": {...}}: how every JSON document begins.
+// {"schema": "kvtool.NAME/1", "tool": {...}}: how every file of JSON begins, and what tells a run
+// the name of its document.
 nlohmann::ordered_json ReportHeader(std::string_view name);
 // {"file", "bytes", "xxh3"} of an input.
 nlohmann::ordered_json InputRecord(const Source& source);

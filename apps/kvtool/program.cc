@@ -20,7 +20,7 @@
 #include <string_view>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/document_version.h"
+#include "apps/kvtool/document_names.h"
 #include "apps/kvtool/each_command.h"
 #include "apps/kvtool/help.h"
 #include "apps/kvtool/options_document.h"
@@ -372,6 +372,8 @@ ExitStatus RunEmbedded(std::string_view name, Command& command,
   Context context{console, global};
   const ExitStatus status = RunCommand(name, command, context, line);
   WarnOfLeftovers(console);
+  console.document().Write(status, console);
+  console.document().Print(status, console);
   return status;
 }
 

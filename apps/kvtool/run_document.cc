@@ -4,18 +4,19 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <utility>
 
 #include "apps/kvtool/console.h"
-#include "apps/kvtool/document_version.h"
 #include "apps/kvtool/options.h"
 #include "lib/core/base/bytes.h"
 
 namespace kv {
 namespace {
 
-int VersionOf(std::string_view text) { return text == "1" ? 1 : kJsonVersion; }
+std::string NameOf(const nlohmann::ordered_json& made) {
+  const std::string schema = made["schema"];
+  return schema.substr(schema.find('.') + 1, schema.find('/') - schema.find('.') - 1);
+}
 
 nlohmann::ordered_json OrNull(const std::string& text) {
   return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text);
@@ -46,15 +47,27 @@ nlohmann::ordered_json ErrorJson(const Error& error) {
   return json;
 }
 
+std::string WrongJsonVersion(std::string_view version) {
+  if (version == std::to_string(kJsonVersion)) return {};
+  const std::string which = version == "1" ? "version 1 of JSON documents ended after kvtool 0.2.0"
+                                           : fmt::format("'{}'", Escaped(version));
+  return fmt::format("{}; version {} is the only one, and the option can be left out", which,
+                     kJsonVersion);
+}
+
+nlohmann::ordered_json ResultOf(nlohmann::ordered_json made) {
+  nlohmann::ordered_json result = {{"inputs", nlohmann::ordered_json::array()}};
+  for (auto& [key, value] : made.items()) {
+    if (key != "schema" && key != "tool") result[key] = std::move(value);
+  }
+  return result;
+}
+
 void RunDocument::Guess(int argc, char** argv) {
-  const char* variable = std::getenv(kJsonVersionVariable);
-  if (variable != nullptr) version_ = VersionOf(variable);
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     if (word == "--") return;
     if (word == "--json") print_ = true;
-    if (word == "--json-version" && i + 1 < argc) version_ = VersionOf(argv[i + 1]);
-    if (word.starts_with("--json-version=")) version_ = VersionOf(word.substr(word.find('=') + 1));
   }
 }
 
@@ -62,10 +75,7 @@ void RunDocument::Name(std::string_view name) {
   if (!name.empty()) name_ = name;
 }
 
-void RunDocument::Take(const CommandLine& line) {
-  print_ = line.Given("--json");
-  version_ = VersionOf(line.Value("--json-version"));
-}
+void RunDocument::Take(const CommandLine& line) { print_ = line.Given("--json"); }
 
 void RunDocument::Drop() { print_ = false; }
 
@@ -73,8 +83,7 @@ void RunDocument::Hold(nlohmann::ordered_json made, bool print, const std::strin
                        const OutputRules& rules) {
   if (!made.is_array()) made = nlohmann::ordered_json::array({std::move(made)});
   for (nlohmann::ordered_json& one : made) {
-    const std::string schema = one["schema"];
-    name_ = schema.substr(schema.find('.') + 1, schema.find('/') - schema.find('.') - 1);
+    name_ = NameOf(one);
     results_.push_back(ResultOf(std::move(one)));
   }
   print_ = print;
@@ -100,7 +109,7 @@ void RunDocument::Write(ExitStatus status, Console& console) {
 }
 
 void RunDocument::Print(ExitStatus status, Console& console) {
-  if (print_ && version_ != 1)
+  if (print_)
     console.Json(
         Envelope(status, console, std::exchange(results_, nlohmann::ordered_json::array())));
 }

@@ -21,6 +21,11 @@ nlohmann::ordered_json ErrorJson(const Error& error);
 
 constexpr int kJsonVersion = 2;
 constexpr const char* kJsonVersionVariable = "KVTOOL_JSON_VERSION";
+// Why documents of a version cannot be had; empty if they can.
+std::string WrongJsonVersion(std::string_view version);
+
+// A document as a command makes it, as an element of "results".
+nlohmann::ordered_json ResultOf(nlohmann::ordered_json made);
 
 // The JSON document of one run of the program. Its envelope says how the run ended, so it is held
 // back until that is known, and is made even if there is nothing else to say.
@@ -39,8 +44,7 @@ class RunDocument {
   void Hold(nlohmann::ordered_json made, bool print, const std::string& path,
             const OutputRules& rules);
   void Failed(const Error& error) { failures_.push_back(error); }
-  // At the end, each once; what is printed says whether writing has failed. Version 1 is of runs
-  // that came to a result, and has nothing held.
+  // At the end, each once; what is printed says whether writing has failed.
   void Write(ExitStatus status, Console& console);
   void Print(ExitStatus status, Console& console);
 
@@ -49,7 +53,6 @@ class RunDocument {
                                   nlohmann::ordered_json results) const;
 
   std::string name_ = "failure";  // of the command's documents; none: the line was wrong before
-  int version_ = kJsonVersion;
   bool print_ = false;
   std::string path_;
   OutputRules rules_;

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "apps/kvtool/options.h"
+#include "lib/core/base/word.h"
 #include "lib/core/snapshot/batch.h"
 #include "lib/core/snapshot/key_rotation.h"
 
@@ -49,7 +50,7 @@ uint64_t LongestTokens(const Snapshot& snapshot) {
 }
 
 // Only what the file itself proves is claimed.
-std::string RotationText(const Snapshot& snapshot) {
+std::string_view RotationWord(const Snapshot& snapshot) {
   switch (snapshot.key_rotation) {
     case KeyRotation::kUnknown:
       return "unknown";
@@ -58,9 +59,20 @@ std::string RotationText(const Snapshot& snapshot) {
     case KeyRotation::kRotated:
       break;
   }
-  const std::string assumption = RotationAssumption(snapshot);
-  return assumption.empty() ? "rotated (RoPE applied)"
-                            : fmt::format("rotated (assumed: {})", Escaped(assumption, 200));
+  return "rotated";
+}
+
+// Why the keys are taken for rotated where the file does not say, as far as it is shown.
+std::string AssumptionText(const Snapshot& snapshot) {
+  return Escaped(RotationAssumption(snapshot), 200);
+}
+
+std::string RotationText(const Snapshot& snapshot) {
+  const std::string_view word = RotationWord(snapshot);
+  if (snapshot.key_rotation != KeyRotation::kRotated) return std::string(word);
+  const std::string assumption = AssumptionText(snapshot);
+  return assumption.empty() ? fmt::format("{} (RoPE applied)", word)
+                            : fmt::format("{} (assumed: {})", word, assumption);
 }
 
 std::string_view SourceWord(const Snapshot& snapshot) {
@@ -255,7 +267,10 @@ nlohmann::ordered_json DescribeJson(const Snapshot& snapshot, bool every_cell) {
   json["batch_rows"] = rows;
   json["rows"] = BatchJson(snapshot, rows);
   json["heads_known"] = snapshot.heads_known();
-  json["key_rotation"] = RotationText(snapshot);
+  json["key_rotation"] = RotationWord(snapshot);
+  const bool is_assumed = snapshot.key_rotation == KeyRotation::kRotated;
+  const std::string assumption = is_assumed ? AssumptionText(snapshot) : std::string();
+  if (!assumption.empty()) json["key_rotation_assumed"] = assumption;
   json["key_rotation_from"] = SourceWord(snapshot);
   json["hadamard"] = {{"k", Word(snapshot.k_hadamard)}, {"v", Word(snapshot.v_hadamard)}};
   json["token_ids"] = snapshot.tokens.size();
@@ -280,7 +295,7 @@ nlohmann::ordered_json DescribeJson(const Snapshot& snapshot, bool every_cell) {
     }
   }
   json["facts"] = nlohmann::ordered_json::object();
-  for (const auto& [name, value] : snapshot.facts) json["facts"][name] = value;
+  for (const auto& [name, value] : snapshot.facts) json["facts"][WithUnderscores(name)] = value;
   json["layers"] = nlohmann::ordered_json::array();
   for (const LayerKv& layer : snapshot.layers) {
     nlohmann::ordered_json entry = {{"layer", layer.index}};

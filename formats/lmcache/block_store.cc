@@ -154,7 +154,10 @@ BlockStore::Entry ParseEntry(const json& object, const Slots& slots, ByteSpan fi
 }  // namespace
 
 BlockStore::BlockStore(Source source) : source_(std::move(source)) {
-  const ByteSpan file = source_.files.at(0).data->bytes();
+  if (source_.files.size() != 1) {
+    throw Error(Finding::kUnsupportedKind, "LMCache's raw blocks are one file, not a folder");
+  }
+  const ByteSpan file = source_.files[0].data->bytes();
   const json index = NewestIndex(file);
   const Slots slots = {Count(index, "data_base_offset"), Count(index, "header_bytes"),
                        Count(index, "slot_bytes")};

@@ -192,6 +192,9 @@ TensorFile ReadNpy(Source source, const OpenOptions& options) {
 }
 
 TensorFile ReadNpz(Source source, const OpenOptions& options) {
+  if (source.files.size() != 1) {
+    throw Error(Finding::kUnsupportedKind, "an npz file is one file, not a folder");
+  }
   TensorFile file;
   file.source = std::move(source);
   file.format = "npz";

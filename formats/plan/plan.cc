@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/json.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -92,7 +94,12 @@ PlanHeader HeaderOf(const json& document) {
 
 constexpr std::string_view kHeaderWords[] = {"schema", "unit",     "applied",
                                              "engine", "schedule", "policy"};
+constexpr std::string_view kSourceWords[] = {"file", "xxh3", "bytes"};
 constexpr std::string_view kEventFields[] = {"token", "layer", "kv_head", "kept", "length_before"};
+
+bool IsAmong(std::span<const std::string_view> names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 // Hands on each event as it ends and keeps none of them. What a plan does not have is not even
 // built: the parser goes through all that a parent holds whenever an object in it ends.
@@ -139,19 +146,18 @@ class EventReader {
 
   bool TakesKey(int depth, const std::string& key) {
     if (depth == kTop) {
-      const bool is_word = std::count(std::begin(kHeaderWords), std::end(kHeaderWords), key) != 0;
-      section_ = key == "events"   ? Section::kEvents
-                 : key == "source" ? Section::kSource
-                 : is_word         ? Section::kWord
-                                   : Section::kUnknown;
+      section_ = key == "events"              ? Section::kEvents
+                 : key == "source"            ? Section::kSource
+                 : IsAmong(kHeaderWords, key) ? Section::kWord
+                                              : Section::kUnknown;
       return section_ != Section::kUnknown;
     }
     if (depth == kField && section_ == Section::kEvents) {
       field_ = key;
-      is_field_ = std::count(std::begin(kEventFields), std::end(kEventFields), key) != 0;
+      is_field_ = IsAmong(kEventFields, key);
       return is_field_;
     }
-    return depth == kElement && section_ == Section::kSource;
+    return depth == kElement && section_ == Section::kSource && IsAmong(kSourceWords, key);
   }
 
   // Whether an object or a list that begins is part of a plan.
@@ -193,6 +199,7 @@ PlanHeader ReadPlan(const FileSource& file,
   try {
     EventReader reader(on_event);
     const std::string_view text = AsText(file.bytes());
+    const CLocale locale;  // as ReadJson
     const json document = json::parse(text.begin(), text.end(), std::ref(reader));
     if (!document.is_object()) throw Error(Finding::kBadText, "is not a JSON object");
     const PlanHeader header = HeaderOf(document);

@@ -21,6 +21,7 @@
 #include "lib/core/base/checked.h"
 #include "lib/core/base/dtype.h"
 #include "lib/core/base/name_table.h"
+#include "lib/core/base/number.h"
 
 namespace kv::safetensors {
 namespace {
@@ -298,6 +299,7 @@ Header ParseHeader(ByteSpan file) {
   const auto braces = static_cast<size_t>(std::count(text.begin(), text.end(), '{'));
   header.tensors.reserve(std::min(braces, text.size() / kShortestTensor));
   HeaderBuilder builder(header);
+  const CLocale locale;  // as ReadJson
   nlohmann::json::sax_parse(text, &builder);
   return header;
 }

@@ -219,7 +219,9 @@ bool OpenByIndex(kvt_reader& reader) {
     reader.Need(trailer.index_offset, trailer.index_bytes);
     reader.archive = Archive::Open(reader.file.source());
     return reader.archive->has_index() && reader.archive->damage().empty();
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    // Damage of the index; what the caller's functions answered, or a cancelled call, is none.
+    if (error.code() == ErrorCode::kUsage) throw;
     return false;
   }
 }

@@ -170,4 +170,15 @@ inline void RequireApart(ByteSpan read, ByteSpan written, std::string_view what)
   Require(!overlap || read.empty() || written.empty(), what);
 }
 
+// The product of sizes that a caller states.
+inline uint64_t CheckedProduct(uint64_t a, uint64_t b, std::string_view what) {
+  uint64_t product;
+  Require(!__builtin_mul_overflow(a, b, &product), what);
+  return product;
+}
+
+// What the keys and queries of `in` cover. Throws kBadArgument where that is more than memory is.
+ByteSpan KeysOf(const kvt_scores& in, const kvt_geometry& geometry);
+ByteSpan QueriesOf(const kvt_scores& in, const kvt_geometry& geometry);
+
 }  // namespace kv::api

@@ -204,7 +204,8 @@ KVT_API uint64_t kvt_ctx_bytes(const kvt_params* params);
 /* Any thread, and signal handlers. Stops the call that runs on the context at this moment, and no
  * later one: it returns KV0008 within one segment (at most 4 MiB of raw bytes) and one use of a
  * callback, or its own status if it was done by then. A request while no call runs does nothing.
- * kvt_analyze, kvt_reference_create and those of policies and kvt_h2o run to their end. */
+ * kvt_train ends after the part that it learns from. kvt_analyze, kvt_reference_create and those of
+ * policies and kvt_h2o run to their end. */
 KVT_API void kvt_ctx_cancel(kvt_ctx* ctx);
 /* Any thread; does not wait. Sums since the context was created. */
 KVT_API void kvt_ctx_stats(const kvt_ctx* ctx, kvt_stats* out);

@@ -92,6 +92,7 @@ void CheckCache(const kvt_policy& policy, const kvt_scores& in, bool with_rows) 
   if (NeedsOf(policy.info) != 0) {
     Require(in.keys != nullptr, "scores->keys");
     KeyDType(in.key_dtype);
+    KeysOf(in, policy.geometry);
     if (policy.attention) {
       Require(KeyDType(in.key_dtype) == policy.layer.k.dtype && in.scale == policy.scale,
               "scores->key_dtype, scale: not as in the first call");
@@ -100,6 +101,7 @@ void CheckCache(const kvt_policy& policy, const kvt_scores& in, bool with_rows) 
   if (!with_rows) return;
   Require(in.queries != nullptr && in.rows > 0 && in.rows <= in.tokens - held, "scores->rows");
   Require(in.visible == in.tokens - in.rows + 1, "scores->visible: the rows of the last tokens");
+  QueriesOf(in, policy.geometry);
 }
 
 // The rows that a rule may ask for again.

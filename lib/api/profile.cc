@@ -77,8 +77,8 @@ kvt_status kvt_train(kvt_ctx* ctx, const kvt_part* parts, const void* const* val
     CallbackSink out(CheckedSink(sink));
     ProfileBuilder builder;
     for (size_t i = 0; i < count; ++i) {
-      ctx->state.StopIfCancelled();
       builder.Add(CacheOfPart(parts[i], Span(values[i], sizes[i])));
+      ctx->state.StopIfCancelled();
     }
     out.Write(builder.Finish(model)->file());
   });

@@ -11,6 +11,8 @@
 namespace kv::api {
 namespace {
 
+constexpr std::string_view kTooLarge = "scores: the sizes overflow";
+
 KeyType TypeOf(uint32_t dtype) {
   Require(dtype == KVT_F32 || dtype == KVT_F16 || dtype == KVT_BF16, "scores->key_dtype");
   return dtype == KVT_F32 ? KeyType::kF32 : dtype == KVT_F16 ? KeyType::kF16 : KeyType::kBF16;
@@ -22,33 +24,37 @@ void Check(const kvt_scores& in, float* sums, size_t blocks) {
           "scores->geometry");
   const kvt_geometry& g = *in.geometry;
   constexpr uint32_t kMostHeads = 1 << 16, kMostDim = 1 << 16;
-  Require(g.kv_heads > 0 && g.query_heads <= kMostHeads && g.query_heads % g.kv_heads == 0 &&
-              g.head_dim > 0 && g.head_dim <= kMostDim,
+  Require(g.kv_heads > 0 && g.query_heads > 0 && g.query_heads <= kMostHeads &&
+              g.query_heads % g.kv_heads == 0 && g.head_dim > 0 && g.head_dim <= kMostDim,
           "geometry");
   Require(in.queries != nullptr && in.keys != nullptr && in.rows > 0 && in.tokens > 0,
           "scores->queries, keys, rows, tokens");
   Require(in.block_tokens > 0 && in.visible > 0 && in.visible <= in.tokens,
           "scores->block_tokens, visible");
   Require(blocks == CeilDiv(in.tokens, in.block_tokens), "blocks");
-  const auto times = [](uint64_t a, uint64_t b) {
-    uint64_t product;
-    Require(!__builtin_mul_overflow(a, b, &product), "scores: the sizes overflow");
-    return product;
-  };
-  const std::span<std::byte> written = Span(static_cast<void*>(sums), times(blocks, sizeof *sums));
-  const uint64_t row_bytes = uint64_t{g.query_heads} * g.head_dim * sizeof *in.queries;
-  const ByteSpan queries = Span(static_cast<const void*>(in.queries), times(in.rows, row_bytes));
-  const uint64_t last_token = times(in.tokens - 1, in.key_token_stride);
-  const uint64_t last_head = times(g.kv_heads - 1, in.key_head_stride);
-  uint64_t key_bytes = uint64_t{g.head_dim} * (in.key_dtype == KVT_F32 ? 4 : 2);
-  Require(!__builtin_add_overflow(key_bytes, last_token, &key_bytes) &&
-              !__builtin_add_overflow(key_bytes, last_head, &key_bytes),
-          "scores: the sizes overflow");
-  RequireApart(queries, written, "scores->queries and sums overlap");
-  RequireApart(Span(in.keys, key_bytes), written, "scores->keys and sums overlap");
+  const std::span<std::byte> written =
+      Span(static_cast<void*>(sums), CheckedProduct(blocks, sizeof *sums, kTooLarge));
+  RequireApart(QueriesOf(in, g), written, "scores->queries and sums overlap");
+  RequireApart(KeysOf(in, g), written, "scores->keys and sums overlap");
 }
 
 }  // namespace
+
+ByteSpan KeysOf(const kvt_scores& in, const kvt_geometry& geometry) {
+  const uint64_t last_token = CheckedProduct(in.tokens - 1, in.key_token_stride, kTooLarge);
+  const uint64_t last_head = CheckedProduct(geometry.kv_heads - 1, in.key_head_stride, kTooLarge);
+  uint64_t bytes = uint64_t{geometry.head_dim} * (in.key_dtype == KVT_F32 ? 4 : 2);
+  Require(!__builtin_add_overflow(bytes, last_token, &bytes) &&
+              !__builtin_add_overflow(bytes, last_head, &bytes),
+          kTooLarge);
+  return Span(in.keys, bytes);
+}
+
+ByteSpan QueriesOf(const kvt_scores& in, const kvt_geometry& geometry) {
+  const uint64_t row_bytes = uint64_t{geometry.query_heads} * geometry.head_dim * sizeof(float);
+  return Span(static_cast<const void*>(in.queries), CheckedProduct(in.rows, row_bytes, kTooLarge));
+}
+
 }  // namespace kv::api
 
 kvt_status kvt_block_scores(kvt_ctx* ctx, const kvt_scores* in, float* sums, size_t blocks) {

@@ -255,6 +255,24 @@ TEST_CASE("A callback's own status comes back, and any other number is KV0010") 
     };
     CHECK(kvt_unpack(ctx, &sound, open, &opened) == expected);
   }
+  // A number that is no status ends a call also where only one use of the function returns it.
+  for (int bad = 0; bad < 3; ++bad) {
+    struct OneBad {
+      Memory memory;
+      int bad, calls = 0;
+    } one{Memory{archive}, bad};
+    const auto read = [](void* user, uint64_t offset, void* dst, size_t n) -> kvt_status {
+      OneBad& self = *static_cast<OneBad*>(user);
+      if (self.calls++ == self.bad) return -1103;
+      std::memcpy(dst, self.memory.bytes.data() + offset, n);
+      return 0;
+    };
+    const kvt_source source = {sizeof source, 0, archive.size(), &one, read};
+    kvt_reader* reader = nullptr;
+    CHECK(kvt_reader_open(ctx, &source, &reader, nullptr) == -10);
+    CHECK(one.calls == bad + 1);
+    kvt_reader_free(reader);
+  }
   Memory vast;
   kvt_source source = vast.Source();
   source.bytes = UINT64_MAX;  // more than there can be is no bug of the library's

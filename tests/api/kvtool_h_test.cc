@@ -432,12 +432,17 @@ TEST_CASE("A null buffer with a size is refused, whatever the function") {
   CHECK(kvt_block_scores(ctx, &scores, sums.data(), 4) == -10);
   scores.keys = nullptr;
   CHECK(kvt_block_scores(ctx, &scores, sums.data(), 4) == -10);
+  const kvt_geometry no_heads = {sizeof no_heads, 1, 0, 1, 64, 2};
+  scores.geometry = &no_heads;
+  scores.keys = page.data();
+  scores.key_token_stride = 0;
+  CHECK(kvt_block_scores(ctx, &scores, sums.data(), 4) == -10);
 }
 
 TEST_CASE("A busy context says so, and one that is cancelled stops") {
   const Context ctx(nullptr, KVT_MAX);
   const Buffer page = Page(8000, 1024);
-  const kvt_desc desc = Desc(8000, 8, 128);
+  kvt_desc desc = Desc(8000, 8, 128);
   Buffer frame(kvt_encode_bound(page.size()));
   std::atomic<kvt_status> result{1};
   std::thread encoder([&] {
@@ -450,6 +455,24 @@ TEST_CASE("A busy context says so, and one that is cancelled stops") {
     std::this_thread::yield();
   }
   encoder.join();
+  if (was_busy) CHECK(result == -8);
+
+  // A profile of one part is learnt to the end of the part, and no further.
+  const kvt_part part = {sizeof part, 0, &desc, 0, 0, nullptr};
+  const void* const values = page.data();
+  const size_t size = page.size();
+  const kvt_sink sink = {sizeof sink, 0, nullptr,
+                         [](void*, const void*, size_t) { return kvt_status{0}; }};
+  result = 1;
+  std::thread trainer(
+      [&] { result = kvt_train(ctx, &part, &values, &size, 1, sizeof part, "model", &sink); });
+  was_busy = false;
+  while (result == 1 && !was_busy) {
+    was_busy = kvt_verify(ctx, frame.data(), 0, nullptr) == -7;
+    if (was_busy) kvt_ctx_cancel(ctx);
+    std::this_thread::yield();
+  }
+  trainer.join();
   if (was_busy) CHECK(result == -8);
   kvt_ctx_cancel(ctx);  // while no call runs: the next one is not stopped
   CHECK(Encode(ctx, Desc(8, 8, 128), Page(8, 1024)).size() > 128);

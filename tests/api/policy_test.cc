@@ -223,7 +223,12 @@ TEST_CASE("Misuse of a policy is refused") {
            [](kvt_scores& s) { s.struct_size = 8; }, [](kvt_scores& s) { s.tokens = 0; },
            [](kvt_scores& s) { s.tokens = UINT64_MAX; }, [](kvt_scores& s) { s.queries = nullptr; },
            [](kvt_scores& s) { s.keys = nullptr; }, [](kvt_scores& s) { s.rows = 21; },
-           [](kvt_scores& s) { s.visible = 3; }, [](kvt_scores& s) { s.key_dtype = KVT_I8; }}) {
+           [](kvt_scores& s) { s.visible = 3; }, [](kvt_scores& s) { s.key_dtype = KVT_I8; },
+           // Memory ends before these.
+           [](kvt_scores& s) { s.key_token_stride = SIZE_MAX / 4; },
+           [](kvt_scores& s) { s.key_head_stride = SIZE_MAX - 8; },
+           [](kvt_scores& s) { s.keys = reinterpret_cast<const void*>(UINTPTR_MAX - 64); },
+           [](kvt_scores& s) { s.queries = reinterpret_cast<const float*>(UINTPTR_MAX - 63); }}) {
     kvt_scores wrong = rows;
     spoil(wrong);
     CHECK(kvt_policy_observe(policy, &wrong) == -10);

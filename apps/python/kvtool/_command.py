@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of the program, called as functions: keyword arguments become options, documents become dicts."""
+"""Commands of the program, called as functions: keyword arguments become options, results become dicts."""
 
 from __future__ import annotations
 
@@ -61,11 +61,15 @@ def option_words(options: dict[str, Any]) -> list[bytes]:
 def run(
     command: str, paths: Sequence[StrPath], options: dict[str, Any], progress: Progress | None = None
 ) -> tuple[int, Any]:
-    """The status and the document of a command: 0, or 1 for a negative verdict. Anything worse raises Error."""
+    """The status of a command, 0 or 1 for a negative verdict, and its result; of several inputs a list of them.
+
+    Anything worse raises Error.
+    """
     name, *verbs = command.split()
     words = [*(verb.encode() for verb in verbs), *option_words(options), b"--json"]
     words += [path_bytes(path) for path in paths]
     status, documents, warnings = _kvtool._run(name, words, progress)
     for warning in warnings:
         _log.warning("%s", warning)
-    return status, json.loads(documents[0]) if documents else None
+    results = json.loads(documents[0])["results"] if documents else [None]
+    return status, results[0] if len(results) == 1 else results

@@ -10,6 +10,7 @@ power loss can leave the right size and the wrong bytes, so readers check the ha
 import errno
 import fcntl
 import os
+import re
 import threading
 import time
 import uuid
@@ -17,6 +18,9 @@ from collections import OrderedDict
 
 SUFFIX = ".kvf"
 _TEMPORARY = "tmp"
+# What this module gives its files: others in the same folders are their owner's.
+_OWN_NAME = re.compile(r"[0-9a-f]{3,}").fullmatch
+_OWN_TEMPORARY = re.compile(r"[0-9a-f]{32}").fullmatch
 _ABANDONED_SECONDS = 24 * 3600  # where there are no locks to ask
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _SPARE_BYTES = 16 << 10  # freed on a full disk beside the object's own size: folders grow, too
@@ -276,13 +280,14 @@ class FrameDirectory:
             if len(folder.name) != 2 or folder.is_symlink():
                 continue
             for entry in _entries(folder.path):
-                if not entry.name.endswith(SUFFIX):
+                name = entry.name.removesuffix(SUFFIX)
+                if name == entry.name or name[:2] != folder.name or not _OWN_NAME(name):
                     continue
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except OSError:
                     continue
-                found.append((status.st_mtime_ns, entry.name[: -len(SUFFIX)], status.st_size))
+                found.append((status.st_mtime_ns, name, status.st_size))
         found.sort()
         with self._lock:
             used = self._sizes
@@ -299,6 +304,8 @@ class FrameDirectory:
 
     def _remove_abandoned(self):
         for entry in _entries(self._temporary):
+            if not _OWN_TEMPORARY(entry.name):
+                continue
             try:
                 fd = os.open(entry.path, _OPEN_FLAGS)
             except OSError:

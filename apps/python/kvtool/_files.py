@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the program's commands do, for files: each function returns the document that the command prints with --json.
+"""What the program's commands do, for files: each function returns the result in the document that --json prints.
 
 Every option of a command is a keyword argument: --kv-heads 4 is kv_heads=4, a flag is True, a list may be a list, a range
 of tokens may be a range. `kvtool COMMAND --help` names them all.
@@ -31,9 +31,9 @@ def _source(source: Source, options: dict[str, Any]) -> tuple[StrPath, dict[str,
 
 
 def run(command: str, *paths: StrPath, progress: Progress | None = None, **options: Any) -> Any:
-    """The document of any command that has --json: run("gate", "gate.json"), run("weights inspect", "model.bin").
+    """The result of any command that has --json: run("gate", "gate.json"), run("weights inspect", "model.bin").
 
-    A negative verdict is in the document; what fails raises Error.
+    Of several inputs a list of them. A negative verdict is in the result; what fails raises Error.
     """
     return _command.run(command, paths, options, progress)[1]
 

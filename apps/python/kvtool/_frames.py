@@ -93,6 +93,11 @@ class _Stores:
             self._next_try = now + PAUSE_SECONDS  # the others wait for the outcome of this one
             return True
 
+    @property
+    def paused(self):
+        """Whether a full disk makes stores wait. What is left of a batch is then not tried, either."""
+        return self.problem is not None
+
     def failed(self, error):
         with self._lock:
             level = logging.DEBUG if error.errno in self._said else logging.WARNING
@@ -206,9 +211,13 @@ class FrameStore:
             if header == self._newer.get(name):
                 return None, True
             info = kvtool.frame_info(header)
+            self._newer.pop(name, None)
             return (info if info["frame_bytes"] == status.st_size else None), False
         except kvtool.Error as error:
-            return None, reason_for(error.finding) == "version"
+            newer = reason_for(error.finding) == "version"
+            if newer:
+                self._newer[name] = header
+            return None, newer
         except OSError:
             return None, False
         finally:
@@ -218,6 +227,10 @@ class FrameStore:
         """Whether there is a frame of this context, by its header. Its bytes are checked when they are loaded."""
         info = self.header(name)
         return info is not None and info["context"] == context
+
+    def is_offered(self, name):
+        """Whether the folder holds a file that this process can serve, as far as it has seen."""
+        return name in self.directory and name not in self._newer
 
     def is_settled(self, name, context):
         """Whether there is nothing to store: there is a frame of this context, or one of a newer version, which other
@@ -262,9 +275,11 @@ class FrameStore:
             self.counters.add(store_failures=len(group))
             return
         self.counters.add(encode_seconds=time.perf_counter() - start)
+        tried = False  # the first object finds out whether the disk is still full
         for (index, item), size, status, out in zip(group, coded.sizes, coded.status, outs):
-            if status == 0:
+            if status == 0 and not (tried and self._stores.paused):
                 results[index] = self._write(item.name, out[:size])
+                tried = True
             else:
                 self.counters.add(store_failures=1)
 
@@ -379,6 +394,22 @@ class FrameStore:
             return None
         return frame, status
 
+    def recheck(self, name, context):
+        """Reads a file that somebody found wrong, who may have read another copy, and refuses it if it is."""
+        opened = self.directory.open(name)
+        if opened is None:
+            return
+        os.close(opened[0])
+        read = self.read(name, memoryview(bytearray(opened[1].st_size)))
+        if read is None:
+            return
+        frame, status = read
+        try:
+            with self.coder.lease() as lease:
+                lease.context.verify_frame(frame, context=context)
+        except kvtool.Error as error:
+            self.refuse(name, status, error.finding)
+
     def refuse(self, name, status, finding):
         """Counts a file that cannot be served. A damaged one is removed, so that the next store repairs it; a frame of a
         newer version stays for those who can read it, and a call that failed for want of memory says nothing of a file.
@@ -390,17 +421,19 @@ class FrameStore:
         self.counters.add(**{"refused": 1, "refused_" + reason: 1})
         logger.warning("kvtool: refused %s (%s)", self.directory.path(name), reason)
         if reason == "version":
-            self._remember_newer(name)
+            self._remember_newer(name, status)
         else:
             self.directory.discard(name, status)
 
-    def _remember_newer(self, name):
-        """Not every header says that its frame is of a newer version; the codec of a segment, for example, is not there."""
+    def _remember_newer(self, name, status):
+        """Not every header says that its frame is of a newer version; the codec of a segment, for example, is not there.
+        A file that took the place of the one with this status may be sound."""
         opened = self.directory.open(name)
         if opened is None:
             return
         try:
-            self._newer[name] = os.pread(opened[0], _HEADER_BYTES, 0)
+            if (opened[1].st_dev, opened[1].st_ino) == (status.st_dev, status.st_ino):
+                self._newer[name] = os.pread(opened[0], _HEADER_BYTES, 0)
         except OSError:
             pass  # it will be looked at again
         finally:

@@ -20,7 +20,7 @@ SERDE_NAME = "kvtool"
 
 # Of the serdes in this process: what frames may carry that an adapter stores as they are.
 _identities = []
-# The adapters in this process, which remove what a serde refuses.
+# The adapters in this process, one of which may hold what a serde refuses.
 _adapters = weakref.WeakSet()
 
 
@@ -63,7 +63,7 @@ class KvtoolDeserializer(Deserializer):
         except kvtool.Error as error:
             if reason_for(error.finding) not in (None, "version"):
                 for adapter in list(_adapters):
-                    adapter.delete([key])  # or it would be found, refused and kept for ever
+                    adapter.recheck(key, context)  # or it would be found, refused and kept for ever
             raise
 
 

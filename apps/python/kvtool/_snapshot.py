@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
+from collections.abc import Mapping, Set
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -101,7 +103,7 @@ class Snapshot:
         return numpy.array(self._get().tokens(), dtype=numpy.int32)
 
     def describe(self) -> dict[str, Any]:
-        """What inspect() returns of it, without header."""
+        """What inspect() returns of it."""
         described: dict[str, Any] = json.loads(self._get().description())
         return described
 
@@ -162,7 +164,7 @@ def save(
         if len(pair) != 2:
             raise ValueError("layers: expected pairs (K, V)")
         pairs.append((_contiguous(pair[0]), _contiguous(pair[1])))
-    _kvtool._save(os.fsencode(path), to, pairs, dtype, _integers(positions), _integers(tokens), force)
+    _kvtool._save(os.fsencode(path), to, pairs, dtype, _integers(positions, "positions"), _integers(tokens, "tokens"), force)
 
 
 def _contiguous(array: Any) -> Any:
@@ -171,5 +173,10 @@ def _contiguous(array: Any) -> Any:
     return array if flags is None or getattr(flags, "c_contiguous", True) else array.copy(order="C")
 
 
-def _integers(values: Any) -> list[int] | None:
-    return None if values is None else [int(value) for value in values]
+def _integers(values: Any, what: str) -> list[int] | None:
+    """One per token, in order: a set has none, and a dictionary would give its keys."""
+    if values is None:
+        return None
+    if isinstance(values, (Mapping, Set)):
+        raise TypeError(f"{what}: expected a list, a tuple or another sequence, not {type(values).__name__!r}")
+    return [operator.index(value) for value in values]

@@ -16,10 +16,11 @@ class TierEvents:
         self._keys = {}  # file name -> key, of blocks that were announced
         self._events = []
 
-    def stored(self, pairs):
-        """(file name, key) of blocks that are in the folder now."""
+    def stored(self, pairs, is_offered):
+        """(file name, key) of blocks that a job stored or found. is_offered(name): whether the block can be had now;
+        the limit of the folder may have removed it before the job ended, which nobody was told of."""
         with self._lock:
-            new = {name: key for name, key in pairs if name not in self._keys}
+            new = {name: key for name, key in pairs if name not in self._keys and is_offered(name)}
             self._keys.update(new)
             self._add(list(new.values()), removed=False)
 

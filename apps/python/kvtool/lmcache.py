@@ -118,6 +118,12 @@ class KvtoolAdapter(L2AdapterInterface):
             self._frames.directory.discard(name)
         self._forget_gone(names)
 
+    def recheck(self, key, context):
+        """For a serde that refused an object, which may have come from another adapter."""
+        name = self._identity.name(key)
+        self._frames.recheck(name, context)
+        self._forget_gone([name])
+
     def get_usage(self):
         """Of the whole folder: also of what earlier processes left."""
         usage = super().get_usage()

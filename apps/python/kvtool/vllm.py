@@ -165,7 +165,8 @@ class KvtoolTier(SecondaryTierManager):
         if job.is_load:
             self._events.removed([self._identity.name(key) for key in job.failed])
         else:
-            self._events.stored([(self._identity.name(key), key) for key in job.good])
+            pairs = [(self._identity.name(key), key) for key in job.good]
+            self._events.stored(pairs, self._frames.is_offered)
 
     def _on_evict(self, gone):
         if self._events is not None:

@@ -98,15 +98,33 @@ def test_limit_covers_what_other_processes_store(tmp_path):
 
 def test_abandoned_temporary_files_go_and_living_ones_stay(tmp_path):
     FrameDirectory(tmp_path)
-    dead, living = tmp_path / "tmp" / "dead", tmp_path / "tmp" / "living"
+    dead, living = tmp_path / "tmp" / ("d" * 32), tmp_path / "tmp" / ("a" * 32)
     dead.write_bytes(b"half")
     living.write_bytes(b"half")
     with open(living, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         FrameDirectory(tmp_path)
-        assert os.listdir(tmp_path / "tmp") == ["living"]
+        assert os.listdir(tmp_path / "tmp") == [living.name]
     FrameDirectory(tmp_path)
     assert os.listdir(tmp_path / "tmp") == []
+
+
+def test_only_files_of_the_folders_own_are_removed(tmp_path):
+    """Whoever names a folder that has a tmp of its own, as /var and homes do, keeps what is in it."""
+    foreign = [tmp_path / "tmp" / "thesis.odt", tmp_path / "tmp" / ("0" * 31), tmp_path / "ab" / "notes.kvf"]
+    foreign += [tmp_path / "ab" / ("cd" + "0" * 38 + ".kvf"), tmp_path / "cd" / ".kvf", tmp_path / "cd" / "cd.txt"]
+    for path in foreign:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x" * 1000)
+        os.utime(path, (1, 1))  # older than anything else
+    elsewhere = tmp_path / "cd" / ("cd" + "0" * 38 + ".kvf")
+    folder = FrameDirectory(tmp_path, max_bytes=1500)
+    assert (len(folder), folder.total_bytes) == (0, 0)
+    for number in range(4):
+        folder.put(name_of(number), b"y" * 1000)
+    assert folder.evicted == 3 and len(folder) == 1
+    folder.clear()
+    assert all(path.exists() for path in foreign) and not elsewhere.exists()
 
 
 def test_starts_beside_writers_cost_no_store(tmp_path):
@@ -135,12 +153,12 @@ def test_file_systems_without_locks(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refuse)
     folder = FrameDirectory(tmp_path)
     assert folder.put(name_of(1), b"abc") == 3
-    young, old = tmp_path / "tmp" / "young", tmp_path / "tmp" / "old"
+    young, old = tmp_path / "tmp" / ("a" * 32), tmp_path / "tmp" / ("b" * 32)
     young.write_bytes(b"half")
     old.write_bytes(b"half")
     os.utime(old, (0, 0))
     FrameDirectory(tmp_path)
-    assert os.listdir(tmp_path / "tmp") == ["young"]
+    assert os.listdir(tmp_path / "tmp") == [young.name]
 
 
 def test_failed_write_leaves_nothing_and_keeps_what_was(tmp_path, monkeypatch):
@@ -329,6 +347,48 @@ def test_frames_of_a_newer_version_stay(tmp_path, what):
     assert store.has(items[0].name, items[0].context) and store.load(targets_of(items)) == [0, 0]
 
 
+def test_a_file_in_the_place_of_a_newer_one_is_served(tmp_path, monkeypatch):
+    """Another process stores an object anew while this one refuses the frame that was there."""
+    store = FrameStore(FrameDirectory(tmp_path))
+    items = items_of(1)
+    store.store(items, SHAPE)
+    (path,) = frames_in(tmp_path)
+    with open(path, "rb") as file:
+        sound = file.read()
+    make_newer(path, "codec")
+    refuse = store.refuse
+
+    def replace_first(*arguments):
+        with open(path + ".new", "wb") as file:
+            file.write(sound)
+        os.replace(path + ".new", path)
+        refuse(*arguments)
+
+    monkeypatch.setattr(store, "refuse", replace_first)
+    assert store.load(targets_of(items)) == [None]
+    monkeypatch.undo()
+    assert store.has(items[0].name, items[0].context) and store.load(targets_of(items)) == [0]
+    assert store.is_offered(items[0].name)
+    make_newer(path, "version")
+    assert store.is_settled(items[0].name, items[0].context) and not store.is_offered(items[0].name)
+
+
+def test_what_somebody_refused_goes_only_if_it_is_wrong(tmp_path):
+    """A serde may have read its object from another adapter."""
+    store = FrameStore(FrameDirectory(tmp_path))
+    items = items_of(5)
+    store.store(items, SHAPE)
+    sound, flipped, newer, foreign, absent = items
+    damage(store.directory.path(flipped.name), "flip")
+    make_newer(store.directory.path(newer.name), "version")
+    os.unlink(store.directory.path(absent.name))
+    for item in items:
+        store.recheck(item.name, b"\1" * 16 if item is foreign else item.context)
+    left = {os.path.basename(path) for path in frames_in(tmp_path)}
+    assert left == {os.path.basename(store.directory.path(item.name)) for item in (sound, newer)}
+    assert store.report()["refused_version"] == store.report()["refused_context"] == 1
+
+
 def test_damage_of_a_version_is_damage(tmp_path):
     """A flipped bit in the version is no newer version: the file is repaired."""
     store = FrameStore(FrameDirectory(tmp_path))
@@ -493,6 +553,28 @@ def test_wherever_the_disk_is_full(tmp_path, monkeypatch, name, code):
     assert store.load(targets_of(items)) == [0] * 8
 
 
+def test_the_rest_of_a_batch_waits_too(tmp_path, monkeypatch):
+    """Where making room does not help, one object finds it out: the others must not evict, each for itself."""
+    store = FrameStore(FrameDirectory(tmp_path))
+    items = items_of(60)
+    store.store(items[:40], SHAPE)
+    before = len(frames_in(tmp_path))
+    real, tries = os.write, []
+
+    def fail(fd, data):
+        tries.append(len(data))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", fail)
+    assert store.store(items[40:], SHAPE) == [None] * 20
+    assert len(tries) == 2, "one object, before and after making room"
+    assert before - len(frames_in(tmp_path)) <= 8
+    assert store.report()["store_failures"] == 20 and not store.report()["storing"]
+    monkeypatch.setattr(os, "write", real)
+    store._stores._next_try = 0
+    assert None not in store.store(items[40:], SHAPE) and store.report()["storing"]
+
+
 def test_other_errors_of_a_store_are_said_once_and_pause_nothing(tmp_path, monkeypatch, caplog):
     store = FrameStore(FrameDirectory(tmp_path))
     items = items_of(10)
@@ -540,8 +622,8 @@ def test_links_and_pipes_in_the_folder(tmp_path):
         FrameDirectory(root)
     os.unlink(root / "tmp")
     folder = FrameDirectory(root, max_bytes=10)
-    os.symlink(mine / "letter", root / "tmp" / "link")
-    os.mkfifo(root / "tmp" / "pipe")
+    os.symlink(mine / "letter", root / "tmp" / ("c" * 32))
+    os.mkfifo(root / "tmp" / ("e" * 32))
     (mine / (name_of(0) + ".kvf")).write_bytes(b"x" * 100)
     os.symlink(mine, root / "00")
     folder = FrameDirectory(root, max_bytes=10)

@@ -468,6 +468,24 @@ def test_events(tmp_path):
     quiet.close()
 
 
+def test_events_are_of_blocks_that_are_there(tmp_path):
+    """A job whose own writes evict some of its blocks, and blocks that only a newer version can read."""
+    tier = Tier(tmp_path, spec_of(events=True), enable_kv_events=True, max_gb=4.5 * ROW / (1 << 30))
+    keys = keys_of(8)
+    tier.rows[:] = noise(ROWS * ROW, 5).reshape(ROWS, ROW)
+    assert tier.store(keys[:7], range(7)).success
+    events = list(tier.tier.take_events())
+    there = [key for key in keys if tier.tier._identity.name(key) in tier.tier._frames.directory]
+    assert len(there) == 4 and [set(event.keys) for event in events] == [set(there)]
+    assert not events[0].removed
+    tier.store([keys[7]], [7])
+    make_newer(tier.tier._frames.directory.path(tier.tier._identity.name(keys[7])), "version")
+    list(tier.tier.take_events())
+    tier.tier._events._keys.clear()
+    assert tier.store([keys[7]], [7]).success and list(tier.tier.take_events()) == []
+    tier.close()
+
+
 # ---- the whole manager ----
 
 

@@ -379,6 +379,17 @@ def test_numbers_out_of_range_are_named():
     assert kvtool.encode_batch(np.stack(pages(3))).ok, "an array is a sequence of its rows"
 
 
+@pytest.mark.parametrize("name", ["positions", "tokens"])
+@pytest.mark.parametrize(
+    "values", [{3: 0, 1: 0, 2: 0, 0: 0}, {0, 1, 2, 3}, "0123", [0.5, 1, 2, 3], [0, 1, 2, None], 7]
+)
+def test_what_has_no_order_numbers_no_tokens(tmp_path, name, values):
+    """save() took the keys of a dictionary, a set in any order, digits of a text, and cut fractions off."""
+    with pytest.raises(TypeError):
+        kvtool.save(tmp_path / "cache.npz", layers=[(PAGE, PAGE)], **{name: values})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_memory_is_let_go_after_a_failure():
     """A buffer that stays pinned cannot be resized: a server would fail long after the call that was wrong."""
     memory, target = bytearray(PAGE.tobytes()), room()

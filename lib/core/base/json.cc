@@ -13,6 +13,7 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -57,9 +58,16 @@ class TreeBuilder {
 
   bool parse_error(size_t at, const std::string&, const nlohmann::detail::exception& failure) {
     constexpr int kOutOfRange = 406;
+    constexpr size_t kMostWords = 240;  // the parser repeats the whole token, however long it is
+    std::string words = failure.what();
+    if (words.size() > kMostWords) {
+      size_t end = kMostWords;
+      while ((static_cast<unsigned char>(words[end]) & 0xc0) == 0x80) --end;
+      words.replace(end, words.npos, "...");
+    }
     mistake_ = JsonMistake{
         failure.id == kOutOfRange ? JsonMistake::Kind::kRange : JsonMistake::Kind::kSyntax, at,
-        failure.what()};
+        std::move(words)};
     return false;
   }
 
@@ -129,6 +137,9 @@ Json Read(std::string_view text, const JsonLimits& limits, JsonMistake* mistake)
     throw Error(Finding::kLimit,
                 fmt::format("JSON of {} bytes; at most {} are read", text.size(), limits.bytes));
   }
+  // The parser writes the locale's decimal point into a number, but only its first byte: under
+  // ps_AF.UTF-8, which has two, 1.5 would be 1.
+  const CLocale locale;
   TreeBuilder<Json> builder(limits);
   Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json, /*strict=*/true,
                   limits.comments);

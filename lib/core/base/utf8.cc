@@ -2,6 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/base/utf8.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 namespace kv {
 
 size_t Utf8Length(std::string_view text) {
@@ -28,6 +32,23 @@ size_t ControlLength(std::string_view text) {
   const bool is_control = code < 0x20 || in(0x7f, 0x9f) || code == 0x61c || in(0x200e, 0x200f) ||
                           in(0x2028, 0x202e) || in(0x2066, 0x2069) || in(0xfffe, 0xffff);
   return is_control ? length : 0;
+}
+
+std::string EscapeControls(std::string json) {
+  const auto is_suspect = [](char c) { return static_cast<unsigned char>(c) >= 0x7f; };
+  if (std::none_of(json.begin(), json.end(), is_suspect)) return json;
+  std::string out;
+  for (size_t at = 0; at < json.size();) {
+    const std::string_view rest = std::string_view(json).substr(at);
+    const size_t control = is_suspect(json[at]) ? ControlLength(rest) : 0;
+    if (control > 0) {
+      out += fmt::format("\\u{:04x}", CodePoint(rest.substr(0, control)));
+    } else {
+      out += json[at];
+    }
+    at += std::max<size_t>(control, 1);
+  }
+  return out;
 }
 
 uint32_t CodePoint(std::string_view character) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace kv {
@@ -17,6 +18,8 @@ bool IsUtf8(std::string_view text);
 // with one; else 0. These are control characters (C0, DEL, C1), the marks, overrides and isolates
 // of writing direction, line and paragraph separators, and U+FFFE and U+FFFF, which XML forbids.
 size_t ControlLength(std::string_view text);
+// Escapes those that a JSON text holds as they are: JSON itself asks for C0 alone.
+std::string EscapeControls(std::string json);
 // The code point of one character, which must be UTF-8.
 uint32_t CodePoint(std::string_view character);
 

@@ -241,18 +241,20 @@ void Index::Apply(const Change& change) {
 void Index::Fill(const Contents& contents) {
   Transaction transaction(database_);
   uint64_t next = 1;
+  const auto count = [&](uint64_t number) {
+    if (number <= kMostCounted) next = std::max(next, number + 1);
+  };
   for (const auto& [pack, bytes] : contents.packs) {
     InsertPack(pack, bytes);
-    next = std::max(next, pack + 1);
+    count(pack);
   }
   for (const auto& [id, object] : contents.objects) {
     InsertObjects(object.first, {object.second}, false);
   }
   for (const Contents::Listed& listed : contents.states) {
     Insert(listed.record, listed.bytes, listed.hash);
-    next = std::max(next, listed.record.id + 1);
+    count(listed.record.id);
   }
-  RequireNumber(static_cast<int64_t>(next));
   Statement(database_, "UPDATE numbers SET next = ?").Bind(1, next).Run();
   transaction.Commit();
 }

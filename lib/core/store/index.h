@@ -43,6 +43,9 @@ struct LevelRow {
 
 // States and packs have numbers from 1 to below this one, which JSON can say exactly.
 constexpr uint64_t kMostNumber = (uint64_t{1} << 53) - 1;
+// New numbers come after those of all files up to this one. A forged file with the highest number
+// would else leave none for what is added.
+constexpr uint64_t kMostCounted = kMostNumber / 2;
 
 class Index {
  public:

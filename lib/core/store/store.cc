@@ -20,6 +20,15 @@
 namespace kv::store {
 namespace {
 
+using NameOf = std::string (*)(uint64_t number);
+
+// Returns the number in the name of a file; nothing unless it is spelled as this program does.
+std::optional<uint64_t> NumberIn(const std::string& entry, NameOf name) {
+  const auto number = ParseNumber<uint64_t>(std::string_view(entry).substr(0, entry.find('.')));
+  if (!number || *number == 0 || *number >= kMostNumber || entry != name(*number)) return {};
+  return number;
+}
+
 constexpr std::string_view kMarker = "kvtool-store", kMarkerText = "kvtool store 1\n";
 
 Error SystemError(Finding finding, std::string_view action, const std::string& path) {
@@ -163,9 +172,8 @@ std::map<uint64_t, uint64_t> Store::FilesIn(const Folder& folder,
                                             std::string (*name)(uint64_t number)) {
   std::map<uint64_t, uint64_t> files;
   for (const std::string& entry : folder.Names()) {
-    const auto number = ParseNumber<uint64_t>(std::string_view(entry).substr(0, entry.find('.')));
-    // The one spelling that this program gives.
-    if (!number || *number == 0 || *number >= kMostNumber || entry != name(*number)) continue;
+    const std::optional<uint64_t> number = NumberIn(entry, name);
+    if (!number) continue;
     if (const auto status = folder.Find(entry))
       files[*number] = static_cast<uint64_t>(status->st_size);
   }
@@ -174,8 +182,13 @@ std::map<uint64_t, uint64_t> Store::FilesIn(const Folder& folder,
 
 uint64_t Store::NewNumber() {
   uint64_t least = 1;
-  for (const auto& files : {PackFiles(), RecordFiles()}) {
-    if (!files.empty()) least = std::max(least, files.rbegin()->first + 1);
+  for (const auto& [folder, name] :
+       {std::pair(&packs(), &PackName), std::pair(&states(), &RecordName)}) {
+    // A link or a folder keeps its name from a new file, too.
+    for (const std::string& entry : folder->Names()) {
+      const std::optional<uint64_t> number = NumberIn(entry, name);
+      if (number && *number <= kMostCounted) least = std::max(least, *number + 1);
+    }
   }
   return index_->NextNumber(least);
 }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "lib/core/base/number.h"
+#include "lib/core/base/word.h"
 
 namespace kv::blend {
 namespace {
@@ -36,7 +37,8 @@ Json ModelJson(const CachePair& caches, const ReportExtras& extras) {
     rope["style"] = Name(of_first.pairs);
     if (of_first.scaling.kind != RopeScaling::Kind::kGiven) rope["theta"] = of_first.theta;
     rope["rotary_dim"] = of_first.DimOf(first.k_dim);
-    if (of_first.scaling.kind != RopeScaling::Kind::kNone) rope["scaling"] = Name(of_first.scaling);
+    if (of_first.scaling.kind != RopeScaling::Kind::kNone)
+      rope["scaling"] = WithUnderscores(Name(of_first.scaling));
     if (!caches.rope()->layers.empty()) {
       for (const KvRows::Layer& layer : caches.layers())
         rope["layer_thetas"].push_back(caches.rope()->Of(layer.index).theta);
@@ -68,7 +70,7 @@ Json SelectionJson(const Result& result, const ReportExtras& extras) {
   Json json = {{"variant", VariantName(result.request)},
                {"engine", Name(result.request.engine)},
                {"check_layer", result.request.check_layer},
-               {"ratio", result.request.ratio},
+               {"recomputed_fraction", result.request.ratio},
                {"topk", selection.topk},
                {"count", selection.indices.size()},
                {"score_dtype", Name(result.request.emulate.value_or(DType::kF32))},
@@ -162,7 +164,7 @@ void PutCurveLayer(const CurveLayer& layer, Json& json) {
 Json CurveJson(const Result& result, const ReportExtras& extras) {
   Json curve = Json::array();
   for (const CurvePoint& point : result.curve) {
-    Json json = {{"ratio", point.ratio},
+    Json json = {{"recomputed_fraction", point.ratio},
                  {"topk", point.selection.topk},
                  {"compute_share", point.compute_share}};
     json["indices"] = extras.indices_file.empty() ? Json(point.selection.indices) : Json(nullptr);
@@ -207,8 +209,8 @@ Json ControllerJson(const std::optional<Controller>& plan) {
           {"load_bytes_per_second", plan->bytes_per_second},
           {"prefill_us_per_layer", Microseconds(plan->prefill_seconds_per_layer)},
           {"load_us_per_layer", Microseconds(plan->load_seconds_per_layer)},
-          {"ratio_hide", plan->ratio_hide},
-          {"ratio", plan->ratio}};
+          {"hidden_fraction", plan->ratio_hide},
+          {"recomputed_fraction", plan->ratio}};
 }
 
 Json GatesJson(const std::vector<GateResult>& gates) {

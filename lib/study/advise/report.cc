@@ -95,7 +95,7 @@ Json CheckJson(const Advice& advice) {
     folds.push_back(json);
   }
   const double optimism = advice.check.optimism();
-  return {{"left_out", advice.check.halves ? "half of the rows" : "run"},
+  return {{"left_out", advice.check.halves ? "half_of_the_rows" : "run"},
           {"optimism", Shown(kind, optimism) / Shown(kind, 1)},
           {"folds", folds}};
 }
@@ -262,7 +262,7 @@ Json AdviceJson(const Runs& runs, const AdviceRequest& request, const Advice& ad
   json["runs"] = RunsJson(runs, advice);
   json["params"] = ParamsJson(request, advice);
   json["loss"] = {{"method", Name(kind)},
-                  {"unit", kind == LossKind::kOutput ? "relative error" : "nats"},
+                  {"unit", kind == LossKind::kOutput ? "relative_error" : "nats"},
                   {"calibration", nullptr}};
   if (kind != LossKind::kOutput) {
     const eviction::Calibration& of = CalibrationOf(kind);

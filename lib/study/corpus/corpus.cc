@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"
+#include "lib/core/base/utf8.h"
 #include "lib/study/corpus/lines.h"
 
 namespace kv::corpus {
@@ -109,7 +111,7 @@ std::string ManifestText(const Manifest& manifest) {
                      {"xxh3", CorpusHash(manifest.members)}};
   std::string text = head.dump() + "\n";
   for (const Json& line : manifest.lines) text += line.dump() + "\n";
-  return text;
+  return EscapeControls(std::move(text));
 }
 
 Manifest ReadManifest(std::string_view text) {

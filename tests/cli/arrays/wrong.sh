@@ -9,3 +9,8 @@ done
 "$KVTOOL" inspect damaged.npz | grep layer
 "$KVTOOL" inspect damaged.npz --stats > stats.txt || echo "exit $?"
 "$KVTOOL" convert damaged.npz --to npy -o out || echo "exit $?, nothing written: $(ls out 2>&1 | wc -l)"
+# Formats of one file: a folder is none, however many files it holds.
+mkdir empty two && cp half.npz two/a.npz && cp half.npz two/b.npz
+for format in npz lmcache-block torch kvz; do
+  for folder in empty two; do "$KVTOOL" inspect $folder --from $format || echo "$format: exit $?"; done
+done

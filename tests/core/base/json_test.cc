@@ -7,6 +7,8 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "lib/core/base/utf8.h"
+#include "tests/support/host_locale.h"
 #include "tests/support/refusal.h"
 
 namespace kv::json_test {
@@ -56,6 +58,18 @@ TEST_CASE("A text that is not JSON says where and why") {
   CHECK(mistake.kind == JsonMistake::Kind::kRange);
 }
 
+TEST_CASE("A mistake in a long token is told in few words") {
+  const std::string digits(1000000, '9');
+  std::string letters = "\"";
+  for (int i = 0; i < 500000; ++i) letters += "\u00e9";
+  for (const std::string& text : {digits, "1" + digits + "e9", letters, "a" + letters}) {
+    JsonMistake mistake;
+    CHECK(ReadJson(text, {}, &mistake).is_discarded());
+    CHECK(mistake.text.size() < 300);
+    CHECK(IsUtf8(mistake.text));
+  }
+}
+
 TEST_CASE("Depth, keys and bytes of a document are bounded") {
   const auto refused = [](const std::string& text, const JsonLimits& limits = {}) {
     return FindingOf([&] { ReadJson(text, limits); }) == Finding::kLimit &&
@@ -87,6 +101,20 @@ TEST_CASE("A message shows values, and of objects and arrays the kind alone") {
   CHECK(ShowJson(nlohmann::json()) == "null");
   CHECK(ShowJson(ReadJson(Nested(64, '[', ']'))) == "an array");
   CHECK(ShowJson(ReadOrderedJson("{\"a\":1}")) == "an object");
+}
+
+TEST_CASE("JSON's numbers are the same whatever decimal point the host has", "[json]") {
+  for (const char* territory : {"de_DE", "ps_AF"}) {
+    const test::HostLocale host(territory);
+    INFO(territory);
+    if (!host.is_set()) {
+      WARN("skipped: neither setlocale nor localedef has the locale here");
+      continue;
+    }
+    CHECK(ReadJson("[1.5, -0.125, 2.25e1]") == nlohmann::json::array({1.5, -0.125, 22.5}));
+    CHECK(ReadOrderedJson("{\"a\": 2.36}")["a"] == 2.36);
+    CHECK(host.is_set());
+  }
 }
 
 }  // namespace kv::json_test

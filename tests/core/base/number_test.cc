@@ -11,7 +11,7 @@
 
 #include "formats/torch/pickle_machine.h"
 #include "lib/study/gate/json.h"
-#include "tests/support/german_locale.h"
+#include "tests/support/host_locale.h"
 
 namespace kv::number_test {
 

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "lib/core/base/number.h"
+#include "lib/core/base/word.h"
 #include "lib/engines/mnn/h2o/quality_report.h"
 
 namespace kv::mnn::h2o {
@@ -64,7 +65,7 @@ Json LayersJson(const ReplayResult& result, const ReplayRun& run) {
                   {"evictions", schedule.evictions_in_effect(result.end)},
                   {"full_tokens", result.end},
                   {"kept_tokens", length},
-                  {"keep_ratio", static_cast<double>(length) / static_cast<double>(result.end)}};
+                  {"kept_fraction", static_cast<double>(length) / static_cast<double>(result.end)}};
     for (const eviction::LayerPlan& plan : run.plans) {
       if (plan.layer == schedule.layer && plan.units == 1) {
         layer["kept"] = RangesJson(plan.HeldBefore(0, result.end));
@@ -148,8 +149,8 @@ Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const Rep
                 const ReplayResult& result, bool detail) {
   Json json = Json::object();
   json["trace"] = {{"file", trace.path},
-                   {"level", Name(trace.level)},
-                   {"format", trace.format},
+                   {"level", WithUnderscores(Name(trace.level))},
+                   {"format", WithUnderscores(trace.format)},
                    {"engine", trace.engine},
                    {"model", trace.model},
                    {"layers", result.traced_layers},

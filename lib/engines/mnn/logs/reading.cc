@@ -16,6 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kConsole = ".console.log";
+constexpr size_t kMostCases = 1000;  // as of a configuration; the suite has fewer than 20
 
 bool IsCaseName(std::string_view name) { return StartsWith(name, "runtime_") || IsDemoName(name); }
 
@@ -42,6 +43,11 @@ std::vector<std::string> CasesIn(const LogFolder& folder, const SuiteOutput& out
   for (const auto& [name, of_case] : output.cases) found.push_back(name);
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
+  if (found.size() > kMostCases) {
+    throw Error(Finding::kLimit,
+                fmt::format("has {} cases; at most {} are judged", found.size(), kMostCases))
+        .File(folder.shown());
+  }
   const auto rank = [](const std::string& name) {
     return std::find_if(std::begin(kSuiteCases), std::end(kSuiteCases),
                         [&](const SuiteCaseName& known) { return known.name == name; });

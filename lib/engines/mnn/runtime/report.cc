@@ -208,10 +208,11 @@ Json ReportJson(const ReplayResult& result, const ReportOptions& options) {
   if (options.timing) {
     json["attention_only_speed"] = nullptr;
     if (result.speed) {
-      json["attention_only_speed"] = {{"tokens_per_second", result.speed->tokens_per_second()},
-                                      {"tokens", result.speed->tokens},
-                                      {"seconds", result.speed->seconds},
-                                      {"attention_seconds", result.speed->attention_seconds}};
+      json["attention_only_speed"] = {
+          {"tokens_per_second", result.speed->tokens_per_second()},
+          {"tokens", result.speed->tokens},
+          {"elapsed_us", std::llround(result.speed->seconds * 1e6)},
+          {"attention_us", std::llround(result.speed->attention_seconds * 1e6)}};
     } else {
       json["no_speed_reason"] = result.no_speed_reason;
     }
