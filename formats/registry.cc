@@ -24,6 +24,7 @@
 #include "formats/safetensors/safetensors.h"
 #include "formats/stated.h"
 #include "formats/torch/torch.h"
+#include "formats/values.h"
 #include "formats/words.h"
 #include "lib/core/snapshot/concatenate.h"
 #include "lib/core/snapshot/layout.h"
@@ -50,11 +51,7 @@ std::vector<std::string> BesideTensors(const Snapshot& snapshot) {
 // The same, of formats that count layers from 0.
 std::vector<std::string> BesideNumberedTensors(const Snapshot& snapshot) {
   std::vector<std::string> lost = BesideTensors(snapshot);
-  for (size_t i = 0; i < snapshot.layers.size(); ++i) {
-    if (snapshot.layers[i].index == i) continue;
-    lost.emplace_back("layer numbers: stored layers are counted from 0");
-    break;
-  }
+  AddLayerNumbers(snapshot, lost);
   return lost;
 }
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lib/core/base/bytes.h"
 #include "lib/core/base/number.h"
 
 namespace kv::llama_state {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "formats/json_fields.h"
 #include "formats/lmcache/key_name.h"
 #include "formats/lmcache/lmcache.h"
 #include "formats/pages.h"
@@ -119,11 +120,6 @@ bool HoldsStill(ByteSpan file, uint64_t offset, uint64_t size, const std::string
   return reader.U64("length") == size && (!identity || *identity == found);
 }
 
-std::string Word(const json& object, const char* key) {
-  const auto at = object.find(key);
-  return at != object.end() && at->is_string() ? at->get<std::string>() : "";
-}
-
 BlockStore::Entry ParseEntry(const json& object, const Slots& slots, ByteSpan file) {
   if (!object.is_object()) throw Error(Finding::kBadField, "is not an object");
   BlockStore::Entry entry;
@@ -138,8 +134,8 @@ BlockStore::Entry ParseEntry(const json& object, const Slots& slots, ByteSpan fi
     throw Error(Finding::kTruncated, fmt::format("its slot at {} ends past the file", offset));
   }
   entry.offset = offset + slots.header_bytes;
-  entry.format = Word(object, "fmt");
-  entry.dtype = Word(object, "dtype");
+  entry.format = WordField(object, "fmt");
+  entry.dtype = WordField(object, "dtype");
   const auto shape = object.find("shape");
   if (shape == object.end() || !shape->is_array()) return entry;
   for (const json& extent : *shape) {

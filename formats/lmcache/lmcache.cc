@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "formats/format.h"
 #include "formats/lmcache/key_name.h"
 #include "formats/raw/spec.h"
 #include "lib/core/base/number.h"

@@ -12,9 +12,8 @@
 #include "formats/mnn/meta.h"
 #include "formats/mnn/run_folder.h"
 #include "formats/words.h"
+#include "formats/values.h"
 #include "lib/core/snapshot/key_rotation.h"
-#include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/residency.h"
 #include "lib/core/snapshot/rope_pairs.h"
 
 namespace kv::mnn {
@@ -251,8 +250,6 @@ Snapshot OpenDump(Source source, const OpenOptions& options) {
 
 namespace {
 
-constexpr uint64_t kStepBytes = 1 << 20;  // gathered at a time
-
 void CheckLayer(const LayerKv& layer) {
   const auto fail = [&](Finding finding, std::string message) {
     return Error(finding, std::move(message)).In(fmt::format("layer {}", layer.index));
@@ -279,16 +276,11 @@ void CheckLayer(const LayerKv& layer) {
   if (k.tokens() == 0) throw fail(Finding::kUnsupportedLayout, "has no tokens");
 }
 
-void WriteRows(const Snapshot& snapshot, const KvTensor& tensor, FolderFile& file) {
-  const uint64_t row = tensor.row_bytes(), tokens = tensor.tokens();
-  const uint64_t step = std::max<uint64_t>(1, kStepBytes / row);
-  for (uint64_t begin = 0; begin < tokens; begin += step) {
-    const uint64_t count = std::min(step, tokens - begin);
-    file.Write(Gather(tensor, begin, count, Order::kTokenHeadDim));
-    DropTokens(snapshot, tensor, begin, count);
-  }
-  DropTensor(snapshot, tensor);
-  file.Close();
+void WriteTensor(const Snapshot& snapshot, const KvTensor& tensor, const std::string& name,
+                 AtomicFolder& folder) {
+  const auto file = folder.Create(name);
+  WriteRows(snapshot, tensor, 0, tensor.tokens(), *file);
+  file->Close();
 }
 
 }  // namespace
@@ -297,14 +289,8 @@ void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRu
   RequireHeads(snapshot, "an MNN dump");
   RequireRotatedKeys(snapshot, "an MNN dump");
   snapshot.CheckContent();
-  std::set<uint32_t> indices;
-  for (const LayerKv& layer : snapshot.layers) {
-    CheckLayer(layer);
-    if (!indices.insert(layer.index).second) {
-      throw Error(Finding::kUnsupportedLayout,
-                  fmt::format("two layers have the index {}", layer.index));
-    }
-  }
+  for (const LayerKv& layer : snapshot.layers) CheckLayer(layer);
+  RequireLayerNumbers(snapshot);
   AtomicFolder folder(path, rules);
   std::filesystem::path name = std::filesystem::path(path).lexically_normal();
   if (!name.has_filename()) name = name.parent_path();  // "out/"
@@ -321,8 +307,8 @@ void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRu
     meta.k_file = fmt::format("k_t0_{}.bin", meta.tokens);
     meta.v_file = fmt::format("v_t0_{}.bin", meta.tokens);
     const std::string where = fmt::format("layer_{}/", layer.index);
-    WriteRows(snapshot, layer.k, *folder.Create(where + meta.k_file));
-    WriteRows(snapshot, *layer.v, *folder.Create(where + meta.v_file));
+    WriteTensor(snapshot, layer.k, where + meta.k_file, folder);
+    WriteTensor(snapshot, *layer.v, where + meta.v_file, folder);
     const auto text = folder.Create(where + fmt::format("meta_t0_{}.json", meta.tokens));
     text->Write(AsBytes(LogicalMetaText(meta)));
     text->Close();

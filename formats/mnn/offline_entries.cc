@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "formats/json_fields.h"
 #include "formats/mnn/mnn.h"
 #include "formats/words.h"
 #include "lib/core/base/checked.h"
@@ -63,11 +64,6 @@ std::string TextOr(const Json& meta, const char* key, const std::string& otherwi
   return at->is_string() ? at->get<std::string>() : at->dump();
 }
 
-std::string StringOrNothing(const Json& meta, const char* key) {
-  const auto at = meta.find(key);
-  return at != meta.end() && at->is_string() ? at->get<std::string>() : std::string();
-}
-
 DumpDefect ReadNumbers(const Json& meta, DumpEntry& entry) {
   const auto read = [&](const char* key, int64_t otherwise, int64_t& to) {
     const auto number = IntOr(meta, key, otherwise);
@@ -116,8 +112,8 @@ std::optional<uint64_t> ExpectedBytes(const DumpEntry& entry) {
 
 DumpDefect ReadTensors(const Source& source, std::string_view folder, const Json& meta,
                        DumpEntry& entry) {
-  const std::string k_file = StringOrNothing(meta, "k_file");
-  const std::string v_file = StringOrNothing(meta, "v_file");
+  const std::string k_file = WordField(meta, "k_file");
+  const std::string v_file = WordField(meta, "v_file");
   if (k_file.empty() || v_file.empty()) return DumpDefect::kNoFileNames;
   ByteSpan k, v;
   const DumpDefect k_defect = FindPart(source, folder, k_file, k);
@@ -159,7 +155,7 @@ DumpEntry ReadEntry(const Source& source, const SourceFile& file) {
     return entry;
   }
   entry.stage = TextOr(meta, "stage", "unknown");
-  entry.run = StringOrNothing(meta, "run_id");
+  entry.run = WordField(meta, "run_id");
   entry.defect = ReadNumbers(meta, entry);
   if (entry.defect == DumpDefect::kNone) entry.defect = ReadTensors(source, folder, meta, entry);
   return entry;
@@ -197,7 +193,7 @@ std::vector<PackedEntry> ReadPackedEntries(const Source& source) {
                       .v = {}};
     const std::string_view folder = FolderPart(file->name);
     const auto found = [&](const char* key, ByteSpan& bytes) {
-      const std::string name = StringOrNothing(meta, key);
+      const std::string name = WordField(meta, key);
       return !name.empty() && FindPart(source, folder, name, bytes) == DumpDefect::kNone;
     };
     if (found("k_file", entry.k) && found("v_file", entry.v)) entries.push_back(entry);

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "formats/gguf/gguf.h"
+#include "formats/json_fields.h"
 #include "formats/npy/npy.h"
 #include "formats/words.h"
 #include "lib/core/base/json.h"
@@ -33,10 +34,7 @@ Config::Config(ByteSpan bytes) {
   text_ = text != whole.end() && text->is_object() ? *text : std::move(whole);
 }
 
-std::string Config::Word(const char* key) const {
-  const auto at = text_.find(key);
-  return at != text_.end() && at->is_string() ? at->get<std::string>() : "";
-}
+std::string Config::Word(const char* key) const { return WordField(text_, key); }
 
 std::optional<uint32_t> Config::Count(const char* key, uint32_t most) const {
   const auto at = text_.find(key);

@@ -3,7 +3,6 @@
 #include "formats/npy/npy.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "formats/tensors/tensor_snapshot.h"
 #include "formats/zip/zip_reader.h"
 #include "formats/zip/zip_writer.h"
+#include "formats/values.h"
 #include "lib/core/base/checked.h"
 
 namespace kv {
@@ -39,13 +39,7 @@ void SwapAll(std::byte* values, uint64_t bytes, T (*swap)(T)) {
 // The values in little-endian order, in a spool file, written in bounded memory.
 std::shared_ptr<const FileSource> SwappedCopy(ByteSpan values, uint32_t width) {
   constexpr uint64_t kStep = 1 << 20;
-  struct Spool {
-    int descriptor = OpenSpool();
-    ~Spool() {
-      if (descriptor >= 0) ::close(descriptor);
-    }
-  } spool;
-  DescriptorSink sink(spool.descriptor, "temporary spool file");
+  SpoolFile spool;
   for (uint64_t at = 0; at < values.size(); at += kStep) {
     const ByteSpan from = values.subspan(at, std::min<uint64_t>(kStep, values.size() - at));
     Bytes piece(from.begin(), from.end());
@@ -59,9 +53,9 @@ std::shared_ptr<const FileSource> SwappedCopy(ByteSpan values, uint32_t width) {
       SwapAll<uint64_t>(piece.data(), piece.size(),
                         [](uint64_t v) { return __builtin_bswap64(v); });
     }
-    sink.Write(piece);
+    spool.Write(piece);
   }
-  return FileSource::FromDescriptor(std::exchange(spool.descriptor, -1), "swapped values");
+  return spool.Release("swapped values");
 }
 
 std::vector<uint64_t> FortranStrides(const std::vector<uint64_t>& shape, uint64_t width) {

@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "formats/json_fields.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
@@ -71,23 +71,22 @@ void RequireWord(const json& document, const char* key, std::string_view word, F
                                    found == document.end() ? "missing" : ShowJson(*found), word));
 }
 
-std::string Word(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 PlanHeader HeaderOf(const json& document) {
   RequireWord(document, "schema", "kvtool.h2o-plan/1", Finding::kBadVersion);
   RequireWord(document, "unit", "position", Finding::kBadField);
   RequireWord(document, "applied", "before the next token", Finding::kBadField);
-  PlanHeader header{
-      Word(document, "engine"), Word(document, "schedule"), Word(document, "policy"), {}, {}, 0};
+  PlanHeader header{WordField(document, "engine"),
+                    WordField(document, "schedule"),
+                    WordField(document, "policy"),
+                    {},
+                    {},
+                    0};
   const auto source = document.find("source");
   if (source == document.end() || !source->is_object()) {
     throw Error(Finding::kMissingRecord, "\"source\" is missing");
   }
-  header.source_file = Word(*source, "file");
-  header.source_xxh3 = Word(*source, "xxh3");
+  header.source_file = WordField(*source, "file");
+  header.source_xxh3 = WordField(*source, "xxh3");
   header.source_bytes = Count(*source, "bytes", UINT64_MAX);
   return header;
 }

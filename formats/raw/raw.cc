@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "formats/json_fields.h"
 #include "formats/lmcache/key_name.h"
 #include "formats/mnn/cache_files.h"
 #include "lib/core/base/json.h"
@@ -224,8 +225,7 @@ std::optional<uint64_t> Count(const json& object, const char* key, const char* f
 }
 
 std::string Word(const json& object, const char* key) {
-  const auto at = object.find(key);
-  return at != object.end() && at->is_string() ? Escaped(at->get<std::string>(), 120) : "";
+  return Escaped(WordField(object, key), 120);
 }
 
 // <hh>_g<group>/<hash>.bin

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "formats/run/json_fields.h"
+#include "formats/json_fields.h"
 #include "lib/core/base/error.h"
 
 namespace kv {
@@ -38,12 +38,12 @@ bool LooksUnfinished(const fs::path& folder) {
 }
 
 uint32_t SmallCount(const json& object, const char* key, uint64_t most) {
-  return static_cast<uint32_t>(run::CountField(object, key, most).value_or(0));
+  return static_cast<uint32_t>(CountField(object, key, most).value_or(0));
 }
 
 // The path of a file that run.json names; "" where it names none.
 std::string PathOf(const fs::path& folder, const json& files, const char* key) {
-  const std::string name = run::TextField(files, key);
+  const std::string name = TextField(files, key);
   if (name.empty()) return {};
   const auto refuse = [&](Finding finding, std::string_view why) {
     return Error(finding, fmt::format("'{}' is '{}', {}", key, Escaped(name, 80), why));
@@ -63,11 +63,11 @@ std::string PathOf(const fs::path& folder, const json& files, const char* key) {
 // A scaling in the words of --rope-scaling, from transformers' parameters or llama.cpp's; nothing
 // where these have no word.
 std::optional<std::string> ScalingWord(const json& rope) {
-  const json scaling = run::ObjectField(rope, "scaling");
+  const json scaling = ObjectField(rope, "scaling");
   if (scaling.empty()) return "none";
-  const auto real = [&](const char* key) { return run::RealField(scaling, key, 0, kMostFactor); };
-  std::string kind = run::TextField(scaling, "rope_type");
-  if (kind.empty()) kind = run::TextField(scaling, "type");
+  const auto real = [&](const char* key) { return RealField(scaling, key, 0, kMostFactor); };
+  std::string kind = TextField(scaling, "rope_type");
+  if (kind.empty()) kind = TextField(scaling, "type");
   const auto factor = real("factor");
   if (kind == "linear" && factor) return fmt::format("linear:{}", *factor);
   if (kind == "llama3" && factor) {
@@ -85,9 +85,9 @@ std::optional<std::string> ScalingWord(const json& rope) {
 }
 
 void ReadRope(const json& document, RecordedRun::Rope& rope) {
-  const json told = run::ObjectField(document, "rope");
-  const std::string style = run::TextField(told, "style");
-  const auto base = run::RealField(told, "base", 1e-3, kMostBase);
+  const json told = ObjectField(document, "rope");
+  const std::string style = TextField(told, "style");
+  const auto base = RealField(told, "base", 1e-3, kMostBase);
   const auto scaling = ScalingWord(told);
   const bool has_words = style == "half" || style == "neighbour";
   if (!base || !has_words || !scaling || told.contains("local_base")) return;
@@ -97,27 +97,27 @@ void ReadRope(const json& document, RecordedRun::Rope& rope) {
 RecordedRun RunOf(const std::string& path, const json& document) {
   RecordedRun made;
   made.folder = path;
-  const json engine = run::ObjectField(document, "engine");
-  made.engine = run::TextField(engine, "name");
-  made.build = run::TextField(engine, "build");
-  const json model = run::ObjectField(document, "model");
-  made.model = run::TextField(model, "name");
-  made.architecture = run::TextField(model, "architecture");
-  made.context_length = run::CountField(model, "context_length", kMostContext).value_or(0);
-  made.tokens = run::CountField(document, "tokens", kMostTokens).value_or(0);
-  made.prompt_tokens = run::CountField(document, "prompt_tokens", kMostTokens).value_or(0);
+  const json engine = ObjectField(document, "engine");
+  made.engine = TextField(engine, "name");
+  made.build = TextField(engine, "build");
+  const json model = ObjectField(document, "model");
+  made.model = TextField(model, "name");
+  made.architecture = TextField(model, "architecture");
+  made.context_length = CountField(model, "context_length", kMostContext).value_or(0);
+  made.tokens = CountField(document, "tokens", kMostTokens).value_or(0);
+  made.prompt_tokens = CountField(document, "prompt_tokens", kMostTokens).value_or(0);
   if (made.tokens == 0 || made.prompt_tokens > made.tokens) {
     throw Error(Finding::kBadField,
                 fmt::format("{} tokens with a prompt of {}", made.tokens, made.prompt_tokens));
   }
-  made.nll = run::RealField(document, "nll", 0, kMostNll);
-  const json geometry = run::ObjectField(document, "geometry");
+  made.nll = RealField(document, "nll", 0, kMostNll);
+  const json geometry = ObjectField(document, "geometry");
   made.layers = SmallCount(geometry, "layers", kMostLayers);
   made.query_heads = SmallCount(geometry, "query_heads", kMostHeads);
   made.kv_heads = SmallCount(geometry, "kv_heads", kMostHeads);
   made.head_dim = SmallCount(geometry, "head_dim", kMostDim);
   ReadRope(document, made.rope);
-  const json files = run::ObjectField(document, "files");
+  const json files = ObjectField(document, "files");
   for (const auto& [key, place] : {std::pair{"snapshot", &made.snapshot},
                                    {"prefill", &made.prefill},
                                    {"trace", &made.trace},
@@ -143,11 +143,11 @@ std::optional<RecordedRun> OpenRun(const std::string& path) {
                         .Hint("wait for it, or record again; what is in trace/ can be read by "
                               "'kvtool trace inspect'"));
   }
-  return ReadRun(*FileSource::OpenSmall(index, run::kLargestDocument, "a run.json"), path);
+  return ReadRun(*FileSource::OpenSmall(index, kLargestDocument, "a run.json"), path);
 }
 
 RecordedRun ReadRun(const FileSource& index, const std::string& folder) {
-  const json document = run::ReadDocument(index, "kvtool.run/1");
+  const json document = ReadDocument(index, "kvtool.run/1");
   try {
     return RunOf(folder, document);
   } catch (Error& error) {
@@ -162,8 +162,8 @@ constexpr double kLeastNoise = 1e-6, kMostNoise = 1e3, kMostNats = 1e6;
 
 Sensitivity SensitivityOf(const nlohmann::json& document) {
   Sensitivity made;
-  made.model = run::TextField(document, "model");
-  const auto noise = run::RealField(document, "noise", kLeastNoise, kMostNoise);
+  made.model = TextField(document, "model");
+  const auto noise = RealField(document, "noise", kLeastNoise, kMostNoise);
   if (!noise) throw Error(Finding::kBadField, "'noise' is missing");
   made.noise = *noise;
   const auto layers = document.find("layers");
@@ -172,8 +172,8 @@ Sensitivity SensitivityOf(const nlohmann::json& document) {
   }
   for (const nlohmann::json& layer : *layers) {
     if (!layer.is_object()) throw Error(Finding::kBadField, "an entry of 'layers' is no object");
-    const auto number = run::CountField(layer, "layer", kMostLayerNumber);
-    const auto kl = run::RealField(layer, "kl", 0, kMostNats);
+    const auto number = CountField(layer, "layer", kMostLayerNumber);
+    const auto kl = RealField(layer, "kl", 0, kMostNats);
     if (!number || !kl) {
       throw Error(Finding::kBadField, "an entry of 'layers' has no 'layer' or no 'kl'");
     }
@@ -193,7 +193,7 @@ std::map<uint32_t, double> Sensitivity::Weights() const {
 }
 
 Sensitivity ReadSensitivity(const FileSource& file) {
-  const nlohmann::json document = run::ReadDocument(file, "kvtool.sensitivity/1");
+  const nlohmann::json document = ReadDocument(file, "kvtool.sensitivity/1");
   try {
     return SensitivityOf(document);
   } catch (Error& error) {
@@ -202,7 +202,7 @@ Sensitivity ReadSensitivity(const FileSource& file) {
 }
 
 Sensitivity ReadSensitivity(const std::string& path) {
-  return ReadSensitivity(*FileSource::OpenSmall(path, run::kLargestDocument, "a sensitivity.json"));
+  return ReadSensitivity(*FileSource::OpenSmall(path, kLargestDocument, "a sensitivity.json"));
 }
 
 }  // namespace kv

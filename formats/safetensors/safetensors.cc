@@ -9,14 +9,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <string>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "formats/tensors/kvtool_arrays.h"
 #include "formats/tensors/tensor_snapshot.h"
+#include "formats/words.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/dtype.h"
@@ -237,8 +236,7 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
 
   // A value of a kind that the format gives no meaning here. Fine only in fields it does not know.
   bool Scalar(std::string_view found) {
-    const bool known_field =
-        where() == Where::kTensor && (key_ == "dtype" || key_ == "shape" || key_ == "data_offsets");
+    const bool known_field = where() == Where::kTensor && Contains(kFields, key_);
     if (stack_.empty() ||
         (where() != Where::kIgnored && (where() != Where::kTensor || known_field))) {
       throw Bad(fmt::format("{} cannot be {}",

@@ -7,13 +7,12 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 
+#include "formats/values.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/residency.h"
 
 namespace kv {
 std::string Lookup(const TensorMetadata& metadata, std::string_view key) {
@@ -78,15 +77,6 @@ std::string_view TakeUntil(std::string_view& text, char mark) {
   return taken;
 }
 
-std::vector<int64_t> Integers(const TensorView& view) {
-  std::vector<int64_t> values(view.shape[0]);
-  for (size_t i = 0; i < values.size(); ++i) {
-    const std::byte* from = view.data + i * view.strides[0];
-    values[i] = view.dtype == DType::kI64 ? LoadLE<int64_t>(from) : LoadLE<int32_t>(from);
-  }
-  return values;
-}
-
 // A vector of integers, one per row of the cache, if the file has it under this name.
 std::vector<int64_t> SideValues(const TensorFile& file, const std::string& name, uint64_t count) {
   const NamedTensor* tensor = file.Find(name);
@@ -94,7 +84,7 @@ std::vector<int64_t> SideValues(const TensorFile& file, const std::string& name,
       (tensor->view.dtype != DType::kI32 && tensor->view.dtype != DType::kI64)) {
     return {};
   }
-  return Integers(tensor->view);
+  return IntegersOf(tensor->view);
 }
 
 void ReadExtensions(const TensorFile& file, const std::string& name, CellGroup& group) {
@@ -171,6 +161,15 @@ void ReadTokens(const TensorFile& file, Snapshot& snapshot) {
 }
 
 }  // namespace
+
+std::vector<int64_t> IntegersOf(const TensorView& view) {
+  std::vector<int64_t> values(view.shape[0]);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const std::byte* from = view.data + i * view.strides[0];
+    values[i] = view.dtype == DType::kI64 ? LoadLE<int64_t>(from) : LoadLE<int32_t>(from);
+  }
+  return values;
+}
 
 std::string SequencesText(const std::vector<Cell>& cells) {
   std::string text;
@@ -260,20 +259,6 @@ void ImportCells(const TensorFile& file, Snapshot& snapshot) {
 
 namespace {
 
-// Large enough that gathering a transposed tensor touches whole pages of each of its rows.
-constexpr uint64_t kGatherBytes = 8 << 20;
-
-void WriteRows(const Snapshot& snapshot, const KvTensor& tensor, Sink& sink) {
-  const uint64_t tokens = tensor.tokens();
-  const uint64_t step = std::max<uint64_t>(1, kGatherBytes / tensor.row_bytes());
-  for (uint64_t begin = 0; begin < tokens; begin += step) {
-    const uint64_t count = std::min(step, tokens - begin);
-    sink.Write(Gather(tensor, begin, count, Order::kTokenHeadDim));
-    DropTokens(snapshot, tensor, begin, count);
-  }
-  DropTensor(snapshot, tensor);
-}
-
 void AddTensor(const Snapshot& snapshot, const KvTensor& tensor, std::string name,
                TensorExport& out) {
   const bool blocks = IsBlockQuantised(tensor.dtype);
@@ -287,7 +272,9 @@ void AddTensor(const Snapshot& snapshot, const KvTensor& tensor, std::string nam
   out.tensors.push_back({std::move(name),
                          blocks ? DType::kU8 : tensor.dtype,
                          {tensor.tokens(), tensor.heads, last},
-                         [&snapshot, &tensor](Sink& sink) { WriteRows(snapshot, tensor, sink); }});
+                         [&snapshot, &tensor](Sink& sink) {
+                           WriteRows(snapshot, tensor, 0, tensor.tokens(), sink);
+                         }});
 }
 
 void AddWords(const Snapshot& snapshot, TensorMetadata& metadata) {
@@ -331,13 +318,9 @@ uint64_t TensorToWrite::bytes() const {
 
 TensorExport ExportOf(const Snapshot& snapshot) {
   RequireHeads(snapshot, "writing [token, head, dim] arrays");
+  RequireLayerNumbers(snapshot);
   TensorExport out;
-  std::set<uint32_t> indices;
   for (const LayerKv& layer : snapshot.layers) {
-    if (!indices.insert(layer.index).second) {
-      throw Error(Finding::kUnsupportedLayout,
-                  fmt::format("two layers have the index {}", layer.index));
-    }
     if (layer.has_k()) AddTensor(snapshot, layer.k, fmt::format("k_{}", layer.index), out);
     if (layer.v) AddTensor(snapshot, *layer.v, fmt::format("v_{}", layer.index), out);
   }

@@ -67,6 +67,9 @@ void ExportCells(const Snapshot& snapshot, TensorExport& out);
 // The reverse; the snapshot must already have its layers. Throws kBadField, kLimit.
 void ImportCells(const TensorFile& file, Snapshot& snapshot);
 
+// The values of a vector of i32, u32 or i64.
+std::vector<int64_t> IntegersOf(const TensorView& view);
+
 // The sequences of each cell, as runs: "0*512", "0,1*60;1*36", "*3" for none.
 std::string SequencesText(const std::vector<Cell>& cells);
 // Throws kBadField unless the text describes exactly these cells.

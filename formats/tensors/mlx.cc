@@ -8,12 +8,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "formats/format.h"
 #include "formats/tensors/axes.h"
 #include "formats/tensors/mlx_state.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/half.h"
-#include "lib/core/base/tensor.h"
 #include "lib/core/snapshot/batch.h"
 #include "lib/core/snapshot/key_rotation.h"
 

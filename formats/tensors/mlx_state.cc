@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "formats/tensors/kvtool_arrays.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
@@ -84,12 +85,7 @@ std::vector<int64_t> PerSequence(const ArraysByName& arrays, size_t layer, size_
   const TensorView& view = tensor->view;
   if (view.rank() != 1 || (view.dtype != DType::kI32 && view.dtype != DType::kI64))
     throw Error(Finding::kBadField, fmt::format("tensor '{}' is no list of integers", name));
-  std::vector<int64_t> values(view.elements());
-  for (size_t i = 0; i < values.size(); ++i) {
-    const std::byte* at = view.data + i * view.strides[0];
-    values[i] = view.dtype == DType::kI32 ? LoadLE<int32_t>(at) : LoadLE<int64_t>(at);
-  }
-  return values;
+  return IntegersOf(view);
 }
 
 // Numbers of a layer: "0.LAYER.j" in the metadata, or arrays "LAYER.j" behind those that `first`

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <set>
 
-#include "formats/format.h"
 #include "formats/tensors/axes.h"
 #include "formats/tensors/kvtool_arrays.h"
 #include "formats/tensors/mlx.h"

@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <bit>
 #include <iterator>
 #include <utility>
 

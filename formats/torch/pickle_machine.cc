@@ -6,10 +6,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <utility>
 
 #include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"

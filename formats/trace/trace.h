@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by trace_reader.cc, trace_stream.cc, trace_tensors.cc
+#pragma once  // implemented by trace_reader.cc, trace_tensors.cc
 
 #include <cstdint>
 #include <span>

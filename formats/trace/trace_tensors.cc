@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "formats/tensors/kvtool_arrays.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
@@ -244,12 +245,8 @@ class Builder {
       throw BadTensor(tensor, fmt::format("{} of {} axes, expected a list of integers",
                                           Name(view.dtype), view.rank()));
     }
-    const Bytes values = CopyContiguous(view);
-    const size_t width = Info(view.dtype).block_bytes;
-    for (size_t at = 0; at + width <= values.size(); at += width) {
-      trace_.tokens.push_back(width == 8 ? static_cast<int32_t>(LoadLE<int64_t>(values.data() + at))
-                                         : LoadLE<int32_t>(values.data() + at));
-    }
+    for (const int64_t token : IntegersOf(view))
+      trace_.tokens.push_back(static_cast<int32_t>(token));
   }
 
   // The same figure from every layer, or refused.

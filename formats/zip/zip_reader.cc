@@ -3,13 +3,13 @@
 #include "formats/zip/zip_reader.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "formats/values.h"
 #include "lib/core/base/checked.h"
 
 namespace kv {
@@ -407,22 +407,16 @@ void ZipArchive::Inflate(uint64_t max_bytes) {
                                  [](const ZipEntry& entry) { return entry.deflated; })) {
     return;
   }
-  struct Spool {
-    int descriptor = OpenSpool();
-    ~Spool() {
-      if (descriptor >= 0) ::close(descriptor);
-    }
-  } spool;
-  DescriptorSink sink(spool.descriptor, "temporary spool file");
+  SpoolFile spool;
   Inflater inflater;
   uint64_t written = 0;
   for (const ZipEntry& entry : entries_) {
     if (!entry.deflated) continue;
-    sink.Write(Bytes(entry.spool_offset - written));
-    inflater.Run(*file_, entry, sink);
+    spool.Write(Bytes(entry.spool_offset - written));
+    inflater.Run(*file_, entry, spool);
     written = entry.spool_offset + entry.size;
   }
-  spool_ = FileSource::FromDescriptor(std::exchange(spool.descriptor, -1), file_->name());
+  spool_ = spool.Release(file_->name());
 }
 
 ByteSpan ZipArchive::Data(const ZipEntry& entry) const {

@@ -10,7 +10,7 @@
 
 #include "lib/core/base/file.h"
 
-namespace kv::run {
+namespace kv {
 
 // For FileSource::OpenSmall.
 inline constexpr uint64_t kLargestDocument = 16 << 20;
@@ -26,7 +26,9 @@ std::optional<double> RealField(const nlohmann::json& object, const char* key, d
                                 double most);
 // Returns "" where there is none.
 std::string TextField(const nlohmann::json& object, const char* key);
+// The same, but "" for values of another kind too: for files that others write.
+std::string WordField(const nlohmann::json& object, const char* key);
 // Returns an empty object where there is none.
 nlohmann::json ObjectField(const nlohmann::json& object, const char* key);
 
-}  // namespace kv::run
+}  // namespace kv

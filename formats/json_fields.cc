@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/run/json_fields.h"
+#include "formats/json_fields.h"
 
 #include <fmt/format.h>
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/json.h"
 
-namespace kv::run {
+namespace kv {
 namespace {
 
 using nlohmann::json;
@@ -65,6 +65,11 @@ std::string TextField(const json& object, const char* key) {
   return value->get<std::string>();
 }
 
+std::string WordField(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
 json ObjectField(const json& object, const char* key) {
   const json* value = Given(object, key);
   if (value == nullptr) return json::object();
@@ -72,4 +77,4 @@ json ObjectField(const json& object, const char* key) {
   return *value;
 }
 
-}  // namespace kv::run
+}  // namespace kv
