@@ -3,10 +3,10 @@
 """Finds include circles between units: a unit is a header with the sources that implement it (of its name, or named on its
 "#pragma once  // implemented by" line). Two units that include each other can be neither read nor tested apart.
 
-  check/circles.py [--root ROOT] [--allow ROOM=N ...]
+  check/circles.py [--root ROOT] [--allow N] [--none ROOM ...]
 
-Prints each circle with one include per step. Exit 1 if a room (the folder that all units of a circle have in common) has
-more circles than --allow grants it, or fewer, so that an allowance does not outlive its circle.
+Prints each circle with one include per step. Exit 1 if there are more than --allow grants (0), or any between units of
+which one lies in a room that has to have none.
 """
 import argparse
 import collections
@@ -94,20 +94,20 @@ def shortest_circle(includes, component):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", default=".", type=pathlib.Path)
-    parser.add_argument("--allow", action="append", default=[], metavar="ROOM=N", help="circles that a room still has")
+    parser.add_argument("--allow", type=int, default=0, metavar="N", help="circles that there still are")
+    parser.add_argument("--none", action="append", default=[], metavar="ROOM", help="a folder that has none any more")
     arguments = parser.parse_args()
-    allowed = {room: int(count) for room, _, count in (text.partition("=") for text in arguments.allow)}
     includes = read_units(arguments.root.resolve())
-    counts = collections.Counter()
-    for component in find_components(includes):
-        room = os.path.commonpath([os.path.dirname(unit) for unit in component]) or "."
-        counts[room] += 1
-        print(f"{room}: {len(component)} units include each other: {', '.join(component)}")
+    components = find_components(includes)
+    for component in components:
+        print(f"{len(component)} units include each other: {', '.join(component)}")
         for step in shortest_circle(includes, component):
             print(f"  {step}")
-    wrong = [f"{room}: {counts[room]} circles, {allowed.get(room, 0)} allowed"
-             for room in sorted(counts.keys() | allowed.keys()) if counts[room] != allowed.get(room, 0)]
-    print("\n".join(wrong) if wrong else "no include circles but those that are allowed" if counts else "no include circles")
+    wrong = [f"{room}: has to have no circle" for room in arguments.none
+             if any(unit.startswith(room + "/") for component in components for unit in component)]
+    if len(components) > arguments.allow:
+        wrong.append(f"{len(components)} circles, {arguments.allow} allowed")
+    print("\n".join(wrong) if wrong else f"{len(components)} circles, as many as are allowed at most")
     return 1 if wrong else 0
 
 
