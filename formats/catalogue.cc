@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "formats/catalogue.h"
 
-#include "formats/raw/presets.h"
+#include "formats/raw/raw.h"
 #include "formats/registry.h"
 #include "formats/tensors/tensor_names.h"
 #include "formats/trace/trace.h"
@@ -11,21 +11,9 @@
 namespace kv {
 
 std::string_view Name(FormatKind kind) {
-  switch (kind) {
-    case FormatKind::kSnapshot:
-      return "snapshot";
-    case FormatKind::kNames:
-      return "names";
-    case FormatKind::kPreset:
-      return "preset";
-    case FormatKind::kTrace:
-      return "trace";
-    case FormatKind::kWeights:
-      return "weights";
-    case FormatKind::kModel:
-      return "model";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"snapshot", "names",   "preset",
+                                         "trace",    "weights", "model"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 std::vector<FormatListing> ListFormats() {

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "formats/format.h"
 #include "formats/kvcm/kvcm.h"
+#include "formats/words.h"
 #include "lib/core/base/number.h"
 
 namespace kv {
@@ -18,9 +20,7 @@ using std::string_view;
 constexpr size_t kPickleWindow = 4096, kConfigWindow = 1 << 16;
 
 string_view Head(const Source& source, size_t bytes) {
-  if (source.is_folder || source.files.size() != 1) return {};
-  const ByteSpan all = source.files.front().data->bytes();
-  return AsText(all.first(std::min(all.size(), bytes)));
+  return AsText(BytesOfOnlyFile(source)).substr(0, bytes);
 }
 
 template <size_t N>
@@ -31,10 +31,7 @@ bool Begins(const Source& source, const char (&magic)[N]) {
 
 bool IsGguf(const Source& source) { return Begins(source, "GGUF") || Begins(source, "FUGG"); }
 
-bool IsWeights(const Source& source) {
-  return !source.is_folder && source.files.size() == 1 &&
-         LooksLikeKvcm(source.files.front().data->bytes());
-}
+bool IsWeights(const Source& source) { return LooksLikeKvcm(BytesOfOnlyFile(source)); }
 
 // A pickled dataclass of LMCache, named near its beginning.
 bool IsCacheGen(const Source& source) {
@@ -73,16 +70,14 @@ bool IsCompressed(const Source& source) {
 }
 
 string_view Text(const SourceFile& file, size_t bytes) {
-  const ByteSpan all = file.data->bytes();
-  return AsText(all.first(std::min(all.size(), bytes)));
+  return AsText(file.data->bytes()).substr(0, bytes);
 }
 
 // Models are folders as often as files: whether one of the files, or the only one, is of a kind.
 template <typename Kind>
 bool AnyIs(const Source& source, const Kind& kind) {
-  return std::any_of(source.files.begin(), source.files.end(), [&](const SourceFile& file) {
-    return kind(string_view(file.name).substr(file.name.rfind('/') + 1), file);
-  });
+  return std::any_of(source.files.begin(), source.files.end(),
+                     [&](const SourceFile& file) { return kind(LastPart(file.name), file); });
 }
 
 // A serialised plan of TensorRT.
@@ -123,7 +118,7 @@ bool IsOllama(const Source& source) {
   return AnyIs(source, [&](string_view name, const SourceFile& file) {
     const string_view head = Text(file, kPickleWindow);
     const string_view path = source.is_folder ? name : string_view(source.path);
-    return (path.substr(path.rfind('/') + 1).starts_with("sha256-") && head.starts_with("GGUF")) ||
+    return (LastPart(path).starts_with("sha256-") && head.starts_with("GGUF")) ||
            (head.starts_with('{') && head.find("application/vnd.ollama.") != head.npos);
   });
 }

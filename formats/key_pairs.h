@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "formats/registry.h"
+#include "formats/format.h"
 #include "lib/core/snapshot/rope_pairs.h"
 
 namespace kv {

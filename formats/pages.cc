@@ -10,7 +10,8 @@
 #include <map>
 #include <set>
 
-#include "formats/raw/fs_tier.h"
+#include "formats/raw/raw.h"
+#include "formats/words.h"
 #include "lib/core/snapshot/concatenate.h"
 
 namespace kv {
@@ -19,11 +20,6 @@ namespace {
 constexpr uint64_t kLargestOrder = 64 << 20;
 
 bool IsPattern(std::string_view text) { return text.find('*') != text.npos; }
-
-std::string_view LastPart(std::string_view name) {
-  const size_t slash = name.rfind('/');
-  return slash == name.npos ? name : name.substr(slash + 1);
-}
 
 // Without its ending; ".kvcache.safetensors" is one. Names of models have dots too.
 std::string_view Stem(std::string_view name) {
@@ -100,14 +96,6 @@ class PageList {
   std::set<const SourceFile*> seen_;
 };
 
-Source PageSource(const Source& folder, const SourceFile& page) {
-  Source source;
-  source.path = folder.path + "/" + page.name;
-  source.files.push_back({std::string(LastPart(page.name)), page.data});
-  source.by_address = {0};
-  return source;
-}
-
 }  // namespace
 
 std::vector<const SourceFile*> InOrder(const Source& folder, const std::string& order) {
@@ -127,40 +115,6 @@ std::vector<const SourceFile*> InOrder(const Source& folder, const std::string& 
   std::vector<const SourceFile*> list = pages.Release();
   if (list.empty()) throw Error(Finding::kUsage, fmt::format("--order {}: is empty", order));
   return list;
-}
-
-Snapshot OpenPages(Source folder, const OpenOptions& options) {
-  if (!folder.is_folder)
-    throw Error(Finding::kUsage, "--order: is one file, not a folder of pages");
-  const std::vector<const SourceFile*> pages = InOrder(folder, options.order);
-  OpenOptions each = options;
-  each.order.clear();
-  std::optional<raw::TierConfig> told;
-  if (auto preset = raw::ParsePreset(options.raw)) {
-    told = raw::FillInFromTier(folder, *preset);
-    each.raw = raw::Described(*preset);
-  }
-  std::vector<Snapshot> parts;
-  for (const SourceFile* page : pages)
-    parts.push_back(OpenUndivided(PageSource(folder, *page), each));
-
-  size_t others = 0;
-  for (const SourceFile& file : folder.files) others += !file.name.ends_with(".json");
-  others -= std::min(others, pages.size());
-  Snapshot snapshot = Concatenate(std::move(parts), std::move(folder));
-  snapshot.facts.emplace_back(
-      "pages", fmt::format("{}, in the order that --order {} gives, which the files cannot confirm",
-                           pages.size(), options.order));
-  if (others > 0) {
-    snapshot.notes.push_back({fmt::format("{} file{} of the folder {} not in --order", others,
-                                          others == 1 ? "" : "s", others == 1 ? "is" : "are"),
-                              false});
-  }
-  if (told) {
-    snapshot.model = told->model;
-    snapshot.facts.insert(snapshot.facts.end(), told->facts.begin(), told->facts.end());
-  }
-  return snapshot;
 }
 
 }  // namespace kv

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "formats/registry.h"
+#include "lib/core/base/file.h"
 
 namespace kv {
 
@@ -15,13 +15,5 @@ namespace kv {
 // name or pattern per line. Names are relative to the folder; the last part is enough, with or
 // without its ending, if it is unique. Throws kUsage, kMissingRecord, kOpenFailed.
 std::vector<const SourceFile*> InOrder(const Source& folder, const std::string& order);
-
-// Reads the files of a folder one by one and joins them in that order. Like OpenUndivided, it
-// leaves rows whole if the files do not tell the heads.
-Snapshot OpenPages(Source folder, const OpenOptions& options);
-
-// Opens one source in its own format or the one that the options name: OpenSnapshot without --order
-// and without the geometry.
-Snapshot OpenUndivided(Source source, const OpenOptions& options);
 
 }  // namespace kv

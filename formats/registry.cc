@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -16,15 +17,16 @@
 #include "formats/lmcache/block_store.h"
 #include "formats/lmcache/lmcache.h"
 #include "formats/mnn/mnn.h"
-#include "formats/mnn/offline_entries.h"
 #include "formats/model_config/model_config.h"
 #include "formats/npy/npy.h"
 #include "formats/pages.h"
-#include "formats/raw/presets.h"
 #include "formats/raw/raw.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/stated.h"
 #include "formats/torch/torch.h"
+#include "formats/values.h"
+#include "formats/words.h"
+#include "lib/core/snapshot/concatenate.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv {
@@ -49,20 +51,16 @@ std::vector<std::string> BesideTensors(const Snapshot& snapshot) {
 // The same, of formats that count layers from 0.
 std::vector<std::string> BesideNumberedTensors(const Snapshot& snapshot) {
   std::vector<std::string> lost = BesideTensors(snapshot);
-  for (size_t i = 0; i < snapshot.layers.size(); ++i) {
-    if (snapshot.layers[i].index == i) continue;
-    lost.emplace_back("layer numbers: stored layers are counted from 0");
-    break;
-  }
+  AddLayerNumbers(snapshot, lost);
   return lost;
 }
 
 // One line per format; detection asks them in this order.
 constexpr FormatEntry kFormats[] = {
-    {"kvz", "archive of any of these, by kvtool compress, byte for byte", "", kReadsAll, ProbeKvz,
-     OpenKvz, nullptr},
+    {kKvzFormat, "archive of any of these, by kvtool compress, byte for byte", "",
+     kReadsAll | kIsArchive | kStandsAlone, ProbeKvz, OpenKvz, nullptr},
     {"kvf", "frames of libkvtool: pages as the plug-ins of engines store them",
-     "--order for a folder of pages", 0, kvf::Probe, kvf::Open, nullptr},
+     "--order for a folder of pages", kStandsAlone, kvf::Probe, kvf::Open, nullptr},
     {"npz", "numpy archives, stored or deflated", "K/V names or --k-pattern", kReadsAll, ProbeNpz,
      OpenNpz, WriteNpz, nullptr, BesideArrays},
     {"npy", "numpy arrays: a file or a folder of them", "K/V names or --layout", kReadsAll,
@@ -77,17 +75,17 @@ constexpr FormatEntry kFormats[] = {
     {"torch-dict", "the same; written: a dict with kvtool's names", "K/V names or --k-pattern",
      kReadsAll, nullptr, OpenTorch, WriteTorchSnapshot, nullptr, BesideArrays},
     {"llama-state", "llama.cpp session and sequence files; writes sequence files",
-     "heads: --model, --kv-heads or --head-dim", kReadsLayout, llama_state::Probe,
+     "heads: --model, --kv-heads or --head-dim", kReadsLayout | kStandsAlone, llama_state::Probe,
      llama_state::Open, llama_state::WriteSequence, nullptr, llama_state::NotKept, true, nullptr,
      PairsWanted::kOfModel},
     {"llama-session", "llama.cpp session files, written (read as llama-state)",
-     "the architecture: --model", kReadsLayout, nullptr, llama_state::Open,
+     "the architecture: --model", kReadsLayout | kStandsAlone, nullptr, llama_state::Open,
      llama_state::WriteSession, nullptr, llama_state::NotKept, true, nullptr,
      PairsWanted::kOfModel},
     {"llama-seq-blob", "llama_state_seq_get_data in memory", "--from; heads as llama-state",
-     kReadsLayout, nullptr, llama_state::OpenSeqBlob, nullptr},
+     kReadsLayout | kStandsAlone, nullptr, llama_state::OpenSeqBlob, nullptr},
     {"llama-ctx-blob", "llama_state_get_data in memory", "--from; heads as llama-state",
-     kReadsLayout, nullptr, llama_state::OpenCtxBlob, nullptr},
+     kReadsLayout | kStandsAlone, nullptr, llama_state::OpenCtxBlob, nullptr},
     {"mnn-dump", "MNN dump folders, logical and packed", "", kReadsLayout, mnn::ProbeDump,
      mnn::OpenDump, mnn::WriteDump, nullptr, BesideTensors, false, mnn::ReadDumpEntries},
     {"infinilm-dump", "InfiniLM compression test: input_kv.bin, output_kv.bin, meta.json", "",
@@ -99,9 +97,9 @@ constexpr FormatEntry kFormats[] = {
     {"lmcache-block", "LMCache raw-block files and images of such devices",
      "heads: --kv-heads or --head-dim; --order for several", kReadsBatch, lmcache::ProbeBlocks,
      lmcache::OpenBlocks, nullptr},
-    {"raw", "headerless arrays of one element type", "--raw DTYPE:ORDER:SIZES", kReadsBatch,
-     nullptr, raw::OpenRaw, nullptr},
-    {"opaque", "any bytes, archived as they are", "", 0, nullptr, nullptr, nullptr},
+    {"raw", "headerless arrays of one element type", "--raw DTYPE:ORDER:SIZES",
+     kReadsBatch | kReadsRaw, nullptr, raw::OpenRaw, nullptr},
+    {"opaque", "any bytes, archived as they are", "", kIsOpaque, nullptr, nullptr, nullptr},
 };
 
 // For what no bytes say what it is, the name may.
@@ -131,6 +129,11 @@ const FormatEntry* FindFormat(std::string_view id) {
   return nullptr;
 }
 
+bool HasTrait(std::string_view id, FormatTraits trait) {
+  const FormatEntry* format = FindFormat(id);
+  return format != nullptr && (format->traits & trait) != 0;
+}
+
 const FormatEntry& WritableFormat(std::string_view id) {
   const FormatEntry* format = FindFormat(id);
   if (format != nullptr && format->write != nullptr) return *format;
@@ -142,11 +145,12 @@ const FormatEntry& WritableFormat(std::string_view id) {
 }
 
 const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options) {
-  const std::string_view from =
-      options.from.empty() && !options.raw.empty() ? "raw" : std::string_view(options.from);
-  if (!from.empty()) {
-    const FormatEntry* format = FindFormat(from);
-    if (format != nullptr) return *format;
+  if (options.from.empty() && !options.raw.empty()) {
+    return *std::ranges::find_if(
+        kFormats, [](const FormatEntry& format) { return (format.traits & kReadsRaw) != 0; });
+  }
+  if (!options.from.empty()) {
+    if (const FormatEntry* format = FindFormat(options.from)) return *format;
     throw Error(Finding::kUsage, fmt::format("unknown format '{}'", options.from))
         .Hint("'kvtool formats' lists them");
   }
@@ -173,6 +177,10 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
   return *found[0];
 }
 
+namespace {
+
+// Opens one source in its own format or the one that the options name: OpenSnapshot without --order
+// and without the geometry.
 Snapshot OpenUndivided(Source source, const OpenOptions& options) {
   const std::string path = source.path;
   try {
@@ -181,7 +189,9 @@ Snapshot OpenUndivided(Source source, const OpenOptions& options) {
       throw Error(Finding::kUnsupportedKind,
                   fmt::format("{} cannot be read as a snapshot", format.id));
     }
-    Snapshot snapshot = format.open(std::move(source), options);
+    OpenOptions all = options;
+    all.open = OpenSnapshot;
+    Snapshot snapshot = format.open(std::move(source), all);
     snapshot.format = format.id;
     return snapshot;
   } catch (Error& error) {
@@ -189,7 +199,49 @@ Snapshot OpenUndivided(Source source, const OpenOptions& options) {
   }
 }
 
-namespace {
+Source PageSource(const Source& folder, const SourceFile& page) {
+  Source source;
+  source.path = folder.path + "/" + page.name;
+  source.files.push_back({std::string(LastPart(page.name)), page.data});
+  source.by_address = {0};
+  return source;
+}
+
+// Reads the files of a folder one by one and joins them in the order of --order. Like
+// OpenUndivided, it leaves rows whole if the files do not tell the heads.
+Snapshot OpenPages(Source folder, const OpenOptions& options) {
+  if (!folder.is_folder)
+    throw Error(Finding::kUsage, "--order: is one file, not a folder of pages");
+  const std::vector<const SourceFile*> pages = InOrder(folder, options.order);
+  OpenOptions each = options;
+  each.order.clear();
+  std::optional<raw::TierConfig> told;
+  if (auto preset = raw::ParsePreset(options.raw)) {
+    told = raw::FillInFromTier(folder, *preset);
+    each.raw = raw::Described(*preset);
+  }
+  std::vector<Snapshot> parts;
+  for (const SourceFile* page : pages)
+    parts.push_back(OpenUndivided(PageSource(folder, *page), each));
+
+  size_t others = 0;
+  for (const SourceFile& file : folder.files) others += !file.name.ends_with(".json");
+  others -= std::min(others, pages.size());
+  Snapshot snapshot = Concatenate(std::move(parts), std::move(folder));
+  snapshot.facts.emplace_back(
+      "pages", fmt::format("{}, in the order that --order {} gives, which the files cannot confirm",
+                           pages.size(), options.order));
+  if (others > 0) {
+    snapshot.notes.push_back({fmt::format("{} file{} of the folder {} not in --order", others,
+                                          PluralEnding(others), others == 1 ? "is" : "are"),
+                              false});
+  }
+  if (told) {
+    snapshot.model = told->model;
+    snapshot.facts.insert(snapshot.facts.end(), told->facts.begin(), told->facts.end());
+  }
+  return snapshot;
+}
 
 Snapshot OpenDivided(Source source, const OpenOptions& options, bool is_told) {
   const std::string path = source.path;
@@ -200,7 +252,7 @@ Snapshot OpenDivided(Source source, const OpenOptions& options, bool is_told) {
         pages ? OpenPages(std::move(source), options) : OpenUndivided(std::move(source), options);
     if (options.geometry) ApplyGeometry(*options.geometry, snapshot);
     if (is_told) RequireAgreement(options, snapshot);
-    if (is_told && !options.is_shared) RequireUse(options, snapshot);
+    if (is_told && !options.is_shared) RequireUse(options, *FindFormat(snapshot.format), snapshot);
     return snapshot;
   } catch (Error& error) {
     throw error.File(path);
@@ -229,7 +281,7 @@ Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
 
 std::optional<Snapshot> OpenToKeep(const Source& source, const OpenOptions& options,
                                    std::string& why) {
-  if (options.from == "opaque") return std::nullopt;
+  if (HasTrait(options.from, kIsOpaque)) return std::nullopt;
   std::optional<Snapshot> snapshot;
   try {
     snapshot = OpenSnapshot(source, options);
@@ -256,8 +308,7 @@ bool HoldsOnlyADump(const std::string& folder) {
     std::set<size_t> used;
     for (const Region& region : RegionsOf(snapshot)) used.insert(region.file);
     for (size_t i = 0; i < source.files.size(); ++i) {
-      const std::string_view name = source.files[i].name;
-      const std::string_view last = name.substr(name.rfind('/') + 1);
+      const std::string_view last = LastPart(source.files[i].name);
       const bool describes = last.starts_with("meta") && last.ends_with(".json");
       if (used.count(i) == 0 && !describes) return false;
     }

@@ -8,99 +8,15 @@
 #include <string>
 #include <string_view>
 
-#include "lib/core/base/output.h"
-#include "lib/core/snapshot/snapshot.h"
-#include "lib/core/weights/plan.h"
+#include "formats/format.h"
 
 namespace kv {
-
-struct DumpEntries;
-struct OpenedReferences;
-class Profile;
-struct Reference;
-class ThreadPool;
-
-// What a user may have to tell a reader. Each field holds the flag of the same name.
-struct OpenOptions {
-  std::string from;                  // registry id; empty = detect
-  std::string raw;                   // --raw DTYPE:ORDER:SIZES or PRESET:DTYPE:SIZES
-  std::string k_pattern, v_pattern;  // tensor names with {i} for the layer
-  std::string layout;                // chooses between readings where two fit
-  std::string as_dtype;              // --input-dtype bf16: what |V2 or u2 arrays mean
-  std::string order;                 // --order: which file of a folder of pages follows which
-  std::string rotated = "auto";      // Hadamard rotation of quantised llama.cpp caches: auto|yes|no
-  uint64_t max_bytes = uint64_t{64} << 30;  // cap on inflated or derived data
-  std::optional<uint64_t> batch;            // which batch row of [B, ...] tensors
-  // Caches that an archive may refer to, beside those in its folder.
-  std::vector<std::string> bases;
-  // The same, opened already; they are tried first.
-  std::vector<std::shared_ptr<const Reference>> references;
-  // Profiles that archives may need, beside those in their folders: files, and one opened already.
-  std::vector<std::string> profiles;
-  std::shared_ptr<const Profile> profile = {};
-  uint32_t reference_depth = 0;                              // archives that have led to this one
-  std::shared_ptr<OpenedReferences> opened_references = {};  // by them; FindReferences begins it
-  bool in_memory = false;                                    // no folder is looked into
-  ThreadPool* pool = nullptr;  // where an archive's values are decoded; null: on all CPUs
-  // Values will not be read, so readers may skip decoding and leave tensors without bytes.
-  bool metadata_only = false;
-  // The caller accepts whole batches: without `batch` their rows follow each other as tokens, and
-  // Snapshot::storage holds their number (lib/core/snapshot/batch.h). Others must give `batch`.
-  bool any_batch = false;
-  // The caller keeps bytes regardless of their meaning: if nothing tells which axis counts tokens,
-  // the reader takes the likelier one, warns, and records that in Snapshot::storage.
-  bool may_guess_axes = false;
-  // The flags are for several inputs, of which some may have no use for them.
-  bool is_shared = false;
-  std::optional<ModelGeometry> geometry;
-};
-
-// The order of K's RoPE pairs that a format's reader expects.
-enum class PairsWanted {
-  kAsSource,  // the snapshot's own: formats that are read back as that engine's
-  kOfModel,   // as llama.cpp keeps them for the model's architecture
-  kHalves,    // i and i + d/2, as transformers has them for all models with halves
-};
-
-enum class Confidence { kNo, kMaybe, kCertain };
-
-// Flags that a format heeds, beside those of all formats.
-enum FlagsRead : unsigned {
-  kReadsLayout = 1,  // --layout
-  kReadsBatch = 2,   // --batch
-  kReadsNames = 4,   // --k-pattern, --v-pattern
-  kReadsAll = 7,
-};
-
-struct FormatEntry {
-  std::string_view id;  // the word for --from and --to
-  std::string_view summary;
-  std::string_view needs;  // what the user must supply beyond the file, for `kvtool targets`
-  unsigned flags;          // of FlagsRead
-  // Looks at content only. Null for formats that cannot be detected.
-  Confidence (*probe)(const Source& source);
-  // Reads metadata and maps tensor bytes. Throws Error. Null for formats without a reader.
-  Snapshot (*open)(Source source, const OpenOptions& options);
-  // Writes canonical [token][kv head][dim] tensors to a file or folder. Null when not writable.
-  void (*write)(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
-  // Writes a cache before and after a compression step as one dump. Null when the format holds one
-  // cache.
-  void (*write_step)(const Snapshot& before, const Snapshot& after, const StepPlan& plan,
-                     const std::string& path, const OutputRules& rules) = nullptr;
-  // Phrases for what `write` would leave out of this snapshot or cannot promise. Null if the format
-  // keeps everything.
-  std::vector<std::string> (*not_kept)(const Snapshot& snapshot) = nullptr;
-  // Whether `write` heeds Snapshot::storage: --v-order, --target-version.
-  bool has_choices = false;
-  // Reads every dump in a folder separately, with runs, overlaps and damage as they are
-  // (lib/core/snapshot/dump_entries.h). Null for formats without dumps.
-  DumpEntries (*read_dumps)(const Source& source) = nullptr;
-  PairsWanted pairs = PairsWanted::kAsSource;
-};
 
 // The table, in the order of detection.
 std::span<const FormatEntry> Formats();
 const FormatEntry* FindFormat(std::string_view id);
+// Whether the format of this name has the property; no other word has any.
+bool HasTrait(std::string_view id, FormatTraits trait);
 // The format that --to names. Throws kUsage, listing the formats that can be written.
 const FormatEntry& WritableFormat(std::string_view id);
 

@@ -132,19 +132,18 @@ void RequireAgreement(const OpenOptions& told, const Snapshot& snapshot) {
   if (told.rotated == "yes" || told.rotated == "no") CheckRotation(told.rotated, snapshot);
 }
 
-void RequireUse(const OpenOptions& told, const Snapshot& snapshot) {
-  const FormatEntry& format = *FindFormat(snapshot.format);
+void RequireUse(const OpenOptions& told, const FormatEntry& format, const Snapshot& snapshot) {
+  const auto lacks = [&](FormatTraits trait) { return (format.traits & trait) == 0; };
   const auto refuse = [&](std::string_view flag, const std::string& value) {
     Error error(Finding::kUsage,
                 fmt::format("{} {}: {} has one reading, which the flag does not change", flag,
                             value, format.id));
     throw std::move(error.Hint(
-        format.id == "kvz"
+        !lacks(kIsArchive)
             ? fmt::format("leave {0} out, or decompress it and read what comes back with {0}", flag)
             : fmt::format("leave {} out, or give --from where the format is another", flag)));
   };
-  const auto lacks = [&](FlagsRead flag) { return (format.flags & flag) == 0; };
-  if (!told.raw.empty() && format.id != "raw") {
+  if (!told.raw.empty() && lacks(kReadsRaw)) {
     throw Error(Finding::kUsage, fmt::format("--raw {}, but --from {}", told.raw, told.from))
         .Hint("--raw is for headerless data: leave it or --from out");
   }

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include "formats/registry.h"
+#include "formats/format.h"
 
 namespace kv {
 
@@ -11,7 +11,7 @@ namespace kv {
 void RequireAgreement(const OpenOptions& told, const Snapshot& snapshot);
 
 // The same for flags that choose among readings of a file, where its format has one.
-void RequireUse(const OpenOptions& told, const Snapshot& snapshot);
+void RequireUse(const OpenOptions& told, const FormatEntry& format, const Snapshot& snapshot);
 // The same for an archive of a snapshot that was decided when it was archived.
 void RequireAsArchived(const OpenOptions& told, const Snapshot& described);
 

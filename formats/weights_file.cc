@@ -8,6 +8,7 @@
 
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
+#include "formats/words.h"
 #include "lib/core/base/number.h"
 
 namespace kv {
@@ -36,12 +37,6 @@ const FileSource& OnlyFile(const Source& source) {
 
 std::optional<uint32_t> Number(const TensorMetadata& metadata, std::string_view key) {
   return ParseNumber<uint32_t>(Lookup(metadata, key));
-}
-
-std::string Hex(ByteSpan bytes) {
-  std::string out;
-  for (const std::byte b : bytes) out += fmt::format("{:02x}", static_cast<unsigned>(b));
-  return out;
 }
 
 Bytes FromHex(std::string_view hex) {

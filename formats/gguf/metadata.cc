@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 namespace kv::gguf {
@@ -17,27 +18,8 @@ constexpr uint64_t kMaxArrayRead = 1 << 16;  // of arrays that are decoded; othe
 
 // Bytes of one value, 0 for those without a fixed size.
 uint64_t SizeOf(Type type) {
-  switch (type) {
-    case Type::kU8:
-    case Type::kI8:
-    case Type::kBool:
-      return 1;
-    case Type::kU16:
-    case Type::kI16:
-      return 2;
-    case Type::kU32:
-    case Type::kI32:
-    case Type::kF32:
-      return 4;
-    case Type::kU64:
-    case Type::kI64:
-    case Type::kF64:
-      return 8;
-    case Type::kString:
-    case Type::kArray:
-      break;
-  }
-  return 0;
+  constexpr uint8_t kBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+  return kBytes[static_cast<size_t>(type)];
 }
 
 Type ReadType(ByteReader& in) {
@@ -49,35 +31,14 @@ Type ReadType(ByteReader& in) {
 
 // The integer at `from`, if the type is one and the value fits.
 std::optional<uint32_t> IntegerAt(Type type, const std::byte* from) {
-  int64_t value = 0;
-  switch (type) {
-    case Type::kU8:
-    case Type::kBool:
-      value = LoadLE<uint8_t>(from);
-      break;
-    case Type::kI8:
-      value = LoadLE<int8_t>(from);
-      break;
-    case Type::kU16:
-      value = LoadLE<uint16_t>(from);
-      break;
-    case Type::kI16:
-      value = LoadLE<int16_t>(from);
-      break;
-    case Type::kU32:
-      value = LoadLE<uint32_t>(from);
-      break;
-    case Type::kI32:
-      value = LoadLE<int32_t>(from);
-      break;
-    case Type::kU64:
-    case Type::kI64:
-      value = LoadLE<int64_t>(from);  // what exceeds 2^63 is negative and refused as well
-      break;
-    default:
-      return std::nullopt;
-  }
-  if (value < 0 || value > UINT32_MAX) return std::nullopt;
+  const bool is_signed =
+      type == Type::kI8 || type == Type::kI16 || type == Type::kI32 || type == Type::kI64;
+  const uint64_t size = SizeOf(type);
+  if (size == 0 || type == Type::kF32 || type == Type::kF64) return std::nullopt;
+  uint64_t value = 0;
+  std::memcpy(&value, from, size);  // little-endian, as hosts are
+  const bool is_negative = is_signed && value >> (8 * size - 1) != 0;
+  if (is_negative || value > UINT32_MAX) return std::nullopt;
   return static_cast<uint32_t>(value);
 }
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "formats/words.h"
+
 namespace kv {
 namespace {
 
@@ -30,11 +32,6 @@ constexpr std::string_view kHalves[] = {
     "qwen3vlmoe",  "minimax-m2", "gemma4",  "plamo",        "afmoe",    "hunyuan-dense"};
 // Neither turns anything.
 constexpr std::string_view kWithout[] = {"gpt2", "gptj", "mpt", "refact", "bloom", "jais", "t5"};
-
-template <size_t kCount>
-bool Contains(const std::string_view (&list)[kCount], std::string_view name) {
-  return std::find(std::begin(list), std::end(list), name) != std::end(list);
-}
 
 }  // namespace
 

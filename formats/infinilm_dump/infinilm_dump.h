@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by infinilm_dump_reader.cc, infinilm_dump_writer.cc
+#pragma once
 
 #include <string>
 
-#include "formats/registry.h"
+#include "formats/format.h"
 
 namespace kv::infinilm {
 

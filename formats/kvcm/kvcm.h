@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by kvcm_reader.cc, kvcm_writer.cc, loaders.cc
+#pragma once
 
 #include <optional>
 #include <string>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by kvf_reader.cc
+#pragma once
 
-#include "formats/registry.h"
+#include "formats/format.h"
 
 // Frames of libkvtool as files (.kvf): pages and chunks as the plug-ins of engines store them. The
 // grammar is lib/core/frame/FORMAT.md; FORMAT.md in this folder says how a frame reads as a cache.

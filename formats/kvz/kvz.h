@@ -2,12 +2,14 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by kvz_reader.cc, profiles.cc, references.cc, source_snapshot.cc
 
-#include "formats/registry.h"
+#include "formats/format.h"
 #include "lib/core/archive/archive.h"
 
-// Opens kvtool's own archive as a snapshot, for inspect, convert and the replays.
+// Opens kvtool's own archive as a snapshot, for inspect, convert and the replays. What it refers to
+// and what it restores are opened by OpenOptions::open.
 namespace kv {
 
+inline constexpr std::string_view kKvzFormat = "kvz";
 Confidence ProbeKvz(const Source& source);
 // With OpenOptions::metadata_only it decodes nothing, otherwise all tensors, into an unnamed
 // temporary file.

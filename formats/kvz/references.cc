@@ -40,6 +40,7 @@ uint64_t HashOfSource(const Source& source) {
 
 OpenOptions ForReferences(const OpenOptions& options) {
   OpenOptions plain;
+  plain.open = options.open;
   plain.bases = options.bases;
   plain.references = options.references;
   plain.profiles = options.profiles;
@@ -179,7 +180,7 @@ std::shared_ptr<const Reference> OpenForRows(const std::string& path, const Open
       return reference;
     }
   }
-  reference->snapshot = OpenSnapshot(source, ForReferences(options));
+  reference->snapshot = options.open(source, ForReferences(options));
   return reference;
 }
 
@@ -267,7 +268,7 @@ std::shared_ptr<const Reference> OpenReference(const Source& source, const OpenO
       name.source_bytes = source.total_bytes();
       name.source_hash = HashOfSource(source);
     }
-    reference->snapshot = OpenSnapshot(source, ForReferences(options));
+    reference->snapshot = options.open(source, ForReferences(options));
     reference->snapshot.CheckContent();
     name.format = reference->snapshot.format;
   } catch (Error& error) {

@@ -79,11 +79,11 @@ bool HoldsAll(const Archive& archive, const Selection& wanted) {
 Snapshot ReadAgain(const Source& source, const Snapshot& described, OpenOptions options) {
   options.from = described.format;
   options.metadata_only = false;
-  Snapshot snapshot = OpenSnapshot(source, options);
+  Snapshot snapshot = options.open(source, options);
   if (snapshot.format_version != described.format_version && options.layout.empty()) {
     options.layout = described.format_version;
     options.is_shared = true;
-    snapshot = OpenSnapshot(source, options);
+    snapshot = options.open(source, options);
   }
   if (snapshot.format_version == described.format_version) return snapshot;
   throw Error(Finding::kAmbiguousFormat,
@@ -120,7 +120,7 @@ uint64_t WantedBytes(const Archive& archive, const Selection& wanted) {
 Snapshot LoadSource(const Archive& archive, const OpenOptions& options, ThreadPool& pool,
                     Progress* progress) {
   const Snapshot& described = *archive.description();
-  if (described.format == "kvz") {
+  if (described.format == kKvzFormat) {
     throw Error(Finding::kUnsupportedKind, "an archive of an archive").File(archive.data().name());
   }
   RequireAllowed("its source has", archive.source_bytes(), archive, options);

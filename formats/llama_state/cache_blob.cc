@@ -5,6 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+
+#include "lib/core/base/number.h"
 
 namespace kv::llama_state {
 namespace {
@@ -313,6 +316,145 @@ std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope) {
   } catch (const Error&) {
     return std::nullopt;
   }
+}
+
+namespace {
+
+constexpr int32_t kNoToken = -1;  // also the first word of a record
+constexpr uint32_t kRecordVersion = 1;
+
+std::vector<int32_t> Ids(ByteSpan words) {
+  std::vector<int32_t> ids(words.size() / sizeof(int32_t));
+  if (!ids.empty()) std::memcpy(ids.data(), words.data(), words.size());
+  return ids;
+}
+
+TokenList ReadRecord(ByteReader in) {
+  TokenList list;
+  in.Skip(4, "record marker");
+  const uint64_t version_at = in.offset();
+  const uint32_t version = in.U32("record version");
+  if (version != kRecordVersion) {
+    throw Error(
+        Finding::kUnsupportedVersion,
+        fmt::format("server token record version {}, supported is {}", version, kRecordVersion))
+        .At(version_at);
+  }
+  list.tokens = Ids(in.TakeArray(in.U32("text token count"), 4, "text tokens"));
+  const uint64_t media_at = in.offset();
+  const uint32_t media = in.U32("media count");
+  const ByteSpan starts = in.TakeArray(media, 4, "media start indices");
+  for (uint32_t i = 0; i < media; ++i) {
+    const auto start = LoadLE<uint32_t>(starts.data() + 4 * uint64_t{i});
+    if (start >= list.tokens.size() || list.tokens[start] != kNoToken) {
+      throw Error(
+          Finding::kBadField,
+          fmt::format("media {} starts at token {}, which is not a media position", i, start))
+          .At(media_at);
+    }
+  }
+  for (uint32_t i = 0; i < media; ++i) in.Skip(in.U32("media length"), "media entry");
+  const ByteSpan padding = in.Take(in.remaining(), "padding");
+  if (padding.size() >= 4 ||
+      std::any_of(padding.begin(), padding.end(), [](std::byte b) { return b != std::byte{0}; })) {
+    throw Error(Finding::kTrailingBytes,
+                fmt::format("{} bytes follow the record, up to 3 zeros may", padding.size()))
+        .At(in.offset() - padding.size());
+  }
+  list.media_count = media;
+  return list;
+}
+
+}  // namespace
+
+TokenList ReadTokenList(ByteReader& in) {
+  const uint32_t words = in.U32("token count");
+  const uint64_t at = in.offset();
+  const ByteSpan bytes = in.TakeArray(words, 4, "tokens");
+  if (words == 0 || LoadLE<int32_t>(bytes.data()) != kNoToken) return {Ids(bytes), std::nullopt};
+  try {
+    return ReadRecord(ByteReader(bytes, at));
+  } catch (Error& error) {
+    throw error.In("server token record");
+  }
+}
+
+void WriteTokenList(const std::vector<int32_t>& tokens, bool as_record, ByteWriter& out) {
+  const auto count = static_cast<uint32_t>(tokens.size());
+  if (as_record || (count > 0 && tokens[0] == kNoToken)) {
+    out.U32(count + 4);
+    out.I32(kNoToken);
+    out.U32(kRecordVersion);
+    out.U32(count);
+    for (const int32_t token : tokens) out.I32(token);
+    out.U32(0);  // media
+    return;
+  }
+  out.U32(count);
+  for (const int32_t token : tokens) out.I32(token);
+}
+
+namespace {
+
+struct Era {
+  Target target;
+  uint32_t first_build, last_build;  // between which files of this layout were seen
+};
+
+// SEQ of C and D are the same bytes, as are SESSION of A and B.
+constexpr Era kEras[] = {
+    {{'A', 9, 2, false, true, false, 0}, 3889, 4753},
+    {{'B', 9, 2, false, true, true, 0}, 5640, 5640},
+    {{'C', 9, 2, true, true, true, 0}, 6122, 7698},
+    {{'D', 9, 2, true, false, true, 2}, 8179, 10361},
+    {{'E', 10, 3, true, false, true, 3}, 0, 0},
+};
+
+Error Unknown(std::string_view version) {
+  return Error(Finding::kUsage,
+               fmt::format("--target-version '{}': expected a llama.cpp build such as b6122 or "
+                           "v0.5.0, or a layout A to E",
+                           Escaped(version, 40)));
+}
+
+// "v0.4.0" and later, whatever follows.
+bool IsRelease(std::string_view version) {
+  version.remove_prefix(1);
+  const auto major = TakeNumber<uint32_t>(version);
+  if (!major || !version.starts_with('.')) return false;
+  version.remove_prefix(1);
+  const auto minor = TakeNumber<uint32_t>(version);
+  return minor && (*major > 0 || *minor >= 4);
+}
+
+}  // namespace
+
+Target TargetOf(std::string_view version) {
+  if (version.empty()) return std::end(kEras)[-1].target;
+  if (version.size() == 1) {
+    for (const Era& era : kEras) {
+      if (era.target.letter == version[0]) return era.target;
+    }
+    throw Unknown(version);
+  }
+  if (version[0] == 'v' && IsRelease(version)) return std::end(kEras)[-1].target;
+  const auto number = ParseNumber<uint32_t>(version.substr(1));
+  if (version[0] != 'b' || !number) throw Unknown(version);
+  const uint32_t build = *number;
+  const Era* before = nullptr;
+  for (const Era& era : kEras) {
+    if (era.first_build <= build && build <= era.last_build) return era.target;
+    if (build < era.first_build || era.first_build == 0) {
+      if (before == nullptr)
+        throw Unknown(version).Hint("layouts of builds before b3889 cannot be written");
+      throw Error(Finding::kUsage, fmt::format("--target-version {}: the build lies between those "
+                                               "known to write layout {} and layout {}",
+                                               version, before->target.letter, era.target.letter))
+          .Hint("give the layout's letter; the engine refuses a file of the wrong layout");
+    }
+    before = &era;
+  }
+  throw Unknown(version);
 }
 
 }  // namespace kv::llama_state

@@ -2,9 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,7 +14,6 @@
 #include "lib/core/base/dtype.h"
 
 namespace kv::llama_state {
-
 inline constexpr uint32_t kSessionMagic = 0x6767736e;  // "nsgg" in the file
 inline constexpr uint32_t kSequenceMagic = 0x67677371;
 inline constexpr uint64_t kMaxArchitecture = 64;
@@ -114,5 +115,32 @@ std::optional<int32_t> TypeNumber(DType dtype);
 
 // The recurrent state that the rest of the bytes form, if they do.
 std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope);
+
+// The token field of a file: a plain list of ids, or the byte record that newer servers pack into
+// it for prompts with images or audio.
+struct TokenList {
+  std::vector<int32_t> tokens;          // of a record: its text tokens, -1 at media positions
+  std::optional<uint32_t> media_count;  // set for a record
+};
+TokenList ReadTokenList(ByteReader& in);
+
+// Writes the field, count first. It is a record without media if the source had a record, or if a
+// plain list would look like one.
+void WriteTokenList(const std::vector<int32_t>& tokens, bool as_record, ByteWriter& out);
+
+// A layout to write; FORMAT.md has the table.
+struct Target {
+  char letter = 'E';
+  uint32_t session_version = 10, sequence_version = 3;
+  bool has_streams = true;
+  bool has_outputs = false;      // SESSION
+  bool has_sequence_id = true;   // SEQ: one per cell
+  uint32_t extension_words = 0;  // where the model has any
+};
+
+// What --target-version names: a layout's letter, or a build such as "b6122" or "v0.5.0"; empty is
+// the newest. Throws kUsage for builds between two layouts, because it is unknown which one they
+// write.
+Target TargetOf(std::string_view version);
 
 }  // namespace kv::llama_state

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by llama_state_reader.cc, llama_state_writer.cc
 
-#include "formats/registry.h"
+#include "formats/format.h"
 
 namespace kv::llama_state {
 

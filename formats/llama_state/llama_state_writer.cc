@@ -6,8 +6,7 @@
 
 #include "formats/llama_state/cache_blob.h"
 #include "formats/llama_state/llama_state.h"
-#include "formats/llama_state/target.h"
-#include "formats/llama_state/token_list.h"
+#include "formats/values.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/snapshot/hadamard.h"
 #include "lib/core/snapshot/key_rotation.h"
@@ -253,16 +252,10 @@ class Writer {
   }
 
   void Rows(const KvTensor& tensor, uint64_t begin, uint64_t count) {
-    const uint64_t row = tensor.row_bytes(), step = std::max<uint64_t>(1, kRowsStep / row);
     head_.I32(*TypeNumber(tensor.dtype));
-    head_.U64(row);
+    head_.U64(tensor.row_bytes());
     Flush();
-    for (uint64_t at = begin; at < begin + count; at += step) {
-      const uint64_t part = std::min(step, begin + count - at);
-      sink_.Write(Gather(tensor, at, part, Order::kTokenHeadDim));
-      DropTokens(snapshot_, tensor, at, part);
-    }
-    DropTensor(snapshot_, tensor);
+    WriteRows(snapshot_, tensor, begin, count, sink_);
   }
 
   // Element by element, each for all cells; as many elements at a time as fit the step.
@@ -351,11 +344,7 @@ std::vector<std::string> NotKept(const Snapshot& snapshot) {
   std::vector<std::string> lost;
   if (snapshot.cell_groups.empty())
     lost.emplace_back("positions: the source has none, rows are numbered from 0");
-  for (size_t i = 0; i < snapshot.layers.size(); ++i) {
-    if (snapshot.layers[i].index == i) continue;
-    lost.emplace_back("layer numbers: stored layers are counted from 0");
-    break;
-  }
+  AddLayerNumbers(snapshot, lost);
   if (StorageOf(snapshot, "tokens") == "record with media")
     lost.emplace_back("the images or audio of the server's token record");
   if (!StorageOf(snapshot, "recurrent").empty())

@@ -7,12 +7,16 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "formats/lmcache/chunk_arrays.h"
+#include "formats/json_fields.h"
 #include "formats/lmcache/key_name.h"
-#include "formats/zip/crc32.h"
+#include "formats/lmcache/lmcache.h"
+#include "formats/pages.h"
+#include "formats/words.h"
+#include "formats/zip/zip_reader.h"
 #include "lib/core/base/blake2b.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
+#include "lib/core/snapshot/concatenate.h"
 
 namespace kv::lmcache {
 namespace {
@@ -116,11 +120,6 @@ bool HoldsStill(ByteSpan file, uint64_t offset, uint64_t size, const std::string
   return reader.U64("length") == size && (!identity || *identity == found);
 }
 
-std::string Word(const json& object, const char* key) {
-  const auto at = object.find(key);
-  return at != object.end() && at->is_string() ? at->get<std::string>() : "";
-}
-
 BlockStore::Entry ParseEntry(const json& object, const Slots& slots, ByteSpan file) {
   if (!object.is_object()) throw Error(Finding::kBadField, "is not an object");
   BlockStore::Entry entry;
@@ -135,8 +134,8 @@ BlockStore::Entry ParseEntry(const json& object, const Slots& slots, ByteSpan fi
     throw Error(Finding::kTruncated, fmt::format("its slot at {} ends past the file", offset));
   }
   entry.offset = offset + slots.header_bytes;
-  entry.format = Word(object, "fmt");
-  entry.dtype = Word(object, "dtype");
+  entry.format = WordField(object, "fmt");
+  entry.dtype = WordField(object, "dtype");
   const auto shape = object.find("shape");
   if (shape == object.end() || !shape->is_array()) return entry;
   for (const json& extent : *shape) {
@@ -225,9 +224,64 @@ Snapshot BlockStore::Open(const std::string& key, std::optional<uint64_t> batch)
 }
 
 Confidence ProbeBlocks(const Source& source) {
-  if (source.is_folder || source.files.size() != 1) return Confidence::kNo;
-  return AsText(source.files[0].data->bytes()).starts_with(kIndexMagic) ? Confidence::kCertain
-                                                                        : Confidence::kNo;
+  return AsText(BytesOfOnlyFile(source)).starts_with(kIndexMagic) ? Confidence::kCertain
+                                                                  : Confidence::kNo;
+}
+
+namespace {
+
+constexpr size_t kKeysShown = 3;
+
+Error NoOrder(const BlockStore& store) {
+  std::string keys;
+  for (const auto& [key, entry] : store.entries()) {
+    static_cast<void>(entry);
+    if (std::count(keys.begin(), keys.end(), '\'') == 2 * kKeysShown) {
+      keys += " ...";
+      break;
+    }
+    keys += fmt::format("{}'{}'", keys.empty() ? "" : ", ", Escaped(key, 120));
+  }
+  Error error(Finding::kUsage,
+              fmt::format("holds {} chunks and does not say which follows which: {}",
+                          store.entries().size(), keys));
+  error.Hint("give --order FILE, a file with one of these keys per line, or --order 'PATTERN'");
+  return error;
+}
+
+}  // namespace
+
+Snapshot OpenBlocks(Source source, const OpenOptions& options) {
+  BlockStore store(std::move(source));
+  const size_t stored = store.entries().size();
+  if (stored == 0) {
+    throw Error(Finding::kMissingRecord,
+                fmt::format("no chunk of its index is still there ({} are gone)", store.stale()));
+  }
+  if (options.order.empty() && stored > 1) throw NoOrder(store);
+  Snapshot snapshot;
+  if (options.order.empty()) {
+    snapshot = store.Open(store.entries().begin()->first, options.batch);
+    snapshot.source = store.Release();
+  } else {
+    const Source names = store.Names();
+    std::vector<Snapshot> parts;
+    for (const SourceFile* file : InOrder(names, options.order))
+      parts.push_back(store.Open(file->name, options.batch));
+    const size_t used = parts.size();
+    snapshot = Concatenate(std::move(parts), store.Release());
+    snapshot.facts.emplace_back(
+        "chunks",
+        fmt::format("{} of {}, in the order that --order {} gives, which the file cannot confirm",
+                    used, stored, options.order));
+  }
+  if (store.stale() > 0) {
+    snapshot.notes.push_back(
+        {fmt::format("{} slot{} of the index hold{} something else by now", store.stale(),
+                     PluralEnding(store.stale()), store.stale() == 1 ? "s" : ""),
+         false});
+  }
+  return snapshot;
 }
 
 }  // namespace kv::lmcache

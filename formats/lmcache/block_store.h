@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by block_store.cc, block_reader.cc
+#pragma once
 
 #include <map>
 #include <optional>
 #include <string>
 
-#include "formats/registry.h"
+#include "formats/format.h"
 
 namespace kv::lmcache {
 

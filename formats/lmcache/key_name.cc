@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "formats/words.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/number.h"
 
@@ -13,16 +14,6 @@ namespace kv::lmcache {
 namespace {
 
 using std::string_view;
-
-std::vector<string_view> Words(string_view text) {
-  std::vector<string_view> words;
-  for (;;) {
-    const size_t at = text.find('@');
-    words.push_back(text.substr(0, at));
-    if (at == text.npos) return words;
-    text.remove_prefix(at + 1);
-  }
-}
 
 bool IsHash(string_view text) {
   if (text.starts_with('-')) text.remove_prefix(1);
@@ -72,7 +63,7 @@ std::optional<KeyName> ParseMultiprocess(const std::vector<string_view>& words) 
 }  // namespace
 
 std::optional<KeyName> ParseKeyName(string_view key) {
-  const std::vector<string_view> words = Words(key);
+  const std::vector<string_view> words = Split(key, '@');
   if (auto name = ParseMultiprocess(words)) return name;
   if (words.size() < 5 || !IsHash(words[3])) return std::nullopt;
   const auto world = ParseNumber<uint32_t>(words[1]), worker = ParseNumber<uint32_t>(words[2]);
@@ -94,8 +85,7 @@ std::optional<KeyName> ParseKeyName(string_view key) {
 }
 
 std::optional<KeyName> ParseKeyOfFile(string_view file) {
-  const size_t slash = file.rfind('/');
-  if (slash != file.npos) file.remove_prefix(slash + 1);
+  file = LastPart(file);
   return ParseKeyName(file.substr(0, file.rfind('.')));
 }
 

@@ -1,10 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by lmcache_reader.cc
+#pragma once
 
-#include "formats/registry.h"
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "formats/format.h"
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/dtype.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv::lmcache {
+// LMCache's numbers for the layouts of a chunk.
+struct MemoryFormat {
+  int number;
+  std::string_view name;  // LMCache's own word
+  std::string_view axes;  // outermost first, letters as in formats/raw; empty where it is no cache
+};
+
+// By number or by LMCache's word, or null.
+const MemoryFormat* FindMemoryFormat(int64_t number);
+const MemoryFormat* FindMemoryFormat(std::string_view name);
+// Returns the same layout. Throws kUnsupportedKind if it does not hold K and V.
+const MemoryFormat& CacheFormat(const MemoryFormat& format);
+// Throws kBadField for numbers that LMCache never had.
+const MemoryFormat& MemoryFormatOf(int64_t number);
+// The number as text, as metadata keeps it.
+const MemoryFormat& MemoryFormatOf(std::string_view number);
+
+// Engines have a handful, one for each shape of cache in a model.
+inline constexpr size_t kMostGroups = 64;
+inline constexpr uint64_t kGroupBytes = 20;
+
+// One group of layers with equal shapes. Unused entries of the shape are 0.
+struct GroupShape {
+  int32_t dtype = 0;
+  std::array<int32_t, 4> shape = {};
+};
+
+// The header of a chunk: two numbers, then five for each group. It does not say how many groups
+// follow; the parser tries every count, and at most one fits the size of the file.
+struct ChunkHeader {
+  int32_t length = 0, format = 0;
+  std::vector<GroupShape> groups;
+
+  uint64_t bytes() const { return 8 + kGroupBytes * groups.size(); }
+};
+
+// A group's values as one array, outermost axis first.
+struct GroupArray {
+  DType dtype = DType::kF16;
+  std::string_view axes;  // letters as in formats/raw
+  std::vector<uint64_t> shape;
+  uint64_t bytes = 0;
+};
+
+// Returns nothing if the layout cannot have this type or shape, or if sizes exceed 64 bits.
+std::optional<GroupArray> ArrayOf(const MemoryFormat& format, const GroupShape& group);
+std::optional<DType> DTypeOf(int32_t number);
+// Axes and extents of a shape in this layout; nothing if the shape does not fit it.
+std::optional<GroupArray> ArrayOf(const MemoryFormat& format, DType dtype,
+                                  std::span<const int64_t> shape);
+
+// The header whose groups fit the file exactly; otherwise the one with a single group, so that the
+// caller finds what is wrong with it. Throws kTruncated.
+ChunkHeader ParseChunkHeader(ByteSpan bytes);
+
+// The layers of a chunk, numbered consecutively; its groups follow each other in `payload`. Throws
+// kLimit, kSizeMismatch. The caller adds the source.
+Snapshot SnapshotOfArrays(std::span<const GroupArray> groups, ByteSpan payload,
+                          std::optional<uint64_t> batch);
 
 // Chunks as LMCache's fs connector writes them (.data): a header, then one array for each group of
 // layers. Grammar and what is refused: FORMAT.md.

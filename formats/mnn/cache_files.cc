@@ -10,7 +10,7 @@
 #include <set>
 
 #include "formats/mnn/packed.h"
-#include "formats/mnn/run_folder.h"
+#include "formats/words.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/number.h"
 #include "lib/core/snapshot/key_rotation.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "formats/registry.h"
+#include "formats/format.h"
 
 namespace kv::mnn {
 

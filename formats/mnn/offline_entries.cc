@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/mnn/offline_entries.h"
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "formats/json_fields.h"
+#include "formats/mnn/mnn.h"
+#include "formats/words.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
@@ -30,7 +31,7 @@ bool PathLess(std::string_view a, std::string_view b) {
 std::vector<const SourceFile*> FindMetas(const Source& source, std::string_view prefix) {
   std::vector<const SourceFile*> metas;
   for (const SourceFile& file : source.files) {
-    const std::string_view base = std::string_view(file.name).substr(file.name.rfind('/') + 1);
+    const std::string_view base = LastPart(file.name);
     if (base.starts_with(prefix) && base.ends_with(".json")) metas.push_back(&file);
   }
   std::sort(metas.begin(), metas.end(),
@@ -61,11 +62,6 @@ std::string TextOr(const Json& meta, const char* key, const std::string& otherwi
   const auto at = meta.find(key);
   if (at == meta.end()) return otherwise;
   return at->is_string() ? at->get<std::string>() : at->dump();
-}
-
-std::string StringOrNothing(const Json& meta, const char* key) {
-  const auto at = meta.find(key);
-  return at != meta.end() && at->is_string() ? at->get<std::string>() : std::string();
 }
 
 DumpDefect ReadNumbers(const Json& meta, DumpEntry& entry) {
@@ -116,8 +112,8 @@ std::optional<uint64_t> ExpectedBytes(const DumpEntry& entry) {
 
 DumpDefect ReadTensors(const Source& source, std::string_view folder, const Json& meta,
                        DumpEntry& entry) {
-  const std::string k_file = StringOrNothing(meta, "k_file");
-  const std::string v_file = StringOrNothing(meta, "v_file");
+  const std::string k_file = WordField(meta, "k_file");
+  const std::string v_file = WordField(meta, "v_file");
   if (k_file.empty() || v_file.empty()) return DumpDefect::kNoFileNames;
   ByteSpan k, v;
   const DumpDefect k_defect = FindPart(source, folder, k_file, k);
@@ -141,12 +137,6 @@ DumpDefect ReadTensors(const Source& source, std::string_view folder, const Json
   return DumpDefect::kNone;
 }
 
-std::string_view FolderOf(const SourceFile& file) {
-  const size_t slash = file.name.rfind('/');
-  return slash == file.name.npos ? std::string_view()
-                                 : std::string_view(file.name).substr(0, slash);
-}
-
 Json ParseMetaText(const SourceFile& file) {
   try {
     return ReadJson(AsText(file.data->bytes()));
@@ -157,7 +147,7 @@ Json ParseMetaText(const SourceFile& file) {
 
 DumpEntry ReadEntry(const Source& source, const SourceFile& file) {
   DumpEntry entry;
-  const std::string_view folder = FolderOf(file);
+  const std::string_view folder = FolderPart(file.name);
   entry.place = folder;
   const Json meta = ParseMetaText(file);
   if (!meta.is_object()) {
@@ -165,7 +155,7 @@ DumpEntry ReadEntry(const Source& source, const SourceFile& file) {
     return entry;
   }
   entry.stage = TextOr(meta, "stage", "unknown");
-  entry.run = StringOrNothing(meta, "run_id");
+  entry.run = WordField(meta, "run_id");
   entry.defect = ReadNumbers(meta, entry);
   if (entry.defect == DumpDefect::kNone) entry.defect = ReadTensors(source, folder, meta, entry);
   return entry;
@@ -201,9 +191,9 @@ std::vector<PackedEntry> ReadPackedEntries(const Source& source) {
                       .value_used_bytes = number("value_used_bytes"),
                       .k = {},
                       .v = {}};
-    const std::string_view folder = FolderOf(*file);
+    const std::string_view folder = FolderPart(file->name);
     const auto found = [&](const char* key, ByteSpan& bytes) {
-      const std::string name = StringOrNothing(meta, key);
+      const std::string name = WordField(meta, key);
       return !name.empty() && FindPart(source, folder, name, bytes) == DumpDefect::kNone;
     };
     if (found("k_file", entry.k) && found("v_file", entry.v)) entries.push_back(entry);

@@ -1,15 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by config_json.cc, model_rope.cc
+#pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "lib/core/base/file.h"
 #include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/snapshot.h"
 
-namespace kv {
+namespace kv::model_config {
+// A config.json whose fields are checked as they are asked for. Models of text and images keep the
+// text model's fields in an object of their own.
+class Config {
+ public:
+  explicit Config(ByteSpan bytes);
 
+  const nlohmann::json& text() const { return text_; }
+  std::string Word(const char* key) const;
+  // Throws kBadField unless it is a whole number up to `most`; nothing where it is absent or null.
+  std::optional<uint32_t> Count(const char* key, uint32_t most) const;
+  uint32_t Need(const char* key, uint32_t most) const;
+  uint32_t head_dim() const;
+  uint32_t layers() const;
+  // Which layers have a sliding window.
+  std::vector<bool> Sliding() const;
+
+ private:
+  nlohmann::json text_;
+};
+
+std::optional<double> Real(const nlohmann::json& object, const char* key);
+ModelRope RopeOf(const Config& config);
+
+}  // namespace kv::model_config
+
+namespace kv {
 // Reads what the config.json of a Hugging Face model says about its cache: layers, heads, RoPE.
 // Grammar: FORMAT.md.
 bool LooksLikeConfig(ByteSpan bytes);

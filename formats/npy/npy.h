@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by npy_reader.cc, npy_writer.cc
+#pragma once
 
 #include <string>
 
-#include "formats/registry.h"
+#include "formats/format.h"
 #include "lib/core/base/tensor.h"
 
 namespace kv {

@@ -15,6 +15,16 @@ constexpr size_t kMostDimensions = 64;  // numpy 2; numpy 1 has 32
 constexpr uint64_t kPreambleBytes = 8;  // magic and version
 constexpr uint64_t kAlignment = 64;
 
+struct NpyWord {
+  std::string_view name;
+  DType dtype;
+};
+constexpr NpyWord kWords[] = {
+    {"f2", DType::kF16}, {"f4", DType::kF32}, {"f8", DType::kF64}, {"i1", DType::kI8},
+    {"i2", DType::kI16}, {"i4", DType::kI32}, {"i8", DType::kI64}, {"u1", DType::kU8},
+    {"u2", DType::kU16}, {"u4", DType::kU32}, {"u8", DType::kU64}, {"b1", DType::kBool},
+};
+
 // The literal a header may be: a dict of the three keys, with a string, a bool and a tuple of
 // integers as values. One pass, no recursion.
 class LiteralParser {
@@ -187,16 +197,7 @@ NpyType NpyTypeOf(std::string_view descr) {
     throw Error(Finding::kUnsupportedDtype,
                 fmt::format("type '{}' is not a real number of 1 to 8 bytes", Escaped(descr, 40)));
   }
-  struct Word {
-    std::string_view name;
-    DType dtype;
-  };
-  static constexpr Word kWords[] = {
-      {"f2", DType::kF16}, {"f4", DType::kF32}, {"f8", DType::kF64}, {"i1", DType::kI8},
-      {"i2", DType::kI16}, {"i4", DType::kI32}, {"i8", DType::kI64}, {"u1", DType::kU8},
-      {"u2", DType::kU16}, {"u4", DType::kU32}, {"u8", DType::kU64}, {"b1", DType::kBool},
-  };
-  for (const Word& word : kWords) {
+  for (const NpyWord& word : kWords) {
     if (descr.substr(1) != word.name) continue;
     const bool wide = Info(word.dtype).block_bytes > 1;
     if (wide && order == '|') throw unknown();  // only bytes have no order
@@ -205,43 +206,24 @@ NpyType NpyTypeOf(std::string_view descr) {
   throw unknown();
 }
 
+namespace {
+
+// numpy writes |V2 for ml_dtypes.bfloat16, and |V1 for its types of 8 bits.
+std::string DescrOf(DType dtype) {
+  const uint32_t width = Info(dtype).block_bytes;
+  const char order = width == 1 ? '|' : '<';
+  for (const NpyWord& word : kWords) {
+    if (word.dtype == dtype) return fmt::format("{}{}", order, word.name);
+  }
+  KV_ASSERT(!IsBlockQuantised(dtype));  // blocks are exported as bytes
+  return fmt::format("|V{}", width);
+}
+
+}  // namespace
+
 Bytes MakeNpyHeader(DType dtype, const std::vector<uint64_t>& shape) {
-  const auto descr = [&]() -> std::string_view {
-    switch (dtype) {
-      case DType::kF32:
-        return "<f4";
-      case DType::kF16:
-        return "<f2";
-      case DType::kF64:
-        return "<f8";
-      case DType::kI8:
-        return "|i1";
-      case DType::kU8:
-        return "|u1";
-      case DType::kI16:
-        return "<i2";
-      case DType::kU16:
-        return "<u2";
-      case DType::kI32:
-        return "<i4";
-      case DType::kU32:
-        return "<u4";
-      case DType::kI64:
-        return "<i8";
-      case DType::kU64:
-        return "<u8";
-      case DType::kBool:
-        return "|b1";
-      case DType::kBF16:
-        return "|V2";  // what numpy writes for ml_dtypes.bfloat16
-      case DType::kF8E4M3:
-      case DType::kF8E5M2:
-        return "|V1";
-      default:
-        AssertionFailed("blocks are exported as bytes", __FILE__, __LINE__);
-    }
-  };
-  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': (", descr());
+  std::string text =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': (", DescrOf(dtype));
   text += fmt::format("{}", fmt::join(shape, ", "));
   text += shape.size() == 1 ? ",), }" : "), }";
   const uint64_t lead = kPreambleBytes + 2;

@@ -1,54 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by raw_reader.cc, raw_spec.cc
+#pragma once
 
-#include <optional>
+#include <map>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "formats/registry.h"
+#include "formats/format.h"
+#include "formats/raw/spec.h"
 
 namespace kv::raw {
+// An engine's headerless files: the preset knows the order of their axes, but not all sizes.
+struct Preset {
+  std::string_view name;     // what --raw says: "hicache"
+  std::string_view summary;  // whose files, in which of its layouts
+  std::string_view order;    // axes as in Spec; empty where the files are no plain array
+  std::string_view needs;    // what the user gives, as the flag says it: "DTYPE:L=,H=,D="
+  std::string_view engine;
+  std::string_view names;  // what its files are called, as a glob: for hints only
+};
+std::span<const Preset> Presets();
 
-// No model comes near this number, and a mistake in the order must not create billions of layers.
-inline constexpr uint64_t kMostLayers = 1 << 16;
+// The sizes of a preset by their letters: {"L", 32}.
+using Sizes = std::map<std::string, uint64_t, std::less<>>;
 
-// One axis of headerless data, outermost first. Letters: 2 (K, then V), L layers, B batch rows,
-// T and P tokens (both: the outer one counts pages, the inner one tokens of a page), H kv heads,
-// G groups of H heads each, D dims of a head, C channels of undivided heads.
-struct Axis {
-  char letter;
-  std::optional<uint64_t> size;  // none: follows from the size of the file
-  bool operator==(const Axis&) const = default;
+// What `--raw PRESET:DTYPE:KEY=VALUE,...` says.
+struct PresetSpec {
+  const Preset* preset = nullptr;
+  std::optional<DType> dtype;  // none: left to the file's name
+  Sizes sizes;
 };
 
-// What `--raw DTYPE:ORDER:SIZES` says. A preset is such a spec with a name.
-struct Spec {
-  std::string name;  // who says so, for messages: "--raw"
-  DType dtype = DType::kF16;
-  std::vector<Axis> axes;
-  // Dims of a head of V where they differ from those of K, which D says. The axis 2 lies outside D.
-  std::optional<uint64_t> v_dim = std::nullopt;
+// Parses the text if it begins with the name of a preset. Throws kUsage, naming the wrong part.
+std::optional<PresetSpec> ParsePreset(std::string_view text);
+
+// Adds what flags and a model file say about layers and heads, and what the file's name says about
+// its type.
+void FillIn(const OpenOptions& options, std::string_view file, PresetSpec& spec);
+
+// The order with its sizes. One of T and P may follow from the size of the file. Throws kUsage
+// naming what is missing.
+Spec SpecOf(const PresetSpec& preset);
+
+// The preset whose files have names like this one, or null.
+const Preset* PresetForName(std::string_view file);
+
+// The config.json that vLLM's fs tier (and llm-d) keeps above its blocks. It tells their sizes, but
+// not the order inside a block.
+struct TierConfig {
+  std::string model;
+  std::vector<std::pair<std::string, std::string>> facts;  // for `inspect`
 };
 
-// Throws kUsage naming the part that is wrong.
-Spec ParseSpec(std::string_view text);
+// Fills in what the config of the folder says and the user did not. Returns nothing if there is
+// none. Throws kBadText, kBadField, kAmbiguousFormat for several configs.
+std::optional<TierConfig> FillInFromTier(const Source& folder, PresetSpec& spec);
 
-// The spec as the text of the flag.
-std::string Described(const Spec& spec);
-
-// The bytes of all values; every axis must be known.
-uint64_t BytesOf(const Spec& spec);
-
-// Computes the size of the open axis. Throws kSizeMismatch if `file_bytes` does not fit.
-Spec Resolve(Spec spec, uint64_t file_bytes);
-
-// Makes views of `data`, which lies in `source` and consists of the spec's elements; its size gives
-// the open axis. `batch` chooses the row of B and is required if there are several. Throws
-// kSizeMismatch, kUsage.
-Snapshot MakeSnapshot(Source source, ByteSpan data, const Spec& spec,
-                      std::optional<uint64_t> batch);
+// The flag's text after that.
+std::string Described(const PresetSpec& spec);
 
 // The reader: OpenOptions::raw is required.
 Snapshot OpenRaw(Source source, const OpenOptions& options);

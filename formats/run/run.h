@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by run_reader.cc
+#pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
 #include "lib/core/base/file.h"
 
 namespace kv {
-
 // What run.json says of a recorded run (kvtool.run/1). Words are as written, escaped where shown.
 struct RecordedRun {
   std::string folder;
@@ -39,5 +39,21 @@ struct RecordedRun {
 std::optional<RecordedRun> OpenRun(const std::string& path);
 // Reads the run.json of a folder.
 RecordedRun ReadRun(const FileSource& index, const std::string& folder);
+
+// How much each layer of a model matters: the KL that noise of a known size in its attention output
+// caused (kvtool.sensitivity/1).
+struct Sensitivity {
+  std::string model;
+  double noise = 0;               // norm of the noise, relative to that of the output
+  std::map<uint32_t, double> kl;  // nats, by layer
+
+  // Nats per relative squared error of a layer's output.
+  std::map<uint32_t, double> Weights() const;
+};
+
+// Throws kBadText, kBadVersion, kBadField, kDuplicateName, kLimit; with a path also what opening a
+// file throws.
+Sensitivity ReadSensitivity(const FileSource& file);
+Sensitivity ReadSensitivity(const std::string& path);
 
 }  // namespace kv

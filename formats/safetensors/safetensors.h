@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by safetensors_reader.cc, safetensors_writer.cc
+#pragma once
 
 #include <string>
 
-#include "formats/registry.h"
-#include "formats/tensors/tensor_writer.h"
+#include "formats/format.h"
+#include "formats/tensors/kvtool_arrays.h"
 #include "lib/core/base/tensor.h"
 
 namespace kv {

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include "formats/registry.h"
+#include "formats/format.h"
 #include "lib/core/base/tensor.h"
 
 namespace kv::mlx {

@@ -35,10 +35,10 @@ constexpr NamePattern kPatterns[] = {
     {"{x}_cache_{i}", "transformers StaticCache buffers"},
     {"{i}.{x}", "a list of dicts"},
     {"model.layers.{i}.*.kv_cache", "vLLM example and shared-storage connectors, a prompt's folder",
-     true, "vLLM"},
-    {"kv_cache", "vLLM example and shared-storage connectors, one layer", true, "vLLM"},
-    {"kvcache", "LMCache GDS backend", true, "LMCache"},
-    {"kv_chunk", "LMCache 2024 local disk", true, "LMCache"},
+     Joined::kByShape, "vLLM"},
+    {"kv_cache", "vLLM example and shared-storage connectors, one layer", Joined::kByShape, "vLLM"},
+    {"kvcache", "LMCache GDS backend", Joined::kByNumber, "LMCache"},
+    {"kv_chunk", "LMCache 2024 local disk", Joined::kByNumber, "LMCache"},
 };
 
 char Folded(char c) {

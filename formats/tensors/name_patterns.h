@@ -19,11 +19,14 @@ struct NameMatch {
 };
 std::optional<NameMatch> MatchName(std::string_view pattern, std::string_view name);
 
+// K and V in one tensor, whose axes follow from its shape, or from a number that the file keeps.
+enum class Joined { kApart, kByShape, kByNumber };
+
 // The built-in patterns, in the order of trying.
 struct NamePattern {
   std::string_view text;
   std::string_view whose;
-  bool joined = false;  // K and V in one tensor
+  Joined joined = Joined::kApart;
   std::string_view engine = {};
 };
 std::span<const NamePattern> NamePatterns();

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <set>
 
+#include "formats/words.h"
+
 namespace kv {
 namespace {
 
@@ -114,7 +116,7 @@ std::string Sample(const KvTensors& found) {
   const auto& [index, layer] = *found.layers.begin();
   const NamedTensor* tensor = layer.k != nullptr ? layer.k : layer.v;
   return fmt::format("{} ({} layer{}, e.g. '{}')", found.pattern, found.layers.size(),
-                     found.layers.size() == 1 ? "" : "s", Escaped(NameOf(*tensor, true), 80));
+                     PluralEnding(found.layers.size()), Escaped(NameOf(*tensor, true), 80));
 }
 
 // Which patterns fit any name: one pass over the names instead of one for each pattern.
@@ -205,9 +207,7 @@ void RefuseSeveralFolders(const TensorFile& file) {
   std::set<std::string_view> folders;
   for (const NamedTensor& tensor : file.tensors) {
     if (tensor.name != "kv_cache") return;
-    const size_t slash = tensor.file.rfind('/');
-    folders.insert(slash == std::string::npos ? std::string_view()
-                                              : std::string_view(tensor.file).substr(0, slash));
+    folders.insert(FolderPart(tensor.file));
   }
   if (folders.size() < 2) return;
   throw Error(Finding::kAmbiguousFormat,

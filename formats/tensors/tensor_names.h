@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/registry.h"
+#include "formats/format.h"
 #include "formats/tensors/name_patterns.h"
 #include "lib/core/base/tensor.h"
 
@@ -22,13 +22,13 @@ inline constexpr NamePattern kOnlyArray = {
 // The tensors of a file that are K and V, by their names.
 struct KvTensors {
   struct Layer {
-    const NamedTensor* k = nullptr;  // K alone, or K and V in one where `joined`
+    const NamedTensor* k = nullptr;  // K alone, or K and V in one where they are joined
     const NamedTensor* v = nullptr;
   };
   std::string pattern = {};      // what decided: "key_cache.{i}"
   std::string prefix = {};       // what stands before it in every name: "past_key_values"
   std::string_view engine = {};  // whose names these are, where only one writes them
-  bool joined = false;
+  Joined joined = Joined::kApart;
   bool lone = false;  // the only array of the file, whatever its name
   std::map<uint32_t, Layer> layers;
 };

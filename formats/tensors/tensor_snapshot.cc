@@ -8,9 +8,7 @@
 #include <set>
 
 #include "formats/tensors/axes.h"
-#include "formats/tensors/batch_rows.h"
-#include "formats/tensors/cells.h"
-#include "formats/tensors/metadata.h"
+#include "formats/tensors/kvtool_arrays.h"
 #include "formats/tensors/mlx.h"
 #include "formats/tensors/reading.h"
 #include "formats/tensors/tensor_names.h"
@@ -158,12 +156,13 @@ class Assembler {
  private:
   LayerKv Layer(uint32_t index, uint64_t at, const KvTensors::Layer& tensors) {
     const bool both = axes_.Has('2');
-    LayerKv layer{
-        .index = index,
-        .label = tensors.k->file.empty() || !found_.joined ? tensors.k->name : tensors.k->file,
-        .group = {},
-        .k = View(*tensors.k, at, 0),
-        .v = std::nullopt};
+    LayerKv layer{.index = index,
+                  .label = tensors.k->file.empty() || found_.joined == Joined::kApart
+                               ? tensors.k->name
+                               : tensors.k->file,
+                  .group = {},
+                  .k = View(*tensors.k, at, 0),
+                  .v = std::nullopt};
     if (both && tensors.v != nullptr)
       throw Error(Finding::kUsage, "--layout has a K/V axis, yet K and V have their own tensors");
     if (both) layer.v = View(*tensors.k, at, 1);

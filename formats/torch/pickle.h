@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by pickle.cc, globals.cc
+#pragma once
 
 #include <algorithm>
 #include <bit>
@@ -145,10 +145,6 @@ class PickleItems {
 // What a pickle stream built. Texts point into the stream; it must outlive the object.
 class Pickle {
  public:
-  // Runs one stream up to STOP. Offsets in errors and values count from `base`. Throws kBadPickle,
-  // kBadVersion, kForbiddenOpcode, kForbiddenGlobal, kTruncated, kLimit.
-  explicit Pickle(ByteSpan stream, uint64_t base = 0);
-
   const PickleValue& operator[](PickleId id) const { return values_[id]; }
   PickleId root() const { return root_; }
   size_t size() const { return values_.size(); }  // ids are below it
@@ -163,6 +159,9 @@ class Pickle {
 
  private:
   friend class PickleMachine;
+  friend Pickle ReadPickle(ByteSpan stream, uint64_t base);
+  Pickle() { values_.emplace_back(); }  // kPickleNone
+
   PickleValues values_;
   PickleItems items_;
   std::deque<std::string> texts_;  // unescaped or concatenated, where the stream has no such bytes

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // Inside formats/torch: the stack machine that turns a pickle stream into values.
-#pragma once  // implemented by pickle.cc, pickle_calls.cc, pickle_opcodes.cc
+#pragma once  // implemented by pickle_machine.cc, pickle_opcodes.cc
 
 #include <algorithm>
 #include <array>
@@ -171,5 +171,10 @@ class PickleMachine {
   std::array<PickleId, 2> bools_{};
   PickleId empty_tuple_ = kPickleNone;
 };
+
+// Runs one stream up to STOP. It must outlive the result, whose offsets, and those in errors, count
+// from `base`. Throws kBadPickle, kBadVersion, kForbiddenOpcode, kForbiddenGlobal, kTruncated,
+// kLimit.
+Pickle ReadPickle(ByteSpan stream, uint64_t base = 0);
 
 }  // namespace kv

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/registry.h"
-#include "formats/tensors/tensor_writer.h"
+#include "formats/format.h"
+#include "formats/tensors/kvtool_arrays.h"
 #include "lib/core/base/tensor.h"
 
 namespace kv {
@@ -18,6 +18,8 @@ inline constexpr uint64_t kTorchMaxBytes = uint64_t{64} << 30;
 
 // Whether the bytes are one of the three containers.
 bool LooksLikeTorch(const Source& source);
+// Whether TensorFile::format, and that of a trace, is one of the three.
+bool IsTorchForm(std::string_view format);
 // Reads only headers and pickles: tensors are views of the mapped file. A spool takes deflated and
 // big-endian values; `max_bytes` limits it and the size of any one tensor.
 TensorFile ReadTorch(Source source, uint64_t max_bytes = kTorchMaxBytes);

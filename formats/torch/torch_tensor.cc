@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+//
+// What persistent ids and types say about storages.
+//
+// numpy arrays in pickles: shape, dtype and values as arguments of a call or as a state.
 #include "formats/torch/torch_tensor.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "formats/torch/torch_names.h"
+#include "formats/words.h"
 #include "lib/core/base/checked.h"
 
 namespace kv {
@@ -47,6 +51,91 @@ void Locate(TensorView& view, uint64_t offset, ByteSpan storage) {
   }
 }
 
+constexpr TorchTypeName kTypes[] = {
+    {"float32", "FloatStorage", DType::kF32},
+    {"float16", "HalfStorage", DType::kF16},
+    {"bfloat16", "BFloat16Storage", DType::kBF16},
+    {"float64", "DoubleStorage", DType::kF64},
+    {"int64", "LongStorage", DType::kI64},
+    {"int32", "IntStorage", DType::kI32},
+    {"int16", "ShortStorage", DType::kI16},
+    {"int8", "CharStorage", DType::kI8},
+    {"uint8", "ByteStorage", DType::kU8},
+    {"bool", "BoolStorage", DType::kBool},
+    {"uint16", "", DType::kU16},
+    {"uint32", "", DType::kU32},
+    {"uint64", "", DType::kU64},
+    {"float8_e4m3fn", "", DType::kF8E4M3},
+    {"float8_e5m2", "", DType::kF8E5M2},
+};
+constexpr std::string_view kUntyped[] = {"torch.storage.UntypedStorage", "torch.UntypedStorage",
+                                         "torch.storage._UntypedStorage"};
+
+// Types of torch that have no DType here. A name that is in neither list is none of torch's.
+constexpr std::string_view kUnread[] = {"complex32",
+                                        "complex64",
+                                        "complex128",
+                                        "quint8",
+                                        "qint8",
+                                        "qint32",
+                                        "quint4x2",
+                                        "quint2x4",
+                                        "bits1x8",
+                                        "bits2x4",
+                                        "bits4x2",
+                                        "bits8",
+                                        "bits16",
+                                        "float8_e4m3fnuz",
+                                        "float8_e5m2fnuz",
+                                        "float8_e8m0fnu",
+                                        "float4_e2m1fn_x2",
+                                        "int1",
+                                        "int2",
+                                        "int3",
+                                        "int4",
+                                        "int5",
+                                        "int6",
+                                        "int7",
+                                        "uint1",
+                                        "uint2",
+                                        "uint3",
+                                        "uint4",
+                                        "uint5",
+                                        "uint6",
+                                        "uint7",
+                                        "ComplexFloatStorage",
+                                        "ComplexDoubleStorage",
+                                        "ComplexHalfStorage",
+                                        "QInt8Storage",
+                                        "QUInt8Storage",
+                                        "QInt32Storage",
+                                        "QUInt4x2Storage",
+                                        "QUInt2x4Storage"};
+constexpr size_t kMostRank = 64;  // as in torch
+
+// Throws for a name that no torch ever gave a type.
+void RequireKnown(std::string_view global, const PickleValue& at) {
+  std::string_view name = global;
+  if (StripTorch(name) && Contains(kUnread, name)) return;
+  FailAt(Finding::kUnknownDtype, fmt::format("torch has no element type {}", Escaped(global, 80)),
+         at);
+}
+
+// numpy 2 moved its core.
+bool IsCore(std::string_view global, std::string_view function) {
+  for (const std::string_view core : {"numpy.core.", "numpy._core."}) {
+    if (global.starts_with(core) && global.substr(core.size()) == function) return true;
+  }
+  return false;
+}
+
+std::optional<DType> MlDType(std::string_view global) {
+  if (global == "ml_dtypes.bfloat16") return DType::kBF16;
+  if (global == "ml_dtypes.float8_e4m3fn") return DType::kF8E4M3;
+  if (global == "ml_dtypes.float8_e5m2") return DType::kF8E5M2;
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<TensorBuilder::Call> TensorBuilder::Find(PickleId id) const {
@@ -65,14 +154,14 @@ std::optional<TensorBuilder::Call> TensorBuilder::Find(PickleId id) const {
       arguments = items[2];
       if (!StripTorch(function)) return std::nullopt;
     }
-    if (Among(function, kRebuild)) {
+    if (Contains(kRebuild, function)) {
       if (depth == 0 && arguments == first.items()[1]) {
         rebuild_ = first.items()[0];
         rebuild_name_ = function;
       }
       return Call{function, arguments};
     }
-    if (!Among(function, kWrappers) || pickle_[arguments].items().empty()) return std::nullopt;
+    if (!Contains(kWrappers, function) || pickle_[arguments].items().empty()) return std::nullopt;
     id = pickle_[arguments].items()[0];
   }
   return std::nullopt;
@@ -155,6 +244,256 @@ uint64_t TensorBuilder::LastElement(const TensorView& view, uint64_t offset,
                 node);
   }
   return last;
+}
+
+void FailAt(Finding finding, const std::string& message, const PickleValue& at) {
+  Error error(finding, message);
+  throw error.At(at.offset());
+}
+
+void FailAtLimit(const std::string& message, const PickleValue& at) {
+  Error error(Finding::kLimit, message);
+  throw error.At(at.offset()).Hint("raise --max-bytes if the file is trusted");
+}
+
+std::optional<DType> TorchDType(std::string_view global) {
+  if (!StripTorch(global)) return std::nullopt;
+  for (const TorchTypeName& known : kTypes) {
+    if (known.dtype == global) return known.type;
+  }
+  return std::nullopt;
+}
+
+std::optional<DType> TorchDType(const Pickle& pickle, PickleId type) {
+  const PickleValue& name = pickle[type];
+  if (name.kind() != PickleKind::kGlobal) {
+    FailAt(Finding::kBadPickle,
+           fmt::format("an element type is {}, expected a name", pickle.Describe(type)), name);
+  }
+  const std::optional<DType> dtype = TorchDType(name.text());
+  if (!dtype) RequireKnown(name.text(), name);
+  return dtype;
+}
+
+std::optional<DType> TorchStorageDType(std::string_view global) {
+  if (!StripTorch(global)) return std::nullopt;
+  for (const TorchTypeName& known : kTypes) {
+    if (!known.storage.empty() && known.storage == global) return known.type;
+  }
+  return std::nullopt;
+}
+
+TorchTypeName TorchTypeOf(DType dtype) {
+  const bool is_float8 = dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
+  for (const TorchTypeName& known : kTypes) {
+    if (known.type == dtype && (is_float8 || !known.storage.empty())) return known;
+  }
+  throw Error(Finding::kUnsupportedDtype,
+              fmt::format("torch has no storage for {} values", Name(dtype)));
+}
+
+uint64_t StorageId::bytes() const {
+  return untyped || !dtype ? numel : CheckedMul(numel, Info(*dtype).block_bytes, "storage size");
+}
+
+StorageId ParseStorageId(const Pickle& pickle, PickleId storage) {
+  const PickleValue& tuple = pickle[pickle[storage].items()[0]];
+  const auto kind = [&](size_t i) {
+    return i < tuple.items().size() ? pickle[tuple.items()[i]].kind() : PickleKind::kNone;
+  };
+  StorageId id;
+  if (kind(0) == PickleKind::kText && pickle[tuple.items()[0]].text() == "module") {
+    id.is_module = true;
+    return id;
+  }
+  const bool good = (tuple.items().size() == 5 || tuple.items().size() == 6) &&
+                    kind(0) == PickleKind::kText && pickle[tuple.items()[0]].text() == "storage" &&
+                    kind(1) == PickleKind::kGlobal && kind(2) == PickleKind::kText &&
+                    kind(3) == PickleKind::kText && kind(4) == PickleKind::kInt;
+  if (!good) {
+    FailAt(Finding::kBadPickle,
+           "persistent id is not ('storage', type, key, location, element count)", pickle[storage]);
+  }
+  id.type = pickle[tuple.items()[1]].text();
+  id.key = pickle[tuple.items()[2]].text();
+  id.untyped = Contains(kUntyped, id.type);
+  id.dtype = id.untyped ? DType::kU8 : TorchStorageDType(id.type);
+  if (!id.dtype) RequireKnown(id.type, pickle[storage]);
+  if (pickle[tuple.items()[3]].text() == "meta") {
+    FailAt(Finding::kUnsupportedKind,
+           fmt::format("storage '{}' is on the meta device and has no data", Escaped(id.key)),
+           pickle[storage]);
+  }
+  const int64_t numel = pickle[tuple.items()[4]].integer();
+  if (numel < 0) {
+    FailAt(Finding::kBadField, fmt::format("storage '{}' has {} elements", Escaped(id.key), numel),
+           pickle[storage]);
+  }
+  id.numel = static_cast<uint64_t>(numel);
+  if (tuple.items().size() == 6 && kind(5) == PickleKind::kTuple) {
+    const std::span<const PickleId> view =
+        pickle[tuple.items()[5]].items();  // (key, offset, count)
+    if (view.size() != 3 || pickle[view[1]].kind() != PickleKind::kInt ||
+        pickle[view[2]].kind() != PickleKind::kInt) {
+      FailAt(Finding::kBadPickle, "view of a storage is not (key, offset, count)", pickle[storage]);
+    }
+    const int64_t first = pickle[view[1]].integer(), count = pickle[view[2]].integer();
+    if (first < 0 || count < 0 || first > numel || count > numel - first) {
+      FailAt(Finding::kBadOffsets,
+             fmt::format("a view of {} elements from {} leaves its storage '{}' of {}", count,
+                         first, Escaped(id.key), numel),
+             pickle[storage]);
+    }
+    id.part = {static_cast<uint64_t>(first), static_cast<uint64_t>(count)};
+  }
+  return id;
+}
+
+uint64_t PickleNatural(const Pickle& pickle, PickleId id, std::string_view what) {
+  const PickleValue& value = pickle[id];
+  if (value.kind() == PickleKind::kBigInt) {
+    FailAt(Finding::kLimit, fmt::format("{} needs more than 64 bits", what), value);
+  }
+  if (value.kind() != PickleKind::kInt) {
+    FailAt(Finding::kBadPickle, fmt::format("{} is {}, expected an int", what, pickle.Describe(id)),
+           value);
+  }
+  if (value.integer() < 0) {
+    FailAt(Finding::kBadOffsets,
+           fmt::format("{} is {}, expected at least 0", what, value.integer()), value);
+  }
+  return static_cast<uint64_t>(value.integer());
+}
+
+std::vector<uint64_t> PickleExtents(const Pickle& pickle, PickleId id, std::string_view what) {
+  if (pickle.ClassOf(id) == "torch.Size" && !pickle[pickle[id].items()[1]].items().empty()) {
+    id = pickle[pickle[id].items()[1]].items()[0];
+  }
+  const PickleValue& value = pickle[id];
+  if (value.kind() != PickleKind::kTuple && value.kind() != PickleKind::kList) {
+    FailAt(Finding::kBadPickle,
+           fmt::format("{} is {}, expected a tuple", what, pickle.Describe(id)), value);
+  }
+  if (value.items().size() > kMostRank) {
+    FailAt(Finding::kLimit,
+           fmt::format("{} has {} axes, at most {} exist", what, value.items().size(), kMostRank),
+           value);
+  }
+  std::vector<uint64_t> extents;
+  extents.reserve(value.items().size());
+  for (const PickleId item : value.items()) extents.push_back(PickleNatural(pickle, item, what));
+  return extents;
+}
+
+std::optional<NumpyArrays::Parts> NumpyArrays::Find(PickleId id) const {
+  const std::string_view function = pickle_.ClassOf(id);
+  const PickleValue& call = pickle_[id];
+  Parts parts{};
+  if (IsCore(function, "multiarray._reconstruct")) {
+    // BUILD gives ([version,] shape, dtype, Fortran order, values).
+    const std::span<const PickleId> state = pickle_[call.items().back()].items();
+    if (call.items().size() < 4 || pickle_[call.items().back()].kind() != PickleKind::kTuple ||
+        state.size() < 4 || state.size() > 5) {
+      return std::nullopt;
+    }
+    const size_t first = state.size() - 4;
+    parts = {state[first], state[first + 1], state[first + 3],
+             pickle_[state[first + 2]].integer() != 0};
+  } else if (IsCore(function, "numeric._frombuffer")) {  // protocol 5
+    const std::span<const PickleId> arguments = pickle_[call.items()[1]].items();
+    if (arguments.size() != 4) return std::nullopt;
+    parts = {arguments[2], arguments[1], arguments[0], pickle_[arguments[3]].text() == "F"};
+  } else {
+    return std::nullopt;
+  }
+  const PickleKind kind = pickle_[parts.values].kind();
+  // The str of Python 2 is a text where its bytes are one. A list holds Python objects.
+  if (kind != PickleKind::kBytes && kind != PickleKind::kText) return std::nullopt;
+  if (pickle_.ClassOf(parts.dtype) != "numpy.dtype") return std::nullopt;
+  return parts;
+}
+
+std::optional<NpyType> NumpyArrays::TypeOf(PickleId dtype) const {
+  const PickleValue& call = pickle_[dtype];
+  const std::span<const PickleId> arguments = pickle_[call.items()[1]].items();
+  if (arguments.empty()) FailAt(Finding::kBadPickle, "numpy.dtype is given nothing", call);
+  // BUILD gives (version, byte order, subtype, field names, ...).
+  std::string order = "=";
+  if (call.items().size() > 3) {
+    const std::span<const PickleId> state = pickle_[call.items().back()].items();
+    if (state.size() < 5 || pickle_[state[1]].text().size() != 1) {
+      FailAt(Finding::kBadPickle, "the state of a numpy.dtype names no byte order", call);
+    }
+    order = pickle_[state[1]].text();
+    if (state[2] != kPickleNone || state[3] != kPickleNone) return std::nullopt;  // structured
+  }
+  const PickleValue& word = pickle_[arguments[0]];
+  if (word.kind() == PickleKind::kGlobal) {
+    const std::optional<DType> known = MlDType(word.text());
+    if (!known) return std::nullopt;
+    return NpyType{*known, order == ">" && Info(*known).block_bytes > 1, false};
+  }
+  try {
+    const NpyType type = NpyTypeOf(order + std::string(word.text()));
+    return type.raw ? std::nullopt : std::optional(type);  // nothing says what its bits mean
+  } catch (Error& error) {
+    if (error.finding() == Finding::kUnsupportedDtype) return std::nullopt;
+    throw std::move(error.At(word.offset()));
+  }
+}
+
+ByteSpan NumpyArrays::Kept(PickleId values, const NpyType& type) {
+  const uint32_t width = type.swapped ? Info(type.dtype).block_bytes : 1;
+  const auto [known, is_new] = kept_.try_emplace({values, width});
+  if (!is_new) return known->second;
+  const ByteSpan bytes = AsBytes(pickle_[values].text());
+  if (width > 1) return known->second = SwapBytes(bytes, width, "numpy array", file_);
+  bool lives = bytes.empty() || file_.source.FileOf(bytes.data()) != nullptr;
+  for (const auto& spool : file_.spools) lives = lives || spool->Contains(bytes.data());
+  if (lives) return known->second = bytes;
+  // Put together in memory, as protocol 2 spells bytes as text: they go away with the pickle.
+  file_.spools.push_back(FileSource::FromBytes({bytes.begin(), bytes.end()}, "numpy array"));
+  return known->second = file_.spools.back()->bytes();
+}
+
+std::optional<TensorView> NumpyArrays::Build(PickleId id) {
+  const std::optional<Parts> parts = Find(id);
+  KV_ASSERT(parts.has_value());
+  const std::optional<NpyType> type = TypeOf(parts->dtype);
+  if (!type) return std::nullopt;
+  TensorView view{type->dtype, PickleExtents(pickle_, parts->shape, "shape"), {}, nullptr};
+  const uint64_t size = pickle_[parts->values].text().size();
+  uint64_t bytes = Info(type->dtype).block_bytes;
+  for (const uint64_t extent : view.shape) bytes = CheckedMul(bytes, extent, "shape");
+  if (bytes != size) {
+    FailAt(Finding::kSizeMismatch,
+           fmt::format("an array of shape [{}] has {} bytes, {} expected",
+                       fmt::join(view.shape, ", "), size, bytes),
+           pickle_[id]);
+  }
+  if (bytes > max_bytes_) {
+    FailAtLimit(fmt::format("an array has {} bytes, at most {} are allowed", bytes, max_bytes_),
+                pickle_[id]);
+  }
+  uint64_t stride = Info(type->dtype).block_bytes;
+  view.strides.assign(view.rank(), stride);
+  for (size_t i = 0; i < view.rank() && bytes > 0; ++i) {
+    const size_t axis = parts->fortran_order ? i : view.rank() - 1 - i;
+    view.strides[axis] = stride;
+    stride *= view.shape[axis];
+  }
+  view.data = Kept(parts->values, *type).data();
+  return view;
+}
+
+ByteSpan SwapBytes(ByteSpan bytes, uint64_t item, const std::string& name, TensorFile& file) {
+  Bytes out(bytes.begin(), bytes.end());
+  for (uint64_t at = 0; at + item <= out.size(); at += item) {
+    std::reverse(out.begin() + static_cast<std::ptrdiff_t>(at),
+                 out.begin() + static_cast<std::ptrdiff_t>(at + item));
+  }
+  file.spools.push_back(FileSource::FromBytes(std::move(out), name));
+  return file.spools.back()->bytes();
 }
 
 }  // namespace kv

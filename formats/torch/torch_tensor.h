@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // Inside formats/torch: from the nodes of a pickle to tensors.
-#pragma once  // implemented by torch_tensor.cc, torch_numpy.cc, torch_storage.cc, torch_walk.cc
+#pragma once  // implemented by torch_tensor.cc, torch_walk.cc
 
 #include <map>
 #include <optional>
@@ -13,6 +13,13 @@
 #include "lib/core/base/tensor.h"
 
 namespace kv {
+
+// Cuts "torch." off a global's name; false if it is not of that module.
+inline bool StripTorch(std::string_view& name) {
+  if (!name.starts_with("torch.")) return false;
+  name.remove_prefix(6);
+  return true;
+}
 
 // Throws this finding, at the place of a node in its pickle.
 [[noreturn]] void FailAt(Finding finding, const std::string& message, const PickleValue& at);
@@ -116,6 +123,14 @@ class TensorBuilder {
   std::map<PickleId, EmbeddedStorage> embedded_;  // by the bytes; tensors share them
 };
 
+// How torch names an element type: "float32", in a storage of class "FloatStorage" or, where it has
+// no class of its own, "".
+struct TorchTypeName {
+  std::string_view dtype, storage;
+  DType type;
+};
+// How the writer stores a type. Throws kUnsupportedDtype.
+TorchTypeName TorchTypeOf(DType dtype);
 // "torch.float32" and "torch.FloatStorage" to a DType; nothing for other names.
 std::optional<DType> TorchDType(std::string_view global);
 std::optional<DType> TorchStorageDType(std::string_view global);
@@ -126,6 +141,9 @@ std::optional<DType> TorchDType(const Pickle& pickle, PickleId type);
 // A count, or a tuple of them. Throws kBadPickle, kBadOffsets for a negative one, kLimit.
 uint64_t PickleNatural(const Pickle& pickle, PickleId id, std::string_view what);
 std::vector<uint64_t> PickleExtents(const Pickle& pickle, PickleId id, std::string_view what);
+
+// Elements of a host with the other byte order, swapped for this one; `file` keeps them alive.
+ByteSpan SwapBytes(ByteSpan bytes, uint64_t item, const std::string& name, TensorFile& file);
 
 // Puts tensors, scalars and opaque objects below the root into `file`, named by their key paths.
 // Throws kLimit, kDuplicateName and what TensorBuilder throws.

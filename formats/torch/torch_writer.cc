@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "formats/torch/torch.h"
+#include "formats/torch/torch_tensor.h"
 #include "formats/zip/zip_writer.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/snapshot/key_rotation.h"
@@ -15,34 +16,6 @@ namespace kv {
 namespace {
 
 constexpr uint64_t kGatherBytes = 8 << 20;
-
-std::string_view StorageType(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "FloatStorage";
-    case DType::kF16:
-      return "HalfStorage";
-    case DType::kBF16:
-      return "BFloat16Storage";
-    case DType::kF64:
-      return "DoubleStorage";
-    case DType::kI64:
-      return "LongStorage";
-    case DType::kI32:
-      return "IntStorage";
-    case DType::kI16:
-      return "ShortStorage";
-    case DType::kI8:
-      return "CharStorage";
-    case DType::kU8:
-      return "ByteStorage";
-    case DType::kBool:
-      return "BoolStorage";
-    default:
-      throw Error(Finding::kUnsupportedDtype,
-                  fmt::format("torch has no storage for {} values", Name(dtype)));
-  }
-}
 
 // Protocol 2, as torch writes it; values that come back are not memoised, which only costs bytes.
 class PickleWriter {
@@ -83,15 +56,12 @@ class PickleWriter {
   ByteWriter out_;
 };
 
-// Types that have no storage class of their own lie in untyped bytes.
-std::string_view UntypedName(DType dtype) {
-  return dtype == DType::kF8E4M3 ? "float8_e4m3fn" : dtype == DType::kF8E5M2 ? "float8_e5m2" : "";
-}
-
 // _rebuild_tensor_v2(storage, 0, size, stride, False, OrderedDict()), or _v3 with a dtype behind.
 void WriteTensor(PickleWriter& pickle, const TensorToWrite& tensor, size_t key) {
   const uint64_t item = Info(tensor.dtype).block_bytes;
-  const std::string_view untyped = UntypedName(tensor.dtype);
+  const TorchTypeName type = TorchTypeOf(tensor.dtype);
+  // Types that have no storage class of their own lie in untyped bytes.
+  const std::string_view untyped = type.storage.empty() ? type.dtype : "";
   std::vector<uint64_t> strides = ContiguousView(tensor.dtype, tensor.shape, nullptr).strides;
   for (uint64_t& stride : strides) stride /= item;
   pickle.Global("torch._utils", untyped.empty() ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
@@ -99,7 +69,7 @@ void WriteTensor(PickleWriter& pickle, const TensorToWrite& tensor, size_t key) 
   pickle.Op('(');
   pickle.Text("storage");
   if (untyped.empty()) {
-    pickle.Global("torch", StorageType(tensor.dtype));
+    pickle.Global("torch", type.storage);
   } else {
     pickle.Global("torch.storage", "UntypedStorage");
   }

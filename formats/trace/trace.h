@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by trace_reader.cc, trace_stream.cc, trace_tensors.cc, trace_torch.cc
+#pragma once  // implemented by trace_reader.cc, trace_tensors.cc
 
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "formats/registry.h"
+#include "formats/format.h"
 #include "lib/core/base/tensor.h"
 #include "lib/core/snapshot/attention_trace.h"
 
@@ -23,6 +23,8 @@ struct TraceCarrier {
   std::string_view summary;
   bool (*fits)(const Source& source);
   AttentionTrace (*open)(Source source, const OpenOptions& options);
+  // The metadata must say that it is a trace: other files of named tensors look alike.
+  bool needs_mark = false;
 };
 // In the order of detection.
 std::span<const TraceCarrier> TraceCarriers();

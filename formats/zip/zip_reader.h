@@ -7,11 +7,11 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/name_table.h"
 
 namespace kv {
-
 struct ZipEntry {
   // The bytes in the directory: a label, never a path. Valid as long as the archive.
   std::string_view name;
@@ -60,4 +60,27 @@ class ZipArchive {
 // stops at the first; throws what is wrong with the directory up to there.
 bool HoldsMember(ByteSpan file, std::string_view name);
 
+// The CRC-32 of zip files, which other formats use too.
+uint32_t Crc32(ByteSpan bytes);
+
 }  // namespace kv
+
+// The numbers of the format, for formats/zip and its fuzz target.
+namespace kv::zip {
+inline constexpr uint32_t kLocalSignature = 0x04034b50;
+inline constexpr uint32_t kCentralSignature = 0x02014b50;
+inline constexpr uint32_t kEndSignature = 0x06054b50;
+inline constexpr uint32_t kEnd64Signature = 0x06064b50;
+inline constexpr uint32_t kLocator64Signature = 0x07064b50;
+inline constexpr uint64_t kLocalBytes = 30, kCentralBytes = 46, kEndBytes = 22;
+inline constexpr uint64_t kEnd64Bytes = 56, kLocator64Bytes = 20;
+inline constexpr uint16_t kZip64Extra = 1;
+inline constexpr uint16_t kAlignmentExtra = 0xd935;  // skipped by every reader
+inline constexpr uint16_t kStored = 0, kDeflated = 8;
+inline constexpr uint16_t kFlagSizesFollow = 1 << 3, kFlagUtf8 = 1 << 11;
+// Encrypted, patched, strongly encrypted, directory masked.
+inline constexpr uint16_t kFlagsRefused = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 13;
+inline constexpr uint32_t kSaturated32 = 0xffffffff;
+inline constexpr uint16_t kSaturated16 = 0xffff;
+
+}  // namespace kv::zip

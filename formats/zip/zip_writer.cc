@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "formats/zip/zip_directory.h"
+#include "formats/zip/zip_reader.h"
 #include "lib/core/base/checked.h"
 
 namespace kv {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "formats/kvz/kvz.h"
+#include "formats/registry.h"
 #include "lib/api/callbacks.h"
 #include "lib/api/references.h"
 #include "lib/core/archive/archive.h"
@@ -19,6 +20,7 @@ std::span<const kvt_reference* const> Given(const kvt_reference* const* referenc
 
 OpenOptions WithReferences(std::span<const kvt_reference* const> references) {
   OpenOptions options;
+  options.open = OpenSnapshot;
   options.in_memory = true;
   for (const kvt_reference* given : references) options.references.push_back(given->reference);
   return options;

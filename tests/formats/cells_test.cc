@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/tensors/cells.h"
-
 #include <catch2/catch.hpp>
 
 #include "formats/safetensors/safetensors.h"
+#include "formats/tensors/kvtool_arrays.h"
 #include "lib/core/snapshot/diff.h"
 #include "tests/support/mlp_weights.h"
 #include "tests/support/refusal.h"

@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "formats/llama_state/cache_blob.h"
 #include "formats/llama_state/llama_state.h"
-#include "formats/llama_state/target.h"
 #include "lib/core/snapshot/diff.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/select.h"

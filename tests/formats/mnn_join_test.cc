@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-#include "formats/mnn/join.h"
+#include "formats/mnn/run_folder.h"
 
 namespace kv::mnn::mnn_join_test {
 

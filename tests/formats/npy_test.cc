@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "formats/npy/npy_header.h"
-#include "formats/tensors/tensor_writer.h"
+#include "formats/tensors/kvtool_arrays.h"
 #include "formats/zip/zip_writer.h"
 #include "tests/support/temp_dir.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/torch/pickle.h"
-
 #include <catch2/catch.hpp>
 #include <string>
+
+#include "formats/torch/pickle_machine.h"
 
 namespace kv::pickle_test {
 namespace {
@@ -12,7 +12,8 @@ using std::string_literals::operator""s;
 
 // The stream must live as long as the values.
 struct Loaded {
-  explicit Loaded(std::string text) : stream(std::move(text)), pickle(AsBytes(stream)) {}
+  explicit Loaded(std::string text)
+      : stream(std::move(text)), pickle(ReadPickle(AsBytes(stream))) {}
   const PickleValue& root() const { return pickle[pickle.root()]; }
   const PickleValue& item(size_t i) const { return pickle[root().items()[i]]; }
 

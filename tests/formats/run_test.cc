@@ -4,7 +4,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "formats/run/sensitivity.h"
 #include "lib/core/base/error.h"
 #include "tests/support/temp_dir.h"
 

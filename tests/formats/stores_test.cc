@@ -8,10 +8,10 @@
 
 #include "formats/catalogue.h"
 #include "formats/foreign.h"
-#include "formats/lmcache/memory_format.h"
+#include "formats/lmcache/lmcache.h"
 #include "formats/mnn/packed.h"
 #include "formats/pages.h"
-#include "formats/raw/presets.h"
+#include "formats/raw/raw.h"
 #include "lib/core/snapshot/concatenate.h"
 #include "lib/core/snapshot/layout.h"
 #include "tests/support/temp_dir.h"

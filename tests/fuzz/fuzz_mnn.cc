@@ -3,7 +3,6 @@
 // One meta; when it parses and asks for little data, a folder that holds just that.
 #include "formats/mnn/meta.h"
 #include "formats/mnn/mnn.h"
-#include "formats/mnn/offline_entries.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/engines/mnn/offline/offline.h"
 #include "tests/fuzz/accepted.h"

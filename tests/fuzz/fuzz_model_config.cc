@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/model_config/config_json.h"
 #include "formats/model_config/model_config.h"
 #include "tests/fuzz/accepted.h"
 

@@ -5,7 +5,6 @@
 #include <cstdlib>
 
 #include "formats/run/run.h"
-#include "formats/run/sensitivity.h"
 #include "lib/core/base/error.h"
 #include "tests/fuzz/accepted.h"
 

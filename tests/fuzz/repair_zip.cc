@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <zlib.h>
 
-#include "formats/zip/zip_directory.h"
+#include "formats/zip/zip_reader.h"
 #include "tests/fuzz/repair.h"
 
 namespace kv::fuzz {

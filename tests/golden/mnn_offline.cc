@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "formats/mnn/offline_entries.h"
+#include "formats/mnn/mnn.h"
 #include "lib/engines/mnn/offline/result_report.h"
 #include "tests/golden/golden.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "formats/tensors/tensor_writer.h"
+#include "formats/tensors/kvtool_arrays.h"
 
 namespace kv::test {
 

@@ -8,6 +8,7 @@
 #include "apps/kvtool/inputs/corpus_entries.h"
 #include "apps/kvtool/inputs/input_hash.h"
 #include "apps/kvtool/inputs/run_input.h"
+#include "formats/registry.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/utf8.h"
 #include "lib/corpus/corpus.h"
@@ -34,7 +35,7 @@ nlohmann::ordered_json DescribeMember(const corpus::Member& member, const std::s
     options.metadata_only = options.any_batch = true;
     options.max_bytes = max_bytes;
     const Snapshot snapshot = OpenSnapshot(Source::Open(snapshot_path), options);
-    line["kind"] = run ? "run" : snapshot.format == "kvz" ? "archive" : "snapshot";
+    line["kind"] = run ? "run" : HasTrait(snapshot.format, kIsArchive) ? "archive" : "snapshot";
     line["format"] = snapshot.format;
     set("engine", run && !run->engine.empty() ? run->engine : snapshot.engine,
         !snapshot.engine.empty() || (run && !run->engine.empty()));

@@ -8,6 +8,7 @@
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/page_options.h"
+#include "formats/registry.h"
 #include "lib/report/diff_report.h"
 
 namespace kv {
@@ -66,7 +67,7 @@ class Diff : public Command {
     if (!from_b_.empty() || !layout_b_.empty()) {
       options_b.from = from_b_ == "auto" ? "" : from_b_;
       options_b.layout = layout_b_;
-      if (from_b_ != "raw") options_b.raw.clear();
+      if (!HasTrait(from_b_, kReadsRaw)) options_b.raw.clear();
     }
     const Snapshot a = Select(OpenSnapshot(snapshot_.Open(a_), options), selection);
     const Snapshot b = Select(OpenSnapshot(snapshot_.Open(b_), options_b), selection);

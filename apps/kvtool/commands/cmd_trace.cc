@@ -4,6 +4,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/inputs/run_input.h"
+#include "formats/torch/torch.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/word.h"
 #include "lib/study/attention/probabilities.h"
@@ -112,7 +113,7 @@ class Trace : public Command {
           .File(file_)
           .Hint(fmt::format("leave {} out", flag));
     };
-    const bool is_torch = trace.format.starts_with("torch") || trace.format == "pickle";
+    const bool is_torch = IsTorchForm(trace.format);
     if (options_.batch && !is_torch) refuse("--batch", "this trace holds no batch");
     if (!options_.layout.empty() && (is_torch || trace.block_scores))
       refuse("--layout", "this trace holds no K and V");

@@ -230,6 +230,7 @@ void DiagnoseSnapshot(const Source& source, ThreadPool& pool, Diagnosis& out) {
 void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out) {
   Archive archive = Archive::Open(source.files.front().data);
   OpenOptions options;
+  options.open = OpenSnapshot;
   options.max_bytes = out.max_bytes;
   FindReferences(archive, out.file, options);
   out.kind = "archive";

@@ -12,7 +12,7 @@
 #include "formats/gguf/gguf.h"
 #include "formats/model_config/model_config.h"
 #include "formats/plan/plan.h"
-#include "formats/raw/presets.h"
+#include "formats/raw/raw.h"
 #include "formats/registry.h"
 #include "formats/torch/torch.h"
 #include "formats/trace/trace.h"

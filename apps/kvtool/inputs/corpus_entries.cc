@@ -142,8 +142,7 @@ class Searcher {
     std::error_code failed;
     if (!fs::is_regular_file(file, failed)) return false;  // to open a pipe is to wait for it
     try {
-      const std::string_view id = DetectFormat(Source::Open(file), {}).id;
-      return id == "kvz" || id == "kvf" || id.starts_with("llama");
+      return (DetectFormat(Source::Open(file), {}).traits & kStandsAlone) != 0;
     } catch (const Error&) {
       return false;
     }

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "apps/kvtool/line/numbers.h"
-#include "formats/run/sensitivity.h"
+#include "formats/run/run.h"
 #include "formats/trace/trace.h"
 
 namespace kv {

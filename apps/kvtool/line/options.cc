@@ -10,6 +10,7 @@
 
 #include "apps/kvtool/line/numbers.h"
 #include "formats/kvz/kvz.h"
+#include "formats/registry.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"
@@ -178,6 +179,7 @@ Source SnapshotOptions::Open(const std::string& path) const {
 
 OpenOptions SnapshotOptions::WithLimit() const {
   OpenOptions options = open;
+  options.open = OpenSnapshot;
   if (const auto most = limit.most()) options.max_bytes = *most;
   return options;
 }

@@ -11,6 +11,7 @@
 #include "apps/python/src/description.h"
 #include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
+#include "formats/registry.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"

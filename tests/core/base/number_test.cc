@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/torch/pickle.h"
+#include "formats/torch/pickle_machine.h"
 #include "lib/study/gate/json.h"
 #include "tests/support/host_locale.h"
 
@@ -76,7 +76,7 @@ TEST_CASE("Numbers are read the same in a program that called setlocale", "[numb
   CHECK(ShortestDouble(0.9f) == 0.9);
   CHECK(gate::ParseJson("[2.36, 1e400]", "").dump() == "[2.36,\"Infinity\"]");
   const std::string stream = "F2.5\n.";
-  const Pickle pickle(AsBytes(stream));
+  const Pickle pickle = ReadPickle(AsBytes(stream));
   CHECK(pickle[pickle.root()].real() == 2.5);
   {
     const CLocale locale;

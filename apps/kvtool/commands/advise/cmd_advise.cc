@@ -5,8 +5,6 @@
 #include <algorithm>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/commands/advise/advise_report.h"
-#include "apps/kvtool/commands/advise/advise_savings.h"
 #include "apps/kvtool/commands/advise/engine_settings.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/plan_output.h"
@@ -15,7 +13,7 @@
 #include "apps/kvtool/line/eviction_targets.h"
 #include "apps/kvtool/line/numbers.h"
 #include "apps/kvtool/line/page_options.h"
-#include "formats/run/sensitivity.h"
+#include "formats/run/run.h"
 #include "formats/trace/trace.h"
 #include "lib/engines/mnn/h2o/replay.h"
 #include "lib/study/advise/report.h"

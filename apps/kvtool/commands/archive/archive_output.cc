@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "formats/kvz/kvz.h"
+#include "formats/registry.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/output_system.h"
 
@@ -119,6 +120,7 @@ void ArchiveLimit::Declare(CommandLine& line) {
 
 Archive ArchiveLimit::Open(const std::string& path) const {
   OpenOptions options;
+  options.open = OpenSnapshot;
   options.bases = bases;
   options.profiles = profiles;
   options.max_bytes = limit.most().value_or(options.max_bytes);

@@ -94,7 +94,7 @@ class Compress : public EachOf<Compress> {
 
   // What is an archive already gains nothing.
   bool Takes(std::string_view format, bool is_run) const override {
-    return is_run || (!format.empty() && format != "kvz");
+    return is_run || (!format.empty() && !HasTrait(format, kIsArchive));
   }
   bool HasOutputDir() const override { return true; }
   void Continue() override { output_.one.force = true; }
@@ -156,7 +156,7 @@ class Compress : public EachOf<Compress> {
     }
     const Source source = snapshot_.Open(input);
     const std::optional<Snapshot> snapshot = Describe(source, options, context.console);
-    if (options.from != "opaque" && IsArchive(source)) {
+    if (!HasTrait(options.from, kIsOpaque) && IsArchive(source)) {
       context.console.Warn(
           input,
           fmt::format("is an archive already: compressed again it gains nothing; 'kvtool "

@@ -12,6 +12,7 @@
 #include "apps/kvtool/inputs/each_command.h"
 #include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
+#include "formats/registry.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/snapshot/select.h"
 
@@ -138,7 +139,7 @@ class Decompress : public EachOf<Decompress> {
     report_.Declare(line);
   }
 
-  bool Takes(std::string_view format, bool) const override { return format == "kvz"; }
+  bool Takes(std::string_view format, bool) const override { return HasTrait(format, kIsArchive); }
 
   bool HasOutputDir() const override { return true; }
   void Continue() override { output_.one.force = true; }

@@ -10,6 +10,7 @@
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "formats/kvz/kvz.h"
+#include "formats/registry.h"
 #include "lib/core/base/hash.h"
 
 namespace kv {
@@ -186,7 +187,7 @@ class Verify : public EachOf<Verify> {
     report_.Declare(line);
   }
 
-  bool Takes(std::string_view format, bool) const override { return format == "kvz"; }
+  bool Takes(std::string_view format, bool) const override { return HasTrait(format, kIsArchive); }
 
   void TakeRuns() override {
     RequireOneAgainst(inputs_, against_);

@@ -6,6 +6,7 @@
 
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"
+#include "formats/registry.h"
 #include "formats/trace/trace.h"
 #include "lib/core/snapshot/trace_rows.h"
 
@@ -79,7 +80,7 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool)
 const Snapshot& GateInputs::Reference(const gate::CaseSpec& spec, OpenOptions options) {
   options.from = spec.reference_from;
   options.layout.clear();
-  if (spec.reference_from != "raw") options.raw.clear();
+  if (!HasTrait(spec.reference_from, kReadsRaw)) options.raw.clear();
   const gate::Reading& reading = spec.reading;
   auto& reference =
       references_[fmt::format("{}\n{}\n{}\n{}\n{}", spec.reference, spec.reference_from,

@@ -17,7 +17,7 @@
 #include "apps/kvtool/line/page_options.h"
 #include "apps/kvtool/line/rope_options.h"
 #include "formats/key_pairs.h"
-#include "formats/run/sensitivity.h"
+#include "formats/run/run.h"
 #include "formats/trace/trace.h"
 #include "lib/engines/mnn/h2o/compact.h"
 #include "lib/engines/mnn/h2o/report.h"

@@ -17,7 +17,7 @@
 #include "apps/kvtool/line/numbers.h"
 #include "apps/kvtool/line/page_options.h"
 #include "apps/kvtool/line/rope_options.h"
-#include "formats/run/sensitivity.h"
+#include "formats/run/run.h"
 #include "formats/trace/trace.h"
 #include "lib/study/quantisation/report.h"
 #include "lib/study/quantisation/search.h"

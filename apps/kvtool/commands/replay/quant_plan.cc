@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "formats/run/json_fields.h"
+#include "formats/json_fields.h"
 #include "lib/core/base/error.h"
 #include "lib/study/quantisation/report.h"
 
@@ -28,9 +28,9 @@ QuantPlan PlanOf(const nlohmann::json& document) {
   QuantPlan plan;
   for (const nlohmann::json& item : *layers) {
     if (!item.is_object()) throw Error(Finding::kBadField, "an entry of 'layers' is no object");
-    const auto number = run::CountField(item, "layer", kMostLayer);
-    QuantPlan::Layer layer{static_cast<uint32_t>(number.value_or(0)), run::TextField(item, "k"),
-                           run::TextField(item, "v")};
+    const auto number = CountField(item, "layer", kMostLayer);
+    QuantPlan::Layer layer{static_cast<uint32_t>(number.value_or(0)), TextField(item, "k"),
+                           TextField(item, "v")};
     if (!number) throw Error(Finding::kBadField, "an entry of 'layers' has no 'layer'");
     for (const std::string& name : {layer.k, layer.v}) {
       if (quant::FindCacheType(name) == nullptr) {
@@ -50,8 +50,8 @@ QuantPlan PlanOf(const nlohmann::json& document) {
 }  // namespace
 
 QuantPlan ReadQuantPlan(const std::string& path) {
-  const auto file = FileSource::OpenSmall(path, run::kLargestDocument, "a plan of types");
-  const nlohmann::json document = run::ReadDocument(*file, "kvtool.quant-plan/1");
+  const auto file = FileSource::OpenSmall(path, kLargestDocument, "a plan of types");
+  const nlohmann::json document = ReadDocument(*file, "kvtool.quant-plan/1");
   try {
     return PlanOf(document);
   } catch (Error& error) {

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "formats/mnn/offline_entries.h"
+#include "formats/mnn/mnn.h"
 #include "lib/engines/mnn/offline/result_report.h"
 #include "tests/support/mlp_weights.h"
 #include "tests/support/temp_dir.h"

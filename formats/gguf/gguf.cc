@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/gguf/gguf.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "formats/gguf/metadata.h"
+#include "formats/gguf/rope_order.h"
+
+namespace kv {
+namespace gguf {
+namespace {
+
+constexpr uint32_t kMaxLayers = 4096;
+constexpr uint32_t kMaxHeads = 1 << 16, kMaxDim = 1 << 20;
+
+// Windows that an architecture lays out itself when the file names none: layer i slides unless it
+// is the last of its period (the first, where dense_first).
+struct WindowPattern {
+  std::string_view architecture;
+  uint32_t period;
+  bool dense_first = false;
+};
+constexpr WindowPattern kPatterns[] = {
+    {"gemma2", 2},  {"gemma3", 6},  {"gemma3n", 5}, {"cohere2", 4}, {"llama4", 4},
+    {"gpt-oss", 2}, {"exaone4", 4}, {"olmo2", 4},   {"afmoe", 4},   {"smallthinker", 4, true},
+};
+
+// The keys of one model: "{architecture}.name".
+class Keys {
+ public:
+  Keys(const Metadata& metadata, std::string_view architecture)
+      : metadata_(metadata), prefix_(fmt::format("{}.", architecture)) {}
+
+  std::optional<uint32_t> Count(std::string_view name, uint32_t limit) const {
+    const std::optional<uint32_t> count = metadata_.Count(Key(name));
+    if (count) CheckLimit(name, *count, limit);
+    return count;
+  }
+  uint32_t Need(std::string_view name, uint32_t limit) const {
+    const std::optional<uint32_t> count = Count(name, limit);
+    if (count && *count > 0) return *count;
+    throw Error(count ? Finding::kBadField : Finding::kMissingRecord,
+                fmt::format("{}{} is {}", prefix_, name, count ? "0" : "missing"));
+  }
+  // One number for every layer, or one each; empty if the key is missing.
+  std::vector<uint32_t> PerLayer(std::string_view name, uint32_t layers, uint32_t limit) const {
+    const std::string key = Key(name);
+    std::optional<std::vector<uint32_t>> counts = metadata_.Counts(key);
+    if (!counts) return {};
+    for (uint32_t count : *counts) CheckLimit(name, count, limit);
+    if (!metadata_.IsArray(key)) return std::vector<uint32_t>(layers, counts->front());
+    if (counts->size() == layers) return *std::move(counts);
+    throw Error(Finding::kInconsistent,
+                fmt::format("{} has {} entries, block_count is {}", key, counts->size(), layers));
+  }
+  std::optional<double> Real(std::string_view name) const { return metadata_.Real(Key(name)); }
+  bool IsArray(std::string_view name) const { return metadata_.IsArray(Key(name)); }
+
+ private:
+  std::string Key(std::string_view name) const {
+    std::string key = prefix_;
+    key += name;
+    return key;
+  }
+  void CheckLimit(std::string_view name, uint32_t count, uint32_t limit) const {
+    if (count <= limit) return;
+    throw Error(Finding::kLimit,
+                fmt::format("{}{} is {}, at most {} is read", prefix_, name, count, limit));
+  }
+
+  const Metadata& metadata_;
+  std::string prefix_;
+};
+
+// Which layers have a sliding window.
+std::vector<bool> SlidingLayers(const Keys& keys, std::string_view architecture, uint32_t layers) {
+  std::vector<bool> sliding(layers, false);
+  const std::string_view pattern_key = "attention.sliding_window_pattern";
+  const std::optional<uint32_t> window = keys.Count("attention.sliding_window", UINT32_MAX);
+  const bool has_window = window ? *window > 0 : architecture == "llama4";
+  if (!has_window) return sliding;
+  const std::vector<uint32_t> given = keys.PerLayer(pattern_key, layers, UINT32_MAX);
+  if (!given.empty() && keys.IsArray(pattern_key)) {
+    std::transform(given.begin(), given.end(), sliding.begin(), [](uint32_t v) { return v != 0; });
+    return sliding;
+  }
+  const auto known =
+      std::find_if(std::begin(kPatterns), std::end(kPatterns),
+                   [&](const WindowPattern& p) { return p.architecture == architecture; });
+  if (known == std::end(kPatterns) && given.empty()) return sliding;
+  const uint32_t period = given.empty() ? known->period : given[0];
+  const bool dense_first = known != std::end(kPatterns) && known->dense_first;
+  for (uint32_t i = 0; i < layers; ++i) {
+    const uint32_t dense = dense_first ? 0 : period - 1;
+    sliding[i] = period == 0 || i % period != dense;
+  }
+  return sliding;
+}
+
+// Every which layer has a KV cache; the others of Qwen3-Next and its kin are recurrent.
+uint32_t FullAttentionInterval(const Keys& keys, std::string_view architecture) {
+  const bool hybrid =
+      architecture == "qwen3next" || architecture == "qwen35" || architecture == "qwen35moe";
+  const auto told = keys.Count("full_attention_interval", kMaxLayers);
+  return std::max(told.value_or(hybrid ? 4 : 1), 1u);
+}
+
+std::vector<ModelGeometry::Layer> ReadLayers(const Keys& keys, std::string_view architecture,
+                                             uint32_t count, const std::vector<uint32_t>& heads) {
+  std::vector<uint32_t> kv_heads = keys.PerLayer("attention.head_count_kv", count, kMaxHeads);
+  if (kv_heads.empty()) kv_heads = heads;
+  const uint32_t most_heads = *std::max_element(heads.begin(), heads.end());
+  const uint32_t shared = keys.Count("attention.shared_kv_layers", count).value_or(0);
+  const uint32_t width = keys.Count("embedding_length", kMaxDim).value_or(0);
+  const uint32_t fallback = most_heads == 0 ? 0 : width / most_heads;
+  const auto dim = [&](const char* name, uint32_t otherwise) {
+    return keys.Count(name, kMaxDim).value_or(otherwise);
+  };
+  const uint32_t k_dim = dim("attention.key_length", fallback);
+  const uint32_t v_dim = dim("attention.value_length", fallback);
+  const uint32_t k_swa = dim("attention.key_length_swa", k_dim);
+  const uint32_t v_swa = dim("attention.value_length_swa", v_dim);
+  const uint32_t rank = dim("attention.kv_lora_rank", 0);
+  const uint32_t latent = rank == 0 ? 0 : rank + dim("rope.dimension_count", 0);
+  const std::vector<bool> sliding = SlidingLayers(keys, architecture, count);
+  // Hybrids that say how often attention comes rather than which layers have heads.
+  const uint32_t interval = FullAttentionInterval(keys, architecture);
+  std::vector<ModelGeometry::Layer> layers;
+  for (uint32_t i = 0; i < count; ++i) {
+    layers.push_back({.kv_heads = kv_heads[i],
+                      .k_dim = sliding[i] ? k_swa : k_dim,
+                      .v_dim = sliding[i] ? v_swa : v_dim,
+                      .has_kv = kv_heads[i] != 0 && i < count - shared && (i + 1) % interval == 0,
+                      .sliding = sliding[i],
+                      .latent_dim = latent});
+  }
+  return layers;
+}
+
+}  // namespace
+}  // namespace gguf
+
+ModelGeometry ReadGgufGeometry(const FileSource& file) {
+  const gguf::Metadata metadata(file.bytes());
+  const std::optional<std::string> architecture = metadata.Text("general.architecture");
+  if (!architecture || architecture->empty() || architecture->size() > 64)
+    throw Error(Finding::kMissingRecord, "general.architecture is missing or is not a name");
+  const gguf::Keys keys(metadata, *architecture);
+  const uint32_t count = keys.Need("block_count", gguf::kMaxLayers);
+  const std::vector<uint32_t> heads = keys.PerLayer("attention.head_count", count, gguf::kMaxHeads);
+  if (heads.empty()) {
+    throw Error(Finding::kMissingRecord,
+                fmt::format("{}.attention.head_count is missing", Escaped(*architecture)));
+  }
+  ModelGeometry geometry;
+  geometry.source = file.name();
+  geometry.architecture = *architecture;
+  geometry.layers = gguf::ReadLayers(keys, *architecture, count, heads);
+  const auto first = std::find_if(geometry.layers.begin(), geometry.layers.end(),
+                                  [](const ModelGeometry::Layer& layer) { return layer.has_kv; });
+  if (first == geometry.layers.end()) {
+    throw Error(Finding::kUnsupportedKind,
+                fmt::format("no layer of this {} model has a KV cache", Escaped(*architecture)));
+  }
+  geometry.query_heads = heads[static_cast<size_t>(first - geometry.layers.begin())];
+  if (const std::optional<RopeOrder> order = RopeOrderOf(*architecture)) {
+    if (order->llama == KeyPairs::kNeighbours) geometry.rope_style = "gptj";
+    if (order->llama == KeyPairs::kHalves) geometry.rope_style = "neox";
+  }
+  if (!geometry.rope_style.empty()) {
+    geometry.rope_base = keys.Real("rope.freq_base").value_or(10000.0);
+    geometry.rope_dims = keys.Count("rope.dimension_count", gguf::kMaxDim).value_or(first->k_dim);
+  }
+  return geometry;
+}
+
+namespace {
+
+using Kind = RopeScaling::Kind;
+
+double RealOr(const gguf::Metadata& metadata, const std::string& key, double otherwise) {
+  const auto value = metadata.Real(key);
+  if (value && !(*value > 0)) throw Error(Finding::kBadField, key + " is not positive");
+  return value.value_or(otherwise);
+}
+
+// Divisors of the frequencies, as llama.cpp's converter stores those of Llama 3 and LongRoPE.
+void UseFactors(const gguf::Metadata& metadata, const FileSource& file, Rope& rope) {
+  const auto list = [&](const char* name) { return metadata.Floats(name, file.bytes()); };
+  const std::vector<double> longer = list("rope_factors_long.weight");
+  const std::vector<double> shorter = list("rope_factors_short.weight");
+  if (!longer.empty() || !shorter.empty()) {
+    throw std::move(
+        Error(Finding::kUnsupportedKind,
+              fmt::format("the model has LongRoPE: llama.cpp rotates by its long factors where the "
+                          "context it was started with is above {} tokens, which no state keeps",
+                          rope.scaling.original))
+            .Hint("--rope-freqs FILE says which frequencies it rotated by; for caches of "
+                  "transformers give the model's config.json"));
+  }
+  const std::vector<double> factors = list("rope_freqs.weight");
+  if (factors.empty()) return;
+  for (const double factor : factors) {
+    if (!(factor > 0))
+      throw Error(Finding::kBadField, "rope_freqs.weight: a factor is not positive");
+  }
+  Rope plain = rope;
+  plain.rotary_dim = static_cast<uint32_t>(2 * factors.size());
+  rope.scaling.frequencies = InverseFrequencies(plain, plain.rotary_dim);
+  rope.scaling.kind = Kind::kGiven;
+  for (size_t i = 0; i < factors.size(); ++i) rope.scaling.frequencies[i] /= factors[i];
+}
+
+void UseScaling(const gguf::Metadata& metadata, const std::string& model, Rope& rope) {
+  const std::string prefix = model + ".rope.";
+  const std::string kind = metadata.Text(prefix + "scaling.type").value_or("none");
+  RopeScaling& scaling = rope.scaling;
+  scaling.factor = RealOr(metadata, prefix + "scaling.factor", 1);
+  for (const std::string& key :
+       {model + ".context_length", prefix + "scaling.original_context_length"}) {
+    if (const auto original = metadata.Count(key); original && *original != 0)
+      scaling.original = *original;
+  }
+  // The engine multiplies by this, whatever the scaling, and YaRN by its own factor as well.
+  const double attention = RealOr(metadata, prefix + "scaling.attn_factor", 1);
+  if (attention != 1) scaling.attention = attention;
+  if (kind == "linear" && scaling.factor != 1) scaling.kind = Kind::kLinear;
+  if (kind == "yarn") {
+    scaling.kind = Kind::kYarn;
+    scaling.beta_fast = RealOr(metadata, prefix + "scaling.yarn_beta_fast", 32);
+    scaling.beta_slow = RealOr(metadata, prefix + "scaling.yarn_beta_slow", 1);
+    scaling.attention = attention * (scaling.factor <= 1 ? 1 : 0.1 * std::log(scaling.factor) + 1);
+  }
+}
+
+// Which layers' keys the engine does not rotate; that is in its graphs, not in the file.
+std::vector<bool> UnrotatedLayers(const ModelGeometry& geometry, const gguf::Metadata& metadata) {
+  const std::string& name = geometry.architecture;
+  std::vector<bool> unrotated(geometry.layers.size(), false);
+  const auto is_sliding = [](const ModelGeometry::Layer& layer) { return layer.sliding; };
+  const bool windows = std::any_of(geometry.layers.begin(), geometry.layers.end(), is_sliding);
+  const bool windows_only = name == "cohere2" || name == "afmoe" || (name == "exaone4" && windows);
+  const bool fourth_not = name == "llama4" || name == "smollm3";
+  // Granite says by this key whether it rotates at all.
+  const bool none = name.starts_with("granite") &&
+                    metadata.Count(name + ".rope.scaling.finetuned").value_or(1) == 0;
+  for (size_t i = 0; i < unrotated.size(); ++i) {
+    unrotated[i] =
+        none || (windows_only && !geometry.layers[i].sliding) || (fourth_not && (i + 1) % 4 == 0);
+  }
+  return unrotated;
+}
+
+}  // namespace
+
+std::optional<ModelRope> ReadGgufRope(const FileSource& file) {
+  const ModelGeometry geometry = ReadGgufGeometry(file);
+  if (geometry.rope_style.empty()) return std::nullopt;
+  const gguf::Metadata metadata(file.bytes());
+  const std::string prefix = geometry.architecture + ".rope.";
+  if (metadata.IsArray(prefix + "dimension_sections")) {
+    throw std::move(
+        Error(Finding::kUnsupportedKind,
+              "the model has M-RoPE: its tokens have three positions, which caches do not keep")
+            .Hint("for a prompt of text alone all three are equal: give --rope-base and "
+                  "--rope-style instead of the model file"));
+  }
+  ModelRope model;
+  model.rope.theta = geometry.rope_base;
+  model.rope.rotary_dim = geometry.rope_dims;
+  model.rope.pairs = ParsePairs(geometry.rope_style);
+  Rope windowed = model.rope;
+  UseScaling(metadata, geometry.architecture, model.rope);
+  UseFactors(metadata, file, model.rope);
+  const bool gemma3 = geometry.architecture == "gemma3" || geometry.architecture == "gemma3n";
+  const auto own = metadata.Real(prefix + "freq_base_swa");
+  const bool apart = own || gemma3;
+  const std::vector<bool> unrotated = UnrotatedLayers(geometry, metadata);
+  if (!apart && std::find(unrotated.begin(), unrotated.end(), true) == unrotated.end())
+    return model;
+  windowed.theta = RealOr(metadata, prefix + "freq_base_swa", 10000);
+  for (const ModelGeometry::Layer& layer : geometry.layers) {
+    const bool is_none = unrotated[model.layers.size()];
+    model.layers.push_back(is_none                  ? WithoutRotation(layer.k_dim)
+                           : apart && layer.sliding ? windowed
+                                                    : model.rope);
+  }
+  return model;
+}
+
+}  // namespace kv

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/mnn/mnn.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "formats/mnn/meta.h"
+#include "formats/mnn/run_folder.h"
+#include "formats/words.h"
+#include "formats/values.h"
+#include "lib/core/snapshot/key_rotation.h"
+#include "lib/core/snapshot/rope_pairs.h"
+
+namespace kv::mnn {
+namespace {
+
+// Remarks about layers; the same words about several layers become one note.
+class LayerRemarks {
+ public:
+  void Add(uint32_t layer, std::string text) {
+    for (auto& [known, layers] : remarks_) {
+      if (known == text) {
+        layers.push_back(layer);
+        return;
+      }
+    }
+    remarks_.push_back({std::move(text), {layer}});
+  }
+  void MoveTo(std::vector<Note>& notes) const {
+    for (const auto& [text, layers] : remarks_) {
+      notes.push_back({fmt::format("{}: {}", Named(layers), text), true});
+    }
+  }
+
+ private:
+  static std::string Named(const std::vector<uint32_t>& layers) {  // ascending
+    std::vector<std::string> runs;
+    for (size_t i = 0; i < layers.size();) {
+      size_t j = i + 1;
+      while (j < layers.size() && layers[j] == layers[j - 1] + 1) ++j;
+      runs.push_back(j - i == 1 ? fmt::format("{}", layers[i])
+                                : fmt::format("{}-{}", layers[i], layers[j - 1]));
+      i = j;
+    }
+    return fmt::format("layer{} {}", PluralEnding(layers.size()), fmt::join(runs, ","));
+  }
+
+  std::vector<std::pair<std::string, std::vector<uint32_t>>> remarks_;
+};
+
+std::string Described(const std::vector<TokenRange>& ranges) {
+  std::vector<std::string> texts;
+  texts.reserve(ranges.size());
+  for (const TokenRange& range : ranges) {
+    texts.push_back(fmt::format("{}:{}", range.begin, range.end));
+  }
+  return Listed(texts);
+}
+
+void AddLogical(const std::vector<Dump>& updates, DType dtype, LayerKv& layer,
+                LayerRemarks& remarks) {
+  std::vector<TokenRange> ranges;
+  const Dump* capped = nullptr;
+  for (const Dump& update : updates) {
+    ranges.push_back({update.meta.begin, update.meta.end()});
+    if (update.meta.added > update.meta.tokens && capped == nullptr) capped = &update;
+  }
+  if (capped != nullptr) {
+    remarks.Add(layer.index,
+                fmt::format("dumps were capped: {} holds the first {} of its update's {} tokens",
+                            Escaped(capped->meta.k_file), capped->meta.tokens, capped->meta.added));
+  }
+  const Joined joined = JoinByPosition(ranges);
+  const DumpMeta& shape = updates.front().meta;
+  layer.k = {.dtype = dtype, .heads = shape.kv_heads, .head_dim = shape.head_dim, .pieces = {}};
+  layer.v = layer.k;
+  const uint64_t unit = layer.k.unit_bytes(), head = shape.head_dim * unit;
+  const uint64_t row = layer.k.row_bytes();
+  for (const JoinedRange& range : joined.ranges) {
+    const Dump& update = updates[range.update];
+    const uint64_t skip = (range.begin - update.meta.begin) * row;
+    const uint64_t tokens = range.end - range.begin;
+    layer.k.pieces.push_back({update.k + skip, tokens, {row}, {head}, {unit}});
+    layer.v->pieces.push_back({update.v + skip, tokens, {row}, {head}, {unit}});
+  }
+  if (!joined.overlaps.empty()) {
+    remarks.Add(layer.index,
+                fmt::format("several updates wrote tokens {}, and the one that begins last is "
+                            "read; the engine had cut its cache back by then, so earlier rows are "
+                            "as first written, not as the engine moved them",
+                            Described(joined.overlaps)));
+  }
+  if (!joined.gaps.empty()) {
+    remarks.Add(layer.index, fmt::format("no update holds tokens {}", Described(joined.gaps)));
+  }
+  if (joined.ranges.front().begin > 0) {
+    remarks.Add(layer.index, fmt::format("the first token is {}", joined.ranges.front().begin));
+  }
+}
+
+void AddPacked(const std::vector<Dump>& dumps, DType dtype, LayerKv& layer) {
+  const Dump& longest =
+      *std::max_element(dumps.begin(), dumps.end(),
+                        [](const Dump& a, const Dump& b) { return a.meta.tokens < b.meta.tokens; });
+  const DumpMeta& meta = longest.meta;
+  layer.k = PackedKeys(longest.k, dtype, meta.pack, meta.kv_heads, meta.key_head_bytes);
+  layer.v = PackedValues(longest.v, dtype, meta.pack, meta.kv_heads, meta.value_head_bytes);
+}
+
+// Every data file is elements, whether it is read as the snapshot or not.
+void AddStored(const LayerDumps& layer, DType dtype, std::vector<StoredRange>& stored) {
+  for (const auto* dumps : {&layer.logical, &layer.packed}) {
+    for (const Dump& dump : *dumps) {
+      stored.push_back({dump.k, dump.meta.k_bytes(), dtype});
+      stored.push_back({dump.v, dump.meta.v_bytes(), dtype});
+    }
+  }
+}
+
+struct Counts {
+  uint64_t least = UINT64_MAX, most = 0;
+  void Add(uint64_t n) {
+    least = std::min(least, n);
+    most = std::max(most, n);
+  }
+  std::string Text() const {
+    return least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
+  }
+};
+
+// What `inspect` tells about a run beyond its tensors.
+void AddFacts(const std::map<uint32_t, LayerDumps>& layers, bool any_logical_read,
+              bool any_packed_read, Snapshot& snapshot) {
+  Counts logical, packed;
+  std::set<std::string> run_ids, stages, packs, pairs;
+  bool quantised_cache = false;
+  for (const auto& [index, layer] : layers) {
+    logical.Add(layer.logical.size());
+    packed.Add(layer.packed.size());
+    for (const auto* dumps : {&layer.logical, &layer.packed}) {
+      for (const Dump& dump : *dumps) {
+        if (!dump.meta.run_id.empty()) run_ids.insert(Escaped(dump.meta.run_id, 60));
+        if (!dump.meta.stage.empty()) stages.insert(Escaped(dump.meta.stage, 20));
+        quantised_cache |= dump.meta.quantised_cache;
+        pairs.insert(dump.meta.rope_pairs);
+        const PackGeometry& p = dump.meta.pack;
+        if (dump.meta.is_packed) {
+          packs.insert(
+              fmt::format("hP {} lP {} flash block {}", p.pack_h, p.pack_l, p.flash_block));
+        }
+      }
+    }
+  }
+  auto& facts = snapshot.facts;
+  if (!run_ids.empty()) facts.emplace_back("run", fmt::format("{}", fmt::join(run_ids, ", ")));
+  if (!stages.empty()) facts.emplace_back("stages", fmt::format("{}", fmt::join(stages, ", ")));
+  std::vector<std::string> dumps;
+  if (logical.most > 0) {
+    dumps.push_back(
+        fmt::format("{} logical per layer, {}", logical.Text(),
+                    any_logical_read ? "joined by position" : "not read (--layout logical)"));
+  }
+  if (packed.most > 0) {
+    dumps.push_back(
+        fmt::format("{} packed per layer, {}", packed.Text(),
+                    any_packed_read ? "the longest is read" : "not read (--layout packed)"));
+  }
+  facts.emplace_back("dumps", fmt::format("{}", fmt::join(dumps, "; ")));
+  if (!packs.empty()) facts.emplace_back("packing", Listed({packs.begin(), packs.end()}));
+  if (pairs.size() > 1)
+    throw Error(Finding::kInconsistent, "the metas record different rope_pairs");
+  if (!pairs.empty()) TakeRecordedPairs(*pairs.begin(), snapshot);
+  if (quantised_cache) {
+    facts.emplace_back("engine cache", "quantised; the dump holds its float input");
+  }
+}
+
+void NoteUnequalLayers(Snapshot& snapshot) {
+  Counts tokens;
+  for (const LayerKv& layer : snapshot.layers) tokens.Add(layer.k.tokens());
+  if (tokens.least == tokens.most) return;
+  snapshot.notes.push_back({fmt::format("layers hold {} tokens", tokens.Text()), true});
+}
+
+}  // namespace
+
+Confidence ProbeDump(const Source& source) {
+  return HoldsDumps(source) ? Confidence::kCertain : Confidence::kNo;
+}
+
+Snapshot OpenDump(Source source, const OpenOptions& options) {
+  if (!options.layout.empty() && options.layout != "logical" && options.layout != "packed") {
+    throw Error(Finding::kUsage,
+                fmt::format("--layout {}: an MNN dump is 'logical' or 'packed'", options.layout));
+  }
+  if (!options.as_dtype.empty() && options.as_dtype != "f16" && options.as_dtype != "bf16") {
+    throw Error(Finding::kUsage,
+                fmt::format("--input-dtype {}: two-byte elements of an MNN dump are f16 "
+                            "or bf16",
+                            options.as_dtype));
+  }
+  if (!source.is_folder) {
+    throw Error(Finding::kUnsupportedKind, "is one file of an MNN dump, which is a folder")
+        .Hint("give the layer's folder or the run's");
+  }
+  const RunDumps run = ReadRun(source);
+  Snapshot snapshot;
+  snapshot.engine = "MNN";
+  AssumeRotated(snapshot,
+                "MNN caches keys as attention gets them, after RoPE in models that have it");
+  LayerRemarks remarks;
+  bool any_logical = false, any_packed = false;
+  for (const auto& [index, dumps] : run.layers) {
+    const bool packed = options.layout.empty() ? dumps.logical.empty() : options.layout == "packed";
+    if ((packed ? dumps.packed : dumps.logical).empty()) {
+      throw Error(Finding::kMissingRecord,
+                  fmt::format("layer {} has no {} dump", index, options.layout));
+    }
+    (packed ? any_packed : any_logical) = true;
+    const DType stored = dumps.first().meta.dtype;
+    const DType dtype = stored == DType::kF16 && options.as_dtype == "bf16" ? DType::kBF16 : stored;
+    LayerKv& layer = snapshot.layers.emplace_back();
+    layer.index = index;
+    AddStored(dumps, dtype, snapshot.stored);
+    if (packed) {
+      AddPacked(dumps.packed, dtype, layer);
+    } else {
+      AddLogical(dumps.logical, dtype, layer, remarks);
+    }
+  }
+  AddFacts(run.layers, any_logical, any_packed, snapshot);
+  remarks.MoveTo(snapshot.notes);
+  NoteUnequalLayers(snapshot);
+  if (!run.strangers.empty()) {
+    const char* verb = run.strangers.size() == 1 ? " is" : "s are";
+    snapshot.notes.push_back({fmt::format("{} file{} named by no meta: {}", run.strangers.size(),
+                                          verb, Listed(run.strangers))});
+  }
+  snapshot.format_version = any_logical && any_packed ? "logical and packed"
+                            : any_packed              ? "packed"
+                                                      : "logical";
+  snapshot.source = std::move(source);
+  return snapshot;
+}
+
+namespace {
+
+void CheckLayer(const LayerKv& layer) {
+  const auto fail = [&](Finding finding, std::string message) {
+    return Error(finding, std::move(message)).In(fmt::format("layer {}", layer.index));
+  };
+  if (!layer.v) throw fail(Finding::kUnsupportedLayout, "has no V, an MNN dump needs both");
+  const KvTensor& k = layer.k;
+  const KvTensor& v = *layer.v;
+  for (const KvTensor* tensor : {&k, &v}) {
+    if (tensor->dtype != DType::kF16 && tensor->dtype != DType::kF32) {
+      throw fail(Finding::kUnsupportedDtype,
+                 fmt::format("an MNN dump cannot hold {}, only f16 or f32", Name(tensor->dtype)))
+          .Hint("--to safetensors keeps every element type");
+    }
+  }
+  const bool same = k.dtype == v.dtype && k.heads == v.heads && k.head_dim == v.head_dim &&
+                    k.tokens() == v.tokens();
+  if (!same) {
+    throw fail(Finding::kUnsupportedLayout,
+               fmt::format("K is {} tokens of {} x {} {}, V {} of {} x {} {}; an MNN dump has one "
+                           "shape for both",
+                           k.tokens(), k.heads, k.head_dim, Name(k.dtype), v.tokens(), v.heads,
+                           v.head_dim, Name(v.dtype)));
+  }
+  if (k.tokens() == 0) throw fail(Finding::kUnsupportedLayout, "has no tokens");
+}
+
+void WriteTensor(const Snapshot& snapshot, const KvTensor& tensor, const std::string& name,
+                 AtomicFolder& folder) {
+  const auto file = folder.Create(name);
+  WriteRows(snapshot, tensor, 0, tensor.tokens(), *file);
+  file->Close();
+}
+
+}  // namespace
+
+void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
+  RequireHeads(snapshot, "an MNN dump");
+  RequireRotatedKeys(snapshot, "an MNN dump");
+  snapshot.CheckContent();
+  for (const LayerKv& layer : snapshot.layers) CheckLayer(layer);
+  RequireLayerNumbers(snapshot);
+  AtomicFolder folder(path, rules);
+  std::filesystem::path name = std::filesystem::path(path).lexically_normal();
+  if (!name.has_filename()) name = name.parent_path();  // "out/"
+  for (const LayerKv& layer : snapshot.layers) {
+    DumpMeta meta;
+    meta.layer = layer.index;
+    meta.tokens = meta.added = layer.k.tokens();
+    meta.kv_heads = layer.k.heads;
+    meta.head_dim = layer.k.head_dim;
+    meta.dtype = layer.k.dtype;
+    meta.stage = meta.tokens == 1 ? "decode" : "prefill";
+    meta.run_id = name.filename().string();
+    meta.rope_pairs = PairsToRecord(snapshot);
+    meta.k_file = fmt::format("k_t0_{}.bin", meta.tokens);
+    meta.v_file = fmt::format("v_t0_{}.bin", meta.tokens);
+    const std::string where = fmt::format("layer_{}/", layer.index);
+    WriteTensor(snapshot, layer.k, where + meta.k_file, folder);
+    WriteTensor(snapshot, *layer.v, where + meta.v_file, folder);
+    const auto text = folder.Create(where + fmt::format("meta_t0_{}.json", meta.tokens));
+    text->Write(AsBytes(LogicalMetaText(meta)));
+    text->Close();
+  }
+  folder.Commit();
+}
+
+}  // namespace kv::mnn

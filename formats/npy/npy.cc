@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/npy/npy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "formats/npy/npy_header.h"
+#include "formats/tensors/kvtool_arrays.h"
+#include "formats/tensors/tensor_snapshot.h"
+#include "formats/zip/zip_reader.h"
+#include "formats/zip/zip_writer.h"
+#include "formats/values.h"
+#include "lib/core/base/checked.h"
+
+namespace kv {
+namespace {
+
+constexpr std::string_view kEnding = ".npy";
+constexpr std::string_view kMetadataMember = "__metadata__.npy";
+constexpr std::string_view kMetadataFile = "metadata.json";
+constexpr uint64_t kMetadataCap = 16 << 20;
+
+bool IsNpy(ByteSpan bytes) { return AsText(bytes).starts_with(kNpyMagic); }
+
+std::string WithoutEnding(std::string_view name) {
+  if (name.ends_with(kEnding)) name.remove_suffix(kEnding.size());
+  return std::string(name);
+}
+
+template <typename T>
+void SwapAll(std::byte* values, uint64_t bytes, T (*swap)(T)) {
+  for (uint64_t at = 0; at < bytes; at += sizeof(T))
+    StoreLE(values + at, swap(LoadLE<T>(values + at)));
+}
+
+// The values in little-endian order, in a spool file, written in bounded memory.
+std::shared_ptr<const FileSource> SwappedCopy(ByteSpan values, uint32_t width) {
+  constexpr uint64_t kStep = 1 << 20;
+  SpoolFile spool;
+  for (uint64_t at = 0; at < values.size(); at += kStep) {
+    const ByteSpan from = values.subspan(at, std::min<uint64_t>(kStep, values.size() - at));
+    Bytes piece(from.begin(), from.end());
+    if (width == 2) {
+      SwapAll<uint16_t>(piece.data(), piece.size(),
+                        [](uint16_t v) { return __builtin_bswap16(v); });
+    } else if (width == 4) {
+      SwapAll<uint32_t>(piece.data(), piece.size(),
+                        [](uint32_t v) { return __builtin_bswap32(v); });
+    } else {
+      SwapAll<uint64_t>(piece.data(), piece.size(),
+                        [](uint64_t v) { return __builtin_bswap64(v); });
+    }
+    spool.Write(piece);
+  }
+  return spool.Release("swapped values");
+}
+
+std::vector<uint64_t> FortranStrides(const std::vector<uint64_t>& shape, uint64_t width) {
+  std::vector<uint64_t> strides;
+  for (const uint64_t extent : shape) {
+    strides.push_back(width);
+    width = CheckedMul(width, extent, "shape");
+  }
+  return strides;
+}
+
+// Collects arrays into one TensorFile.
+class ArrayReader {
+ public:
+  ArrayReader(TensorFile& file, const OpenOptions& options, uint64_t copied_bytes)
+      : file_(file), options_(options), copied_bytes_(copied_bytes) {
+    if (options.as_dtype.empty()) return;
+    as_dtype_ = ParseDType(options.as_dtype);
+    if (!as_dtype_ || IsBlockQuantised(*as_dtype_)) {
+      throw Error(Finding::kUsage,
+                  fmt::format("--input-dtype '{}': no element type", options.as_dtype));
+    }
+  }
+
+  // `npy` is a whole npy file. Arrays among others whose type is no number are left out.
+  void Add(std::string name, ByteSpan npy, bool among_others) {
+    const NpyHeader header = ParseNpyHeader(npy);
+    NpyType type;
+    try {
+      type = NpyTypeOf(header.descr);
+    } catch (const Error& error) {
+      if (!among_others || error.finding() != Finding::kUnsupportedDtype) throw;
+      file_.notes.push_back(
+          fmt::format("array '{}' is left out: {}", Escaped(name), error.message()));
+      return;
+    }
+    if (type.raw) type.dtype = MeaningOf(type.dtype, header.descr);
+    AddValues(std::move(name), header, type, npy.subspan(header.data_offset));
+  }
+
+ private:
+  DType MeaningOf(DType bits, std::string_view descr) const {
+    if (as_dtype_ && Info(*as_dtype_).block_bytes == Info(bits).block_bytes) return *as_dtype_;
+    if (IsKvtoolFile(file_.metadata)) return bits;  // its metadata tells, see formats/tensors
+    throw Error(Finding::kUnsupportedDtype,
+                fmt::format("type '{}' does not say what its bits mean", Escaped(descr, 40)))
+        .Hint(
+            "ml_dtypes arrays are saved like this; give --input-dtype bf16 (or f8_e4m3, f8_e5m2)");
+  }
+
+  void AddValues(std::string name, const NpyHeader& header, const NpyType& type, ByteSpan data) {
+    TensorView view{type.dtype, header.shape, {}, data.data()};
+    const uint32_t width = Info(type.dtype).block_bytes;
+    const uint64_t bytes = view.bytes();
+    if (bytes > data.size()) {
+      throw Error(Finding::kSizeMismatch,
+                  fmt::format("shape ({}) of {} needs {} bytes, {} are there",
+                              fmt::join(header.shape, ", "), Name(type.dtype), bytes, data.size()))
+          .At(header.data_offset);
+    }
+    if (bytes < data.size()) {
+      file_.notes.push_back(
+          fmt::format("{} bytes follow the values{}", data.size() - bytes,
+                      name.empty() ? "" : fmt::format(" of '{}'", Escaped(name))));
+    }
+    if (type.swapped && bytes != 0) {
+      copied_bytes_ = CheckedAdd(copied_bytes_, bytes, "copied bytes");
+      if (copied_bytes_ > options_.max_bytes) {
+        throw Error(Finding::kLimit, fmt::format("big-endian values need a copy of {} bytes, the "
+                                                 "limit is {}",
+                                                 copied_bytes_, options_.max_bytes))
+            .Hint("raise --max-bytes if the file is trusted");
+      }
+      file_.spools.push_back(SwappedCopy(data.first(bytes), width));
+      view.data = file_.spools.back()->bytes().data();
+    }
+    view.strides = header.fortran_order ? FortranStrides(header.shape, width)
+                                        : ContiguousView(type.dtype, header.shape, nullptr).strides;
+    file_.tensors.push_back({std::move(name), std::move(view), {}});
+  }
+
+  TensorFile& file_;
+  const OpenOptions& options_;
+  std::optional<DType> as_dtype_;
+  uint64_t copied_bytes_;  // inflated and swapped, against --max-bytes
+};
+
+// kvtool's own metadata: a byte array that holds JSON text.
+void ReadMetadataMember(ByteSpan npy, TensorFile& file) {
+  try {
+    const NpyHeader header = ParseNpyHeader(npy);
+    const ByteSpan text = npy.subspan(header.data_offset);
+    if (header.descr != "|u1" || text.size() > kMetadataCap) return;
+    if (auto metadata = ParseMetadata(AsText(text))) file.metadata = std::move(*metadata);
+  } catch (const Error&) {
+    // Reported when it is read as an array like the others.
+  }
+}
+
+}  // namespace
+
+TensorFile ReadNpy(Source source, const OpenOptions& options) {
+  TensorFile file;
+  file.source = std::move(source);
+  file.format = "npy";
+  if (!file.source.is_folder) {
+    ArrayReader(file, options, 0).Add("", file.source.files.at(0).data->bytes(), false);
+    return file;
+  }
+  const SourceFile* metadata = file.source.Find(kMetadataFile);
+  if (metadata != nullptr && metadata->data->size() <= kMetadataCap) {
+    if (auto parsed = ParseMetadata(AsText(metadata->data->bytes())))
+      file.metadata = std::move(*parsed);
+  }
+  ArrayReader reader(file, options, 0);
+  for (const SourceFile& member : file.source.files) {
+    if (!IsNpy(member.data->bytes())) {
+      if (&member != metadata) file.notes.push_back(Escaped(member.name) + " is left out: no npy");
+      continue;
+    }
+    try {
+      reader.Add(WithoutEnding(member.name), member.data->bytes(), true);
+    } catch (Error& error) {
+      throw error.In(Escaped(member.name));
+    }
+  }
+  return file;
+}
+
+TensorFile ReadNpz(Source source, const OpenOptions& options) {
+  if (source.files.size() != 1) {
+    throw Error(Finding::kUnsupportedKind, "an npz file is one file, not a folder");
+  }
+  TensorFile file;
+  file.source = std::move(source);
+  file.format = "npz";
+  const auto archive = std::make_shared<ZipArchive>(file.source.files.at(0).data);
+  archive->Inflate(options.max_bytes);
+  if (archive->spool() != nullptr) file.spools.push_back(archive->spool());
+  if (const ZipEntry* metadata = archive->Find(kMetadataMember)) {
+    ReadMetadataMember(archive->Data(*metadata), file);
+  }
+  ArrayReader reader(file, options, archive->spool() == nullptr ? 0 : archive->spool()->size());
+  file.checks.emplace_back([archive] { archive->CheckStored(); });
+  file.tensors.reserve(archive->entries().size());
+  for (const ZipEntry& entry : archive->entries()) {
+    const ByteSpan content = archive->Data(entry);
+    if (entry.name == kMetadataMember && !file.metadata.empty()) continue;
+    if (!IsNpy(content)) {
+      if (!entry.name.empty() && entry.name.back() != '/') {
+        file.notes.push_back(fmt::format("member '{}' is left out: no npy", Escaped(entry.name)));
+      }
+      continue;
+    }
+    try {
+      reader.Add(WithoutEnding(entry.name), content, true);
+    } catch (Error& error) {
+      if (error.offset() && !entry.deflated) error.At(*error.offset() + entry.data_offset);
+      throw error.In(fmt::format("member '{}'", Escaped(entry.name)));
+    }
+  }
+  return file;
+}
+
+Confidence ProbeNpy(const Source& source) { return ProbeFiles(source, IsNpy); }
+
+Confidence ProbeNpz(const Source& source) {
+  if (source.is_folder || AsText(source.files.at(0).data->bytes()).substr(0, 4) != "PK\3\4") {
+    return Confidence::kNo;
+  }
+  try {
+    // Torch files are zip files too; they have a pickle and no arrays.
+    const bool torch = HoldsMember(source.files.at(0).data->bytes(), "data.pkl");
+    return torch ? Confidence::kNo : Confidence::kCertain;
+  } catch (const Error&) {
+    return Confidence::kMaybe;  // reading it will say what is wrong
+  }
+}
+
+Snapshot OpenNpy(Source source, const OpenOptions& options) {
+  return SnapshotOf(ReadNpy(std::move(source), options), options);
+}
+
+Snapshot OpenNpz(Source source, const OpenOptions& options) {
+  return SnapshotOf(ReadNpz(std::move(source), options), options);
+}
+
+namespace {
+
+void WriteArray(const TensorToWrite& tensor, Sink& sink) {
+  sink.Write(MakeNpyHeader(tensor.dtype, tensor.shape));
+  tensor.write(sink);
+}
+
+TensorToWrite MetadataArray(const TensorMetadata& metadata) {
+  const std::string text = MetadataJson(metadata);
+  return {
+      "__metadata__", DType::kU8, {text.size()}, [text](Sink& sink) { sink.Write(AsBytes(text)); }};
+}
+
+}  // namespace
+
+void WriteNpy(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
+  snapshot.CheckContent();
+  const TensorExport content = ExportOf(snapshot);
+  AtomicFolder folder(path, rules);
+  const auto write = [&](const std::string& name, const std::function<void(Sink&)>& body) {
+    const auto file = folder.Create(name);
+    body(*file);
+    file->Close();
+  };
+  for (const TensorToWrite& tensor : content.tensors)
+    write(tensor.name + ".npy", [&](Sink& sink) { WriteArray(tensor, sink); });
+  write("metadata.json",
+        [&](Sink& sink) { sink.Write(AsBytes(MetadataJson(content.metadata) + "\n")); });
+  folder.Commit();
+}
+
+void WriteNpz(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
+  snapshot.CheckContent();
+  TensorExport content = ExportOf(snapshot);
+  content.tensors.push_back(MetadataArray(content.metadata));
+  AtomicFile file(path, rules);
+  ZipWriter zip(file);
+  for (const TensorToWrite& tensor : content.tensors) {
+    const uint64_t header_bytes = MakeNpyHeader(tensor.dtype, tensor.shape).size();
+    zip.Begin(tensor.name + ".npy", CheckedAdd(header_bytes, tensor.bytes(), "member size"));
+    WriteArray(tensor, zip);
+    zip.End();
+  }
+  zip.Finish();
+  file.Commit();
+}
+
+}  // namespace kv

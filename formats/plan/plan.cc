@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/plan/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "formats/json_fields.h"
+#include "lib/core/base/error.h"
+#include "lib/core/base/json.h"
+#include "lib/core/base/number.h"
+
+namespace kv {
+namespace {
+
+using nlohmann::json;
+using Kind = json::parse_event_t;
+
+constexpr uint64_t kMostPositions = uint64_t{1} << 31, kMostLayers = 65536, kMostHeads = 65536;
+
+uint64_t Count(const json& object, const char* key, uint64_t below) {
+  const auto found = object.find(key);
+  if (found == object.end()) throw Error(Finding::kBadField, fmt::format("'{}' is missing", key));
+  if (found->is_number_unsigned() && found->get<uint64_t>() < below) return found->get<uint64_t>();
+  throw Error(Finding::kBadField,
+              fmt::format("'{}' is {}, expected a count below {}", key, ShowJson(*found), below));
+}
+
+KeepPlan Ranges(const json& event) {
+  const auto kept = event.find("kept");
+  if (kept == event.end() || !kept->is_array()) {
+    throw Error(Finding::kBadField, "'kept' is no list of ranges");
+  }
+  KeepPlan ranges;
+  for (const json& range : *kept) {
+    const bool is_pair =
+        range.is_array() && range.size() == 2 &&
+        std::all_of(range.begin(), range.end(), [](const json& number) {
+          return number.is_number_unsigned() && number.get<uint64_t>() < kMostPositions;
+        });
+    if (!is_pair) {
+      throw Error(Finding::kBadField,
+                  fmt::format("'kept' has {}, expected [begin, count]", ShowJson(range)));
+    }
+    ranges.push_back({range[0].get<uint32_t>(), range[1].get<uint32_t>()});
+  }
+  return ranges;
+}
+
+PlanEvent EventOf(const json& object) {
+  PlanEvent event;
+  event.token = Count(object, "token", kMostPositions);
+  event.layer = static_cast<uint32_t>(Count(object, "layer", kMostLayers));
+  const auto head = object.find("kv_head");
+  if (head == object.end()) throw Error(Finding::kBadField, "'kv_head' is missing");
+  if (!head->is_null()) event.kv_head = static_cast<uint32_t>(Count(object, "kv_head", kMostHeads));
+  event.kept = Ranges(object);
+  if (object.contains("length_before")) {
+    event.length_before = Count(object, "length_before", kMostPositions);
+  }
+  return event;
+}
+
+void RequireWord(const json& document, const char* key, std::string_view word, Finding finding) {
+  const auto found = document.find(key);
+  if (found != document.end() && *found == word) return;
+  throw Error(finding, fmt::format("\"{}\" is {}, expected \"{}\"", key,
+                                   found == document.end() ? "missing" : ShowJson(*found), word));
+}
+
+PlanHeader HeaderOf(const json& document) {
+  RequireWord(document, "schema", "kvtool.h2o-plan/1", Finding::kBadVersion);
+  RequireWord(document, "unit", "position", Finding::kBadField);
+  RequireWord(document, "applied", "before the next token", Finding::kBadField);
+  PlanHeader header{WordField(document, "engine"),
+                    WordField(document, "schedule"),
+                    WordField(document, "policy"),
+                    {},
+                    {},
+                    0};
+  const auto source = document.find("source");
+  if (source == document.end() || !source->is_object()) {
+    throw Error(Finding::kMissingRecord, "\"source\" is missing");
+  }
+  header.source_file = WordField(*source, "file");
+  header.source_xxh3 = WordField(*source, "xxh3");
+  header.source_bytes = Count(*source, "bytes", UINT64_MAX);
+  return header;
+}
+
+constexpr std::string_view kHeaderWords[] = {"schema", "unit",     "applied",
+                                             "engine", "schedule", "policy"};
+constexpr std::string_view kSourceWords[] = {"file", "xxh3", "bytes"};
+constexpr std::string_view kEventFields[] = {"token", "layer", "kv_head", "kept", "length_before"};
+
+bool IsAmong(std::span<const std::string_view> names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Hands on each event as it ends and keeps none of them. What a plan does not have is not even
+// built: the parser goes through all that a parent holds whenever an object in it ends.
+class EventReader {
+ public:
+  explicit EventReader(const std::function<void(uint64_t, const PlanEvent&)>& on_event)
+      : on_event_(on_event) {}
+
+  bool found() const { return found_; }
+
+  bool operator()(int depth, Kind kind, json& value) {
+    if (static_cast<size_t>(depth) > kDeepestJson) {
+      throw Error(Finding::kLimit, fmt::format("JSON nests deeper than {} levels", kDeepestJson));
+    }
+    switch (kind) {
+      case Kind::key:
+        return TakesKey(depth, value.get_ref<const std::string&>());
+      case Kind::object_start:
+      case Kind::array_start:
+        return Takes(depth, kind == Kind::object_start);
+      case Kind::value:
+        if (depth == kElement && section_ == Section::kEvents) Refuse("is not an object");
+        return true;
+      case Kind::array_end:
+        if (depth == kTop && section_ == Section::kEvents) found_ = true;
+        return true;
+      case Kind::object_end:
+        if (depth != kElement || section_ != Section::kEvents) return true;
+        HandOn(value);
+        return false;
+    }
+    return true;
+  }
+
+ private:
+  enum class Section { kUnknown, kWord, kSource, kEvents };
+  // How deep something lies: in the document, in its lists and objects, in an event.
+  static constexpr int kTop = 1, kElement = 2, kField = 3, kRange = 4;
+
+  [[noreturn]] void Refuse(std::string message) const {
+    throw std::move(
+        Error(Finding::kBadField, std::move(message)).In(fmt::format("event {}", number_)));
+  }
+
+  bool TakesKey(int depth, const std::string& key) {
+    if (depth == kTop) {
+      section_ = key == "events"              ? Section::kEvents
+                 : key == "source"            ? Section::kSource
+                 : IsAmong(kHeaderWords, key) ? Section::kWord
+                                              : Section::kUnknown;
+      return section_ != Section::kUnknown;
+    }
+    if (depth == kField && section_ == Section::kEvents) {
+      field_ = key;
+      is_field_ = IsAmong(kEventFields, key);
+      return is_field_;
+    }
+    return depth == kElement && section_ == Section::kSource && IsAmong(kSourceWords, key);
+  }
+
+  // Whether an object or a list that begins is part of a plan.
+  bool Takes(int depth, bool is_object) const {
+    if (depth == 0) return is_object;
+    if (section_ == Section::kSource) return depth == kTop && is_object;
+    if (section_ != Section::kEvents) return false;
+    if (depth == kTop) return !is_object;
+    if (depth == kElement) {
+      if (!is_object) Refuse("is not an object");
+      return true;
+    }
+    if (!is_field_) return false;
+    if (field_ != "kept") Refuse(fmt::format("'{}' is no number", field_));
+    if (is_object || depth > kRange) Refuse("'kept' is no list of ranges [begin, count]");
+    return true;
+  }
+
+  void HandOn(const json& object) {
+    try {
+      on_event_(number_, EventOf(object));
+    } catch (Error& error) {
+      throw error.In(fmt::format("event {}", number_));
+    }
+    ++number_;
+  }
+
+  const std::function<void(uint64_t, const PlanEvent&)>& on_event_;
+  Section section_ = Section::kUnknown;
+  std::string field_;
+  bool is_field_ = false, found_ = false;
+  uint64_t number_ = 0;
+};
+
+}  // namespace
+
+PlanHeader ReadPlan(const FileSource& file,
+                    const std::function<void(uint64_t number, const PlanEvent& event)>& on_event) {
+  try {
+    EventReader reader(on_event);
+    const std::string_view text = AsText(file.bytes());
+    const CLocale locale;  // as ReadJson
+    const json document = json::parse(text.begin(), text.end(), std::ref(reader));
+    if (!document.is_object()) throw Error(Finding::kBadText, "is not a JSON object");
+    const PlanHeader header = HeaderOf(document);
+    if (!reader.found()) throw Error(Finding::kMissingRecord, "\"events\" is no list of events");
+    return header;
+  } catch (const json::parse_error& error) {
+    throw std::move(Error(Finding::kBadText, "is not JSON").At(error.byte).File(file.name()));
+  } catch (const json::exception&) {
+    throw std::move(
+        Error(Finding::kBadText, "holds a number that JSON readers do not take").File(file.name()));
+  } catch (Error& error) {
+    throw error.File(file.name());
+  }
+}
+
+}  // namespace kv
