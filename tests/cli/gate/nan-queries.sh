@@ -11,7 +11,7 @@ JSON
   shift 3
   status=0
   "$KVTOOL" gate gate.json --deterministic --json -q "$@" > out.json 2> err.txt || status=$?
-  jq -r --arg exit $status '.results[0] | "exit \($exit), \(.verdict): " + (.cases[0].rules[0] | "\(.metric) \(.value) \(.status): \(.reason)")' out.json
+  jq -r --arg exit $status '.results[0] | "exit \($exit), \(.verdict): " + (.cases[0].rules[0] | "\(.metric) \(.value | values |= (. * 1e6 | round / 1e6)) \(.status): \(.reason)")' out.json
 }
 for metric in mean p95 worst evicting_mean evicting_p95; do gate all/s260k attention_error.$metric ""; done
 $VALIDATE < out.json
