@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <new>
 #include <string_view>
@@ -197,14 +198,18 @@ ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
   }
 }
 
-// The parser reads the file that KVTOOL_CONFIG names if it is there, and says nothing if not.
+// The parser reads what KVTOOL_CONFIG names if that is a file, and says nothing if not.
 void RequireConfig(int argc, char** argv) {
   const char* path = std::getenv("KVTOOL_CONFIG");
-  if (path == nullptr || *path == '\0' || ::access(path, R_OK) == 0) return;
+  if (path == nullptr || *path == '\0') return;
+  int problem = ::access(path, R_OK) == 0 ? 0 : errno;
+  std::error_code ignored;
+  if (problem == 0 && std::filesystem::is_directory(path, ignored)) problem = EISDIR;
+  if (problem == 0) return;
   for (int i = 2; i < argc; ++i) {
     if (std::string_view(argv[i]).starts_with("--config")) return;
   }
-  throw Error(Finding::kConfig, fmt::format("cannot be read: {}", std::strerror(errno)))
+  throw Error(Finding::kConfig, fmt::format("cannot be read: {}", std::strerror(problem)))
       .File(path)
       .Hint("KVTOOL_CONFIG names it");
 }

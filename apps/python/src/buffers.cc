@@ -23,7 +23,8 @@ constexpr DtypeRow kDtypes[] = {
     {KVT_BF16, 2, "bf16", {"bfloat16", ""}},
     {KVT_I8, 1, "i8", {"int8", ""}},
     {KVT_U8, 1, "u8", {"uint8", ""}},
-    {KVT_F8_E4M3, 1, "f8_e4m3", {"float8_e4m3fn", "float8_e4m3"}},
+    // Not float8_e4m3, which has infinities: its bits mean other values.
+    {KVT_F8_E4M3, 1, "f8_e4m3", {"float8_e4m3fn", ""}},
     {KVT_F8_E5M2, 1, "f8_e5m2", {"float8_e5m2", ""}},
     {KVT_Q8_0, 0, "q8_0", {"Q8_0", ""}},
     {KVT_Q4_0, 0, "q4_0", {"Q4_0", ""}},

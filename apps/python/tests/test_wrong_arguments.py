@@ -290,6 +290,15 @@ FUNCTIONS = {
 }
 
 
+def test_an_e4m3_with_infinities_is_no_e4m3fn():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.zeros((64, 4, 64), np.uint8)
+    assert kvtool.frame_info(kvtool.encode(array.view(ml_dtypes.float8_e4m3fn)))["dtype"] == "f8_e4m3"
+    for function in FUNCTIONS.values():
+        with pytest.raises((TypeError, ValueError)):
+            function(array.view(ml_dtypes.float8_e4m3))
+
+
 @pytest.mark.parametrize("name", UNNAMED)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_element_types_are_not_lost(function, name):

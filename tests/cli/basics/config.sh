@@ -13,6 +13,7 @@ KVTOOL_CONFIG=good.ini "$KVTOOL" compress data --from opaque -o by-variable.kvz 
 KVTOOL_CONFIG=misspelt.ini "$KVTOOL" compress data --from opaque -o x.kvz -q || echo "misspelt variable: exit $?"
 KVTOOL_CONFIG=misspelt.ini "$KVTOOL" compress data --from opaque --config good.ini -o by-flag.kvz -q && echo by flag
 KVTOOL_CONFIG=missing.ini "$KVTOOL" compress data --from opaque -o x.kvz -q || echo "missing variable: exit $?"
+KVTOOL_CONFIG=. "$KVTOOL" compress data --from opaque -o x.kvz -q || echo "folder variable: exit $?"
 # A config without an end is not read to the end.
 (ulimit -v 1000000; KVTOOL_CONFIG=/dev/zero "$KVTOOL" targets || echo "endless variable: exit $?")
 "$KVTOOL" targets --config /dev/zero || echo "endless flag: exit $?"
