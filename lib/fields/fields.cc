@@ -111,10 +111,26 @@ Value FieldTable::Schema() const {
       {"type", "object"}, {"required", std::move(required)}, {"properties", std::move(properties)}};
 }
 
+void AddCells(const FieldTable::Entry& entry, const Value& value, std::vector<std::string>& row) {
+  if (!entry.is_inline()) {
+    row.push_back(value.is_null() ? "-" : entry.options.format(value));
+    return;
+  }
+  for (const FieldTable::Entry& part : entry.shape.fields->entries()) {
+    if (!part.has_columns()) continue;
+    const Value* of_part = part.is_inline() ? &value : value.Find(part.name);
+    AddCells(part, of_part == nullptr ? Value() : *of_part, row);
+  }
+}
+
 std::vector<std::string> TextHead(const FieldTable& fields) {
   std::vector<std::string> head;
   for (const FieldTable::Entry& entry : fields.entries()) {
-    if (!entry.options.column.empty()) head.emplace_back(entry.options.column);
+    if (entry.is_inline()) {
+      for (std::string& name : TextHead(*entry.shape.fields)) head.push_back(std::move(name));
+    } else if (!entry.options.column.empty()) {
+      head.emplace_back(entry.options.column);
+    }
   }
   return head;
 }

@@ -63,6 +63,7 @@ class FieldTable {
     FieldOptions options;
 
     bool is_inline() const { return name.empty(); }
+    bool has_columns() const { return is_inline() || !options.column.empty(); }
   };
   const std::deque<Entry>& entries() const { return entries_; }
   // The schema of an object with these fields.
@@ -224,15 +225,16 @@ struct TextTable {
   std::vector<std::vector<std::string>> rows;
 };
 
-// Appends a row for a result. Columns are the fields that have a heading; a null is "-".
+void AddCells(const FieldTable::Entry& entry, const Value& value, std::vector<std::string>& row);
+
+// Returns a row for a result. Columns are the fields that have a heading, those of parts written
+// among them included; a null is "-".
 template <typename T>
 std::vector<std::string> TextRow(const Fields<T>& fields, const T& of) {
   std::vector<std::string> row;
   for (size_t i = 0; i < fields.entries().size(); ++i) {
-    const FieldOptions& options = fields.entries()[i].options;
-    if (options.column.empty()) continue;
-    const Value value = fields.Get(i, of);
-    row.push_back(value.is_null() ? "-" : options.format(value));
+    const FieldTable::Entry& entry = fields.entries()[i];
+    if (entry.has_columns()) AddCells(entry, fields.Get(i, of), row);
   }
   return row;
 }

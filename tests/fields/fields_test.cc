@@ -115,6 +115,15 @@ TEST_CASE("Rows of text have a cell for each field with a heading", "[fields]") 
   CHECK(table.rows[0] == std::vector<std::string>{"1.500 KiB", "1.500x"});
   CHECK(Csv(table) == "bytes,ratio\r\n1.500 KiB,1.500x\r\n0 B,0.000x\r\n");
 
+  // A part among the fields of the whole has its columns there.
+  const Fields<Result> whole = {
+      Fields<Result>::Inline(&Result::worst, PartFields()),
+      {"bytes", "Bytes of the source", &Result::bytes, {.column = "bytes"}}};
+  CHECK(TextHead(whole) == std::vector<std::string>{"part", "layer", "bytes"});
+  CHECK(TextRow(whole, first) == std::vector<std::string>{"-", "-", "1536"});
+  first.worst = {"a", 3};
+  CHECK(TextRow(whole, first) == std::vector<std::string>{"a", "3", "1536"});
+
   // A column without any value is left out.
   const TextTable parts = TextTableOf(PartFields(), std::vector<Part>{{"a,\"b\"", std::nullopt}});
   CHECK(parts.head == std::vector<std::string>{"part"});

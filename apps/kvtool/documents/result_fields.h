@@ -9,5 +9,9 @@ namespace kv {
 
 const FieldTable& DecompressFields();
 const FieldTable& VerifyFields();
+const FieldTable& WeightsConvertFields();
+const FieldTable& WeightsDiffFields();
+const FieldTable& WeightsInspectFields();
+const FieldTable& WeightsVerifyFields();
 
 }  // namespace kv
