@@ -65,8 +65,9 @@ Value FieldSchema(const FieldTable::Entry& entry) {
   auto& members = *schema.get_if<Value::Object>();
   members.emplace(members.begin(), "description", entry.text);
   if (options.pattern != nullptr) schema.Put("pattern", options.pattern);
-  if (!std::isnan(options.least)) schema.Put("minimum", options.least);
-  if (!std::isnan(options.most)) schema.Put("maximum", options.most);
+  const bool is_list = shape.kind == Kind::kList;
+  if (!std::isnan(options.least)) schema.Put(is_list ? "minItems" : "minimum", options.least);
+  if (!std::isnan(options.most)) schema.Put(is_list ? "maxItems" : "maximum", options.most);
   if (options.item != nullptr) {
     for (auto& [key, value] : members) {
       if (key != "items") continue;

@@ -31,7 +31,7 @@ constexpr DocumentKind kDocuments[] = {
     {"replay-blend", "blend"},
     {"replay-h2o", "h2o"},
     {"replay-lossless", "replay-lossless"},
-    {"replay-mlp", "replay-mlp"},
+    {"replay-mlp", "replay-mlp", ReplayMlpFields, "kvtool replay-mlp --json"},
     {"replay-quant", "quant"},
     {"replay-quant --against", "quant-origin"},
     {"store add", "store-add"},

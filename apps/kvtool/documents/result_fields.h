@@ -8,6 +8,7 @@
 namespace kv {
 
 const FieldTable& DecompressFields();
+const FieldTable& ReplayMlpFields();
 const FieldTable& VerifyFields();
 const FieldTable& WeightsConvertFields();
 const FieldTable& WeightsDiffFields();
