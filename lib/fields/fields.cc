@@ -48,6 +48,13 @@ Value ShapeSchema(const FieldShape& shape) {
   return schema;
 }
 
+void Set(std::string_view key, Value value, Value& schema) {
+  for (auto& [name, old] : *schema.get_if<Value::Object>()) {
+    if (name == key) return void(old = std::move(value));
+  }
+  schema.Put(key, std::move(value));
+}
+
 Value FieldSchema(const FieldTable::Entry& entry) {
   const FieldOptions& options = entry.options;
   FieldShape shape = entry.shape;
@@ -66,8 +73,8 @@ Value FieldSchema(const FieldTable::Entry& entry) {
   members.emplace(members.begin(), "description", entry.text);
   if (options.pattern != nullptr) schema.Put("pattern", options.pattern);
   const bool is_list = shape.kind == Kind::kList;
-  if (!std::isnan(options.least)) schema.Put(is_list ? "minItems" : "minimum", options.least);
-  if (!std::isnan(options.most)) schema.Put(is_list ? "maxItems" : "maximum", options.most);
+  if (!std::isnan(options.least)) Set(is_list ? "minItems" : "minimum", options.least, schema);
+  if (!std::isnan(options.most)) Set(is_list ? "maxItems" : "maximum", options.most, schema);
   if (options.item != nullptr) {
     for (auto& [key, value] : members) {
       if (key != "items") continue;

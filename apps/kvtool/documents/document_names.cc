@@ -42,7 +42,7 @@ constexpr DocumentKind kDocuments[] = {
     {"store stats", "store-stats"},
     {"store verify", "store-verify"},
     {"targets", "targets"},
-    {"trace inspect", "trace"},
+    {"trace inspect", "trace", TraceFields, "kvtool trace inspect --json"},
     {"verify", "verify", VerifyFields, "kvtool verify --json"},
     {"weights convert", "weights-convert", WeightsConvertFields, "kvtool weights convert --json"},
     {"weights diff", "weights-diff", WeightsDiffFields, "kvtool weights diff --json"},

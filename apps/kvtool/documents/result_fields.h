@@ -9,6 +9,7 @@ namespace kv {
 
 const FieldTable& DecompressFields();
 const FieldTable& ReplayMlpFields();
+const FieldTable& TraceFields();
 const FieldTable& VerifyFields();
 const FieldTable& WeightsConvertFields();
 const FieldTable& WeightsDiffFields();
