@@ -25,7 +25,7 @@ constexpr DocumentKind kDocuments[] = {
     {"formats", "formats"},
     {"frame inspect", "frame"},
     {"gate", "gate"},
-    {"inspect", "inspect"},
+    {"inspect", "inspect", InspectFields, "kvtool inspect --json"},
     {"merge", "merge"},
     {"plan check", "plan-check"},
     {"replay-blend", "blend"},

@@ -8,6 +8,7 @@
 namespace kv {
 
 const FieldTable& DecompressFields();
+const FieldTable& InspectFields();
 const FieldTable& ReplayMlpFields();
 const FieldTable& TraceFields();
 const FieldTable& VerifyFields();

@@ -225,10 +225,17 @@ void ReportOptions::DeclareVersion(CommandLine& line) {
 
 void ReportOptions::Emit(Console& console, std::string_view name, const Value& result,
                          const OutputRules& rules) const {
-  nlohmann::ordered_json document = ReportHeader(name);
-  nlohmann::ordered_json members = ToJson(result);
-  for (auto& [key, value] : members.items()) document.emplace(key, std::move(value));
-  Emit(console, std::move(document), rules);
+  const auto document = [&](const Value& one) {
+    nlohmann::ordered_json json = ReportHeader(name);
+    nlohmann::ordered_json members = ToJson(one);
+    for (auto& [key, value] : members.items()) json.emplace(key, std::move(value));
+    return json;
+  };
+  const auto* several = result.get_if<Value::List>();
+  if (several == nullptr) return Emit(console, document(result), rules);
+  nlohmann::ordered_json documents = nlohmann::ordered_json::array();
+  for (const Value& one : *several) documents.push_back(document(one));
+  Emit(console, std::move(documents), rules);
 }
 
 void ReportOptions::Emit(Console& console, nlohmann::ordered_json document,
