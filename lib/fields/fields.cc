@@ -100,23 +100,31 @@ std::string CsvLine(const std::vector<std::string>& cells) {
 
 }  // namespace
 
-void FieldTable::AddTo(bool is_required, Value::List& required, Value::Object& properties) const {
+void FieldTable::AddTo(Value::List& required, Parts& parts) const {
   for (const Entry& entry : entries_) {
-    if (entry.is_inline()) {
-      entry.shape.fields->AddTo(is_required && !entry.shape.nullable, required, properties);
-      continue;
+    if (!entry.is_inline()) {
+      if (!entry.options.absent) required.emplace_back(entry.name);
+      parts.properties.emplace_back(entry.name, FieldSchema(entry));
+    } else if (!entry.shape.nullable) {
+      entry.shape.fields->AddTo(required, parts);
+    } else {
+      Value::List together;
+      entry.shape.fields->AddTo(together, parts);
+      if (together.size() < 2) continue;
+      const std::string first = *together.front().get_if<std::string>();
+      together.erase(together.begin());
+      parts.dependent.emplace_back(first, std::move(together));
     }
-    if (is_required && !entry.options.absent) required.emplace_back(entry.name);
-    properties.emplace_back(entry.name, FieldSchema(entry));
   }
 }
 
 Value FieldTable::Schema() const {
-  Value::List required;
-  Value::Object properties;
-  AddTo(true, required, properties);
-  return Value::Object{
-      {"type", "object"}, {"required", std::move(required)}, {"properties", std::move(properties)}};
+  Parts parts;
+  AddTo(parts.required, parts);
+  Value schema = Value::Object{{"type", "object"}, {"required", std::move(parts.required)}};
+  if (!parts.dependent.empty()) schema.Put("dependentRequired", std::move(parts.dependent));
+  schema.Put("properties", std::move(parts.properties));
+  return schema;
 }
 
 void AddCells(const FieldTable::Entry& entry, const Value& value, std::vector<std::string>& row) {

@@ -74,7 +74,12 @@ class FieldTable {
   std::deque<Entry> entries_;
 
  private:
-  void AddTo(bool is_required, Value::List& required, Value::Object& properties) const;
+  struct Parts {
+    Value::List required;
+    Value::Object properties;
+    Value::Object dependent;  // the keys of a part that may be missing, by its first one
+  };
+  void AddTo(Value::List& required, Parts& parts) const;
 };
 
 namespace fields_internal {

@@ -90,6 +90,8 @@ TEST_CASE("The fields of a part stand among those of the whole, or are all missi
     std::string file;
     std::optional<Part> part;
   };
+  const Fields<Part> fields_of_both = {{"first", "Its name", &Part::name},
+                                       {"second", "Its layer", &Part::layer}};
   const Fields<Whole> fields = {{"file", "Its file", &Whole::file},
                                 Fields<Whole>::Inline(&Whole::part, PartFields())};
   CHECK(ToJson(fields.Object({"f", Part{"a", 3}})).dump() ==
@@ -98,6 +100,9 @@ TEST_CASE("The fields of a part stand among those of the whole, or are all missi
   const nlohmann::ordered_json schema = ToJson(fields.Schema());
   CHECK(schema["required"].dump() == R"(["file"])");
   CHECK(schema["properties"].size() == 3);
+  CHECK_FALSE(schema.contains("dependentRequired"));
+  const Fields<Whole> twice = {Fields<Whole>::Inline(&Whole::part, fields_of_both)};
+  CHECK(ToJson(twice.Schema())["dependentRequired"].dump() == R"({"first":["second"]})");
 }
 
 TEST_CASE("Documents survive the way to the JSON library and back", "[fields]") {

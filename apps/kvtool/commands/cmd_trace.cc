@@ -50,7 +50,7 @@ const Fields<TracedLayer>& TracedLayerFields() {
   return fields;
 }
 
-std::vector<TracedLayer> LayersOf(const AttentionTrace& trace) {
+std::vector<TracedLayer> TracedLayers(const AttentionTrace& trace) {
   std::vector<TracedLayer> layers;
   for (const TraceLayer& layer : trace.layers) layers.push_back({layer, RuleOf(trace, layer)});
   return layers;
@@ -90,7 +90,7 @@ const Fields<AttentionTrace>& AttentionTraceFields() {
       {"tokens", "Token ids that were recorded", [](const Trace& of) { return of.tokens.size(); }},
       {"gradients", "Rows with gradients of the next token; null without", &Trace::gradients,
        gradients},
-      {"layers", "What was recorded of each layer", LayersOf, TracedLayerFields()}};
+      {"layers", "What was recorded of each layer", TracedLayers, TracedLayerFields()}};
   return fields;
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr DocumentKind kDocuments[] = {
     {"advise", "advise"},
-    {"analyze", "analyze"},
+    {"analyze", "analyze", AnalyzeFields, "kvtool analyze --json"},
     {"bench", "bench"},
     {"compress", "compress"},
     {"convert", "convert"},

@@ -354,7 +354,7 @@ const Fields<DescribedCells>& DescribedCellsFields() {
   return fields;
 }
 
-std::vector<BatchRow> BatchRowsOf(const SnapshotDescription& of) {
+std::vector<BatchRow> DescribeRows(const SnapshotDescription& of) {
   std::vector<BatchRow> rows;
   const uint64_t count = BatchRows(of.snapshot);
   for (uint64_t row = 0; row < count; ++row) {
@@ -364,7 +364,7 @@ std::vector<BatchRow> BatchRowsOf(const SnapshotDescription& of) {
   return rows;
 }
 
-std::vector<DescribedCells> CellsOf(const SnapshotDescription& of) {
+std::vector<DescribedCells> DescribeCells(const SnapshotDescription& of) {
   std::vector<DescribedCells> cells;
   for (const CellGroup& group : of.snapshot.cell_groups) {
     cells.push_back({group, Summarise(group), of.every_cell});
@@ -372,7 +372,7 @@ std::vector<DescribedCells> CellsOf(const SnapshotDescription& of) {
   return cells;
 }
 
-std::vector<DescribedLayer> LayersOf(const SnapshotDescription& of) {
+std::vector<DescribedLayer> DescribeLayers(const SnapshotDescription& of) {
   std::vector<DescribedLayer> layers;
   const uint64_t rows = BatchRows(of.snapshot);
   for (const LayerKv& layer : of.snapshot.layers) {
@@ -382,13 +382,13 @@ std::vector<DescribedLayer> LayersOf(const SnapshotDescription& of) {
   return layers;
 }
 
-std::map<std::string, std::string> FactsOf(const SnapshotDescription& of) {
+std::map<std::string, std::string> DescribeFacts(const SnapshotDescription& of) {
   std::map<std::string, std::string> facts;
   for (const auto& [name, value] : of.snapshot.facts) facts[WithUnderscores(name)] = value;
   return facts;
 }
 
-auto Notes(bool warnings) {
+auto DescribeNotes(bool warnings) {
   return [warnings](const SnapshotDescription& of) {
     std::vector<std::string> texts;
     for (const Note& note : of.snapshot.notes) {
@@ -462,17 +462,17 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
        {.absent = true}},
       Fields<Described>::Inline(
           [](const Described& of) -> const auto& { return of.snapshot; }, SnapshotFields()),
-      {"rows", "Each row of the batch", BatchRowsOf, BatchRowFields()},
+      {"rows", "Each row of the batch", DescribeRows, BatchRowFields()},
       {"key_rotation_assumed",
        "Why they are taken for rotated, where the file does not say",
        AssumedRotation,
        {.absent = true}},
-      {"cells", "Records of cache cells; empty if the file has none", CellsOf,
+      {"cells", "Records of cache cells; empty if the file has none", DescribeCells,
        DescribedCellsFields()},
-      {"facts", "Facts of this format alone, by name", FactsOf},
-      {"layers", "Each layer in the order of the file", LayersOf, DescribedLayerFields()},
-      {"notes", "Remarks on the file", Notes(false)},
-      {"warnings", "Warnings on the file", Notes(true)},
+      {"facts", "Facts of this format alone, by name", DescribeFacts},
+      {"layers", "Each layer in the order of the file", DescribeLayers, DescribedLayerFields()},
+      {"notes", "Remarks on the file", DescribeNotes(false)},
+      {"warnings", "Warnings on the file", DescribeNotes(true)},
       {"profile",
        "What a profile (.kvp) holds; then there are no layers",
        &Described::profile,

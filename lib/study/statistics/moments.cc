@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 namespace kv {
 
@@ -26,7 +25,7 @@ const Fields<ValueSummary>& ValueSummaryFields() {
       {"standard_deviation",
        "Standard deviation of the finite values; null without any",
        &ValueSummary::standard_deviation,
-       {.nullable = true, .column = "sd", .format = format::AsNats}},
+       {.least = 0, .nullable = true, .column = "sd", .format = format::AsNats}},
       {"nan_count", "Values that are NaN", &ValueSummary::nan_count, {.column = "NaN"}},
       {"infinite_count",
        "Values that are infinite",
@@ -34,10 +33,6 @@ const Fields<ValueSummary>& ValueSummaryFields() {
        {.column = "Inf"}},
       {"zero_count", "Values that are zero", &ValueSummary::zero_count}};
   return fields;
-}
-
-nlohmann::ordered_json SummaryJson(const ValueSummary& summary) {
-  return ToJson(ValueSummaryFields().Object(summary));
 }
 
 void Moments::Add(double value, uint64_t count) {

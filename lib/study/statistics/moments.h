@@ -16,7 +16,6 @@ struct ValueSummary {
 };
 
 const Fields<ValueSummary>& ValueSummaryFields();
-nlohmann::ordered_json SummaryJson(const ValueSummary& summary);
 
 // Accumulates values one by one without storing them (Welford's method). The results depend on the
 // values and their order alone.
