@@ -50,6 +50,32 @@ CLI::Validator RealNumber() {
   return {[](std::string& text) { return WrongReal(text); }, std::string()};
 }
 
+// In the parser's words of every version: 2.4 would say "not in range [1 - 16]" where 2.1 says
+// "not in range 1 to 16".
+template <typename T>
+CLI::Validator InRange(T least, T most) {
+  const CLI::Range range(least, most);
+  CLI::Validator validator = range;
+  return validator.operation([range, least, most](std::string& text) {
+    return range(text).empty() ? std::string()
+                               : fmt::format("Value {} not in range {} to {}", text, least, most);
+  });
+}
+
+// What variables of the environment ask for and the parser left out. CLI11 2.4 ignores a variable
+// whose value it would refuse on the command line; an option that is given it refuses it.
+void TakeEnvironment(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->count() != 0 || option->get_envname().empty()) continue;
+    if (option == app.get_config_ptr()) continue;  // the file has been read
+    const char* value = std::getenv(option->get_envname().c_str());
+    if (value == nullptr || *value == '\0') continue;
+    option->add_result(value);
+    option->run_callback();
+  }
+  for (CLI::App* verb : app.get_subcommands()) TakeEnvironment(*verb);
+}
+
 void RequireNumbersOf(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     const std::string type = option->get_type_name();
@@ -318,17 +344,17 @@ Option& Option::Suggest(std::vector<std::string> words) {
 }
 
 Option& Option::Between(int least, int most) {
-  option_->check(CLI::Range(least, most));
+  option_->check(InRange(least, most));
   return *this;
 }
 
 Option& Option::Between(int64_t least, int64_t most) {
-  option_->check(CLI::Range(least, most));
+  option_->check(InRange(least, most));
   return *this;
 }
 
 Option& Option::Between(uint32_t least, uint32_t most) {
-  option_->check(CLI::Range(least, most));
+  option_->check(InRange(least, most));
   return *this;
 }
 
@@ -496,6 +522,7 @@ CommandLine::Asked CommandLine::Parse(int argc, char** argv) {
   for (const std::string& word : given_) words.push_back(word.c_str());
   try {
     app_->parse(static_cast<int>(words.size()), words.data());
+    TakeEnvironment(*app_);
     return Asked::kRun;
   } catch (const CLI::CallForHelp&) {
     return Asked::kShortHelp;

@@ -9,6 +9,9 @@
 namespace kv {
 namespace {
 
+// The scalar references are the specification: every build can run them.
+static_assert((HWY_TARGETS & HWY_SCALAR) != 0);
+
 std::vector<int64_t> Generated() {
   std::vector<int64_t> targets;
   for (int64_t rest = HWY_TARGETS; rest != 0; rest &= rest - 1) targets.push_back(rest & -rest);
