@@ -48,6 +48,13 @@ Value ShapeSchema(const FieldShape& shape) {
   return schema;
 }
 
+void Set(std::string_view key, Value value, Value& schema) {
+  for (auto& [name, old] : *schema.get_if<Value::Object>()) {
+    if (name == key) return void(old = std::move(value));
+  }
+  schema.Put(key, std::move(value));
+}
+
 Value FieldSchema(const FieldTable::Entry& entry) {
   const FieldOptions& options = entry.options;
   FieldShape shape = entry.shape;
@@ -65,8 +72,9 @@ Value FieldSchema(const FieldTable::Entry& entry) {
   auto& members = *schema.get_if<Value::Object>();
   members.emplace(members.begin(), "description", entry.text);
   if (options.pattern != nullptr) schema.Put("pattern", options.pattern);
-  if (!std::isnan(options.least)) schema.Put("minimum", options.least);
-  if (!std::isnan(options.most)) schema.Put("maximum", options.most);
+  const bool is_list = shape.kind == Kind::kList;
+  if (!std::isnan(options.least)) Set(is_list ? "minItems" : "minimum", options.least, schema);
+  if (!std::isnan(options.most)) Set(is_list ? "maxItems" : "maximum", options.most, schema);
   if (options.item != nullptr) {
     for (auto& [key, value] : members) {
       if (key != "items") continue;
@@ -92,29 +100,53 @@ std::string CsvLine(const std::vector<std::string>& cells) {
 
 }  // namespace
 
-void FieldTable::AddTo(bool is_required, Value::List& required, Value::Object& properties) const {
+void FieldTable::AddTo(Value::List& required, Parts& parts) const {
   for (const Entry& entry : entries_) {
-    if (entry.is_inline()) {
-      entry.shape.fields->AddTo(is_required && !entry.shape.nullable, required, properties);
-      continue;
+    if (!entry.is_inline()) {
+      if (!entry.options.absent) required.emplace_back(entry.name);
+      parts.properties.emplace_back(entry.name, FieldSchema(entry));
+    } else if (!entry.shape.nullable) {
+      entry.shape.fields->AddTo(required, parts);
+    } else {
+      Value::List together;
+      entry.shape.fields->AddTo(together, parts);
+      if (together.size() < 2) continue;
+      const std::string first = *together.front().get_if<std::string>();
+      together.erase(together.begin());
+      parts.dependent.emplace_back(first, std::move(together));
     }
-    if (is_required && !entry.options.absent) required.emplace_back(entry.name);
-    properties.emplace_back(entry.name, FieldSchema(entry));
   }
 }
 
 Value FieldTable::Schema() const {
-  Value::List required;
-  Value::Object properties;
-  AddTo(true, required, properties);
-  return Value::Object{
-      {"type", "object"}, {"required", std::move(required)}, {"properties", std::move(properties)}};
+  Parts parts;
+  AddTo(parts.required, parts);
+  Value schema = Value::Object{{"type", "object"}, {"required", std::move(parts.required)}};
+  if (!parts.dependent.empty()) schema.Put("dependentRequired", std::move(parts.dependent));
+  schema.Put("properties", std::move(parts.properties));
+  return schema;
+}
+
+void AddCells(const FieldTable::Entry& entry, const Value& value, std::vector<std::string>& row) {
+  if (!entry.is_inline()) {
+    row.push_back(value.is_null() ? "-" : entry.options.format(value));
+    return;
+  }
+  for (const FieldTable::Entry& part : entry.shape.fields->entries()) {
+    if (!part.has_columns()) continue;
+    const Value* of_part = part.is_inline() ? &value : value.Find(part.name);
+    AddCells(part, of_part == nullptr ? Value() : *of_part, row);
+  }
 }
 
 std::vector<std::string> TextHead(const FieldTable& fields) {
   std::vector<std::string> head;
   for (const FieldTable::Entry& entry : fields.entries()) {
-    if (!entry.options.column.empty()) head.emplace_back(entry.options.column);
+    if (entry.is_inline()) {
+      for (std::string& name : TextHead(*entry.shape.fields)) head.push_back(std::move(name));
+    } else if (!entry.options.column.empty()) {
+      head.emplace_back(entry.options.column);
+    }
   }
   return head;
 }

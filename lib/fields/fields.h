@@ -34,6 +34,7 @@ struct FieldOptions {
   bool absent = false;           // an empty optional leaves the key out instead of being null
   std::vector<Value> choices{};  // the only values; nullptr among them for null
   const char* pattern = nullptr;
+  // The least and the greatest number, or number of elements of a list.
   double least = std::numeric_limits<double>::quiet_NaN();
   double most = std::numeric_limits<double>::quiet_NaN();
   bool nullable = false;       // a number is null where it is not finite; a Value may be null
@@ -63,6 +64,7 @@ class FieldTable {
     FieldOptions options;
 
     bool is_inline() const { return name.empty(); }
+    bool has_columns() const { return is_inline() || !options.column.empty(); }
   };
   const std::deque<Entry>& entries() const { return entries_; }
   // The schema of an object with these fields.
@@ -72,7 +74,12 @@ class FieldTable {
   std::deque<Entry> entries_;
 
  private:
-  void AddTo(bool is_required, Value::List& required, Value::Object& properties) const;
+  struct Parts {
+    Value::List required;
+    Value::Object properties;
+    Value::Object dependent;  // the keys of a part that may be missing, by its first one
+  };
+  void AddTo(Value::List& required, Parts& parts) const;
 };
 
 namespace fields_internal {
@@ -224,15 +231,16 @@ struct TextTable {
   std::vector<std::vector<std::string>> rows;
 };
 
-// Appends a row for a result. Columns are the fields that have a heading; a null is "-".
+void AddCells(const FieldTable::Entry& entry, const Value& value, std::vector<std::string>& row);
+
+// Returns a row for a result. Columns are the fields that have a heading, those of parts written
+// among them included; a null is "-".
 template <typename T>
 std::vector<std::string> TextRow(const Fields<T>& fields, const T& of) {
   std::vector<std::string> row;
   for (size_t i = 0; i < fields.entries().size(); ++i) {
-    const FieldOptions& options = fields.entries()[i].options;
-    if (options.column.empty()) continue;
-    const Value value = fields.Get(i, of);
-    row.push_back(value.is_null() ? "-" : options.format(value));
+    const FieldTable::Entry& entry = fields.entries()[i];
+    if (entry.has_columns()) AddCells(entry, fields.Get(i, of), row);
   }
   return row;
 }

@@ -90,6 +90,8 @@ TEST_CASE("The fields of a part stand among those of the whole, or are all missi
     std::string file;
     std::optional<Part> part;
   };
+  const Fields<Part> fields_of_both = {{"first", "Its name", &Part::name},
+                                       {"second", "Its layer", &Part::layer}};
   const Fields<Whole> fields = {{"file", "Its file", &Whole::file},
                                 Fields<Whole>::Inline(&Whole::part, PartFields())};
   CHECK(ToJson(fields.Object({"f", Part{"a", 3}})).dump() ==
@@ -98,6 +100,9 @@ TEST_CASE("The fields of a part stand among those of the whole, or are all missi
   const nlohmann::ordered_json schema = ToJson(fields.Schema());
   CHECK(schema["required"].dump() == R"(["file"])");
   CHECK(schema["properties"].size() == 3);
+  CHECK_FALSE(schema.contains("dependentRequired"));
+  const Fields<Whole> twice = {Fields<Whole>::Inline(&Whole::part, fields_of_both)};
+  CHECK(ToJson(twice.Schema())["dependentRequired"].dump() == R"({"first":["second"]})");
 }
 
 TEST_CASE("Documents survive the way to the JSON library and back", "[fields]") {
@@ -114,6 +119,15 @@ TEST_CASE("Rows of text have a cell for each field with a heading", "[fields]") 
   CHECK(table.head == std::vector<std::string>{"bytes", "ratio"});
   CHECK(table.rows[0] == std::vector<std::string>{"1.500 KiB", "1.500x"});
   CHECK(Csv(table) == "bytes,ratio\r\n1.500 KiB,1.500x\r\n0 B,0.000x\r\n");
+
+  // A part among the fields of the whole has its columns there.
+  const Fields<Result> whole = {
+      Fields<Result>::Inline(&Result::worst, PartFields()),
+      {"bytes", "Bytes of the source", &Result::bytes, {.column = "bytes"}}};
+  CHECK(TextHead(whole) == std::vector<std::string>{"part", "layer", "bytes"});
+  CHECK(TextRow(whole, first) == std::vector<std::string>{"-", "-", "1536"});
+  first.worst = {"a", 3};
+  CHECK(TextRow(whole, first) == std::vector<std::string>{"a", "3", "1536"});
 
   // A column without any value is left out.
   const TextTable parts = TextTableOf(PartFields(), std::vector<Part>{{"a,\"b\"", std::nullopt}});

@@ -114,8 +114,10 @@ void CheckMnnOffline(Run& run) {
     for (const int threads : {1, 3}) {
       ThreadPool pool(threads);
       first = mnn::offline::Simulate(entries, options, pool);
-      CheckDocument(json::parse(mnn::offline::ResultJson(dump_dir, options, first).dump()), golden,
-                    same_library);
+      CheckDocument(
+          json::parse(
+              ToJson(mnn::offline::DocumentFields().Object({dump_dir, options, first})).dump()),
+          golden, same_library);
     }
     run.Checked();
     std::filesystem::path markdown = *path;

@@ -8,6 +8,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/documents/profile_report.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
@@ -28,13 +29,6 @@ std::string StatsCells(const TensorStats& stats) {
   for (const double bits : stats.plane_entropy_bits)
     planes += fmt::format("{}{:.2f}", planes.empty() ? "" : " ", bits);
   return planes;
-}
-
-nlohmann::ordered_json StatsJson(const TensorStats& stats) {
-  nlohmann::ordered_json json = SummaryJson(stats);
-  json["plane_entropy_bits"] = stats.plane_entropy_bits;
-  json["predicted_ratio"] = stats.predicted_ratio;
-  return json;
 }
 
 class Inspect : public EachOf<Inspect> {
@@ -63,7 +57,7 @@ class Inspect : public EachOf<Inspect> {
   OpenOptions Reading() const override { return snapshot_.WithLimit(); }
 
   ExitStatus Run(Context& context) override {
-    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    Value::List all;
     const bool with_stats = with_stats_ || page_.wanted();
     report::Page page("What the values are like", joined_.size() == 1 ? input_ : "");
     ExitStatus status = kDone;
@@ -81,29 +75,24 @@ class Inspect : public EachOf<Inspect> {
           continue;
         }
         const Snapshot snapshot = OpenSnapshot(source, options);
-        nlohmann::ordered_json document = ReportHeader("inspect");
-        if (run && report_.wanted()) document["run"] = RunJson(*run);
+        SnapshotDescription described = {snapshot, with_cells_, {}, run};
         if (run && !report_.json) context.console.Data(RunText(*run, options));
-        // Of a file with a million tensors the document costs more than the rest.
-        if (report_.wanted()) {
-          nlohmann::ordered_json described = DescribeJson(snapshot, with_cells_);
-          for (auto& [key, value] : described.get_ref<nlohmann::ordered_json::object_t&>())
-            document[key] = std::move(value);
-        }
         if (!report_.json)
           context.console.Data(DescribeText(snapshot, context.console, with_tensors_));
         if (!report_.json && with_cells_) context.console.Data("\n" + CellsText(snapshot));
         if (joined_.size() > 1 && page_.wanted()) page.Heading(file);
-        if (with_stats) AddFileStats(snapshot, context.console, document, page);
+        if (with_stats) described.stats = FileStats(snapshot, context.console, page);
         WarnOf(snapshot.notes, path, context.console);
-        all.push_back(std::move(document));
+        // Of a file with a million tensors the document costs more than the rest.
+        all.push_back(report_.wanted() ? SnapshotDescriptionFields().Object(described)
+                                       : Value(Value::Object()));
       } catch (Error& error) {
         context.console.Report(error.File(file));
         status = Worse(status, StatusOf(error.code()));
       }
     }
     const bool shown = !all.empty();
-    if (shown) report_.Emit(context.console, std::move(all), RulesFor(false));
+    if (shown) report_.Emit(context.console, "inspect", all, RulesFor(false));
     if (shown && page_.wanted()) {
       page.Footer(MadeBy());
       page_.Write(page, *this, context.console, RulesFor(report_.force));
@@ -112,45 +101,41 @@ class Inspect : public EachOf<Inspect> {
   }
 
  private:
-  nlohmann::ordered_json ShowProfile(const Source& source, Console& console) const {
+  Value ShowProfile(const Source& source, Console& console) const {
     const auto profile = Profile::Read(source.files[0].data->bytes());
     if (!report_.json) console.Data(ProfileText(*profile));
     Snapshot described;  // of the same keys, without a layer
     described.source = source;
     described.format = "kvp";
     described.model = profile->name();
-    nlohmann::ordered_json document = ReportHeader("inspect");
-    document.update(DescribeJson(described));
-    document["profile"] = ProfileJson(*profile);
-    return document;
+    return SnapshotDescriptionFields().Object({described, false, {}, {}, profile.get()});
   }
 
-  void AddFileStats(const Snapshot& snapshot, Console& console, nlohmann::ordered_json& document,
-                    report::Page& page) const {
+  std::vector<LayerStats> FileStats(const Snapshot& snapshot, Console& console,
+                                    report::Page& page) const {
     snapshot.CheckContent();
     const std::string rotated = HadamardRemark(snapshot);
     if (!rotated.empty()) console.Warn(snapshot.source.path, rotated);
     Table table({"layer", "kv", "min", "max", "mean", "sd", "NaN", "Inf", "zeros",
                  "bits per byte plane", "predicted"});
     std::vector<LayerStats> layers;
-    for (size_t i = 0; i < snapshot.layers.size(); ++i) {
-      const LayerKv& layer = snapshot.layers[i];
+    for (const LayerKv& layer : snapshot.layers) {
       const auto add = [&](const KvTensor& tensor, const char* which, bool is_value) {
         const TensorStats stats = StatsOf(snapshot, tensor, is_value);
-        if (page_.wanted()) (is_value ? layers.back().v : layers.back().k) = stats;
-        if (report_.wanted()) document["layers"][i][which]["stats"] = StatsJson(stats);
+        (is_value ? layers.back().v : layers.back().k) = stats;
         table.Row({std::to_string(layer.index), which, FigureText(stats.min, 4),
                    FigureText(stats.max, 4), FigureText(stats.mean, 3),
                    FigureText(stats.standard_deviation, 3), std::to_string(stats.nan_count),
                    std::to_string(stats.infinite_count), std::to_string(stats.zero_count),
                    StatsCells(stats), fmt::format("{:.3f}x", stats.predicted_ratio)});
       };
-      if (page_.wanted()) layers.push_back({layer.index});
+      layers.push_back({layer.index});
       add(layer.k, "k", false);
       if (layer.v) add(*layer.v, "v", true);
     }
     if (with_stats_ && !report_.json) console.Data("\n" + table.Text("  "));
     if (page_.wanted()) AddStats(layers, page);
+    return layers;
   }
 
   bool with_stats_ = false, with_tensors_ = false, with_cells_ = false;
@@ -159,6 +144,8 @@ class Inspect : public EachOf<Inspect> {
 };
 
 }  // namespace
+
+const FieldTable& InspectFields() { return SnapshotDescriptionFields(); }
 
 std::unique_ptr<Command> MakeInspect() { return std::make_unique<Inspect>(); }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "formats/torch/torch.h"
 #include "formats/trace/trace.h"
@@ -12,49 +13,101 @@
 namespace kv {
 namespace {
 
-nlohmann::ordered_json LayerJson(const AttentionTrace& trace, const TraceLayer& layer) {
-  const AttentionRule rule = RuleOf(trace, layer);
-  return {{"layer", layer.layer},
-          {"queries", layer.queries.has_value()},
-          {"probabilities", !layer.probabilities.empty()},
-          {"keys", layer.keys.has_value()},
-          {"values", layer.values.has_value()},
-          {"gradients", layer.gradients.has_value()},
-          {"scale", rule.scale},
-          {"softcap", rule.softcap},
-          {"window", rule.window}};
+// What the document says of a trace.
+struct InspectedTrace {
+  const AttentionTrace& trace;
+  std::optional<uint64_t> calls = {}, steps = {};  // of a stream of block scores
+};
+
+struct TracedLayer {
+  const TraceLayer& layer;
+  AttentionRule rule;
+};
+
+const Fields<TracedLayer>& TracedLayerFields() {
+  static const Fields<TracedLayer> fields = {
+      {"layer", "Number of the layer", [](const TracedLayer& of) { return of.layer.layer; }},
+      {"queries", "Whether it has queries",
+       [](const TracedLayer& of) { return of.layer.queries.has_value(); }},
+      {"probabilities", "Whether it has attention probabilities",
+       [](const TracedLayer& of) { return !of.layer.probabilities.empty(); }},
+      {"keys", "Whether it has keys",
+       [](const TracedLayer& of) { return of.layer.keys.has_value(); }},
+      {"values", "Whether it has values",
+       [](const TracedLayer& of) { return of.layer.values.has_value(); }},
+      {"gradients", "Whether it has gradients",
+       [](const TracedLayer& of) { return of.layer.gradients.has_value(); }},
+      {"scale",
+       "What its scores are multiplied by; 0: 1 / sqrt(head_dim)",
+       [](const TracedLayer& of) { return of.rule.scale; },
+       {.least = 0}},
+      {"softcap",
+       "Soft limit of its scores; 0: none",
+       [](const TracedLayer& of) { return of.rule.softcap; },
+       {.least = 0}},
+      {"window", "Tokens of its sliding attention window; 0: none",
+       [](const TracedLayer& of) { return of.rule.window; }}};
+  return fields;
 }
 
-nlohmann::ordered_json GradientsJson(const AttentionTrace& trace) {
-  if (!trace.gradients) return nullptr;
-  const GradientRows& rows = *trace.gradients;
-  return {{"g_start", rows.begin}, {"rows", rows.rows}, {"samples", rows.samples}};
+std::vector<TracedLayer> TracedLayers(const AttentionTrace& trace) {
+  std::vector<TracedLayer> layers;
+  for (const TraceLayer& layer : trace.layers) layers.push_back({layer, RuleOf(trace, layer)});
+  return layers;
 }
 
-nlohmann::ordered_json DescribeTrace(const AttentionTrace& trace) {
-  nlohmann::ordered_json json = ReportHeader("trace");
-  json["inputs"] = {{{"file", trace.path}}};
-  json["file"] = trace.path;
-  json["format"] = WithUnderscores(trace.format);
-  json["level"] = WithUnderscores(Name(trace.level));
-  json["engine"] = trace.engine;
-  json["model"] = trace.model;
-  json["query_heads"] = trace.query_heads;
-  json["kv_heads"] = trace.kv_heads;
-  json["head_dim"] = trace.head_dim;
-  json["q_start"] = trace.q_start;
-  json["rows"] = trace.rows;
-  json["prompt_tokens"] =
-      trace.prompt_tokens ? nlohmann::ordered_json(*trace.prompt_tokens) : nullptr;
-  json["scale"] = trace.scale;
-  json["softcap"] = trace.softcap;
-  json["window"] = trace.window;
-  json["rope"] = trace.rope;
-  json["tokens"] = trace.tokens.size();
-  json["gradients"] = GradientsJson(trace);
-  json["layers"] = nlohmann::ordered_json::array();
-  for (const TraceLayer& layer : trace.layers) json["layers"].push_back(LayerJson(trace, layer));
-  return json;
+const Fields<AttentionTrace>& AttentionTraceFields() {
+  using Trace = AttentionTrace;
+  static const Fields<Trace> input = {{"file", "Its name as it was given", &Trace::path}};
+  static const Fields<GradientRows> gradients = {
+      {"g_start", "Position of the first row with gradients", &GradientRows::begin},
+      {"rows", "Rows with gradients", &GradientRows::rows, {.least = 1}},
+      {"samples",
+       "Next tokens that were drawn for each of these rows",
+       &GradientRows::samples,
+       {.least = 1}}};
+  static const Fields<Trace> fields = {
+      {"inputs", "What was read", [](const Trace& of) { return std::span(&of, 1); }, input},
+      {"file", "Name of the trace as it was given", &Trace::path},
+      {"format", "How it is stored, as npy set",
+       [](const Trace& of) { return WithUnderscores(of.format); }},
+      {"level",
+       "What was recorded of each query row",
+       [](const Trace& of) { return WithUnderscores(Name(of.level)); },
+       {.choices = {"queries", "probabilities", "block_scores"}}},
+      {"engine", "The engine that recorded it; empty: not recorded", &Trace::engine},
+      {"model", "The model; empty: not recorded", &Trace::model},
+      {"query_heads", "Query heads of a layer", &Trace::query_heads},
+      {"kv_heads", "Heads of K and V in a layer; 0: not recorded", &Trace::kv_heads},
+      {"head_dim", "Values of a query; 0: not recorded", &Trace::head_dim},
+      {"q_start", "Position of the first row", &Trace::q_start},
+      {"rows", "Query rows, the same for every layer", &Trace::rows},
+      {"prompt_tokens", "Tokens of the prompt; null: not recorded", &Trace::prompt_tokens},
+      {"scale", "What scores are multiplied by; 0: 1 / sqrt(head_dim)", &Trace::scale},
+      {"softcap", "Soft limit of scores; 0: none", &Trace::softcap},
+      {"window", "Tokens of the sliding attention window; 0: none", &Trace::window},
+      {"rope", "The recorder's word for the RoPE; empty: not recorded", &Trace::rope},
+      {"tokens", "Token ids that were recorded", [](const Trace& of) { return of.tokens.size(); }},
+      {"gradients", "Rows with gradients of the next token; null without", &Trace::gradients,
+       gradients},
+      {"layers", "What was recorded of each layer", TracedLayers, TracedLayerFields()}};
+  return fields;
+}
+
+const Fields<InspectedTrace>& InspectedTraceFields() {
+  static const Fields<InspectedTrace> fields = {
+      Fields<InspectedTrace>::Inline(
+          [](const InspectedTrace& of) -> const AttentionTrace& { return of.trace; },
+          AttentionTraceFields()),
+      {"calls",
+       "Layer calls in a stream of block scores; absent of other traces",
+       &InspectedTrace::calls,
+       {.absent = true}},
+      {"steps",
+       "Steps in a stream of block scores; absent of other traces",
+       &InspectedTrace::steps,
+       {.absent = true}}};
+  return fields;
 }
 
 // What a layer does otherwise than the rest, as text to append.
@@ -124,29 +177,29 @@ class Trace : public Command {
     const Source files = SizeLimit::WithHint([&] { return OpenTraceFiles(file_, options_); });
     const AttentionTrace trace = OpenTrace(files, options_);
     RequireUse(trace);
-    nlohmann::ordered_json document = DescribeTrace(trace);
+    InspectedTrace result = {trace};
     for (const Note& note : trace.notes) context.console.Warn(file_, note.text);
-    if (trace.block_scores) CountCalls(trace, document);
-    if (!report_.json) Print(context.console, trace, document);
-    report_.Emit(context.console, document, RulesFor(false));
+    if (trace.block_scores) CountCalls(result);
+    if (!report_.json) Print(context.console, result);
+    report_.Emit(context.console, "trace", InspectedTraceFields().Object(result), RulesFor(false));
     return kDone;
   }
 
  private:
   // A stream does not say its length: it is read to the end.
-  static void CountCalls(const AttentionTrace& trace, nlohmann::ordered_json& document) {
-    const auto reader = trace.block_scores->open();
+  static void CountCalls(InspectedTrace& result) {
+    const auto reader = result.trace.block_scores->open();
     uint64_t calls = 0, steps = 0;
     while (const auto call = reader->Next()) {
       ++calls;
       steps = call->step;
     }
-    document["calls"] = calls;
-    document["steps"] = steps;
+    result.calls = calls;
+    result.steps = steps;
   }
 
-  void Print(Console& console, const AttentionTrace& trace,
-             const nlohmann::ordered_json& document) const {
+  void Print(Console& console, const InspectedTrace& result) const {
+    const AttentionTrace& trace = result.trace;
     console.Line(
         fmt::format("{}: {} trace, {}", Printable(file_), Name(trace.level), trace.format));
     if (!trace.engine.empty() || !trace.model.empty()) {
@@ -158,8 +211,7 @@ class Trace : public Command {
     console.Line(fmt::format("  head dim      {}", OrUnknown(trace.head_dim)));
     if (trace.block_scores) {
       console.Line(fmt::format("  layers        {}", trace.block_scores->layers));
-      console.Line(fmt::format("  calls         {} in {} steps", document["calls"].dump(),
-                               document["steps"].dump()));
+      console.Line(fmt::format("  calls         {} in {} steps", *result.calls, *result.steps));
     } else {
       console.Line(
           fmt::format("  positions     {} to {}", trace.q_start, trace.end_position() - 1));
@@ -185,6 +237,8 @@ class Trace : public Command {
 };
 
 }  // namespace
+
+const FieldTable& TraceFields() { return InspectedTraceFields(); }
 
 std::unique_ptr<Command> MakeTrace() { return std::make_unique<Trace>(); }
 

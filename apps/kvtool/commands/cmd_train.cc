@@ -69,7 +69,7 @@ class Train : public Command {
     document["params"] = {{"name", profile->name()}};
     document["output"] = output_.path;
     document["values"] = builder.values();
-    document["profile"] = ProfileJson(*profile);
+    document["profile"] = ToJson(ProfileFields().Object(*profile));
     report_.Emit(context.console, document, RulesFor(output_.force));
     if (!report_.json) {
       context.console.Say(fmt::format("{}: {}, learnt from {} values: {}", Printable(output_.path),

@@ -2,7 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/kvtool/documents/document_fields.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "lib/core/base/hash.h"
 
 namespace kv {
 
@@ -11,6 +15,41 @@ const Fields<SizedFile>& SizedFileFields() {
       {"file", "Name of the input as it was given", &SizedFile::file},
       {"bytes", "Size of the input in bytes, all its files together", &SizedFile::bytes}};
   return fields;
+}
+
+HashedFile Hashed(const Source& source) {
+  StreamingHash64 hash;
+  constexpr uint64_t kStep = 8 << 20;
+  source.NeedAll();
+  for (const SourceFile& file : source.files) {
+    for (uint64_t at = 0; at < file.data->size(); at += kStep) {
+      const uint64_t size = std::min(kStep, file.data->size() - at);
+      hash.Update(file.data->bytes().subspan(at, size));
+      file.data->Drop(at, size);
+    }
+  }
+  return {{source.path, source.total_bytes()}, fmt::format("{:016x}", hash.Digest())};
+}
+
+const Fields<HashedFile>& HashedFileFields() {
+  static const Fields<HashedFile> fields = {
+      {"file", "Its name as it was given", &HashedFile::file},
+      {"bytes", "Its size in bytes; of a folder, of all files that were read", &HashedFile::bytes},
+      {"xxh3",
+       "XXH3-64 of its bytes, 16 hexadecimal digits",
+       &HashedFile::xxh3,
+       {.pattern = kHashPattern}}};
+  return fields;
+}
+
+std::optional<double> RatioOf(uint64_t original, uint64_t stored) {
+  if (original == 0 || stored == 0) return std::nullopt;
+  return static_cast<double>(original) / static_cast<double>(stored);
+}
+
+std::optional<double> RemovedFraction(uint64_t original, uint64_t stored) {
+  if (original == 0 || stored == 0) return std::nullopt;
+  return 1 - static_cast<double>(stored) / static_cast<double>(original);
 }
 
 Timing Timing::Of(uint64_t bytes, double seconds) {

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include "lib/core/base/file.h"
 #include "lib/fields/fields.h"
 
 // Parts that the documents of several commands share.
@@ -16,6 +17,17 @@ struct SizedFile {
   uint64_t bytes = 0;
 };
 const Fields<SizedFile>& SizedFileFields();
+
+// An input with a hash of its content.
+struct HashedFile : SizedFile {
+  std::string xxh3;
+};
+HashedFile Hashed(const Source& source);
+const Fields<HashedFile>& HashedFileFields();
+
+// What the reduction of bytes to others is called; empty where either number is 0.
+std::optional<double> RatioOf(uint64_t original, uint64_t stored);
+std::optional<double> RemovedFraction(uint64_t original, uint64_t stored);
 
 // How fast a command was; documents of deterministic runs have neither of these.
 struct Timing {

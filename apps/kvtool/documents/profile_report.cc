@@ -33,21 +33,34 @@ std::string ProfileText(const Profile& profile) {
                      table.Text("  "));
 }
 
-nlohmann::ordered_json ProfileJson(const Profile& profile) {
-  nlohmann::ordered_json json = {{"name", profile.name()},
-                                 {"hash", ProfileHashText(profile.hash())},
-                                 {"bytes", profile.file().size()}};
-  json["tensors"] = nlohmann::ordered_json::array();
-  for (const ProfileEntry& entry : profile.entries()) {
-    json["tensors"].push_back({{"layer", entry.layer},
-                               {"kv", entry.is_value ? "v" : "k"},
-                               {"dtype", Name(entry.dtype)},
-                               {"row_values", entry.columns},
-                               {"tables", entry.model.tables.size()},
-                               {"bits_per_value", BitsPerValue(entry)},
-                               {"known_rows", entry.row_count()}});
-  }
-  return json;
+const Fields<Profile>& ProfileFields() {
+  using Entry = ProfileEntry;
+  static const Fields<Entry> tensors = {
+      {"layer", "Number of the layer", &Entry::layer},
+      {"kv",
+       "K or V",
+       [](const Entry& of) { return of.is_value ? "v" : "k"; },
+       {.choices = {"k", "v"}}},
+      {"dtype",
+       "Element type",
+       [](const Entry& of) { return Name(of.dtype); },
+       {.choices = {"f16", "bf16"}}},
+      {"row_values", "Values of a row: all heads of a token", &Entry::columns, {.least = 1}},
+      {"tables",
+       "Number of entropy tables",
+       [](const Entry& of) { return of.model.tables.size(); },
+       {.least = 1}},
+      {"bits_per_value", "Bits that a value took in training", BitsPerValue, {.least = 0}},
+      {"known_rows", "Rows that came back in training and are listed", &Entry::row_count}};
+  static const Fields<Profile> fields = {
+      {"name", "Name of the model", &Profile::name},
+      {"hash",
+       "By which frames and archives name the profile: XXH3 (128 bits, 32 hex digits)",
+       [](const Profile& of) { return ProfileHashText(of.hash()); },
+       {.pattern = "^[0-9a-f]{32}$"}},
+      {"bytes", "Size of the profile in bytes", [](const Profile& of) { return of.file().size(); }},
+      {"tensors", "K and V of the layers, by layer, K before V", &Profile::entries, tensors}};
+  return fields;
 }
 
 }  // namespace kv

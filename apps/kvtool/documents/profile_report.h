@@ -2,11 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "apps/kvtool/console/console.h"
 #include "lib/core/codec/profiled/profile.h"
+#include "lib/fields/fields.h"
 
 // What `train` and `inspect` say of a profile.
 namespace kv {
@@ -15,6 +15,6 @@ namespace kv {
 std::string ProfileSummary(const Profile& profile);
 // With a table of its entries.
 std::string ProfileText(const Profile& profile);
-nlohmann::ordered_json ProfileJson(const Profile& profile);
+const Fields<Profile>& ProfileFields();
 
 }  // namespace kv

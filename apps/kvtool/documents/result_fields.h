@@ -7,7 +7,15 @@
 // The fields of each command's result, from which its schema is made.
 namespace kv {
 
+const FieldTable& AnalyzeFields();
 const FieldTable& DecompressFields();
+const FieldTable& InspectFields();
+const FieldTable& ReplayMlpFields();
+const FieldTable& TraceFields();
 const FieldTable& VerifyFields();
+const FieldTable& WeightsConvertFields();
+const FieldTable& WeightsDiffFields();
+const FieldTable& WeightsInspectFields();
+const FieldTable& WeightsVerifyFields();
 
 }  // namespace kv

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <set>
 
-#include "apps/kvtool/line/options.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/profile_report.h"
+#include "apps/kvtool/inputs/run_input.h"
 #include "lib/core/base/word.h"
 #include "lib/core/snapshot/batch.h"
 #include "lib/core/snapshot/key_rotation.h"
@@ -86,6 +88,10 @@ std::string_view Word(HadamardState rotation) {
                                           : "unknown";
 }
 
+std::optional<std::string> OrNone(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional(text);
+}
+
 struct CellSummary {
   int64_t first = 0, last = 0;
   uint64_t inversions =
@@ -117,17 +123,6 @@ uint64_t BytesOf(const Snapshot& snapshot, bool values) {
   return total;
 }
 
-nlohmann::ordered_json TensorJson(const KvTensor& tensor, uint64_t rows) {
-  nlohmann::ordered_json json = {{"dtype", Name(tensor.dtype)}, {"tokens", tensor.tokens() / rows}};
-  json["kv_heads"] =
-      tensor.heads_known ? nlohmann::ordered_json(tensor.heads) : nlohmann::ordered_json();
-  json["head_dim"] =
-      tensor.heads_known ? nlohmann::ordered_json(tensor.head_dim) : nlohmann::ordered_json();
-  json["channels"] = tensor.channels();
-  json["bytes"] = tensor.bytes();
-  return json;
-}
-
 std::string PrintableRow(std::string_view name, std::string_view value) {
   return fmt::format("  {:<12} {}\n", Printable(name), Printable(value));
 }
@@ -145,17 +140,6 @@ std::string BatchText(const Snapshot& snapshot, uint64_t rows, bool every_row) {
   if (shown < rows)
     text += PrintableRow("", fmt::format("and {} more (--tensors lists all)", rows - shown));
   return text;
-}
-
-nlohmann::ordered_json BatchJson(const Snapshot& snapshot, uint64_t rows) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (uint64_t row = 0; row < rows; ++row) {
-    json.push_back({{"row", row},
-                    {"tokens", LongestTokens(snapshot) / rows},
-                    {"k_bytes", BytesOf(snapshot, false) / rows},
-                    {"v_bytes", BytesOf(snapshot, true) / rows}});
-  }
-  return json;
 }
 
 }  // namespace
@@ -253,63 +237,248 @@ std::string CellsText(const Snapshot& snapshot) {
   return snapshot.cell_groups.empty() ? "  the file records no cells\n" : table.Text("  ");
 }
 
-nlohmann::ordered_json DescribeJson(const Snapshot& snapshot, bool every_cell) {
-  nlohmann::ordered_json json;
-  json["inputs"] = {{{"file", snapshot.source.path}, {"bytes", snapshot.source.total_bytes()}}};
-  json["format"] = snapshot.format;
-  json["format_version"] = snapshot.format_version;
-  json["engine"] = snapshot.engine;
-  json["model"] = snapshot.model;
-  if (snapshot.unpacked_bytes > 0) json["unpacked_bytes"] = snapshot.unpacked_bytes;
-  json["k_bytes"] = BytesOf(snapshot, false);
-  json["v_bytes"] = BytesOf(snapshot, true);
-  const uint64_t rows = BatchRows(snapshot);
-  json["batch_rows"] = rows;
-  json["rows"] = BatchJson(snapshot, rows);
-  json["heads_known"] = snapshot.heads_known();
-  json["key_rotation"] = RotationWord(snapshot);
-  const bool is_assumed = snapshot.key_rotation == KeyRotation::kRotated;
-  const std::string assumption = is_assumed ? AssumptionText(snapshot) : std::string();
-  if (!assumption.empty()) json["key_rotation_assumed"] = assumption;
-  json["key_rotation_from"] = SourceWord(snapshot);
-  json["hadamard"] = {{"k", Word(snapshot.k_hadamard)}, {"v", Word(snapshot.v_hadamard)}};
-  json["token_ids"] = snapshot.tokens.size();
-  json["cells"] = nlohmann::ordered_json::array();
-  for (const CellGroup& group : snapshot.cell_groups) {
-    const CellSummary summary = Summarise(group);
-    json["cells"].push_back({{"group", group.group},
-                             {"count", group.cells.size()},
-                             {"streams", group.streams},
-                             {"first_position", summary.first},
-                             {"last_position", summary.last},
-                             {"sequences", summary.sequences},
-                             {"order_inversions", summary.inversions}});
-    if (!every_cell) continue;
-    nlohmann::ordered_json& records = json["cells"].back()["records"];
-    records = nlohmann::ordered_json::array();
-    for (const Cell& cell : group.cells) {
-      records.push_back(
-          {{"position", cell.position},
-           {"stream", cell.stream},
-           {"sequences", std::vector<int32_t>(cell.sequences.begin(), cell.sequences.end())}});
+namespace {
+
+struct DescribedTensor {
+  const KvTensor& tensor;
+  uint64_t rows;  // of the batch
+  const std::optional<TensorStats>* stats;
+
+  // Tells what is known only if channels are known to divide into heads.
+  std::optional<uint64_t> OfHeads(uint64_t number) const {
+    return tensor.heads_known ? std::optional(number) : std::nullopt;
+  }
+};
+
+struct DescribedLayer {
+  const LayerKv& layer;
+  uint64_t rows;
+  const LayerStats* stats;
+};
+
+struct BatchRow {
+  uint64_t row, tokens, k_bytes, v_bytes;
+};
+
+struct DescribedCells {
+  const CellGroup& group;
+  CellSummary summary;
+  bool with_records;
+};
+
+const Fields<DescribedTensor>& DescribedTensorFields() {
+  using Tensor = DescribedTensor;
+  static const Fields<Tensor> fields = {
+      {"dtype", "Element type", [](const Tensor& of) { return Name(of.tensor.dtype); }},
+      {"tokens", "Tokens, of one row of the batch",
+       [](const Tensor& of) { return of.tensor.tokens() / of.rows; }},
+      {"kv_heads", "KV heads; null if not known",
+       [](const Tensor& of) { return of.OfHeads(of.tensor.heads); }},
+      {"head_dim", "Values of a head; null if not known",
+       [](const Tensor& of) { return of.OfHeads(of.tensor.head_dim); }},
+      {"channels", "Values of a token, all heads",
+       [](const Tensor& of) { return of.tensor.channels(); }},
+      {"bytes", "Bytes as stored, all rows of the batch",
+       [](const Tensor& of) { return of.tensor.bytes(); }},
+      {"stats",
+       "Statistics of the values, with --stats",
+       [](const Tensor& of) { return of.stats != nullptr && *of.stats ? &**of.stats : nullptr; },
+       TensorStatsFields(),
+       {.absent = true}}};
+  return fields;
+}
+
+const Fields<DescribedLayer>& DescribedLayerFields() {
+  using Layer = DescribedLayer;
+  static const Fields<Layer> fields = {
+      {"layer", "Number of the layer", [](const Layer& of) { return of.layer.index; }},
+      {"label",
+       "Name of the layer in the file; absent if it has none",
+       [](const Layer& of) { return OrNone(of.layer.label); },
+       {.absent = true}},
+      {"group",
+       "Cache that the layer belongs to, where there are several",
+       [](const Layer& of) { return OrNone(of.layer.group); },
+       {.absent = true}},
+      {"k", "Keys",
+       [](const Layer& of) {
+         return DescribedTensor{of.layer.k, of.rows, of.stats != nullptr ? &of.stats->k : nullptr};
+       },
+       DescribedTensorFields()},
+      {"v", "Values; null where the file has none",
+       [](const Layer& of) -> std::optional<DescribedTensor> {
+         if (!of.layer.v) return std::nullopt;
+         return DescribedTensor{*of.layer.v, of.rows, of.stats != nullptr ? &of.stats->v : nullptr};
+       },
+       DescribedTensorFields()}};
+  return fields;
+}
+
+const Fields<BatchRow>& BatchRowFields() {
+  static const Fields<BatchRow> fields = {
+      {"row", "Number of the row, as --batch takes it", &BatchRow::row},
+      {"tokens", "Its tokens, of the longest layer", &BatchRow::tokens},
+      {"k_bytes", "Its bytes of K", &BatchRow::k_bytes},
+      {"v_bytes", "Its bytes of V", &BatchRow::v_bytes}};
+  return fields;
+}
+
+const Fields<DescribedCells>& DescribedCellsFields() {
+  using Cells = DescribedCells;
+  static const Fields<Cell> records = {
+      {"position", "Position of the cell's token", &Cell::position},
+      {"stream", "Stream that the cell lies in", &Cell::stream},
+      {"sequences", "Sequences that the cell belongs to", [](const Cell& of) {
+         return std::vector<int32_t>(of.sequences.begin(), of.sequences.end());
+       }}};
+  static const Fields<Cells> fields = {
+      {"group", "Cache that the cells belong to, where there are several; else empty",
+       [](const Cells& of) { return of.group.group; }},
+      {"count", "Cells", [](const Cells& of) { return of.group.cells.size(); }},
+      {"streams", "Streams that they lie in", [](const Cells& of) { return of.group.streams; }},
+      {"first_position", "Smallest position", [](const Cells& of) { return of.summary.first; }},
+      {"last_position", "Largest position", [](const Cells& of) { return of.summary.last; }},
+      {"sequences", "Sequence ids of the cells, ascending",
+       [](const Cells& of) {
+         return std::vector<int32_t>(of.summary.sequences.begin(), of.summary.sequences.end());
+       }},
+      {"order_inversions",
+       "Cells whose position is below that of the cell before in the same stream, a sign of "
+       "fragmentation",
+       [](const Cells& of) { return of.summary.inversions; }},
+      {"records",
+       "With --cells: every cell, in the order of the rows",
+       [](const Cells& of) { return of.with_records ? &of.group.cells : nullptr; },
+       records,
+       {.absent = true}}};
+  return fields;
+}
+
+std::vector<BatchRow> DescribeRows(const SnapshotDescription& of) {
+  std::vector<BatchRow> rows;
+  const uint64_t count = BatchRows(of.snapshot);
+  for (uint64_t row = 0; row < count; ++row) {
+    rows.push_back({row, LongestTokens(of.snapshot) / count, BytesOf(of.snapshot, false) / count,
+                    BytesOf(of.snapshot, true) / count});
+  }
+  return rows;
+}
+
+std::vector<DescribedCells> DescribeCells(const SnapshotDescription& of) {
+  std::vector<DescribedCells> cells;
+  for (const CellGroup& group : of.snapshot.cell_groups) {
+    cells.push_back({group, Summarise(group), of.every_cell});
+  }
+  return cells;
+}
+
+std::vector<DescribedLayer> DescribeLayers(const SnapshotDescription& of) {
+  std::vector<DescribedLayer> layers;
+  const uint64_t rows = BatchRows(of.snapshot);
+  for (const LayerKv& layer : of.snapshot.layers) {
+    const LayerStats* stats = of.stats.empty() ? nullptr : &of.stats[layers.size()];
+    layers.push_back({layer, rows, stats});
+  }
+  return layers;
+}
+
+std::map<std::string, std::string> DescribeFacts(const SnapshotDescription& of) {
+  std::map<std::string, std::string> facts;
+  for (const auto& [name, value] : of.snapshot.facts) facts[WithUnderscores(name)] = value;
+  return facts;
+}
+
+auto DescribeNotes(bool warnings) {
+  return [warnings](const SnapshotDescription& of) {
+    std::vector<std::string> texts;
+    for (const Note& note : of.snapshot.notes) {
+      if (note.is_warning == warnings) texts.push_back(note.text);
     }
-  }
-  json["facts"] = nlohmann::ordered_json::object();
-  for (const auto& [name, value] : snapshot.facts) json["facts"][WithUnderscores(name)] = value;
-  json["layers"] = nlohmann::ordered_json::array();
-  for (const LayerKv& layer : snapshot.layers) {
-    nlohmann::ordered_json entry = {{"layer", layer.index}};
-    if (!layer.label.empty()) entry["label"] = layer.label;
-    if (!layer.group.empty()) entry["group"] = layer.group;
-    entry["k"] = TensorJson(layer.k, rows);
-    entry["v"] = layer.v ? TensorJson(*layer.v, rows) : nlohmann::ordered_json();
-    json["layers"].push_back(std::move(entry));
-  }
-  json["notes"] = nlohmann::ordered_json::array();
-  json["warnings"] = nlohmann::ordered_json::array();
-  for (const Note& note : snapshot.notes)
-    json[note.is_warning ? "warnings" : "notes"].push_back(note.text);
-  return json;
+    return texts;
+  };
+}
+
+std::optional<std::string> AssumedRotation(const SnapshotDescription& of) {
+  if (of.snapshot.key_rotation != KeyRotation::kRotated) return std::nullopt;
+  return OrNone(AssumptionText(of.snapshot));
+}
+
+const Fields<Snapshot>& SnapshotFields() {
+  static const Value::List answers = {"yes", "no", "unknown"};
+  static const Fields<Snapshot> hadamard = {{"k",
+                                             "Of K: yes, no or unknown",
+                                             [](const Snapshot& of) { return Word(of.k_hadamard); },
+                                             {.choices = answers}},
+                                            {"v",
+                                             "Of V: yes, no or unknown",
+                                             [](const Snapshot& of) { return Word(of.v_hadamard); },
+                                             {.choices = answers}}};
+  static const Fields<Snapshot> fields = {
+      {"inputs", "What was read",
+       [](const Snapshot& of) {
+         return std::vector{SizedFile{of.source.path, of.source.total_bytes()}};
+       },
+       SizedFileFields()},
+      {"format", "Format of the snapshot, as kvtool formats names it", &Snapshot::format},
+      {"format_version", "Version or variant of the format; empty if it has none",
+       &Snapshot::format_version},
+      {"engine", "Engine that wrote it; empty if not known", &Snapshot::engine},
+      {"model", "Model that it is of; empty if not known", &Snapshot::model},
+      {"unpacked_bytes",
+       "Bytes of the original files, of an archive; absent otherwise",
+       [](const Snapshot& of) {
+         return of.unpacked_bytes > 0 ? std::optional(of.unpacked_bytes) : std::nullopt;
+       },
+       {.absent = true}},
+      {"k_bytes", "Bytes of K, all layers", [](const Snapshot& of) { return BytesOf(of, false); }},
+      {"v_bytes", "Bytes of V, all layers", [](const Snapshot& of) { return BytesOf(of, true); }},
+      {"batch_rows", "Sequences of the batch; 1 if there is no batch", BatchRows},
+      {"heads_known", "Whether file or flags say how channels divide into heads",
+       &Snapshot::heads_known},
+      {"key_rotation",
+       "Whether RoPE has been applied to the keys",
+       RotationWord,
+       {.choices = {"rotated", "unrotated", "unknown"}}},
+      {"key_rotation_from",
+       "Whether the file says so, or kvtool assumes it by the format",
+       SourceWord,
+       {.choices = {"file", "assumed", "unknown"}}},
+      {"hadamard", "Whether the engine turned K or V by a Hadamard matrix before it quantised them",
+       std::identity(), hadamard},
+      {"token_ids", "Token ids that the file holds; 0 if it has none",
+       [](const Snapshot& of) { return of.tokens.size(); }}};
+  return fields;
+}
+
+}  // namespace
+
+const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
+  using Described = SnapshotDescription;
+  static const Fields<Described> fields = {
+      {"run",
+       "What run.json says, where the input is a recorded run",
+       &Described::run,
+       RecordedRunFields(),
+       {.absent = true}},
+      Fields<Described>::Inline(
+          [](const Described& of) -> const auto& { return of.snapshot; }, SnapshotFields()),
+      {"rows", "Each row of the batch", DescribeRows, BatchRowFields()},
+      {"key_rotation_assumed",
+       "Why they are taken for rotated, where the file does not say",
+       AssumedRotation,
+       {.absent = true}},
+      {"cells", "Records of cache cells; empty if the file has none", DescribeCells,
+       DescribedCellsFields()},
+      {"facts", "Facts of this format alone, by name", DescribeFacts},
+      {"layers", "Each layer in the order of the file", DescribeLayers, DescribedLayerFields()},
+      {"notes", "Remarks on the file", DescribeNotes(false)},
+      {"warnings", "Warnings on the file", DescribeNotes(true)},
+      {"profile",
+       "What a profile (.kvp) holds; then there are no layers",
+       &Described::profile,
+       ProfileFields(),
+       {.absent = true}}};
+  return fields;
 }
 
 void WarnOf(std::span<const Note> notes, const std::string& path, Console& console) {

@@ -2,19 +2,30 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "apps/kvtool/console/console.h"
+#include "formats/run/run.h"
+#include "lib/core/codec/profiled/profile.h"
 #include "lib/core/snapshot/snapshot.h"
+#include "lib/fields/fields.h"
+#include "lib/study/statistics/stats_page.h"
 
 namespace kv {
 
-// How a snapshot is shown: the same facts as text for people and as JSON for programs.
+// How a snapshot is shown: the same facts as text for people and as fields for programs.
 std::string DescribeText(const Snapshot& snapshot, const Console& console, bool every_layer);
-// With every cell, or a summary of them alone.
-nlohmann::ordered_json DescribeJson(const Snapshot& snapshot, bool every_cell = false);
+struct SnapshotDescription {
+  const Snapshot& snapshot;
+  bool every_cell = false;             // or a summary of them alone
+  std::vector<LayerStats> stats = {};  // by layer, or empty
+  std::optional<RecordedRun> run = {};
+  const Profile* profile = nullptr;
+};
+const Fields<SnapshotDescription>& SnapshotDescriptionFields();
 // A line for each run of cells of one stream with the same sequences at rising positions.
 std::string CellsText(const Snapshot& snapshot);
 // The notes that are warnings, on stderr.

@@ -75,34 +75,51 @@ std::string RunText(const RecordedRun& run, const OpenOptions& reading) {
   return text;
 }
 
-nlohmann::ordered_json RunJson(const RecordedRun& run) {
-  const auto or_null = [](const auto& value, bool is_there) {
-    return is_there ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
+const Fields<RecordedRun>& RecordedRunFields() {
+  using Run = RecordedRun;
+  const auto text = [](std::string Run::*member) {
+    return [member](const Run& of) {
+      return (of.*member).empty() ? std::nullopt : std::optional(of.*member);
+    };
   };
-  const auto text = [&](const std::string& value) { return or_null(value, !value.empty()); };
-  nlohmann::ordered_json json = {
-      {"folder", run.folder},
-      {"engine", {{"name", text(run.engine)}, {"build", text(run.build)}}},
-      {"model",
-       {{"name", text(run.model)},
-        {"architecture", text(run.architecture)},
-        {"context_length", or_null(run.context_length, run.context_length != 0)}}},
-      {"tokens", run.tokens},
-      {"prompt_tokens", run.prompt_tokens},
-      {"nll", or_null(run.nll.value_or(0), run.nll.has_value())}};
-  json["rope"] = nullptr;
-  if (run.rope.base != 0) {
-    json["rope"] = {{"style", run.rope.style},
-                    {"base", run.rope.base},
-                    {"dims", run.rope.dims},
-                    {"scaling", run.rope.scaling}};
-  }
-  json["files"] = {{"snapshot", run.snapshot},
-                   {"prefill", text(run.prefill)},
-                   {"trace", text(run.trace)},
-                   {"logits", text(run.logits)},
-                   {"sensitivity", text(run.sensitivity)}};
-  return json;
+  static const Fields<Run> engine = {{"name", "Its name; null if not stated", text(&Run::engine)},
+                                     {"build", "Its build; null if not stated", text(&Run::build)}};
+  static const Fields<Run> model = {
+      {"name", "Its name; null if not stated", text(&Run::model)},
+      {"architecture", "Its architecture; null if not stated", text(&Run::architecture)},
+      {"context_length",
+       "Longest context of the model in tokens; null if not stated",
+       [](const Run& of) {
+         return of.context_length == 0 ? std::nullopt : std::optional(of.context_length);
+       },
+       {.least = 1}}};
+  static const Fields<Run::Rope> rope = {
+      {"style", "How dimensions pair up", &Run::Rope::style},
+      {"base", "Base of the rotation", &Run::Rope::base},
+      {"dims", "Dimensions of a head that rotate", &Run::Rope::dims},
+      {"scaling", "Scaling of the rotation; none without one", &Run::Rope::scaling}};
+  static const Fields<Run> files = {
+      {"snapshot", "Path of the KV cache at the end", &Run::snapshot},
+      {"prefill", "Path of the KV cache after the prompt; null without one", text(&Run::prefill)},
+      {"trace", "Path of the attention trace; null without one", text(&Run::trace)},
+      {"logits", "Path of the logits; null without them", text(&Run::logits)},
+      {"sensitivity", "Path of the layers' sensitivities; null without them",
+       text(&Run::sensitivity)}};
+  static const Fields<Run> fields = {
+      {"folder", "Folder of the run as given", &Run::folder},
+      {"engine", "Engine that recorded it", std::identity(), engine},
+      {"model", "Model that ran", std::identity(), model},
+      {"tokens", "Tokens of the run, prompt included", &Run::tokens, {.least = 1}},
+      {"prompt_tokens", "Of these, tokens of the prompt", &Run::prompt_tokens},
+      {"nll",
+       "Mean negative log likelihood of the decoded tokens in nats; null if not stated",
+       &Run::nll,
+       {.least = 0}},
+      {"rope", "In the words of --rope-style, --rope-base, --rope-dims and --rope-scaling",
+       [](const Run& of) { return of.rope.base != 0 ? std::optional(of.rope) : std::nullopt; },
+       rope},
+      {"files", "Files of the run", std::identity(), files}};
+  return fields;
 }
 
 void TakeTrace(const std::optional<RecordedRun>& run, std::string& trace) {

@@ -2,13 +2,13 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "apps/kvtool/line/options.h"
 #include "apps/kvtool/line/rope_options.h"
 #include "formats/run/run.h"
+#include "lib/fields/fields.h"
 
 namespace kv {
 
@@ -17,7 +17,7 @@ namespace kv {
 std::optional<RecordedRun> TakeRun(std::string& path, SnapshotOptions& options);
 // What `inspect` shows of a run, whose trace is opened for it.
 std::string RunText(const RecordedRun& run, const OpenOptions& reading);
-nlohmann::ordered_json RunJson(const RecordedRun& run);
+const Fields<RecordedRun>& RecordedRunFields();
 
 // How the run's keys are rotated, where no flag and no model file says it.
 void TakeRope(const std::optional<RecordedRun>& run, const SnapshotOptions& options,

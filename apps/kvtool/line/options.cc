@@ -8,11 +8,11 @@
 #include <cmath>
 #include <filesystem>
 
+#include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/line/numbers.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/base/checked.h"
-#include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/parallel.h"
 #include "version.h"
@@ -225,10 +225,17 @@ void ReportOptions::DeclareVersion(CommandLine& line) {
 
 void ReportOptions::Emit(Console& console, std::string_view name, const Value& result,
                          const OutputRules& rules) const {
-  nlohmann::ordered_json document = ReportHeader(name);
-  nlohmann::ordered_json members = ToJson(result);
-  for (auto& [key, value] : members.items()) document.emplace(key, std::move(value));
-  Emit(console, std::move(document), rules);
+  const auto document = [&](const Value& one) {
+    nlohmann::ordered_json json = ReportHeader(name);
+    nlohmann::ordered_json members = ToJson(one);
+    for (auto& [key, value] : members.items()) json.emplace(key, std::move(value));
+    return json;
+  };
+  const auto* several = result.get_if<Value::List>();
+  if (several == nullptr) return Emit(console, document(result), rules);
+  nlohmann::ordered_json documents = nlohmann::ordered_json::array();
+  for (const Value& one : *several) documents.push_back(document(one));
+  Emit(console, std::move(documents), rules);
 }
 
 void ReportOptions::Emit(Console& console, nlohmann::ordered_json document,
@@ -403,19 +410,7 @@ nlohmann::ordered_json ReportHeader(std::string_view name) {
 }
 
 nlohmann::ordered_json InputRecord(const Source& source) {
-  StreamingHash64 hash;
-  constexpr uint64_t kStep = 8 << 20;
-  source.NeedAll();
-  for (const SourceFile& file : source.files) {
-    for (uint64_t at = 0; at < file.data->size(); at += kStep) {
-      const uint64_t size = std::min(kStep, file.data->size() - at);
-      hash.Update(file.data->bytes().subspan(at, size));
-      file.data->Drop(at, size);
-    }
-  }
-  return {{"file", source.path},
-          {"bytes", source.total_bytes()},
-          {"xxh3", fmt::format("{:016x}", hash.Digest())}};
+  return ToJson(HashedFileFields().Object(Hashed(source)));
 }
 
 }  // namespace kv

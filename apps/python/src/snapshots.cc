@@ -127,7 +127,7 @@ std::unique_ptr<OpenedSnapshot> OpenedSnapshot::Open(nb::handle arguments,
 }
 
 std::string OpenedSnapshot::Description() const {
-  return kv::JsonText(kv::DescribeJson(*metadata_), -1, true);
+  return kv::JsonText(kv::ToJson(kv::SnapshotDescriptionFields().Object({*metadata_})), -1, true);
 }
 
 nb::dict OpenedSnapshot::Facts() const {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "lib/core/base/reuse.h"
@@ -19,8 +18,6 @@
 
 namespace kv::analysis {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Of a byte sequence and of its halves: bytes of 16-bit values, 16-bit halves of 32-bit ones.
 struct Figures {
@@ -131,9 +128,11 @@ UnrotatedRows UnrotateRows(const DumpEntry& entry, ByteSpan raw, const RowOption
 }
 
 // The group of columns that `on` decides about: figures where the element size has them, else 0.
-void AddSplit(Json& row, const std::string& tensor, const Figures& f, bool on,
+void AddSplit(Value& row, const std::string& tensor, const Figures& f, bool on,
               const std::string& high, const std::string& low, const std::string& whole) {
-  const auto put = [&](const std::string& name, double value) { row[name] = on ? value : 0.0; };
+  const auto put = [&](const std::string& name, double value) {
+    if (row.Find(name) == nullptr) row.Put(name, on ? value : 0.0);
+  };
   put(fmt::format("{}_{}_entropy", tensor, high), f.high_entropy);
   put(fmt::format("{}_{}_entropy", tensor, low), f.low_entropy);
   put(fmt::format("{}_{}_ratio", tensor, high), f.high_ratio);
@@ -141,21 +140,21 @@ void AddSplit(Json& row, const std::string& tensor, const Figures& f, bool on,
   put(fmt::format("{}_{}_ratio", tensor, whole), f.split_ratio);
 }
 
-void AddWhole(Json& row, const Figures& k, const Figures& v) {
-  row["k_entropy"] = k.entropy;
-  row["v_entropy"] = v.entropy;
-  row["k_zstd_ratio"] = k.zstd_ratio;
-  row["v_zstd_ratio"] = v.zstd_ratio;
+void AddWhole(Value& row, const Figures& k, const Figures& v) {
+  row.Put("k_entropy", k.entropy);
+  row.Put("v_entropy", v.entropy);
+  row.Put("k_zstd_ratio", k.zstd_ratio);
+  row.Put("v_zstd_ratio", v.zstd_ratio);
 }
 
-Json DistributionRow(const DumpEntry& entry, const RowOptions& options, Meter& meter) {
-  Json row = {{"layer_id", entry.layer},
-              {"stage", entry.stage},
-              {"seq_start", entry.seq_start},
-              {"seq_len", entry.tokens},
-              {"kv_heads", entry.heads},
-              {"head_dim", entry.head_dim},
-              {"bytes_per_elem", entry.element_bytes}};
+Value DistributionRow(const DumpEntry& entry, const RowOptions& options, Meter& meter) {
+  Value row = Value::Object{{"layer_id", entry.layer},
+                            {"stage", entry.stage},
+                            {"seq_start", entry.seq_start},
+                            {"seq_len", entry.tokens},
+                            {"kv_heads", entry.heads},
+                            {"head_dim", entry.head_dim},
+                            {"bytes_per_elem", entry.element_bytes}};
   const Bytes raw_k = Gather(entry.k, 0, entry.k.tokens(), Order::kTokenHeadDim);
   const Bytes raw_v = Gather(entry.v, 0, entry.v.tokens(), Order::kTokenHeadDim);
   const int64_t unit = entry.k.unit_bytes(), v_unit = entry.v.unit_bytes();
@@ -172,10 +171,10 @@ Json DistributionRow(const DumpEntry& entry, const RowOptions& options, Meter& m
   if (turns) pairs = UnrotateRows(entry, raw_k, options, true, meter);
   if (turns) halves = UnrotateRows(entry, raw_k, options, false, meter);
   const auto add = [&](const std::string& name, const UnrotatedRows& u) {
-    row[name + "_zstd_ratio"] = u.figures.zstd_ratio;
-    row[name + "_gear_ratio"] = unit == 2 ? u.figures.split_ratio : 0.0;
-    row[name + "_mean_abs_diff"] = u.mean_abs_diff;
-    row[name + "_max_abs_diff"] = u.max_abs_diff;
+    row.Put(name + "_zstd_ratio", u.figures.zstd_ratio);
+    row.Put(name + "_gear_ratio", unit == 2 ? u.figures.split_ratio : 0.0);
+    row.Put(name + "_mean_abs_diff", u.mean_abs_diff);
+    row.Put(name + "_max_abs_diff", u.max_abs_diff);
   };
   add("k_rope_inv", pairs);
   AddSplit(row, "k", k, unit == 4, "hi16", "lo16", "split16");
@@ -184,19 +183,19 @@ Json DistributionRow(const DumpEntry& entry, const RowOptions& options, Meter& m
   return row;
 }
 
-Json PackedRow(const PackedEntry& entry, const RowOptions& options, Meter& meter) {
-  Json row = {{"layer_id", entry.layer},
-              {"stage", entry.stage},
-              {"used_seq_len", entry.used_tokens},
-              {"max_seq_len", entry.max_tokens},
-              {"kv_heads", entry.heads},
-              {"head_dim", entry.head_dim},
-              {"bytes_per_elem", entry.element_bytes},
-              {"pack_h", entry.pack_h},
-              {"pack_l", entry.pack_l},
-              {"flash_upper_kv", entry.flash_block},
-              {"key_used_bytes", entry.key_used_bytes},
-              {"value_used_bytes", entry.value_used_bytes}};
+Value PackedRow(const PackedEntry& entry, const RowOptions& options, Meter& meter) {
+  Value row = Value::Object{{"layer_id", entry.layer},
+                            {"stage", entry.stage},
+                            {"used_seq_len", entry.used_tokens},
+                            {"max_seq_len", entry.max_tokens},
+                            {"kv_heads", entry.heads},
+                            {"head_dim", entry.head_dim},
+                            {"bytes_per_elem", entry.element_bytes},
+                            {"pack_h", entry.pack_h},
+                            {"pack_l", entry.pack_l},
+                            {"flash_upper_kv", entry.flash_block},
+                            {"key_used_bytes", entry.key_used_bytes},
+                            {"value_used_bytes", entry.value_used_bytes}};
   const int64_t unit = entry.element_bytes;
   const Figures k = meter.Of(entry.k, unit, options.zstd_level);
   const Figures v = meter.Of(entry.v, unit, options.zstd_level);
@@ -209,13 +208,11 @@ Json PackedRow(const PackedEntry& entry, const RowOptions& options, Meter& meter
 }
 
 // Python's shortest form keeps a point in whole numbers.
-std::string Cell(const Json& value) {
-  if (value.is_number_float()) {
-    const std::string text = fmt::format("{}", value.get<double>());
+std::string Cell(const Value& value) {
+  const std::string text = format::Plain(value);
+  if (value.get_if<double>() != nullptr) {
     return text.find_first_of(".en") == text.npos ? text + ".0" : text;
   }
-  if (!value.is_string()) return value.dump();
-  const auto& text = value.get_ref<const std::string&>();
   if (text.find_first_of(",\"\r\n") == text.npos) return text;
   std::string quoted = "\"";
   for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
@@ -228,13 +225,13 @@ bool IsAveraged(const std::string& name) {
 
 }  // namespace
 
-std::vector<Json> DistributionRows(std::span<const DumpEntry> entries, const RowOptions& options,
-                                   ThreadPool& pool) {
+std::vector<Value> DistributionRows(std::span<const DumpEntry> entries, const RowOptions& options,
+                                    ThreadPool& pool) {
   std::vector<const DumpEntry*> whole;
   for (const DumpEntry& entry : entries) {
     if (entry.defect == DumpDefect::kNone && !entry.k.pieces.empty()) whole.push_back(&entry);
   }
-  std::vector<Json> rows(whole.size());
+  std::vector<Value> rows(whole.size());
   Reuse<Meter> meters;
   pool.ParallelFor(whole.size(), [&](uint64_t i) {
     const Reuse<Meter>::Lease meter(meters);
@@ -243,9 +240,9 @@ std::vector<Json> DistributionRows(std::span<const DumpEntry> entries, const Row
   return rows;
 }
 
-std::vector<Json> PackedRows(std::span<const PackedEntry> entries, const RowOptions& options,
-                             ThreadPool& pool) {
-  std::vector<Json> rows(entries.size());
+std::vector<Value> PackedRows(std::span<const PackedEntry> entries, const RowOptions& options,
+                              ThreadPool& pool) {
+  std::vector<Value> rows(entries.size());
   Reuse<Meter> meters;
   pool.ParallelFor(entries.size(), [&](uint64_t i) {
     const Reuse<Meter>::Lease meter(meters);
@@ -254,38 +251,161 @@ std::vector<Json> PackedRows(std::span<const PackedEntry> entries, const RowOpti
   return rows;
 }
 
-Json RowAverages(const std::vector<Json>& rows, bool positive_only) {
-  Json averages = {{"dumps", rows.size()}};
+Value RowAverages(const std::vector<Value>& rows, bool positive_only) {
+  Value averages = Value::Object{{"dumps", rows.size()}};
   if (rows.empty()) return averages;
-  for (const auto& [name, first] : rows.front().items()) {
+  for (const auto& [name, first] : *rows.front().get_if<Value::Object>()) {
     if (!IsAveraged(name)) continue;
     double sum = 0;
     uint64_t count = 0;
-    for (const Json& row : rows) {
-      const double value = row.value(name, 0.0);
+    for (const Value& row : rows) {
+      const Value* cell = row.Find(name);
+      const double value = cell == nullptr ? 0 : cell->number();
       if (positive_only && !(value > 0)) continue;
       sum += value;
       ++count;
     }
-    averages[name] = count == 0 ? 0.0 : sum / static_cast<double>(count);
+    averages.Put(name, count == 0 ? 0.0 : sum / static_cast<double>(count));
   }
   return averages;
 }
 
-std::string RowsCsv(const std::vector<Json>& rows) {
+std::string RowsCsv(const std::vector<Value>& rows) {
   if (rows.empty()) return {};
   std::vector<std::string> names;
-  for (const auto& [name, value] : rows.front().items()) names.push_back(name);
+  for (const auto& [name, value] : *rows.front().get_if<Value::Object>()) names.push_back(name);
   std::string text;
   for (size_t i = 0; i < names.size(); ++i) text += (i == 0 ? "" : ",") + names[i];
   text += "\r\n";
-  for (const Json& row : rows) {
+  for (const Value& row : rows) {
     for (size_t i = 0; i < names.size(); ++i) {
-      text += (i == 0 ? "" : ",") + (row.contains(names[i]) ? Cell(row[names[i]]) : "");
+      const Value* cell = row.Find(names[i]);
+      text += (i == 0 ? "" : ",") + (cell == nullptr ? "" : Cell(*cell));
     }
     text += "\r\n";
   }
   return text;
+}
+
+namespace {
+
+Value WithoutZeroRatios(Value row) {
+  for (auto& [name, value] : *row.get_if<Value::Object>()) {
+    if (name.ends_with("ratio") && value.number() == 0) value = nullptr;
+  }
+  return row;
+}
+
+class RowSchema {
+ public:
+  RowSchema() {
+    Add("layer_id", "integer", "Number of the layer as the dump gives it");
+    Add("stage", "string", "Stage of the dump: prefill or decode");
+    Add("seq_start", "integer", "Position of the first token of the dump");
+    Add("seq_len", "integer", "Number of tokens of the dump");
+    Add("used_seq_len", "integer", "Number of tokens in use");
+    Add("max_seq_len", "integer", "Number of tokens that the buffers have room for");
+    Add("kv_heads", "integer", "Number of kv heads");
+    Add("head_dim", "integer", "Number of values of a head");
+    Add("bytes_per_elem", "integer", "Size of a value in bytes");
+    Add("pack_h", "integer", "MNN's packing parameter hP");
+    Add("pack_l", "integer", "MNN's packing parameter lP");
+    Add("flash_upper_kv", "integer", "Tokens of a block of flash attention, as the dump gives it");
+    Add("key_used_bytes", "integer", "Bytes of K in use");
+    Add("value_used_bytes", "integer", "Bytes of V in use");
+    AddTensor("k", "K");
+    AddTensor("v", "V");
+    AddUnrotated("k_rope_inv", "neighbours (2i, 2i+1)");
+    AddUnrotated("k_rope_inv_half", "halves (i, i + dims/2)");
+  }
+
+  Value Made() {
+    return Value::Object{
+        {"type", "object"},
+        {"required", Value::List{"layer_id", "stage", "k_entropy", "v_zstd_ratio"}},
+        {"properties", std::move(properties_)}};
+  }
+
+ private:
+  void Add(const std::string& name, Value type, std::string text) {
+    properties_.emplace_back(
+        name, Value::Object{{"description", std::move(text)}, {"type", std::move(type)}});
+  }
+  void AddRatio(const std::string& name, std::string text) {
+    Add(name, Value::List{"number", "null"}, std::move(text));
+  }
+
+  void AddTensor(const std::string& key, const char* tensor) {
+    Add(key + "_entropy", "number",
+        fmt::format("Shannon entropy of the bytes of {}, in bits per byte", tensor));
+    AddRatio(key + "_zstd_ratio", fmt::format("Bytes of {} / bytes after zstd", tensor));
+    AddHalves(key, tensor, "", "bytes", 16);
+    AddWhole(key + "_gear_ratio", tensor, "bytes", 16);
+    AddHalves(key, tensor, "8", "bytes", 16);
+    AddHalves(key, tensor, "16", "halfs", 32);
+    AddWhole(key + "_split16_ratio", tensor, "halfs", 32);
+  }
+
+  void AddHalves(const std::string& key, const char* tensor, const char* size, const char* parts,
+                 int bits) {
+    for (const auto& [half, word] : {std::pair("hi", "high"), std::pair("lo", "low")}) {
+      const std::string name = fmt::format("{}_{}{}", key, half, size);
+      const std::string what =
+          fmt::format("the {} {} of the {}-bit values of {}", word, parts, bits, tensor);
+      Add(name + "_entropy", "number",
+          fmt::format("Entropy in bits per byte of {}; 0: values of another size", what));
+      AddRatio(name + "_ratio", fmt::format("Ratio of {} under zstd", what));
+    }
+  }
+
+  void AddWhole(const std::string& name, const char* tensor, const char* parts, int bits) {
+    AddRatio(name, fmt::format("Ratio of {} under zstd with high and low {} of {}-bit values coded "
+                               "apart",
+                               tensor, parts, bits));
+  }
+
+  void AddUnrotated(const std::string& key, const char* pairs) {
+    AddRatio(key + "_zstd_ratio",
+             fmt::format("Ratio of K under zstd after its rotation is undone, pairs being {}; not "
+                         "measured without a known rotation",
+                         pairs));
+    AddRatio(key + "_gear_ratio", "The same with high and low bytes of 16-bit values coded apart");
+    for (const auto& [name, word] :
+         {std::pair("mean", "Mean of how far"), std::pair("max", "Most that")}) {
+      Add(fmt::format("{}_{}_abs_diff", key, name), "number",
+          fmt::format("{} undoing the rotation moves a value of K, pairs being {}", word, pairs));
+    }
+  }
+
+  Value::Object properties_;
+};
+
+}  // namespace
+
+RowsReport ReportRows(const std::vector<Value>& rows, bool positive_only) {
+  RowsReport report = {WithoutZeroRatios(RowAverages(rows, positive_only)), {}};
+  for (const Value& row : rows) report.rows.push_back(WithoutZeroRatios(row));
+  return report;
+}
+
+const Fields<RowsReport>& RowsReportFields() {
+  static const Value averages = Value::Object{
+      {"type", "object"},
+      {"additionalProperties", Value::Object{{"type", Value::List{"number", "null"}}}},
+      {"properties", Value::Object{{"dumps", Value::Object{{"description", "Number of rows"},
+                                                           {"type", "integer"},
+                                                           {"minimum", 0}}}}}};
+  static const Fields<RowsReport> fields = {
+      {"averages",
+       "Mean of each ratio and entropy over the rows (packed: over rows above 0), each dump "
+       "weighing the same",
+       &RowsReport::averages,
+       {.schema = averages}},
+      {"rows",
+       "One row for each dump, under the column names of MNN's experiment",
+       &RowsReport::rows,
+       {.schema = Value::Object{{"type", "array"}, {"items", RowSchema().Made()}}}}};
+  return fields;
 }
 
 }  // namespace kv::analysis

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +11,7 @@
 #include "lib/core/base/parallel.h"
 #include "lib/core/snapshot/dump_entries.h"
 #include "lib/core/snapshot/rope.h"
+#include "lib/fields/fields.h"
 
 // The two reports of MNN's distribution experiment: one row per dump, under the original's column
 // names and in its order. Columns that do not apply to an element size are 0, as in the original.
@@ -28,17 +28,25 @@ struct RowOptions {
 
 // Return one row per entry; entries with a defect are left out. Throws kUsage where the
 // rotation does not fit.
-std::vector<nlohmann::ordered_json> DistributionRows(std::span<const DumpEntry> entries,
-                                                     const RowOptions& options, ThreadPool& pool);
-std::vector<nlohmann::ordered_json> PackedRows(std::span<const PackedEntry> entries,
-                                               const RowOptions& options, ThreadPool& pool);
+std::vector<Value> DistributionRows(std::span<const DumpEntry> entries, const RowOptions& options,
+                                    ThreadPool& pool);
+std::vector<Value> PackedRows(std::span<const PackedEntry> entries, const RowOptions& options,
+                              ThreadPool& pool);
 
 // Averages every ratio and entropy over the rows, as the original's summaries do: over all rows or,
 // if `positive_only`, over values above 0. A dump of one token weighs as much as a long one.
-nlohmann::ordered_json RowAverages(const std::vector<nlohmann::ordered_json>& rows,
-                                   bool positive_only);
+Value RowAverages(const std::vector<Value>& rows, bool positive_only);
 
 // Formats the rows as comma-separated values below a heading, numbers as Python prints them.
-std::string RowsCsv(const std::vector<nlohmann::ordered_json>& rows);
+std::string RowsCsv(const std::vector<Value>& rows);
+
+// What the document says of the rows. Without a ratio, columns are 0 in the original's files and
+// null here.
+struct RowsReport {
+  Value averages;
+  std::vector<Value> rows;
+};
+RowsReport ReportRows(const std::vector<Value>& rows, bool positive_only);
+const Fields<RowsReport>& RowsReportFields();
 
 }  // namespace kv::analysis

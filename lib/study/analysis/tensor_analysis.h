@@ -27,6 +27,10 @@ struct Coded {
   double ratio() const {
     return coded_bytes == 0 ? 1 : static_cast<double>(raw_bytes) / static_cast<double>(coded_bytes);
   }
+  double removed() const {
+    return raw_bytes == 0 ? 0
+                          : 1 - static_cast<double>(coded_bytes) / static_cast<double>(raw_bytes);
+  }
 };
 
 // The result of coding a tensor, cut into chunks as `compress` cuts it.

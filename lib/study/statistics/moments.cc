@@ -4,19 +4,35 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 namespace kv {
 
-nlohmann::ordered_json SummaryJson(const ValueSummary& summary) {
-  return {{"values", summary.values},
-          {"min", summary.min},
-          {"max", summary.max},
-          {"mean", summary.mean},
-          {"standard_deviation", summary.standard_deviation},
-          {"nan_count", summary.nan_count},
-          {"infinite_count", summary.infinite_count},
-          {"zero_count", summary.zero_count}};
+const Fields<ValueSummary>& ValueSummaryFields() {
+  static const Fields<ValueSummary> fields = {
+      {"values", "Number of values", &ValueSummary::values},
+      {"min",
+       "Smallest finite value; null without any",
+       &ValueSummary::min,
+       {.nullable = true, .column = "min", .format = format::AsReal}},
+      {"max",
+       "Largest finite value; null without any",
+       &ValueSummary::max,
+       {.nullable = true, .column = "max", .format = format::AsReal}},
+      {"mean",
+       "Mean of the finite values; null without any",
+       &ValueSummary::mean,
+       {.nullable = true, .column = "mean", .format = format::AsNats}},
+      {"standard_deviation",
+       "Standard deviation of the finite values; null without any",
+       &ValueSummary::standard_deviation,
+       {.least = 0, .nullable = true, .column = "sd", .format = format::AsNats}},
+      {"nan_count", "Values that are NaN", &ValueSummary::nan_count, {.column = "NaN"}},
+      {"infinite_count",
+       "Values that are infinite",
+       &ValueSummary::infinite_count,
+       {.column = "Inf"}},
+      {"zero_count", "Values that are zero", &ValueSummary::zero_count}};
+  return fields;
 }
 
 void Moments::Add(double value, uint64_t count) {

@@ -3,7 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
+
+#include "lib/fields/fields.h"
 
 namespace kv {
 
@@ -14,9 +15,7 @@ struct ValueSummary {
   double min = 0, max = 0, mean = 0, standard_deviation = 0;
 };
 
-// {"values", "min", "max", "mean", "standard_deviation", "nan_count", "infinite_count",
-// "zero_count"}
-nlohmann::ordered_json SummaryJson(const ValueSummary& summary);
+const Fields<ValueSummary>& ValueSummaryFields();
 
 // Accumulates values one by one without storing them (Welford's method). The results depend on the
 // values and their order alone.

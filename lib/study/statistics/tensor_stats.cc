@@ -106,4 +106,20 @@ TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor, bool is_va
   return stats;
 }
 
+const Fields<TensorStats>& TensorStatsFields() {
+  static const Value entropy = Value::Object{{"type", "number"}, {"minimum", 0}, {"maximum", 8}};
+  static const Fields<TensorStats> fields = {
+      Fields<TensorStats>::Inline([](const TensorStats& of) -> const ValueSummary& { return of; },
+                                  ValueSummaryFields()),
+      {"plane_entropy_bits",
+       "Entropy of each byte plane in bits per byte, 0 to 8",
+       &TensorStats::plane_entropy_bits,
+       {.schema = Value::Object{{"type", "array"}, {"items", entropy}}}},
+      {"predicted_ratio",
+       "Lossless ratio that the entropies predict, original over compressed",
+       &TensorStats::predicted_ratio,
+       {.least = 1}}};
+  return fields;
+}
+
 }  // namespace kv

@@ -22,6 +22,8 @@ struct TensorStats : ValueSummary {
   double predicted_ratio = 1;
 };
 
+const Fields<TensorStats>& TensorStatsFields();
+
 // Walks the tensor in pieces of bounded size and gives the pages behind it back to the system. The
 // results depend on the values alone. Entropies are those of the stored bytes; a Hadamard transform
 // is undone before values are looked at.

@@ -80,7 +80,7 @@ TEST_CASE("an analysis is the same in every order of storage and with every numb
     shape.order = order;
     ThreadPool pool(threads);
     Snapshot snapshot = CastSnapshot(test::MakeCache(shape), DType::kF16, pool);
-    return AnalysisJson(Analyse(snapshot, {.per_head = true}, pool));
+    return ToJson(AnalysisFields().Object(Analyse(snapshot, {.per_head = true}, pool)));
   };
   const auto expected = analyse(Order::kTokenHeadDim, 1);
   CHECK(expected == analyse(Order::kTokenHeadDim, 4));
@@ -108,7 +108,7 @@ TEST_CASE("f32 that came from bf16 is said to be half free, and every part may b
   for (LayerKv& layer : rounded.layers) layer.v.reset();
   analysis = Analyse(rounded, {}, pool);
   CHECK(analysis.v.raw_bytes == 0);
-  CHECK(AnalysisJson(analysis)["summary"]["v"].is_null());
+  CHECK(ToJson(AnalysisFields().Object(analysis))["summary"]["v"].is_null());
   rounded.layers.clear();
   CHECK(Analyse(rounded, {}, pool).total().raw_bytes == 0);
 }

@@ -138,7 +138,7 @@ Table LayersTable(const Analysis& analysis, const std::string& level, bool per_h
 
 // Columns that a table for people has room for: what a dump is, and ratios and entropies of the
 // whole, where any row has one.
-bool IsShown(const std::string& name, const std::vector<nlohmann::ordered_json>& rows) {
+bool IsShown(const std::string& name, const std::vector<Value>& rows) {
   for (const char* part :
        {"_hi", "_lo", "_diff", "kv_heads", "head_dim", "bytes", "pack_", "flash", "max_seq"}) {
     if (name.find(part) != name.npos && !name.ends_with("half_zstd_ratio") &&
@@ -146,8 +146,9 @@ bool IsShown(const std::string& name, const std::vector<nlohmann::ordered_json>&
       return false;
     }
   }
-  return std::any_of(rows.begin(), rows.end(), [&](const auto& row) {
-    return !row[name].is_number_float() || row[name].template get<double>() != 0;
+  return std::any_of(rows.begin(), rows.end(), [&](const Value& row) {
+    const auto* number = row.Find(name)->get_if<double>();
+    return number == nullptr || *number != 0;
   });
 }
 
@@ -243,25 +244,23 @@ std::string OfflineText(const mnn::offline::Options& options, const mnn::offline
   return text;
 }
 
-std::string RowsText(std::string_view title, const std::vector<nlohmann::ordered_json>& rows,
+std::string RowsText(std::string_view title, const std::vector<Value>& rows,
                      const Console& console) {
   constexpr size_t kMostRows = 40;
   std::string text =
       console.Bold(title) + fmt::format(": {} dump{}\n", rows.size(), rows.size() == 1 ? "" : "s");
   if (rows.empty()) return text;
   std::vector<std::string> names;
-  for (const auto& [name, first] : rows.front().items()) {
+  for (const auto& [name, first] : *rows.front().get_if<Value::Object>()) {
     if (IsShown(name, rows)) names.push_back(name);
   }
   Table table(names);
   for (size_t i = 0; i < std::min(rows.size(), kMostRows); ++i) {
-    const auto& row = rows[i];
     std::vector<std::string> cells;
     for (const std::string& name : names) {
-      const auto& value = row[name];
-      cells.push_back(value.is_number_float() ? fmt::format("{:.3f}", value.get<double>())
-                      : value.is_string()     ? value.get<std::string>()
-                                              : value.dump());
+      const Value& value = *rows[i].Find(name);
+      const auto* number = value.get_if<double>();
+      cells.push_back(number != nullptr ? fmt::format("{:.3f}", *number) : format::Plain(value));
     }
     table.Row(std::move(cells));
   }

@@ -2,12 +2,12 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "apps/kvtool/console/console.h"
 #include "lib/engines/mnn/offline/offline.h"
+#include "lib/fields/value.h"
 #include "lib/study/analysis/analysis.h"
 
 namespace kv {
@@ -19,7 +19,7 @@ std::string AnalysisText(const Snapshot& snapshot, const analysis::Analysis& ana
 std::string OfflineText(const mnn::offline::Options& options, const mnn::offline::Result& result,
                         const Console& console);
 // Rows of the distribution or the packed report; columns that are 0 in all of them are left out.
-std::string RowsText(std::string_view title, const std::vector<nlohmann::ordered_json>& rows,
+std::string RowsText(std::string_view title, const std::vector<Value>& rows,
                      const Console& console);
 
 }  // namespace kv

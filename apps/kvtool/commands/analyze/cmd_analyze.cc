@@ -10,6 +10,8 @@
 #include "apps/kvtool/commands/analyze/analyze_report.h"
 #include "apps/kvtool/commands/analyze/offline_options.h"
 #include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
@@ -23,19 +25,86 @@
 namespace kv {
 namespace {
 
-using Json = nlohmann::ordered_json;
+// What was measured of one cache.
+struct Analysed {
+  std::string format, engine, model, level;
+  analysis::Analysis analysis;
+};
 
-// Of nothing there is no ratio. Tables and the files of the original's form, whose columns are the
-// same for every row, write 0 there.
-void RemoveZeroRatios(Json& value) {
-  if (value.is_array()) {
-    for (Json& element : value) RemoveZeroRatios(element);
-  }
-  if (!value.is_object()) return;
-  for (auto& [key, child] : value.items()) {
-    if (key.ends_with("ratio") && child.is_number() && child.get<double>() == 0) child = nullptr;
-    RemoveZeroRatios(child);
-  }
+struct AnalysedRun {
+  std::string run;
+  std::optional<Analysed> analysed;
+};
+
+struct AnalyzeTiming {
+  uint64_t elapsed_us = 0;
+  int threads = 0;
+};
+
+struct AnalyzeResult {
+  std::vector<HashedFile> inputs;
+  std::optional<std::vector<AnalysedRun>> runs;
+  std::optional<Analysed> analysed;
+  std::optional<mnn::offline::Document> offline;
+  std::optional<analysis::RowsReport> distribution, packed;
+  std::vector<std::string> warnings;
+  std::optional<AnalyzeTiming> timing;
+};
+
+const Fields<Analysed>& AnalysedFields() {
+  static const Fields<Analysed> fields = {
+      {"format", "Name of the format the input was read as", &Analysed::format},
+      {"engine", "The engine that wrote it; empty: not known", &Analysed::engine},
+      {"model", "The model it is of; empty: not known", &Analysed::model},
+      {"level",
+       "Level of compress that was measured beside MNN's codec; compat: none",
+       &Analysed::level,
+       {.choices = {"compat", "fast", "default", "high", "max"}}},
+      Fields<Analysed>::Inline(
+          [](const Analysed& of) -> const auto& { return of.analysis; },
+          analysis::AnalysisFields())};
+  return fields;
+}
+
+const Fields<AnalyzeResult>& AnalyzeResultFields() {
+  using Result = AnalyzeResult;
+  static const Fields<AnalysedRun> runs = {
+      {"run", "Folder of the run below the input", &AnalysedRun::run},
+      Fields<AnalysedRun>::Inline(&AnalysedRun::analysed, AnalysedFields())};
+  static const Fields<AnalyzeTiming> timing = {
+      {"elapsed_us", "Wall time of the command, in microseconds", &AnalyzeTiming::elapsed_us},
+      {"threads", "Number of threads that were used", &AnalyzeTiming::threads, {.least = 0}}};
+  static const Fields<Result> fields = {
+      {"inputs", "What was read", &Result::inputs, HashedFileFields()},
+      {"runs",
+       "of a folder that holds several runs of dumps: what stands in the document otherwise, run "
+       "by run",
+       &Result::runs,
+       runs,
+       {.absent = true}},
+      Fields<Result>::Inline(&Result::analysed, AnalysedFields()),
+      {"offline",
+       "the document of MNN's offline_lossless_fp16.py, schema_version 3",
+       &Result::offline,
+       mnn::offline::DocumentFields(),
+       {.absent = true}},
+      {"distribution",
+       "Entropies and zstd ratios of each dump, or of each layer of a snapshot",
+       &Result::distribution,
+       analysis::RowsReportFields(),
+       {.absent = true}},
+      {"packed",
+       "Entropies and zstd ratios of packed MNN dumps, padding included",
+       &Result::packed,
+       analysis::RowsReportFields(),
+       {.absent = true}},
+      {"warnings", "Everything that the run warned of", &Result::warnings},
+      {"timing",
+       "How long it took; absent in deterministic output",
+       &Result::timing,
+       timing,
+       {.absent = true}}};
+  return fields;
 }
 
 class Analyze : public EachOf<Analyze> {
@@ -87,26 +156,25 @@ class Analyze : public EachOf<Analyze> {
     Inputs inputs = Open(context, options);
     const auto rope =
         rope_.ResolveOrWarn(options, nullptr, "K is not measured with it undone", context.console);
-    Json document = ReportHeader("analyze");
-    document["inputs"] = InputRecords(inputs.source());
+    AnalyzeResult result;
+    result.inputs = {Hashed(inputs.source())};
     ExitStatus status = kDone;
     report::Page page("What compresses", input_);
-    if (!reports_only_) status = AddLayers(context, inputs, options, rope, pool, document, page);
-    if (simulated) AddOffline(context, *simulated, inputs, pool, document);
-    if (with_rows()) AddRows(context, inputs, rope, pool, document);
-    document["warnings"] = context.console.warning_texts();
+    if (!reports_only_) status = AddLayers(context, inputs, options, rope, pool, result, page);
+    if (simulated) AddOffline(context, *simulated, inputs, pool, result);
+    if (with_rows()) AddRows(context, inputs, rope, pool, result);
+    result.warnings = context.console.warning_texts();
     if (!context.global.deterministic) {
       const std::chrono::duration<double, std::micro> took =
           std::chrono::steady_clock::now() - begin;
-      document["timing"] = {{"elapsed_us", static_cast<uint64_t>(took.count())},
-                            {"threads", pool.threads()}};
+      result.timing = {static_cast<uint64_t>(took.count()), pool.threads()};
     }
     if (page_.wanted()) {
       page.Footer(MadeBy());
       page_.Write(page, *this, context.console, RulesFor(force_));
     }
-    RemoveZeroRatios(document);
-    report_.Emit(context.console, document, RulesFor(force_));
+    report_.Emit(context.console, "analyze", AnalyzeResultFields().Object(result),
+                 RulesFor(force_));
     return status;
   }
 
@@ -182,82 +250,80 @@ class Analyze : public EachOf<Analyze> {
   }
 
   ExitStatus AddLayers(Context& context, const Inputs& inputs, const OpenOptions& options,
-                       const std::optional<ModelRope>& rope, ThreadPool& pool, Json& document,
-                       report::Page& page) const {
+                       const std::optional<ModelRope>& rope, ThreadPool& pool,
+                       AnalyzeResult& result, report::Page& page) const {
     if (inputs.snapshot) {
-      return AddAnalysis(context, *inputs.snapshot, rope, pool, document, page);
+      return AddAnalysis(context, *inputs.snapshot, rope, pool, result.analysed, page);
     }
     ExitStatus status = kDone;
-    document["runs"] = Json::array();
+    result.runs.emplace();
     for (const std::filesystem::path& folder : inputs.run_folders) {
       const Source source = Source::Open(std::filesystem::path(input_) / folder);
-      Json run = {{"run", folder.generic_string()}};
-      if (!report_.json && !document["runs"].empty()) context.console.Line("");
+      AnalysedRun run = {folder.generic_string(), {}};
+      if (!report_.json && !result.runs->empty()) context.console.Line("");
       try {
         const Snapshot snapshot = OpenOne(context, source, options);
         page.Heading(folder.generic_string());
-        status = Worse(status, AddAnalysis(context, snapshot, rope, pool, run, page));
+        status = Worse(status, AddAnalysis(context, snapshot, rope, pool, run.analysed, page));
       } catch (Error& error) {
         // Damage is counted by the other reports, which look past it.
         if (!with_reports()) throw error.File(source.path);
         context.console.Warn(source.path, fmt::format("no layers: {}", error.message()));
       }
-      document["runs"].push_back(std::move(run));
+      result.runs->push_back(std::move(run));
     }
     return status;
   }
 
   ExitStatus AddAnalysis(Context& context, const Snapshot& snapshot,
-                         const std::optional<ModelRope>& rope, ThreadPool& pool, Json& document,
-                         report::Page& page) const {
-    document["format"] = snapshot.format;
-    document["engine"] = snapshot.engine;
-    document["model"] = snapshot.model;
+                         const std::optional<ModelRope>& rope, ThreadPool& pool,
+                         std::optional<Analysed>& result, report::Page& page) const {
     analysis::Analysis analysis;
     {
       ProgressLine progress(context.console, context.global.progress_when(), "analyze");
       analysis =
           analysis::Analyse(snapshot, {per_head_, *ParseEffort(level_), rope}, pool, &progress);
     }
-    document["level"] = level_;
-    document.update(analysis::AnalysisJson(analysis));
     analysis::AddAnalysis(analysis, level_, page);
     if (!report_.json)
       context.console.Data(AnalysisText(snapshot, analysis, level_, context.console));
-    return analysis.total().decodes ? kDone : kVerdict;
+    const bool decodes = analysis.total().decodes;
+    result = {snapshot.format, snapshot.engine, snapshot.model, level_, std::move(analysis)};
+    return decodes ? kDone : kVerdict;
   }
 
   void AddOffline(Context& context, const mnn::offline::Options& options, const Inputs& inputs,
-                  ThreadPool& pool, Json& document) const {
-    mnn::offline::Result result;
+                  ThreadPool& pool, AnalyzeResult& result) const {
+    mnn::offline::Document document = {input_, options, {}};
     {
       ProgressLine progress(context.console, context.global.progress_when(), "simulate");
-      result = mnn::offline::Simulate(inputs.dumps.logical, options, pool, &progress);
+      document.result = mnn::offline::Simulate(inputs.dumps.logical, options, pool, &progress);
     }
-    const Json original = mnn::offline::ResultJson(input_, options, result);
-    document["offline"] = original;
-    Write(offline_.json_out, JsonText(original, 2, true));
-    Write(offline_.md_out, mnn::offline::ResultMarkdown(input_, options, result));
+    Write(offline_.json_out,
+          JsonText(ToJson(mnn::offline::DocumentFields().Object(document)), 2, true));
+    Write(offline_.md_out, mnn::offline::ResultMarkdown(input_, options, document.result));
     if (!report_.json) {
-      context.console.Data("\n" + OfflineText(options, result, context.console));
+      context.console.Data("\n" + OfflineText(options, document.result, context.console));
     }
+    document.zero_is_null = true;
+    result.offline = std::move(document);
   }
 
   void AddRows(Context& context, const Inputs& inputs, const std::optional<ModelRope>& rope,
-               ThreadPool& pool, Json& document) const {
+               ThreadPool& pool, AnalyzeResult& result) const {
     const analysis::RowOptions row_options{offline_.values.zstd_level, rope};
-    const auto add = [&](const char* name, const char* title, const std::vector<Json>& rows,
-                         bool positive_only) {
-      document[name] = {{"averages", analysis::RowAverages(rows, positive_only)}, {"rows", rows}};
+    const auto add = [&](std::optional<analysis::RowsReport>& report, const char* title,
+                         const std::vector<Value>& rows, bool positive_only) {
+      report = analysis::ReportRows(rows, positive_only);
       Write(csv_, analysis::RowsCsv(rows));
       if (!report_.json) context.console.Data("\n" + RowsText(title, rows, context.console));
     };
     if (distribution_ || !packed_) {
-      add("distribution", "Distribution",
+      add(result.distribution, "Distribution",
           analysis::DistributionRows(inputs.dumps.logical, row_options, pool), false);
     }
     if (packed_) {
-      add("packed", "Packed dumps, padding included",
+      add(result.packed, "Packed dumps, padding included",
           analysis::PackedRows(inputs.dumps.packed, row_options, pool), true);
     }
   }
@@ -277,6 +343,8 @@ class Analyze : public EachOf<Analyze> {
 };
 
 }  // namespace
+
+const FieldTable& AnalyzeFields() { return AnalyzeResultFields(); }
 
 std::unique_ptr<Command> MakeAnalyze() { return std::make_unique<Analyze>(); }
 

@@ -8,6 +8,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/replay/mlp_report.h"
 #include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/rope_options.h"
@@ -86,19 +87,16 @@ class ReplayMlp : public Command {
     const CompressorWeights weights = ReadWeights();
     WarnAbout(context.console, cache, weights);
 
-    const std::optional<CsrcOutcome> csrc = AskCsrc(cache, weights);
-    const StepPlan plan = Plan(context.console, cache, weights, csrc);
-    nlohmann::ordered_json document = ReportHeader("replay-mlp");
-    document["inputs"] = InputRecords(cache.source, weights.source);
-    document["params"] = Params(weights);
-    document["plan"] = PlanJson(plan);
-    document["csrc"] = csrc ? CsrcJson(*csrc) : nlohmann::ordered_json();
-    Print(context.console, PlanText(plan));
-    if (csrc) Print(context.console, fmt::format("csrc {}\n", CsrcText(*csrc)));
-    if (!dry_run_)
-      Apply(context, cache, weights, plan, quality, format, options.geometry, pool, document);
-    document["warnings"] = context.console.warning_texts();
-    report_.Emit(context.console, document, RulesFor(force_));
+    MlpResult result;
+    result.params = Params(weights);
+    result.csrc = AskCsrc(cache, weights);
+    result.plan = Plan(context.console, cache, weights, result.csrc);
+    result.inputs = {Hashed(cache.source), Hashed(weights.source)};
+    Print(context.console, PlanText(result.plan));
+    if (result.csrc) Print(context.console, fmt::format("csrc {}\n", CsrcText(*result.csrc)));
+    if (!dry_run_) Apply(context, cache, weights, quality, format, options.geometry, pool, result);
+    result.warnings = context.console.warning_texts();
+    report_.Emit(context.console, "replay-mlp", MlpResultFields().Object(result), RulesFor(force_));
     return kDone;
   }
 
@@ -216,24 +214,24 @@ class ReplayMlp : public Command {
     }
   }
 
-  nlohmann::ordered_json Params(const CompressorWeights& weights) const {
-    return {{"image_len", settings_.image_len},
-            {"factor", settings_.factor},
-            {"min_seq_len", settings_.min_seq_len},
-            {"dtype", dtype_.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(dtype_)},
-            {"weights_dtype", std::string(Name(weights.dtype))},
-            {"weights_cast", cast_},
-            {"compat", compat_.empty() ? "none" : compat_},
-            {"positions", positions_.empty() ? "new-len" : positions_},
-            {"trace",
-             trace_path_.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(trace_path_)},
-            {"dry_run", dry_run_}};
+  MlpParams Params(const CompressorWeights& weights) const {
+    const auto given = [](const std::string& text) {
+      return text.empty() ? std::nullopt : std::optional(text);
+    };
+    return {settings_,
+            given(dtype_),
+            given(trace_path_),
+            std::string(Name(weights.dtype)),
+            cast_,
+            compat_.empty() ? "none" : compat_,
+            positions_.empty() ? "new-len" : positions_,
+            dry_run_};
   }
 
   void Apply(Context& context, const Snapshot& cache, const CompressorWeights& weights,
-             const StepPlan& plan, const QualityOptions& asked, const FormatEntry* format,
-             const std::optional<ModelGeometry>& geometry, ThreadPool& pool,
-             nlohmann::ordered_json& document) {
+             const QualityOptions& asked, const FormatEntry* format,
+             const std::optional<ModelGeometry>& geometry, ThreadPool& pool, MlpResult& replayed) {
+    const StepPlan& plan = replayed.plan;
     const auto begin = std::chrono::steady_clock::now();
     Snapshot result;
     {
@@ -244,9 +242,8 @@ class ReplayMlp : public Command {
     }
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     if (!context.global.deterministic) {
-      document["timing"] = {{"step_us", static_cast<uint64_t>(took.count() * 1e6)},
-                            {"gflops", static_cast<double>(plan.flop) * 1e-9 / took.count()},
-                            {"threads", pool.threads()}};
+      replayed.timing = {static_cast<uint64_t>(took.count() * 1e6),
+                         static_cast<double>(plan.flop) * 1e-9 / took.count(), pool.threads()};
     }
     if (!no_quality_) {
       if (asked.positions == PositionRule::kNewLength && !asked.rope) {
@@ -254,10 +251,9 @@ class ReplayMlp : public Command {
             "RoPE is unknown, so queries keep their rotation: figures are for original positions "
             "(--model, or --rope-base and --rope-style, for new-len)");
       }
-      const StepQuality quality = MeasureStep(cache, result, plan, asked, pool);
-      WarnAboutNorms(context.console, quality);
-      document["quality"] = QualityJson(quality);
-      Print(context.console, "\n" + QualityText(quality));
+      replayed.quality = MeasureStep(cache, result, plan, asked, pool);
+      WarnAboutNorms(context.console, *replayed.quality);
+      Print(context.console, "\n" + QualityText(*replayed.quality));
     }
     if (format == nullptr) return;
     if (format->write_step != nullptr) {
@@ -266,7 +262,7 @@ class ReplayMlp : public Command {
       FitKeyPairs(format->pairs, "", geometry, result);
       format->write(result, output_, RulesFor(force_, input_, cache.source));
     }
-    document["output"] = {{"path", output_}, {"format", to_}};
+    replayed.output = {output_, to_};
     context.console.Say(fmt::format("{}: {} tokens, {}", Printable(output_), plan.new_length,
                                     HumanBytes(plan.bytes_after)));
   }
@@ -315,6 +311,8 @@ class ReplayMlp : public Command {
 };
 
 }  // namespace
+
+const FieldTable& ReplayMlpFields() { return MlpResultFields(); }
 
 std::unique_ptr<Command> MakeReplayMlp() { return std::make_unique<ReplayMlp>(); }
 

@@ -10,8 +10,6 @@
 namespace kv {
 namespace {
 
-using nlohmann::ordered_json;
-
 std::string_view Word(RawReason reason) {
   switch (reason) {
     case RawReason::kNone:
@@ -24,65 +22,280 @@ std::string_view Word(RawReason reason) {
   return "";
 }
 
-ordered_json SegmentJson(const Segment& segment, uint32_t factor) {
-  ordered_json json = {{"begin_token", segment.begin},
-                       {"tokens", segment.tokens},
-                       {"groups", segment.groups},
-                       {"raw_tail_tokens", segment.tail(factor)},
-                       {"new_tokens", segment.new_length(factor)}};
-  json["raw_reason"] = segment.raw_reason == RawReason::kNone
-                           ? ordered_json()
-                           : ordered_json(std::string(Word(segment.raw_reason)));
-  return json;
+struct Cut {
+  const Segment& segment;
+  uint32_t factor;
+};
+
+const Fields<Cut>& SegmentFields() {
+  static const Fields<Cut> fields = {
+      {"begin_token", "First token of the segment", [](const Cut& of) { return of.segment.begin; }},
+      {"tokens", "Tokens of the segment", [](const Cut& of) { return of.segment.tokens; }},
+      {"groups", "Groups that are compressed; 0: the segment stays raw",
+       [](const Cut& of) { return of.segment.groups; }},
+      {"raw_tail_tokens", "Tokens after the groups that are copied unchanged",
+       [](const Cut& of) { return of.segment.tail(of.factor); }},
+      {"new_tokens", "Tokens of the segment after the step",
+       [](const Cut& of) { return of.segment.new_length(of.factor); }},
+      {"raw_reason", "Why the segment stays raw; null where it does not or is empty",
+       [](const Cut& of) {
+         const RawReason reason = of.segment.raw_reason;
+         return reason == RawReason::kNone ? std::nullopt : std::optional(Word(reason));
+       }}};
+  return fields;
 }
 
-ordered_json DistributionJson(const Distribution& d) {
-  if (d.count == 0) return {{"mean", nullptr}, {"count", 0}, {"nan_count", d.nans}};
-  return {{"mean", d.mean}, {"min", d.min},     {"p1", d.p1},
-          {"p5", d.p5},     {"p50", d.p50},     {"p95", d.p95},
-          {"max", d.max},   {"count", d.count}, {"nan_count", d.nans}};
+// A quantile of no values is left out, one that is not finite is null.
+auto Quantile(double Distribution::*figure) {
+  return [figure](const Distribution& of) {
+    return of.count == 0 ? std::nullopt : std::optional(of.*figure);
+  };
 }
 
-ordered_json SummaryJson(const AttentionSummary& summary) {
-  ordered_json json = {{"rows", summary.rows},
-                       {"output_error", DistributionJson(summary.output_error)},
-                       {"output_error_frobenius", summary.output_error_frobenius},
-                       {"output_cosine", DistributionJson(summary.output_cosine)},
-                       {"raw_mass", DistributionJson(summary.mass)},
-                       {"raw_mass_after", DistributionJson(summary.changed_mass)},
-                       {"kl", DistributionJson(summary.kl)},
-                       {"js", DistributionJson(summary.js)}};
-  for (size_t i = 0; i < kTopK.size(); ++i) {
-    json["top_k_raw"][fmt::to_string(kTopK[i])] = summary.top_k[i].mean;
-  }
-  return json;
+const Fields<Distribution>& DistributionFields() {
+  static const FieldOptions quantile = {.absent = true, .nullable = true};
+  static const Fields<Distribution> fields = {
+      {"mean", "Mean; null without values", &Distribution::mean, {.nullable = true}},
+      {"min", "Smallest value", Quantile(&Distribution::min), quantile},
+      {"p1", "1% quantile", Quantile(&Distribution::p1), quantile},
+      {"p5", "5% quantile", Quantile(&Distribution::p5), quantile},
+      {"p50", "Median", Quantile(&Distribution::p50), quantile},
+      {"p95", "95% quantile", Quantile(&Distribution::p95), quantile},
+      {"max", "Largest value", Quantile(&Distribution::max), quantile},
+      {"count", "Values, without those that are NaN", &Distribution::count},
+      {"nan_count", "Values that are NaN", &Distribution::nans}};
+  return fields;
 }
 
-ordered_json MethodJson(const MethodQuality& method, uint64_t bytes_full) {
-  ordered_json json = {{"name", method.name},
-                       {"description", method.description},
-                       {"tokens", method.tokens},
-                       {"bytes", method.bytes},
-                       {"positions", method.moved ? "new-len" : "original"}};
-  PutRatio(json, bytes_full, method.bytes);
-  json["all"] = SummaryJson(method.all);
-  json["layers"] = ordered_json::array();
-  for (const MethodQuality::Layer& layer : method.layers) {
-    ordered_json item = {{"layer", layer.layer}, {"all", SummaryJson(layer.all)}};
-    item["heads"] = ordered_json::array();
-    for (size_t h = 0; h < layer.heads.size(); ++h) {
-      const AttentionSummary& head = layer.heads[h];
-      item["heads"].push_back({{"head", h},
-                               {"output_error_mean", head.output_error.mean},
-                               {"output_error_p95", head.output_error.p95},
-                               {"output_cosine_p5", head.output_cosine.p5},
-                               {"raw_mass_mean", head.mass.mean},
-                               {"raw_mass_after_mean", head.changed_mass.mean},
-                               {"kl_mean", head.kl.mean}});
+const Fields<AttentionSummary>& AttentionFields() {
+  using Summary = AttentionSummary;
+  static const Fields<Summary> top_k = [] {
+    Fields<Summary> shares = {};
+    static std::array<std::string, kTopK.size()> names, texts;
+    for (size_t i = 0; i < kTopK.size(); ++i) {
+      names[i] = fmt::to_string(kTopK[i]);
+      texts[i] = fmt::format("Of the {} largest; null where it is not finite", kTopK[i]);
+      shares.Add({names[i],
+                  texts[i],
+                  [i](const Summary& of) { return of.top_k[i].mean; },
+                  {.nullable = true}});
     }
-    json["layers"].push_back(std::move(item));
+    return shares;
+  }();
+  static const Fields<Summary> fields = {
+      {"rows", "Query rows", &Summary::rows},
+      {"output_error", "|o - o'| / |o| of a row's attention output, heads concatenated",
+       &Summary::output_error, DistributionFields()},
+      {"output_error_frobenius",
+       "|O - O'| / |O| over all rows; null where it is not finite",
+       &Summary::output_error_frobenius,
+       {.nullable = true}},
+      {"output_cosine", "Cosine between both outputs of a row, heads concatenated",
+       &Summary::output_cosine, DistributionFields()},
+      {"raw_mass", "Probability that the full cache gives to tokens that stay as they are",
+       &Summary::mass, DistributionFields()},
+      {"raw_mass_after", "Probability that the new cache gives to these tokens",
+       &Summary::changed_mass, DistributionFields()},
+      {"kl", "KL(P' || P) in nats, with P summed over the tokens that a new token stands for",
+       &Summary::kl, DistributionFields()},
+      {"js", "Jensen-Shannon divergence of the same two, in nats", &Summary::js,
+       DistributionFields()},
+      {"top_k_raw",
+       "Share of the k largest probabilities that are of tokens which stay as they are, mean, by k",
+       std::identity(), top_k}};
+  return fields;
+}
+
+struct HeadQuality {
+  size_t head;
+  const AttentionSummary& figures;
+};
+
+const Fields<HeadQuality>& HeadQualityFields() {
+  using Head = HeadQuality;
+  static const FieldOptions finite = {.nullable = true};
+  static const Fields<Head> fields = {
+      {"head", "Number of the query head", &Head::head},
+      {"output_error_mean", "Mean of output_error over rows; null where it is not finite",
+       [](const Head& of) { return of.figures.output_error.mean; }, finite},
+      {"output_error_p95", "95% quantile of output_error; null where it is not finite",
+       [](const Head& of) { return of.figures.output_error.p95; }, finite},
+      {"output_cosine_p5", "5% quantile of output_cosine; null where it is not finite",
+       [](const Head& of) { return of.figures.output_cosine.p5; }, finite},
+      {"raw_mass_mean", "Mean of raw_mass over rows; null where it is not finite",
+       [](const Head& of) { return of.figures.mass.mean; }, finite},
+      {"raw_mass_after_mean", "Mean of raw_mass_after over rows; null where it is not finite",
+       [](const Head& of) { return of.figures.changed_mass.mean; }, finite},
+      {"kl_mean", "Mean of kl over rows, in nats; null where it is not finite",
+       [](const Head& of) { return of.figures.kl.mean; }, finite}};
+  return fields;
+}
+
+std::vector<HeadQuality> HeadsOf(const MethodQuality::Layer& layer) {
+  std::vector<HeadQuality> heads;
+  for (const AttentionSummary& head : layer.heads) heads.push_back({heads.size(), head});
+  return heads;
+}
+
+struct MethodAgainst {
+  const MethodQuality& method;
+  uint64_t bytes_full;
+};
+
+const char* PositionWord(bool moved) { return moved ? "new-len" : "original"; }
+
+const Fields<MethodAgainst>& MethodFields() {
+  using Method = MethodQuality;
+  static const Fields<Method::Layer> layers = {
+      {"layer", "Number of the layer", &Method::Layer::layer},
+      {"all", "Figures over its heads", &Method::Layer::all, AttentionFields()},
+      {"heads", "Figures of each query head", HeadsOf, HeadQualityFields()}};
+  static const Fields<Method> own = {
+      {"name", "Name of the way to shrink the cache", &Method::name},
+      {"description", "What it does, in words", &Method::description},
+      {"tokens", "Tokens that are left in each layer", &Method::tokens},
+      {"bytes", "Bytes of K and V of the measured layers after it", &Method::bytes},
+      {"positions",
+       "new-len: queries are moved to positions from the new length on; original: they stay where "
+       "they were",
+       [](const Method& of) { return PositionWord(of.moved); },
+       {.choices = {"new-len", "original"}}},
+      {"all", "Figures over all layers", &Method::all, AttentionFields()},
+      {"layers", "Figures of each layer", &Method::layers, layers}};
+  static const Fields<MethodAgainst> fields = {
+      Fields<MethodAgainst>::Inline(
+          [](const MethodAgainst& of) -> const Method& { return of.method; }, own),
+      {"ratio", "bytes_full / bytes; null where either is 0",
+       [](const MethodAgainst& of) { return RatioOf(of.bytes_full, of.method.bytes); }},
+      {"removed_fraction", "1 - bytes / bytes_full; null where either is 0",
+       [](const MethodAgainst& of) { return RemovedFraction(of.bytes_full, of.method.bytes); }}};
+  return fields;
+}
+
+std::vector<MethodAgainst> MethodsOf(const StepQuality& quality) {
+  std::vector<MethodAgainst> methods;
+  for (const MethodQuality& method : quality.methods) {
+    methods.push_back({method, quality.bytes_full});
   }
-  return json;
+  return methods;
+}
+
+const Fields<MlpParams>& MlpParamsFields() {
+  static const Fields<MlpParams> fields = {
+      {"image_len", "Tokens of the image prefix, as given",
+       [](const MlpParams& of) { return of.settings.image_len; }},
+      {"factor", "Tokens of a group, as given; 0 or 1: as the weights say",
+       [](const MlpParams& of) { return of.settings.factor; }},
+      {"min_seq_len",
+       "Fewest groups that a segment needs to be compressed, as given; 0: as the weights say",
+       [](const MlpParams& of) { return of.settings.min_seq_len; }},
+      {"dtype", "Type that the cache was converted to first; null: it stayed as it is",
+       &MlpParams::dtype},
+      {"weights_dtype", "Type of the weights in their file", &MlpParams::weights_dtype},
+      {"weights_cast",
+       "How weights are rounded to the type of the cache: to the nearest, or cut off as csrc does",
+       &MlpParams::weights_cast,
+       {.choices = {"nearest", "truncate"}}},
+      {"compat",
+       "csrc: do nothing where csrc would silently do nothing; none: plan by the rules",
+       &MlpParams::compat,
+       {.choices = {"none", "csrc"}}},
+      {"positions",
+       "Position of the next token that was asked for: new-len, the new length, or original, the "
+       "length before",
+       &MlpParams::positions,
+       {.choices = {"new-len", "original"}}},
+      {"trace", "Trace with recorded queries; null: none", &MlpParams::trace},
+      {"dry_run", "Whether only the plan was made", &MlpParams::dry_run}};
+  return fields;
+}
+
+const char* Giver(bool from_weights) { return from_weights ? "weights" : "flag"; }
+
+const Fields<StepPlan>& StepPlanFields() {
+  static const Value::List givers = {"weights", "flag"};
+  static const Fields<StepPlan> fields = {
+      {"layers", "Layers of the cache", &StepPlan::layers},
+      {"tokens", "Tokens of a layer before the step, after --first-tokens", &StepPlan::tokens},
+      {"image_tokens", "Tokens of the image prefix, at most all", &StepPlan::image_len},
+      {"factor", "Tokens of a group, which one token stands for afterwards", &StepPlan::factor},
+      {"factor_from",
+       "Whether the factor is the weights' or a flag's",
+       [](const StepPlan& of) { return Giver(of.factor_from_weights); },
+       {.choices = givers}},
+      {"min_groups", "Fewest groups that a segment needs to be compressed", &StepPlan::min_seq_len},
+      {"min_groups_from",
+       "Whether that number is the weights' or a flag's",
+       [](const StepPlan& of) { return Giver(of.min_seq_len_from_weights); },
+       {.choices = givers}},
+      {"image", "The image prefix",
+       [](const StepPlan& of) {
+         return Cut{of.image, of.factor};
+       },
+       SegmentFields()},
+      {"text", "What follows it",
+       [](const StepPlan& of) {
+         return Cut{of.text, of.factor};
+       },
+       SegmentFields()},
+      {"new_tokens", "Tokens of a layer after the step", &StepPlan::new_length},
+      {"bytes_before", "Bytes of K and V of all layers before the step", &StepPlan::bytes_before},
+      {"bytes_after", "Bytes of K and V of all layers after the step", &StepPlan::bytes_after},
+      {"ratio", "bytes_before / bytes_after; null where either is 0",
+       [](const StepPlan& of) { return RatioOf(of.bytes_before, of.bytes_after); }},
+      {"removed_fraction", "1 - bytes_after / bytes_before; null where either is 0",
+       [](const StepPlan& of) { return RemovedFraction(of.bytes_before, of.bytes_after); }},
+      {"flop", "Floating-point operations of the step", &StepPlan::flop}};
+  return fields;
+}
+
+const Fields<CsrcOutcome>& CsrcFields() {
+  static const Fields<CsrcOutcome> fields = {
+      {"effect",
+       "compresses: as defined; nothing: it changes nothing; wrong_mlp: it applies the MLP of "
+       "another prefix; loses_tokens: a segment is left out of the cache; half_written: some "
+       "layers are overwritten and the old length returned; throws: an exception comes after some "
+       "layers are overwritten",
+       [](const CsrcOutcome& of) { return Name(of.effect); },
+       {.choices = {"compresses", "nothing", "wrong_mlp", "loses_tokens", "half_written",
+                    "throws"}}},
+      {"returned_tokens", "The length that it returns; 0 where it throws",
+       &CsrcOutcome::returned_length},
+      {"layers_overwritten", "By layer, whether its values change",
+       &CsrcOutcome::layers_overwritten},
+      {"corrupts", "Whether the cache no longer holds what the returned length promises",
+       &CsrcOutcome::corrupts},
+      {"reason", "Why, in one sentence; empty where it compresses", &CsrcOutcome::reason}};
+  return fields;
+}
+
+const Fields<StepQuality>& StepQualityFields() {
+  static const Fields<NormRatio> norms = {
+      {"layer", "Number of the layer", &NormRatio::layer},
+      {"k", "Of K; null: nothing with a norm above 0 was compressed", &NormRatio::k},
+      {"v", "Of V; null: nothing with a norm above 0 was compressed", &NormRatio::v}};
+  static const Fields<StepQuality> fields = {
+      {"open_loop",
+       "Each layer's cache is the recorded one, whatever layers before it lost",
+       [](const StepQuality&) { return true; },
+       {.choices = {true}}},
+      {"queries",
+       "keys-as-queries: the keys of the last tokens stand in; recorded: those of the trace",
+       &StepQuality::queries,
+       {.choices = {"keys-as-queries", "recorded"}}},
+      {"query_rows", "Query rows of a layer", &StepQuality::query_rows},
+      {"query_heads", "Query heads of a layer", &StepQuality::query_heads},
+      {"positions",
+       "Position of the next token that was measured; original where RoPE is unknown",
+       [](const StepQuality& of) { return PositionWord(of.positions_moved); },
+       {.choices = {"new-len", "original"}}},
+      {"bytes_full", "Bytes of K and V of the measured layers before the step",
+       &StepQuality::bytes_full},
+      {"relative_norms",
+       "Norm of what the step makes, divided by the norm of what it was made of, by layer",
+       &StepQuality::norm_ratios, norms},
+      {"methods", "The step first, then the others", MethodsOf, MethodFields(), {.least = 1}}};
+  return fields;
 }
 
 // A figure of nothing is no 0.
@@ -105,22 +318,35 @@ size_t WorstHead(const MethodQuality::Layer& layer) {
 
 }  // namespace
 
-ordered_json PlanJson(const StepPlan& plan) {
-  ordered_json json = {{"layers", plan.layers},
-                       {"tokens", plan.tokens},
-                       {"image_tokens", plan.image_len},
-                       {"factor", plan.factor},
-                       {"factor_from", plan.factor_from_weights ? "weights" : "flag"},
-                       {"min_groups", plan.min_seq_len},
-                       {"min_groups_from", plan.min_seq_len_from_weights ? "weights" : "flag"},
-                       {"image", SegmentJson(plan.image, plan.factor)},
-                       {"text", SegmentJson(plan.text, plan.factor)},
-                       {"new_tokens", plan.new_length},
-                       {"bytes_before", plan.bytes_before},
-                       {"bytes_after", plan.bytes_after}};
-  PutRatio(json, plan.bytes_before, plan.bytes_after);
-  json["flop"] = plan.flop;
-  return json;
+const Fields<MlpResult>& MlpResultFields() {
+  static const Fields<StepTiming> timing = {
+      {"step_us", "Time of the step in microseconds", &StepTiming::step_us},
+      {"gflops", "10^9 operations a second in it", &StepTiming::gflops, {.nullable = true}},
+      {"threads", "Threads that it had", &StepTiming::threads, {.least = 1}}};
+  static const Fields<WrittenCache> output = {
+      {"path", "Name of the file or folder", &WrittenCache::path},
+      {"format", "Its format, one of kvtool formats", &WrittenCache::format}};
+  static const Fields<MlpResult> fields = {
+      {"inputs", "The cache and the weights", &MlpResult::inputs, HashedFileFields(), {.least = 2}},
+      {"params", "What was asked for", &MlpResult::params, MlpParamsFields()},
+      {"plan", "What the step does", &MlpResult::plan, StepPlanFields()},
+      {"csrc",
+       "What InfiniLM's own step would do; null when the snapshot is only a part of a cache.",
+       &MlpResult::csrc, CsrcFields()},
+      {"timing",
+       "Times of the step; not with --deterministic nor of a dry run",
+       &MlpResult::timing,
+       timing,
+       {.absent = true}},
+      {"quality",
+       "What the step costs in attention, beside other ways to save as much; not with "
+       "--no-quality nor of a dry run",
+       &MlpResult::quality,
+       StepQualityFields(),
+       {.absent = true}},
+      {"output", "What was written; with --output", &MlpResult::output, output, {.absent = true}},
+      {"warnings", "Everything that the run warned of", &MlpResult::warnings}};
+  return fields;
 }
 
 std::string PlanText(const StepPlan& plan) {
@@ -148,14 +374,6 @@ std::string PlanText(const StepPlan& plan) {
       HumanRatio(plan.bytes_before, plan.bytes_after));
 }
 
-ordered_json CsrcJson(const CsrcOutcome& outcome) {
-  return {{"effect", std::string(Name(outcome.effect))},
-          {"returned_tokens", outcome.returned_length},
-          {"layers_overwritten", outcome.layers_overwritten},
-          {"corrupts", outcome.corrupts()},
-          {"reason", outcome.reason}};
-}
-
 std::string CsrcText(const CsrcOutcome& outcome) {
   const auto& written = outcome.layers_overwritten;
   const auto count = std::count(written.begin(), written.end(), true);
@@ -179,28 +397,6 @@ std::string CsrcText(const CsrcOutcome& outcome) {
                          outcome.reason);
   }
   return "";
-}
-
-ordered_json QualityJson(const StepQuality& quality) {
-  ordered_json json = {{"open_loop", true},
-                       {"queries", quality.queries},
-                       {"query_rows", quality.query_rows},
-                       {"query_heads", quality.query_heads},
-                       {"positions", quality.positions_moved ? "new-len" : "original"},
-                       {"bytes_full", quality.bytes_full}};
-  json["relative_norms"] = ordered_json::array();
-  for (const NormRatio& ratio : quality.norm_ratios) {
-    const auto shown = [](const std::optional<double>& value) {
-      return value ? ordered_json(*value) : ordered_json();
-    };
-    json["relative_norms"].push_back(
-        {{"layer", ratio.layer}, {"k", shown(ratio.k)}, {"v", shown(ratio.v)}});
-  }
-  json["methods"] = ordered_json::array();
-  for (const MethodQuality& method : quality.methods) {
-    json["methods"].push_back(MethodJson(method, quality.bytes_full));
-  }
-  return json;
 }
 
 std::string QualityText(const StepQuality& quality) {
@@ -230,7 +426,7 @@ std::string QualityText(const StepQuality& quality) {
       "attention against the full cache: {} query rows x {} heads ({}), positions {}, open loop\n"
       "{}\nthe step, layer by layer\n{}",
       quality.query_rows, quality.query_heads, quality.queries,
-      quality.positions_moved ? "new-len" : "original", methods.Text("  "), layers.Text("  "));
+      PositionWord(quality.positions_moved), methods.Text("  "), layers.Text("  "));
 }
 
 }  // namespace kv

@@ -101,33 +101,46 @@ std::string ChoiceText(const CompressorWeights& weights) {
   return text;
 }
 
-nlohmann::ordered_json HeaderJson(const CompressorWeights& weights) {
-  const WeightsHeader& header = weights.header;
-  return {{"dtype", Name(weights.dtype)},
-          {"num_layers", header.num_layers},
-          {"num_heads", header.num_heads},
-          {"head_dim", header.head_dim},
-          {"hidden_size", header.hidden_size},
-          {"compression_factor", header.compression_factor},
-          {"min_seq_len", header.min_seq_len},
-          {"weight_count_per_layer", header.blocks_per_layer},
-          {"metadata_bytes", weights.metadata.size()},
-          {"prefixes", weights.prefixes},
-          {"prefix_names_assumed", weights.names_assumed},
-          {"slots", weights.slots},
-          {"text_only", weights.is_text_only()},
-          {"container", weights.container}};
+Value::List ContainerChoices() {
+  Value::List names;
+  for (const WeightsForm& form : WeightsForms()) names.push_back(form.name);
+  return names;
 }
 
-nlohmann::ordered_json FaultJson(const WeightsFault& fault) {
-  nlohmann::ordered_json json = {{"finding", FindingId(fault.finding)},
-                                 {"field", fault.field},
-                                 {"offset", nullptr},
-                                 {"found", fault.found},
-                                 {"expected", fault.expected}};
-  if (fault.offset) json["offset"] = *fault.offset;
-  if (!fault.effect.empty()) json["effect"] = fault.effect;
-  return json;
+const Fields<CompressorWeights>& WeightsHeaderFields() {
+  static const Fields<CompressorWeights> fields = {
+      {"dtype", "Type of the values: of all blocks of a .bin, of the first weight of a checkpoint",
+       [](const CompressorWeights& of) { return Name(of.dtype); }},
+      {"num_layers", "Layers", [](const CompressorWeights& of) { return of.header.num_layers; }},
+      {"num_heads", "The header's number of heads; no loader reads it, and the converter writes 0",
+       [](const CompressorWeights& of) { return of.header.num_heads; }},
+      {"head_dim", "Head size: rows of the first weight, unless it was given",
+       [](const CompressorWeights& of) { return of.header.head_dim; }},
+      {"hidden_size",
+       "Columns of the first weight, head_dim x compression_factor; not the hidden size of the "
+       "model",
+       [](const CompressorWeights& of) { return of.header.hidden_size; }},
+      {"compression_factor", "Tokens of a group, which the MLPs make one token of",
+       [](const CompressorWeights& of) { return of.header.compression_factor; }},
+      {"min_seq_len", "Fewest groups (not tokens) that a segment needs to be compressed",
+       [](const CompressorWeights& of) { return of.header.min_seq_len; }},
+      {"weight_count_per_layer", "Linear blocks of a layer: three for each MLP",
+       [](const CompressorWeights& of) { return of.header.blocks_per_layer; }},
+      {"metadata_bytes", "Bytes of the opaque metadata of a .bin",
+       [](const CompressorWeights& of) { return of.metadata.size(); }},
+      {"prefixes", "Names of the MLPs of a layer, in the order of the file",
+       &CompressorWeights::prefixes},
+      {"prefix_names_assumed",
+       "Whether these names are the loaders' fixed order, because a .bin holds none",
+       &CompressorWeights::names_assumed},
+      {"slots", "Indices of the three linear blocks in the checkpoint's Sequential, as 0,3,6",
+       &CompressorWeights::slots},
+      {"text_only", "Whether there are no MLPs for the image segment",
+       &CompressorWeights::is_text_only},
+      {"container",
+       "Where in the checkpoint the weights were, as model_state_dict/; empty: at its top",
+       &CompressorWeights::container}};
+  return fields;
 }
 
 }  // namespace kv

@@ -9,13 +9,49 @@
 namespace kv {
 namespace {
 
-nlohmann::ordered_json CountsJson(const RoundingCounts& counts) {
-  return {{"values", counts.values},
-          {"changed_count", counts.changed},
-          {"overflowed_count", counts.overflowed},
-          {"flushed_count", counts.flushed},
-          {"nan_count", counts.nan},
-          {"infinite_count", counts.infinite}};
+struct ConvertedWeights {
+  const CompressorWeights& weights;
+  WeightsContainer to;
+  DType dtype;
+  const std::string& output;
+  const RoundingCounts& rounding;
+  const std::vector<std::string>& warnings;
+};
+
+const Fields<RoundingCounts>& RoundingFields() {
+  static const Fields<RoundingCounts> fields = {
+      {"values", "Values that were written", &RoundingCounts::values},
+      {"changed_count", "Values that are another number now", &RoundingCounts::changed},
+      {"overflowed_count", "Values that were finite and are infinite now",
+       &RoundingCounts::overflowed},
+      {"flushed_count", "Values that were not zero and are zero now", &RoundingCounts::flushed},
+      {"nan_count", "Values that are NaN", &RoundingCounts::nan},
+      {"infinite_count", "Values that were infinite before and are so now",
+       &RoundingCounts::infinite}};
+  return fields;
+}
+
+const Fields<ConvertedWeights>& ConvertedWeightsFields() {
+  using Result = ConvertedWeights;
+  static const Fields<Result> params = {
+      {"to",
+       "The container",
+       [](const Result& of) { return Name(of.to); },
+       {.choices = ContainerChoices()}},
+      {"dtype", "Type of the values", [](const Result& of) { return Name(of.dtype); }}};
+  static const Fields<Result> fields = {
+      {"inputs", "What was read",
+       [](const Result& of) { return std::vector{Hashed(of.weights.source)}; }, HashedFileFields()},
+      {"params", "What was written", std::identity(), params},
+      {"output", "Name of the file that was written", [](const Result& of) { return of.output; }},
+      {"header", "What the header says; for a checkpoint, what a .bin of it would say",
+       [](const Result& of) -> const CompressorWeights& { return of.weights; },
+       WeightsHeaderFields()},
+      {"rounding", "What the change of type did to the values",
+       [](const Result& of) { return of.rounding; }, RoundingFields()},
+      {"warnings", "Everything that the run warned of",
+       [](const Result& of) { return of.warnings; }}};
+  return fields;
 }
 
 class ConvertVerb : public Command {
@@ -89,14 +125,9 @@ class ConvertVerb : public Command {
 
   void Report(const CompressorWeights& weights, WeightsContainer to, DType dtype,
               const RoundingCounts& counts, Console& console) const {
-    nlohmann::ordered_json document = ReportHeader("weights-convert");
-    document["inputs"] = InputRecords(weights.source);
-    document["params"] = {{"to", Name(to)}, {"dtype", Name(dtype)}};
-    document["output"] = output_;
-    document["header"] = HeaderJson(weights);
-    document["rounding"] = CountsJson(counts);
-    document["warnings"] = console.warning_texts();
-    report_.Emit(console, document, RulesFor(force_));
+    const ConvertedWeights result = {weights, to, dtype, output_, counts, console.warning_texts()};
+    report_.Emit(console, "weights-convert", ConvertedWeightsFields().Object(result),
+                 RulesFor(force_));
     if (report_.json || console.verbosity < 0) return;
     const WeightsHeader& header = weights.header;
     // In the words of the original converter, so that logs compare.
@@ -121,6 +152,8 @@ class ConvertVerb : public Command {
 };
 
 }  // namespace
+
+const FieldTable& WeightsConvertFields() { return ConvertedWeightsFields(); }
 
 std::unique_ptr<Command> MakeWeightsConvert() { return std::make_unique<ConvertVerb>(); }
 

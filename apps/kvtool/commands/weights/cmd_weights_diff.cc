@@ -8,16 +8,95 @@
 namespace kv {
 namespace {
 
-nlohmann::ordered_json DiffJson(const ValueDiff& diff) {
-  nlohmann::ordered_json json = {{"values", diff.values},
-                                 {"different_count", diff.different},
-                                 {"beyond_tolerance_count", diff.beyond},
-                                 {"max_abs", diff.max_abs},
-                                 {"max_rel", diff.max_rel},
-                                 {"mean_abs", diff.mean_abs},
-                                 {"cosine", diff.cosine}};
-  if (diff.beyond > 0) json["first_beyond_index"] = diff.first_beyond;
-  return json;
+struct DiffedWeights {
+  struct Params {
+    double atol, rtol;
+  };
+  std::vector<HashedFile> inputs;
+  Params params;
+  const WeightsDiff& diff;
+};
+
+std::string NineDigits(const Value& value) { return fmt::format("{:.9f}", value.number()); }
+
+std::optional<uint64_t> FirstBeyond(const ValueDiff& diff) {
+  return diff.beyond > 0 ? std::optional(diff.first_beyond) : std::nullopt;
+}
+
+std::optional<std::string> ProblemOf(const BlockDiff& block) {
+  return block.problem.empty() ? std::nullopt : std::optional(block.problem);
+}
+
+const Fields<ValueDiff>& ValueDiffFields() {
+  static const Fields<ValueDiff> fields = {
+      {"values", "Values that were compared", &ValueDiff::values, {.column = "values"}},
+      {"different_count",
+       "Values that are not equal; NaN equals NaN",
+       &ValueDiff::different,
+       {.column = "differ"}},
+      {"beyond_tolerance_count",
+       "Values that differ by more than the tolerance",
+       &ValueDiff::beyond,
+       {.column = "beyond"}},
+      {"max_abs",
+       "Largest |a - b| where both are finite",
+       &ValueDiff::max_abs,
+       {.column = "max abs", .format = format::AsNats}},
+      {"max_rel",
+       "Largest |a - b| / |b| where both are finite and b is not 0",
+       &ValueDiff::max_rel,
+       {.column = "max rel", .format = format::AsNats}},
+      {"mean_abs", "Mean |a - b| where both are finite", &ValueDiff::mean_abs},
+      {"cosine",
+       "Cosine between both, as vectors",
+       &ValueDiff::cosine,
+       {.column = "cosine", .format = NineDigits}},
+      {"first_beyond_index",
+       "Index in C order of the first value beyond the tolerance; absent where there is none",
+       FirstBeyond,
+       {.absent = true}}};
+  return fields;
+}
+
+const Fields<BlockDiff>& BlockDiffFields() {
+  static const Fields<BlockDiff> fields = {
+      {"name", "Layer, MLP and slot, as layer 0 compress_tk slot 3", &BlockDiff::name},
+      {"problem",
+       "Why the block could not be compared, as another shape; absent where there is nothing",
+       ProblemOf,
+       {.absent = true}},
+      {"weight",
+       "How the weight differs; absent where it could not be compared",
+       &BlockDiff::weight,
+       ValueDiffFields(),
+       {.absent = true}},
+      {"bias",
+       "How the bias differs; absent where there is none or it could not be compared",
+       &BlockDiff::bias,
+       ValueDiffFields(),
+       {.absent = true}}};
+  return fields;
+}
+
+const Fields<DiffedWeights>& DiffedWeightsFields() {
+  using Params = DiffedWeights::Params;
+  static const Fields<Params> params = {{"atol", "Absolute tolerance", &Params::atol},
+                                        {"rtol", "Relative tolerance, of |b|", &Params::rtol}};
+  static const Fields<DiffedWeights> fields = {
+      {"inputs", "Both files, A and B", &DiffedWeights::inputs, HashedFileFields()},
+      {"params", "Tolerances: values are equal where |a - b| <= atol + rtol |b|",
+       &DiffedWeights::params, params},
+      {"verdict",
+       "equal: nothing differs in structure or beyond the tolerance",
+       [](const DiffedWeights& of) { return of.diff.equal() ? "equal" : "different"; },
+       {.choices = {"equal", "different"}}},
+      {"structure", "Numbers of the header and MLPs that differ, in words",
+       [](const DiffedWeights& of) { return of.diff.structure; }},
+      {"notes", "Differences that do not count, as of type and slot numbers",
+       [](const DiffedWeights& of) { return of.diff.notes; }},
+      {"blocks", "The blocks of MLPs that both have, in the order of A",
+       [](const DiffedWeights& of) { return of.diff.blocks; }, BlockDiffFields()}};
+  return fields;
 }
 
 class DiffVerb : public Command {
@@ -43,23 +122,11 @@ class DiffVerb : public Command {
     WarnOf(a, context.console);
     WarnOf(b, context.console);
     const WeightsDiff diff = DiffWeights(a.weights, b.weights, atol_, rtol_);
-
-    nlohmann::ordered_json document = ReportHeader("weights-diff");
-    document["inputs"] = InputRecords(a.weights.source, b.weights.source);
-    document["params"] = {{"atol", atol_}, {"rtol", rtol_}};
-    document["verdict"] = diff.equal() ? "equal" : "different";
-    document["structure"] = diff.structure;
-    document["notes"] = diff.notes;
-    document["blocks"] = nlohmann::ordered_json::array();
-    for (const BlockDiff& block : diff.blocks) {
-      nlohmann::ordered_json json = {{"name", block.name}};
-      if (!block.problem.empty()) json["problem"] = block.problem;
-      if (block.weight) json["weight"] = DiffJson(*block.weight);
-      if (block.bias) json["bias"] = DiffJson(*block.bias);
-      document["blocks"].push_back(std::move(json));
-    }
     if (!report_.json) Print(diff, context.console);
-    report_.Emit(context.console, document, RulesFor(false));
+    const DiffedWeights result = {
+        {Hashed(a.weights.source), Hashed(b.weights.source)}, {atol_, rtol_}, diff};
+    report_.Emit(context.console, "weights-diff", DiffedWeightsFields().Object(result),
+                 RulesFor(false));
     return diff.equal() ? kDone : kVerdict;
   }
 
@@ -67,7 +134,9 @@ class DiffVerb : public Command {
   void Print(const WeightsDiff& diff, Console& console) const {
     for (const std::string& text : diff.structure) console.Line("  " + text);
     for (const std::string& text : diff.notes) console.Line("  " + text + " (does not count)");
-    Table table({"block", "", "values", "differ", "beyond", "max abs", "max rel", "cosine"});
+    std::vector<std::string> head = TextHead(ValueDiffFields());
+    head.insert(head.begin(), {"block", ""});
+    Table table(std::move(head));
     size_t rows = 0;
     uint64_t values = 0, different = 0;
     const auto add = [&](const BlockDiff& block, const char* part,
@@ -77,9 +146,9 @@ class DiffVerb : public Command {
       different += of->different;
       if (of->different == 0) return;
       ++rows;
-      table.Row({block.name, part, std::to_string(of->values), std::to_string(of->different),
-                 std::to_string(of->beyond), fmt::format("{:.3g}", of->max_abs),
-                 fmt::format("{:.3g}", of->max_rel), fmt::format("{:.9f}", of->cosine)});
+      std::vector<std::string> cells = TextRow(ValueDiffFields(), *of);
+      cells.insert(cells.begin(), {block.name, part});
+      table.Row(std::move(cells));
     };
     for (const BlockDiff& block : diff.blocks) {
       if (!block.problem.empty()) console.Line(fmt::format("  {}: {}", block.name, block.problem));
@@ -100,6 +169,8 @@ class DiffVerb : public Command {
 };
 
 }  // namespace
+
+const FieldTable& WeightsDiffFields() { return DiffedWeightsFields(); }
 
 std::unique_ptr<Command> MakeWeightsDiff() { return std::make_unique<DiffVerb>(); }
 

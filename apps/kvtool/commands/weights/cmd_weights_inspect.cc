@@ -14,12 +14,107 @@ uint64_t BlockBytes(const LinearBlock& block) {
   return block.weight.bytes() + (block.has_bias() ? block.bias.bytes() : 0);
 }
 
-nlohmann::ordered_json StatsJson(const ValueStats& stats) {
-  nlohmann::ordered_json json = SummaryJson(stats);
-  json["f16_overflow_count"] = stats.f16_overflows;
-  json["f16_flush_count"] = stats.f16_flushes;
-  json["bf16_overflow_count"] = stats.bf16_overflows;
-  return json;
+struct WeightsBlock {
+  uint32_t layer;
+  std::string prefix;
+  uint32_t slot;
+  const LinearBlock& values;
+  std::optional<ValueStats> weight_stats, bias_stats;
+};
+
+struct InspectedWeights {
+  const WeightsFile& file;
+  std::vector<WeightsBlock> blocks;
+  const std::vector<std::string>& warnings;
+};
+
+void Append(const std::vector<std::string>& more, std::vector<std::string>& cells) {
+  cells.insert(cells.end(), more.begin(), more.end());
+}
+
+const Fields<ValueStats>& ValueStatsFields() {
+  static const Fields<ValueStats> fields = {
+      Fields<ValueStats>::Inline([](const ValueStats& of) -> const ValueSummary& { return of; },
+                                 ValueSummaryFields()),
+      {"f16_overflow_count",
+       "Finite values that would become infinite in f16",
+       &ValueStats::f16_overflows,
+       {.column = "over f16"}},
+      {"f16_flush_count", "Values that would become zero in f16", &ValueStats::f16_flushes},
+      {"bf16_overflow_count", "Finite values that would become infinite in bf16",
+       &ValueStats::bf16_overflows}};
+  return fields;
+}
+
+const Fields<CheckpointShares>& SharesFields() {
+  using Shares = CheckpointShares;
+  static const Fields<Shares> fields = {
+      {"weight_bytes", "Bytes of the compressor's weights", &Shares::weight_bytes},
+      {"optimizer_bytes", "Bytes of the optimizer's state", &Shares::optimizer_bytes},
+      {"other_bytes", "Bytes of anything else", &Shares::other_bytes},
+      {"ignored_keys", "Keys beside the weights that are not used", &Shares::ignored_keys},
+      {"untrained_prefixes", "MLPs for which the optimizer kept no state: they were never trained",
+       &Shares::untrained}};
+  return fields;
+}
+
+const Fields<WeightsBlock>& WeightsBlockFields() {
+  static const Fields<WeightsBlock> fields = {
+      {"layer", "Number of the layer", &WeightsBlock::layer},
+      {"prefix", "Name of its MLP; - where it has none", &WeightsBlock::prefix},
+      {"slot", "Index of the block in the checkpoint's Sequential", &WeightsBlock::slot},
+      {"offset", "Where its header is in a .bin, in bytes from the beginning; null elsewhere",
+       [](const WeightsBlock& of) {
+         return of.values.offset == 0 ? std::nullopt : std::optional(of.values.offset);
+       }},
+      {"rows", "Rows of the weight: values that come out",
+       [](const WeightsBlock& of) { return of.values.rows(); }},
+      {"cols", "Columns of the weight: values that go in",
+       [](const WeightsBlock& of) { return of.values.cols(); }},
+      {"bias", "Whether it has a bias",
+       [](const WeightsBlock& of) { return of.values.has_bias(); }},
+      {"dtype", "Type of its weight",
+       [](const WeightsBlock& of) { return Name(of.values.weight.dtype); }},
+      {"bytes", "Bytes of the block", [](const WeightsBlock& of) { return BlockBytes(of.values); }},
+      {"weight_stats",
+       "Figures of the weight; with --stats",
+       &WeightsBlock::weight_stats,
+       ValueStatsFields(),
+       {.absent = true}},
+      {"bias_stats",
+       "Figures of the bias, where there is one; with --stats",
+       &WeightsBlock::bias_stats,
+       ValueStatsFields(),
+       {.absent = true}}};
+  return fields;
+}
+
+const Fields<InspectedWeights>& InspectedWeightsFields() {
+  using Result = InspectedWeights;
+  static const Fields<Result> fields = {
+      {"inputs", "The file",
+       [](const Result& of) { return std::vector{Hashed(of.file.weights.source)}; },
+       HashedFileFields()},
+      {"format", "Format of the file: kvcm (.bin), torch or safetensors",
+       [](const Result& of) { return of.file.weights.format; }},
+      {"header", "What the header says; for a checkpoint, what a .bin of it would say",
+       [](const Result& of) -> const auto& {return of.file.weights;
+}
+, WeightsHeaderFields()
+}  // namespace
+,
+    {"shares",
+     "What a checkpoint's bytes are; absent of a .bin",
+     [](const Result& of) { return of.file.shares; },
+     SharesFields(),
+     {.absent = true}},
+    {"blocks", "Every linear block, by layer and in the order of the file", &Result::blocks,
+     WeightsBlockFields()},
+{
+  "warnings", "Everything that the run warned of", [](const Result& of) { return of.warnings; }
+}
+};  // namespace kv
+return fields;
 }
 
 class InspectVerb : public Command {
@@ -42,17 +137,14 @@ class InspectVerb : public Command {
   ExitStatus Run(Context& context) override {
     const WeightsFile file = limit_.Open(file_, {checkpoint_.Resolve(), KvcmReading::kCompat});
     const CompressorWeights& weights = file.weights;
-    document_ = ReportHeader("weights-inspect");
-    document_["inputs"] = InputRecords(weights.source);
-    document_["format"] = weights.format;
-    document_["header"] = HeaderJson(weights);
-    if (!report_.json) context.console.Data(HeaderText(file));
-    AddShares(file, context.console);
-    AddBlocks(weights, context.console);
+    std::vector<WeightsBlock> blocks = Blocks(weights);
+    if (!report_.json) Print(file, blocks, context.console);
+    if (with_stats_) WarnOfUntrained(weights, blocks, context.console);
     WarnOf(file, context.console);
-    AddFaults(file, context.console);
-    document_["warnings"] = context.console.warning_texts();
-    report_.Emit(context.console, document_, RulesFor(false));
+    WarnOfFaults(file, context.console);
+    const InspectedWeights result = {file, std::move(blocks), context.console.warning_texts()};
+    report_.Emit(context.console, "weights-inspect", InspectedWeightsFields().Object(result),
+                 RulesFor(false));
     return kDone;
   }
 
@@ -80,16 +172,28 @@ class InspectVerb : public Command {
     return text;
   }
 
-  void AddShares(const WeightsFile& file, Console& console) {
-    if (!file.shares) return;
-    const CheckpointShares& shares = *file.shares;
+  void Print(const WeightsFile& file, const std::vector<WeightsBlock>& blocks,
+             Console& console) const {
+    console.Data(HeaderText(file));
+    if (file.shares) PrintShares(*file.shares, console);
+    // Where all layers are alike and no value is asked for, layer 0 stands for all.
+    const bool short_table = !every_block_ && !with_stats_ && file.weights.header.num_layers > 1 &&
+                             CheckWeights(file.weights).empty();
+    std::vector<std::string> head = {"layer", "MLP", "slot", "offset", "shape", "bias", "bytes"};
+    if (with_stats_) Append(TextHead(ValueStatsFields()), head);
+    Table table(std::move(head));
+    for (const WeightsBlock& block : blocks) {
+      if (block.layer > 0 && short_table) break;
+      std::vector<std::string> cells = Cells(block);
+      if (short_table) cells.front() = "each";
+      table.Row(std::move(cells));
+    }
+    console.Data("\n" + table.Text("  "));
+  }
+
+  void PrintShares(const CheckpointShares& shares, Console& console) const {
     const uint64_t total = shares.weight_bytes + shares.optimizer_bytes + shares.other_bytes;
-    document_["shares"] = {{"weight_bytes", shares.weight_bytes},
-                           {"optimizer_bytes", shares.optimizer_bytes},
-                           {"other_bytes", shares.other_bytes},
-                           {"ignored_keys", shares.ignored_keys},
-                           {"untrained_prefixes", shares.untrained}};
-    if (report_.json || total == 0) return;
+    if (total == 0) return;
     const auto percent = [&](uint64_t bytes) {
       return fmt::format("{} ({:.1f}%)", HumanBytes(bytes),
                          100.0 * static_cast<double>(bytes) / static_cast<double>(total));
@@ -103,80 +207,58 @@ class InspectVerb : public Command {
     }
   }
 
-  // The table of blocks. Where all layers are alike and no value is asked for, layer 0 stands for
-  // all.
-  void AddBlocks(const CompressorWeights& weights, Console& console) {
-    const WeightsHeader& header = weights.header;
-    const bool alike = CheckWeights(weights).empty();
-    const bool short_table = alike && !every_block_ && !with_stats_ && header.num_layers > 1;
-    std::vector<std::string> columns = {"layer", "MLP", "slot", "offset", "shape", "bias", "bytes"};
-    if (with_stats_) {
-      columns.insert(columns.end(), {"min", "max", "mean", "sd", "NaN", "Inf", "over f16"});
-    }
-    Table table(columns);
-    nlohmann::ordered_json blocks = nlohmann::ordered_json::array();
-    for (uint32_t layer = 0; layer < header.num_layers; ++layer) {
-      for (uint32_t i = 0; i < header.blocks_per_layer; ++i) {
-        nlohmann::ordered_json block;
-        std::vector<std::string> cells = Describe(weights, layer, i, short_table, block);
-        if (layer == 0 || !short_table) table.Row(std::move(cells));
+  std::vector<WeightsBlock> Blocks(const CompressorWeights& weights) const {
+    std::vector<WeightsBlock> blocks;
+    for (uint32_t layer = 0; layer < weights.header.num_layers; ++layer) {
+      for (uint32_t i = 0; i < weights.header.blocks_per_layer; ++i) {
+        const uint32_t mlp = i / kSlotsPerMlp;
+        WeightsBlock block = {layer,
+                              mlp < weights.prefixes.size() ? weights.prefixes[mlp] : "-",
+                              weights.slots[i % kSlotsPerMlp],
+                              weights.Block(layer, i),
+                              {},
+                              {}};
+        if (with_stats_) {
+          block.weight_stats = StatsOfValues(block.values.weight);
+          if (block.values.has_bias()) block.bias_stats = StatsOfValues(block.values.bias);
+        }
         blocks.push_back(std::move(block));
       }
     }
-    document_["blocks"] = std::move(blocks);
-    if (!report_.json) console.Data("\n" + table.Text("  "));
-    if (with_stats_) WarnOfUntrained(weights, console);
+    return blocks;
   }
 
-  std::vector<std::string> Describe(const CompressorWeights& weights, uint32_t layer,
-                                    uint32_t index, bool short_table,
-                                    nlohmann::ordered_json& json) {
-    const LinearBlock& block = weights.Block(layer, index);
-    const uint32_t mlp = index / kSlotsPerMlp;
-    const std::string prefix = mlp < weights.prefixes.size() ? weights.prefixes[mlp] : "-";
-    const uint32_t slot = weights.slots[index % kSlotsPerMlp];
-    json = {{"layer", layer},
-            {"prefix", prefix},
-            {"slot", slot},
-            {"offset", nullptr},
-            {"rows", block.rows()},
-            {"cols", block.cols()},
-            {"bias", block.has_bias()},
-            {"dtype", Name(block.weight.dtype)},
-            {"bytes", BlockBytes(block)}};
-    if (block.offset != 0) json["offset"] = block.offset;
-    std::vector<std::string> cells = {short_table ? "each" : std::to_string(layer),
-                                      prefix,
-                                      std::to_string(slot),
-                                      block.offset == 0 ? "-" : fmt::format("{:#x}", block.offset),
-                                      fmt::format("{} x {}", block.rows(), block.cols()),
-                                      block.has_bias() ? "yes" : "no",
-                                      std::to_string(BlockBytes(block))};
-    if (!with_stats_) return cells;
-    const ValueStats stats = StatsOfValues(block.weight);
-    json["weight_stats"] = StatsJson(stats);
-    if (block.has_bias()) json["bias_stats"] = StatsJson(StatsOfValues(block.bias));
-    if (!LooksUntrained(stats, block.cols())) trained_.insert(prefix);
-    const std::string numbers[] = {
-        fmt::format("{:.4g}", stats.min),   fmt::format("{:.4g}", stats.max),
-        fmt::format("{:.3g}", stats.mean),  fmt::format("{:.3g}", stats.standard_deviation),
-        std::to_string(stats.nan_count),    std::to_string(stats.infinite_count),
-        std::to_string(stats.f16_overflows)};
-    cells.insert(cells.end(), std::begin(numbers), std::end(numbers));
+  static std::vector<std::string> Cells(const WeightsBlock& block) {
+    const LinearBlock& values = block.values;
+    std::vector<std::string> cells = {
+        std::to_string(block.layer),
+        block.prefix,
+        std::to_string(block.slot),
+        values.offset == 0 ? "-" : fmt::format("{:#x}", values.offset),
+        fmt::format("{} x {}", values.rows(), values.cols()),
+        values.has_bias() ? "yes" : "no",
+        std::to_string(BlockBytes(values))};
+    if (block.weight_stats) Append(TextRow(ValueStatsFields(), *block.weight_stats), cells);
     return cells;
   }
 
-  void WarnOfUntrained(const CompressorWeights& weights, Console& console) const {
+  // An MLP is trained if some block of it left the range that training starts from.
+  void WarnOfUntrained(const CompressorWeights& weights, const std::vector<WeightsBlock>& blocks,
+                       Console& console) const {
+    std::set<std::string> trained;
+    for (const WeightsBlock& block : blocks) {
+      if (!LooksUntrained(*block.weight_stats, block.values.cols())) trained.insert(block.prefix);
+    }
     std::vector<std::string> untrained;
     for (const std::string& prefix : weights.prefixes) {
-      if (trained_.count(prefix) == 0) untrained.push_back(prefix);
+      if (trained.count(prefix) == 0) untrained.push_back(prefix);
     }
     if (untrained.empty()) return;
     console.Warn(file_, fmt::format("{}: values still fill the range that training starts from",
                                     fmt::join(untrained, ", ")));
   }
 
-  void AddFaults(const WeightsFile& file, Console& console) {
+  void WarnOfFaults(const WeightsFile& file, Console& console) {
     const CompressorWeights& weights = file.weights;
     if (file.container != WeightsContainer::kBin) {  // of a .bin they are notes of the reader
       for (const WeightsFault& fault : CheckWeights(weights)) {
@@ -193,11 +275,11 @@ class InspectVerb : public Command {
   CheckpointFlags checkpoint_;
   WeightsLimit limit_;
   ReportOptions report_;
-  nlohmann::ordered_json document_;
-  std::set<std::string> trained_;  // prefixes of which some block left the range of the start
 };
 
 }  // namespace
+
+const FieldTable& WeightsInspectFields() { return InspectedWeightsFields(); }
 
 std::unique_ptr<Command> MakeWeightsInspect() { return std::make_unique<InspectVerb>(); }
 

@@ -7,11 +7,95 @@
 namespace kv {
 namespace {
 
-nlohmann::ordered_json LoaderJson(const LoaderVerdict& verdict) {
-  nlohmann::ordered_json json = {
-      {"loads", verdict.loads}, {"message", verdict.message}, {"offset", nullptr}};
-  if (verdict.offset) json["offset"] = *verdict.offset;
-  return json;
+struct VerifiedWeights {
+  std::vector<HashedFile> inputs;
+  std::string reading;
+  bool passes;
+  const WeightsVerdict& found;
+  const std::vector<WeightsFault>& misfits;
+};
+
+std::string HexOffset(const Value& value) {
+  return fmt::format("{:#x}", *value.get_if<uint64_t>());
+}
+
+const Fields<WeightsFault>& WeightsFaultFields() {
+  static const Fields<WeightsFault> fields = {
+      {"offset",
+       "Where in the file, in bytes from its beginning; null where it has no place",
+       &WeightsFault::offset,
+       {.column = "offset", .format = HexOffset}},
+      {"field",
+       "The field or block, as layer 0 compress_tk slot 3 cols",
+       &WeightsFault::field,
+       {.column = "field"}},
+      {"found", "What the file has", &WeightsFault::found, {.column = "found"}},
+      {"expected", "What it should have", &WeightsFault::expected, {.column = "expected"}},
+      {"finding",
+       "Its number; 'kvtool explain KV1001' documents it",
+       [](const WeightsFault& of) { return FindingId(of.finding); },
+       {.pattern = kFindingPattern, .column = "finding"}},
+      {"effect",
+       "What an engine would do about it; absent where that is not known",
+       [](const WeightsFault& of) {
+         return of.effect.empty() ? std::nullopt : std::optional(of.effect);
+       },
+       {.absent = true}}};
+  return fields;
+}
+
+const Fields<LoaderVerdict>& LoaderVerdictFields() {
+  static const Fields<LoaderVerdict> fields = {
+      {"loads", "Whether it loads the file", &LoaderVerdict::loads},
+      {"message", "Its own words where it refuses; empty where it does not",
+       &LoaderVerdict::message},
+      {"offset",
+       "Where in the file it stops, in bytes from its beginning; null where that has no place",
+       &LoaderVerdict::offset}};
+  return fields;
+}
+
+const Fields<VerifiedWeights>& VerifiedWeightsFields() {
+  static const Fields<VerifiedWeights> params = {
+      {"reading",
+       "Whose rules decide: strict, all of the format; csrc or legacy, only what that loader "
+       "refuses",
+       &VerifiedWeights::reading,
+       {.choices = {"strict", "csrc", "legacy"}}}};
+  static const Fields<WeightsVerdict> loaders = {
+      {"csrc", "InfiniLM's present one", &WeightsVerdict::csrc, LoaderVerdictFields()},
+      {"legacy", "The older one of the same engine", &WeightsVerdict::legacy,
+       LoaderVerdictFields()}};
+  static const Fields<VerifiedWeights> fields = {
+      {"inputs", "The file", &VerifiedWeights::inputs, HashedFileFields()},
+      {"params", "What was asked for", std::identity(), params},
+      {"verdict",
+       "pass: no rule that counts is broken; fail: one is, or the weights do not fit the model",
+       [](const VerifiedWeights& of) { return of.passes ? "pass" : "fail"; },
+       {.choices = {"pass", "fail"}}},
+      {"container",
+       "What the file is",
+       [](const VerifiedWeights& of) { return Name(of.found.container); },
+       {.choices = ContainerChoices()}},
+      {"header", "What the header says; absent where it could not be read",
+       [](const VerifiedWeights& of) -> const auto& {return of.found.weights;
+}
+, WeightsHeaderFields(), { .absent = true }
+}  // namespace
+,
+    {"faults", "Rules of the format that are broken",
+     [](const VerifiedWeights& of) { return of.found.faults; }, WeightsFaultFields()},
+    {"misfits", "What does not fit the model that was described by flags",
+     [](const VerifiedWeights& of) { return of.misfits; }, WeightsFaultFields()},
+{
+  "loaders", "What the loaders of engines would do with the file",
+      [](const VerifiedWeights& of) -> const auto& {
+    return of.found;
+  }
+  , loaders
+}
+};  // namespace kv
+return fields;
 }
 
 class VerifyVerb : public Command {
@@ -43,20 +127,11 @@ class VerifyVerb : public Command {
     if (verdict.weights) misfits = CheckExpectation(*verdict.weights, expected_);
 
     const ExitStatus status = StatusOf(verdict, misfits);
-    nlohmann::ordered_json document = ReportHeader("weights-verify");
-    document["inputs"] = InputRecords(source);
-    document["params"] = {{"reading", compat_.empty() ? "strict" : compat_}};
-    document["verdict"] = status == kDone ? "pass" : "fail";
-    document["container"] = Name(verdict.container);
-    if (verdict.weights) document["header"] = HeaderJson(*verdict.weights);
-    document["faults"] = nlohmann::ordered_json::array();
-    for (const WeightsFault& fault : verdict.faults) document["faults"].push_back(FaultJson(fault));
-    document["misfits"] = nlohmann::ordered_json::array();
-    for (const WeightsFault& fault : misfits) document["misfits"].push_back(FaultJson(fault));
-    document["loaders"] = {{"csrc", LoaderJson(verdict.csrc)},
-                           {"legacy", LoaderJson(verdict.legacy)}};
     if (!report_.json) Print(verdict, misfits, status, context.console);
-    report_.Emit(context.console, document, RulesFor(false));
+    const VerifiedWeights result = {
+        {Hashed(source)}, compat_.empty() ? "strict" : compat_, status == kDone, verdict, misfits};
+    report_.Emit(context.console, "weights-verify", VerifiedWeightsFields().Object(result),
+                 RulesFor(false));
     return status;
   }
 
@@ -85,12 +160,9 @@ class VerifyVerb : public Command {
                              console.Verdict(status == kDone, status == kDone ? "ok" : "FAIL"),
                              summary));
     if (!verdict.faults.empty() || !misfits.empty()) {
-      Table table({"offset", "field", "found", "expected", "finding"});
+      Table table(TextHead(WeightsFaultFields()));
       for (const auto* list : {&verdict.faults, &misfits}) {
-        for (const WeightsFault& fault : *list) {
-          table.Row({fault.offset ? fmt::format("{:#x}", *fault.offset) : "-", fault.field,
-                     fault.found, fault.expected, FindingId(fault.finding)});
-        }
+        for (const WeightsFault& fault : *list) table.Row(TextRow(WeightsFaultFields(), fault));
       }
       console.Data("\n" + table.Text("  "));
       for (const auto* list : {&verdict.faults, &misfits}) {
@@ -116,6 +188,8 @@ class VerifyVerb : public Command {
 };
 
 }  // namespace
+
+const FieldTable& WeightsVerifyFields() { return VerifiedWeightsFields(); }
 
 std::unique_ptr<Command> MakeWeightsVerify() { return std::make_unique<VerifyVerb>(); }
 

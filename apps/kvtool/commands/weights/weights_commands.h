@@ -6,6 +6,8 @@
 #include <string>
 
 #include "apps/kvtool/command.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/line/options.h"
 #include "formats/weights_file.h"
 
@@ -41,9 +43,9 @@ struct WeightsLimit {
 // Notes of the reader and hints of the checkpoint as warnings on the console.
 void WarnOf(const WeightsFile& file, Console& console);
 
-// {"num_layers": .., ...} and the parts that name the MLPs.
-nlohmann::ordered_json HeaderJson(const CompressorWeights& weights);
-nlohmann::ordered_json FaultJson(const WeightsFault& fault);
+// The numbers of the header, and what names the MLPs.
+const Fields<CompressorWeights>& WeightsHeaderFields();
+Value::List ContainerChoices();  // the names of all containers
 // "compress_tk, compress_tv (text only), slots 0,3,6, in model_state_dict/compressor".
 std::string ChoiceText(const CompressorWeights& weights);
 

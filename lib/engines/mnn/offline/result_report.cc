@@ -6,12 +6,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 namespace kv::mnn::offline {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kCodec = "fp16_gear_predictive_zstd";
 
@@ -31,11 +28,36 @@ std::vector<std::pair<std::string_view, uint64_t>> CountsOf(const Options& optio
   return ordered;
 }
 
-Json NamesOf(const std::vector<Predictor>& predictors) {
-  Json names = Json::array();
-  for (const Predictor predictor : predictors) names.push_back(Name(predictor));
-  return names;
+auto NamesOf(Stream stream) {
+  return [stream](const Document& of) {
+    std::vector<std::string_view> names;
+    for (const Predictor predictor : of.options.predictors[stream])
+      names.push_back(Name(predictor));
+    return names;
+  };
 }
+
+Value ObjectOf(const auto& counts) {
+  Value::Object object;
+  for (const auto& [name, count] : counts) object.emplace_back(name, count);
+  return object;
+}
+
+auto ModeCounts(Stream stream) {
+  return [stream](const Document& of) { return ObjectOf(CountsOf(of.options, of.result, stream)); };
+}
+
+auto RatioOf(Sizes (*sizes)(const Result&)) {
+  return [sizes](const Document& of) -> std::optional<double> {
+    const double ratio = sizes(of.result).ratio();
+    if (of.zero_is_null && ratio == 0) return std::nullopt;
+    return ratio;
+  };
+}
+
+Sizes KeySizes(const Result& of) { return of.k; }
+Sizes ValueSizes(const Result& of) { return of.v; }
+Sizes AllSizes(const Result& of) { return of.total(); }
 
 // Python's words for what it prints without being asked.
 std::string PythonBool(bool value) { return value ? "True" : "False"; }
@@ -55,60 +77,115 @@ std::string StreamTitle(Stream stream) {
 
 }  // namespace
 
-Json ResultJson(const std::string& dump_dir, const Options& options, const Result& result) {
-  Json json = {{"schema_version", 3},
-               {"dump_dir", dump_dir},
-               {"stage", Name(options.stage)},
-               {"scope", Name(options.scope)},
-               {"front_n", options.front_n},
-               {"layer_start", options.layer_start},
-               {"layer_end", options.layer_end},
-               {"layer_ids", options.layer_ids},
-               {"selected_layers", result.layers},
-               {"selected_entries", result.entries},
-               {"selected_dumps", result.dumps},
-               {"entry_mode", Name(options.entry_mode)},
-               {"online_chunk_seq", options.chunk_tokens},
-               {"online_framing_bytes", options.framing_bytes},
-               {"aggregate_by_stage", options.aggregate_by_stage},
-               {"aggregate_groups", result.groups},
-               {"online_chunks", result.chunks},
-               {"codec", kCodec},
-               {"codec_mode", Name(options.codec)},
-               {"bitshuffle", options.bitshuffle},
-               {"adaptive_block_seq", options.block_tokens}};
-  for (size_t i = 0; i < kStreams; ++i) {
-    json[fmt::format("{}_predictors", Name(static_cast<Stream>(i)))] =
-        NamesOf(options.predictors[i]);
-  }
-  json["zstd_level"] = options.zstd_level;
-  const Sizes total = result.total();
-  json.update(Json{{"k_raw_bytes", result.k.raw},
-                   {"k_compressed_bytes", result.k.compressed},
-                   {"v_raw_bytes", result.v.raw},
-                   {"v_compressed_bytes", result.v.compressed},
-                   {"k_chunk_meta_bytes", result.k.chunk_meta},
-                   {"v_chunk_meta_bytes", result.v.chunk_meta},
-                   {"raw_bytes", total.raw},
-                   {"compressed_bytes", total.compressed},
-                   {"k_lossless_ratio", result.k.ratio()},
-                   {"v_lossless_ratio", result.v.ratio()},
-                   {"lossless_ratio", total.ratio()},
-                   {"weighted_lossless_ratio", total.ratio()}});
-  for (size_t i = 0; i < kStreams; ++i) {
-    const auto stream = static_cast<Stream>(i);
-    Json counts = Json::object();
-    for (const auto& [name, count] : CountsOf(options, result, stream)) {
-      counts[std::string(name)] = count;
-    }
-    json[fmt::format("{}_mode_counts", Name(stream))] = std::move(counts);
-  }
-  json["scanned_entries"] = result.scanned;
-  json["converted_fp32_entries"] = result.converted;
-  json["skipped_entries"] = result.skipped;
-  json["skip_reasons"] = Json::object();
-  for (const auto& [reason, count] : result.skip_reasons) json["skip_reasons"][reason] = count;
-  return json;
+const Fields<Document>& DocumentFields() {
+  static const FieldOptions counts = {
+      .schema = Value::Object{
+          {"type", "object"},
+          {"additionalProperties", Value::Object{{"type", "integer"}, {"minimum", 0}}}}};
+  const auto option = [](auto member) {
+    return [member](const Document& of) { return of.options.*member; };
+  };
+  const auto result = [](auto member) {
+    return [member](const Document& of) { return of.result.*member; };
+  };
+  const auto word = [](auto member) {
+    return [member](const Document& of) { return Name(of.options.*member); };
+  };
+  static const Fields<Document> fields = {
+      {"schema_version",
+       "Version of the original's document",
+       [](const Document&) { return 3; },
+       {.choices = {3}}},
+      {"dump_dir", "The folder of dumps as it was given", &Document::dump_dir},
+      {"stage", "Stages that were counted: both, prefill or decode", word(&Options::stage)},
+      {"scope", "How layers were selected: front_n, layer_range or layer_ids",
+       word(&Options::scope)},
+      {"front_n", "Number of first layers, under scope front_n", option(&Options::front_n)},
+      {"layer_start", "First layer, under scope layer_range", option(&Options::layer_start)},
+      {"layer_end", "Last layer, under scope layer_range; -1: the last of the model",
+       option(&Options::layer_end)},
+      {"layer_ids", "The layers asked for, under scope layer_ids",
+       [](const Document& of) {
+         return std::vector(of.options.layer_ids.begin(), of.options.layer_ids.end());
+       }},
+      {"selected_layers", "Numbers of the layers that were counted",
+       [](const Document& of) {
+         return std::vector(of.result.layers.begin(), of.result.layers.end());
+       }},
+      {"selected_entries", "Number of dumps of a layer that were selected",
+       result(&Result::entries)},
+      {"selected_dumps", "Number of runs that the selected entries come from",
+       result(&Result::dumps)},
+      {"entry_mode",
+       "How entries are cut before they are coded: per_meta, aggregate, chunked or chunked_grouped",
+       word(&Options::entry_mode)},
+      {"online_chunk_seq", "Tokens of a chunk; 0: nothing is cut", option(&Options::chunk_tokens)},
+      {"online_framing_bytes", "Bytes that are counted for the frame of each chunk",
+       option(&Options::framing_bytes)},
+      {"aggregate_by_stage", "Whether prefill and decode are joined apart",
+       option(&Options::aggregate_by_stage)},
+      {"aggregate_groups", "Number of groups that entries were joined into",
+       result(&Result::groups)},
+      {"online_chunks", "Number of chunks that entries were cut into", result(&Result::chunks)},
+      {"codec", "Name of the codec that is simulated", [](const Document&) { return kCodec; }},
+      {"codec_mode",
+       "How predictors are chosen: the legacy fixed ones, or the best of several for each block",
+       word(&Options::codec)},
+      {"bitshuffle", "Whether bits are shuffled before zstd", option(&Options::bitshuffle)},
+      {"adaptive_block_seq", "Tokens of a block for which a predictor is chosen",
+       option(&Options::block_tokens)},
+      {"k_hi_predictors", "Names of the predictors that compete for the high bytes of K",
+       NamesOf(kKHi)},
+      {"k_lo_predictors", "Names of the predictors that compete for the low bytes of K",
+       NamesOf(kKLo)},
+      {"v_hi_predictors", "Names of the predictors that compete for the high bytes of V",
+       NamesOf(kVHi)},
+      {"v_lo_predictors", "Names of the predictors that compete for the low bytes of V",
+       NamesOf(kVLo)},
+      {"zstd_level", "Level of zstd", option(&Options::zstd_level)},
+      {"k_raw_bytes", "Bytes of K as f16", [](const Document& of) { return of.result.k.raw; }},
+      {"k_compressed_bytes", "Bytes that K would take when coded, frames included",
+       [](const Document& of) { return of.result.k.compressed; }},
+      {"v_raw_bytes", "Bytes of V as f16", [](const Document& of) { return of.result.v.raw; }},
+      {"v_compressed_bytes", "Bytes that V would take when coded, frames included",
+       [](const Document& of) { return of.result.v.compressed; }},
+      {"k_chunk_meta_bytes", "Bytes of these that describe the chunks of K",
+       [](const Document& of) { return of.result.k.chunk_meta; }},
+      {"v_chunk_meta_bytes", "Bytes of these that describe the chunks of V",
+       [](const Document& of) { return of.result.v.chunk_meta; }},
+      {"raw_bytes", "Bytes of K and V as f16",
+       [](const Document& of) { return of.result.total().raw; }},
+      {"compressed_bytes", "Bytes that K and V would take when coded",
+       [](const Document& of) { return of.result.total().compressed; }},
+      {"k_lossless_ratio", "k_raw_bytes / k_compressed_bytes", RatioOf(KeySizes), {.least = 0}},
+      {"v_lossless_ratio", "v_raw_bytes / v_compressed_bytes", RatioOf(ValueSizes), {.least = 0}},
+      {"lossless_ratio",
+       "raw_bytes / compressed_bytes; null where nothing was coded, where the original has 0",
+       RatioOf(AllSizes),
+       {.least = 0}},
+      {"weighted_lossless_ratio",
+       "The same as lossless_ratio, under the original's second name",
+       RatioOf(AllSizes),
+       {.least = 0}},
+      {"k_hi_mode_counts",
+       "Number of blocks of the high bytes of K that each predictor won, by its name",
+       ModeCounts(kKHi), counts},
+      {"k_lo_mode_counts",
+       "Number of blocks of the low bytes of K that each predictor won, by its name",
+       ModeCounts(kKLo), counts},
+      {"v_hi_mode_counts",
+       "Number of blocks of the high bytes of V that each predictor won, by its name",
+       ModeCounts(kVHi), counts},
+      {"v_lo_mode_counts",
+       "Number of blocks of the low bytes of V that each predictor won, by its name",
+       ModeCounts(kVLo), counts},
+      {"scanned_entries", "Number of entries that were looked at", result(&Result::scanned)},
+      {"converted_fp32_entries", "Number of entries that were rounded from f32 to f16",
+       result(&Result::converted)},
+      {"skipped_entries", "Number of entries that were left out", result(&Result::skipped)},
+      {"skip_reasons", "Number of entries that were left out, by reason",
+       [](const Document& of) { return ObjectOf(of.result.skip_reasons); }, counts}};
+  return fields;
 }
 
 std::string ResultMarkdown(const std::string& dump_dir, const Options& options,

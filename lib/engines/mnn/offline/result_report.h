@@ -2,16 +2,21 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "lib/engines/mnn/offline/offline.h"
+#include "lib/fields/fields.h"
 
 namespace kv::mnn::offline {
 
 // The result as the original's JSON document, with its keys in its order.
-nlohmann::ordered_json ResultJson(const std::string& dump_dir, const Options& options,
-                                  const Result& result);
+struct Document {
+  std::string dump_dir;
+  Options options;
+  Result result;
+  bool zero_is_null = false;  // without bytes there is no ratio; the original writes 0 there
+};
+const Fields<Document>& DocumentFields();
 // The result as the original's Markdown summary.
 std::string ResultMarkdown(const std::string& dump_dir, const Options& options,
                            const Result& result);
