@@ -43,7 +43,10 @@ Value ShapeSchema(const FieldShape& shape) {
     members.front().second = Value::List{Value(type), Value("null")};
   }
   if (shape.kind == Kind::kCount) schema.Put("minimum", 0);
-  if (shape.kind == Kind::kList) schema.Put("items", ShapeSchema(shape.of.front()));
+  if (shape.kind == Kind::kList) {
+    schema.Put("items", ShapeSchema(shape.of.front()));
+    if (shape.length > 0) schema.Put("minItems", shape.length).Put("maxItems", shape.length);
+  }
   if (shape.kind == Kind::kMap) schema.Put("additionalProperties", ShapeSchema(shape.of.front()));
   return schema;
 }
@@ -67,6 +70,7 @@ Value FieldSchema(const FieldTable::Entry& entry) {
   if (options.pattern != nullptr) schema.Put("pattern", options.pattern);
   if (!std::isnan(options.least)) schema.Put("minimum", options.least);
   if (!std::isnan(options.most)) schema.Put("maximum", options.most);
+  if (options.items > 0) schema.Put("minItems", options.items);
   if (options.item != nullptr) {
     for (auto& [key, value] : members) {
       if (key != "items") continue;
@@ -98,6 +102,9 @@ void FieldTable::AddTo(bool is_required, Value::List& required, Value::Object& p
       entry.shape.fields->AddTo(is_required && !entry.shape.nullable, required, properties);
       continue;
     }
+    const bool is_there = std::any_of(properties.begin(), properties.end(),
+                                      [&](const auto& one) { return one.first == entry.name; });
+    if (is_there) continue;
     if (is_required && !entry.options.absent) required.emplace_back(entry.name);
     properties.emplace_back(entry.name, FieldSchema(entry));
   }

@@ -2,7 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/kvtool/documents/document_fields.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "lib/core/base/hash.h"
 
 namespace kv {
 
@@ -10,6 +14,31 @@ const Fields<SizedFile>& SizedFileFields() {
   static const Fields<SizedFile> fields = {
       {"file", "Name of the input as it was given", &SizedFile::file},
       {"bytes", "Size of the input in bytes, all its files together", &SizedFile::bytes}};
+  return fields;
+}
+
+HashedFile HashedFile::Of(const Source& source) {
+  StreamingHash64 hash;
+  constexpr uint64_t kStep = 8 << 20;
+  source.NeedAll();
+  for (const SourceFile& file : source.files) {
+    for (uint64_t at = 0; at < file.data->size(); at += kStep) {
+      const uint64_t size = std::min(kStep, file.data->size() - at);
+      hash.Update(file.data->bytes().subspan(at, size));
+      file.data->Drop(at, size);
+    }
+  }
+  return {source.path, source.total_bytes(), fmt::format("{:016x}", hash.Digest())};
+}
+
+const Fields<HashedFile>& HashedFileFields() {
+  static const Fields<HashedFile> fields = {
+      {"file", "Name of the input as it was given", &HashedFile::file},
+      {"bytes", "Size of the input in bytes, all its files together", &HashedFile::bytes},
+      {"xxh3",
+       "XXH3 hash (64 bits, 16 hex digits) of the input's bytes",
+       &HashedFile::xxh3,
+       {.pattern = kHashPattern}}};
   return fields;
 }
 

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include "lib/core/base/file.h"
 #include "lib/fields/fields.h"
 
 // Parts that the documents of several commands share.
@@ -16,6 +17,16 @@ struct SizedFile {
   uint64_t bytes = 0;
 };
 const Fields<SizedFile>& SizedFileFields();
+
+// An input of which the document names the content, too.
+struct HashedFile {
+  std::string file;
+  uint64_t bytes = 0;
+  std::string xxh3;
+
+  static HashedFile Of(const Source& source);  // reads all of it
+};
+const Fields<HashedFile>& HashedFileFields();
 
 // How fast a command was; documents of deterministic runs have neither of these.
 struct Timing {

@@ -29,7 +29,7 @@ constexpr DocumentKind kDocuments[] = {
     {"merge", "merge"},
     {"plan check", "plan-check"},
     {"replay-blend", "blend"},
-    {"replay-h2o", "h2o"},
+    {"replay-h2o", "h2o", ReplayH2oFields, "kvtool replay-h2o --json"},
     {"replay-lossless", "replay-lossless"},
     {"replay-mlp", "replay-mlp"},
     {"replay-quant", "quant"},
@@ -52,6 +52,11 @@ constexpr DocumentKind kDocuments[] = {
     {"", "failure"},
 };
 
+// Files that commands write beside their documents.
+constexpr DocumentKind kFiles[] = {
+    {"", "h2o-event", ReplayH2oEventFields, "one line of kvtool replay-h2o --jsonl-out"},
+};
+
 }  // namespace
 
 const DocumentKind* FindDocument(std::string_view command) {
@@ -71,10 +76,11 @@ const DocumentKind* DocumentNamed(std::string_view name) {
 std::vector<KnownSchema> KnownSchemas() {
   std::vector<KnownSchema> all;
   for (const EmbeddedSchema& schema : EmbeddedSchemas()) {
-    all.push_back({schema.name, schema.text, DocumentNamed(schema.name)});
+    all.push_back({schema.name, schema.text, DocumentNamed(schema.name), nullptr});
   }
+  for (const DocumentKind& kind : kFiles) all.push_back({kind.name, {}, nullptr, &kind});
   for (const DocumentKind& kind : kDocuments) {
-    if (kind.fields != nullptr) all.push_back({kind.name, {}, &kind});
+    if (kind.fields != nullptr) all.push_back({kind.name, {}, &kind, nullptr});
   }
   std::sort(all.begin(), all.end(),
             [](const KnownSchema& a, const KnownSchema& b) { return a.name < b.name; });

@@ -8,11 +8,11 @@
 #include <cmath>
 #include <filesystem>
 
+#include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/line/numbers.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/base/checked.h"
-#include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/parallel.h"
 #include "version.h"
@@ -403,19 +403,7 @@ nlohmann::ordered_json ReportHeader(std::string_view name) {
 }
 
 nlohmann::ordered_json InputRecord(const Source& source) {
-  StreamingHash64 hash;
-  constexpr uint64_t kStep = 8 << 20;
-  source.NeedAll();
-  for (const SourceFile& file : source.files) {
-    for (uint64_t at = 0; at < file.data->size(); at += kStep) {
-      const uint64_t size = std::min(kStep, file.data->size() - at);
-      hash.Update(file.data->bytes().subspan(at, size));
-      file.data->Drop(at, size);
-    }
-  }
-  return {{"file", source.path},
-          {"bytes", source.total_bytes()},
-          {"xxh3", fmt::format("{:016x}", hash.Digest())}};
+  return ToJson(HashedFileFields().Object(HashedFile::Of(source)));
 }
 
 }  // namespace kv
