@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-//
-// Models of the two programs that load a .bin, as far as what they accept: their checks in their
-// order, in their words. Nothing is allocated here; where a loader would, only the outcome counts.
 #include "formats/kvcm/kvcm.h"
 
 #include <fmt/format.h>
@@ -302,6 +299,9 @@ RoundingCounts WriteKvcm(const CompressorWeights& weights, DType dtype, Sink& si
 }
 
 namespace {
+
+// Models of the two programs that load a .bin, as far as what they accept: their checks in their
+// order, in their words. Nothing is allocated here; where a loader would, only the outcome counts.
 
 // A loader on a machine with this much memory gets std::bad_alloc beyond it.
 constexpr uint64_t kLoaderMemory = uint64_t{6} << 30;

@@ -14,6 +14,9 @@ namespace {
 
 using std::string_view;
 
+// Which names a pickle may mention. None is ever resolved; a file that mentions a refused one was
+// made to do something to whoever loads it, so it is not read at all.
+
 // Anything below these modules.
 constexpr string_view kForbiddenModules[] = {
     "_aix_support", "_ctypes",   "_io",          "_osx_support", "_pickle",    "_posixsubprocess",

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-//
-// Before torch 1.6: five pickles (magic, protocol, system, object, keys), then the storages.
 
 #include <fmt/format.h>
 
@@ -61,6 +59,8 @@ class LegacyStorages : public StorageBytes {
   TensorFile& file_;
   std::map<std::string, ByteSpan, std::less<>> records_;
 };
+
+// Before torch 1.6: five pickles (magic, protocol, system, object, keys), then the storages.
 
 // 0x1950a86a20f9469cfc6c as LONG1 writes it.
 constexpr std::string_view kMagic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";

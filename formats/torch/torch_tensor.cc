@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-//
-// What persistent ids and types say about storages.
-//
-// numpy arrays in pickles: shape, dtype and values as arguments of a call or as a state.
 #include "formats/torch/torch_tensor.h"
 
 #include <fmt/format.h>
@@ -50,6 +46,8 @@ void Locate(TensorView& view, uint64_t offset, ByteSpan storage) {
     view.strides[axis] = followed ? view.strides[axis] * item : item;
   }
 }
+
+// What persistent ids and types say about storages.
 
 constexpr TorchTypeName kTypes[] = {
     {"float32", "FloatStorage", DType::kF32},
@@ -120,6 +118,8 @@ void RequireKnown(std::string_view global, const PickleValue& at) {
   FailAt(Finding::kUnknownDtype, fmt::format("torch has no element type {}", Escaped(global, 80)),
          at);
 }
+
+// numpy arrays in pickles: shape, dtype and values as arguments of a call or as a state.
 
 // numpy 2 moved its core.
 bool IsCore(std::string_view global, std::string_view function) {

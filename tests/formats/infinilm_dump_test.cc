@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "formats/registry.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/engines/infinilm/csrc_outcome.h"

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "formats/registry.h"
 #include "lib/core/frame/frame.h"
 #include "lib/core/snapshot/layout.h"
 

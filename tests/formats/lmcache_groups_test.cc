@@ -7,6 +7,7 @@
 #include "formats/lmcache/block_store.h"
 #include "formats/lmcache/key_name.h"
 #include "formats/lmcache/lmcache.h"
+#include "formats/registry.h"
 #include "lib/core/base/blake2b.h"
 #include "tests/support/temp_dir.h"
 

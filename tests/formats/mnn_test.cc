@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/mnn/meta.h"
+#include "formats/registry.h"
 #include "lib/core/snapshot/layout.h"
 #include "tests/support/archives.h"
 #include "tests/support/temp_dir.h"

@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 
+#include "formats/registry.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv::raw::raw_test {

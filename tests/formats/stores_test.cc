@@ -12,6 +12,7 @@
 #include "formats/mnn/packed.h"
 #include "formats/pages.h"
 #include "formats/raw/raw.h"
+#include "formats/registry.h"
 #include "lib/core/snapshot/concatenate.h"
 #include "lib/core/snapshot/layout.h"
 #include "tests/support/temp_dir.h"

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "formats/registry.h"
 #include "lib/core/snapshot/layout.h"
 #include "tests/support/pickle_builder.h"
 #include "tests/support/refusal.h"

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "formats/registry.h"
 #include "formats/safetensors/safetensors.h"
 #include "lib/core/base/half.h"
 #include "lib/core/snapshot/layout.h"

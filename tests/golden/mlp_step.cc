@@ -9,6 +9,7 @@
 
 #include "formats/infinilm_dump/infinilm_dump.h"
 #include "formats/kvcm/kvcm.h"
+#include "formats/registry.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/engines/infinilm/compressor.h"

@@ -10,6 +10,7 @@
 
 #include "formats/mnn/mnn.h"
 #include "formats/mnn/packed.h"
+#include "formats/registry.h"
 #include "lib/core/snapshot/layout.h"
 #include "tests/golden/golden.h"
 #include "tests/support/temp_dir.h"

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/key_pairs.h"
+#include "formats/registry.h"
 #include "lib/core/base/error.h"
 #include "lib/core/snapshot/layout.h"
 
