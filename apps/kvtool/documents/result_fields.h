@@ -10,6 +10,8 @@ namespace kv {
 const FieldTable& DecompressFields();
 const FieldTable& ReplayH2oEventFields();  // of a line of --jsonl-out
 const FieldTable& ReplayH2oFields();
+const FieldTable& ReplayQuantFields();
+const FieldTable& ReplayQuantOriginFields();  // with --against
 const FieldTable& VerifyFields();
 
 }  // namespace kv
