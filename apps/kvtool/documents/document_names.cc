@@ -28,7 +28,7 @@ constexpr DocumentKind kDocuments[] = {
     {"inspect", "inspect"},
     {"merge", "merge"},
     {"plan check", "plan-check"},
-    {"replay-blend", "blend"},
+    {"replay-blend", "blend", ReplayBlendFields, "kvtool replay-blend --json"},
     {"replay-h2o", "h2o", ReplayH2oFields, "kvtool replay-h2o --json"},
     {"replay-lossless", "replay-lossless"},
     {"replay-mlp", "replay-mlp"},

@@ -8,6 +8,7 @@
 namespace kv {
 
 const FieldTable& DecompressFields();
+const FieldTable& ReplayBlendFields();
 const FieldTable& ReplayH2oEventFields();  // of a line of --jsonl-out
 const FieldTable& ReplayH2oFields();
 const FieldTable& ReplayQuantFields();

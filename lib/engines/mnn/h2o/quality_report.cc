@@ -82,13 +82,13 @@ const Fields<Figure>& JsFields() {
   return fields;
 }
 
-std::optional<Figure> ErrorOf(const AttentionSummary& rows) {
+std::optional<Figure> OutputErrorOf(const AttentionSummary& rows) {
   if (!rows.has_output) return std::nullopt;
   return Figure{rows.output_error, rows.standard_error.output_error, rows.output_error_frobenius,
                 rows.standard_error.output_error_frobenius};
 }
 
-std::optional<Figure> CosineOf(const AttentionSummary& rows) {
+std::optional<Figure> OutputCosineOf(const AttentionSummary& rows) {
   if (!rows.has_output) return std::nullopt;
   return Figure{rows.output_cosine, rows.standard_error.output_cosine};
 }
@@ -175,10 +175,10 @@ const Fields<AttentionSummary>& AttentionFields() {
        },
        MassFields()},
       {"output_error",
-       "|o - o'| / |o| of a layer's attention outputs, heads concatenated; null without V", ErrorOf,
-       ErrorFields()},
+       "|o - o'| / |o| of a layer's attention outputs, heads concatenated; null without V",
+       OutputErrorOf, ErrorFields()},
       {"output_cosine", "Cosine of a layer's attention outputs, heads concatenated; null without V",
-       CosineOf, CosineFields()},
+       OutputCosineOf, CosineFields()},
       {"kl",
        "KL(P' || P) in nats of attention over what is kept (P') and the full cache (P), heads "
        "pooled",
