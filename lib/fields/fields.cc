@@ -43,7 +43,10 @@ Value ShapeSchema(const FieldShape& shape) {
     members.front().second = Value::List{Value(type), Value("null")};
   }
   if (shape.kind == Kind::kCount) schema.Put("minimum", 0);
-  if (shape.kind == Kind::kList) schema.Put("items", ShapeSchema(shape.of.front()));
+  if (shape.kind == Kind::kList) {
+    schema.Put("items", ShapeSchema(shape.of.front()));
+    if (shape.length > 0) schema.Put("minItems", shape.length).Put("maxItems", shape.length);
+  }
   if (shape.kind == Kind::kMap) schema.Put("additionalProperties", ShapeSchema(shape.of.front()));
   return schema;
 }
@@ -103,6 +106,10 @@ std::string CsvLine(const std::vector<std::string>& cells) {
 void FieldTable::AddTo(Value::List& required, Parts& parts) const {
   for (const Entry& entry : entries_) {
     if (!entry.is_inline()) {
+      // Parts that are never present together may share a field.
+      const bool is_there = std::any_of(parts.properties.begin(), parts.properties.end(),
+                                        [&](const auto& one) { return one.first == entry.name; });
+      if (is_there) continue;
       if (!entry.options.absent) required.emplace_back(entry.name);
       parts.properties.emplace_back(entry.name, FieldSchema(entry));
     } else if (!entry.shape.nullable) {

@@ -52,6 +52,7 @@ struct FieldShape {
   Kind kind = Kind::kAny;
   bool nullable = false;
   std::vector<FieldShape> of{};        // the element of a list or map
+  size_t length = 0;                   // of a list that always has as many; 0: any
   const FieldTable* fields = nullptr;  // of an object
 };
 
@@ -95,14 +96,17 @@ struct Listed : std::false_type {};
 template <typename T, typename A>
 struct Listed<std::vector<T, A>> : std::true_type {
   using Inner = T;
+  static constexpr size_t kLength = 0;
 };
 template <typename T, size_t N>
 struct Listed<std::array<T, N>> : std::true_type {
   using Inner = T;
+  static constexpr size_t kLength = N;
 };
 template <typename T>
 struct Listed<std::span<T>> : std::true_type {
   using Inner = std::remove_cv_t<T>;
+  static constexpr size_t kLength = 0;
 };
 template <typename T>
 struct Mapped : std::false_type {};
@@ -123,7 +127,7 @@ FieldShape ShapeOf(const FieldTable* nested) {
     shape.nullable = true;
     return shape;
   } else if constexpr (Listed<R>::value) {
-    return {Kind::kList, false, {ShapeOf<typename Listed<R>::Inner>(nested)}};
+    return {Kind::kList, false, {ShapeOf<typename Listed<R>::Inner>(nested)}, Listed<R>::kLength};
   } else if constexpr (Mapped<R>::value) {
     return {Kind::kMap, false, {ShapeOf<typename Mapped<R>::Inner>(nested)}};
   } else if constexpr (std::same_as<R, Value>) {
@@ -139,7 +143,7 @@ FieldShape ShapeOf(const FieldTable* nested) {
   } else if constexpr (std::convertible_to<R, std::string_view>) {
     return {Kind::kText};
   } else {
-    return {Kind::kObject, false, {}, nested};
+    return {Kind::kObject, false, {}, 0, nested};
   }
 }
 
@@ -166,9 +170,15 @@ class Fields : public FieldTable {
   };
 
   // The fields of a part, written among those of the whole; none of them where the part is missing.
+  // Of parts that are never there together some may have fields of the same names.
   template <typename Getter, typename U>
   static Field Inline(Getter getter, const Fields<U>& part) {
     return Field("", "", getter, part);
+  }
+  // The fields of another table of T.
+  static Field Inline(const Fields& others) {
+    return Field(
+        "", "", [](const T& of) -> const T& { return of; }, others);
   }
 
   Fields(std::initializer_list<Field> fields) {

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
@@ -47,6 +48,8 @@ class Value {
   template <typename T>
   requires(!std::same_as<T, Value> && !std::same_as<T, Member>) Value(const std::vector<T>& values)
       : data_(List(values.begin(), values.end())) {}
+  template <typename T, size_t N>
+  Value(const std::array<T, N>& values) : data_(List(values.begin(), values.end())) {}
   template <typename T>
   Value(const std::map<std::string, T>& values) : data_(Object(values.begin(), values.end())) {}
 

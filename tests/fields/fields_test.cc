@@ -105,6 +105,29 @@ TEST_CASE("The fields of a part stand among those of the whole, or are all missi
   CHECK(ToJson(twice.Schema())["dependentRequired"].dump() == R"({"first":["second"]})");
 }
 
+TEST_CASE("Parts of which one is there may share names", "[fields]") {
+  struct Either {
+    std::optional<Part> first, second;
+  };
+  const Fields<Either> fields = {Fields<Either>::Inline(&Either::first, PartFields()),
+                                 Fields<Either>::Inline(&Either::second, PartFields())};
+  CHECK(ToJson(fields.Object({std::nullopt, Part{"b", 1}})).dump() == R"({"name":"b","layer":1})");
+  CHECK(ToJson(fields.Schema())["properties"].size() == 2);
+}
+
+TEST_CASE("A schema says how many elements a list has", "[fields]") {
+  struct Lists {
+    std::vector<std::array<uint64_t, 2>> ranges;
+  };
+  const Fields<Lists> fields = {{"ranges", "Ranges", &Lists::ranges, {.least = 1}}};
+  CHECK(ToJson(fields.Object({{{3, 4}}})).dump() == R"({"ranges":[[3,4]]})");
+  const nlohmann::ordered_json ranges = ToJson(fields.Schema())["properties"]["ranges"];
+  CHECK(ranges["minItems"] == 1);
+  CHECK_FALSE(ranges.contains("maxItems"));
+  CHECK(ranges["items"]["minItems"] == 2);
+  CHECK(ranges["items"]["maxItems"] == 2);
+}
+
 TEST_CASE("Documents survive the way to the JSON library and back", "[fields]") {
   const nlohmann::ordered_json json = nlohmann::ordered_json::parse(
       R"({"z":[null,true,-5,18446744073709551615,0.1,"text",{}],"a":{"b":[]}})");

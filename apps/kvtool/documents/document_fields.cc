@@ -17,7 +17,7 @@ const Fields<SizedFile>& SizedFileFields() {
   return fields;
 }
 
-HashedFile Hashed(const Source& source) {
+HashedFile HashedFile::Of(const Source& source) {
   StreamingHash64 hash;
   constexpr uint64_t kStep = 8 << 20;
   source.NeedAll();
@@ -33,10 +33,10 @@ HashedFile Hashed(const Source& source) {
 
 const Fields<HashedFile>& HashedFileFields() {
   static const Fields<HashedFile> fields = {
-      {"file", "Its name as it was given", &HashedFile::file},
-      {"bytes", "Its size in bytes; of a folder, of all files that were read", &HashedFile::bytes},
+      {"file", "Name of the input as it was given", &HashedFile::file},
+      {"bytes", "Size of the input in bytes, all its files together", &HashedFile::bytes},
       {"xxh3",
-       "XXH3-64 of its bytes, 16 hexadecimal digits",
+       "XXH3 hash (64 bits, 16 hex digits) of the input's bytes",
        &HashedFile::xxh3,
        {.pattern = kHashPattern}}};
   return fields;

@@ -21,8 +21,9 @@ const Fields<SizedFile>& SizedFileFields();
 // An input with a hash of its content.
 struct HashedFile : SizedFile {
   std::string xxh3;
+
+  static HashedFile Of(const Source& source);  // reads all of it
 };
-HashedFile Hashed(const Source& source);
 const Fields<HashedFile>& HashedFileFields();
 
 // What the reduction of bytes to others is called; empty where either number is 0.

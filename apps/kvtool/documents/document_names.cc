@@ -28,12 +28,13 @@ constexpr DocumentKind kDocuments[] = {
     {"inspect", "inspect", InspectFields, "kvtool inspect --json"},
     {"merge", "merge"},
     {"plan check", "plan-check"},
-    {"replay-blend", "blend"},
-    {"replay-h2o", "h2o"},
+    {"replay-blend", "blend", ReplayBlendFields, "kvtool replay-blend --json"},
+    {"replay-h2o", "h2o", ReplayH2oFields, "kvtool replay-h2o --json"},
     {"replay-lossless", "replay-lossless"},
     {"replay-mlp", "replay-mlp", ReplayMlpFields, "kvtool replay-mlp --json"},
-    {"replay-quant", "quant"},
-    {"replay-quant --against", "quant-origin"},
+    {"replay-quant", "quant", ReplayQuantFields, "kvtool replay-quant --json"},
+    {"replay-quant --against", "quant-origin", ReplayQuantOriginFields,
+     "kvtool replay-quant --against --json"},
     {"store add", "store-add"},
     {"store gc", "store-gc"},
     {"store get", "store-get"},
@@ -50,6 +51,11 @@ constexpr DocumentKind kDocuments[] = {
     {"weights verify", "weights-verify", WeightsVerifyFields, "kvtool weights verify --json"},
     {"--version", "version"},
     {"", "failure"},
+};
+
+// Files that commands write beside their documents.
+constexpr DocumentKind kFiles[] = {
+    {"", "h2o-event", ReplayH2oEventFields, "one line of kvtool replay-h2o --jsonl-out"},
 };
 
 }  // namespace
@@ -71,10 +77,11 @@ const DocumentKind* DocumentNamed(std::string_view name) {
 std::vector<KnownSchema> KnownSchemas() {
   std::vector<KnownSchema> all;
   for (const EmbeddedSchema& schema : EmbeddedSchemas()) {
-    all.push_back({schema.name, schema.text, DocumentNamed(schema.name)});
+    all.push_back({schema.name, schema.text, DocumentNamed(schema.name), nullptr});
   }
+  for (const DocumentKind& kind : kFiles) all.push_back({kind.name, {}, nullptr, &kind});
   for (const DocumentKind& kind : kDocuments) {
-    if (kind.fields != nullptr) all.push_back({kind.name, {}, &kind});
+    if (kind.fields != nullptr) all.push_back({kind.name, {}, &kind, nullptr});
   }
   std::sort(all.begin(), all.end(),
             [](const KnownSchema& a, const KnownSchema& b) { return a.name < b.name; });

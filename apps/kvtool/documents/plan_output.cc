@@ -16,9 +16,9 @@ void WritePlanDocument(const std::string& path, const OutputRules& rules,
   text += "\"events\":[";
   AtomicFile file(path, rules);
   std::string_view separator;
-  events([&](const nlohmann::ordered_json& event) {
+  events([&](const eviction::PlanEvent& event) {
     text += separator;
-    text += JsonText(event, -1);
+    text += JsonText(ToJson(eviction::PlanEventFields().Object(event)), -1);
     separator = ",";
     file.Write(AsBytes(text));
     text.clear();

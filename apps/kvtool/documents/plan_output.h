@@ -7,11 +7,12 @@
 #include <string>
 
 #include "lib/core/base/output.h"
+#include "lib/study/eviction/report.h"
 
 namespace kv {
 
 // Takes the events of a plan one by one.
-using EmitPlanEvent = std::function<void(const nlohmann::ordered_json&)>;
+using EmitPlanEvent = std::function<void(const eviction::PlanEvent&)>;
 
 // Writes kvtool.h2o-plan/1: `head`, which says whose plan it is, what its events mean, and the
 // events that `events` emits. They never stand in memory together: evictions at every step of a

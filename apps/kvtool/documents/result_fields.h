@@ -10,7 +10,12 @@ namespace kv {
 const FieldTable& AnalyzeFields();
 const FieldTable& DecompressFields();
 const FieldTable& InspectFields();
+const FieldTable& ReplayBlendFields();
+const FieldTable& ReplayH2oEventFields();  // of a line of --jsonl-out
+const FieldTable& ReplayH2oFields();
 const FieldTable& ReplayMlpFields();
+const FieldTable& ReplayQuantFields();
+const FieldTable& ReplayQuantOriginFields();  // with --against
 const FieldTable& TraceFields();
 const FieldTable& VerifyFields();
 const FieldTable& WeightsConvertFields();

@@ -410,7 +410,7 @@ nlohmann::ordered_json ReportHeader(std::string_view name) {
 }
 
 nlohmann::ordered_json InputRecord(const Source& source) {
-  return ToJson(HashedFileFields().Object(Hashed(source)));
+  return ToJson(HashedFileFields().Object(HashedFile::Of(source)));
 }
 
 }  // namespace kv

@@ -249,41 +249,14 @@ void AddLayers(const Result& result, report::Page& page) {
                   result.request.check_layer));
 }
 
-std::vector<std::vector<std::string>> CurveRows(const Result& result) {
-  std::vector<std::vector<std::string>> rows = {
-      {"ratio", "tokens", "compute", "V left", "oracle", "random", "first of chunk", "K left"}};
-  if (result.has_attention) {
-    rows[0].insert(rows[0].end(), {"attention deviation", "output error", "cosine"});
-  }
-  for (const CurvePoint& point : result.curve) {
-    const CurveLayer& mean = point.mean;
-    rows.push_back({fmt::format("{}", point.ratio), std::to_string(point.selection.topk),
-                    Percent(point.compute_share), Percent(mean.selected.v), Percent(mean.oracle.v),
-                    Percent(mean.random.v), Percent(mean.first_of_chunk.v),
-                    Percent(mean.selected.k)});
-    if (mean.attention) {
-      rows.back().insert(rows.back().end(), {fmt::format("{:.4g}", mean.attention->dev_l2),
-                                             Percent(mean.attention->out_rel_l2),
-                                             fmt::format("{:.4f}", mean.attention->out_cos_mean)});
-    }
-  }
-  return rows;
+std::vector<std::vector<std::string>> RowsOf(TextTable table) {
+  table.rows.insert(table.rows.begin(), std::move(table.head));
+  return std::move(table.rows);
 }
 
 void AddChunks(const CachePair& caches, const Result& result, report::Page& page) {
   page.Heading("Chunk by chunk");
-  std::vector<std::vector<std::string>> rows = {
-      {"chunk", "starts at", "tokens", "chosen", "share of the chosen", "V deviation", "file"}};
-  const TensorDeviation& check = result.layers[result.check_place].v;
-  const auto topk = static_cast<double>(std::max<uint64_t>(1, result.selection.topk));
-  for (size_t i = 0; i < caches.old().chunks.size(); ++i) {
-    const Chunk& chunk = caches.old().chunks[i];
-    const auto selected = static_cast<double>(result.chunk_selected[i]);
-    rows.push_back({std::to_string(i), std::to_string(chunk.start), std::to_string(chunk.tokens),
-                    std::to_string(result.chunk_selected[i]), Percent(selected / topk),
-                    fmt::format("{:.3f}", check.chunk_means[i]), chunk.path});
-  }
-  page.Table(rows);
+  page.Table(RowsOf(ChunkTable(caches, result)));
 }
 
 std::vector<std::pair<std::string, std::string>> FactsOf(const Result& result,
@@ -342,7 +315,7 @@ report::Page ReportPage(const CachePair& caches, const Result& result, const Rep
   for (size_t i = 0; i < result.curve.size(); ++i) {
     if (result.curve[i].ratio == result.request.ratio) strong.push_back(i);
   }
-  page.Table(CurveRows(result), strong);
+  page.Table(RowsOf(CurveTable(result)), strong);
   AddLayers(result, page);
   AddChunks(caches, result, page);
   std::vector<std::string> faults;

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "lib/core/base/number.h"
@@ -14,215 +13,542 @@
 namespace kv::blend {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-Json OrNull(const auto& value) { return value ? Json(*value) : Json(nullptr); }
+// What is left out is null.
+template <typename T, typename M>
+std::optional<M> IfThere(const std::optional<T>& of, M T::*member) {
+  return of ? std::optional((*of).*member) : std::nullopt;
+}
 
 // As float prints, so that a score of 0.1f is 0.1.
-Json FloatOrNull(const std::optional<float>& value) {
-  return value && std::isfinite(*value) ? Json(ShortestDouble(*value)) : Json(nullptr);
+std::optional<double> IfFinite(const std::optional<float>& value) {
+  return value && std::isfinite(*value) ? std::optional(ShortestDouble(*value)) : std::nullopt;
 }
 
-Json ModelJson(const CachePair& caches, const ReportExtras& extras) {
-  const KvRows::Layer& first = caches.layers().front();
-  Json json = {{"layers", caches.layers().size()}};
-  json["q_heads"] = extras.trace == nullptr ? Json(nullptr) : Json(extras.trace->query_heads);
-  json["kv_heads"] = first.heads;
-  json["head_dim"] = first.k_dim;
-  json["dtype"] = Name(caches.dtype());
-  Json rope = {
-      {"style", nullptr}, {"theta", nullptr}, {"rotary_dim", nullptr}, {"scaling", nullptr}};
-  if (caches.rope()) {
-    const Rope& of_first = caches.rope()->Of(first.index);
-    rope["style"] = Name(of_first.pairs);
-    if (of_first.scaling.kind != RopeScaling::Kind::kGiven) rope["theta"] = of_first.theta;
-    rope["rotary_dim"] = of_first.DimOf(first.k_dim);
-    if (of_first.scaling.kind != RopeScaling::Kind::kNone)
-      rope["scaling"] = WithUnderscores(Name(of_first.scaling));
-    if (!caches.rope()->layers.empty()) {
-      for (const KvRows::Layer& layer : caches.layers())
-        rope["layer_thetas"].push_back(caches.rope()->Of(layer.index).theta);
-    }
-  }
-  rope["old_state"] = Name(caches.old().state);
-  rope["full_state"] = caches.full().unrotated ? "unrotated" : "rotated";
-  json["rope"] = std::move(rope);
-  return json;
+// Numbers that are null where they are not finite.
+std::vector<std::optional<double>> OrNulls(const std::vector<double>& numbers) {
+  return {numbers.begin(), numbers.end()};
 }
 
-Json TokensJson(const CachePair& caches, const Result& result) {
-  Json json = {
-      {"total", result.tokens}, {"suffix", result.request.suffix}, {"covered", result.covered}};
-  json["chunks"] = Json::array();
-  for (size_t i = 0; i < caches.old().chunks.size(); ++i) {
-    const Chunk& chunk = caches.old().chunks[i];
-    json["chunks"].push_back({{"index", i},
-                              {"file", chunk.path},
-                              {"start", chunk.start},
-                              {"length", chunk.tokens},
-                              {"is_prefix", chunk.is_prefix()}});
-  }
-  return json;
+const Report& Whole(const Report& of) { return of; }
+
+const KvRows::Layer& FirstLayer(const Report& of) { return of.caches.layers().front(); }
+
+const Rope* FirstRope(const Report& of) {
+  return of.caches.rope() ? &of.caches.rope()->Of(FirstLayer(of).index) : nullptr;
 }
 
-Json SelectionJson(const Result& result, const ReportExtras& extras) {
-  const Selection& selection = result.selection;
-  Json json = {{"variant", VariantName(result.request)},
-               {"engine", Name(result.request.engine)},
-               {"check_layer", result.request.check_layer},
-               {"recomputed_fraction", result.request.ratio},
-               {"topk", selection.topk},
-               {"count", selection.indices.size()},
-               {"score_dtype", Name(result.request.emulate.value_or(DType::kF32))},
-               {"tie_rule", "lower-index"}};
-  json["boundary"] = {{"kept_min", FloatOrNull(selection.kept_min)},
-                      {"dropped_max", FloatOrNull(selection.dropped_max)},
-                      {"margin", OrNull(selection.margin)},
-                      {"ties", selection.ties}};
-  if (!result.filtered.empty()) {
-    json["filters"] = Json::array();
-    for (const Filtered& later : result.filtered) {
-      json["filters"].push_back({{"check_layer", later.filter.layer},
-                                 {"ratio", later.filter.ratio},
-                                 {"topk", later.topk},
-                                 {"indices", later.indices}});
-    }
-    json["filtered"] = {{"compute_share", result.filtered_compute_share},
-                        {"dev_v_remaining_frac", result.filtered_left.v},
-                        {"dev_k_remaining_frac", result.filtered_left.k}};
-  }
-  json["nonfinite"] = result.nonfinite;
-  if (extras.indices_file.empty()) {
-    json["indices"] = selection.indices;
-  } else {
-    json["indices"] = nullptr;
-    json["indices_file"] = extras.indices_file;
-  }
-  json["per_chunk"] = Json::array();
-  for (size_t i = 0; i < result.chunk_selected.size(); ++i) {
-    const uint64_t selected = result.chunk_selected[i];
-    json["per_chunk"].push_back(
-        {{"index", i},
-         {"selected", selected},
-         {"share", selection.topk == 0
-                       ? 0.0
-                       : static_cast<double>(selected) / static_cast<double>(selection.topk)}});
-  }
-  return json;
+std::optional<std::string> StyleOf(const Report& of) {
+  const Rope* rope = FirstRope(of);
+  return rope == nullptr ? std::nullopt : std::optional(std::string(Name(rope->pairs)));
 }
 
-Json DeviationJson(const TensorDeviation& deviation, bool detail) {
-  Json json = {{"sum", deviation.sum},
-               {"relative", deviation.relative()},
-               {"rel_mean", deviation.rel_mean},
-               {"rel_p50", deviation.rel_p50},
-               {"rel_p90", deviation.rel_p90},
-               {"rel_p99", deviation.rel_p99},
-               {"rel_max", deviation.rel_max},
-               {"chunk_means", deviation.chunk_means},
-               {"nonfinite", deviation.nonfinite}};
-  if (detail) json["tokens"] = deviation.tokens;
-  return json;
+std::optional<double> ThetaOf(const Report& of) {
+  const Rope* rope = FirstRope(of);
+  if (rope == nullptr || rope->scaling.kind == RopeScaling::Kind::kGiven) return std::nullopt;
+  return rope->theta;
 }
 
-Json LayersJson(const Result& result, bool detail) {
-  Json layers = Json::array();
-  for (size_t i = 0; i < result.layers.size(); ++i) {
-    const LayerRanks& ranks = result.ranks[i];
-    Json layer = {{"layer", result.layers[i].layer}};
-    layer["dev_v"] = DeviationJson(result.layers[i].v, detail);
-    layer["dev_k"] = DeviationJson(result.layers[i].k, detail);
-    layer["overlap"] = ranks.with_check ? Json(ranks.with_check->share) : Json(nullptr);
-    layer["jaccard"] = ranks.with_check ? Json(ranks.with_check->jaccard) : Json(nullptr);
-    layer["spearman_prev"] = OrNull(ranks.spearman_prev);
-    layers.push_back(std::move(layer));
+std::optional<uint32_t> RotaryDimOf(const Report& of) {
+  const Rope* rope = FirstRope(of);
+  return rope == nullptr ? std::nullopt : std::optional(rope->DimOf(FirstLayer(of).k_dim));
+}
+
+std::optional<std::string> ScalingOf(const Report& of) {
+  const Rope* rope = FirstRope(of);
+  if (rope == nullptr || rope->scaling.kind == RopeScaling::Kind::kNone) return std::nullopt;
+  return WithUnderscores(Name(rope->scaling));
+}
+
+std::optional<std::vector<double>> LayerThetasOf(const Report& of) {
+  if (!of.caches.rope() || of.caches.rope()->layers.empty()) return std::nullopt;
+  std::vector<double> thetas;
+  for (const KvRows::Layer& layer : of.caches.layers())
+    thetas.push_back(of.caches.rope()->Of(layer.index).theta);
+  return thetas;
+}
+
+const Fields<Report>& RopeFields() {
+  static const Fields<Report> fields = {
+      {"style",
+       "Which dimensions are paired: halves (neox) or neighbours (gptj)",
+       StyleOf,
+       {.choices = {"neox", "gptj"}}},
+      {"theta", "Base of the frequencies; null too where the frequencies themselves were given",
+       ThetaOf},
+      {"rotary_dim", "Number of dimensions of a head that are turned", RotaryDimOf},
+      {"scaling", "Name of the scaling of frequencies; null too where there is none", ScalingOf},
+      {"layer_thetas",
+       "of each layer, where layers have different bases",
+       LayerThetasOf,
+       {.absent = true}},
+      {"old_state",
+       "Whether the chunks' keys came unrotated, or at which positions they were rotated",
+       [](const Report& of) { return Name(of.caches.old().state); },
+       {.choices = {"unrotated", "rotated-local", "rotated-global", "rotated-at"}}},
+      {"full_state",
+       "Whether the full run's keys are rotated",
+       [](const Report& of) { return of.caches.full().unrotated ? "unrotated" : "rotated"; },
+       {.choices = {"rotated", "unrotated"}}}};
+  return fields;
+}
+
+const Fields<Report>& ModelFields() {
+  static const Fields<Report> fields = {
+      {"layers", "Number of layers", [](const Report& of) { return of.caches.layers().size(); }},
+      {"q_heads", "Number of query heads; null: no queries were given",
+       [](const Report& of) {
+         return of.extras.trace == nullptr ? std::nullopt
+                                           : std::optional(of.extras.trace->query_heads);
+       }},
+      {"kv_heads", "Number of kv heads", [](const Report& of) { return FirstLayer(of).heads; }},
+      {"head_dim", "Number of values of a head of K",
+       [](const Report& of) { return FirstLayer(of).k_dim; }},
+      {"dtype", "Element type of the caches",
+       [](const Report& of) { return kv::Name(of.caches.dtype()); }},
+      {"rope", "style to scaling are null where no key had to be turned", Whole, RopeFields()}};
+  return fields;
+}
+
+// A chunk, and how many of its tokens were chosen.
+struct ChunkOf {
+  const Report& report;
+  size_t index;
+
+  const Chunk& chunk() const { return report.caches.old().chunks[index]; }
+  uint64_t selected() const { return report.result.chunk_selected[index]; }
+  double share() const {
+    const uint64_t topk = report.result.selection.topk;
+    return topk == 0 ? 0.0 : static_cast<double>(selected()) / static_cast<double>(topk);
   }
+};
+
+std::vector<ChunkOf> ChunksOf(const Report& of) {
+  std::vector<ChunkOf> chunks;
+  for (size_t i = 0; i < of.caches.old().chunks.size(); ++i) chunks.push_back({of, i});
+  return chunks;
+}
+
+const Fields<ChunkOf>& ChunkFields() {
+  static const Fields<ChunkOf> fields = {
+      {"index", "Index of the chunk, from 0", &ChunkOf::index},
+      {"file", "File of its cache", [](const ChunkOf& of) { return of.chunk().path; }},
+      {"start", "Position of its first token in the prompt",
+       [](const ChunkOf& of) { return of.chunk().start; }},
+      {"length", "Number of its tokens", [](const ChunkOf& of) { return of.chunk().tokens; }},
+      {"is_prefix", "Whether the chunk begins the prompt, so that its cache is exact",
+       [](const ChunkOf& of) { return of.chunk().is_prefix(); }}};
+  return fields;
+}
+
+const Fields<ChunkOf>& ChosenFields() {
+  static const Fields<ChunkOf> fields = {
+      {"index", "Index of the chunk", &ChunkOf::index},
+      {"selected", "Number of its tokens that were selected by score", &ChunkOf::selected},
+      {"share", "Share of topk that they are", &ChunkOf::share, {.least = 0, .most = 1}}};
+  return fields;
+}
+
+const Fields<Report>& TokensFields() {
+  static const Fields<Report> fields = {
+      {"total", "Number of tokens", [](const Report& of) { return of.result.tokens; }},
+      {"suffix", "Number of last tokens that are the question",
+       [](const Report& of) { return of.result.request.suffix; }},
+      {"covered", "By chunks; the rest is the question, which has no old values",
+       [](const Report& of) { return of.result.covered; }},
+      {"chunks", "The chunks in the order of the prompt", ChunksOf, ChunkFields(), {.least = 1}}};
+  return fields;
+}
+
+const Fields<Selection>& BoundaryFields() {
+  static const Fields<Selection> fields = {
+      {"kept_min", "Lowest score that was kept; null: none was kept, or it is not finite",
+       [](const Selection& of) { return IfFinite(of.kept_min); }},
+      {"dropped_max", "Highest score that was dropped; null: none was dropped, or it is not finite",
+       [](const Selection& of) { return IfFinite(of.dropped_max); }},
+      {"margin",
+       "kept_min - dropped_max, 0 where they tie; null: none was kept or none was dropped, or it "
+       "is not finite",
+       &Selection::margin},
+      {"ties", "Tokens that score kept_min, if one of them was dropped", &Selection::ties}};
+  return fields;
+}
+
+const Fields<Filtered>& FilterFields() {
+  static const Fields<Filtered> fields = {
+      {"check_layer", "Number of the layer whose deviations filter",
+       [](const Filtered& of) { return of.filter.layer; }},
+      {"ratio",
+       "Share of the scored tokens that stays",
+       [](const Filtered& of) { return of.filter.ratio; },
+       {.least = 0, .most = 1}},
+      {"topk", "Number of tokens that stay by score", &Filtered::topk},
+      {"indices", "Tokens that are recomputed after this layer, ascending", &Filtered::indices}};
+  return fields;
+}
+
+const Fields<Result>& FilteredFields() {
+  static const Fields<Result> fields = {
+      {"compute_share",
+       "Share of the prefill that is computed",
+       &Result::filtered_compute_share,
+       {.least = 0, .most = 1}},
+      {"dev_v_remaining_frac", "Mean share of V's deviation left in the blended layers",
+       [](const Result& of) { return of.filtered_left.v; }},
+      {"dev_k_remaining_frac", "Mean share of K's deviation left in the blended layers",
+       [](const Result& of) { return of.filtered_left.k; }}};
+  return fields;
+}
+
+const Result* IfFiltered(const Report& of) {
+  return of.result.filtered.empty() ? nullptr : &of.result;
+}
+
+// Indices are in the document unless a file took them.
+std::optional<std::vector<uint64_t>> Listed(const ReportExtras& extras,
+                                            const Selection& selection) {
+  return extras.indices_file.empty() ? std::optional(selection.indices) : std::nullopt;
+}
+
+const Fields<Report>& SelectionFields() {
+  static const Fields<Report> fields = {
+      {"variant",
+       "Whose rule selects, and from which tensor's deviations",
+       [](const Report& of) { return VariantName(of.result.request); },
+       {.choices = {"cacheblend-v", "cacheblend-k", "lmcache-k", "lmcache-v", "k+v"}}},
+      {"engine",
+       "Whose code is replayed",
+       [](const Report& of) { return Name(of.result.request.engine); },
+       {.choices = {"cacheblend", "lmcache"}}},
+      {"check_layer", "Number of the layer whose deviations select",
+       [](const Report& of) { return of.result.request.check_layer; }},
+      {"recomputed_fraction",
+       "Share of the tokens that is recomputed",
+       [](const Report& of) { return of.result.request.ratio; },
+       {.least = 0, .most = 1}},
+      {"topk", "Number of tokens selected by score: scored tokens * ratio, truncated",
+       [](const Report& of) { return of.result.selection.topk; }},
+      {"count", "Number of tokens that are recomputed, the forced suffix included",
+       [](const Report& of) { return of.result.selection.indices.size(); }},
+      {"score_dtype",
+       "Element type in which scores are computed",
+       [](const Report& of) { return kv::Name(of.result.request.emulate.value_or(DType::kF32)); },
+       {.choices = {"f32", "f16", "bf16"}}},
+      {"tie_rule",
+       "Which of equal scores comes first",
+       [](const Report&) { return "lower-index"; },
+       {.choices = {"lower-index"}}},
+      {"boundary", "The scores on both sides of the cut",
+       [](const Report& of) -> const Selection& { return of.result.selection; }, BoundaryFields()},
+      {"filters",
+       "Later check layers, each of which keeps some of the tokens chosen before; absent without "
+       "any",
+       [](const Report& of) { return IfFiltered(of) == nullptr ? nullptr : &of.result.filtered; },
+       FilterFields(),
+       {.absent = true}},
+      {"filtered",
+       "What all check layers together leave; absent with one",
+       IfFiltered,
+       FilteredFields(),
+       {.absent = true}},
+      {"nonfinite", "Number of scores of the check layer that are not finite",
+       [](const Report& of) { return of.result.nonfinite; }},
+      {"indices", "Ascending, the forced suffix last; null where --indices-out took them",
+       [](const Report& of) { return Listed(of.extras, of.result.selection); }},
+      {"indices_file",
+       "File that took the indices, with --indices-out",
+       [](const Report& of) {
+         return of.extras.indices_file.empty() ? std::nullopt
+                                               : std::optional(of.extras.indices_file);
+       },
+       {.absent = true}},
+      {"per_chunk", "Chosen tokens, without the forced suffix", ChunksOf, ChosenFields()}};
+  return fields;
+}
+
+const Fields<TensorDeviation>& DeviationFields() {
+  using D = TensorDeviation;
+  static const Fields<D> fields = {
+      {"sum", "Sum over tokens, heads and dims of (full - old)^2", &D::sum, {.nullable = true}},
+      {"relative",
+       "sqrt(sum / sum of full^2), of the whole tensor",
+       &D::relative,
+       {.nullable = true}},
+      {"rel_mean",
+       "Mean of the tokens' relative deviations, sqrt(sum / sum of full^2) token by token",
+       &D::rel_mean,
+       {.nullable = true}},
+      {"rel_p50", "Median of the tokens' relative deviations", &D::rel_p50, {.nullable = true}},
+      {"rel_p90",
+       "90th percentile of the tokens' relative deviations",
+       &D::rel_p90,
+       {.nullable = true}},
+      {"rel_p99",
+       "99th percentile of the tokens' relative deviations",
+       &D::rel_p99,
+       {.nullable = true}},
+      {"rel_max", "Largest of the tokens' relative deviations", &D::rel_max, {.nullable = true}},
+      {"chunk_means",
+       "Mean relative deviation of the tokens of each chunk; null where none is finite",
+       [](const D& of) { return OrNulls(of.chunk_means); }},
+      {"nonfinite", "Number of tokens whose relative deviation is not finite; they are left out",
+       &D::nonfinite}};
+  return fields;
+}
+
+struct LayerOf {
+  const Report& report;
+  const LayerDeviation& deviation;
+  const LayerRanks& ranks;
+};
+
+// A tensor's deviation, with all tokens or without.
+struct DeviationOf {
+  const TensorDeviation& deviation;
+  bool detail;
+};
+
+const Fields<DeviationOf>& DeviationOfFields() {
+  static const Fields<DeviationOf> fields = {
+      Fields<DeviationOf>::Inline(
+          [](const DeviationOf& of) -> const TensorDeviation& { return of.deviation; },
+          DeviationFields()),
+      {"tokens",
+       "With --detail: of every token",
+       [](const DeviationOf& of) {
+         return of.detail ? std::optional(OrNulls(of.deviation.tokens)) : std::nullopt;
+       },
+       {.absent = true}}};
+  return fields;
+}
+
+const Fields<LayerOf>& LayerFields() {
+  static const Fields<LayerOf> fields = {
+      {"layer", "Number of the layer", [](const LayerOf& of) { return of.deviation.layer; }},
+      {"dev_v", "Deviation of V: of the chunks' values from the full run's",
+       [](const LayerOf& of) {
+         return DeviationOf{of.deviation.v, of.report.extras.detail};
+       },
+       DeviationOfFields()},
+      {"dev_k", "Deviation of K: of the chunks' values from the full run's",
+       [](const LayerOf& of) {
+         return DeviationOf{of.deviation.k, of.report.extras.detail};
+       },
+       DeviationOfFields()},
+      {"overlap",
+       "Of the layer's own choice with the check layer's; null where the layer deviates by "
+       "rounding only",
+       [](const LayerOf& of) { return IfThere(of.ranks.with_check, &Overlap::share); }},
+      {"jaccard", "Tokens in both choices / tokens in one of them; null as overlap is",
+       [](const LayerOf& of) { return IfThere(of.ranks.with_check, &Overlap::jaccard); }},
+      {"spearman_prev",
+       "Rank correlation of the layer's scores with those of the layer before; null: there is "
+       "none, or it deviates by rounding only",
+       [](const LayerOf& of) { return of.ranks.spearman_prev; }}};
+  return fields;
+}
+
+std::vector<LayerOf> LayersOf(const Report& of) {
+  std::vector<LayerOf> layers;
+  for (size_t i = 0; i < of.result.layers.size(); ++i)
+    layers.push_back({of, of.result.layers[i], of.result.ranks[i]});
   return layers;
 }
 
-void PutAttention(const std::optional<AttentionError>& attention, Json& json) {
-  json["attn_dev_l2"] = attention ? Json(attention->dev_l2) : Json(nullptr);
-  json["attn_out_rel_l2"] = attention ? Json(attention->out_rel_l2) : Json(nullptr);
-  json["attn_out_cos_mean"] = attention ? Json(attention->out_cos_mean) : Json(nullptr);
+const Fields<Remaining>& RemainingFields() {
+  static const Fields<Remaining> fields = {
+      {"dev_v_remaining_frac",
+       "Share of the layer's squared deviation of V that is left",
+       &Remaining::v,
+       {.nullable = true}},
+      {"dev_k_remaining_frac",
+       "Share of the layer's squared deviation of K that is left",
+       &Remaining::k,
+       {.nullable = true}}};
+  return fields;
 }
 
-Json RemainingJson(const Remaining& remaining) {
-  return {{"dev_v_remaining_frac", remaining.v}, {"dev_k_remaining_frac", remaining.k}};
+auto OfAttention(double AttentionError::*member) {
+  return [member](const CurveLayer& layer) { return IfThere(layer.attention, member); };
 }
 
-void PutCurveLayer(const CurveLayer& layer, Json& json) {
-  json["dev_v_remaining"] = layer.v_sum;
-  json["dev_v_remaining_frac"] = layer.selected.v;
-  json["dev_k_remaining"] = layer.k_sum;
-  json["dev_k_remaining_frac"] = layer.selected.k;
-  PutAttention(layer.attention, json);
-  json["oracle"] = RemainingJson(layer.oracle);
-  json["random"] = RemainingJson(layer.random);
-  json["first_of_chunk"] = RemainingJson(layer.first_of_chunk);
+const Fields<CurveLayer>& CurveFigureFields() {
+  static const Fields<CurveLayer> fields = {
+      {"dev_v_remaining",
+       "Sum of the squared deviations of V that are left, over tokens, heads and dims",
+       &CurveLayer::v_sum,
+       {.nullable = true}},
+      {"dev_k_remaining",
+       "Sum of the squared deviations of K that are left, over tokens, heads and dims",
+       &CurveLayer::k_sum,
+       {.nullable = true}},
+      Fields<CurveLayer>::Inline(&CurveLayer::selected, RemainingFields()),
+      {"attn_dev_l2",
+       "Norm of the difference of attention probabilities, over heads, rows and columns; null: no "
+       "queries",
+       OfAttention(&AttentionError::dev_l2)},
+      {"attn_out_rel_l2",
+       "Norm of the difference of attention outputs over that of the full run's outputs; null: no "
+       "queries",
+       OfAttention(&AttentionError::out_rel_l2)},
+      {"attn_out_cos_mean",
+       "Mean over rows of the cosine of both outputs, all heads joined; null: no queries",
+       OfAttention(&AttentionError::out_cos_mean)},
+      {"oracle",
+       "What is left if as many tokens are recomputed as this layer's own deviations choose",
+       &CurveLayer::oracle, RemainingFields()},
+      {"random", "What is left if as many tokens are recomputed that are drawn at random",
+       &CurveLayer::random, RemainingFields()},
+      {"first_of_chunk",
+       "What is left if as many tokens are recomputed from the beginnings of the chunks",
+       &CurveLayer::first_of_chunk, RemainingFields()}};
+  return fields;
 }
 
-Json CurveJson(const Result& result, const ReportExtras& extras) {
-  Json curve = Json::array();
-  for (const CurvePoint& point : result.curve) {
-    Json json = {{"recomputed_fraction", point.ratio},
-                 {"topk", point.selection.topk},
-                 {"compute_share", point.compute_share}};
-    json["indices"] = extras.indices_file.empty() ? Json(point.selection.indices) : Json(nullptr);
-    json["layers"] = Json::array();
-    for (const CurveLayer& layer : point.layers) {
-      Json of_layer = {{"layer", layer.layer}};
-      PutCurveLayer(layer, of_layer);
-      json["layers"].push_back(std::move(of_layer));
-    }
-    json["mean"] = Json::object();
-    PutCurveLayer(point.mean, json["mean"]);
-    curve.push_back(std::move(json));
-  }
-  return curve;
+const Fields<CurveLayer>& CurveLayerFields() {
+  static const Fields<CurveLayer> fields = {{"layer", "Number of the layer", &CurveLayer::layer},
+                                            Fields<CurveLayer>::Inline(CurveFigureFields())};
+  return fields;
 }
 
-Json LeakJson(const Result& result) {
-  Json json = {{"extra_keys_mean", result.extra_keys_mean}, {"leaked_mass_mean", nullptr}};
+struct PointOf {
+  const Report& report;
+  const CurvePoint& point;
+};
+
+std::vector<PointOf> CurveOf(const Report& of) {
+  std::vector<PointOf> points;
+  for (const CurvePoint& point : of.result.curve) points.push_back({of, point});
+  return points;
+}
+
+const Fields<PointOf>& PointFields() {
+  static const Fields<PointOf> fields = {
+      {"recomputed_fraction",
+       "Share of the tokens that is recomputed",
+       [](const PointOf& of) { return of.point.ratio; },
+       {.least = 0, .most = 1}},
+      {"topk", "Number of tokens selected by score",
+       [](const PointOf& of) { return of.point.selection.topk; }},
+      {"compute_share",
+       "Of a full prefill",
+       [](const PointOf& of) { return of.point.compute_share; },
+       {.least = 0, .most = 1}},
+      {"indices", "Ascending, the forced suffix last; null where --indices-out took them",
+       [](const PointOf& of) { return Listed(of.report.extras, of.point.selection); }},
+      {"layers", "Blended layers",
+       [](const PointOf& of) { return std::span<const CurveLayer>(of.point.layers); },
+       CurveLayerFields()},
+      {"mean", "Over blended layers",
+       [](const PointOf& of) -> const CurveLayer& { return of.point.mean; }, CurveFigureFields()}};
+  return fields;
+}
+
+auto OfLeak(double LeakError::*member) {
+  return [member](const LayerLeak& leak) { return leak.error.*member; };
+}
+
+const Fields<LayerLeak>& LayerLeakFields() {
+  static const Fields<LayerLeak> fields = {
+      {"layer", "Number of the layer", &LayerLeak::layer},
+      {"queries", "Number of queries that were measured, evenly spread",
+       [](const LayerLeak& leak) { return leak.error.queries; }},
+      {"leaked_mass_mean",
+       "Mean share of attention that goes to keys of the future",
+       OfLeak(&LeakError::leaked_mass_mean),
+       {.nullable = true}},
+      {"leak_out_rel_l2",
+       "Outputs with the bottom-right mask against the exact one",
+       OfLeak(&LeakError::leak_out_rel_l2),
+       {.nullable = true}},
+      {"recomputed_out_rel_l2",
+       "Outputs of recomputed queries, with the mask asked for, against the full run",
+       [](const LayerLeak& leak) { return leak.error.against_full.out_rel_l2; },
+       {.nullable = true}},
+      {"recomputed_out_cos_mean",
+       "Mean cosine of the outputs of recomputed queries, with the mask asked for, and the full "
+       "run's",
+       [](const LayerLeak& leak) { return leak.error.against_full.out_cos_mean; },
+       {.nullable = true}}};
+  return fields;
+}
+
+std::optional<double> LeakedMass(const Result& result) {
+  if (result.leaks.empty()) return std::nullopt;
   double mass = 0;
-  json["layers"] = Json::array();
-  for (const LayerLeak& leak : result.leaks) {
-    mass += leak.error.leaked_mass_mean;
-    Json layer = {{"layer", leak.layer},
-                  {"queries", leak.error.queries},
-                  {"leaked_mass_mean", leak.error.leaked_mass_mean},
-                  {"leak_out_rel_l2", leak.error.leak_out_rel_l2}};
-    layer["recomputed_out_rel_l2"] = leak.error.against_full.out_rel_l2;
-    layer["recomputed_out_cos_mean"] = leak.error.against_full.out_cos_mean;
-    json["layers"].push_back(std::move(layer));
-  }
-  if (!result.leaks.empty()) {
-    json["leaked_mass_mean"] = mass / static_cast<double>(result.leaks.size());
-  }
-  return json;
+  for (const LayerLeak& leak : result.leaks) mass += leak.error.leaked_mass_mean;
+  return mass / static_cast<double>(result.leaks.size());
 }
 
-Json Microseconds(double seconds) { return std::llround(seconds * 1e6); }
-
-Json ControllerJson(const std::optional<Controller>& plan) {
-  if (!plan) return nullptr;
-  return {{"prefill_us", Microseconds(plan->prefill_seconds)},
-          {"load_bytes_per_second", plan->bytes_per_second},
-          {"prefill_us_per_layer", Microseconds(plan->prefill_seconds_per_layer)},
-          {"load_us_per_layer", Microseconds(plan->load_seconds_per_layer)},
-          {"hidden_fraction", plan->ratio_hide},
-          {"recomputed_fraction", plan->ratio}};
+const Fields<Result>& LeakFields() {
+  static const Fields<Result> fields = {
+      {"extra_keys_mean",
+       "Mean number of keys of the future that a recomputed query sees under the bottom-right mask",
+       &Result::extra_keys_mean,
+       {.nullable = true}},
+      {"leaked_mass_mean",
+       "Mean share of attention that goes to keys of the future, mean of the layers; null: no "
+       "queries",
+       LeakedMass},
+      {"layers", "The layers that have queries", &Result::leaks, LayerLeakFields()}};
+  return fields;
 }
 
-Json GatesJson(const std::vector<GateResult>& gates) {
-  Json json = Json::array();
-  for (const GateResult& gate : gates) {
-    json.push_back({{"name", gate.gate.Name()},
-                    {"value", OrNull(gate.value)},
-                    {"op", gate.gate.at_most ? "<=" : ">="},
-                    {"limit", gate.gate.limit},
-                    {"pass", gate.pass}});
-  }
-  return json;
+auto Microseconds(double Controller::*member) {
+  return [member](const Controller& plan) {
+    return static_cast<uint64_t>(std::llround(plan.*member * 1e6));
+  };
+}
+
+const Fields<Controller>& ControllerFields() {
+  static const Fields<Controller> fields = {
+      {"prefill_us", "Time of a full prefill as given, in microseconds",
+       Microseconds(&Controller::prefill_seconds)},
+      {"load_bytes_per_second",
+       "Speed of loading as given, in bytes per second",
+       &Controller::bytes_per_second,
+       {.nullable = true}},
+      {"prefill_us_per_layer", "Time of the prefill of one layer, in microseconds",
+       Microseconds(&Controller::prefill_seconds_per_layer)},
+      {"load_us_per_layer", "Time in which one layer of the chunks is loaded, in microseconds",
+       Microseconds(&Controller::load_seconds_per_layer)},
+      {"hidden_fraction",
+       "Share of the tokens whose recomputation the loading of a layer hides",
+       &Controller::ratio_hide,
+       {.nullable = true}},
+      {"recomputed_fraction",
+       "Share of the tokens that the controller recomputes",
+       &Controller::ratio,
+       {.least = 0, .most = 1}}};
+  return fields;
+}
+
+const Fields<Fault>& FaultFields() {
+  static const Fields<Fault> fields = {
+      {"name",
+       "Name of the fault",
+       &Fault::name,
+       {.choices = {"suffix_len_zero", "suffix_len_one", "future_keys", "double_rotation",
+                    "old_layers_kept", "later_check_layers"}}},
+      {"text", "What goes wrong, in words", &Fault::text},
+      {"value", "How much, in the unit that the text names; null: it has no figure",
+       &Fault::value}};
+  return fields;
+}
+
+const Fields<GateResult>& GateFields() {
+  static const Fields<GateResult> fields = {
+      {"name",
+       "The figure, the ratio and the layers that it is taken over, as "
+       "\"dev_v_remaining_frac@0.16.mean\"",
+       [](const GateResult& of) { return of.gate.Name(); }},
+      {"value", "The figure; null: it was not measured, and the gate fails", &GateResult::value},
+      {"op",
+       "Whether the figure must be at most or at least the limit",
+       [](const GateResult& of) { return of.gate.at_most ? "<=" : ">="; },
+       {.choices = {"<=", ">="}}},
+      {"limit", "The limit", [](const GateResult& of) { return of.gate.limit; }},
+      {"pass", "Whether the figure is within the limit", &GateResult::pass}};
+  return fields;
 }
 
 }  // namespace
@@ -234,26 +560,97 @@ bool ReportExtras::pass() const {
   return true;
 }
 
-Json ReportJson(const CachePair& caches, const Result& result, const ReportExtras& extras) {
-  Json json = Json::object();
-  json["model"] = ModelJson(caches, extras);
-  json["tokens"] = TokensJson(caches, result);
-  json["selection"] = SelectionJson(result, extras);
-  json["rows"] = "oracle";
-  json["mask"] = Name(result.request.mask);
-  json["layers"] = LayersJson(result, extras.detail);
-  json["curve"] = CurveJson(result, extras);
-  json["mask_leak"] = LeakJson(result);
-  json["controller"] = ControllerJson(extras.controller);
-  json["faults"] = Json::array();
-  for (const Fault& fault : result.faults) {
-    json["faults"].push_back(
-        {{"name", fault.name}, {"text", fault.text}, {"value", OrNull(fault.value)}});
-  }
-  json["gates"] = GatesJson(extras.gates);
-  json["pass"] = extras.pass();
-  json["warnings"] = result.warnings;
-  return json;
+const Fields<Report>& ReportFields() {
+  static const Fields<Report> fields = {
+      {"model", "Geometry of the model", Whole, ModelFields()},
+      {"tokens", "The prompt", Whole, TokensFields()},
+      {"selection", "The tokens that are recomputed at the ratio asked for", Whole,
+       SelectionFields()},
+      {"rows",
+       "Recomputed rows are the full run's: what remains is a lower bound",
+       [](const Report&) { return "oracle"; },
+       {.choices = {"oracle"}}},
+      {"mask",
+       "Mask of the recomputed queries: exact as a prefill's, or bottom-right as the engines' "
+       "kernels have it",
+       [](const Report& of) { return Name(of.result.request.mask); },
+       {.choices = {"exact", "bottom-right"}}},
+      {"layers",
+       "How the chunks' caches deviate from the full run, layer by layer",
+       LayersOf,
+       LayerFields(),
+       {.least = 1}},
+      {"curve",
+       "What is left of the deviation at each ratio, ascending",
+       CurveOf,
+       PointFields(),
+       {.least = 1}},
+      {"mask_leak", "Keys of the future that engines' mask shows to recomputed queries",
+       [](const Report& of) -> const Result& { return of.result; }, LeakFields()},
+      {"controller", "What-if from --prefill-ms and --load-gbps",
+       [](const Report& of) { return of.extras.controller; }, ControllerFields()},
+      {"faults", "What the original code would do wrong with this prompt",
+       [](const Report& of) { return of.result.faults; }, FaultFields()},
+      {"gates", "The limits asked for by --gate", [](const Report& of) { return of.extras.gates; },
+       GateFields()},
+      {"pass", "Whether all gates pass", [](const Report& of) { return of.extras.pass(); }}};
+  return fields;
+}
+
+TextTable CurveTable(const Result& result) {
+  using Point = CurvePoint;
+  const auto share = [](std::string_view name, Remaining CurveLayer::*of,
+                        double Remaining::*member) {
+    const auto get = [=](const Point& point) { return point.mean.*of.*member; };
+    return Fields<Point>::Field{name, "", get, {.column = name, .format = format::AsPercent}};
+  };
+  const auto attention = [](std::string_view name, double AttentionError::*member, Format format) {
+    const auto get = [=](const Point& point) { return IfThere(point.mean.attention, member); };
+    return Fields<Point>::Field{name, "", get, {.column = name, .format = format}};
+  };
+  static const Fields<Point> columns = {
+      {"ratio", "", &Point::ratio, {.column = "ratio"}},
+      {"tokens", "", [](const Point& of) { return of.selection.topk; }, {.column = "tokens"}},
+      {"compute", "", &Point::compute_share, {.column = "compute", .format = format::AsPercent}},
+      share("V left", &CurveLayer::selected, &Remaining::v),
+      share("oracle", &CurveLayer::oracle, &Remaining::v),
+      share("random", &CurveLayer::random, &Remaining::v),
+      share("first", &CurveLayer::first_of_chunk, &Remaining::v),
+      share("K left", &CurveLayer::selected, &Remaining::k),
+      attention("attention deviation", &AttentionError::dev_l2, format::AsReal),
+      attention("output error", &AttentionError::out_rel_l2, format::AsPercent),
+      attention("cosine", &AttentionError::out_cos_mean,
+                [](const Value& cosine) { return fmt::format("{:.4f}", cosine.number()); })};
+  return TextTableOf(columns, result.curve);
+}
+
+TextTable ChunkTable(const CachePair& caches, const Result& result) {
+  using C = ChunkOf;
+  static const Fields<C> columns = {
+      {"chunk", "", &C::index, {.column = "chunk"}},
+      {"tokens", "", [](const C& of) { return of.chunk().tokens; }, {.column = "tokens"}},
+      {"at", "", [](const C& of) { return of.chunk().start; }, {.column = "at"}},
+      {"chosen", "", &C::selected, {.column = "chosen"}},
+      {"share",
+       "",
+       [](const C& of) {
+         return of.report.result.selection.topk == 0 ? std::nullopt : std::optional(of.share());
+       },
+       {.column = "share", .format = format::AsPercent}},
+      {"deviation",
+       "",
+       [](const C& of) {
+         const Result& of_run = of.report.result;
+         return of_run.layers[of_run.check_place].v.chunk_means[of.index];
+       },
+       {.column = "V deviation",
+        .format = [](const Value& mean) { return fmt::format("{:.3f}", mean.number()); }}},
+      {"file", "", [](const C& of) { return of.chunk().path; }, {.column = "file"}}};
+  TextTable table{TextHead(columns), {}};
+  const ReportExtras none;
+  const Report report{caches, result, none};
+  for (const C& chunk : ChunksOf(report)) table.rows.push_back(TextRow(columns, chunk));
+  return table;
 }
 
 }  // namespace kv::blend

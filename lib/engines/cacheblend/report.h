@@ -2,13 +2,13 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/engines/cacheblend/gates.h"
 #include "lib/engines/cacheblend/replay.h"
+#include "lib/fields/fields.h"
 #include "lib/report/html.h"
 
 namespace kv::blend {
@@ -24,9 +24,17 @@ struct ReportExtras {
   bool pass() const;
 };
 
-// Returns the body of kvtool.blend/1, which follows its header and inputs.
-nlohmann::ordered_json ReportJson(const CachePair& caches, const Result& result,
-                                  const ReportExtras& extras);
+// What kvtool.blend says beside its inputs and warnings.
+struct Report {
+  const CachePair& caches;
+  const Result& result;
+  const ReportExtras& extras;
+};
+const Fields<Report>& ReportFields();
+
+// What people read, on the console and in the page: a row for each ratio, and for each chunk.
+TextTable CurveTable(const Result& result);
+TextTable ChunkTable(const CachePair& caches, const Result& result);
 
 // Returns the self-contained HTML page (page.cc implements it).
 report::Page ReportPage(const CachePair& caches, const Result& result, const ReportExtras& extras,

@@ -96,7 +96,7 @@ std::vector<PlanOfLayer> PlansOf(const RunOf& run, const std::vector<Candidate>&
 }
 
 void ForEachEvent(const std::vector<PlanOfLayer>& plans,
-                  const std::function<void(const PlanEvent&)>& visit) {
+                  const std::function<void(const eviction::PlanEvent&)>& visit) {
   std::vector<std::vector<size_t>> next;  // [layer][unit]
   for (const PlanOfLayer& layer : plans) next.emplace_back(layer.events.size());
   for (;;) {
@@ -112,8 +112,8 @@ void ForEachEvent(const std::vector<PlanOfLayer>& plans,
       for (uint32_t u = 0; u < next[i].size(); ++u) {
         const auto& events = plans[i].events[u];
         if (next[i][u] == events.size() || events[next[i][u]].token != token) continue;
-        PlanEvent event{plans[i].plan.layer, std::nullopt, events[next[i][u]++],
-                        plans[i].plan.HeldBefore(u, token + 1)};
+        eviction::PlanEvent event{plans[i].plan.layer, std::nullopt, events[next[i][u]++],
+                                  plans[i].plan.HeldBefore(u, token + 1)};
         if (plans[i].plan.units > 1) event.kv_head = u;
         visit(event);
       }

@@ -8,7 +8,7 @@
 #include "lib/study/advise/candidates.h"
 #include "lib/study/advise/mixture.h"
 #include "lib/study/advise/run_of.h"
-#include "lib/study/eviction/timeline.h"
+#include "lib/study/eviction/report.h"
 
 namespace kv::advise {
 
@@ -29,13 +29,7 @@ std::vector<PlanOfLayer> PlansOf(const RunOf& run, const std::vector<Candidate>&
                                  ThreadPool& pool);
 
 // Visits the events of plans in the order of time, then of layers and heads.
-struct PlanEvent {
-  uint32_t layer = 0;
-  std::optional<uint32_t> kv_head;  // none: all of the layer
-  eviction::Eviction eviction;
-  KeepPlan kept;  // positions
-};
 void ForEachEvent(const std::vector<PlanOfLayer>& plans,
-                  const std::function<void(const PlanEvent&)>& visit);
+                  const std::function<void(const eviction::PlanEvent&)>& visit);
 
 }  // namespace kv::advise

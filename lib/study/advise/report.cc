@@ -246,16 +246,6 @@ Json ChoicesJson(const Advice& advice, const Choice& choice) {
   return json;
 }
 
-Json PlanEventJson(const PlanEvent& event) {
-  Json kept = Json::array();
-  for (const KeepRange& range : event.kept) kept.push_back({range.begin, range.count});
-  return {{"token", event.eviction.token},
-          {"layer", event.layer},
-          {"kv_head", event.kv_head ? Json(*event.kv_head) : Json(nullptr)},
-          {"kept", kept},
-          {"length_before", event.eviction.length_before}};
-}
-
 Json AdviceJson(const Runs& runs, const AdviceRequest& request, const Advice& advice) {
   const LossKind kind = advice.measured().kind;
   Json json = Json::object();

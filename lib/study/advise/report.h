@@ -38,7 +38,6 @@ std::string CheckText(const Advice& advice);
 
 // The table "choices" of kvtool.h2o-plan/1: what each layer and kv head follows.
 Json ChoicesJson(const Advice& advice, const Choice& choice);
-Json PlanEventJson(const PlanEvent& event);
 
 // Returns the advice as a self-contained HTML page.
 report::Page AdvicePage(const Runs& runs, const AdviceRequest& request, const Advice& advice,

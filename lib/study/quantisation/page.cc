@@ -9,14 +9,6 @@
 namespace kv::quantisation {
 namespace {
 
-std::string Number(double value) { return std::isnan(value) ? "-" : fmt::format("{:.3g}", value); }
-
-// What the real KL is expected to be, and where four fifths of the study's runs lie.
-std::string KlText(const eviction::PredictedKl& kl) {
-  if (!(kl.nats > 0)) return Number(kl.nats);
-  return fmt::format("{} ({} to {})", Number(kl.expected()), Number(kl.low()), Number(kl.high()));
-}
-
 std::string PairText(const ReplayRequest& request, const TypePair& pair) {
   return fmt::format("{} / {}", TypeName(request, pair, true), TypeName(request, pair, false));
 }
@@ -81,21 +73,12 @@ report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
   page.Heading("Loss against ratio");
   AddChart(request, result, page);
   AddLayers(request, result, page);
-  std::vector<std::vector<std::string>> rows = {{"K", "V", "bytes / value", "ratio", "output error",
-                                                 "1 - cosine", "attention KL", "mass moved",
-                                                 "top-8", "expected KL", "predicted KL", "flags"}};
-  for (size_t pair = 0; pair < result.pairs.size(); ++pair) {
-    const TypePair& types = result.pairs[pair];
-    const Outcome outcome = EvaluatePair(result, pair);
-    rows.push_back(
-        {std::string(TypeName(request, types, true)), std::string(TypeName(request, types, false)),
-         fmt::format("{:.4g}", 2 / outcome.ratio()), fmt::format("{:.3f}x", outcome.ratio()),
-         Number(outcome.mean.output_error), Number(outcome.mean.one_minus_cosine),
-         Number(outcome.mean.attention_kl), Number(outcome.mean.mass_moved),
-         Number(outcome.mean.top8), outcome.kl ? KlText(*outcome.kl) : std::string(1, '-'),
-         outcome.kl ? Number(outcome.kl->nats) : std::string(1, '-'), EngineFlags(request, types)});
-  }
-  page.Table(rows);
+  TextTable table = PairTable(request, result);
+  table.head.push_back("flags");
+  for (size_t pair = 0; pair < result.pairs.size(); ++pair)
+    table.rows[pair].push_back(EngineFlags(request, result.pairs[pair]));
+  table.rows.insert(table.rows.begin(), std::move(table.head));
+  page.Table(table.rows);
   page.Notes("Remarks", notes);
   page.Footer(footer);
   return page;

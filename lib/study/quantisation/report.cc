@@ -4,40 +4,185 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
+#include "lib/study/eviction/report.h"
+
 namespace kv::quantisation {
 namespace {
 
-using nlohmann::ordered_json;
-
-std::string_view Name(Q8Rounding rounding) {
-  if (rounding == Q8Rounding::kAvx) return "avx";
-  return rounding == Q8Rounding::kReference ? "ref" : "arm";
+const Fields<PairFigures>& FiguresFields() {
+  using F = PairFigures;
+  static const Fields<F> fields = {
+      {"output_error",
+       "|O - O'| / |O| of attention outputs over rows and heads, of several layers their mean; "
+       "null where nothing is defined",
+       &F::output_error,
+       {.nullable = true}},
+      {"one_minus_cosine",
+       "1 - cosine between the attention outputs of both caches, mean over rows, then over layers; "
+       "null where nothing is defined",
+       &F::one_minus_cosine,
+       {.nullable = true}},
+      {"attention_kl",
+       "KL(P || P') of attention in nats, mean over rows and heads, then over layers; null where "
+       "nothing is defined",
+       &F::attention_kl,
+       {.nullable = true}},
+      {"mass_moved",
+       "Half of the sum of |P' - P|, the probability that attention moves to other keys, mean over "
+       "rows and heads, then over layers; null where nothing is defined",
+       &F::mass_moved,
+       {.nullable = true}},
+      {"top_8",
+       "Share of the 8 largest probabilities that are so in both, of several layers their mean; "
+       "null where no row sees more keys",
+       &F::top8,
+       {.nullable = true}},
+      {"top_64",
+       "Share of the 64 largest probabilities that are so in both, of several layers their mean; "
+       "null where no row sees more keys",
+       &F::top64,
+       {.nullable = true}}};
+  return fields;
 }
 
-ordered_json FiguresJson(const PairFigures& figures) {
-  return {{"output_error", figures.output_error},
-          {"one_minus_cosine", figures.one_minus_cosine},
-          {"attention_kl", figures.attention_kl},
-          {"mass_moved", figures.mass_moved},
-          {"top_8", figures.top8},
-          {"top_64", figures.top64}};
+// A pair of types in all layers, or in one.
+struct Pair {
+  const Report& report;
+  size_t index;
+  OutcomeOf outcome;
+
+  const TypePair& types() const { return report.result.pairs[index]; }
+};
+
+struct Layer {
+  const Pair& pair;
+  const LayerFigures& figures;
+
+  const PairFigures& all() const { return figures.all[pair.index]; }
+};
+
+// An infinite ratio of signal to noise is null: nothing changed.
+std::optional<double> SnrOf(const std::vector<double>& of_types, uint32_t at) {
+  if (at == TypePair::kFull || at >= of_types.size()) return std::nullopt;
+  return of_types[at];
 }
 
-ordered_json KlJson(const std::optional<eviction::PredictedKl>& kl) {
-  if (!kl) return nullptr;
-  const eviction::Calibration& calibration = kl->calibration();
-  return {{"method", eviction::Name(kl->method)},
-          {"nats", kl->nats},
-          {"standard_error", kl->standard_error},
-          {"expected_nats", kl->expected()},
-          {"low_nats", kl->low()},
-          {"high_nats", kl->high()},
-          {"rows", kl->rows},
-          {"of_rows", kl->population},
-          {"samples", kl->samples},
-          {"calibration",
-           {{"p10", calibration.p10}, {"median", calibration.median}, {"p90", calibration.p90}}}};
+const Fields<Layer>& LayerFields() {
+  static const Fields<Layer> fields = {
+      {"layer", "Number of the layer", [](const Layer& of) { return of.figures.layer; }},
+      {"bytes",
+       "Bytes of K and V of the layer as they are stored",
+       [](const Layer& of) { return of.figures.BytesOf(of.pair.types()); },
+       {.least = 0}},
+      {"k_snr_db", "Signal to noise of the stored K in dB; null where nothing changed",
+       [](const Layer& of) { return SnrOf(of.figures.k_snr, of.pair.types().k); }},
+      {"v_snr_db",
+       "Signal to noise of the stored V in dB; null where nothing changed or there is no V",
+       [](const Layer& of) { return SnrOf(of.figures.v_snr, of.pair.types().v); }},
+      Fields<Layer>::Inline(&Layer::all, FiguresFields()),
+      {"undefined_rows", "Rows without figures, because queries, keys or values are not finite",
+       [](const Layer& of) { return of.all().undefined_rows; }},
+      {"heads",
+       "Figures of each query head; with --detail",
+       [](const Layer& of) {
+         return of.pair.report.detail ? &of.figures.heads[of.pair.index] : nullptr;
+       },
+       FiguresFields(),
+       {.absent = true}}};
+  return fields;
 }
+
+std::vector<Layer> LayersOf(const Pair& pair) {
+  std::vector<Layer> layers;
+  for (const LayerFigures& figures : pair.report.result.layers) layers.push_back({pair, figures});
+  return layers;
+}
+
+std::string FlagsOf(const Pair& pair) { return EngineFlags(pair.report.request, pair.types()); }
+
+Fields<Pair>::Field TypeField(std::string_view name, std::string_view text, bool is_key) {
+  const auto type = [=](const Pair& pair) {
+    return TypeName(pair.report.request, pair.types(), is_key);
+  };
+  return {name, text, type};
+}
+
+const Fields<Pair>& PairFields() {
+  static const Fields<Pair> fields = {
+      TypeField("k", "Type of K", true),
+      TypeField("v", "Type of V", false),
+      {"flags", "Flags of llama.cpp for these types; null where it has no such cache",
+       [](const Pair& pair) {
+         std::optional<std::string> flags = FlagsOf(pair);
+         return flags->empty() ? std::nullopt : flags;
+       }},
+      Fields<Pair>::Inline(&Pair::outcome, OutcomeFields()),
+      {"layers", "The figures of each layer that was measured", LayersOf, LayerFields()}};
+  return fields;
+}
+
+std::vector<Pair> PairsOf(const Report& of) {
+  std::vector<Pair> pairs;
+  for (size_t pair = 0; pair < of.result.pairs.size(); ++pair)
+    pairs.push_back({of, pair, {EvaluatePair(of.result, pair), of.result.tokens}});
+  return pairs;
+}
+
+const KvTensor& FirstKeys(const Report& of) { return of.snapshot.layers.front().k; }
+
+const Fields<Report>& TraceFields() {
+  static const Fields<Report> fields = {
+      {"layers", "Layers that have rows in the trace",
+       [](const Report& of) { return of.result.layers.size(); }},
+      {"query_heads", "Query heads of a layer",
+       [](const Report& of) { return of.trace.query_heads; }},
+      {"kv_heads", "Heads of K and V in a layer",
+       [](const Report& of) { return FirstKeys(of).heads; }},
+      {"head_dim", "Values of a head of K",
+       [](const Report& of) { return FirstKeys(of).head_dim; }},
+      {"tokens", "Tokens of the cache", [](const Report& of) { return of.result.tokens; }},
+      {"first_row", "Position of the first query row that may be measured",
+       [](const Report& of) { return of.request.prompt_tokens; }},
+      {"rows", "Query rows of a layer that were measured",
+       [](const Report& of) { return of.result.measured.positions.size(); }},
+      {"of_rows", "Query rows that they were drawn from",
+       [](const Report& of) { return of.result.measured.population; }},
+      {"open_loop",
+       "Each layer gets the recorded queries, whatever layers before it lost",
+       [](const Report&) { return true; },
+       {.choices = {true}}}};
+  return fields;
+}
+
+const Fields<Report>& SettingsFields() {
+  static const Fields<Report> fields = {
+      {"input_type", "Type of K in the snapshot",
+       [](const Report& of) { return kv::Name(FirstKeys(of).dtype); }},
+      {"rounding",
+       "How q8_0 rounds: avx (x86), ref (plain C) or arm",
+       [](const Report& of) { return RoundingName(of.request.store.rounding); },
+       {.choices = {"avx", "ref", "arm"}}},
+      {"hadamard",
+       "Whether what is quantised is rotated by a Hadamard transform first, as llama.cpp does "
+       "since 2026-04",
+       [](const Report& of) { return of.request.store.rotate; }},
+      {"engine_q",
+       "How queries meet quantised keys: cpu (rounded, as in llama.cpp's CPU code) or exact",
+       [](const Report& of) {
+         return of.request.store.engine_q == EngineQ::kCpu ? "cpu" : "exact";
+       },
+       {.choices = {"cpu", "exact"}}},
+      {"keep_first", "First tokens that stay in full",
+       [](const Report& of) { return of.request.store.keep_first; }},
+      {"keep_last", "Last tokens that each query sees in full",
+       [](const Report& of) { return of.request.store.keep_last; }},
+      {"seed", "Seed of the sampled rows", [](const Report& of) { return of.request.seed; }}};
+  return fields;
+}
+
+const Report& Whole(const Report& of) { return of; }
 
 const quant::CacheType* TypeOf(const ReplayRequest& request, const TypePair& pair, bool is_key) {
   const uint32_t at = is_key ? pair.k : pair.v;
@@ -45,27 +190,12 @@ const quant::CacheType* TypeOf(const ReplayRequest& request, const TypePair& pai
   return (is_key ? request.store.k_types : request.store.v_types)[at];
 }
 
-// An infinite ratio of signal to noise is null: nothing changed.
-ordered_json SnrJson(const std::vector<double>& of_types, uint32_t at) {
-  if (at == TypePair::kFull || at >= of_types.size()) return nullptr;
-  return of_types[at];
-}
-
-ordered_json LayerJson(const ReplayResult& result, const LayerFigures& layer, size_t pair,
-                       bool detail) {
-  ordered_json json = {{"layer", layer.layer},
-                       {"bytes", layer.BytesOf(result.pairs[pair])},
-                       {"k_snr_db", SnrJson(layer.k_snr, result.pairs[pair].k)},
-                       {"v_snr_db", SnrJson(layer.v_snr, result.pairs[pair].v)}};
-  json.update(FiguresJson(layer.all[pair]));
-  json["undefined_rows"] = layer.all[pair].undefined_rows;
-  if (!detail) return json;
-  json["heads"] = ordered_json::array();
-  for (const PairFigures& head : layer.heads[pair]) json["heads"].push_back(FiguresJson(head));
-  return json;
-}
-
 }  // namespace
+
+std::string_view RoundingName(Q8Rounding rounding) {
+  if (rounding == Q8Rounding::kAvx) return "avx";
+  return rounding == Q8Rounding::kReference ? "ref" : "arm";
+}
 
 std::string_view TypeName(const ReplayRequest& request, const TypePair& pair, bool is_key) {
   const quant::CacheType* type = TypeOf(request, pair, is_key);
@@ -84,55 +214,141 @@ std::string EngineFlags(const ReplayRequest& request, const TypePair& pair) {
                      IsBlockQuantised(*v->dtype) ? " -fa on" : "");
 }
 
-ordered_json OutcomeJson(const Outcome& outcome, uint64_t tokens) {
-  ordered_json json = {{"bytes", outcome.bytes},
-                       {"full_bytes", outcome.full_bytes},
-                       {"ratio", outcome.ratio()},
-                       {"bytes_per_token", outcome.bytes / static_cast<double>(tokens)},
-                       {"bytes_per_value", 2 / outcome.ratio()}};
-  json.update(FiguresJson(outcome.mean));
-  json["worst_output_error"] = outcome.worst_output_error;
-  json["predicted_kl"] = KlJson(outcome.kl);
-  return json;
+const Fields<OutcomeOf>& OutcomeFields() {
+  static const Fields<OutcomeOf> fields = {
+      {"bytes",
+       "Bytes of K and V as they are stored, scales of blocks included; layers that were not "
+       "measured count in full",
+       [](const OutcomeOf& of) { return of.outcome.bytes; },
+       {.least = 0}},
+      {"full_bytes", "Bytes of K and V at 16 bits a value",
+       [](const OutcomeOf& of) { return of.outcome.full_bytes; }},
+      {"ratio",
+       "full_bytes / bytes",
+       [](const OutcomeOf& of) { return of.outcome.ratio(); },
+       {.least = 0}},
+      {"bytes_per_token",
+       "Bytes that a token takes in all layers",
+       [](const OutcomeOf& of) { return of.outcome.bytes / static_cast<double>(of.tokens); },
+       {.least = 0}},
+      {"bytes_per_value",
+       "Mean bytes of a value of K and V: 2 / ratio",
+       [](const OutcomeOf& of) { return 2 / of.outcome.ratio(); },
+       {.least = 0}},
+      Fields<OutcomeOf>::Inline(
+          [](const OutcomeOf& of) -> const PairFigures& { return of.outcome.mean; },
+          FiguresFields()),
+      {"worst_output_error",
+       "The largest output_error of a layer; null where nothing is defined",
+       [](const OutcomeOf& of) { return of.outcome.worst_output_error; },
+       {.nullable = true}},
+      {"predicted_kl",
+       "Predicted loss in nats of the next token: KL of the full model to the one with this cache; "
+       "null where no loss in nats is known",
+       [](const OutcomeOf& of) { return of.outcome.kl; },
+       PredictedKlFields(eviction::Cause::kQuantisation)}};
+  return fields;
 }
 
-ordered_json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace,
-                        const ReplayRequest& request, const ReplayResult& result, bool detail) {
-  const KvTensor& k = snapshot.layers.front().k;
-  const StoreRequest& store = request.store;
-  ordered_json json = {{"trace",
-                        {{"layers", result.layers.size()},
-                         {"query_heads", trace.query_heads},
-                         {"kv_heads", k.heads},
-                         {"head_dim", k.head_dim},
-                         {"tokens", result.tokens},
-                         {"first_row", request.prompt_tokens},
-                         {"rows", result.measured.positions.size()},
-                         {"of_rows", result.measured.population},
-                         {"open_loop", true}}},
-                       {"settings",
-                        {{"input_type", kv::Name(k.dtype)},
-                         {"rounding", Name(store.rounding)},
-                         {"hadamard", store.rotate},
-                         {"engine_q", store.engine_q == EngineQ::kCpu ? "cpu" : "exact"},
-                         {"keep_first", store.keep_first},
-                         {"keep_last", store.keep_last},
-                         {"seed", request.seed}}},
-                       {"missing_layers", result.missing_layers},
-                       {"runs", ordered_json::array()}};
-  for (size_t pair = 0; pair < result.pairs.size(); ++pair) {
-    const TypePair& types = result.pairs[pair];
-    const std::string flags = EngineFlags(request, types);
-    ordered_json run = {{"k", TypeName(request, types, true)},
-                        {"v", TypeName(request, types, false)},
-                        {"flags", flags.empty() ? ordered_json(nullptr) : ordered_json(flags)}};
-    run.update(OutcomeJson(EvaluatePair(result, pair), result.tokens));
-    run["layers"] = ordered_json::array();
-    for (const LayerFigures& layer : result.layers)
-      run["layers"].push_back(LayerJson(result, layer, pair, detail));
-    json["runs"].push_back(std::move(run));
+const Fields<Report>& ReportFields() {
+  static const Fields<Report> fields = {
+      {"trace", "Shape of what was measured", Whole, TraceFields()},
+      {"settings", "How types were applied", Whole, SettingsFields()},
+      {"missing_layers", "Layers of the snapshot without rows in the trace; they count in full",
+       [](const Report& of) { return of.result.missing_layers; }},
+      {"runs",
+       "The cache as it came, then each type of K alone, of V alone, and both",
+       PairsOf,
+       PairFields(),
+       {.least = 1}}};
+  return fields;
+}
+
+namespace {
+
+// A row of the table, with a pair in all layers.
+struct Row {
+  const ReplayRequest& request;
+  const ReplayResult& result;
+  TypePair types;
+  Outcome outcome;
+};
+
+// Mean over the layers that changed.
+std::optional<std::string> Decibels(const ReplayResult& result, uint32_t type,
+                                    std::vector<double> LayerFigures::*of_layer) {
+  double sum = 0;
+  uint64_t changed = 0;
+  for (const LayerFigures& layer : result.layers) {
+    if (type >= (layer.*of_layer).size() || !std::isfinite((layer.*of_layer)[type])) continue;
+    sum += (layer.*of_layer)[type];
+    ++changed;
   }
-  return json;
+  if (changed == 0) return std::nullopt;
+  return fmt::format("{:.1f}", sum / static_cast<double>(changed));
+}
+
+// What the formula says, and its standard error.
+std::optional<std::string> KlText(const Row& row) {
+  if (!row.outcome.kl) return std::nullopt;
+  const double error = row.outcome.kl->standard_error;
+  const std::string nats = format::Nats(row.outcome.kl->nats);
+  return row.outcome.kl->nats == 0 || !std::isfinite(error)
+             ? nats
+             : fmt::format("{} +-{:.2g}", nats, error);
+}
+
+template <typename Getter>
+Fields<Row>::Field Column(std::string_view name, Getter get) {
+  return {name, "", get, {.column = name}};
+}
+Fields<Row>::Field Column(std::string_view name, double PairFigures::*member) {
+  const auto get = [member](const Row& row) {
+    const double value = row.outcome.mean.*member;
+    return std::isnan(value) ? std::nullopt : std::optional(value);
+  };
+  return {name, "", get, {.column = name, .format = format::AsNats}};
+}
+
+const Fields<Row>& Columns() {
+  static const Fields<Row> columns = {
+      Column("K", [](const Row& row) { return TypeName(row.request, row.types, true); }),
+      Column("V", [](const Row& row) { return TypeName(row.request, row.types, false); }),
+      Column("bytes/value",
+             [](const Row& row) { return fmt::format("{:.4f}", 2 / row.outcome.ratio()); }),
+      Column("ratio", [](const Row& row) { return format::Factor(row.outcome.ratio()); }),
+      Column("output error", &PairFigures::output_error),
+      Column("1 - cosine", &PairFigures::one_minus_cosine),
+      Column("attention KL", &PairFigures::attention_kl),
+      Column("mass moved", &PairFigures::mass_moved),
+      Column("top-8", &PairFigures::top8),
+      Column(
+          "K dB",
+          [](const Row& row) { return Decibels(row.result, row.types.k, &LayerFigures::k_snr); }),
+      Column(
+          "V dB",
+          [](const Row& row) { return Decibels(row.result, row.types.v, &LayerFigures::v_snr); }),
+      Column("expected KL", [](const Row& row) { return ExpectedText(row.outcome); }),
+      Column("predicted KL", KlText)};
+  return columns;
+}
+
+}  // namespace
+
+std::string ExpectedText(const Outcome& outcome) {
+  if (!outcome.kl) return "-";
+  const std::string nats = format::Nats(outcome.kl->expected());
+  if (!(outcome.kl->nats > 0)) return nats;
+  return fmt::format("{} ({:.2g}-{:.2g})", nats, outcome.kl->low(), outcome.kl->high());
+}
+
+TextTable PairTable(const ReplayRequest& request, const ReplayResult& result) {
+  TextTable table{TextHead(Columns()), {}};
+  for (size_t pair = 0; pair < result.pairs.size(); ++pair) {
+    const Row row{request, result, result.pairs[pair], EvaluatePair(result, pair)};
+    table.rows.push_back(TextRow(Columns(), row));
+  }
+  return table;
 }
 
 }  // namespace kv::quantisation

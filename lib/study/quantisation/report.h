@@ -2,25 +2,43 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by report.cc, page.cc
 
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "lib/fields/fields.h"
 #include "lib/report/html.h"
 #include "lib/study/quantisation/replay.h"
 
 namespace kv::quantisation {
 
+// "avx", "ref" or "arm".
+std::string_view RoundingName(Q8Rounding rounding);
 // "q8_0"; the first pair's type for a side that is kept as it is.
 std::string_view TypeName(const ReplayRequest& request, const TypePair& pair, bool is_key);
 // "-ctk q8_0 -ctv q5_1 -fa on"; empty where llama.cpp has no such cache.
 std::string EngineFlags(const ReplayRequest& request, const TypePair& pair);
 
-// What the replay found, beside the document's header and inputs: kvtool.quant/1. With `detail`,
-// figures of every head.
-nlohmann::ordered_json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace,
-                                  const ReplayRequest& request, const ReplayResult& result,
-                                  bool detail);
-nlohmann::ordered_json OutcomeJson(const Outcome& outcome, uint64_t tokens);
+// What kvtool.quant says beside its inputs, plans and advice.
+struct Report {
+  const Snapshot& snapshot;
+  const AttentionTrace& trace;
+  const ReplayRequest& request;
+  const ReplayResult& result;
+  bool detail = false;  // whether to give figures of every head
+};
+const Fields<Report>& ReportFields();
+
+// What a choice of types leaves of a cache of so many tokens.
+struct OutcomeOf {
+  Outcome outcome;
+  uint64_t tokens = 0;
+};
+const Fields<OutcomeOf>& OutcomeFields();
+
+// What people read, on the console and in the page: a row for each pair.
+TextTable PairTable(const ReplayRequest& request, const ReplayResult& result);
+// What the real KL is expected to be, and where most runs of the study lie; "-" where unknown.
+std::string ExpectedText(const Outcome& outcome);
+
 // A self-contained page.
 report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
                         const ReplayRequest& request, const ReplayResult& result,

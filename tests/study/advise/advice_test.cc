@@ -245,7 +245,7 @@ TEST_CASE("events of a mixed plan say what each head holds", "[advise]") {
   const auto plans = PlansOf(*runs[0], advice.candidates, advice.measured(), choice, 0, pool);
   uint64_t last_token = 0, events = 0;
   std::vector<uint64_t> length(6, 0), token(6, 0);
-  ForEachEvent(plans, [&](const PlanEvent& event) {
+  ForEachEvent(plans, [&](const eviction::PlanEvent& event) {
     CHECK(event.eviction.token >= last_token);
     last_token = event.eviction.token;
     CHECK(KeptTokens(event.kept) == event.eviction.kept);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "lib/engines/mnn/h2o/report.h"
 #include "tests/support/attention_case.h"
@@ -208,7 +209,8 @@ TEST_CASE("no nats are predicted where a layer that loses something has no gradi
   CHECK(without.runs[0].predicted_kl->nats == 0);
   CHECK_FALSE(without.runs[1].predicted_kl);
   CHECK(Warns(without, "1 layer evicts without gradients in the trace, or without V: 2"));
-  const mnn::h2o::Json json = ReportJson(made->snapshot, made->trace, request, without, false);
+  const nlohmann::ordered_json json = ToJson(
+      mnn::h2o::ReportFields().Object({made->snapshot, made->trace, request, without, false}));
   CHECK(json["runs"][0]["predicted_kl"]["nats"] == 0.0);
   CHECK(json["runs"][1]["predicted_kl"].is_null());
   // A layer that the trace lacks altogether keeps everything.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "lib/engines/mnn/h2o/report.h"
@@ -16,7 +17,7 @@
 namespace kv::eviction::quality_test {
 namespace {
 
-using mnn::h2o::Json;
+using Json = nlohmann::ordered_json;
 using mnn::h2o::ReplayRequest;
 using mnn::h2o::ReplayResult;
 using mnn::h2o::ReplayRun;
@@ -55,7 +56,8 @@ TEST_CASE("figures of evicting rows are those of all rows without the rows that 
   CHECK(all.output_error.mean == Approx(share * evicting.output_error.mean));
   CHECK(all.kl.mean == Approx(share * evicting.kl.mean));
   CHECK(evicting.output_error_frobenius > all.output_error_frobenius);
-  const Json json = ReportJson(made->snapshot, made->trace, request, result, false);
+  const Json json = ToJson(
+      mnn::h2o::ReportFields().Object({made->snapshot, made->trace, request, result, false}));
   CHECK(json["runs"][0]["evicting"]["mass"]["mean"] == evicting.mass.mean);
   CHECK(json["runs"][0]["evicting"]["layers"] == Json({1, 2}));
   CHECK(json["runs"][0]["layers"][0]["evicting"]["mass"]["mean"].is_null());
@@ -125,7 +127,8 @@ TEST_CASE("undefined rows are counted and stay out of every figure", "[h2o]") {
   CHECK(bad.top_k[1].count == good.top_k[1].count - 1);
   CHECK(bad.output_error.count == good.output_error.count - 1);
   CHECK(bad.mass.mean == Approx(good.mass.mean).epsilon(0.01));
-  const Json json = ReportJson(spoilt->snapshot, spoilt->trace, request, b, false);
+  const Json json =
+      ToJson(mnn::h2o::ReportFields().Object({spoilt->snapshot, spoilt->trace, request, b, false}));
   for (const Json& decile : json["runs"][0]["deciles"]) CHECK(decile["mass_mean"].is_number());
 }
 

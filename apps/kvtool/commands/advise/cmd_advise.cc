@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/commands/advise/advise_report.h"
+#include "apps/kvtool/commands/advise/advise_savings.h"
 #include "apps/kvtool/commands/advise/engine_settings.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/plan_output.h"
@@ -343,10 +345,8 @@ class AdviseCommand : public Command {
 
   void WriteEvents(const std::string& path, nlohmann::ordered_json head,
                    const std::vector<advise::PlanOfLayer>& plans) const {
-    WritePlanDocument(path, RulesFor(force_), std::move(head), [&](const EmitPlanEvent& emit) {
-      advise::ForEachEvent(
-          plans, [&](const advise::PlanEvent& event) { emit(advise::PlanEventJson(event)); });
-    });
+    WritePlanDocument(path, RulesFor(force_), std::move(head),
+                      [&](const EmitPlanEvent& emit) { advise::ForEachEvent(plans, emit); });
   }
 
   std::vector<std::string> names_, inputs_, traces_;  // names as given, files that they stand for

@@ -13,37 +13,12 @@ namespace kv {
 namespace {
 
 using blend::CurveLayer;
-using blend::CurvePoint;
 using blend::Result;
 
 std::string Percent(double share) { return fmt::format("{:.2f}%", 100 * share); }
 
 std::string Optional(const std::optional<double>& value, const char* format = "{:.3f}") {
   return value ? fmt::format(fmt::runtime(format), *value) : std::string(1, '-');
-}
-
-std::string CurveTable(const Result& result) {
-  std::vector<std::string> header = {"ratio",  "tokens", "compute", "V left",
-                                     "oracle", "random", "first",   "K left"};
-  if (result.has_attention) {
-    header.insert(header.end(), {"attention deviation", "output error", "cosine"});
-  }
-  Table table(header);
-  for (const CurvePoint& point : result.curve) {
-    const CurveLayer& mean = point.mean;
-    std::vector<std::string> row = {
-        fmt::format("{}", point.ratio), std::to_string(point.selection.topk),
-        Percent(point.compute_share),   Percent(mean.selected.v),
-        Percent(mean.oracle.v),         Percent(mean.random.v),
-        Percent(mean.first_of_chunk.v), Percent(mean.selected.k)};
-    if (mean.attention) {
-      row.insert(row.end(), {fmt::format("{:.4g}", mean.attention->dev_l2),
-                             Percent(mean.attention->out_rel_l2),
-                             fmt::format("{:.4f}", mean.attention->out_cos_mean)});
-    }
-    table.Row(row);
-  }
-  return table.Text();
 }
 
 std::string LayerTable(const Result& result) {
@@ -64,22 +39,6 @@ std::string LayerTable(const Result& result) {
                Optional(overlap ? std::optional(overlap->share) : std::nullopt),
                Optional(overlap ? std::optional(overlap->jaccard) : std::nullopt),
                Optional(result.ranks[i].spearman_prev), left});
-  }
-  return table.Text();
-}
-
-std::string ChunkTable(const blend::CachePair& caches, const Result& result) {
-  Table table({"chunk", "tokens", "at", "chosen", "share", "V deviation", "file"});
-  const blend::TensorDeviation& check = result.layers[result.check_place].v;
-  for (size_t i = 0; i < caches.old().chunks.size(); ++i) {
-    const blend::Chunk& chunk = caches.old().chunks[i];
-    const uint64_t topk = result.selection.topk;
-    table.Row({std::to_string(i), std::to_string(chunk.tokens), std::to_string(chunk.start),
-               std::to_string(result.chunk_selected[i]),
-               topk == 0 ? std::string(1, '-')
-                         : Percent(static_cast<double>(result.chunk_selected[i]) /
-                                   static_cast<double>(topk)),
-               fmt::format("{:.3f}", check.chunk_means[i]), chunk.path});
   }
   return table.Text();
 }
@@ -141,11 +100,11 @@ void PrintBlend(Console& console, const std::string& path, const blend::CachePai
   if (!deviation.empty()) console.Line("V deviation along the prompt: " + deviation);
   console.Line("Recomputed rows are taken from the full run, so what is left is a lower bound.");
   console.Line("");
-  console.Data(CurveTable(result));
+  console.Data(Table(blend::CurveTable(result)).Text());
   console.Line("");
   console.Data(LayerTable(result));
   console.Line("");
-  console.Data(ChunkTable(caches, result));
+  console.Data(Table(blend::ChunkTable(caches, result)).Text());
   if (!result.leaks.empty()) {
     const blend::LayerLeak& first = result.leaks.front();
     console.Line(

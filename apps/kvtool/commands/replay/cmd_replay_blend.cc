@@ -9,6 +9,8 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/replay/blend_report.h"
 #include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/page_options.h"
@@ -41,6 +43,50 @@ struct RopeFlags {
     model.Declare(line, group);
   }
 };
+
+// What the document says.
+struct Blended {
+  struct Input {
+    std::string role, file;
+    std::optional<HashedFile> content;  // a set of npy files has none
+    std::string format;
+  };
+  std::vector<Input> inputs;
+  blend::Report report;
+  std::vector<std::string> warnings;
+};
+
+const Fields<Blended::Input>& BlendInputFields() {
+  using Input = Blended::Input;
+  static const Fields<Input> fields = {
+      {"role",
+       "What it is: the full run, an old cache of a chunk, or queries",
+       &Input::role,
+       {.choices = {"full", "old", "q"}}},
+      {"file", "Name of the input as it was given", &Input::file},
+      {"bytes",
+       "Size of the input in bytes, all its files together",
+       [](const Input& of) { return of.content ? std::optional(of.content->bytes) : std::nullopt; },
+       {.absent = true}},
+      {"xxh3",
+       "XXH3 hash (64 bits, 16 hex digits) of the input's bytes",
+       [](const Input& of) { return of.content ? std::optional(of.content->xxh3) : std::nullopt; },
+       {.absent = true, .pattern = kHashPattern}},
+      {"format", "Name of the format it was read as", &Input::format}};
+  return fields;
+}
+
+const Fields<Blended>& BlendedFields() {
+  static const Fields<Blended> fields = {
+      {"inputs",
+       "What was read: the full run, the chunks' caches, and queries where they were given",
+       &Blended::inputs,
+       BlendInputFields(),
+       {.least = 2}},
+      Fields<Blended>::Inline(&Blended::report, blend::ReportFields()),
+      {"warnings", "What may make the figures wrong", &Blended::warnings}};
+  return fields;
+}
 
 class ReplayBlend : public Command {
  public:
@@ -299,28 +345,25 @@ class ReplayBlend : public Command {
       file.Commit();
     }
     if (report_.wanted() || page_.wanted()) {
-      nlohmann::ordered_json document = ReportHeader("blend");
-      document["inputs"] = Inputs(*full, trace, old);
-      document.update(blend::ReportJson(caches, result, extras));
-      document["warnings"] = context.console.warning_texts();
       if (page_.wanted()) {
         page_.Write(blend::ReportPage(caches, result, extras, MadeBy()), *this, context.console,
                     RulesFor(force_));
       }
-      report_.Emit(context.console, document, RulesFor(force_));
+      const Blended blended{
+          Inputs(*full, trace, old), {caches, result, extras}, context.console.warning_texts()};
+      report_.Emit(context.console, "blend", BlendedFields().Object(blended), RulesFor(force_));
     }
     if (!report_.json) PrintBlend(context.console, full_, caches, result, extras);
     return extras.pass() ? kDone : kVerdict;
   }
 
-  nlohmann::ordered_json Inputs(const Snapshot& full, const AttentionTrace& trace,
-                                const std::vector<std::shared_ptr<const Snapshot>>& old) const {
-    nlohmann::ordered_json inputs = nlohmann::ordered_json::array();
+  std::vector<Blended::Input> Inputs(
+      const Snapshot& full, const AttentionTrace& trace,
+      const std::vector<std::shared_ptr<const Snapshot>>& old) const {
+    std::vector<Blended::Input> inputs;
     const auto add = [&](std::string_view role, const Source& source, std::string_view format) {
-      nlohmann::ordered_json input = {{"role", role}};
-      input.update(InputRecord(source));
-      input["format"] = format;
-      inputs.push_back(std::move(input));
+      HashedFile content = HashedFile::Of(source);
+      inputs.push_back({std::string(role), source.path, std::move(content), std::string(format)});
     };
     add("full", full.source, full.format);
     for (const auto& chunk : old) add("old", chunk->source, chunk->format);
@@ -330,7 +373,7 @@ class ReplayBlend : public Command {
       if (std::filesystem::exists(trace_, ignored)) {
         add("q", Source::Open(trace_), trace.format);
       } else {
-        inputs.push_back({{"role", "q"}, {"file", trace_}, {"format", trace.format}});
+        inputs.push_back({"q", trace_, std::nullopt, trace.format});
       }
     }
     return inputs;
@@ -354,6 +397,8 @@ class ReplayBlend : public Command {
 };
 
 }  // namespace
+
+const FieldTable& ReplayBlendFields() { return BlendedFields(); }
 
 std::unique_ptr<Command> MakeReplayBlend() { return std::make_unique<ReplayBlend>(); }
 

@@ -6,9 +6,10 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/replay/h2o_flags.h"
-#include "apps/kvtool/commands/replay/h2o_table.h"
 #include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/plan_output.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
@@ -24,6 +25,53 @@
 
 namespace kv {
 namespace {
+
+// What the document says.
+struct H2oReplayed {
+  struct Written {
+    std::string file, format;
+    uint64_t rows_checked = 0;
+  };
+  std::vector<HashedFile> inputs;
+  mnn::h2o::Report report;
+  std::optional<Written> snapshot_out;
+};
+
+const Fields<H2oReplayed::Written>& H2oWrittenFields() {
+  using Written = H2oReplayed::Written;
+  static const Fields<Written> fields = {
+      {"file", "Path as given", &Written::file},
+      {"format", "Format, as --to names it", &Written::format},
+      {"rows_checked", "Rows of K and V read back and found equal to their source rows by hash",
+       &Written::rows_checked}};
+  return fields;
+}
+
+const Fields<H2oReplayed>& H2oReplayedFields() {
+  static const Fields<H2oReplayed> fields = {
+      {"inputs", "What was read", &H2oReplayed::inputs, HashedFileFields()},
+      Fields<H2oReplayed>::Inline(&H2oReplayed::report, mnn::h2o::ReportFields()),
+      {"snapshot_out",
+       "What --snapshot-out wrote",
+       &H2oReplayed::snapshot_out,
+       H2oWrittenFields(),
+       {.absent = true}}};
+  return fields;
+}
+
+// The paper's schedule: the parameters that nobody chose, with what the trace's length made of
+// them.
+std::string ScheduleText(const mnn::h2o::ReplayResult& result) {
+  std::string text = "budgets hold at every step from the prompt's end on";
+  std::vector<std::string> followed;
+  eviction::ForEachParameter(result.config, [&](std::string_view name, double value) {
+    if (std::count(result.followed.begin(), result.followed.end(), name) != 0) {
+      followed.push_back(fmt::format("{} {}", name, value));
+    }
+  });
+  if (followed.empty()) return text;
+  return text + fmt::format("; chosen by the trace's length: {}", fmt::join(followed, ", "));
+}
 
 class ReplayH2o : public EachOf<ReplayH2o> {
  public:
@@ -128,7 +176,8 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     WriteOutputs(context, snapshot, trace, request, result);
     if (!report_.json) {
       PrintHead(context.console, trace, result);
-      PrintRuns(context.console, result, !no_quality_ && !trace.block_scores);
+      context.console.Data(Table(mnn::h2o::RunTable(result)).Text());
+      for (const std::string& note : result.notes) context.console.Line("note: " + note);
     }
     return kDone;
   }
@@ -245,23 +294,25 @@ class ReplayH2o : public EachOf<ReplayH2o> {
   void WriteOutputs(Context& context, const Snapshot& snapshot, const AttentionTrace& trace,
                     const mnn::h2o::ReplayRequest& request,
                     const mnn::h2o::ReplayResult& result) const {
-    nlohmann::ordered_json document = ReportHeader("h2o");
-    document["inputs"] = InputRecords(snapshot.source);
-    document.update(mnn::h2o::ReportJson(snapshot, trace, request, result, detail_));
+    H2oReplayed replayed{
+        {HashedFile::Of(snapshot.source)}, {snapshot, trace, request, result, detail_}, {}};
     if (!jsonl_.empty()) {
       AtomicFile file(jsonl_, RulesFor(force_));
-      mnn::h2o::ForEachEvent(result, [&](const nlohmann::ordered_json& event) {
-        file.Write(AsBytes(JsonText(event, -1) + "\n"));
+      mnn::h2o::ForEachEvent(result, [&](const mnn::h2o::ReplayEvent& event) {
+        const Value line = mnn::h2o::ReplayEventFields().Object(event);
+        file.Write(AsBytes(JsonText(ToJson(line), -1) + "\n"));
       });
       file.Commit();
     }
     if (!plan_.empty()) WritePlan(snapshot, result);
-    if (!snapshot_out_.empty()) WriteSnapshot(context, snapshot, result.runs.front(), document);
+    if (!snapshot_out_.empty()) {
+      replayed.snapshot_out = WriteSnapshot(context, snapshot, result.runs.front());
+    }
     if (page_.wanted()) {
       page_.Write(mnn::h2o::ReportPage(snapshot, trace, result, MadeBy()), *this, context.console,
                   RulesFor(force_));
     }
-    report_.Emit(context.console, document, RulesFor(force_));
+    report_.Emit(context.console, "h2o", H2oReplayedFields().Object(replayed), RulesFor(force_));
   }
 
   void WritePlan(const Snapshot& snapshot, const mnn::h2o::ReplayResult& result) const {
@@ -275,8 +326,8 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     });
   }
 
-  void WriteSnapshot(Context& context, const Snapshot& snapshot, const mnn::h2o::ReplayRun& run,
-                     nlohmann::ordered_json& document) const {
+  H2oReplayed::Written WriteSnapshot(Context& context, const Snapshot& snapshot,
+                                     const mnn::h2o::ReplayRun& run) const {
     const FormatEntry& format = WritableFormat(to_);
     RequireKeyPairs(format.pairs, snapshot_.Resolve().geometry, snapshot);
     format.write(mnn::h2o::Compacted(snapshot, run), snapshot_out_,
@@ -285,10 +336,10 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     options.from = to_;
     const Snapshot written = OpenSnapshot(Source::Open(snapshot_out_), options);
     const uint64_t rows = mnn::h2o::CheckRows(snapshot, run, written);
-    document["snapshot_out"] = {{"file", snapshot_out_}, {"format", to_}, {"rows_checked", rows}};
     context.console.Say(fmt::format("{}: {} of K and V, {} rows equal to their source rows by hash",
                                     Printable(snapshot_out_), HumanBytes(written.kv_bytes()),
                                     rows));
+    return {snapshot_out_, to_, rows};
   }
 
   void PrintHead(Console& console, const AttentionTrace& trace,
@@ -321,6 +372,9 @@ class ReplayH2o : public EachOf<ReplayH2o> {
 };
 
 }  // namespace
+
+const FieldTable& ReplayH2oFields() { return H2oReplayedFields(); }
+const FieldTable& ReplayH2oEventFields() { return mnn::h2o::ReplayEventFields(); }
 
 std::unique_ptr<Command> MakeReplayH2o() { return std::make_unique<ReplayH2o>(); }
 

@@ -11,6 +11,8 @@
 #include "apps/kvtool/commands/replay/quant_state.h"
 #include "apps/kvtool/commands/replay/quant_table.h"
 #include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
@@ -32,6 +34,61 @@ std::vector<std::string> TypeWords() {
   std::vector<std::string> words;
   for (const quant::CacheType& type : quant::CacheTypes()) words.emplace_back(type.name);
   return words;
+}
+
+// What the document says.
+struct QuantReplayed {
+  struct Written {
+    std::string file;
+    bool hadamard = false;
+    uint64_t rows_checked = 0;
+  };
+  std::vector<HashedFile> inputs;
+  quantisation::Report report;
+  std::optional<quantisation::OutcomeOf> plan;
+  std::optional<QuantAdvice> advice;
+  std::vector<std::string> warnings;
+  std::optional<Written> out;
+};
+
+const Fields<QuantReplayed::Written>& QuantWrittenFields() {
+  using Written = QuantReplayed::Written;
+  static const Fields<Written> fields = {
+      {"file", "Name of the file", &Written::file},
+      {"hadamard", "Whether what is quantised is rotated", &Written::hadamard},
+      {"rows_checked", "Rows that were read again and compared with what was to be written",
+       &Written::rows_checked}};
+  return fields;
+}
+
+const Fields<QuantReplayed>& QuantReplayedFields() {
+  static const Fields<QuantReplayed> fields = {
+      {"inputs", "What was read", &QuantReplayed::inputs, HashedFileFields()},
+      Fields<QuantReplayed>::Inline(&QuantReplayed::report, quantisation::ReportFields()),
+      {"plan", "What the types of --plan give; null without that flag", &QuantReplayed::plan,
+       quantisation::OutcomeFields()},
+      {"advice", "What --advise chose; null without that flag", &QuantReplayed::advice,
+       QuantAdviceFields()},
+      {"warnings", "Everything that the run warned of", &QuantReplayed::warnings},
+      {"out",
+       "The state that was written; with --output",
+       &QuantReplayed::out,
+       QuantWrittenFields(),
+       {.absent = true}}};
+  return fields;
+}
+
+// What --against finds.
+struct QuantTraced {
+  std::vector<HashedFile> inputs;
+  quantisation::CacheOrigin origin;
+};
+
+const Fields<QuantTraced>& QuantTracedFields() {
+  static const Fields<QuantTraced> fields = {
+      {"inputs", "What was read", &QuantTraced::inputs, HashedFileFields()},
+      Fields<QuantTraced>::Inline(&QuantTraced::origin, CacheOriginFields())};
+  return fields;
 }
 
 class ReplayQuant : public EachOf<ReplayQuant> {
@@ -137,30 +194,32 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     if (advise_) found = SearchTypes(limits, request, result);
     const std::vector<std::string> warnings = QuantWarnings(snapshot, request, result);
     for (const std::string& warning : warnings) context.console.Warn(input_, warning);
-    nlohmann::ordered_json document = ReportHeader("quant");
-    document["inputs"] = InputRecords(snapshot.source);
-    document.update(quantisation::ReportJson(snapshot, trace, request, result, detail_));
-    document["plan"] = plan ? PlanOutcomeJson(*plan, request, result) : nullptr;
-    document["advice"] = found ? AdviceJson(limits, request, result, *found) : nullptr;
-    document["warnings"] = warnings;
+    QuantReplayed replayed{{HashedFile::Of(snapshot.source)},
+                           {snapshot, trace, request, result, detail_},
+                           {},
+                           {},
+                           warnings,
+                           {}};
+    if (plan) replayed.plan = {Evaluate(result, ChoiceOf(*plan, request, result)), result.tokens};
+    if (found) replayed.advice.emplace(QuantAdvice{limits, request, result, *found});
     if (found && found->best && !plan_out_.empty()) {
       nlohmann::ordered_json written = ReportHeader("quant-plan");
       written["source"] = InputRecord(snapshot.source);
-      written.update(QuantPlanJson(request, result, found->best->choice));
+      written.update(
+          ToJson(QuantPlanFields().Object(PlanOf(request, result, found->best->choice))));
       WriteText(plan_out_, JsonText(written) + "\n", RulesFor(force_));
     }
-    if (!out_.empty()) WriteState(context, snapshot, options, request, plan, pool, document);
+    if (!out_.empty()) replayed.out = WriteState(context, snapshot, options, request, plan, pool);
     if (page_.wanted()) {
       page_.Write(ReportPage(snapshot, trace, request, result, warnings, MadeBy()), *this,
                   context.console, RulesFor(force_));
     }
-    report_.Emit(context.console, document, RulesFor(force_));
+    report_.Emit(context.console, "quant", QuantReplayedFields().Object(replayed),
+                 RulesFor(force_));
     if (!report_.json) {
       PrintHead(context.console, result);
       PrintPairs(context.console, request, result);
-      if (plan)
-        PrintOutcome(context.console, "plan", Evaluate(result, ChoiceOf(*plan, request, result)),
-                     result);
+      if (plan) PrintOutcome(context.console, "plan", replayed.plan->outcome, result);
       if (found) PrintAdvice(context.console, request, result, *found);
     }
     return found && !found->best ? kVerdict : kDone;
@@ -176,15 +235,15 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     }
     RequireHeads(full, "how a cache was rotated");
     ThreadPool pool(context.global.thread_count());
-    const quantisation::CacheOrigin origin = quantisation::FindOrigin(quantised, full, pool);
+    QuantTraced traced{{}, quantisation::FindOrigin(quantised, full, pool)};
+    const quantisation::CacheOrigin& origin = traced.origin;
     if (!origin.k && !origin.v) {
       throw Error(Finding::kUnsupportedKind, "nothing is quantised in blocks of llama.cpp")
           .File(input_);
     }
-    nlohmann::ordered_json document = ReportHeader("quant-origin");
-    document["inputs"] = InputRecords(quantised.source, full.source);
-    document.update(OriginJson(origin));
-    report_.Emit(context.console, document, RulesFor(force_));
+    traced.inputs = {HashedFile::Of(quantised.source), HashedFile::Of(full.source)};
+    report_.Emit(context.console, "quant-origin", QuantTracedFields().Object(traced),
+                 RulesFor(force_));
     if (!report_.json) PrintOrigin(context.console, origin);
     return IsNamed(origin) ? kDone : kVerdict;
   }
@@ -216,9 +275,9 @@ class ReplayQuant : public EachOf<ReplayQuant> {
       throw Error(Finding::kUsage, "--plan: it names the types; leave out --k, --v and --advise");
   }
 
-  void WriteState(Context& context, const Snapshot& snapshot, const OpenOptions& options,
-                  const ReplayRequest& request, const std::optional<QuantPlan>& plan,
-                  ThreadPool& pool, nlohmann::ordered_json& document) const {
+  QuantReplayed::Written WriteState(Context& context, const Snapshot& snapshot,
+                                    const OpenOptions& options, const ReplayRequest& request,
+                                    const std::optional<QuantPlan>& plan, ThreadPool& pool) const {
     const quantisation::StoreRequest& store = request.store;
     const auto types_of = [&](uint32_t layer) {
       LayerTypes types{store.k_types.back(), store.v_types.back()};
@@ -233,12 +292,12 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     const quant::StoreOptions how{store.rounding, store.rotate, nullptr};
     const uint64_t rows = WriteQuantState(snapshot, types_of, how, options.geometry, version_, out_,
                                           RulesFor(force_, input_, snapshot.source), pool);
-    document["out"] = {{"file", out_}, {"hadamard", store.rotate}, {"rows_checked", rows}};
     context.console.Say(fmt::format(
         "{}: {} rows read again as they were written; what is quantised is {} for builds {} "
         "2026-04, which the file does not say",
         Printable(out_), rows, store.rotate ? "rotated where heads allow it," : "not rotated,",
         store.rotate ? "from" : "before"));
+    return {out_, store.rotate, rows};
   }
 
   ReplayRequest RequestFor(const Snapshot& snapshot, const AttentionTrace& trace) const {
@@ -303,12 +362,6 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     return prompt;
   }
 
-  static nlohmann::ordered_json PlanOutcomeJson(const QuantPlan& plan, const ReplayRequest& request,
-                                                const ReplayResult& result) {
-    return quantisation::OutcomeJson(Evaluate(result, ChoiceOf(plan, request, result)),
-                                     result.tokens);
-  }
-
   void PrintHead(Console& console, const ReplayResult& result) const {
     console.Line(fmt::format(
         "{}: {} layers, {} tokens, {} of {} query rows a layer; q8_0 as {}, rotation {}, queries "
@@ -335,6 +388,9 @@ class ReplayQuant : public EachOf<ReplayQuant> {
 };
 
 }  // namespace
+
+const FieldTable& ReplayQuantFields() { return QuantReplayedFields(); }
+const FieldTable& ReplayQuantOriginFields() { return QuantTracedFields(); }
 
 std::unique_ptr<Command> MakeReplayQuant() { return std::make_unique<ReplayQuant>(); }
 

@@ -36,31 +36,82 @@ quantisation::SearchResult SearchTypes(const QuantLimits& asked, const ReplayReq
   return Search(result, limits, has_flags);
 }
 
-nlohmann::ordered_json AdviceJson(const QuantLimits& asked, const ReplayRequest& request,
-                                  const ReplayResult& result,
-                                  const quantisation::SearchResult& found) {
-  const auto or_null = [](const auto& value) {
-    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
-  };
-  nlohmann::ordered_json json = {
-      {"max_kl", or_null(asked.max_kl)},
+namespace {
+
+struct QuantBest {
+  quantisation::OutcomeOf outcome;
+  QuantPlan plan;
+};
+
+const Fields<QuantBest>& QuantBestFields() {
+  static const Fields<QuantBest> fields = {
+      Fields<QuantBest>::Inline(&QuantBest::outcome, quantisation::OutcomeFields()),
+      Fields<QuantBest>::Inline(&QuantBest::plan, QuantPlanFields())};
+  return fields;
+}
+
+std::optional<QuantBest> BestOf(const QuantAdvice& of) {
+  if (!of.found.best) return std::nullopt;
+  const std::vector<size_t>& choice = of.found.best->choice;
+  return QuantBest{{Evaluate(of.result, choice), of.result.tokens},
+                   PlanOf(of.request, of.result, choice)};
+}
+
+struct QuantStep {
+  double bytes_per_token = 0, loss = 0;
+};
+
+const Fields<QuantStep>& QuantStepFields() {
+  static const Fields<QuantStep> fields = {
       {"bytes_per_token",
-       asked.bytes == 0 ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(asked.bytes)},
-      {"loss", found.is_nats ? "nats" : "one_minus_cosine"},
-      {"best", nullptr},
-      {"flags", nullptr},
-      {"path", nlohmann::ordered_json::array()}};
-  if (found.best) {
-    json["best"] = quantisation::OutcomeJson(Evaluate(result, found.best->choice), result.tokens);
-    json["best"].update(QuantPlanJson(request, result, found.best->choice));
-  }
-  if (found.best_with_flags)
-    json["flags"] = EngineFlags(request, result.pairs[*found.best_with_flags]);
-  for (const quantisation::SearchPoint& point : found.path) {
-    json["path"].push_back({{"bytes_per_token", point.bytes / static_cast<double>(result.tokens)},
-                            {"loss", point.loss}});
-  }
-  return json;
+       "Bytes that a token takes in all layers",
+       &QuantStep::bytes_per_token,
+       {.least = 0}},
+      {"loss",
+       "Loss in the unit of advice.loss; null where nothing is defined",
+       &QuantStep::loss,
+       {.nullable = true}}};
+  return fields;
+}
+
+std::vector<QuantStep> PathOf(const QuantAdvice& of) {
+  std::vector<QuantStep> path;
+  for (const quantisation::SearchPoint& point : of.found.path)
+    path.push_back({point.bytes / static_cast<double>(of.result.tokens), point.loss});
+  return path;
+}
+
+}  // namespace
+
+const Fields<QuantAdvice>& QuantAdviceFields() {
+  static const Fields<QuantAdvice> fields = {
+      {"max_kl", "Most nats that may be lost, calibrated (expected_nats); null: no such limit",
+       [](const QuantAdvice& of) { return of.asked.max_kl; }},
+      {"bytes_per_token", "Most bytes that a token may take; null: no such limit",
+       [](const QuantAdvice& of) {
+         return of.asked.bytes == 0 ? std::nullopt : std::optional(of.asked.bytes);
+       }},
+      {"loss",
+       "Unit of the losses that were compared: nats of the next token, not calibrated, or the mean "
+       "of one_minus_cosine over layers",
+       [](const QuantAdvice& of) { return of.found.is_nats ? "nats" : "one_minus_cosine"; },
+       {.choices = {"nats", "one_minus_cosine"}}},
+      {"best",
+       "The choice within the limits: with --max-kl the one of fewest bytes, else the one that "
+       "loses least; null: none is within them",
+       BestOf, QuantBestFields()},
+      {"flags", "The best that llama.cpp's flags can say; null: none within the limits",
+       [](const QuantAdvice& of) {
+         return of.found.best_with_flags
+                    ? std::optional(
+                          EngineFlags(of.request, of.result.pairs[*of.found.best_with_flags]))
+                    : std::nullopt;
+       }},
+      {"path",
+       "Choices from the whole cache to the smallest one, each with fewer bytes than the one "
+       "before",
+       PathOf, QuantStepFields()}};
+  return fields;
 }
 
 void PrintAdvice(Console& console, const ReplayRequest& request, const ReplayResult& result,

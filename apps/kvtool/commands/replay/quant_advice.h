@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "apps/kvtool/console/console.h"
+#include "lib/fields/fields.h"
 #include "lib/study/quantisation/replay.h"
 #include "lib/study/quantisation/search.h"
 
@@ -22,10 +22,14 @@ struct QuantLimits {
 quantisation::SearchResult SearchTypes(const QuantLimits& asked,
                                        const quantisation::ReplayRequest& request,
                                        const quantisation::ReplayResult& result);
-nlohmann::ordered_json AdviceJson(const QuantLimits& asked,
-                                  const quantisation::ReplayRequest& request,
-                                  const quantisation::ReplayResult& result,
-                                  const quantisation::SearchResult& found);
+// The part "advice" of the document.
+struct QuantAdvice {
+  const QuantLimits& asked;
+  const quantisation::ReplayRequest& request;
+  const quantisation::ReplayResult& result;
+  const quantisation::SearchResult& found;
+};
+const Fields<QuantAdvice>& QuantAdviceFields();
 void PrintAdvice(Console& console, const quantisation::ReplayRequest& request,
                  const quantisation::ReplayResult& result, const quantisation::SearchResult& found);
 

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "lib/study/quantisation/report.h"
+
 namespace kv {
 namespace {
 
@@ -12,38 +14,62 @@ using quantisation::Hypothesis;
 using quantisation::Origin;
 using quantisation::SideOrigin;
 
-std::string_view RoundingName(Q8Rounding rounding) {
-  if (rounding == Q8Rounding::kAvx) return "avx";
-  return rounding == Q8Rounding::kReference ? "ref" : "arm";
+const Fields<Agreement>& AgreementFields() {
+  static const Fields<Agreement> fields = {
+      {"codes", "Quantised codes that were compared", &Agreement::codes},
+      {"equal_codes", "Codes that are equal in both", &Agreement::equal_codes},
+      {"equal_codes_fraction", "equal_codes / codes", &Agreement::share},
+      {"equal_blocks_fraction", "Share of the blocks of which all codes are equal",
+       &Agreement::block_share},
+      {"furthest", "The largest difference of two codes", &Agreement::furthest}};
+  return fields;
 }
 
-nlohmann::ordered_json AgreementJson(const Agreement& agreement) {
-  return {{"codes", agreement.codes},
-          {"equal_codes", agreement.equal_codes},
-          {"equal_codes_fraction", agreement.share()},
-          {"equal_blocks_fraction", agreement.block_share()},
-          {"furthest", agreement.furthest}};
+// A way to store a side that was tried.
+struct TriedOrigin {
+  DType dtype;
+  const Hypothesis& hypothesis;
+};
+
+const Fields<TriedOrigin>& TriedOriginFields() {
+  static const Fields<TriedOrigin> fields = {
+      {"hadamard", "Whether values are rotated by a Hadamard transform before they are quantised",
+       [](const TriedOrigin& of) { return of.hypothesis.origin.rotated; }},
+      {"rounding",
+       "How q8_0 rounds: avx (x86), ref (plain C) or arm; null for other types",
+       [](const TriedOrigin& of) {
+         return of.dtype == DType::kQ8_0
+                    ? std::optional(quantisation::RoundingName(of.hypothesis.origin.rounding))
+                    : std::nullopt;
+       },
+       {.choices = {"avx", "ref", "arm"}}},
+      {"searched", "Whether a search over scales is made, which iq4_nl alone may do",
+       [](const TriedOrigin& of) { return of.hypothesis.origin.searched; }},
+      Fields<TriedOrigin>::Inline(
+          [](const TriedOrigin& of) -> const Agreement& { return of.hypothesis.first_layer; },
+          AgreementFields())};
+  return fields;
 }
 
-nlohmann::ordered_json HypothesisJson(const SideOrigin& side, const Hypothesis& hypothesis) {
-  nlohmann::ordered_json json = {{"hadamard", hypothesis.origin.rotated}, {"rounding", nullptr}};
-  if (side.dtype == DType::kQ8_0) json["rounding"] = RoundingName(hypothesis.origin.rounding);
-  json["searched"] = hypothesis.origin.searched;
-  json.update(AgreementJson(hypothesis.first_layer));
-  return json;
+std::vector<TriedOrigin> TriedIn(const SideOrigin& side) {
+  std::vector<TriedOrigin> tried;
+  for (const Hypothesis& hypothesis : side.tried) tried.push_back({side.dtype, hypothesis});
+  return tried;
 }
 
-nlohmann::ordered_json SideJson(const std::optional<SideOrigin>& side) {
-  if (!side) return nullptr;
-  nlohmann::ordered_json json = {{"type", Name(side->dtype)},
-                                 {"named", side->is_named()},
-                                 {"equally_good", side->equally_good()},
-                                 {"tried", nlohmann::ordered_json::array()},
-                                 {"layers", nlohmann::ordered_json::array()}};
-  for (const Hypothesis& hypothesis : side->tried)
-    json["tried"].push_back(HypothesisJson(*side, hypothesis));
-  for (const Agreement& layer : side->layers) json["layers"].push_back(AgreementJson(layer));
-  return json;
+const Fields<SideOrigin>& SideOriginFields() {
+  static const Fields<SideOrigin> fields = {
+      {"type", "The cache type, as q8_0", [](const SideOrigin& side) { return Name(side.dtype); }},
+      {"named",
+       "Whether at least 98% of the first layer's codes agree under the best one that was tried",
+       &SideOrigin::is_named},
+      {"equally_good",
+       "How many of those tried agree as well as the first",
+       &SideOrigin::equally_good,
+       {.least = 1}},
+      {"tried", "Best first, by the first layer", TriedIn, TriedOriginFields()},
+      {"layers", "Under the best one", &SideOrigin::layers, AgreementFields()}};
+  return fields;
 }
 
 // The roundings that fit equally well: a pair of runs tells them apart only where a tie shows.
@@ -56,7 +82,7 @@ std::string OriginText(const SideOrigin& side) {
   text += ", rounded as";
   for (size_t i = 0; i < side.equally_good(); ++i) {
     text += i == 0 ? " " : " or ";
-    text += RoundingName(side.tried[i].origin.rounding);
+    text += quantisation::RoundingName(side.tried[i].origin.rounding);
   }
   if (side.equally_good() > 1) text += " (two runs do not tell)";
   return text;
@@ -79,8 +105,13 @@ void PrintSide(Console& console, char name, const std::optional<SideOrigin>& sid
 
 }  // namespace
 
-nlohmann::ordered_json OriginJson(const quantisation::CacheOrigin& origin) {
-  return {{"k", SideJson(origin.k)}, {"v", SideJson(origin.v)}, {"named", IsNamed(origin)}};
+const Fields<quantisation::CacheOrigin>& CacheOriginFields() {
+  using Origins = quantisation::CacheOrigin;
+  static const Fields<Origins> fields = {
+      {"k", "How K was quantised; null where it is not", &Origins::k, SideOriginFields()},
+      {"v", "How V was quantised; null where it is not", &Origins::v, SideOriginFields()},
+      {"named", "Whether both sides that are quantised are named", IsNamed}};
+  return fields;
 }
 
 void PrintOrigin(Console& console, const quantisation::CacheOrigin& origin) {

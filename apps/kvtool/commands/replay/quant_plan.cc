@@ -59,17 +59,25 @@ QuantPlan ReadQuantPlan(const std::string& path) {
   }
 }
 
-nlohmann::ordered_json QuantPlanJson(const quantisation::ReplayRequest& request,
-                                     const quantisation::ReplayResult& result,
-                                     const std::vector<size_t>& choice) {
-  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
+QuantPlan PlanOf(const ReplayRequest& request, const ReplayResult& result,
+                 const std::vector<size_t>& choice) {
+  QuantPlan plan;
   for (size_t l = 0; l < choice.size(); ++l) {
-    const quantisation::TypePair& pair = result.pairs[choice[l]];
-    layers.push_back({{"layer", result.layers[l].layer},
-                      {"k", TypeName(request, pair, true)},
-                      {"v", TypeName(request, pair, false)}});
+    const TypePair& pair = result.pairs[choice[l]];
+    plan.layers.push_back({result.layers[l].layer, std::string(TypeName(request, pair, true)),
+                           std::string(TypeName(request, pair, false))});
   }
-  return {{"layers", std::move(layers)}};
+  return plan;
+}
+
+const Fields<QuantPlan>& QuantPlanFields() {
+  using Layer = QuantPlan::Layer;
+  static const Fields<Layer> layers = {{"layer", "Number of the layer", &Layer::layer},
+                                       {"k", "Type of K", &Layer::k},
+                                       {"v", "Type of V", &Layer::v}};
+  static const Fields<QuantPlan> fields = {
+      {"layers", "Types of each layer", &QuantPlan::layers, layers}};
+  return fields;
 }
 
 std::vector<const quant::CacheType*> ParseTypes(const std::vector<std::string>& names,

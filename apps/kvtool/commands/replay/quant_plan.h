@@ -2,10 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "lib/fields/fields.h"
 #include "lib/study/quantisation/replay.h"
 
 namespace kv {
@@ -22,9 +22,9 @@ struct QuantPlan {
 // Throws kBadText, kBadVersion, kBadField.
 QuantPlan ReadQuantPlan(const std::string& path);
 // What a choice of pairs says of the layers that a replay measured.
-nlohmann::ordered_json QuantPlanJson(const quantisation::ReplayRequest& request,
-                                     const quantisation::ReplayResult& result,
-                                     const std::vector<size_t>& choice);
+QuantPlan PlanOf(const quantisation::ReplayRequest& request,
+                 const quantisation::ReplayResult& result, const std::vector<size_t>& choice);
+const Fields<QuantPlan>& QuantPlanFields();
 
 // The types that a flag names, each once.
 std::vector<const quant::CacheType*> ParseTypes(const std::vector<std::string>& names,

@@ -11,74 +11,21 @@
 #include "lib/study/quantisation/report.h"
 
 namespace kv {
-namespace {
 
 using quantisation::Outcome;
 using quantisation::ReplayRequest;
 using quantisation::ReplayResult;
-using quantisation::TypePair;
-
-std::string Figure(double value) {
-  return std::isnan(value) ? std::string(1, '-') : fmt::format("{:.3g}", value);
-}
-
-// Mean over the layers that changed.
-std::string Decibels(const ReplayResult& result, uint32_t type,
-                     std::vector<double> quantisation::LayerFigures::*of_layer) {
-  double sum = 0;
-  uint64_t changed = 0;
-  for (const quantisation::LayerFigures& layer : result.layers) {
-    if (type >= (layer.*of_layer).size() || !std::isfinite((layer.*of_layer)[type])) continue;
-    sum += (layer.*of_layer)[type];
-    ++changed;
-  }
-  if (changed == 0) return "-";
-  return fmt::format("{:.1f}", sum / static_cast<double>(changed));
-}
-
-// What the real KL is expected to be, and where most runs of the study lie.
-std::string ExpectedText(const Outcome& outcome) {
-  if (!outcome.kl) return "-";
-  const std::string nats = fmt::format("{:.3g}", outcome.kl->expected());
-  if (!(outcome.kl->nats > 0)) return nats;
-  return fmt::format("{} ({:.2g}-{:.2g})", nats, outcome.kl->low(), outcome.kl->high());
-}
-
-// What the formula says, and its standard error.
-std::string KlText(const Outcome& outcome) {
-  if (!outcome.kl) return "-";
-  const double error = outcome.kl->standard_error;
-  const std::string nats = fmt::format("{:.3g}", outcome.kl->nats);
-  return outcome.kl->nats == 0 || !std::isfinite(error) ? nats
-                                                        : fmt::format("{} +-{:.2g}", nats, error);
-}
-
-}  // namespace
 
 void PrintPairs(Console& console, const ReplayRequest& request, const ReplayResult& result) {
-  Table table({"K", "V", "bytes/value", "ratio", "output error", "1 - cosine", "attention KL",
-               "mass moved", "top-8", "K dB", "V dB", "expected KL", "predicted KL"});
-  for (size_t pair = 0; pair < result.pairs.size(); ++pair) {
-    const TypePair& types = result.pairs[pair];
-    const Outcome outcome = EvaluatePair(result, pair);
-    table.Row(
-        {std::string(TypeName(request, types, true)), std::string(TypeName(request, types, false)),
-         fmt::format("{:.4f}", 2 / outcome.ratio()), fmt::format("{:.3f}x", outcome.ratio()),
-         Figure(outcome.mean.output_error), Figure(outcome.mean.one_minus_cosine),
-         Figure(outcome.mean.attention_kl), Figure(outcome.mean.mass_moved),
-         Figure(outcome.mean.top8), Decibels(result, types.k, &quantisation::LayerFigures::k_snr),
-         Decibels(result, types.v, &quantisation::LayerFigures::v_snr), ExpectedText(outcome),
-         KlText(outcome)});
-  }
-  console.Data(table.Text());
+  console.Data(Table(quantisation::PairTable(request, result)).Text());
 }
 
 void PrintOutcome(Console& console, std::string_view what, const Outcome& outcome,
                   const ReplayResult& result) {
-  console.Line(
-      fmt::format("{}: {:.3f}x, {:.4g} bytes a token, output error {:.3g}{}", what, outcome.ratio(),
-                  outcome.bytes / static_cast<double>(result.tokens), outcome.mean.output_error,
-                  outcome.kl ? fmt::format(", {} nats", ExpectedText(outcome)) : std::string()));
+  console.Line(fmt::format(
+      "{}: {:.3f}x, {:.4g} bytes a token, output error {:.3g}{}", what, outcome.ratio(),
+      outcome.bytes / static_cast<double>(result.tokens), outcome.mean.output_error,
+      outcome.kl ? fmt::format(", {} nats", quantisation::ExpectedText(outcome)) : std::string()));
 }
 
 std::vector<std::string> QuantWarnings(const Snapshot& snapshot, const ReplayRequest& request,

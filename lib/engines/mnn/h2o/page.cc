@@ -46,40 +46,96 @@ const ReplayRun& MainRun(const ReplayResult& result) {
   return result.runs.front();
 }
 
-std::vector<std::vector<std::string>> RunTable(const ReplayResult& result) {
-  const bool engine = result.engine != Engine::kExact;
-  std::vector<std::vector<std::string>> rows = {{"policy", "target", "true ratio", "mean ratio"}};
-  if (engine) rows[0].push_back("h2o_lossy_ratio");
-  rows[0].push_back("evictions");
-  if (result.kl_method) rows[0].push_back("predicted KL");
-  for (const char* name : {"output error", "1 - cosine", "error p95", "mass kept", "mass p5",
-                           "top-16 kept", "error (all rows)", "mass (all rows)"}) {
-    rows[0].push_back(name);
+// What the real KL is expected to be, and where most runs of the study lie.
+std::string NatsText(const eviction::PredictedKl& kl) {
+  const std::string expected = format::Nats(kl.expected());
+  return kl.nats == 0
+             ? expected
+             : fmt::format("{} ({}-{})", expected, format::Nats(kl.low()), format::Nats(kl.high()));
+}
+
+// A share of rows with its standard error, where rows were drawn.
+std::optional<std::string> ShareText(const Distribution& of, double value, double error) {
+  if (of.count == 0) return std::nullopt;
+  const std::string share = format::Percent(value);
+  return error == 0 ? share : fmt::format("{} +-{}", share, format::Percent(error));
+}
+
+std::optional<std::string> ErrorText(const AttentionSummary& rows) {
+  return ShareText(rows.output_error, rows.output_error_frobenius,
+                   rows.standard_error.output_error_frobenius);
+}
+std::optional<std::string> MassText(const AttentionSummary& rows) {
+  return ShareText(rows.mass, rows.mass.mean, rows.standard_error.mass);
+}
+
+// A column of what quality says of the rows that lose something, or of all.
+template <typename Getter>
+Fields<ReplayRun>::Field Column(
+    std::string_view name, Getter get, Format format = format::Plain,
+    std::optional<AttentionSummary> ReplayRun::*of = &ReplayRun::evicting) {
+  const auto getter = [=](const ReplayRun& run) {
+    return run.*of ? Value(get(*(run.*of))) : Value();
+  };
+  return {name, "", getter, {.column = name, .format = format}};
+}
+auto Figured(Distribution AttentionSummary::*of, double Distribution::*member) {
+  return [=](const AttentionSummary& rows) {
+    return (rows.*of).count == 0 ? std::nullopt : std::optional((rows.*of).*member);
+  };
+}
+
+void AddQuality(Fields<ReplayRun>& columns) {
+  using Rows = AttentionSummary;
+  using D = Distribution;
+  columns.Add(Column("output error", ErrorText));
+  columns.Add(Column(
+      "1 - cosine",
+      [](const Rows& rows) {
+        return rows.output_cosine.count == 0 ? std::nullopt
+                                             : std::optional(1 - rows.output_cosine.mean);
+      },
+      format::AsReal));
+  columns.Add(Column("error p95", Figured(&Rows::output_error, &D::p95), format::AsPercent));
+  columns.Add(Column("mass", MassText));
+  columns.Add(Column("mass p5", Figured(&Rows::mass, &D::p5), format::AsPercent));
+  columns.Add(Column("attention KL", Figured(&Rows::kl, &D::mean), format::AsReal));
+  columns.Add(Column(
+      "top-16",
+      [](const Rows& rows) {
+        return rows.top_k[1].count == 0 ? std::nullopt : std::optional(rows.top_k[1].mean);
+      },
+      format::AsPercent));
+  columns.Add(Column("error (all rows)", ErrorText, format::Plain, &ReplayRun::quality));
+  columns.Add(Column("mass (all rows)", MassText, format::Plain, &ReplayRun::quality));
+}
+
+Fields<ReplayRun> ColumnsOf(const ReplayResult& result) {
+  Fields<ReplayRun> columns = {
+      {"policy", "", &ReplayRun::policy_text, {.column = "policy"}},
+      {"target", "", &ReplayRun::target_text, {.column = "target"}},
+      {"ratio", "", &ReplayRun::ratio, {.column = "true ratio", .format = format::AsFactor}},
+      {"mean_ratio",
+       "",
+       &ReplayRun::mean_ratio,
+       {.column = "mean ratio", .format = format::AsFactor}},
+      {"evictions", "", &ReplayRun::evictions, {.column = "evictions"}}};
+  if (result.engine != Engine::kExact) {
+    const auto ratio = [](const ReplayRun& run) {
+      return run.mnn ? std::optional(fmt::format("{:.4f}x", run.mnn->metrics.lossy_ratio))
+                     : std::nullopt;
+    };
+    columns.Add({"h2o_lossy_ratio", "", ratio, {.column = "h2o_lossy_ratio"}});
   }
-  for (const ReplayRun& run : result.runs) {
-    std::vector<std::string> row = {run.policy_text(), run.target_text(), Times(run.ratio()),
-                                    Times(run.mean_ratio())};
-    if (engine) {
-      row.push_back(run.mnn ? Times(static_cast<double>(run.mnn->metrics.lossy_ratio))
-                            : std::string());
-    }
-    row.push_back(std::to_string(run.evictions()));
-    if (result.kl_method) row.push_back(NatsOf(run));
-    if (run.quality) {
-      const AttentionSummary &evicting = *run.evicting, &all = *run.quality;
-      row.insert(row.end(), {ErrorOf(evicting),
-                             evicting.output_cosine.count == 0
-                                 ? std::string(1, '-')
-                                 : fmt::format("{:.4g}", 1 - evicting.output_cosine.mean),
-                             Shown(evicting.output_error, &Distribution::p95),
-                             Shown(evicting.mass, &Distribution::mean),
-                             Shown(evicting.mass, &Distribution::p5),
-                             Shown(evicting.top_k[1], &Distribution::mean), ErrorOf(all),
-                             Shown(all.mass, &Distribution::mean)});
-    }
-    rows.push_back(std::move(row));
+  if (result.kl_method) {
+    const auto nats = [](const ReplayRun& run) {
+      return run.predicted_kl ? std::optional(NatsText(*run.predicted_kl)) : std::nullopt;
+    };
+    columns.Add({"predicted_kl", "", nats, {.column = "predicted KL"}});
   }
-  return rows;
+  const auto has_quality = [](const ReplayRun& run) { return run.quality.has_value(); };
+  if (std::any_of(result.runs.begin(), result.runs.end(), has_quality)) AddQuality(columns);
+  return columns;
 }
 
 // One line per policy: a value of each run against what the run achieved.
@@ -351,6 +407,13 @@ std::string Subtitle(const Snapshot& snapshot, const AttentionTrace& trace,
 
 }  // namespace
 
+TextTable RunTable(const ReplayResult& result) {
+  const Fields<ReplayRun> columns = ColumnsOf(result);
+  TextTable table{TextHead(columns), {}};
+  for (const ReplayRun& run : result.runs) table.rows.push_back(TextRow(columns, run));
+  return table;
+}
+
 report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
                         const ReplayResult& result, const std::string& footer) {
   const ReplayRun& run = MainRun(result);
@@ -391,7 +454,9 @@ report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
   for (size_t i = 0; i < result.runs.size(); ++i) {
     if (&result.runs[i] == &run) strong.push_back(i);
   }
-  page.Table(RunTable(result), strong);
+  TextTable table = RunTable(result);
+  table.rows.insert(table.rows.begin(), std::move(table.head));
+  page.Table(table.rows, strong);
   AddMap(result, run, page);
   AddHeads(run, page);
   if (run.quality) {

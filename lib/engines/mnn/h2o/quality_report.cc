@@ -3,39 +3,155 @@
 #include "lib/engines/mnn/h2o/quality_report.h"
 
 #include <cmath>
-#include <optional>
 
 namespace kv::mnn::h2o {
 namespace {
 
-using Json = nlohmann::ordered_json;
+// A figure of attention over rows, and the standard error of its mean.
+struct Figure {
+  const Distribution& of;
+  double standard_error;
+  double frobenius = Distribution::kNone, frobenius_error = Distribution::kNone;
+};
 
-Json Figure(const Distribution& of, double Distribution::*figure) {
-  return of.count == 0 ? Json(nullptr) : Json(of.*figure);
+Fields<Figure>::Field Statistic(std::string_view name, std::string_view text,
+                                double Distribution::*member) {
+  return {
+      name, text, [member](const Figure& figure) { return figure.of.*member; }, {.nullable = true}};
 }
 
-Json HeadJson(const AttentionSummary& head) {
-  Json json = {{"mass_mean", Figure(head.mass, &Distribution::mean)},
-               {"mass_p5", Figure(head.mass, &Distribution::p5)},
-               {"kl_mean", Figure(head.kl, &Distribution::mean)},
-               {"top_k_overlap_16", Figure(head.top_k[1], &Distribution::mean)}};
-  if (head.has_output) {
-    json["output_error_mean"] = Figure(head.output_error, &Distribution::mean);
-    json["output_cosine_p5"] = Figure(head.output_cosine, &Distribution::p5);
+Fields<Figure>::Field Mean() {
+  return Statistic("mean", "Mean; null if no row is defined", &Distribution::mean);
+}
+Fields<Figure>::Field P5() {
+  return Statistic("p5", "5th percentile; null if no row is defined", &Distribution::p5);
+}
+Fields<Figure>::Field P95() {
+  return Statistic("p95", "95th percentile; null if no row is defined", &Distribution::p95);
+}
+Fields<Figure>::Field Least() {
+  return Statistic("min", "Smallest; null if no row is defined", &Distribution::min);
+}
+Fields<Figure>::Field Most() {
+  return Statistic("max", "Largest; null if no row is defined", &Distribution::max);
+}
+Fields<Figure>::Field StandardError() {
+  return {"standard_error",
+          "Standard error of the mean where rows were drawn, 0 where all were measured; null if "
+          "unknown",
+          &Figure::standard_error,
+          {.least = 0, .nullable = true}};
+}
+
+const Fields<Figure>& MassFields() {
+  static const Fields<Figure> fields = {
+      Mean(), P5(), Statistic("p1", "1st percentile; null if no row is defined", &Distribution::p1),
+      Least(), StandardError()};
+  return fields;
+}
+
+const Fields<Figure>& ErrorFields() {
+  static const Fields<Figure> fields = {
+      Mean(),
+      P95(),
+      Most(),
+      StandardError(),
+      {"frobenius",
+       "|O - O'| / |O| over all rows together; null if no row is defined",
+       &Figure::frobenius,
+       {.nullable = true}},
+      {"frobenius_standard_error",
+       "Its standard error where rows were drawn, 0 where all were measured; null if unknown",
+       &Figure::frobenius_error,
+       {.least = 0, .nullable = true}}};
+  return fields;
+}
+
+const Fields<Figure>& CosineFields() {
+  static const Fields<Figure> fields = {Mean(), P5(), Least(), StandardError()};
+  return fields;
+}
+
+const Fields<Figure>& KlFields() {
+  static const Fields<Figure> fields = {Mean(), P95(), Most(), StandardError()};
+  return fields;
+}
+
+const Fields<Figure>& JsFields() {
+  static const Fields<Figure> fields = {Mean(), P95(), StandardError()};
+  return fields;
+}
+
+std::optional<Figure> OutputErrorOf(const AttentionSummary& rows) {
+  if (!rows.has_output) return std::nullopt;
+  return Figure{rows.output_error, rows.standard_error.output_error, rows.output_error_frobenius,
+                rows.standard_error.output_error_frobenius};
+}
+
+std::optional<Figure> OutputCosineOf(const AttentionSummary& rows) {
+  if (!rows.has_output) return std::nullopt;
+  return Figure{rows.output_cosine, rows.standard_error.output_cosine};
+}
+
+std::map<std::string, std::optional<double>> OverlapsOf(const AttentionSummary& rows) {
+  std::map<std::string, std::optional<double>> overlaps;
+  for (size_t i = 0; i < kTopK.size(); ++i) {
+    overlaps[std::to_string(kTopK[i])] = rows.top_k[i].mean;
   }
-  return json;
+  return overlaps;
 }
 
-// Mean without the NaNs of undefined rows; nothing if no value is left.
-class Mean {
+const Fields<AttentionSummary>& HeadFigureFields() {
+  using Rows = AttentionSummary;
+  static const Fields<Rows> fields = {
+      {"mass_mean",
+       "Mean attention mass that is kept",
+       [](const Rows& rows) { return rows.mass.mean; },
+       {.nullable = true}},
+      {"mass_p5",
+       "5th percentile of the mass that is kept",
+       [](const Rows& rows) { return rows.mass.p5; },
+       {.nullable = true}},
+      {"kl_mean",
+       "Mean KL(P' || P) in nats of attention over what is kept and the full cache",
+       [](const Rows& rows) { return rows.kl.mean; },
+       {.nullable = true}},
+      {"top_k_overlap_16",
+       "Mean share of a row's 16 heaviest keys that is kept",
+       [](const Rows& rows) { return rows.top_k[1].mean; },
+       {.nullable = true}},
+      {"output_error_mean",
+       "Mean relative error of the head's output; absent without V",
+       [](const Rows& rows) {
+         return rows.has_output ? std::optional(rows.output_error.mean) : std::nullopt;
+       },
+       {.absent = true, .nullable = true}},
+      {"output_cosine_p5",
+       "5th percentile of the cosine of the head's output; absent without V",
+       [](const Rows& rows) {
+         return rows.has_output ? std::optional(rows.output_cosine.p5) : std::nullopt;
+       },
+       {.absent = true, .nullable = true}}};
+  return fields;
+}
+
+const Fields<AttentionSummary>& EvictingHeadFields() {
+  static const Fields<AttentionSummary> fields = {
+      {"rows", "Such rows", &AttentionSummary::rows},
+      Fields<AttentionSummary>::Inline(HeadFigureFields())};
+  return fields;
+}
+
+// Mean without the NaNs of undefined rows; NaN if no value is left.
+class DefinedMean {
  public:
   void Add(double value) {
     if (std::isnan(value)) return;
     sum_ += value;
     ++count_;
   }
-  Json Get() const {
-    return count_ == 0 ? Json(nullptr) : Json(sum_ / static_cast<double>(count_));
+  double Get() const {
+    return count_ == 0 ? Distribution::kNone : sum_ / static_cast<double>(count_);
   }
 
  private:
@@ -45,92 +161,97 @@ class Mean {
 
 }  // namespace
 
-Json QualityJson(const AttentionSummary& s) {
-  using D = Distribution;
-  Json json = {
-      {"rows", s.rows}, {"evicting_rows", s.evicting_rows}, {"undefined_rows", s.undefined_rows}};
-  json["mass"] = {{"mean", Figure(s.mass, &D::mean)},
-                  {"p5", Figure(s.mass, &D::p5)},
-                  {"p1", Figure(s.mass, &D::p1)},
-                  {"min", Figure(s.mass, &D::min)},
-                  {"standard_error", s.standard_error.mass}};
-  if (s.has_output) {
-    json["output_error"] = {{"mean", Figure(s.output_error, &D::mean)},
-                            {"p95", Figure(s.output_error, &D::p95)},
-                            {"max", Figure(s.output_error, &D::max)},
-                            {"standard_error", s.standard_error.output_error},
-                            {"frobenius", s.output_error_frobenius},
-                            {"frobenius_standard_error", s.standard_error.output_error_frobenius}};
-    json["output_cosine"] = {{"mean", Figure(s.output_cosine, &D::mean)},
-                             {"p5", Figure(s.output_cosine, &D::p5)},
-                             {"min", Figure(s.output_cosine, &D::min)},
-                             {"standard_error", s.standard_error.output_cosine}};
-  } else {
-    json["output_error"] = json["output_cosine"] = nullptr;
-  }
-  json["kl"] = {{"mean", Figure(s.kl, &D::mean)},
-                {"p95", Figure(s.kl, &D::p95)},
-                {"max", Figure(s.kl, &D::max)},
-                {"standard_error", s.standard_error.kl}};
-  json["js"] = {{"mean", Figure(s.js, &D::mean)},
-                {"p95", Figure(s.js, &D::p95)},
-                {"standard_error", s.standard_error.js}};
-  for (size_t i = 0; i < kTopK.size(); ++i) {
-    json["top_k_overlap"][std::to_string(kTopK[i])] = Figure(s.top_k[i], &D::mean);
-  }
-  json["nan_count"] = s.mass.nans;
-  return json;
+const Fields<AttentionSummary>& AttentionFields() {
+  using Rows = AttentionSummary;
+  static const Fields<Rows> fields = {
+      {"rows", "Query rows described; a row is one query of one layer with all its heads",
+       &Rows::rows},
+      {"evicting_rows", "Of these, rows that lose a key to which some head gave weight",
+       &Rows::evicting_rows},
+      {"undefined_rows", "Of these, rows with a NaN figure, left out", &Rows::undefined_rows},
+      {"mass", "Share of the full attention's mass that falls on kept keys, heads pooled",
+       [](const Rows& rows) {
+         return Figure{rows.mass, rows.standard_error.mass};
+       },
+       MassFields()},
+      {"output_error",
+       "|o - o'| / |o| of a layer's attention outputs, heads concatenated; null without V",
+       OutputErrorOf, ErrorFields()},
+      {"output_cosine", "Cosine of a layer's attention outputs, heads concatenated; null without V",
+       OutputCosineOf, CosineFields()},
+      {"kl",
+       "KL(P' || P) in nats of attention over what is kept (P') and the full cache (P), heads "
+       "pooled",
+       [](const Rows& rows) {
+         return Figure{rows.kl, rows.standard_error.kl};
+       },
+       KlFields()},
+      {"js", "Jensen-Shannon divergence of the same two, heads pooled",
+       [](const Rows& rows) {
+         return Figure{rows.js, rows.standard_error.js};
+       },
+       JsFields()},
+      {"top_k_overlap", "Mean share of a row's k heaviest keys that is kept, by k", OverlapsOf},
+      {"nan_count", "Values of mass that are NaN, left out",
+       [](const Rows& rows) { return rows.mass.nans; }}};
+  return fields;
 }
 
-Json PredictedKlJson(const ReplayRun& run) {
-  if (!run.predicted_kl) return nullptr;
-  const eviction::PredictedKl& kl = *run.predicted_kl;
-  const eviction::Calibration& calibration = kl.calibration();
-  return {{"method", Name(kl.method)},
-          {"nats", kl.nats},
-          {"standard_error", kl.standard_error},
-          {"expected_nats", kl.expected()},
-          {"low_nats", kl.low()},
-          {"high_nats", kl.high()},
-          {"rows", kl.rows},
-          {"of_rows", kl.population},
-          {"samples", kl.samples == 0 ? Json(nullptr) : Json(kl.samples)},
-          {"calibration",
-           {{"p10", calibration.p10}, {"median", calibration.median}, {"p90", calibration.p90}}}};
+const Fields<EvictingRows>& EvictingFields() {
+  static const Fields<EvictingRows> fields = {
+      Fields<EvictingRows>::Inline(
+          [](const EvictingRows& rows) -> const AttentionSummary& { return rows.summary; },
+          AttentionFields()),
+      {"layers", "Layers with such rows", &EvictingRows::layers}};
+  return fields;
 }
 
-Json EvictingJson(const ReplayRun& run) {
-  if (!run.evicting) return nullptr;
-  Json json = QualityJson(*run.evicting);
-  json["layers"] = Json::array();
+std::optional<EvictingRows> EvictingOf(const ReplayRun& run) {
+  if (!run.evicting) return std::nullopt;
+  EvictingRows rows{*run.evicting, {}};
   for (const eviction::LayerQuality& layer : run.layers) {
-    if (layer.evicting.rows > 0) json["layers"].push_back(layer.layer);
+    if (layer.evicting.rows > 0) rows.layers.push_back(layer.layer);
   }
-  return json;
+  return rows;
 }
 
-Json HeadsJson(const eviction::LayerQuality& quality) {
-  Json json = Json::array();
-  for (size_t h = 0; h < quality.heads.size(); ++h) {
-    Json head = {{"head", h}};
-    head.update(HeadJson(quality.heads[h]));
-    head["evicting"] = {{"rows", quality.evicting_heads[h].rows}};
-    head["evicting"].update(HeadJson(quality.evicting_heads[h]));
-    json.push_back(std::move(head));
-  }
-  return json;
+const Fields<Head>& HeadFields() {
+  static const Fields<Head> fields = {
+      {"head", "Number of the query head", &Head::head},
+      Fields<Head>::Inline([](const Head& head) -> const AttentionSummary& { return head.all; },
+                           HeadFigureFields()),
+      {"evicting", "The same over the rows that lose something",
+       [](const Head& head) -> const AttentionSummary& { return head.evicting; },
+       EvictingHeadFields()}};
+  return fields;
 }
 
-Json DecilesJson(std::span<const eviction::LayerQuality> layers,
-                 const eviction::MeasuredRows& measured) {
-  Json deciles = Json::array();
+const Fields<Decile>& DecileFields() {
+  static const Fields<Decile> fields = {
+      {"first_step", "First decode step of the tenth, from 0", &Decile::first_step},
+      {"steps", "Decode steps of the tenth", &Decile::steps},
+      {"mass_mean",
+       "Mean attention mass that is kept; null if no row is defined",
+       &Decile::mass,
+       {.nullable = true}},
+      {"output_error_mean",
+       "Mean relative error of attention outputs; null if no row is defined, absent without V",
+       &Decile::output_error,
+       {.absent = true, .nullable = true}}};
+  return fields;
+}
+
+std::vector<Decile> DecilesOf(const std::vector<eviction::LayerQuality>& layers,
+                              const eviction::MeasuredRows& measured) {
+  std::vector<Decile> deciles;
   if (layers.empty()) return deciles;
+  const bool has_output = !layers.front().step_output_error.empty();
   size_t row = 0;
   constexpr uint64_t kTenths = 10;
   for (uint64_t d = 0; d < kTenths; ++d) {
     const uint64_t begin = measured.population * d / kTenths,
                    end = measured.population * (d + 1) / kTenths;
-    Mean mass, error;
+    DefinedMean mass, error;
     const size_t first = row;
     for (; row < measured.positions.size() && measured.positions[row] < measured.first + end;
          ++row) {
@@ -140,9 +261,8 @@ Json DecilesJson(std::span<const eviction::LayerQuality> layers,
       }
     }
     if (row == first) continue;
-    Json decile = {{"first_step", begin}, {"steps", end - begin}, {"mass_mean", mass.Get()}};
-    if (!layers.front().step_output_error.empty()) decile["output_error_mean"] = error.Get();
-    deciles.push_back(std::move(decile));
+    deciles.push_back(
+        {begin, end - begin, mass.Get(), has_output ? std::optional(error.Get()) : std::nullopt});
   }
   return deciles;
 }

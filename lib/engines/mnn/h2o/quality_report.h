@@ -2,25 +2,44 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <nlohmann/json.hpp>
-#include <span>
+#include <optional>
+#include <vector>
 
 #include "lib/engines/mnn/h2o/replay.h"
+#include "lib/fields/fields.h"
 
+// The attention figures of kvtool.h2o. A figure over no rows is null.
 namespace kv::mnn::h2o {
 
-// The attention figures of kvtool.h2o/1. A figure over no rows is null.
+const Fields<AttentionSummary>& AttentionFields();
 
-// Returns a summary as it stands under "attention" (all rows) and "evicting" (rows that lose
-// something).
-nlohmann::ordered_json QualityJson(const AttentionSummary& summary);
-// Returns "predicted_kl" of a run; null where nats cannot be predicted.
-nlohmann::ordered_json PredictedKlJson(const ReplayRun& run);
-// Returns "evicting" of a run, with the layers that it covers; null if quality was not measured.
-nlohmann::ordered_json EvictingJson(const ReplayRun& run);
-nlohmann::ordered_json HeadsJson(const eviction::LayerQuality& quality);
-// Returns means over tenths of the decode steps, which show whether the loss grows.
-nlohmann::ordered_json DecilesJson(std::span<const eviction::LayerQuality> layers,
-                                   const eviction::MeasuredRows& measured);
+// The rows of a run that lose something.
+struct EvictingRows {
+  const AttentionSummary& summary;
+  std::vector<uint32_t> layers;
+};
+
+const Fields<EvictingRows>& EvictingFields();
+// Nothing if quality was not measured.
+std::optional<EvictingRows> EvictingOf(const ReplayRun& run);
+
+// The figures of a query head.
+struct Head {
+  size_t head;
+  const AttentionSummary &all, &evicting;
+};
+
+const Fields<Head>& HeadFields();
+
+// Means over a tenth of the decode steps, which show whether the loss grows.
+struct Decile {
+  uint64_t first_step = 0, steps = 0;
+  double mass = 0;
+  std::optional<double> output_error;
+};
+
+const Fields<Decile>& DecileFields();
+std::vector<Decile> DecilesOf(const std::vector<eviction::LayerQuality>& layers,
+                              const eviction::MeasuredRows& measured);
 
 }  // namespace kv::mnn::h2o

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "lib/engines/mnn/h2o/compact.h"
@@ -23,15 +24,19 @@ using test::RecordProbabilities;
 using test::RunOn;
 using test::SmallRequest;
 
+using Json = nlohmann::ordered_json;
+
 Json PlanEvents(const ReplayRun& run) {
   Json json = Json::array();
-  ForEachPlanEvent(run, [&](const Json& event) { json.push_back(event); });
+  ForEachPlanEvent(run, [&](const eviction::PlanEvent& event) {
+    json.push_back(ToJson(eviction::PlanEventFields().Object(event)));
+  });
   return json;
 }
 
 std::string Text(const AttentionCase& made, const ReplayRequest& request, int threads) {
   const ReplayResult result = RunOn(made, request, threads);
-  return ReportJson(made.snapshot, made.trace, request, result, true).dump() +
+  return ToJson(ReportFields().Object({made.snapshot, made.trace, request, result, true})).dump() +
          PlanEvents(result.runs.front()).dump();
 }
 
@@ -445,7 +450,8 @@ TEST_CASE("layers without rows count as kept, as the run's own plan has it", "[h
       CHECK(run.steps.back().allocated >= kept);
       CHECK(run.schedules[1].evictions.empty());
     }
-    ForEachEvent(result, [](const Json& event) {
+    ForEachEvent(result, [](const ReplayEvent& made_event) {
+      const Json event = ToJson(ReplayEventFields().Object(made_event));
       if (event["type"] == "call" && event["layer"] == 1) CHECK_FALSE(event.contains("kept"));
     });
   }
