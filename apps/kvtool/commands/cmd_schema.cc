@@ -39,6 +39,7 @@ class Schema : public Command {
 
  private:
   std::string TextOf(const KnownSchema& schema) const {
+    if (schema.file != nullptr) return FileSchema(*schema.file).dump(2) + "\n";
     if (schema.document == nullptr) return std::string(schema.text);
     const bool is_file = !name_.empty() && Asked() == kSummary;
     return (is_file ? SummarySchema(schema) : EnvelopeSchema(schema)).dump(2) + "\n";

@@ -30,7 +30,7 @@ constexpr DocumentKind kDocuments[] = {
     {"plan check", "plan-check"},
     {"replay-blend", "blend"},
     {"replay-h2o", "h2o"},
-    {"replay-lossless", "replay-lossless"},
+    {"replay-lossless", "replay-lossless", ReplayLosslessFields, "kvtool replay-lossless --json"},
     {"replay-mlp", "replay-mlp", ReplayMlpFields, "kvtool replay-mlp --json"},
     {"replay-quant", "quant"},
     {"replay-quant --against", "quant-origin"},
@@ -52,6 +52,12 @@ constexpr DocumentKind kDocuments[] = {
     {"", "failure"},
 };
 
+// Files that commands write beside their documents.
+constexpr DocumentKind kFiles[] = {
+    {"", "replay-lossless-event", ReplayLosslessEventFields,
+     "one line of kvtool replay-lossless --jsonl-out"},
+};
+
 }  // namespace
 
 const DocumentKind* FindDocument(std::string_view command) {
@@ -71,10 +77,11 @@ const DocumentKind* DocumentNamed(std::string_view name) {
 std::vector<KnownSchema> KnownSchemas() {
   std::vector<KnownSchema> all;
   for (const EmbeddedSchema& schema : EmbeddedSchemas()) {
-    all.push_back({schema.name, schema.text, DocumentNamed(schema.name)});
+    all.push_back({schema.name, schema.text, DocumentNamed(schema.name), nullptr});
   }
+  for (const DocumentKind& kind : kFiles) all.push_back({kind.name, {}, nullptr, &kind});
   for (const DocumentKind& kind : kDocuments) {
-    if (kind.fields != nullptr) all.push_back({kind.name, {}, &kind});
+    if (kind.fields != nullptr) all.push_back({kind.name, {}, &kind, nullptr});
   }
   std::sort(all.begin(), all.end(),
             [](const KnownSchema& a, const KnownSchema& b) { return a.name < b.name; });

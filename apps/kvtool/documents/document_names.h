@@ -29,6 +29,7 @@ struct KnownSchema {
   std::string_view name;
   std::string_view text;                   // the file in apps/kvtool/documents/schema, or empty
   const DocumentKind* document = nullptr;  // null: the schema is of a file
+  const DocumentKind* file = nullptr;      // of which fields make the schema
 };
 // All of them, by name.
 std::vector<KnownSchema> KnownSchemas();

@@ -115,6 +115,12 @@ Json EnvelopeSchema(const KnownSchema& schema) {
           {"$defs", std::move(made["$defs"])}};
 }
 
+Json FileSchema(const DocumentKind& file) {
+  Json schema = {{"$schema", kDialect}, {"$id", Id(file.name, 1)}, {"title", file.title}};
+  schema.update(ToJson(file.fields().Schema()));
+  return schema;
+}
+
 Json SummarySchema(const KnownSchema& schema) {
   const Json made = Definitions(schema);
   const Json& result = made["$defs"]["result"];

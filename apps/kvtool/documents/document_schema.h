@@ -10,6 +10,8 @@ namespace kv {
 
 // Returns the schema of a document: the envelope of a run, and an element of its "results".
 nlohmann::ordered_json EnvelopeSchema(const KnownSchema& schema);
+// Returns the schema of a file that is made of fields.
+nlohmann::ordered_json FileSchema(const DocumentKind& file);
 // Returns the schema of the gate's summary.json, kvtool.gate/1: a result of its document as a file.
 nlohmann::ordered_json SummarySchema(const KnownSchema& schema);
 

@@ -10,6 +10,8 @@ namespace kv {
 const FieldTable& AnalyzeFields();
 const FieldTable& DecompressFields();
 const FieldTable& InspectFields();
+const FieldTable& ReplayLosslessEventFields();
+const FieldTable& ReplayLosslessFields();
 const FieldTable& ReplayMlpFields();
 const FieldTable& TraceFields();
 const FieldTable& VerifyFields();

@@ -157,7 +157,7 @@ class Analyze : public EachOf<Analyze> {
     const auto rope =
         rope_.ResolveOrWarn(options, nullptr, "K is not measured with it undone", context.console);
     AnalyzeResult result;
-    result.inputs = {Hashed(inputs.source())};
+    result.inputs = {HashedFile::Of(inputs.source())};
     ExitStatus status = kDone;
     report::Page page("What compresses", input_);
     if (!reports_only_) status = AddLayers(context, inputs, options, rope, pool, result, page);

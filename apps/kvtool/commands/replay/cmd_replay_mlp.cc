@@ -91,7 +91,7 @@ class ReplayMlp : public Command {
     result.params = Params(weights);
     result.csrc = AskCsrc(cache, weights);
     result.plan = Plan(context.console, cache, weights, result.csrc);
-    result.inputs = {Hashed(cache.source), Hashed(weights.source)};
+    result.inputs = {HashedFile::Of(cache.source), HashedFile::Of(weights.source)};
     Print(context.console, PlanText(result.plan));
     if (result.csrc) Print(context.console, fmt::format("csrc {}\n", CsrcText(*result.csrc)));
     if (!dry_run_) Apply(context, cache, weights, quality, format, options.geometry, pool, result);

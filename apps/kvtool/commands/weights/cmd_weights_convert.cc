@@ -41,7 +41,8 @@ const Fields<ConvertedWeights>& ConvertedWeightsFields() {
       {"dtype", "Type of the values", [](const Result& of) { return Name(of.dtype); }}};
   static const Fields<Result> fields = {
       {"inputs", "What was read",
-       [](const Result& of) { return std::vector{Hashed(of.weights.source)}; }, HashedFileFields()},
+       [](const Result& of) { return std::vector{HashedFile::Of(of.weights.source)}; },
+       HashedFileFields()},
       {"params", "What was written", std::identity(), params},
       {"output", "Name of the file that was written", [](const Result& of) { return of.output; }},
       {"header", "What the header says; for a checkpoint, what a .bin of it would say",

@@ -124,7 +124,7 @@ class DiffVerb : public Command {
     const WeightsDiff diff = DiffWeights(a.weights, b.weights, atol_, rtol_);
     if (!report_.json) Print(diff, context.console);
     const DiffedWeights result = {
-        {Hashed(a.weights.source), Hashed(b.weights.source)}, {atol_, rtol_}, diff};
+        {HashedFile::Of(a.weights.source), HashedFile::Of(b.weights.source)}, {atol_, rtol_}, diff};
     report_.Emit(context.console, "weights-diff", DiffedWeightsFields().Object(result),
                  RulesFor(false));
     return diff.equal() ? kDone : kVerdict;

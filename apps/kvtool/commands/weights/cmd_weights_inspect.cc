@@ -93,7 +93,7 @@ const Fields<InspectedWeights>& InspectedWeightsFields() {
   using Result = InspectedWeights;
   static const Fields<Result> fields = {
       {"inputs", "The file",
-       [](const Result& of) { return std::vector{Hashed(of.file.weights.source)}; },
+       [](const Result& of) { return std::vector{HashedFile::Of(of.file.weights.source)}; },
        HashedFileFields()},
       {"format", "Format of the file: kvcm (.bin), torch or safetensors",
        [](const Result& of) { return of.file.weights.format; }},

@@ -128,8 +128,11 @@ class VerifyVerb : public Command {
 
     const ExitStatus status = StatusOf(verdict, misfits);
     if (!report_.json) Print(verdict, misfits, status, context.console);
-    const VerifiedWeights result = {
-        {Hashed(source)}, compat_.empty() ? "strict" : compat_, status == kDone, verdict, misfits};
+    const VerifiedWeights result = {{HashedFile::Of(source)},
+                                    compat_.empty() ? "strict" : compat_,
+                                    status == kDone,
+                                    verdict,
+                                    misfits};
     report_.Emit(context.console, "weights-verify", VerifiedWeightsFields().Object(result),
                  RulesFor(false));
     return status;
