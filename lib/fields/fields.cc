@@ -51,11 +51,18 @@ Value ShapeSchema(const FieldShape& shape) {
   return schema;
 }
 
-void Set(std::string_view key, Value value, Value& schema) {
-  for (auto& [name, old] : *schema.get_if<Value::Object>()) {
-    if (name == key) return void(old = std::move(value));
-  }
-  schema.Put(key, std::move(value));
+void PutLimits(Kind kind, const FieldOptions& options, Value& schema) {
+  const auto put = [&](const std::string& key, double limit) {
+    if (std::isnan(limit)) return;
+    auto& members = *schema.get_if<Value::Object>();
+    std::erase_if(members, [&](const Value::Member& member) { return member.first == key; });
+    const bool is_whole = kind != Kind::kNumber && kind != Kind::kMap;
+    schema.Put(key, is_whole ? Value(static_cast<int64_t>(limit)) : Value(limit));
+  };
+  const std::string of = kind == Kind::kList ? "Items" : kind == Kind::kText ? "Length" : "imum";
+  put("min" + of, options.least);
+  put("max" + of, options.most);
+  put("exclusiveMinimum", options.above);
 }
 
 Value FieldSchema(const FieldTable::Entry& entry) {
@@ -75,9 +82,7 @@ Value FieldSchema(const FieldTable::Entry& entry) {
   auto& members = *schema.get_if<Value::Object>();
   members.emplace(members.begin(), "description", entry.text);
   if (options.pattern != nullptr) schema.Put("pattern", options.pattern);
-  const bool is_list = shape.kind == Kind::kList;
-  if (!std::isnan(options.least)) Set(is_list ? "minItems" : "minimum", options.least, schema);
-  if (!std::isnan(options.most)) Set(is_list ? "maxItems" : "maximum", options.most, schema);
+  PutLimits(shape.kind, options, schema);
   if (options.item != nullptr) {
     for (auto& [key, value] : members) {
       if (key != "items") continue;

@@ -7,8 +7,11 @@
 #include <algorithm>
 
 #include "lib/core/base/hash.h"
+#include "lib/core/codec/chunk.h"
 
 namespace kv {
+
+std::string HashDigits(uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 const Fields<SizedFile>& SizedFileFields() {
   static const Fields<SizedFile> fields = {
@@ -28,7 +31,7 @@ HashedFile HashedFile::Of(const Source& source) {
       file.data->Drop(at, size);
     }
   }
-  return {{source.path, source.total_bytes()}, fmt::format("{:016x}", hash.Digest())};
+  return {source.path, source.total_bytes(), HashDigits(hash.Digest())};
 }
 
 const Fields<HashedFile>& HashedFileFields() {
@@ -42,14 +45,43 @@ const Fields<HashedFile>& HashedFileFields() {
   return fields;
 }
 
-std::optional<double> RatioOf(uint64_t original, uint64_t stored) {
-  if (original == 0 || stored == 0) return std::nullopt;
-  return static_cast<double>(original) / static_cast<double>(stored);
+const Fields<NamedFile>& NamedFileFields() {
+  static const Fields<NamedFile> fields = {
+      {"role", "What it is to the command", &NamedFile::role, {.absent = true}},
+      {"file", "Its name as it was given", &NamedFile::file}};
+  return fields;
 }
 
-std::optional<double> RemovedFraction(uint64_t original, uint64_t stored) {
-  if (original == 0 || stored == 0) return std::nullopt;
-  return 1 - static_cast<double>(stored) / static_cast<double>(original);
+std::optional<double> Saving::ratio() const {
+  if (before == 0 || after == 0) return std::nullopt;
+  return static_cast<double>(before) / static_cast<double>(after);
+}
+
+std::optional<double> Saving::removed_fraction() const {
+  if (before == 0 || after == 0) return std::nullopt;
+  return 1 - static_cast<double>(after) / static_cast<double>(before);
+}
+
+const Fields<Saving>& SavingFields() {
+  static const Fields<Saving> fields = {
+      {"ratio", "Bytes before / bytes after; null where there are none", &Saving::ratio},
+      {"removed_fraction",
+       "Share of the bytes that is saved: 1 - after / before; null where there are none",
+       &Saving::removed_fraction}};
+  return fields;
+}
+
+Value::List LevelChoices() {
+  Value::List levels;
+  for (const Effort level :
+       {Effort::kCompat, Effort::kFast, Effort::kDefault, Effort::kHigh, Effort::kMax}) {
+    levels.emplace_back(Name(level));
+  }
+  return levels;
+}
+
+std::optional<std::string> IfAny(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional(text);
 }
 
 Timing Timing::Of(uint64_t bytes, double seconds) {

@@ -30,7 +30,7 @@ constexpr DocumentKind kDocuments[] = {
     {"plan check", "plan-check"},
     {"replay-blend", "blend", ReplayBlendFields, "kvtool replay-blend --json"},
     {"replay-h2o", "h2o", ReplayH2oFields, "kvtool replay-h2o --json"},
-    {"replay-lossless", "replay-lossless"},
+    {"replay-lossless", "replay-lossless", ReplayLosslessFields, "kvtool replay-lossless --json"},
     {"replay-mlp", "replay-mlp", ReplayMlpFields, "kvtool replay-mlp --json"},
     {"replay-quant", "quant", ReplayQuantFields, "kvtool replay-quant --json"},
     {"replay-quant --against", "quant-origin", ReplayQuantOriginFields,
@@ -56,6 +56,8 @@ constexpr DocumentKind kDocuments[] = {
 // Files that commands write beside their documents.
 constexpr DocumentKind kFiles[] = {
     {"", "h2o-event", ReplayH2oEventFields, "one line of kvtool replay-h2o --jsonl-out"},
+    {"", "replay-lossless-event", ReplayLosslessEventFields,
+     "one line of kvtool replay-lossless --jsonl-out"},
 };
 
 }  // namespace

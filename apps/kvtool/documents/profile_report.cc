@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "apps/kvtool/documents/document_fields.h"
+
 namespace kv {
 namespace {
 
@@ -33,34 +35,47 @@ std::string ProfileText(const Profile& profile) {
                      table.Text("  "));
 }
 
-const Fields<Profile>& ProfileFields() {
-  using Entry = ProfileEntry;
-  static const Fields<Entry> tensors = {
-      {"layer", "Number of the layer", &Entry::layer},
+namespace {
+
+const Fields<ProfileEntry>& ProfileEntryFields() {
+  static const Fields<ProfileEntry> fields = {
+      {"layer", "Number of the layer", &ProfileEntry::layer},
       {"kv",
        "K or V",
-       [](const Entry& of) { return of.is_value ? "v" : "k"; },
+       [](const ProfileEntry& entry) { return entry.is_value ? "v" : "k"; },
        {.choices = {"k", "v"}}},
       {"dtype",
        "Element type",
-       [](const Entry& of) { return Name(of.dtype); },
+       [](const ProfileEntry& entry) { return Name(entry.dtype); },
        {.choices = {"f16", "bf16"}}},
-      {"row_values", "Values of a row: all heads of a token", &Entry::columns, {.least = 1}},
+      {"row_values", "Values of a row: all heads of a token", &ProfileEntry::columns, {.least = 1}},
       {"tables",
        "Number of entropy tables",
-       [](const Entry& of) { return of.model.tables.size(); },
+       [](const ProfileEntry& entry) { return entry.model.tables.size(); },
        {.least = 1}},
       {"bits_per_value", "Bits that a value took in training", BitsPerValue, {.least = 0}},
-      {"known_rows", "Rows that came back in training and are listed", &Entry::row_count}};
+      {"known_rows", "Rows that came back in training and are listed", &ProfileEntry::row_count}};
+  return fields;
+}
+
+}  // namespace
+
+const Fields<Profile>& ProfileFields() {
   static const Fields<Profile> fields = {
       {"name", "Name of the model", &Profile::name},
       {"hash",
        "By which frames and archives name the profile: XXH3 (128 bits, 32 hex digits)",
-       [](const Profile& of) { return ProfileHashText(of.hash()); },
-       {.pattern = "^[0-9a-f]{32}$"}},
-      {"bytes", "Size of the profile in bytes", [](const Profile& of) { return of.file().size(); }},
-      {"tensors", "K and V of the layers, by layer, K before V", &Profile::entries, tensors}};
+       [](const Profile& profile) { return ProfileHashText(profile.hash()); },
+       {.pattern = kProfileHashPattern}},
+      {"bytes", "Size of the profile in bytes",
+       [](const Profile& profile) { return profile.file().size(); }},
+      {"tensors", "K and V of the layers, by layer, K before V", &Profile::entries,
+       ProfileEntryFields()}};
   return fields;
+}
+
+nlohmann::ordered_json ProfileJson(const Profile& profile) {
+  return ToJson(ProfileFields().Object(profile));
 }
 
 }  // namespace kv

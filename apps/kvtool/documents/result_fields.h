@@ -13,6 +13,8 @@ const FieldTable& InspectFields();
 const FieldTable& ReplayBlendFields();
 const FieldTable& ReplayH2oEventFields();  // of a line of --jsonl-out
 const FieldTable& ReplayH2oFields();
+const FieldTable& ReplayLosslessEventFields();
+const FieldTable& ReplayLosslessFields();
 const FieldTable& ReplayMlpFields();
 const FieldTable& ReplayQuantFields();
 const FieldTable& ReplayQuantOriginFields();  // with --against

@@ -223,19 +223,26 @@ void ReportOptions::DeclareVersion(CommandLine& line) {
       .Group("Everywhere");
 }
 
+namespace {
+
+nlohmann::ordered_json DocumentOf(std::string_view name, const Value& result) {
+  nlohmann::ordered_json document = ReportHeader(name);
+  nlohmann::ordered_json members = ToJson(result);
+  for (auto& [key, value] : members.items()) document.emplace(key, std::move(value));
+  return document;
+}
+
+}  // namespace
+
 void ReportOptions::Emit(Console& console, std::string_view name, const Value& result,
                          const OutputRules& rules) const {
-  const auto document = [&](const Value& one) {
-    nlohmann::ordered_json json = ReportHeader(name);
-    nlohmann::ordered_json members = ToJson(one);
-    for (auto& [key, value] : members.items()) json.emplace(key, std::move(value));
-    return json;
-  };
-  const auto* several = result.get_if<Value::List>();
-  if (several == nullptr) return Emit(console, document(result), rules);
-  nlohmann::ordered_json documents = nlohmann::ordered_json::array();
-  for (const Value& one : *several) documents.push_back(document(one));
-  Emit(console, std::move(documents), rules);
+  if (const auto* list = result.get_if<Value::List>()) {
+    nlohmann::ordered_json documents = nlohmann::ordered_json::array();
+    for (const Value& one : *list) documents.push_back(DocumentOf(name, one));
+    Emit(console, std::move(documents), rules);
+  } else {
+    Emit(console, DocumentOf(name, result), rules);
+  }
 }
 
 void ReportOptions::Emit(Console& console, nlohmann::ordered_json document,

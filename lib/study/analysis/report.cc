@@ -8,7 +8,6 @@ namespace kv::analysis {
 namespace {
 
 const Fields<Totals>& TotalsFields() {
-  static const Value positive = Value::Object{{"type", "number"}, {"exclusiveMinimum", 0}};
   static const Fields<Totals> fields = {
       Fields<Totals>::Inline([](const Totals& of) -> const Coded& { return of; }, CodedFields()),
       {"own_bytes", "Bytes after coding at the level asked for; at compat the same as coded_bytes",
@@ -16,7 +15,7 @@ const Fields<Totals>& TotalsFields() {
       {"own_ratio",
        "raw_bytes / own_bytes; 1 where nothing was coded",
        &Totals::own_ratio,
-       {.schema = positive}},
+       {.above = 0}},
       {"bits_per_value",
        "Bits per value that the better of both codecs reaches",
        &Totals::reached,

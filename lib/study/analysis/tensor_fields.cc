@@ -9,14 +9,10 @@
 namespace kv::analysis {
 
 const Fields<Coded>& CodedFields() {
-  static const Value positive = Value::Object{{"type", "number"}, {"exclusiveMinimum", 0}};
   static const Fields<Coded> fields = {
       {"raw_bytes", "Bytes before coding", &Coded::raw_bytes},
       {"coded_bytes", "Bytes after coding, headers included", &Coded::coded_bytes},
-      {"ratio",
-       "raw_bytes / coded_bytes; 1 where nothing was coded",
-       &Coded::ratio,
-       {.schema = positive}},
+      {"ratio", "raw_bytes / coded_bytes; 1 where nothing was coded", &Coded::ratio, {.above = 0}},
       {"removed_fraction",
        "Share of the raw bytes that coding removes: 1 - coded_bytes / raw_bytes",
        &Coded::removed,

@@ -6,6 +6,8 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
@@ -120,6 +122,35 @@ class ParameterFlags {
   int h2o_enable_ = -1;
 };
 
+struct RecordedAttention {
+  std::string file, level;
+};
+
+struct LosslessResult {
+  std::vector<HashedFile> inputs;
+  std::optional<RecordedAttention> trace;
+  std::optional<bool> limited;
+  mnn::runtime::Report report;
+};
+
+const Fields<LosslessResult>& LosslessResultFields() {
+  static const Fields<RecordedAttention> trace = {
+      {"file", "Its name as it was given", &RecordedAttention::file},
+      {"level",
+       "What was recorded of each query row",
+       &RecordedAttention::level,
+       {.choices = {"queries", "probabilities", "block_scores"}}}};
+  static const Fields<LosslessResult> fields = {
+      {"inputs", "What was read", &LosslessResult::inputs, HashedFileFields()},
+      {"trace", "The recorded attention; null without --trace", &LosslessResult::trace, trace},
+      {"limited",
+       "The replay ended after the tokens of --limit",
+       &LosslessResult::limited,
+       {.absent = true, .choices = {true}}},
+      Fields<LosslessResult>::Inline(&LosslessResult::report, mnn::runtime::ReportFields())};
+  return fields;
+}
+
 class ReplayLossless : public EachOf<ReplayLossless> {
  public:
   void Declare(CommandLine& line) override {
@@ -215,25 +246,24 @@ class ReplayLossless : public EachOf<ReplayLossless> {
                     const std::optional<AttentionTrace>& trace,
                     const mnn::runtime::ReplayResult& result) const {
     const bool timing = !context.global.deterministic;
-    nlohmann::ordered_json document = ReportHeader("replay-lossless");
-    document["inputs"] = InputRecords(snapshot.source);
-    document["trace"] = nullptr;
-    if (trace)
-      document["trace"] = {{"file", trace_}, {"level", WithUnderscores(Name(trace->level))}};
-    if (limit_ >= 0) document["limited"] = true;
-    document.update(mnn::runtime::ReportJson(result, {detail_, timing}));
+    LosslessResult document = {
+        {HashedFile::Of(snapshot.source)}, {}, {}, {result, detail_, timing}};
+    if (trace) document.trace = {trace_, WithUnderscores(Name(trace->level))};
+    if (limit_ >= 0) document.limited = true;
     if (!jsonl_.empty()) {
       AtomicFile file(jsonl_, RulesFor(force_));
-      mnn::runtime::ForEachEvent(result, timing, [&](const nlohmann::ordered_json& event) {
-        file.Write(AsBytes(JsonText(event, -1) + "\n"));
-      });
+      for (const mnn::runtime::Event& event : result.events) {
+        const Value line = mnn::runtime::EventLineFields().Object({event, timing});
+        file.Write(AsBytes(JsonText(ToJson(line), -1) + "\n"));
+      }
       file.Commit();
     }
     if (page_.wanted()) {
       page_.Write(mnn::runtime::ReportPage(input_, result, MadeBy()), *this, context.console,
                   RulesFor(force_));
     }
-    report_.Emit(context.console, document, RulesFor(force_));
+    report_.Emit(context.console, "replay-lossless", LosslessResultFields().Object(document),
+                 RulesFor(force_));
   }
 
   void Print(Context& context, const mnn::runtime::ReplayResult& r) const {
@@ -313,6 +343,9 @@ class ReplayLossless : public EachOf<ReplayLossless> {
 };
 
 }  // namespace
+
+const FieldTable& ReplayLosslessFields() { return LosslessResultFields(); }
+const FieldTable& ReplayLosslessEventFields() { return mnn::runtime::EventLineFields(); }
 
 std::unique_ptr<Command> MakeReplayLossless() { return std::make_unique<ReplayLossless>(); }
 

@@ -166,9 +166,13 @@ const Fields<MethodAgainst>& MethodFields() {
       Fields<MethodAgainst>::Inline(
           [](const MethodAgainst& of) -> const Method& { return of.method; }, own),
       {"ratio", "bytes_full / bytes; null where either is 0",
-       [](const MethodAgainst& of) { return RatioOf(of.bytes_full, of.method.bytes); }},
+       [](const MethodAgainst& of) {
+         return Saving{of.bytes_full, of.method.bytes}.ratio();
+       }},
       {"removed_fraction", "1 - bytes / bytes_full; null where either is 0",
-       [](const MethodAgainst& of) { return RemovedFraction(of.bytes_full, of.method.bytes); }}};
+       [](const MethodAgainst& of) {
+         return Saving{of.bytes_full, of.method.bytes}.removed_fraction();
+       }}};
   return fields;
 }
 
@@ -242,9 +246,13 @@ const Fields<StepPlan>& StepPlanFields() {
       {"bytes_before", "Bytes of K and V of all layers before the step", &StepPlan::bytes_before},
       {"bytes_after", "Bytes of K and V of all layers after the step", &StepPlan::bytes_after},
       {"ratio", "bytes_before / bytes_after; null where either is 0",
-       [](const StepPlan& of) { return RatioOf(of.bytes_before, of.bytes_after); }},
+       [](const StepPlan& of) {
+         return Saving{of.bytes_before, of.bytes_after}.ratio();
+       }},
       {"removed_fraction", "1 - bytes_after / bytes_before; null where either is 0",
-       [](const StepPlan& of) { return RemovedFraction(of.bytes_before, of.bytes_after); }},
+       [](const StepPlan& of) {
+         return Saving{of.bytes_before, of.bytes_after}.removed_fraction();
+       }},
       {"flop", "Floating-point operations of the step", &StepPlan::flop}};
   return fields;
 }

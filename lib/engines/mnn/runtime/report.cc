@@ -12,150 +12,341 @@
 namespace kv::mnn::runtime {
 namespace {
 
-Json NumberJson(double value) {
+Value NumberOf(double value) {
   if (value == static_cast<double>(static_cast<int64_t>(value))) return static_cast<int64_t>(value);
   return ShortestDouble(static_cast<float>(value));
 }
 
-Json ParamsJson(const ReplayResult& result) {
-  Json params = {{"h2o_enable", result.h2o_enabled}};
+Value ParamsOf(const Report& report) {
+  const ReplayResult& result = report.result;
+  Value params = Value::Object{{"h2o_enable", result.h2o_enabled}};
   eviction::ForEachParameter(result.h2o, [&](std::string_view name, double value) {
-    if (name == "h2o_target_mode") {
-      params[std::string(name)] = value == 0 ? "static" : "adaptive";
-    } else {
-      params[std::string(name)] = NumberJson(value);
-    }
+    params.Put(name, name == "h2o_target_mode" ? Value(value == 0 ? "static" : "adaptive")
+                                               : NumberOf(value));
   });
   ForEachParameter(result.lossless, [&](std::string_view name, const ParameterValue& value) {
-    if (const auto* number = std::get_if<double>(&value)) {
-      params[std::string(name)] = NumberJson(*number);
-    } else {
-      params[std::string(name)] = std::get<std::string_view>(value);
-    }
+    const auto* number = std::get_if<double>(&value);
+    params.Put(name,
+               number != nullptr ? NumberOf(*number) : Value(std::get<std::string_view>(value)));
   });
   return params;
 }
 
-Json CountersJson(const LayerCounters& c, bool timing) {
-  Json json = {{"h2o_lossless_raw_bytes", c.raw_bytes},
-               {"h2o_lossless_compressed_bytes", c.compressed_bytes},
-               {"h2o_lossless_decompressed_bytes", c.decompressed_bytes}};
-  if (timing) {
-    json["h2o_lossless_compress_us"] = c.compress_us;
-    json["h2o_lossless_decompress_us"] = c.decompress_us;
-  }
-  json["h2o_lossless_fallback_count"] = c.fallback_count;
-  json["h2o_lossless_backpressure_skip_count"] = c.backpressure_skip_count;
-  return json;
+Value ParamsSchema() {
+  const auto choice = [](std::string_view text, Value::List words) {
+    return Value::Object{{"description", text}, {"enum", std::move(words)}};
+  };
+  return Value::Object{
+      {"type", "object"},
+      {"required", Value::List{"h2o_enable", "h2o_lossless_runtime_mode", "h2o_lossless_scope"}},
+      {"properties",
+       Value::Object{
+           {"h2o_enable",
+            Value::Object{{"description", "Whether H2O evicts"}, {"type", "boolean"}}},
+           {"h2o_lossless_runtime_mode",
+            choice("probe: encode samples of a layer; full: encode and compare; store: give up the "
+                   "raw bytes of a range until they are read again",
+                   {"probe", "full", "store"})},
+           {"h2o_lossless_scope",
+            choice("Which layers the path is for",
+                   {"none", "front_n", "h2o_kept", "front_n_and_h2o_kept"})}}},
+      {"additionalProperties",
+       Value::Object{{"type", Value::List{"number", "string", "boolean"}}}}};
 }
 
-Json EngineTermsJson(const ReplayResult& result, bool timing) {
-  const EngineMetrics& m = result.metrics;
-  const mnn::h2o::MnnMetrics& h2o = result.h2o_metrics;
-  Json json = {{"h2o_lossless_ratio", m.ratio}};
-  json.update(CountersJson(m.sums, timing));
-  json["h2o_lossless_queue_depth_peak"] = m.queue_depth_peak;
-  json["h2o_lossless_async_queue_peak"] = m.async_queue_peak;
-  if (timing) {
-    json["h2o_lossless_async_wait_us"] = m.async_wait_us;
-    json["h2o_codec_us"] = m.codec_us;
-    json["h2o_evict_us"] = result.h2o_evict_us;
-  }
-  json["h2o_lossless_decode_cache_hit"] = m.decode_cache_hit;
-  json["h2o_lossless_decode_cache_miss"] = m.decode_cache_miss;
-  json["h2o_keep_ratio"] = h2o.keep_ratio;
-  json["h2o_lossy_ratio"] = h2o.lossy_ratio;
-  json["h2o_target_keep_effective"] = h2o.target_keep_effective;
-  json["h2o_floor_keep_by_recent_sink"] = h2o.floor_keep;
-  json["h2o_block_quantized_keep"] = h2o.quantized_keep;
-  json["h2o_last_evict_tokens"] = h2o.last_evict_tokens;
-  json["h2o_total_evict_tokens"] = h2o.total_evict_tokens;
-  json["h2o_plans_cleared"] = result.h2o_plans_cleared;
-  return json;
+// Each of these tables has a second one of times, which deterministic documents leave out.
+template <typename T>
+struct Timed {
+  const T& of;
+  bool timing;
+
+  const T* times() const { return timing ? &of : nullptr; }
+};
+
+template <typename T>
+const Fields<Timed<T>>& TimedFields(const Fields<T>& fields, const Fields<T>& times) {
+  static const Fields<Timed<T>> both = {
+      Fields<Timed<T>>::Inline([](const Timed<T>& of) -> const T& { return of.of; }, fields),
+      Fields<Timed<T>>::Inline(&Timed<T>::times, times)};
+  return both;
 }
 
-Json RatioJson(uint64_t raw, uint64_t blob) {
-  if (blob == 0) return nullptr;
-  return static_cast<double>(raw) / static_cast<double>(blob);
+const Fields<Timed<LayerCounters>>& CountersFields() {
+  using Counters = LayerCounters;
+  static const Fields<Counters> fields = {
+      {"h2o_lossless_raw_bytes", "Raw bytes of the ranges whose results were taken",
+       &Counters::raw_bytes},
+      {"h2o_lossless_compressed_bytes",
+       "Compressed bytes of these ranges; the raw size where encoding failed or gained nothing",
+       &Counters::compressed_bytes},
+      {"h2o_lossless_decompressed_bytes",
+       "Raw bytes that came back, whether a decoder ran or a cache had them",
+       &Counters::decompressed_bytes},
+      {"h2o_lossless_fallback_count",
+       "Failures of gathering, encoding, decoding or writing back, and blocks that were discarded "
+       "undecoded; what gained nothing is none",
+       &Counters::fallback_count},
+      {"h2o_lossless_backpressure_skip_count",
+       "Ranges that were skipped because the queue was full", &Counters::backpressure_skip_count}};
+  static const Fields<Counters> times = {
+      {"h2o_lossless_compress_us",
+       "Time in encoders in microseconds, without gathering; not with --deterministic",
+       &Counters::compress_us,
+       {.least = 0}},
+      {"h2o_lossless_decompress_us",
+       "Time of bringing data back in microseconds, at least 1 where any came back; not with "
+       "--deterministic",
+       &Counters::decompress_us,
+       {.least = 0}}};
+  return TimedFields(fields, times);
 }
 
-Json MeasuredJson(const Measured& m, bool timing) {
-  Json json = {{"encode_calls", m.encode_calls},
-               {"encoded_tokens", m.encoded_tokens},
-               {"encoded_raw_bytes", m.encoded_raw_bytes},
-               {"encoded_blob_bytes", m.encoded_blob_bytes},
-               {"verified_raw_bytes", m.verified_raw_bytes},
-               {"verified_blob_bytes", m.verified_blob_bytes},
-               {"verified_ratio", RatioJson(m.verified_raw_bytes, m.verified_blob_bytes)},
-               {"verified_k_ratio", RatioJson(m.verified_raw_of[0], m.verified_blob_of[0])},
-               {"verified_v_ratio", RatioJson(m.verified_raw_of[1], m.verified_blob_of[1])},
-               {"verify_failures", m.verify_failures},
-               {"no_gain", m.no_gain},
-               {"failures", m.failures},
-               {"backpressure", m.backpressure},
-               {"decode_calls", m.decode_calls},
-               {"cache_copies", m.cache_copies},
-               {"seeded_hits", m.seeded_hits}};
-  if (timing) {
-    json["encode_us"] = m.encode_us;
-    json["decode_us"] = m.decode_us;
-    json["wait_us"] = m.wait_us;
-  }
-  return json;
+const Fields<Timed<ReplayResult>>& EngineTermsFields() {
+  using Result = ReplayResult;
+  using h2o::MnnMetrics;
+  const auto engine = [](auto member) {
+    return [member](const Result& of) { return of.metrics.*member; };
+  };
+  const auto evicted = [](auto member) {
+    return [member](const Result& of) { return of.h2o_metrics.*member; };
+  };
+  static const Fields<Result> fields = {
+      {"h2o_lossless_ratio",
+       "Sum of raw / sum of compressed bytes of the layers in scope; samples without gain and "
+       "failures count as ratio 1",
+       engine(&EngineMetrics::ratio)},
+      {"h2o_lossless_queue_depth_peak",
+       "Most blocks that a layer held or had pending, and tasks of workers, at one time",
+       engine(&EngineMetrics::queue_depth_peak)},
+      {"h2o_lossless_async_queue_peak", "Most tasks queued or running at one time",
+       engine(&EngineMetrics::async_queue_peak)},
+      {"h2o_lossless_decode_cache_hit", "Times that a cache of decoded ranges had what was wanted",
+       engine(&EngineMetrics::decode_cache_hit)},
+      {"h2o_lossless_decode_cache_miss", "Times that it had not and a decoder ran",
+       engine(&EngineMetrics::decode_cache_miss)},
+      {"h2o_keep_ratio",
+       "Kept tokens / tokens of the layer at the last H2O decision that the floor of recent and "
+       "sink tokens did not settle; 1 before",
+       evicted(&MnnMetrics::keep_ratio)},
+      {"h2o_lossy_ratio",
+       "Bytes of the layer before / after that decision, the bytes of its plan included; 1 before",
+       evicted(&MnnMetrics::lossy_ratio)},
+      {"h2o_target_keep_effective", "Share of the tokens that H2O was to keep at its last decision",
+       evicted(&MnnMetrics::target_keep_effective)},
+      {"h2o_floor_keep_by_recent_sink",
+       "Share of the tokens that recent and sink tokens keep at least",
+       evicted(&MnnMetrics::floor_keep)},
+      {"h2o_block_quantized_keep", "Share of the tokens to keep after rounding to whole blocks",
+       evicted(&MnnMetrics::quantized_keep)},
+      {"h2o_last_evict_tokens",
+       "Tokens that the last decision evicts",
+       evicted(&MnnMetrics::last_evict_tokens),
+       {.least = 0}},
+      {"h2o_total_evict_tokens",
+       "Tokens that all decisions evict, counted for each layer when planned",
+       evicted(&MnnMetrics::total_evict_tokens),
+       {.least = 0}},
+      {"h2o_plans_cleared",
+       "H2O plans that the lossless path's shrink rule threw away before they were applied",
+       &Result::h2o_plans_cleared}};
+  static const Fields<Result> times = {
+      {"h2o_lossless_async_wait_us",
+       "Time blocked waiting for workers, in microseconds; not with --deterministic",
+       engine(&EngineMetrics::async_wait_us),
+       {.least = 0}},
+      {"h2o_codec_us",
+       "Encoding time of the last result, in microseconds; not with --deterministic",
+       engine(&EngineMetrics::codec_us),
+       {.least = 0}},
+      {"h2o_evict_us",
+       "Time of H2O's last decision, in microseconds; not with --deterministic",
+       &Result::h2o_evict_us,
+       {.least = 0}}};
+  static const Fields<Timed<Result>> all = {
+      Fields<Timed<Result>>::Inline(
+          [](const Timed<Result>& of) {
+            return Timed<LayerCounters>{of.of.metrics.sums, of.timing};
+          },
+          CountersFields()),
+      Fields<Timed<Result>>::Inline(std::identity(), TimedFields(fields, times))};
+  return all;
 }
 
-Json ContentJson(const ContentCheck& content) {
-  Json json = {{"ranges", content.ranges},
-               {"bytes", content.bytes},
-               {"mismatches", content.mismatches},
-               {"equal", content.equal()},
-               {"first_mismatch", nullptr}};
-  if (content.first) {
-    json["first_mismatch"] = {{"layer", content.first->layer},
-                              {"tensor", content.first->is_value ? "v" : "k"},
-                              {"head", content.first->head},
-                              {"position", content.first->position}};
-  }
-  return json;
+const Fields<Timed<Measured>>& MeasuredFields() {
+  const auto ratio = [](uint64_t raw, uint64_t blob) {
+    return blob == 0 ? std::nullopt
+                     : std::optional(static_cast<double>(raw) / static_cast<double>(blob));
+  };
+  static const Fields<Measured> fields = {
+      {"encode_calls", "Times that the encoder ran", &Measured::encode_calls},
+      {"encoded_tokens", "Tokens handed to the encoder, counted each time",
+       &Measured::encoded_tokens},
+      {"encoded_raw_bytes", "Bytes handed to the encoder, counted each time",
+       &Measured::encoded_raw_bytes},
+      {"encoded_blob_bytes", "Bytes that it made, whether they were used or not",
+       &Measured::encoded_blob_bytes},
+      {"verified_raw_bytes", "Raw bytes of the blobs that decoded to what they were made of",
+       &Measured::verified_raw_bytes},
+      {"verified_blob_bytes", "Bytes of these blobs", &Measured::verified_blob_bytes},
+      {"verified_ratio", "verified_raw_bytes / verified_blob_bytes; null: nothing was verified",
+       [ratio](const Measured& of) {
+         return ratio(of.verified_raw_bytes, of.verified_blob_bytes);
+       }},
+      {"verified_k_ratio", "The same for K alone; null: nothing was verified",
+       [ratio](const Measured& of) {
+         return ratio(of.verified_raw_of[0], of.verified_blob_of[0]);
+       }},
+      {"verified_v_ratio", "The same for V alone; null: nothing was verified",
+       [ratio](const Measured& of) {
+         return ratio(of.verified_raw_of[1], of.verified_blob_of[1]);
+       }},
+      {"verify_failures", "Blobs that did not decode to what they were made of",
+       &Measured::verify_failures},
+      {"no_gain", "Ranges whose blob is not smaller than the range", &Measured::no_gain},
+      {"failures", "Encoders and decoders that failed", &Measured::failures},
+      {"backpressure", "Times that a range met a full queue", &Measured::backpressure},
+      {"decode_calls", "Times that a decoder ran because the bytes were needed",
+       &Measured::decode_calls},
+      {"cache_copies", "Times that a cache of decoded ranges had the bytes",
+       &Measured::cache_copies},
+      {"seeded_hits", "Of these, entries that no decoder ever filled", &Measured::seeded_hits}};
+  static const Fields<Measured> times = {
+      {"encode_us",
+       "Time in encoders in microseconds; not with --deterministic",
+       &Measured::encode_us,
+       {.least = 0}},
+      {"decode_us",
+       "Time in decoders in microseconds, for the design's engine with the proof of each blob; not "
+       "with --deterministic",
+       &Measured::decode_us,
+       {.least = 0}},
+      {"wait_us",
+       "Time waiting for workers in microseconds; not with --deterministic",
+       &Measured::wait_us,
+       {.least = 0}}};
+  return TimedFields(fields, times);
 }
 
-Json ResidentJson(const Resident& r) {
-  return {{"full_bytes", r.full},       {"held_bytes", r.held},    {"raw_bytes", r.raw},
-          {"blob_bytes", r.blobs},      {"cache_bytes", r.caches}, {"in_flight_bytes", r.in_flight},
-          {"resident_bytes", r.total()}};
+const Fields<ContentCheck>& ContentFields() {
+  static const Fields<Difference> first = {
+      {"layer", "Number of the layer", &Difference::layer},
+      {"tensor",
+       "K or V",
+       [](const Difference& of) { return of.is_value ? "v" : "k"; },
+       {.choices = {"k", "v"}}},
+      {"head", "The kv head", &Difference::head},
+      {"position", "Position of the token", &Difference::position}};
+  static const Fields<ContentCheck> fields = {
+      {"ranges",
+       "Ranges that were compared by hash: whatever came out of the lossless path, and once more "
+       "all that is held at the end",
+       &ContentCheck::ranges},
+      {"bytes", "Bytes of these ranges", &ContentCheck::bytes},
+      {"mismatches", "Ranges that differ from the snapshot", &ContentCheck::mismatches},
+      {"equal", "Whether none differs", &ContentCheck::equal},
+      {"first_mismatch", "The first byte that differed; null: none did", &ContentCheck::first,
+       first}};
+  return fields;
 }
 
-Json MemoryJson(const ReplayResult& result, bool detail) {
-  const Resident& end = result.steps.back();
-  Json json = {{"before_bytes", result.steps.front().total()},
-               {"peak_bytes", result.peak_bytes},
-               {"end", ResidentJson(end)},
-               {"ratio", result.whole_model_ratio()},
-               {"removed_fraction", 1 - 1 / result.whole_model_ratio()}};
-  if (!detail) return json;
-  Json steps = Json::array();
-  for (const Resident& step : result.steps) {
-    Json one = {{"token", step.token}};
-    one.update(ResidentJson(step));
-    steps.push_back(std::move(one));
-  }
-  json["steps"] = std::move(steps);
-  return json;
+const Fields<Resident>& ResidentFields() {
+  static const Fields<Resident> fields = {
+      {"full_bytes",
+       "Bytes that K and V would take if nothing were evicted, compressed or allocated ahead",
+       &Resident::full},
+      {"held_bytes", "Bytes of the rows that the layers hold, at their raw size", &Resident::held},
+      {"raw_bytes", "Bytes allocated for raw rows; MNN's buffers never shrink", &Resident::raw},
+      {"blob_bytes", "Bytes of compressed ranges", &Resident::blobs},
+      {"cache_bytes", "Bytes of decoded copies in caches", &Resident::caches},
+      {"in_flight_bytes", "Bytes of copies that wait for a worker", &Resident::in_flight},
+      {"resident_bytes", "raw_bytes + blob_bytes + cache_bytes + in_flight_bytes",
+       &Resident::total}};
+  return fields;
 }
 
-Json LayersJson(const ReplayResult& result, bool timing) {
-  Json layers = Json::array();
-  for (const LayerResult& layer : result.layers) {
-    Json json = {{"layer", layer.layer},
-                 {"in_h2o_range", layer.in_h2o_range},
-                 {"held_tokens", layer.length},
-                 {"cold_tokens", layer.cold_tokens}};
-    json["memory"] = ResidentJson(layer.end);
-    json["measured"] = MeasuredJson(layer.measured, timing);
-    json["content"] = ContentJson(layer.content);
-    json["engine_terms"] = CountersJson(layer.counters, timing);
-    layers.push_back(std::move(json));
-  }
+const Fields<Report>& MemoryFields() {
+  static const Fields<Resident> step = {
+      {"token",
+       "Position of the token that was decoded; in the first entry, of the last token of the "
+       "prompt",
+       &Resident::token},
+      Fields<Resident>::Inline(std::identity(), ResidentFields())};
+  static const Fields<Report> fields = {
+      {"before_bytes", "Resident bytes after the prompt",
+       [](const Report& of) { return of.result.steps.front().total(); }},
+      {"peak_bytes", "Most resident bytes after any layer call",
+       [](const Report& of) { return of.result.peak_bytes; }},
+      {"end", "Bytes at the end", [](const Report& of) { return of.result.steps.back(); },
+       ResidentFields()},
+      {"ratio", "Bytes of the whole sequence's K and V / resident bytes at the end",
+       [](const Report& of) { return of.result.whole_model_ratio(); }},
+      {"removed_fraction", "1 - 1 / ratio; negative where more is resident than without the path",
+       [](const Report& of) { return 1 - 1 / of.result.whole_model_ratio(); }},
+      {"steps",
+       "Bytes after the prompt and after each decoded token; with --detail",
+       [](const Report& of) { return of.detail ? &of.result.steps : nullptr; },
+       step,
+       {.absent = true}}};
+  return fields;
+}
+
+const Fields<ReplayResult>& SpeedFields() {
+  const auto us = [](double Speed::*seconds) {
+    return [seconds](const Speed& of) {
+      return static_cast<uint64_t>(std::llround(of.*seconds * 1e6));
+    };
+  };
+  static const Fields<Speed> speed = {
+      {"tokens_per_second", "tokens / seconds", &Speed::tokens_per_second},
+      {"tokens", "Tokens that were decoded", &Speed::tokens},
+      {"elapsed_us", "Wall time of the measured decoding, in microseconds", us(&Speed::seconds)},
+      {"attention_us", "Time of that in attention alone, in microseconds",
+       us(&Speed::attention_seconds)}};
+  static const Fields<ReplayResult> fields = {
+      {"attention_only_speed",
+       "Speed of the layer calls that attention is all of; null where no_speed_reason says why",
+       &ReplayResult::speed, speed},
+      {"no_speed_reason",
+       "Why there is no speed; absent where there is one",
+       [](const ReplayResult& of) {
+         return of.speed ? std::nullopt : std::optional(of.no_speed_reason);
+       },
+       {.absent = true}}};
+  return fields;
+}
+
+using TimedLayer = Timed<LayerResult>;
+
+const Fields<TimedLayer>& LayerFields() {
+  static const Fields<TimedLayer> fields = {
+      {"layer", "Number of the layer in the snapshot",
+       [](const TimedLayer& of) { return of.of.layer; }},
+      {"in_h2o_range", "Whether it is in H2O's range of layers, even if H2O is off",
+       [](const TimedLayer& of) { return of.of.in_h2o_range; }},
+      {"held_tokens", "Tokens that it holds at the end",
+       [](const TimedLayer& of) { return of.of.length; }},
+      {"cold_tokens", "Of these, those that are neither sink nor recent",
+       [](const TimedLayer& of) { return of.of.cold_tokens; }},
+      {"memory", "Its bytes at the end", [](const TimedLayer& of) { return of.of.end; },
+       ResidentFields()},
+      {"measured", "The replay's own counts for it",
+       [](const TimedLayer& of) {
+         return Timed<Measured>{of.of.measured, of.timing};
+       },
+       MeasuredFields()},
+      {"content", "Comparison of what it held with the snapshot",
+       [](const TimedLayer& of) { return of.of.content; }, ContentFields()},
+      {"engine_terms", "Its counters by the engine's definitions",
+       [](const TimedLayer& of) {
+         return Timed<LayerCounters>{of.of.counters, of.timing};
+       },
+       CountersFields()}};
+  return fields;
+}
+
+std::vector<TimedLayer> LayersOf(const Report& report) {
+  std::vector<TimedLayer> layers;
+  for (const LayerResult& layer : report.result.layers) layers.push_back({layer, report.timing});
   return layers;
 }
 
@@ -192,55 +383,100 @@ std::string WhyNothing(const ReplayResult& result) {
   return "no cold range in scope grew to a whole step";
 }
 
-Json ReportJson(const ReplayResult& result, const ReportOptions& options) {
-  const Totals totals = TotalsOf(result);
-  Json json;
-  json["engine"] = Name(result.engine);
-  json["params"] = ParamsJson(result);
-  json["prompt_tokens"] = result.prompt;
-  json["decode_tokens"] = result.end - result.prompt;
-  if (result.engine == Engine::kDesign) json["cache_capacity_bytes"] = result.cache_bytes;
-  json["held_token_rows"] = totals.held_tokens;
-  json["cold_token_rows"] = totals.cold_tokens;
-  json["content"] = ContentJson(result.content);
-  json["memory"] = MemoryJson(result, options.detail);
-  json["measured"] = MeasuredJson(result.measured, options.timing);
-  json["engine_terms"] = EngineTermsJson(result, options.timing);
-  if (options.timing) {
-    json["attention_only_speed"] = nullptr;
-    if (result.speed) {
-      json["attention_only_speed"] = {
-          {"tokens_per_second", result.speed->tokens_per_second()},
-          {"tokens", result.speed->tokens},
-          {"elapsed_us", std::llround(result.speed->seconds * 1e6)},
-          {"attention_us", std::llround(result.speed->attention_seconds * 1e6)}};
-    } else {
-      json["no_speed_reason"] = result.no_speed_reason;
-    }
-  }
-  json["layers"] = LayersJson(result, options.timing);
-  json["why_nothing"] = nullptr;
-  if (const std::string why = WhyNothing(result); !why.empty()) json["why_nothing"] = why;
-  json["warnings"] = result.warnings;
-  return json;
+const Fields<Report>& ReportFields() {
+  static const Fields<Report> fields = {
+      {"engine",
+       "mnn: what its code does; mnn-r6: its runtime, with the eviction of the build that its "
+       "authors measured; design: what its documentation promises",
+       [](const Report& of) { return Name(of.result.engine); },
+       {.choices = {"mnn", "mnn-r6", "design"}}},
+      {"params",
+       "The parameters that were in effect, by the engine's names; those of h2o_lossless_ are the "
+       "lossless path's",
+       ParamsOf,
+       {.schema = ParamsSchema()}},
+      {"prompt_tokens", "Tokens of the prompt, which are there before decoding begins",
+       [](const Report& of) { return of.result.prompt; }},
+      {"decode_tokens", "Tokens that were decoded",
+       [](const Report& of) { return of.result.end - of.result.prompt; }},
+      {"cache_capacity_bytes",
+       "Room for decoded ranges in bytes; of the design's engine only",
+       [](const Report& of) {
+         const bool has_room = of.result.engine == Engine::kDesign;
+         return has_room ? std::optional(of.result.cache_bytes) : std::nullopt;
+       },
+       {.absent = true}},
+      {"held_token_rows", "Tokens that layers hold at the end, summed over layers",
+       [](const Report& of) { return TotalsOf(of.result).held_tokens; }},
+      {"cold_token_rows", "Of these, those that are neither sink nor recent",
+       [](const Report& of) { return TotalsOf(of.result).cold_tokens; }},
+      {"content", "Comparison of what the cache held with the snapshot",
+       [](const Report& of) { return of.result.content; }, ContentFields()},
+      {"memory", "Bytes of K and V of all layers", std::identity(), MemoryFields()},
+      {"measured", "The replay's own counts of the work",
+       [](const Report& of) {
+         return Timed<Measured>{of.result.measured, of.timing};
+       },
+       MeasuredFields()},
+      {"engine_terms", "The same by the engine's own definitions and names",
+       [](const Report& of) {
+         return Timed<ReplayResult>{of.result, of.timing};
+       },
+       EngineTermsFields()},
+      Fields<Report>::Inline([](const Report& of) { return of.timing ? &of.result : nullptr; },
+                             SpeedFields()),
+      {"layers", "The same of each layer", LayersOf, LayerFields()},
+      {"why_nothing", "Why nothing was encoded; null where something was",
+       [](const Report& of) {
+         const std::string why = WhyNothing(of.result);
+         return why.empty() ? std::nullopt : std::optional(why);
+       }},
+      {"warnings", "Everything that the run warned of",
+       [](const Report& of) { return of.result.warnings; }}};
+  return fields;
 }
 
-void ForEachEvent(const ReplayResult& result, bool timing,
-                  const std::function<void(const Json&)>& emit) {
-  for (const Event& event : result.events) {
-    Json json = {{"schema", "kvtool.replay-lossless-event/1"},
-                 {"kind", Name(event.kind)},
-                 {"token", event.token},
-                 {"layer", event.layer},
-                 {"length", event.length},
-                 {"begin", event.begin},
-                 {"tokens", event.tokens},
-                 {"raw_bytes", event.raw_bytes},
-                 {"compressed_bytes", event.compressed_bytes}};
-    if (timing) json["us"] = event.us;
-    if (!event.what.empty()) json["what"] = event.what;
-    emit(json);
-  }
+const Fields<EventLine>& EventLineFields() {
+  using Line = EventLine;
+  static const Fields<Line> fields = {
+      {"schema",
+       "Name and version of this schema",
+       [](const Line&) { return "kvtool.replay-lossless-event/1"; },
+       {.choices = {"kvtool.replay-lossless-event/1"}}},
+      {"kind",
+       "evict: H2O decided; compact: its plan was applied; encode: a range was handed to the "
+       "encoder; apply: its result came back; drop: its raw bytes were given up; restore: they "
+       "came back; decode: it was decoded and compared; shrink: the cold range became shorter, "
+       "blocks and plan were thrown away; backpressure: the queue was full; fallback: something "
+       "failed",
+       [](const Line& of) { return Name(of.event.kind); },
+       {.choices = {"evict", "compact", "encode", "apply", "drop", "restore", "decode", "shrink",
+                    "backpressure", "fallback"}}},
+      {"token", "Position of the token that is decoded",
+       [](const Line& of) { return of.event.token; }},
+      {"layer", "Number of the layer in the snapshot",
+       [](const Line& of) { return of.event.layer; }},
+      {"length", "Tokens in the layer's cache", [](const Line& of) { return of.event.length; }},
+      {"begin", "First token of the range, in the layer's cache",
+       [](const Line& of) { return of.event.begin; }},
+      {"tokens", "Tokens of the range; of evict and compact, those that are kept",
+       [](const Line& of) { return of.event.tokens; }},
+      {"raw_bytes", "Bytes of the range before encoding",
+       [](const Line& of) { return of.event.raw_bytes; }},
+      {"compressed_bytes", "Bytes of the range after encoding; 0 where nothing was encoded yet",
+       [](const Line& of) { return of.event.compressed_bytes; }},
+      {"us",
+       "Time that it took in microseconds; not with --deterministic",
+       [](const Line& of) { return of.timing ? std::optional(of.event.us) : std::nullopt; },
+       {.absent = true, .least = 0}},
+      {"what",
+       "Of restore and decode, where the bytes came from: cache or decoder; of fallback, the step "
+       "that failed; absent of other events",
+       [](const Line& of) {
+         return of.event.what.empty() ? std::nullopt : std::optional(of.event.what);
+       },
+       {.absent = true}}};
+  return fields;
 }
 
 }  // namespace kv::mnn::runtime

@@ -2,28 +2,29 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "lib/engines/mnn/runtime/replay.h"
+#include "lib/fields/fields.h"
 #include "lib/report/html.h"
 
 namespace kv::mnn::runtime {
 
-using Json = nlohmann::ordered_json;
-
-// The body of kvtool.replay-lossless/1 after its header. `detail` adds the bytes of every step;
+// What the document of replay-lossless says of a replay. `detail` adds the bytes of every step;
 // `timing` adds times and all that depends on them.
-struct ReportOptions {
+struct Report {
+  const ReplayResult& result;
   bool detail = false;
   bool timing = true;
 };
-Json ReportJson(const ReplayResult& result, const ReportOptions& options);
+const Fields<Report>& ReportFields();
 
-// One document per event, in the order of time.
-void ForEachEvent(const ReplayResult& result, bool timing,
-                  const std::function<void(const Json&)>& emit);
+// A line of the events, which are in the order of time.
+struct EventLine {
+  const Event& event;
+  bool timing = true;
+};
+const Fields<EventLine>& EventLineFields();
 
 // The report as a self-contained HTML page. In page.cc.
 report::Page ReportPage(const std::string& name, const ReplayResult& result,
