@@ -51,6 +51,17 @@ Value ShapeSchema(const FieldShape& shape) {
   return schema;
 }
 
+// The part that says what numbers there are: of a list or map, that of its elements.
+Value& NumberOf(const FieldShape& shape, Value& schema) {
+  const bool is_list = shape.kind == Kind::kList;
+  if (!is_list && shape.kind != Kind::kMap) return schema;
+  for (auto& [key, value] : *schema.get_if<Value::Object>()) {
+    if (key == (is_list ? "items" : "additionalProperties"))
+      return NumberOf(shape.of.front(), value);
+  }
+  return schema;
+}
+
 Value FieldSchema(const FieldTable::Entry& entry) {
   const FieldOptions& options = entry.options;
   FieldShape shape = entry.shape;
@@ -68,8 +79,9 @@ Value FieldSchema(const FieldTable::Entry& entry) {
   auto& members = *schema.get_if<Value::Object>();
   members.emplace(members.begin(), "description", entry.text);
   if (options.pattern != nullptr) schema.Put("pattern", options.pattern);
-  if (!std::isnan(options.least)) schema.Put("minimum", options.least);
-  if (!std::isnan(options.most)) schema.Put("maximum", options.most);
+  Value& number = NumberOf(shape, schema);
+  if (!std::isnan(options.least)) number.Put("minimum", options.least);
+  if (!std::isnan(options.most)) number.Put("maximum", options.most);
   if (options.items > 0) schema.Put("minItems", options.items);
   if (options.item != nullptr) {
     for (auto& [key, value] : members) {

@@ -34,6 +34,7 @@ struct FieldOptions {
   bool absent = false;           // an empty optional leaves the key out instead of being null
   std::vector<Value> choices{};  // the only values; nullptr among them for null
   const char* pattern = nullptr;
+  // Of numbers, or of those that a list or map has.
   double least = std::numeric_limits<double>::quiet_NaN();
   double most = std::numeric_limits<double>::quiet_NaN();
   bool nullable = false;       // a number is null where it is not finite; a Value may be null
