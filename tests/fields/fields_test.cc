@@ -118,9 +118,12 @@ TEST_CASE("Parts of which one is there may share names", "[fields]") {
 TEST_CASE("A schema says how many elements a list has", "[fields]") {
   struct Lists {
     std::vector<std::array<uint64_t, 2>> ranges;
+    std::vector<double> losses;
   };
-  const Fields<Lists> fields = {{"ranges", "Ranges", &Lists::ranges, {.least = 1}}};
-  CHECK(ToJson(fields.Object({{{3, 4}}})).dump() == R"({"ranges":[[3,4]]})");
+  const Fields<Lists> fields = {{"ranges", "Ranges", &Lists::ranges, {.items = 1}},
+                                {"losses", "Losses", &Lists::losses, {.least = 0}}};
+  CHECK(ToJson(fields.Object({{{3, 4}}, {0.5}})).dump() == R"({"ranges":[[3,4]],"losses":[0.5]})");
+  CHECK(ToJson(fields.Schema())["properties"]["losses"]["items"]["minimum"] == 0);
   const nlohmann::ordered_json ranges = ToJson(fields.Schema())["properties"]["ranges"];
   CHECK(ranges["minItems"] == 1);
   CHECK_FALSE(ranges.contains("maxItems"));

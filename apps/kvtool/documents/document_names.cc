@@ -11,7 +11,7 @@ namespace kv {
 namespace {
 
 constexpr DocumentKind kDocuments[] = {
-    {"advise", "advise"},
+    {"advise", "advise", AdviseFields, "kvtool advise --json"},
     {"analyze", "analyze", AnalyzeFields, "kvtool analyze --json"},
     {"bench", "bench"},
     {"compress", "compress"},

@@ -7,6 +7,7 @@
 // The fields of each command's result, from which its schema is made.
 namespace kv {
 
+const FieldTable& AdviseFields();
 const FieldTable& AnalyzeFields();
 const FieldTable& DecompressFields();
 const FieldTable& InspectFields();
