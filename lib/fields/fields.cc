@@ -48,6 +48,20 @@ Value ShapeSchema(const FieldShape& shape) {
   return schema;
 }
 
+void PutLimits(Kind kind, const FieldOptions& options, Value& schema) {
+  const auto put = [&](const std::string& key, double limit) {
+    if (std::isnan(limit)) return;
+    auto& members = *schema.get_if<Value::Object>();
+    std::erase_if(members, [&](const Value::Member& member) { return member.first == key; });
+    const bool is_whole = kind != Kind::kNumber && kind != Kind::kMap;
+    schema.Put(key, is_whole ? Value(static_cast<int64_t>(limit)) : Value(limit));
+  };
+  const std::string of = kind == Kind::kList ? "Items" : kind == Kind::kText ? "Length" : "imum";
+  put("min" + of, options.least);
+  put("max" + of, options.most);
+  put("exclusiveMinimum", options.above);
+}
+
 Value FieldSchema(const FieldTable::Entry& entry) {
   const FieldOptions& options = entry.options;
   FieldShape shape = entry.shape;
@@ -65,8 +79,7 @@ Value FieldSchema(const FieldTable::Entry& entry) {
   auto& members = *schema.get_if<Value::Object>();
   members.emplace(members.begin(), "description", entry.text);
   if (options.pattern != nullptr) schema.Put("pattern", options.pattern);
-  if (!std::isnan(options.least)) schema.Put("minimum", options.least);
-  if (!std::isnan(options.most)) schema.Put("maximum", options.most);
+  PutLimits(shape.kind, options, schema);
   if (options.item != nullptr) {
     for (auto& [key, value] : members) {
       if (key != "items") continue;

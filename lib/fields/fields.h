@@ -34,8 +34,10 @@ struct FieldOptions {
   bool absent = false;           // an empty optional leaves the key out instead of being null
   std::vector<Value> choices{};  // the only values; nullptr among them for null
   const char* pattern = nullptr;
+  // Of a number; of a list, its length, and of a text, its characters.
   double least = std::numeric_limits<double>::quiet_NaN();
   double most = std::numeric_limits<double>::quiet_NaN();
+  double above = std::numeric_limits<double>::quiet_NaN();  // which a number exceeds
   bool nullable = false;       // a number is null where it is not finite; a Value may be null
   const char* item = nullptr;  // a sentence about each element of a list
   std::string_view column{};   // heading in tables of text; empty: no column

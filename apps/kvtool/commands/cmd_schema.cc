@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/document_names.h"
+#include "apps/kvtool/documents/document_names.h"
 #include "apps/kvtool/documents/document_schema.h"
 
 namespace kv {

@@ -13,6 +13,8 @@
 
 namespace kv {
 
+struct TextTable;
+
 enum class When { kAuto, kAlways, kNever, kJson };
 
 // What the run of one input among many has to say, kept until its turn comes.
@@ -99,6 +101,7 @@ class Console {
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+  explicit Table(const TextTable& table);
   void Row(std::vector<std::string> cells);
   std::string Text(std::string_view indent = "") const;  // as wide as standard output is
   std::string TextFor(size_t width, std::string_view indent = "") const;

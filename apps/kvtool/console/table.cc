@@ -10,6 +10,7 @@
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/console/text_width.h"
 #include "lib/core/base/bytes.h"
+#include "lib/fields/fields.h"
 
 namespace kv {
 namespace {
@@ -166,6 +167,10 @@ std::string StackedRows(const TableRows& rows, size_t width, std::string_view in
 }
 
 }  // namespace
+
+Table::Table(const TextTable& table) : Table(table.head) {
+  for (const std::vector<std::string>& row : table.rows) Row(row);
+}
 
 void Table::Row(std::vector<std::string> cells) {
   for (std::string& cell : cells) cell = Printable(cell);

@@ -2,15 +2,86 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/kvtool/documents/document_fields.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "lib/core/base/hash.h"
+#include "lib/core/codec/chunk.h"
+
 namespace kv {
+
+std::string HashDigits(uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 const Fields<SizedFile>& SizedFileFields() {
   static const Fields<SizedFile> fields = {
       {"file", "Name of the input as it was given", &SizedFile::file},
       {"bytes", "Size of the input in bytes, all its files together", &SizedFile::bytes}};
   return fields;
+}
+
+HashedFile HashedFile::Of(const Source& source) {
+  StreamingHash64 hash;
+  constexpr uint64_t kStep = 8 << 20;
+  source.NeedAll();
+  for (const SourceFile& file : source.files) {
+    for (uint64_t at = 0; at < file.data->size(); at += kStep) {
+      const uint64_t size = std::min(kStep, file.data->size() - at);
+      hash.Update(file.data->bytes().subspan(at, size));
+      file.data->Drop(at, size);
+    }
+  }
+  return {source.path, source.total_bytes(), HashDigits(hash.Digest())};
+}
+
+const Fields<HashedFile>& HashedFileFields() {
+  static const Fields<HashedFile> fields = {
+      {"file", "Name of the input as it was given", &HashedFile::file},
+      {"bytes", "Size of the input in bytes, all its files together", &HashedFile::bytes},
+      {"xxh3",
+       "XXH3 hash (64 bits, 16 hex digits) of the input's bytes",
+       &HashedFile::xxh3,
+       {.pattern = kHashPattern}}};
+  return fields;
+}
+
+const Fields<NamedFile>& NamedFileFields() {
+  static const Fields<NamedFile> fields = {
+      {"role", "What it is to the command", &NamedFile::role, {.absent = true}},
+      {"file", "Its name as it was given", &NamedFile::file}};
+  return fields;
+}
+
+std::optional<double> Saving::ratio() const {
+  if (before == 0 || after == 0) return std::nullopt;
+  return static_cast<double>(before) / static_cast<double>(after);
+}
+
+std::optional<double> Saving::removed_fraction() const {
+  if (before == 0 || after == 0) return std::nullopt;
+  return 1 - static_cast<double>(after) / static_cast<double>(before);
+}
+
+const Fields<Saving>& SavingFields() {
+  static const Fields<Saving> fields = {
+      {"ratio", "Bytes before / bytes after; null where there are none", &Saving::ratio},
+      {"removed_fraction",
+       "Share of the bytes that is saved: 1 - after / before; null where there are none",
+       &Saving::removed_fraction}};
+  return fields;
+}
+
+Value::List LevelChoices() {
+  Value::List levels;
+  for (const Effort level :
+       {Effort::kCompat, Effort::kFast, Effort::kDefault, Effort::kHigh, Effort::kMax}) {
+    levels.emplace_back(Name(level));
+  }
+  return levels;
+}
+
+std::optional<std::string> IfAny(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional(text);
 }
 
 Timing Timing::Of(uint64_t bytes, double seconds) {

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "apps/kvtool/document_names.h"
+#include "apps/kvtool/documents/document_names.h"
 
 namespace kv {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "apps/kvtool/console/console.h"
-#include "apps/kvtool/document_names.h"
+#include "apps/kvtool/documents/document_names.h"
 #include "apps/kvtool/line/options.h"
 #include "lib/core/base/bytes.h"
 

@@ -8,11 +8,11 @@
 #include <cmath>
 #include <filesystem>
 
+#include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/line/numbers.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/base/checked.h"
-#include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/parallel.h"
 #include "version.h"
@@ -223,12 +223,26 @@ void ReportOptions::DeclareVersion(CommandLine& line) {
       .Group("Everywhere");
 }
 
-void ReportOptions::Emit(Console& console, std::string_view name, const Value& result,
-                         const OutputRules& rules) const {
+namespace {
+
+nlohmann::ordered_json DocumentOf(std::string_view name, const Value& result) {
   nlohmann::ordered_json document = ReportHeader(name);
   nlohmann::ordered_json members = ToJson(result);
   for (auto& [key, value] : members.items()) document.emplace(key, std::move(value));
-  Emit(console, std::move(document), rules);
+  return document;
+}
+
+}  // namespace
+
+void ReportOptions::Emit(Console& console, std::string_view name, const Value& result,
+                         const OutputRules& rules) const {
+  if (const auto* list = result.get_if<Value::List>()) {
+    nlohmann::ordered_json documents = nlohmann::ordered_json::array();
+    for (const Value& one : *list) documents.push_back(DocumentOf(name, one));
+    Emit(console, std::move(documents), rules);
+  } else {
+    Emit(console, DocumentOf(name, result), rules);
+  }
 }
 
 void ReportOptions::Emit(Console& console, nlohmann::ordered_json document,
@@ -403,19 +417,7 @@ nlohmann::ordered_json ReportHeader(std::string_view name) {
 }
 
 nlohmann::ordered_json InputRecord(const Source& source) {
-  StreamingHash64 hash;
-  constexpr uint64_t kStep = 8 << 20;
-  source.NeedAll();
-  for (const SourceFile& file : source.files) {
-    for (uint64_t at = 0; at < file.data->size(); at += kStep) {
-      const uint64_t size = std::min(kStep, file.data->size() - at);
-      hash.Update(file.data->bytes().subspan(at, size));
-      file.data->Drop(at, size);
-    }
-  }
-  return {{"file", source.path},
-          {"bytes", source.total_bytes()},
-          {"xxh3", fmt::format("{:016x}", hash.Digest())}};
+  return ToJson(HashedFileFields().Object(HashedFile::Of(source)));
 }
 
 }  // namespace kv

@@ -108,7 +108,7 @@ struct ReportOptions {
   // Prints and writes the document, or an array of one for each input, as asked. The table on
   // stdout is suppressed by --json alone.
   void Emit(Console& console, nlohmann::ordered_json document, const OutputRules& rules) const;
-  // The same for a result made of fields, as the document `name`.
+  // The same for a result made of fields, or a list of them, as the document `name`.
   void Emit(Console& console, std::string_view name, const Value& result,
             const OutputRules& rules) const;
   void Files(CommandFiles& files) const { files.Writes(json_out, "--json-out"); }
