@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "apps/kvtool/documents/document_fields.h"
+
 namespace kv {
 namespace {
 
@@ -33,21 +35,47 @@ std::string ProfileText(const Profile& profile) {
                      table.Text("  "));
 }
 
+namespace {
+
+const Fields<ProfileEntry>& ProfileEntryFields() {
+  static const Fields<ProfileEntry> fields = {
+      {"layer", "Number of the layer", &ProfileEntry::layer},
+      {"kv",
+       "K or V",
+       [](const ProfileEntry& entry) { return entry.is_value ? "v" : "k"; },
+       {.choices = {"k", "v"}}},
+      {"dtype",
+       "Element type",
+       [](const ProfileEntry& entry) { return Name(entry.dtype); },
+       {.choices = {"f16", "bf16"}}},
+      {"row_values", "Values of a row: all heads of a token", &ProfileEntry::columns, {.least = 1}},
+      {"tables",
+       "Number of entropy tables",
+       [](const ProfileEntry& entry) { return entry.model.tables.size(); },
+       {.least = 1}},
+      {"bits_per_value", "Bits that a value took in training", BitsPerValue, {.least = 0}},
+      {"known_rows", "Rows that came back in training and are listed", &ProfileEntry::row_count}};
+  return fields;
+}
+
+}  // namespace
+
+const Fields<Profile>& ProfileFields() {
+  static const Fields<Profile> fields = {
+      {"name", "Name of the model", &Profile::name},
+      {"hash",
+       "By which frames and archives name the profile: XXH3 (128 bits, 32 hex digits)",
+       [](const Profile& profile) { return ProfileHashText(profile.hash()); },
+       {.pattern = kProfileHashPattern}},
+      {"bytes", "Size of the profile in bytes",
+       [](const Profile& profile) { return profile.file().size(); }},
+      {"tensors", "K and V of the layers, by layer, K before V", &Profile::entries,
+       ProfileEntryFields()}};
+  return fields;
+}
+
 nlohmann::ordered_json ProfileJson(const Profile& profile) {
-  nlohmann::ordered_json json = {{"name", profile.name()},
-                                 {"hash", ProfileHashText(profile.hash())},
-                                 {"bytes", profile.file().size()}};
-  json["tensors"] = nlohmann::ordered_json::array();
-  for (const ProfileEntry& entry : profile.entries()) {
-    json["tensors"].push_back({{"layer", entry.layer},
-                               {"kv", entry.is_value ? "v" : "k"},
-                               {"dtype", Name(entry.dtype)},
-                               {"row_values", entry.columns},
-                               {"tables", entry.model.tables.size()},
-                               {"bits_per_value", BitsPerValue(entry)},
-                               {"known_rows", entry.row_count()}});
-  }
-  return json;
+  return ToJson(ProfileFields().Object(profile));
 }
 
 }  // namespace kv

@@ -7,6 +7,7 @@
 
 #include "apps/kvtool/console/console.h"
 #include "lib/core/codec/profiled/profile.h"
+#include "lib/fields/fields.h"
 
 // What `train` and `inspect` say of a profile.
 namespace kv {
@@ -15,6 +16,7 @@ namespace kv {
 std::string ProfileSummary(const Profile& profile);
 // With a table of its entries.
 std::string ProfileText(const Profile& profile);
+const Fields<Profile>& ProfileFields();
 nlohmann::ordered_json ProfileJson(const Profile& profile);
 
 }  // namespace kv
