@@ -20,7 +20,7 @@ constexpr DocumentKind kDocuments[] = {
     {"train", "train", TrainFields, "kvtool train --json"},
     {"decompress", "decompress", DecompressFields,
      "kvtool decompress --json; with --to, of the tensors written"},
-    {"diff", "diff"},
+    {"diff", "diff", DiffFields, "kvtool diff --json"},
     {"doctor", "doctor"},
     {"formats", "formats"},
     {"frame inspect", "frame"},
