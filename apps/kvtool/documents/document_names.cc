@@ -48,8 +48,8 @@ constexpr DocumentKind kDocuments[] = {
     {"weights diff", "weights-diff"},
     {"weights inspect", "weights-inspect"},
     {"weights verify", "weights-verify"},
-    {"--version", "version"},
-    {"", "failure"},
+    {"--version", "version", VersionFields, "kvtool --version --json"},
+    {"", "failure", FailureFields, "kvtool --json of what is no command"},
 };
 
 }  // namespace
