@@ -85,6 +85,21 @@ TEST_CASE("A schema says of each field what its getter returns", "[fields]") {
   CHECK(properties["by_kind"]["additionalProperties"]["type"] == "number");
 }
 
+TEST_CASE("Limits hold for a number, the length of a list or that of a text", "[fields]") {
+  const Fields<Result> fields = {
+      {"bytes", "Bytes", &Result::bytes, {.least = 1}},
+      {"ratio", "Ratio", &Result::ratio, {.above = 0}},
+      {"verdict", "Verdict", &Result::verdict, {.least = 1}},
+      {"parts", "Parts", &Result::parts, PartFields(), {.items = 2, .most_items = 4}}};
+  const nlohmann::ordered_json properties = ToJson(fields.Schema())["properties"];
+  CHECK(properties["bytes"].dump() == R"({"description":"Bytes","type":"integer","minimum":1})");
+  CHECK(properties["ratio"].dump() ==
+        R"({"description":"Ratio","type":"number","exclusiveMinimum":0.0})");
+  CHECK(properties["verdict"]["minLength"] == 1);
+  CHECK(properties["parts"]["minItems"] == 2);
+  CHECK(properties["parts"]["maxItems"] == 4);
+}
+
 TEST_CASE("The fields of a part stand among those of the whole, or are all missing", "[fields]") {
   struct Whole {
     std::string file;
