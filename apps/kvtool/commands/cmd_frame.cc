@@ -110,7 +110,7 @@ const Fields<FrameLook>& FrameLookFields() {
          return of.is_two() ? std::vector<std::string>{"f16", "bf16"}
                             : std::vector<std::string>{"f32"};
        },
-       {.least = 1}},
+       {.items = 1}},
       {"words",
        "Number of values",
        [](const FrameLook& of) { return of.layout.words; },

@@ -112,17 +112,17 @@ const Fields<Capabilities>& CapabilitiesFields() {
        "SIMD targets of this build, best first",
        &Capabilities::simd,
        SimdTargetFields(),
-       {.least = 1}},
+       {.items = 1}},
       {"formats",
        "Formats that the program knows",
        [](const Capabilities&) { return Formats(); },
        FormatEntryFields(),
-       {.least = 1}},
+       {.items = 1}},
       {"codecs",
        "Codecs of .kvz archives",
        &Capabilities::codecs,
        CodecNumberFields(),
-       {.least = 1}},
+       {.items = 1}},
       {"dtypes", "Names of the element types that the program knows", &Capabilities::dtypes}};
   return fields;
 }
