@@ -223,7 +223,7 @@ int ShowVersion(Console& console, int argc, char** argv) {
   }
   ReportOptions report;
   report.json = true;
-  report.Emit(console, VersionDocument(), RulesFor(false));
+  report.Emit(console, "version", VersionDocument(), RulesFor(false));
   return kDone;
 }
 

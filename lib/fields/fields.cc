@@ -51,18 +51,37 @@ Value ShapeSchema(const FieldShape& shape) {
   return schema;
 }
 
-void PutLimits(Kind kind, const FieldOptions& options, Value& schema) {
+// The part that says what numbers or texts there are: of a list or map, that of its elements.
+Value& ElementSchema(const FieldShape& shape, Value& schema) {
+  const bool is_list = shape.kind == Kind::kList;
+  if (!is_list && shape.kind != Kind::kMap) return schema;
+  for (auto& [key, value] : *schema.get_if<Value::Object>()) {
+    if (key == (is_list ? "items" : "additionalProperties")) {
+      return ElementSchema(shape.of.front(), value);
+    }
+  }
+  return schema;
+}
+
+Kind ElementKind(const FieldShape& shape) {
+  return shape.of.empty() ? shape.kind : ElementKind(shape.of.front());
+}
+
+void PutLimits(const FieldShape& shape, const FieldOptions& options, Value& schema) {
+  Value& element = ElementSchema(shape, schema);
+  const Kind kind = ElementKind(shape);
   const auto put = [&](const std::string& key, double limit) {
     if (std::isnan(limit)) return;
-    auto& members = *schema.get_if<Value::Object>();
+    auto& members = *element.get_if<Value::Object>();
     std::erase_if(members, [&](const Value::Member& member) { return member.first == key; });
-    const bool is_whole = kind != Kind::kNumber && kind != Kind::kMap;
-    schema.Put(key, is_whole ? Value(static_cast<int64_t>(limit)) : Value(limit));
+    element.Put(key, kind == Kind::kNumber ? Value(limit) : Value(static_cast<int64_t>(limit)));
   };
-  const std::string of = kind == Kind::kList ? "Items" : kind == Kind::kText ? "Length" : "imum";
+  const std::string of = kind == Kind::kText ? "Length" : "imum";
   put("min" + of, options.least);
   put("max" + of, options.most);
   put("exclusiveMinimum", options.above);
+  if (options.items > 0) schema.Put("minItems", options.items);
+  if (options.most_items > 0) schema.Put("maxItems", options.most_items);
 }
 
 Value FieldSchema(const FieldTable::Entry& entry) {
@@ -82,7 +101,7 @@ Value FieldSchema(const FieldTable::Entry& entry) {
   auto& members = *schema.get_if<Value::Object>();
   members.emplace(members.begin(), "description", entry.text);
   if (options.pattern != nullptr) schema.Put("pattern", options.pattern);
-  PutLimits(shape.kind, options, schema);
+  PutLimits(shape, options, schema);
   if (options.item != nullptr) {
     for (auto& [key, value] : members) {
       if (key != "items") continue;

@@ -34,12 +34,14 @@ struct FieldOptions {
   bool absent = false;           // an empty optional leaves the key out instead of being null
   std::vector<Value> choices{};  // the only values; nullptr among them for null
   const char* pattern = nullptr;
-  // Of a number; of a list, its length, and of a text, its characters.
+  // Of numbers, or of the lengths of texts; of those in a list or map where the field is one.
   double least = std::numeric_limits<double>::quiet_NaN();
   double most = std::numeric_limits<double>::quiet_NaN();
   double above = std::numeric_limits<double>::quiet_NaN();  // which a number exceeds
   bool nullable = false;       // a number is null where it is not finite; a Value may be null
   const char* item = nullptr;  // a sentence about each element of a list
+  size_t items = 0;            // how many elements a list has at least
+  size_t most_items = 0;       // and at most; 0: any number
   std::string_view column{};   // heading in tables of text; empty: no column
   Format format = format::Plain;
   Value schema{};  // the whole schema of what a getter of type Value returns

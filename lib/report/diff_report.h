@@ -2,15 +2,15 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "lib/core/snapshot/diff.h"
+#include "lib/fields/fields.h"
 #include "lib/report/html.h"
 
 namespace kv {
 
-// Writes a difference between two caches as JSON.
+// How documents and pages show a difference between two caches.
 
 // The first difference that lies beyond the tolerance, or else the first of all, in the order of
 // layers with K before V.
@@ -23,11 +23,10 @@ FirstDifference FirstOf(const SnapshotDiff& diff);
 
 // Writes bits such as "0x3800", as wide as the type.
 std::string BitsText(DType dtype, uint64_t bits);
-// The place and values of a tensor's first difference. The tensor must differ.
-nlohmann::ordered_json FirstJson(const TensorDiff& diff);
-nlohmann::ordered_json TensorJson(const TensorDiff& diff);
-// A list of {layer, k, v} for all layers that both caches have.
-nlohmann::ordered_json LayersJson(const SnapshotDiff& diff);
+// What documents say of the comparison of two tensors, of the first difference, and of all layers
+// that both caches have.
+const Fields<TensorDiff>& TensorDiffFields();
+const Fields<SnapshotDiff>& SnapshotDiffFields();
 
 // A page that shows where two caches differ: a map of layers and tokens, of which `diff` must have
 // the bins, and the sizes of the differences by layer. In diff_page.cc.

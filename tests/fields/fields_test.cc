@@ -85,6 +85,21 @@ TEST_CASE("A schema says of each field what its getter returns", "[fields]") {
   CHECK(properties["by_kind"]["additionalProperties"]["type"] == "number");
 }
 
+TEST_CASE("Limits hold for a number, the length of a list or that of a text", "[fields]") {
+  const Fields<Result> fields = {
+      {"bytes", "Bytes", &Result::bytes, {.least = 1}},
+      {"ratio", "Ratio", &Result::ratio, {.above = 0}},
+      {"verdict", "Verdict", &Result::verdict, {.least = 1}},
+      {"parts", "Parts", &Result::parts, PartFields(), {.items = 2, .most_items = 4}}};
+  const nlohmann::ordered_json properties = ToJson(fields.Schema())["properties"];
+  CHECK(properties["bytes"].dump() == R"({"description":"Bytes","type":"integer","minimum":1})");
+  CHECK(properties["ratio"].dump() ==
+        R"({"description":"Ratio","type":"number","exclusiveMinimum":0.0})");
+  CHECK(properties["verdict"]["minLength"] == 1);
+  CHECK(properties["parts"]["minItems"] == 2);
+  CHECK(properties["parts"]["maxItems"] == 4);
+}
+
 TEST_CASE("The fields of a part stand among those of the whole, or are all missing", "[fields]") {
   struct Whole {
     std::string file;
@@ -118,9 +133,12 @@ TEST_CASE("Parts of which one is there may share names", "[fields]") {
 TEST_CASE("A schema says how many elements a list has", "[fields]") {
   struct Lists {
     std::vector<std::array<uint64_t, 2>> ranges;
+    std::vector<double> losses;
   };
-  const Fields<Lists> fields = {{"ranges", "Ranges", &Lists::ranges, {.least = 1}}};
-  CHECK(ToJson(fields.Object({{{3, 4}}})).dump() == R"({"ranges":[[3,4]]})");
+  const Fields<Lists> fields = {{"ranges", "Ranges", &Lists::ranges, {.items = 1}},
+                                {"losses", "Losses", &Lists::losses, {.least = 0}}};
+  CHECK(ToJson(fields.Object({{{3, 4}}, {0.5}})).dump() == R"({"ranges":[[3,4]],"losses":[0.5]})");
+  CHECK(ToJson(fields.Schema())["properties"]["losses"]["items"]["minimum"] == 0);
   const nlohmann::ordered_json ranges = ToJson(fields.Schema())["properties"]["ranges"];
   CHECK(ranges["minItems"] == 1);
   CHECK_FALSE(ranges.contains("maxItems"));

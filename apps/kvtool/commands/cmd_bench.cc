@@ -9,6 +9,8 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/numbers.h"
 #include "apps/kvtool/line/page_options.h"
@@ -65,12 +67,153 @@ double Rate(uint64_t bytes, double seconds) {
 
 double Median(const std::vector<double>& sorted) { return sorted[sorted.size() / 2]; }
 
-void PutRates(nlohmann::ordered_json& json, uint64_t bytes, const ContestTimes& times) {
-  for (const auto& [name, seconds] :
-       {std::pair{"encode", &times.encode_seconds}, std::pair{"decode", &times.decode_seconds}}) {
-    json[name] = {{"fastest_mb_per_s", Rate(bytes, seconds->front())},
-                  {"median_mb_per_s", Rate(bytes, Median(*seconds))}};
-  }
+// What the document says of a level or another compressor, and of what models would need.
+struct Benched {
+  struct Params {
+    uint64_t chunk_bytes = 0;
+    int rounds = 0;
+  };
+  struct Speed {
+    double fastest = 0, median = 0;
+  };
+  struct Speeds {
+    Speed encode, decode;
+  };
+  struct Part {
+    uint64_t raw_bytes = 0, stored_bytes = 0;
+    std::optional<double> worst_chunk;
+    std::optional<Speeds> speeds;
+  };
+  struct Entrant {
+    std::string name;
+    bool is_peer = false;
+    std::optional<uint64_t> rounds;
+    Part k, v, both;
+  };
+  struct Bound {
+    std::string_view model;
+    Saving k, v;
+  };
+  std::vector<HashedFile> inputs;
+  Params params;
+  uint64_t chunks = 0;
+  std::vector<Entrant> contestants;
+  std::optional<std::vector<Bound>> bounds;
+};
+
+Benched::Speeds SpeedsOf(uint64_t bytes, const ContestTimes& times) {
+  const auto of = [&](const std::vector<double>& seconds) -> Benched::Speed {
+    return {Rate(bytes, seconds.front()), Rate(bytes, Median(seconds))};
+  };
+  return {of(times.encode_seconds), of(times.decode_seconds)};
+}
+
+const Fields<Benched::Params>& BenchParamsFields() {
+  using Params = Benched::Params;
+  static const Fields<Params> fields = {
+      {"chunk_bytes", "Most bytes of a chunk", &Params::chunk_bytes, {.least = 1}},
+      {"rounds", "Number of rounds asked for", &Params::rounds, {.least = 1}}};
+  return fields;
+}
+
+const Fields<Benched::Speed>& BenchSpeedFields() {
+  using Speed = Benched::Speed;
+  static const Fields<Speed> fields = {
+      {"fastest_mb_per_s",
+       "Raw bytes per second of CPU time of one thread in the fastest round, in MB (1e6 bytes)",
+       &Speed::fastest,
+       {.least = 0}},
+      {"median_mb_per_s", "The same in the median round", &Speed::median, {.least = 0}}};
+  return fields;
+}
+
+const Fields<Benched::Speeds>& BenchSpeedsFields() {
+  using Speeds = Benched::Speeds;
+  static const Fields<Speeds> fields = {
+      {"encode", "Speed of coding; absent in deterministic output and where there are no bytes",
+       &Speeds::encode, BenchSpeedFields()},
+      {"decode", "Speed of decoding; absent in deterministic output and where there are no bytes",
+       &Speeds::decode, BenchSpeedFields()}};
+  return fields;
+}
+
+const Fields<Benched::Part>& BenchPartFields() {
+  using Part = Benched::Part;
+  static const Fields<Part> fields = {
+      {"raw_bytes", "Bytes before coding", &Part::raw_bytes},
+      {"stored_bytes", "Bytes after coding", &Part::stored_bytes},
+      Fields<Part>::Inline(
+          [](const Part& part) {
+            return Saving{part.raw_bytes, part.stored_bytes};
+          },
+          SavingFields()),
+      {"worst_chunk_to_compat",
+       "The largest of bytes / bytes at compat over all chunks; absent where compat had no part",
+       &Part::worst_chunk,
+       {.absent = true}},
+      Fields<Part>::Inline(&Part::speeds, BenchSpeedsFields())};
+  return fields;
+}
+
+const Fields<Benched::Entrant>& BenchEntrantFields() {
+  using Entrant = Benched::Entrant;
+  static const Fields<Entrant> fields = {
+      {"name", "Name of the level or of the other compressor", &Entrant::name},
+      {"kind",
+       "Whether it is a level of kvtool or another compressor",
+       [](const Entrant& of) { return of.is_peer ? "peer" : "level"; },
+       {.choices = {"level", "peer"}}},
+      {"rounds",
+       "Number of rounds it ran, 1 of slow ones; absent in deterministic output",
+       &Entrant::rounds,
+       {.absent = true, .least = 1}},
+      {"k", "What it makes of K", &Entrant::k, BenchPartFields()},
+      {"v", "What it makes of V", &Entrant::v, BenchPartFields()},
+      Fields<Entrant>::Inline(
+          [](const Entrant& of) {
+            return Saving{of.both.raw_bytes, of.both.stored_bytes};
+          },
+          SavingFields()),
+      Fields<Entrant>::Inline([](const Entrant& of) { return of.both.speeds; },
+                              BenchSpeedsFields())};
+  return fields;
+}
+
+const Fields<Saving>& BenchNeedFields() {
+  static const Fields<Saving> fields = {
+      {"raw_bytes", "Bytes of f16 and bf16 values in rows", &Saving::before},
+      {"least_bytes", "Bytes that the model would need", &Saving::after},
+      Fields<Saving>::Inline([](const Saving& of) { return of; }, SavingFields())};
+  return fields;
+}
+
+const Fields<Benched::Bound>& BenchBoundFields() {
+  using Bound = Benched::Bound;
+  static const Fields<Bound> fields = {
+      {"model",
+       "alone: one table of signs, exponents and the next bits; above: one for each sign and "
+       "exponent of the value above; mixed: an adaptive mixture of the distributions of level max "
+       "and counters",
+       &Bound::model,
+       {.choices = {"alone", "above", "mixed"}}},
+      {"k", "What it needs for K", &Bound::k, BenchNeedFields()},
+      {"v", "What it needs for V", &Bound::v, BenchNeedFields()}};
+  return fields;
+}
+
+const Fields<Benched>& BenchedFields() {
+  static const Fields<Benched> fields = {
+      {"inputs", "What was read", &Benched::inputs, HashedFileFields()},
+      {"params", "What was asked for", &Benched::params, BenchParamsFields()},
+      {"chunks", "Number of chunks of K and V that were coded", &Benched::chunks, {.least = 1}},
+      {"contestants", "What was measured of each level and of each other compressor",
+       &Benched::contestants, BenchEntrantFields()},
+      {"bounds",
+       "What models would need, all that they have to learn or say counted; absent without --bound",
+       &Benched::bounds,
+       BenchBoundFields(),
+       {.absent = true}}};
+  return fields;
 }
 
 double Ratio(uint64_t raw, uint64_t stored) {
@@ -224,9 +367,13 @@ class Bench : public Command {
       context.console.Data(table.Text());
       if (bounds) context.console.Data("\n" + BoundsText(*bounds));
     }
-    nlohmann::ordered_json document = Document(snapshot, chunks, results, chunk_bytes, timing);
-    if (bounds) document["bounds"] = BoundsJson(*bounds);
-    report_.Emit(context.console, document, RulesFor(force_));
+    Benched result = {{HashedFile::Of(snapshot.source)},
+                      {chunk_bytes, rounds_},
+                      chunks.size(),
+                      EntrantsOf(results, timing),
+                      {}};
+    if (bounds) result.bounds = BoundsIn(*bounds);
+    report_.Emit(context.console, "bench", BenchedFields().Object(result), RulesFor(force_));
     if (page_.wanted())
       page_.Write(PageOf(chunks, results, rows, timing), *this, context.console, RulesFor(force_));
     return kDone;
@@ -244,17 +391,12 @@ class Bench : public Command {
     return table.Text();
   }
 
-  static nlohmann::ordered_json BoundsJson(const BoundSums& sums) {
-    nlohmann::ordered_json bounds = nlohmann::ordered_json::array();
+  static std::vector<Benched::Bound> BoundsIn(const BoundSums& sums) {
+    std::vector<Benched::Bound> bounds;
     for (size_t model = 0; model < BoundSums::kNames.size(); ++model) {
-      nlohmann::ordered_json one = {{"model", BoundSums::kNames[model]}};
-      for (const size_t part : {0, 1}) {
-        nlohmann::ordered_json entry = {{"raw_bytes", sums.raw_bytes[part]},
-                                        {"least_bytes", sums.Needed(model, part)}};
-        PutRatio(entry, sums.raw_bytes[part], sums.Needed(model, part));
-        one[part == 0 ? "k" : "v"] = std::move(entry);
-      }
-      bounds.push_back(std::move(one));
+      bounds.push_back({BoundSums::kNames[model],
+                        {sums.raw_bytes[0], sums.Needed(model, 0)},
+                        {sums.raw_bytes[1], sums.Needed(model, 1)}});
     }
     return bounds;
   }
@@ -267,33 +409,28 @@ class Bench : public Command {
         rounds_ == 1 ? "1 round" : fmt::format("fastest and median of {} rounds", rounds_));
   }
 
-  nlohmann::ordered_json Document(const Snapshot& snapshot, const std::vector<ContestChunk>& chunks,
-                                  const std::vector<ContestResult>& results, uint64_t chunk_bytes,
-                                  bool timing) const {
-    nlohmann::ordered_json document = ReportHeader("bench");
-    document["inputs"] = InputRecords(snapshot.source);
-    document["params"] = {{"chunk_bytes", chunk_bytes}, {"rounds", rounds_}};
-    document["chunks"] = chunks.size();
-    document["contestants"] = nlohmann::ordered_json::array();
+  static std::vector<Benched::Entrant> EntrantsOf(const std::vector<ContestResult>& results,
+                                                  bool timing) {
+    const bool has_compat = results[0].name == Name(Effort::kCompat);
+    std::vector<Benched::Entrant> entrants;
     for (const ContestResult& result : results) {
-      nlohmann::ordered_json json = {{"name", result.name},
-                                     {"kind", result.is_peer ? "peer" : "level"}};
-      if (timing) json["rounds"] = result.both.encode_seconds.size();
-      for (const size_t p : {0, 1}) {
-        const ContestPart& part = result.parts[p];
-        nlohmann::ordered_json entry = {{"raw_bytes", part.raw_bytes},
-                                        {"stored_bytes", part.stored_bytes}};
-        PutRatio(entry, part.raw_bytes, part.stored_bytes);
-        if (part.raw_bytes > 0 && results[0].name == "compat")
-          entry["worst_chunk_to_compat"] = part.worst_chunk;
-        if (part.raw_bytes > 0 && timing) PutRates(entry, part.raw_bytes, part);
-        json[p == 0 ? "k" : "v"] = std::move(entry);
-      }
-      PutRatio(json, result.raw_bytes(), result.stored_bytes());
-      if (timing) PutRates(json, result.raw_bytes(), result.both);
-      document["contestants"].push_back(std::move(json));
+      const auto part_of = [&](const ContestPart& part) {
+        Benched::Part of{part.raw_bytes, part.stored_bytes, {}, {}};
+        if (part.raw_bytes > 0 && has_compat) of.worst_chunk = part.worst_chunk;
+        if (part.raw_bytes > 0 && timing) of.speeds = SpeedsOf(part.raw_bytes, part);
+        return of;
+      };
+      Benched::Entrant& entrant = entrants.emplace_back();
+      entrant.name = result.name;
+      entrant.is_peer = result.is_peer;
+      entrant.k = part_of(result.parts[0]);
+      entrant.v = part_of(result.parts[1]);
+      entrant.both = {result.raw_bytes(), result.stored_bytes(), {}, {}};
+      if (!timing) continue;
+      entrant.rounds = result.both.encode_seconds.size();
+      entrant.both.speeds = SpeedsOf(result.raw_bytes(), result.both);
     }
-    return document;
+    return entrants;
   }
 
   // Without times: what each contestant reaches.
@@ -359,6 +496,8 @@ class Bench : public Command {
 };
 
 }  // namespace
+
+const FieldTable& BenchFields() { return BenchedFields(); }
 
 std::unique_ptr<Command> MakeBench() { return std::make_unique<Bench>(); }
 

@@ -5,6 +5,8 @@
 #include <filesystem>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
@@ -14,6 +16,34 @@
 
 namespace kv {
 namespace {
+
+// What the document says.
+struct Converted {
+  std::vector<HashedFile> inputs;
+  std::string to, output;
+  uint64_t layers = 0, kv_bytes = 0;
+  std::optional<std::string> pairs;
+  std::vector<std::string> not_kept;
+};
+
+const Fields<Converted>& ConvertParamsFields() {
+  static const Fields<Converted> fields = {
+      {"to", "Name of the format that was written", &Converted::to},
+      {"layers", "Number of layers that were written", &Converted::layers}};
+  return fields;
+}
+
+const Fields<Converted>& ConvertedFields() {
+  const auto itself = [](const Converted& of) -> const Converted& { return of; };
+  static const Fields<Converted> fields = {
+      {"inputs", "What was read", &Converted::inputs, HashedFileFields()},
+      {"params", "What was asked for", itself, ConvertParamsFields()},
+      {"output", "File or folder that was written", &Converted::output},
+      {"kv_bytes", "Bytes of K and V that were written", &Converted::kv_bytes},
+      {"rope_pairs", "How the values of K were reordered; null: they were not", &Converted::pairs},
+      {"not_kept", "What the format cannot say of this snapshot", &Converted::not_kept}};
+  return fields;
+}
 
 class Convert : public EachOf<Convert> {
  public:
@@ -112,15 +142,14 @@ class Convert : public EachOf<Convert> {
     for (const std::string& what : not_kept)
       context.console.Say(fmt::format("{}: not kept: {}", Printable(output_), Printable(what)));
 
-    nlohmann::ordered_json document = ReportHeader("convert");
-    document["inputs"] = InputRecords(snapshot.source);
-    document["params"] = {{"to", to_}, {"layers", snapshot.layers.size()}};
-    document["output"] = output_;
-    document["kv_bytes"] = snapshot.kv_bytes();
-    document["rope_pairs"] =
-        pairs.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(pairs);
-    document["not_kept"] = not_kept;
-    report_.Emit(context.console, document, RulesFor(force_));
+    const Converted result = {{HashedFile::Of(snapshot.source)},
+                              to_,
+                              output_,
+                              snapshot.layers.size(),
+                              snapshot.kv_bytes(),
+                              IfAny(pairs),
+                              not_kept};
+    report_.Emit(context.console, "convert", ConvertedFields().Object(result), RulesFor(force_));
     if (!report_.json) {
       context.console.Say(fmt::format("{}: {} layers, {} of K and V, from {} to {}",
                                       Printable(output_), snapshot.layers.size(),
@@ -143,6 +172,8 @@ class Convert : public EachOf<Convert> {
 };
 
 }  // namespace
+
+const FieldTable& ConvertFields() { return ConvertedFields(); }
 
 std::unique_ptr<Command> MakeConvert() { return std::make_unique<Convert>(); }
 

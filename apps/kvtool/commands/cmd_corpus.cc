@@ -5,6 +5,8 @@
 #include <filesystem>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/inputs/corpus_entries.h"
 #include "apps/kvtool/inputs/input_hash.h"
 #include "apps/kvtool/inputs/run_input.h"
@@ -61,6 +63,50 @@ void RequireText(const std::string& name, const std::string& path) {
     throw Error(Finding::kBadName, "the name is not UTF-8, and a manifest can hold no other")
         .File(path);
   }
+}
+
+// What the document of `corpus check` says.
+struct CorpusVerdict {
+  struct Change {
+    std::string name, text;
+  };
+  std::string manifest;
+  uint64_t manifest_bytes = 0, entries = 0;
+  std::string hash;
+  bool content_read = true;
+  std::vector<Change> changed;
+
+  std::string_view verdict() const { return changed.empty() ? "unchanged" : "changed"; }
+};
+
+const Fields<CorpusVerdict::Change>& CorpusChangeFields() {
+  using Change = CorpusVerdict::Change;
+  static const Fields<Change> fields = {{"name", "Name of the input in the corpus", &Change::name},
+                                        {"text", "What is different", &Change::text}};
+  return fields;
+}
+
+const Fields<CorpusVerdict>& CorpusVerdictFields() {
+  using Of = CorpusVerdict;
+  static const Fields<Of> fields = {
+      {"inputs", "The manifest",
+       [](const Of& of) {
+         return std::vector<SizedFile>{{of.manifest, of.manifest_bytes}};
+       },
+       SizedFileFields()},
+      {"verdict",
+       "Whether all inputs are what they were",
+       &Of::verdict,
+       {.choices = {"unchanged", "changed"}}},
+      {"entries", "Number of inputs in the manifest", &Of::entries},
+      {"corpus_xxh3",
+       "Hash of the corpus: of names, sizes and contents, by the manifest",
+       &Of::hash,
+       {.pattern = kHashPattern}},
+      {"content_read", "Whether contents were compared; otherwise sizes alone were",
+       &Of::content_read},
+      {"changed", "What is not as it was", &Of::changed, CorpusChangeFields()}};
+  return fields;
 }
 
 class Corpus : public Command {
@@ -177,30 +223,27 @@ class Corpus : public Command {
     pool.ParallelFor(problems.size(), [&](uint64_t i) {
       problems[i] = ProblemOf(manifest.members[i], (folder / manifest.members[i].name).string());
     });
-    nlohmann::ordered_json changed = nlohmann::ordered_json::array();
+    CorpusVerdict result = {manifest_,
+                            bytes.size(),
+                            manifest.members.size(),
+                            corpus::CorpusHash(manifest.members),
+                            !quick_,
+                            {}};
     for (size_t i = 0; i < problems.size(); ++i) {
-      if (problems[i].empty()) continue;
-      changed.push_back({{"name", manifest.members[i].name}, {"text", problems[i]}});
-      if (!report_.json) {
-        context.console.Line(
-            fmt::format("{}: {}", Printable(manifest.members[i].name), problems[i]));
-      }
+      if (!problems[i].empty()) result.changed.push_back({manifest.members[i].name, problems[i]});
     }
-    const bool good = changed.empty();
+    const bool good = result.changed.empty();
     if (!report_.json) {
-      context.console.Line(
-          fmt::format("{}: {}: {} of {} inputs are what they were", Printable(manifest_),
-                      context.console.Verdict(good, good ? "unchanged" : "changed"),
-                      manifest.members.size() - changed.size(), manifest.members.size()));
+      for (const CorpusVerdict::Change& change : result.changed) {
+        context.console.Line(fmt::format("{}: {}", Printable(change.name), change.text));
+      }
+      context.console.Line(fmt::format("{}: {}: {} of {} inputs are what they were",
+                                       Printable(manifest_),
+                                       context.console.Verdict(good, result.verdict()),
+                                       result.entries - result.changed.size(), result.entries));
     }
-    nlohmann::ordered_json document = ReportHeader("corpus-check");
-    document["inputs"] = {{{"file", manifest_}, {"bytes", bytes.size()}}};
-    document["verdict"] = good ? "unchanged" : "changed";
-    document["entries"] = manifest.members.size();
-    document["corpus_xxh3"] = corpus::CorpusHash(manifest.members);
-    document["content_read"] = !quick_;
-    document["changed"] = std::move(changed);
-    report_.Emit(context.console, document, RulesFor(false));
+    report_.Emit(context.console, "corpus-check", CorpusVerdictFields().Object(result),
+                 RulesFor(false));
     return good ? kDone : kVerdict;
   }
 
@@ -229,6 +272,8 @@ class Corpus : public Command {
 };
 
 }  // namespace
+
+const FieldTable& CorpusCheckFields() { return CorpusVerdictFields(); }
 
 std::unique_ptr<Command> MakeCorpus() { return std::make_unique<Corpus>(); }
 

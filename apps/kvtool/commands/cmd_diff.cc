@@ -2,10 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/page_options.h"
 #include "formats/registry.h"
@@ -24,6 +24,45 @@ std::string PlaceText(const TensorDiff& diff) {
   const DifferingValue& at = *diff.first;
   return diff.heads_known ? fmt::format("token {} head {} dim {}", at.token, at.head, at.dim)
                           : fmt::format("token {} channel {}", at.token, at.dim);
+}
+
+// What the document says.
+struct Diffed {
+  struct Input : HashedFile {
+    std::string format;
+  };
+  std::vector<Input> inputs;
+  std::optional<double> atol;
+  const SnapshotDiff& diff;
+};
+
+const Fields<Diffed::Input>& DiffInputFields() {
+  using Input = Diffed::Input;
+  static const Fields<Input> fields = {
+      Fields<Input>::Inline([](const Input& of) -> const HashedFile& { return of; },
+                            HashedFileFields()),
+      {"format", "Name of the format it was read as", &Input::format}};
+  return fields;
+}
+
+const Fields<Diffed>& DiffParamsFields() {
+  static const Fields<Diffed> fields = {
+      {"atol", "Tolerance of values; null: stored bits decide", &Diffed::atol, {.least = 0}}};
+  return fields;
+}
+
+const Fields<Diffed>& DiffedFields() {
+  static const Fields<Diffed> fields = {
+      {"inputs",
+       "The two snapshots, A and B",
+       &Diffed::inputs,
+       DiffInputFields(),
+       {.items = 2, .most_items = 2}},
+      {"params", "What was asked for", [](const Diffed& of) -> const Diffed& { return of; },
+       DiffParamsFields()},
+      Fields<Diffed>::Inline([](const Diffed& of) -> const SnapshotDiff& { return of.diff; },
+                             SnapshotDiffFields())};
+  return fields;
 }
 
 class Diff : public Command {
@@ -80,7 +119,13 @@ class Diff : public Command {
     if (page_.wanted()) compared.token_bins = report::MapColumns(UINT64_MAX, a.layers.size());
     const SnapshotDiff diff = DiffSnapshots(a, b, compared, pool, &progress);
     if (!report_.json && context.console.verbosity > -1) Print(diff, context.console);
-    if (report_.wanted()) report_.Emit(context.console, Document(a, b, diff), RulesFor(false));
+    if (report_.wanted()) {
+      const Diffed result = {
+          {{HashedFile::Of(a.source), a.format}, {HashedFile::Of(b.source), b.format}},
+          atol_,
+          diff};
+      report_.Emit(context.console, "diff", DiffedFields().Object(result), RulesFor(false));
+    }
     if (page_.wanted()) {
       page_.Write(DiffPage(a_, b_, diff, MadeBy()), *this, context.console,
                   RulesFor(report_.force));
@@ -99,48 +144,23 @@ class Diff : public Command {
     }
   }
 
-  nlohmann::ordered_json Document(const Snapshot& a, const Snapshot& b,
-                                  const SnapshotDiff& diff) const {
-    nlohmann::ordered_json document = ReportHeader("diff");
-    document["inputs"] = InputRecords(a.source, b.source);
-    document["inputs"][0]["format"] = a.format;
-    document["inputs"][1]["format"] = b.format;
-    document["params"]["atol"] = atol_ ? nlohmann::ordered_json(*atol_) : nlohmann::ordered_json();
-    document["verdict"] = Name(diff.verdict());
-    document["equal"] = diff.equal();
-    document["structure"] = diff.structure;
-    document["notes"] = diff.notes;
-    const TensorDiff total = diff.Total();
-    document["values"] = total.values;
-    document["different_count"] = total.different;
-    document["beyond_tolerance_count"] = total.beyond;
-    const FirstDifference first = FirstOf(diff);
-    document["first"] = nullptr;
-    if (first.diff != nullptr) {
-      document["first"] = {{"layer", first.layer}, {"part", first.part == 'K' ? "k" : "v"}};
-      document["first"].update(FirstJson(*first.diff));
-    }
-    document["layers"] = LayersJson(diff);
-    return document;
-  }
-
   void Print(const SnapshotDiff& diff, Console& console) const {
     for (const std::string& text : diff.structure) console.Line("  " + Printable(text));
     for (const std::string& text : diff.notes)
       console.Line("  " + Printable(text) + " (does not count)");
-    Table table({"layer", "kv", "values", "differ", "beyond", "max abs", "mean abs", "max rel",
-                 "max ulp", "first at"});
+    std::vector<std::string> head = TextHead(TensorDiffFields());
+    head.insert(head.begin(), {"layer", "kv"});
+    head.push_back("first at");
+    Table table(std::move(head));
     bool any = false;
     for (const LayerDiff& layer : diff.layers) {
       for (const auto& [part, name] : {std::pair{&layer.k, "k"}, {&layer.v, "v"}}) {
         if (!*part || (*part)->different == 0) continue;
-        const TensorDiff& of = **part;
         any = true;
-        table.Row({std::to_string(layer.layer), name, std::to_string(of.values),
-                   std::to_string(of.different), std::to_string(of.beyond),
-                   DistanceText(of.largest_abs()), DistanceText(of.mean_abs()),
-                   DistanceText(of.largest_rel()), of.has_ulp() ? std::to_string(of.max_ulp) : "-",
-                   PlaceText(of)});
+        std::vector<std::string> row = TextRow(TensorDiffFields(), **part);
+        row.insert(row.begin(), {std::to_string(layer.layer), name});
+        row.push_back(PlaceText(**part));
+        table.Row(std::move(row));
       }
     }
     if (any) console.Data(table.Text("  "));
@@ -155,11 +175,6 @@ class Diff : public Command {
     }
     console.Line(
         fmt::format("{} and {}: {}", Printable(a_), Printable(b_), VerdictText(diff, console)));
-  }
-
-  // Where every pair has a NaN or infinity on one side, no distance is known.
-  static std::string DistanceText(double value) {
-    return std::isnan(value) ? "-" : fmt::format("{:.3g}", value);
   }
 
   static std::string VerdictText(const SnapshotDiff& diff, Console& console) {
@@ -209,6 +224,8 @@ class Diff : public Command {
 };
 
 }  // namespace
+
+const FieldTable& DiffFields() { return DiffedFields(); }
 
 std::unique_ptr<Command> MakeDiff() { return std::make_unique<Diff>(); }
 

@@ -8,7 +8,10 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/console/text_width.h"
 #include "apps/kvtool/doctor/doctor.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/inputs/each_command.h"
+#include "lib/core/codec/chunk.h"
 
 namespace kv {
 namespace {
@@ -113,32 +116,76 @@ void Print(const Diagnosis& found, Console& console) {
   PrintSteps(found.next, console);
 }
 
-nlohmann::ordered_json Document(const Diagnosis& found) {
-  nlohmann::ordered_json document = ReportHeader("doctor");
-  const auto or_null = [](const std::string& text) {
-    return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
-  };
-  document["inputs"] = {{{"file", found.file}, {"bytes", found.bytes}}};
-  document["kind"] = found.kind;
-  document["format"] = or_null(found.format);
-  document["what"] = found.what;
-  document["sound"] = {{"verdict", Word(found.sound)},
-                       {"text", or_null(found.sound_text)},
-                       {"findings", found.findings}};
-  document["shrinks"] = nullptr;
-  if (found.ratio) {
-    document["shrinks"] = {{"ratio", *found.ratio},
-                           {"level", "default"},
-                           {"judged_bytes", found.judged_bytes},
-                           {"of_bytes", found.judged_of_bytes}};
-  }
-  document["next"] = nlohmann::ordered_json::array();
-  for (const Diagnosis::Step& step : found.next) {
-    document["next"].push_back(
-        {{"command", step.command}, {"effect", step.effect}, {"needs", or_null(step.needs)}});
-  }
-  document["exit_code"] = static_cast<int>(found.status);
-  return document;
+const Fields<Diagnosis>& SoundFields() {
+  static const Fields<Diagnosis> fields = {
+      {"verdict",
+       "yes: as far as the text says it was looked at",
+       [](const Diagnosis& of) { return Word(of.sound); },
+       {.choices = {"yes", "no", "unknown"}}},
+      {"text", "What was looked at, or why it cannot be read",
+       [](const Diagnosis& of) { return IfAny(of.sound_text); }},
+      {"findings", "What is wrong: NaN, layers of zeros, equal layers, damage",
+       &Diagnosis::findings}};
+  return fields;
+}
+
+const Fields<Diagnosis>& ShrinksFields() {
+  static const Fields<Diagnosis> fields = {
+      {"ratio",
+       "K and V / what is left of them",
+       [](const Diagnosis& of) { return *of.ratio; },
+       {.above = 0}},
+      {"level", "The level of 'kvtool compress'",
+       [](const Diagnosis&) { return Name(Effort::kDefault); }},
+      {"judged_bytes", "How much was compressed to find out", &Diagnosis::judged_bytes},
+      {"of_bytes", "How much K and V there is", &Diagnosis::judged_of_bytes}};
+  return fields;
+}
+
+const Fields<Diagnosis::Step>& StepFields() {
+  using Step = Diagnosis::Step;
+  static const Fields<Step> fields = {
+      {"command", "A whole line for a shell, names quoted", &Step::command},
+      {"effect", "What it does", &Step::effect},
+      {"needs",
+       "What must be filled in where the line has a word in capitals; null: it runs as it is",
+       [](const Step& step) { return IfAny(step.needs); }}};
+  return fields;
+}
+
+const Fields<SizedFile>& DiagnosedFileFields() {
+  static const Fields<SizedFile> fields = {
+      {"file", "Its name as it was given", &SizedFile::file},
+      {"bytes", "Its size; 0 where it is missing, a recorded run or a set of files",
+       &SizedFile::bytes}};
+  return fields;
+}
+
+const Fields<Diagnosis>& DiagnosisFields() {
+  static const Fields<Diagnosis> fields = {
+      {"inputs", "The file that this is about, also where it could not be read",
+       [](const Diagnosis& of) {
+         return std::vector<SizedFile>{{of.file, of.bytes}};
+       },
+       DiagnosedFileFields()},
+      {"kind",
+       "What the file is: foreign is known but not read, broken is of a known format but cannot be "
+       "read",
+       &Diagnosis::kind,
+       {.choices = {"snapshot", "archive", "run", "trace", "weights", "model", "plan", "document",
+                    "frame", "foreign", "broken", "unknown", "missing"}}},
+      {"format", "The format's name, as 'kvtool formats' lists it or as the document says",
+       [](const Diagnosis& of) { return IfAny(of.format); }},
+      {"what", "The same in words", &Diagnosis::what},
+      {"sound", "Whether something is wrong with it",
+       [](const Diagnosis& of) -> const Diagnosis& { return of; }, SoundFields()},
+      {"shrinks", "What compressing would gain, judged by a sample; null where it was not measured",
+       [](const Diagnosis& of) { return of.ratio ? &of : nullptr; }, ShrinksFields()},
+      {"next", "Commands that make sense now, the most useful first", &Diagnosis::next,
+       StepFields()},
+      {"exit_code", "The exit status that this file alone would give",
+       [](const Diagnosis& of) { return static_cast<int>(of.status); }}};
+  return fields;
 }
 
 class Doctor : public EachOf<Doctor> {
@@ -160,7 +207,7 @@ class Doctor : public EachOf<Doctor> {
     const Diagnosis found = Diagnose(input_, limit_.most(), pool);
     if (!report_.json) Print(found, context.console);
     if (found.error) context.console.Report(*found.error);
-    report_.Emit(context.console, Document(found), RulesFor(false));
+    report_.Emit(context.console, "doctor", DiagnosisFields().Object(found), RulesFor(false));
     return found.status;
   }
 
@@ -177,6 +224,8 @@ class Doctor : public EachOf<Doctor> {
 };
 
 }  // namespace
+
+const FieldTable& DoctorFields() { return DiagnosisFields(); }
 
 std::unique_ptr<Command> MakeDoctor() { return std::make_unique<Doctor>(); }
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "formats/catalogue.h"
 #include "formats/foreign.h"
 
@@ -26,6 +28,53 @@ constexpr Section kSections[] = {
 
 std::string Ability(bool can, bool detected) { return can ? detected ? "yes" : "named" : "-"; }
 
+const Fields<FormatListing>& FormatListingFields() {
+  using Listing = FormatListing;
+  static const Fields<Listing> fields = {
+      {"name", "Name of the format, as --from and --to take it", &Listing::id, {.least = 1}},
+      {"kind",
+       "What it holds: a snapshot, names of files or tensors in one, a preset of options for one, "
+       "an attention trace, weights, or a model",
+       [](const Listing& format) { return Name(format.kind); },
+       {.choices = {"snapshot", "names", "preset", "trace", "weights", "model"}}},
+      {"detected", "Whether it is known by its bytes, without --from", &Listing::detected},
+      {"reads", "Whether kvtool reads it", &Listing::reads},
+      {"writes", "Whether kvtool writes it", &Listing::writes},
+      {"summary", "What it is, in a few words", &Listing::summary, {.least = 1}},
+      {"needs", "What the user must supply beyond the file", &Listing::needs}};
+  return fields;
+}
+
+const Fields<ForeignFormat>& ForeignFormatFields() {
+  static const Fields<ForeignFormat> fields = {
+      {"name", "Name of the format", &ForeignFormat::id, {.least = 1}},
+      {"summary", "What it is, in a few words", &ForeignFormat::what},
+      {"reason", "Why it is not read", &ForeignFormat::reason, {.least = 1}},
+      {"instead", "What to do instead", &ForeignFormat::hint},
+      {"recognised", "Whether it is refused by name when met, instead of as unknown",
+       [](const ForeignFormat& format) { return format.recognise != nullptr; }}};
+  return fields;
+}
+
+// What the document says.
+struct KnownFormats {
+  std::vector<FormatListing> formats = ListFormats();
+  std::span<const ForeignFormat> not_read = ForeignFormats();
+};
+
+const Fields<KnownFormats>& KnownFormatsFields() {
+  static const Fields<KnownFormats> fields = {
+      NoInputs<KnownFormats>(),
+      {"formats",
+       "What kvtool reads or writes",
+       &KnownFormats::formats,
+       FormatListingFields(),
+       {.items = 1}},
+      {"not_read", "Formats that kvtool knows of and does not read", &KnownFormats::not_read,
+       ForeignFormatFields()}};
+  return fields;
+}
+
 class ListOfFormats : public Command {
  public:
   void Declare(CommandLine& line) override { report_.Declare(line); }
@@ -34,7 +83,7 @@ class ListOfFormats : public Command {
 
   ExitStatus Run(Context& context) override {
     if (!report_.json) Print(context.console);
-    report_.Emit(context.console, Document(), RulesFor(false));
+    report_.Emit(context.console, "formats", KnownFormatsFields().Object({}), RulesFor(false));
     return kDone;
   }
 
@@ -68,33 +117,12 @@ class ListOfFormats : public Command {
     }
   }
 
-  static nlohmann::ordered_json Document() {
-    nlohmann::ordered_json document = ReportHeader("formats");
-    document["formats"] = nlohmann::ordered_json::array();
-    for (const FormatListing& format : ListFormats()) {
-      document["formats"].push_back({{"name", format.id},
-                                     {"kind", Name(format.kind)},
-                                     {"detected", format.detected},
-                                     {"reads", format.reads},
-                                     {"writes", format.writes},
-                                     {"summary", format.summary},
-                                     {"needs", format.needs}});
-    }
-    document["not_read"] = nlohmann::ordered_json::array();
-    for (const ForeignFormat& format : ForeignFormats()) {
-      document["not_read"].push_back({{"name", format.id},
-                                      {"summary", format.what},
-                                      {"reason", format.reason},
-                                      {"instead", format.hint},
-                                      {"recognised", format.recognise != nullptr}});
-    }
-    return document;
-  }
-
   ReportOptions report_;
 };
 
 }  // namespace
+
+const FieldTable& FormatsFields() { return KnownFormatsFields(); }
 
 std::unique_ptr<Command> MakeFormats() { return std::make_unique<ListOfFormats>(); }
 

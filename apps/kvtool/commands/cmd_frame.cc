@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "lib/core/base/dtype.h"
 #include "lib/core/codec/gear/gear_container.h"
 
@@ -42,12 +44,90 @@ class Output {
   std::unique_ptr<AtomicFile> file_;
 };
 
-struct PlaneNames {
-  std::string_view predictor, backend;
+// What the document says of a container.
+struct FrameLook {
+  HashedFile input;
+  GearLayout layout;
+
+  bool is_two() const { return layout.planes.size() == PlanesOf(GearKind::kTwoPlanes); }
+  Saving saving() const { return {layout.raw_bytes(), input.bytes}; }
 };
 
-PlaneNames NamesOf(const PlaneFrame& frame) {
-  return {Name(static_cast<Predictor>(frame.mode)), Name(static_cast<Backend>(frame.codec))};
+// Of what has bytes, as every plane and container has.
+template <typename T, typename Get>
+auto RatioIn(Get saving) {
+  return [saving](const T& of) { return *std::invoke(saving, of).ratio(); };
+}
+template <typename T, typename Get>
+auto RemovedIn(Get saving) {
+  return [saving](const T& of) { return *std::invoke(saving, of).removed_fraction(); };
+}
+
+std::string AsOffset(const Value& value) { return fmt::format("{:#x}", *value.get_if<uint64_t>()); }
+
+const Fields<PlaneFrame>& PlaneFields() {
+  const auto saving = [](const PlaneFrame& plane) {
+    return Saving{plane.raw_bytes, kPlaneHeaderBytes + plane.payload.size()};
+  };
+  static const Fields<PlaneFrame> fields = {
+      {"offset",
+       "Where the plane begins in the container, in bytes",
+       &PlaneFrame::offset,
+       {.column = "offset", .format = AsOffset}},
+      {"predictor",
+       "What was subtracted before coding: nothing, the byte before, or the byte before by "
+       "exclusive or",
+       [](const PlaneFrame& plane) { return Name(static_cast<Predictor>(plane.mode)); },
+       {.choices = {"raw", "delta_seq", "xor_seq"}, .column = "predictor"}},
+      {"backend",
+       "What coded the bytes",
+       [](const PlaneFrame& plane) { return Name(static_cast<Backend>(plane.codec)); },
+       {.choices = {"rle", "zstd"}, .column = "backend"}},
+      {"raw_bytes",
+       "Bytes of the plane before coding",
+       &PlaneFrame::raw_bytes,
+       {.column = "raw bytes"}},
+      {"payload_bytes",
+       "Bytes of the plane after coding, without its header",
+       [](const PlaneFrame& plane) { return plane.payload.size(); },
+       {.column = "payload bytes"}},
+      {"ratio",
+       "Bytes of the plane / bytes after coding with its header",
+       RatioIn<PlaneFrame>(saving),
+       {.column = "ratio", .format = format::AsFactor}},
+      {"removed_fraction", "Share of the plane's bytes that coding saves, its header counted",
+       RemovedIn<PlaneFrame>(saving)}};
+  return fields;
+}
+
+const Fields<FrameLook>& FrameLookFields() {
+  static const Fields<FrameLook> fields = {
+      {"inputs", "The container that was read",
+       [](const FrameLook& of) { return std::vector{of.input}; }, HashedFileFields()},
+      {"dtypes",
+       "Element types that the words may be of; the container does not say which",
+       [](const FrameLook& of) {
+         return of.is_two() ? std::vector<std::string>{"f16", "bf16"}
+                            : std::vector<std::string>{"f32"};
+       },
+       {.items = 1}},
+      {"words",
+       "Number of values",
+       [](const FrameLook& of) { return of.layout.words; },
+       {.least = 1}},
+      {"raw_bytes", "Bytes of the values before coding",
+       [](const FrameLook& of) { return of.layout.raw_bytes(); }},
+      {"stored_bytes", "Size of the container in bytes",
+       [](const FrameLook& of) { return of.input.bytes; }},
+      {"ratio", "raw_bytes / stored_bytes", RatioIn<FrameLook>(&FrameLook::saving)},
+      {"removed_fraction", "Share of the raw bytes that coding saves: 1 - stored_bytes / raw_bytes",
+       RemovedIn<FrameLook>(&FrameLook::saving)},
+      {"planes",
+       "The byte planes of the values, in the order of the container",
+       [](const FrameLook& of) { return of.layout.planes; },
+       PlaneFields(),
+       {.items = 2, .most_items = 4}}};
+  return fields;
 }
 
 class Frame : public Command {
@@ -170,29 +250,10 @@ class Frame : public Command {
   void Inspect(Console& console) const {
     const Source source = SizeLimit::WithHint([&] { return Source::Open(input_, limit_.most()); });
     if (source.is_folder) throw Error(Finding::kOpenFailed, "is a folder").File(input_);
-    const ByteSpan container = source.files[0].data->bytes();
-    const GearLayout layout = Read(container);
-    const bool two = layout.planes.size() == PlanesOf(GearKind::kTwoPlanes);
-    nlohmann::ordered_json document = ReportHeader("frame");
-    document["inputs"] = InputRecords(source);
-    document["dtypes"] =
-        two ? nlohmann::ordered_json{"f16", "bf16"} : nlohmann::ordered_json{"f32"};
-    document["words"] = layout.words;
-    document["raw_bytes"] = layout.raw_bytes();
-    document["stored_bytes"] = container.size();
-    PutRatio(document, layout.raw_bytes(), container.size());
-    document["planes"] = nlohmann::ordered_json::array();
-    for (const PlaneFrame& frame : layout.planes) {
-      nlohmann::ordered_json plane = {{"offset", frame.offset},
-                                      {"predictor", NamesOf(frame).predictor},
-                                      {"backend", NamesOf(frame).backend},
-                                      {"raw_bytes", frame.raw_bytes},
-                                      {"payload_bytes", frame.payload.size()}};
-      PutRatio(plane, frame.raw_bytes, kPlaneHeaderBytes + frame.payload.size());
-      document["planes"].push_back(std::move(plane));
-    }
-    if (!report_.json) Print(console, layout, container.size());
-    report_.Emit(console, document, RulesFor(false));
+    const GearLayout layout = Read(source.files[0].data->bytes());
+    const FrameLook result = {HashedFile::Of(source), layout};
+    if (!report_.json) Print(console, result);
+    report_.Emit(console, "frame", FrameLookFields().Object(result), RulesFor(false));
   }
 
   static GearLayout Read(ByteSpan container) {
@@ -205,23 +266,19 @@ class Frame : public Command {
     }
   }
 
-  void Print(Console& console, const GearLayout& layout, uint64_t stored) const {
-    const bool two = layout.planes.size() == PlanesOf(GearKind::kTwoPlanes);
+  void Print(Console& console, const FrameLook& result) const {
+    const GearLayout& layout = result.layout;
     console.Line(fmt::format("{}: gear container of {} values, {} planes ({})", Printable(input_),
-                             layout.words, layout.planes.size(), two ? "f16 or bf16" : "f32"));
-    console.Line(fmt::format("{} bytes, {} as values: {}", stored, layout.raw_bytes(),
-                             HumanRatio(layout.raw_bytes(), stored)));
-    Table table({"plane", "offset", "predictor", "backend", "raw bytes", "payload bytes", "ratio"});
-    for (size_t i = 0; i < layout.planes.size(); ++i) {
-      const PlaneFrame& frame = layout.planes[i];
-      const uint64_t size = kPlaneHeaderBytes + frame.payload.size();
-      table.Row({std::to_string(i), fmt::format("{:#x}", frame.offset),
-                 std::string(NamesOf(frame).predictor), std::string(NamesOf(frame).backend),
-                 std::to_string(frame.raw_bytes), std::to_string(frame.payload.size()),
-                 fmt::format("{:.3f}x",
-                             static_cast<double>(frame.raw_bytes) / static_cast<double>(size))});
+                             layout.words, layout.planes.size(),
+                             result.is_two() ? "f16 or bf16" : "f32"));
+    console.Line(fmt::format("{} bytes, {} as values: {}", result.input.bytes, layout.raw_bytes(),
+                             HumanRatio(layout.raw_bytes(), result.input.bytes)));
+    TextTable table = TextTableOf(PlaneFields(), layout.planes);
+    table.head.insert(table.head.begin(), "plane");
+    for (size_t i = 0; i < table.rows.size(); ++i) {
+      table.rows[i].insert(table.rows[i].begin(), std::to_string(i));
     }
-    console.Data(table.Text("  "));
+    console.Data(Table(table).Text("  "));
   }
 
   CommandLine *encode_ = nullptr, *decode_ = nullptr, *inspect_ = nullptr;
@@ -233,6 +290,8 @@ class Frame : public Command {
 };
 
 }  // namespace
+
+const FieldTable& FrameFields() { return FrameLookFields(); }
 
 std::unique_ptr<Command> MakeFrame() { return std::make_unique<Frame>(); }
 

@@ -6,6 +6,8 @@
 #include <numeric>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/numbers.h"
@@ -54,48 +56,85 @@ CheckedPlan Check(const std::string& path, const Snapshot& snapshot, EvictionPla
         plan.last_token = event.token;
         if (auto wrong = walk.Apply(event)) plan.Add(PlaceOf(number, event), std::move(*wrong));
       });
-  const nlohmann::ordered_json record = InputRecord(snapshot.source);
-  if (record["xxh3"] != plan.header.source_xxh3 || record["bytes"] != plan.header.source_bytes) {
+  const HashedFile source = HashedFile::Of(snapshot.source);
+  if (source.xxh3 != plan.header.source_xxh3 || source.bytes != plan.header.source_bytes) {
     plan.Add("source",
              fmt::format("the plan is of {} bytes with XXH3 {}, the snapshot has {} with {}",
                          plan.header.source_bytes, Escaped(plan.header.source_xxh3, 40),
-                         record["bytes"].get<uint64_t>(), record["xxh3"].get<std::string>()));
+                         source.bytes, source.xxh3));
   }
   return plan;
 }
 
-nlohmann::ordered_json CheckJson(const std::string& path, const std::string& snapshot,
-                                 const CheckedPlan& plan, const EvictionPlanWalk& walk) {
-  nlohmann::ordered_json json = ReportHeader("plan-check");
-  json["inputs"] = {{{"role", "plan"}, {"file", path}}, {{"role", "snapshot"}, {"file", snapshot}}};
-  json["plan"] = path;
-  json["policy"] = plan.header.policy;
-  json["engine"] = plan.header.engine;
-  json["schedule"] = plan.header.schedule;
-  json["events"] = plan.events;
-  json["first_token"] = json["last_token"] = nullptr;
-  if (plan.events != 0) {
-    json["first_token"] = plan.first_token;
-    json["last_token"] = plan.last_token;
+// What the document says.
+struct PlanVerdict {
+  std::string plan, snapshot;
+  const CheckedPlan& checked;
+  const EvictionPlanWalk& walk;
+
+  std::vector<NamedFile> inputs() const { return {{"plan", plan}, {"snapshot", snapshot}}; }
+  std::optional<uint64_t> IfEvents(uint64_t token) const {
+    return checked.events == 0 ? std::nullopt : std::optional(token);
   }
-  json["layers"] = nlohmann::ordered_json::array();
-  for (const EvictionPlanWalk::Layer& layer : walk.Layers()) {
-    json["layers"].push_back({{"layer", layer.layer},
-                              {"by_kv_head", layer.by_head},
-                              {"events", layer.events},
-                              {"kept_tokens", layer.kept}});
-  }
-  json["full_bytes"] = walk.full_bytes();
-  json["kept_bytes"] = walk.kept_bytes();
-  json["ratio"] = RatioOf(walk);
-  json["common"] = walk.is_common();
-  json["findings"] = nlohmann::ordered_json::array();
-  for (const PlanFinding& finding : plan.findings) {
-    json["findings"].push_back({{"place", finding.place}, {"text", finding.text}});
-  }
-  json["findings_count"] = plan.wrong;
-  json["verdict"] = plan.wrong == 0 ? "sound" : "wrong";
-  return json;
+};
+
+const Fields<EvictionPlanWalk::Layer>& PlanLayerFields() {
+  using Layer = EvictionPlanWalk::Layer;
+  static const Fields<Layer> fields = {
+      {"layer", "Number of the layer", &Layer::layer},
+      {"by_kv_head", "Whether events name kv heads; if not, they are of the whole layer",
+       &Layer::by_head},
+      {"events", "Events of the kv head with the most", &Layer::events},
+      {"kept_tokens", "Tokens held at the snapshot's end, by kv head", &Layer::kept}};
+  return fields;
+}
+
+const Fields<PlanFinding>& PlanFindingFields() {
+  static const Fields<PlanFinding> fields = {
+      {"place", "Where: the event with its token and layer, or source", &PlanFinding::place},
+      {"text", "What is wrong", &PlanFinding::text}};
+  return fields;
+}
+
+const Fields<PlanVerdict>& PlanVerdictFields() {
+  using Of = PlanVerdict;
+  static const Fields<Of> fields = {
+      {"inputs", "What was read", &Of::inputs, NamedFileFields()},
+      {"plan", "Name of the plan's file as it was given", &Of::plan},
+      {"policy", "Policy that chose the tokens, by the plan",
+       [](const Of& of) { return of.checked.header.policy; }},
+      {"engine", "Engine whose decisions these are, by the plan",
+       [](const Of& of) { return of.checked.header.engine; }},
+      {"schedule", "When tokens are evicted, by the plan",
+       [](const Of& of) { return of.checked.header.schedule; }},
+      {"events", "Events of the plan", [](const Of& of) { return of.checked.events; }},
+      {"first_token", "Token after which the first event comes; null without events",
+       [](const Of& of) { return of.IfEvents(of.checked.first_token); }},
+      {"last_token", "Token after which the last event comes; null without events",
+       [](const Of& of) { return of.IfEvents(of.checked.last_token); }},
+      {"layers", "What the plan leaves of each layer",
+       [](const Of& of) { return of.walk.Layers(); }, PlanLayerFields()},
+      {"full_bytes", "Bytes of K and V of the whole snapshot",
+       [](const Of& of) { return of.walk.full_bytes(); }},
+      {"kept_bytes",
+       "Bytes of K and V that are held at the end",
+       [](const Of& of) { return of.walk.kept_bytes(); },
+       {.least = 0}},
+      {"ratio",
+       "full_bytes / kept_bytes; null if nothing stays",
+       [](const Of& of) { return RatioOf(of.walk); },
+       {.nullable = true}},
+      {"common", "Whether all layers and kv heads hold the same at every moment",
+       [](const Of& of) { return of.walk.is_common(); }},
+      {"findings", "The first twenty things that are wrong with the plan",
+       [](const Of& of) { return of.checked.findings; }, PlanFindingFields()},
+      {"findings_count", "How many things are wrong, also beyond the twenty",
+       [](const Of& of) { return of.checked.wrong; }},
+      {"verdict",
+       "sound: the plan can be applied to the snapshot; wrong: it cannot",
+       [](const Of& of) { return of.checked.wrong == 0 ? "sound" : "wrong"; },
+       {.choices = {"sound", "wrong"}}}};
+  return fields;
 }
 
 class Plan : public Command {
@@ -129,7 +168,9 @@ class Plan : public Command {
     EvictionPlanWalk walk(snapshot);
     const CheckedPlan plan = Check(plan_, snapshot, walk);
     if (!report_.json) Print(context.console, plan, walk);
-    report_.Emit(context.console, CheckJson(plan_, input_, plan, walk), RulesFor(false));
+    const PlanVerdict result = {plan_, input_, plan, walk};
+    report_.Emit(context.console, "plan-check", PlanVerdictFields().Object(result),
+                 RulesFor(false));
     return plan.wrong == 0 ? kDone : kVerdict;
   }
 
@@ -170,6 +211,8 @@ class Plan : public Command {
 };
 
 }  // namespace
+
+const FieldTable& PlanCheckFields() { return PlanVerdictFields(); }
 
 std::unique_ptr<Command> MakePlan() { return std::make_unique<Plan>(); }
 

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <zstd.h>
 
+#include <nlohmann/json.hpp>
+
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/line/help.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/codec/chunk.h"
@@ -13,6 +17,116 @@
 namespace kv {
 namespace {
 
+// What the document says.
+struct Capabilities {
+  struct Codec {
+    unsigned id = 0;
+    std::string_view name;
+  };
+  int threads = UsableCpus();
+  bool urls = remote::CanOpenUrls();
+  std::vector<std::pair<std::string, std::string>> libraries;
+  std::vector<SimdTarget> simd = SimdTargets();
+  std::vector<Codec> codecs;
+  std::vector<std::string> dtypes;
+};
+
+Capabilities FindCapabilities() {
+  Capabilities found;
+  const auto version = [](int major, int minor, int patch) {
+    return fmt::format("{}.{}.{}", major, minor, patch);
+  };
+  found.libraries = {
+      {"zstd", ZSTD_versionString()},
+      {"fmt", version(FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
+      {"nlohmann_json", version(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
+                                NLOHMANN_JSON_VERSION_PATCH)},
+      {"CLI11", std::string(ParserVersion())}};
+  for (unsigned id = 0; id < 256; ++id) {
+    const std::string_view name = Name(static_cast<CodecId>(id));
+    if (!name.empty()) found.codecs.push_back({id, name});
+  }
+  for (const DTypeInfo& info : AllDTypes()) found.dtypes.emplace_back(info.name);
+  return found;
+}
+
+const Fields<SimdTarget>& SimdTargetFields() {
+  static const Fields<SimdTarget> fields = {
+      {"name", "Name that --simd takes", &SimdTarget::name, {.column = "name"}},
+      {"supported",
+       "Whether this CPU has it",
+       &SimdTarget::supported,
+       {.column = "this CPU",
+        .format = [](const Value& value) -> std::string {
+          return *value.get_if<bool>() ? "yes" : "no";
+        }}},
+      {"active", "Whether kernels use it", &SimdTarget::active}};
+  return fields;
+}
+
+std::string YesOrDash(const Value& value) { return *value.get_if<bool>() ? "yes" : "-"; }
+
+const Fields<FormatEntry>& FormatEntryFields() {
+  using Entry = FormatEntry;
+  static const Fields<Entry> fields = {
+      {"name", "Name that --from and --to take", &Entry::id, {.column = "name"}},
+      {"detected",
+       "Whether files of it are recognised by their content",
+       [](const Entry& format) { return format.probe != nullptr; },
+       {.column = "detected", .format = YesOrDash}},
+      {"reads",
+       "Whether it can be read",
+       [](const Entry& format) { return format.open != nullptr; },
+       {.column = "reads", .format = YesOrDash}},
+      {"writes",
+       "Whether it can be written",
+       [](const Entry& format) { return format.write != nullptr; },
+       {.column = "writes", .format = YesOrDash}},
+      {"summary", "What it is", &Entry::summary, {.column = "what it is"}},
+      {"needs",
+       "What the user must supply beyond the file; empty: nothing",
+       &Entry::needs,
+       {.column = "you supply"}}};
+  return fields;
+}
+
+const Fields<Capabilities::Codec>& CodecNumberFields() {
+  using Codec = Capabilities::Codec;
+  static const Fields<Codec> fields = {
+      {"id", "Number in an archive", &Codec::id, {.least = 0, .most = 255}},
+      {"name", "Name of the codec", &Codec::name}};
+  return fields;
+}
+
+const Fields<Capabilities>& CapabilitiesFields() {
+  static const Fields<Capabilities> fields = {
+      NoInputs<Capabilities>(),
+      {"threads", "CPUs that this process may use", &Capabilities::threads, {.least = 1}},
+      {"libraries", "Version of each library that the program was built with, by its name",
+       [](const Capabilities& of) {
+         return std::map<std::string, std::string>(of.libraries.begin(), of.libraries.end());
+       }},
+      {"urls", "Whether http:// and https:// URLs can be inputs, where libcurl is installed",
+       &Capabilities::urls},
+      {"simd",
+       "SIMD targets of this build, best first",
+       &Capabilities::simd,
+       SimdTargetFields(),
+       {.items = 1}},
+      {"formats",
+       "Formats that the program knows",
+       [](const Capabilities&) { return Formats(); },
+       FormatEntryFields(),
+       {.items = 1}},
+      {"codecs",
+       "Codecs of .kvz archives",
+       &Capabilities::codecs,
+       CodecNumberFields(),
+       {.items = 1}},
+      {"dtypes", "Names of the element types that the program knows", &Capabilities::dtypes}};
+  return fields;
+}
+
 // What a bug report needs, in one block.
 class Targets : public Command {
  public:
@@ -21,87 +135,44 @@ class Targets : public Command {
   void Files(CommandFiles& files) const override { report_.Files(files); }
 
   ExitStatus Run(Context& context) override {
-    nlohmann::ordered_json document = ReportHeader("targets");
-    document["threads"] = UsableCpus();
-    document["libraries"] = {
-        {"zstd", ZSTD_versionString()},
-        {"fmt",
-         fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
-        {"nlohmann_json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR,
-                                      NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)},
-        {"CLI11", ParserVersion()}};
-    document["urls"] = remote::CanOpenUrls();
-    document["simd"] = nlohmann::ordered_json::array();
-    for (const SimdTarget& target : SimdTargets()) {
-      document["simd"].push_back(
-          {{"name", target.name}, {"supported", target.supported}, {"active", target.active}});
-    }
-    document["formats"] = nlohmann::ordered_json::array();
-    for (const FormatEntry& format : Formats()) {
-      document["formats"].push_back({{"name", format.id},
-                                     {"detected", format.probe != nullptr},
-                                     {"reads", format.open != nullptr},
-                                     {"writes", format.write != nullptr},
-                                     {"summary", format.summary},
-                                     {"needs", format.needs}});
-    }
-    document["codecs"] = nlohmann::ordered_json::array();
-    for (unsigned id = 0; id < 256; ++id) {
-      const std::string_view name = Name(static_cast<CodecId>(id));
-      if (!name.empty()) document["codecs"].push_back({{"id", id}, {"name", name}});
-    }
-    document["dtypes"] = nlohmann::ordered_json::array();
-    for (const DTypeInfo& info : AllDTypes()) document["dtypes"].push_back(info.name);
-    if (!report_.json) Print(context.console, document);
-    report_.Emit(context.console, document, RulesFor(false));
+    const Capabilities found = FindCapabilities();
+    if (!report_.json) Print(context.console, found);
+    report_.Emit(context.console, "targets", CapabilitiesFields().Object(found), RulesFor(false));
     return kDone;
   }
 
  private:
-  static void Print(Console& console, const nlohmann::ordered_json& document) {
+  static void Print(Console& console, const Capabilities& found) {
     console.Line(VersionLine());
-    std::string libraries;
-    for (const auto& [name, version] : document["libraries"].items()) {
-      libraries +=
-          fmt::format("{}{} {}", libraries.empty() ? "" : ", ", name, version.get<std::string>());
-    }
-    console.Line(fmt::format(
-        "libraries: {}; {} usable CPUs; {}", libraries, document["threads"].get<int>(),
-        document["urls"].get<bool>() ? "reads URLs where libcurl is installed" : "reads no URLs"));
+    std::vector<std::string> libraries, codecs;
+    for (const auto& [name, version] : found.libraries) libraries.push_back(name + " " + version);
+    console.Line(
+        fmt::format("libraries: {}; {} usable CPUs; {}", fmt::join(libraries, ", "), found.threads,
+                    found.urls ? "reads URLs where libcurl is installed" : "reads no URLs"));
     console.Line("\n" + console.Bold("SIMD targets") +
                  " (force one with --simd NAME or KVTOOL_SIMD)");
-    Table simd({"name", "this CPU", ""});
-    for (const auto& target : document["simd"]) {
-      simd.Row(
-          {target["name"], target["supported"] ? "yes" : "no", target["active"] ? "in use" : ""});
+    TextTable simd = TextTableOf(SimdTargetFields(), found.simd);
+    simd.head.emplace_back();
+    for (size_t i = 0; i < found.simd.size(); ++i) {
+      simd.rows[i].emplace_back(found.simd[i].active ? "in use" : "");
     }
-    console.Data(simd.Text("  "));
+    console.Data(Table(simd).Text("  "));
     console.Line("\n" + console.Bold("formats") + " (--from and --to take these names)");
-    Table formats({"name", "detected", "reads", "writes", "what it is", "you supply"});
-    const auto yes = [](const nlohmann::ordered_json& value) {
-      return value.get<bool>() ? "yes" : "-";
-    };
-    for (const auto& format : document["formats"]) {
-      formats.Row({format["name"], yes(format["detected"]), yes(format["reads"]),
-                   yes(format["writes"]), format["summary"], format["needs"]});
-    }
-    console.Data(formats.Text("  "));
-    std::string codecs;
-    for (const auto& codec : document["codecs"]) {
-      codecs += fmt::format("{}{} {}", codecs.empty() ? "" : ", ", codec["id"].get<unsigned>(),
-                            codec["name"].get<std::string>());
-    }
-    console.Line("\n" + console.Bold("codecs") + " (as numbered in .kvz archives)\n  " + codecs);
-    std::string dtypes;
-    for (const auto& name : document["dtypes"])
-      dtypes += (dtypes.empty() ? "" : " ") + name.get<std::string>();
-    console.Line("\n" + console.Bold("dtypes") + "\n  " + dtypes);
+    console.Data(Table(TextTableOf(FormatEntryFields(), Formats())).Text("  "));
+    for (const Capabilities::Codec& codec : found.codecs)
+      codecs.push_back(fmt::format("{} {}", codec.id, codec.name));
+    console.Line("\n" + console.Bold("codecs") +
+                 fmt::format(" (as numbered in .kvz archives)\n  {}", fmt::join(codecs, ", ")));
+    console.Line("\n" + console.Bold("dtypes") +
+                 fmt::format("\n  {}", fmt::join(found.dtypes, " ")));
   }
 
   ReportOptions report_;
 };
 
 }  // namespace
+
+const FieldTable& TargetsFields() { return CapabilitiesFields(); }
 
 std::unique_ptr<Command> MakeTargets() { return std::make_unique<Targets>(); }
 

@@ -3,13 +3,41 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/profile_report.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "lib/core/archive/train.h"
 
 namespace kv {
 namespace {
+
+// What the document says.
+struct Trained {
+  std::vector<HashedFile> inputs;
+  std::string output;
+  uint64_t values = 0;
+  std::shared_ptr<const Profile> profile;
+};
+
+const Fields<Trained>& TrainParamsFields() {
+  static const Fields<Trained> fields = {{"name", "Name of the model that the profile bears",
+                                          [](const Trained& of) { return of.profile->name(); }}};
+  return fields;
+}
+
+const Fields<Trained>& TrainedFields() {
+  const auto itself = [](const Trained& of) -> const Trained& { return of; };
+  const auto profile = [](const Trained& of) -> const Profile& { return *of.profile; };
+  static const Fields<Trained> fields = {
+      {"inputs", "What was read", &Trained::inputs, HashedFileFields()},
+      {"params", "What was asked for", itself, TrainParamsFields()},
+      {"output", "Profile that was written", &Trained::output},
+      {"values", "Values of K and V that it was learnt from", &Trained::values},
+      {"profile", "What the profile holds", profile, ProfileFields()}};
+  return fields;
+}
 
 class Train : public Command {
  public:
@@ -40,7 +68,7 @@ class Train : public Command {
     const OpenOptions options =
         snapshot_.Resolve(inputs_.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);
     ProfileBuilder builder;
-    nlohmann::ordered_json inputs = nlohmann::ordered_json::array();
+    std::vector<HashedFile> inputs;
     std::string name = name_;
     for (const std::string& input : inputs_) {
       try {
@@ -49,7 +77,7 @@ class Train : public Command {
         snapshot.CheckContent();
         builder.Add(snapshot);
         if (name.empty()) name = snapshot.model.substr(0, kMostName);
-        inputs.push_back(InputRecord(snapshot.source));
+        inputs.push_back(HashedFile::Of(snapshot.source));
       } catch (Error& error) {
         throw error.File(input);
       }
@@ -64,13 +92,8 @@ class Train : public Command {
     file.Write(profile->file());
     file.Commit();
 
-    nlohmann::ordered_json document = ReportHeader("train");
-    document["inputs"] = inputs;
-    document["params"] = {{"name", profile->name()}};
-    document["output"] = output_.path;
-    document["values"] = builder.values();
-    document["profile"] = ToJson(ProfileFields().Object(*profile));
-    report_.Emit(context.console, document, RulesFor(output_.force));
+    const Trained result = {std::move(inputs), output_.path, builder.values(), profile};
+    report_.Emit(context.console, "train", TrainedFields().Object(result), RulesFor(output_.force));
     if (!report_.json) {
       context.console.Say(fmt::format("{}: {}, learnt from {} values: {}", Printable(output_.path),
                                       ProfileSummary(*profile), builder.values(),
@@ -90,6 +113,8 @@ class Train : public Command {
 };
 
 }  // namespace
+
+const FieldTable& TrainFields() { return TrainedFields(); }
 
 std::unique_ptr<Command> MakeTrain() { return std::make_unique<Train>(); }
 

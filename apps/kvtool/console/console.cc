@@ -241,14 +241,4 @@ void Console::ClearProgressOnSignal() {
   if (::write(STDERR_FILENO, kClearLine.data(), kClearLine.size()) < 0) return;
 }
 
-void PutRatio(nlohmann::ordered_json& object, uint64_t original, uint64_t stored) {
-  if (original == 0 || stored == 0) {
-    object["ratio"] = nullptr;
-    object["removed_fraction"] = nullptr;
-    return;
-  }
-  object["ratio"] = static_cast<double>(original) / static_cast<double>(stored);
-  object["removed_fraction"] = 1 - static_cast<double>(stored) / static_cast<double>(original);
-}
-
 }  // namespace kv

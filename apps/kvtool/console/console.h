@@ -124,8 +124,6 @@ std::string HumanSeconds(double seconds);
 std::string HumanTimeLeft(double seconds);
 // "3.11x (67.8% removed)"; ratio = original / stored.
 std::string HumanRatio(uint64_t original, uint64_t stored);
-// {"ratio": .., "removed_fraction": ..}
-void PutRatio(nlohmann::ordered_json& object, uint64_t original, uint64_t stored);
 // Blocks on UTF-8 terminals, ASCII otherwise; values in [0, 1].
 std::string Sparkline(const std::vector<double>& values, bool utf8);
 

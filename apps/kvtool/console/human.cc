@@ -8,17 +8,11 @@
 #include <cmath>
 
 #include "apps/kvtool/console/console.h"
+#include "lib/fields/format.h"
 
 namespace kv {
 
-std::string HumanBytes(uint64_t bytes) {
-  constexpr std::array<const char*, 6> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (value /= 1024; value >= 1023.95 && unit + 1 < kUnits.size(); value /= 1024) ++unit;
-  return fmt::format("{:.{}f} {}", value, value < 10 ? 3 : value < 100 ? 2 : 1, kUnits[unit]);
-}
+std::string HumanBytes(uint64_t bytes) { return format::Bytes(bytes); }
 
 std::string HumanRate(uint64_t bytes, double seconds) {
   if (seconds <= 0) return "-";

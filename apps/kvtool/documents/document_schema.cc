@@ -18,33 +18,10 @@ constexpr const char* kDialect = "https://json-schema.org/draft/2020-12/schema";
 Json Text(std::string_view description) {
   return {{"description", description}, {"type", "string"}};
 }
-Json TextOrNull(std::string_view description) {
-  return {{"description", description}, {"type", {"string", "null"}}};
-}
-
 Json ErrorSchema() {
-  return {
-      {"type", "object"},
-      {"required",
-       {"finding", "exit_code", "file", "context", "message", "offset", "hint", "text"}},
-      {"additionalProperties", false},
-      {"properties",
-       {{"finding",
-         {{"description", "Its number; 'kvtool explain KV1001' documents it"},
-          {"type", "string"},
-          {"pattern", "^KV[0-9]{4}$"}}},
-        {"exit_code",
-         {{"description", "The exit status that this failure alone would give"},
-          {"type", "integer"}}},
-        {"file", TextOrNull("The file in which it is")},
-        {"context", TextOrNull("The part of the file, as \"layer 3 K\"")},
-        {"message", Text("What is wrong")},
-        {"offset",
-         {{"description", "Where in the file, in bytes from its beginning"},
-          {"type", {"integer", "null"}},
-          {"minimum", 0}}},
-        {"hint", TextOrNull("What to do about it")},
-        {"text", Text("The whole line as standard error has it, without the program's name")}}}};
+  Json schema = ToJson(ErrorFields().Schema());
+  schema["additionalProperties"] = false;
+  return schema;
 }
 
 std::string Id(std::string_view name, int version) {

@@ -74,8 +74,4 @@ const Fields<Profile>& ProfileFields() {
   return fields;
 }
 
-nlohmann::ordered_json ProfileJson(const Profile& profile) {
-  return ToJson(ProfileFields().Object(profile));
-}
-
 }  // namespace kv

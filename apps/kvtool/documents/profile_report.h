@@ -2,7 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "apps/kvtool/console/console.h"
@@ -17,6 +16,5 @@ std::string ProfileSummary(const Profile& profile);
 // With a table of its entries.
 std::string ProfileText(const Profile& profile);
 const Fields<Profile>& ProfileFields();
-nlohmann::ordered_json ProfileJson(const Profile& profile);
 
 }  // namespace kv

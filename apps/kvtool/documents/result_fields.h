@@ -7,9 +7,20 @@
 // The fields of each command's result, from which its schema is made.
 namespace kv {
 
+const FieldTable& AdviseFields();
 const FieldTable& AnalyzeFields();
+const FieldTable& BenchFields();
+const FieldTable& CompressFields();
+const FieldTable& ConvertFields();
+const FieldTable& CorpusCheckFields();
 const FieldTable& DecompressFields();
+const FieldTable& DiffFields();
+const FieldTable& DoctorFields();
+const FieldTable& FailureFields();
+const FieldTable& FormatsFields();
+const FieldTable& FrameFields();
 const FieldTable& InspectFields();
+const FieldTable& PlanCheckFields();
 const FieldTable& ReplayBlendFields();
 const FieldTable& ReplayH2oEventFields();  // of a line of --jsonl-out
 const FieldTable& ReplayH2oFields();
@@ -18,8 +29,18 @@ const FieldTable& ReplayLosslessFields();
 const FieldTable& ReplayMlpFields();
 const FieldTable& ReplayQuantFields();
 const FieldTable& ReplayQuantOriginFields();  // with --against
+const FieldTable& StoreAddFields();
+const FieldTable& StoreGcFields();
+const FieldTable& StoreGetFields();
+const FieldTable& StoreListFields();
+const FieldTable& StorePruneFields();
+const FieldTable& StoreStatsFields();
+const FieldTable& StoreVerifyFields();
+const FieldTable& TargetsFields();
 const FieldTable& TraceFields();
+const FieldTable& TrainFields();
 const FieldTable& VerifyFields();
+const FieldTable& VersionFields();
 const FieldTable& WeightsConvertFields();
 const FieldTable& WeightsDiffFields();
 const FieldTable& WeightsInspectFields();

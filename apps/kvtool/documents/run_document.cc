@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "apps/kvtool/console/console.h"
+#include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/document_names.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/line/options.h"
 #include "lib/core/base/bytes.h"
 
@@ -17,10 +19,6 @@ namespace {
 std::string NameOf(const nlohmann::ordered_json& made) {
   const std::string schema = made["schema"];
   return schema.substr(schema.find('.') + 1, schema.find('/') - schema.find('.') - 1);
-}
-
-nlohmann::ordered_json OrNull(const std::string& text) {
-  return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text);
 }
 
 // "layer 3 K" of "FILE: layer 3 K: MESSAGE (offset 0x10) [KV1001]".
@@ -35,17 +33,31 @@ std::string ContextOf(const Error& error) {
 
 }  // namespace
 
-nlohmann::ordered_json ErrorJson(const Error& error) {
-  nlohmann::ordered_json json = {{"finding", FindingId(error.finding())},
-                                 {"exit_code", StatusOf(error.code())},
-                                 {"file", OrNull(error.file())},
-                                 {"context", OrNull(ContextOf(error))},
-                                 {"message", error.message()},
-                                 {"offset", nullptr},
-                                 {"hint", OrNull(error.hint())},
-                                 {"text", error.what()}};
-  if (error.offset()) json["offset"] = *error.offset();
-  return json;
+const Fields<Error>& ErrorFields() {
+  static const Fields<Error> fields = {
+      {"finding",
+       "Its number; 'kvtool explain KV1001' documents it",
+       [](const Error& error) { return FindingId(error.finding()); },
+       {.pattern = kFindingPattern}},
+      {"exit_code", "The exit status that this failure alone would give",
+       [](const Error& error) { return static_cast<int>(StatusOf(error.code())); }},
+      {"file", "The file in which it is", [](const Error& error) { return IfAny(error.file()); }},
+      {"context", "The part of the file, as \"layer 3 K\"",
+       [](const Error& error) { return IfAny(ContextOf(error)); }},
+      {"message", "What is wrong", &Error::message},
+      {"offset", "Where in the file, in bytes from its beginning", &Error::offset},
+      {"hint", "What to do about it", [](const Error& error) { return IfAny(error.hint()); }},
+      {"text", "The whole line as standard error has it, without the program's name",
+       [](const Error& error) { return std::string_view(error.what()); }}};
+  return fields;
+}
+
+nlohmann::ordered_json ErrorJson(const Error& error) { return ToJson(ErrorFields().Object(error)); }
+
+const FieldTable& FailureFields() {
+  struct Nothing {};
+  static const Fields<Nothing> fields = {NoInputs<Nothing>()};
+  return fields;
 }
 
 std::string WrongJsonVersion(std::string_view version) {

@@ -11,6 +11,7 @@
 #include "apps/kvtool/line/command_line.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/output.h"
+#include "lib/fields/fields.h"
 
 namespace kv {
 
@@ -18,6 +19,7 @@ class Console;
 struct DocumentKind;
 
 // A failure as documents have it.
+const Fields<Error>& ErrorFields();
 nlohmann::ordered_json ErrorJson(const Error& error);
 
 constexpr int kJsonVersion = 2;

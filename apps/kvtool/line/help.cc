@@ -9,6 +9,8 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/console/text_width.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/line/help_text.h"
 #include "lib/core/base/nearest.h"
 #include "lib/core/kernels/targets.h"
@@ -88,14 +90,26 @@ std::string VersionLine() {
   return fmt::format("kvtool {} ({}), SIMD {}", KVTOOL_VERSION, KVTOOL_GIT, ActiveSimdTarget());
 }
 
-nlohmann::ordered_json VersionDocument() {
-  nlohmann::ordered_json document = ReportHeader("version");
-  document["version"] = KVTOOL_VERSION;
-  document["git"] = KVTOOL_GIT;
-  document["simd"] = ActiveSimdTarget();
-  document["json_versions"] = nlohmann::ordered_json::array({kJsonVersion});
-  return document;
+namespace {
+
+struct AboutProgram {};
+
+const Fields<AboutProgram>& AboutProgramFields() {
+  using Of = AboutProgram;
+  static const Fields<Of> fields = {
+      NoInputs<Of>(),
+      {"version", "Version of the program", [](const Of&) { return KVTOOL_VERSION; }},
+      {"git", "The commit that it was built from", [](const Of&) { return KVTOOL_GIT; }},
+      {"simd", "The SIMD target in use", [](const Of&) { return ActiveSimdTarget(); }},
+      {"json_versions", "What --json-version may be",
+       [](const Of&) { return std::vector{kJsonVersion}; }}};
+  return fields;
 }
+
+}  // namespace
+
+const FieldTable& VersionFields() { return AboutProgramFields(); }
+Value VersionDocument() { return AboutProgramFields().Object({}); }
 
 std::string Overview() {
   std::string text =

@@ -14,7 +14,7 @@ const CommandEntry* FindCommand(std::string_view name);
 Error UnknownCommand(std::string_view name);
 
 std::string VersionLine();
-nlohmann::ordered_json VersionDocument();  // of --version --json
+Value VersionDocument();  // of --version --json
 std::string Overview();
 // -h: summary, examples, usage, the command's own options. --help: everything.
 std::string ShortHelp(const CommandEntry& entry, const CommandLine& line);

@@ -141,11 +141,5 @@ void WriteText(const std::string& path, std::string_view text, const OutputRules
 nlohmann::ordered_json ReportHeader(std::string_view name);
 // {"file", "bytes", "xxh3"} of an input.
 nlohmann::ordered_json InputRecord(const Source& source);
-// Of several, a list. (`json = {record}` is a list of one to GCC 12, and the record itself to
-// clang.)
-template <typename... Sources>
-nlohmann::ordered_json InputRecords(const Sources&... sources) {
-  return nlohmann::ordered_json::array({InputRecord(sources)...});
-}
 
 }  // namespace kv

@@ -291,6 +291,63 @@ void AddGates(const ReportExtras& extras, report::Page& page) {
 
 }  // namespace
 
+TextTable CurveTable(const Result& result) {
+  using Point = CurvePoint;
+  const auto share = [](std::string_view name, Remaining CurveLayer::*of,
+                        double Remaining::*member) {
+    const auto get = [=](const Point& point) { return point.mean.*of.*member; };
+    return Fields<Point>::Field{name, "", get, {.column = name, .format = format::AsPercent}};
+  };
+  const auto attention = [](std::string_view name, double AttentionError::*member, Format format) {
+    const auto get = [=](const Point& point) { return IfThere(point.mean.attention, member); };
+    return Fields<Point>::Field{name, "", get, {.column = name, .format = format}};
+  };
+  static const Fields<Point> columns = {
+      {"ratio", "", &Point::ratio, {.column = "ratio"}},
+      {"tokens", "", [](const Point& of) { return of.selection.topk; }, {.column = "tokens"}},
+      {"compute", "", &Point::compute_share, {.column = "compute", .format = format::AsPercent}},
+      share("V left", &CurveLayer::selected, &Remaining::v),
+      share("oracle", &CurveLayer::oracle, &Remaining::v),
+      share("random", &CurveLayer::random, &Remaining::v),
+      share("first", &CurveLayer::first_of_chunk, &Remaining::v),
+      share("K left", &CurveLayer::selected, &Remaining::k),
+      attention("attention deviation", &AttentionError::dev_l2, format::AsReal),
+      attention("output error", &AttentionError::out_rel_l2, format::AsPercent),
+      attention("cosine", &AttentionError::out_cos_mean,
+                [](const Value& cosine) { return fmt::format("{:.4f}", cosine.number()); })};
+  return TextTableOf(columns, result.curve);
+}
+
+TextTable ChunkTable(const CachePair& caches, const Result& result) {
+  using C = ChunkOf;
+  static const Fields<C> columns = {
+      {"chunk", "", &C::index, {.column = "chunk"}},
+      {"tokens", "", [](const C& of) { return of.chunk().tokens; }, {.column = "tokens"}},
+      {"at", "", [](const C& of) { return of.chunk().start; }, {.column = "at"}},
+      {"chosen", "", &C::selected, {.column = "chosen"}},
+      {"share",
+       "",
+       [](const C& of) {
+         return of.report.result.selection.topk == 0 ? std::nullopt : std::optional(of.share());
+       },
+       {.column = "share", .format = format::AsPercent}},
+      {"deviation",
+       "",
+       [](const C& of) {
+         const Result& of_run = of.report.result;
+         return of_run.layers[of_run.check_place].v.chunk_means[of.index];
+       },
+       {.column = "V deviation",
+        .format = [](const Value& mean) { return fmt::format("{:.3f}", mean.number()); }}},
+      {"file", "", [](const C& of) { return of.chunk().path; }, {.column = "file"}}};
+  TextTable table{TextHead(columns), {}};
+  const ReportExtras none;
+  const Report report{caches, result, none};
+  for (size_t i = 0; i < caches.old().chunks.size(); ++i)
+    table.rows.push_back(TextRow(columns, {report, i}));
+  return table;
+}
+
 report::Page ReportPage(const CachePair& caches, const Result& result, const ReportExtras& extras,
                         const std::string& footer) {
   const KvRows::Layer& shape = caches.layers().front();

@@ -13,12 +13,6 @@
 namespace kv::blend {
 namespace {
 
-// What is left out is null.
-template <typename T, typename M>
-std::optional<M> IfThere(const std::optional<T>& of, M T::*member) {
-  return of ? std::optional((*of).*member) : std::nullopt;
-}
-
 // As float prints, so that a score of 0.1f is 0.1.
 std::optional<double> IfFinite(const std::optional<float>& value) {
   return value && std::isfinite(*value) ? std::optional(ShortestDouble(*value)) : std::nullopt;
@@ -109,19 +103,6 @@ const Fields<Report>& ModelFields() {
   return fields;
 }
 
-// A chunk, and how many of its tokens were chosen.
-struct ChunkOf {
-  const Report& report;
-  size_t index;
-
-  const Chunk& chunk() const { return report.caches.old().chunks[index]; }
-  uint64_t selected() const { return report.result.chunk_selected[index]; }
-  double share() const {
-    const uint64_t topk = report.result.selection.topk;
-    return topk == 0 ? 0.0 : static_cast<double>(selected()) / static_cast<double>(topk);
-  }
-};
-
 std::vector<ChunkOf> ChunksOf(const Report& of) {
   std::vector<ChunkOf> chunks;
   for (size_t i = 0; i < of.caches.old().chunks.size(); ++i) chunks.push_back({of, i});
@@ -155,7 +136,7 @@ const Fields<Report>& TokensFields() {
        [](const Report& of) { return of.result.request.suffix; }},
       {"covered", "By chunks; the rest is the question, which has no old values",
        [](const Report& of) { return of.result.covered; }},
-      {"chunks", "The chunks in the order of the prompt", ChunksOf, ChunkFields(), {.least = 1}}};
+      {"chunks", "The chunks in the order of the prompt", ChunksOf, ChunkFields(), {.items = 1}}};
   return fields;
 }
 
@@ -579,12 +560,12 @@ const Fields<Report>& ReportFields() {
        "How the chunks' caches deviate from the full run, layer by layer",
        LayersOf,
        LayerFields(),
-       {.least = 1}},
+       {.items = 1}},
       {"curve",
        "What is left of the deviation at each ratio, ascending",
        CurveOf,
        PointFields(),
-       {.least = 1}},
+       {.items = 1}},
       {"mask_leak", "Keys of the future that engines' mask shows to recomputed queries",
        [](const Report& of) -> const Result& { return of.result; }, LeakFields()},
       {"controller", "What-if from --prefill-ms and --load-gbps",
@@ -595,62 +576,6 @@ const Fields<Report>& ReportFields() {
        GateFields()},
       {"pass", "Whether all gates pass", [](const Report& of) { return of.extras.pass(); }}};
   return fields;
-}
-
-TextTable CurveTable(const Result& result) {
-  using Point = CurvePoint;
-  const auto share = [](std::string_view name, Remaining CurveLayer::*of,
-                        double Remaining::*member) {
-    const auto get = [=](const Point& point) { return point.mean.*of.*member; };
-    return Fields<Point>::Field{name, "", get, {.column = name, .format = format::AsPercent}};
-  };
-  const auto attention = [](std::string_view name, double AttentionError::*member, Format format) {
-    const auto get = [=](const Point& point) { return IfThere(point.mean.attention, member); };
-    return Fields<Point>::Field{name, "", get, {.column = name, .format = format}};
-  };
-  static const Fields<Point> columns = {
-      {"ratio", "", &Point::ratio, {.column = "ratio"}},
-      {"tokens", "", [](const Point& of) { return of.selection.topk; }, {.column = "tokens"}},
-      {"compute", "", &Point::compute_share, {.column = "compute", .format = format::AsPercent}},
-      share("V left", &CurveLayer::selected, &Remaining::v),
-      share("oracle", &CurveLayer::oracle, &Remaining::v),
-      share("random", &CurveLayer::random, &Remaining::v),
-      share("first", &CurveLayer::first_of_chunk, &Remaining::v),
-      share("K left", &CurveLayer::selected, &Remaining::k),
-      attention("attention deviation", &AttentionError::dev_l2, format::AsReal),
-      attention("output error", &AttentionError::out_rel_l2, format::AsPercent),
-      attention("cosine", &AttentionError::out_cos_mean,
-                [](const Value& cosine) { return fmt::format("{:.4f}", cosine.number()); })};
-  return TextTableOf(columns, result.curve);
-}
-
-TextTable ChunkTable(const CachePair& caches, const Result& result) {
-  using C = ChunkOf;
-  static const Fields<C> columns = {
-      {"chunk", "", &C::index, {.column = "chunk"}},
-      {"tokens", "", [](const C& of) { return of.chunk().tokens; }, {.column = "tokens"}},
-      {"at", "", [](const C& of) { return of.chunk().start; }, {.column = "at"}},
-      {"chosen", "", &C::selected, {.column = "chosen"}},
-      {"share",
-       "",
-       [](const C& of) {
-         return of.report.result.selection.topk == 0 ? std::nullopt : std::optional(of.share());
-       },
-       {.column = "share", .format = format::AsPercent}},
-      {"deviation",
-       "",
-       [](const C& of) {
-         const Result& of_run = of.report.result;
-         return of_run.layers[of_run.check_place].v.chunk_means[of.index];
-       },
-       {.column = "V deviation",
-        .format = [](const Value& mean) { return fmt::format("{:.3f}", mean.number()); }}},
-      {"file", "", [](const C& of) { return of.chunk().path; }, {.column = "file"}}};
-  TextTable table{TextHead(columns), {}};
-  const ReportExtras none;
-  const Report report{caches, result, none};
-  for (const C& chunk : ChunksOf(report)) table.rows.push_back(TextRow(columns, chunk));
-  return table;
 }
 
 }  // namespace kv::blend

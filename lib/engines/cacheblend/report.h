@@ -32,11 +32,30 @@ struct Report {
 };
 const Fields<Report>& ReportFields();
 
+// A chunk, and how many of its tokens were chosen.
+struct ChunkOf {
+  const Report& report;
+  size_t index;
+
+  const Chunk& chunk() const { return report.caches.old().chunks[index]; }
+  uint64_t selected() const { return report.result.chunk_selected[index]; }
+  double share() const {
+    const uint64_t topk = report.result.selection.topk;
+    return topk == 0 ? 0.0 : static_cast<double>(selected()) / static_cast<double>(topk);
+  }
+};
+
+// A member of what there may be.
+template <typename T, typename M>
+std::optional<M> IfThere(const std::optional<T>& of, M T::*member) {
+  return of ? std::optional((*of).*member) : std::nullopt;
+}
+
 // What people read, on the console and in the page: a row for each ratio, and for each chunk.
 TextTable CurveTable(const Result& result);
 TextTable ChunkTable(const CachePair& caches, const Result& result);
 
-// Returns the self-contained HTML page (page.cc implements it).
+// Returns the self-contained HTML page (page.cc implements it, and these tables).
 report::Page ReportPage(const CachePair& caches, const Result& result, const ReportExtras& extras,
                         const std::string& footer);
 

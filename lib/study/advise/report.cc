@@ -17,117 +17,299 @@ const Candidate* CandidateOf(const Advice& advice, const Choice& choice, size_t 
   return c < advice.candidates.size() ? &advice.candidates[c] : nullptr;
 }
 
-Json NumbersOf(LossKind kind, const std::vector<double>& losses) {
-  Json shown = Json::array();
+std::vector<double> Losses(LossKind kind, const std::vector<double>& losses) {
+  std::vector<double> shown;
   for (const double loss : losses) shown.push_back(Shown(kind, loss));
   return shown;
 }
 
-Json LossJson(LossKind kind, const Outcome& outcome) {
-  Json errors = Json::array();
-  for (size_t run = 0; run < outcome.loss.size(); ++run) {
-    errors.push_back(ShownError(kind, outcome.loss[run], outcome.standard_error[run]));
+std::vector<double> FirstLosses(LossKind kind, const std::vector<Outcome>& outcomes) {
+  std::vector<double> shown;
+  for (const Outcome& outcome : outcomes) shown.push_back(Shown(kind, outcome.loss.front()));
+  return shown;
+}
+
+struct LossOf {
+  LossKind kind;
+  const Outcome& outcome;
+
+  std::vector<std::optional<double>> Errors() const {
+    std::vector<std::optional<double>> errors;
+    for (size_t run = 0; run < outcome.loss.size(); ++run)
+      errors.push_back(ShownError(kind, outcome.loss[run], outcome.standard_error[run]));
+    return errors;
   }
-  return {{"worst", Shown(kind, outcome.worst_loss())},
-          {"median", Shown(kind, outcome.median_loss())},
-          {"mean", Shown(kind, outcome.mean_loss())},
-          {"runs", NumbersOf(kind, outcome.loss)},
-          {"standard_errors", errors}};
+};
+
+auto LossBy(double (Outcome::*member)() const) {
+  return [member](const LossOf& of) { return Shown(of.kind, (of.outcome.*member)()); };
 }
 
-Json PointJson(const Advice& advice, const Point& point) {
-  const Outcome& outcome = point.outcome;
-  return {{"plan", PlanText(advice, point)},
-          {"candidate", point.uniform ? Json(*point.uniform) : Json(nullptr)},
-          {"ratio", outcome.ratio()},
-          {"mean_ratio", outcome.mean_ratio()},
-          {"worst_ratio", 1 / outcome.worst_share()},
-          {"removed_fraction", 1 - outcome.mean_share()},
-          {"loss", LossJson(advice.measured().kind, outcome)},
-          {"parts_without_first_token", UnitsWithoutFirst(advice.measured(), point.choice)}};
+const Fields<LossOf>& LossFields() {
+  static const Fields<LossOf> fields = {
+      {"worst", "Largest loss of a run", LossBy(&Outcome::worst_loss), {.least = 0}},
+      {"median", "Median loss of the runs", LossBy(&Outcome::median_loss), {.least = 0}},
+      {"mean", "Mean loss of the runs", LossBy(&Outcome::mean_loss), {.least = 0}},
+      {"runs",
+       "Loss of each run, in the order of runs",
+       [](const LossOf& of) { return Losses(of.kind, of.outcome.loss); },
+       {.least = 0, .items = 1}},
+      {"standard_errors",
+       "null where a sample of one row says nothing",
+       &LossOf::Errors,
+       {.items = 1}}};
+  return fields;
 }
 
-Json PointsJson(const Advice& advice, const std::vector<Point>& points) {
-  Json json = Json::array();
-  for (const Point& point : points) json.push_back(PointJson(advice, point));
-  return json;
+struct PointOf {
+  const Advice& advice;
+  const Point& point;
+};
+
+std::vector<PointOf> PointsOf(const Advice& advice, const std::vector<Point>& points) {
+  std::vector<PointOf> of;
+  for (const Point& point : points) of.push_back({advice, point});
+  return of;
 }
 
-Json BestJson(const Advice& advice) {
-  if (!advice.found.best) return nullptr;
-  const Point& best = *advice.found.best;
-  Json json = PointJson(advice, best);
-  json["expected_loss"] = Shown(advice.measured().kind, advice.expected_loss());
-  json["measured_again"] = Json::array();
-  for (const Outcome& outcome : advice.measured_again) {
-    json["measured_again"].push_back(Shown(advice.measured().kind, outcome.loss.front()));
+const Fields<PointOf>& PointFields() {
+  static const Fields<PointOf> fields = {
+      {"plan", "The plan in words: a candidate's name, or how many choices a mixture has",
+       [](const PointOf& of) { return PlanText(of.advice, of.point); }},
+      {"candidate", "index into candidates, if all parts follow one",
+       [](const PointOf& of) { return of.point.uniform; }},
+      {"ratio",
+       "whole cache over kept at the end, mean of the prompts' kept shares",
+       [](const PointOf& of) { return of.point.outcome.ratio(); },
+       {.least = kLeastRatio}},
+      {"mean_ratio",
+       "the same over all decode steps together",
+       [](const PointOf& of) { return of.point.outcome.mean_ratio(); },
+       {.least = kLeastRatio}},
+      {"worst_ratio",
+       "Whole cache / what is kept at the end, in the run that keeps most",
+       [](const PointOf& of) { return 1 / of.point.outcome.worst_share(); },
+       {.least = kLeastRatio}},
+      {"removed_fraction",
+       "Share of the cache's bytes that goes by the end, mean of the runs",
+       [](const PointOf& of) { return 1 - of.point.outcome.mean_share(); },
+       {.least = -1e-09, .most = 1}},
+      {"loss", "What the plan costs, in the unit that loss.unit names",
+       [](const PointOf& of) {
+         return LossOf{of.advice.measured().kind, of.point.outcome};
+       },
+       LossFields()},
+      {"parts_without_first_token",
+       "Number of layers (or kv heads) that lose the first token in some run",
+       [](const PointOf& of) { return UnitsWithoutFirst(of.advice.measured(), of.point.choice); }}};
+  return fields;
+}
+
+const Fields<PointOf>& BestFields() {
+  static const Fields<PointOf> fields = {
+      Fields<PointOf>::Inline(PointFields()),
+      {"expected_loss",
+       "of the worst prompt, times the optimism of the check: what max_loss limits",
+       [](const PointOf& of) {
+         return Shown(of.advice.measured().kind, of.advice.expected_loss());
+       },
+       {.least = 0}},
+      {"measured_again",
+       "the loss in each run, measured from the plan's tokens alone",
+       [](const PointOf& of) {
+         return FirstLosses(of.advice.measured().kind, of.advice.measured_again);
+       },
+       {.least = 0, .items = 1}},
+      {"choices",
+       "What each part of the model follows under this plan",
+       [](const PointOf& of) { return ChoicesOf(of.advice, of.point.choice); },
+       UnitChoiceFields(),
+       {.items = 1}}};
+  return fields;
+}
+
+std::optional<PointOf> IfFound(const Advice& advice, const std::optional<Point>& point) {
+  return point ? std::optional(PointOf{advice, *point}) : std::nullopt;
+}
+
+struct MeasuredRun {
+  const RunOf& run;
+  const Effects& effects;
+  size_t index;
+};
+
+const Fields<MeasuredRun>& MeasuredRunFields() {
+  static const Fields<MeasuredRun> fields = {
+      {"name", "Name of the run as it was given",
+       [](const MeasuredRun& of) { return of.run.name(); }},
+      {"prompt_tokens", "Number of tokens of the prompt: where prefill ends",
+       [](const MeasuredRun& of) { return of.run.prompt(); }},
+      {"tokens", "Number of tokens at the end of the run, prompt included",
+       [](const MeasuredRun& of) { return of.run.end(); }},
+      {"full_bytes", "Bytes of K and V of the whole cache at the end",
+       [](const MeasuredRun& of) { return of.run.bytes_per_token() * of.run.end(); }},
+      {"rows_measured", "Number of decode rows (queries) that were measured",
+       [](const MeasuredRun& of) { return of.effects.rows[of.index].positions.size(); }},
+      {"rows", "Number of decode rows that the measured ones are a sample of",
+       [](const MeasuredRun& of) { return of.effects.rows[of.index].population; }},
+      {"undefined_rows",
+       "Measured rows that are undefined in some layer, by NaN or infinite values; they are left "
+       "out",
+       [](const MeasuredRun& of) { return of.effects.undefined_rows[of.index]; }},
+      {"missing_layers",
+       "Numbers of the layers that the trace has no attention of; they keep everything",
+       [](const MeasuredRun& of) { return of.run.missing_layers(); }}};
+  return fields;
+}
+
+std::vector<MeasuredRun> MeasuredRuns(const Report& of) {
+  std::vector<MeasuredRun> runs;
+  for (size_t r = 0; r < of.runs.size(); ++r) runs.push_back({*of.runs[r], of.advice.effects, r});
+  return runs;
+}
+
+LossKind KindOf(const Report& of) { return of.advice.measured().kind; }
+
+const Fields<Report>& ParamsFields() {
+  static const Fields<Report> fields = {
+      {"max_loss",
+       "Limit on the loss of the worst run, in the unit that loss.unit names; null: no limit",
+       [](const Report& of) {
+         const std::optional<double>& loss = of.request.limits.loss;
+         return loss ? std::optional(Shown(KindOf(of), *loss)) : std::nullopt;
+       }},
+      {"min_ratio",
+       "Least ratio, whole cache / what is kept, that the worst run must reach; 1: no limit",
+       [](const Report& of) { return 1 / of.request.limits.share; },
+       {.least = kLeastRatio}},
+      {"policies", "Names of the policies that were tried",
+       [](const Report& of) { return of.request.candidates.policies; }},
+      {"budgets",
+       "The budgets that were tried: shares of the tokens, or numbers of tokens as \"512t\"",
+       [](const Report& of) {
+         std::vector<std::string> texts;
+         for (const eviction::KeepBudget& budget : of.request.candidates.budgets)
+           texts.push_back(budget.Text());
+         return texts;
+       }},
+      {"sinks", "Numbers of first tokens that policy streaming keeps",
+       [](const Report& of) { return of.request.candidates.sinks; }},
+      {"recent",
+       "Shares of a budget that go to the most recent tokens, for the policies block and h2o",
+       [](const Report& of) { return of.request.candidates.recent; }},
+      {"windows", "Numbers of rows by which the policies snapkv and pyramid weigh tokens",
+       [](const Report& of) { return of.request.candidates.windows; }},
+      {"granularity",
+       "What chooses on its own: each layer, or each kv head",
+       [](const Report& of) {
+         return of.request.measure.units == eviction::Granularity::kLayer ? "layer" : "kv-head";
+       },
+       {.choices = {"layer", "kv-head"}}},
+      {"rows", "Most decode rows to measure in a run; 0: all",
+       [](const Report& of) { return of.request.measure.rows; }},
+      {"seed", "Seed of the sample of rows and of policy random",
+       [](const Report& of) { return of.request.measure.seed; }}};
+  return fields;
+}
+
+const Fields<Report>& MethodFields() {
+  static const Fields<Report> fields = {
+      {"method",
+       "What losses are computed from: gradients, the sensitivity of layers, or the error of "
+       "attention outputs",
+       [](const Report& of) { return Name(KindOf(of)); },
+       {.choices = {"gradients", "sensitivity", "output-error"}}},
+      {"unit",
+       "Unit of all losses: nats of KL of the next token, or relative error of attention outputs "
+       "(Frobenius)",
+       [](const Report& of) { return KindOf(of) == LossKind::kOutput ? "relative_error" : "nats"; },
+       {.choices = {"nats", "relative_error"}}},
+      {"calibration", "predicted over real KL in a study: losses here are divided by its median",
+       [](const Report& of) {
+         return KindOf(of) == LossKind::kOutput ? nullptr : &CalibrationOf(KindOf(of));
+       },
+       eviction::CalibrationFields()}};
+  return fields;
+}
+
+const Fields<Candidate>& CandidateFields() {
+  static const Fields<Candidate> fields = {
+      {"policy", "Name of the policy", &Candidate::policy},
+      {"budget", "What may stay: a share of the tokens, or a number of tokens as \"512t\"",
+       [](const Candidate& of) { return of.budget.Text(); }},
+      {"parameters",
+       "The parameters that tell it from other candidates of its policy, as \"sinks 4\"; empty: "
+       "none",
+       &Candidate::parameters}};
+  return fields;
+}
+
+struct FoldOf {
+  LossKind kind;
+  const Fold& fold;
+
+  std::optional<double> IfFound(double value) const {
+    return fold.found ? std::optional(value) : std::nullopt;
   }
-  json["choices"] = ChoicesJson(advice, best.choice);
-  return json;
+};
+
+const Fields<FoldOf>& FoldFields() {
+  static const Fields<FoldOf> fields = {
+      {"left_out", "Index of the run (or half) that was left out, from 0",
+       [](const FoldOf& of) { return of.fold.left_out; }},
+      {"found", "Whether some plan is within the limits in what was searched",
+       [](const FoldOf& of) { return of.fold.found; }},
+      {"promised_loss", "Worst loss of the found plan where it was chosen; null: none was found",
+       [](const FoldOf& of) { return of.IfFound(Shown(of.kind, of.fold.promised)); }},
+      {"loss", "Loss of the found plan where it was left out; null: none was found",
+       [](const FoldOf& of) { return of.IfFound(Shown(of.kind, of.fold.left_out_loss)); }},
+      {"ratio",
+       "Ratio of the found plan where it was left out, whole cache / kept; null: none was found",
+       [](const FoldOf& of) { return of.IfFound(1 / of.fold.left_out_share); }},
+      {"holds", "Whether the found plan is within the limits where it was left out, too",
+       [](const FoldOf& of) { return of.fold.holds; }}};
+  return fields;
 }
 
-Json RunsJson(const Runs& runs, const Advice& advice) {
-  Json json = Json::array();
-  for (size_t r = 0; r < runs.size(); ++r) {
-    const RunOf& run = *runs[r];
-    json.push_back({{"name", run.name()},
-                    {"prompt_tokens", run.prompt()},
-                    {"tokens", run.end()},
-                    {"full_bytes", run.bytes_per_token() * run.end()},
-                    {"rows_measured", advice.effects.rows[r].positions.size()},
-                    {"rows", advice.effects.rows[r].population},
-                    {"undefined_rows", advice.effects.undefined_rows[r]},
-                    {"missing_layers", run.missing_layers()}});
-  }
-  return json;
+const Fields<Report>& CheckFields() {
+  static const Fields<Report> fields = {
+      {"left_out",
+       "What each fold leaves out of the search: one run, or half of the rows of a single run",
+       [](const Report& of) { return of.advice.check.halves ? "half_of_the_rows" : "run"; },
+       {.choices = {"run", "half_of_the_rows"}}},
+      {"optimism",
+       "what plans cost where they were not chosen over what they promised",
+       [](const Report& of) {
+         return Shown(KindOf(of), of.advice.check.optimism()) / Shown(KindOf(of), 1);
+       },
+       {.least = 1}},
+      {"folds",
+       "One search for each run (or half) that is left out",
+       [](const Report& of) {
+         std::vector<FoldOf> folds;
+         for (const Fold& fold : of.advice.check.folds) folds.push_back({KindOf(of), fold});
+         return folds;
+       },
+       FoldFields(),
+       {.items = 2}}};
+  return fields;
 }
 
-Json CheckJson(const Advice& advice) {
-  const LossKind kind = advice.measured().kind;
-  Json folds = Json::array();
-  for (const Fold& fold : advice.check.folds) {
-    Json json = {{"left_out", fold.left_out}, {"found", fold.found}};
-    const auto if_found = [&](double value) { return fold.found ? Json(value) : Json(nullptr); };
-    json["promised_loss"] = if_found(Shown(kind, fold.promised));
-    json["loss"] = if_found(Shown(kind, fold.left_out_loss));
-    json["ratio"] = if_found(1 / fold.left_out_share);
-    json["holds"] = fold.holds;
-    folds.push_back(json);
-  }
-  const double optimism = advice.check.optimism();
-  return {{"left_out", advice.check.halves ? "half_of_the_rows" : "run"},
-          {"optimism", Shown(kind, optimism) / Shown(kind, 1)},
-          {"folds", folds}};
+const Fields<AtContext>& AtContextFields() {
+  static const Fields<AtContext> fields = {
+      {"tokens", "The model's full context, in tokens", &AtContext::tokens},
+      {"full_bytes", "Bytes of K and V of a whole cache of that length",
+       [](const AtContext& at) { return static_cast<uint64_t>(std::llround(at.full_bytes)); }},
+      {"kept_bytes", "Bytes of K and V that the best plan would keep of it",
+       [](const AtContext& at) { return static_cast<uint64_t>(std::llround(at.kept_bytes)); }},
+      {"ratio",
+       "full_bytes / kept_bytes",
+       [](const AtContext& at) { return at.full_bytes / at.kept_bytes; },
+       {.least = kLeastRatio}}};
+  return fields;
 }
 
-Json CandidatesJson(const Advice& advice) {
-  Json json = Json::array();
-  for (const Candidate& candidate : advice.candidates) {
-    json.push_back({{"policy", candidate.policy},
-                    {"budget", candidate.budget.Text()},
-                    {"parameters", candidate.parameters}});
-  }
-  return json;
-}
-
-Json ParamsJson(const AdviceRequest& request, const Advice& advice) {
-  const LossKind kind = advice.measured().kind;
-  Json budgets = Json::array();
-  for (const eviction::KeepBudget& budget : request.candidates.budgets) {
-    budgets.push_back(budget.Text());
-  }
-  return {
-      {"max_loss", request.limits.loss ? Json(Shown(kind, *request.limits.loss)) : Json(nullptr)},
-      {"min_ratio", 1 / request.limits.share},
-      {"policies", request.candidates.policies},
-      {"budgets", budgets},
-      {"sinks", request.candidates.sinks},
-      {"recent", request.candidates.recent},
-      {"windows", request.candidates.windows},
-      {"granularity", request.measure.units == eviction::Granularity::kLayer ? "layer" : "kv-head"},
-      {"rows", request.measure.rows},
-      {"seed", request.measure.seed}};
-}
+const Report& Whole(const Report& of) { return of; }
 
 // "0-3, 7" of an ascending list.
 std::string RangesText(const std::set<uint32_t>& numbers) {
@@ -230,52 +412,79 @@ std::string CheckText(const Advice& advice) {
       rest, LossText(kind, least), LossText(kind, most), holds, found);
 }
 
-Json ChoicesJson(const Advice& advice, const Choice& choice) {
-  Json json = Json::array();
+const Fields<UnitChoice>& UnitChoiceFields() {
+  using U = UnitChoice;
+  static const Fields<U> fields = {
+      {"layer", "Number of the layer", &U::layer},
+      {"kv_head", "Number of the kv head in its layer; null: the choice is that of the whole layer",
+       &U::kv_head},
+      {"policy", "Name of the policy; full: everything stays",
+       [](const U& of) { return of.candidate == nullptr ? "full" : of.candidate->policy; }},
+      {"budget", "What may stay: a share of the tokens, or a number of tokens as \"512t\"",
+       [](const U& of) { return of.candidate == nullptr ? "1" : of.candidate->budget.Text(); }},
+      {"parameters", "The parameters that tell it from other candidates of its policy; empty: none",
+       [](const U& of) { return of.candidate == nullptr ? "" : of.candidate->parameters; }}};
+  return fields;
+}
+
+std::vector<UnitChoice> ChoicesOf(const Advice& advice, const Choice& choice) {
+  std::vector<UnitChoice> choices;
   std::map<uint32_t, uint32_t> heads;
   for (const Unit& unit : advice.measured().units) ++heads[unit.layer];
   for (size_t u = 0; u < choice.size(); ++u) {
     const Unit& unit = advice.measured().units[u];
-    const Candidate* candidate = CandidateOf(advice, choice, u);
-    json.push_back({{"layer", unit.layer},
-                    {"kv_head", heads[unit.layer] == 1 ? Json(nullptr) : Json(unit.kv_head)},
-                    {"policy", candidate == nullptr ? "full" : candidate->policy},
-                    {"budget", candidate == nullptr ? "1" : candidate->budget.Text()},
-                    {"parameters", candidate == nullptr ? "" : candidate->parameters}});
+    UnitChoice of{unit.layer, std::nullopt, CandidateOf(advice, choice, u)};
+    if (heads[unit.layer] != 1) of.kv_head = unit.kv_head;
+    choices.push_back(of);
   }
-  return json;
+  return choices;
 }
 
-Json AdviceJson(const Runs& runs, const AdviceRequest& request, const Advice& advice) {
-  const LossKind kind = advice.measured().kind;
-  Json json = Json::object();
-  json["runs"] = RunsJson(runs, advice);
-  json["params"] = ParamsJson(request, advice);
-  json["loss"] = {{"method", Name(kind)},
-                  {"unit", kind == LossKind::kOutput ? "relative_error" : "nats"},
-                  {"calibration", nullptr}};
-  if (kind != LossKind::kOutput) {
-    const eviction::Calibration& of = CalibrationOf(kind);
-    json["loss"]["calibration"] = {{"p10", of.p10}, {"median", of.median}, {"p90", of.p90}};
-  }
-  json["candidates"] = CandidatesJson(advice);
-  json["best"] = BestJson(advice);
-  json["best_uniform"] =
-      advice.found.best_uniform ? PointJson(advice, *advice.found.best_uniform) : Json(nullptr);
-  json["frontier"] = PointsJson(advice, advice.found.frontier);
-  json["uniform"] = PointsJson(advice, advice.found.uniform);
-  json["check"] = CheckJson(advice);
-  json["at_context"] = nullptr;
-  if (advice.at_context) {
-    const AtContext& at = *advice.at_context;
-    json["at_context"] = {{"tokens", at.tokens},
-                          {"full_bytes", static_cast<uint64_t>(std::llround(at.full_bytes))},
-                          {"kept_bytes", static_cast<uint64_t>(std::llround(at.kept_bytes))},
-                          {"ratio", at.full_bytes / at.kept_bytes}};
-  }
-  json["notes"] = advice.notes;
-  json["warnings"] = advice.warnings;
-  return json;
+Value ChoicesValue(const std::vector<UnitChoice>& choices) {
+  Value::List list;
+  for (const UnitChoice& choice : choices) list.push_back(UnitChoiceFields().Object(choice));
+  return list;
+}
+
+const Fields<Report>& ReportFields() {
+  static const Fields<Report> fields = {
+      {"runs",
+       "The prompts that were measured, one for each snapshot with its trace",
+       MeasuredRuns,
+       MeasuredRunFields(),
+       {.items = 1}},
+      {"params", "What was asked for", Whole, ParamsFields()},
+      {"loss", "How losses were computed", Whole, MethodFields()},
+      {"candidates",
+       "Every policy with its budget and parameters that a part of the model could follow",
+       [](const Report& of) { return std::span<const Candidate>(of.advice.candidates); },
+       CandidateFields(),
+       {.items = 1}},
+      {"best",
+       "The smallest plan within the limits, or without a limit on the loss the one of least loss; "
+       "null: none is within them",
+       [](const Report& of) { return IfFound(of.advice, of.advice.found.best); }, BestFields()},
+      {"best_uniform",
+       "The best plan in which every part follows the same candidate; null: none is within the "
+       "limits",
+       [](const Report& of) { return IfFound(of.advice, of.advice.found.best_uniform); },
+       PointFields()},
+      {"frontier",
+       "The plans that no other one beats in both bytes and loss, from all bytes to few",
+       [](const Report& of) { return PointsOf(of.advice, of.advice.found.frontier); },
+       PointFields()},
+      {"uniform", "One plan for each candidate, followed by every part, from all bytes to few",
+       [](const Report& of) { return PointsOf(of.advice, of.advice.found.uniform); },
+       PointFields()},
+      {"check", "How plans that are chosen on some data do on the rest", Whole, CheckFields()},
+      {"at_context",
+       "What the best plan would hold at the model's full context; null: the context is not known, "
+       "or there is no plan",
+       [](const Report& of) { return of.advice.at_context; }, AtContextFields()},
+      {"notes", "What to know about the advice", [](const Report& of) { return of.advice.notes; }},
+      {"warnings", "What may make the advice wrong",
+       [](const Report& of) { return of.advice.warnings; }}};
+  return fields;
 }
 
 }  // namespace kv::advise

@@ -2,20 +2,26 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "lib/fields/fields.h"
 #include "lib/report/html.h"
 #include "lib/study/advise/advice.h"
 
 namespace kv::advise {
 
-using Json = nlohmann::ordered_json;
+// Of the whole cache over what is left of it, but for rounding.
+inline constexpr double kLeastRatio = 0.999999;
 
-// Returns the body of kvtool.advise/1, without header and inputs. page.cc implements AdvicePage,
-// report.cc the rest.
-Json AdviceJson(const Runs& runs, const AdviceRequest& request, const Advice& advice);
+// What kvtool.advise says beside its inputs, remarks, engines and savings. page.cc implements
+// AdvicePage, report.cc the rest.
+struct Report {
+  const Runs& runs;
+  const AdviceRequest& request;
+  const Advice& advice;
+};
+const Fields<Report>& ReportFields();
 
 // One part of a plan as people read it: what a candidate is given to.
 struct Part {
@@ -36,8 +42,16 @@ std::string PlanText(const Advice& advice, const Point& point);
 // What the folds say, in a sentence.
 std::string CheckText(const Advice& advice);
 
-// The table "choices" of kvtool.h2o-plan/1: what each layer and kv head follows.
-Json ChoicesJson(const Advice& advice, const Choice& choice);
+// A line of the table "choices" of kvtool.h2o-plan/1: what a layer or kv head follows.
+struct UnitChoice {
+  uint32_t layer = 0;
+  std::optional<uint32_t> kv_head;       // none: the choice is that of the whole layer
+  const Candidate* candidate = nullptr;  // null: everything stays
+};
+const Fields<UnitChoice>& UnitChoiceFields();
+std::vector<UnitChoice> ChoicesOf(const Advice& advice, const Choice& choice);
+// Of lists that stand in a file of their own.
+Value ChoicesValue(const std::vector<UnitChoice>& choices);
 
 // Returns the advice as a self-contained HTML page.
 report::Page AdvicePage(const Runs& runs, const AdviceRequest& request, const Advice& advice,

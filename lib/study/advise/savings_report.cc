@@ -180,47 +180,153 @@ class Collector {
   std::vector<SavingRow> rows_;
 };
 
-Json RowJson(LossKind kind, double full, const SavingRow& row) {
-  return {{"kind", row.kind},
-          {"plan", row.plan},
-          {"bytes_per_token", row.bytes_per_token},
-          {"link_bytes_per_token", row.link_bytes},
-          {"ratio", row.bytes_per_token > 0 ? Json(full / row.bytes_per_token) : Json(nullptr)},
-          {"mean_loss", Shown(kind, row.mean_loss)},
-          {"worst_loss", Shown(kind, row.worst_loss)},
-          {"standard_error", ShownError(kind, row.worst_loss, row.standard_error)},
-          {"added_loss",
-           std::isfinite(row.added_loss) ? Json(Shown(kind, row.added_loss)) : Json(nullptr)},
-          {"on_front", row.on_front},
-          {"flags", row.flags.empty() ? Json(nullptr) : Json(row.flags)}};
+LossKind KindOf(const SavingsReport& of) { return of.request.measure.kind; }
+
+double FullBytes(const SavingsReport& of) {
+  return static_cast<double>(of.runs.front()->bytes_per_token());
 }
 
-Json ChosenJson(const Runs& runs, LossKind kind, const Savings& savings) {
-  const Searched& searched = savings.searched;
-  if (!searched.found.best) return nullptr;
-  const Point& best = *searched.found.best;
-  Json json = {{"kind", KindOf(savings, best.choice)},
-               {"bytes_per_token",
-                static_cast<double>(runs.front()->bytes_per_token()) * best.outcome.mean_share()},
-               {"ratio", best.outcome.ratio()},
-               {"worst_loss", Shown(kind, best.outcome.worst_loss())},
-               {"expected_loss", Shown(kind, searched.expected_loss())},
-               {"measured_again", Json::array()},
-               {"flags", nullptr},
-               {"layers", Json::array()}};
-  for (const Outcome& outcome : savings.measured_again)
-    json["measured_again"].push_back(Shown(kind, outcome.loss.front()));
-  const std::string flags = FlagsOf(runs, savings);
-  if (!flags.empty()) json["flags"] = flags;
-  for (size_t u = 0; u < best.choice.size(); ++u) {
-    const Saving* saving = savings.OptionOf(best.choice, u);
-    const bool evicts = saving != nullptr && saving->candidate;
-    json["layers"].push_back({{"layer", savings.measured.units[u].layer},
-                              {"candidate", evicts ? Json(*saving->candidate) : Json(nullptr)},
-                              {"k", TypeOfLayer(runs, savings, u, true)},
-                              {"v", TypeOfLayer(runs, savings, u, false)}});
+std::optional<std::string> IfAny(std::string text) {
+  return text.empty() ? std::nullopt : std::optional(std::move(text));
+}
+
+Value::List Kinds() { return {"none", "eviction", "types", "both", "lossless", "offload"}; }
+
+struct SavingRowOf {
+  const SavingsReport& report;
+  const SavingRow& row;
+
+  double Loss(double loss) const { return Shown(KindOf(report), loss); }
+};
+
+const Fields<SavingRowOf>& SavingRowFields() {
+  static const Fields<SavingRowOf> fields = {
+      {"kind",
+       "What saves: none, eviction, types, both, lossless or offload",
+       [](const SavingRowOf& of) { return of.row.kind; },
+       {.choices = Kinds()}},
+      {"plan",
+       "The plan in words: a candidate, types of K and V, or how many choices a mixture has",
+       [](const SavingRowOf& of) { return of.row.plan; }},
+      {"bytes_per_token",
+       "Bytes in the engine's memory at the end, in all layers, by the tokens that were seen; "
+       "scales included",
+       [](const SavingRowOf& of) { return of.row.bytes_per_token; },
+       {.least = 0}},
+      {"link_bytes_per_token",
+       "Bytes by token that come from elsewhere for each decode step",
+       [](const SavingRowOf& of) { return of.row.link_bytes; },
+       {.least = 0}},
+      {"ratio", "Bytes of the whole cache / those of the row; null where nothing stays in memory",
+       [](const SavingRowOf& of) {
+         return of.row.bytes_per_token > 0
+                    ? std::optional(FullBytes(of.report) / of.row.bytes_per_token)
+                    : std::nullopt;
+       }},
+      {"mean_loss",
+       "Mean loss of the runs, in the unit that loss.unit names",
+       [](const SavingRowOf& of) { return of.Loss(of.row.mean_loss); },
+       {.least = 0}},
+      {"worst_loss",
+       "Largest loss of a run",
+       [](const SavingRowOf& of) { return of.Loss(of.row.worst_loss); },
+       {.least = 0}},
+      {"standard_error",
+       "Of the largest loss, from the rows that were drawn; null: unknown",
+       [](const SavingRowOf& of) {
+         return ShownError(KindOf(of.report), of.row.worst_loss, of.row.standard_error);
+       },
+       {.nullable = true}},
+      {"added_loss", "Where eviction and types are combined: the sum of what each costs alone",
+       [](const SavingRowOf& of) {
+         return std::isfinite(of.row.added_loss) ? std::optional(of.Loss(of.row.added_loss))
+                                                 : std::nullopt;
+       }},
+      {"on_front", "Whether no other row in memory has fewer bytes and no more loss",
+       [](const SavingRowOf& of) { return of.row.on_front; }},
+      {"flags", "The flags of llama.cpp for the types, where it has them",
+       [](const SavingRowOf& of) { return IfAny(of.row.flags); }}};
+  return fields;
+}
+
+// What a measured layer of the chosen point does.
+struct ChosenLayer {
+  uint32_t layer = 0;
+  std::optional<uint32_t> candidate;
+  std::string k, v;
+};
+
+const Fields<ChosenLayer>& ChosenLayerFields() {
+  static const Fields<ChosenLayer> fields = {
+      {"layer", "Number of the layer", &ChosenLayer::layer},
+      {"candidate", "index into candidates; null: all tokens stay", &ChosenLayer::candidate},
+      {"k", "Type that K is stored in", &ChosenLayer::k},
+      {"v", "Type that V is stored in", &ChosenLayer::v}};
+  return fields;
+}
+
+// The point that was chosen among all.
+struct Chosen {
+  const SavingsReport& report;
+  const Point& best;
+
+  std::vector<ChosenLayer> Layers() const {
+    std::vector<ChosenLayer> layers;
+    for (size_t u = 0; u < best.choice.size(); ++u) {
+      const Saving* saving = report.savings.OptionOf(best.choice, u);
+      layers.push_back({report.savings.measured.units[u].layer,
+                        saving == nullptr ? std::nullopt : saving->candidate,
+                        TypeOfLayer(report.runs, report.savings, u, true),
+                        TypeOfLayer(report.runs, report.savings, u, false)});
+    }
+    return layers;
   }
-  return json;
+  std::vector<double> MeasuredAgain() const {
+    std::vector<double> losses;
+    for (const Outcome& outcome : report.savings.measured_again)
+      losses.push_back(Shown(KindOf(report), outcome.loss.front()));
+    return losses;
+  }
+};
+
+const Fields<Chosen>& ChosenFields() {
+  static const Fields<Chosen> fields = {
+      {"kind",
+       "What saves: none, eviction, types, both, lossless or offload",
+       [](const Chosen& of) { return KindOf(of.report.savings, of.best.choice); },
+       {.choices = Kinds()}},
+      {"bytes_per_token",
+       "Bytes at the end, in all layers, by the tokens that were seen",
+       [](const Chosen& of) { return FullBytes(of.report) * of.best.outcome.mean_share(); },
+       {.least = 0}},
+      {"ratio",
+       "Bytes of the whole cache / those of the point",
+       [](const Chosen& of) { return of.best.outcome.ratio(); },
+       {.least = kLeastRatio}},
+      {"worst_loss",
+       "Largest loss of a run, in the rows it was chosen on",
+       [](const Chosen& of) { return Shown(KindOf(of.report), of.best.outcome.worst_loss()); },
+       {.least = 0}},
+      {"expected_loss",
+       "The same times what choosing flatters it by: what the limit holds for",
+       [](const Chosen& of) {
+         return Shown(KindOf(of.report), of.report.savings.searched.expected_loss());
+       },
+       {.least = 0}},
+      {"measured_again",
+       "Loss of each run, replayed from the plan and the types alone",
+       &Chosen::MeasuredAgain,
+       {.least = 0}},
+      {"flags", "The flags of llama.cpp, if all layers have the same types and it has them",
+       [](const Chosen& of) { return IfAny(FlagsOf(of.report.runs, of.report.savings)); }},
+      {"layers", "What each measured layer does", &Chosen::Layers, ChosenLayerFields()}};
+  return fields;
+}
+
+std::vector<std::string_view> NamesOf(const std::vector<const quant::CacheType*>& types) {
+  std::vector<std::string_view> names;
+  for (const quant::CacheType* type : types) names.push_back(type->name);
+  return names;
 }
 
 }  // namespace
@@ -254,20 +360,16 @@ std::string FlagsOf(const Runs& runs, const Savings& savings) {
   return Flags(*runs.front(), savings, *types.front());
 }
 
-Json ChosenChoicesJson(const Advice& advice, const Savings& savings) {
-  Json json = Json::array();
+std::vector<UnitChoice> ChosenChoices(const Advice& advice, const Savings& savings) {
+  std::vector<UnitChoice> choices;
   const Choice& choice = savings.searched.found.best->choice;
   for (size_t u = 0; u < choice.size(); ++u) {
     const Saving* saving = savings.OptionOf(choice, u);
-    const Candidate* candidate =
-        saving != nullptr && saving->candidate ? &advice.candidates[*saving->candidate] : nullptr;
-    json.push_back({{"layer", savings.measured.units[u].layer},
-                    {"kv_head", nullptr},
-                    {"policy", candidate == nullptr ? "full" : candidate->policy},
-                    {"budget", candidate == nullptr ? "1" : candidate->budget.Text()},
-                    {"parameters", candidate == nullptr ? "" : candidate->parameters}});
+    const bool evicts = saving != nullptr && saving->candidate;
+    choices.push_back({savings.measured.units[u].layer, std::nullopt,
+                       evicts ? &advice.candidates[*saving->candidate] : nullptr});
   }
-  return json;
+  return choices;
 }
 
 std::vector<SavingRow> SavingRows(const Runs& runs, const Advice& advice, const Savings& savings,
@@ -275,24 +377,37 @@ std::vector<SavingRow> SavingRows(const Runs& runs, const Advice& advice, const 
   return Collector(runs, advice, savings).Run(levels);
 }
 
-Json SavingsJson(const Runs& runs, const AdviceRequest& request, const Savings& savings,
-                 const std::vector<SavingRow>& rows) {
-  const LossKind kind = request.measure.kind;
-  const auto full = static_cast<double>(runs.front()->bytes_per_token());
-  const auto names = [](const auto& types) {
-    Json json = Json::array();
-    for (const quant::CacheType* type : types) json.push_back(type->name);
-    return json;
-  };
-  Json json = {{"k_types", names(savings.request.store.k_types)},
-               {"v_types", names(savings.request.store.v_types)},
-               {"max_bytes_per_token",
-                request.limits.share < 1 ? Json(full * request.limits.share) : Json(nullptr)},
-               {"rows", Json::array()},
-               {"chosen", ChosenJson(runs, kind, savings)},
-               {"optimism", Shown(kind, savings.searched.optimism) / Shown(kind, 1)}};
-  for (const SavingRow& row : rows) json["rows"].push_back(RowJson(kind, full, row));
-  return json;
+const Fields<SavingsReport>& SavingsFields() {
+  static const Fields<SavingsReport> fields = {
+      {"k_types", "Types of K that were tried",
+       [](const SavingsReport& of) { return NamesOf(of.savings.request.store.k_types); }},
+      {"v_types", "Types of V that were tried",
+       [](const SavingsReport& of) { return NamesOf(of.savings.request.store.v_types); }},
+      {"max_bytes_per_token", "The most that a token may take; null: no limit",
+       [](const SavingsReport& of) {
+         const double share = of.request.limits.share;
+         return share < 1 ? std::optional(FullBytes(of) * share) : std::nullopt;
+       }},
+      {"rows", "Every plan that was measured alone or combined, and the fronts of mixtures",
+       [](const SavingsReport& of) {
+         std::vector<SavingRowOf> rows;
+         for (const SavingRow& row : of.rows) rows.push_back({of, row});
+         return rows;
+       },
+       SavingRowFields()},
+      {"chosen", "The point chosen among all within the limits; null: none is",
+       [](const SavingsReport& of) {
+         const std::optional<Point>& best = of.savings.searched.found.best;
+         return best ? std::optional(Chosen{of, *best}) : std::nullopt;
+       },
+       ChosenFields()},
+      {"optimism",
+       "How many times what was promised plans cost in rows they were not chosen on",
+       [](const SavingsReport& of) {
+         return Shown(KindOf(of), of.savings.searched.optimism) / Shown(KindOf(of), 1);
+       },
+       {.least = 0}}};
+  return fields;
 }
 
 void AddSavings(const AdviceRequest& request, const Savings& savings,

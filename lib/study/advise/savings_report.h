@@ -36,13 +36,18 @@ std::string TypesText(const Savings& savings, uint32_t pair);
 std::string FlagsOf(const Runs& runs, const Savings& savings);
 
 // The part "savings" of the document.
-Json SavingsJson(const Runs& runs, const AdviceRequest& request, const Savings& savings,
-                 const std::vector<SavingRow>& rows);
+struct SavingsReport {
+  const Runs& runs;
+  const AdviceRequest& request;
+  const Savings& savings;
+  const std::vector<SavingRow>& rows;
+};
+const Fields<SavingsReport>& SavingsFields();
 // Adds the picture and the table to a page.
 void AddSavings(const AdviceRequest& request, const Savings& savings,
                 const std::vector<SavingRow>& rows, report::Page& page);
 // The table "choices" of the chosen point's kvtool.h2o-plan/1.
-Json ChosenChoicesJson(const Advice& advice, const Savings& savings);
+std::vector<UnitChoice> ChosenChoices(const Advice& advice, const Savings& savings);
 // "q8_0" and the like of a measured layer of the chosen point; the cache's own where it stays.
 std::string TypeOfLayer(const Runs& runs, const Savings& savings, size_t layer, bool is_key);
 

@@ -100,10 +100,10 @@ void PrintSettings(Console& console, LossKind kind, const std::vector<EngineSett
     const std::string engine = each.configuration.empty()
                                    ? each.engine
                                    : fmt::format("{} ({})", each.engine, each.configuration);
-    console.Line(fmt::format("{}: {}\n  {}, {:.3f}x, {}; {}", engine, JsonText(each.parameters, -1),
-                             each.candidate->Text(), each.ratio,
-                             advise::LossText(kind, advise::LossShownAs(kind, each.loss)),
-                             each.note));
+    console.Line(
+        fmt::format("{}: {}\n  {}, {:.3f}x, {}; {}", engine, JsonText(ToJson(each.parameters), -1),
+                    each.candidate->Text(), each.ratio,
+                    advise::LossText(kind, advise::LossShownAs(kind, each.loss)), each.note));
   }
 }
 

@@ -101,14 +101,14 @@ FoundSavings SavingsOptions::Find(const advise::Runs& runs, const advise::Advice
   return found;
 }
 
-nlohmann::ordered_json FoundSavings::QuantPlan(const advise::Runs& runs) const {
-  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
+QuantPlan FoundSavings::TypesOf(const advise::Runs& runs) const {
+  QuantPlan plan;
   for (size_t l = 0; l < savings->types_of_layers.size(); ++l) {
-    layers.push_back({{"layer", runs.front()->layers()[l].layer()},
-                      {"k", advise::TypeOfLayer(runs, *savings, l, true)},
-                      {"v", advise::TypeOfLayer(runs, *savings, l, false)}});
+    plan.layers.push_back({runs.front()->layers()[l].layer(),
+                           advise::TypeOfLayer(runs, *savings, l, true),
+                           advise::TypeOfLayer(runs, *savings, l, false)});
   }
-  return {{"layers", std::move(layers)}};
+  return plan;
 }
 
 void FoundSavings::Print(Console& console, const advise::Runs& runs,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/kvtool/commands/replay/quant_plan.h"
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/inputs/command_files.h"
 #include "apps/kvtool/line/command_line.h"
@@ -20,8 +21,7 @@ struct FoundSavings {
   std::vector<advise::LosslessLevel> levels;
   std::vector<advise::SavingRow> rows;
 
-  // The chosen point's types: kvtool.quant-plan/1 without header and source.
-  nlohmann::ordered_json QuantPlan(const advise::Runs& runs) const;
+  QuantPlan TypesOf(const advise::Runs& runs) const;  // of the chosen point
   void Print(Console& console, const advise::Runs& runs,
              const advise::AdviceRequest& request) const;
 };

@@ -9,7 +9,9 @@
 #include "apps/kvtool/commands/advise/advise_savings.h"
 #include "apps/kvtool/commands/advise/engine_settings.h"
 #include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/plan_output.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/eviction_targets.h"
@@ -27,6 +29,31 @@ using advise::Advice;
 using advise::LossKind;
 
 constexpr double kUsualKl = 0.02, kUsualError = 0.05;  // limits where none is given
+
+// What the document says.
+struct Advised {
+  std::vector<HashedFile> inputs;
+  advise::Report report;
+  std::vector<EngineSettings> engines;
+  std::optional<advise::SavingsReport> savings;
+};
+
+const Fields<Advised>& AdvisedFields() {
+  static const Fields<Advised> fields = {
+      {"inputs",
+       "The snapshots that were read, one for each run",
+       &Advised::inputs,
+       HashedFileFields(),
+       {.items = 1}},
+      Fields<Advised>::Inline(&Advised::report, advise::ReportFields()),
+      {"engines", "Settings of engines that keep as candidates within the limits do",
+       &Advised::engines, EngineSettingsFields()},
+      {"savings",
+       "Eviction, smaller types, both, lossless levels and offload on one frontier; null if types "
+       "were not tried",
+       &Advised::savings, advise::SavingsFields()}};
+  return fields;
+}
 
 // A cache and its trace, as files.
 struct RunFiles {
@@ -290,14 +317,10 @@ class AdviseCommand : public Command {
                     const advise::AdviceRequest& request, const Advice& advice,
                     const std::vector<EngineSettings>& settings,
                     const FoundSavings& savings) const {
-    nlohmann::ordered_json document = ReportHeader("advise");
-    document["inputs"] = nlohmann::ordered_json::array();
-    for (const auto& run : runs) document["inputs"].push_back(InputRecord(run->snapshot().source));
-    document.update(advise::AdviceJson(runs, request, advice));
-    document["engines"] = SettingsJson(settings);
-    document["savings"] = nullptr;
+    Advised advised{{}, {runs, request, advice}, settings, {}};
+    for (const auto& run : runs) advised.inputs.push_back(HashedFile::Of(run->snapshot().source));
     if (savings.savings) {
-      document["savings"] = advise::SavingsJson(runs, request, *savings.savings, savings.rows);
+      advised.savings.emplace(advise::SavingsReport{runs, request, *savings.savings, savings.rows});
       WriteChosen(runs, advice, savings);
     }
     if (!plan_.empty()) WritePlan(*runs.front(), advice);
@@ -306,7 +329,7 @@ class AdviseCommand : public Command {
       if (savings.savings) advise::AddSavings(request, *savings.savings, savings.rows, page);
       page_.Write(page, *this, context.console, RulesFor(force_));
     }
-    report_.Emit(context.console, document, RulesFor(force_));
+    report_.Emit(context.console, "advise", AdvisedFields().Object(advised), RulesFor(force_));
   }
 
   void WritePlan(const advise::RunOf& run, const Advice& advice) const {
@@ -314,7 +337,7 @@ class AdviseCommand : public Command {
     const advise::Point& best = *advice.found.best;
     nlohmann::ordered_json plan = PlanHead(run);
     plan["policy"] = best.uniform ? advice.candidates[*best.uniform].policy : "mixed";
-    plan["choices"] = advise::ChoicesJson(advice, best.choice);
+    plan["choices"] = ToJson(ChoicesValue(advise::ChoicesOf(advice, best.choice)));
     WriteEvents(plan_, std::move(plan), advice.plans.front());
   }
 
@@ -325,13 +348,13 @@ class AdviseCommand : public Command {
     if (!chosen_plan_.empty()) {
       nlohmann::ordered_json plan = PlanHead(*runs.front());
       plan["policy"] = "mixed";
-      plan["choices"] = advise::ChosenChoicesJson(advice, *savings.savings);
+      plan["choices"] = ToJson(ChoicesValue(advise::ChosenChoices(advice, *savings.savings)));
       WriteEvents(chosen_plan_, std::move(plan), savings.savings->plans.front());
     }
     if (quant_plan_.empty()) return;
     nlohmann::ordered_json plan = ReportHeader("quant-plan");
     plan["source"] = InputRecord(runs.front()->snapshot().source);
-    plan.update(savings.QuantPlan(runs));
+    plan.update(ToJson(QuantPlanFields().Object(savings.TypesOf(runs))));
     WriteText(quant_plan_, JsonText(plan) + "\n", RulesFor(force_));
   }
 
@@ -368,6 +391,8 @@ class AdviseCommand : public Command {
 };
 
 }  // namespace
+
+const FieldTable& AdviseFields() { return AdvisedFields(); }
 
 std::unique_ptr<Command> MakeAdvise() { return std::make_unique<AdviseCommand>(); }
 

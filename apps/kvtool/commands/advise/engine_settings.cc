@@ -9,27 +9,26 @@
 
 #include "lib/core/base/number.h"
 #include "lib/engines/mnn/h2o/advised_settings.h"
+#include "lib/study/advise/report.h"
 
 namespace kv {
 namespace {
 
-using nlohmann::ordered_json;
-
 // Under the names of MNN's configuration file.
-ordered_json MnnParameters(const eviction::BlockConfig& config) {
-  ordered_json json = {{"kv_h2o_enable", true}};
+Value MnnParameters(const eviction::BlockConfig& config) {
+  Value parameters = Value::Object{{"kv_h2o_enable", true}};
   eviction::ForEachParameter(config, [&](std::string_view name, double value) {
     if (name == "h2o_target_keep_ratio") return;  // read in static mode alone
     const std::string key = fmt::format("kv_{}", name);
     if (name == "h2o_target_mode") {
-      json[key] = value == 0 ? "static" : "adaptive";
+      parameters.Put(key, value == 0 ? "static" : "adaptive");
     } else if (value == std::floor(value)) {
-      json[key] = static_cast<int64_t>(value);
+      parameters.Put(key, static_cast<int64_t>(value));
     } else {
-      json[key] = ShortestDouble(static_cast<float>(value));
+      parameters.Put(key, ShortestDouble(static_cast<float>(value)));
     }
   });
-  return json;
+  return parameters;
 }
 
 void AddMnn(const advise::Runs& runs, const advise::AdviceRequest& request,
@@ -49,11 +48,11 @@ void AddMnn(const advise::Runs& runs, const advise::AdviceRequest& request,
 
 // Engines whose own window has sinks: the same tokens stay as by policy streaming, but for
 // `tokens`, a window of so many tokens whatever the length.
-ordered_json TensorRtParameters(uint64_t sinks, uint64_t tokens) {
-  return {{"max_attention_window", {tokens}}, {"sink_token_length", sinks}};
+Value TensorRtParameters(uint64_t sinks, uint64_t tokens) {
+  return Value::Object{{"max_attention_window", Value::List{tokens}}, {"sink_token_length", sinks}};
 }
-ordered_json MlcParameters(uint64_t sinks, uint64_t tokens) {
-  return {{"sliding_window_size", tokens}, {"attention_sink_size", sinks}};
+Value MlcParameters(uint64_t sinks, uint64_t tokens) {
+  return Value::Object{{"sliding_window_size", tokens}, {"attention_sink_size", sinks}};
 }
 
 void AddStreaming(const advise::AdviceRequest& request, const advise::Advice& advice,
@@ -99,20 +98,29 @@ std::vector<EngineSettings> EngineSettingsOf(const advise::Runs& runs,
   return settings;
 }
 
-ordered_json SettingsJson(const std::vector<EngineSettings>& settings) {
-  ordered_json json = ordered_json::array();
-  for (const EngineSettings& each : settings) {
-    json.push_back({{"engine", each.engine},
-                    {"policy", each.candidate->policy},
-                    {"budget", each.candidate->budget.Text()},
-                    {"parameters", each.parameters},
-                    {"ratio", each.ratio},
-                    {"loss", each.loss},
-                    {"note", each.note},
-                    {"configuration", nullptr}});
-    if (!each.configuration.empty()) json.back()["configuration"] = each.configuration;
-  }
-  return json;
+const Fields<EngineSettings>& EngineSettingsFields() {
+  using S = EngineSettings;
+  static const Fields<S> fields = {
+      {"engine", "The engine", &S::engine},
+      {"policy", "Name of the policy that the engine follows",
+       [](const S& of) { return of.candidate->policy; }},
+      {"budget", "What may stay: a share of the tokens, or a number of tokens as \"512t\"",
+       [](const S& of) { return of.candidate->budget.Text(); }},
+      {"parameters",
+       "The engine's own parameters under its own names",
+       &S::parameters,
+       {.schema = Value::Object{{"type", "object"}}}},
+      {"ratio",
+       "Whole cache / what is kept at the end, in the run that keeps most",
+       &S::ratio,
+       {.least = advise::kLeastRatio}},
+      {"loss", "Largest loss of a run, in the unit that loss.unit names", &S::loss, {.least = 0}},
+      {"note", "What to know before the settings are used", &S::note},
+      {"configuration", "Which of the engine's configurations takes the parameters; null: its own",
+       [](const S& of) {
+         return of.configuration.empty() ? std::nullopt : std::optional(of.configuration);
+       }}};
+  return fields;
 }
 
 }  // namespace kv

@@ -2,10 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "lib/fields/fields.h"
 #include "lib/study/advise/advice.h"
 
 namespace kv {
@@ -15,7 +15,7 @@ struct EngineSettings {
   std::string engine;
   std::string configuration;  // of the engine, which takes the parameters; empty: its own
   const advise::Candidate* candidate = nullptr;
-  nlohmann::ordered_json parameters;
+  Value parameters;
   double ratio = 1, loss = 0;  // of the worst prompt, as it is shown
   std::string note;
 };
@@ -26,6 +26,6 @@ std::vector<EngineSettings> EngineSettingsOf(const advise::Runs& runs,
                                              const advise::AdviceRequest& request,
                                              const advise::Advice& advice, ThreadPool& pool);
 
-nlohmann::ordered_json SettingsJson(const std::vector<EngineSettings>& settings);
+const Fields<EngineSettings>& EngineSettingsFields();
 
 }  // namespace kv

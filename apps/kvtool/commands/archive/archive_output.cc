@@ -229,7 +229,7 @@ const Fields<Lost>& LostFields() {
 
 std::optional<std::string> RestoredHash(const RestoreReport& report) {
   if (!report.source_hash) return std::nullopt;
-  return fmt::format("{:016x}", *report.source_hash);
+  return HashDigits(*report.source_hash);
 }
 
 std::vector<Lost> LostIn(const Archive& archive, const RestoreReport& report) {

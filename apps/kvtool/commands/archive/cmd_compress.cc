@@ -9,6 +9,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
 #include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "formats/kvz/kvz.h"
@@ -21,7 +22,6 @@ namespace {
 
 constexpr ChunkKind kKinds[] = {ChunkKind::kKey, ChunkKind::kValue, ChunkKind::kOpaque};
 constexpr std::string_view kKindNames[] = {"other", "K", "V"};  // by ChunkKind
-constexpr std::string_view kKindKeys[] = {"other", "k", "v"};
 
 // What a reader makes of the source, or nothing where its bytes are archived as they are.
 std::optional<Snapshot> Describe(const Source& source, const OpenOptions& options,
@@ -68,6 +68,176 @@ std::string Counts(const std::map<std::string, uint64_t>& counts) {
 }
 
 std::string ArchiveName(const std::string& input) { return input + ".kvz"; }
+
+// What the document says.
+struct Compressed {
+  struct Params {
+    std::string level;
+    uint32_t joined_layers = 1;
+    bool check = true;
+    std::string from;
+  };
+  struct UsedProfile {
+    std::string file, name, hash;
+    uint64_t chunks = 0;
+  };
+  std::vector<HashedFile> inputs;
+  Params params;
+  std::string output;
+  WriteSummary made;
+  bool has_bases = false, read_back = false;
+  std::vector<std::string> warnings;
+  std::optional<UsedProfile> profile;
+  std::optional<RunEnvironment> environment;
+  std::optional<Timing> timing;
+};
+
+const Fields<Compressed::Params>& CompressParamsFields() {
+  using Params = Compressed::Params;
+  static const Fields<Params> fields = {
+      {"level", "Level of compression", &Params::level, {.choices = LevelChoices()}},
+      {"joined_layers",
+       "Layers in a row that may be coded by those before them, at level max; 1: each on its own",
+       &Params::joined_layers,
+       {.least = 1, .most = kMostJoinedLayers}},
+      {"check", "Whether the archive was to be decoded and compared with the source",
+       &Params::check},
+      {"from",
+       "Name of the format the input was read as; opaque: its bytes were archived as they are",
+       &Params::from}};
+  return fields;
+}
+
+const Fields<WriteSummary::Part>& CodedPartFields() {
+  using Part = WriteSummary::Part;
+  static const Fields<Part> fields = {
+      {"chunks", "Number of chunks", &Part::chunks},
+      {"raw_bytes", "Bytes of these chunks before coding", &Part::raw_bytes},
+      {"stored_bytes", "Bytes of these chunks in the archive", &Part::stored_bytes},
+      Fields<Part>::Inline(
+          [](const Part& part) {
+            return Saving{part.raw_bytes, part.stored_bytes};
+          },
+          SavingFields())};
+  return fields;
+}
+
+const Fields<WriteSummary>& SolidFields() {
+  static const Fields<WriteSummary> fields = {
+      {"files", "Number of files that are in a group", &WriteSummary::grouped_files},
+      {"groups", "Number of groups", &WriteSummary::groups}};
+  return fields;
+}
+
+const Fields<WriteSummary::Reference>& UsedReferenceFields() {
+  using Reference = WriteSummary::Reference;
+  static const Fields<Reference> fields = {
+      {"file", "Name of the cache, without folders",
+       [](const Reference& base) { return base.name.file; }},
+      {"format", "Name of the format it was read as",
+       [](const Reference& base) { return base.name.format; }},
+      {"bytes", "Its size in bytes; of an archive, what it restores to",
+       [](const Reference& base) { return base.name.source_bytes; }},
+      {"xxh3",
+       "XXH3 hash (64 bits, 16 hex digits) of those bytes",
+       [](const Reference& base) { return HashDigits(base.name.source_hash); },
+       {.pattern = kHashPattern}},
+      {"chain",
+       "1: it stands on its own; otherwise one more than what it is coded against itself",
+       [](const Reference& base) { return base.name.chain; },
+       {.least = 1}},
+      {"chunks", "Number of chunks of the archive that need it", &Reference::chunks},
+      {"rows", "Rows of it that they need: one token of one layer's K or V each", &Reference::rows},
+      {"equal_rows", "Those of the rows that are the same here, byte for byte",
+       &Reference::equal_rows}};
+  return fields;
+}
+
+const Fields<Compressed>& CompressProofFields() {
+  static const Fields<Compressed> fields = {
+      {"chunks_decoded_and_compared",
+       "Whether every chunk was decoded and compared with the source",
+       [](const Compressed& of) { return of.made.checked; }},
+      {"archive_read_back",
+       "Whether the finished file was read back from the disk and its checksums compared",
+       &Compressed::read_back}};
+  return fields;
+}
+
+const Fields<Compressed::UsedProfile>& UsedProfileFields() {
+  using Profile = Compressed::UsedProfile;
+  static const Fields<Profile> fields = {
+      {"file", "Name of its file, without folders", &Profile::file},
+      {"name", "Name of its model", &Profile::name},
+      {"hash",
+       "Its hash (XXH3, 32 hex digits), by which it is found",
+       &Profile::hash,
+       {.pattern = kProfileHashPattern}},
+      {"chunks", "Number of chunks that were coded with it, and decode with it alone",
+       &Profile::chunks}};
+  return fields;
+}
+
+template <ChunkKind kind>
+const WriteSummary::Part& PartOf(const Compressed& of) {
+  return of.made.parts[static_cast<size_t>(kind)];
+}
+
+const Fields<Compressed>& CompressedFields() {
+  static const Fields<Compressed> fields = {
+      {"inputs", "What was read", &Compressed::inputs, HashedFileFields()},
+      {"params", "What was asked for", &Compressed::params, CompressParamsFields()},
+      {"output", "File that was written; -: standard output", &Compressed::output},
+      {"archive_bytes", "Size of the archive in bytes",
+       [](const Compressed& of) { return of.made.archive_bytes; }},
+      Fields<Compressed>::Inline(
+          [](const Compressed& of) {
+            return Saving{of.made.source_bytes, of.made.archive_bytes};
+          },
+          SavingFields()),
+      {"k", "Chunks of K", PartOf<ChunkKind::kKey>, CodedPartFields()},
+      {"v", "Chunks of V", PartOf<ChunkKind::kValue>, CodedPartFields()},
+      {"other", "Chunks of everything else", PartOf<ChunkKind::kOpaque>, CodedPartFields()},
+      {"solid", "Files that are coded together, so that chunks span them", &Compressed::made,
+       SolidFields()},
+      {"ordered_chunks",
+       "Number of chunks whose rows are coded by sequence and position, since the cache holds them "
+       "in another order",
+       [](const Compressed& of) { return of.made.ordered_chunks; }},
+      {"codecs", "Number of chunks that each codec coded, by its name",
+       [](const Compressed& of) { return of.made.codecs; }},
+      {"planes",
+       "Number of byte planes that each predictor and backend coded, by both names with + between "
+       "them",
+       [](const Compressed& of) { return of.made.choices; }},
+      {"bases",
+       "What the archive refers to, of the caches given with --base, in the order of its list; "
+       "absent without --base",
+       [](const Compressed& of) {
+         return of.has_bases ? std::optional(of.made.references) : std::nullopt;
+       },
+       UsedReferenceFields(),
+       {.absent = true}},
+      {"proof", "What was done to show that the archive gives the source back",
+       [](const Compressed& of) -> const Compressed& { return of; }, CompressProofFields()},
+      {"warnings", "Everything that the run warned of at this input", &Compressed::warnings},
+      {"environment",
+       "What the run had; absent in deterministic output",
+       &Compressed::environment,
+       RunEnvironmentFields(),
+       {.absent = true}},
+      {"timing",
+       "How long it took; absent in deterministic output",
+       &Compressed::timing,
+       TimingFields(),
+       {.absent = true}},
+      {"profile",
+       "The profile given with --profile, which the archive names; absent without",
+       &Compressed::profile,
+       UsedProfileFields(),
+       {.absent = true}}};
+  return fields;
+}
 
 class Compress : public EachOf<Compress> {
  public:
@@ -135,15 +305,15 @@ class Compress : public EachOf<Compress> {
       options.profile = OpenProfile(options.profiles[0]);
     }
     ThreadPool pool(context.global.thread_count());
-    report_.Emit(context.console, CompressOne(input_, options, references, pool, context),
+    const Compressed result = CompressOne(input_, options, references, pool, context);
+    report_.Emit(context.console, "compress", CompressedFields().Object(result),
                  RulesFor(output_.one.force));
     return kDone;
   }
 
  private:
-  nlohmann::ordered_json CompressOne(const std::string& input, const OpenOptions& options,
-                                     const References& references, ThreadPool& pool,
-                                     Context& context) const {
+  Compressed CompressOne(const std::string& input, const OpenOptions& options,
+                         const References& references, ThreadPool& pool, Context& context) const {
     const auto begin = std::chrono::steady_clock::now();
     const size_t first_warning = context.console.warning_texts().size();
     const std::string path = output_.PathFor(input, name_, ArchiveName);
@@ -192,12 +362,23 @@ class Compress : public EachOf<Compress> {
     file.Commit();
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
     Tell(context, input, path, summary, read_back, elapsed.count());
-    nlohmann::ordered_json document =
-        Document(context, input, path, snapshot, summary, !references.empty(), read_back,
-                 first_warning, elapsed.count());
+    Compressed result;
+    result.inputs = {{input, summary.source_bytes, HashDigits(summary.source_hash)}};
+    result.params = {level_, joined_layers_, !no_check_, snapshot ? snapshot->format : "opaque"};
+    result.output = path;
+    result.has_bases = !references.empty();
+    result.read_back = read_back;
+    const std::vector<std::string>& warnings = context.console.warning_texts();
+    result.warnings.assign(warnings.begin() + static_cast<std::ptrdiff_t>(first_warning),
+                           warnings.end());
     if (options.profile != nullptr)
-      document["profile"] = ProfileIn(*options.profile, options.profiles[0], summary);
-    return document;
+      result.profile = ProfileIn(*options.profile, options.profiles[0], summary);
+    if (!context.global.deterministic) {
+      result.environment = RunEnvironment{context.global.thread_count()};
+      result.timing = Timing::Of(summary.source_bytes, elapsed.count());
+    }
+    result.made = std::move(summary);
+    return result;
   }
 
   // The name by which readers look for it beside the archive.
@@ -206,28 +387,11 @@ class Compress : public EachOf<Compress> {
     return IsSafeRelativePath(name) ? name : std::string();
   }
 
-  static nlohmann::ordered_json ProfileIn(const Profile& profile, const std::string& path,
-                                          const WriteSummary& summary) {
+  static Compressed::UsedProfile ProfileIn(const Profile& profile, const std::string& path,
+                                           const WriteSummary& summary) {
     const auto coded = summary.codecs.find(std::string(Name(CodecId::kProfiled)));
-    return {{"file", ProfileFile(path)},
-            {"name", profile.name()},
-            {"hash", ProfileHashText(profile.hash())},
-            {"chunks", coded == summary.codecs.end() ? 0 : coded->second}};
-  }
-
-  static nlohmann::ordered_json BasesIn(const WriteSummary& summary) {
-    nlohmann::ordered_json bases = nlohmann::ordered_json::array();
-    for (const WriteSummary::Reference& base : summary.references) {
-      bases.push_back({{"file", base.name.file},
-                       {"format", base.name.format},
-                       {"bytes", base.name.source_bytes},
-                       {"xxh3", fmt::format("{:016x}", base.name.source_hash)},
-                       {"chain", base.name.chain},
-                       {"chunks", base.chunks},
-                       {"rows", base.rows},
-                       {"equal_rows", base.equal_rows}});
-    }
-    return bases;
+    return {ProfileFile(path), profile.name(), ProfileHashText(profile.hash()),
+            coded == summary.codecs.end() ? 0 : coded->second};
   }
 
   static std::string Proof(const WriteSummary& summary, bool read_back) {
@@ -267,48 +431,6 @@ class Compress : public EachOf<Compress> {
     context.console.Say(text);
   }
 
-  nlohmann::ordered_json Document(Context& context, const std::string& input,
-                                  const std::string& path, const std::optional<Snapshot>& snapshot,
-                                  const WriteSummary& summary, bool with_bases, bool read_back,
-                                  size_t first_warning, double seconds) const {
-    nlohmann::ordered_json document = ReportHeader("compress");
-    document["inputs"] = {{{"file", input},
-                           {"bytes", summary.source_bytes},
-                           {"xxh3", fmt::format("{:016x}", summary.source_hash)}}};
-    document["params"] = {{"level", level_},
-                          {"joined_layers", joined_layers_},
-                          {"check", !no_check_},
-                          {"from", snapshot ? snapshot->format : "opaque"}};
-    document["output"] = path;
-    document["archive_bytes"] = summary.archive_bytes;
-    PutRatio(document, summary.source_bytes, summary.archive_bytes);
-    for (const ChunkKind kind : kKinds) {
-      const WriteSummary::Part& part = summary.parts[static_cast<size_t>(kind)];
-      nlohmann::ordered_json entry = {{"chunks", part.chunks},
-                                      {"raw_bytes", part.raw_bytes},
-                                      {"stored_bytes", part.stored_bytes}};
-      PutRatio(entry, part.raw_bytes, part.stored_bytes);
-      document[kKindKeys[static_cast<size_t>(kind)]] = std::move(entry);
-    }
-    document["solid"] = {{"files", summary.grouped_files}, {"groups", summary.groups}};
-    document["ordered_chunks"] = summary.ordered_chunks;
-    document["codecs"] = summary.codecs;
-    document["planes"] = summary.choices;
-    if (with_bases) document["bases"] = BasesIn(summary);
-    document["proof"] = {{"chunks_decoded_and_compared", summary.checked},
-                         {"archive_read_back", read_back}};
-    const std::vector<std::string>& warnings = context.console.warning_texts();
-    document["warnings"] = std::vector<std::string>(
-        warnings.begin() + static_cast<std::ptrdiff_t>(first_warning), warnings.end());
-    if (!context.global.deterministic) {
-      document["environment"] = {{"threads", context.global.thread_count()}};
-      document["timing"] = {
-          {"elapsed_us", static_cast<uint64_t>(seconds * 1e6)},
-          {"mb_per_s", static_cast<double>(summary.source_bytes) / 1e6 / std::max(seconds, 1e-9)}};
-    }
-    return document;
-  }
-
   ArchiveOutput output_;
   std::string level_ = "default";
   uint32_t joined_layers_ = kJoinedLayers;
@@ -317,6 +439,8 @@ class Compress : public EachOf<Compress> {
 };
 
 }  // namespace
+
+const FieldTable& CompressFields() { return CompressedFields(); }
 
 std::unique_ptr<Command> MakeCompress() { return std::make_unique<Compress>(); }
 

@@ -82,7 +82,7 @@ const Fields<Blended>& BlendedFields() {
        "What was read: the full run, the chunks' caches, and queries where they were given",
        &Blended::inputs,
        BlendInputFields(),
-       {.least = 2}},
+       {.items = 2}},
       Fields<Blended>::Inline(&Blended::report, blend::ReportFields()),
       {"warnings", "What may make the figures wrong", &Blended::warnings}};
   return fields;

@@ -302,7 +302,7 @@ const Fields<StepQuality>& StepQualityFields() {
       {"relative_norms",
        "Norm of what the step makes, divided by the norm of what it was made of, by layer",
        &StepQuality::norm_ratios, norms},
-      {"methods", "The step first, then the others", MethodsOf, MethodFields(), {.least = 1}}};
+      {"methods", "The step first, then the others", MethodsOf, MethodFields(), {.items = 1}}};
   return fields;
 }
 
@@ -335,7 +335,7 @@ const Fields<MlpResult>& MlpResultFields() {
       {"path", "Name of the file or folder", &WrittenCache::path},
       {"format", "Its format, one of kvtool formats", &WrittenCache::format}};
   static const Fields<MlpResult> fields = {
-      {"inputs", "The cache and the weights", &MlpResult::inputs, HashedFileFields(), {.least = 2}},
+      {"inputs", "The cache and the weights", &MlpResult::inputs, HashedFileFields(), {.items = 2}},
       {"params", "What was asked for", &MlpResult::params, MlpParamsFields()},
       {"plan", "What the step does", &MlpResult::plan, StepPlanFields()},
       {"csrc",

@@ -76,25 +76,47 @@ int64_t NowMicroseconds(const GlobalOptions& global) {
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
 }
 
-nlohmann::ordered_json StateJson(const store::StateRow& row) {
-  return {{"state", row.id},
-          {"name", row.name},
-          {"added", TimeText(row.added_us)},
-          {"format", row.format},
-          {"model", row.model},
-          {"geometry", row.geometry},
-          {"level", Name(row.level)},
-          {"tokens", row.tokens},
-          {"layers", row.layers},
-          {"source_bytes", row.source_bytes},
-          {"cost_bytes", row.own_bytes + row.record_bytes},
-          {"xxh3", fmt::format("{:016x}", row.source_hash)}};
+const Fields<store::StateRow>& StateFields() {
+  using Row = store::StateRow;
+  const auto cost = [](const Row& row) { return row.own_bytes + row.record_bytes; };
+  static const Fields<Row> fields = {
+      {"state", "Its number, which no other state ever has", &Row::id},
+      {"name", "Its name", &Row::name},
+      {"added", "When it was added, in UTC", [](const Row& row) { return TimeText(row.added_us); }},
+      {"format", "Format of its source; opaque: bytes as they are", &Row::format},
+      {"model", "Model that it names, or empty", &Row::model},
+      {"geometry", "Layers, heads and type of K, or empty", &Row::geometry},
+      {"level",
+       "Level at which its new objects were coded",
+       [](const Row& row) { return Name(row.level); },
+       {.choices = LevelChoices()}},
+      {"tokens", "Tokens of its longest layer", &Row::tokens},
+      {"layers", "Layers with a cache", &Row::layers},
+      {"source_bytes", "Bytes of what was added", &Row::source_bytes},
+      {"cost_bytes", "Bytes that the store grew by with it, the index left out", cost},
+      {"xxh3",
+       kStateHashText,
+       [](const Row& row) { return HashDigits(row.source_hash); },
+       {.pattern = kHashPattern}}};
+  return fields;
 }
 
-nlohmann::ordered_json StateNamesJson(const std::vector<store::StateRow>& rows) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const store::StateRow& row : rows) list.push_back({{"state", row.id}, {"name", row.name}});
-  return list;
+const Fields<store::StateRow>& StateNameFields() {
+  static const Fields<store::StateRow> fields = {
+      {"state", "Number of the state", &store::StateRow::id},
+      {"name", "Its name", &store::StateRow::name}};
+  return fields;
+}
+
+std::optional<Elapsed> Elapsed::Of(double seconds, const GlobalOptions& global) {
+  if (global.deterministic) return std::nullopt;
+  return Elapsed{static_cast<uint64_t>(seconds * 1e6)};
+}
+
+const Fields<Elapsed>& ElapsedFields() {
+  static const Fields<Elapsed> fields = {
+      {"elapsed_us", "Microseconds of wall time", &Elapsed::microseconds}};
+  return fields;
 }
 
 void WarnUnlisted(const std::vector<store::StateRow>& rows, const std::string& folder,
@@ -110,9 +132,8 @@ void WarnUnlisted(const std::vector<store::StateRow>& rows, const std::string& f
                                    names));
 }
 
-nlohmann::ordered_json AddToStore(store::Store& store, const Source& source,
-                                  const OpenOptions& options, const store::AddOptions& add,
-                                  ThreadPool& pool, Context& context) {
+StoreAdded AddToStore(store::Store& store, const Source& source, const OpenOptions& options,
+                      const store::AddOptions& add, ThreadPool& pool, Context& context) {
   const auto begin = std::chrono::steady_clock::now();
   const std::optional<Snapshot> snapshot = SnapshotFor(source, options, context.console);
   ProgressLine progress(context.console, context.global.progress_when(), source.path);
@@ -138,30 +159,11 @@ nlohmann::ordered_json AddToStore(store::Store& store, const Source& source,
                                     HumanBytes(report.shared_raw_bytes), report.shared_objects,
                                     report.shared_objects + report.new_objects));
   }
-  nlohmann::ordered_json document = ReportHeader("store-add");
-  document["inputs"] = {{{"file", source.path},
-                         {"bytes", state.source_bytes},
-                         {"xxh3", fmt::format("{:016x}", state.source_hash)}}};
-  document["params"] = {{"level", Name(add.effort)},
-                        {"check", add.check},
-                        {"from", snapshot ? snapshot->format : "opaque"}};
-  document["store"] = store.folder();
-  document["state"] = state.id;
-  document["name"] = state.name;
-  document["was_there"] = report.was_there;
-  document["parent"] = nullptr;
-  if (report.parent) document["parent"] = *report.parent;
-  document["prefix_tokens"] = report.prefix_tokens;
-  document["tokens"] = state.tokens;
-  document["new_bytes"] = state.own_bytes;
-  document["new_objects"] = report.new_objects;
-  document["new_raw_bytes"] = report.new_raw_bytes;
-  document["shared_objects"] = report.shared_objects;
-  document["shared_raw_bytes"] = report.shared_raw_bytes;
-  if (!context.global.deterministic) {
-    document["timing"] = {{"elapsed_us", static_cast<uint64_t>(elapsed.count() * 1e6)}};
-  }
-  return document;
+  return {source.path,
+          store.folder(),
+          {Name(add.effort), add.check, snapshot ? snapshot->format : "opaque"},
+          std::move(report),
+          Elapsed::Of(elapsed.count(), context.global)};
 }
 
 }  // namespace kv

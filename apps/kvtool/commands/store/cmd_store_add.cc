@@ -11,6 +11,69 @@ namespace {
 
 constexpr uint32_t kMostBlockTokens = 1 << 20;
 
+// The source of a state that was added.
+HashedFile SourceOf(const StoreAdded& of) {
+  const store::StateRecord& state = of.report.state;
+  return {of.file, state.source_bytes, HashDigits(state.source_hash)};
+}
+
+const Fields<StoreAdded::Params>& StoreAddParamsFields() {
+  using Params = StoreAdded::Params;
+  static const Fields<Params> fields = {
+      {"level", "Level of new objects", &Params::level, {.choices = LevelChoices()}},
+      {"check", "Whether each new object was decoded and compared", &Params::check},
+      {"from", "Format that the source was read as; opaque: its bytes as they are", &Params::from}};
+  return fields;
+}
+
+const Fields<store::AddReport>& StoreAddReportFields() {
+  using Report = store::AddReport;
+  static const Fields<Report> fields = {
+      {"state", "Number of the state", [](const Report& of) { return of.state.id; }},
+      {"name", "Name of the state", [](const Report& of) { return of.state.name; }},
+      {"was_there", "Whether the newest state of this name is the same; then nothing was added",
+       &Report::was_there},
+      {"parent", "State with the longest beginning in common; null: none", &Report::parent},
+      {"prefix_tokens", "Tokens of that beginning", &Report::prefix_tokens},
+      {"tokens", "Tokens of the longest layer", [](const Report& of) { return of.state.tokens; }},
+      {"new_bytes", "Bytes of the pack that came into the store",
+       [](const Report& of) { return of.state.own_bytes; }},
+      {"new_objects", "Objects in it", &Report::new_objects},
+      {"new_raw_bytes", "Bytes of these objects before they were coded", &Report::new_raw_bytes},
+      {"shared_objects", "Objects that were there", &Report::shared_objects},
+      {"shared_raw_bytes", "Bytes of these before they were coded", &Report::shared_raw_bytes}};
+  return fields;
+}
+
+const Fields<StoreAdded>& StoreAddedFields() {
+  static const Fields<StoreAdded> fields = {
+      {"inputs", "What was added", [](const StoreAdded& of) { return std::vector{SourceOf(of)}; },
+       HashedFileFields()},
+      {"params", "What was asked for", &StoreAdded::params, StoreAddParamsFields()},
+      {"store", kStoreText, &StoreAdded::store},
+      Fields<StoreAdded>::Inline(&StoreAdded::report, StoreAddReportFields()),
+      {"timing",
+       "How long it took; left out with --deterministic",
+       &StoreAdded::elapsed,
+       ElapsedFields(),
+       {.absent = true}}};
+  return fields;
+}
+
+// What the document says of the states that are there.
+struct StoreListing {
+  std::string store;
+  std::vector<store::StateRow> states;
+};
+
+const Fields<StoreListing>& StoreListingFields() {
+  static const Fields<StoreListing> fields = {
+      NoInputs<StoreListing>(),
+      {"store", kStoreText, &StoreListing::store},
+      {"states", "States, the oldest first", &StoreListing::states, StateFields()}};
+  return fields;
+}
+
 class StoreAdd : public Command {
  public:
   void Declare(CommandLine& line) override {
@@ -53,7 +116,7 @@ class StoreAdd : public Command {
     add.block_tokens = block_tokens_;
     add.check = !no_check_;
     ThreadPool pool(context.global.thread_count());
-    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    Value::List all;
     ExitStatus status = kDone;
     for (const std::string& input : inputs_) {
       try {
@@ -62,7 +125,8 @@ class StoreAdd : public Command {
         const Source source = snapshot_.Open(input);
         // Opened for each, so that nobody who has to be alone waits for all of them.
         store::Store store(folder_, store::Store::Use::kAdd, Waiting(folder_, context));
-        all.push_back(AddToStore(store, source, options, add, pool, context));
+        const StoreAdded added = AddToStore(store, source, options, add, pool, context);
+        all.push_back(StoreAddedFields().Object(added));
       } catch (Error& error) {
         if (error.code() == ErrorCode::kUsage) throw;
         context.console.Report(error.File(input));
@@ -70,7 +134,7 @@ class StoreAdd : public Command {
         if (!keep_going_) break;
       }
     }
-    if (!all.empty()) report_.Emit(context.console, all, RulesFor(report_.force));
+    if (!all.empty()) report_.Emit(context.console, "store-add", all, RulesFor(report_.force));
     return status;
   }
 
@@ -112,11 +176,9 @@ class StoreList : public Command {
       return !names_.empty() && std::find(names_.begin(), names_.end(), row.name) == names_.end();
     });
     if (!report_.json) Print(states, context.console);
-    nlohmann::ordered_json document = ReportHeader("store-list");
-    document["store"] = folder_;
-    document["states"] = nlohmann::ordered_json::array();
-    for (const store::StateRow& row : states) document["states"].push_back(StateJson(row));
-    report_.Emit(context.console, document, RulesFor(report_.force));
+    const StoreListing result = {folder_, std::move(states)};
+    report_.Emit(context.console, "store-list", StoreListingFields().Object(result),
+                 RulesFor(report_.force));
     return kDone;
   }
 
@@ -139,6 +201,9 @@ class StoreList : public Command {
 };
 
 }  // namespace
+
+const FieldTable& StoreAddFields() { return StoreAddedFields(); }
+const FieldTable& StoreListFields() { return StoreListingFields(); }
 
 std::unique_ptr<Command> MakeStoreAdd() { return std::make_unique<StoreAdd>(); }
 std::unique_ptr<Command> MakeStoreList() { return std::make_unique<StoreList>(); }

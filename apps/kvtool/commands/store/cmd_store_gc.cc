@@ -8,22 +8,66 @@
 namespace kv {
 namespace {
 
+// What the documents say of what was removed and freed.
+struct Pruned {
+  struct Params {
+    uint64_t keep_last = 0;
+    std::vector<std::string> names;
+  };
+  std::string store;
+  Params params;
+  std::vector<store::StateRow> removed;
+  store::CollectReport freed;
+};
+
+const Fields<store::CollectReport>& CollectFields() {
+  using Report = store::CollectReport;
+  static const Fields<Report> fields = {
+      {"before_bytes", "Bytes of the store on the disk before", &Report::before_bytes},
+      {"after_bytes", "Bytes of the store on the disk after", &Report::after_bytes},
+      {"removed_objects", "Objects that no state needed", &Report::removed_objects},
+      {"removed_packs", "Packs in which nothing was needed", &Report::removed_packs},
+      {"rewritten_packs", "Packs of which the needed part was copied", &Report::rewritten_packs},
+      {"leftover_files", "Files of killed runs that were removed", &Report::leftover_files},
+      {"unlisted", kUnlistedText, &Report::unlisted, StateNameFields()}};
+  return fields;
+}
+
+const Fields<Pruned>& CollectedFields() {
+  static const Fields<Pruned> fields = {NoInputs<Pruned>(),
+                                        {"store", kStoreText, &Pruned::store},
+                                        Fields<Pruned>::Inline(&Pruned::freed, CollectFields())};
+  return fields;
+}
+
+const Fields<Pruned::Params>& PruneParamsFields() {
+  using Params = Pruned::Params;
+  static const Fields<Params> fields = {
+      {"keep_last", "States of each name to keep", &Params::keep_last},
+      {"names", "Only these names; empty: all", &Params::names}};
+  return fields;
+}
+
+const Fields<Pruned>& PrunedFields() {
+  static const Fields<Pruned> fields = {
+      NoInputs<Pruned>(),
+      {"store", kStoreText, &Pruned::store},
+      {"params", "What was asked for", &Pruned::params, PruneParamsFields()},
+      {"removed", "States that were removed", &Pruned::removed, StateNameFields()},
+      Fields<Pruned>::Inline(&Pruned::freed, CollectFields())};
+  return fields;
+}
+
 // Collects, and says what that freed.
-void CollectInto(store::Store& store, nlohmann::ordered_json& document, Console& console) {
-  const store::CollectReport report = store.Collect();
+store::CollectReport Collect(store::Store& store, Console& console) {
+  store::CollectReport report = store.Collect();
   console.Say(fmt::format(
       "{}: {} to {}; {} objects and {} packs removed, {} packs written anew, {} files left by "
       "killed runs",
       Printable(store.folder()), HumanBytes(report.before_bytes), HumanBytes(report.after_bytes),
       report.removed_objects, report.removed_packs, report.rewritten_packs, report.leftover_files));
   WarnUnlisted(report.unlisted, store.folder(), console);
-  document["before_bytes"] = report.before_bytes;
-  document["after_bytes"] = report.after_bytes;
-  document["removed_objects"] = report.removed_objects;
-  document["removed_packs"] = report.removed_packs;
-  document["rewritten_packs"] = report.rewritten_packs;
-  document["leftover_files"] = report.leftover_files;
-  document["unlisted"] = StateNamesJson(report.unlisted);
+  return report;
 }
 
 class StoreGc : public Command {
@@ -40,10 +84,9 @@ class StoreGc : public Command {
 
   ExitStatus Run(Context& context) override {
     store::Store store(folder_, store::Store::Use::kAlone, Waiting(folder_, context));
-    nlohmann::ordered_json document = ReportHeader("store-gc");
-    document["store"] = folder_;
-    CollectInto(store, document, context.console);
-    report_.Emit(context.console, document, RulesFor(report_.force));
+    const Pruned result = {folder_, {}, {}, Collect(store, context.console)};
+    report_.Emit(context.console, "store-gc", CollectedFields().Object(result),
+                 RulesFor(report_.force));
     return kDone;
   }
 
@@ -68,18 +111,15 @@ class StorePrune : public Command {
 
   ExitStatus Run(Context& context) override {
     store::Store store(folder_, store::Store::Use::kAlone, Waiting(folder_, context));
-    const std::vector<store::StateRow> removed =
-        store.Prune(keep_last_, {names_.begin(), names_.end()});
-    nlohmann::ordered_json document = ReportHeader("store-prune");
-    document["store"] = folder_;
-    document["params"] = {{"keep_last", keep_last_}, {"names", names_}};
-    document["removed"] = StateNamesJson(removed);
-    for (const store::StateRow& row : removed) {
+    Pruned result = {folder_, {keep_last_, names_}, {}, {}};
+    result.removed = store.Prune(keep_last_, {names_.begin(), names_.end()});
+    for (const store::StateRow& row : result.removed) {
       context.console.Say(fmt::format("removed {}, @{}, {}", Printable(row.name), row.id,
                                       HumanBytes(row.source_bytes)));
     }
-    CollectInto(store, document, context.console);
-    report_.Emit(context.console, document, RulesFor(report_.force));
+    result.freed = Collect(store, context.console);
+    report_.Emit(context.console, "store-prune", PrunedFields().Object(result),
+                 RulesFor(report_.force));
     return kDone;
   }
 
@@ -91,6 +131,9 @@ class StorePrune : public Command {
 };
 
 }  // namespace
+
+const FieldTable& StoreGcFields() { return CollectedFields(); }
+const FieldTable& StorePruneFields() { return PrunedFields(); }
 
 std::unique_ptr<Command> MakeStoreGc() { return std::make_unique<StoreGc>(); }
 std::unique_ptr<Command> MakeStorePrune() { return std::make_unique<StorePrune>(); }

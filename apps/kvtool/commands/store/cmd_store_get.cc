@@ -51,6 +51,33 @@ class WholeFolder : public RestoreTarget {
 // runs of zeros.
 constexpr uint64_t kAlwaysGiven = uint64_t{256} << 20, kMostTimesStored = 100;
 
+// What the document says.
+struct StoreGiven {
+  std::string store;
+  store::StateRow state;
+  std::string output;
+  bool identical = true;  // it is an error where it is not
+  std::optional<Elapsed> elapsed;
+};
+
+const Fields<StoreGiven>& StoreGivenFields() {
+  static const Fields<StoreGiven> fields = {
+      NoInputs<StoreGiven>(),
+      {"store", kStoreText, &StoreGiven::store},
+      {"state", "The state that was given back", &StoreGiven::state, StateFields()},
+      {"output", "File or folder that was written", &StoreGiven::output},
+      {"identical",
+       "Whether every object and the whole have the hashes that were stored; a state that has not "
+       "is an error",
+       &StoreGiven::identical},
+      {"timing",
+       "How long it took; left out with --deterministic",
+       &StoreGiven::elapsed,
+       ElapsedFields(),
+       {.absent = true}}};
+  return fields;
+}
+
 class StoreGet : public Command {
  public:
   void Declare(CommandLine& line) override {
@@ -100,15 +127,10 @@ class StoreGet : public Command {
         Printable(row.name), row.id, path == "-" ? "stdout" : Printable(path),
         HumanBytes(row.source_bytes), HumanRate(row.source_bytes, elapsed.count()),
         HashText(row.source_hash)));
-    nlohmann::ordered_json document = ReportHeader("store-get");
-    document["store"] = folder_;
-    document["state"] = StateJson(row);
-    document["output"] = path;
-    document["identical"] = true;
-    if (!context.global.deterministic) {
-      document["timing"] = {{"elapsed_us", static_cast<uint64_t>(elapsed.count() * 1e6)}};
-    }
-    report_.Emit(context.console, document, RulesFor(output_.force));
+    const StoreGiven result = {folder_, row, path, true,
+                               Elapsed::Of(elapsed.count(), context.global)};
+    report_.Emit(context.console, "store-get", StoreGivenFields().Object(result),
+                 RulesFor(output_.force));
     return kDone;
   }
 
@@ -159,6 +181,8 @@ class StoreGet : public Command {
 };
 
 }  // namespace
+
+const FieldTable& StoreGetFields() { return StoreGivenFields(); }
 
 std::unique_ptr<Command> MakeStoreGet() { return std::make_unique<StoreGet>(); }
 

@@ -10,13 +10,132 @@
 namespace kv {
 namespace {
 
-nlohmann::ordered_json ProblemsJson(const store::CheckReport& report) {
-  nlohmann::ordered_json problems = nlohmann::ordered_json::array();
-  for (const store::Problem& problem : report.problems) {
-    problems.push_back(
-        {{"file", problem.where}, {"finding", FindingId(problem.finding)}, {"text", problem.text}});
+// What the document says of a store that was checked.
+struct StoreChecked {
+  std::string store;
+  bool repair = false;
+  store::CheckReport report;
+
+  bool is_whole() const { return report.problems.empty() && report.damaged.empty(); }
+  std::string_view verdict() const { return is_whole() ? "whole" : "damaged"; }
+};
+
+const Fields<store::Problem>& StoreProblemFields() {
+  static const Fields<store::Problem> fields = {
+      {"file", "File of the store", &store::Problem::where},
+      {"finding",
+       "Number that kvtool explain knows",
+       [](const store::Problem& problem) { return FindingId(problem.finding); },
+       {.pattern = kFindingPattern}},
+      {"text", "What is wrong with it", &store::Problem::text}};
+  return fields;
+}
+
+const Fields<store::CheckReport>& StoreCheckFields() {
+  using Report = store::CheckReport;
+  static const Fields<Report> fields = {
+      {"states", "States that were checked", &Report::states},
+      {"objects", "Objects that were decoded and compared with their names", &Report::objects},
+      {"raw_bytes", "Bytes of the sound ones, decoded", &Report::raw_bytes},
+      {"stored_bytes", "Bytes that objects take", &Report::stored_bytes},
+      {"leftover_files",
+       "Files that the index does not name: of killed runs, or of one that is under way",
+       &Report::leftover_files},
+      {"leftover_bytes", "Bytes of these", &Report::leftover_bytes},
+      {"problems", "What is wrong", &Report::problems, StoreProblemFields()},
+      {"damaged", "States that cannot be restored", &Report::damaged, StateNameFields()},
+      {"unlisted", kUnlistedText, &Report::unlisted, StateNameFields()},
+      {"relisted",
+       "States that a repair lists and the index before it did not: their adding was cut short, or "
+       "their removal",
+       &Report::relisted, StateNameFields()}};
+  return fields;
+}
+
+const Fields<StoreChecked>& StoreCheckParamsFields() {
+  static const Fields<StoreChecked> fields = {
+      {"repair", "Whether a new index was made", &StoreChecked::repair}};
+  return fields;
+}
+
+const Fields<StoreChecked>& StoreCheckedFields() {
+  static const Fields<StoreChecked> fields = {
+      NoInputs<StoreChecked>(),
+      {"store", kStoreText, &StoreChecked::store},
+      {"params", "What was asked for",
+       [](const StoreChecked& of) -> const StoreChecked& { return of; }, StoreCheckParamsFields()},
+      {"verdict",
+       "whole: every state can be restored and nothing is wrong",
+       &StoreChecked::verdict,
+       {.choices = {"whole", "damaged"}}},
+      Fields<StoreChecked>::Inline(&StoreChecked::report, StoreCheckFields())};
+  return fields;
+}
+
+// What the document says of what a store holds.
+struct StoreCounted {
+  std::string store;
+  store::StoreStats stats;
+
+  uint64_t unused() const {
+    return stats.pack_bytes - std::min(stats.pack_bytes, stats.live_stored_bytes);
   }
-  return problems;
+  uint64_t saved() const { return stats.referenced_raw_bytes - stats.live_raw_bytes; }
+};
+
+const Fields<store::LevelRow>& StoreLevelFields() {
+  using Row = store::LevelRow;
+  static const Fields<Row> fields = {{"level",
+                                      "The level",
+                                      [](const Row& row) { return Name(row.level); },
+                                      {.choices = LevelChoices()}},
+                                     {"objects", "Objects", &Row::objects},
+                                     {"raw_bytes", "Their bytes, decoded", &Row::raw_bytes},
+                                     {"stored_bytes", "Bytes that they take", &Row::stored_bytes},
+                                     Fields<Row>::Inline(
+                                         [](const Row& row) {
+                                           return Saving{row.raw_bytes, row.stored_bytes};
+                                         },
+                                         SavingFields())};
+  return fields;
+}
+
+template <typename Member>
+auto OfStats(Member member) {
+  return [member](const StoreCounted& of) { return std::invoke(member, of.stats); };
+}
+
+const Fields<StoreCounted>& StoreCountedFields() {
+  using Stats = store::StoreStats;
+  static const Fields<StoreCounted> fields = {
+      NoInputs<StoreCounted>(),
+      {"store", kStoreText, &StoreCounted::store},
+      {"states", "States", OfStats(&Stats::states)},
+      {"names", "Different names of states", OfStats(&Stats::names)},
+      {"source_bytes", "Bytes of all that was added and is still listed",
+       OfStats(&Stats::source_bytes)},
+      {"disk_bytes", "Bytes of packs, records and index on the disk", OfStats(&Stats::disk_bytes)},
+      {"pack_bytes", "Bytes of packs, which hold objects", OfStats(&Stats::pack_bytes)},
+      {"record_bytes", "Bytes of records, one for each state", OfStats(&Stats::record_bytes)},
+      {"index_bytes", "Bytes of the index", OfStats(&Stats::index_bytes)},
+      {"unused_bytes", "Bytes of packs that no state needs, heads of packs included",
+       &StoreCounted::unused},
+      Fields<StoreCounted>::Inline(
+          [](const StoreCounted& of) {
+            return Saving{of.stats.source_bytes, of.stats.disk_bytes()};
+          },
+          SavingFields()),
+      {"packs", "Packs", OfStats(&Stats::packs)},
+      {"objects", "Objects", OfStats(&Stats::objects)},
+      {"live_raw_bytes", "Bytes of the objects that states need, decoded, each once",
+       OfStats(&Stats::live_raw_bytes)},
+      {"live_stored_bytes", "Bytes that these take", OfStats(&Stats::live_stored_bytes)},
+      {"shared_raw_bytes", "Of live_raw_bytes, what is needed more than once",
+       OfStats(&Stats::shared_raw_bytes)},
+      {"saved_raw_bytes", "Bytes that sharing saved before any coding", &StoreCounted::saved},
+      {"levels", "Objects by the level at which they were coded", OfStats(&Stats::levels),
+       StoreLevelFields()}};
+  return fields;
 }
 
 class StoreVerify : public Command {
@@ -41,34 +160,22 @@ class StoreVerify : public Command {
     store::Store store(folder_, use, Waiting(folder_, context));
     ThreadPool pool(context.global.thread_count());
     ProgressLine progress(context.console, context.global.progress_when(), folder_);
-    const store::CheckReport report =
-        repair_ ? store.Mend(pool, most) : store.Check(pool, &progress, most);
-    const bool is_whole = report.problems.empty() && report.damaged.empty();
+    const StoreChecked result = {
+        folder_, repair_, repair_ ? store.Mend(pool, most) : store.Check(pool, &progress, most)};
+    const store::CheckReport& report = result.report;
     for (const store::Problem& problem : report.problems) {
       context.console.Report(Error(problem.finding, problem.text).File(problem.where));
     }
     WarnUnlisted(report.unlisted, folder_, context.console);
-    if (!report_.json) Print(report, is_whole, context.console);
-    nlohmann::ordered_json document = ReportHeader("store-verify");
-    document["store"] = folder_;
-    document["params"] = {{"repair", repair_}};
-    document["verdict"] = is_whole ? "whole" : "damaged";
-    document["states"] = report.states;
-    document["objects"] = report.objects;
-    document["raw_bytes"] = report.raw_bytes;
-    document["stored_bytes"] = report.stored_bytes;
-    document["leftover_files"] = report.leftover_files;
-    document["leftover_bytes"] = report.leftover_bytes;
-    document["problems"] = ProblemsJson(report);
-    document["damaged"] = StateNamesJson(report.damaged);
-    document["unlisted"] = StateNamesJson(report.unlisted);
-    document["relisted"] = StateNamesJson(report.relisted);
-    report_.Emit(context.console, document, RulesFor(report_.force));
-    return is_whole ? kDone : kInvalid;
+    if (!report_.json) Print(result, context.console);
+    report_.Emit(context.console, "store-verify", StoreCheckedFields().Object(result),
+                 RulesFor(report_.force));
+    return result.is_whole() ? kDone : kInvalid;
   }
 
  private:
-  void Print(const store::CheckReport& report, bool is_whole, Console& console) const {
+  static void Print(const StoreChecked& result, Console& console) {
+    const store::CheckReport& report = result.report;
     for (const store::StateRow& row : report.damaged) {
       console.Line(fmt::format("  damaged: @{} {}", row.id, Printable(row.name)));
     }
@@ -84,10 +191,10 @@ class StoreVerify : public Command {
                       "them",
                       report.leftover_files, HumanBytes(report.leftover_bytes)));
     }
-    console.Line(fmt::format("{}: {}: {} states, {} objects, {} in {}{}", Printable(folder_),
-                             console.Verdict(is_whole, is_whole ? "whole" : "damaged"),
-                             report.states, report.objects, HumanBytes(report.raw_bytes),
-                             HumanBytes(report.stored_bytes), repair_ ? ", new index" : ""));
+    console.Line(fmt::format("{}: {}: {} states, {} objects, {} in {}{}", Printable(result.store),
+                             console.Verdict(result.is_whole(), result.verdict()), report.states,
+                             report.objects, HumanBytes(report.raw_bytes),
+                             HumanBytes(report.stored_bytes), result.repair ? ", new index" : ""));
   }
 
   std::string folder_;
@@ -110,56 +217,27 @@ class StoreShowStats : public Command {
 
   ExitStatus Run(Context& context) override {
     store::Store store(folder_, store::Store::Use::kRead, Waiting(folder_, context));
-    const store::StoreStats stats = store.Stats();
-    if (!report_.json) Print(stats, context.console);
-    nlohmann::ordered_json document = ReportHeader("store-stats");
-    document["store"] = folder_;
-    document["states"] = stats.states;
-    document["names"] = stats.names;
-    document["source_bytes"] = stats.source_bytes;
-    document["disk_bytes"] = stats.disk_bytes();
-    document["pack_bytes"] = stats.pack_bytes;
-    document["record_bytes"] = stats.record_bytes;
-    document["index_bytes"] = stats.index_bytes;
-    document["unused_bytes"] = Unused(stats);
-    PutRatio(document, stats.source_bytes, stats.disk_bytes());
-    document["packs"] = stats.packs;
-    document["objects"] = stats.objects;
-    document["live_raw_bytes"] = stats.live_raw_bytes;
-    document["live_stored_bytes"] = stats.live_stored_bytes;
-    document["shared_raw_bytes"] = stats.shared_raw_bytes;
-    document["saved_raw_bytes"] = stats.referenced_raw_bytes - stats.live_raw_bytes;
-    document["levels"] = nlohmann::ordered_json::array();
-    for (const store::LevelRow& level : stats.levels) {
-      nlohmann::ordered_json entry = {{"level", Name(level.level)},
-                                      {"objects", level.objects},
-                                      {"raw_bytes", level.raw_bytes},
-                                      {"stored_bytes", level.stored_bytes}};
-      PutRatio(entry, level.raw_bytes, level.stored_bytes);
-      document["levels"].push_back(std::move(entry));
-    }
-    report_.Emit(context.console, document, RulesFor(report_.force));
+    const StoreCounted result = {folder_, store.Stats()};
+    if (!report_.json) Print(result, context.console);
+    report_.Emit(context.console, "store-stats", StoreCountedFields().Object(result),
+                 RulesFor(report_.force));
     return kDone;
   }
 
  private:
-  static uint64_t Unused(const store::StoreStats& stats) {
-    return stats.pack_bytes - std::min(stats.pack_bytes, stats.live_stored_bytes);
-  }
-
-  void Print(const store::StoreStats& stats, Console& console) const {
-    console.Line(fmt::format("{}: {} states, {} names: {} on {} of disk, {}", Printable(folder_),
-                             stats.states, stats.names, HumanBytes(stats.source_bytes),
-                             HumanBytes(stats.disk_bytes()),
+  static void Print(const StoreCounted& result, Console& console) {
+    const store::StoreStats& stats = result.stats;
+    console.Line(fmt::format("{}: {} states, {} names: {} on {} of disk, {}",
+                             Printable(result.store), stats.states, stats.names,
+                             HumanBytes(stats.source_bytes), HumanBytes(stats.disk_bytes()),
                              HumanRatio(stats.source_bytes, stats.disk_bytes())));
     console.Line(fmt::format("  packs {} in {} files, records {}, index {}; not needed {}",
                              HumanBytes(stats.pack_bytes), stats.packs,
                              HumanBytes(stats.record_bytes), HumanBytes(stats.index_bytes),
-                             HumanBytes(Unused(stats))));
+                             HumanBytes(result.unused())));
     console.Line(fmt::format("  objects {}: {} of content, {} of it shared, which saves {}",
                              stats.objects, HumanBytes(stats.live_raw_bytes),
-                             HumanBytes(stats.shared_raw_bytes),
-                             HumanBytes(stats.referenced_raw_bytes - stats.live_raw_bytes)));
+                             HumanBytes(stats.shared_raw_bytes), HumanBytes(result.saved())));
     for (const store::LevelRow& level : stats.levels) {
       console.Line(fmt::format("  level {}: {} to {}, {}", Name(level.level),
                                HumanBytes(level.raw_bytes), HumanBytes(level.stored_bytes),
@@ -172,6 +250,9 @@ class StoreShowStats : public Command {
 };
 
 }  // namespace
+
+const FieldTable& StoreVerifyFields() { return StoreCheckedFields(); }
+const FieldTable& StoreStatsFields() { return StoreCountedFields(); }
 
 std::unique_ptr<Command> MakeStoreVerify() { return std::make_unique<StoreVerify>(); }
 std::unique_ptr<Command> MakeStoreStats() { return std::make_unique<StoreShowStats>(); }

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "apps/kvtool/command.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "lib/store/store.h"
 
 namespace kv {
@@ -26,16 +28,42 @@ std::unique_ptr<Command> MakeStoreWatch();
 void ReadsStore(const std::string& folder, CommandFiles& files);
 // Says that somebody else has to finish first.
 std::function<void()> Waiting(const std::string& folder, Context& context);
+// How long a command took, of documents that say no more of how fast it was.
+struct Elapsed {
+  uint64_t microseconds = 0;
+
+  // Deterministic runs say nothing.
+  static std::optional<Elapsed> Of(double seconds, const GlobalOptions& global);
+};
+const Fields<Elapsed>& ElapsedFields();
+
+// What the document says of a state that was added, or was there.
+struct StoreAdded {
+  struct Params {
+    std::string_view level;
+    bool check = true;
+    std::string from;
+  };
+  std::string file, store;
+  Params params;
+  store::AddReport report;
+  std::optional<Elapsed> elapsed;
+};
 // Adds a source under a name, and says what came of it.
-nlohmann::ordered_json AddToStore(store::Store& store, const Source& source,
-                                  const OpenOptions& options, const store::AddOptions& add,
-                                  ThreadPool& pool, Context& context);
+StoreAdded AddToStore(store::Store& store, const Source& source, const OpenOptions& options,
+                      const store::AddOptions& add, ThreadPool& pool, Context& context);
 // "2026-11-22 20:14:05Z".
 std::string TimeText(int64_t microseconds);
 int64_t NowMicroseconds(const GlobalOptions& global);
-nlohmann::ordered_json StateJson(const store::StateRow& row);
-// {"state", "name"} of each: which states are meant, without what they are.
-nlohmann::ordered_json StateNamesJson(const std::vector<store::StateRow>& rows);
+const Fields<store::StateRow>& StateFields();
+// Which state is meant, without what it is.
+const Fields<store::StateRow>& StateNameFields();
+// The folder of the store, as most of its documents begin.
+inline constexpr std::string_view kStoreText = "Folder of the store as it was given";
+inline constexpr std::string_view kStateHashText =
+    "XXH3-64 of the state's bytes, 16 hexadecimal digits";
+inline constexpr std::string_view kUnlistedText =
+    "States that the index does not name and whose records are whole; a repair lists them again";
 // Names states that the index lacks though their records are whole, and says what lists them again.
 void WarnUnlisted(const std::vector<store::StateRow>& rows, const std::string& folder,
                   Console& console);

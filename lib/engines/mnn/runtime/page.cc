@@ -97,11 +97,11 @@ void AddLayers(const ReplayResult& result, report::Page& page) {
 
 void AddEngineTerms(const ReplayResult& result, report::Page& page) {
   page.Heading("In the engine's terms");
-  const Json terms = ReportJson(result, {})["engine_terms"];
+  const Value document = ReportFields().Object({result});
   std::vector<std::vector<std::string>> rows = {{"figure", "value"}};
-  for (const auto& [name, value] : terms.items()) {
-    rows.push_back(
-        {name, value.is_number_float() ? report::ShortNumber(value.get<double>()) : value.dump()});
+  for (const auto& [name, value] : *document.Find("engine_terms")->get_if<Value::Object>()) {
+    const auto* real = value.get_if<double>();
+    rows.push_back({name, real != nullptr ? report::ShortNumber(*real) : format::Plain(value)});
   }
   page.Table(rows);
 }
