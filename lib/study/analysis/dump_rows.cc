@@ -130,9 +130,7 @@ UnrotatedRows UnrotateRows(const DumpEntry& entry, ByteSpan raw, const RowOption
 // The group of columns that `on` decides about: figures where the element size has them, else 0.
 void AddSplit(Value& row, const std::string& tensor, const Figures& f, bool on,
               const std::string& high, const std::string& low, const std::string& whole) {
-  const auto put = [&](const std::string& name, double value) {
-    if (row.Find(name) == nullptr) row.Put(name, on ? value : 0.0);
-  };
+  const auto put = [&](const std::string& name, double value) { row.Put(name, on ? value : 0.0); };
   put(fmt::format("{}_{}_entropy", tensor, high), f.high_entropy);
   put(fmt::format("{}_{}_entropy", tensor, low), f.low_entropy);
   put(fmt::format("{}_{}_ratio", tensor, high), f.high_ratio);

@@ -147,8 +147,9 @@ bool IsShown(const std::string& name, const std::vector<Value>& rows) {
     }
   }
   return std::any_of(rows.begin(), rows.end(), [&](const Value& row) {
-    const auto* number = row.Find(name)->get_if<double>();
-    return number == nullptr || *number != 0;
+    const Value* cell = row.Find(name);  // rows without a known place lack some columns
+    const auto* number = cell == nullptr ? nullptr : cell->get_if<double>();
+    return cell != nullptr && (number == nullptr || *number != 0);
   });
 }
 
@@ -258,9 +259,11 @@ std::string RowsText(std::string_view title, const std::vector<Value>& rows,
   for (size_t i = 0; i < std::min(rows.size(), kMostRows); ++i) {
     std::vector<std::string> cells;
     for (const std::string& name : names) {
-      const Value& value = *rows[i].Find(name);
-      const auto* number = value.get_if<double>();
-      cells.push_back(number != nullptr ? fmt::format("{:.3f}", *number) : format::Plain(value));
+      const Value* cell = rows[i].Find(name);
+      const auto* number = cell == nullptr ? nullptr : cell->get_if<double>();
+      cells.push_back(cell == nullptr     ? "-"
+                      : number != nullptr ? fmt::format("{:.3f}", *number)
+                                          : format::Plain(*cell));
     }
     table.Row(std::move(cells));
   }

@@ -54,177 +54,163 @@ Value ParamsSchema() {
        Value::Object{{"type", Value::List{"number", "string", "boolean"}}}}};
 }
 
-// Each of these tables has a second one of times, which deterministic documents leave out.
+// A result whose times are left out of deterministic documents.
 template <typename T>
 struct Timed {
   const T& of;
   bool timing;
-
-  const T* times() const { return timing ? &of : nullptr; }
 };
 
-template <typename T>
-const Fields<Timed<T>>& TimedFields(const Fields<T>& fields, const Fields<T>& times) {
-  static const Fields<Timed<T>> both = {
-      Fields<Timed<T>>::Inline([](const Timed<T>& of) -> const T& { return of.of; }, fields),
-      Fields<Timed<T>>::Inline(&Timed<T>::times, times)};
-  return both;
+template <typename M, typename T>
+auto Figure(M T::*member) {
+  return [member](const Timed<T>& result) -> const M& { return result.of.*member; };
 }
+template <typename M, typename T>
+auto Time(M T::*member) {
+  return [member](const Timed<T>& result) {
+    return result.timing ? std::optional<M>(result.of.*member) : std::nullopt;
+  };
+}
+const FieldOptions kTime = {.absent = true, .least = 0};
 
 const Fields<Timed<LayerCounters>>& CountersFields() {
   using Counters = LayerCounters;
-  static const Fields<Counters> fields = {
+  static const Fields<Timed<Counters>> fields = {
       {"h2o_lossless_raw_bytes", "Raw bytes of the ranges whose results were taken",
-       &Counters::raw_bytes},
+       Figure(&Counters::raw_bytes)},
       {"h2o_lossless_compressed_bytes",
        "Compressed bytes of these ranges; the raw size where encoding failed or gained nothing",
-       &Counters::compressed_bytes},
+       Figure(&Counters::compressed_bytes)},
       {"h2o_lossless_decompressed_bytes",
        "Raw bytes that came back, whether a decoder ran or a cache had them",
-       &Counters::decompressed_bytes},
-      {"h2o_lossless_fallback_count",
-       "Failures of gathering, encoding, decoding or writing back, and blocks that were discarded "
-       "undecoded; what gained nothing is none",
-       &Counters::fallback_count},
-      {"h2o_lossless_backpressure_skip_count",
-       "Ranges that were skipped because the queue was full", &Counters::backpressure_skip_count}};
-  static const Fields<Counters> times = {
+       Figure(&Counters::decompressed_bytes)},
       {"h2o_lossless_compress_us",
        "Time in encoders in microseconds, without gathering; not with --deterministic",
-       &Counters::compress_us,
-       {.least = 0}},
+       Time(&Counters::compress_us), kTime},
       {"h2o_lossless_decompress_us",
        "Time of bringing data back in microseconds, at least 1 where any came back; not with "
        "--deterministic",
-       &Counters::decompress_us,
-       {.least = 0}}};
-  return TimedFields(fields, times);
+       Time(&Counters::decompress_us), kTime},
+      {"h2o_lossless_fallback_count",
+       "Failures of gathering, encoding, decoding or writing back, and blocks that were discarded "
+       "undecoded; what gained nothing is none",
+       Figure(&Counters::fallback_count)},
+      {"h2o_lossless_backpressure_skip_count",
+       "Ranges that were skipped because the queue was full",
+       Figure(&Counters::backpressure_skip_count)}};
+  return fields;
 }
 
-const Fields<Timed<ReplayResult>>& EngineTermsFields() {
-  using Result = ReplayResult;
-  using h2o::MnnMetrics;
-  const auto engine = [](auto member) {
-    return [member](const Result& of) { return of.metrics.*member; };
-  };
-  const auto evicted = [](auto member) {
-    return [member](const Result& of) { return of.h2o_metrics.*member; };
-  };
-  static const Fields<Result> fields = {
+const Fields<Timed<EngineMetrics>>& EngineMetricsFields() {
+  using Metrics = EngineMetrics;
+  static const Fields<Timed<Metrics>> fields = {
       {"h2o_lossless_ratio",
        "Sum of raw / sum of compressed bytes of the layers in scope; samples without gain and "
        "failures count as ratio 1",
-       engine(&EngineMetrics::ratio)},
+       Figure(&Metrics::ratio)},
+      Fields<Timed<Metrics>>::Inline(
+          [](const Timed<Metrics>& result) {
+            return Timed<LayerCounters>{result.of.sums, result.timing};
+          },
+          CountersFields()),
       {"h2o_lossless_queue_depth_peak",
        "Most blocks that a layer held or had pending, and tasks of workers, at one time",
-       engine(&EngineMetrics::queue_depth_peak)},
+       Figure(&Metrics::queue_depth_peak)},
       {"h2o_lossless_async_queue_peak", "Most tasks queued or running at one time",
-       engine(&EngineMetrics::async_queue_peak)},
+       Figure(&Metrics::async_queue_peak)},
+      {"h2o_lossless_async_wait_us",
+       "Time blocked waiting for workers, in microseconds; not with --deterministic",
+       Time(&Metrics::async_wait_us), kTime},
+      {"h2o_codec_us",
+       "Encoding time of the last result, in microseconds; not with --deterministic",
+       Time(&Metrics::codec_us), kTime}};
+  return fields;
+}
+
+const Fields<Timed<EngineMetrics>>& DecodeCacheFields() {
+  static const Fields<Timed<EngineMetrics>> fields = {
       {"h2o_lossless_decode_cache_hit", "Times that a cache of decoded ranges had what was wanted",
-       engine(&EngineMetrics::decode_cache_hit)},
+       Figure(&EngineMetrics::decode_cache_hit)},
       {"h2o_lossless_decode_cache_miss", "Times that it had not and a decoder ran",
-       engine(&EngineMetrics::decode_cache_miss)},
+       Figure(&EngineMetrics::decode_cache_miss)}};
+  return fields;
+}
+
+const Fields<h2o::MnnMetrics>& EvictionMetricsFields() {
+  using h2o::MnnMetrics;
+  static const Fields<MnnMetrics> fields = {
       {"h2o_keep_ratio",
        "Kept tokens / tokens of the layer at the last H2O decision that the floor of recent and "
        "sink tokens did not settle; 1 before",
-       evicted(&MnnMetrics::keep_ratio)},
+       &MnnMetrics::keep_ratio},
       {"h2o_lossy_ratio",
        "Bytes of the layer before / after that decision, the bytes of its plan included; 1 before",
-       evicted(&MnnMetrics::lossy_ratio)},
+       &MnnMetrics::lossy_ratio},
       {"h2o_target_keep_effective", "Share of the tokens that H2O was to keep at its last decision",
-       evicted(&MnnMetrics::target_keep_effective)},
+       &MnnMetrics::target_keep_effective},
       {"h2o_floor_keep_by_recent_sink",
-       "Share of the tokens that recent and sink tokens keep at least",
-       evicted(&MnnMetrics::floor_keep)},
+       "Share of the tokens that recent and sink tokens keep at least", &MnnMetrics::floor_keep},
       {"h2o_block_quantized_keep", "Share of the tokens to keep after rounding to whole blocks",
-       evicted(&MnnMetrics::quantized_keep)},
+       &MnnMetrics::quantized_keep},
       {"h2o_last_evict_tokens",
        "Tokens that the last decision evicts",
-       evicted(&MnnMetrics::last_evict_tokens),
+       &MnnMetrics::last_evict_tokens,
        {.least = 0}},
       {"h2o_total_evict_tokens",
        "Tokens that all decisions evict, counted for each layer when planned",
-       evicted(&MnnMetrics::total_evict_tokens),
-       {.least = 0}},
-      {"h2o_plans_cleared",
-       "H2O plans that the lossless path's shrink rule threw away before they were applied",
-       &Result::h2o_plans_cleared}};
-  static const Fields<Result> times = {
-      {"h2o_lossless_async_wait_us",
-       "Time blocked waiting for workers, in microseconds; not with --deterministic",
-       engine(&EngineMetrics::async_wait_us),
-       {.least = 0}},
-      {"h2o_codec_us",
-       "Encoding time of the last result, in microseconds; not with --deterministic",
-       engine(&EngineMetrics::codec_us),
-       {.least = 0}},
-      {"h2o_evict_us",
-       "Time of H2O's last decision, in microseconds; not with --deterministic",
-       &Result::h2o_evict_us,
+       &MnnMetrics::total_evict_tokens,
        {.least = 0}}};
-  static const Fields<Timed<Result>> all = {
-      Fields<Timed<Result>>::Inline(
-          [](const Timed<Result>& of) {
-            return Timed<LayerCounters>{of.of.metrics.sums, of.timing};
-          },
-          CountersFields()),
-      Fields<Timed<Result>>::Inline(std::identity(), TimedFields(fields, times))};
-  return all;
+  return fields;
 }
 
 const Fields<Timed<Measured>>& MeasuredFields() {
-  const auto ratio = [](uint64_t raw, uint64_t blob) {
-    return blob == 0 ? std::nullopt
-                     : std::optional(static_cast<double>(raw) / static_cast<double>(blob));
+  const auto ratio = [](auto raw, auto blob) {
+    return [raw, blob](const Timed<Measured>& result) -> std::optional<double> {
+      const uint64_t bytes = blob(result.of);
+      if (bytes == 0) return std::nullopt;
+      return static_cast<double>(raw(result.of)) / static_cast<double>(bytes);
+    };
   };
-  static const Fields<Measured> fields = {
-      {"encode_calls", "Times that the encoder ran", &Measured::encode_calls},
+  const auto ratio_of = [ratio](size_t tensor) {
+    return ratio([tensor](const Measured& of) { return of.verified_raw_of[tensor]; },
+                 [tensor](const Measured& of) { return of.verified_blob_of[tensor]; });
+  };
+  static const Fields<Timed<Measured>> fields = {
+      {"encode_calls", "Times that the encoder ran", Figure(&Measured::encode_calls)},
       {"encoded_tokens", "Tokens handed to the encoder, counted each time",
-       &Measured::encoded_tokens},
+       Figure(&Measured::encoded_tokens)},
       {"encoded_raw_bytes", "Bytes handed to the encoder, counted each time",
-       &Measured::encoded_raw_bytes},
+       Figure(&Measured::encoded_raw_bytes)},
       {"encoded_blob_bytes", "Bytes that it made, whether they were used or not",
-       &Measured::encoded_blob_bytes},
+       Figure(&Measured::encoded_blob_bytes)},
       {"verified_raw_bytes", "Raw bytes of the blobs that decoded to what they were made of",
-       &Measured::verified_raw_bytes},
-      {"verified_blob_bytes", "Bytes of these blobs", &Measured::verified_blob_bytes},
+       Figure(&Measured::verified_raw_bytes)},
+      {"verified_blob_bytes", "Bytes of these blobs", Figure(&Measured::verified_blob_bytes)},
       {"verified_ratio", "verified_raw_bytes / verified_blob_bytes; null: nothing was verified",
-       [ratio](const Measured& of) {
-         return ratio(of.verified_raw_bytes, of.verified_blob_bytes);
-       }},
-      {"verified_k_ratio", "The same for K alone; null: nothing was verified",
-       [ratio](const Measured& of) {
-         return ratio(of.verified_raw_of[0], of.verified_blob_of[0]);
-       }},
-      {"verified_v_ratio", "The same for V alone; null: nothing was verified",
-       [ratio](const Measured& of) {
-         return ratio(of.verified_raw_of[1], of.verified_blob_of[1]);
-       }},
+       ratio([](const Measured& of) { return of.verified_raw_bytes; },
+             [](const Measured& of) { return of.verified_blob_bytes; })},
+      {"verified_k_ratio", "The same for K alone; null: nothing was verified", ratio_of(0)},
+      {"verified_v_ratio", "The same for V alone; null: nothing was verified", ratio_of(1)},
       {"verify_failures", "Blobs that did not decode to what they were made of",
-       &Measured::verify_failures},
-      {"no_gain", "Ranges whose blob is not smaller than the range", &Measured::no_gain},
-      {"failures", "Encoders and decoders that failed", &Measured::failures},
-      {"backpressure", "Times that a range met a full queue", &Measured::backpressure},
+       Figure(&Measured::verify_failures)},
+      {"no_gain", "Ranges whose blob is not smaller than the range", Figure(&Measured::no_gain)},
+      {"failures", "Encoders and decoders that failed", Figure(&Measured::failures)},
+      {"backpressure", "Times that a range met a full queue", Figure(&Measured::backpressure)},
       {"decode_calls", "Times that a decoder ran because the bytes were needed",
-       &Measured::decode_calls},
+       Figure(&Measured::decode_calls)},
       {"cache_copies", "Times that a cache of decoded ranges had the bytes",
-       &Measured::cache_copies},
-      {"seeded_hits", "Of these, entries that no decoder ever filled", &Measured::seeded_hits}};
-  static const Fields<Measured> times = {
-      {"encode_us",
-       "Time in encoders in microseconds; not with --deterministic",
-       &Measured::encode_us,
-       {.least = 0}},
+       Figure(&Measured::cache_copies)},
+      {"seeded_hits", "Of these, entries that no decoder ever filled",
+       Figure(&Measured::seeded_hits)},
+      {"encode_us", "Time in encoders in microseconds; not with --deterministic",
+       Time(&Measured::encode_us), kTime},
       {"decode_us",
        "Time in decoders in microseconds, for the design's engine with the proof of each blob; not "
        "with --deterministic",
-       &Measured::decode_us,
-       {.least = 0}},
-      {"wait_us",
-       "Time waiting for workers in microseconds; not with --deterministic",
-       &Measured::wait_us,
-       {.least = 0}}};
-  return TimedFields(fields, times);
+       Time(&Measured::decode_us), kTime},
+      {"wait_us", "Time waiting for workers in microseconds; not with --deterministic",
+       Time(&Measured::wait_us), kTime}};
+  return fields;
 }
 
 const Fields<ContentCheck>& ContentFields() {
@@ -383,6 +369,26 @@ std::string WhyNothing(const ReplayResult& result) {
   return "no cold range in scope grew to a whole step";
 }
 
+const Fields<Report>& EngineTermsFields() {
+  const auto metrics = [](const Report& of) {
+    return Timed<EngineMetrics>{of.result.metrics, of.timing};
+  };
+  static const Fields<Report> fields = {
+      Fields<Report>::Inline(metrics, EngineMetricsFields()),
+      {"h2o_evict_us", "Time of H2O's last decision, in microseconds; not with --deterministic",
+       [](const Report& of) {
+         return of.timing ? std::optional(of.result.h2o_evict_us) : std::nullopt;
+       },
+       kTime},
+      Fields<Report>::Inline(metrics, DecodeCacheFields()),
+      Fields<Report>::Inline([](const Report& of) { return of.result.h2o_metrics; },
+                             EvictionMetricsFields()),
+      {"h2o_plans_cleared",
+       "H2O plans that the lossless path's shrink rule threw away before they were applied",
+       [](const Report& of) { return of.result.h2o_plans_cleared; }}};
+  return fields;
+}
+
 const Fields<Report>& ReportFields() {
   static const Fields<Report> fields = {
       {"engine",
@@ -418,10 +424,7 @@ const Fields<Report>& ReportFields() {
          return Timed<Measured>{of.result.measured, of.timing};
        },
        MeasuredFields()},
-      {"engine_terms", "The same by the engine's own definitions and names",
-       [](const Report& of) {
-         return Timed<ReplayResult>{of.result, of.timing};
-       },
+      {"engine_terms", "The same by the engine's own definitions and names", std::identity(),
        EngineTermsFields()},
       Fields<Report>::Inline([](const Report& of) { return of.timing ? &of.result : nullptr; },
                              SpeedFields()),
