@@ -22,7 +22,7 @@ ALLOWED = [
     ("lib/core/frame/", ["lib/core/frame/", "lib/core/codec/", "lib/core/base/"]),
     ("lib/core/archive/", ["lib/core/"]),
     ("lib/store/", ["lib/store/", "lib/core/"]),
-    ("lib/report/", ["lib/report/", "lib/core/"]),
+    ("lib/report/", ["lib/report/", "lib/fields/", "lib/core/"]),
     ("lib/corpus/", ["lib/corpus/", "lib/report/", "lib/fields/", "lib/core/"]),
     ("lib/fields/", ["lib/fields/", "lib/core/base/"]),
     ("lib/remote/", ["lib/remote/", "lib/core/base/"]),
