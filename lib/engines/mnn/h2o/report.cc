@@ -16,14 +16,17 @@ namespace {
 
 // A whole number without a fraction, any other as a float prints; a budget of tokens has no ratio.
 Fields<eviction::BlockConfig>::Field Ratio(std::string_view name, std::string_view text,
-                                           float eviction::BlockConfig::*member) {
+                                           float eviction::BlockConfig::*member,
+                                           bool nullable = true) {
   const auto get = [member](const eviction::BlockConfig& config) -> Value {
     const float value = config.*member;
     if (std::isnan(value)) return nullptr;
     const auto whole = static_cast<int64_t>(value);
     return value == static_cast<float>(whole) ? Value(whole) : Value(ShortestDouble(value));
   };
-  const Value type = Value::Object{{"type", Value::List{"number", "null"}}};
+  const Value number = "number";
+  const Value type =
+      Value::Object{{"type", nullable ? Value(Value::List{number, "null"}) : number}};
   return {name, text, get, {.schema = type}};
 }
 
@@ -50,7 +53,7 @@ const Fields<eviction::BlockConfig>& ConfigFields() {
             "Target of mode adaptive: ratio of tokens to kept tokens, at least 1",
             &Config::target_lossy_ratio),
       Ratio("h2o_ema_alpha", "Weight of a block's old score against that of the new step, 0 to 1",
-            &Config::ema_alpha),
+            &Config::ema_alpha, false),
       {"h2o_update_interval",
        "Steps between two decisions: tokens in the design, layer calls in MNN's code",
        &Config::update_interval},
