@@ -11,8 +11,8 @@
 
 #include "formats/mnn/meta.h"
 #include "formats/mnn/run_folder.h"
-#include "formats/words.h"
 #include "formats/values.h"
+#include "formats/words.h"
 #include "lib/core/snapshot/key_rotation.h"
 #include "lib/core/snapshot/rope_pairs.h"
 

@@ -10,9 +10,9 @@
 #include "formats/npy/npy_header.h"
 #include "formats/tensors/kvtool_arrays.h"
 #include "formats/tensors/tensor_snapshot.h"
+#include "formats/values.h"
 #include "formats/zip/zip_reader.h"
 #include "formats/zip/zip_writer.h"
-#include "formats/values.h"
 #include "lib/core/base/checked.h"
 
 namespace kv {

@@ -51,7 +51,8 @@ Value ShapeSchema(const FieldShape& shape) {
   return schema;
 }
 
-// The part that says what numbers or texts there are: of a list or map, that of its elements.
+// Returns the part of a schema that limits numbers and texts: in a list or map, that of its
+// elements.
 Value& ElementSchema(const FieldShape& shape, Value& schema) {
   const bool is_list = shape.kind == Kind::kList;
   if (!is_list && shape.kind != Kind::kMap) return schema;

@@ -34,14 +34,14 @@ struct FieldOptions {
   bool absent = false;           // an empty optional leaves the key out instead of being null
   std::vector<Value> choices{};  // the only values; nullptr among them for null
   const char* pattern = nullptr;
-  // Of numbers, or of the lengths of texts; of those in a list or map where the field is one.
+  // Limits of a number, or of the length of a text. For a list or a map they hold for its elements.
   double least = std::numeric_limits<double>::quiet_NaN();
   double most = std::numeric_limits<double>::quiet_NaN();
-  double above = std::numeric_limits<double>::quiet_NaN();  // which a number exceeds
+  double above = std::numeric_limits<double>::quiet_NaN();  // every number is greater than this
   bool nullable = false;       // a number is null where it is not finite; a Value may be null
   const char* item = nullptr;  // a sentence about each element of a list
-  size_t items = 0;            // how many elements a list has at least
-  size_t most_items = 0;       // and at most; 0: any number
+  size_t items = 0;            // least number of elements of a list
+  size_t most_items = 0;       // greatest number of elements; 0: no limit
   std::string_view column{};   // heading in tables of text; empty: no column
   Format format = format::Plain;
   Value schema{};  // the whole schema of what a getter of type Value returns
@@ -55,11 +55,11 @@ struct FieldShape {
   Kind kind = Kind::kAny;
   bool nullable = false;
   std::vector<FieldShape> of{};        // the element of a list or map
-  size_t length = 0;                   // of a list that always has as many; 0: any
+  size_t length = 0;                   // of a list with a fixed length; 0: any
   const FieldTable* fields = nullptr;  // of an object
 };
 
-// What all tables share, whatever they are of: names, sentences and shapes.
+// The part of a table that does not depend on the type of its results: names, sentences and shapes.
 class FieldTable {
  public:
   struct Entry {
@@ -172,8 +172,8 @@ class Fields : public FieldTable {
           get([getter, &nested](const T& of) { return Nested(std::invoke(getter, of), nested); }) {}
   };
 
-  // The fields of a part, written among those of the whole; none of them where the part is missing.
-  // Of parts that are never there together some may have fields of the same names.
+  // Writes the fields of a part among those of the whole, and none of them if the part is missing.
+  // Parts of which only one is ever present may have fields of the same name.
   template <typename Getter, typename U>
   static Field Inline(Getter getter, const Fields<U>& part) {
     return Field("", "", getter, part);
@@ -209,7 +209,7 @@ class Fields : public FieldTable {
     }
     return object;
   }
-  // The value of one field, for what shows it elsewhere.
+  // Returns the value of one field.
   Value Get(size_t field, const T& of) const { return getters_[field](of); }
 
  private:
@@ -237,8 +237,7 @@ class Fields : public FieldTable {
   std::vector<std::function<Value(const T&)>> getters_;
 };
 
-// Rows of text with a heading for each column: what the console, CSV and a page show of a list of
-// results.
+// Rows of text with a heading for each column, as the console, CSV and pages show results.
 struct TextTable {
   std::vector<std::string> head;
   std::vector<std::vector<std::string>> rows;

@@ -67,7 +67,7 @@ double Rate(uint64_t bytes, double seconds) {
 
 double Median(const std::vector<double>& sorted) { return sorted[sorted.size() / 2]; }
 
-// What the document says of a level or another compressor, and of what models would need.
+// The result for a level or another compressor, and the sizes that models of it predict.
 struct Benched {
   struct Params {
     uint64_t chunk_bytes = 0;

@@ -17,7 +17,7 @@
 namespace kv {
 namespace {
 
-// What the document says.
+// The result of a run; its document has these fields.
 struct Converted {
   std::vector<HashedFile> inputs;
   std::string to, output;

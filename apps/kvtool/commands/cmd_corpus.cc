@@ -65,7 +65,7 @@ void RequireText(const std::string& name, const std::string& path) {
   }
 }
 
-// What the document of `corpus check` says.
+// The result of `corpus check`; its document has these fields.
 struct CorpusVerdict {
   struct Change {
     std::string name, text;

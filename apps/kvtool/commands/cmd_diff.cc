@@ -26,7 +26,7 @@ std::string PlaceText(const TensorDiff& diff) {
                           : fmt::format("token {} channel {}", at.token, at.dim);
 }
 
-// What the document says.
+// The result of a run; its document has these fields.
 struct Diffed {
   struct Input : HashedFile {
     std::string format;

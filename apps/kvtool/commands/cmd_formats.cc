@@ -56,7 +56,7 @@ const Fields<ForeignFormat>& ForeignFormatFields() {
   return fields;
 }
 
-// What the document says.
+// The result of a run; its document has these fields.
 struct KnownFormats {
   std::vector<FormatListing> formats = ListFormats();
   std::span<const ForeignFormat> not_read = ForeignFormats();

@@ -44,7 +44,7 @@ class Output {
   std::unique_ptr<AtomicFile> file_;
 };
 
-// What the document says of a container.
+// The layout of a container; the document has these fields.
 struct FrameLook {
   HashedFile input;
   GearLayout layout;

@@ -66,7 +66,7 @@ CheckedPlan Check(const std::string& path, const Snapshot& snapshot, EvictionPla
   return plan;
 }
 
-// What the document says.
+// The result of a run; its document has these fields.
 struct PlanVerdict {
   std::string plan, snapshot;
   const CheckedPlan& checked;

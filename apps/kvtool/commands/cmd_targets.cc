@@ -17,7 +17,7 @@
 namespace kv {
 namespace {
 
-// What the document says.
+// The result of a run; its document has these fields.
 struct Capabilities {
   struct Codec {
     unsigned id = 0;

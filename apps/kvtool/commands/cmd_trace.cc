@@ -13,7 +13,7 @@
 namespace kv {
 namespace {
 
-// What the document says of a trace.
+// The result of inspecting a trace; its document has these fields.
 struct InspectedTrace {
   const AttentionTrace& trace;
   std::optional<uint64_t> calls = {}, steps = {};  // of a stream of block scores

@@ -13,7 +13,7 @@
 namespace kv {
 namespace {
 
-// What the document says.
+// The result of a run; its document has these fields.
 struct Trained {
   std::vector<HashedFile> inputs;
   std::string output;

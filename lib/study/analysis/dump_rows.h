@@ -40,7 +40,7 @@ Value RowAverages(const std::vector<Value>& rows, bool positive_only);
 // Formats the rows as comma-separated values below a heading, numbers as Python prints them.
 std::string RowsCsv(const std::vector<Value>& rows);
 
-// What the document says of the rows. Without a ratio, columns are 0 in the original's files and
+// The rows as the document has them. Without a ratio, columns are 0 in the original's files and
 // null here.
 struct RowsReport {
   Value averages;

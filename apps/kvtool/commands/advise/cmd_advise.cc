@@ -30,7 +30,7 @@ using advise::LossKind;
 
 constexpr double kUsualKl = 0.02, kUsualError = 0.05;  // limits where none is given
 
-// What the document says.
+// The result of a run; its document has these fields.
 struct Advised {
   std::vector<HashedFile> inputs;
   advise::Report report;

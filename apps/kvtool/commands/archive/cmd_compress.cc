@@ -69,7 +69,7 @@ std::string Counts(const std::map<std::string, uint64_t>& counts) {
 
 std::string ArchiveName(const std::string& input) { return input + ".kvz"; }
 
-// What the document says.
+// The result of a run; its document has these fields.
 struct Compressed {
   struct Params {
     std::string level;

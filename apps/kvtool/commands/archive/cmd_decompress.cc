@@ -28,7 +28,7 @@ std::string RestoredName(const std::string& name) {
   throw Error(Finding::kUsage, fmt::format("'{}' does not end in {}: give -o", name, kSuffix));
 }
 
-// What the document says: of a restored source, or of the tensors that --to wrote.
+// The result: a restored source, or the tensors that --to wrote.
 struct Decompressed {
   struct Params {
     bool keep_going = false;

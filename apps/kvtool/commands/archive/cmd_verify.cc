@@ -53,7 +53,7 @@ Findings Look(const Archive& archive, const std::string& against, const SizeLimi
   return findings;
 }
 
-// What the document says of an archive.
+// The result of verifying an archive; its document has these fields.
 struct Verified {
   struct Params {
     std::optional<std::string> against;

@@ -44,7 +44,7 @@ struct RopeFlags {
   }
 };
 
-// What the document says.
+// The result of a run; its document has these fields.
 struct Blended {
   struct Input {
     std::string role, file;

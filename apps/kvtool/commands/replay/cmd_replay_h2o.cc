@@ -26,7 +26,7 @@
 namespace kv {
 namespace {
 
-// What the document says.
+// The result of a run; its document has these fields.
 struct H2oReplayed {
   struct Written {
     std::string file, format;

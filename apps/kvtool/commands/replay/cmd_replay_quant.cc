@@ -36,7 +36,7 @@ std::vector<std::string> TypeWords() {
   return words;
 }
 
-// What the document says.
+// The result of a run; its document has these fields.
 struct QuantReplayed {
   struct Written {
     std::string file;

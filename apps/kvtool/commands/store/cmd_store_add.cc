@@ -60,7 +60,7 @@ const Fields<StoreAdded>& StoreAddedFields() {
   return fields;
 }
 
-// What the document says of the states that are there.
+// The states of a store; the document lists them.
 struct StoreListing {
   std::string store;
   std::vector<store::StateRow> states;

@@ -8,7 +8,7 @@
 namespace kv {
 namespace {
 
-// What the documents say of what was removed and freed.
+// The states that were removed and the bytes that were freed.
 struct Pruned {
   struct Params {
     uint64_t keep_last = 0;

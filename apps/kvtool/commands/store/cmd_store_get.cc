@@ -51,7 +51,7 @@ class WholeFolder : public RestoreTarget {
 // runs of zeros.
 constexpr uint64_t kAlwaysGiven = uint64_t{256} << 20, kMostTimesStored = 100;
 
-// What the document says.
+// The result of a run; its document has these fields.
 struct StoreGiven {
   std::string store;
   store::StateRow state;

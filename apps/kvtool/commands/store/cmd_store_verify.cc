@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-// What the document says of a store that was checked.
+// The result of checking a store; its document has these fields.
 struct StoreChecked {
   std::string store;
   bool repair = false;
@@ -72,7 +72,7 @@ const Fields<StoreChecked>& StoreCheckedFields() {
   return fields;
 }
 
-// What the document says of what a store holds.
+// The contents of a store in numbers; its document has these fields.
 struct StoreCounted {
   std::string store;
   store::StoreStats stats;

@@ -37,7 +37,7 @@ struct Elapsed {
 };
 const Fields<Elapsed>& ElapsedFields();
 
-// What the document says of a state that was added, or was there.
+// A state that was added, or that the store had before.
 struct StoreAdded {
   struct Params {
     std::string_view level;

@@ -10,7 +10,7 @@
 
 namespace kv::mnn::runtime {
 
-// What the document of replay-lossless says of a replay. `detail` adds the bytes of every step;
+// The result of replay-lossless. `detail` adds the bytes of every step;
 // `timing` adds times and all that depends on them.
 struct Report {
   const ReplayResult& result;
