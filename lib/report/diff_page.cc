@@ -118,10 +118,11 @@ std::vector<std::vector<std::string>> DiffRows(const SnapshotDiff& diff) {
     for (const auto& [part, name] : {std::pair{&layer.k, "K"}, {&layer.v, "V"}}) {
       if (!*part || (*part)->different == 0) continue;
       const TensorDiff& of = **part;
+      const std::optional<uint64_t> ulp = of.largest_ulp();
       rows.push_back({std::to_string(layer.layer), name, std::to_string(of.values),
                       std::to_string(of.different), std::to_string(of.beyond),
                       Distance(of.largest_abs()), Distance(of.mean_abs()),
-                      Distance(of.largest_rel()), of.has_ulp() ? std::to_string(of.max_ulp) : "-",
+                      Distance(of.largest_rel()), ulp ? std::to_string(*ulp) : "-",
                       of.first ? std::to_string(of.first->token) : "-"});
     }
   }

@@ -139,8 +139,9 @@ const Fields<TensorDiff>& TensorDiffFields() {
        DistanceOf<&TensorDiff::largest_rel>,
        {.column = "max rel", .format = format::AsNats}},
       {"max_ulp",
-       "The same in units of the last place; null across element types and for block types",
-       [](const TensorDiff& of) { return of.has_ulp() ? std::optional(of.max_ulp) : std::nullopt; },
+       "The same in units of the last place; null across element types, for block types and of no "
+       "pair",
+       &TensorDiff::largest_ulp,
        {.column = "max ulp"}},
       {"first",
        "The first value that counts, or else that differs; absent where all are equal",

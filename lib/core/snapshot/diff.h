@@ -57,6 +57,10 @@ struct TensorDiff {
   uint64_t measured() const { return values - not_finite; }
   double largest_abs() const { return measured() == 0 ? NAN : max_abs; }
   double largest_rel() const { return measured() == 0 ? NAN : max_rel; }
+  // Returns nothing also where the types differ or have no units in the last place.
+  std::optional<uint64_t> largest_ulp() const {
+    return has_ulp() && measured() > 0 ? std::optional(max_ulp) : std::nullopt;
+  }
   double mean_abs() const {
     return measured() == 0 ? NAN : sum_abs / static_cast<double>(measured());
   }
