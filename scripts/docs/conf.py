@@ -48,7 +48,8 @@ LISTS = (
 )
 ENGINES = "\n\n```{toctree}\n:hidden:\n:glob:\n*\n```\n"
 REFERENCE = '\n\n<p>The rendered reference: <a href="../api/index.html">kvtool.h and kvtool.hpp</a>.</p>\n'
-ADDED = {"README": LISTS, "docs/engines/README": ENGINES, "docs/library": REFERENCE}
+KEYS = "\n\n[Every key of every document](json-keys.md).\n" if (ROOT / "docs/json-keys.md").exists() else ""
+ADDED = {"README": LISTS, "docs/json": KEYS, "docs/engines/README": ENGINES, "docs/library": REFERENCE}
 
 
 def add(_, name, source):
