@@ -30,7 +30,7 @@ html_copy_source = False
 html_show_copyright = False
 
 # The margin. A page of docs/ that is in neither list stands under "More".
-JOBS = "install cli analyze archive formats eviction advise plans quantisation closed-loop gate gate-ci lossless codec blend weights".split()
+JOBS = "install cli analyze archive formats eviction advise plans quantisation llama-server-types closed-loop gate gate-ci lossless codec blend weights".split()
 PROGRAMS = "python library speed engines/README".split()
 OTHERS = sorted({page.stem for page in (ROOT / "docs").glob("*.md")} - set(JOBS) - set(PROGRAMS))
 
