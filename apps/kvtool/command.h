@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/exit_status.h"
@@ -48,5 +50,27 @@ struct CommandEntry {
 
 // The table of commands, in the order of the overview.
 std::span<const CommandEntry> Commands();
+
+struct Verb {
+  std::string_view name, summary;
+  std::unique_ptr<Command> (*make)();
+};
+
+// A command of which each verb is a command of its own: `kvtool store add`. Where no verb is given
+// the parser says so, unless there is a text that says it better.
+class VerbCommand : public Command {
+ public:
+  explicit VerbCommand(std::span<const Verb> verbs, std::string_view missing = "")
+      : verbs_(verbs), missing_(missing) {}
+
+  void Declare(CommandLine& line) override;
+  void Files(CommandFiles& files) const override;
+  ExitStatus Run(Context& context) override;
+
+ private:
+  std::span<const Verb> verbs_;
+  std::string_view missing_;
+  std::vector<std::pair<CommandLine*, std::unique_ptr<Command>>> commands_;
+};
 
 }  // namespace kv

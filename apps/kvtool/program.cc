@@ -24,7 +24,6 @@
 #include "apps/kvtool/documents/document_names.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/line/help.h"
-#include "apps/kvtool/line/options_document.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/temporary.h"
 #include "lib/core/kernels/targets.h"

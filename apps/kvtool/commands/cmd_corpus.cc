@@ -8,7 +8,6 @@
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/inputs/corpus_entries.h"
-#include "apps/kvtool/inputs/input_hash.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "formats/registry.h"
 #include "lib/core/base/parallel.h"

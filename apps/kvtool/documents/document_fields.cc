@@ -20,18 +20,26 @@ const Fields<SizedFile>& SizedFileFields() {
   return fields;
 }
 
-HashedFile HashedFile::Of(const Source& source) {
+uint64_t HashContent(const Source& source, bool with_names) {
   StreamingHash64 hash;
   constexpr uint64_t kStep = 8 << 20;
   source.NeedAll();
   for (const SourceFile& file : source.files) {
+    if (with_names) {
+      const std::string head = fmt::format("{}{}{}{}", file.name, '\0', file.data->size(), '\0');
+      hash.Update(AsBytes(head));
+    }
     for (uint64_t at = 0; at < file.data->size(); at += kStep) {
       const uint64_t size = std::min(kStep, file.data->size() - at);
       hash.Update(file.data->bytes().subspan(at, size));
       file.data->Drop(at, size);
     }
   }
-  return {source.path, source.total_bytes(), HashDigits(hash.Digest())};
+  return hash.Digest();
+}
+
+HashedFile HashedFile::Of(const Source& source) {
+  return {source.path, source.total_bytes(), HashDigits(HashContent(source))};
 }
 
 const Fields<HashedFile>& HashedFileFields() {

@@ -14,6 +14,8 @@ inline constexpr const char* kProfileHashPattern = "^[0-9a-f]{32}$";
 
 // A hash of 64 bits in 16 hexadecimal digits.
 std::string HashDigits(uint64_t hash);
+// XXH3 of all bytes of a source; `with_names` also of the names and sizes of its files.
+uint64_t HashContent(const Source& source, bool with_names = false);
 
 // An input whose content the document does not name.
 struct SizedFile {

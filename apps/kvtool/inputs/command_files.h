@@ -46,6 +46,9 @@ class CommandFiles {
   std::set<std::pair<std::string, std::string>> flagged_;  // of outputs_ that were added
 };
 
+// Size of a file, or of all files in a folder; 0 for what is not there.
+uint64_t BytesOf(const std::string& path);
+
 // How outputs are placed: -f, and which folders it may replace.
 OutputRules RulesFor(bool force);
 // The same for what holds the contents of `source` in another form: readable by nobody who could

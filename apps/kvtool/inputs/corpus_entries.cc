@@ -11,6 +11,7 @@
 #include <set>
 
 #include "apps/kvtool/doctor/doctor.h"
+#include "apps/kvtool/documents/document_fields.h"
 #include "formats/registry.h"
 #include "formats/run/run.h"
 #include "lib/core/snapshot/layout.h"
@@ -258,6 +259,11 @@ void AddManifest(const InputOptions& inputs, std::vector<CorpusEntry>& entries) 
 }
 
 }  // namespace
+
+std::string ContentHash(const std::string& path) {
+  const Source source = Source::Open(path);
+  return HashDigits(HashContent(source, source.is_folder));
+}
 
 std::vector<std::string> MatchingPaths(const std::string& given) {
   if (IsThere(given) || given.find_first_of("*?[") == given.npos) return {given};

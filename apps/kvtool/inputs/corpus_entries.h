@@ -43,4 +43,8 @@ struct FolderSearch {
 FolderSearch SearchFolder(const FolderRules& rules, const std::string& folder,
                           const std::string& name);
 
+// XXH3 of an input's content, 16 hex digits: of a file that of its bytes, of a folder that of the
+// names, sizes and bytes of all files below it. Throws as Source::Open does.
+std::string ContentHash(const std::string& path);
+
 }  // namespace kv

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by each_command.cc, each_run.cc
+#pragma once
 
 #include <memory>
 #include <optional>

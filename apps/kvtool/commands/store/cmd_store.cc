@@ -12,7 +12,6 @@
 #include "apps/kvtool/commands/store/store_commands.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/line/verbs.h"
 #include "lib/core/base/hash.h"
 
 namespace kv {

@@ -6,7 +6,6 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/weights/weights_commands.h"
 #include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/line/verbs.h"
 #include "lib/core/base/number.h"
 
 namespace kv {

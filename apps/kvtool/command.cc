@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/line/verbs.h"
+#include "apps/kvtool/command.h"
 
 namespace kv {
 
