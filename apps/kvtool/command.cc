@@ -4,6 +4,13 @@
 
 namespace kv {
 
+void Command::Files(CommandFiles& files) const {
+  files.Reads(input_);
+  snapshot_.Files(files);
+  page_.Files(files);
+  report_.Files(files);
+}
+
 void VerbCommand::Declare(CommandLine& line) {
   if (missing_.empty()) line.RequireVerb();
   for (const Verb& verb : verbs_) {

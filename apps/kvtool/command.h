@@ -13,6 +13,7 @@
 #include "apps/kvtool/exit_status.h"
 #include "apps/kvtool/inputs/command_files.h"
 #include "apps/kvtool/line/options.h"
+#include "apps/kvtool/line/page_options.h"
 
 namespace kv {
 
@@ -26,18 +27,24 @@ class EachCommand;
 
 // A command declares its options on its command line and runs after parsing. Declare must only bind
 // variables: parse errors and run errors never mix.
-class Command {
+class Command : public FileUser {
  public:
-  virtual ~Command() = default;
   virtual void Declare(CommandLine& line) = 0;
   // Replaces recorded runs among the inputs by the files that they are made of.
   virtual void TakeRuns() {}
   // Every file that Run reads or writes by its options, so that none is lost. What a configuration
   // names in turn is added by Run, before it reads that.
-  virtual void Files(CommandFiles& files) const = 0;
+  void Files(CommandFiles& files) const override;
   virtual ExitStatus Run(Context& context) = 0;
   // The same, if it does the same to each of its inputs.
   virtual EachCommand* AsEach() { return nullptr; }
+
+ protected:
+  // What most commands have; the rest leave them as they are, which is to read and write nothing.
+  std::string input_;
+  SnapshotOptions snapshot_;
+  PageOptions page_;
+  ReportOptions report_;
 };
 
 struct CommandEntry {

@@ -208,28 +208,18 @@ class Corpus : public Command {
   }
 
   ExitStatus Check(Context& context) const {
-    const auto file = FileSource::Open(manifest_, kMostOfList);
-    const ByteSpan bytes = file->bytes();
-    corpus::Manifest manifest;
-    try {
-      manifest = corpus::ReadManifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    } catch (Error& error) {
-      throw error.File(manifest_);
-    }
-    const std::filesystem::path folder = CorpusFolder(manifest_, corpus_dir_, manifest);
-    std::vector<std::string> problems(manifest.members.size());
+    const OpenedManifest opened = OpenManifest(manifest_, corpus_dir_);
+    const std::vector<corpus::Member>& members = opened.manifest.members;
+    const std::filesystem::path folder = opened.folder;
+    std::vector<std::string> problems(members.size());
     ThreadPool pool(context.global.thread_count());
     pool.ParallelFor(problems.size(), [&](uint64_t i) {
-      problems[i] = ProblemOf(manifest.members[i], (folder / manifest.members[i].name).string());
+      problems[i] = ProblemOf(members[i], (folder / members[i].name).string());
     });
-    CorpusVerdict result = {manifest_,
-                            bytes.size(),
-                            manifest.members.size(),
-                            corpus::CorpusHash(manifest.members),
-                            !quick_,
-                            {}};
+    CorpusVerdict result = {
+        manifest_, opened.bytes, members.size(), corpus::CorpusHash(members), !quick_, {}};
     for (size_t i = 0; i < problems.size(); ++i) {
-      if (!problems[i].empty()) result.changed.push_back({manifest.members[i].name, problems[i]});
+      if (!problems[i].empty()) result.changed.push_back({members[i].name, problems[i]});
     }
     const bool good = result.changed.empty();
     if (!report_.json) {

@@ -7,7 +7,6 @@
 #include <map>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/documents/profile_report.h"
 #include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/each_command.h"

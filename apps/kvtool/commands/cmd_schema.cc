@@ -7,7 +7,6 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/documents/document_names.h"
-#include "apps/kvtool/documents/run_document.h"
 #include "lib/fields/fields.h"
 
 namespace kv {

@@ -4,7 +4,6 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/profile_report.h"
 #include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"

@@ -178,21 +178,12 @@ void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
                       "what eviction would save and cost", "TRACE: the attention of the same run"});
 }
 
-class Nowhere : public RestoreTarget, private Sink {
- public:
-  Sink& Begin(size_t) override { return *this; }
-  void End(size_t) override {}
-
- private:
-  void Write(ByteSpan) override {}
-};
-
 void CheckArchive(const Archive& archive, uint64_t bytes, ThreadPool& pool, Diagnosis& out) {
   std::vector<Damage> damage = archive.damage();
   const bool small = bytes <= kWholeFileBytes && archive.source_bytes() <= 4 * kWholeFileBytes;
   if (small) {
     RequireReferences(archive);
-    Nowhere nowhere;
+    NoTarget nowhere;
     RestoreOptions options;
     options.keep_going = true;
     const RestoreReport report = Restore(archive, options, pool, nowhere);

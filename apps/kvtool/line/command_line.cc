@@ -6,11 +6,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <sstream>
 
-#include "apps/kvtool/line/numbers.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/nearest.h"
@@ -36,10 +36,32 @@ class BoundedConfig : public CLI::ConfigTOML {
   }
 };
 
+// Numbers on the command line are decimal and finite, whole where a count is meant: no NaN, no
+// infinity, no octal or hexadecimal, nothing cut off. These return what is wrong with a text as
+// one, and nothing if it is right. 64 bits have to hold a whole number: the parser behind would
+// silently take the largest value for any larger one.
+std::string WrongWhole(std::string_view text, bool is_signed) {
+  if ((ParseNumber<int64_t>(text) || ParseNumber<uint64_t>(text)) &&
+      (is_signed || text.front() != '-'))
+    return {};
+  return fmt::format("'{}' is not a whole number{}", Escaped(text, 40), is_signed ? "" : " from 0");
+}
+
+// Makes "-7" of "-007": the parser would read what begins with a zero as octal.
+std::string WithoutLeadingZeros(std::string text) {
+  const size_t sign = text.front() == '-' ? 1 : 0;
+  const size_t first = std::min(text.find_first_not_of('0', sign), text.size() - 1);
+  return text.erase(sign, first - sign);
+}
+
+std::string WrongReal(std::string_view text) {
+  if (const auto value = ParseNumber<double>(text); value && std::isfinite(*value)) return {};
+  return fmt::format("'{}' is not a finite number", Escaped(text, 40));
+}
+
 CLI::Validator WholeNumber(bool is_signed) {
   return {[is_signed](std::string& text) {
             std::string wrong = WrongWhole(text, is_signed);
-            // The parser would read what begins with a zero as octal.
             if (wrong.empty()) text = WithoutLeadingZeros(text);
             return wrong;
           },

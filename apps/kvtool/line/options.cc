@@ -9,13 +9,11 @@
 #include <filesystem>
 
 #include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/line/numbers.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/parallel.h"
-#include "version.h"
 
 namespace kv {
 namespace {
@@ -27,16 +25,6 @@ When ParseWhen(const std::string& word) {
          : word == "never" ? When::kNever
          : word == "json"  ? When::kJson
                            : When::kAuto;
-}
-
-Error BadValue(std::string_view flag, std::string_view text, std::string_view expected) {
-  return Error(Finding::kUsage, fmt::format("{} '{}': expected {}", flag, text, expected));
-}
-
-uint64_t ParseWhole(std::string_view text, std::string_view flag, std::string_view whole) {
-  const auto value = ParseNumber<uint64_t>(text);
-  if (!value) throw BadValue(flag, whole, "whole numbers");
-  return *value;
 }
 
 }  // namespace
@@ -258,13 +246,6 @@ void ReportOptions::Emit(Console& console, nlohmann::ordered_json document,
   console.document().Hold(std::move(document), json, json_out, overwriting);
 }
 
-void WriteText(const std::string& path, std::string_view text, const OutputRules& rules) {
-  if (path.empty()) return;
-  AtomicFile file(path, rules);
-  file.Write(AsBytes(text));
-  file.Commit();
-}
-
 void SelectionOptions::Declare(CommandLine& line) {
   const char* group = "Selecting parts";
   line.Add("--layers", layers, "Layers, e.g. 0-3,27; both ends belong to a range")
@@ -285,135 +266,6 @@ Selection SelectionOptions::Resolve() const {
   selection.keys = kv != "v";
   selection.values = kv != "k";
   return selection;
-}
-
-std::vector<TokenRange> ParseRanges(std::string_view text, std::string_view flag) {
-  constexpr const char* kExpected = "ranges like 0-3,27";
-  std::vector<TokenRange> ranges;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    const std::string_view item = text.substr(at, end - at);
-    at = end + 1;
-    const size_t sign = item.find_first_of("-:");
-    const bool is_old = sign != item.npos && item[sign] == ':';
-    const std::string_view first = item.substr(0, sign);
-    if (first.empty() && !is_old) throw BadValue(flag, text, kExpected);
-    TokenRange range;
-    range.begin = first.empty() ? 0 : ParseWhole(first, flag, text);
-    const std::string_view last = sign == item.npos ? first : item.substr(sign + 1);
-    range.end = UINT64_MAX;
-    if (!last.empty()) {
-      const uint64_t number = ParseWhole(last, flag, text);
-      range.end = is_old || number == UINT64_MAX ? number : number + 1;
-    }
-    if (range.begin >= range.end) {
-      throw BadValue(flag, text, is_old ? "BEGIN before END, or ranges like 0-3,27" : kExpected);
-    }
-    ranges.push_back(range);
-  }
-  std::sort(ranges.begin(), ranges.end(),
-            [](const TokenRange& a, const TokenRange& b) { return a.begin < b.begin; });
-  std::vector<TokenRange> joined;
-  for (const TokenRange& range : ranges) {
-    if (joined.empty() || joined.back().end < range.begin) {
-      joined.push_back(range);
-    } else {
-      joined.back().end = std::max(joined.back().end, range.end);
-    }
-  }
-  return joined;
-}
-
-std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view flag) {
-  constexpr uint64_t kMost = 1'000'001;
-  std::vector<uint32_t> list;
-  for (const TokenRange& range : ParseRanges(text, flag)) {
-    if (range.end > kMost) throw BadValue(flag, text, "ranges like 0-3,27");
-    for (uint64_t i = range.begin; i < range.end; ++i) list.push_back(static_cast<uint32_t>(i));
-  }
-  return list;
-}
-
-namespace {
-
-double ParseReal(std::string_view text, std::string_view flag, std::string_view whole) {
-  const auto value = ParseNumber<double>(text);
-  if (!value || !std::isfinite(*value)) {
-    throw BadValue(flag, whole, "numbers like 2,3,3.5 or ranges like 2-4+0.5 and 2-16*2");
-  }
-  return *value;
-}
-
-// FIRST-LAST+STEP or FIRST-LAST*FACTOR; the end belongs to the range up to rounding.
-void AppendRange(std::string_view item, size_t dash, std::string_view flag, std::string_view whole,
-                 std::vector<double>& list) {
-  constexpr size_t kMost = 1000;
-  const size_t sign = item.find_first_of("+*", dash + 1);
-  const double first = ParseReal(item.substr(0, dash), flag, whole);
-  const double last = ParseReal(item.substr(dash + 1, sign - dash - 1), flag, whole);
-  const bool factor = sign != item.npos && item[sign] == '*';
-  const double step = sign == item.npos ? 1 : ParseReal(item.substr(sign + 1), flag, whole);
-  if (first > last || (factor ? step <= 1 || first <= 0 : step <= 0)) {
-    throw BadValue(flag, whole, "ranges that rise: FIRST-LAST+STEP or FIRST-LAST*FACTOR");
-  }
-  for (size_t i = 0;; ++i) {
-    const double value = factor ? first * std::pow(step, static_cast<double>(i))
-                                : first + step * static_cast<double>(i);
-    if (value > last * (1 + 1e-9)) return;
-    if (list.size() == kMost) throw BadValue(flag, whole, "at most 1000 values");
-    list.push_back(value);
-  }
-}
-
-}  // namespace
-
-std::vector<double> ParseSweep(std::string_view text, std::string_view flag) {
-  std::vector<double> list;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view item = text.substr(begin, end - begin);
-    const size_t dash = item.find('-', 1);
-    if (dash == item.npos) {
-      list.push_back(ParseReal(item, flag, text));
-    } else {
-      AppendRange(item, dash, flag, text, list);
-    }
-    begin = end + 1;
-  }
-  return list;
-}
-
-uint64_t ParseSize(std::string_view text, std::string_view flag) {
-  size_t digits = 0;
-  while (digits < text.size() &&
-         (std::isdigit(static_cast<unsigned char>(text[digits])) != 0 || text[digits] == '.')) {
-    ++digits;
-  }
-  const std::string_view unit = text.substr(digits);
-  constexpr std::string_view kPrefixes = "KMGT";
-  uint64_t scale = 1;
-  if (!unit.empty()) {
-    const size_t power = kPrefixes.find(unit[0]);
-    if (power == kPrefixes.npos || (unit.size() > 1 && unit.substr(1) != "iB")) {
-      throw BadValue(flag, text,
-                     "a size such as 64KiB or 64K (= KiB); decimal units are ambiguous here");
-    }
-    scale = uint64_t{1} << (10 * (power + 1));
-  }
-  const auto number = ParseNumber<double>(text.substr(0, digits));
-  const double value = number.value_or(0);
-  const bool is_whole = scale > 1 || value == std::floor(value);
-  if (!number || !is_whole || value * static_cast<double>(scale) >= 0x1p63) {
-    throw BadValue(flag, text, "a size such as 64KiB");
-  }
-  return static_cast<uint64_t>(std::llround(value * static_cast<double>(scale)));
-}
-
-nlohmann::ordered_json ReportHeader(std::string_view name) {
-  nlohmann::ordered_json document;
-  document["schema"] = fmt::format("kvtool.{}/1", name);
-  document["tool"] = {{"name", "kvtool"}, {"version", KVTOOL_VERSION}, {"git", KVTOOL_GIT}};
-  return document;
 }
 
 nlohmann::ordered_json InputRecord(const Source& source) {

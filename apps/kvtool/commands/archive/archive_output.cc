@@ -36,23 +36,22 @@ class FileTarget : public OutputTarget {
 
 class FolderTarget : public OutputTarget {
  public:
-  FolderTarget(const Archive& archive, const std::string& path, const OutputRules& rules)
-      : archive_(archive), folder_(path, rules) {}
+  FolderTarget(RestoredFolder outline, const std::string& path, const OutputRules& rules)
+      : outline_(std::move(outline)), folder_(path, rules) {}
 
   Sink& Begin(size_t file) override {
-    const ArchivedFile& archived = archive_.files()[file];
-    file_ = folder_.Create(archived.name, archived.executable);
+    file_ = folder_.Create(outline_.files[file].name, outline_.files[file].executable);
     return *file_;
   }
   void End(size_t) override { std::exchange(file_, nullptr)->Close(); }
 
   void Commit() override {
-    for (const std::string& name : archive_.empty_folders()) folder_.MakeFolder(name);
+    for (const std::string& name : outline_.empty_folders) folder_.MakeFolder(name);
     folder_.Commit();
   }
 
  private:
-  const Archive& archive_;
+  const RestoredFolder outline_;
   AtomicFolder folder_;
   std::unique_ptr<FolderFile> file_;
 };
@@ -144,14 +143,14 @@ void ArchiveLimit::RequireWritable(const Archive& archive) const {
       .Hint("-o FILE has holes in their place, which take no space");
 }
 
-std::unique_ptr<OutputTarget> MakeOutputTarget(const Archive& archive, const std::string& path,
-                                               const OutputRules& rules) {
-  if (!archive.is_folder()) return std::make_unique<FileTarget>(path, rules);
+std::unique_ptr<OutputTarget> MakeOutputTarget(std::optional<RestoredFolder> folder,
+                                               const std::string& path, const OutputRules& rules) {
+  if (!folder) return std::make_unique<FileTarget>(path, rules);
   if (DescriptorNamed(path)) {
     throw Error(Finding::kUsage, "the archive holds a folder, which standard output cannot take")
         .Hint("give -o FOLDER");
   }
-  return std::make_unique<FolderTarget>(archive, path, rules);
+  return std::make_unique<FolderTarget>(*std::move(folder), path, rules);
 }
 
 std::string Place(const Damage& damage) {

@@ -6,7 +6,6 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
-#include "apps/kvtool/commands/archive/verify.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/inputs/each_command.h"
@@ -202,7 +201,9 @@ class Decompress : public EachOf<Decompress> {
     RestoreOptions options;
     options.keep_going = inputs_.keep_going;
     options.progress = &progress;
-    const std::unique_ptr<OutputTarget> target = MakeOutputTarget(archive, path, RulesLike(input));
+    const std::unique_ptr<OutputTarget> target = MakeOutputTarget(
+        RestoredFolder::Of(archive.is_folder(), archive.files(), archive.empty_folders()), path,
+        RulesLike(input));
     if (target->is_stream()) {
       // What has gone down a pipe cannot be taken back: look before the first byte.
       if (!inputs_.keep_going) RefuseDamaged(archive, pool);

@@ -4,7 +4,6 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
-#include "apps/kvtool/commands/archive/verify.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/inputs/each_command.h"
@@ -15,16 +14,6 @@
 
 namespace kv {
 namespace {
-
-// Restored bytes are hashed by Restore and needed no further.
-class NoTarget : public RestoreTarget, private Sink {
- public:
-  Sink& Begin(size_t) override { return *this; }
-  void End(size_t) override {}
-
- private:
-  void Write(ByteSpan) override {}
-};
 
 struct Findings {
   RestoreReport restored;
@@ -196,10 +185,9 @@ class Verify : public EachOf<Verify> {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(input_);
+    Command::Files(files);
     files.Reads(against_);
     limit_.Files(files);
-    report_.Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -234,7 +222,7 @@ ExitStatus VerifyArchive(const std::string& input, const std::string& against,
       [](const Damage& damage) { return InfoOf(damage.finding).code == ErrorCode::kUnsupported; });
   const ExitStatus status = unsupported ? kUnsupported : findings.good() ? kDone : kVerdict;
   const Verified result = MakeResult(std::move(findings), archive, input, against);
-  report.Emit(context.console, "verify", VerifiedFields().Object(result), RulesFor(false));
+  report.Emit(context.console, "verify", VerifiedFields().Object(result));
   return status;
 }
 
