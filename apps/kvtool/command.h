@@ -63,6 +63,11 @@ struct Verb {
   std::unique_ptr<Command> (*make)();
 };
 
+template <typename T>
+std::unique_ptr<Command> MakeVerb() {
+  return std::make_unique<T>();
+}
+
 // A command of which each verb is a command of its own: `kvtool store add`. Where no verb is given
 // the parser says so, unless there is a text that says it better.
 class VerbCommand : public Command {

@@ -138,10 +138,10 @@ const Fields<StoreCounted>& StoreCountedFields() {
   return fields;
 }
 
-class StoreVerify : public Command {
+class StoreVerify : public StoreCommand {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("DIR", folder_, "Folder of the store").Required();
+    DeclareStore(line);
     line.AddFlag("--repair", repair_,
                  "Make a new index of what packs and records hold; waits until nobody else uses "
                  "the store");
@@ -149,15 +149,10 @@ class StoreVerify : public Command {
     report_.Declare(line);
   }
 
-  void Files(CommandFiles& files) const override {
-    ReadsStore(folder_, files);
-    report_.Files(files);
-  }
-
   ExitStatus Run(Context& context) override {
     const uint64_t most = limit_.most().value_or(store::kNoLimit);
-    const auto use = repair_ ? store::Store::Use::kMend : store::Store::Use::kRead;
-    store::Store store(folder_, use, Waiting(folder_, context));
+    const auto use = repair_ ? Use::kMend : Use::kRead;
+    store::Store store = Open(use, context);
     ThreadPool pool(context.global.thread_count());
     ProgressLine progress(context.console, context.global.progress_when(), folder_);
     const StoreChecked result = {
@@ -168,8 +163,7 @@ class StoreVerify : public Command {
     }
     WarnUnlisted(report.unlisted, folder_, context.console);
     if (!report_.json) Print(result, context.console);
-    report_.Emit(context.console, "store-verify", StoreCheckedFields().Object(result),
-                 RulesFor(report_.force));
+    report_.Emit(context.console, "store-verify", StoreCheckedFields().Object(result));
     return result.is_whole() ? kDone : kInvalid;
   }
 
@@ -197,30 +191,22 @@ class StoreVerify : public Command {
                              HumanBytes(report.stored_bytes), result.repair ? ", new index" : ""));
   }
 
-  std::string folder_;
   bool repair_ = false;
   SizeLimit limit_;
-  ReportOptions report_;
 };
 
-class StoreShowStats : public Command {
+class StoreShowStats : public StoreCommand {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("DIR", folder_, "Folder of the store").Required();
+    DeclareStore(line);
     report_.Declare(line);
   }
 
-  void Files(CommandFiles& files) const override {
-    ReadsStore(folder_, files);
-    report_.Files(files);
-  }
-
   ExitStatus Run(Context& context) override {
-    store::Store store(folder_, store::Store::Use::kRead, Waiting(folder_, context));
+    store::Store store = Open(Use::kRead, context);
     const StoreCounted result = {folder_, store.Stats()};
     if (!report_.json) Print(result, context.console);
-    report_.Emit(context.console, "store-stats", StoreCountedFields().Object(result),
-                 RulesFor(report_.force));
+    report_.Emit(context.console, "store-stats", StoreCountedFields().Object(result));
     return kDone;
   }
 
@@ -244,9 +230,6 @@ class StoreShowStats : public Command {
                                HumanRatio(level.raw_bytes, level.stored_bytes)));
     }
   }
-
-  std::string folder_;
-  ReportOptions report_;
 };
 
 }  // namespace

@@ -56,7 +56,7 @@ bool IsBeingWritten(const std::string& path) {
   return is_refused;
 }
 
-class StoreWatch : public Command {
+class StoreWatch : public StoreCommand {
  public:
   void Declare(CommandLine& line) override {
     line.Add("--slots", slots_, "Folder to which an engine saves: --slot-save-path of llama-server")
@@ -85,7 +85,7 @@ class StoreWatch : public Command {
           .File(slots_);
     }
     // Made now, so that `list` knows it before the first save.
-    store::Store(folder_, store::Store::Use::kAdd, Waiting(folder_, context));
+    Open(Use::kAdd, context);
     context.console.Say(fmt::format("{} -> {}: watching", Printable(slots_), Printable(folder_)));
     ThreadPool pool(context.global.thread_count());
     constexpr uint32_t kLooksPerSettling = 2;
@@ -139,7 +139,7 @@ class StoreWatch : public Command {
       add.name = std::filesystem::path(path).filename().string();
       add.effort = *ParseEffort(level_);
       add.added_us = NowMicroseconds(context.global);
-      store::Store store(folder_, store::Store::Use::kAdd, Waiting(folder_, context));
+      store::Store store = Open(Use::kAdd, context);
       AddToStore(store, Source::Open(path), options, add, pool, context);
       return true;
     } catch (Error& error) {
@@ -155,7 +155,7 @@ class StoreWatch : public Command {
     return false;
   }
 
-  std::string slots_, folder_, level_ = "default";
+  std::string slots_, level_ = "default";
   uint32_t settle_ms_ = 1000;
   bool once_ = false;
   SizeLimit limit_;
