@@ -108,14 +108,6 @@ Benched::Speeds SpeedsOf(uint64_t bytes, const ContestTimes& times) {
   return {of(times.encode_seconds), of(times.decode_seconds)};
 }
 
-const Fields<Benched::Params>& BenchParamsFields() {
-  using Params = Benched::Params;
-  static const Fields<Params> fields = {
-      {"chunk_bytes", "Most bytes of a chunk", &Params::chunk_bytes, {.least = 1}},
-      {"rounds", "Number of rounds asked for", &Params::rounds, {.least = 1}}};
-  return fields;
-}
-
 const Fields<Benched::Speed>& BenchSpeedFields() {
   using Speed = Benched::Speed;
   static const Fields<Speed> fields = {
@@ -202,9 +194,13 @@ const Fields<Benched::Bound>& BenchBoundFields() {
 }
 
 const Fields<Benched>& BenchedFields() {
+  using Params = Benched::Params;
+  static const Fields<Params> bench_params = {
+      {"chunk_bytes", "Most bytes of a chunk", &Params::chunk_bytes, {.least = 1}},
+      {"rounds", "Number of rounds asked for", &Params::rounds, {.least = 1}}};
   static const Fields<Benched> fields = {
       {"inputs", "What was read", &Benched::inputs, HashedFileFields()},
-      {"params", "What was asked for", &Benched::params, BenchParamsFields()},
+      {"params", "What was asked for", &Benched::params, bench_params},
       {"chunks", "Number of chunks of K and V that were coded", &Benched::chunks, {.least = 1}},
       {"contestants", "What was measured of each level and of each other compressor",
        &Benched::contestants, BenchEntrantFields()},

@@ -78,15 +78,12 @@ struct CorpusVerdict {
   std::string_view verdict() const { return changed.empty() ? "unchanged" : "changed"; }
 };
 
-const Fields<CorpusVerdict::Change>& CorpusChangeFields() {
-  using Change = CorpusVerdict::Change;
-  static const Fields<Change> fields = {{"name", "Name of the input in the corpus", &Change::name},
-                                        {"text", "What is different", &Change::text}};
-  return fields;
-}
-
 const Fields<CorpusVerdict>& CorpusVerdictFields() {
   using Of = CorpusVerdict;
+  using Change = CorpusVerdict::Change;
+  static const Fields<Change> corpus_change = {
+      {"name", "Name of the input in the corpus", &Change::name},
+      {"text", "What is different", &Change::text}};
   static const Fields<Of> fields = {
       {"inputs", "The manifest",
        [](const Of& of) {
@@ -104,7 +101,7 @@ const Fields<CorpusVerdict>& CorpusVerdictFields() {
        {.pattern = kHashPattern}},
       {"content_read", "Whether contents were compared; otherwise sizes alone were",
        &Of::content_read},
-      {"changed", "What is not as it was", &Of::changed, CorpusChangeFields()}};
+      {"changed", "What is not as it was", &Of::changed, corpus_change}};
   return fields;
 }
 

@@ -36,15 +36,6 @@ struct Diffed {
   const SnapshotDiff& diff;
 };
 
-const Fields<Diffed::Input>& DiffInputFields() {
-  using Input = Diffed::Input;
-  static const Fields<Input> fields = {
-      Fields<Input>::Inline([](const Input& of) -> const HashedFile& { return of; },
-                            HashedFileFields()),
-      {"format", "Name of the format it was read as", &Input::format}};
-  return fields;
-}
-
 const Fields<Diffed>& DiffParamsFields() {
   static const Fields<Diffed> fields = {
       {"atol", "Tolerance of values; null: stored bits decide", &Diffed::atol, {.least = 0}}};
@@ -52,11 +43,16 @@ const Fields<Diffed>& DiffParamsFields() {
 }
 
 const Fields<Diffed>& DiffedFields() {
+  using Input = Diffed::Input;
+  static const Fields<Input> diff_input = {
+      Fields<Input>::Inline([](const Input& of) -> const HashedFile& { return of; },
+                            HashedFileFields()),
+      {"format", "Name of the format it was read as", &Input::format}};
   static const Fields<Diffed> fields = {
       {"inputs",
        "The two snapshots, A and B",
        &Diffed::inputs,
-       DiffInputFields(),
+       diff_input,
        {.items = 2, .most_items = 2}},
       {"params", "What was asked for", [](const Diffed& of) -> const Diffed& { return of; },
        DiffParamsFields()},

@@ -28,23 +28,6 @@ constexpr Section kSections[] = {
 
 std::string Ability(bool can, bool detected) { return can ? detected ? "yes" : "named" : "-"; }
 
-const Fields<FormatListing>& FormatListingFields() {
-  using Listing = FormatListing;
-  static const Fields<Listing> fields = {
-      {"name", "Name of the format, as --from and --to take it", &Listing::id, {.least = 1}},
-      {"kind",
-       "What it holds: a snapshot, names of files or tensors in one, a preset of options for one, "
-       "an attention trace, weights, or a model",
-       [](const Listing& format) { return Name(format.kind); },
-       {.choices = {"snapshot", "names", "preset", "trace", "weights", "model"}}},
-      {"detected", "Whether it is known by its bytes, without --from", &Listing::detected},
-      {"reads", "Whether kvtool reads it", &Listing::reads},
-      {"writes", "Whether kvtool writes it", &Listing::writes},
-      {"summary", "What it is, in a few words", &Listing::summary, {.least = 1}},
-      {"needs", "What the user must supply beyond the file", &Listing::needs}};
-  return fields;
-}
-
 const Fields<ForeignFormat>& ForeignFormatFields() {
   static const Fields<ForeignFormat> fields = {
       {"name", "Name of the format", &ForeignFormat::id, {.least = 1}},
@@ -63,12 +46,25 @@ struct KnownFormats {
 };
 
 const Fields<KnownFormats>& KnownFormatsFields() {
+  using Listing = FormatListing;
+  static const Fields<Listing> format_listing = {
+      {"name", "Name of the format, as --from and --to take it", &Listing::id, {.least = 1}},
+      {"kind",
+       "What it holds: a snapshot, names of files or tensors in one, a preset of options for one, "
+       "an attention trace, weights, or a model",
+       [](const Listing& format) { return Name(format.kind); },
+       {.choices = {"snapshot", "names", "preset", "trace", "weights", "model"}}},
+      {"detected", "Whether it is known by its bytes, without --from", &Listing::detected},
+      {"reads", "Whether kvtool reads it", &Listing::reads},
+      {"writes", "Whether kvtool writes it", &Listing::writes},
+      {"summary", "What it is, in a few words", &Listing::summary, {.least = 1}},
+      {"needs", "What the user must supply beyond the file", &Listing::needs}};
   static const Fields<KnownFormats> fields = {
       NoInputs<KnownFormats>(),
       {"formats",
        "What kvtool reads or writes",
        &KnownFormats::formats,
-       FormatListingFields(),
+       format_listing,
        {.items = 1}},
       {"not_read", "Formats that kvtool knows of and does not read", &KnownFormats::not_read,
        ForeignFormatFields()}};

@@ -78,17 +78,6 @@ struct PlanVerdict {
   }
 };
 
-const Fields<EvictionPlanWalk::Layer>& PlanLayerFields() {
-  using Layer = EvictionPlanWalk::Layer;
-  static const Fields<Layer> fields = {
-      {"layer", "Number of the layer", &Layer::layer},
-      {"by_kv_head", "Whether events name kv heads; if not, they are of the whole layer",
-       &Layer::by_head},
-      {"events", "Events of the kv head with the most", &Layer::events},
-      {"kept_tokens", "Tokens held at the snapshot's end, by kv head", &Layer::kept}};
-  return fields;
-}
-
 const Fields<PlanFinding>& PlanFindingFields() {
   static const Fields<PlanFinding> fields = {
       {"place", "Where: the event with its token and layer, or source", &PlanFinding::place},
@@ -98,6 +87,13 @@ const Fields<PlanFinding>& PlanFindingFields() {
 
 const Fields<PlanVerdict>& PlanVerdictFields() {
   using Of = PlanVerdict;
+  using Layer = EvictionPlanWalk::Layer;
+  static const Fields<Layer> plan_layer = {
+      {"layer", "Number of the layer", &Layer::layer},
+      {"by_kv_head", "Whether events name kv heads; if not, they are of the whole layer",
+       &Layer::by_head},
+      {"events", "Events of the kv head with the most", &Layer::events},
+      {"kept_tokens", "Tokens held at the snapshot's end, by kv head", &Layer::kept}};
   static const Fields<Of> fields = {
       {"inputs", "What was read", &Of::inputs, NamedFileFields()},
       {"plan", "Name of the plan's file as it was given", &Of::plan},
@@ -113,7 +109,7 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
       {"last_token", "Token after which the last event comes; null without events",
        [](const Of& of) { return of.IfEvents(of.checked.last_token); }},
       {"layers", "What the plan leaves of each layer",
-       [](const Of& of) { return of.walk.Layers(); }, PlanLayerFields()},
+       [](const Of& of) { return of.walk.Layers(); }, plan_layer},
       {"full_bytes", "Bytes of K and V of the whole snapshot",
        [](const Of& of) { return of.walk.full_bytes(); }},
       {"kept_bytes",

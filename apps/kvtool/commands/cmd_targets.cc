@@ -90,15 +90,11 @@ const Fields<FormatEntry>& FormatEntryFields() {
   return fields;
 }
 
-const Fields<Capabilities::Codec>& CodecNumberFields() {
+const Fields<Capabilities>& CapabilitiesFields() {
   using Codec = Capabilities::Codec;
-  static const Fields<Codec> fields = {
+  static const Fields<Codec> codec_number = {
       {"id", "Number in an archive", &Codec::id, {.least = 0, .most = 255}},
       {"name", "Name of the codec", &Codec::name}};
-  return fields;
-}
-
-const Fields<Capabilities>& CapabilitiesFields() {
   static const Fields<Capabilities> fields = {
       NoInputs<Capabilities>(),
       {"threads", "CPUs that this process may use", &Capabilities::threads, {.least = 1}},
@@ -118,11 +114,7 @@ const Fields<Capabilities>& CapabilitiesFields() {
        [](const Capabilities&) { return Formats(); },
        FormatEntryFields(),
        {.items = 1}},
-      {"codecs",
-       "Codecs of .kvz archives",
-       &Capabilities::codecs,
-       CodecNumberFields(),
-       {.items = 1}},
+      {"codecs", "Codecs of .kvz archives", &Capabilities::codecs, codec_number, {.items = 1}},
       {"dtypes", "Names of the element types that the program knows", &Capabilities::dtypes}};
   return fields;
 }

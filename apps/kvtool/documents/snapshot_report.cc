@@ -287,32 +287,6 @@ const Fields<DescribedTensor>& DescribedTensorFields() {
   return fields;
 }
 
-const Fields<DescribedLayer>& DescribedLayerFields() {
-  using Layer = DescribedLayer;
-  static const Fields<Layer> fields = {
-      {"layer", "Number of the layer", [](const Layer& of) { return of.layer.index; }},
-      {"label",
-       "Name of the layer in the file; absent if it has none",
-       [](const Layer& of) { return OrNone(of.layer.label); },
-       {.absent = true}},
-      {"group",
-       "Cache that the layer belongs to, where there are several",
-       [](const Layer& of) { return OrNone(of.layer.group); },
-       {.absent = true}},
-      {"k", "Keys",
-       [](const Layer& of) {
-         return DescribedTensor{of.layer.k, of.rows, of.stats != nullptr ? &of.stats->k : nullptr};
-       },
-       DescribedTensorFields()},
-      {"v", "Values; null where the file has none",
-       [](const Layer& of) -> std::optional<DescribedTensor> {
-         if (!of.layer.v) return std::nullopt;
-         return DescribedTensor{*of.layer.v, of.rows, of.stats != nullptr ? &of.stats->v : nullptr};
-       },
-       DescribedTensorFields()}};
-  return fields;
-}
-
 const Fields<BatchRow>& BatchRowFields() {
   static const Fields<BatchRow> fields = {
       {"row", "Number of the row, as --batch takes it", &BatchRow::row},
@@ -453,6 +427,28 @@ const Fields<Snapshot>& SnapshotFields() {
 
 const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
   using Described = SnapshotDescription;
+  using Layer = DescribedLayer;
+  static const Fields<Layer> described_layer = {
+      {"layer", "Number of the layer", [](const Layer& of) { return of.layer.index; }},
+      {"label",
+       "Name of the layer in the file; absent if it has none",
+       [](const Layer& of) { return OrNone(of.layer.label); },
+       {.absent = true}},
+      {"group",
+       "Cache that the layer belongs to, where there are several",
+       [](const Layer& of) { return OrNone(of.layer.group); },
+       {.absent = true}},
+      {"k", "Keys",
+       [](const Layer& of) {
+         return DescribedTensor{of.layer.k, of.rows, of.stats != nullptr ? &of.stats->k : nullptr};
+       },
+       DescribedTensorFields()},
+      {"v", "Values; null where the file has none",
+       [](const Layer& of) -> std::optional<DescribedTensor> {
+         if (!of.layer.v) return std::nullopt;
+         return DescribedTensor{*of.layer.v, of.rows, of.stats != nullptr ? &of.stats->v : nullptr};
+       },
+       DescribedTensorFields()}};
   static const Fields<Described> fields = {
       {"run",
        "What run.json says, where the input is a recorded run",
@@ -469,7 +465,7 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
       {"cells", "Records of cache cells; empty if the file has none", DescribeCells,
        DescribedCellsFields()},
       {"facts", "Facts of this format alone, by name", DescribeFacts},
-      {"layers", "Each layer in the order of the file", DescribeLayers, DescribedLayerFields()},
+      {"layers", "Each layer in the order of the file", DescribeLayers, described_layer},
       {"notes", "Remarks on the file", DescribeNotes(false)},
       {"warnings", "Warnings on the file", DescribeNotes(true)},
       {"profile",
@@ -514,10 +510,10 @@ std::string ProfileText(const Profile& profile) {
                      table.Text("  "));
 }
 
-namespace {
+namespace {}  // namespace
 
-const Fields<ProfileEntry>& ProfileEntryFields() {
-  static const Fields<ProfileEntry> fields = {
+const Fields<Profile>& ProfileFields() {
+  static const Fields<ProfileEntry> profile_entry = {
       {"layer", "Number of the layer", &ProfileEntry::layer},
       {"kv",
        "K or V",
@@ -534,12 +530,6 @@ const Fields<ProfileEntry>& ProfileEntryFields() {
        {.least = 1}},
       {"bits_per_value", "Bits that a value took in training", BitsPerValue, {.least = 0}},
       {"known_rows", "Rows that came back in training and are listed", &ProfileEntry::row_count}};
-  return fields;
-}
-
-}  // namespace
-
-const Fields<Profile>& ProfileFields() {
   static const Fields<Profile> fields = {
       {"name", "Name of the model", &Profile::name},
       {"hash",
@@ -548,8 +538,7 @@ const Fields<Profile>& ProfileFields() {
        {.pattern = kProfileHashPattern}},
       {"bytes", "Size of the profile in bytes",
        [](const Profile& profile) { return profile.file().size(); }},
-      {"tensors", "K and V of the layers, by layer, K before V", &Profile::entries,
-       ProfileEntryFields()}};
+      {"tensors", "K and V of the layers, by layer, K before V", &Profile::entries, profile_entry}};
   return fields;
 }
 

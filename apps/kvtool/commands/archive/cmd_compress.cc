@@ -122,13 +122,6 @@ const Fields<WriteSummary::Part>& CodedPartFields() {
   return fields;
 }
 
-const Fields<WriteSummary>& SolidFields() {
-  static const Fields<WriteSummary> fields = {
-      {"files", "Number of files that are in a group", &WriteSummary::grouped_files},
-      {"groups", "Number of groups", &WriteSummary::groups}};
-  return fields;
-}
-
 const Fields<WriteSummary::Reference>& UsedReferenceFields() {
   using Reference = WriteSummary::Reference;
   static const Fields<Reference> fields = {
@@ -184,6 +177,9 @@ const WriteSummary::Part& PartOf(const Compressed& of) {
 }
 
 const Fields<Compressed>& CompressedFields() {
+  static const Fields<WriteSummary> solid_fields = {
+      {"files", "Number of files that are in a group", &WriteSummary::grouped_files},
+      {"groups", "Number of groups", &WriteSummary::groups}};
   static const Fields<Compressed> fields = {
       {"inputs", "What was read", &Compressed::inputs, HashedFileFields()},
       {"params", "What was asked for", &Compressed::params, CompressParamsFields()},
@@ -199,7 +195,7 @@ const Fields<Compressed>& CompressedFields() {
       {"v", "Chunks of V", PartOf<ChunkKind::kValue>, CodedPartFields()},
       {"other", "Chunks of everything else", PartOf<ChunkKind::kOpaque>, CodedPartFields()},
       {"solid", "Files that are coded together, so that chunks span them", &Compressed::made,
-       SolidFields()},
+       solid_fields},
       {"ordered_chunks",
        "Number of chunks whose rows are coded by sequence and position, since the cache holds them "
        "in another order",

@@ -50,17 +50,6 @@ struct Decompressed {
   std::optional<Timing> timing;
 };
 
-const Fields<Decompressed::Params>& DecompressParamsFields() {
-  using Params = Decompressed::Params;
-  static const Fields<Params> fields = {
-      {"keep_going", "Whether what is damaged was to become zeros, rather than end the run",
-       &Params::keep_going},
-      {"to",
-       "Name of the format that the tensors were written in; null: the source itself was restored",
-       &Params::to}};
-  return fields;
-}
-
 const Fields<Decompressed::Source>& RestoredSourceFields() {
   using Source = Decompressed::Source;
   static const Fields<Source> fields = {
@@ -91,9 +80,16 @@ const Fields<Decompressed::Tensors>& WrittenTensorsFields() {
 }
 
 const Fields<Decompressed>& DecompressedFields() {
+  using Params = Decompressed::Params;
+  static const Fields<Params> decompress_params = {
+      {"keep_going", "Whether what is damaged was to become zeros, rather than end the run",
+       &Params::keep_going},
+      {"to",
+       "Name of the format that the tensors were written in; null: the source itself was restored",
+       &Params::to}};
   static const Fields<Decompressed> fields = {
       {"inputs", "The archive that was read", &Decompressed::inputs, SizedFileFields()},
-      {"params", "What was asked for", &Decompressed::params, DecompressParamsFields()},
+      {"params", "What was asked for", &Decompressed::params, decompress_params},
       {"output", "File or folder that was written; -: standard output", &Decompressed::output},
       Fields<Decompressed>::Inline(&Decompressed::restored, RestoredSourceFields()),
       Fields<Decompressed>::Inline(&Decompressed::written, WrittenTensorsFields()),

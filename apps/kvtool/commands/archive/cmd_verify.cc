@@ -110,20 +110,6 @@ Verified MakeResult(Findings findings, const Archive& archive, const std::string
   return result;
 }
 
-const Fields<SourceComparer::Difference>& SourceDifferenceFields() {
-  using Difference = SourceComparer::Difference;
-  static const Fields<Difference> fields = {
-      {"file", "File of the original; empty where there is only one", &Difference::file},
-      {"offset", "Where in that file, in bytes from its beginning", &Difference::offset},
-      {"text", "What differs", &Difference::text},
-      {"chunk",
-       "The chunk that it is in; absent where it is in none",
-       &Difference::chunk,
-       ChunkFields(),
-       {.absent = true}}};
-  return fields;
-}
-
 const Fields<Verified::Params>& VerifyParamsFields() {
   static const Fields<Verified::Params> fields = {
       {"against", "File or folder that the archive had to restore to; null: none was given",
@@ -132,6 +118,16 @@ const Fields<Verified::Params>& VerifyParamsFields() {
 }
 
 const Fields<Verified>& VerifiedFields() {
+  using Difference = SourceComparer::Difference;
+  static const Fields<Difference> source_difference = {
+      {"file", "File of the original; empty where there is only one", &Difference::file},
+      {"offset", "Where in that file, in bytes from its beginning", &Difference::offset},
+      {"text", "What differs", &Difference::text},
+      {"chunk",
+       "The chunk that it is in; absent where it is in none",
+       &Difference::chunk,
+       ChunkFields(),
+       {.absent = true}}};
   static const Fields<Verified> fields = {
       {"inputs", "The archive", &Verified::inputs, SizedFileFields()},
       {"params", "What was asked for", &Verified::params, VerifyParamsFields()},
@@ -157,7 +153,7 @@ const Fields<Verified>& VerifiedFields() {
       {"missing", "Chunks that the archive should have and lacks",
        [](const Verified& of) { return of.found.missing; }, ChunkFields()},
       {"differences", "Where what was restored differs from --against",
-       [](const Verified& of) { return of.found.differences; }, SourceDifferenceFields()}};
+       [](const Verified& of) { return of.found.differences; }, source_difference}};
   return fields;
 }
 

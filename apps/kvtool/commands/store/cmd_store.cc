@@ -169,15 +169,6 @@ HashedFile SourceOf(const StoreAdded& of) {
   return {of.file, state.source_bytes, HashDigits(state.source_hash)};
 }
 
-const Fields<StoreAdded::Params>& StoreAddParamsFields() {
-  using Params = StoreAdded::Params;
-  static const Fields<Params> fields = {
-      {"level", "Level of new objects", &Params::level, {.choices = LevelChoices()}},
-      {"check", "Whether each new object was decoded and compared", &Params::check},
-      {"from", "Format that the source was read as; opaque: its bytes as they are", &Params::from}};
-  return fields;
-}
-
 const Fields<store::AddReport>& StoreAddReportFields() {
   using Report = store::AddReport;
   static const Fields<Report> fields = {
@@ -198,10 +189,15 @@ const Fields<store::AddReport>& StoreAddReportFields() {
 }
 
 const Fields<StoreAdded>& StoreAddedFields() {
+  using Params = StoreAdded::Params;
+  static const Fields<Params> store_add_params = {
+      {"level", "Level of new objects", &Params::level, {.choices = LevelChoices()}},
+      {"check", "Whether each new object was decoded and compared", &Params::check},
+      {"from", "Format that the source was read as; opaque: its bytes as they are", &Params::from}};
   static const Fields<StoreAdded> fields = {
       {"inputs", "What was added", [](const StoreAdded& of) { return std::vector{SourceOf(of)}; },
        HashedFileFields()},
-      {"params", "What was asked for", &StoreAdded::params, StoreAddParamsFields()},
+      {"params", "What was asked for", &StoreAdded::params, store_add_params},
       {"store", kStoreText, &StoreAdded::store},
       Fields<StoreAdded>::Inline(&StoreAdded::report, StoreAddReportFields()),
       {"timing",
@@ -372,19 +368,15 @@ const Fields<Pruned>& CollectedFields() {
   return fields;
 }
 
-const Fields<Pruned::Params>& PruneParamsFields() {
+const Fields<Pruned>& PrunedFields() {
   using Params = Pruned::Params;
-  static const Fields<Params> fields = {
+  static const Fields<Params> prune_params = {
       {"keep_last", "States of each name to keep", &Params::keep_last},
       {"names", "Only these names; empty: all", &Params::names}};
-  return fields;
-}
-
-const Fields<Pruned>& PrunedFields() {
   static const Fields<Pruned> fields = {
       NoInputs<Pruned>(),
       {"store", kStoreText, &Pruned::store},
-      {"params", "What was asked for", &Pruned::params, PruneParamsFields()},
+      {"params", "What was asked for", &Pruned::params, prune_params},
       {"removed", "States that were removed", &Pruned::removed, StateNameFields()},
       Fields<Pruned>::Inline(&Pruned::freed, CollectFields())};
   return fields;

@@ -20,19 +20,15 @@ struct StoreChecked {
   std::string_view verdict() const { return is_whole() ? "whole" : "damaged"; }
 };
 
-const Fields<store::Problem>& StoreProblemFields() {
-  static const Fields<store::Problem> fields = {
+const Fields<store::CheckReport>& StoreCheckFields() {
+  using Report = store::CheckReport;
+  static const Fields<store::Problem> store_problem = {
       {"file", "File of the store", &store::Problem::where},
       {"finding",
        "Number that kvtool explain knows",
        [](const store::Problem& problem) { return FindingId(problem.finding); },
        {.pattern = kFindingPattern}},
       {"text", "What is wrong with it", &store::Problem::text}};
-  return fields;
-}
-
-const Fields<store::CheckReport>& StoreCheckFields() {
-  using Report = store::CheckReport;
   static const Fields<Report> fields = {
       {"states", "States that were checked", &Report::states},
       {"objects", "Objects that were decoded and compared with their names", &Report::objects},
@@ -42,7 +38,7 @@ const Fields<store::CheckReport>& StoreCheckFields() {
        "Files that the index does not name: of killed runs, or of one that is under way",
        &Report::leftover_files},
       {"leftover_bytes", "Bytes of these", &Report::leftover_bytes},
-      {"problems", "What is wrong", &Report::problems, StoreProblemFields()},
+      {"problems", "What is wrong", &Report::problems, store_problem},
       {"damaged", "States that cannot be restored", &Report::damaged, StateNameFields()},
       {"unlisted", kUnlistedText, &Report::unlisted, StateNameFields()},
       {"relisted",
@@ -52,18 +48,14 @@ const Fields<store::CheckReport>& StoreCheckFields() {
   return fields;
 }
 
-const Fields<StoreChecked>& StoreCheckParamsFields() {
-  static const Fields<StoreChecked> fields = {
-      {"repair", "Whether a new index was made", &StoreChecked::repair}};
-  return fields;
-}
-
 const Fields<StoreChecked>& StoreCheckedFields() {
+  static const Fields<StoreChecked> store_check_params = {
+      {"repair", "Whether a new index was made", &StoreChecked::repair}};
   static const Fields<StoreChecked> fields = {
       NoInputs<StoreChecked>(),
       {"store", kStoreText, &StoreChecked::store},
       {"params", "What was asked for",
-       [](const StoreChecked& of) -> const StoreChecked& { return of; }, StoreCheckParamsFields()},
+       [](const StoreChecked& of) -> const StoreChecked& { return of; }, store_check_params},
       {"verdict",
        "whole: every state can be restored and nothing is wrong",
        &StoreChecked::verdict,
@@ -83,23 +75,6 @@ struct StoreCounted {
   uint64_t saved() const { return stats.referenced_raw_bytes - stats.live_raw_bytes; }
 };
 
-const Fields<store::LevelRow>& StoreLevelFields() {
-  using Row = store::LevelRow;
-  static const Fields<Row> fields = {{"level",
-                                      "The level",
-                                      [](const Row& row) { return Name(row.level); },
-                                      {.choices = LevelChoices()}},
-                                     {"objects", "Objects", &Row::objects},
-                                     {"raw_bytes", "Their bytes, decoded", &Row::raw_bytes},
-                                     {"stored_bytes", "Bytes that they take", &Row::stored_bytes},
-                                     Fields<Row>::Inline(
-                                         [](const Row& row) {
-                                           return Saving{row.raw_bytes, row.stored_bytes};
-                                         },
-                                         SavingFields())};
-  return fields;
-}
-
 template <typename Member>
 auto OfStats(Member member) {
   return [member](const StoreCounted& of) { return std::invoke(member, of.stats); };
@@ -107,6 +82,20 @@ auto OfStats(Member member) {
 
 const Fields<StoreCounted>& StoreCountedFields() {
   using Stats = store::StoreStats;
+  using Row = store::LevelRow;
+  static const Fields<Row> store_level = {
+      {"level",
+       "The level",
+       [](const Row& row) { return Name(row.level); },
+       {.choices = LevelChoices()}},
+      {"objects", "Objects", &Row::objects},
+      {"raw_bytes", "Their bytes, decoded", &Row::raw_bytes},
+      {"stored_bytes", "Bytes that they take", &Row::stored_bytes},
+      Fields<Row>::Inline(
+          [](const Row& row) {
+            return Saving{row.raw_bytes, row.stored_bytes};
+          },
+          SavingFields())};
   static const Fields<StoreCounted> fields = {
       NoInputs<StoreCounted>(),
       {"store", kStoreText, &StoreCounted::store},
@@ -134,7 +123,7 @@ const Fields<StoreCounted>& StoreCountedFields() {
        OfStats(&Stats::shared_raw_bytes)},
       {"saved_raw_bytes", "Bytes that sharing saved before any coding", &StoreCounted::saved},
       {"levels", "Objects by the level at which they were coded", OfStats(&Stats::levels),
-       StoreLevelFields()}};
+       store_level}};
   return fields;
 }
 

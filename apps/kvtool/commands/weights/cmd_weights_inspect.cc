@@ -47,18 +47,6 @@ const Fields<ValueStats>& ValueStatsFields() {
   return fields;
 }
 
-const Fields<CheckpointShares>& SharesFields() {
-  using Shares = CheckpointShares;
-  static const Fields<Shares> fields = {
-      {"weight_bytes", "Bytes of the compressor's weights", &Shares::weight_bytes},
-      {"optimizer_bytes", "Bytes of the optimizer's state", &Shares::optimizer_bytes},
-      {"other_bytes", "Bytes of anything else", &Shares::other_bytes},
-      {"ignored_keys", "Keys beside the weights that are not used", &Shares::ignored_keys},
-      {"untrained_prefixes", "MLPs for which the optimizer kept no state: they were never trained",
-       &Shares::untrained}};
-  return fields;
-}
-
 const Fields<WeightsBlock>& WeightsBlockFields() {
   static const Fields<WeightsBlock> fields = {
       {"layer", "Number of the layer", &WeightsBlock::layer},
@@ -92,6 +80,14 @@ const Fields<WeightsBlock>& WeightsBlockFields() {
 
 const Fields<InspectedWeights>& InspectedWeightsFields() {
   using Result = InspectedWeights;
+  using Shares = CheckpointShares;
+  static const Fields<Shares> shares_fields = {
+      {"weight_bytes", "Bytes of the compressor's weights", &Shares::weight_bytes},
+      {"optimizer_bytes", "Bytes of the optimizer's state", &Shares::optimizer_bytes},
+      {"other_bytes", "Bytes of anything else", &Shares::other_bytes},
+      {"ignored_keys", "Keys beside the weights that are not used", &Shares::ignored_keys},
+      {"untrained_prefixes", "MLPs for which the optimizer kept no state: they were never trained",
+       &Shares::untrained}};
   static const Fields<Result> fields = {
       {"inputs", "The file",
        [](const Result& of) { return std::vector{HashedFile::Of(of.file.weights.source)}; },
@@ -104,7 +100,7 @@ const Fields<InspectedWeights>& InspectedWeightsFields() {
       {"shares",
        "What a checkpoint's bytes are; absent of a .bin",
        [](const Result& of) { return of.file.shares; },
-       SharesFields(),
+       shares_fields,
        {.absent = true}},
       {"blocks", "Every linear block, by layer and in the order of the file", &Result::blocks,
        WeightsBlockFields()},
