@@ -248,8 +248,6 @@ class Completion : public Command {
     line.Add("SHELL", shell_, "bash, zsh or fish").OneOf({"bash", "zsh", "fish"}).Required();
   }
 
-  void Files(CommandFiles&) const override {}
-
   ExitStatus Run(Context& context) override {
     const std::vector<CommandDescription> commands = DescribeCommands();
     context.console.Product(shell_ == "bash"  ? BashCompletion(commands)

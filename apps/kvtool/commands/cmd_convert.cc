@@ -5,11 +5,7 @@
 #include <filesystem>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/inputs/each_command.h"
-#include "apps/kvtool/inputs/run_input.h"
 #include "formats/key_pairs.h"
 #include "lib/core/base/output_system.h"
 #include "lib/core/snapshot/cast.h"
@@ -97,11 +93,9 @@ class Convert : public EachOf<Convert> {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(input_);
-    snapshot_.Files(files);
     files.Writes(output_, output_dir_.empty() ? std::string("-o")
                                               : fmt::format("the result of {}", Printable(input_)));
-    report_.Files(files);
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -168,7 +162,6 @@ class Convert : public EachOf<Convert> {
   std::optional<int32_t> sequence_;
   bool force_ = false;
   SelectionOptions selection_;
-  SnapshotOptions snapshot_;
 };
 
 }  // namespace

@@ -3,11 +3,6 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/console/progress.h"
-#include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/inputs/run_input.h"
-#include "apps/kvtool/line/page_options.h"
 #include "formats/registry.h"
 #include "lib/report/diff_report.h"
 
@@ -38,7 +33,7 @@ struct Diffed {
 
 const Fields<Diffed>& DiffParamsFields() {
   static const Fields<Diffed> fields = {
-      {"atol", "Tolerance of values; null: stored bits decide", &Diffed::atol, {.least = 0}}};
+      {"atol", "Tolerance of values; null: stored bits decide", &Diffed::atol, kNotNegative}};
   return fields;
 }
 
@@ -86,11 +81,8 @@ class Diff : public Command {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(a_);
-    files.Reads(b_);
-    snapshot_.Files(files);
-    page_.Files(files);
-    report_.Files(files);
+    files.Reads({a_, b_});
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -120,7 +112,7 @@ class Diff : public Command {
           {{HashedFile::Of(a.source), a.format}, {HashedFile::Of(b.source), b.format}},
           atol_,
           diff};
-      report_.Emit(context.console, "diff", DiffedFields().Object(result), RulesFor(false));
+      report_.Emit(context.console, "diff", DiffedFields().Object(result));
     }
     if (page_.wanted()) {
       page_.Write(DiffPage(a_, b_, diff, MadeBy()), *this, context.console,
@@ -214,9 +206,6 @@ class Diff : public Command {
   std::string a_, b_, from_b_, layout_b_;
   std::optional<double> atol_;
   SelectionOptions selection_;
-  SnapshotOptions snapshot_;
-  PageOptions page_;
-  ReportOptions report_;
 };
 
 }  // namespace

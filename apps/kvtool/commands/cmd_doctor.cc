@@ -8,9 +8,6 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/console/text_width.h"
 #include "apps/kvtool/doctor/doctor.h"
-#include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/inputs/each_command.h"
 #include "lib/core/codec/chunk.h"
 
 namespace kv {
@@ -193,17 +190,12 @@ class Doctor : public EachOf<Doctor> {
     report_.Declare(line);
   }
 
-  void Files(CommandFiles& files) const override {
-    files.Reads(input_);
-    report_.Files(files);
-  }
-
   ExitStatus Run(Context& context) override {
     ThreadPool pool(context.global.thread_count());
     const Diagnosis found = Diagnose(input_, limit_.most(), pool);
     if (!report_.json) Print(found, context.console);
     if (found.error) context.console.Report(*found.error);
-    report_.Emit(context.console, "doctor", DiagnosisFields().Object(found), RulesFor(false));
+    report_.Emit(context.console, "doctor", DiagnosisFields().Object(found));
     return found.status;
   }
 

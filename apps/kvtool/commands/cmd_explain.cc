@@ -246,8 +246,6 @@ class Explain : public Command {
     line.Add("FINDING", id_, "A number such as KV1001, kv1001 or 1001; without one all are listed");
   }
 
-  void Files(CommandFiles&) const override {}
-
   ExitStatus Run(Context& context) override {
     if (id_.empty()) {
       Table table({"finding", "exit", "what it means"});

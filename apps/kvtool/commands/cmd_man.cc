@@ -180,8 +180,6 @@ class Man : public Command {
     line.AddFlag("-f,--force", force_, "Overwrite pages");
   }
 
-  void Files(CommandFiles&) const override {}
-
   ExitStatus Run(Context& context) override {
     if (!command_.empty() && FindCommand(command_) == nullptr) throw UnknownCommand(command_);
     const std::vector<ManualPage> pages = ManualPages(DescribeCommands());

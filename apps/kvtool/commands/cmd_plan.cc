@@ -6,11 +6,7 @@
 #include <numeric>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/inputs/run_input.h"
-#include "apps/kvtool/line/numbers.h"
 #include "formats/plan/plan.h"
 
 namespace kv {
@@ -112,14 +108,10 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
        [](const Of& of) { return of.walk.Layers(); }, plan_layer},
       {"full_bytes", "Bytes of K and V of the whole snapshot",
        [](const Of& of) { return of.walk.full_bytes(); }},
-      {"kept_bytes",
-       "Bytes of K and V that are held at the end",
-       [](const Of& of) { return of.walk.kept_bytes(); },
-       {.least = 0}},
-      {"ratio",
-       "full_bytes / kept_bytes; null if nothing stays",
-       [](const Of& of) { return RatioOf(of.walk); },
-       {.nullable = true}},
+      {"kept_bytes", "Bytes of K and V that are held at the end",
+       [](const Of& of) { return of.walk.kept_bytes(); }, kNotNegative},
+      {"ratio", "full_bytes / kept_bytes; null if nothing stays",
+       [](const Of& of) { return RatioOf(of.walk); }, kNullable},
       {"common", "Whether all layers and kv heads hold the same at every moment",
        [](const Of& of) { return of.walk.is_common(); }},
       {"findings", "The first twenty things that are wrong with the plan",
@@ -147,9 +139,8 @@ class Plan : public Command {
   void TakeRuns() override { TakeRun(input_, snapshot_); }
 
   void Files(CommandFiles& files) const override {
-    files.Reads({plan_, input_});
-    snapshot_.Files(files);
-    report_.Files(files);
+    files.Reads(plan_);
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -165,8 +156,7 @@ class Plan : public Command {
     const CheckedPlan plan = Check(plan_, snapshot, walk);
     if (!report_.json) Print(context.console, plan, walk);
     const PlanVerdict result = {plan_, input_, plan, walk};
-    report_.Emit(context.console, "plan-check", PlanVerdictFields().Object(result),
-                 RulesFor(false));
+    report_.Emit(context.console, "plan-check", PlanVerdictFields().Object(result));
     return plan.wrong == 0 ? kDone : kVerdict;
   }
 
@@ -202,8 +192,6 @@ class Plan : public Command {
   }
 
   std::string plan_, input_;
-  SnapshotOptions snapshot_;
-  ReportOptions report_;
 };
 
 }  // namespace

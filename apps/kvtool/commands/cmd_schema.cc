@@ -126,8 +126,6 @@ class Schema : public Command {
     report_.DeclareVersion(line);
   }
 
-  void Files(CommandFiles&) const override {}
-
   ExitStatus Run(Context& context) override {
     if (!folder_.empty()) return WriteAll();
     for (const KnownSchema& schema : KnownSchemas()) {
@@ -187,7 +185,6 @@ class Schema : public Command {
 
   std::string name_, folder_;
   bool force_ = false;
-  ReportOptions report_;
 };
 
 }  // namespace

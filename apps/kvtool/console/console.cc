@@ -279,10 +279,8 @@ void WriteText(const std::string& path, std::string_view text, const OutputRules
 
 const Fields<Error>& ErrorFields() {
   static const Fields<Error> fields = {
-      {"finding",
-       "Its number; 'kvtool explain KV1001' documents it",
-       [](const Error& error) { return FindingId(error.finding()); },
-       {.pattern = kFindingPattern}},
+      {"finding", "Its number; 'kvtool explain KV1001' documents it",
+       [](const Error& error) { return FindingId(error.finding()); }, kFindingNumber},
       {"exit_code", "The exit status that this failure alone would give",
        [](const Error& error) { return static_cast<int>(StatusOf(error.code())); }},
       {"file", "The file in which it is", [](const Error& error) { return IfAny(error.file()); }},

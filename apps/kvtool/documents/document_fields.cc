@@ -46,16 +46,14 @@ const Fields<HashedFile>& HashedFileFields() {
   static const Fields<HashedFile> fields = {
       {"file", "Name of the input as it was given", &HashedFile::file},
       {"bytes", "Size of the input in bytes, all its files together", &HashedFile::bytes},
-      {"xxh3",
-       "XXH3 hash (64 bits, 16 hex digits) of the input's bytes",
-       &HashedFile::xxh3,
-       {.pattern = kHashPattern}}};
+      {"xxh3", "XXH3 hash (64 bits, 16 hex digits) of the input's bytes", &HashedFile::xxh3,
+       kHashText}};
   return fields;
 }
 
 const Fields<NamedFile>& NamedFileFields() {
   static const Fields<NamedFile> fields = {
-      {"role", "What it is to the command", &NamedFile::role, {.absent = true}},
+      {"role", "What it is to the command", &NamedFile::role, kAbsent},
       {"file", "Its name as it was given", &NamedFile::file}};
   return fields;
 }
@@ -100,16 +98,14 @@ Timing Timing::Of(uint64_t bytes, double seconds) {
 const Fields<Timing>& TimingFields() {
   static const Fields<Timing> fields = {
       {"elapsed_us", "Wall time of the work on this input, in microseconds", &Timing::elapsed_us},
-      {"mb_per_s",
-       "Bytes of the source per second, in MB (1e6 bytes)",
-       &Timing::mb_per_s,
-       {.least = 0}}};
+      {"mb_per_s", "Bytes of the source per second, in MB (1e6 bytes)", &Timing::mb_per_s,
+       kNotNegative}};
   return fields;
 }
 
 const Fields<RunEnvironment>& RunEnvironmentFields() {
   static const Fields<RunEnvironment> fields = {
-      {"threads", "Number of threads that were used", &RunEnvironment::threads, {.least = 1}}};
+      {"threads", "Number of threads that were used", &RunEnvironment::threads, kAtLeastOne}};
   return fields;
 }
 

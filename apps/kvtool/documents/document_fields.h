@@ -9,8 +9,10 @@
 namespace kv {
 
 inline constexpr const char* kFindingPattern = "^KV[0-9]{4}$";
+inline const FieldOptions kFindingNumber = {.pattern = kFindingPattern};
 inline constexpr const char* kHashPattern = "^[0-9a-f]{16}$";
-inline constexpr const char* kProfileHashPattern = "^[0-9a-f]{32}$";
+inline const FieldOptions kHashText = {.pattern = kHashPattern};
+inline const FieldOptions kProfileHashText = {.pattern = "^[0-9a-f]{32}$"};
 
 // A hash of 64 bits in 16 hexadecimal digits.
 std::string HashDigits(uint64_t hash);

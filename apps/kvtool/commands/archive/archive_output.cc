@@ -181,31 +181,24 @@ const Fields<ChunkHead>& ChunkFields() {
        "K or V; null: bytes of the file that are neither",
        KeyOrValue,
        {.choices = {"k", "v"}}},
-      {"layer", "Number of the layer", OfCache(&ChunkHead::layer), {.absent = true}},
-      {"token_begin", "First token", OfCache(&ChunkHead::token_begin), {.absent = true}},
-      {"token_end",
-       "One past the last token",
-       OfCache([](const ChunkHead& head) { return head.token_begin + head.tokens; }),
-       {.absent = true}},
-      {"head_begin", "First head", OfCache(&ChunkHead::head_begin), {.absent = true}},
-      {"heads", "Number of heads", OfCache(&ChunkHead::heads), {.absent = true}}};
+      {"layer", "Number of the layer", OfCache(&ChunkHead::layer), kAbsent},
+      {"token_begin", "First token", OfCache(&ChunkHead::token_begin), kAbsent},
+      {"token_end", "One past the last token",
+       OfCache([](const ChunkHead& head) { return head.token_begin + head.tokens; }), kAbsent},
+      {"head_begin", "First head", OfCache(&ChunkHead::head_begin), kAbsent},
+      {"heads", "Number of heads", OfCache(&ChunkHead::heads), kAbsent}};
   return fields;
 }
 
 const Fields<Damage>& DamageFields() {
   static const Fields<Damage> fields = {
       {"part", "The part of the archive", &Damage::part},
-      {"finding",
-       "Its number; 'kvtool explain KV1001' documents it",
-       [](const Damage& damage) { return FindingId(damage.finding); },
-       {.pattern = kFindingPattern}},
+      {"finding", "Its number; 'kvtool explain KV1001' documents it",
+       [](const Damage& damage) { return FindingId(damage.finding); }, kFindingNumber},
       {"text", "What is wrong", &Damage::text},
       {"archive_offset", "Where in the archive, in bytes from its beginning", &Damage::offset},
-      {"chunk",
-       "The chunk that is damaged; absent where it is none",
-       &Damage::chunk,
-       ChunkFields(),
-       {.absent = true}}};
+      {"chunk", "The chunk that is damaged; absent where it is none", &Damage::chunk, ChunkFields(),
+       kAbsent}};
   return fields;
 }
 
@@ -218,11 +211,8 @@ const Fields<Lost>& LostFields() {
       {"runs", "Number of runs", [](const Lost& lost) { return lost.range.runs; }},
       {"run_step_bytes", "Bytes from the beginning of one run to that of the next",
        [](const Lost& lost) { return lost.range.run_step; }},
-      {"chunk",
-       "The chunk that held them; absent where it was none",
-       [](const Lost& lost) { return lost.range.chunk; },
-       ChunkFields(),
-       {.absent = true}}};
+      {"chunk", "The chunk that held them; absent where it was none",
+       [](const Lost& lost) { return lost.range.chunk; }, ChunkFields(), kAbsent}};
   return fields;
 }
 

@@ -8,10 +8,6 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
-#include "apps/kvtool/console/progress.h"
-#include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/inputs/each_command.h"
-#include "apps/kvtool/inputs/run_input.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/archive/records.h"
@@ -131,14 +127,10 @@ const Fields<WriteSummary::Reference>& UsedReferenceFields() {
        [](const Reference& base) { return base.name.format; }},
       {"bytes", "Its size in bytes; of an archive, what it restores to",
        [](const Reference& base) { return base.name.source_bytes; }},
-      {"xxh3",
-       "XXH3 hash (64 bits, 16 hex digits) of those bytes",
-       [](const Reference& base) { return HashDigits(base.name.source_hash); },
-       {.pattern = kHashPattern}},
-      {"chain",
-       "1: it stands on its own; otherwise one more than what it is coded against itself",
-       [](const Reference& base) { return base.name.chain; },
-       {.least = 1}},
+      {"xxh3", "XXH3 hash (64 bits, 16 hex digits) of those bytes",
+       [](const Reference& base) { return HashDigits(base.name.source_hash); }, kHashText},
+      {"chain", "1: it stands on its own; otherwise one more than what it is coded against itself",
+       [](const Reference& base) { return base.name.chain; }, kAtLeastOne},
       {"chunks", "Number of chunks of the archive that need it", &Reference::chunks},
       {"rows", "Rows of it that they need: one token of one layer's K or V each", &Reference::rows},
       {"equal_rows", "Those of the rows that are the same here, byte for byte",
@@ -162,10 +154,8 @@ const Fields<Compressed::UsedProfile>& UsedProfileFields() {
   static const Fields<Profile> fields = {
       {"file", "Name of its file, without folders", &Profile::file},
       {"name", "Name of its model", &Profile::name},
-      {"hash",
-       "Its hash (XXH3, 32 hex digits), by which it is found",
-       &Profile::hash,
-       {.pattern = kProfileHashPattern}},
+      {"hash", "Its hash (XXH3, 32 hex digits), by which it is found", &Profile::hash,
+       kProfileHashText},
       {"chunks", "Number of chunks that were coded with it, and decode with it alone",
        &Profile::chunks}};
   return fields;
@@ -212,26 +202,16 @@ const Fields<Compressed>& CompressedFields() {
        [](const Compressed& of) {
          return of.has_bases ? std::optional(of.made.references) : std::nullopt;
        },
-       UsedReferenceFields(),
-       {.absent = true}},
+       UsedReferenceFields(), kAbsent},
       {"proof", "What was done to show that the archive gives the source back",
        [](const Compressed& of) -> const Compressed& { return of; }, CompressProofFields()},
       {"warnings", "Everything that the run warned of at this input", &Compressed::warnings},
-      {"environment",
-       "What the run had; absent in deterministic output",
-       &Compressed::environment,
-       RunEnvironmentFields(),
-       {.absent = true}},
-      {"timing",
-       "How long it took; absent in deterministic output",
-       &Compressed::timing,
-       TimingFields(),
-       {.absent = true}},
-      {"profile",
-       "The profile given with --profile, which the archive names; absent without",
-       &Compressed::profile,
-       UsedProfileFields(),
-       {.absent = true}}};
+      {"environment", "What the run had; absent in deterministic output", &Compressed::environment,
+       RunEnvironmentFields(), kAbsent},
+      {"timing", "How long it took; absent in deterministic output", &Compressed::timing,
+       TimingFields(), kAbsent},
+      {"profile", "The profile given with --profile, which the archive names; absent without",
+       &Compressed::profile, UsedProfileFields(), kAbsent}};
   return fields;
 }
 
@@ -274,10 +254,8 @@ class Compress : public EachOf<Compress> {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(input_);
-    snapshot_.Files(files);
     output_.Files(input_, name_, ArchiveName, files);
-    report_.Files(files);
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -431,7 +409,6 @@ class Compress : public EachOf<Compress> {
   std::string level_ = "default";
   uint32_t joined_layers_ = kJoinedLayers;
   bool no_check_ = false, no_solid_ = false;
-  SnapshotOptions snapshot_;
 };
 
 }  // namespace

@@ -6,9 +6,6 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
-#include "apps/kvtool/console/progress.h"
-#include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/inputs/each_command.h"
 #include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
@@ -61,8 +58,7 @@ const Fields<Decompressed::Source>& RestoredSourceFields() {
        "XXH3 hash (64 bits, 16 hex digits) of what was restored; null: so much is lost that it was "
        "not "
        "computed",
-       [](const Source& source) { return RestoredHash(source.report); },
-       {.pattern = kHashPattern}},
+       [](const Source& source) { return RestoredHash(source.report); }, kHashText},
       {"identical", "Whether nothing is lost and the hash is that of the source",
        &Source::identical},
       {"damage", "What is damaged in the archive",
@@ -93,16 +89,10 @@ const Fields<Decompressed>& DecompressedFields() {
       {"output", "File or folder that was written; -: standard output", &Decompressed::output},
       Fields<Decompressed>::Inline(&Decompressed::restored, RestoredSourceFields()),
       Fields<Decompressed>::Inline(&Decompressed::written, WrittenTensorsFields()),
-      {"environment",
-       "What the run had; absent in deterministic output",
-       &Decompressed::environment,
-       RunEnvironmentFields(),
-       {.absent = true}},
-      {"timing",
-       "How long it took; absent in deterministic output",
-       &Decompressed::timing,
-       TimingFields(),
-       {.absent = true}}};
+      {"environment", "What the run had; absent in deterministic output",
+       &Decompressed::environment, RunEnvironmentFields(), kAbsent},
+      {"timing", "How long it took; absent in deterministic output", &Decompressed::timing,
+       TimingFields(), kAbsent}};
   return fields;
 }
 
@@ -119,18 +109,18 @@ class Decompress : public EachOf<Decompress> {
         .Suggest(WritableFormats());
     limit_.Declare(line);
     selection_.Declare(line);
-    line.Add("--model|--gguf,--model-config", geometry_.gguf,
+    line.Add("--model|--gguf,--model-config", snapshot_.gguf,
              "Model file that tells the heads, for --to");
-    line.Add("--kv-heads", geometry_.kv_heads, "KV heads per layer, for --to")
+    line.Add("--kv-heads", snapshot_.kv_heads, "KV heads per layer, for --to")
         .Between(1u, 1u << 20);
     line.Add(
         "--rope-pairs", rope_pairs_,
         "Order of K's RoPE pairs in what --to writes: neighbours (2i, 2i+1), halves (i, i+dim/2), "
         "FROM:TO, keep (default: as readers of the format expect it)");
-    line.Add("--head-dim", geometry_.head_dim, "Head size, for --to").Between(1u, 1u << 20);
-    line.Add("--layout", geometry_.open.layout,
+    line.Add("--head-dim", snapshot_.head_dim, "Head size, for --to").Between(1u, 1u << 20);
+    line.Add("--layout", snapshot_.open.layout,
              "Chooses a layout if several fit the archived source, for --to");
-    line.Add("--batch", geometry_.open.batch, "Row of a batch, for --to");
+    line.Add("--batch", snapshot_.open.batch, "Row of a batch, for --to");
     report_.Declare(line);
   }
 
@@ -140,13 +130,11 @@ class Decompress : public EachOf<Decompress> {
   void Continue() override { output_.one.force = true; }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(input_);
-    geometry_.Files(files);
     limit_.Files(files);
     if (!test_)
       output_.Files(
           input_, name_, [this](const std::string& name) { return NameFor(name); }, files);
-    report_.Files(files);
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -283,7 +271,7 @@ class Decompress : public EachOf<Decompress> {
       context.console.Warn(input, fmt::format("{}: {}", Place(damage), damage.text));
     }
     ProgressLine progress(context.console, context.global.progress_when(), input);
-    OpenOptions options = geometry_.Resolve(flags_for());
+    OpenOptions options = snapshot_.Resolve(flags_for());
     options.max_bytes = limit_.limit.most().value_or(options.max_bytes);
     Snapshot snapshot = LoadSnapshot(archive, selection, options, pool, &progress);
     snapshot.source.path = input;
@@ -314,7 +302,6 @@ class Decompress : public EachOf<Decompress> {
   std::string to_, rope_pairs_;
   ArchiveLimit limit_;
   SelectionOptions selection_;
-  SnapshotOptions geometry_;
 };
 
 }  // namespace

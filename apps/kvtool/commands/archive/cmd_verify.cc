@@ -4,10 +4,6 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
-#include "apps/kvtool/console/progress.h"
-#include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/inputs/each_command.h"
-#include "apps/kvtool/inputs/run_input.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/base/hash.h"
@@ -123,11 +119,8 @@ const Fields<Verified>& VerifiedFields() {
       {"file", "File of the original; empty where there is only one", &Difference::file},
       {"offset", "Where in that file, in bytes from its beginning", &Difference::offset},
       {"text", "What differs", &Difference::text},
-      {"chunk",
-       "The chunk that it is in; absent where it is in none",
-       &Difference::chunk,
-       ChunkFields(),
-       {.absent = true}}};
+      {"chunk", "The chunk that it is in; absent where it is in none", &Difference::chunk,
+       ChunkFields(), kAbsent}};
   static const Fields<Verified> fields = {
       {"inputs", "The archive", &Verified::inputs, SizedFileFields()},
       {"params", "What was asked for", &Verified::params, VerifyParamsFields()},
@@ -142,10 +135,8 @@ const Fields<Verified>& VerifiedFields() {
        [](const Verified& of) { return of.found.restored.bytes; }},
       {"lost_bytes", "Of these, bytes that cannot be restored",
        [](const Verified& of) { return of.found.restored.lost_bytes; }},
-      {"xxh3",
-       "XXH3-64 of the restored bytes, 16 hexadecimal digits; null where something is lost",
-       [](const Verified& of) { return RestoredHash(of.found.restored); },
-       {.pattern = kHashPattern}},
+      {"xxh3", "XXH3-64 of the restored bytes, 16 hexadecimal digits; null where something is lost",
+       [](const Verified& of) { return RestoredHash(of.found.restored); }, kHashText},
       {"damage", "What is damaged in the archive",
        [](const Verified& of) { return of.found.restored.damage; }, DamageFields()},
       {"lost", "Byte ranges of the original that cannot be restored", &Verified::lost,

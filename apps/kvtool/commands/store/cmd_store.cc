@@ -13,7 +13,6 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
 #include "apps/kvtool/commands/store/store_commands.h"
-#include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "lib/core/base/hash.h"
 
@@ -87,10 +86,8 @@ const Fields<store::StateRow>& StateFields() {
       {"layers", "Layers with a cache", &Row::layers},
       {"source_bytes", "Bytes of what was added", &Row::source_bytes},
       {"cost_bytes", "Bytes that the store grew by with it, the index left out", cost},
-      {"xxh3",
-       kStateHashText,
-       [](const Row& row) { return HashDigits(row.source_hash); },
-       {.pattern = kHashPattern}}};
+      {"xxh3", kStateHashText, [](const Row& row) { return HashDigits(row.source_hash); },
+       kHashText}};
   return fields;
 }
 
@@ -200,11 +197,8 @@ const Fields<StoreAdded>& StoreAddedFields() {
       {"params", "What was asked for", &StoreAdded::params, store_add_params},
       {"store", kStoreText, &StoreAdded::store},
       Fields<StoreAdded>::Inline(&StoreAdded::report, StoreAddReportFields()),
-      {"timing",
-       "How long it took; left out with --deterministic",
-       &StoreAdded::elapsed,
-       ElapsedFields(),
-       {.absent = true}}};
+      {"timing", "How long it took; left out with --deterministic", &StoreAdded::elapsed,
+       ElapsedFields(), kAbsent}};
   return fields;
 }
 
@@ -460,11 +454,8 @@ const Fields<StoreGiven>& StoreGivenFields() {
        "Whether every object and the whole have the hashes that were stored; a state that has not "
        "is an error",
        &StoreGiven::identical},
-      {"timing",
-       "How long it took; left out with --deterministic",
-       &StoreGiven::elapsed,
-       ElapsedFields(),
-       {.absent = true}}};
+      {"timing", "How long it took; left out with --deterministic", &StoreGiven::elapsed,
+       ElapsedFields(), kAbsent}};
   return fields;
 }
 
@@ -484,8 +475,8 @@ class StoreGet : public StoreCommand {
   }
 
   void Files(CommandFiles& files) const override {
-    StoreCommand::Files(files);
     files.Writes(output_.path, "-o");
+    StoreCommand::Files(files);
   }
 
   ExitStatus Run(Context& context) override {

@@ -2,10 +2,9 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/store/store_commands.h"
-#include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/line/numbers.h"
 
 namespace kv {
 namespace {
@@ -24,10 +23,8 @@ const Fields<store::CheckReport>& StoreCheckFields() {
   using Report = store::CheckReport;
   static const Fields<store::Problem> store_problem = {
       {"file", "File of the store", &store::Problem::where},
-      {"finding",
-       "Number that kvtool explain knows",
-       [](const store::Problem& problem) { return FindingId(problem.finding); },
-       {.pattern = kFindingPattern}},
+      {"finding", "Number that kvtool explain knows",
+       [](const store::Problem& problem) { return FindingId(problem.finding); }, kFindingNumber},
       {"text", "What is wrong with it", &store::Problem::text}};
   static const Fields<Report> fields = {
       {"states", "States that were checked", &Report::states},

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/store/store_commands.h"
 
 namespace kv {
@@ -71,8 +72,6 @@ class StoreWatch : public StoreCommand {
     line.AddFlag("--once", once_, "Add what is there, and end");
     limit_.Declare(line, "Limit on inflated or derived data (default: 64GiB)");
   }
-
-  void Files(CommandFiles&) const override {}
 
   ExitStatus Run(Context& context) override {
     std::error_code failed;

@@ -196,8 +196,8 @@ class ConvertVerb : public WeightsCommand {
   }
 
   void Files(CommandFiles& files) const override {
-    Command::Files(files);
     files.Writes(output_, "-o");
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -319,8 +319,7 @@ const Fields<ValueDiff>& ValueDiffFields() {
        {.column = "cosine", .format = NineDigits}},
       {"first_beyond_index",
        "Index in C order of the first value beyond the tolerance; absent where there is none",
-       FirstBeyond,
-       {.absent = true}}};
+       FirstBeyond, kAbsent}};
   return fields;
 }
 
@@ -329,18 +328,11 @@ const Fields<BlockDiff>& BlockDiffFields() {
       {"name", "Layer, MLP and slot, as layer 0 compress_tk slot 3", &BlockDiff::name},
       {"problem",
        "Why the block could not be compared, as another shape; absent where there is nothing",
-       ProblemOf,
-       {.absent = true}},
-      {"weight",
-       "How the weight differs; absent where it could not be compared",
-       &BlockDiff::weight,
-       ValueDiffFields(),
-       {.absent = true}},
-      {"bias",
-       "How the bias differs; absent where there is none or it could not be compared",
-       &BlockDiff::bias,
-       ValueDiffFields(),
-       {.absent = true}}};
+       ProblemOf, kAbsent},
+      {"weight", "How the weight differs; absent where it could not be compared",
+       &BlockDiff::weight, ValueDiffFields(), kAbsent},
+      {"bias", "How the bias differs; absent where there is none or it could not be compared",
+       &BlockDiff::bias, ValueDiffFields(), kAbsent}};
   return fields;
 }
 
@@ -377,8 +369,8 @@ class DiffVerb : public WeightsCommand {
   }
 
   void Files(CommandFiles& files) const override {
-    Command::Files(files);
     files.Reads({a_, b_});
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {

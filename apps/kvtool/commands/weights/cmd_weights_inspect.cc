@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/weights/weights_commands.h"
 #include "lib/engines/infinilm/value_stats.h"
 
@@ -65,16 +66,10 @@ const Fields<WeightsBlock>& WeightsBlockFields() {
       {"dtype", "Type of its weight",
        [](const WeightsBlock& of) { return Name(of.values.weight.dtype); }},
       {"bytes", "Bytes of the block", [](const WeightsBlock& of) { return BlockBytes(of.values); }},
-      {"weight_stats",
-       "Figures of the weight; with --stats",
-       &WeightsBlock::weight_stats,
-       ValueStatsFields(),
-       {.absent = true}},
-      {"bias_stats",
-       "Figures of the bias, where there is one; with --stats",
-       &WeightsBlock::bias_stats,
-       ValueStatsFields(),
-       {.absent = true}}};
+      {"weight_stats", "Figures of the weight; with --stats", &WeightsBlock::weight_stats,
+       ValueStatsFields(), kAbsent},
+      {"bias_stats", "Figures of the bias, where there is one; with --stats",
+       &WeightsBlock::bias_stats, ValueStatsFields(), kAbsent}};
   return fields;
 }
 
@@ -97,11 +92,8 @@ const Fields<InspectedWeights>& InspectedWeightsFields() {
       {"header", "What the header says; for a checkpoint, what a .bin of it would say",
        [](const Result& of) -> const CompressorWeights& { return of.file.weights; },
        WeightsHeaderFields()},
-      {"shares",
-       "What a checkpoint's bytes are; absent of a .bin",
-       [](const Result& of) { return of.file.shares; },
-       shares_fields,
-       {.absent = true}},
+      {"shares", "What a checkpoint's bytes are; absent of a .bin",
+       [](const Result& of) { return of.file.shares; }, shares_fields, kAbsent},
       {"blocks", "Every linear block, by layer and in the order of the file", &Result::blocks,
        WeightsBlockFields()},
       {"warnings", "Everything that the run warned of",
@@ -288,12 +280,11 @@ const Fields<WeightsFault>& WeightsFaultFields() {
        "Its number; 'kvtool explain KV1001' documents it",
        [](const WeightsFault& of) { return FindingId(of.finding); },
        {.pattern = kFindingPattern, .column = "finding"}},
-      {"effect",
-       "What an engine would do about it; absent where that is not known",
+      {"effect", "What an engine would do about it; absent where that is not known",
        [](const WeightsFault& of) {
          return of.effect.empty() ? std::nullopt : std::optional(of.effect);
        },
-       {.absent = true}}};
+       kAbsent}};
   return fields;
 }
 
@@ -330,11 +321,9 @@ const Fields<VerifiedWeights>& VerifiedWeightsFields() {
        "What the file is",
        [](const VerifiedWeights& of) { return Name(of.found.container); },
        {.choices = ContainerChoices()}},
-      {"header",
-       "What the header says; absent where it could not be read",
+      {"header", "What the header says; absent where it could not be read",
        [](const VerifiedWeights& of) { return of.found.weights ? &*of.found.weights : nullptr; },
-       WeightsHeaderFields(),
-       {.absent = true}},
+       WeightsHeaderFields(), kAbsent},
       {"faults", "Rules of the format that are broken",
        [](const VerifiedWeights& of) { return of.found.faults; }, WeightsFaultFields()},
       {"misfits", "What does not fit the model that was described by flags",
