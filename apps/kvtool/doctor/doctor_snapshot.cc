@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kMostNamed = 4;
 
 template <typename T, typename F>
-std::string Listed(const std::vector<T>& all, F&& name) {
+std::string ListFew(const std::vector<T>& all, F&& name) {
   std::string text;
   for (size_t i = 0; i < std::min(all.size(), kMostNamed); ++i) {
     text += (i == 0 ? "" : ", ") + name(all[i]);
@@ -29,7 +29,7 @@ std::string Listed(const std::vector<T>& all, F&& name) {
   return text;
 }
 
-std::string NameOf(const CheckupPlace& place) {
+std::string PlaceName(const CheckupPlace& place) {
   return fmt::format("layer {} {}", place.layer, place.is_value ? "V" : "K");
 }
 
@@ -85,16 +85,16 @@ void FindIn(const Checkup& checkup, Diagnosis& out) {
   if (checkup.nans + checkup.infinities > 0) {
     out.Find(fmt::format("{} NaN and {} infinite among {} values, in {}", Grouped(checkup.nans),
                          Grouped(checkup.infinities), Grouped(checkup.values),
-                         Listed(checkup.not_finite, NameOf)));
+                         ListFew(checkup.not_finite, PlaceName)));
   }
   const std::string_view seen = checkup.whole() ? "" : " wherever it was looked at";
   if (!checkup.zeros.empty())
-    out.Find(fmt::format("only zeros{}: {}", seen, Listed(checkup.zeros, NameOf)));
+    out.Find(fmt::format("only zeros{}: {}", seen, ListFew(checkup.zeros, PlaceName)));
   if (!checkup.same_keys.empty()) {
     const auto pair = [](const std::pair<uint32_t, uint32_t>& layers) {
       return fmt::format("{} and {}", layers.first, layers.second);
     };
-    out.Find(fmt::format("K is the same{} in layers {}", seen, Listed(checkup.same_keys, pair)));
+    out.Find(fmt::format("K is the same{} in layers {}", seen, ListFew(checkup.same_keys, pair)));
   }
 }
 
