@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by bind_context.cc, bind_files.cc, bind_frames.cc
+#pragma once  // implemented by bind_context.cc, bind_frames.cc, snapshots.cc
 
 #include "apps/python/src/context.h"
 
