@@ -383,8 +383,8 @@ class Bench : public Command {
   std::string Subtitle(const std::vector<ContestChunk>& chunks,
                        const std::vector<ContestResult>& results) const {
     return fmt::format(
-        "{}: {} of K and V in {} chunk{}, one thread, CPU time, {}", Printable(input_),
-        HumanBytes(results[0].raw_bytes()), chunks.size(), chunks.size() == 1 ? "" : "s",
+        "{}: {} of K and V in {}, one thread, CPU time, {}", Printable(input_),
+        HumanBytes(results[0].raw_bytes()), Plural(chunks.size(), "chunk"),
         rounds_ == 1 ? "1 round" : fmt::format("fastest and median of {} rounds", rounds_));
   }
 

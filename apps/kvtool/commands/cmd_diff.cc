@@ -169,8 +169,8 @@ class Diff : public Command {
     const TensorDiff total = diff.Total();
     switch (diff.verdict()) {
       case DiffVerdict::kIdentical:
-        return fmt::format("{}: {} layer{}, {} values", console.Verdict(true, "identical"),
-                           diff.layers.size(), diff.layers.size() == 1 ? "" : "s", total.values);
+        return fmt::format("{}: {}, {} values", console.Verdict(true, "identical"),
+                           Plural(diff.layers.size(), "layer"), total.values);
       case DiffVerdict::kEqualValues:
         return fmt::format("{}, not in bytes: all {} values, as {}{}",
                            console.Verdict(diff.equal(), "equal in value"), total.values,

@@ -33,7 +33,7 @@ std::string PlaceName(const CheckupPlace& place) {
   return fmt::format("layer {} {}", place.layer, place.is_value ? "V" : "K");
 }
 
-std::string Plural(uint64_t count, std::string_view word) {
+std::string GroupedPlural(uint64_t count, std::string_view word) {
   return fmt::format("{} {}{}", Grouped(count), word, count == 1 ? "" : "s");
 }
 
@@ -58,13 +58,13 @@ std::string Described(const Snapshot& snapshot) {
   if (!snapshot.engine.empty()) text += " of " + Printable(snapshot.engine);
   text += " (" + snapshot.format;
   if (!snapshot.format_version.empty()) text += ", " + Printable(snapshot.format_version);
-  text +=
-      fmt::format("): {}, {}", Plural(snapshot.layers.size(), "layer"), Plural(tokens, "token"));
+  text += fmt::format("): {}, {}", GroupedPlural(snapshot.layers.size(), "layer"),
+                      GroupedPlural(tokens, "token"));
   const uint64_t rows = BatchRows(snapshot);
   if (rows > 1) text += fmt::format(" in {} batch rows", rows);
   if (snapshot.heads_known() && !snapshot.layers.empty()) {
     const KvTensor& k = snapshot.layers.front().k;
-    text += fmt::format(", {} of {}", Plural(k.heads, "kv head"), k.head_dim);
+    text += fmt::format(", {} of {}", GroupedPlural(k.heads, "kv head"), k.head_dim);
   }
   return text + fmt::format(", {}, {}, {}", TypesOf(snapshot, false), TypesOf(snapshot, true),
                             HumanBytes(snapshot.kv_bytes()));
@@ -102,7 +102,7 @@ void FindIn(const Checkup& checkup, Diagnosis& out) {
 std::string Reach(const Checkup& checkup) {
   return fmt::format("{} of {}, spread over {} of {}", HumanBytes(checkup.seen_bytes),
                      HumanBytes(checkup.bytes), checkup.seen_layers,
-                     Plural(checkup.layers, "layer"));
+                     GroupedPlural(checkup.layers, "layer"));
 }
 
 void Judge(const Checkup& checkup, bool is_archive, Diagnosis& out) {
@@ -268,7 +268,7 @@ void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out) {
   std::string of = run->engine.empty() ? "" : " of " + Printable(run->engine);
   if (!run->model.empty()) of += fmt::format(" with {}", Printable(run->model));
   out.what = fmt::format("a recorded run{}: {}, {} of the prompt; {}; snapshot: {}", of,
-                         Plural(run->tokens, "token"), Grouped(run->prompt_tokens),
+                         GroupedPlural(run->tokens, "token"), Grouped(run->prompt_tokens),
                          run->trace.empty() ? "no trace" : "with a trace", out.what);
   out.bytes = 0;
   if (out.error) {

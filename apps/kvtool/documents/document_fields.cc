@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "apps/kvtool/line/options.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/codec/chunk.h"
 
@@ -90,22 +91,26 @@ std::optional<std::string> IfAny(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional(text);
 }
 
-Timing Timing::Of(uint64_t bytes, double seconds) {
-  return {static_cast<uint64_t>(seconds * 1e6),
-          static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9)};
+RunCost RunCost::Of(const GlobalOptions& global, uint64_t bytes, double seconds) {
+  if (global.deterministic) return {};
+  return {Environment{global.thread_count()},
+          Timing{static_cast<uint64_t>(seconds * 1e6),
+                 static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9)}};
 }
 
-const Fields<Timing>& TimingFields() {
-  static const Fields<Timing> fields = {
-      {"elapsed_us", "Wall time of the work on this input, in microseconds", &Timing::elapsed_us},
-      {"mb_per_s", "Bytes of the source per second, in MB (1e6 bytes)", &Timing::mb_per_s,
+const Fields<RunCost>& RunCostFields() {
+  static const Fields<RunCost::Environment> environment = {
+      {"threads", "Number of threads that were used", &RunCost::Environment::threads, kAtLeastOne}};
+  static const Fields<RunCost::Timing> timing = {
+      {"elapsed_us", "Wall time of the work on this input, in microseconds",
+       &RunCost::Timing::elapsed_us},
+      {"mb_per_s", "Bytes of the source per second, in MB (1e6 bytes)", &RunCost::Timing::mb_per_s,
        kNotNegative}};
-  return fields;
-}
-
-const Fields<RunEnvironment>& RunEnvironmentFields() {
-  static const Fields<RunEnvironment> fields = {
-      {"threads", "Number of threads that were used", &RunEnvironment::threads, kAtLeastOne}};
+  static const Fields<RunCost> fields = {
+      {"environment", "What the run had; absent in deterministic output", &RunCost::environment,
+       environment, kAbsent},
+      {"timing", "How long it took; absent in deterministic output", &RunCost::timing, timing,
+       kAbsent}};
   return fields;
 }
 

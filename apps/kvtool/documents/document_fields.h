@@ -8,6 +8,8 @@
 // Parts that the documents of several commands share.
 namespace kv {
 
+struct GlobalOptions;
+
 inline constexpr const char* kFindingPattern = "^KV[0-9]{4}$";
 inline const FieldOptions kFindingNumber = {.pattern = kFindingPattern};
 inline constexpr const char* kHashPattern = "^[0-9a-f]{16}$";
@@ -65,18 +67,20 @@ Value::List LevelChoices();
 // A text, or nothing where it is empty.
 std::optional<std::string> IfAny(const std::string& text);
 
-// How fast a command was; documents of deterministic runs have neither of these.
-struct Timing {
-  uint64_t elapsed_us = 0;
-  double mb_per_s = 0;
+// What a run had and how long it took; nothing of deterministic ones.
+struct RunCost {
+  struct Environment {
+    int threads = 0;
+  };
+  struct Timing {
+    uint64_t elapsed_us = 0;
+    double mb_per_s = 0;
+  };
+  std::optional<Environment> environment;
+  std::optional<Timing> timing;
 
-  static Timing Of(uint64_t bytes, double seconds);
+  static RunCost Of(const GlobalOptions& global, uint64_t bytes, double seconds);
 };
-const Fields<Timing>& TimingFields();
-
-struct RunEnvironment {
-  int threads = 0;
-};
-const Fields<RunEnvironment>& RunEnvironmentFields();
+const Fields<RunCost>& RunCostFields();
 
 }  // namespace kv

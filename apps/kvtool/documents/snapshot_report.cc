@@ -87,10 +87,6 @@ std::string_view Word(HadamardState rotation) {
                                           : "unknown";
 }
 
-std::optional<std::string> OrNone(const std::string& text) {
-  return text.empty() ? std::nullopt : std::optional(text);
-}
-
 struct CellSummary {
   int64_t first = 0, last = 0;
   uint64_t inversions =
@@ -174,14 +170,13 @@ std::string DescribeText(const Snapshot& snapshot, const Console& console, bool 
   }
   for (const CellGroup& group : snapshot.cell_groups) {
     const CellSummary summary = Summarise(group);
-    text += PrintableRow(
-        group.group.empty() ? "cells" : "cells " + group.group,
-        fmt::format("{}, positions {}..{}, {} stream{}, {} sequence{}{}", group.cells.size(),
-                    summary.first, summary.last, group.streams, group.streams == 1 ? "" : "s",
-                    summary.sequences.size(), summary.sequences.size() == 1 ? "" : "s",
-                    summary.inversions > 0
-                        ? fmt::format(", {} order inversions", summary.inversions)
-                        : ""));
+    text += PrintableRow(group.group.empty() ? "cells" : "cells " + group.group,
+                         fmt::format("{}, positions {}..{}, {}, {}{}", group.cells.size(),
+                                     summary.first, summary.last, Plural(group.streams, "stream"),
+                                     Plural(summary.sequences.size(), "sequence"),
+                                     summary.inversions > 0
+                                         ? fmt::format(", {} order inversions", summary.inversions)
+                                         : ""));
   }
   if (!snapshot.tokens.empty())
     text += PrintableRow("token ids", std::to_string(snapshot.tokens.size()));
@@ -369,7 +364,7 @@ auto DescribeNotes(bool warnings) {
 
 std::optional<std::string> AssumedRotation(const SnapshotDescription& of) {
   if (of.snapshot.key_rotation != KeyRotation::kRotated) return std::nullopt;
-  return OrNone(AssumptionText(of.snapshot));
+  return IfAny(AssumptionText(of.snapshot));
 }
 
 const Fields<Snapshot>& SnapshotFields() {
@@ -426,9 +421,9 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
   static const Fields<Layer> described_layer = {
       {"layer", "Number of the layer", [](const Layer& of) { return of.layer.index; }},
       {"label", "Name of the layer in the file; absent if it has none",
-       [](const Layer& of) { return OrNone(of.layer.label); }, kAbsent},
+       [](const Layer& of) { return IfAny(of.layer.label); }, kAbsent},
       {"group", "Cache that the layer belongs to, where there are several",
-       [](const Layer& of) { return OrNone(of.layer.group); }, kAbsent},
+       [](const Layer& of) { return IfAny(of.layer.group); }, kAbsent},
       {"k", "Keys",
        [](const Layer& of) {
          return DescribedTensor{of.layer.k, of.rows, of.stats != nullptr ? &of.stats->k : nullptr};

@@ -287,6 +287,12 @@ OutputRules RulesFor(bool force) {
   return rules;
 }
 
+OutputRules RulesLike(bool force, const std::string& source) {
+  OutputRules rules = RulesFor(force);
+  if (source != "-") rules.like = Permissions::Of(source);
+  return rules;
+}
+
 OutputRules RulesFor(bool force, const std::string& source) {
   return RulesFor(force, std::vector<std::string>{source});
 }

@@ -58,6 +58,8 @@ class FileUser {
 
 // How outputs are placed: -f, and which folders it may replace.
 OutputRules RulesFor(bool force);
+// The same for what holds the same contents as `source`, which may be "-".
+OutputRules RulesLike(bool force, const std::string& source);
 // The same for what holds the contents of `source` in another form: readable by nobody who could
 // not read that.
 OutputRules RulesFor(bool force, const std::string& source);

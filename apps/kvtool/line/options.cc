@@ -195,6 +195,17 @@ void OutputOptions::Declare(CommandLine& line, const std::string& what) {
   line.AddFlag("-f,--force", force, "Overwrite outputs; write binary data to a terminal");
 }
 
+void OutputOptions::RequireStdout(const Console& console, bool json, std::string_view what) const {
+  if (!force && console.stdout_is_terminal()) {
+    throw Error(Finding::kUsage, "binary data is not written to a terminal")
+        .Hint("redirect the output, give -o FILE, or insist with -f");
+  }
+  if (json) {
+    throw Error(Finding::kUsage, fmt::format("{} and --json both go to standard output", what))
+        .Hint("give --json-out FILE");
+  }
+}
+
 void ReportOptions::Declare(CommandLine& line) {
   line.AddFlag("--json", json, "JSON document on standard output instead of the table");
   line.Add("--json-out", json_out, "Write the JSON document to a file");

@@ -93,6 +93,9 @@ struct OutputOptions {
   bool force = false;
 
   void Declare(CommandLine& line, const std::string& what);
+  // Throws kUsage where binary data, called `what`, cannot go to standard output: it is a terminal,
+  // or has the document.
+  void RequireStdout(const Console& console, bool json, std::string_view what) const;
 };
 
 // --json, --json-out, --json-version, and -f where the command does not declare it before.

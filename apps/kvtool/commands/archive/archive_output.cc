@@ -97,12 +97,6 @@ void ArchiveOutput::MakeFolder(const std::string& path) const {
   output::MakeFolders(fs::path(path).parent_path(), ignored);
 }
 
-void ArchiveOutput::RefuseTerminal(const Console& console) const {
-  if (one.force || !console.stdout_is_terminal()) return;
-  throw Error(Finding::kUsage, "binary data is not written to a terminal")
-      .Hint("redirect the output, give -o FILE, or insist with -f");
-}
-
 void ArchiveLimit::Declare(CommandLine& line) {
   line.Add("--base", bases,
            "Cache that an archive refers to, if it is not in its folder: a snapshot or an archive "

@@ -28,8 +28,6 @@ struct ArchiveOutput {
                       const Rename& rename) const;
   // Makes what --output-dir adds in front of a result's name.
   void MakeFolder(const std::string& path) const;
-  // Throws kUsage when binary data would go to a terminal.
-  void RefuseTerminal(const Console& console) const;
 
  private:
   void Check() const;

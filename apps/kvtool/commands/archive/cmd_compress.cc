@@ -84,8 +84,7 @@ struct Compressed {
   bool has_bases = false, read_back = false;
   std::vector<std::string> warnings;
   std::optional<UsedProfile> profile;
-  std::optional<RunEnvironment> environment;
-  std::optional<Timing> timing;
+  RunCost cost;
 };
 
 const Fields<Compressed::Params>& CompressParamsFields() {
@@ -206,10 +205,7 @@ const Fields<Compressed>& CompressedFields() {
       {"proof", "What was done to show that the archive gives the source back",
        [](const Compressed& of) -> const Compressed& { return of; }, CompressProofFields()},
       {"warnings", "Everything that the run warned of at this input", &Compressed::warnings},
-      {"environment", "What the run had; absent in deterministic output", &Compressed::environment,
-       RunEnvironmentFields(), kAbsent},
-      {"timing", "How long it took; absent in deterministic output", &Compressed::timing,
-       TimingFields(), kAbsent},
+      Fields<Compressed>::Inline(&Compressed::cost, RunCostFields()),
       {"profile", "The profile given with --profile, which the archive names; absent without",
        &Compressed::profile, UsedProfileFields(), kAbsent}};
   return fields;
@@ -291,13 +287,7 @@ class Compress : public EachOf<Compress> {
     const auto begin = std::chrono::steady_clock::now();
     const size_t first_warning = context.console.warning_texts().size();
     const std::string path = output_.PathFor(input, name_, ArchiveName);
-    if (path == "-") {
-      output_.RefuseTerminal(context.console);
-      if (report_.json) {
-        throw Error(Finding::kUsage, "the archive and --json both go to standard output")
-            .Hint("give --json-out FILE");
-      }
-    }
+    if (path == "-") output_.one.RequireStdout(context.console, report_.json, "the archive");
     const Source source = snapshot_.Open(input);
     const std::optional<Snapshot> snapshot = Describe(source, options, context.console);
     if (!HasTrait(options.from, kIsOpaque) && IsArchive(source)) {
@@ -321,9 +311,7 @@ class Compress : public EachOf<Compress> {
     WriteSummary summary;
     const Snapshot* described = snapshot ? &*snapshot : nullptr;
     output_.MakeFolder(path);
-    OutputRules rules = RulesFor(output_.one.force);
-    if (input != "-") rules.like = Permissions::Of(input);
-    AtomicFile file(path, rules);
+    AtomicFile file(path, RulesLike(output_.one.force, input));
     try {
       summary = WriteArchive(source, described, write, pool, file);
     } catch (const Error&) {
@@ -347,10 +335,7 @@ class Compress : public EachOf<Compress> {
                            warnings.end());
     if (options.profile != nullptr)
       result.profile = ProfileIn(*options.profile, options.profiles[0], summary);
-    if (!context.global.deterministic) {
-      result.environment = RunEnvironment{context.global.thread_count()};
-      result.timing = Timing::Of(summary.source_bytes, elapsed.count());
-    }
+    result.cost = RunCost::Of(context.global, summary.source_bytes, elapsed.count());
     result.made = std::move(summary);
     return result;
   }
@@ -392,12 +377,12 @@ class Compress : public EachOf<Compress> {
     if (!parts.empty()) text += parts + "; chunks " + Counts(summary.codecs);
     if (!summary.choices.empty()) text += "; planes " + Counts(summary.choices);
     if (summary.groups > 0) {
-      text += fmt::format("; {} files together in {} group{}", summary.grouped_files,
-                          summary.groups, summary.groups == 1 ? "" : "s");
+      text += fmt::format("; {} files together in {}", summary.grouped_files,
+                          Plural(summary.groups, "group"));
     }
     if (summary.ordered_chunks > 0) {
-      text += fmt::format("; rows of {} chunk{} by sequence and position", summary.ordered_chunks,
-                          summary.ordered_chunks == 1 ? "" : "s");
+      text += fmt::format("; rows of {} by sequence and position",
+                          Plural(summary.ordered_chunks, "chunk"));
     }
     if (!parts.empty()) text += "\n";
     text += fmt::format("  {}: {}, {}", summary.checked ? "identical" : "written",

@@ -43,8 +43,7 @@ struct Decompressed {
   std::string output;
   std::optional<Source> restored;
   std::optional<Tensors> written;
-  std::optional<RunEnvironment> environment;
-  std::optional<Timing> timing;
+  RunCost cost;
 };
 
 const Fields<Decompressed::Source>& RestoredSourceFields() {
@@ -89,10 +88,7 @@ const Fields<Decompressed>& DecompressedFields() {
       {"output", "File or folder that was written; -: standard output", &Decompressed::output},
       Fields<Decompressed>::Inline(&Decompressed::restored, RestoredSourceFields()),
       Fields<Decompressed>::Inline(&Decompressed::written, WrittenTensorsFields()),
-      {"environment", "What the run had; absent in deterministic output",
-       &Decompressed::environment, RunEnvironmentFields(), kAbsent},
-      {"timing", "How long it took; absent in deterministic output", &Decompressed::timing,
-       TimingFields(), kAbsent}};
+      Fields<Decompressed>::Inline(&Decompressed::cost, RunCostFields())};
   return fields;
 }
 
@@ -162,23 +158,12 @@ class Decompress : public EachOf<Decompress> {
   std::string PathFor(const std::string& input) const {
     return output_.PathFor(input, name_, [this](const std::string& name) { return NameFor(name); });
   }
-  OutputRules RulesLike(const std::string& input) const {
-    OutputRules rules = RulesFor(output_.one.force);
-    if (input != "-") rules.like = Permissions::Of(input);
-    return rules;
-  }
 
   ExitStatus RestoreOne(const std::string& input, ThreadPool& pool, Context& context) const {
     const auto begin = Clock::now();
     const std::string path = PathFor(input);
     const Archive archive = limit_.Open(input);
-    if (path == "-") {
-      output_.RefuseTerminal(context.console);
-      if (report_.json) {
-        throw Error(Finding::kUsage, "the source and --json both go to standard output")
-            .Hint("give --json-out FILE");
-      }
-    }
+    if (path == "-") output_.one.RequireStdout(context.console, report_.json, "the source");
     if (!inputs_.keep_going) RequireReferences(archive);
     output_.MakeFolder(path);
     ProgressLine progress(context.console, context.global.progress_when(), input);
@@ -187,7 +172,7 @@ class Decompress : public EachOf<Decompress> {
     options.progress = &progress;
     const std::unique_ptr<OutputTarget> target = MakeOutputTarget(
         RestoredFolder::Of(archive.is_folder(), archive.files(), archive.empty_folders()), path,
-        RulesLike(input));
+        RulesLike(output_.one.force, input));
     if (target->is_stream()) {
       // What has gone down a pipe cannot be taken back: look before the first byte.
       if (!inputs_.keep_going) RefuseDamaged(archive, pool);
@@ -246,10 +231,7 @@ class Decompress : public EachOf<Decompress> {
     result.params.keep_going = inputs_.keep_going;
     if (!to_.empty()) result.params.to = to_;
     result.output = path;
-    if (!context.global.deterministic) {
-      result.environment = RunEnvironment{context.global.thread_count()};
-      result.timing = Timing::Of(bytes, seconds);
-    }
+    result.cost = RunCost::Of(context.global, bytes, seconds);
     return result;
   }
 
@@ -287,10 +269,9 @@ class Decompress : public EachOf<Decompress> {
 
     const double seconds = SecondsSince(begin);
     const uint64_t bytes = snapshot.kv_bytes();
-    context.console.Say(fmt::format("{} -> {}: {} layer{}, {} of K and V, {}", Printable(input),
-                                    Printable(path), snapshot.layers.size(),
-                                    snapshot.layers.size() == 1 ? "" : "s", HumanBytes(bytes),
-                                    HumanRate(bytes, seconds)));
+    context.console.Say(fmt::format("{} -> {}: {}, {} of K and V, {}", Printable(input),
+                                    Printable(path), Plural(snapshot.layers.size(), "layer"),
+                                    HumanBytes(bytes), HumanRate(bytes, seconds)));
     Decompressed result = MakeResult(context, input, path, archive, bytes, seconds);
     result.written = {snapshot.layers.size(), bytes};
     Emit(result, context);

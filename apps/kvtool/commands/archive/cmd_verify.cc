@@ -78,11 +78,11 @@ void Print(const Findings& findings, const Archive& archive, const std::string& 
   const RestoreReport& restored = findings.restored;
   std::string verdict;
   if (findings.good()) {
-    const size_t chunks = archive.chunks().size();
     verdict = against.empty() ? console.Verdict(true, "intact")
                               : console.Verdict(true, "identical") + " to " + Printable(against);
-    verdict += fmt::format(": {} bytes in {} chunk{}, {}", restored.bytes, chunks,
-                           chunks == 1 ? "" : "s", HashText(*restored.source_hash));
+    verdict +=
+        fmt::format(": {} bytes in {}, {}", restored.bytes,
+                    Plural(archive.chunks().size(), "chunk"), HashText(*restored.source_hash));
   } else if (!restored.intact()) {
     verdict = fmt::format("{}: {} of {} bytes lost", console.Verdict(false, "damaged"),
                           restored.lost_bytes, restored.bytes);

@@ -529,14 +529,7 @@ class StoreGet : public StoreCommand {
       throw Error(Finding::kUsage, "the state is a folder, which standard output cannot take")
           .Hint("give -o FOLDER");
     }
-    if (report_.json) {
-      throw Error(Finding::kUsage, "the state and --json both go to standard output")
-          .Hint("give --json-out FILE");
-    }
-    if (!output_.force && console.stdout_is_terminal()) {
-      throw Error(Finding::kUsage, "binary data is not written to a terminal")
-          .Hint("redirect the output, give -o FILE, or insist with -f");
-    }
+    output_.RequireStdout(console, report_.json, "the state");
     return "-";
   }
 

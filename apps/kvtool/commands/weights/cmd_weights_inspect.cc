@@ -384,10 +384,7 @@ class VerifyVerb : public WeightsCommand {
     std::string summary = strict ? "follows every rule" : fmt::format("{} loads it", compat_);
     if (status == kVerdict && strict) summary = "well-formed, but not for this model";
     if (status == kVerdict && !strict) summary = fmt::format("{} refuses it", compat_);
-    if (status == kInvalid) {
-      summary =
-          fmt::format("{} fault{}", verdict.faults.size(), verdict.faults.size() == 1 ? "" : "s");
-    }
+    if (status == kInvalid) summary = Plural(verdict.faults.size(), "fault");
     console.Line(fmt::format("{}: {}, {}", Printable(input_),
                              console.Verdict(status == kDone, status == kDone ? "ok" : "FAIL"),
                              summary));
