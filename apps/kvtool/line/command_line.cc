@@ -74,8 +74,7 @@ CLI::Validator RealNumber() {
 
 // In the parser's words of every version: 2.4 would say "not in range [1 - 16]" where 2.1 says
 // "not in range 1 to 16".
-template <typename T>
-CLI::Validator InRange(T least, T most) {
+CLI::Validator InRange(int64_t least, int64_t most) {
   const CLI::Range range(least, most);
   CLI::Validator validator = range;
   return validator.operation([range, least, most](std::string& text) {
@@ -365,17 +364,7 @@ Option& Option::Suggest(std::vector<std::string> words) {
   return *this;
 }
 
-Option& Option::Between(int least, int most) {
-  option_->check(InRange(least, most));
-  return *this;
-}
-
 Option& Option::Between(int64_t least, int64_t most) {
-  option_->check(InRange(least, most));
-  return *this;
-}
-
-Option& Option::Between(uint32_t least, uint32_t most) {
   option_->check(InRange(least, most));
   return *this;
 }

@@ -48,9 +48,7 @@ class Option {
   Option& OneOf(const std::vector<std::string>& words);
   Option& Suggest(std::vector<std::string> words);  // for completions; others may be given
   // Both ends belong to the range.
-  Option& Between(int least, int most);
   Option& Between(int64_t least, int64_t most);
-  Option& Between(uint32_t least, uint32_t most);
   Option& Positive();
   Option& NonNegative();
   Option& Check(ValueCheck wrong);

@@ -147,6 +147,12 @@ std::unique_ptr<OutputTarget> MakeOutputTarget(std::optional<RestoredFolder> fol
   return std::make_unique<FolderTarget>(*std::move(folder), path, rules);
 }
 
+void RequireSound(const Archive& archive, ThreadPool& pool) {
+  std::vector<Damage> damage = archive.damage();
+  for (Damage& one : archive.CheckStored(pool)) damage.push_back(std::move(one));
+  if (!damage.empty()) throw damage[0].AsError();
+}
+
 std::string Place(const Damage& damage) {
   return damage.chunk ? Describe(*damage.chunk) : damage.part;
 }

@@ -92,6 +92,8 @@ class NoTarget : public RestoreTarget, private Sink {
 ExitStatus VerifyArchive(const std::string& input, const std::string& against,
                          const ArchiveLimit& limit, const ReportOptions& report, Context& context);
 
+// Throws the first damage of the stored bytes, if there is any.
+void RequireSound(const Archive& archive, ThreadPool& pool);
 // "layer 3 K tokens 0:512" or the name of the archive's damaged part.
 std::string Place(const Damage& damage);
 // A range of the source that is lost, and the name of the file that it was in.

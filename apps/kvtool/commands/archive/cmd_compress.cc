@@ -49,10 +49,11 @@ void ReadBack(const AtomicFile& file, ThreadPool& pool, const std::string& path)
   const int descriptor = ::dup(file.descriptor());
   if (descriptor < 0) throw Error(Finding::kReadFailed, "cannot read back").File(path);
   const Archive archive = Archive::Open(FileSource::FromDescriptor(descriptor, path));
-  std::vector<Damage> damage = archive.damage();
-  for (Damage& one : archive.CheckStored(pool)) damage.push_back(std::move(one));
-  if (damage.empty()) return;
-  throw damage[0].AsError().In("reading back what was written").File(path);
+  try {
+    RequireSound(archive, pool);
+  } catch (Error& error) {
+    throw error.In("reading back what was written").File(path);
+  }
 }
 
 std::string Counts(const std::map<std::string, uint64_t>& counts) {

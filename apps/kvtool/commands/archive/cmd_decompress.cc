@@ -175,7 +175,7 @@ class Decompress : public EachOf<Decompress> {
         RulesLike(output_.one.force, input));
     if (target->is_stream()) {
       // What has gone down a pipe cannot be taken back: look before the first byte.
-      if (!inputs_.keep_going) RefuseDamaged(archive, pool);
+      if (!inputs_.keep_going) RequireSound(archive, pool);
       limit_.RequireWritable(archive);
     }
     const RestoreReport report = Restore(archive, options, pool, *target);
@@ -197,12 +197,6 @@ class Decompress : public EachOf<Decompress> {
                        report.lost_bytes == 0 && archive.source_hash() == report.source_hash};
     Emit(result, context);
     return report.intact() ? kDone : kInvalid;
-  }
-
-  static void RefuseDamaged(const Archive& archive, ThreadPool& pool) {
-    std::vector<Damage> damage = archive.damage();
-    for (Damage& one : archive.CheckStored(pool)) damage.push_back(std::move(one));
-    if (!damage.empty()) throw damage[0].AsError();
   }
 
   void Tell(Context& context, const std::string& input, const std::string& path,
