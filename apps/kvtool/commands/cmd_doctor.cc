@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/console/text_width.h"
+#include "apps/kvtool/console/console.h"
 #include "apps/kvtool/doctor/doctor.h"
 #include "lib/core/codec/chunk.h"
 

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/kvtool/embedding.h"
 #include "apps/kvtool/exit_status.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/output.h"
@@ -17,6 +16,17 @@ namespace kv {
 
 class CommandLine;
 struct TextTable;
+
+// Who runs commands inside a program of its own gets here what they would print.
+class Embedding {
+ public:
+  virtual ~Embedding() = default;
+  virtual void Document(const nlohmann::ordered_json& document) = 0;
+  virtual void Warning(const std::string& text) = 0;
+  virtual void Failure(const Error& error) = 0;
+  // Bytes of work; any thread. May throw kCancelled.
+  virtual void Progress(uint64_t done, uint64_t total) = 0;
+};
 class Console;
 struct DocumentKind;
 
@@ -165,6 +175,25 @@ class Table {
 nlohmann::ordered_json ReportHeader(std::string_view name);
 // Writes a whole text, if `path` names a file.
 void WriteText(const std::string& path, std::string_view text, const OutputRules& rules);
+
+// How wide text may be. A pipe or a file takes lines of any length, so that nothing a script reads
+// depends on a window.
+constexpr size_t kAnyWidth = static_cast<size_t>(-1);
+
+// Columns of the terminal behind a descriptor, kAnyWidth if there is none. A terminal that does not
+// say is as wide as COLUMNS says, or 80.
+size_t ColumnsOf(int descriptor);
+
+// Columns that text takes: code points, which is right for the characters this program prints.
+// Escape sequences take none.
+size_t ColumnsIn(std::string_view text);
+
+// Breaks lines longer than `width` at spaces; a word that is longer stays whole. What follows a
+// break is indented as the line is, and by `hanging` more. Spaces within a line stay as they are.
+std::string Wrapped(std::string_view text, size_t width, size_t hanging = 2);
+
+// The text cut to `width` columns, with an ellipsis at its end.
+std::string Shortened(std::string_view text, size_t width);
 
 // A document as it is printed and written: non-finite numbers are null. A string that is not UTF-8,
 // such as a file name, has its wrong bytes as \xNN and its backslashes doubled.

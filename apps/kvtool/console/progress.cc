@@ -8,7 +8,7 @@
 
 #include <cstdio>
 
-#include "apps/kvtool/console/text_width.h"
+#include "apps/kvtool/console/console.h"
 #include "lib/core/base/bytes.h"
 
 namespace kv {

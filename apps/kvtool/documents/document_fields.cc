@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "apps/kvtool/line/options.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/codec/chunk.h"
 
@@ -91,11 +90,10 @@ std::optional<std::string> IfAny(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional(text);
 }
 
-RunCost RunCost::Of(const GlobalOptions& global, uint64_t bytes, double seconds) {
-  if (global.deterministic) return {};
-  return {Environment{global.thread_count()},
-          Timing{static_cast<uint64_t>(seconds * 1e6),
-                 static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9)}};
+RunCost RunCost::Of(bool deterministic, int threads, uint64_t bytes, double seconds) {
+  if (deterministic) return {};
+  return {Environment{threads}, Timing{static_cast<uint64_t>(seconds * 1e6),
+                                       static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9)}};
 }
 
 const Fields<RunCost>& RunCostFields() {

@@ -8,8 +8,6 @@
 // Parts that the documents of several commands share.
 namespace kv {
 
-struct GlobalOptions;
-
 inline constexpr const char* kFindingPattern = "^KV[0-9]{4}$";
 inline const FieldOptions kFindingNumber = {.pattern = kFindingPattern};
 inline constexpr const char* kHashPattern = "^[0-9a-f]{16}$";
@@ -79,7 +77,7 @@ struct RunCost {
   std::optional<Environment> environment;
   std::optional<Timing> timing;
 
-  static RunCost Of(const GlobalOptions& global, uint64_t bytes, double seconds);
+  static RunCost Of(bool deterministic, int threads, uint64_t bytes, double seconds);
 };
 const Fields<RunCost>& RunCostFields();
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/console/text_width.h"
+#include "apps/kvtool/console/console.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/result_fields.h"
 #include "lib/core/base/nearest.h"

@@ -336,7 +336,8 @@ class Compress : public EachOf<Compress> {
                            warnings.end());
     if (options.profile != nullptr)
       result.profile = ProfileIn(*options.profile, options.profiles[0], summary);
-    result.cost = RunCost::Of(context.global, summary.source_bytes, elapsed.count());
+    result.cost = RunCost::Of(context.global.deterministic, context.global.thread_count(),
+                              summary.source_bytes, elapsed.count());
     result.made = std::move(summary);
     return result;
   }

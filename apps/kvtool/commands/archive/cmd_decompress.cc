@@ -225,7 +225,8 @@ class Decompress : public EachOf<Decompress> {
     result.params.keep_going = inputs_.keep_going;
     if (!to_.empty()) result.params.to = to_;
     result.output = path;
-    result.cost = RunCost::Of(context.global, bytes, seconds);
+    result.cost =
+        RunCost::Of(context.global.deterministic, context.global.thread_count(), bytes, seconds);
     return result;
   }
 
