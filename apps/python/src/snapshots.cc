@@ -11,7 +11,6 @@
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/program.h"
-#include "apps/python/src/bindings.h"
 #include "apps/python/src/description.h"
 #include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
@@ -299,7 +298,6 @@ void SaveSnapshot(const std::string& path, const std::string& format, nb::handle
   });
 }
 
-// What apps/python/kvtool/_files.py and _snapshot.py give names and types.
 void BindFiles(nb::module_& m) {
   m.def(
       "_run",
