@@ -69,4 +69,33 @@ const Value* Value::Find(std::string_view key) const {
 
 nlohmann::ordered_json ToJson(const Value& value) { return value.Visit(MakeJson()); }
 
+Value FromJson(const nlohmann::ordered_json& json) {
+  switch (json.type()) {
+    case Json::value_t::boolean:
+      return json.get<bool>();
+    case Json::value_t::number_integer:
+      return json.get<int64_t>();
+    case Json::value_t::number_unsigned:
+      return json.get<uint64_t>();
+    case Json::value_t::number_float:
+      return json.get<double>();
+    case Json::value_t::string:
+      return json.get<std::string>();
+    case Json::value_t::array: {
+      Value::List list;
+      list.reserve(json.size());
+      for (const Json& element : json) list.push_back(FromJson(element));
+      return list;
+    }
+    case Json::value_t::object: {
+      Value::Object object;
+      object.reserve(json.size());
+      for (const auto& [key, member] : json.items()) object.emplace_back(key, FromJson(member));
+      return object;
+    }
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace kv

@@ -83,5 +83,7 @@ class Value {
 
 // The same value in the JSON library's type; numbers that are not finite are null.
 nlohmann::ordered_json ToJson(const Value& value);
+// The reverse, for documents that are still made with the JSON library.
+Value FromJson(const nlohmann::ordered_json& json);
 
 }  // namespace kv

@@ -146,6 +146,12 @@ TEST_CASE("A schema says how many elements a list has", "[fields]") {
   CHECK(ranges["items"]["maxItems"] == 2);
 }
 
+TEST_CASE("Documents survive the way to the JSON library and back", "[fields]") {
+  const nlohmann::ordered_json json = nlohmann::ordered_json::parse(
+      R"({"z":[null,true,-5,18446744073709551615,0.1,"text",{}],"a":{"b":[]}})");
+  CHECK(ToJson(FromJson(json)).dump() == json.dump());
+}
+
 TEST_CASE("Rows of text have a cell for each field with a heading", "[fields]") {
   Result first, second;
   first.bytes = 1536;
