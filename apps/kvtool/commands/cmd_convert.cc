@@ -53,22 +53,7 @@ class Convert : public EachOf<Convert> {
              "Folder for the results of many inputs, each called IN.FORMAT; relative names keep "
              "their folders");
     line.AddFlag("-f,--force", force_, "Overwrite the output");
-    const char* group = "Writing";
-    line.Add("--dtype", dtype_, "Convert values to f32, f16 or bf16 (default: as they are)")
-        .Group(group);
-    line.Add("--v-order", v_order_,
-             "V of a llama.cpp state: rows (flash attention) or transposed (default: as the "
-             "source has it, else rows)")
-        .OneOf({"rows", "transposed"})
-        .Group(group);
-    line.Add("--target-version", version_,
-             "Version of the format or engine to write for, e.g. b6122 (default: newest)")
-        .Group(group);
-    line.Add("--rope-pairs", rope_pairs_,
-             "Order of K's RoPE pairs in the output: neighbours (2i, 2i+1), halves (i, i+dim/2), "
-             "FROM:TO, keep (default: as readers of the format expect it for the model's "
-             "architecture)")
-        .Group(group);
+    DeclareWriting(line);
     selection_.Declare(line);
     line.Add("--sequence", sequence_, "Only the cells of one sequence")
         .Between(0, INT32_MAX)
@@ -153,6 +138,21 @@ class Convert : public EachOf<Convert> {
   }
 
  private:
+  void DeclareWriting(CommandLine& line) {
+    const CommandLine::Heading heading(line, "Writing");
+    line.Add("--dtype", dtype_, "Convert values to f32, f16 or bf16 (default: as they are)");
+    line.Add("--v-order", v_order_,
+             "V of a llama.cpp state: rows (flash attention) or transposed (default: as the "
+             "source has it, else rows)")
+        .OneOf({"rows", "transposed"});
+    line.Add("--target-version", version_,
+             "Version of the format or engine to write for, e.g. b6122 (default: newest)");
+    line.Add("--rope-pairs", rope_pairs_,
+             "Order of K's RoPE pairs in the output: neighbours (2i, 2i+1), halves (i, i+dim/2), "
+             "FROM:TO, keep (default: as readers of the format expect it for the model's "
+             "architecture)");
+  }
+
   DType ParseValueType() const {
     if (const std::optional<DType> dtype = ParseDType(dtype_)) return *dtype;
     throw Error(Finding::kUsage, fmt::format("--dtype '{}': expected f32, f16 or bf16", dtype_));

@@ -275,46 +275,36 @@ void InputOptions::Declare(CommandLine& line, const std::string& place, const st
 }
 
 void InputOptions::DeclareRest(CommandLine& line, const std::string& keep_going_text) {
-  const char* group = "Many inputs";
+  const CommandLine::Heading heading(line, "Many inputs");
   line.AddFlag("-r,--recursive", recursive,
-               "Search folders: each snapshot, recorded run and dump below them is one input")
-      .Group(group);
+               "Search folders: each snapshot, recorded run and dump below them is one input");
   line.Add("--files-from", files_from, "Also the inputs that a file ('-': stdin) lists, one a line")
-      .ValueName("FILE")
-      .Group(group);
-  line.AddFlag("-0,--null", null, "In that list NULs stand between names, as of 'find -print0'")
-      .Group(group);
-  line.AddFlag("--fetch-listed", fetch_listed, "Fetch URLs that the list names, too").Group(group);
+      .ValueName("FILE");
+  line.AddFlag("-0,--null", null, "In that list NULs stand between names, as of 'find -print0'");
+  line.AddFlag("--fetch-listed", fetch_listed, "Fetch URLs that the list names, too");
   line.Add("--corpus", corpus, "Also the inputs of a manifest, which 'kvtool corpus make' wrote")
-      .ValueName("FILE")
-      .Group(group);
+      .ValueName("FILE");
   line.Add("--corpus-dir", corpus_dir,
            "Folder of that corpus (default: as the manifest says, beside it)")
-      .ValueName("FOLDER")
-      .Group(group);
+      .ValueName("FOLDER");
   line.Add(
           "--results", results,
           "Append a JSON line for each input to a file; what has one there is not done again; with "
           "-f begin anew")
-      .ValueName("FILE")
-      .Group(group);
+      .ValueName("FILE");
   line.Add("--shard", shard,
            "Run over part INDEX/COUNT of the inputs, from 0/COUNT on; auto: INDEX from "
-           "SLURM_ARRAY_TASK_ID or JOB_COMPLETION_INDEX, COUNT from KVTOOL_SHARDS")
-      .Group(group);
+           "SLURM_ARRAY_TASK_ID or JOB_COMPLETION_INDEX, COUNT from KVTOOL_SHARDS");
   line.Add("--balance", balance,
            "Shards of about as many inputs (hash, which no new input moves) or bytes (hash)")
-      .OneOf({"hash", "bytes"})
-      .Group(group);
+      .OneOf({"hash", "bytes"});
   line.Add("--jobs", jobs,
            "Inputs at once, which share the threads; 0: one after another, or with --keep-going "
            "as many as there are threads")
-      .Between(0, 1024)
-      .Group(group);
+      .Between(0, 1024);
   line.AddFlag(
-          "--keep-going", keep_going,
-          keep_going_text.empty() ? "Go on with the next input after an error" : keep_going_text)
-      .Group(group);
+      "--keep-going", keep_going,
+      keep_going_text.empty() ? "Go on with the next input after an error" : keep_going_text);
 }
 
 void InputOptions::Files(CommandFiles& files) const {

@@ -494,6 +494,13 @@ Option CommandLine::OnNumber(const std::string& names, std::function<void(const 
   });
 }
 
+CommandLine::Heading::Heading(CommandLine& line, const std::string& text)
+    : line_(line), before_(line.app_->option_defaults()->get_group()) {
+  line_.app_->option_defaults()->group(text);
+}
+
+CommandLine::Heading::~Heading() { line_.app_->option_defaults()->group(before_); }
+
 CommandLine& CommandLine::AddVerb(std::string_view name, std::string_view summary) {
   CLI::App* verb = app_->add_subcommand(std::string(name), std::string(summary));
   verb->fallthrough();  // it takes the options of its command, too

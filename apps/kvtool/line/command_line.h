@@ -112,6 +112,17 @@ class CommandLine {
   Option OnNumber(const std::string& names, std::function<void(const double&)> call,
                   const std::string& text);
 
+  // Lists below a heading what is declared on a line while this lives.
+  class Heading {
+   public:
+    Heading(CommandLine& line, const std::string& text);
+    ~Heading();
+
+   private:
+    CommandLine& line_;
+    std::string before_;
+  };
+
   // A word that chooses options of its own, beside those of its command, as in `kvtool trace
   // inspect`.
   CommandLine& AddVerb(std::string_view name, std::string_view summary);

@@ -30,33 +30,24 @@ When ParseWhen(const std::string& word) {
 }  // namespace
 
 void GlobalOptions::Declare(CommandLine& line) {
-  const char* group = "Everywhere";
+  const CommandLine::Heading heading(line, "Everywhere");
   line.Add("-T,--threads", threads, "Threads, 0 = all usable CPUs")
       .Environment("KVTOOL_THREADS")
-      .Between(0, 1024)
-      .Group(group);
-  line.Add("--simd", simd, "Use one SIMD target (see kvtool targets)")
-      .Environment("KVTOOL_SIMD")
-      .Group(group);
+      .Between(0, 1024);
+  line.Add("--simd", simd, "Use one SIMD target (see kvtool targets)").Environment("KVTOOL_SIMD");
   line.Add("--progress", progress,
            "Progress line: auto, always, never, or json: lines for programs, on standard error")
-      .OneOf({"auto", "always", "never", "json"})
-      .Group(group);
+      .OneOf({"auto", "always", "never", "json"});
   line.OnFlag(
-          "--no-progress", [this] { progress = "never"; }, "No progress line")
-      .Group(group);
-  line.Add("--color", colour, "Colour: auto, always, never").OneOf(kWhenWords).Group(group);
+      "--no-progress", [this] { progress = "never"; }, "No progress line");
+  line.Add("--color", colour, "Colour: auto, always, never").OneOf(kWhenWords);
   line.OnFlag(
-          "--no-color", [this] { colour = "never"; }, "No colour")
-      .Group(group);
-  line.AddFlag("--deterministic", deterministic, "Omit times and the machine from reports")
-      .Group(group);
+      "--no-color", [this] { colour = "never"; }, "No colour");
+  line.AddFlag("--deterministic", deterministic, "Omit times and the machine from reports");
   line.AddFlag("-v,--verbose", verbose,
-               "Also what was read and written, to the byte; -vv: also where settings came from")
-      .Group(group);
+               "Also what was read and written, to the byte; -vv: also where settings came from");
   line.AddFlag("-q,--quiet", quiet,
-               "Errors and what --json or -c asked for; -qq: the exit status alone")
-      .Group(group);
+               "Errors and what --json or -c asked for; -qq: the exit status alone");
 }
 
 When GlobalOptions::progress_when() const { return ParseWhen(progress); }
@@ -80,55 +71,42 @@ std::vector<std::string> WritableFormats() {
 }
 
 void SnapshotOptions::Declare(CommandLine& line) {
-  const char* group = "Reading the snapshot";
+  const CommandLine::Heading heading(line, "Reading the snapshot");
   line.Add("--from", open.from, "Format of the input (default: detected by its bytes)")
-      .Suggest(ReadableFormats())
-      .Group(group);
+      .Suggest(ReadableFormats());
   line.Add("--raw", open.raw,
            "Layout of headerless data: DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128, or "
-           "a preset of kvtool formats, e.g. hicache:bf16:L=32,H=8,D=128")
-      .Group(group);
+           "a preset of kvtool formats, e.g. hicache:bf16:L=32,H=8,D=128");
   line.Add("--order", open.order,
            "Join the files of a folder as pages of one cache, in this order: a file with one name "
-           "per line, or a pattern such as '*.data' (sorted by name)")
-      .Group(group);
+           "per line, or a pattern such as '*.data' (sorted by name)");
   line.Add("--model|--gguf,--model-config", gguf,
-           "Model file that tells the heads: GGUF or config.json")
-      .Group(group);
+           "Model file that tells the heads: GGUF or config.json");
   line.Add("--kv-heads", kv_heads, "KV heads per layer, if the file does not say")
-      .Between(1u, 1u << 20)
-      .Group(group);
-  line.Add("--head-dim", head_dim, "Head size, if the file does not say")
-      .Between(1u, 1u << 20)
-      .Group(group);
-  line.Add("--k-pattern", open.k_pattern, "Name of K tensors, {i} = layer").Group(group);
-  line.Add("--v-pattern", open.v_pattern, "Name of V tensors, {i} = layer").Group(group);
+      .Between(1u, 1u << 20);
+  line.Add("--head-dim", head_dim, "Head size, if the file does not say").Between(1u, 1u << 20);
+  line.Add("--k-pattern", open.k_pattern, "Name of K tensors, {i} = layer");
+  line.Add("--v-pattern", open.v_pattern, "Name of V tensors, {i} = layer");
   line.Add("--layout", open.layout,
            "Axes of arrays, outermost first (thd, htd, bhtd, 2lthd ...); also chooses if two "
-           "layouts fit. Of several inputs each takes the flags that its format has")
-      .Group(group);
+           "layouts fit. Of several inputs each takes the flags that its format has");
   line.Add("--input-dtype|--as", open.as_dtype,
-           "Element type of untyped 16- or 8-bit arrays: bf16, f8_e4m3")
-      .Group(group);
+           "Element type of untyped 16- or 8-bit arrays: bf16, f8_e4m3");
   line.Add("--rotated", open.rotated,
            "Whether a quantised cache is Hadamard-rotated: auto, yes, no")
-      .OneOf({"auto", "yes", "no"})
-      .Group(group);
-  line.Add("--batch", open.batch, "Batch row of [B, ...] tensors").Group(group);
+      .OneOf({"auto", "yes", "no"});
+  line.Add("--batch", open.batch, "Batch row of [B, ...] tensors");
   line.Add("--base", open.bases,
            "Cache that an archive refers to or, in compress, may refer to: a snapshot or an "
            "archive of one (repeatable)")
-      .KeepAll()
-      .Group(group);
+      .KeepAll();
   line.Add("--profile", open.profiles,
            "Profile (.kvp) that an archive was or, in compress, is to be coded with, if it is not "
            "in "
            "the archive's folder (repeatable)")
-      .KeepAll()
-      .Group(group);
+      .KeepAll();
   line.Add("--max-bytes", limit.text,
-           "Limit on inflated or derived data and on streams (default 64GiB)")
-      .Group(group);
+           "Limit on inflated or derived data and on streams (default 64GiB)");
 }
 
 void SizeLimit::Declare(CommandLine& line, const std::string& what) {
@@ -258,16 +236,14 @@ void ReportOptions::Emit(Console& console, nlohmann::ordered_json document,
 }
 
 void SelectionOptions::Declare(CommandLine& line) {
-  const char* group = "Selecting parts";
+  const CommandLine::Heading heading(line, "Selecting parts");
   line.Add("--layers", layers, "Layers, e.g. 0-3,27; both ends belong to a range")
       .ValueName("RANGES")
-      .Check(CheckedBy([](const std::string& text) { ParseIndexList(text, "--layers"); }))
-      .Group(group);
+      .Check(CheckedBy([](const std::string& text) { ParseIndexList(text, "--layers"); }));
   line.Add("--tokens", tokens, "Tokens, e.g. 0-511,1024- (to the last one)")
       .ValueName("RANGES")
-      .Check(CheckedBy([](const std::string& text) { ParseRanges(text, "--tokens"); }))
-      .Group(group);
-  line.Add("--kv", kv, "k, v or both").OneOf({"k", "v", "both"}).Group(group);
+      .Check(CheckedBy([](const std::string& text) { ParseRanges(text, "--tokens"); }));
+  line.Add("--kv", kv, "k, v or both").OneOf({"k", "v", "both"});
 }
 
 Selection SelectionOptions::Resolve() const {
