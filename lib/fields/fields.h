@@ -20,7 +20,7 @@
 //     static const Fields<Damage> fields = {
 //         {"part", "The part of the archive", [](const Damage& damage) { return Place(damage); }},
 //         {"archive_offset", "Where in the archive, in bytes from its beginning", &Damage::offset},
-//         {"chunk", "The chunk that is damaged", &Damage::chunk, ChunkFields(), {.absent = true}}};
+//         {"chunk", "The chunk that is damaged", &Damage::chunk, ChunkFields(), kAbsent}};
 //     return fields;
 //   }
 //
@@ -46,6 +46,13 @@ struct FieldOptions {
   Format format = format::Plain;
   Value schema{};  // the whole schema of what a getter of type Value returns
 };
+
+// Options that many fields have.
+inline const FieldOptions kAbsent = {.absent = true};
+inline const FieldOptions kNullable = {.nullable = true};
+inline const FieldOptions kNotNegative = {.least = 0};
+inline const FieldOptions kAtLeastOne = {.least = 1};
+inline const FieldOptions kNotEmpty = {.items = 1};
 
 class FieldTable;
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/documents/schemas.h"
 
 namespace kv {
 namespace {

@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "apps/kvtool/engines.h"
-#include "apps/kvtool/line/parameter_texts.h"
 #include "lib/core/base/number.h"
 
 namespace kv {

@@ -13,7 +13,6 @@
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
-#include "apps/kvtool/line/eviction_targets.h"
 #include "apps/kvtool/line/numbers.h"
 #include "apps/kvtool/line/page_options.h"
 #include "apps/kvtool/line/rope_options.h"

@@ -13,7 +13,6 @@
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/numbers.h"
 #include "apps/kvtool/line/page_options.h"
-#include "apps/kvtool/line/parameter_texts.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/word.h"

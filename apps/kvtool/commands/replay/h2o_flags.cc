@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "apps/kvtool/line/numbers.h"
-#include "apps/kvtool/line/parameter_texts.h"
 
 namespace kv {
 

@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/line/verbs.h"
+#include "apps/kvtool/command.h"
 
 namespace kv {
+
+void Command::Files(CommandFiles& files) const {
+  files.Reads(input_);
+  snapshot_.Files(files);
+  page_.Files(files);
+  report_.Files(files);
+}
 
 void VerbCommand::Declare(CommandLine& line) {
   if (missing_.empty()) line.RequireVerb();

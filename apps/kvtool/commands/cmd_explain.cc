@@ -1,16 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/commands/explain/explanations.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
 
+#include "apps/kvtool/commands.h"
 #include "apps/kvtool/exit_status.h"
+#include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
+
+// What `kvtool explain` says of a finding beside what it means.
+struct Explanation {
+  Finding finding;
+  std::string_view why;      // why it matters
+  std::string_view what;     // what to do
+  std::string_view example;  // lines of a terminal, or of a program for the library's findings
+};
 
 using enum Finding;
 
@@ -201,8 +212,6 @@ std::string Indented(std::string_view text) {
   return out;
 }
 
-}  // namespace
-
 const Explanation& ExplanationOf(Finding finding) {
   for (const Explanation& explanation : kExplanations) {
     if (explanation.finding == finding) return explanation;
@@ -210,6 +219,7 @@ const Explanation& ExplanationOf(Finding finding) {
   AssertionFailed("every Finding is explained", __FILE__, __LINE__);
 }
 
+// "1001", "KV1001" or "kv1001"; nothing if no finding has the number.
 std::optional<FindingInfo> ParseFinding(std::string_view text) {
   const bool has_letters =
       text.size() > 2 && (text[0] == 'K' || text[0] == 'k') && (text[1] == 'V' || text[1] == 'v');
@@ -229,5 +239,37 @@ std::string ExplanationText(const FindingInfo& info) {
       FindingId(info.finding), info.summary, Indented(info.explanation), Indented(more.why),
       Indented(more.what), Indented(more.example), static_cast<int>(StatusOf(info.code)));
 }
+
+class Explain : public Command {
+ public:
+  void Declare(CommandLine& line) override {
+    line.Add("FINDING", id_, "A number such as KV1001, kv1001 or 1001; without one all are listed");
+  }
+
+  ExitStatus Run(Context& context) override {
+    if (id_.empty()) {
+      Table table({"finding", "exit", "what it means"});
+      for (const FindingInfo& info : AllFindings()) {
+        table.Row({FindingId(info.finding), std::to_string(StatusOf(info.code)),
+                   std::string(info.summary)});
+      }
+      context.console.Data(table.Text());
+      return kDone;
+    }
+    if (const std::optional<FindingInfo> info = ParseFinding(id_)) {
+      context.console.Data(ExplanationText(*info));
+      return kDone;
+    }
+    throw Error(Finding::kUsage, fmt::format("unknown finding '{}'", Escaped(id_)))
+        .Hint("'kvtool explain' lists them");
+  }
+
+ private:
+  std::string id_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeExplain() { return std::make_unique<Explain>(); }
 
 }  // namespace kv
