@@ -26,7 +26,7 @@ constexpr DocumentKind kDocuments[] = {
     {"frame inspect", "frame", FrameFields, "kvtool frame inspect --json"},
     {"gate", "gate"},
     {"inspect", "inspect", InspectFields, "kvtool inspect --json"},
-    {"merge", "merge"},
+    {"merge", "merge", MergeFields, "kvtool merge --json"},
     {"plan check", "plan-check", PlanCheckFields, "kvtool plan check --json"},
     {"replay-blend", "blend", ReplayBlendFields, "kvtool replay-blend --json"},
     {"replay-h2o", "h2o", ReplayH2oFields, "kvtool replay-h2o --json"},

@@ -20,6 +20,7 @@ const FieldTable& FailureFields();
 const FieldTable& FormatsFields();
 const FieldTable& FrameFields();
 const FieldTable& InspectFields();
+const FieldTable& MergeFields();
 const FieldTable& PlanCheckFields();
 const FieldTable& ReplayBlendFields();
 const FieldTable& ReplayH2oEventFields();  // of a line of --jsonl-out
