@@ -67,29 +67,21 @@ Json EnvelopeProperties(std::string_view name) {
             {"items", {{"$ref", "#/$defs/result"}}}}}};
 }
 
-// The title and the definitions, "result" among them.
-Json Definitions(const KnownSchema& schema) {
-  if (schema.document->fields == nullptr) return Json::parse(schema.text);
-  return {{"title", schema.document->title},
-          {"$defs", {{"result", ToJson(schema.document->fields().Schema())}}}};
-}
-
 }  // namespace
 
 Json EnvelopeSchema(const KnownSchema& schema) {
   const std::string_view name = schema.document->name;
-  Json made = Definitions(schema);
   Json properties = EnvelopeProperties(name);
   Json required = Json::array();
   for (const auto& [key, value] : properties.items()) required.push_back(key);
   return {{"$schema", kDialect},
           {"$id", Id(name, kJsonVersion)},
-          {"title", made["title"]},
+          {"title", schema.document->title},
           {"type", "object"},
           {"required", std::move(required)},
           {"additionalProperties", false},
           {"properties", std::move(properties)},
-          {"$defs", std::move(made["$defs"])}};
+          {"$defs", {{"result", ToJson(schema.document->fields().Schema())}}}};
 }
 
 Json FileSchema(const DocumentKind& file) {
@@ -99,8 +91,7 @@ Json FileSchema(const DocumentKind& file) {
 }
 
 Json SummarySchema(const KnownSchema& schema) {
-  const Json made = Definitions(schema);
-  const Json& result = made["$defs"]["result"];
+  const Json result = ToJson(schema.document->fields().Schema());
   Json required = {"schema", "tool"};
   Json properties = {{"schema", SchemaSchema("gate", 1)}, {"tool", ToolSchema()}};
   for (const Json& name : result["required"]) required.push_back(name);

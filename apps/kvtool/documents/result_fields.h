@@ -19,6 +19,7 @@ const FieldTable& DoctorFields();
 const FieldTable& FailureFields();
 const FieldTable& FormatsFields();
 const FieldTable& FrameFields();
+const FieldTable& GateFields();
 const FieldTable& InspectFields();
 const FieldTable& MergeFields();
 const FieldTable& PlanCheckFields();
