@@ -136,6 +136,10 @@ const Fields<RuleOutcome>& RuleFields() {
   const auto schema = [](Value::List types, bool absent) {
     return FieldOptions{.absent = absent, .schema = Value::Object{{"type", std::move(types)}}};
   };
+  // Of logs it may be NaN, which is null.
+  static const Fields<Outcome> engine_value = {
+      {"engine_value", "The engine's own figure, where its logs have one",
+       figure(std::mem_fn(&Outcome::engine_value)), schema({"number", "boolean", "null"}, false)}};
   static const Fields<Outcome> fields = {
       {"metric", "Figure that the rule is on, as kvtool gate --list-metrics names it",
        [](const Outcome& of) { return of.rule.metric; }},
@@ -173,8 +177,8 @@ const Fields<RuleOutcome>& RuleFields() {
        "The rule is on the pinned baseline, not on the last one",
        [](const Outcome& of) { return of.pinned ? std::optional("pinned") : std::nullopt; },
        {.absent = true, .choices = {"pinned"}}},
-      {"engine_value", "The engine's own figure, where its logs have one",
-       figure(std::mem_fn(&Outcome::engine_value)), schema({"number", "boolean", "null"}, true)},
+      Fields<Outcome>::Inline([](const Outcome& of) { return of.engine_value ? &of : nullptr; },
+                              engine_value),
       {"engine_pass",
        "The engine's own verdict on the rule, where its logs have one",
        &Outcome::engine_pass,
@@ -356,15 +360,18 @@ Fields<CaseEntry> CaseFields(const Engine& engine,
        [](const CaseEntry& of) { return of.result.reference ? &of.result : nullptr; },
        ReferenceFields(),
        {.absent = true}},
-      {"not_measured", "Reasons of the figures that are not known, by their names",
+      {"not_measured",
+       "Reasons of the figures that are not known, by their names",
        [](const CaseEntry& of) {
-         std::map<std::string, std::string> reasons;
+         Value reasons = Value::Object();
          for (const MetricInfo* info : of.gate.engine->Metrics()) {
            const Measurement* found = of.result.measured.Find(info->name);
-           if (found != nullptr && !found->value) reasons.emplace(info->name, found->reason);
+           if (found != nullptr && !found->value) reasons.Put(info->name, found->reason);
          }
          return reasons;
-       }},
+       },
+       {.schema = Value::Object{{"type", "object"},
+                                {"additionalProperties", Value::Object{{"type", "string"}}}}}},
       {"rows", "Figures of each prompt length", of_result(&CaseResult::rows), RowFiguresFields()},
       {"layers", "Figures of each layer, in the row with the least whole_model_ratio",
        of_result(&CaseResult::layers), LayerFiguresFields()},
