@@ -68,28 +68,20 @@ Json EnvelopeProperties(std::string_view name) {
             {"items", {{"$ref", "#/$defs/result"}}}}}};
 }
 
-// The title and the definitions, "result" among them.
-Json Definitions(const KnownSchema& schema) {
-  if (schema.document->fields == nullptr) return Json::parse(schema.text);
-  return {{"title", schema.document->title},
-          {"$defs", {{"result", ToJson(schema.document->fields().Schema())}}}};
-}
-
 // Returns the schema of a document: the envelope of a run, and an element of its "results".
 Json EnvelopeSchema(const KnownSchema& schema) {
   const std::string_view name = schema.document->name;
-  Json made = Definitions(schema);
   Json properties = EnvelopeProperties(name);
   Json required = Json::array();
   for (const auto& [key, value] : properties.items()) required.push_back(key);
   return {{"$schema", kDialect},
           {"$id", Id(name, kJsonVersion)},
-          {"title", made["title"]},
+          {"title", schema.document->title},
           {"type", "object"},
           {"required", std::move(required)},
           {"additionalProperties", false},
           {"properties", std::move(properties)},
-          {"$defs", std::move(made["$defs"])}};
+          {"$defs", {{"result", ToJson(schema.document->fields().Schema())}}}};
 }
 
 // Returns the schema of a file that is made of fields.
@@ -101,8 +93,7 @@ Json FileSchema(const DocumentKind& file) {
 
 // Returns the schema of the gate's summary.json, kvtool.gate/1: a result of its document as a file.
 Json SummarySchema(const KnownSchema& schema) {
-  const Json made = Definitions(schema);
-  const Json& result = made["$defs"]["result"];
+  const Json result = ToJson(schema.document->fields().Schema());
   Json required = {"schema", "tool"};
   Json properties = {{"schema", SchemaSchema("gate", 1)}, {"tool", ToolSchema()}};
   for (const Json& name : result["required"]) required.push_back(name);

@@ -8,7 +8,6 @@
 
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/doctor/doctor.h"
-#include "apps/kvtool/engines.h"
 #include "formats/gguf/gguf.h"
 #include "formats/model_config/model_config.h"
 #include "formats/plan/plan.h"
@@ -18,7 +17,7 @@
 #include "formats/trace/trace.h"
 #include "formats/weights_file.h"
 #include "lib/core/codec/gear/gear_container.h"
-#include "lib/study/gate/engine.h"
+#include "lib/engines/mnn/gate/engine.h"
 #include "lib/study/gate/summary_view.h"
 #include "lib/study/statistics/tensor_stats.h"
 
@@ -112,7 +111,7 @@ std::string SuiteCases(const SourceFile& file) {
       text.find("\"overall_pass\"") == text.npos) {
     return {};
   }
-  const gate::SummaryView view = gate::ViewOf(gate::ParseSummary(text, file.name), Engines());
+  const gate::SummaryView view = gate::ViewOf(gate::ParseSummary(text, file.name), mnn::Engine());
   const bool has_names = std::all_of(view.cases.begin(), view.cases.end(), [](const auto& one) {
     return !one.suite.empty() && !one.mode.empty();
   });
@@ -127,13 +126,11 @@ bool IsSuite(const Source& source, Diagnosis& out) {
   std::string cases = summary == nullptr ? std::string() : SuiteCases(*summary);
   if (cases.empty() && source.is_folder) {
     uint64_t found = 0;
-    for (const gate::Engine* engine : Engines()) {
-      for (const std::string_view name : engine->case_names) {
-        found += std::any_of(source.files.begin(), source.files.end(), [&](const SourceFile& file) {
-          return file.name.starts_with(std::string(name) + "/") ||
-                 file.name.starts_with(std::string(name) + ".console.log");
-        });
-      }
+    for (const std::string_view name : mnn::Engine().case_names) {
+      found += std::any_of(source.files.begin(), source.files.end(), [&](const SourceFile& file) {
+        return file.name.starts_with(std::string(name) + "/") ||
+               file.name.starts_with(std::string(name) + ".console.log");
+      });
     }
     if (found > 0) cases = fmt::format("{} cases, no summary.json", found);
   }

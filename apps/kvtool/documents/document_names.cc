@@ -23,9 +23,9 @@ constexpr DocumentKind kDocuments[] = {
     {"doctor", "doctor", DoctorFields, "kvtool doctor --json"},
     {"formats", "formats", FormatsFields, "kvtool formats --json"},
     {"frame inspect", "frame", FrameFields, "kvtool frame inspect --json"},
-    {"gate", "gate"},
+    {"gate", "gate", GateFields, "kvtool gate: summary.json"},
     {"inspect", "inspect", InspectFields, "kvtool inspect --json"},
-    {"merge", "merge"},
+    {"merge", "merge", MergeFields, "kvtool merge --json"},
     {"plan check", "plan-check", PlanCheckFields, "kvtool plan check --json"},
     {"replay-blend", "blend", ReplayBlendFields, "kvtool replay-blend --json"},
     {"replay-h2o", "h2o", ReplayH2oFields, "kvtool replay-h2o --json"},
@@ -78,12 +78,10 @@ const DocumentKind* DocumentNamed(std::string_view name) {
 std::vector<KnownSchema> KnownSchemas() {
   std::vector<KnownSchema> all;
   for (const EmbeddedSchema& schema : EmbeddedSchemas()) {
-    all.push_back({schema.name, schema.text, DocumentNamed(schema.name), nullptr});
+    all.push_back({schema.name, schema.text, nullptr, nullptr});
   }
   for (const DocumentKind& kind : kFiles) all.push_back({kind.name, {}, nullptr, &kind});
-  for (const DocumentKind& kind : kDocuments) {
-    if (kind.fields != nullptr) all.push_back({kind.name, {}, &kind, nullptr});
-  }
+  for (const DocumentKind& kind : kDocuments) all.push_back({kind.name, {}, &kind, nullptr});
   std::sort(all.begin(), all.end(),
             [](const KnownSchema& a, const KnownSchema& b) { return a.name < b.name; });
   return all;

@@ -14,10 +14,8 @@ class FieldTable;
 struct DocumentKind {
   std::string_view command;  // the words of the command, as "weights inspect"
   std::string_view name;     // kvtool.NAME/2
-  // Its schema comes from the fields of an element of "results". Documents without a table yet have
-  // a file in apps/kvtool/documents/schema.
-  const FieldTable& (*fields)() = nullptr;
-  std::string_view title = "";
+  const FieldTable& (*fields)();  // of an element of "results"; its schema comes from them
+  std::string_view title;
 };
 
 // Returns nullptr if the words name no command with documents.

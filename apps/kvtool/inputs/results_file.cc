@@ -19,7 +19,7 @@
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/output_system.h"
-#include "lib/corpus/lines.h"
+#include "lib/corpus/corpus.h"
 
 namespace kv {
 namespace {

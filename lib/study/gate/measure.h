@@ -5,7 +5,7 @@
 #include "lib/core/base/parallel.h"
 #include "lib/core/snapshot/attention_trace.h"
 #include "lib/core/snapshot/snapshot.h"
-#include "lib/study/gate/metrics.h"
+#include "lib/study/gate/result.h"
 
 namespace kv::gate {
 
@@ -19,5 +19,19 @@ struct Subject {
   const Snapshot* reference = nullptr;  // the cache that the snapshot must equal
   bool damage = false;  // flips a bit of what a replay holds, so that tests see a gate fail
 };
+
+// Measures a case's cache as it is, apart from any replay: how it differs from its reference, and
+// where it holds values that are no numbers. Sets figures and `result.reference`.
+void MeasureCache(const Subject& subject, CaseResult& result);
+
+// Runs a case of mode compare: measures its cache against the reference, which it must have.
+CaseResult CompareCase(const CaseSpec& spec, const Subject& subject);
+
+// Sets the figures quant.*: what the types of the case's "quant" would cost its cache. Needs
+// queries.
+void MeasureQuant(const Subject& subject, CaseResult& result);
+
+// Runs a case of mode quant: nothing but that.
+CaseResult QuantCase(const CaseSpec& spec, const Subject& subject);
 
 }  // namespace kv::gate
