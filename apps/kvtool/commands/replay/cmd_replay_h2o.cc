@@ -20,8 +20,8 @@
 #include "formats/key_pairs.h"
 #include "formats/run/run.h"
 #include "formats/trace/trace.h"
-#include "lib/engines/mnn/h2o/compact.h"
 #include "lib/engines/mnn/h2o/report.h"
+#include "lib/study/eviction/compact.h"
 
 namespace kv {
 namespace {
@@ -33,7 +33,7 @@ struct H2oReplayed {
     uint64_t rows_checked = 0;
   };
   std::vector<HashedFile> inputs;
-  mnn::h2o::Report report;
+  eviction::Report report;
   std::optional<Written> snapshot_out;
 };
 
@@ -61,13 +61,13 @@ const Fields<H2oReplayed>& H2oReplayedFields() {
 
 // The paper's schedule: the parameters that nobody chose, with what the trace's length made of
 // them.
-std::string ScheduleText(const mnn::h2o::ReplayResult& result) {
+std::string ScheduleText(const eviction::ReplayResult& result) {
   std::string text = "budgets hold at every step from the prompt's end on";
   std::vector<std::string> followed;
-  eviction::ForEachParameter(result.config, [&](std::string_view name, double value) {
-    if (std::count(result.followed.begin(), result.followed.end(), name) != 0) {
-      followed.push_back(fmt::format("{} {}", name, value));
-    }
+  mnn::h2o::ForEachParameter(result.config, [&](std::string_view name, double value) {
+    const bool is_followed = std::ranges::any_of(
+        result.followed, [&](const std::string& own) { return name == "h2o_" + own; });
+    if (is_followed) followed.push_back(fmt::format("{} {}", name, value));
   });
   if (followed.empty()) return text;
   return text + fmt::format("; chosen by the trace's length: {}", fmt::join(followed, ", "));
@@ -159,7 +159,7 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     WarnOf(snapshot.notes, input_, context.console);
     for (const Note& note : trace.notes) context.console.Warn(trace_, note.text);
 
-    const mnn::h2o::ReplayRequest request = RequestFor(trace, options, snapshot);
+    const eviction::ReplayRequest request = RequestFor(trace, options, snapshot);
     const bool single =
         request.targets.size() + request.budgets.size() <= 1 && request.policies.size() == 1;
     if (!single && (!plan_.empty() || !snapshot_out_.empty())) {
@@ -167,7 +167,7 @@ class ReplayH2o : public EachOf<ReplayH2o> {
                                                plan_.empty() ? "--snapshot-out" : "--plan-out"));
     }
     ThreadPool pool(context.global.thread_count());
-    mnn::h2o::ReplayResult result;
+    eviction::ReplayResult result;
     {
       ProgressLine progress(context.console, context.global.progress_when(), "replay");
       result = mnn::h2o::Replay(snapshot, trace, request, pool, &progress);
@@ -176,23 +176,20 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     WriteOutputs(context, snapshot, trace, request, result);
     if (!report_.json) {
       PrintHead(context.console, trace, result);
-      context.console.Data(Table(mnn::h2o::RunTable(result)).Text());
+      context.console.Data(Table(eviction::RunTable(result)).Text());
       for (const std::string& note : result.notes) context.console.Line("note: " + note);
     }
     return kDone;
   }
 
  private:
-  mnn::h2o::ReplayRequest RequestFor(const AttentionTrace& trace, const OpenOptions& options,
+  eviction::ReplayRequest RequestFor(const AttentionTrace& trace, const OpenOptions& options,
                                      const Snapshot& snapshot) const {
-    mnn::h2o::ReplayRequest request;
-    request.engine = mnn::h2o::ParseEngine(engine_).value_or(mnn::h2o::Engine::kExact);
-    request.config = config_.Resolve(trace, mnn::h2o::DefaultsOf(request.engine));
-    if (!targets_.empty()) {
-      for (const double ratio : ParseRatios(targets_)) {
-        request.targets.push_back(ratio);
-      }
-    }
+    eviction::ReplayRequest request;
+    request.engine = mnn::h2o::FindEngine(engine_, schedule_ == "mnn");
+    request.config =
+        config_.Resolve(trace, request.engine ? request.engine->defaults : eviction::BlockConfig{});
+    if (!targets_.empty()) request.targets = ParseRatios(targets_);
     request.chosen = config_.Chosen();
     ResolveSchedule(request);
     request.paper = papers_.Resolve();
@@ -218,8 +215,11 @@ class ReplayH2o : public EachOf<ReplayH2o> {
   }
 
   void ResolveRotation(const AttentionTrace& trace, const OpenOptions& options,
-                       const Snapshot& snapshot, mnn::h2o::ReplayRequest& request) const {
-    if (std::count(request.policies.begin(), request.policies.end(), "streaming") == 0) {
+                       const Snapshot& snapshot, eviction::ReplayRequest& request) const {
+    const bool has_sinks = std::ranges::any_of(request.policies, [](const std::string& policy) {
+      return eviction::FindPolicy(policy)->tuned_by == eviction::Tuning::kSinks;
+    });
+    if (!has_sinks) {
       throw Error(Finding::kUsage, "--re-rotate: for --policy streaming");
     }
     if (!snapshot_out_.empty()) {
@@ -238,11 +238,10 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     }
   }
 
-  void ResolveSchedule(mnn::h2o::ReplayRequest& request) const {
-    const bool exact = request.engine == mnn::h2o::Engine::kExact;
-    if (request.chosen.contains("h2o_target_keep_ratio")) {
+  void ResolveSchedule(eviction::ReplayRequest& request) const {
+    if (request.chosen.contains("target_keep_ratio")) {
       const bool is_read = request.config.target_mode == eviction::TargetMode::kStatic &&
-                           (!exact || schedule_ == "mnn") && targets_.empty();
+                           request.engine != nullptr && targets_.empty();
       if (!is_read) {
         throw Error(Finding::kUsage,
                     "--keep-share: with --target-mode static and a schedule of MNN's, in place of "
@@ -250,13 +249,12 @@ class ReplayH2o : public EachOf<ReplayH2o> {
             .Hint("--budget keeps a share of all tokens seen");
       }
     }
-    if (!exact && schedule_ == "paper") {
+    if (request.engine != nullptr && schedule_ == "paper") {
       throw Error(Finding::kUsage,
                   fmt::format("--schedule paper: engine {} has a schedule of its own", engine_));
     }
-    request.clock = exact && schedule_ != "mnn" ? mnn::h2o::Clock::kPaper : mnn::h2o::Clock::kMnn;
     if (budgets_.empty()) return;
-    if (request.clock == mnn::h2o::Clock::kMnn) {
+    if (request.engine != nullptr) {
       throw Error(
           Finding::kUsage,
           "--budget: for --engine exact --schedule paper; on the mnn schedule a target is a "
@@ -268,21 +266,20 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     request.budgets = ParseBudgets(budgets_);
   }
 
-  void AddWarnings(Console& console, mnn::h2o::ReplayResult& result) const {
+  void AddWarnings(Console& console, eviction::ReplayResult& result) const {
     if (!result.missing_layers.empty()) {
       result.warnings.push_back(
           fmt::format("the trace has no rows of layers {}: they keep everything",
                       fmt::join(result.missing_layers, ", ")));
     }
-    for (const mnn::h2o::ReplayRun& run : result.runs) {
+    for (const eviction::ReplayRun& run : result.runs) {
       if (run.quality && run.quality->undefined_rows > 0) {
         result.warnings.push_back(
             fmt::format("{}: {} of {} measured rows are undefined, by NaN or Inf, and left out",
                         run.policy, run.quality->undefined_rows, run.quality->rows));
       }
-      const std::string why = mnn::h2o::WhyNothing(result, run);
-      if (!why.empty()) {
-        const std::string text = fmt::format("nothing was evicted: {}", why);
+      if (!run.nothing_because.empty()) {
+        const std::string text = fmt::format("nothing was evicted: {}", run.nothing_because);
         if (std::count(result.warnings.begin(), result.warnings.end(), text) == 0) {
           result.warnings.push_back(text);
         }
@@ -292,8 +289,8 @@ class ReplayH2o : public EachOf<ReplayH2o> {
   }
 
   void WriteOutputs(Context& context, const Snapshot& snapshot, const AttentionTrace& trace,
-                    const mnn::h2o::ReplayRequest& request,
-                    const mnn::h2o::ReplayResult& result) const {
+                    const eviction::ReplayRequest& request,
+                    const eviction::ReplayResult& result) const {
     H2oReplayed replayed{
         {HashedFile::Of(snapshot.source)}, {snapshot, trace, request, result, detail_}, {}};
     if (!jsonl_.empty()) {
@@ -309,33 +306,33 @@ class ReplayH2o : public EachOf<ReplayH2o> {
       replayed.snapshot_out = WriteSnapshot(context, snapshot, result.runs.front());
     }
     if (page_.wanted()) {
-      page_.Write(mnn::h2o::ReportPage(snapshot, trace, result, MadeBy()), *this, context.console,
+      page_.Write(eviction::ReportPage(snapshot, trace, result, MadeBy()), *this, context.console,
                   RulesFor(force_));
     }
     report_.Emit(context.console, "h2o", H2oReplayedFields().Object(replayed), RulesFor(force_));
   }
 
-  void WritePlan(const Snapshot& snapshot, const mnn::h2o::ReplayResult& result) const {
+  void WritePlan(const Snapshot& snapshot, const eviction::ReplayResult& result) const {
     nlohmann::ordered_json plan = ReportHeader("h2o-plan");
     plan["source"] = InputRecord(snapshot.source);
-    plan["engine"] = mnn::h2o::Name(result.engine);
-    plan["schedule"] = mnn::h2o::Name(result.clock);
+    plan["engine"] = result.engine == nullptr ? "exact" : result.engine->name;
+    plan["schedule"] = result.engine == nullptr ? "paper" : result.engine->schedule;
     plan["policy"] = result.runs.front().policy;
     WritePlanDocument(plan_, RulesFor(force_), std::move(plan), [&](const EmitPlanEvent& emit) {
-      mnn::h2o::ForEachPlanEvent(result.runs.front(), emit);
+      eviction::ForEachPlanEvent(result.runs.front(), emit);
     });
   }
 
   H2oReplayed::Written WriteSnapshot(Context& context, const Snapshot& snapshot,
-                                     const mnn::h2o::ReplayRun& run) const {
+                                     const eviction::ReplayRun& run) const {
     const FormatEntry& format = WritableFormat(to_);
     RequireKeyPairs(format.pairs, snapshot_.Resolve().geometry, snapshot);
-    format.write(mnn::h2o::Compacted(snapshot, run), snapshot_out_,
+    format.write(eviction::Compacted(snapshot, run), snapshot_out_,
                  RulesFor(force_, input_, snapshot.source));
     OpenOptions options;
     options.from = to_;
     const Snapshot written = OpenSnapshot(Source::Open(snapshot_out_), options);
-    const uint64_t rows = mnn::h2o::CheckRows(snapshot, run, written);
+    const uint64_t rows = eviction::CheckRows(snapshot, run, written);
     context.console.Say(fmt::format("{}: {} of K and V, {} rows equal to their source rows by hash",
                                     Printable(snapshot_out_), HumanBytes(written.kv_bytes()),
                                     rows));
@@ -343,12 +340,12 @@ class ReplayH2o : public EachOf<ReplayH2o> {
   }
 
   void PrintHead(Console& console, const AttentionTrace& trace,
-                 const mnn::h2o::ReplayResult& result) const {
+                 const eviction::ReplayResult& result) const {
     console.Line(fmt::format(
         "{}: {} of {} layers, positions {} to {} decoded, engine {}, scores {}, open loop",
         Printable(trace_), Name(trace.level), result.traced_layers.size(), result.prompt,
-        result.end - 1, mnn::h2o::EngineText(result), mnn::h2o::Name(result.weights)));
-    if (result.clock == mnn::h2o::Clock::kPaper) console.Line(ScheduleText(result));
+        result.end - 1, eviction::EngineText(result), eviction::Name(result.weights)));
+    if (result.engine == nullptr) console.Line(ScheduleText(result));
     if (result.measured.is_sample()) {
       console.Line(fmt::format(
           "quality of {} of {} query rows a layer, drawn with seed {}; +- standard errors",

@@ -10,41 +10,6 @@ using eviction::PlanEvent;
 
 namespace {
 
-// The events of a run, layer by layer within a token.
-class PlanCursor {
- public:
-  explicit PlanCursor(const ReplayRun& run) : run_(run), next_(run.plans.size()) {}
-
-  // Of the tokens before `end`.
-  void EmitUpTo(uint64_t end, const std::function<void(const PlanEvent&)>& emit) {
-    for (;;) {
-      uint64_t token = end;
-      for (size_t i = 0; i < next_.size(); ++i) token = std::min(token, NextToken(i));
-      if (token == end) return;
-      for (size_t i = 0; i < next_.size(); ++i) {
-        if (NextToken(i) == token) Emit(run_.plans[i], next_[i]++, emit);
-      }
-    }
-  }
-
- private:
-  uint64_t NextToken(size_t plan) const {
-    const std::vector<eviction::Eviction>& events = run_.plans[plan].events;
-    return next_[plan] < events.size() ? events[next_[plan]].token : UINT64_MAX;
-  }
-  static void Emit(const eviction::LayerPlan& plan, size_t index,
-                   const std::function<void(const PlanEvent&)>& emit) {
-    const eviction::Eviction& event = plan.events[index];
-    for (uint32_t unit = 0; unit < plan.units; ++unit) {
-      emit({plan.layer, plan.units == 1 ? std::nullopt : std::optional(unit), event,
-            plan.HeldBefore(unit, event.token + 1)});
-    }
-  }
-
-  const ReplayRun& run_;
-  std::vector<size_t> next_;  // [plan]
-};
-
 uint64_t KeptBy(const PlanEvent& event) { return KeptTokens(event.kept); }
 
 const Fields<PlanEvent>& EvictionFields() {
@@ -114,10 +79,6 @@ std::optional<uint32_t> LayerOf(const ReplayEvent& event) {
 
 }  // namespace
 
-void ForEachPlanEvent(const ReplayRun& run, const std::function<void(const PlanEvent&)>& emit) {
-  PlanCursor(run).EmitUpTo(UINT64_MAX, emit);
-}
-
 const Fields<ReplayEvent>& ReplayEventFields() {
   using Event = ReplayEvent;
   static const Fields<Event> fields = {
@@ -137,7 +98,7 @@ const Fields<ReplayEvent>& ReplayEventFields() {
        [](const Event& event) { return event.run.target_ratio(); },
        {.nullable = true}},
       {"token", "Position of the token decoded", &Event::token},
-      Fields<Event>::Inline(&Event::step, BytesFields()),
+      Fields<Event>::Inline(&Event::step, eviction::BytesFields()),
       {"layer", "Number of the layer", LayerOf, {.absent = true}},
       Fields<Event>::Inline(&Event::call, CallFields()),
       Fields<Event>::Inline(&Event::eviction, EvictionFields())};
@@ -146,21 +107,22 @@ const Fields<ReplayEvent>& ReplayEventFields() {
 
 void ForEachEvent(const ReplayResult& result, const std::function<void(const ReplayEvent&)>& emit) {
   for (const ReplayRun& run : result.runs) {
-    PlanCursor plans(run);
+    eviction::PlanCursor plans(run);
+    const MnnReplay* mnn = MnnReplayOf(run);
     size_t calls = 0;
     const auto events_before = [&](uint64_t end) {
-      if (!run.mnn) {
+      if (mnn == nullptr) {
         plans.EmitUpTo(end, [&](const PlanEvent& event) {
           emit({run, "eviction", event.eviction.token, nullptr, nullptr, &event});
         });
         return;
       }
-      const std::vector<MnnCall>& all = run.mnn->calls;
+      const std::vector<MnnCall>& all = mnn->calls;
       for (; calls < all.size() && all[calls].token < end; ++calls) {
         emit({run, "call", all[calls].token, nullptr, &all[calls]});
       }
     };
-    for (const StepBytes& step : run.steps) {
+    for (const eviction::StepBytes& step : run.steps) {
       events_before(step.token + 1);
       emit({run, "step", step.token, &step});
     }

@@ -177,6 +177,7 @@ MnnReplay ReplayMnn(const eviction::BlockConfig& config, const MnnGeometry& geom
       const eviction::BlockChoice& decision = call.end.decision;
       const bool is_known = source.knows(l);
       schedule.triggers += call.end.triggered && is_known;
+      replay.floor_decisions += call.end.triggered && decision.budget.floor_dominates;
       schedule.floor_dominated += call.end.triggered && is_known &&
                                   decision.budget.floor_dominates &&
                                   revision == MnnRevision::kFinal;
@@ -199,6 +200,7 @@ MnnReplay ReplayMnn(const eviction::BlockConfig& config, const MnnGeometry& geom
     }
     replay.allocated_tokens.push_back(allocated);
     replay.metrics = engine.metrics();
+    replay.reported_ratio = replay.metrics.lossy_ratio;
     replay.meta_previous = engine.meta_previous();
   }
   return replay;

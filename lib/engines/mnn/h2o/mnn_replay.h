@@ -10,8 +10,7 @@
 
 #include "lib/core/base/parallel.h"
 #include "lib/engines/mnn/h2o/mnn_engine.h"
-#include "lib/study/attention/layer_attention.h"
-#include "lib/study/eviction/timeline.h"
+#include "lib/study/eviction/replay.h"
 
 namespace kv::mnn::h2o {
 
@@ -24,15 +23,11 @@ struct MnnCall {
   MnnMetrics metrics;  // after the call
 };
 
-struct MnnReplay {
-  std::vector<eviction::LayerSchedule> schedules;  // of every layer; of unknown ones empty
-  std::vector<eviction::LayerPlan> plans;          // of every layer
+struct MnnReplay : eviction::EngineRun {
   std::vector<MnnCall> calls;
   MnnMetrics metrics;
   uint64_t meta_previous = 0;
   uint64_t plans_dropped = 0;
-  // Per step: capacity of all buffers together; those of unknown layers hold every token.
-  std::vector<uint64_t> allocated_tokens;
   std::vector<uint64_t> capacities;  // per layer, at the end
 };
 

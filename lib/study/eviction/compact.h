@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include "lib/engines/mnn/h2o/replay.h"
+#include "lib/study/eviction/replay.h"
 
-namespace kv::mnn::h2o {
+namespace kv::eviction {
 
 // Returns the snapshot with only the rows that the run holds after all of its plans. A layer whose
 // kv heads keep the same tokens consists of views into the source, other layers of copies. Cells
@@ -17,4 +17,4 @@ Snapshot Compacted(const Snapshot& snapshot, const ReplayRun& run);
 // number of (row, head) pairs compared.
 uint64_t CheckRows(const Snapshot& source, const ReplayRun& run, const Snapshot& written);
 
-}  // namespace kv::mnn::h2o
+}  // namespace kv::eviction

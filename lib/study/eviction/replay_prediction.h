@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/engines/mnn/h2o/replay.h"
+#include "lib/study/eviction/replay.h"
 
-namespace kv::mnn::h2o {
+namespace kv::eviction {
 
 // Predicts in nats what the runs of one replay cost, while their layers are measured one by one.
 class Prediction {
@@ -17,14 +17,14 @@ class Prediction {
   // Throws kTraceMismatch for sensitivities of layers that the snapshot lacks.
   Prediction(const Snapshot& snapshot, const AttentionTrace& trace, const ReplayRequest& request);
 
-  std::optional<eviction::KlMethod> method() const { return method_; }
+  std::optional<KlMethod> method() const { return method_; }
   // Begins a layer. Returns whether its changes of log p must be measured.
   bool Begin(const LayerAttention& attention);
   // Takes over the changes that one run makes in this layer: kept for each head, layer and run they
   // would fill memory.
-  void Take(size_t run, eviction::LayerQuality& quality);
+  void Take(size_t run, LayerQuality& quality);
   // Stores the prediction of a run whose layers are all measured. Returns why there is none.
-  std::optional<std::string> Finish(size_t index, const eviction::MeasuredRows& measured,
+  std::optional<std::string> Finish(size_t index, const MeasuredRows& measured,
                                     ReplayRun& run) const;
 
  private:
@@ -32,12 +32,12 @@ class Prediction {
 
   const AttentionTrace& trace_;
   const ReplayRequest& request_;
-  std::optional<eviction::KlMethod> method_;
-  std::set<uint32_t> counted_;                 // layers whose losses count
-  std::vector<eviction::LogPChange> changes_;  // of all layers so far, by run
+  std::optional<KlMethod> method_;
+  std::set<uint32_t> counted_;       // layers whose losses count
+  std::vector<LogPChange> changes_;  // of all layers so far, by run
 };
 
 // Says how predictions are to be read; empty if there is none.
 std::string PredictionText(const ReplayResult& result);
 
-}  // namespace kv::mnn::h2o
+}  // namespace kv::eviction

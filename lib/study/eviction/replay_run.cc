@@ -6,59 +6,31 @@
 #include <algorithm>
 
 #include "lib/core/base/error.h"
-#include "lib/engines/mnn/h2o/replay.h"
+#include "lib/study/eviction/replay.h"
 
-namespace kv::mnn::h2o {
-
-std::string_view Name(Engine engine) {
-  switch (engine) {
-    case Engine::kExact:
-      return "exact";
-    case Engine::kDesign:
-      return "design";
-    case Engine::kMnn:
-      return "mnn";
-    case Engine::kMnnR6:
-      return "mnn-r6";
-  }
-  return "?";
-}
-
-std::optional<Engine> ParseEngine(std::string_view name) {
-  for (const Engine engine : {Engine::kExact, Engine::kDesign, Engine::kMnn, Engine::kMnnR6}) {
-    if (name == Name(engine)) return engine;
-  }
-  return std::nullopt;
-}
-
-eviction::BlockConfig DefaultsOf(Engine engine) {
-  eviction::BlockConfig config;
-  if (engine == Engine::kDesign) config.target_lossy_ratio = 3.5f;
-  return config;
-}
+namespace kv::eviction {
 
 uint64_t ReplayRun::triggers() const {
   uint64_t sum = 0;
-  for (const eviction::LayerSchedule& schedule : schedules) sum += schedule.triggers;
+  for (const LayerSchedule& schedule : schedules) sum += schedule.triggers;
   return sum;
 }
 
 uint64_t ReplayRun::evictions() const {
   uint64_t sum = 0;
-  for (const eviction::LayerSchedule& schedule : schedules)
-    sum += schedule.evictions_in_effect(end);
+  for (const LayerSchedule& schedule : schedules) sum += schedule.evictions_in_effect(end);
   return sum;
 }
 
 uint64_t ReplayRun::floor_dominated() const {
   uint64_t sum = 0;
-  for (const eviction::LayerSchedule& schedule : schedules) sum += schedule.floor_dominated;
+  for (const LayerSchedule& schedule : schedules) sum += schedule.floor_dominated;
   return sum;
 }
 
 double ReplayRun::target_ratio() const {
   if (budget) return budget->tokens ? NAN : 1 / budget->share;
-  return config.target_mode == eviction::TargetMode::kStatic
+  return config.target_mode == TargetMode::kStatic
              ? 1 / static_cast<double>(config.target_keep_ratio)
              : static_cast<double>(config.target_lossy_ratio);
 }
@@ -85,12 +57,8 @@ double ReplayRun::mean_ratio() const {
   return kept == 0 ? 1 : full / kept;
 }
 
-std::string_view Name(Clock clock) { return clock == Clock::kPaper ? "paper" : "mnn"; }
-
-std::string EngineText(const ReplayResult& result) {
-  const bool is_mnn = result.engine == Engine::kExact && result.clock == Clock::kMnn;
-  return fmt::format("{}{}", Name(result.engine),
-                     is_mnn ? " on the schedule of mnn's final revision" : "");
+std::string_view EngineText(const ReplayResult& result) {
+  return result.engine == nullptr ? "exact" : result.engine->text;
 }
 
 uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request) {
@@ -119,4 +87,4 @@ uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request)
   return *prompt;
 }
 
-}  // namespace kv::mnn::h2o
+}  // namespace kv::eviction

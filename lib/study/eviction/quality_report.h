@@ -5,11 +5,11 @@
 #include <optional>
 #include <vector>
 
-#include "lib/engines/mnn/h2o/replay.h"
 #include "lib/fields/fields.h"
+#include "lib/study/eviction/replay.h"
 
 // The attention figures of kvtool.h2o. A figure over no rows is null.
-namespace kv::mnn::h2o {
+namespace kv::eviction {
 
 const Fields<AttentionSummary>& AttentionFields();
 
@@ -39,7 +39,7 @@ struct Decile {
 };
 
 const Fields<Decile>& DecileFields();
-std::vector<Decile> DecilesOf(const std::vector<eviction::LayerQuality>& layers,
-                              const eviction::MeasuredRows& measured);
+std::vector<Decile> DecilesOf(const std::vector<LayerQuality>& layers,
+                              const MeasuredRows& measured);
 
-}  // namespace kv::mnn::h2o
+}  // namespace kv::eviction

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/mnn/h2o/replay_notes.h"
+#include "lib/study/eviction/replay_notes.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "lib/engines/mnn/h2o/replay_prediction.h"
+#include "lib/study/eviction/replay_prediction.h"
 
-namespace kv::mnn::h2o {
+namespace kv::eviction {
 namespace {
 
 // Notes of equal text, with the targets that they are about.
@@ -41,22 +41,20 @@ class Notes {
   std::vector<Note> notes_;
 };
 
-const eviction::LayerSchedule* FirstEvicting(const ReplayRun& run) {
-  const auto found =
-      std::find_if(run.schedules.begin(), run.schedules.end(),
-                   [](const eviction::LayerSchedule& s) { return !s.evictions.empty(); });
+const LayerSchedule* FirstEvicting(const ReplayRun& run) {
+  const auto found = std::find_if(run.schedules.begin(), run.schedules.end(),
+                                  [](const LayerSchedule& s) { return !s.evictions.empty(); });
   return found == run.schedules.end() ? nullptr : &*found;
 }
 
-const eviction::LayerSchedule* LastEvicting(const ReplayRun& run) {
-  const auto found =
-      std::find_if(run.schedules.rbegin(), run.schedules.rend(),
-                   [](const eviction::LayerSchedule& s) { return !s.evictions.empty(); });
+const LayerSchedule* LastEvicting(const ReplayRun& run) {
+  const auto found = std::find_if(run.schedules.rbegin(), run.schedules.rend(),
+                                  [](const LayerSchedule& s) { return !s.evictions.empty(); });
   return found == run.schedules.rend() ? nullptr : &*found;
 }
 
 // Whether the oldest tokens go first, from every kv head.
-bool KeepsRecent(const eviction::LayerPlan& plan) {
+bool KeepsRecent(const LayerPlan& plan) {
   for (uint32_t unit = 0; unit < plan.units; ++unit) {
     uint32_t previous = 0;
     for (uint64_t position = 0; position <= plan.events.back().token; ++position) {
@@ -75,7 +73,7 @@ bool SpreadsEvenly(const ReplayRun& run) {
 
 void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const AttentionTrace& trace,
                 Notes& notes) {
-  const eviction::Eviction first = FirstEvicting(run)->evictions.front();
+  const Eviction first = FirstEvicting(run)->evictions.front();
   const uint64_t rows = first.token + 1 - trace.q_start;
   const uint64_t window = std::min(result.paper.window, rows);
   if (rows < result.paper.window && first.token + 1 > rows) {
@@ -83,7 +81,7 @@ void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const Attentio
                                result.paper.window));
   }
   // The last layer has the least, if they differ.
-  const std::vector<eviction::Eviction>& least = LastEvicting(run)->evictions;
+  const std::vector<Eviction>& least = LastEvicting(run)->evictions;
   const bool even = SpreadsEvenly(run);
   const std::string_view where = even ? "" : "in its last layer ";
   if (least.front().kept <= window) {
@@ -91,7 +89,7 @@ void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const Attentio
                                "above its window of {} rows (--snapkv-window)",
                                where, window));
   } else if (!result.paper.grow) {
-    const auto full = std::find_if(least.begin(), least.end(), [&](const eviction::Eviction& e) {
+    const auto full = std::find_if(least.begin(), least.end(), [&](const Eviction& e) {
       return e.kept <= e.token - first.token + window;
     });
     if (full != least.end() && full->token + 1 < result.end) {
@@ -101,8 +99,8 @@ void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const Attentio
                            where, full->token + 1));
     }
   }
-  if (run.policy == "pyramid" && even) {
-    notes.Add(run, fmt::format("spreads the budget evenly, as snapkv does: {}",
+  if (!run.info().evenly.empty() && even) {
+    notes.Add(run, fmt::format("spreads the budget evenly, as {} does: {}", run.info().evenly,
                                FirstEvicting(run) == LastEvicting(run)
                                    ? std::string("one layer evicts")
                                    : fmt::format("a fall by --pyramid-beta {} would leave the last "
@@ -112,14 +110,14 @@ void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const Attentio
 }
 
 void NoteBlock(const ReplayRun& run, const ReplayResult& result, Notes& notes) {
-  const eviction::LayerSchedule& schedule = *FirstEvicting(run);
+  const LayerSchedule& schedule = *FirstEvicting(run);
   const uint64_t start = schedule.evictions.front().token;
-  eviction::LengthWalk walk(schedule);
+  LengthWalk walk(schedule);
   uint64_t most = 0, floor_end = 0;
   for (uint64_t token = start; token < result.end; ++token) {
     const uint64_t budget = run.budget->At(token + 1), held = walk.At(token);
     const uint64_t more = held - std::min(held, budget);
-    if (budget < eviction::BlockFloor(run.config)) {
+    if (budget < BlockFloor(run.config)) {
       floor_end = token + 1;
     } else {
       most = std::max(most, more);
@@ -139,10 +137,10 @@ void NoteBlock(const ReplayRun& run, const ReplayResult& result, Notes& notes) {
 // Why the ratio of the whole model is less than what was asked for.
 std::optional<std::string> WhichEvict(const ReplayResult& result) {
   for (const ReplayRun& run : result.runs) {
-    if (!run.budget || run.policy == "full") continue;
+    if (!run.budget || run.info().spending == Spending::kNone) continue;
     const std::vector<uint32_t>& traced = result.traced_layers;
-    const auto in_range = std::count_if(
-        run.schedules.begin(), run.schedules.end(), [&](const eviction::LayerSchedule& s) {
+    const auto in_range =
+        std::count_if(run.schedules.begin(), run.schedules.end(), [&](const LayerSchedule& s) {
           return s.in_range && std::count(traced.begin(), traced.end(), s.layer) != 0;
         });
     if (in_range == static_cast<std::ptrdiff_t>(run.schedules.size())) return std::nullopt;
@@ -154,26 +152,20 @@ std::optional<std::string> WhichEvict(const ReplayResult& result) {
 
 std::string RatioText(double ratio) { return fmt::format("{:.4g}x", ratio); }
 
-uint64_t FloorDecided(const ReplayRun& run) {
-  if (!run.mnn) return run.floor_dominated();
-  return static_cast<uint64_t>(
-      std::count_if(run.mnn->calls.begin(), run.mnn->calls.end(), [](const MnnCall& call) {
-        return call.end.triggered && call.end.decision.budget.floor_dominates;
-      }));
-}
-
 }  // namespace
 
 std::string_view SamePolicy(const ReplayRun& run) {
   bool evicts = false, recent = true;
-  for (const eviction::LayerPlan& plan : run.plans) {
+  for (const LayerPlan& plan : run.plans) {
     if (plan.events.empty()) continue;
     evicts = true;
     recent = recent && KeepsRecent(plan);
   }
   if (!evicts) return {};
-  if (recent && run.policy != "window") return "window";
-  return !recent && run.policy == "pyramid" && SpreadsEvenly(run) ? "snapkv" : "";
+  if (recent && !run.info().keeps_recent) {
+    return std::ranges::find_if(Policies(), &PolicyInfo::keeps_recent)->name;
+  }
+  return !recent && !run.info().evenly.empty() && SpreadsEvenly(run) ? run.info().evenly : "";
 }
 
 std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrace& trace) {
@@ -181,11 +173,12 @@ std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrac
   bool late = false, grows = false;
   for (const ReplayRun& run : result.runs) {
     if (!run.budget || FirstEvicting(run) == nullptr) continue;
-    grows |= eviction::FindPolicy(run.policy)->at_prompt_end && result.paper.grow;
+    const Tuning tuning = run.info().tuned_by;
+    grows |= run.info().at_prompt_end && result.paper.grow;
     late |= trace.q_start >= result.prompt && result.prompt > 0;
-    if (run.policy == "block") NoteBlock(run, result, notes);
-    if (run.policy == "snapkv" || run.policy == "pyramid") NoteSnapKv(run, result, trace, notes);
-    if (run.policy == "h2o" && trace.q_start > 0) {
+    if (tuning == Tuning::kBlocks) NoteBlock(run, result, notes);
+    if (tuning == Tuning::kWindow) NoteSnapKv(run, result, trace, notes);
+    if (tuning == Tuning::kHeavyShare && trace.q_start > 0) {
       notes.Add(run,
                 fmt::format("sums attention from position {} on: the trace has no earlier rows",
                             trace.q_start));
@@ -212,19 +205,20 @@ std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrac
 }
 
 std::optional<std::string> WhereTargetsEnd(const ReplayResult& result) {
-  if (result.clock == Clock::kPaper) return std::nullopt;
+  if (result.engine == nullptr) return std::nullopt;
   std::vector<std::string> ends, told;
   for (const ReplayRun& run : result.runs) {
     const std::string target = run.target_text();
     if (run.evictions() == 0 || std::count(told.begin(), told.end(), target) != 0) continue;
     told.push_back(target);
     uint64_t most = 0;
-    for (const eviction::LayerSchedule& schedule : run.schedules) {
+    for (const LayerSchedule& schedule : run.schedules) {
       most = std::max<uint64_t>(most, schedule.evictions.size());
     }
     std::vector<std::string> why;
     if (most > 1) why.push_back(fmt::format("applied up to {} times to a layer", most));
-    if (const uint64_t floor = FloorDecided(run)) {
+    const uint64_t floor = run.engine ? run.engine->floor_decisions : run.floor_dominated();
+    if (floor > 0) {
       why.push_back(fmt::format("the floor of sink and recent blocks decides {} of {} triggers",
                                 floor, run.triggers()));
     }
@@ -237,4 +231,4 @@ std::optional<std::string> WhereTargetsEnd(const ReplayResult& result) {
                      fmt::join(ends, "; "));
 }
 
-}  // namespace kv::mnn::h2o
+}  // namespace kv::eviction

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/mnn/h2o/quality_report.h"
+#include "lib/study/eviction/quality_report.h"
 
 #include <cmath>
 
-namespace kv::mnn::h2o {
+namespace kv::eviction {
 namespace {
 
 // A figure of attention over rows, and the standard error of its mean.
@@ -209,7 +209,7 @@ const Fields<EvictingRows>& EvictingFields() {
 std::optional<EvictingRows> EvictingOf(const ReplayRun& run) {
   if (!run.evicting) return std::nullopt;
   EvictingRows rows{*run.evicting, {}};
-  for (const eviction::LayerQuality& layer : run.layers) {
+  for (const LayerQuality& layer : run.layers) {
     if (layer.evicting.rows > 0) rows.layers.push_back(layer.layer);
   }
   return rows;
@@ -241,8 +241,8 @@ const Fields<Decile>& DecileFields() {
   return fields;
 }
 
-std::vector<Decile> DecilesOf(const std::vector<eviction::LayerQuality>& layers,
-                              const eviction::MeasuredRows& measured) {
+std::vector<Decile> DecilesOf(const std::vector<LayerQuality>& layers,
+                              const MeasuredRows& measured) {
   std::vector<Decile> deciles;
   if (layers.empty()) return deciles;
   const bool has_output = !layers.front().step_output_error.empty();
@@ -255,7 +255,7 @@ std::vector<Decile> DecilesOf(const std::vector<eviction::LayerQuality>& layers,
     const size_t first = row;
     for (; row < measured.positions.size() && measured.positions[row] < measured.first + end;
          ++row) {
-      for (const eviction::LayerQuality& layer : layers) {
+      for (const LayerQuality& layer : layers) {
         mass.Add(layer.step_mass[row]);
         if (!layer.step_output_error.empty()) error.Add(layer.step_output_error[row]);
       }
@@ -267,4 +267,4 @@ std::vector<Decile> DecilesOf(const std::vector<eviction::LayerQuality>& layers,
   return deciles;
 }
 
-}  // namespace kv::mnn::h2o
+}  // namespace kv::eviction

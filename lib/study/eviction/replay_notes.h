@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/engines/mnn/h2o/replay.h"
+#include "lib/study/eviction/replay.h"
 
-namespace kv::mnn::h2o {
+namespace kv::eviction {
 
 // Returns notes that a reader of the figures needs: a policy that amounts to another one here, a
 // budget that is only met in whole blocks, rows that the trace lacks.
@@ -22,4 +22,4 @@ std::string_view SamePolicy(const ReplayRun& run);
 // decided.
 std::optional<std::string> WhereTargetsEnd(const ReplayResult& result);
 
-}  // namespace kv::mnn::h2o
+}  // namespace kv::eviction
