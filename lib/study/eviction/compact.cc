@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/eviction/compact.h"
-
 #include <fmt/format.h>
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/select.h"
+#include "lib/study/eviction/replay.h"
 
 namespace kv::eviction {
 namespace {

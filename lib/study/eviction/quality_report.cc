@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/eviction/quality_report.h"
-
 #include <cmath>
+
+#include "lib/study/eviction/report.h"
 
 namespace kv::eviction {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by replay.cc, replay_run.cc
+#pragma once  // implemented by replay.cc, replay_notes.cc, compact.cc
 
 #include <memory>
 #include <optional>
@@ -156,5 +156,31 @@ uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request)
 // threads.
 ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
                     const ReplayRequest& request, ThreadPool& pool, Progress* progress = nullptr);
+
+// Returns notes that a reader of the figures needs: a policy that amounts to another one here, a
+// budget that is only met in whole blocks, rows that the trace lacks.
+std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrace& trace);
+
+// Returns the policy that a run amounts to: what it keeps is what that one would. Empty if none.
+std::string_view SamePolicy(const ReplayRun& run);
+
+// Says how predictions are to be read; empty if there is none.
+std::string PredictionText(const ReplayResult& result);
+
+// Returns one line about targets that are ratios of the cache as it is at each trigger: it names
+// those that end elsewhere, because the ratio was applied more than once or because the floor
+// decided.
+std::optional<std::string> WhereTargetsEnd(const ReplayResult& result);
+
+// Returns the snapshot with only the rows that the run holds after all of its plans. A layer whose
+// kv heads keep the same tokens consists of views into the source, other layers of copies. Cells
+// record the original positions, in one group per layer. Rows beyond the trace stay. K keeps the
+// rotation of its original position.
+Snapshot Compacted(const Snapshot& snapshot, const ReplayRun& run);
+
+// Reads every row of `written` and compares its hash with that of its source row, a check that the
+// engine's own gate lacks. Throws kContentDiffers, naming layer, head and tensor. Returns the
+// number of (row, head) pairs compared.
+uint64_t CheckRows(const Snapshot& source, const ReplayRun& run, const Snapshot& written);
 
 }  // namespace kv::eviction

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/eviction/replay_notes.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "lib/study/eviction/replay_prediction.h"
+#include "lib/core/base/error.h"
+#include "lib/study/eviction/replay.h"
 
+// What a request says, what a run adds up to, and how its figures are to be read.
 namespace kv::eviction {
 namespace {
 
@@ -229,6 +229,96 @@ std::optional<std::string> WhereTargetsEnd(const ReplayResult& result) {
   if (ends.empty()) return std::nullopt;
   return fmt::format("a target is a ratio of the cache as it is at each trigger: {}",
                      fmt::join(ends, "; "));
+}
+
+uint64_t ReplayRun::triggers() const {
+  uint64_t sum = 0;
+  for (const LayerSchedule& schedule : schedules) sum += schedule.triggers;
+  return sum;
+}
+
+uint64_t ReplayRun::evictions() const {
+  uint64_t sum = 0;
+  for (const LayerSchedule& schedule : schedules) sum += schedule.evictions_in_effect(end);
+  return sum;
+}
+
+uint64_t ReplayRun::floor_dominated() const {
+  uint64_t sum = 0;
+  for (const LayerSchedule& schedule : schedules) sum += schedule.floor_dominated;
+  return sum;
+}
+
+double ReplayRun::target_ratio() const {
+  if (budget) return budget->tokens ? NAN : 1 / budget->share;
+  return config.target_mode == TargetMode::kStatic
+             ? 1 / static_cast<double>(config.target_keep_ratio)
+             : static_cast<double>(config.target_lossy_ratio);
+}
+
+std::string ReplayRun::target_text() const {
+  return budget ? budget->Text() : fmt::format("{:.4g}x", target_ratio());
+}
+
+std::string ReplayRun::policy_text() const {
+  return same_as.empty() ? policy : fmt::format("{} (= {} here)", policy, same_as);
+}
+
+double ReplayRun::ratio() const {
+  if (steps.empty() || steps.back().kept == 0) return 1;
+  return static_cast<double>(steps.back().full) / static_cast<double>(steps.back().kept);
+}
+
+double ReplayRun::mean_ratio() const {
+  double full = 0, kept = 0;
+  for (const StepBytes& step : steps) {
+    full += static_cast<double>(step.full);
+    kept += static_cast<double>(step.kept);
+  }
+  return kept == 0 ? 1 : full / kept;
+}
+
+std::string_view EngineText(const ReplayResult& result) {
+  return result.engine == nullptr ? "exact" : result.engine->text;
+}
+
+uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request) {
+  if (trace.prompt_tokens && request.prompt_tokens &&
+      *trace.prompt_tokens != *request.prompt_tokens) {
+    throw std::move(Error(Finding::kUsage,
+                          fmt::format("--prompt-tokens {}: the trace says that its prompt ends at "
+                                      "{}",
+                                      *request.prompt_tokens, *trace.prompt_tokens))
+                        .File(trace.path));
+  }
+  const std::optional<uint64_t> prompt =
+      trace.prompt_tokens ? trace.prompt_tokens : request.prompt_tokens;
+  if (!prompt) {
+    throw std::move(Error(Finding::kUsage, "the trace does not say where its prompt ends")
+                        .File(trace.path)
+                        .Hint("give --prompt-tokens N: rows from position N on are decode steps"));
+  }
+  if (trace.block_scores) return *prompt;
+  if (*prompt < trace.q_start || *prompt >= trace.end_position()) {
+    throw std::move(Error(Finding::kUsage,
+                          fmt::format("--prompt-tokens {}: the trace's rows are positions {} to {}",
+                                      *prompt, trace.q_start, trace.end_position() - 1))
+                        .File(trace.path));
+  }
+  return *prompt;
+}
+
+std::string PredictionText(const ReplayResult& result) {
+  const auto found = std::find_if(result.runs.begin(), result.runs.end(),
+                                  [](const ReplayRun& run) { return run.predicted_kl; });
+  if (found == result.runs.end()) return {};
+  const PredictedKl& kl = *found->predicted_kl;
+  return fmt::format(
+      "predicted KL is in nats of the next token, mean of the decode rows, from {}: what the model "
+      "is expected to lose and, in brackets, where four fifths of one study's runs lie",
+      kl.method == KlMethod::kGradients
+          ? fmt::format("gradients of {} next tokens for each of {} rows", kl.samples, kl.rows)
+          : fmt::format("the sensitivity of layers over {} rows", kl.rows));
 }
 
 }  // namespace kv::eviction

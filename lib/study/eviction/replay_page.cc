@@ -8,7 +8,7 @@
 
 #include "lib/report/html.h"
 #include "lib/report/svg.h"
-#include "lib/study/eviction/replay_prediction.h"
+#include "lib/study/eviction/replay.h"
 #include "lib/study/eviction/report.h"
 
 namespace kv::eviction {

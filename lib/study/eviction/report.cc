@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "lib/core/base/word.h"
-#include "lib/study/eviction/quality_report.h"
 
 namespace kv::eviction {
 namespace {

@@ -21,7 +21,7 @@
 #include "formats/run/run.h"
 #include "formats/trace/trace.h"
 #include "lib/engines/mnn/h2o/report.h"
-#include "lib/study/eviction/compact.h"
+#include "lib/study/eviction/replay.h"
 
 namespace kv {
 namespace {

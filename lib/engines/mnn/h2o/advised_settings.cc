@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "lib/engines/mnn/h2o/planner.h"
-#include "lib/study/eviction/replay_notes.h"
+#include "lib/study/eviction/replay.h"
 
 namespace kv::mnn::h2o {
 namespace {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/eviction/replay.h"
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -9,8 +11,7 @@
 
 #include "lib/engines/mnn/h2o/planner.h"
 #include "lib/engines/mnn/h2o/report.h"
-#include "lib/study/eviction/compact.h"
-#include "lib/study/eviction/re_rotation.h"
+#include "lib/study/eviction/quality.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/small_replay.h"
 #include "tests/support/targets.h"
