@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include "lib/engines/mnn/h2o/planner.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
 #include "tests/support/attention_case.h"
 
 // A replay that evicts several times over the 160 tokens of MakeAttentionCase({}).

@@ -11,7 +11,7 @@
 #include <random>
 
 #include "lib/engines/mnn/h2o/mnn_engine.h"
-#include "lib/engines/mnn/h2o/planner.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
 #include "tests/support/attention_case.h"
 
 namespace kv::advise::advice_test {

@@ -19,7 +19,7 @@
 #include "apps/kvtool/line/page_options.h"
 #include "formats/run/run.h"
 #include "formats/trace/trace.h"
-#include "lib/engines/mnn/h2o/planner.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
 #include "lib/study/advise/report.h"
 
 namespace kv {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "lib/engines/mnn/h2o/planner.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
 #include "lib/study/eviction/replay.h"
 
 namespace kv::mnn::h2o {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by report.cc, events.cc
+#pragma once
 
 #include <functional>
 
 #include "lib/engines/mnn/h2o/mnn_replay.h"
-#include "lib/engines/mnn/h2o/planner.h"
 #include "lib/study/eviction/report.h"
 
 namespace kv::mnn::h2o {
@@ -13,7 +12,7 @@ namespace kv::mnn::h2o {
 using eviction::Report;
 using eviction::Run;
 
-// What kvtool.h2o says beside its inputs. events.cc implements what is of events.
+// What kvtool.h2o says beside its inputs.
 const Fields<Report>& ReportFields();
 const Fields<MnnMetrics>& MetricsFields();
 

@@ -8,7 +8,7 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/snapshot/cast.h"
-#include "lib/engines/mnn/h2o/planner.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
 #include "lib/engines/mnn/runtime/attention_step.h"
 #include "lib/engines/mnn/runtime/stopwatch.h"
 

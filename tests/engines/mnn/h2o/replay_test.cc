@@ -9,7 +9,7 @@
 #include <numeric>
 #include <span>
 
-#include "lib/engines/mnn/h2o/planner.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
 #include "lib/engines/mnn/h2o/report.h"
 #include "lib/study/eviction/quality.h"
 #include "tests/support/attention_case.h"
