@@ -47,6 +47,25 @@ struct FieldOptions {
   Value schema{};  // the whole schema of what a getter of type Value returns
 };
 
+// Options by name, which leave the rows of a table short: Nullable(AtLeast(0)).
+inline FieldOptions Absent(FieldOptions options = {}) {
+  options.absent = true;
+  return options;
+}
+inline FieldOptions Nullable(FieldOptions options = {}) {
+  options.nullable = true;
+  return options;
+}
+inline FieldOptions AtLeast(double least) { return {.least = least}; }
+inline FieldOptions Items(size_t least) { return {.items = least}; }
+inline FieldOptions Heading(std::string_view column, Format format = format::Plain) {
+  return {.column = column, .format = format};
+}
+template <typename... Word>
+FieldOptions OneOf(Word... words) {
+  return {.choices = {Value(words)...}};
+}
+
 class FieldTable;
 
 // The type of a field's values as schemas know it.

@@ -14,7 +14,7 @@ namespace {
 // Far beyond any cache, small enough that sums of parameters cannot overflow.
 constexpr int64_t kMost = int64_t{1} << 40;
 
-int64_t AtLeast(int64_t least, int64_t value) { return std::clamp(value, least, kMost); }
+int64_t Raised(int64_t least, int64_t value) { return std::clamp(value, least, kMost); }
 
 // A NaN parameter counts as the lower bound.
 float Within(float low, float high, float value) {
@@ -53,16 +53,16 @@ bool Better(double a, double b) { return std::isnan(b) ? !std::isnan(a) : a > b;
 
 BlockConfig Sanitised(const BlockConfig& config) {
   BlockConfig c = config;
-  c.layer_start = AtLeast(0, c.layer_start);
-  c.layer_end = AtLeast(-1, c.layer_end);
-  c.block_tokens = AtLeast(1, c.block_tokens);
-  c.sink_tokens = AtLeast(0, c.sink_tokens);
-  c.recent_tokens = AtLeast(0, c.recent_tokens);
+  c.layer_start = Raised(0, c.layer_start);
+  c.layer_end = Raised(-1, c.layer_end);
+  c.block_tokens = Raised(1, c.block_tokens);
+  c.sink_tokens = Raised(0, c.sink_tokens);
+  c.recent_tokens = Raised(0, c.recent_tokens);
   c.target_keep_ratio = Within(0.0f, 1.0f, c.target_keep_ratio);
   c.target_lossy_ratio = Within(1.0f, INFINITY, c.target_lossy_ratio);
   c.ema_alpha = Within(0.0f, 1.0f, c.ema_alpha);
-  c.update_interval = AtLeast(1, c.update_interval);
-  c.trigger_min_tokens = AtLeast(1, c.trigger_min_tokens);
+  c.update_interval = Raised(1, c.update_interval);
+  c.trigger_min_tokens = Raised(1, c.trigger_min_tokens);
   return c;
 }
 

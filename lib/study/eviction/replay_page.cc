@@ -77,7 +77,7 @@ Fields<ReplayRun>::Field Column(
   const auto getter = [=](const ReplayRun& run) {
     return run.*of ? Value(get(*(run.*of))) : Value();
   };
-  return {name, "", getter, {.column = name, .format = format}};
+  return {name, "", getter, Heading(name, format)};
 }
 auto Figured(Distribution AttentionSummary::*of, double Distribution::*member) {
   return [=](const AttentionSummary& rows) {
@@ -112,27 +112,24 @@ void AddQuality(Fields<ReplayRun>& columns) {
 
 Fields<ReplayRun> ColumnsOf(const ReplayResult& result) {
   Fields<ReplayRun> columns = {
-      {"policy", "", &ReplayRun::policy_text, {.column = "policy"}},
-      {"target", "", &ReplayRun::target_text, {.column = "target"}},
-      {"ratio", "", &ReplayRun::ratio, {.column = "true ratio", .format = format::AsFactor}},
-      {"mean_ratio",
-       "",
-       &ReplayRun::mean_ratio,
-       {.column = "mean ratio", .format = format::AsFactor}},
-      {"evictions", "", &ReplayRun::evictions, {.column = "evictions"}}};
+      {"policy", "", &ReplayRun::policy_text, Heading("policy")},
+      {"target", "", &ReplayRun::target_text, Heading("target")},
+      {"ratio", "", &ReplayRun::ratio, Heading("true ratio", format::AsFactor)},
+      {"mean_ratio", "", &ReplayRun::mean_ratio, Heading("mean ratio", format::AsFactor)},
+      {"evictions", "", &ReplayRun::evictions, Heading("evictions")}};
   if (result.engine != nullptr && !result.engine->ratio_name.empty()) {
     const auto ratio = [](const ReplayRun& run) {
       return run.engine ? std::optional(fmt::format("{:.4f}x", run.engine->reported_ratio))
                         : std::nullopt;
     };
     const std::string_view name = result.engine->ratio_name;
-    columns.Add({name, "", ratio, {.column = name}});
+    columns.Add({name, "", ratio, Heading(name)});
   }
   if (result.kl_method) {
     const auto nats = [](const ReplayRun& run) {
       return run.predicted_kl ? std::optional(NatsText(*run.predicted_kl)) : std::nullopt;
     };
-    columns.Add({"predicted_kl", "", nats, {.column = "predicted KL"}});
+    columns.Add({"predicted_kl", "", nats, Heading("predicted KL")});
   }
   const auto has_quality = [](const ReplayRun& run) { return run.quality.has_value(); };
   if (std::any_of(result.runs.begin(), result.runs.end(), has_quality)) AddQuality(columns);

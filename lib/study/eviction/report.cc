@@ -19,21 +19,16 @@ Fields<PredictedKl> MakeKlFields(Fields<PredictedKl>::Field samples) {
       {"method",
        "gradients: 1/2 of the squared sum over layers of g . (o' - o), with the trace's gradients; "
        "sensitivity: sum over layers of weight times 2 (1 - cosine)",
-       [](const PredictedKl& kl) { return Name(kl.method); },
-       {.choices = {"gradients", "sensitivity"}}},
-      {"nats", "As the method computes it, not calibrated", &PredictedKl::nats, {.least = 0}},
-      {"standard_error",
-       "Of nats, from drawn rows and drawn next tokens; null: unknown",
-       &PredictedKl::standard_error,
-       {.least = 0, .nullable = true}},
-      {"expected_nats", "nats over the calibration's median", &PredictedKl::expected, {.least = 0}},
-      {"low_nats",
-       "nats over p90: four fifths of the study's runs lie between low and high",
-       &PredictedKl::low,
-       {.least = 0}},
-      {"high_nats", "nats over p10", &PredictedKl::high, {.least = 0}},
-      {"rows", "Rows measured", &PredictedKl::rows, {.least = 1}},
-      {"of_rows", "Rows that there are", &PredictedKl::population, {.least = 1}},
+       [](const PredictedKl& kl) { return Name(kl.method); }, OneOf("gradients", "sensitivity")},
+      {"nats", "As the method computes it, not calibrated", &PredictedKl::nats, AtLeast(0)},
+      {"standard_error", "Of nats, from drawn rows and drawn next tokens; null: unknown",
+       &PredictedKl::standard_error, Nullable(AtLeast(0))},
+      {"expected_nats", "nats over the calibration's median", &PredictedKl::expected, AtLeast(0)},
+      {"low_nats", "nats over p90: four fifths of the study's runs lie between low and high",
+       &PredictedKl::low, AtLeast(0)},
+      {"high_nats", "nats over p10", &PredictedKl::high, AtLeast(0)},
+      {"rows", "Rows measured", &PredictedKl::rows, AtLeast(1)},
+      {"of_rows", "Rows that there are", &PredictedKl::population, AtLeast(1)},
       std::move(samples),
       {"calibration", "Quantiles of predicted over real KL in the study (docs/closed-loop.md)",
        &PredictedKl::calibration, CalibrationFields()}};
@@ -53,19 +48,17 @@ struct Budget {
 };
 
 const Fields<Budget>& BudgetFields() {
-  static const Fields<Budget> fields = {{"text", "As given to --budget, or made of a ratio",
-                                         [](const Budget& of) { return of.budget.Text(); }},
-                                        {"share", "Of all tokens seen; null for a number of tokens",
-                                         [](const Budget& of) {
-                                           return of.budget.tokens ? std::nullopt
-                                                                   : std::optional(of.budget.share);
-                                         }},
-                                        {"tokens", "Number of tokens; null for a share",
-                                         [](const Budget& of) { return of.budget.tokens; }},
-                                        {"tokens_at_end",
-                                         "Tokens that may stay after the last step",
-                                         [](const Budget& of) { return of.budget.At(of.end); },
-                                         {.least = 1}}};
+  static const Fields<Budget> fields = {
+      {"text", "As given to --budget, or made of a ratio",
+       [](const Budget& of) { return of.budget.Text(); }},
+      {"share", "Of all tokens seen; null for a number of tokens",
+       [](const Budget& of) {
+         return of.budget.tokens ? std::nullopt : std::optional(of.budget.share);
+       }},
+      {"tokens", "Number of tokens; null for a share",
+       [](const Budget& of) { return of.budget.tokens; }},
+      {"tokens_at_end", "Tokens that may stay after the last step",
+       [](const Budget& of) { return of.budget.At(of.end); }, AtLeast(1)}};
   return fields;
 }
 
@@ -126,26 +119,21 @@ const Fields<Layer>& LayerFields() {
       {"full_tokens", "Tokens of the sequence at the end",
        [](const Layer& layer) { return layer.result.end; }},
       {"kept_tokens", "Tokens that the layer holds at the end", &Layer::length},
-      {"kept_fraction",
-       "Share of the tokens that stays",
+      {"kept_fraction", "Share of the tokens that stays",
        [](const Layer& layer) {
          return static_cast<double>(layer.length) / static_cast<double>(layer.result.end);
        },
-       {.nullable = true}},
+       Nullable()},
       {"kept",
        "[first, count] of each run of positions that stays, ascending; absent where kv heads "
        "differ",
-       &Layer::Kept,
-       {.absent = true}},
+       &Layer::Kept, Absent()},
       {"attention", "Attention of the layer over all measured rows; null if not measured",
        OfQuality(&LayerQuality::summary), AttentionFields()},
       {"evicting", "The same over the rows that lose something; null if not measured",
        OfQuality(&LayerQuality::evicting), AttentionFields()},
-      {"heads",
-       "Figures of each query head; absent if not measured",
-       &Layer::Heads,
-       HeadFields(),
-       {.absent = true}}};
+      {"heads", "Figures of each query head; absent if not measured", &Layer::Heads, HeadFields(),
+       Absent()}};
   return fields;
 }
 
@@ -231,18 +219,15 @@ const Fields<PlanEvent>& PlanEventFields() {
 
 const Fields<Calibration>& CalibrationFields() {
   static const Fields<Calibration> fields = {
-      {"p10", "10th percentile", &Calibration::p10, {.least = 0}},
-      {"median", "Median", &Calibration::median, {.least = 0}},
-      {"p90", "90th percentile", &Calibration::p90, {.least = 0}}};
+      {"p10", "10th percentile", &Calibration::p10, AtLeast(0)},
+      {"median", "Median", &Calibration::median, AtLeast(0)},
+      {"p90", "90th percentile", &Calibration::p90, AtLeast(0)}};
   return fields;
 }
 
 const Fields<PredictedKl>& PredictedKlFields(Cause cause) {
-  static const Fields<PredictedKl> evicted =
-      MakeKlFields({"samples",
-                    "Next tokens drawn for a row; null without gradients",
-                    SamplesIfAny,
-                    {.least = 1}});
+  static const Fields<PredictedKl> evicted = MakeKlFields(
+      {"samples", "Next tokens drawn for a row; null without gradients", SamplesIfAny, AtLeast(1)});
   static const Fields<PredictedKl> quantised = MakeKlFields(
       {"samples", "Next tokens drawn for each row; 0 without gradients", &PredictedKl::samples});
   return cause == Cause::kEviction ? evicted : quantised;
@@ -260,18 +245,16 @@ const Fields<PaperParameters>& PaperFields() {
        &Paper::heavy_share},
       {"after_prompt",
        "Whether snapkv and pyramid hold their budget after the prompt, or grow as published",
-       [](const Paper& paper) { return paper.grow ? "grow" : "hold"; },
-       {.choices = {"hold", "grow"}}}};
+       [](const Paper& paper) { return paper.grow ? "grow" : "hold"; }, OneOf("hold", "grow")}};
   return fields;
 }
 
 const Fields<Report>& TraceFields() {
   static const Fields<Report> fields = {
       {"file", "Path of the trace as given", OfTrace(&AttentionTrace::path)},
-      {"level",
-       "What it recorded: queries, attention probabilities, or scores of blocks",
+      {"level", "What it recorded: queries, attention probabilities, or scores of blocks",
        [](const Report& of) { return WithUnderscores(Name(of.trace.level)); },
-       {.choices = {"queries", "probabilities", "block_scores"}}},
+       OneOf("queries", "probabilities", "block_scores")},
       {"format", "Format of the trace",
        [](const Report& of) { return WithUnderscores(of.trace.format); }},
       {"engine", "Engine that recorded it; empty if it does not say",
@@ -295,10 +278,8 @@ const Fields<Report>& TraceFields() {
        [](const Report& of) { return of.result.undefined.rows; }},
       {"undefined_gradient_rows", "Gradient rows with NaN or infinite values, in the whole trace",
        [](const Report& of) { return of.result.undefined_gradients.rows; }},
-      {"open_loop",
-       "True: queries are those of the full cache, whatever was evicted",
-       [](const Report&) { return true; },
-       {.choices = {true}}}};
+      {"open_loop", "True: queries are those of the full cache, whatever was evicted",
+       [](const Report&) { return true; }, OneOf(true)}};
   return fields;
 }
 
@@ -320,13 +301,12 @@ const Fields<StepBytes>& BytesFields() {
       {"kept_bytes", "Bytes of K and V that all layers hold", &StepBytes::kept},
       {"allocated_bytes", "Bytes of the buffers, more than kept_bytes where they never shrink",
        &StepBytes::allocated},
-      {"ratio",
-       "full_bytes over kept_bytes",
+      {"ratio", "full_bytes over kept_bytes",
        [](const StepBytes& step) {
          return step.kept == 0 ? 1.0
                                : static_cast<double>(step.full) / static_cast<double>(step.kept);
        },
-       {.nullable = true}}};
+       Nullable()}};
   return fields;
 }
 
@@ -336,10 +316,8 @@ Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engi
       {"same_as",
        "The policy that this one amounts to here, because it keeps what that one would; null: none",
        [](const Run& of) { return IfAny(of.run.same_as); }},
-      {"target_ratio",
-       "As asked for; null for a budget in tokens. The ratio reached is 'ratio'.",
-       OfRun(&ReplayRun::target_ratio),
-       {.nullable = true}},
+      {"target_ratio", "As asked for; null for a budget in tokens. The ratio reached is 'ratio'.",
+       OfRun(&ReplayRun::target_ratio), Nullable()},
       {"budget", "What may stay of a layer that evicts; null on the mnn schedule.",
        [](const Run& of) {
          return of.run.budget ? std::optional(Budget{*of.run.budget, of.run.end}) : std::nullopt;
@@ -363,18 +341,12 @@ Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engi
       {"allocated_bytes",
        "Bytes of the buffers at the last step, more than kept_bytes where they never shrink",
        [](const Run& of) { return LastOf(of).allocated; }},
-      {"ratio",
-       "full_bytes over kept_bytes at the last step",
-       OfRun(&ReplayRun::ratio),
-       {.nullable = true}},
-      {"mean_ratio",
-       "The same over all steps together, which the attention figures belong with",
-       OfRun(&ReplayRun::mean_ratio),
-       {.nullable = true}},
-      {"removed_fraction",
-       "1 - 1 / ratio: share of the bytes that eviction saves",
-       [](const Run& of) { return 1 - 1 / of.run.ratio(); },
-       {.nullable = true}},
+      {"ratio", "full_bytes over kept_bytes at the last step", OfRun(&ReplayRun::ratio),
+       Nullable()},
+      {"mean_ratio", "The same over all steps together, which the attention figures belong with",
+       OfRun(&ReplayRun::mean_ratio), Nullable()},
+      {"removed_fraction", "1 - 1 / ratio: share of the bytes that eviction saves",
+       [](const Run& of) { return 1 - 1 / of.run.ratio(); }, Nullable()},
       std::move(engine_report),
       {"attention", "Attention over all measured rows against the full cache; null without quality",
        OfRun(&ReplayRun::quality), AttentionFields()},
@@ -388,11 +360,9 @@ Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engi
        [](const Run& of) { return DecilesOf(of.run.layers, of.report.result.measured); },
        DecileFields()},
       {"layers", "Figures of each layer", LayersOf, LayerFields()},
-      {"steps",
-       "Bytes after each decoded token, with --detail",
-       [](const Run& of) { return of.report.detail ? &of.run.steps : nullptr; },
-       StepFields(),
-       {.absent = true}}};
+      {"steps", "Bytes after each decoded token, with --detail",
+       [](const Run& of) { return of.report.detail ? &of.run.steps : nullptr; }, StepFields(),
+       Absent()}};
 }
 
 std::vector<Run> RunsOf(const Report& of) {

@@ -17,33 +17,27 @@ const Fields<PairFigures>& FiguresFields() {
       {"output_error",
        "|O - O'| / |O| of attention outputs over rows and heads, of several layers their mean; "
        "null where nothing is defined",
-       &F::output_error,
-       {.nullable = true}},
+       &F::output_error, Nullable()},
       {"one_minus_cosine",
        "1 - cosine between the attention outputs of both caches, mean over rows, then over layers; "
        "null where nothing is defined",
-       &F::one_minus_cosine,
-       {.nullable = true}},
+       &F::one_minus_cosine, Nullable()},
       {"attention_kl",
        "KL(P || P') of attention in nats, mean over rows and heads, then over layers; null where "
        "nothing is defined",
-       &F::attention_kl,
-       {.nullable = true}},
+       &F::attention_kl, Nullable()},
       {"mass_moved",
        "Half of the sum of |P' - P|, the probability that attention moves to other keys, mean over "
        "rows and heads, then over layers; null where nothing is defined",
-       &F::mass_moved,
-       {.nullable = true}},
+       &F::mass_moved, Nullable()},
       {"top_8",
        "Share of the 8 largest probabilities that are so in both, of several layers their mean; "
        "null where no row sees more keys",
-       &F::top8,
-       {.nullable = true}},
+       &F::top8, Nullable()},
       {"top_64",
        "Share of the 64 largest probabilities that are so in both, of several layers their mean; "
        "null where no row sees more keys",
-       &F::top64,
-       {.nullable = true}}};
+       &F::top64, Nullable()}};
   return fields;
 }
 
@@ -72,10 +66,8 @@ std::optional<double> SnrOf(const std::vector<double>& of_types, uint32_t at) {
 const Fields<Layer>& LayerFields() {
   static const Fields<Layer> fields = {
       {"layer", "Number of the layer", [](const Layer& of) { return of.figures.layer; }},
-      {"bytes",
-       "Bytes of K and V of the layer as they are stored",
-       [](const Layer& of) { return of.figures.BytesOf(of.pair.types()); },
-       {.least = 0}},
+      {"bytes", "Bytes of K and V of the layer as they are stored",
+       [](const Layer& of) { return of.figures.BytesOf(of.pair.types()); }, AtLeast(0)},
       {"k_snr_db", "Signal to noise of the stored K in dB; null where nothing changed",
        [](const Layer& of) { return SnrOf(of.figures.k_snr, of.pair.types().k); }},
       {"v_snr_db",
@@ -84,13 +76,11 @@ const Fields<Layer>& LayerFields() {
       Fields<Layer>::Inline(&Layer::all, FiguresFields()),
       {"undefined_rows", "Rows without figures, because queries, keys or values are not finite",
        [](const Layer& of) { return of.all().undefined_rows; }},
-      {"heads",
-       "Figures of each query head; with --detail",
+      {"heads", "Figures of each query head; with --detail",
        [](const Layer& of) {
          return of.pair.report.detail ? &of.figures.heads[of.pair.index] : nullptr;
        },
-       FiguresFields(),
-       {.absent = true}}};
+       FiguresFields(), Absent()}};
   return fields;
 }
 
@@ -149,10 +139,8 @@ const Fields<Report>& TraceFields() {
        [](const Report& of) { return of.result.measured.positions.size(); }},
       {"of_rows", "Query rows that they were drawn from",
        [](const Report& of) { return of.result.measured.population; }},
-      {"open_loop",
-       "Each layer gets the recorded queries, whatever layers before it lost",
-       [](const Report&) { return true; },
-       {.choices = {true}}}};
+      {"open_loop", "Each layer gets the recorded queries, whatever layers before it lost",
+       [](const Report&) { return true; }, OneOf(true)}};
   return fields;
 }
 
@@ -160,10 +148,9 @@ const Fields<Report>& SettingsFields() {
   static const Fields<Report> fields = {
       {"input_type", "Type of K in the snapshot",
        [](const Report& of) { return kv::Name(FirstKeys(of).dtype); }},
-      {"rounding",
-       "How q8_0 rounds: avx (x86), ref (plain C) or arm",
+      {"rounding", "How q8_0 rounds: avx (x86), ref (plain C) or arm",
        [](const Report& of) { return RoundingName(of.request.store.rounding); },
-       {.choices = {"avx", "ref", "arm"}}},
+       OneOf("avx", "ref", "arm")},
       {"hadamard",
        "Whether what is quantised is rotated by a Hadamard transform first, as llama.cpp does "
        "since 2026-04",
@@ -173,7 +160,7 @@ const Fields<Report>& SettingsFields() {
        [](const Report& of) {
          return of.request.store.engine_q == EngineQ::kCpu ? "cpu" : "exact";
        },
-       {.choices = {"cpu", "exact"}}},
+       OneOf("cpu", "exact")},
       {"keep_first", "First tokens that stay in full",
        [](const Report& of) { return of.request.store.keep_first; }},
       {"keep_last", "Last tokens that each query sees in full",
@@ -219,29 +206,21 @@ const Fields<OutcomeOf>& OutcomeFields() {
       {"bytes",
        "Bytes of K and V as they are stored, scales of blocks included; layers that were not "
        "measured count in full",
-       [](const OutcomeOf& of) { return of.outcome.bytes; },
-       {.least = 0}},
+       [](const OutcomeOf& of) { return of.outcome.bytes; }, AtLeast(0)},
       {"full_bytes", "Bytes of K and V at 16 bits a value",
        [](const OutcomeOf& of) { return of.outcome.full_bytes; }},
-      {"ratio",
-       "full_bytes / bytes",
-       [](const OutcomeOf& of) { return of.outcome.ratio(); },
-       {.least = 0}},
-      {"bytes_per_token",
-       "Bytes that a token takes in all layers",
+      {"ratio", "full_bytes / bytes", [](const OutcomeOf& of) { return of.outcome.ratio(); },
+       AtLeast(0)},
+      {"bytes_per_token", "Bytes that a token takes in all layers",
        [](const OutcomeOf& of) { return of.outcome.bytes / static_cast<double>(of.tokens); },
-       {.least = 0}},
-      {"bytes_per_value",
-       "Mean bytes of a value of K and V: 2 / ratio",
-       [](const OutcomeOf& of) { return 2 / of.outcome.ratio(); },
-       {.least = 0}},
+       AtLeast(0)},
+      {"bytes_per_value", "Mean bytes of a value of K and V: 2 / ratio",
+       [](const OutcomeOf& of) { return 2 / of.outcome.ratio(); }, AtLeast(0)},
       Fields<OutcomeOf>::Inline(
           [](const OutcomeOf& of) -> const PairFigures& { return of.outcome.mean; },
           FiguresFields()),
-      {"worst_output_error",
-       "The largest output_error of a layer; null where nothing is defined",
-       [](const OutcomeOf& of) { return of.outcome.worst_output_error; },
-       {.nullable = true}},
+      {"worst_output_error", "The largest output_error of a layer; null where nothing is defined",
+       [](const OutcomeOf& of) { return of.outcome.worst_output_error; }, Nullable()},
       {"predicted_kl",
        "Predicted loss in nats of the next token: KL of the full model to the one with this cache; "
        "null where no loss in nats is known",
@@ -256,11 +235,8 @@ const Fields<Report>& ReportFields() {
       {"settings", "How types were applied", Whole, SettingsFields()},
       {"missing_layers", "Layers of the snapshot without rows in the trace; they count in full",
        [](const Report& of) { return of.result.missing_layers; }},
-      {"runs",
-       "The cache as it came, then each type of K alone, of V alone, and both",
-       PairsOf,
-       PairFields(),
-       {.items = 1}}};
+      {"runs", "The cache as it came, then each type of K alone, of V alone, and both", PairsOf,
+       PairFields(), Items(1)}};
   return fields;
 }
 
@@ -300,14 +276,14 @@ std::optional<std::string> KlText(const Row& row) {
 
 template <typename Getter>
 Fields<Row>::Field Column(std::string_view name, Getter get) {
-  return {name, "", get, {.column = name}};
+  return {name, "", get, Heading(name)};
 }
 Fields<Row>::Field Column(std::string_view name, double PairFigures::*member) {
   const auto get = [member](const Row& row) {
     const double value = row.outcome.mean.*member;
     return std::isnan(value) ? std::nullopt : std::optional(value);
   };
-  return {name, "", get, {.column = name, .format = format::AsNats}};
+  return {name, "", get, Heading(name, format::AsNats)};
 }
 
 const Fields<Row>& Columns() {

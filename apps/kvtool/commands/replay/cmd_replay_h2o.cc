@@ -51,11 +51,8 @@ const Fields<H2oReplayed>& H2oReplayedFields() {
   static const Fields<H2oReplayed> fields = {
       {"inputs", "What was read", &H2oReplayed::inputs, HashedFileFields()},
       Fields<H2oReplayed>::Inline(&H2oReplayed::report, mnn::h2o::ReportFields()),
-      {"snapshot_out",
-       "What --snapshot-out wrote",
-       &H2oReplayed::snapshot_out,
-       H2oWrittenFields(),
-       {.absent = true}}};
+      {"snapshot_out", "What --snapshot-out wrote", &H2oReplayed::snapshot_out, H2oWrittenFields(),
+       Absent()}};
   return fields;
 }
 

@@ -70,11 +70,8 @@ const Fields<QuantReplayed>& QuantReplayedFields() {
       {"advice", "What --advise chose; null without that flag", &QuantReplayed::advice,
        QuantAdviceFields()},
       {"warnings", "Everything that the run warned of", &QuantReplayed::warnings},
-      {"out",
-       "The state that was written; with --output",
-       &QuantReplayed::out,
-       QuantWrittenFields(),
-       {.absent = true}}};
+      {"out", "The state that was written; with --output", &QuantReplayed::out,
+       QuantWrittenFields(), Absent()}};
   return fields;
 }
 

@@ -63,14 +63,10 @@ struct QuantStep {
 
 const Fields<QuantStep>& QuantStepFields() {
   static const Fields<QuantStep> fields = {
-      {"bytes_per_token",
-       "Bytes that a token takes in all layers",
-       &QuantStep::bytes_per_token,
-       {.least = 0}},
-      {"loss",
-       "Loss in the unit of advice.loss; null where nothing is defined",
-       &QuantStep::loss,
-       {.nullable = true}}};
+      {"bytes_per_token", "Bytes that a token takes in all layers", &QuantStep::bytes_per_token,
+       AtLeast(0)},
+      {"loss", "Loss in the unit of advice.loss; null where nothing is defined", &QuantStep::loss,
+       Nullable()}};
   return fields;
 }
 
@@ -95,7 +91,7 @@ const Fields<QuantAdvice>& QuantAdviceFields() {
        "Unit of the losses that were compared: nats of the next token, not calibrated, or the mean "
        "of one_minus_cosine over layers",
        [](const QuantAdvice& of) { return of.found.is_nats ? "nats" : "one_minus_cosine"; },
-       {.choices = {"nats", "one_minus_cosine"}}},
+       OneOf("nats", "one_minus_cosine")},
       {"best",
        "The choice within the limits: with --max-kl the one of fewest bytes, else the one that "
        "loses least; null: none is within them",

@@ -44,8 +44,7 @@ const Fields<MnnCall>& DecisionFields() {
        [](const MnnCall& call) { return call.end.decision.evicted; }},
       {"kept",
        "[first, count] of each run of positions that stays, ascending; absent where nothing says",
-       PlannedBy,
-       {.absent = true}},
+       PlannedBy, Absent()},
       Fields<MnnCall>::Inline(&MnnCall::metrics, MetricsFields())};
   return fields;
 }
@@ -110,7 +109,7 @@ const Fields<eviction::BlockConfig>& ConfigFields() {
        [](const Config& config) {
          return config.target_mode == eviction::TargetMode::kStatic ? "static" : "adaptive";
        },
-       {.choices = {"static", "adaptive"}}},
+       OneOf("static", "adaptive")},
       Ratio("h2o_target_keep_ratio",
             "Target of mode static: share of the tokens that stays, 0 to 1",
             &Config::target_keep_ratio),
@@ -162,24 +161,21 @@ const Fields<Report>& ParamsFields() {
        [](const Report& of) {
          return of.result.engine == nullptr ? "exact" : of.result.engine->name;
        },
-       {.choices = {"exact", "design", "mnn", "mnn-r6"}}},
+       OneOf("exact", "design", "mnn", "mnn-r6")},
       {"schedule",
        "paper: a budget is held at every step from the prompt's end on. mnn: a ratio of the cache "
        "as it is at each trigger.",
        [](const Report& of) {
          return of.result.engine == nullptr ? "paper" : of.result.engine->schedule;
        },
-       {.choices = {"paper", "mnn"}}},
-      {"scores",
-       "How attention becomes scores: exact softmax, or flash as MNN's kernel sums it",
-       [](const Report& of) { return eviction::Name(of.result.weights); },
-       {.choices = {"exact", "flash"}}},
-      {"granularity",
-       "Whether a plan is made per layer or per kv head",
+       OneOf("paper", "mnn")},
+      {"scores", "How attention becomes scores: exact softmax, or flash as MNN's kernel sums it",
+       [](const Report& of) { return eviction::Name(of.result.weights); }, OneOf("exact", "flash")},
+      {"granularity", "Whether a plan is made per layer or per kv head",
        [](const Report& of) {
          return of.request.granularity == eviction::Granularity::kLayer ? "layer" : "kv-head";
        },
-       {.choices = {"layer", "kv-head"}}},
+       OneOf("layer", "kv-head")},
       {"seed", "Seed of policy random and of the rows drawn", OfRequest(&ReplayRequest::seed)},
       {"quality_rows", "Most query rows of a layer to measure; 0: all",
        OfRequest(&ReplayRequest::quality_rows)},
@@ -205,24 +201,19 @@ using eviction::PlanEvent;
 const Fields<ReplayEvent>& ReplayEventFields() {
   using Event = ReplayEvent;
   static const Fields<Event> fields = {
-      {"schema",
-       "Name and version of this schema",
-       [](const Event&) { return "kvtool.h2o-event/1"; },
-       {.choices = {"kvtool.h2o-event/1"}}},
+      {"schema", "Name and version of this schema",
+       [](const Event&) { return "kvtool.h2o-event/1"; }, OneOf("kvtool.h2o-event/1")},
       {"type",
        "call: a layer call of the engines design, mnn and mnn-r6 that made or applied a plan; "
        "eviction: one of engine exact; step: bytes after a decoded token",
-       &Event::type,
-       {.choices = {"call", "eviction", "step"}}},
+       &Event::type, OneOf("call", "eviction", "step")},
       {"policy", "What chooses the tokens to keep",
        [](const Event& event) { return event.run.policy; }},
-      {"target_ratio",
-       "Ratio asked for; null for a budget in tokens",
-       [](const Event& event) { return event.run.target_ratio(); },
-       {.nullable = true}},
+      {"target_ratio", "Ratio asked for; null for a budget in tokens",
+       [](const Event& event) { return event.run.target_ratio(); }, Nullable()},
       {"token", "Position of the token decoded", &Event::token},
       Fields<Event>::Inline(&Event::step, eviction::BytesFields()),
-      {"layer", "Number of the layer", LayerOf, {.absent = true}},
+      {"layer", "Number of the layer", LayerOf, Absent()},
       Fields<Event>::Inline(&Event::call, CallFields()),
       Fields<Event>::Inline(&Event::eviction, EvictionFields())};
   return fields;
@@ -256,26 +247,19 @@ void ForEachEvent(const ReplayResult& result, const std::function<void(const Rep
 const Fields<MnnMetrics>& MetricsFields() {
   using M = MnnMetrics;
   static const Fields<M> fields = {
-      {"h2o_keep_ratio",
-       "Kept tokens over length, of the last plan of any layer",
-       &M::keep_ratio,
-       {.nullable = true}},
+      {"h2o_keep_ratio", "Kept tokens over length, of the last plan of any layer", &M::keep_ratio,
+       Nullable()},
       {"h2o_lossy_ratio",
        "Bytes before over bytes kept and those of the plan itself, of the last plan of any layer",
-       &M::lossy_ratio,
-       {.nullable = true}},
+       &M::lossy_ratio, Nullable()},
       {"h2o_target_keep_effective",
        "Target of the last decision as a share of the length, not below the floor",
-       &M::target_keep_effective,
-       {.nullable = true}},
+       &M::target_keep_effective, Nullable()},
       {"h2o_floor_keep_by_recent_sink",
-       "Share of the length that sink and recent blocks alone keep",
-       &M::floor_keep,
-       {.nullable = true}},
+       "Share of the length that sink and recent blocks alone keep", &M::floor_keep, Nullable()},
       {"h2o_block_quantized_keep",
        "Target of the last decision as a share of the length, rounded up to whole blocks",
-       &M::quantized_keep,
-       {.nullable = true}},
+       &M::quantized_keep, Nullable()},
       {"h2o_last_evict_tokens", "Tokens that the last decision evicts", &M::last_evict_tokens},
       {"h2o_total_evict_tokens",
        "Tokens evicted by all plans so far, counted per layer when planned",
@@ -294,7 +278,7 @@ const Fields<Report>& ReportFields() {
       {"params", "What was asked for", Whole, ParamsFields()},
       {"quality_rows", "Query rows of a layer that the attention figures are of",
        [](const Report& of) { return of.result.measured; }, eviction::MeasuredFields()},
-      {"runs", "One entry per policy and target", eviction::RunsOf, runs, {.items = 1}},
+      {"runs", "One entry per policy and target", eviction::RunsOf, runs, Items(1)},
       {"notes",
        "What the figures mean here: a rule that comes down to another, a budget met in blocks, "
        "rows that the trace lacks.",
