@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by cache_type.cc, cache_type_table.cc
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -77,17 +77,5 @@ const CacheType& ParseCacheType(std::string_view name, std::string_view flag);
 // What llama.cpp writes of a side: rotated where the type is, then in blocks.
 std::vector<std::byte> PackedRows(const CacheType& type, const Side& side,
                                   const StoreOptions& options);
-
-// The implementations that the table names.
-double StoreFull(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreBlocks(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreFp8(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreTokenHead(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreKiviSide(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreKvQuantSide(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreQuantoSide(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreTurbo(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreUltraSide(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreOctaveSide(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
 
 }  // namespace kv::quant
