@@ -56,7 +56,10 @@ inline FieldOptions Nullable(FieldOptions options = {}) {
   options.nullable = true;
   return options;
 }
-inline FieldOptions AtLeast(double least) { return {.least = least}; }
+inline FieldOptions AtLeast(double least, FieldOptions options = {}) {
+  options.least = least;
+  return options;
+}
 inline FieldOptions Items(size_t least) { return {.items = least}; }
 inline FieldOptions Heading(std::string_view column, Format format = format::Plain) {
   return {.column = column, .format = format};
