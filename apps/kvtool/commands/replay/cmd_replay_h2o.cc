@@ -6,20 +6,14 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/replay/h2o_flags.h"
+#include "apps/kvtool/commands/replay/trace_replay.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/plan_output.h"
 #include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/inputs/each_command.h"
-#include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/eviction_targets.h"
 #include "apps/kvtool/line/numbers.h"
-#include "apps/kvtool/line/page_options.h"
-#include "apps/kvtool/line/rope_options.h"
 #include "formats/key_pairs.h"
-#include "formats/run/run.h"
-#include "formats/trace/trace.h"
 #include "lib/engines/mnn/h2o/report.h"
 #include "lib/study/eviction/replay.h"
 
@@ -70,7 +64,7 @@ std::string ScheduleText(const eviction::ReplayResult& result) {
   return text + fmt::format("; chosen by the trace's length: {}", fmt::join(followed, ", "));
 }
 
-class ReplayH2o : public EachOf<ReplayH2o> {
+class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
@@ -102,7 +96,7 @@ class ReplayH2o : public EachOf<ReplayH2o> {
         "--re-rotate", re_rotate_,
         "streaming: count positions within the cache, as published (needs queries and RoPE)");
     line.Add("--seed", seed_, "Seed of policy random and of the sampled rows (0)");
-    line.Add("--sample-rows|--quality-rows", quality_rows_,
+    line.Add("--sample-rows|--quality-rows", rows_,
              "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
     line.Add("--sensitivity", sensitivity_,
              "Predict nats by these layer weights (kvtool.sensitivity/1), not by the trace's "
@@ -117,45 +111,17 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     config_.Declare(line);
     papers_.Declare(line);
-    rope_.Declare(line, "RoPE of the model, for --re-rotate");
-    snapshot_.Declare(line);
-    report_.Declare(line);
-  }
-
-  // In a folder: what brings a trace, unless all share one.
-  bool Takes(std::string_view format, bool is_run) const override {
-    return is_run || (!trace_.empty() && !format.empty());
-  }
-  OpenOptions Reading() const override { return snapshot_.WithLimit(); }
-
-  void TakeRuns() override {
-    run_ = TakeRun(input_, snapshot_);
-    TakeTrace(run_, trace_);
-    TakeRope(run_, snapshot_, rope_);
+    DeclareRest(line, "RoPE of the model, for --re-rotate");
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads({input_, trace_, sensitivity_, rope_.freqs});
-    snapshot_.Files(files);
+    TraceReplay::Files(files);
     files.Writes({{jsonl_, "--jsonl-out"}, {plan_, "--plan-out"}});
     files.Writes(snapshot_out_, "--snapshot-out");
-    page_.Files(files);
-    report_.Files(files);
   }
 
   ExitStatus Run(Context& context) override {
-    RequireTrace(trace_, input_);
-    const OpenOptions options = snapshot_.Resolve(flags_for());
-    const AttentionTrace trace = OpenTrace(trace_, options);
-    const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
-    if (snapshot.layers.empty()) {
-      throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
-    }
-    RequireHeads(snapshot, "a replay");
-    RequireMatch(trace, snapshot);
-    WarnOf(snapshot.notes, input_, context.console);
-    for (const Note& note : trace.notes) context.console.Warn(trace_, note.text);
-
+    const auto [options, trace, snapshot] = Open(context.console);
     const eviction::ReplayRequest request = RequestFor(trace, options, snapshot);
     const bool single =
         request.targets.size() + request.budgets.size() <= 1 && request.policies.size() == 1;
@@ -198,17 +164,10 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     if (granularity_ == "kv-head") request.granularity = eviction::Granularity::kKvHead;
     request.seed = seed_;
     if (prompt_ >= 0) request.prompt_tokens = static_cast<uint64_t>(prompt_);
-    const std::string weights = SensitivityFor(trace);
-    if (!weights.empty()) request.sensitivity = ReadSensitivity(weights).Weights();
+    request.sensitivity = WeightsFor(trace);
     request.measure_quality = !no_quality_;
-    request.quality_rows = quality_rows_;
+    request.quality_rows = rows_;
     return request;
-  }
-
-  // A run's own is for traces without gradients, which tell more.
-  std::string SensitivityFor(const AttentionTrace& trace) const {
-    if (!sensitivity_.empty() || !run_ || trace.gradients) return sensitivity_;
-    return run_->sensitivity;
   }
 
   void ResolveRotation(const AttentionTrace& trace, const OpenOptions& options,
@@ -350,19 +309,11 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     }
   }
 
-  std::string trace_, sensitivity_, engine_ = "exact", policies_ = "block", targets_, budgets_,
-                                    scores_;
-  std::string schedule_;
+  std::string engine_ = "exact", policies_ = "block", targets_, budgets_, scores_, schedule_;
   std::string granularity_ = "layer", jsonl_, plan_, snapshot_out_, to_ = "safetensors";
-  int64_t prompt_ = -1;
-  uint64_t seed_ = 0, quality_rows_ = 512;
-  bool re_rotate_ = false, no_quality_ = false, detail_ = false, force_ = false;
-  std::optional<RecordedRun> run_;
+  bool re_rotate_ = false, no_quality_ = false;
   H2oFlags config_;
   PaperFlags papers_;
-  RopeOptions rope_;
-  SnapshotOptions snapshot_;
-  PageOptions page_;
 };
 
 }  // namespace
