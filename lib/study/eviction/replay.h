@@ -43,7 +43,7 @@ struct EngineRule {
   WeightRule weights = WeightRule::kFlashLocal;
   std::string_view ratio_name = {},
                    ratio_remark = {};  // of EngineRun::reported_ratio; empty: there is none
-  std::string_view warning;            // of every replay of a trace's rows
+  std::string_view warning = {};       // of every replay of a trace's rows
   BlockConfig defaults = {};
   std::shared_ptr<const EngineRun> (*plan)(const EngineCase& of) = nullptr;
 };
