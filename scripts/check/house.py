@@ -29,13 +29,13 @@ TESTED_BY_USERS = {"reorder", "targets"}
 
 def check_policies(root):
     folder = root / "lib/study/eviction/policies"
-    wanted = set(re.findall(r"\.make = (\w+)", (folder / "table.h").read_text()))
+    wanted = set(re.findall(r"\.make = (\w+)", (folder.parent / "policy.cc").read_text()))
     for source in sorted(folder.glob("*.cc")):
         defined = set(re.findall(r"^std::unique_ptr<Rule> (Make\w+)\(", source.read_text(), re.M))
         for factory in defined - wanted:
-            yield f"{source}: no row of table.h points to {factory}"
+            yield f"{source}: no row of policy.cc points to {factory}"
         if not defined:
-            yield f"{source}: defines no rule that table.h could point to"
+            yield f"{source}: defines no rule that policy.cc could point to"
         wanted -= defined
     for factory in sorted(wanted):
         yield f"{folder}: no file defines {factory}"

@@ -107,8 +107,8 @@ const Fields<Benched::Speed>& BenchSpeedFields() {
   static const Fields<Speed> fields = {
       {"fastest_mb_per_s",
        "Raw bytes per second of CPU time of one thread in the fastest round, in MB (1e6 bytes)",
-       &Speed::fastest, kNotNegative},
-      {"median_mb_per_s", "The same in the median round", &Speed::median, kNotNegative}};
+       &Speed::fastest, AtLeast(0)},
+      {"median_mb_per_s", "The same in the median round", &Speed::median, AtLeast(0)}};
   return fields;
 }
 
@@ -134,7 +134,7 @@ const Fields<Benched::Part>& BenchPartFields() {
           SavingFields()),
       {"worst_chunk_to_compat",
        "The largest of bytes / bytes at compat over all chunks; absent where compat had no part",
-       &Part::worst_chunk, kAbsent},
+       &Part::worst_chunk, Absent()},
       Fields<Part>::Inline(&Part::speeds, BenchSpeedsFields())};
   return fields;
 }
@@ -188,17 +188,17 @@ const Fields<Benched::Bound>& BenchBoundFields() {
 const Fields<Benched>& BenchedFields() {
   using Params = Benched::Params;
   static const Fields<Params> bench_params = {
-      {"chunk_bytes", "Most bytes of a chunk", &Params::chunk_bytes, kAtLeastOne},
-      {"rounds", "Number of rounds asked for", &Params::rounds, kAtLeastOne}};
+      {"chunk_bytes", "Most bytes of a chunk", &Params::chunk_bytes, AtLeast(1)},
+      {"rounds", "Number of rounds asked for", &Params::rounds, AtLeast(1)}};
   static const Fields<Benched> fields = {
       {"inputs", "What was read", &Benched::inputs, HashedFileFields()},
       {"params", "What was asked for", &Benched::params, bench_params},
-      {"chunks", "Number of chunks of K and V that were coded", &Benched::chunks, kAtLeastOne},
+      {"chunks", "Number of chunks of K and V that were coded", &Benched::chunks, AtLeast(1)},
       {"contestants", "What was measured of each level and of each other compressor",
        &Benched::contestants, BenchEntrantFields()},
       {"bounds",
        "What models would need, all that they have to learn or say counted; absent without --bound",
-       &Benched::bounds, BenchBoundFields(), kAbsent}};
+       &Benched::bounds, BenchBoundFields(), Absent()}};
   return fields;
 }
 

@@ -33,7 +33,7 @@ struct Diffed {
 
 const Fields<Diffed>& DiffParamsFields() {
   static const Fields<Diffed> fields = {
-      {"atol", "Tolerance of values; null: stored bits decide", &Diffed::atol, kNotNegative}};
+      {"atol", "Tolerance of values; null: stored bits decide", &Diffed::atol, AtLeast(0)}};
   return fields;
 }
 

@@ -28,9 +28,9 @@ std::string Ability(bool can, bool detected) { return can ? detected ? "yes" : "
 
 const Fields<ForeignFormat>& ForeignFormatFields() {
   static const Fields<ForeignFormat> fields = {
-      {"name", "Name of the format", &ForeignFormat::id, kAtLeastOne},
+      {"name", "Name of the format", &ForeignFormat::id, AtLeast(1)},
       {"summary", "What it is, in a few words", &ForeignFormat::what},
-      {"reason", "Why it is not read", &ForeignFormat::reason, kAtLeastOne},
+      {"reason", "Why it is not read", &ForeignFormat::reason, AtLeast(1)},
       {"instead", "What to do instead", &ForeignFormat::hint},
       {"recognised", "Whether it is refused by name when met, instead of as unknown",
        [](const ForeignFormat& format) { return format.recognise != nullptr; }}};
@@ -46,7 +46,7 @@ struct KnownFormats {
 const Fields<KnownFormats>& KnownFormatsFields() {
   using Listing = FormatListing;
   static const Fields<Listing> format_listing = {
-      {"name", "Name of the format, as --from and --to take it", &Listing::id, kAtLeastOne},
+      {"name", "Name of the format, as --from and --to take it", &Listing::id, AtLeast(1)},
       {"kind",
        "What it holds: a snapshot, names of files or tensors in one, a preset of options for one, "
        "an attention trace, weights, or a model",
@@ -55,11 +55,11 @@ const Fields<KnownFormats>& KnownFormatsFields() {
       {"detected", "Whether it is known by its bytes, without --from", &Listing::detected},
       {"reads", "Whether kvtool reads it", &Listing::reads},
       {"writes", "Whether kvtool writes it", &Listing::writes},
-      {"summary", "What it is, in a few words", &Listing::summary, kAtLeastOne},
+      {"summary", "What it is, in a few words", &Listing::summary, AtLeast(1)},
       {"needs", "What the user must supply beyond the file", &Listing::needs}};
   static const Fields<KnownFormats> fields = {
       NoInputs<KnownFormats>(),
-      {"formats", "What kvtool reads or writes", &KnownFormats::formats, format_listing, kNotEmpty},
+      {"formats", "What kvtool reads or writes", &KnownFormats::formats, format_listing, Items(1)},
       {"not_read", "Formats that kvtool knows of and does not read", &KnownFormats::not_read,
        ForeignFormatFields()}};
   return fields;

@@ -107,9 +107,9 @@ const Fields<FrameLook>& FrameLookFields() {
          return of.is_two() ? std::vector<std::string>{"f16", "bf16"}
                             : std::vector<std::string>{"f32"};
        },
-       kNotEmpty},
+       Items(1)},
       {"words", "Number of values", [](const FrameLook& of) { return of.layout.words; },
-       kAtLeastOne},
+       AtLeast(1)},
       {"raw_bytes", "Bytes of the values before coding",
        [](const FrameLook& of) { return of.layout.raw_bytes(); }},
       {"stored_bytes", "Size of the container in bytes",

@@ -95,7 +95,7 @@ const Fields<Capabilities>& CapabilitiesFields() {
       {"name", "Name of the codec", &Codec::name}};
   static const Fields<Capabilities> fields = {
       NoInputs<Capabilities>(),
-      {"threads", "CPUs that this process may use", &Capabilities::threads, kAtLeastOne},
+      {"threads", "CPUs that this process may use", &Capabilities::threads, AtLeast(1)},
       {"libraries", "Version of each library that the program was built with, by its name",
        [](const Capabilities& of) {
          return std::map<std::string, std::string>(of.libraries.begin(), of.libraries.end());
@@ -103,10 +103,10 @@ const Fields<Capabilities>& CapabilitiesFields() {
       {"urls", "Whether http:// and https:// URLs can be inputs, where libcurl is installed",
        &Capabilities::urls},
       {"simd", "SIMD targets of this build, best first", &Capabilities::simd, SimdTargetFields(),
-       kNotEmpty},
+       Items(1)},
       {"formats", "Formats that the program knows", [](const Capabilities&) { return Formats(); },
-       FormatEntryFields(), kNotEmpty},
-      {"codecs", "Codecs of .kvz archives", &Capabilities::codecs, codec_number, kNotEmpty},
+       FormatEntryFields(), Items(1)},
+      {"codecs", "Codecs of .kvz archives", &Capabilities::codecs, codec_number, Items(1)},
       {"dtypes", "Names of the element types that the program knows", &Capabilities::dtypes}};
   return fields;
 }

@@ -36,9 +36,9 @@ const Fields<TracedLayer>& TracedLayerFields() {
       {"gradients", "Whether it has gradients",
        [](const TracedLayer& of) { return of.layer.gradients.has_value(); }},
       {"scale", "What its scores are multiplied by; 0: 1 / sqrt(head_dim)",
-       [](const TracedLayer& of) { return of.rule.scale; }, kNotNegative},
+       [](const TracedLayer& of) { return of.rule.scale; }, AtLeast(0)},
       {"softcap", "Soft limit of its scores; 0: none",
-       [](const TracedLayer& of) { return of.rule.softcap; }, kNotNegative},
+       [](const TracedLayer& of) { return of.rule.softcap; }, AtLeast(0)},
       {"window", "Tokens of its sliding attention window; 0: none",
        [](const TracedLayer& of) { return of.rule.window; }}};
   return fields;
@@ -55,9 +55,9 @@ const Fields<AttentionTrace>& AttentionTraceFields() {
   static const Fields<Trace> input = {{"file", "Its name as it was given", &Trace::path}};
   static const Fields<GradientRows> gradients = {
       {"g_start", "Position of the first row with gradients", &GradientRows::begin},
-      {"rows", "Rows with gradients", &GradientRows::rows, kAtLeastOne},
+      {"rows", "Rows with gradients", &GradientRows::rows, AtLeast(1)},
       {"samples", "Next tokens that were drawn for each of these rows", &GradientRows::samples,
-       kAtLeastOne}};
+       AtLeast(1)}};
   static const Fields<Trace> fields = {
       {"inputs", "What was read", [](const Trace& of) { return std::span(&of, 1); }, input},
       {"file", "Name of the trace as it was given", &Trace::path},
@@ -92,9 +92,9 @@ const Fields<InspectedTrace>& InspectedTraceFields() {
           [](const InspectedTrace& of) -> const AttentionTrace& { return of.trace; },
           AttentionTraceFields()),
       {"calls", "Layer calls in a stream of block scores; absent of other traces",
-       &InspectedTrace::calls, kAbsent},
+       &InspectedTrace::calls, Absent()},
       {"steps", "Steps in a stream of block scores; absent of other traces", &InspectedTrace::steps,
-       kAbsent}};
+       Absent()}};
   return fields;
 }
 

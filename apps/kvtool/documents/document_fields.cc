@@ -53,7 +53,7 @@ const Fields<HashedFile>& HashedFileFields() {
 
 const Fields<NamedFile>& NamedFileFields() {
   static const Fields<NamedFile> fields = {
-      {"role", "What it is to the command", &NamedFile::role, kAbsent},
+      {"role", "What it is to the command", &NamedFile::role, Absent()},
       {"file", "Its name as it was given", &NamedFile::file}};
   return fields;
 }
@@ -98,17 +98,17 @@ RunCost RunCost::Of(bool deterministic, int threads, uint64_t bytes, double seco
 
 const Fields<RunCost>& RunCostFields() {
   static const Fields<RunCost::Environment> environment = {
-      {"threads", "Number of threads that were used", &RunCost::Environment::threads, kAtLeastOne}};
+      {"threads", "Number of threads that were used", &RunCost::Environment::threads, AtLeast(1)}};
   static const Fields<RunCost::Timing> timing = {
       {"elapsed_us", "Wall time of the work on this input, in microseconds",
        &RunCost::Timing::elapsed_us},
       {"mb_per_s", "Bytes of the source per second, in MB (1e6 bytes)", &RunCost::Timing::mb_per_s,
-       kNotNegative}};
+       AtLeast(0)}};
   static const Fields<RunCost> fields = {
       {"environment", "What the run had; absent in deterministic output", &RunCost::environment,
-       environment, kAbsent},
+       environment, Absent()},
       {"timing", "How long it took; absent in deterministic output", &RunCost::timing, timing,
-       kAbsent}};
+       Absent()}};
   return fields;
 }
 

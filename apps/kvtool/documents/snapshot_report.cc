@@ -276,7 +276,7 @@ const Fields<DescribedTensor>& DescribedTensorFields() {
        [](const Tensor& of) { return of.tensor.bytes(); }},
       {"stats", "Statistics of the values, with --stats",
        [](const Tensor& of) { return of.stats != nullptr && *of.stats ? &**of.stats : nullptr; },
-       TensorStatsFields(), kAbsent}};
+       TensorStatsFields(), Absent()}};
   return fields;
 }
 
@@ -314,7 +314,7 @@ const Fields<DescribedCells>& DescribedCellsFields() {
        [](const Cells& of) { return of.summary.inversions; }},
       {"records", "With --cells: every cell, in the order of the rows",
        [](const Cells& of) { return of.with_records ? &of.group.cells : nullptr; }, records,
-       kAbsent}};
+       Absent()}};
   return fields;
 }
 
@@ -392,7 +392,7 @@ const Fields<Snapshot>& SnapshotFields() {
        [](const Snapshot& of) {
          return of.unpacked_bytes > 0 ? std::optional(of.unpacked_bytes) : std::nullopt;
        },
-       kAbsent},
+       Absent()},
       {"k_bytes", "Bytes of K, all layers", [](const Snapshot& of) { return BytesOf(of, false); }},
       {"v_bytes", "Bytes of V, all layers", [](const Snapshot& of) { return BytesOf(of, true); }},
       {"batch_rows", "Sequences of the batch; 1 if there is no batch", BatchRows},
@@ -421,9 +421,9 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
   static const Fields<Layer> described_layer = {
       {"layer", "Number of the layer", [](const Layer& of) { return of.layer.index; }},
       {"label", "Name of the layer in the file; absent if it has none",
-       [](const Layer& of) { return IfAny(of.layer.label); }, kAbsent},
+       [](const Layer& of) { return IfAny(of.layer.label); }, Absent()},
       {"group", "Cache that the layer belongs to, where there are several",
-       [](const Layer& of) { return IfAny(of.layer.group); }, kAbsent},
+       [](const Layer& of) { return IfAny(of.layer.group); }, Absent()},
       {"k", "Keys",
        [](const Layer& of) {
          return DescribedTensor{of.layer.k, of.rows, of.stats != nullptr ? &of.stats->k : nullptr};
@@ -437,12 +437,12 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
        DescribedTensorFields()}};
   static const Fields<Described> fields = {
       {"run", "What run.json says, where the input is a recorded run", &Described::run,
-       RecordedRunFields(), kAbsent},
+       RecordedRunFields(), Absent()},
       Fields<Described>::Inline(
           [](const Described& of) -> const auto& { return of.snapshot; }, SnapshotFields()),
       {"rows", "Each row of the batch", DescribeRows, BatchRowFields()},
       {"key_rotation_assumed", "Why they are taken for rotated, where the file does not say",
-       AssumedRotation, kAbsent},
+       AssumedRotation, Absent()},
       {"cells", "Records of cache cells; empty if the file has none", DescribeCells,
        DescribedCellsFields()},
       {"facts", "Facts of this format alone, by name", DescribeFacts},
@@ -450,7 +450,7 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
       {"notes", "Remarks on the file", DescribeNotes(false)},
       {"warnings", "Warnings on the file", DescribeNotes(true)},
       {"profile", "What a profile (.kvp) holds; then there are no layers", &Described::profile,
-       ProfileFields(), kAbsent}};
+       ProfileFields(), Absent()}};
   return fields;
 }
 
@@ -501,10 +501,10 @@ const Fields<Profile>& ProfileFields() {
        "Element type",
        [](const ProfileEntry& entry) { return Name(entry.dtype); },
        {.choices = {"f16", "bf16"}}},
-      {"row_values", "Values of a row: all heads of a token", &ProfileEntry::columns, kAtLeastOne},
+      {"row_values", "Values of a row: all heads of a token", &ProfileEntry::columns, AtLeast(1)},
       {"tables", "Number of entropy tables",
-       [](const ProfileEntry& entry) { return entry.model.tables.size(); }, kAtLeastOne},
-      {"bits_per_value", "Bits that a value took in training", BitsPerValue, kNotNegative},
+       [](const ProfileEntry& entry) { return entry.model.tables.size(); }, AtLeast(1)},
+      {"bits_per_value", "Bits that a value took in training", BitsPerValue, AtLeast(0)},
       {"known_rows", "Rows that came back in training and are listed", &ProfileEntry::row_count}};
   static const Fields<Profile> fields = {
       {"name", "Name of the model", &Profile::name},

@@ -60,9 +60,9 @@ class EachCommand : public Command {
   std::vector<std::string> joined_;  // all of them where they are joined, else that one
 };
 
-// What a command derives from: EachOf<Inspect>.
-template <typename Self>
-class EachOf : public EachCommand {
+// What a command derives from: EachOf<Inspect>, or with more in common EachOf<Inspect, Base>.
+template <typename Self, typename Base = EachCommand>
+class EachOf : public Base {
  public:
   std::unique_ptr<EachCommand> Copy() const override {
     return std::make_unique<Self>(static_cast<const Self&>(*this));

@@ -91,7 +91,7 @@ const Fields<RecordedRun>& RecordedRunFields() {
        [](const Run& of) {
          return of.context_length == 0 ? std::nullopt : std::optional(of.context_length);
        },
-       kAtLeastOne}};
+       AtLeast(1)}};
   static const Fields<Run::Rope> rope = {
       {"style", "How dimensions pair up", &Run::Rope::style},
       {"base", "Base of the rotation", &Run::Rope::base},
@@ -108,10 +108,10 @@ const Fields<RecordedRun>& RecordedRunFields() {
       {"folder", "Folder of the run as given", &Run::folder},
       {"engine", "Engine that recorded it", std::identity(), engine},
       {"model", "Model that ran", std::identity(), model},
-      {"tokens", "Tokens of the run, prompt included", &Run::tokens, kAtLeastOne},
+      {"tokens", "Tokens of the run, prompt included", &Run::tokens, AtLeast(1)},
       {"prompt_tokens", "Of these, tokens of the prompt", &Run::prompt_tokens},
       {"nll", "Mean negative log likelihood of the decoded tokens in nats; null if not stated",
-       &Run::nll, kNotNegative},
+       &Run::nll, AtLeast(0)},
       {"rope", "In the words of --rope-style, --rope-base, --rope-dims and --rope-scaling",
        [](const Run& of) { return of.rope.base != 0 ? std::optional(of.rope) : std::nullopt; },
        rope},

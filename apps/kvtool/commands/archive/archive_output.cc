@@ -181,12 +181,12 @@ const Fields<ChunkHead>& ChunkFields() {
        "K or V; null: bytes of the file that are neither",
        KeyOrValue,
        {.choices = {"k", "v"}}},
-      {"layer", "Number of the layer", OfCache(&ChunkHead::layer), kAbsent},
-      {"token_begin", "First token", OfCache(&ChunkHead::token_begin), kAbsent},
+      {"layer", "Number of the layer", OfCache(&ChunkHead::layer), Absent()},
+      {"token_begin", "First token", OfCache(&ChunkHead::token_begin), Absent()},
       {"token_end", "One past the last token",
-       OfCache([](const ChunkHead& head) { return head.token_begin + head.tokens; }), kAbsent},
-      {"head_begin", "First head", OfCache(&ChunkHead::head_begin), kAbsent},
-      {"heads", "Number of heads", OfCache(&ChunkHead::heads), kAbsent}};
+       OfCache([](const ChunkHead& head) { return head.token_begin + head.tokens; }), Absent()},
+      {"head_begin", "First head", OfCache(&ChunkHead::head_begin), Absent()},
+      {"heads", "Number of heads", OfCache(&ChunkHead::heads), Absent()}};
   return fields;
 }
 
@@ -198,7 +198,7 @@ const Fields<Damage>& DamageFields() {
       {"text", "What is wrong", &Damage::text},
       {"archive_offset", "Where in the archive, in bytes from its beginning", &Damage::offset},
       {"chunk", "The chunk that is damaged; absent where it is none", &Damage::chunk, ChunkFields(),
-       kAbsent}};
+       Absent()}};
   return fields;
 }
 
@@ -212,7 +212,7 @@ const Fields<Lost>& LostFields() {
       {"run_step_bytes", "Bytes from the beginning of one run to that of the next",
        [](const Lost& lost) { return lost.range.run_step; }},
       {"chunk", "The chunk that held them; absent where it was none",
-       [](const Lost& lost) { return lost.range.chunk; }, ChunkFields(), kAbsent}};
+       [](const Lost& lost) { return lost.range.chunk; }, ChunkFields(), Absent()}};
   return fields;
 }
 

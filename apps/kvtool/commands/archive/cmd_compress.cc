@@ -130,7 +130,7 @@ const Fields<WriteSummary::Reference>& UsedReferenceFields() {
       {"xxh3", "XXH3 hash (64 bits, 16 hex digits) of those bytes",
        [](const Reference& base) { return HashDigits(base.name.source_hash); }, kHashText},
       {"chain", "1: it stands on its own; otherwise one more than what it is coded against itself",
-       [](const Reference& base) { return base.name.chain; }, kAtLeastOne},
+       [](const Reference& base) { return base.name.chain; }, AtLeast(1)},
       {"chunks", "Number of chunks of the archive that need it", &Reference::chunks},
       {"rows", "Rows of it that they need: one token of one layer's K or V each", &Reference::rows},
       {"equal_rows", "Those of the rows that are the same here, byte for byte",
@@ -202,13 +202,13 @@ const Fields<Compressed>& CompressedFields() {
        [](const Compressed& of) {
          return of.has_bases ? std::optional(of.made.references) : std::nullopt;
        },
-       UsedReferenceFields(), kAbsent},
+       UsedReferenceFields(), Absent()},
       {"proof", "What was done to show that the archive gives the source back",
        [](const Compressed& of) -> const Compressed& { return of; }, CompressProofFields()},
       {"warnings", "Everything that the run warned of at this input", &Compressed::warnings},
       Fields<Compressed>::Inline(&Compressed::cost, RunCostFields()),
       {"profile", "The profile given with --profile, which the archive names; absent without",
-       &Compressed::profile, UsedProfileFields(), kAbsent}};
+       &Compressed::profile, UsedProfileFields(), Absent()}};
   return fields;
 }
 

@@ -120,7 +120,7 @@ const Fields<Verified>& VerifiedFields() {
       {"offset", "Where in that file, in bytes from its beginning", &Difference::offset},
       {"text", "What differs", &Difference::text},
       {"chunk", "The chunk that it is in; absent where it is in none", &Difference::chunk,
-       ChunkFields(), kAbsent}};
+       ChunkFields(), Absent()}};
   static const Fields<Verified> fields = {
       {"inputs", "The archive", &Verified::inputs, SizedFileFields()},
       {"params", "What was asked for", &Verified::params, VerifyParamsFields()},

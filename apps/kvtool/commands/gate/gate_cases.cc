@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "apps/kvtool/line/parameter_texts.h"
+#include "apps/kvtool/line/numbers.h"
 #include "lib/core/base/number.h"
 #include "lib/engines/mnn/gate/engine.h"
 #include "lib/engines/mnn/gate/replay_case.h"

@@ -198,7 +198,7 @@ const Fields<StoreAdded>& StoreAddedFields() {
       {"store", kStoreText, &StoreAdded::store},
       Fields<StoreAdded>::Inline(&StoreAdded::report, StoreAddReportFields()),
       {"timing", "How long it took; left out with --deterministic", &StoreAdded::elapsed,
-       ElapsedFields(), kAbsent}};
+       ElapsedFields(), Absent()}};
   return fields;
 }
 
@@ -455,7 +455,7 @@ const Fields<StoreGiven>& StoreGivenFields() {
        "is an error",
        &StoreGiven::identical},
       {"timing", "How long it took; left out with --deterministic", &StoreGiven::elapsed,
-       ElapsedFields(), kAbsent}};
+       ElapsedFields(), Absent()}};
   return fields;
 }
 

@@ -319,7 +319,7 @@ const Fields<ValueDiff>& ValueDiffFields() {
        {.column = "cosine", .format = NineDigits}},
       {"first_beyond_index",
        "Index in C order of the first value beyond the tolerance; absent where there is none",
-       FirstBeyond, kAbsent}};
+       FirstBeyond, Absent()}};
   return fields;
 }
 
@@ -328,11 +328,11 @@ const Fields<BlockDiff>& BlockDiffFields() {
       {"name", "Layer, MLP and slot, as layer 0 compress_tk slot 3", &BlockDiff::name},
       {"problem",
        "Why the block could not be compared, as another shape; absent where there is nothing",
-       ProblemOf, kAbsent},
+       ProblemOf, Absent()},
       {"weight", "How the weight differs; absent where it could not be compared",
-       &BlockDiff::weight, ValueDiffFields(), kAbsent},
+       &BlockDiff::weight, ValueDiffFields(), Absent()},
       {"bias", "How the bias differs; absent where there is none or it could not be compared",
-       &BlockDiff::bias, ValueDiffFields(), kAbsent}};
+       &BlockDiff::bias, ValueDiffFields(), Absent()}};
   return fields;
 }
 

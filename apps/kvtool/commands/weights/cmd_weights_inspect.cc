@@ -67,9 +67,9 @@ const Fields<WeightsBlock>& WeightsBlockFields() {
        [](const WeightsBlock& of) { return Name(of.values.weight.dtype); }},
       {"bytes", "Bytes of the block", [](const WeightsBlock& of) { return BlockBytes(of.values); }},
       {"weight_stats", "Figures of the weight; with --stats", &WeightsBlock::weight_stats,
-       ValueStatsFields(), kAbsent},
+       ValueStatsFields(), Absent()},
       {"bias_stats", "Figures of the bias, where there is one; with --stats",
-       &WeightsBlock::bias_stats, ValueStatsFields(), kAbsent}};
+       &WeightsBlock::bias_stats, ValueStatsFields(), Absent()}};
   return fields;
 }
 
@@ -93,7 +93,7 @@ const Fields<InspectedWeights>& InspectedWeightsFields() {
        [](const Result& of) -> const CompressorWeights& { return of.file.weights; },
        WeightsHeaderFields()},
       {"shares", "What a checkpoint's bytes are; absent of a .bin",
-       [](const Result& of) { return of.file.shares; }, shares_fields, kAbsent},
+       [](const Result& of) { return of.file.shares; }, shares_fields, Absent()},
       {"blocks", "Every linear block, by layer and in the order of the file", &Result::blocks,
        WeightsBlockFields()},
       {"warnings", "Everything that the run warned of",
@@ -284,7 +284,7 @@ const Fields<WeightsFault>& WeightsFaultFields() {
        [](const WeightsFault& of) {
          return of.effect.empty() ? std::nullopt : std::optional(of.effect);
        },
-       kAbsent}};
+       Absent()}};
   return fields;
 }
 
@@ -323,7 +323,7 @@ const Fields<VerifiedWeights>& VerifiedWeightsFields() {
        {.choices = ContainerChoices()}},
       {"header", "What the header says; absent where it could not be read",
        [](const VerifiedWeights& of) { return of.found.weights ? &*of.found.weights : nullptr; },
-       WeightsHeaderFields(), kAbsent},
+       WeightsHeaderFields(), Absent()},
       {"faults", "Rules of the format that are broken",
        [](const VerifiedWeights& of) { return of.found.faults; }, WeightsFaultFields()},
       {"misfits", "What does not fit the model that was described by flags",

@@ -10,7 +10,7 @@
 #include <variant>
 
 #include "lib/core/codec/gear/gear_frame.h"
-#include "lib/study/eviction/block_config.h"
+#include "lib/engines/mnn/h2o/mnn_engine.h"
 
 namespace kv::mnn::runtime {
 

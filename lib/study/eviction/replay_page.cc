@@ -6,12 +6,12 @@
 #include <cmath>
 #include <functional>
 
-#include "lib/engines/mnn/h2o/replay_prediction.h"
-#include "lib/engines/mnn/h2o/report.h"
 #include "lib/report/html.h"
 #include "lib/report/svg.h"
+#include "lib/study/eviction/replay.h"
+#include "lib/study/eviction/report.h"
 
-namespace kv::mnn::h2o {
+namespace kv::eviction {
 namespace {
 
 // What a page can show without growing heavy.
@@ -35,19 +35,19 @@ std::string ErrorOf(const AttentionSummary& of) {
 }
 std::string NatsOf(const ReplayRun& run) {
   if (!run.predicted_kl) return "-";
-  const eviction::PredictedKl& kl = *run.predicted_kl;
+  const PredictedKl& kl = *run.predicted_kl;
   return fmt::format("{:.3g} ({:.3g} to {:.3g})", kl.expected(), kl.low(), kl.high());
 }
 // The run that the detailed figures show: the first one that evicts.
 const ReplayRun& MainRun(const ReplayResult& result) {
   for (const ReplayRun& run : result.runs) {
-    if (run.policy != "full" && run.evictions() > 0) return run;
+    if (run.evictions() > 0) return run;
   }
   return result.runs.front();
 }
 
 // What the real KL is expected to be, and where most runs of the study lie.
-std::string NatsText(const eviction::PredictedKl& kl) {
+std::string NatsText(const PredictedKl& kl) {
   const std::string expected = format::Nats(kl.expected());
   return kl.nats == 0
              ? expected
@@ -77,7 +77,7 @@ Fields<ReplayRun>::Field Column(
   const auto getter = [=](const ReplayRun& run) {
     return run.*of ? Value(get(*(run.*of))) : Value();
   };
-  return {name, "", getter, {.column = name, .format = format}};
+  return {name, "", getter, Heading(name, format)};
 }
 auto Figured(Distribution AttentionSummary::*of, double Distribution::*member) {
   return [=](const AttentionSummary& rows) {
@@ -112,26 +112,24 @@ void AddQuality(Fields<ReplayRun>& columns) {
 
 Fields<ReplayRun> ColumnsOf(const ReplayResult& result) {
   Fields<ReplayRun> columns = {
-      {"policy", "", &ReplayRun::policy_text, {.column = "policy"}},
-      {"target", "", &ReplayRun::target_text, {.column = "target"}},
-      {"ratio", "", &ReplayRun::ratio, {.column = "true ratio", .format = format::AsFactor}},
-      {"mean_ratio",
-       "",
-       &ReplayRun::mean_ratio,
-       {.column = "mean ratio", .format = format::AsFactor}},
-      {"evictions", "", &ReplayRun::evictions, {.column = "evictions"}}};
-  if (result.engine != Engine::kExact) {
+      {"policy", "", &ReplayRun::policy_text, Heading("policy")},
+      {"target", "", &ReplayRun::target_text, Heading("target")},
+      {"ratio", "", &ReplayRun::ratio, Heading("true ratio", format::AsFactor)},
+      {"mean_ratio", "", &ReplayRun::mean_ratio, Heading("mean ratio", format::AsFactor)},
+      {"evictions", "", &ReplayRun::evictions, Heading("evictions")}};
+  if (result.engine != nullptr && !result.engine->ratio_name.empty()) {
     const auto ratio = [](const ReplayRun& run) {
-      return run.mnn ? std::optional(fmt::format("{:.4f}x", run.mnn->metrics.lossy_ratio))
-                     : std::nullopt;
+      return run.engine ? std::optional(fmt::format("{:.4f}x", run.engine->reported_ratio))
+                        : std::nullopt;
     };
-    columns.Add({"h2o_lossy_ratio", "", ratio, {.column = "h2o_lossy_ratio"}});
+    const std::string_view name = result.engine->ratio_name;
+    columns.Add({name, "", ratio, Heading(name)});
   }
   if (result.kl_method) {
     const auto nats = [](const ReplayRun& run) {
       return run.predicted_kl ? std::optional(NatsText(*run.predicted_kl)) : std::nullopt;
     };
-    columns.Add({"predicted_kl", "", nats, {.column = "predicted KL"}});
+    columns.Add({"predicted_kl", "", nats, Heading("predicted KL")});
   }
   const auto has_quality = [](const ReplayRun& run) { return run.quality.has_value(); };
   if (std::any_of(result.runs.begin(), result.runs.end(), has_quality)) AddQuality(columns);
@@ -143,11 +141,13 @@ std::vector<ChartSeries> ByPolicy(const ReplayResult& result, const RunValue& x,
                                   const RunValue& y) {
   std::vector<ChartSeries> series;
   for (const ReplayRun& run : result.runs) {
-    if (run.policy == "full" || !run.evicting || run.evicting->mass.count == 0) continue;
+    if (run.info().spending == Spending::kNone || !run.evicting || run.evicting->mass.count == 0)
+      continue;
     auto found = std::find_if(series.begin(), series.end(),
                               [&](const ChartSeries& s) { return s.name == run.policy; });
     if (found == series.end()) {
-      series.push_back({run.policy, {}, run.policy == "block", run.policy == "oracle-mass"});
+      series.push_back(
+          {run.policy, {}, run.info().tuned_by == Tuning::kBlocks, run.info().is_bound});
       found = std::prev(series.end());
     }
     found->points.push_back(
@@ -266,19 +266,19 @@ void AddBytes(const ReplayRun& run, report::Page& page) {
     allocated.points.push_back({x, static_cast<double>(run.steps[i].allocated)});
   }
   chart.series = {kept, full};
-  if (run.mnn) chart.series.push_back(allocated);
+  if (run.engine) chart.series.push_back(allocated);
   page.Figure(Render(chart),
-              run.mnn ? "The engine's buffers never shrink: what is evicted frees room for new "
-                        "tokens, not memory."
-                      : "Memory if evicted rows are given back.");
+              run.engine ? "The engine's buffers never shrink: what is evicted frees room for new "
+                           "tokens, not memory."
+                         : "Memory if evicted rows are given back.");
 }
 
 // For how many of the units' decode steps together a position stayed; `steps` of each if for all.
-uint64_t StayOf(const eviction::LayerPlan& plan, uint64_t position, const ReplayResult& result) {
+uint64_t StayOf(const LayerPlan& plan, uint64_t position, const ReplayResult& result) {
   uint64_t held = 0;
   for (uint32_t unit = 0; unit < plan.units; ++unit) {
     const uint64_t last = plan.last_seen(unit, position);
-    held += last == eviction::LayerPlan::kStays
+    held += last == LayerPlan::kStays
                 ? result.end - std::min(result.prompt, result.end)
                 : std::min(last + 1, result.end) - std::min(result.prompt, last + 1);
   }
@@ -286,7 +286,7 @@ uint64_t StayOf(const eviction::LayerPlan& plan, uint64_t position, const Replay
 }
 
 // Columns of a few positions each, of which neighbours with the same shade become one span.
-StripRow LayerRow(const ReplayResult& result, const eviction::LayerPlan& plan, uint64_t columns) {
+StripRow LayerRow(const ReplayResult& result, const LayerPlan& plan, uint64_t columns) {
   StripRow row{fmt::format("L{}", plan.layer), {}};
   const uint64_t end = result.end, steps = std::max<uint64_t>(1, end - result.prompt);
   const uint64_t width = (end + columns - 1) / std::max<uint64_t>(1, columns);
@@ -307,7 +307,7 @@ StripRow LayerRow(const ReplayResult& result, const eviction::LayerPlan& plan, u
     bool all = true;
     for (uint64_t p = begin; p < next; ++p) {
       for (uint32_t unit = 0; unit < plan.units; ++unit) {
-        all = all && plan.last_seen(unit, p) == eviction::LayerPlan::kStays;
+        all = all && plan.last_seen(unit, p) == LayerPlan::kStays;
       }
       held += StayOf(plan, p, result);
     }
@@ -333,7 +333,7 @@ void AddMap(const ReplayResult& result, const ReplayRun& run, report::Page& page
   map.second_label = "evicted; fainter: sooner";
   const uint64_t columns = report::MapColumns(result.end, run.plans.size());
   size_t cells = 0;
-  for (const eviction::LayerPlan& plan : run.plans) {
+  for (const LayerPlan& plan : run.plans) {
     map.rows.push_back(LayerRow(result, plan, columns));
     cells += map.rows.back().spans.size();
   }
@@ -356,7 +356,7 @@ void AddHeads(const ReplayRun& run, report::Page& page) {
   const auto value_of = [&](const AttentionSummary& head) {
     return output ? head.output_error.mean : 1 - head.mass.mean;
   };
-  for (const eviction::LayerQuality& layer : run.layers) {
+  for (const LayerQuality& layer : run.layers) {
     for (const AttentionSummary& head : layer.heads) most = std::max(most, value_of(head));
   }
   StripMap map;
@@ -365,7 +365,7 @@ void AddHeads(const ReplayRun& run, report::Page& page) {
   map.unit_ticks = true;
   map.low_label = "0";
   map.high_label = Percent(most);
-  for (const eviction::LayerQuality& layer : run.layers) {
+  for (const LayerQuality& layer : run.layers) {
     StripRow row{fmt::format("L{}", layer.layer), {}};
     for (size_t h = 0; h < layer.heads.size(); ++h) {
       const double value = value_of(layer.heads[h]);
@@ -385,7 +385,7 @@ void AddHeads(const ReplayRun& run, report::Page& page) {
   steps.x_label = "decode step";
   steps.y_label = "attention mass lost, mean of heads";
   steps.y_min = 0;
-  for (const eviction::LayerQuality& layer : run.layers) {
+  for (const LayerQuality& layer : run.layers) {
     if (steps.series.size() == 8) break;
     ChartSeries series{fmt::format("layer {}", layer.layer), {}, false, false};
     const size_t stride = std::max<size_t>(1, layer.step_mass.size() / kMostPointsOfLayer);
@@ -425,9 +425,8 @@ report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
       {"layers traced",
        fmt::format("{} of {}", result.traced_layers.size(), snapshot.layers.size())},
       {"decode steps", std::to_string(result.end - result.prompt)}};
-  if (run.mnn) {
-    facts.insert(facts.begin() + 1,
-                 {"the engine says", Times(static_cast<double>(run.mnn->metrics.lossy_ratio))});
+  if (run.engine) {
+    facts.insert(facts.begin() + 1, {"the engine says", Times(run.engine->reported_ratio)});
   }
   if (run.quality) {
     if (run.predicted_kl) facts.push_back({"predicted KL, nats", NatsOf(run)});
@@ -435,18 +434,13 @@ report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
     facts.push_back({"attention mass kept", Shown(run.evicting->mass, &Distribution::mean)});
   }
   page.Facts(facts);
-  if (run.mnn) {
-    page.Paragraph(
-        "h2o_lossy_ratio is the ratio of the engine's last plan alone, relative to that layer's "
-        "length at that moment. The true ratio counts every layer as it stands at the end.");
-  }
+  if (run.engine) page.Paragraph(std::string(result.engine->ratio_remark));
   std::vector<std::string> notes = result.notes;
   notes.insert(notes.end(), result.warnings.begin(), result.warnings.end());
   for (const ReplayRun& each : result.runs) {
-    const std::string why = WhyNothing(result, each);
-    if (!why.empty()) {
-      notes.push_back(fmt::format("{} at {}: {}", each.policy, each.target_text(), why));
-    }
+    if (each.nothing_because.empty()) continue;
+    notes.push_back(
+        fmt::format("{} at {}: {}", each.policy, each.target_text(), each.nothing_because));
   }
   AddCurves(result, page);
   page.Heading("Runs");
@@ -471,4 +465,4 @@ report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
   return page;
 }
 
-}  // namespace kv::mnn::h2o
+}  // namespace kv::eviction

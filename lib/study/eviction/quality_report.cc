@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/mnn/h2o/quality_report.h"
-
 #include <cmath>
 
-namespace kv::mnn::h2o {
+#include "lib/study/eviction/report.h"
+
+namespace kv::eviction {
 namespace {
 
 // A figure of attention over rows, and the standard error of its mean.
@@ -16,8 +16,7 @@ struct Figure {
 
 Fields<Figure>::Field Statistic(std::string_view name, std::string_view text,
                                 double Distribution::*member) {
-  return {
-      name, text, [member](const Figure& figure) { return figure.of.*member; }, {.nullable = true}};
+  return {name, text, [member](const Figure& figure) { return figure.of.*member; }, Nullable()};
 }
 
 Fields<Figure>::Field Mean() {
@@ -39,8 +38,7 @@ Fields<Figure>::Field StandardError() {
   return {"standard_error",
           "Standard error of the mean where rows were drawn, 0 where all were measured; null if "
           "unknown",
-          &Figure::standard_error,
-          {.least = 0, .nullable = true}};
+          &Figure::standard_error, Nullable(AtLeast(0))};
 }
 
 const Fields<Figure>& MassFields() {
@@ -56,14 +54,11 @@ const Fields<Figure>& ErrorFields() {
       P95(),
       Most(),
       StandardError(),
-      {"frobenius",
-       "|O - O'| / |O| over all rows together; null if no row is defined",
-       &Figure::frobenius,
-       {.nullable = true}},
+      {"frobenius", "|O - O'| / |O| over all rows together; null if no row is defined",
+       &Figure::frobenius, Nullable()},
       {"frobenius_standard_error",
        "Its standard error where rows were drawn, 0 where all were measured; null if unknown",
-       &Figure::frobenius_error,
-       {.least = 0, .nullable = true}}};
+       &Figure::frobenius_error, Nullable(AtLeast(0))}};
   return fields;
 }
 
@@ -104,34 +99,24 @@ std::map<std::string, std::optional<double>> OverlapsOf(const AttentionSummary& 
 const Fields<AttentionSummary>& HeadFigureFields() {
   using Rows = AttentionSummary;
   static const Fields<Rows> fields = {
-      {"mass_mean",
-       "Mean attention mass that is kept",
-       [](const Rows& rows) { return rows.mass.mean; },
-       {.nullable = true}},
-      {"mass_p5",
-       "5th percentile of the mass that is kept",
-       [](const Rows& rows) { return rows.mass.p5; },
-       {.nullable = true}},
-      {"kl_mean",
-       "Mean KL(P' || P) in nats of attention over what is kept and the full cache",
-       [](const Rows& rows) { return rows.kl.mean; },
-       {.nullable = true}},
-      {"top_k_overlap_16",
-       "Mean share of a row's 16 heaviest keys that is kept",
-       [](const Rows& rows) { return rows.top_k[1].mean; },
-       {.nullable = true}},
-      {"output_error_mean",
-       "Mean relative error of the head's output; absent without V",
+      {"mass_mean", "Mean attention mass that is kept",
+       [](const Rows& rows) { return rows.mass.mean; }, Nullable()},
+      {"mass_p5", "5th percentile of the mass that is kept",
+       [](const Rows& rows) { return rows.mass.p5; }, Nullable()},
+      {"kl_mean", "Mean KL(P' || P) in nats of attention over what is kept and the full cache",
+       [](const Rows& rows) { return rows.kl.mean; }, Nullable()},
+      {"top_k_overlap_16", "Mean share of a row's 16 heaviest keys that is kept",
+       [](const Rows& rows) { return rows.top_k[1].mean; }, Nullable()},
+      {"output_error_mean", "Mean relative error of the head's output; absent without V",
        [](const Rows& rows) {
          return rows.has_output ? std::optional(rows.output_error.mean) : std::nullopt;
        },
-       {.absent = true, .nullable = true}},
-      {"output_cosine_p5",
-       "5th percentile of the cosine of the head's output; absent without V",
+       Absent(Nullable())},
+      {"output_cosine_p5", "5th percentile of the cosine of the head's output; absent without V",
        [](const Rows& rows) {
          return rows.has_output ? std::optional(rows.output_cosine.p5) : std::nullopt;
        },
-       {.absent = true, .nullable = true}}};
+       Absent(Nullable())}};
   return fields;
 }
 
@@ -209,7 +194,7 @@ const Fields<EvictingRows>& EvictingFields() {
 std::optional<EvictingRows> EvictingOf(const ReplayRun& run) {
   if (!run.evicting) return std::nullopt;
   EvictingRows rows{*run.evicting, {}};
-  for (const eviction::LayerQuality& layer : run.layers) {
+  for (const LayerQuality& layer : run.layers) {
     if (layer.evicting.rows > 0) rows.layers.push_back(layer.layer);
   }
   return rows;
@@ -230,19 +215,16 @@ const Fields<Decile>& DecileFields() {
   static const Fields<Decile> fields = {
       {"first_step", "First decode step of the tenth, from 0", &Decile::first_step},
       {"steps", "Decode steps of the tenth", &Decile::steps},
-      {"mass_mean",
-       "Mean attention mass that is kept; null if no row is defined",
-       &Decile::mass,
-       {.nullable = true}},
+      {"mass_mean", "Mean attention mass that is kept; null if no row is defined", &Decile::mass,
+       Nullable()},
       {"output_error_mean",
        "Mean relative error of attention outputs; null if no row is defined, absent without V",
-       &Decile::output_error,
-       {.absent = true, .nullable = true}}};
+       &Decile::output_error, Absent(Nullable())}};
   return fields;
 }
 
-std::vector<Decile> DecilesOf(const std::vector<eviction::LayerQuality>& layers,
-                              const eviction::MeasuredRows& measured) {
+std::vector<Decile> DecilesOf(const std::vector<LayerQuality>& layers,
+                              const MeasuredRows& measured) {
   std::vector<Decile> deciles;
   if (layers.empty()) return deciles;
   const bool has_output = !layers.front().step_output_error.empty();
@@ -255,7 +237,7 @@ std::vector<Decile> DecilesOf(const std::vector<eviction::LayerQuality>& layers,
     const size_t first = row;
     for (; row < measured.positions.size() && measured.positions[row] < measured.first + end;
          ++row) {
-      for (const eviction::LayerQuality& layer : layers) {
+      for (const LayerQuality& layer : layers) {
         mass.Add(layer.step_mass[row]);
         if (!layer.step_output_error.empty()) error.Add(layer.step_output_error[row]);
       }
@@ -267,4 +249,4 @@ std::vector<Decile> DecilesOf(const std::vector<eviction::LayerQuality>& layers,
   return deciles;
 }
 
-}  // namespace kv::mnn::h2o
+}  // namespace kv::eviction

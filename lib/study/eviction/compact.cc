@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/mnn/h2o/compact.h"
-
 #include <fmt/format.h>
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/select.h"
+#include "lib/study/eviction/replay.h"
 
-namespace kv::mnn::h2o {
+namespace kv::eviction {
 namespace {
 
-const eviction::LayerPlan* FindPlan(const ReplayRun& run, uint32_t layer) {
-  for (const eviction::LayerPlan& plan : run.plans) {
+const LayerPlan* FindPlan(const ReplayRun& run, uint32_t layer) {
+  for (const LayerPlan& plan : run.plans) {
     if (plan.layer == layer && !plan.events.empty()) return &plan;
   }
   return nullptr;
@@ -44,7 +43,7 @@ Bytes GatherRanges(const KvTensor& tensor, const KeepPlan& kept, uint32_t head) 
 }
 
 // Heads that keep different tokens: a copy, [head][token][dim].
-KvTensor CopyHeads(const KvTensor& tensor, const eviction::LayerPlan& plan, uint64_t tokens,
+KvTensor CopyHeads(const KvTensor& tensor, const LayerPlan& plan, uint64_t tokens,
                    std::vector<std::shared_ptr<const FileSource>>& spools) {
   Bytes all;
   uint64_t kept = 0;
@@ -67,8 +66,8 @@ CellGroup CellsOf(const KeepPlan& held, const std::string& group) {
   return cells;
 }
 
-uint64_t CompareTensor(const KvTensor& source, const eviction::LayerPlan* plan,
-                       const KvTensor& written, std::string_view name) {
+uint64_t CompareTensor(const KvTensor& source, const LayerPlan* plan, const KvTensor& written,
+                       std::string_view name) {
   for (uint32_t head = 0; head < source.heads; ++head) {
     KeepPlan held{{0, static_cast<uint32_t>(source.tokens())}};
     if (plan != nullptr) held = plan->HeldBefore(plan->units == 1 ? 0 : head, source.tokens());
@@ -95,7 +94,7 @@ Snapshot Compacted(const Snapshot& snapshot, const ReplayRun& run) {
   for (LayerKv& layer : out.layers) {
     const uint64_t tokens = layer.k.tokens();
     layer.group = fmt::format("layer {}", layer.index);
-    const eviction::LayerPlan* plan = FindPlan(run, layer.index);
+    const LayerPlan* plan = FindPlan(run, layer.index);
     KeepPlan held{{0, static_cast<uint32_t>(tokens)}};
     if (plan != nullptr && plan->units == 1) {
       held = plan->HeldBefore(0, tokens);
@@ -121,7 +120,7 @@ uint64_t CheckRows(const Snapshot& source, const ReplayRun& run, const Snapshot&
       if (other == nullptr || layer.v.has_value() != other->v.has_value()) {
         throw Error(Finding::kContentDiffers, "the written snapshot lacks it");
       }
-      const eviction::LayerPlan* plan = FindPlan(run, layer.index);
+      const LayerPlan* plan = FindPlan(run, layer.index);
       rows += CompareTensor(layer.k, plan, other->k, "K");
       if (layer.v) rows += CompareTensor(*layer.v, plan, *other->v, "V");
     } catch (Error& error) {
@@ -131,4 +130,4 @@ uint64_t CheckRows(const Snapshot& source, const ReplayRun& run, const Snapshot&
   return rows;
 }
 
-}  // namespace kv::mnn::h2o
+}  // namespace kv::eviction
