@@ -55,7 +55,7 @@ struct OpenOptions {
   // Values will not be read, so readers may skip decoding and leave tensors without bytes.
   bool metadata_only = false;
   // The caller accepts whole batches: without `batch` their rows follow each other as tokens, and
-  // Snapshot::storage holds their number (lib/core/snapshot/batch.h). Others must give `batch`.
+  // Snapshot::storage holds their number (lib/core/snapshot/snapshot.h). Others must give `batch`.
   bool any_batch = false;
   // The caller keeps bytes regardless of their meaning: if nothing tells which axis counts tokens,
   // the reader takes the likelier one, warns, and records that in Snapshot::storage.
@@ -108,7 +108,7 @@ struct FormatEntry {
   // Whether `write` heeds Snapshot::storage: --v-order, --target-version.
   bool has_choices = false;
   // Reads every dump in a folder separately, with runs, overlaps and damage as they are
-  // (lib/core/snapshot/dump_entries.h). Null for formats without dumps.
+  // (lib/core/snapshot/dump_entry.h). Null for formats without dumps.
   DumpEntries (*read_dumps)(const Source& source) = nullptr;
   PairsWanted pairs = PairsWanted::kAsSource;
 };

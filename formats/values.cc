@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/residency.h"
 
 namespace kv {
 

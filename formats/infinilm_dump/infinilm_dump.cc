@@ -8,7 +8,6 @@
 
 #include "lib/core/base/checked.h"
 #include "lib/core/base/json.h"
-#include "lib/core/snapshot/key_rotation.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/rope_pairs.h"
 #include "lib/core/snapshot/select.h"

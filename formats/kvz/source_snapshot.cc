@@ -12,7 +12,7 @@
 #include "formats/kvz/kvz.h"
 #include "formats/stated.h"
 #include "lib/core/archive/archive.h"
-#include "lib/core/snapshot/batch.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
 namespace {

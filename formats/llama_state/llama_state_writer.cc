@@ -9,9 +9,8 @@
 #include "formats/values.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/snapshot/hadamard.h"
-#include "lib/core/snapshot/key_rotation.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/residency.h"
+#include "lib/core/snapshot/rope_pairs.h"
 #include "lib/core/snapshot/select.h"
 
 namespace kv::llama_state {

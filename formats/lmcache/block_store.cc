@@ -13,7 +13,7 @@
 #include "formats/pages.h"
 #include "formats/words.h"
 #include "formats/zip/zip_reader.h"
-#include "lib/core/base/blake2b.h"
+#include "lib/core/base/hash.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
 #include "lib/core/snapshot/concatenate.h"

@@ -8,7 +8,7 @@
 #include "formats/lmcache/key_name.h"
 #include "formats/raw/spec.h"
 #include "lib/core/base/number.h"
-#include "lib/core/snapshot/key_rotation.h"
+#include "lib/core/snapshot/rope_pairs.h"
 
 namespace kv::lmcache {
 namespace {

@@ -13,7 +13,6 @@
 #include "formats/mnn/run_folder.h"
 #include "formats/values.h"
 #include "formats/words.h"
-#include "lib/core/snapshot/key_rotation.h"
 #include "lib/core/snapshot/rope_pairs.h"
 
 namespace kv::mnn {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "formats/format.h"
-#include "lib/core/snapshot/dump_entries.h"
+#include "lib/core/snapshot/dump_entry.h"
 
 namespace kv::mnn {
 // KV dumps of MNN's distribution experiments: see FORMAT.md.

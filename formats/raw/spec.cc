@@ -11,7 +11,7 @@
 #include "formats/words.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/number.h"
-#include "lib/core/snapshot/key_rotation.h"
+#include "lib/core/snapshot/rope_pairs.h"
 
 namespace kv::raw {
 namespace {

@@ -12,8 +12,8 @@
 #include "formats/tensors/mlx_state.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/half.h"
-#include "lib/core/snapshot/batch.h"
-#include "lib/core/snapshot/key_rotation.h"
+#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv::mlx {
 namespace {

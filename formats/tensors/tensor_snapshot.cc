@@ -12,9 +12,9 @@
 #include "formats/tensors/mlx.h"
 #include "formats/tensors/reading.h"
 #include "formats/tensors/tensor_names.h"
-#include "lib/core/snapshot/batch.h"
-#include "lib/core/snapshot/key_rotation.h"
 #include "lib/core/snapshot/layout.h"
+#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
 namespace {

@@ -8,9 +8,8 @@
 #include "formats/torch/torch_tensor.h"
 #include "formats/zip/zip_writer.h"
 #include "lib/core/base/checked.h"
-#include "lib/core/snapshot/key_rotation.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/residency.h"
+#include "lib/core/snapshot/rope_pairs.h"
 
 namespace kv {
 namespace {

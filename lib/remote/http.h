@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/core/base/ranges.h"
+#include "lib/core/base/file.h"
 #include "lib/remote/answer.h"
 #include "lib/remote/curl.h"
 #include "lib/remote/open_http.h"

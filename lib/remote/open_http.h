@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "lib/core/base/ranges.h"
+#include "lib/core/base/file.h"
 
 namespace kv::remote {
 

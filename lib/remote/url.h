@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "lib/core/base/ranges.h"
+#include "lib/core/base/file.h"
 
 // Files behind http:// and https:// URLs, read by ranges (RFC 9110): objects by presigned URLs,
 // and whatever a static server serves.

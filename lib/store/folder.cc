@@ -12,7 +12,7 @@
 #include <cstring>
 #include <utility>
 
-#include "lib/core/base/output_system.h"
+#include "lib/core/base/output.h"
 
 namespace kv::store {
 namespace {

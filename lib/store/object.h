@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "lib/core/base/blake2b.h"
 #include "lib/core/base/file.h"
+#include "lib/core/base/hash.h"
 #include "lib/core/codec/backends.h"
 #include "lib/core/codec/chunk.h"
 

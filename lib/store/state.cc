@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "lib/core/base/checked.h"
+#include "lib/core/base/file.h"
 #include "lib/core/base/hash.h"
-#include "lib/core/base/stored_names.h"
 #include "lib/core/base/utf8.h"
 
 namespace kv::store {

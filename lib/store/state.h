@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "lib/core/base/dtype.h"
-#include "lib/core/base/order.h"
 #include "lib/store/object.h"
 
 // The record of a state: its files as runs of objects, and what `list` says of it (FORMAT.md).

@@ -15,7 +15,6 @@
 #include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/output.h"
-#include "lib/core/base/output_system.h"
 
 namespace kv::store {
 namespace {
@@ -30,10 +29,6 @@ std::optional<uint64_t> NumberIn(const std::string& entry, NameOf name) {
 }
 
 constexpr std::string_view kMarker = "kvtool-store", kMarkerText = "kvtool store 1\n";
-
-Error SystemError(Finding finding, std::string_view action, const std::string& path) {
-  return Error(finding, fmt::format("{}: {}", action, std::strerror(errno))).File(path);
-}
 
 void WriteMarker(const Folder& folder) {
   try {

@@ -12,7 +12,7 @@
 #include <random>
 #include <thread>
 
-#include "lib/core/base/stored_names.h"
+#include "lib/core/base/file.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/store/cut.h"
 #include "lib/store/index.h"

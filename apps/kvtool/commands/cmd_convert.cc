@@ -11,7 +11,7 @@
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "formats/key_pairs.h"
-#include "lib/core/base/output_system.h"
+#include "lib/core/base/output.h"
 #include "lib/core/snapshot/cast.h"
 
 namespace kv {

@@ -11,7 +11,7 @@
 #include "apps/kvtool/inputs/run_input.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
-#include "lib/core/snapshot/batch.h"
+#include "lib/core/snapshot/snapshot.h"
 #include "lib/study/statistics/checkup.h"
 
 namespace kv {

@@ -12,7 +12,7 @@
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/line/help_text.h"
-#include "lib/core/base/nearest.h"
+#include "lib/core/base/utf8.h"
 #include "lib/core/kernels/targets.h"
 #include "version.h"
 

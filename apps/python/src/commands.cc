@@ -10,7 +10,7 @@
 #include "apps/python/src/description.h"
 #include "apps/python/src/interrupt.h"
 #include "lib/core/base/file.h"
-#include "lib/core/base/stop.h"
+#include "lib/core/base/parallel.h"
 
 namespace kvtool_python {
 namespace {

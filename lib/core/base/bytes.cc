@@ -4,11 +4,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <bit>
 
 #include "lib/core/base/checked.h"
-#include "lib/core/base/utf8.h"
 
 namespace kv {
 
@@ -39,36 +37,5 @@ void ByteReader::ExpectEnd(std::string_view what) const {
 void ByteWriter::Append(ByteSpan bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
 
 void ByteWriter::Pad(uint64_t count, std::byte value) { bytes_.insert(bytes_.end(), count, value); }
-
-std::string Printable(std::string_view text, bool lines) {
-  std::string out;
-  while (!text.empty()) {
-    const size_t length = Utf8Length(text), control = ControlLength(text);
-    const size_t taken = std::max<size_t>(length, 1);
-    if (length > 0 && (control == 0 || (lines && text[0] == '\n'))) {
-      out += text.substr(0, taken);
-    } else {
-      for (const char c : text.substr(0, taken)) {
-        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-      }
-    }
-    text.remove_prefix(taken);
-  }
-  return out;
-}
-
-std::string Escaped(std::string_view text, size_t limit) {
-  std::string out;
-  for (char c : text.substr(0, limit)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte < 0x7f && c != '\\') {
-      out += c;
-    } else {
-      out += fmt::format("\\x{:02x}", byte);
-    }
-  }
-  if (text.size() > limit) out += "...";
-  return out;
-}
 
 }  // namespace kv

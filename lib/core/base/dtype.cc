@@ -8,6 +8,7 @@
 #include "lib/core/base/error.h"
 
 namespace kv {
+
 namespace {
 
 using enum DType;
@@ -77,6 +78,20 @@ uint64_t BytesOf(DType dtype, uint64_t elements) {
                                                     elements, info.name, info.block_elements));
   }
   return CheckedMul(elements / info.block_elements, info.block_bytes, "tensor size");
+}
+
+std::string_view Name(Order order) {
+  switch (order) {
+    case Order::kTokenHeadDim:
+      return "token,head,dim";
+    case Order::kHeadTokenDim:
+      return "head,token,dim";
+    case Order::kHeadDimToken:
+      return "head,dim,token";
+    case Order::kStorage:
+      return "storage";
+  }
+  return "?";
 }
 
 }  // namespace kv

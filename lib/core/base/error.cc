@@ -4,9 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
-#include "lib/core/base/bytes.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv {
 namespace {
@@ -193,6 +195,12 @@ void Error::Compose() {
   if (offset_) line_ += fmt::format(" (offset {:#x})", *offset_);
   if (finding_ != Finding::kUsage) line_ += fmt::format(" [{}]", FindingId(finding_));
   line_ = Printable(line_);  // names and texts of files are in it
+}
+
+Error SystemError(Finding finding, std::string_view action, std::string_view name) {
+  Error error(finding, fmt::format("{}: {}", action, std::strerror(errno)));
+  if (!name.empty()) error.File(name);
+  return error;
 }
 
 }  // namespace kv

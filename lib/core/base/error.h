@@ -119,6 +119,9 @@ class Error : public std::exception {
   std::optional<uint64_t> offset_;
 };
 
+// "ACTION: TEXT OF ERRNO", of the file of that name, if any.
+Error SystemError(Finding finding, std::string_view action, std::string_view name = {});
+
 // A broken invariant is a bug: prints where it is and aborts, in every build. In libkvtool it
 // throws kInternal instead.
 [[noreturn]] void AssertionFailed(const char* expression, const char* file, int line);

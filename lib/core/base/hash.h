@@ -54,4 +54,11 @@ class StreamingHash128 {
 // "xxh3:0123456789abcdef"
 std::string HashText(uint64_t hash);
 
+// BLAKE2b with 8 bytes of output and no key, as a little-endian number. Engines name slots by it.
+uint64_t Blake2b64(ByteSpan message);
+
+// BLAKE2b with 32 bytes of output and no key: a hash that nobody can make two contents for.
+using Hash256Bytes = std::array<std::byte, 32>;
+Hash256Bytes Blake2b256(ByteSpan message);
+
 }  // namespace kv

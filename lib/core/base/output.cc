@@ -13,7 +13,6 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
-#include "lib/core/base/output_system.h"
 
 namespace kv {
 namespace fs = std::filesystem;
@@ -40,15 +39,6 @@ fs::path TargetOf(const fs::path& path) {
 }  // namespace
 
 namespace output {
-
-Error IoError(std::string_view action, const std::string& name) {
-  return Error(Finding::kWriteFailed, fmt::format("{}: {}", action, std::strerror(errno)))
-      .File(name);
-}
-
-fs::path ParentOf(const fs::path& path) {
-  return path.has_parent_path() ? path.parent_path() : fs::path(".");
-}
 
 void SyncFolder(const fs::path& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

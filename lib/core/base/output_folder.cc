@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lib/core/base/error.h"
-#include "lib/core/base/output_system.h"
+#include "lib/core/base/output.h"
 
 namespace kv {
 namespace fs = std::filesystem;

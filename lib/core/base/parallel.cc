@@ -13,7 +13,6 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
-#include "lib/core/base/stop.h"
 
 namespace kv {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/snapshot/diff_values.h"
+#include "lib/core/snapshot/diff.h"
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by rope.cc, rope_scaling.cc
+#pragma once
 
 #include <cstdint>
 #include <span>

@@ -10,6 +10,7 @@
 #include "lib/core/base/number.h"
 
 namespace kv {
+
 namespace {
 
 // Divides a row of `tensor` into heads; zeros are unknown, and one gives the other.
@@ -184,6 +185,20 @@ void RequireHeads(const Snapshot& snapshot, std::string_view what_for) {
       fmt::format("{} needs the number of KV heads, which this file does not record", what_for))
       .File(snapshot.source.path)
       .Hint("give --model MODEL, --kv-heads H or --head-dim D");
+}
+
+uint64_t BatchRows(const Snapshot& snapshot) {
+  const auto at = snapshot.storage.find(kBatchRows);
+  if (at == snapshot.storage.end()) return 1;
+  const std::string& text = at->second;
+  const uint64_t rows = ParseNumber<uint64_t>(text).value_or(0);
+  bool divides = rows > 0;
+  for (const LayerKv& layer : snapshot.layers)
+    divides =
+        divides && layer.k.tokens() % rows == 0 && (!layer.v || layer.v->tokens() % rows == 0);
+  if (!divides)
+    throw Error(Finding::kBadField, fmt::format("a batch of '{}' rows", Escaped(text, 40)));
+  return rows;
 }
 
 }  // namespace kv

@@ -9,7 +9,7 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/json.h"
-#include "lib/core/base/nearest.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv::gate {
 

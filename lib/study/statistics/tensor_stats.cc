@@ -10,7 +10,6 @@
 #include "lib/core/kernels/histogram.h"
 #include "lib/core/snapshot/hadamard.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/residency.h"
 
 namespace kv {
 namespace {

@@ -8,7 +8,7 @@
 #include "apps/kvtool/inputs/run_input.h"
 #include "formats/registry.h"
 #include "formats/trace/trace.h"
-#include "lib/core/snapshot/trace_rows.h"
+#include "lib/core/snapshot/attention_trace.h"
 
 namespace kv {
 

@@ -8,8 +8,8 @@
 #include <cmath>
 
 #include "lib/core/base/error.h"
+#include "lib/core/snapshot/attention_trace.h"
 #include "lib/core/snapshot/cast.h"
-#include "lib/core/snapshot/trace_rows.h"
 #include "lib/engines/mnn/h2o/replay_notes.h"
 #include "lib/engines/mnn/h2o/replay_prediction.h"
 

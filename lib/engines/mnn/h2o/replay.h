@@ -9,8 +9,8 @@
 
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
+#include "lib/core/snapshot/attention_trace.h"
 #include "lib/core/snapshot/rope.h"
-#include "lib/core/snapshot/trace_rows.h"
 #include "lib/engines/mnn/h2o/mnn_replay.h"
 #include "lib/study/eviction/budget.h"
 #include "lib/study/eviction/plan_layer.h"

@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "lib/core/base/number.h"
-#include "lib/core/base/word.h"
+#include "lib/core/base/utf8.h"
 #include "lib/engines/mnn/h2o/quality_report.h"
 
 namespace kv::mnn::h2o {
