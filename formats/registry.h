@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "formats/format.h"
 
@@ -43,5 +44,19 @@ bool HoldsOnlyADump(const std::string& folder);
 
 // Heads and head sizes from a model file: a GGUF header or a config.json.
 ModelGeometry ReadModelGeometry(std::shared_ptr<const FileSource> file);
+
+// Everything that can be read or written, for `kvtool formats`, collected from the tables that the
+// readers and writers themselves use.
+enum class FormatKind { kSnapshot, kNames, kPreset, kTrace, kWeights, kModel };
+std::string_view Name(FormatKind kind);
+
+struct FormatListing {
+  std::string_view id;
+  FormatKind kind;
+  bool detected = false, reads = false, writes = false;
+  std::string_view summary;
+  std::string_view needs;  // what the user must supply beyond the file
+};
+std::vector<FormatListing> ListFormats();
 
 }  // namespace kv

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "formats/tensors/axes.h"
-#include "formats/tensors/name_patterns.h"
+#include "formats/tensors/tensor_names.h"
 
 namespace kv {
 namespace {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/llama_state/cache_blob.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "formats/llama_state/llama_state.h"
 #include "lib/core/base/number.h"
 
 namespace kv::llama_state {

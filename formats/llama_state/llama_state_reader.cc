@@ -10,8 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "formats/gguf/rope_order.h"
-#include "formats/llama_state/cache_blob.h"
+#include "formats/key_pairs.h"
 #include "formats/llama_state/llama_state.h"
 #include "formats/words.h"
 #include "lib/core/snapshot/hadamard.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "formats/llama_state/cache_blob.h"
 #include "formats/llama_state/llama_state.h"
 #include "formats/values.h"
 #include "lib/core/base/checked.h"

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/json_fields.h"
-#include "formats/lmcache/key_name.h"
 #include "formats/lmcache/lmcache.h"
 #include "formats/pages.h"
 #include "formats/words.h"
@@ -16,7 +15,6 @@
 #include "lib/core/base/hash.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
-#include "lib/core/snapshot/concatenate.h"
 
 namespace kv::lmcache {
 namespace {

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <set>
 
-#include "formats/mnn/packed.h"
+#include "formats/mnn/meta.h"
 #include "formats/words.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/number.h"

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "formats/json_fields.h"
-#include "formats/lmcache/key_name.h"
+#include "formats/lmcache/lmcache.h"
 #include "formats/mnn/cache_files.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"

@@ -2,13 +2,12 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // The stack machine: its loop and its stack, and what a pickle would import, call and set up, kept
 // as data.
-#include "formats/torch/pickle_machine.h"
-
 #include <fmt/format.h>
 
 #include <bit>
 #include <cstdint>
 
+#include "formats/torch/pickle.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"

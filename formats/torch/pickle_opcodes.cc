@@ -6,7 +6,7 @@
 
 #include <bit>
 
-#include "formats/torch/pickle_machine.h"
+#include "formats/torch/pickle.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "formats/tensors/tensor_snapshot.h"
-#include "formats/torch/pickle_machine.h"
+#include "formats/torch/pickle.h"
 #include "formats/torch/torch.h"
 #include "formats/torch/torch_tensor.h"
 #include "formats/zip/zip_reader.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "formats/npy/npy_header.h"
+#include "formats/npy/npy.h"
 #include "formats/torch/pickle.h"
 #include "lib/core/base/tensor.h"
 

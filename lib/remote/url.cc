@@ -8,7 +8,6 @@
 #include <mutex>
 
 #include "lib/core/base/error.h"
-#include "lib/remote/open_http.h"
 
 namespace kv::remote {
 namespace {

@@ -38,4 +38,10 @@ struct Traffic {
 };
 Traffic TrafficSoFar();
 
+// Throws kOpenFailed, and without libcurl always.
+std::unique_ptr<RangeReader> OpenHttp(std::string url);
+
+// Hands a line to what SetWaitNotice has set.
+void SayWait(const std::string& line);
+
 }  // namespace kv::remote

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/store/index_files.h"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sqlite3.h>

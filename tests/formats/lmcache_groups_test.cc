@@ -5,7 +5,6 @@
 #include <fstream>
 
 #include "formats/lmcache/block_store.h"
-#include "formats/lmcache/key_name.h"
 #include "formats/lmcache/lmcache.h"
 #include "formats/registry.h"
 #include "lib/core/base/hash.h"

@@ -4,7 +4,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "formats/npy/npy_header.h"
 #include "formats/tensors/kvtool_arrays.h"
 #include "formats/zip/zip_writer.h"
 #include "tests/support/temp_dir.h"

@@ -8,8 +8,8 @@
 #include <fstream>
 #include <map>
 
+#include "formats/mnn/meta.h"
 #include "formats/mnn/mnn.h"
-#include "formats/mnn/packed.h"
 #include "formats/registry.h"
 #include "lib/core/snapshot/layout.h"
 #include "tests/golden/golden.h"

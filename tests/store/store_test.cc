@@ -14,8 +14,8 @@
 
 #include "lib/core/base/file.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/store/cut.h"
 #include "lib/store/index.h"
+#include "lib/store/state.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv::store::store_test {

@@ -5,8 +5,8 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/result_fields.h"
-#include "formats/catalogue.h"
 #include "formats/foreign.h"
+#include "formats/registry.h"
 
 namespace kv {
 namespace {
