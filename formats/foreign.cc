@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "formats/foreign.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <optional>
 
@@ -214,8 +212,8 @@ std::span<const ForeignFormat> ForeignFormats() { return kForeign; }
 void RefuseForeign(const Source& source) {
   for (const ForeignFormat& format : kForeign) {
     if (format.recognise == nullptr || !format.recognise(source)) continue;
-    Error error(Finding::kUnsupportedKind,
-                fmt::format("not read as a cache ({}): {}", format.what, format.reason));
+    Error error(Finding::kUnsupportedKind, "not read as a cache ({}): {}", format.what,
+                format.reason);
     if (!format.hint.empty()) error.Hint(std::string(format.hint));
     throw error;
   }

@@ -34,13 +34,11 @@ ByteSpan BytesOfOnlyFile(const Source& source) {
 
 void BatchOfFile::Add(uint64_t rows) {
   if (rows != rows_.value_or(rows)) {
-    throw Error(Finding::kInconsistent,
-                fmt::format("a batch of {} rows, others have {}", rows, *rows_));
+    throw Error(Finding::kInconsistent, "a batch of {} rows, others have {}", rows, *rows_);
   }
   rows_ = rows;
   views_ += rows;
-  if (rows == 0 || views_ > kMostViews)
-    throw Error(Finding::kLimit, fmt::format("a batch of {} rows", rows));
+  if (rows == 0 || views_ > kMostViews) throw Error(Finding::kLimit, "a batch of {} rows", rows);
 }
 
 void RequireRow(const OpenOptions& options, uint64_t rows, bool has_batch_axis,

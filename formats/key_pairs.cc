@@ -44,11 +44,10 @@ struct Turn {
 };
 
 Error BadFlag(const std::string& flag) {
-  return Error(
-      Finding::kUsage,
-      fmt::format("--rope-pairs '{}': expected neighbours (2i, 2i+1), halves (i, i+dim/2), "
-                  "FROM:TO or keep",
-                  Escaped(flag, 40)));
+  return Error(Finding::kUsage,
+               "--rope-pairs '{}': expected neighbours (2i, 2i+1), halves (i, i+dim/2), "
+               "FROM:TO or keep",
+               Escaped(flag, 40));
 }
 
 Turn ByFlag(const std::string& flag, KeyPairs now, const Snapshot& snapshot) {
@@ -65,9 +64,8 @@ Turn ByFlag(const std::string& flag, KeyPairs now, const Snapshot& snapshot) {
   if (now == KeyPairs::kUnknown && FindPairsOwner(snapshot) == PairsOwner::kTransformers)
     now = KeyPairs::kHalves;
   if (now == KeyPairs::kUnknown) {
-    throw Error(
-        Finding::kGeometryMissing,
-        fmt::format("--rope-pairs {}: the present order of the keys' pairs is unknown", flag))
+    throw Error(Finding::kGeometryMissing,
+                "--rope-pairs {}: the present order of the keys' pairs is unknown", flag)
         .Hint(fmt::format(
             "give {}both orders: --rope-pairs neighbours:{}",
             FindPairsOwner(snapshot) == PairsOwner::kLlama ? "--model MODEL, or " : "", Name(to)));
@@ -93,8 +91,7 @@ Error Unknown(const std::string& architecture) {
 // For dumps of engines whose order no architecture tells.
 Error Unrecorded(const Snapshot& snapshot) {
   Error error(Finding::kGeometryMissing,
-              fmt::format("no record says which pairs of K RoPE rotates in this cache of {}",
-                          snapshot.engine));
+              "no record says which pairs of K RoPE rotates in this cache of {}", snapshot.engine);
   error.Hint(
       "give both orders, kvtool convert --rope-pairs FROM:TO: halves (i, i+dim/2; transformers) or "
       "neighbours "
@@ -137,9 +134,9 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
       geometry->rope_dims != snapshot.layers.front().k.head_dim) {
     throw Error(
         Finding::kUnsupportedLayout,
-        fmt::format(
-            "RoPE rotates {} of {} values of a head; reordering parts of heads is not supported",
-            geometry->rope_dims, snapshot.layers.front().k.head_dim))
+
+        "RoPE rotates {} of {} values of a head; reordering parts of heads is not supported",
+        geometry->rope_dims, snapshot.layers.front().k.head_dim)
         .Hint("--rope-pairs keep leaves the keys as they are");
   }
   ReorderKeys(turn.from, turn.to, snapshot);

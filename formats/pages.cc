@@ -60,8 +60,7 @@ class PageList {
       AddFile(Named(line));
     }
     if (pages_.size() == before) {
-      throw Error(Finding::kMissingRecord,
-                  fmt::format("--order: no file is named '{}'", Escaped(line, 120)));
+      throw Error(Finding::kMissingRecord, "--order: no file is named '{}'", Escaped(line, 120));
     }
   }
 
@@ -74,19 +73,15 @@ class PageList {
       const auto [first, end] = names->equal_range(line);
       if (first == end) continue;
       if (std::next(first) == end) return *first->second;
-      throw Error(Finding::kUsage,
-                  fmt::format("--order: '{}' could be '{}' or '{}'", Escaped(line, 120),
-                              Escaped(first->second->name, 120),
-                              Escaped(std::next(first)->second->name, 120)));
+      throw Error(Finding::kUsage, "--order: '{}' could be '{}' or '{}'", Escaped(line, 120),
+                  Escaped(first->second->name, 120), Escaped(std::next(first)->second->name, 120));
     }
-    throw Error(Finding::kMissingRecord,
-                fmt::format("--order: no file is named '{}'", Escaped(line, 120)));
+    throw Error(Finding::kMissingRecord, "--order: no file is named '{}'", Escaped(line, 120));
   }
 
   void AddFile(const SourceFile& file) {
     if (!seen_.insert(&file).second) {
-      throw Error(Finding::kUsage,
-                  fmt::format("--order names '{}' twice", Escaped(file.name, 120)));
+      throw Error(Finding::kUsage, "--order names '{}' twice", Escaped(file.name, 120));
     }
     pages_.push_back(&file);
   }
@@ -114,7 +109,7 @@ std::vector<const SourceFile*> InOrder(const Source& folder, const std::string& 
     if (!line.empty()) pages.Add(std::string(line));
   }
   std::vector<const SourceFile*> list = pages.Release();
-  if (list.empty()) throw Error(Finding::kUsage, fmt::format("--order {}: is empty", order));
+  if (list.empty()) throw Error(Finding::kUsage, "--order {}: is empty", order);
   return list;
 }
 
@@ -137,8 +132,8 @@ std::string Shape(const KvTensor& tensor) {
 void Append(KvTensor& into, KvTensor&& from, std::string_view which) {
   if (into.dtype != from.dtype || into.heads != from.heads || into.head_dim != from.head_dim ||
       into.heads_known != from.heads_known) {
-    throw Error(Finding::kInconsistent, fmt::format("{} is {}, but {} in the earlier parts", which,
-                                                    Shape(from), Shape(into)));
+    throw Error(Finding::kInconsistent, "{} is {}, but {} in the earlier parts", which, Shape(from),
+                Shape(into));
   }
   std::move(from.pieces.begin(), from.pieces.end(), std::back_inserter(into.pieces));
 }

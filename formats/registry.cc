@@ -144,7 +144,7 @@ const FormatEntry& WritableFormat(std::string_view id) {
   for (const FormatEntry& entry : kFormats) {
     if (entry.write != nullptr) known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.id);
   }
-  throw Error(Finding::kUsage, fmt::format("--to '{}': expected one of {}", id, known));
+  throw Error(Finding::kUsage, "--to '{}': expected one of {}", id, known);
 }
 
 const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options) {
@@ -154,7 +154,7 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
   }
   if (!options.from.empty()) {
     if (const FormatEntry* format = FindFormat(options.from)) return *format;
-    throw Error(Finding::kUsage, fmt::format("unknown format '{}'", options.from))
+    throw Error(Finding::kUsage, "unknown format '{}'", options.from)
         .Hint("'kvtool formats' lists them");
   }
   RefuseForeign(source);
@@ -172,8 +172,7 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
     throw error.File(source.path).Hint(WhatToTry(source));
   }
   if (found.size() > 1) {
-    throw Error(Finding::kAmbiguousFormat,
-                fmt::format("fits both {} and {}", found[0]->id, found[1]->id))
+    throw Error(Finding::kAmbiguousFormat, "fits both {} and {}", found[0]->id, found[1]->id)
         .File(source.path)
         .Hint("choose with --from");
   }
@@ -189,8 +188,7 @@ Snapshot OpenUndivided(Source source, const OpenOptions& options) {
   try {
     const FormatEntry& format = DetectFormat(source, options);
     if (format.open == nullptr) {
-      throw Error(Finding::kUnsupportedKind,
-                  fmt::format("{} cannot be read as a snapshot", format.id));
+      throw Error(Finding::kUnsupportedKind, "{} cannot be read as a snapshot", format.id);
     }
     OpenOptions all = options;
     all.open = OpenSnapshot;

@@ -2,7 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "formats/values.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,8 +37,7 @@ void RequireLayerNumbers(const Snapshot& snapshot) {
   std::set<uint32_t> indices;
   for (const LayerKv& layer : snapshot.layers) {
     if (indices.insert(layer.index).second) continue;
-    throw Error(Finding::kUnsupportedLayout,
-                fmt::format("two layers have the index {}", layer.index));
+    throw Error(Finding::kUnsupportedLayout, "two layers have the index {}", layer.index);
   }
 }
 

@@ -45,9 +45,8 @@ Bytes FromHex(std::string_view hex) {
     const std::string_view digits = hex.substr(i, 2);
     const auto value = ParseNumber<uint8_t>(digits, 16);
     if (!value || digits.size() != 2) {
-      throw Error(Finding::kBadField,
-                  fmt::format("metadata '{}': '{}' is not a byte in hexadecimal", kMetadataKey,
-                              Escaped(digits)));
+      throw Error(Finding::kBadField, "metadata '{}': '{}' is not a byte in hexadecimal",
+                  kMetadataKey, Escaped(digits));
     }
     out.push_back(static_cast<std::byte>(*value));
   }
@@ -131,9 +130,9 @@ void NoteLosses(const CompressorWeights& weights, std::vector<std::string>& note
 void RequireNames(const CompressorWeights& weights) {
   if (weights.prefixes.size() * kSlotsPerMlp == weights.header.blocks_per_layer) return;
   throw Error(Finding::kUnsupportedLayout,
-              fmt::format("{} blocks per layer: those after the first {} have no names in a "
-                          "checkpoint",
-                          weights.header.blocks_per_layer, weights.prefixes.size() * kSlotsPerMlp))
+              "{} blocks per layer: those after the first {} have no names in a "
+              "checkpoint",
+              weights.header.blocks_per_layer, weights.prefixes.size() * kSlotsPerMlp)
       .Hint("choose MLPs with --prefix-order");
 }
 

@@ -87,7 +87,7 @@ Type ReadType(ByteReader& in) {
   const uint64_t at = in.offset();
   const uint32_t number = in.U32("value type");
   if (number <= 12) return static_cast<Type>(number);
-  throw Error(Finding::kBadField, fmt::format("value type {}, expected 0 to 12", number)).At(at);
+  throw Error(Finding::kBadField, "value type {}, expected 0 to 12", number).At(at);
 }
 
 // The integer at `from`, if the type is one and the value fits.
@@ -117,24 +117,20 @@ Metadata::Metadata(ByteSpan file) {
   ByteReader in(file);
   const uint32_t magic = in.U32("magic");
   if (magic != kMagic) {
-    throw Error(Finding::kBadMagic,
-                fmt::format("magic {:#010x}, expected {:#x} (GGUF)", magic, kMagic))
-        .At(0);
+    throw Error(Finding::kBadMagic, "magic {:#010x}, expected {:#x} (GGUF)", magic, kMagic).At(0);
   }
   CheckVersion(in.U32("version"));
   tensors_ = in.U64("tensor count");
   const uint64_t count_at = in.offset();
   const uint64_t count = in.U64("key count");
   if (count > kMaxKeys) {
-    throw Error(Finding::kLimit, fmt::format("{} keys, at most {} are read", count, kMaxKeys))
-        .At(count_at);
+    throw Error(Finding::kLimit, "{} keys, at most {} are read", count, kMaxKeys).At(count_at);
   }
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t at = in.offset();
     const uint64_t length = in.U64("key length");
     if (length == 0 || length > kMaxKeyBytes) {
-      throw Error(Finding::kBadName,
-                  fmt::format("key of {} bytes, expected 1 to {}", length, kMaxKeyBytes))
+      throw Error(Finding::kBadName, "key of {} bytes, expected 1 to {}", length, kMaxKeyBytes)
           .At(at);
     }
     const std::string_view key = in.Text(length, "key");
@@ -161,8 +157,7 @@ std::vector<double> Metadata::Floats(std::string_view tensor, ByteSpan file) con
     const std::string_view name = in.Text(in.U64("name length"), "name");
     const uint64_t at = in.offset();
     const uint32_t dims = in.U32("dims");
-    if (dims > kMostDims)
-      throw Error(Finding::kBadField, fmt::format("{} dims of a tensor", dims)).At(at);
+    if (dims > kMostDims) throw Error(Finding::kBadField, "{} dims of a tensor", dims).At(at);
     uint64_t values = 1;
     for (uint32_t d = 0; d < dims; ++d) {
       if (__builtin_mul_overflow(values, in.U64("extent"), &values))
@@ -204,8 +199,8 @@ Metadata::Value Metadata::ReadValue(ByteReader& in, Type type) const {
     return value;
   }
   if (value.count > in.remaining() / 8) {  // each string has a length: fail before walking
-    throw Error(Finding::kTruncated, fmt::format("{} strings need more than the {} bytes left",
-                                                 value.count, in.remaining()))
+    throw Error(Finding::kTruncated, "{} strings need more than the {} bytes left", value.count,
+                in.remaining())
         .At(value.offset);
   }
   for (uint64_t i = 0; i < value.count; ++i)
@@ -249,8 +244,7 @@ std::optional<std::vector<uint32_t>> Metadata::Counts(std::string_view key) cons
   const Value* value = Find(key);
   if (value == nullptr) return std::nullopt;
   if (value->count > kMaxArrayRead) {
-    throw Error(Finding::kLimit,
-                fmt::format("{} entries, at most {} are read", value->count, kMaxArrayRead))
+    throw Error(Finding::kLimit, "{} entries, at most {} are read", value->count, kMaxArrayRead)
         .At(value->offset)
         .In(key);
   }
@@ -309,8 +303,8 @@ class Keys {
     for (uint32_t count : *counts) CheckLimit(name, count, limit);
     if (!metadata_.IsArray(key)) return std::vector<uint32_t>(layers, counts->front());
     if (counts->size() == layers) return *std::move(counts);
-    throw Error(Finding::kInconsistent,
-                fmt::format("{} has {} entries, block_count is {}", key, counts->size(), layers));
+    throw Error(Finding::kInconsistent, "{} has {} entries, block_count is {}", key, counts->size(),
+                layers);
   }
   std::optional<double> Real(std::string_view name) const { return metadata_.Real(Key(name)); }
   bool IsArray(std::string_view name) const { return metadata_.IsArray(Key(name)); }
@@ -323,8 +317,7 @@ class Keys {
   }
   void CheckLimit(std::string_view name, uint32_t count, uint32_t limit) const {
     if (count <= limit) return;
-    throw Error(Finding::kLimit,
-                fmt::format("{}{} is {}, at most {} is read", prefix_, name, count, limit));
+    throw Error(Finding::kLimit, "{}{} is {}, at most {} is read", prefix_, name, count, limit);
   }
 
   const Metadata& metadata_;
@@ -408,8 +401,8 @@ ModelGeometry ReadGgufGeometry(const FileSource& file) {
   const uint32_t count = keys.Need("block_count", gguf::kMaxLayers);
   const std::vector<uint32_t> heads = keys.PerLayer("attention.head_count", count, gguf::kMaxHeads);
   if (heads.empty()) {
-    throw Error(Finding::kMissingRecord,
-                fmt::format("{}.attention.head_count is missing", Escaped(*architecture)));
+    throw Error(Finding::kMissingRecord, "{}.attention.head_count is missing",
+                Escaped(*architecture));
   }
   ModelGeometry geometry;
   geometry.source = file.name();
@@ -418,8 +411,8 @@ ModelGeometry ReadGgufGeometry(const FileSource& file) {
   const auto first = std::find_if(geometry.layers.begin(), geometry.layers.end(),
                                   [](const ModelGeometry::Layer& layer) { return layer.has_kv; });
   if (first == geometry.layers.end()) {
-    throw Error(Finding::kUnsupportedKind,
-                fmt::format("no layer of this {} model has a KV cache", Escaped(*architecture)));
+    throw Error(Finding::kUnsupportedKind, "no layer of this {} model has a KV cache",
+                Escaped(*architecture));
   }
   geometry.query_heads = heads[static_cast<size_t>(first - geometry.layers.begin())];
   if (const std::optional<RopeOrder> order = RopeOrderOf(*architecture)) {
@@ -451,9 +444,9 @@ void UseFactors(const gguf::Metadata& metadata, const FileSource& file, Rope& ro
   if (!longer.empty() || !shorter.empty()) {
     throw std::move(
         Error(Finding::kUnsupportedKind,
-              fmt::format("the model has LongRoPE: llama.cpp rotates by its long factors where the "
-                          "context it was started with is above {} tokens, which no state keeps",
-                          rope.scaling.original))
+              "the model has LongRoPE: llama.cpp rotates by its long factors where the "
+              "context it was started with is above {} tokens, which no state keeps",
+              rope.scaling.original)
             .Hint("--rope-freqs FILE says which frequencies it rotated by; for caches of "
                   "transformers give the model's config.json"));
   }

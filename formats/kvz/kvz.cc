@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+#include "formats/kvz/kvz.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -10,7 +12,6 @@
 #include <map>
 #include <utility>
 
-#include "formats/kvz/kvz.h"
 #include "formats/stated.h"
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/records.h"
@@ -253,8 +254,8 @@ void FindProfile(Archive& archive, const std::string& path, const OpenOptions& o
       }
     }
   }
-  Error why(Finding::kProfileMissing,
-            fmt::format("the archive needs {}, which is not beside it{}", Wanted(name), others));
+  Error why(Finding::kProfileMissing, "the archive needs {}, which is not beside it{}",
+            Wanted(name), others);
   why.Hint("--profile FILE names it; one that is trained anew is another profile");
   archive.MissProfile(std::move(why));
 }
@@ -334,8 +335,8 @@ Snapshot ReadAgain(const Source& source, const Snapshot& described, OpenOptions 
   }
   if (snapshot.format_version == described.format_version) return snapshot;
   throw Error(Finding::kAmbiguousFormat,
-              fmt::format("the restored source reads as {}, but it was archived as {}",
-                          snapshot.format_version, described.format_version))
+              "the restored source reads as {}, but it was archived as {}", snapshot.format_version,
+              described.format_version)
       .File(source.path)
       .Hint("decompress it without --to and convert the restored source");
 }
@@ -343,8 +344,8 @@ Snapshot ReadAgain(const Source& source, const Snapshot& described, OpenOptions 
 void RequireAllowed(std::string_view what, uint64_t bytes, const Archive& archive,
                     const OpenOptions& options) {
   if (bytes <= options.max_bytes) return;
-  throw Error(Finding::kLimit,
-              fmt::format("{} {} bytes; at most {} are allowed", what, bytes, options.max_bytes))
+  throw Error(Finding::kLimit, "{} {} bytes; at most {} are allowed", what, bytes,
+              options.max_bytes)
       .File(archive.data().name())
       .Hint("--max-bytes raises the limit");
 }

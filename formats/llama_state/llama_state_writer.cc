@@ -36,12 +36,12 @@ Error Refused(std::string text) { return Error(Finding::kUnsupportedLayout, std:
 
 void CheckTensor(const KvTensor& tensor, bool transposed) {
   if (!TypeNumber(tensor.dtype)) {
-    throw Error(Finding::kUnsupportedDtype,
-                fmt::format("llama.cpp has no cache of {} values", Name(tensor.dtype)))
+    throw Error(Finding::kUnsupportedDtype, "llama.cpp has no cache of {} values",
+                Name(tensor.dtype))
         .Hint("--dtype f16, bf16 or f32 converts them");
   }
   if (tensor.channels() == 0 || tensor.channels() > kMaxRowElements)
-    throw Error(Finding::kLimit, fmt::format("rows of {} values", tensor.channels()));
+    throw Error(Finding::kLimit, "rows of {} values", tensor.channels());
   if (transposed && IsBlockQuantised(tensor.dtype)) {
     throw Refused(fmt::format("V of {} blocks cannot be transposed", Name(tensor.dtype)))
         .Hint("--v-order rows, for an engine with flash attention");
@@ -106,7 +106,7 @@ std::vector<CacheToWrite> CachesOf(const Snapshot& snapshot) {
     if (!cache.layers.empty())
       cache.v_transposed = IsTransposed(StorageOf(snapshot, "v_order"), with_layers++);
     if (cache.layers.size() > kMaxLayers)
-      throw Error(Finding::kLimit, fmt::format("{} layers in a cache", cache.layers.size()));
+      throw Error(Finding::kLimit, "{} layers in a cache", cache.layers.size());
     if (cache.layers.empty() && !cache.cells.cells.empty())
       throw Refused(fmt::format("the {} cache has cells but no layers", cache.cells.group));
     CheckLayers(cache);
@@ -182,7 +182,7 @@ void CheckCells(const std::vector<CacheToWrite>& caches, const Target& target) {
       stream = cell.stream;
     }
     if (cache.cells.cells.size() > UINT32_MAX)
-      throw Error(Finding::kLimit, fmt::format("{} cells", cache.cells.cells.size()));
+      throw Error(Finding::kLimit, "{} cells", cache.cells.cells.size());
     if (!target.has_streams && cache.layers.empty())
       throw Refused("an empty cache, whose number of layers that layout must say");
     if (!target.has_streams && !cache.has_v())
@@ -310,7 +310,7 @@ void Write(const Snapshot& snapshot, const std::string& path, const OutputRules&
   const Target target = TargetOf(StorageOf(snapshot, "version"));
   RequireRotatedKeys(snapshot, "a state of llama.cpp");
   if (snapshot.tokens.size() > UINT32_MAX / 2)
-    throw Error(Finding::kLimit, fmt::format("{} token ids", snapshot.tokens.size()));
+    throw Error(Finding::kLimit, "{} token ids", snapshot.tokens.size());
   std::vector<CacheToWrite> caches = CachesOf(snapshot);
   for (CacheToWrite& cache : caches) FitExtension(snapshot, target.extension_words, cache.cells);
   CheckCells(caches, target);

@@ -105,7 +105,7 @@ Snapshot SnapshotOfArrays(std::span<const GroupArray> groups, ByteSpan payload,
     raw::Spec spec{.name = "the header", .dtype = group.dtype, .axes = {}};
     for (size_t i = 0; i < group.shape.size(); ++i) {
       if (group.axes[i] == 'L' && snapshot.layers.size() + group.shape[i] > raw::kMostLayers)
-        throw Error(Finding::kLimit, fmt::format("{} layers", group.shape[i]));
+        throw Error(Finding::kLimit, "{} layers", group.shape[i]);
       spec.axes.push_back({group.axes[i], group.shape[i]});
     }
     if (group.bytes > payload.size()) throw Error(Finding::kSizeMismatch, "groups past the end");
@@ -205,9 +205,9 @@ const SourceFile& OnlyFile(const Source& source) {
   }
   if (chunks == 1) return *only;
   if (chunks == 0) throw Error(Finding::kMissingRecord, "it holds no LMCache chunk");
-  throw std::move(Error(Finding::kUsage,
-                        fmt::format("holds {} chunks and does not say which follows which", chunks))
-                      .Hint("give --order FILE, a file with one name per line"));
+  throw std::move(
+      Error(Finding::kUsage, "holds {} chunks and does not say which follows which", chunks)
+          .Hint("give --order FILE, a file with one name per line"));
 }
 
 // The arrays of the groups, or the field that is wrong.
@@ -222,40 +222,35 @@ std::vector<GroupArray> CheckedArrays(const ChunkHeader& header, const MemoryFor
                           .Hint("describe the bytes with --raw"));
     }
     if (!DTypeOf(group.dtype)) {
-      throw std::move(
-          Error(Finding::kUnknownDtype, fmt::format("dtype {}; LMCache has 0 to 8", group.dtype))
-              .At(kFirstDtype));
+      throw std::move(Error(Finding::kUnknownDtype, "dtype {}; LMCache has 0 to 8", group.dtype)
+                          .At(kFirstDtype));
     }
     const auto array = ArrayOf(format, group);
     if (!array) {
-      throw std::move(
-          Error(Finding::kBadField, fmt::format("shape [{}] does not fit {}",
-                                                fmt::join(group.shape, ", "), format.name))
-              .At(kFirstShape));
+      throw std::move(Error(Finding::kBadField, "shape [{}] does not fit {}",
+                            fmt::join(group.shape, ", "), format.name)
+                          .At(kFirstShape));
     }
     arrays.push_back(*array);
     total += array->bytes;  // of several, the header's parser has added them up
   }
   const uint64_t payload = Payload(header, bytes);
   if (!LengthFits(header, bytes) && total != payload && SomeLengthFits(header, bytes)) {
-    throw std::move(
-        Error(Finding::kSizeMismatch,
-              fmt::format("the shapes of its groups do not add up to its length of {} bytes",
-                          header.length))
-            .At(kFirstShape));
+    throw std::move(Error(Finding::kSizeMismatch,
+                          "the shapes of its groups do not add up to its length of {} bytes",
+                          header.length)
+                        .At(kFirstShape));
   }
   if (header.length < 0 || static_cast<uint64_t>(header.length) != payload) {
-    throw std::move(
-        Error(Finding::kSizeMismatch,
-              fmt::format("length {}, but {} bytes follow the header", header.length, payload))
-            .At(0));
+    throw std::move(Error(Finding::kSizeMismatch, "length {}, but {} bytes follow the header",
+                          header.length, payload)
+                        .At(0));
   }
   if (total != payload) {
-    throw std::move(
-        Error(Finding::kSizeMismatch,
-              fmt::format("shape [{}] of {} does not give the {} bytes of the payload",
-                          fmt::join(arrays[0].shape, ", "), Name(arrays[0].dtype), payload))
-            .At(kFirstShape));
+    throw std::move(Error(Finding::kSizeMismatch,
+                          "shape [{}] of {} does not give the {} bytes of the payload",
+                          fmt::join(arrays[0].shape, ", "), Name(arrays[0].dtype), payload)
+                        .At(kFirstShape));
   }
   return arrays;
 }
@@ -278,20 +273,20 @@ const MemoryFormat* FindMemoryFormat(std::string_view name) {
 
 const MemoryFormat& CacheFormat(const MemoryFormat& format) {
   if (!format.axes.empty()) return format;
-  throw Error(Finding::kUnsupportedKind,
-              fmt::format("fmt {} ({}): its bytes are not K and V", format.number, format.name));
+  throw Error(Finding::kUnsupportedKind, "fmt {} ({}): its bytes are not K and V", format.number,
+              format.name);
 }
 
 const MemoryFormat& MemoryFormatOf(int64_t number) {
   if (const MemoryFormat* format = FindMemoryFormat(number)) return *format;
-  throw Error(Finding::kBadField, fmt::format("fmt {} does not exist in LMCache (expected 1 to {})",
-                                              number, std::size(kFormats)));
+  throw Error(Finding::kBadField, "fmt {} does not exist in LMCache (expected 1 to {})", number,
+              std::size(kFormats));
 }
 
 const MemoryFormat& MemoryFormatOf(std::string_view number) {
   const auto value = ParseNumber<int64_t>(number);
   if (!value) {
-    throw Error(Finding::kBadField, fmt::format("fmt '{}' is not a number", Escaped(number, 40)));
+    throw Error(Finding::kBadField, "fmt '{}' is not a number", Escaped(number, 40));
   }
   return CacheFormat(MemoryFormatOf(*value));
 }

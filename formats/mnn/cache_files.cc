@@ -67,9 +67,8 @@ bool IsAddress(std::string_view stem) {
 
 void AddPrefixFile(const SourceFile& file, const FileName& name, CacheFolder& folder) {
   if (!folder.layers.empty() && folder.name != name.name) {
-    throw std::move(Error(Finding::kAmbiguousFormat,
-                          fmt::format("holds the caches '{}' and '{}'", Escaped(folder.name, 80),
-                                      Escaped(name.name, 80)))
+    throw std::move(Error(Finding::kAmbiguousFormat, "holds the caches '{}' and '{}'",
+                          Escaped(folder.name, 80), Escaped(name.name, 80))
                         .Hint("give a folder with the files of one"));
   }
   folder.name = name.name;
@@ -133,8 +132,8 @@ Capacity CapacityOf(uint64_t bytes, uint64_t row, uint64_t step, uint64_t tokens
                     std::string_view which) {
   if (bytes == 0 || bytes % CheckedMul(row, step, "packed row") != 0) {
     throw Error(Finding::kSizeMismatch,
-                fmt::format("{} has {} bytes, not a multiple of the {} that {} tokens take", which,
-                            bytes, row * step, tokens));
+                "{} has {} bytes, not a multiple of the {} that {} tokens take", which, bytes,
+                row * step, tokens);
   }
   const uint64_t units = bytes / row / step;
   return {(units - 1) * tokens + 1, units * tokens};
@@ -153,15 +152,14 @@ LayerKv MakeLayer(uint32_t index, const Pair& pair, DType dtype, const Packing& 
   const Capacity values =
       CapacityOf(v.size(), row(geometry.pack_h), RoundUp(block, geometry.pack_l), block, "V");
   if (keys.least > values.most || values.least > keys.most) {
-    throw Error(
-        Finding::kSizeMismatch,
-        fmt::format("K has room for {} to {} tokens, V for {} to {}: the packing is another one",
-                    keys.least, keys.most, values.least, values.most));
+    throw Error(Finding::kSizeMismatch,
+                "K has room for {} to {} tokens, V for {} to {}: the packing is another one",
+                keys.least, keys.most, values.least, values.most);
   }
   const uint64_t capacity = std::min(keys.most, values.most);
   if (geometry.tokens > capacity) {
-    throw Error(Finding::kSizeMismatch,
-                fmt::format("T={}, but there is room for {}", geometry.tokens, capacity));
+    throw Error(Finding::kSizeMismatch, "T={}, but there is room for {}", geometry.tokens,
+                capacity);
   }
   if (!packing.flash) geometry.flash_block = v.size() / row(geometry.pack_h);
   LayerKv layer;
@@ -177,11 +175,11 @@ Packing PackingOf(DType dtype, const std::map<std::string, uint64_t, std::less<>
   const auto size = [&](std::string_view key) {
     const auto at = sizes.find(key);
     if (at == sizes.end()) {
-      throw Error(Finding::kUsage, fmt::format("--raw {}: {}= is missing", kCachePreset, key));
+      throw Error(Finding::kUsage, "--raw {}: {}= is missing", kCachePreset, key);
     }
     if (key != "T" && at->second > kWidest) {
-      throw Error(Finding::kUsage, fmt::format("--raw {}: {}={} is more than {}", kCachePreset, key,
-                                               at->second, kWidest));
+      throw Error(Finding::kUsage, "--raw {}: {}={} is more than {}", kCachePreset, key, at->second,
+                  kWidest);
     }
     return at->second;
   };

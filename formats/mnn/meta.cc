@@ -30,8 +30,7 @@ Json ParseObject(ByteSpan bytes) {
       case JsonMistake::Kind::kRange:
         throw Error(Finding::kBadText, "a number of the JSON document is out of range");
       case JsonMistake::Kind::kTwice:
-        throw Error(Finding::kBadText,
-                    fmt::format("key '{}' occurs twice", Escaped(mistake.text, 40)));
+        throw Error(Finding::kBadText, "key '{}' occurs twice", Escaped(mistake.text, 40));
     }
   }
   if (!json.is_object()) throw Error(Finding::kBadText, "expected a JSON object");
@@ -51,8 +50,7 @@ class Fields {
     // Negative numbers are the only ones that nlohmann does not keep as unsigned.
     if (!value.is_number_unsigned() || value.get<uint64_t>() < least ||
         value.get<uint64_t>() > most) {
-      throw Error(Finding::kBadField,
-                  fmt::format("{} {} is not in {}..{}", key, ShowJson(value), least, most));
+      throw Error(Finding::kBadField, "{} {} is not in {}..{}", key, ShowJson(value), least, most);
     }
     return value.get<uint64_t>();
   }
@@ -79,8 +77,8 @@ class Fields {
     if (!Has(key)) return;
     const uint64_t found = Count(key, 0, std::numeric_limits<uint64_t>::max());
     if (found != expected) {
-      throw Error(Finding::kInconsistent,
-                  fmt::format("{} is {}, expected {} ({})", key, found, expected, because));
+      throw Error(Finding::kInconsistent, "{} is {}, expected {} ({})", key, found, expected,
+                  because);
     }
   }
 
@@ -88,7 +86,7 @@ class Fields {
   const Json& Need(const char* key) const {
     const auto at = json_.find(key);
     if (at == json_.end()) {
-      throw Error(Finding::kBadField, fmt::format("required key '{}' is missing", key));
+      throw Error(Finding::kBadField, "required key '{}' is missing", key);
     }
     return *at;
   }
@@ -102,8 +100,7 @@ class Fields {
 std::string FileName(const Fields& fields, const char* key) {
   std::string name = fields.Text(key);
   if (!IsSafeRelativePath(name) || name.find('/') != name.npos) {
-    throw Error(Finding::kUnsafeName,
-                fmt::format("{} '{}' is not a plain file name", key, Escaped(name)));
+    throw Error(Finding::kUnsafeName, "{} '{}' is not a plain file name", key, Escaped(name));
   }
   return name;
 }
@@ -111,13 +108,13 @@ std::string FileName(const Fields& fields, const char* key) {
 DType DTypeOf(const Fields& fields) {
   const uint64_t bytes = fields.Count("bytes_per_elem", 1);
   if (bytes != 2 && bytes != 4) {
-    throw Error(Finding::kBadField, fmt::format("bytes_per_elem is {}, expected 2 or 4", bytes));
+    throw Error(Finding::kBadField, "bytes_per_elem is {}, expected 2 or 4", bytes);
   }
   const std::string_view expected = bytes == 2 ? "fp16" : "fp32";
   const std::string word = fields.TextOr("dtype", std::string(expected));
   if (word != expected) {
-    throw Error(Finding::kInconsistent, fmt::format("dtype is '{}', but bytes_per_elem {} means {}",
-                                                    Escaped(word, 40), bytes, expected));
+    throw Error(Finding::kInconsistent, "dtype is '{}', but bytes_per_elem {} means {}",
+                Escaped(word, 40), bytes, expected);
   }
   return bytes == 2 ? DType::kF16 : DType::kF32;
 }
@@ -138,12 +135,12 @@ uint64_t HeadBytes(const Fields& fields, const char* used_key, const char* strid
   const uint64_t stride = fields.Count(stride_key, 1, std::numeric_limits<int64_t>::max());
   const uint64_t used = fields.Count(used_key, 1, std::numeric_limits<int64_t>::max());
   if (used != std::min(whole, stride)) {
-    throw Error(Finding::kSizeMismatch, fmt::format("{} is {}, but the pack sizes make it {}",
-                                                    used_key, used, std::min(whole, stride)));
+    throw Error(Finding::kSizeMismatch, "{} is {}, but the pack sizes make it {}", used_key, used,
+                std::min(whole, stride));
   }
   if (last_index >= used / unit) {
-    throw Error(Finding::kSizeMismatch,
-                fmt::format("{} {} is too small for the tokens used", stride_key, stride));
+    throw Error(Finding::kSizeMismatch, "{} {} is too small for the tokens used", stride_key,
+                stride);
   }
   return used;
 }
@@ -158,7 +155,7 @@ void ReadPacked(const Fields& fields, DumpMeta& meta) {
                          : capacity > 0 ? capacity
                                         : meta.tokens;
   if (block > kMaxInt) {
-    throw Error(Finding::kBadField, fmt::format("flash_upper_kv {} is too large", block));
+    throw Error(Finding::kBadField, "flash_upper_kv {} is too large", block);
   }
   meta.pack = {.tokens = meta.tokens,
                .head_dim = meta.head_dim,
@@ -205,8 +202,8 @@ bool LooksLikeMeta(ByteSpan bytes) {
 
 DumpMeta ParseMeta(ByteSpan bytes) {
   if (bytes.size() > kMaxMetaBytes) {
-    throw Error(Finding::kLimit, fmt::format("a meta of {} bytes; at most {} are read",
-                                             bytes.size(), kMaxMetaBytes));
+    throw Error(Finding::kLimit, "a meta of {} bytes; at most {} are read", bytes.size(),
+                kMaxMetaBytes);
   }
   const Json json = ParseObject(bytes);
   const Fields fields(json);
@@ -221,8 +218,7 @@ DumpMeta ParseMeta(ByteSpan bytes) {
   meta.k_file = FileName(fields, "k_file");
   meta.v_file = FileName(fields, "v_file");
   if (meta.k_file == meta.v_file) {
-    throw Error(Finding::kInconsistent,
-                fmt::format("k_file and v_file are both '{}'", Escaped(meta.k_file)));
+    throw Error(Finding::kInconsistent, "k_file and v_file are both '{}'", Escaped(meta.k_file));
   }
   const std::string layout = fields.TextOr("layout", "logical");
   if (layout == "packed") {
@@ -230,8 +226,8 @@ DumpMeta ParseMeta(ByteSpan bytes) {
   } else if (layout == "logical") {
     ReadLogical(fields, meta);
   } else {
-    throw Error(Finding::kBadField,
-                fmt::format("layout '{}' is neither logical nor packed", Escaped(layout, 40)));
+    throw Error(Finding::kBadField, "layout '{}' is neither logical nor packed",
+                Escaped(layout, 40));
   }
   return meta;
 }

@@ -195,14 +195,14 @@ Confidence ProbeDump(const Source& source) {
 
 Snapshot OpenDump(Source source, const OpenOptions& options) {
   if (!options.layout.empty() && options.layout != "logical" && options.layout != "packed") {
-    throw Error(Finding::kUsage,
-                fmt::format("--layout {}: an MNN dump is 'logical' or 'packed'", options.layout));
+    throw Error(Finding::kUsage, "--layout {}: an MNN dump is 'logical' or 'packed'",
+                options.layout);
   }
   if (!options.as_dtype.empty() && options.as_dtype != "f16" && options.as_dtype != "bf16") {
     throw Error(Finding::kUsage,
-                fmt::format("--input-dtype {}: two-byte elements of an MNN dump are f16 "
-                            "or bf16",
-                            options.as_dtype));
+                "--input-dtype {}: two-byte elements of an MNN dump are f16 "
+                "or bf16",
+                options.as_dtype);
   }
   if (!source.is_folder) {
     throw Error(Finding::kUnsupportedKind, "is one file of an MNN dump, which is a folder")
@@ -218,8 +218,7 @@ Snapshot OpenDump(Source source, const OpenOptions& options) {
   for (const auto& [index, dumps] : run.layers) {
     const bool packed = options.layout.empty() ? dumps.logical.empty() : options.layout == "packed";
     if ((packed ? dumps.packed : dumps.logical).empty()) {
-      throw Error(Finding::kMissingRecord,
-                  fmt::format("layer {} has no {} dump", index, options.layout));
+      throw Error(Finding::kMissingRecord, "layer {} has no {} dump", index, options.layout);
     }
     (packed ? any_packed : any_logical) = true;
     const DType stored = dumps.first().meta.dtype;
@@ -389,8 +388,7 @@ void ExpectOneRun(const Source& source, const std::vector<const SourceFile*>& me
   if (runs.size() == 1) return;
   std::vector<std::string> names;
   for (const std::string& run : runs) names.push_back(run.empty() ? "." : Escaped(run));
-  throw Error(Finding::kAmbiguousFormat,
-              fmt::format("holds {} runs of dumps: {}", runs.size(), Listed(names)))
+  throw Error(Finding::kAmbiguousFormat, "holds {} runs of dumps: {}", runs.size(), Listed(names))
       .Hint(fmt::format("name one of them, e.g. {}", source.path + "/" + names.back()));
 }
 
@@ -398,8 +396,7 @@ const std::byte* BytesOfPart(const Source& source, const SourceFile& meta, const
                              const std::string& name, uint64_t expected) {
   const SourceFile* file = source.Find(InFolder(FolderPart(meta.name), name));
   if (file == nullptr) {
-    throw Error(Finding::kMissingRecord,
-                fmt::format("{} '{}' is not in the folder", key, Escaped(name)))
+    throw Error(Finding::kMissingRecord, "{} '{}' is not in the folder", key, Escaped(name))
         .File(meta.data->name());
   }
   if (file->data->size() != expected) {
@@ -429,8 +426,8 @@ void ExpectSameShape(const Dump& a, const Dump& b) {
     return fmt::format("{} heads of {} {}", m.kv_heads, m.head_dim, Name(m.dtype));
   };
   if (shape(a.meta) != shape(b.meta)) {
-    throw Error(Finding::kInconsistent, fmt::format("{}, but {} says {}", shape(b.meta),
-                                                    LastPart(a.file->name), shape(a.meta)))
+    throw Error(Finding::kInconsistent, "{}, but {} says {}", shape(b.meta), LastPart(a.file->name),
+                shape(a.meta))
         .File(b.file->data->name());
   }
 }
@@ -441,8 +438,7 @@ void Use(const Dump& dump, std::set<std::string>& used) {
   used.insert(dump.file->name);
   for (const std::string& part : {dump.meta.k_file, dump.meta.v_file}) {
     if (!used.insert(InFolder(folder, part)).second) {
-      throw Error(Finding::kInconsistent,
-                  fmt::format("'{}' belongs to another meta already", Escaped(part)))
+      throw Error(Finding::kInconsistent, "'{}' belongs to another meta already", Escaped(part))
           .File(dump.file->data->name());
     }
   }
@@ -452,8 +448,7 @@ void AddToLayer(Dump dump, LayerDumps& layer) {
   if (!layer.logical.empty() || !layer.packed.empty()) {
     const std::string_view known = FolderPart(layer.first().file->name);
     if (known != FolderPart(dump.file->name)) {
-      throw Error(Finding::kInconsistent,
-                  fmt::format("layer {} is also in {}", dump.meta.layer, known))
+      throw Error(Finding::kInconsistent, "layer {} is also in {}", dump.meta.layer, known)
           .File(dump.file->data->name());
     }
     ExpectSameShape(layer.first(), dump);
@@ -467,8 +462,8 @@ void ExpectOneLayerPerFolder(const std::map<uint32_t, LayerDumps>& layers) {
   for (const auto& [index, layer] : layers) {
     const auto [at, is_new] = folders.emplace(FolderPart(layer.first().file->name), index);
     if (!is_new) {
-      throw Error(Finding::kInconsistent,
-                  fmt::format("layer_id {} in the folder of layer {}", index, at->second))
+      throw Error(Finding::kInconsistent, "layer_id {} in the folder of layer {}", index,
+                  at->second)
           .File(layer.first().file->data->name());
     }
   }

@@ -75,8 +75,7 @@ class ArrayReader {
     if (options.as_dtype.empty()) return;
     as_dtype_ = ParseDType(options.as_dtype);
     if (!as_dtype_ || IsBlockQuantised(*as_dtype_)) {
-      throw Error(Finding::kUsage,
-                  fmt::format("--input-dtype '{}': no element type", options.as_dtype));
+      throw Error(Finding::kUsage, "--input-dtype '{}': no element type", options.as_dtype);
     }
   }
 
@@ -100,8 +99,8 @@ class ArrayReader {
   DType MeaningOf(DType bits, std::string_view descr) const {
     if (as_dtype_ && Info(*as_dtype_).block_bytes == Info(bits).block_bytes) return *as_dtype_;
     if (IsKvtoolFile(file_.metadata)) return bits;  // its metadata tells, see formats/tensors
-    throw Error(Finding::kUnsupportedDtype,
-                fmt::format("type '{}' does not say what its bits mean", Escaped(descr, 40)))
+    throw Error(Finding::kUnsupportedDtype, "type '{}' does not say what its bits mean",
+                Escaped(descr, 40))
         .Hint(
             "ml_dtypes arrays are saved like this; give --input-dtype bf16 (or f8_e4m3, f8_e5m2)");
   }
@@ -111,9 +110,8 @@ class ArrayReader {
     const uint32_t width = Info(type.dtype).block_bytes;
     const uint64_t bytes = view.bytes();
     if (bytes > data.size()) {
-      throw Error(Finding::kSizeMismatch,
-                  fmt::format("shape ({}) of {} needs {} bytes, {} are there",
-                              fmt::join(header.shape, ", "), Name(type.dtype), bytes, data.size()))
+      throw Error(Finding::kSizeMismatch, "shape ({}) of {} needs {} bytes, {} are there",
+                  fmt::join(header.shape, ", "), Name(type.dtype), bytes, data.size())
           .At(header.data_offset);
     }
     if (bytes < data.size()) {
@@ -124,9 +122,10 @@ class ArrayReader {
     if (type.swapped && bytes != 0) {
       copied_bytes_ = CheckedAdd(copied_bytes_, bytes, "copied bytes");
       if (copied_bytes_ > options_.max_bytes) {
-        throw Error(Finding::kLimit, fmt::format("big-endian values need a copy of {} bytes, the "
-                                                 "limit is {}",
-                                                 copied_bytes_, options_.max_bytes))
+        throw Error(Finding::kLimit,
+                    "big-endian values need a copy of {} bytes, the "
+                    "limit is {}",
+                    copied_bytes_, options_.max_bytes)
             .Hint("raise --max-bytes if the file is trusted");
       }
       file_.spools.push_back(SwappedCopy(data.first(bytes), width));
@@ -438,14 +437,12 @@ NpyHeader ParseNpyHeader(ByteSpan file) {
   }
   const uint8_t major = reader.U8("version"), minor = reader.U8("version");
   if (major < 1 || major > 3 || minor != 0) {
-    throw Error(Finding::kBadVersion,
-                fmt::format("npy version {}.{}; 1.0, 2.0 and 3.0 exist", major, minor))
+    throw Error(Finding::kBadVersion, "npy version {}.{}; 1.0, 2.0 and 3.0 exist", major, minor)
         .At(kNpyMagic.size());
   }
   const uint64_t length = major == 1 ? reader.U16("header length") : reader.U32("header length");
   if (length > kNpyHeaderCap) {
-    throw Error(Finding::kLimit,
-                fmt::format("header of {} bytes; the limit is {}", length, kNpyHeaderCap))
+    throw Error(Finding::kLimit, "header of {} bytes; the limit is {}", length, kNpyHeaderCap)
         .At(kPreambleBytes);
   }
   const uint64_t begin = reader.offset();
@@ -460,7 +457,7 @@ NpyHeader ParseNpyHeader(ByteSpan file) {
 
 NpyType NpyTypeOf(std::string_view descr) {
   const auto unknown = [&] {
-    return Error(Finding::kUnknownDtype, fmt::format("unknown type '{}'", Escaped(descr, 40)));
+    return Error(Finding::kUnknownDtype, "unknown type '{}'", Escaped(descr, 40));
   };
   if (descr.size() < 2) throw unknown();
   const char order = descr[0], kind = descr[1];
@@ -475,8 +472,8 @@ NpyType NpyTypeOf(std::string_view descr) {
   }
   if (std::string_view("SUVMmc").find(kind) != std::string_view::npos || descr.substr(1) == "f16" ||
       descr.substr(1) == "f12") {
-    throw Error(Finding::kUnsupportedDtype,
-                fmt::format("type '{}' is not a real number of 1 to 8 bytes", Escaped(descr, 40)));
+    throw Error(Finding::kUnsupportedDtype, "type '{}' is not a real number of 1 to 8 bytes",
+                Escaped(descr, 40));
   }
   for (const NpyWord& word : kWords) {
     if (descr.substr(1) != word.name) continue;

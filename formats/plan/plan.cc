@@ -24,10 +24,10 @@ constexpr uint64_t kMostPositions = uint64_t{1} << 31, kMostLayers = 65536, kMos
 
 uint64_t Count(const json& object, const char* key, uint64_t below) {
   const auto found = object.find(key);
-  if (found == object.end()) throw Error(Finding::kBadField, fmt::format("'{}' is missing", key));
+  if (found == object.end()) throw Error(Finding::kBadField, "'{}' is missing", key);
   if (found->is_number_unsigned() && found->get<uint64_t>() < below) return found->get<uint64_t>();
-  throw Error(Finding::kBadField,
-              fmt::format("'{}' is {}, expected a count below {}", key, ShowJson(*found), below));
+  throw Error(Finding::kBadField, "'{}' is {}, expected a count below {}", key, ShowJson(*found),
+              below);
 }
 
 KeepPlan Ranges(const json& event) {
@@ -43,8 +43,7 @@ KeepPlan Ranges(const json& event) {
           return number.is_number_unsigned() && number.get<uint64_t>() < kMostPositions;
         });
     if (!is_pair) {
-      throw Error(Finding::kBadField,
-                  fmt::format("'kept' has {}, expected [begin, count]", ShowJson(range)));
+      throw Error(Finding::kBadField, "'kept' has {}, expected [begin, count]", ShowJson(range));
     }
     ranges.push_back({range[0].get<uint32_t>(), range[1].get<uint32_t>()});
   }
@@ -112,7 +111,7 @@ class EventReader {
 
   bool operator()(int depth, Kind kind, json& value) {
     if (static_cast<size_t>(depth) > kDeepestJson) {
-      throw Error(Finding::kLimit, fmt::format("JSON nests deeper than {} levels", kDeepestJson));
+      throw Error(Finding::kLimit, "JSON nests deeper than {} levels", kDeepestJson);
     }
     switch (kind) {
       case Kind::key:

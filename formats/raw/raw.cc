@@ -60,7 +60,7 @@ constexpr Preset kPresets[] = {
 constexpr std::string_view kPlainKeys[] = {"L", "T", "P", "G", "H", "D", "V", "C", "B"};
 
 Error Wrong(const Preset& preset, std::string message) {
-  Error error(Finding::kUsage, fmt::format("--raw {}: {}", preset.name, message));
+  Error error(Finding::kUsage, "--raw {}: {}", preset.name, message);
   error.Hint(fmt::format("--raw {}:{}", preset.name, preset.needs));
   return error;
 }
@@ -214,7 +214,7 @@ std::optional<uint64_t> Count(const json& object, const char* key) {
   const auto at = object.find(key);
   if (at == object.end() || at->is_null()) return std::nullopt;
   if (!at->is_number_unsigned() || *at == 0 || *at > UINT32_MAX)
-    throw Error(Finding::kBadField, fmt::format("{} is not a positive number", key));
+    throw Error(Finding::kBadField, "{} is not a positive number", key);
   return at->get<uint64_t>();
 }
 
@@ -254,11 +254,10 @@ void FillGroup(const json& config, const Source& folder, PresetSpec& spec) {
   }
   const std::set<uint64_t> used = GroupsOf(folder);
   if (groups->size() > 1 && used.size() != 1) {
-    throw std::move(
-        Error(Finding::kAmbiguousFormat,
-              fmt::format("its {} cache groups differ in shape, and the folder holds blocks of {}",
-                          groups->size(), used.size()))
-            .Hint("give a folder with the blocks of one group, with L= and P="));
+    throw std::move(Error(Finding::kAmbiguousFormat,
+                          "its {} cache groups differ in shape, and the folder holds blocks of {}",
+                          groups->size(), used.size())
+                        .Hint("give a folder with the blocks of one group, with L= and P="));
   }
   const uint64_t index = groups->size() == 1 ? 0 : *used.begin();
   if (index >= groups->size()) throw Error(Finding::kBadField, "has no such cache group");
@@ -276,8 +275,8 @@ void CheckCanonical(const std::string& word, const Preset& preset) {
   const bool tokens_outside = preset.order.find('P') < preset.order.find('H');
   if (!word.ends_with(tokens_outside ? "-hnd" : "-nhd")) return;
   throw std::move(Error(Finding::kInconsistent,
-                        fmt::format("its canonical format is {}, but {} puts {} outside", word,
-                                    preset.name, tokens_outside ? "tokens" : "heads"))
+                        "its canonical format is {}, but {} puts {} outside", word, preset.name,
+                        tokens_outside ? "tokens" : "heads")
                       .Hint(tokens_outside ? "--raw vllm-fs-packed-hnd" : "--raw vllm-fs-packed"));
 }
 
@@ -290,11 +289,10 @@ void FillRow(const json& config, PresetSpec& spec) {
   if (agnostic == config.end() || !agnostic->is_boolean() || agnostic->get<bool>()) return;
   for (const char* key : {"pp_size", "pcp_size", "dcp_size"}) {
     if (Count(config, key).value_or(1) > 1) {
-      throw Error(
-          Finding::kUnsupportedLayout,
-          fmt::format(
-              "{} {}: a row has cells of ranks that divide layers or tokens among themselves", key,
-              *Count(config, key)));
+      throw Error(Finding::kUnsupportedLayout,
+
+                  "{} {}: a row has cells of ranks that divide layers or tokens among themselves",
+                  key, *Count(config, key));
     }
   }
   if (const auto ranks = Count(config, "tp_size")) spec.sizes.try_emplace("G", *ranks);
@@ -367,8 +365,7 @@ const SourceFile& OnlyPage(const Source& source) {
   if (pages == 1) return *only;
   if (pages == 0) throw Error(Finding::kMissingRecord, "it holds no file with data");
   throw std::move(
-      Error(Finding::kUsage,
-            fmt::format("holds {} files and does not say which follows which", pages))
+      Error(Finding::kUsage, "holds {} files and does not say which follows which", pages)
           .Hint("give --order FILE, a file with one name per line, or --order '*.bin'"));
 }
 
@@ -387,18 +384,16 @@ ByteSpan WithoutPadding(ByteSpan file, const Spec& spec) {
     if (std::all_of(rest.begin(), rest.end(), [](std::byte b) { return b == std::byte{0}; }))
       return file.first(values);
     throw std::move(
-        Error(
-            Finding::kSizeMismatch,
-            fmt::format(
-                "has {} bytes; the sizes of {} give {}, and the bytes that follow are not padding",
-                file.size(), spec.name, values))
+        Error(Finding::kSizeMismatch,
+
+              "has {} bytes; the sizes of {} give {}, and the bytes that follow are not padding",
+              file.size(), spec.name, values)
             .Hint("for cells of several ranks give G=RANKS, with H of all together"));
   }
   if (values != 0 && file.size() > values && file.size() % values == 0) {
     throw std::move(
-        Error(Finding::kSizeMismatch,
-              fmt::format("has {} bytes, {} times as many as the sizes give", file.size(),
-                          file.size() / values))
+        Error(Finding::kSizeMismatch, "has {} bytes, {} times as many as the sizes give",
+              file.size(), file.size() / values)
             .Hint(fmt::format("if it holds cells of {} ranks, give G={}, with H of all together",
                               file.size() / values, file.size() / values)));
   }

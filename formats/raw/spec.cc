@@ -198,22 +198,21 @@ Spec Resolve(Spec spec, uint64_t file_bytes) {
   const uint64_t step = StepOf(spec, open);
   if (open == nullptr) {
     if (step != file_bytes) {
-      throw Error(Finding::kSizeMismatch, fmt::format("has {} bytes, but the sizes of {} give {}",
-                                                      file_bytes, spec.name, step));
+      throw Error(Finding::kSizeMismatch, "has {} bytes, but the sizes of {} give {}", file_bytes,
+                  spec.name, step);
     }
     return spec;
   }
   if (file_bytes == 0 || file_bytes % step != 0) {
     throw Error(Finding::kSizeMismatch,
-                fmt::format("has {} bytes, not a multiple of the {} that one {} of {} takes "
-                            "({} bytes over)",
-                            file_bytes, step, open->letter, spec.name, file_bytes % step));
+                "has {} bytes, not a multiple of the {} that one {} of {} takes "
+                "({} bytes over)",
+                file_bytes, step, open->letter, spec.name, file_bytes % step);
   }
   const uint64_t size = file_bytes / step * (counts_blocks ? info.block_elements : 1);
   if (size > Most(open->letter)) {
-    throw Error(Finding::kSizeMismatch,
-                fmt::format("has {} bytes, which make {} {}; it cannot be more than {}", file_bytes,
-                            open->letter, size, Most(open->letter)));
+    throw Error(Finding::kSizeMismatch, "has {} bytes, which make {} {}; it cannot be more than {}",
+                file_bytes, open->letter, size, Most(open->letter));
   }
   open->size = size;
   return spec;
@@ -311,15 +310,15 @@ Snapshot MakeSnapshot(Source source, ByteSpan bytes, const Spec& open_spec,
   const Spec spec = Resolve(open_spec, bytes.size());
   const Extents axes(spec), v_axes(spec, /*v=*/true);
   if (axes['G'].size > kMostLayers || axes['G'].size * axes['H'].size > UINT32_MAX)
-    throw Error(Finding::kLimit, fmt::format("{} groups of heads", axes['G'].size));
+    throw Error(Finding::kLimit, "{} groups of heads", axes['G'].size);
   const uint64_t rows = axes['B'].size;
   if (rows > 1 && !batch) {
-    throw Error(Finding::kUsage, fmt::format("{} has {} batch rows", spec.name, rows))
+    throw Error(Finding::kUsage, "{} has {} batch rows", spec.name, rows)
         .Hint("choose one with --batch I");
   }
   if (batch.value_or(0) >= rows) {
-    throw Error(Finding::kUsage, fmt::format("--batch {}, but {} has {} row{}", *batch, spec.name,
-                                             rows, PluralEnding(rows)));
+    throw Error(Finding::kUsage, "--batch {}, but {} has {} row{}", *batch, spec.name, rows,
+                PluralEnding(rows));
   }
   const std::byte* data = bytes.data();
   Snapshot snapshot;

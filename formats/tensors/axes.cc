@@ -46,7 +46,7 @@ Axes Axes::Parse(std::string_view text) {
   bool joined = false;
   std::string seen;
   const auto refuse = [&](std::string_view why) {
-    return Error(Finding::kUsage, fmt::format("--layout '{}': {}", text, why))
+    return Error(Finding::kUsage, "--layout '{}': {}", text, why)
         .Hint(
             "one letter per axis: L layer, 2 K/V, B batch, T token, H head, D dim, C channels; "
             "e.g. thd, bhtd, 2ltc, th(2d), l2(htd)");
@@ -118,8 +118,7 @@ Axes::Axis Axes::Find(const TensorView& array, char role, const HeadSizes& heads
     for (size_t part = 0; part < axis.size(); ++part) {
       const uint64_t size = size_of(axis[part]);
       if (size == 0 && open != axis.npos) {
-        throw Error(Finding::kGeometryMissing,
-                    fmt::format("{} cannot be divided without the heads", text()))
+        throw Error(Finding::kGeometryMissing, "{} cannot be divided without the heads", text())
             .Hint("give --kv-heads and --head-dim, or --model MODEL");
       }
       if (size == 0) open = part;
@@ -127,9 +126,8 @@ Axes::Axis Axes::Find(const TensorView& array, char role, const HeadSizes& heads
     }
     const uint64_t rest = array.shape[i] / known;
     if (array.shape[i] % known != 0 || (open == axis.npos && rest != 1)) {
-      throw Error(
-          Finding::kInconsistent,
-          fmt::format("axis {} has {} elements, not a multiple of {}", i, array.shape[i], known));
+      throw Error(Finding::kInconsistent, "axis {} has {} elements, not a multiple of {}", i,
+                  array.shape[i], known);
     }
     for (size_t part = axis.size(); part-- > at;) {
       own = part == open ? rest : size_of(axis[part]);
@@ -149,8 +147,8 @@ uint64_t Axes::Extent(const TensorView& array, char role) const {
 
 KvTensor Axes::View(const TensorView& array, const Place& place, const HeadSizes& heads) const {
   const auto refuse = [&](std::string why) {
-    return Error(Finding::kInconsistent, fmt::format("shape [{}] cannot be {}: {}",
-                                                     fmt::join(array.shape, ", "), text(), why))
+    return Error(Finding::kInconsistent, "shape [{}] cannot be {}: {}",
+                 fmt::join(array.shape, ", "), text(), why)
         .Hint("name the axes with --layout, e.g. --layout thd");
   };
   if (array.rank() != rank()) throw refuse(fmt::format("it has {} axes", array.rank()));

@@ -57,8 +57,7 @@ const string* Find(const TensorFile& file, const string& key) {
 uint64_t Number(string_view text, const string& where) {
   const auto value = ParseNumber<uint64_t>(text);
   if (!value) {
-    throw Error(Finding::kBadField,
-                fmt::format("metadata '{}' is '{}', not a count", where, Escaped(text, 40)));
+    throw Error(Finding::kBadField, "metadata '{}' is '{}', not a count", where, Escaped(text, 40));
   }
   return *value;
 }
@@ -72,8 +71,7 @@ uint64_t Scalar(const NamedTensor& tensor) {
   if (view.elements() == 1 && view.dtype == DType::kI64) value = LoadLE<int64_t>(view.data);
   if (view.elements() == 1 && view.dtype == DType::kU32) value = LoadLE<uint32_t>(view.data);
   if (value < 0)
-    throw Error(Finding::kBadField,
-                fmt::format("tensor '{}' is not a count", Escaped(tensor.name)));
+    throw Error(Finding::kBadField, "tensor '{}' is not a count", Escaped(tensor.name));
   return static_cast<uint64_t>(value);
 }
 
@@ -81,10 +79,10 @@ uint64_t Scalar(const NamedTensor& tensor) {
 std::vector<int64_t> PerSequence(const ArraysByName& arrays, size_t layer, size_t part) {
   const string name = fmt::format("{}.{}", layer, part);
   const NamedTensor* tensor = arrays.Find(name);
-  if (tensor == nullptr) throw Error(Finding::kMissingRecord, fmt::format("has no '{}'", name));
+  if (tensor == nullptr) throw Error(Finding::kMissingRecord, "has no '{}'", name);
   const TensorView& view = tensor->view;
   if (view.rank() != 1 || (view.dtype != DType::kI32 && view.dtype != DType::kI64))
-    throw Error(Finding::kBadField, fmt::format("tensor '{}' is no list of integers", name));
+    throw Error(Finding::kBadField, "tensor '{}' is no list of integers", name);
   return IntegersOf(view);
 }
 
@@ -132,7 +130,7 @@ PromptCache ReadPromptCache(const TensorFile& file) {
   for (size_t i = 0;; ++i) {
     const string* name = Find(file, classes + std::to_string(i));
     if (name == nullptr) break;
-    if (i == kMostLayers) throw Error(Finding::kLimit, fmt::format("{} layers", i));
+    if (i == kMostLayers) throw Error(Finding::kLimit, "{} layers", i);
     const Named* known = FindClass(*name);
     LayerState layer{*name, known == nullptr ? LayerClass::kOther : known->kind, {}};
     if (layer.kind != LayerClass::kOther && layer.kind != LayerClass::kStateSpace)
@@ -170,9 +168,9 @@ Used UsedOfChunked(const LayerState& layer, uint64_t room, bool in_arrays) {
   if (!in_arrays && start != 0) {
     throw std::move(
         Error(Finding::kUnsupportedKind,
-              fmt::format("starts at position {}, and its version of mlx-lm does not save where it "
-                          "ends",
-                          start))
+              "starts at position {}, and its version of mlx-lm does not save where it "
+              "ends",
+              start)
             .Hint("make it anew with mlx-lm 0.32 or later, or archive the file with --from "
                   "opaque"));
   }

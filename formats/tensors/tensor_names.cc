@@ -53,10 +53,9 @@ void Insert(KvTensors& found, const NameMatch& match, const NamedTensor& tensor)
   KvTensors::Layer& layer = at->second;
   const NamedTensor*& place = match.part == Part::kValue ? layer.v : layer.k;
   if (place != nullptr) {
-    Error error(Finding::kDuplicateName,
-                fmt::format("'{}' and '{}' are both {} of layer {}", Escaped(NameOf(*place, true)),
-                            Escaped(NameOf(tensor, true)), match.part == Part::kValue ? "V" : "K",
-                            match.layer));
+    Error error(Finding::kDuplicateName, "'{}' and '{}' are both {} of layer {}",
+                Escaped(NameOf(*place, true)), Escaped(NameOf(tensor, true)),
+                match.part == Part::kValue ? "V" : "K", match.layer);
     if (place->file != tensor.file) error.Hint("--order joins files that are pages of one cache");
     throw error;
   }
@@ -82,7 +81,7 @@ KvTensors CollectGiven(const TensorFile& file, const OpenOptions& options) {
   if (options.k_pattern.empty()) throw Error(Finding::kUsage, "--v-pattern needs --k-pattern");
   for (const std::string& pattern : {options.k_pattern, options.v_pattern}) {
     if (std::count(pattern.begin(), pattern.end(), '*') > 1)
-      throw Error(Finding::kUsage, fmt::format("'{}': one * at most", pattern));
+      throw Error(Finding::kUsage, "'{}': one * at most", pattern);
   }
   KvTensors found{.pattern = options.k_pattern, .layers = {}};
   if (!options.v_pattern.empty()) found.pattern += ", " + options.v_pattern;
@@ -138,8 +137,8 @@ KvTensors CollectBuiltIn(const TensorFile& file, const Naming& naming, PatternMe
     KvTensors found = Collect(file, NamePatterns()[i], naming);
     if (found.layers.empty()) continue;
     if (!best.layers.empty()) {
-      throw Error(Finding::kAmbiguousFormat,
-                  fmt::format("two name patterns fit: {} and {}", Sample(best), Sample(found)))
+      throw Error(Finding::kAmbiguousFormat, "two name patterns fit: {} and {}", Sample(best),
+                  Sample(found))
           .Hint("choose with --k-pattern and --v-pattern");
     }
     best = std::move(found);
@@ -158,10 +157,9 @@ KvTensors CollectBelowPrefix(const TensorFile& file, PatternMemo& memo) {
   }
   if (prefixes.empty()) return {};
   if (prefixes.size() > 1) {
-    throw Error(Finding::kAmbiguousFormat,
-                fmt::format("holds {} caches, '{}' and '{}'{}", prefixes.size(),
-                            Escaped(*prefixes.begin(), 80), Escaped(*prefixes.rbegin(), 80),
-                            prefixes.size() > 2 ? " among them" : ""))
+    throw Error(Finding::kAmbiguousFormat, "holds {} caches, '{}' and '{}'{}", prefixes.size(),
+                Escaped(*prefixes.begin(), 80), Escaped(*prefixes.rbegin(), 80),
+                prefixes.size() > 2 ? " among them" : "")
         .Hint("choose with --k-pattern and --v-pattern");
   }
   return CollectBuiltIn(file, {.prefix = *prefixes.begin()}, memo);
@@ -197,9 +195,9 @@ void RefuseAttention(const TensorFile& file) {
   }
   if (nested && steps.size() < 2) return;  // one step alone may as well be a layer of K and V
   throw Error(Finding::kUnsupportedKind,
-              fmt::format("holds attention probabilities [batch, head, query, key] of {} {}, not K "
-                          "and V",
-                          steps.size(), nested ? "steps" : "layers"))
+              "holds attention probabilities [batch, head, query, key] of {} {}, not K "
+              "and V",
+              steps.size(), nested ? "steps" : "layers")
       .Hint("a trace: kvtool trace inspect, or --trace of the replay commands");
 }
 
@@ -211,10 +209,9 @@ void RefuseSeveralFolders(const TensorFile& file) {
     folders.insert(FolderPart(tensor.file));
   }
   if (folders.size() < 2) return;
-  throw Error(Finding::kAmbiguousFormat,
-              fmt::format("holds {} caches, one per folder: '{}', '{}'{}", folders.size(),
-                          Escaped(*folders.begin(), 80), Escaped(*std::next(folders.begin()), 80),
-                          folders.size() > 2 ? " ..." : ""))
+  throw Error(Finding::kAmbiguousFormat, "holds {} caches, one per folder: '{}', '{}'{}",
+              folders.size(), Escaped(*folders.begin(), 80),
+              Escaped(*std::next(folders.begin()), 80), folders.size() > 2 ? " ..." : "")
       .Hint("give one of these folders");
 }
 
@@ -231,8 +228,8 @@ void RefuseUnreadTensors(const TensorFile& file) {
     for (const auto& [function, word] : kKinds) {
       if (value.kind.find(function) == value.kind.npos) continue;
       throw Error(Finding::kUnsupportedKind,
-                  fmt::format("'{}' is a tensor that is {}; such tensors are not read",
-                              Escaped(value.name, 80), word));
+                  "'{}' is a tensor that is {}; such tensors are not read", Escaped(value.name, 80),
+                  word);
     }
   }
 }
@@ -243,9 +240,8 @@ void RequirePairs(const TensorFile& file, const KvTensors& found) {
   for (const auto& [index, layer] : found.layers) {
     if (layer.k != nullptr && (layer.v != nullptr || !has_v)) continue;
     RefuseUnreadTensors(file);
-    throw Error(Finding::kMissingRecord,
-                fmt::format("layer {} has no {} (names {})", index, layer.k == nullptr ? "K" : "V",
-                            found.pattern));
+    throw Error(Finding::kMissingRecord, "layer {} has no {} (names {})", index,
+                layer.k == nullptr ? "K" : "V", found.pattern);
   }
 }
 
@@ -284,8 +280,7 @@ KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options) {
   }
   if (best.layers.empty()) {
     RefuseUnreadTensors(file);
-    throw Error(Finding::kUnsupportedKind,
-                fmt::format("no tensor is named like K or V: {}", Names(file)))
+    throw Error(Finding::kUnsupportedKind, "no tensor is named like K or V: {}", Names(file))
         .Hint("name them with --k-pattern and --v-pattern, {i} = layer");
   }
   RequirePairs(file, best);

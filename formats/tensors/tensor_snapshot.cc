@@ -204,18 +204,18 @@ Reading ReadVllm(const TensorView& array, const HeadSizes& heads) {
       if (heads.dim != 0 && shape[2] == heads.dim) return {Axes::Parse("THD"), {}, {}};
       throw std::move(
           Error(Finding::kAmbiguousFormat,
-                fmt::format("kv_cache of shape [{}] is [token, head, K and V of {}] or [token, "
-                            "head, {} of one]",
-                            fmt::join(shape, ", "), shape[2] / 2, shape[2]))
+                "kv_cache of shape [{}] is [token, head, K and V of {}] or [token, "
+                "head, {} of one]",
+                fmt::join(shape, ", "), shape[2] / 2, shape[2])
               .Hint("choose with --head-dim D, or name the axes: --layout 'th(2d)', 'thd'"));
     case 4:
       // [pages, heads, tokens of a page, K and V], whose number of heads may be 2.
       if (heads.dim != 0 && shape[3] == 2 * heads.dim) {
         throw std::move(
             Error(Finding::kUnsupportedLayout,
-                  fmt::format("kv_cache of shape [{}] with heads of {} is a pool of pages, not the "
-                              "tokens of a prompt",
-                              fmt::join(shape, ", "), heads.dim))
+                  "kv_cache of shape [{}] with heads of {} is a pool of pages, not the "
+                  "tokens of a prompt",
+                  fmt::join(shape, ", "), heads.dim)
                 .Hint("write the array's bytes to a file; --raw DTYPE:THP2D:SIZES (or TPH2D) reads "
                       "such pools"));
       }
@@ -280,9 +280,8 @@ Reading ReadLone(const TensorFile& file, const KvTensors& found, const OpenOptio
     case 6:
       return ReadByValues(found, options, {"L2BTHD", "L2BHTD", TokenPlace::kAfterHeads});
     default:
-      throw Error(
-          Finding::kUnsupportedKind,
-          fmt::format("its only array, of shape [{}], is not a cache", fmt::join(shape, ", ")));
+      throw Error(Finding::kUnsupportedKind, "its only array, of shape [{}], is not a cache",
+                  fmt::join(shape, ", "));
   }
   reading.note = fmt::format("the array of shape [{}] is read as {}; --layout names other axes",
                              fmt::join(shape, ", "), reading.axes.text());
@@ -305,9 +304,8 @@ Reading ChooseAxes(const TensorFile& file, const KvTensors& found, const OpenOpt
   if (IsKvtoolFile(file.metadata)) {
     const std::string layout = Lookup(file.metadata, kLayoutKey);
     if (layout == Name(Order::kTokenHeadDim)) return {Axes::Parse("THD"), {}, {}};
-    throw Error(Finding::kUnsupportedLayout,
-                fmt::format("{} is '{}'; only '{}' is known", kLayoutKey, Escaped(layout),
-                            Name(Order::kTokenHeadDim)));
+    throw Error(Finding::kUnsupportedLayout, "{} is '{}'; only '{}' is known", kLayoutKey,
+                Escaped(layout), Name(Order::kTokenHeadDim));
   }
   // A trace's k.{l} and v.{l}, by formats/trace.
   if (!Lookup(file.metadata, "kvtool.trace").empty() && k.rank() == 3 &&
@@ -339,7 +337,7 @@ void Retype(const TensorFile& file, const NamedTensor& tensor, const OpenOptions
   std::optional<DType> dtype;
   if (!told.empty()) {
     dtype = ParseDType(told);
-    if (!dtype) throw Error(Finding::kUnknownDtype, fmt::format("dtype '{}'", Escaped(told, 40)));
+    if (!dtype) throw Error(Finding::kUnknownDtype, "dtype '{}'", Escaped(told, 40));
   } else if (!options.as_dtype.empty() && !Info(view.dtype).is_float) {
     dtype = ParseDType(options.as_dtype);
     if (dtype && Info(*dtype).block_bytes != Info(view.dtype).block_bytes) dtype.reset();
@@ -348,16 +346,16 @@ void Retype(const TensorFile& file, const NamedTensor& tensor, const OpenOptions
   const DTypeInfo& info = Info(*dtype);
   if (info.block_elements == 1) {
     if (info.block_bytes != view.unit_bytes()) {
-      throw Error(Finding::kSizeMismatch,
-                  fmt::format("{} values in an array of {}", info.name, Name(view.dtype)));
+      throw Error(Finding::kSizeMismatch, "{} values in an array of {}", info.name,
+                  Name(view.dtype));
     }
     view.dtype = *dtype;
     return;
   }
   StridedPiece& piece = view.pieces.at(0);
   if (view.dtype != DType::kU8 || view.head_dim % info.block_bytes != 0 || piece.dim.step != 1) {
-    throw Error(Finding::kSizeMismatch, fmt::format("rows of {} {} are not whole {} blocks",
-                                                    view.head_dim, Name(view.dtype), info.name));
+    throw Error(Finding::kSizeMismatch, "rows of {} {} are not whole {} blocks", view.head_dim,
+                Name(view.dtype), info.name);
   }
   view.dtype = *dtype;
   view.head_dim = view.head_dim / info.block_bytes * info.block_elements;
@@ -448,7 +446,7 @@ class Assembler {
       const KvTensors::Layer& tensors = found_.layers.begin()->second;
       const TensorView& array = tensors.k->view;
       const uint64_t count = array.rank() == axes_.rank() ? axes_.Extent(array, 'L') : 1;
-      if (count > kMostLayers) throw Error(Finding::kLimit, fmt::format("{} layers", count));
+      if (count > kMostLayers) throw Error(Finding::kLimit, "{} layers", count);
       for (uint64_t i = 0; i < count; ++i)
         layers.push_back(Layer(static_cast<uint32_t>(i), i, tensors));
     } else {
@@ -477,8 +475,8 @@ class Assembler {
     if (both) layer.v = View(*tensors.k, at, 1);
     if (tensors.v != nullptr) layer.v = View(*tensors.v, at, 0);
     if (layer.v && layer.v->tokens() != layer.k.tokens()) {
-      throw Error(Finding::kInconsistent,
-                  fmt::format("K has {} tokens, V has {}", layer.k.tokens(), layer.v->tokens()))
+      throw Error(Finding::kInconsistent, "K has {} tokens, V has {}", layer.k.tokens(),
+                  layer.v->tokens())
           .In(fmt::format("layer {}", index));
     }
     return layer;

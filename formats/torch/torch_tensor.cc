@@ -288,8 +288,7 @@ TorchTypeName TorchTypeOf(DType dtype) {
   for (const TorchTypeName& known : kTypes) {
     if (known.type == dtype && (is_float8 || !known.storage.empty())) return known;
   }
-  throw Error(Finding::kUnsupportedDtype,
-              fmt::format("torch has no storage for {} values", Name(dtype)));
+  throw Error(Finding::kUnsupportedDtype, "torch has no storage for {} values", Name(dtype));
 }
 
 uint64_t StorageId::bytes() const {

@@ -36,8 +36,8 @@ class Walker {
   void Run() {
     const Weight total = Weigh(pickle_.root());
     if (total.tensors > kMostTensors || total.visits > kMostVisits) {
-      Error error(Finding::kLimit, fmt::format("more than {} tensors, or {} steps to reach them",
-                                               kMostTensors, kMostVisits));
+      Error error(Finding::kLimit, "more than {} tensors, or {} steps to reach them", kMostTensors,
+                  kMostVisits);
       throw error.At(pickle_[pickle_.root()].offset());
     }
     file_.tensors.reserve(total.tensors);

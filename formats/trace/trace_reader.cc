@@ -203,20 +203,19 @@ TensorView BatchRow(const NamedTensor& tensor, std::optional<uint64_t> named) {
   const TensorView& view = tensor.view;
   const bool is_float = Info(view.dtype).is_float && !IsBlockQuantised(view.dtype);
   if (view.rank() != 4 || !is_float) {
-    throw std::move(Error(Finding::kBadField, fmt::format("{} of {} axes, expected floats "
-                                                          "[batch, query heads, rows, keys]",
-                                                          Name(view.dtype), view.rank()))
+    throw std::move(Error(Finding::kBadField,
+                          "{} of {} axes, expected floats "
+                          "[batch, query heads, rows, keys]",
+                          Name(view.dtype), view.rank())
                         .In(Escaped(tensor.name)));
   }
   if (!named && view.shape[0] > 1) {
-    throw std::move(
-        Error(Finding::kUsage, fmt::format("the trace has {} batch rows", view.shape[0]))
-            .Hint("name one with --batch"));
+    throw std::move(Error(Finding::kUsage, "the trace has {} batch rows", view.shape[0])
+                        .Hint("name one with --batch"));
   }
   const uint64_t batch = named.value_or(0);
   if (batch >= view.shape[0]) {
-    throw Error(Finding::kUsage,
-                fmt::format("--batch {}: the trace has {} batch rows", batch, view.shape[0]));
+    throw Error(Finding::kUsage, "--batch {}: the trace has {} batch rows", batch, view.shape[0]);
   }
   TensorView row{view.dtype,
                  {view.shape.begin() + 1, view.shape.end()},
@@ -224,7 +223,7 @@ TensorView BatchRow(const NamedTensor& tensor, std::optional<uint64_t> named) {
                  view.data + batch * view.strides[0]};
   for (const uint64_t extent : row.shape) {
     if (extent != 0 && extent <= kMostTracePositions) continue;
-    throw std::move(Error(Finding::kBadField, fmt::format("extent {}, expected 1 to 2^31", extent))
+    throw std::move(Error(Finding::kBadField, "extent {}, expected 1 to 2^31", extent)
                         .In(Escaped(tensor.name)));
   }
   return row;
@@ -261,8 +260,8 @@ AttentionTrace TraceOfTorch(TensorFile file, std::optional<uint64_t> batch) {
       const TensorView view = BatchRow(*tensor, batch);
       if (trace.query_heads == 0) trace.query_heads = static_cast<uint32_t>(view.shape[0]);
       if (view.shape[0] != trace.query_heads || rows + view.shape[1] > kMostTracePositions) {
-        throw std::move(Error(Finding::kBadField, fmt::format("{} query heads, expected {}",
-                                                              view.shape[0], trace.query_heads))
+        throw std::move(Error(Finding::kBadField, "{} query heads, expected {}", view.shape[0],
+                              trace.query_heads)
                             .In(Escaped(tensor->name)));
       }
       const uint64_t end = rows + view.shape[1];
@@ -274,8 +273,8 @@ AttentionTrace TraceOfTorch(TensorFile file, std::optional<uint64_t> batch) {
     }
     if (of_steps.size() != steps || (trace.rows != 0 && rows != trace.rows)) {
       throw std::move(Error(Finding::kInconsistent,
-                            fmt::format("layer {} has {} steps and {} rows, others {} and {}",
-                                        index, of_steps.size(), rows, steps, trace.rows))
+                            "layer {} has {} steps and {} rows, others {} and {}", index,
+                            of_steps.size(), rows, steps, trace.rows)
                           .File(trace.path));
     }
     trace.rows = rows;

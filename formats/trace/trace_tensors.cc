@@ -30,8 +30,8 @@ struct TraceMetadata {
 };
 
 Error BadValue(const std::string& key, const std::string& text, std::string_view expected) {
-  return Error(Finding::kBadField, fmt::format("metadata '{}' is '{}', expected {}",
-                                               Escaped(key, 40), Escaped(text, 40), expected));
+  return Error(Finding::kBadField, "metadata '{}' is '{}', expected {}", Escaped(key, 40),
+               Escaped(text, 40), expected);
 }
 
 // Values by name; an empty one counts as none.
@@ -104,8 +104,8 @@ TraceMetadata ReadTraceMetadata(const TensorFile& file, AttentionTrace& trace) {
     throw Error(Finding::kMissingRecord, "metadata 'kvtool.trace' is missing: not a trace");
   }
   if (version != nullptr && *version != "1") {
-    throw Error(Finding::kUnsupportedVersion,
-                fmt::format("trace version '{}', this program reads 1", Escaped(*version, 40)));
+    throw Error(Finding::kUnsupportedVersion, "trace version '{}', this program reads 1",
+                Escaped(*version, 40));
   }
   trace.engine = values.Text("engine");
   trace.model = values.Text("model");
@@ -158,9 +158,9 @@ Error BadTensor(const NamedTensor& tensor, std::string message) {
 
 void RequireFloats(const NamedTensor& tensor) {
   if (Info(tensor.view.dtype).is_float && !IsBlockQuantised(tensor.view.dtype)) return;
-  throw std::move(Error(Finding::kUnsupportedDtype,
-                        fmt::format("{} values, expected floats", Name(tensor.view.dtype)))
-                      .In(Escaped(tensor.name)));
+  throw std::move(
+      Error(Finding::kUnsupportedDtype, "{} values, expected floats", Name(tensor.view.dtype))
+          .In(Escaped(tensor.name)));
 }
 
 TensorView WithAxes(const NamedTensor& tensor, size_t rank, std::string_view axes) {
@@ -205,8 +205,8 @@ class Builder {
                        ? TraceLevel::kQueries
                        : TraceLevel::kProbabilities;
     if (trace_.end_position() > kMostTracePositions) {
-      throw Error(Finding::kLimit, fmt::format("rows end at position {}, at most 2^31 are read",
-                                               trace_.end_position()));
+      throw Error(Finding::kLimit, "rows end at position {}, at most 2^31 are read",
+                  trace_.end_position());
     }
     RequireGradientsWithin();
     return std::move(trace_);
@@ -279,14 +279,13 @@ class Builder {
     if (as_is != as_turned) return as_is ? view : turned;
     const TokenAxis evidence = FindTokenAxis(view);
     if (const auto axis = evidence.axis()) return *axis == 0 ? view : turned;
-    throw std::move(
-        Error(
-            Finding::kAmbiguousFormat,
-            fmt::format("ambiguous: [{}] is [token, head, dim] or [head, token, dim], and its "
-                        "values do not tell (margin {:.2f} standard errors, {} needed)",
-                        fmt::join(view.shape, ", "), evidence.margin(), TokenAxis::kDecidingMargin))
-            .In(Escaped(tensor.name))
-            .Hint("choose with --layout thd or htd"));
+    throw std::move(Error(Finding::kAmbiguousFormat,
+                          "ambiguous: [{}] is [token, head, dim] or [head, token, dim], and its "
+                          "values do not tell (margin {:.2f} standard errors, {} needed)",
+                          fmt::join(view.shape, ", "), evidence.margin(),
+                          TokenAxis::kDecidingMargin)
+                        .In(Escaped(tensor.name))
+                        .Hint("choose with --layout thd or htd"));
   }
 
   void AddLayer(uint32_t index, const Tensors& tensors) {
@@ -323,8 +322,8 @@ class Builder {
     }
     if (tensors.g != nullptr) AddGradients(*tensors.g, layer);
     if (trace_.query_heads > kMostTraceHeads) {
-      throw Error(Finding::kLimit, fmt::format("{} query heads, at most {} are read",
-                                               trace_.query_heads, kMostTraceHeads));
+      throw Error(Finding::kLimit, "{} query heads, at most {} are read", trace_.query_heads,
+                  kMostTraceHeads);
     }
     trace_.layers.push_back(std::move(layer));
   }
@@ -348,8 +347,8 @@ class Builder {
     const GradientRows& rows = *trace_.gradients;
     if (rows.begin >= trace_.q_start && rows.end() <= trace_.end_position()) return;
     throw Error(Finding::kBadField,
-                fmt::format("gradients of positions {} to {}, but the trace's rows are {} to {}",
-                            rows.begin, rows.end() - 1, trace_.q_start, trace_.end_position() - 1))
+                "gradients of positions {} to {}, but the trace's rows are {} to {}", rows.begin,
+                rows.end() - 1, trace_.q_start, trace_.end_position() - 1)
         .Hint("metadata 'g_start' is the position of their first row");
   }
 

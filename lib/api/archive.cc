@@ -3,7 +3,6 @@
 #include "lib/core/archive/archive.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -442,8 +441,8 @@ kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin, u
     Require(begin <= tensor.tokens() && count <= tensor.tokens() - begin, "begin, count");
     const uint64_t bytes = count * tensor.row_bytes();
     if (cap < bytes) {
-      throw Error(Finding::kOutputTooSmall,
-                  fmt::format("{} tokens have {} bytes, the buffer {}", count, bytes, cap));
+      throw Error(Finding::kOutputTooSmall, "{} tokens have {} bytes, the buffer {}", count, bytes,
+                  cap);
     }
     ReadTokens(*reader, part, begin, count, Span(dst, bytes));
     if (written != nullptr) *written = bytes;

@@ -107,7 +107,7 @@ bool IsTransient(CURLcode code, bool was_met) {
 }
 
 Error Refused(int status) {
-  Error error(Finding::kOpenFailed, fmt::format("the server answers {}", status));
+  Error error(Finding::kOpenFailed, "the server answers {}", status);
   if (status == 401 || status == 403) error.Hint("a presigned URL may have expired");
   if (status == 404 || status == 410) error.Hint("nothing is there under that URL");
   return error;

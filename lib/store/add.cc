@@ -110,8 +110,7 @@ class Store::Adder {
   AddReport Run(const Snapshot* snapshot) {
     StateRecord& state = report_.state;
     if (!IsStateName(options_.name)) {
-      throw Error(Finding::kBadName,
-                  fmt::format("'{}' cannot be the name of a state", options_.name));
+      throw Error(Finding::kBadName, "'{}' cannot be the name of a state", options_.name);
     }
     Describe(snapshot);
     if (WasThere()) return std::move(report_);

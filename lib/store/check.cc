@@ -50,8 +50,7 @@ StateRow RowFor(const StateRecord& record, uint64_t bytes) {
 
 void RequireWithin(uint64_t most, uint64_t decoded, const std::string& folder) {
   if (decoded <= most) return;
-  throw Error(Finding::kLimit,
-              fmt::format("the objects decode to {} bytes, the limit is {}", decoded, most))
+  throw Error(Finding::kLimit, "the objects decode to {} bytes, the limit is {}", decoded, most)
       .File(folder);
 }
 
@@ -90,7 +89,7 @@ std::optional<Problem> Store::CheckObject(const ObjectId& id, const Place& place
     Bytes raw;
     LoadObject(id, head.raw_bytes, scratch, raw);
     if (Blake2b256(raw) != id)
-      throw Error(Finding::kContentDiffers, fmt::format("object {} has other bytes", HexText(id)));
+      throw Error(Finding::kContentDiffers, "object {} has other bytes", HexText(id));
     return std::nullopt;
   } catch (const Error& error) {
     return ProblemOf(where, error);

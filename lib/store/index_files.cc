@@ -340,8 +340,7 @@ std::optional<Error> IndexFiles::refusal() const {
     case Refusal::kNone:
       return std::nullopt;
     case Refusal::kSystem:
-      return Error(Finding::kOpenFailed, fmt::format("cannot open: {}", std::strerror(errno_)))
-          .File(path);
+      return Error(Finding::kOpenFailed, "cannot open: {}", std::strerror(errno_)).File(path);
     case Refusal::kOtherName:
       return mendable(Finding::kUnsafeName,
                       "names another file than the index, which is not touched");

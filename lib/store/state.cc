@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/store/state.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -31,13 +29,12 @@ void Text(ByteWriter& out, std::string_view text) {
 std::string TakeText(ByteReader& in, std::string_view field) {
   const uint32_t size = in.U32(field);
   if (size > kMostOfText)
-    throw Error(Finding::kLimit, fmt::format("{}: {} bytes of text", field, size)).At(in.offset());
+    throw Error(Finding::kLimit, "{}: {} bytes of text", field, size).At(in.offset());
   return std::string(in.Text(size, field));
 }
 
 void RequireRule(bool holds, std::string_view rule, const ByteReader& in) {
-  if (!holds)
-    throw Error(Finding::kBadField, fmt::format("state: not so: {}", rule)).At(in.offset());
+  if (!holds) throw Error(Finding::kBadField, "state: not so: {}", rule).At(in.offset());
 }
 
 ObjectId TakeId(ByteReader& in) {
@@ -132,7 +129,7 @@ StoredFile ReadFile(ByteReader& in, bool is_folder) {
   StoredFile file;
   file.name = TakeText(in, "name of a file");
   if (is_folder ? !IsSafeRelativePath(file.name) : !file.name.empty())
-    throw Error(Finding::kUnsafeName, fmt::format("'{}' is no name of a file", file.name));
+    throw Error(Finding::kUnsafeName, "'{}' is no name of a file", file.name);
   file.size = in.U64("size of a file");
   file.hash = in.U64("hash of a file");
   file.executable = TakeFlag(in, "executable");
@@ -213,8 +210,8 @@ StateRecord DecodeState(ByteSpan bytes) {
     throw Error(Finding::kBadMagic, "this is no state of a store").At(0);
   const auto version = in.U32("version");
   if (version != kStateVersion) {
-    throw Error(Finding::kUnsupportedVersion,
-                fmt::format("state of version {}, {} is supported", version, kStateVersion));
+    throw Error(Finding::kUnsupportedVersion, "state of version {}, {} is supported", version,
+                kStateVersion);
   }
   if (in.remaining() < kHashBytes) throw Error(Finding::kTruncated, "the state has no end");
   const ByteSpan hashed = bytes.first(bytes.size() - kHashBytes);
@@ -227,7 +224,7 @@ StateRecord DecodeState(ByteSpan bytes) {
   record.added_us = in.I64("time");
   record.name = TakeText(in, "name");
   if (!IsStateName(record.name))
-    throw Error(Finding::kUnsafeName, fmt::format("'{}' is no name of a state", record.name));
+    throw Error(Finding::kUnsafeName, "'{}' is no name of a state", record.name);
   record.format = TakeText(in, "format");
   record.model = TakeText(in, "model");
   record.geometry = TakeText(in, "geometry");

@@ -232,7 +232,7 @@ StateRow Store::Find(const std::string& what) {
     if (state.name == what) newest = std::move(state);
   }
   if (newest) return *newest;
-  throw Error(Finding::kMissingRecord, fmt::format("has no state '{}'", what))
+  throw Error(Finding::kMissingRecord, "has no state '{}'", what)
       .File(folder_)
       .Hint("'kvtool store list' shows those that it has");
 }
@@ -277,8 +277,7 @@ std::shared_ptr<const FileSource> Store::Pack(uint64_t pack) {
 void Store::LoadObject(const ObjectId& id, uint64_t bytes, CodecScratch& scratch, Bytes& raw) {
   const std::optional<Place> place = index_->Find(id);
   if (!place) {
-    throw Error(Finding::kLostChunk, fmt::format("object {} is not in the store", HexText(id)))
-        .File(folder_);
+    throw Error(Finding::kLostChunk, "object {} is not in the store", HexText(id)).File(folder_);
   }
   const auto pack = Pack(place->pack);
   try {
@@ -289,8 +288,8 @@ void Store::LoadObject(const ObjectId& id, uint64_t bytes, CodecScratch& scratch
           .Hint("'kvtool store verify --repair' makes a new index of what the store holds");
     }
     if (head.raw_bytes != bytes) {
-      throw Error(Finding::kSizeMismatch,
-                  fmt::format("the object has {} bytes, the state needs {}", head.raw_bytes, bytes))
+      throw Error(Finding::kSizeMismatch, "the object has {} bytes, the state needs {}",
+                  head.raw_bytes, bytes)
           .At(place->offset);
     }
     DecodeObject(*pack, place->offset, head, scratch, raw);

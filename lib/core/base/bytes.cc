@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/base/bytes.h"
 
-#include <fmt/format.h>
-
 #include <bit>
 
 #include "lib/core/base/checked.h"
@@ -13,16 +11,16 @@ namespace kv {
 static_assert(std::endian::native == std::endian::little, "kvtool runs on little-endian hosts");
 
 void ByteReader::FailShort(uint64_t count, std::string_view field) const {
-  throw std::move(Error(Finding::kTruncated,
-                        fmt::format("{} needs {} bytes, {} left", field, count, remaining()))
-                      .At(offset()));
+  throw std::move(
+      Error(Finding::kTruncated, "{} needs {} bytes, {} left", field, count, remaining())
+          .At(offset()));
 }
 
 ByteSpan ByteReader::TakeArray(uint64_t count, uint64_t item_bytes, std::string_view field) {
   uint64_t total;
   if (__builtin_mul_overflow(count, item_bytes, &total)) {
-    throw Error(Finding::kOverflow,
-                fmt::format("{}: {} items of {} bytes overflow 64 bits", field, count, item_bytes))
+    throw Error(Finding::kOverflow, "{}: {} items of {} bytes overflow 64 bits", field, count,
+                item_bytes)
         .At(offset());
   }
   return Take(total, field);
@@ -30,8 +28,7 @@ ByteSpan ByteReader::TakeArray(uint64_t count, uint64_t item_bytes, std::string_
 
 void ByteReader::ExpectEnd(std::string_view what) const {
   if (at_end()) return;
-  throw Error(Finding::kTrailingBytes, fmt::format("{} bytes follow {}", remaining(), what))
-      .At(offset());
+  throw Error(Finding::kTrailingBytes, "{} bytes follow {}", remaining(), what).At(offset());
 }
 
 void ByteWriter::Append(ByteSpan bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }

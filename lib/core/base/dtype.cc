@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/base/dtype.h"
 
-#include <fmt/format.h>
-
 #include "lib/core/base/checked.h"
 #include "lib/core/base/error.h"
 
@@ -74,8 +72,8 @@ std::optional<DType> ParseDType(std::string_view name) {
 uint64_t BytesOf(DType dtype, uint64_t elements) {
   const DTypeInfo& info = Info(dtype);
   if (elements % info.block_elements != 0) {
-    throw Error(Finding::kSizeMismatch, fmt::format("{} {} values are not whole blocks of {}",
-                                                    elements, info.name, info.block_elements));
+    throw Error(Finding::kSizeMismatch, "{} {} values are not whole blocks of {}", elements,
+                info.name, info.block_elements);
   }
   return CheckedMul(elements / info.block_elements, info.block_bytes, "tensor size");
 }

@@ -198,7 +198,7 @@ void Error::Compose() {
 }
 
 Error SystemError(Finding finding, std::string_view action, std::string_view name) {
-  Error error(finding, fmt::format("{}: {}", action, std::strerror(errno)));
+  Error error(finding, "{}: {}", action, std::strerror(errno));
   if (!name.empty()) error.File(name);
   return error;
 }

@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by error.cc, assertion.cc
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -97,6 +99,11 @@ std::string FindingId(Finding finding);
 class Error : public std::exception {
  public:
   Error(Finding finding, std::string message);
+  // The same, with the text and the values of fmt::format.
+  template <typename... Values>
+  requires(sizeof...(Values) > 0)
+      Error(Finding finding, fmt::format_string<Values...> text, Values&&... values)
+      : Error(finding, fmt::vformat(text, fmt::make_format_args(values...))) {}
 
   Error& At(uint64_t offset);           // byte offset in the file
   Error& Hint(std::string hint);        // printed on a line of its own

@@ -74,8 +74,7 @@ int Spool(int from, const std::string& name, uint64_t most) {
     if (got == 0) return spool.Release();
     total += static_cast<uint64_t>(got);
     if (total > most) {
-      throw Error(Finding::kLimit, fmt::format("more than {} bytes from a stream", most))
-          .File(name);
+      throw Error(Finding::kLimit, "more than {} bytes from a stream", most).File(name);
     }
     if (spool.get() < 0) spool.Reset(OpenSpool());
     WriteAll(spool.get(), ByteSpan(buffer).first(static_cast<size_t>(got)), "temporary spool file");
@@ -125,8 +124,7 @@ std::shared_ptr<const FileSource> FileSource::OpenSmall(const fs::path& path, ui
                                                         std::string_view what) {
   auto file = Open(path, most);
   if (file->size() <= most) return file;
-  throw Error(Finding::kLimit,
-              fmt::format("{} of {} bytes; at most {} are read", what, file->size(), most))
+  throw Error(Finding::kLimit, "{} of {} bytes; at most {} are read", what, file->size(), most)
       .File(file->name());
 }
 
@@ -165,8 +163,7 @@ void FileSource::NeedAll(uint64_t most) const {
   if (whole_ != nullptr) return Need(0, size());
   if (fetched_ == nullptr) return;
   if (size() > most) {
-    throw Error(Finding::kLimit,
-                fmt::format("{} bytes are to be fetched, the limit is {}", size(), most))
+    throw Error(Finding::kLimit, "{} bytes are to be fetched, the limit is {}", size(), most)
         .File(name_);
   }
   Need(0, size());
@@ -302,7 +299,7 @@ FetchedFile::FetchedFile(std::unique_ptr<RangeReader> reader) : reader_(std::mov
   const uint64_t size = reader_->size();
   if (size == 0) return;
   if (size > static_cast<uint64_t>(INT64_MAX)) {
-    throw Error(Finding::kLimit, fmt::format("a remote file of {} bytes", size));
+    throw Error(Finding::kLimit, "a remote file of {} bytes", size);
   }
   descriptor_ = OpenSpool();
   void* map = MAP_FAILED;

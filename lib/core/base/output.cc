@@ -23,8 +23,7 @@ constexpr uint32_t kReadBits = 0444;
 constexpr uint64_t kCopyBytes = 1 << 20;
 
 Error NoOutput(const fs::path& path, std::string_view what) {
-  return Error(Finding::kUsage, fmt::format("is {}, which no output replaces", what))
-      .File(path.string());
+  return Error(Finding::kUsage, "is {}, which no output replaces", what).File(path.string());
 }
 
 // Follows a link to the file that is to be replaced, so that the link stays.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -84,9 +83,10 @@ void ReplaceFolder(const std::string& fresh, const std::string& path, ExchangeCa
   if (::rename(fresh.c_str(), path.c_str()) != 0) {
     const int why = errno;
     if (::rename(parked.c_str(), path.c_str()) != 0) {
-      throw Error(Finding::kWriteFailed, fmt::format("cannot replace the folder: {}; what it held "
-                                                     "is in {}",
-                                                     std::strerror(why), parked))
+      throw Error(Finding::kWriteFailed,
+                  "cannot replace the folder: {}; what it held "
+                  "is in {}",
+                  std::strerror(why), parked)
           .File(path);
     }
     errno = why;

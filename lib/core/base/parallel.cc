@@ -42,7 +42,7 @@ int UsableCpus() {
 }
 
 void ThrowNoThread(const std::exception& failure, std::string_view what) {
-  throw Error(Finding::kNoResources, fmt::format("cannot start {}: {}", what, failure.what()))
+  throw Error(Finding::kNoResources, "cannot start {}: {}", what, failure.what())
       .Hint("-T 1 starts no threads");
 }
 

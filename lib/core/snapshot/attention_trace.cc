@@ -252,9 +252,9 @@ void RequireProbabilities(const AttentionTrace& trace, const TraceLayer& layer, 
                                   [](float p) { return !(p >= 0 && p <= kMostProbability); });
     if (bad == scratch.end()) continue;
     throw Error(Finding::kTraceMismatch,
-                fmt::format("layer {} head {} row {}: the probability of key {} is {}, expected 0 "
-                            "to 1",
-                            layer.layer, head, position, bad - scratch.begin(), *bad))
+                "layer {} head {} row {}: the probability of key {} is {}, expected 0 "
+                "to 1",
+                layer.layer, head, position, bad - scratch.begin(), *bad)
         .File(trace.path);
   }
 }

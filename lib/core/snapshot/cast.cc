@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/snapshot/cast.h"
 
-#include <fmt/format.h>
-
 #include <cstring>
 #include <functional>
 
@@ -72,7 +70,7 @@ void Cast(const Tensors& tensors, DType dtype, Snapshot& snapshot, ThreadPool& p
 
 Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool) {
   if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16) {
-    throw Error(Finding::kUsage, fmt::format("a cache cannot be converted to {}", Name(dtype)))
+    throw Error(Finding::kUsage, "a cache cannot be converted to {}", Name(dtype))
         .Hint("f32, f16 or bf16");
   }
   const Tensors tensors =

@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/snapshot/layout.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -142,9 +140,8 @@ void ExpectDisjoint(const Snapshot& snapshot, const std::vector<Region>& regions
     const Region& a = regions[i - 1];
     const Region& b = regions[i];
     if (a.file == b.file && a.offset + a.size > b.offset) {
-      throw Error(Finding::kInconsistent,
-                  fmt::format("{} of layer {} and {} of layer {} share bytes",
-                              a.is_value ? 'V' : 'K', a.layer, b.is_value ? 'V' : 'K', b.layer))
+      throw Error(Finding::kInconsistent, "{} of layer {} and {} of layer {} share bytes",
+                  a.is_value ? 'V' : 'K', a.layer, b.is_value ? 'V' : 'K', b.layer)
           .At(b.offset)
           .File(snapshot.source.path);
     }

@@ -19,23 +19,22 @@ namespace kv {
 RopePairs ParsePairs(std::string_view text) {
   if (text == "neox") return RopePairs::kHalves;
   if (text == "gptj") return RopePairs::kNeighbours;
-  throw Error(Finding::kUsage, fmt::format("--rope-style '{}': expected neox or gptj", text));
+  throw Error(Finding::kUsage, "--rope-style '{}': expected neox or gptj", text);
 }
 
 std::string_view Name(RopePairs pairs) { return pairs == RopePairs::kHalves ? "neox" : "gptj"; }
 
 void RequireFit(const Rope& rope, uint32_t head_dim) {
   if (!(rope.theta > 0) || !std::isfinite(rope.theta)) {
-    throw Error(Finding::kUsage,
-                fmt::format("--rope-base {}: expected a positive number", rope.theta));
+    throw Error(Finding::kUsage, "--rope-base {}: expected a positive number", rope.theta);
   }
   const uint32_t dim = rope.DimOf(head_dim);
   if (dim > head_dim || dim % 2 != 0) {
     throw Error(
         Finding::kUsage,
-        fmt::format(
-            "RoPE rotates {} values of a head, which has {}: expected an even number up to that",
-            dim, head_dim))
+
+        "RoPE rotates {} values of a head, which has {}: expected an even number up to that", dim,
+        head_dim)
         .Hint("--rope-dims, --head-dim");
   }
   InverseFrequencies(rope, head_dim);  // has the lists of pairs checked
@@ -44,12 +43,11 @@ void RequireFit(const Rope& rope, uint32_t head_dim) {
 
 void RequireOneSetOfFrequencies(const Rope& rope, uint64_t tokens, std::string_view what) {
   if (!rope.scaling.by_length() || static_cast<double>(tokens) <= rope.scaling.original) return;
-  throw std::move(
-      Error(Finding::kUnsupportedKind,
-            fmt::format("{}: with RoPE scaling {} the frequencies of keys go by how long the run "
+  throw std::move(Error(Finding::kUnsupportedKind,
+                        "{}: with RoPE scaling {} the frequencies of keys go by how long the run "
                         "was when they were computed, beyond {} tokens; this one has {}",
-                        what, Name(rope.scaling), rope.scaling.original, tokens))
-          .Hint("--rope-freqs FILE says which frequencies all keys were rotated by"));
+                        what, Name(rope.scaling), rope.scaling.original, tokens)
+                      .Hint("--rope-freqs FILE says which frequencies all keys were rotated by"));
 }
 
 std::vector<KeyTurn> TurnsBack(std::span<const int64_t> positions, uint64_t length) {
@@ -124,12 +122,11 @@ using Kind = RopeScaling::Kind;
 
 Error BadScaling(std::string_view text) {
   return std::move(
-      Error(
-          Finding::kUsage,
-          fmt::format("--rope-scaling '{}': expected none, linear:FACTOR, llama3, "
-                      "llama3:FACTOR,LOW,HIGH,ORIGINAL, yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION"
-                      "]] or dynamic:FACTOR,ORIGINAL",
-                      text))
+      Error(Finding::kUsage,
+            "--rope-scaling '{}': expected none, linear:FACTOR, llama3, "
+            "llama3:FACTOR,LOW,HIGH,ORIGINAL, yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION"
+            "]] or dynamic:FACTOR,ORIGINAL",
+            text)
           .Hint(
               "as in the model's config.json: rope_scaling; --model config.json reads all of it"));
 }
@@ -225,8 +222,8 @@ double DynamicBase(const Rope& rope, uint32_t dim, uint64_t length) {
 void RequirePairs(std::string_view what, const std::vector<double>& list, uint32_t dim) {
   if (list.size() == dim / 2) return;
   throw std::move(Error(Finding::kInconsistent,
-                        fmt::format("{} has {} numbers, but RoPE rotates {} pairs of a head", what,
-                                    list.size(), dim / 2))
+                        "{} has {} numbers, but RoPE rotates {} pairs of a head", what, list.size(),
+                        dim / 2)
                       .Hint("--rope-dims, --head-dim"));
 }
 
@@ -245,8 +242,8 @@ RopeScaling ParseScaling(std::string_view text) {
   }
   if (kind == "longrope" || kind == "su" || kind == "proportional") {
     throw std::move(
-        Error(Finding::kUsage,
-              fmt::format("--rope-scaling '{}': this scaling needs a number for each pair", text))
+        Error(Finding::kUsage, "--rope-scaling '{}': this scaling needs a number for each pair",
+              text)
             .Hint("--model config.json supplies them; --rope-freqs FILE supplies frequencies"));
   }
   std::vector<double> numbers;

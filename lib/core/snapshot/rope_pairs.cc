@@ -27,12 +27,12 @@ KvTensor Straightened(const KvTensor& tensor, Snapshot& snapshot) {
 
 void Reorder(KeyPairs to, KvTensor& tensor, Snapshot& snapshot) {
   if (IsBlockQuantised(tensor.dtype)) {
-    throw Error(Finding::kUnsupportedDtype,
-                fmt::format("the RoPE pairs of {} blocks cannot be reordered", Name(tensor.dtype)))
+    throw Error(Finding::kUnsupportedDtype, "the RoPE pairs of {} blocks cannot be reordered",
+                Name(tensor.dtype))
         .Hint("--dtype f16, bf16 or f32 converts them first");
   }
   if (tensor.head_dim % 2 != 0)
-    throw Error(Finding::kInconsistent, fmt::format("heads of {} values", tensor.head_dim));
+    throw Error(Finding::kInconsistent, "heads of {} values", tensor.head_dim);
   if (!HasPlainDims(tensor)) tensor = Straightened(tensor, snapshot);
   const uint64_t half = tensor.head_dim / 2;
   for (StridedPiece& piece : tensor.pieces) {
@@ -102,8 +102,8 @@ void TakeRecordedPairs(const std::string& word, Snapshot& snapshot) {
       word == kPairsOfLlama || word == kPairsOfTransformers || ParseRopePairs(word).has_value();
   if (!is_known) {
     throw Error(Finding::kBadField,
-                fmt::format("rope_pairs '{}' is neither an order nor an engine that has one",
-                            Escaped(word, 40)));
+                "rope_pairs '{}' is neither an order nor an engine that has one",
+                Escaped(word, 40));
   }
   snapshot.storage[kRopePairs] = word;
   snapshot.facts.emplace_back("RoPE pairs",
