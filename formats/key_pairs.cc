@@ -44,10 +44,10 @@ struct Turn {
 };
 
 Error BadFlag(const std::string& flag) {
-  return Error(Finding::kUsage,
-               "--rope-pairs '{}': expected neighbours (2i, 2i+1), halves (i, i+dim/2), "
-               "FROM:TO or keep",
-               Escaped(flag, 40));
+  return Error(
+      Finding::kUsage,
+      "--rope-pairs '{}': expected neighbours (2i, 2i+1), halves (i, i+dim/2), FROM:TO or keep",
+      Escaped(flag, 40));
 }
 
 Turn ByFlag(const std::string& flag, KeyPairs now, const Snapshot& snapshot) {
@@ -83,8 +83,8 @@ Error Unknown(const std::string& architecture) {
                 "it is unknown which pairs of K RoPE rotates in models of architecture '{}'",
                 Escaped(architecture, 60)));
   error.Hint(
-      "give --model MODEL, or --rope-pairs neighbours (llama, mistral ... in llama.cpp), "
-      "halves (transformers; qwen, gemma, phi ... everywhere) or keep");
+      "give --model MODEL, or --rope-pairs neighbours (llama, mistral ... in llama.cpp), halves "
+      "(transformers; qwen, gemma, phi ... everywhere) or keep");
   return error;
 }
 
@@ -94,8 +94,7 @@ Error Unrecorded(const Snapshot& snapshot) {
               "no record says which pairs of K RoPE rotates in this cache of {}", snapshot.engine);
   error.Hint(
       "give both orders, kvtool convert --rope-pairs FROM:TO: halves (i, i+dim/2; transformers) or "
-      "neighbours "
-      "(2i, 2i+1; llama, mistral ... in llama.cpp); keep leaves K as it is");
+      "neighbours (2i, 2i+1; llama, mistral ... in llama.cpp); keep leaves K as it is");
   return error;
 }
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "formats/format.h"
-#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv {
 

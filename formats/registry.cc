@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "formats/foreign.h"
+#include "formats/format.h"
 #include "formats/gguf/gguf.h"
 #include "formats/infinilm_dump/infinilm_dump.h"
 #include "formats/kvf/kvf.h"
@@ -26,7 +27,6 @@
 #include "formats/tensors/tensor_names.h"
 #include "formats/torch/torch.h"
 #include "formats/trace/trace.h"
-#include "formats/values.h"
 #include "formats/weights_file.h"
 #include "formats/words.h"
 #include "lib/core/snapshot/layout.h"
@@ -116,8 +116,7 @@ std::string WhatToTry(const Source& source) {
   }
   return fmt::format(
       "give --raw DTYPE:ORDER:SIZES for headerless data, {}or --from opaque to archive the bytes "
-      "as "
-      "they are",
+      "as they are",
       source.is_folder ? "--order for pages of one cache, " : "");
 }
 

@@ -442,13 +442,12 @@ void UseFactors(const gguf::Metadata& metadata, const FileSource& file, Rope& ro
   const std::vector<double> longer = list("rope_factors_long.weight");
   const std::vector<double> shorter = list("rope_factors_short.weight");
   if (!longer.empty() || !shorter.empty()) {
-    throw std::move(
-        Error(Finding::kUnsupportedKind,
-              "the model has LongRoPE: llama.cpp rotates by its long factors where the "
-              "context it was started with is above {} tokens, which no state keeps",
-              rope.scaling.original)
-            .Hint("--rope-freqs FILE says which frequencies it rotated by; for caches of "
-                  "transformers give the model's config.json"));
+    throw std::move(Error(Finding::kUnsupportedKind,
+                          "the model has LongRoPE: llama.cpp rotates by its long factors where the "
+                          "context it was started with is above {} tokens, which no state keeps",
+                          rope.scaling.original)
+                        .Hint("--rope-freqs FILE says which frequencies it rotated by; for caches "
+                              "of transformers give the model's config.json"));
   }
   const std::vector<double> factors = list("rope_freqs.weight");
   if (factors.empty()) return;

@@ -9,7 +9,7 @@
 #include "lib/core/base/checked.h"
 #include "lib/core/base/json.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/select.h"
 
 namespace kv::infinilm {

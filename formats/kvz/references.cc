@@ -110,8 +110,7 @@ void RequireRows(const std::vector<NeededRuns::Run>& needed,
     rows.Read(run, elements, bytes);
     if (Hash128(bytes) != run.hash) {
       throw Error(Finding::kReferenceDiffers,
-                  "tokens {}:{} of layer {} {} are not those that the archive was "
-                  "made with",
+                  "tokens {}:{} of layer {} {} are not those that the archive was made with",
                   run.first_token, run.first_token + run.rows, run.layer, run.is_value ? 'V' : 'K');
     }
   }
@@ -240,9 +239,10 @@ std::shared_ptr<const Reference> Find(const Archive& archive, NeededRuns& needed
                 Printable(none->name.format), none->name.source_bytes,
                 HashText(none->name.source_hash));
   }
-  why->Hint(is_limited ? "--max-bytes raises the limit"
-                       : "--base FILE names the cache that the archive was coded against, or an "
-                         "archive of it");
+  why->Hint(
+      is_limited
+          ? "--max-bytes raises the limit"
+          : "--base FILE names the cache that the archive was coded against, or an archive of it");
   none->missing = std::move(why);
   return none;
 }
@@ -284,8 +284,7 @@ std::shared_ptr<const Reference> OpenReference(const std::string& path,
 void RequireShortChain(const Reference& reference) {
   if (reference.name.chain <= kMaxReferenceChain) return;
   throw Error(Finding::kLimit,
-              "it would end a chain of {} archives, each coded against the next; {} "
-              "are the most",
+              "it would end a chain of {} archives, each coded against the next; {} are the most",
               reference.name.chain + 1, kMaxReferenceChain)
       .Hint("code against what its chain begins with");
 }

@@ -35,13 +35,12 @@ constexpr std::string_view kRecurrentArchitectures[] = {"mamba",      "mamba2", 
                                                         "rwkv6qwen2", "rwkv7",  "arwkv7"};
 
 [[noreturn]] void RefuseRecurrent(const RecurrentState& state, const std::string& architecture) {
-  throw Error(
-      Finding::kUnsupportedKind,
+  throw Error(Finding::kUnsupportedKind,
 
-      "holds a recurrent state{} ({} of {} layers, {} cells), as Mamba and RWKV keep one, not "
-      "a KV cache",
-      architecture.empty() ? "" : fmt::format(" of architecture {}", Escaped(architecture)),
-      state.states, state.layers, state.cells)
+              "holds a recurrent state{} ({} of {} layers, {} cells), as Mamba and RWKV keep one, "
+              "not a KV cache",
+              architecture.empty() ? "" : fmt::format(" of architecture {}", Escaped(architecture)),
+              state.states, state.layers, state.cells)
       .Hint("--from opaque archives the bytes as they are");
 }
 
@@ -329,9 +328,9 @@ void SettleHadamard(Snapshot& snapshot, const Layout& layout, const std::string&
   snapshot.v_hadamard = settle(true);
   if (rotated == "yes" && snapshot.k_hadamard == HadamardState::kNo &&
       snapshot.v_hadamard == HadamardState::kNo) {
-    throw Error(Finding::kUsage,
-                "--rotated yes: neither K nor V is quantised with a head size that is a multiple "
-                "of 64");
+    throw Error(
+        Finding::kUsage,
+        "--rotated yes: neither K nor V is quantised with a head size that is a multiple of 64");
   }
   if (is_open) {
     snapshot.notes.push_back(

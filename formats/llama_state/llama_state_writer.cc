@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
+#include "formats/format.h"
 #include "formats/llama_state/llama_state.h"
-#include "formats/values.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/snapshot/hadamard.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/select.h"
 
 namespace kv::llama_state {
@@ -119,8 +119,8 @@ void FitExtension(const Snapshot& snapshot, uint32_t wanted, CellGroup& group) {
   const uint32_t has = group.extension_words;
   if (has == 0 && !StorageOf(snapshot, "extension_words").empty()) {
     throw Refused(
-        "the cells of this model have positions in more than one dimension, which this "
-        "source has lost")
+        "the cells of this model have positions in more than one dimension, which this source has "
+        "lost")
         .Hint("decompress an archive and convert the restored state");
   }
   if (has == 0 || has == wanted) return;
@@ -132,10 +132,9 @@ void FitExtension(const Snapshot& snapshot, uint32_t wanted, CellGroup& group) {
   if (has + 1 != wanted && has != wanted + 1)
     throw Refused(fmt::format("{} words beside each cell, llama.cpp knows 2 or 3", has));
   if (adds_token && snapshot.tokens.size() != cells) {
-    throw Refused(
-        fmt::format("this version keeps the token of each of the {} cells; the source has "
-                    "{} token ids",
-                    cells, snapshot.tokens.size()));
+    throw Refused(fmt::format(
+        "this version keeps the token of each of the {} cells; the source has {} token ids", cells,
+        snapshot.tokens.size()));
   }
   std::vector<int32_t> fitted;
   for (size_t i = 0; i < cells; ++i) {
@@ -360,8 +359,8 @@ std::vector<std::string> NotKept(const Snapshot& snapshot) {
                                    });
     if (plain && state == HadamardState::kNo) {
       lost.push_back(
-          fmt::format("{} is quantised without Hadamard rotation: builds since 2026-04 "
-                      "read it right only with LLAMA_ATTN_ROT_DISABLE=1",
+          fmt::format("{} is quantised without Hadamard rotation: builds since 2026-04 read it "
+                      "right only with LLAMA_ATTN_ROT_DISABLE=1",
                       is_value ? 'V' : 'K'));
     }
   }

@@ -11,7 +11,7 @@
 #include "formats/words.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/number.h"
-#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv::lmcache {
 

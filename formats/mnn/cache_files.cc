@@ -13,7 +13,7 @@
 #include "formats/words.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/number.h"
-#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv::mnn {
 namespace {
@@ -197,8 +197,7 @@ void AddNotes(const CacheFolder& folder, Snapshot& snapshot) {
   if (folder.by_address) {
     snapshot.notes.push_back(
         {"files are named by memory addresses: layers are numbered in the order of the names, "
-         "which "
-         "need not be the model's"});
+         "which need not be the model's"});
   } else {
     const bool valid =
         std::all_of(folder.layers.begin(), folder.layers.end(),

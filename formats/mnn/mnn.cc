@@ -10,10 +10,10 @@
 #include <numeric>
 #include <set>
 
+#include "formats/format.h"
 #include "formats/mnn/meta.h"
-#include "formats/values.h"
 #include "formats/words.h"
-#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv::mnn {
 

@@ -327,12 +327,11 @@ void FillLayers(const Config& config, const json& windowed, double theta, ModelR
 ModelRope RopeOf(const Config& config) {
   const json& text = config.text();
   if (config.Count("kv_lora_rank", 1 << 20).value_or(0) != 0) {
-    throw std::move(
-        Error(Finding::kUnsupportedKind,
-              "the model has latent attention: what turns of its keys stands behind what does not, "
-              "and differs by engine")
-            .Hint("give --kv-heads and --head-dim instead of the config; keys then stay as they "
-                  "are"));
+    throw std::move(Error(Finding::kUnsupportedKind,
+                          "the model has latent attention: what turns of its keys stands behind "
+                          "what does not, and differs by engine")
+                        .Hint("give --kv-heads and --head-dim instead of the config; keys then "
+                              "stay as they are"));
   }
   const json& newer = ObjectAt(text, "rope_parameters");
   const json& told = newer.empty() ? ObjectAt(text, "rope_scaling") : newer;

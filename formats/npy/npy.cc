@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "formats/format.h"
 #include "formats/tensors/kvtool_arrays.h"
 #include "formats/tensors/tensor_snapshot.h"
-#include "formats/values.h"
 #include "formats/zip/zip_reader.h"
 #include "formats/zip/zip_writer.h"
 #include "lib/core/base/checked.h"
@@ -122,9 +122,7 @@ class ArrayReader {
     if (type.swapped && bytes != 0) {
       copied_bytes_ = CheckedAdd(copied_bytes_, bytes, "copied bytes");
       if (copied_bytes_ > options_.max_bytes) {
-        throw Error(Finding::kLimit,
-                    "big-endian values need a copy of {} bytes, the "
-                    "limit is {}",
+        throw Error(Finding::kLimit, "big-endian values need a copy of {} bytes, the limit is {}",
                     copied_bytes_, options_.max_bytes)
             .Hint("raise --max-bytes if the file is trusted");
       }

@@ -14,7 +14,7 @@
 #include "formats/mnn/cache_files.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
-#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv::raw {
 namespace {

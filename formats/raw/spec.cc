@@ -11,16 +11,16 @@
 #include "formats/words.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/number.h"
-#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv::raw {
 namespace {
 
 constexpr std::string_view kLetters = "2LBTPGHDC";
 constexpr std::string_view kHint =
-    "DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128; letters 2 (K, then V), L layers, B batch, "
-    "T tokens, P tokens of a page, G groups of H kv heads each, D dims of a head (DK/DV where K "
-    "and V differ), C channels (H x D)";
+    "DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128; letters 2 (K, then V), L layers, B batch, T "
+    "tokens, P tokens of a page, G groups of H kv heads each, D dims of a head (DK/DV where K and "
+    "V differ), C channels (H x D)";
 
 Error Wrong(std::string message) {
   Error error(Finding::kUsage, "--raw: " + message);
@@ -205,8 +205,7 @@ Spec Resolve(Spec spec, uint64_t file_bytes) {
   }
   if (file_bytes == 0 || file_bytes % step != 0) {
     throw Error(Finding::kSizeMismatch,
-                "has {} bytes, not a multiple of the {} that one {} of {} takes "
-                "({} bytes over)",
+                "has {} bytes, not a multiple of the {} that one {} of {} takes ({} bytes over)",
                 file_bytes, step, open->letter, spec.name, file_bytes % step);
   }
   const uint64_t size = file_bytes / step * (counts_blocks ? info.block_elements : 1);

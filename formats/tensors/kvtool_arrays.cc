@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "formats/values.h"
+#include "formats/format.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"

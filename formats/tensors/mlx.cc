@@ -9,10 +9,9 @@
 #include <cmath>
 
 #include "formats/tensors/axes.h"
-#include "formats/tensors/mlx_state.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/half.h"
-#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/snapshot.h"
 
 namespace kv::mlx {
@@ -43,8 +42,7 @@ Shape ShapeOf(const QuantisedArray& array, const Quantisation& how) {
   const bool known_bits = how.bits >= 2 && how.bits <= 8 && how.bits != 7;
   if (!known_bits || (how.group != 32 && how.group != 64 && how.group != 128)) {
     throw Error(Finding::kBadField,
-                "{} bits in groups of {}: MLX has 2 to 6 and 8 bits, and groups of 32, "
-                "64 and 128",
+                "{} bits in groups of {}: MLX has 2 to 6 and 8 bits, and groups of 32, 64 and 128",
                 how.bits, how.group);
   }
   if (array.numbers.dtype != DType::kU32)
@@ -54,11 +52,11 @@ Shape ShapeOf(const QuantisedArray& array, const Quantisation& how) {
       !std::equal(numbers.begin(), numbers.begin() + 3, scales.begin()) ||
       scales[3] > kWidest / how.group ||
       CheckedMul(numbers[3], kWordBits, "bits of a row") != scales[3] * how.group * how.bits) {
-    throw Error(Finding::kSizeMismatch,
-                "numbers [{}], scales [{}] and biases [{}] are not one array of {} "
-                "bits in groups of {}",
-                fmt::join(numbers, ", "), fmt::join(scales, ", "),
-                fmt::join(array.biases.shape, ", "), how.bits, how.group);
+    throw Error(
+        Finding::kSizeMismatch,
+        "numbers [{}], scales [{}] and biases [{}] are not one array of {} bits in groups of {}",
+        fmt::join(numbers, ", "), fmt::join(scales, ", "), fmt::join(array.biases.shape, ", "),
+        how.bits, how.group);
   }
   return {numbers[0], numbers[1], numbers[2], scales[3] * how.group};
 }
@@ -309,12 +307,11 @@ std::string Numbers(const PromptCache& cache, LayerClass kind) {
 void RefuseWhatIsNoKv(const PromptCache& cache, const OpenOptions& options) {
   for (size_t i = 0; i < cache.layers.size(); ++i) {
     if (cache.layers[i].kind != LayerClass::kOther) continue;
-    throw std::move(
-        Error(Finding::kUnsupportedKind,
-              "layer {} is a {}, whose arrays are not known to be K and V", i,
-              Escaped(cache.layers[i].class_name, 80))
-            .Hint("save it with KVCache, RotatingKVCache or QuantizedKVCache, or archive the file "
-                  "with --from opaque"));
+    throw std::move(Error(Finding::kUnsupportedKind,
+                          "layer {} is a {}, whose arrays are not known to be K and V", i,
+                          Escaped(cache.layers[i].class_name, 80))
+                        .Hint("save it with KVCache, RotatingKVCache or QuantizedKVCache, or "
+                              "archive the file with --from opaque"));
   }
   const LayerState* state = nullptr;
   bool attention = false;
@@ -325,21 +322,20 @@ void RefuseWhatIsNoKv(const PromptCache& cache, const OpenOptions& options) {
   const bool has_pattern = !options.k_pattern.empty() || !options.v_pattern.empty();
   if (state == nullptr && has_pattern && !options.is_shared) {
     throw Error(Finding::kUsage,
-                "--{}-pattern {}: the file names the class of every layer, which says "
-                "which arrays are K and V",
+                "--{}-pattern {}: the file names the class of every layer, which says which arrays "
+                "are K and V",
                 options.k_pattern.empty() ? "v" : "k",
                 options.k_pattern.empty() ? options.v_pattern : options.k_pattern)
         .Hint("leave --k-pattern and --v-pattern out");
   }
   if (state == nullptr || (attention && has_pattern)) return;
   Error error(Finding::kUnsupportedKind,
-              "layers {} are state-space layers ({}): their arrays are a recurrent "
-              "state, not K and V of tokens",
+              "layers {} are state-space layers ({}): their arrays are a recurrent state, not K "
+              "and V of tokens",
               Numbers(cache, LayerClass::kStateSpace), state->class_name);
-  throw std::move(error.Hint(
-      attention ? "--k-pattern '{i}.0' --v-pattern '{i}.1' reads the attention layers alone; "
-                  "--from opaque archives all"
-                : "archive the file with --from opaque"));
+  throw std::move(error.Hint(attention ? "--k-pattern '{i}.0' --v-pattern '{i}.1' reads the "
+                                         "attention layers alone; --from opaque archives all"
+                                       : "archive the file with --from opaque"));
 }
 
 }  // namespace

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/tensors/mlx_state.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "formats/tensors/kvtool_arrays.h"
+#include "formats/tensors/mlx.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
@@ -168,11 +167,9 @@ Used UsedOfChunked(const LayerState& layer, uint64_t room, bool in_arrays) {
   if (!in_arrays && start != 0) {
     throw std::move(
         Error(Finding::kUnsupportedKind,
-              "starts at position {}, and its version of mlx-lm does not save where it "
-              "ends",
-              start)
-            .Hint("make it anew with mlx-lm 0.32 or later, or archive the file with --from "
-                  "opaque"));
+              "starts at position {}, and its version of mlx-lm does not save where it ends", start)
+            .Hint(
+                "make it anew with mlx-lm 0.32 or later, or archive the file with --from opaque"));
   }
   const uint64_t offset = in_arrays ? n[0] : room;
   if (start > offset || offset - start > room)

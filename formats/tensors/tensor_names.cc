@@ -195,8 +195,7 @@ void RefuseAttention(const TensorFile& file) {
   }
   if (nested && steps.size() < 2) return;  // one step alone may as well be a layer of K and V
   throw Error(Finding::kUnsupportedKind,
-              "holds attention probabilities [batch, head, query, key] of {} {}, not K "
-              "and V",
+              "holds attention probabilities [batch, head, query, key] of {} {}, not K and V",
               steps.size(), nested ? "steps" : "layers")
       .Hint("a trace: kvtool trace inspect, or --trace of the replay commands");
 }

@@ -16,7 +16,7 @@
 #include "formats/tensors/mlx.h"
 #include "formats/tensors/tensor_names.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/snapshot.h"
 #include "lib/core/snapshot/token_axis.h"
 
@@ -203,21 +203,20 @@ Reading ReadVllm(const TensorView& array, const HeadSizes& heads) {
       if (heads.dim != 0 && shape[2] == 2 * heads.dim) return {Axes::Parse("TH(2D)"), {}, {}};
       if (heads.dim != 0 && shape[2] == heads.dim) return {Axes::Parse("THD"), {}, {}};
       throw std::move(
-          Error(Finding::kAmbiguousFormat,
-                "kv_cache of shape [{}] is [token, head, K and V of {}] or [token, "
-                "head, {} of one]",
-                fmt::join(shape, ", "), shape[2] / 2, shape[2])
+          Error(
+              Finding::kAmbiguousFormat,
+              "kv_cache of shape [{}] is [token, head, K and V of {}] or [token, head, {} of one]",
+              fmt::join(shape, ", "), shape[2] / 2, shape[2])
               .Hint("choose with --head-dim D, or name the axes: --layout 'th(2d)', 'thd'"));
     case 4:
       // [pages, heads, tokens of a page, K and V], whose number of heads may be 2.
       if (heads.dim != 0 && shape[3] == 2 * heads.dim) {
-        throw std::move(
-            Error(Finding::kUnsupportedLayout,
-                  "kv_cache of shape [{}] with heads of {} is a pool of pages, not the "
-                  "tokens of a prompt",
-                  fmt::join(shape, ", "), heads.dim)
-                .Hint("write the array's bytes to a file; --raw DTYPE:THP2D:SIZES (or TPH2D) reads "
-                      "such pools"));
+        throw std::move(Error(Finding::kUnsupportedLayout,
+                              "kv_cache of shape [{}] with heads of {} is a pool of pages, not the "
+                              "tokens of a prompt",
+                              fmt::join(shape, ", "), heads.dim)
+                            .Hint("write the array's bytes to a file; --raw DTYPE:THP2D:SIZES (or "
+                                  "TPH2D) reads such pools"));
       }
       if ((shape[0] == 2) != (shape[1] == 2))
         return {Axes::Parse(shape[0] == 2 ? "2THD" : "T2HD"), {}, {}};
@@ -261,9 +260,8 @@ Reading ReadLone(const TensorFile& file, const KvTensors& found, const OpenOptio
     case 3:
       if (shape[1] == 2) {
         throw Undecided(
-            fmt::format("its only array, of shape [{}], may be a block of TensorRT-LLM "
-                        "(l2(htd), with --kv-heads and --head-dim) or one tensor "
-                        "(htd, thd)",
+            fmt::format("its only array, of shape [{}], may be a block of TensorRT-LLM (l2(htd), "
+                        "with --kv-heads and --head-dim) or one tensor (htd, thd)",
                         fmt::join(shape, ", ")));
       }
       return ReadRank3(file, found, options);

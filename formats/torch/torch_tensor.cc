@@ -203,13 +203,12 @@ std::optional<TensorView> TensorBuilder::Build(PickleId id) {
   const ByteSpan data = embedded ? embedded->data : storages_.Find(storage);
   const uint64_t item = Info(view.dtype).block_bytes, numel = data.size() / item;
   if (last >= numel && !IsEmpty(view)) {
-    FailAt(
-        Finding::kBadOffsets,
-        fmt::format("a tensor of shape [{}], strides [{}], offset {} leaves its storage '{}' of {} "
-                    "elements",
-                    fmt::join(view.shape, ", "), fmt::join(view.strides, ", "), offset,
-                    embedded ? "in the pickle" : Escaped(storage.key), numel),
-        node);
+    FailAt(Finding::kBadOffsets,
+           fmt::format("a tensor of shape [{}], strides [{}], offset {} leaves its storage '{}' of "
+                       "{} elements",
+                       fmt::join(view.shape, ", "), fmt::join(view.strides, ", "), offset,
+                       embedded ? "in the pickle" : Escaped(storage.key), numel),
+           node);
   }
   Locate(view, offset, data);
   return view;

@@ -9,7 +9,7 @@
 #include "formats/zip/zip_writer.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv {
 namespace {

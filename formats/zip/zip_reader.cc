@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "formats/values.h"
+#include "formats/format.h"
 #include "lib/core/base/checked.h"
 
 namespace kv {
@@ -168,8 +168,7 @@ void ReadCentral(ByteReader& reader, Central& central) {
   if ((central.flags & kFlagsRefused) != 0) throw unsupported("is encrypted or patched");
   if (central.method != kStored && central.method != kDeflated) {
     throw unsupported(
-        fmt::format("uses compression method {}; only stored (0) and deflate (8) "
-                    "are supported",
+        fmt::format("uses compression method {}; only stored (0) and deflate (8) are supported",
                     central.method));
   }
   if (disk != 0) throw unsupported("lies on another disk");
@@ -393,9 +392,7 @@ void ZipArchive::Inflate(uint64_t max_bytes) {
     entry.spool_offset = RoundUp(total, kAlignment);
     total = CheckedAdd(entry.spool_offset, entry.size, "inflated size");
     if (total > max_bytes) {
-      throw InMember(Error(Finding::kLimit,
-                           "deflated members need {} bytes, the limit "
-                           "is {}",
+      throw InMember(Error(Finding::kLimit, "deflated members need {} bytes, the limit is {}",
                            total, max_bytes)
                          .Hint("raise --max-bytes if the file is trusted"),
                      entry);

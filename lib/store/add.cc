@@ -6,8 +6,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "lib/core/base/arena.h"
 #include "lib/core/base/hash.h"
-#include "lib/core/base/reuse.h"
 #include "lib/store/state.h"
 #include "lib/store/store.h"
 

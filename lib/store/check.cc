@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "lib/core/base/arena.h"
 #include "lib/core/base/hash.h"
-#include "lib/core/base/reuse.h"
 #include "lib/store/store.h"
 
 namespace kv::store {

@@ -12,7 +12,7 @@
 #include "apps/kvtool/documents/profile_report.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "lib/core/base/utf8.h"
-#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/snapshot.h"
 
 namespace kv {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by output.cc, output_folder.cc
+#pragma once
 
 #include <fcntl.h>
 #include <sys/types.h>

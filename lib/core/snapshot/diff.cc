@@ -13,7 +13,7 @@
 #include <map>
 #include <vector>
 
-#include "lib/core/base/reuse.h"
+#include "lib/core/base/arena.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/hadamard.h"
 #include "lib/core/snapshot/layout.h"
