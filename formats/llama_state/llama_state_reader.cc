@@ -36,7 +36,6 @@ constexpr std::string_view kRecurrentArchitectures[] = {"mamba",      "mamba2", 
 
 [[noreturn]] void RefuseRecurrent(const RecurrentState& state, const std::string& architecture) {
   throw Error(Finding::kUnsupportedKind,
-
               "holds a recurrent state{} ({} of {} layers, {} cells), as Mamba and RWKV keep one, "
               "not a KV cache",
               architecture.empty() ? "" : fmt::format(" of architecture {}", Escaped(architecture)),

@@ -40,11 +40,6 @@ inline DumpEntries ReadDumpEntries(const Source& source) {
   return {ReadOfflineEntries(source), ReadPackedEntries(source)};
 }
 
-struct TokenRange {
-  uint64_t begin = 0, end = 0;  // begin < end
-  bool operator==(const TokenRange&) const = default;
-};
-
 // Tokens [begin, end) as update `update` wrote them.
 struct JoinedRange {
   size_t update = 0;

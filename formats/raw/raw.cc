@@ -59,10 +59,11 @@ constexpr Preset kPresets[] = {
 
 constexpr std::string_view kPlainKeys[] = {"L", "T", "P", "G", "H", "D", "V", "C", "B"};
 
-Error Wrong(const Preset& preset, std::string message) {
-  Error error(Finding::kUsage, "--raw {}: {}", preset.name, message);
-  error.Hint(fmt::format("--raw {}:{}", preset.name, preset.needs));
-  return error;
+template <typename... Values>
+Error Wrong(const Preset& preset, fmt::format_string<Values...> text, Values&&... values) {
+  return Error(Finding::kUsage, "--raw {}: {}", preset.name,
+               fmt::format(text, std::forward<Values>(values)...))
+      .Hint(fmt::format("--raw {}:{}", preset.name, preset.needs));
 }
 
 bool IsKey(const Preset& preset, std::string_view key) {
@@ -81,13 +82,13 @@ void ParseSize(const Preset& preset, std::string_view item, Sizes& sizes) {
   const std::string_view text = equals == item.npos ? "" : item.substr(equals + 1);
   const uint64_t size = ParseNumber<uint64_t>(text).value_or(0);
   if (equals == item.npos || size == 0 || size > UINT32_MAX) {
-    throw Wrong(preset, fmt::format("'{}' is not KEY=NUMBER", Escaped(item, 40)));
+    throw Wrong(preset, "'{}' is not KEY=NUMBER", Escaped(item, 40));
   }
   if (!IsKey(preset, key)) {
-    throw Wrong(preset, fmt::format("it has no size '{}'", Escaped(key, 40)));
+    throw Wrong(preset, "it has no size '{}'", Escaped(key, 40));
   }
   if (!sizes.emplace(key, size).second) {
-    throw Wrong(preset, fmt::format("'{}' is given twice", key));
+    throw Wrong(preset, "'{}' is given twice", key);
   }
 }
 
@@ -109,7 +110,7 @@ std::optional<PresetSpec> ParsePreset(std::string_view text) {
   if (!dtype.empty() && dtype != "?") {
     spec.dtype = ParseDType(dtype);
     if (!spec.dtype || IsBlockQuantised(*spec.dtype)) {
-      throw Wrong(preset, fmt::format("'{}' is not an element type", Escaped(dtype, 40)));
+      throw Wrong(preset, "'{}' is not an element type", Escaped(dtype, 40));
     }
   }
   if (dtype.size() == text.size()) return spec;
@@ -149,8 +150,8 @@ Spec SpecOf(const PresetSpec& preset) {
       .name = fmt::format("--raw {}", preset.preset->name), .dtype = *preset.dtype, .axes = {}};
   const uint64_t groups = size_of('G').value_or(1);
   if (size_of('H') && *size_of('H') % groups != 0) {
-    throw Wrong(*preset.preset, fmt::format("H={} heads do not divide into G={} equal groups",
-                                            *size_of('H'), groups));
+    throw Wrong(*preset.preset, "H={} heads do not divide into G={} equal groups", *size_of('H'),
+                groups);
   }
   if (size_of('V') && size_of('V') != size_of('D')) spec.v_dim = size_of('V');
   const bool undivided = size_of('C').has_value();
@@ -180,9 +181,9 @@ Spec SpecOf(const PresetSpec& preset) {
     throw Wrong(*preset.preset, "heads and dims are apart in it: give H= and D=, not C=");
   }
   if (size_of('L').value_or(1) > kMostLayers) {
-    throw Wrong(*preset.preset, fmt::format("L={} is more than {}", *size_of('L'), kMostLayers));
+    throw Wrong(*preset.preset, "L={} is more than {}", *size_of('L'), kMostLayers);
   }
-  if (!missing.empty()) throw Wrong(*preset.preset, missing + " is missing");
+  if (!missing.empty()) throw Wrong(*preset.preset, "{} is missing", missing);
   return spec;
 }
 
@@ -290,7 +291,6 @@ void FillRow(const json& config, PresetSpec& spec) {
   for (const char* key : {"pp_size", "pcp_size", "dcp_size"}) {
     if (Count(config, key).value_or(1) > 1) {
       throw Error(Finding::kUnsupportedLayout,
-
                   "{} {}: a row has cells of ranks that divide layers or tokens among themselves",
                   key, *Count(config, key));
     }
@@ -385,7 +385,6 @@ ByteSpan WithoutPadding(ByteSpan file, const Spec& spec) {
       return file.first(values);
     throw std::move(
         Error(Finding::kSizeMismatch,
-
               "has {} bytes; the sizes of {} give {}, and the bytes that follow are not padding",
               file.size(), spec.name, values)
             .Hint("for cells of several ranks give G=RANKS, with H of all together"));

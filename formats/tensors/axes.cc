@@ -15,22 +15,9 @@ constexpr std::string_view kRoles = "L2BTHDC";
 constexpr uint32_t kWidest = 1 << 24;  // heads or dims
 
 std::string_view WordOf(char role) {
-  switch (role) {
-    case 'L':
-      return "layer";
-    case '2':
-      return "K/V";
-    case 'B':
-      return "batch";
-    case 'T':
-      return "token";
-    case 'H':
-      return "head";
-    case 'D':
-      return "dim";
-    default:
-      return "channel";
-  }
+  constexpr std::string_view kWords[] = {"layer", "K/V", "batch",  "token",
+                                         "head",  "dim", "channel"};
+  return kWords[std::min(kRoles.find(role), std::size(kWords) - 1)];
 }
 
 // Whether an axis is of this role, or joined of it and others. One letter is the rule, and every

@@ -127,8 +127,6 @@ KvTensor Decode(const QuantisedArray& array, const Quantisation& how, uint64_t t
   return tensor;
 }
 
-Error Bad(std::string what) { return Error(Finding::kBadField, std::move(what)); }
-
 // The pieces are rows of a batch; of each the same is in use.
 void TakeRuns(const Used& used, KvTensor& tensor) {
   const std::vector<StridedPiece> rows = std::move(tensor.pieces);
@@ -198,8 +196,8 @@ class Reader {
                   layer.v->pieces.at(0).tokens);
     const uint64_t rows = *batch_.rows();
     if (state.is_batch() && (state.offsets.size() != rows || state.paddings.size() != rows)) {
-      throw Bad(fmt::format("{} offsets and {} paddings of {} sequences", state.offsets.size(),
-                            state.paddings.size(), rows));
+      throw Bad("{} offsets and {} paddings of {} sequences", state.offsets.size(),
+                state.paddings.size(), rows);
     }
     const Used used =
         UsedOf(state, room, cache_.in_arrays,
@@ -212,7 +210,7 @@ class Reader {
   Used FillQuantised(const LayerState& state, LayerKv& layer) {
     const auto& n = state.numbers;  // the oldest begin with the step by which buffers grow
     if (n.size() != 3 && n.size() != 4)
-      throw Bad(fmt::format("quantisation needs 3 or 4 numbers, not {}", n.size()));
+      throw Bad("quantisation needs 3 or 4 numbers, not {}", n.size());
     const size_t first = n.size() - 3;
     const Quantisation how{n[first + 1], n[first + 2]};
     const auto part = [&](const char* of) {

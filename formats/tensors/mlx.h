@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by mlx.cc, mlx_state.cc
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +14,12 @@
 #include "lib/core/base/tensor.h"
 
 namespace kv::mlx {
+
+// An error of a file whose numbers do not fit together.
+template <typename... Values>
+Error Bad(fmt::format_string<Values...> text, Values&&... values) {
+  return Error(Finding::kBadField, fmt::format(text, std::forward<Values>(values)...));
+}
 
 enum class LayerClass {
   kPlain,

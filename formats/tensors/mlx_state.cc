@@ -148,12 +148,9 @@ PromptCache ReadPromptCache(const TensorFile& file) {
 
 namespace {
 
-Error BadNumbers(std::string what) { return Error(Finding::kBadField, std::move(what)); }
-
 Used UsedOfPlain(const LayerState& layer, uint64_t room) {
   const uint64_t offset = layer.numbers.empty() ? room : layer.numbers[0];
-  if (offset > room)
-    throw BadNumbers(fmt::format("offset {}, but room for {} tokens", offset, room));
+  if (offset > room) throw Bad("offset {}, but room for {} tokens", offset, room);
   return {{{0, offset}}, offset, offset, offset};
 }
 
@@ -162,7 +159,7 @@ Used UsedOfPlain(const LayerState& layer, uint64_t room) {
 Used UsedOfChunked(const LayerState& layer, uint64_t room, bool in_arrays) {
   const auto& n = layer.numbers;
   if (n.size() != (in_arrays ? 3 : 2))
-    throw BadNumbers(fmt::format("a chunk needs {} numbers, not {}", in_arrays ? 3 : 2, n.size()));
+    throw Bad("a chunk needs {} numbers, not {}", in_arrays ? 3 : 2, n.size());
   const uint64_t start = n[in_arrays ? 2 : 1];
   if (!in_arrays && start != 0) {
     throw std::move(
@@ -173,8 +170,7 @@ Used UsedOfChunked(const LayerState& layer, uint64_t room, bool in_arrays) {
   }
   const uint64_t offset = in_arrays ? n[0] : room;
   if (start > offset || offset - start > room)
-    throw BadNumbers(
-        fmt::format("start {} and offset {}, but room for {} tokens", start, offset, room));
+    throw Bad("start {} and offset {}, but room for {} tokens", start, offset, room);
   return {{{0, offset - start}}, offset - start, 0, offset};
 }
 
@@ -188,11 +184,11 @@ Ring RingOf(const LayerState& layer, bool in_arrays) {
   if (in_arrays && n.size() == 4) return {n[0], n[1], n[2], n[3]};
   if (!in_arrays && n.size() == 4) return {n[2], n[0], n[1], n[3]};
   if (!in_arrays && n.size() == 5) return {n[3], n[0], n[1], n[4]};
-  throw BadNumbers(fmt::format("a ring needs 4 or 5 numbers, not {}", n.size()));
+  throw Bad("a ring needs 4 or 5 numbers, not {}", n.size());
 }
 
 void CheckPlace(uint64_t index, uint64_t room) {
-  if (index > room) throw BadNumbers(fmt::format("the ring's next place is {} of {}", index, room));
+  if (index > room) throw Bad("the ring's next place is {} of {}", index, room);
 }
 
 Used UsedOfRing(const Ring& ring, uint64_t room) {
@@ -205,12 +201,10 @@ Used UsedOfRing(const Ring& ring, uint64_t room) {
     used.tokens = ring.index;
   } else {
     if (ring.keep > ring.index)
-      throw BadNumbers(fmt::format("the ring's next place {} lies among the {} kept tokens",
-                                   ring.index, ring.keep));
+      throw Bad("the ring's next place {} lies among the {} kept tokens", ring.index, ring.keep);
     used.runs = {{0, ring.keep}, {ring.index, room}, {ring.keep, ring.index}};
   }
-  if (used.tokens > ring.offset)
-    throw BadNumbers(fmt::format("holds {} tokens, but saw {}", used.tokens, ring.offset));
+  if (used.tokens > ring.offset) throw Bad("holds {} tokens, but saw {}", used.tokens, ring.offset);
   used.kept = used.tokens == ring.offset ? used.tokens : std::min(ring.keep, used.tokens);
   return used;
 }
@@ -225,9 +219,8 @@ Used WithoutPadding(std::vector<Used::Run> runs, uint64_t padding, uint64_t offs
     used.tokens += run.end - run.begin;
     used.runs.push_back(run);
   }
-  if (padding > 0) throw BadNumbers("a row has more padding than tokens");
-  if (used.tokens > offset)
-    throw BadNumbers(fmt::format("a row holds {} tokens, but saw {}", used.tokens, offset));
+  if (padding > 0) throw Bad("a row has more padding than tokens");
+  if (used.tokens > offset) throw Bad("a row holds {} tokens, but saw {}", used.tokens, offset);
   return used;
 }
 
@@ -235,15 +228,14 @@ Used UsedOfBatch(const LayerState& layer, uint64_t room, std::optional<uint64_t>
   const auto& n = layer.numbers;
   std::vector<Used::Run> runs;
   if (layer.kind == LayerClass::kBatchRing) {
-    if (n.size() != 4)
-      throw BadNumbers(fmt::format("a ring of a batch needs 4 numbers, not {}", n.size()));
+    if (n.size() != 4) throw Bad("a ring of a batch needs 4 numbers, not {}", n.size());
     const uint64_t index = n[2];
     CheckPlace(index, room);
     runs = n[3] != 0 ? std::vector<Used::Run>{{index, room}, {0, index}}
                      : std::vector<Used::Run>{{0, index}};
   } else {
     const uint64_t index = n.empty() ? room : n[0];
-    if (index > room) throw BadNumbers(fmt::format("{} tokens, but room for {}", index, room));
+    if (index > room) throw Bad("{} tokens, but room for {}", index, room);
     runs = {{0, index}};
   }
   if (!row) {
@@ -252,12 +244,11 @@ Used UsedOfBatch(const LayerState& layer, uint64_t room, std::optional<uint64_t>
     return {std::move(runs), tokens, tokens, tokens};
   }
   const int64_t offset = layer.offsets.at(*row), padding = layer.paddings.at(*row);
-  if (offset < 0) throw BadNumbers(fmt::format("row {} ends at {}", *row, offset));
+  if (offset < 0) throw Bad("row {} ends at {}", *row, offset);
   Used used = WithoutPadding(std::move(runs), static_cast<uint64_t>(std::max<int64_t>(padding, 0)),
                              static_cast<uint64_t>(offset));
   if (layer.kind == LayerClass::kBatch && used.tokens != used.offset)
-    throw BadNumbers(
-        fmt::format("row {} holds {} tokens and ends at {}", *row, used.tokens, offset));
+    throw Bad("row {} holds {} tokens and ends at {}", *row, used.tokens, offset);
   return used;
 }
 

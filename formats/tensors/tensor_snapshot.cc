@@ -135,9 +135,10 @@ Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
       Error(Finding::kAmbiguousFormat, ambiguous).Hint(fmt::format("choose with {}", flags)));
 }
 
-Error Undecided(std::string what) {
-  Error error(Finding::kAmbiguousFormat, std::move(what));
-  return error.Hint("name the axes with --layout, e.g. --layout 2ltc");
+template <typename... Values>
+Error Undecided(fmt::format_string<Values...> text, Values&&... values) {
+  return Error(Finding::kAmbiguousFormat, fmt::format(text, std::forward<Values>(values)...))
+      .Hint("name the axes with --layout, e.g. --layout 2ltc");
 }
 
 std::optional<uint64_t> TokensToldBySide(const TensorFile& file) {
@@ -222,8 +223,8 @@ Reading ReadVllm(const TensorView& array, const HeadSizes& heads) {
         return {Axes::Parse(shape[0] == 2 ? "2THD" : "T2HD"), {}, {}};
       [[fallthrough]];
     default:
-      throw Undecided(fmt::format("the axes of kv_cache, of shape [{}], cannot be determined",
-                                  fmt::join(shape, ", ")));
+      throw Undecided("the axes of kv_cache, of shape [{}], cannot be determined",
+                      fmt::join(shape, ", "));
   }
 }
 
@@ -238,8 +239,8 @@ Reading ReadLmcache(const TensorFile& file, const KvTensors& found, const OpenOp
   if (tensor.view.rank() == 5 && tensor.name == "kv_chunk") {  // vLLM's or Hugging Face's
     return ReadByValues(found, options, {"L2THD", "L2HTD", TokenPlace::kBeforeHeads});
   }
-  throw Undecided(fmt::format("the axes of {}, of shape [{}], cannot be determined",
-                              Escaped(tensor.name), fmt::join(tensor.view.shape, ", ")));
+  throw Undecided("the axes of {}, of shape [{}], cannot be determined", Escaped(tensor.name),
+                  fmt::join(tensor.view.shape, ", "));
 }
 
 // One tensor with K and V together.
@@ -260,17 +261,17 @@ Reading ReadLone(const TensorFile& file, const KvTensors& found, const OpenOptio
     case 3:
       if (shape[1] == 2) {
         throw Undecided(
-            fmt::format("its only array, of shape [{}], may be a block of TensorRT-LLM (l2(htd), "
-                        "with --kv-heads and --head-dim) or one tensor (htd, thd)",
-                        fmt::join(shape, ", ")));
+            "its only array, of shape [{}], may be a block of TensorRT-LLM (l2(htd), "
+            "with --kv-heads and --head-dim) or one tensor (htd, thd)",
+            fmt::join(shape, ", "));
       }
       return ReadRank3(file, found, options);
     case 4:
       return ReadRank4(file, found, options);
     case 5:
       if ((shape[0] == 2) == (shape[1] == 2)) {
-        throw Undecided(fmt::format("it cannot be determined which axis of [{}] holds K and V",
-                                    fmt::join(shape, ", ")));
+        throw Undecided("it cannot be determined which axis of [{}] holds K and V",
+                        fmt::join(shape, ", "));
       }
       return ReadByValues(found, options,
                           shape[0] == 2 ? ValueOrders{"2LTHD", "2LHTD", TokenPlace::kAfterHeads}
@@ -319,8 +320,8 @@ Reading ChooseAxes(const TensorFile& file, const KvTensors& found, const OpenOpt
     case 4:
       return ReadRank4(file, found, options);
     default:
-      throw Undecided(fmt::format("the axes of K, of shape [{}], cannot be determined",
-                                  fmt::join(k.shape, ", ")));
+      throw Undecided("the axes of K, of shape [{}], cannot be determined",
+                      fmt::join(k.shape, ", "));
   }
 }
 

@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by pickle.cc, pickle_machine.cc, pickle_opcodes.cc
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -314,7 +316,16 @@ class PickleMachine {
   // stream repeat. Throws kLimit if it is out of proportion.
   void Charge(uint64_t bytes);
 
-  [[noreturn]] void Fail(const std::string& message, Finding finding = Finding::kBadPickle) const;
+  // Throws kBadPickle, or another finding, at the running opcode.
+  template <typename... Values>
+  [[noreturn]] void Fail(fmt::format_string<Values...> text, Values&&... values) const {
+    FailAs(Finding::kBadPickle, text, std::forward<Values>(values)...);
+  }
+  template <typename... Values>
+  [[noreturn]] void FailAs(Finding finding, fmt::format_string<Values...> text,
+                           Values&&... values) const {
+    throw Error(finding, fmt::format(text, std::forward<Values>(values)...)).At(at_);
+  }
 
   ByteReader reader_;
   uint64_t begin_;

@@ -152,8 +152,10 @@ Role RoleOfFile(std::string_view name, std::string_view stem) {
   return RoleOf("qkvag"[kind], name.substr(2, name.size() - 4));
 }
 
-Error BadTensor(const NamedTensor& tensor, std::string message) {
-  return std::move(Error(Finding::kBadField, std::move(message)).In(Escaped(tensor.name)));
+template <typename... Values>
+Error BadTensor(const NamedTensor& tensor, fmt::format_string<Values...> text, Values&&... values) {
+  return Error(Finding::kBadField, fmt::format(text, std::forward<Values>(values)...))
+      .In(Escaped(tensor.name));
 }
 
 void RequireFloats(const NamedTensor& tensor) {
@@ -167,11 +169,11 @@ TensorView WithAxes(const NamedTensor& tensor, size_t rank, std::string_view axe
   RequireFloats(tensor);
   const TensorView& view = tensor.view;
   if (view.rank() != rank) {
-    throw BadTensor(tensor, fmt::format("{} axes, expected {}: {}", view.rank(), rank, axes));
+    throw BadTensor(tensor, "{} axes, expected {}: {}", view.rank(), rank, axes);
   }
   for (const uint64_t extent : view.shape) {
     if (extent == 0 || extent > kMostTracePositions) {
-      throw BadTensor(tensor, fmt::format("extent {}, expected 1 to 2^31", extent));
+      throw BadTensor(tensor, "extent {}, expected 1 to 2^31", extent);
     }
   }
   return view;
@@ -242,8 +244,8 @@ class Builder {
     const TensorView& view = tensor.view;
     if (view.rank() != 1 ||
         (view.dtype != DType::kI32 && view.dtype != DType::kI64 && view.dtype != DType::kU32)) {
-      throw BadTensor(tensor, fmt::format("{} of {} axes, expected a list of integers",
-                                          Name(view.dtype), view.rank()));
+      throw BadTensor(tensor, "{} of {} axes, expected a list of integers", Name(view.dtype),
+                      view.rank());
     }
     for (const int64_t token : IntegersOf(view))
       trace_.tokens.push_back(static_cast<int32_t>(token));
@@ -254,7 +256,7 @@ class Builder {
   void Agree(T& known, uint64_t value, const NamedTensor& tensor, std::string_view what) {
     if (known == 0) known = static_cast<T>(value);
     if (known == value) return;
-    throw BadTensor(tensor, fmt::format("{} {}, expected {} as before", value, what, known));
+    throw BadTensor(tensor, "{} {}, expected {} as before", value, what, known);
   }
 
   // K or V as [token, head, dim]. The names of a file that says what it is mean that; elsewhere
@@ -291,7 +293,7 @@ class Builder {
   void AddLayer(uint32_t index, const Tensors& tensors) {
     if (tensors.q == nullptr && tensors.a == nullptr) {  // nothing to replay
       if (tensors.g == nullptr) return;
-      throw BadTensor(*tensors.g, fmt::format("gradients without q.{0} or a.{0}", index));
+      throw BadTensor(*tensors.g, "gradients without q.{0} or a.{0}", index);
     }
     TraceLayer layer;
     layer.layer = index;
@@ -337,8 +339,8 @@ class Builder {
     Agree(all.rows, shape[1], tensor, "rows of gradients");
     Agree(trace_.query_heads, shape[2], tensor, "query heads");
     if (layer.values && shape[3] != layer.values->shape[2]) {
-      throw BadTensor(tensor, fmt::format("v dim {}, the trace's values have {}", shape[3],
-                                          layer.values->shape[2]));
+      throw BadTensor(tensor, "v dim {}, the trace's values have {}", shape[3],
+                      layer.values->shape[2]);
     }
   }
 

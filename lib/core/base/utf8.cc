@@ -107,6 +107,15 @@ std::string Nearest(std::string_view word, std::span<const std::string> words) {
   return best;
 }
 
+bool HasWord(std::string_view list, std::string_view word) {
+  if (word.empty() || word.find(' ') != word.npos) return false;
+  for (size_t at = list.find(word); at != list.npos; at = list.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    if ((at == 0 || list[at - 1] == ' ') && (end == list.size() || list[end] == ' ')) return true;
+  }
+  return false;
+}
+
 std::string Printable(std::string_view text, bool lines) {
   std::string out;
   while (!text.empty()) {

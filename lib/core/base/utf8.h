@@ -36,6 +36,9 @@ inline std::string WithUnderscores(std::string_view text) {
   return word;
 }
 
+// True if `word` is one of those in `list`, between which one space stands.
+bool HasWord(std::string_view list, std::string_view word);
+
 // Makes untrusted text safe to print: control characters (ControlLength in utf8.h) and bytes
 // that are not UTF-8 become \xNN, all else stays. Newlines stay only if `lines` is set.
 std::string Printable(std::string_view text, bool lines = false);

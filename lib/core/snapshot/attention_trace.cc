@@ -127,15 +127,8 @@ void RequirePlainPositions(const AttentionTrace& trace, const CellGroup& group) 
 }  // namespace
 
 std::string_view Name(TraceLevel level) {
-  switch (level) {
-    case TraceLevel::kQueries:
-      return "queries";
-    case TraceLevel::kProbabilities:
-      return "probabilities";
-    case TraceLevel::kBlockScores:
-      return "block scores";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"queries", "probabilities", "block scores"};
+  return kNames[static_cast<size_t>(level)];
 }
 
 const TraceLayer* AttentionTrace::Find(uint32_t layer) const {

@@ -479,17 +479,9 @@ SnapshotDiff DiffSnapshots(const Snapshot& a, const Snapshot& b, const DiffOptio
 }
 
 std::string_view Name(DiffVerdict verdict) {
-  switch (verdict) {
-    case DiffVerdict::kIdentical:
-      return "identical";
-    case DiffVerdict::kEqualValues:
-      return "equal_values";
-    case DiffVerdict::kWithinTolerance:
-      return "within_tolerance";
-    case DiffVerdict::kDifferent:
-      return "different";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"identical", "equal_values", "within_tolerance",
+                                         "different"};
+  return kNames[static_cast<size_t>(verdict)];
 }
 
 TensorDiff SnapshotDiff::Total() const {

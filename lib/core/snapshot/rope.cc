@@ -362,17 +362,8 @@ void Reorder(KeyPairs to, KvTensor& tensor, Snapshot& snapshot) {
 }  // namespace
 
 std::string_view Name(KeyPairs pairs) {
-  switch (pairs) {
-    case KeyPairs::kUnknown:
-      return "unknown";
-    case KeyPairs::kNone:
-      return "none";
-    case KeyPairs::kNeighbours:
-      return "neighbours";
-    case KeyPairs::kHalves:
-      return "halves";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"unknown", "none", "neighbours", "halves"};
+  return kNames[static_cast<size_t>(pairs)];
 }
 
 std::optional<KeyPairs> ParseRopePairs(std::string_view word) {

@@ -23,6 +23,7 @@ namespace kv {
 // The tokens [begin, end) of a cache.
 struct TokenRange {
   uint64_t begin = 0, end = 0;
+  bool operator==(const TokenRange&) const = default;
 };
 
 // The sequences that a cell belongs to. Caches have millions of cells, and nearly all belong to one
