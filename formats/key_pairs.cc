@@ -36,7 +36,7 @@ KeyPairs PairsNow(const Snapshot& snapshot, const std::optional<RopeOrder>& orde
   // MNN runs what was exported from transformers, unless an older kvtool wrote the dump from a
   // state of llama.cpp: no matter where both have the same order.
   const bool is_same = order->llama == order->transformers;
-  return is_same && snapshot.engine == "MNN" ? order->llama : KeyPairs::kUnknown;
+  return is_same && TraitsOf(snapshot.engine).runs_exports ? order->llama : KeyPairs::kUnknown;
 }
 
 struct Turn {
@@ -66,9 +66,8 @@ Turn ByFlag(const std::string& flag, KeyPairs now, const Snapshot& snapshot) {
   if (now == KeyPairs::kUnknown) {
     throw Error(Finding::kGeometryMissing,
                 "--rope-pairs {}: the present order of the keys' pairs is unknown", flag)
-        .Hint(fmt::format(
-            "give {}both orders: --rope-pairs neighbours:{}",
-            FindPairsOwner(snapshot) == PairsOwner::kLlama ? "--model MODEL, or " : "", Name(to)));
+        .Hint("give {}both orders: --rope-pairs neighbours:{}",
+              FindPairsOwner(snapshot) == PairsOwner::kLlama ? "--model MODEL, or " : "", Name(to));
   }
   return {now, to};
 }

@@ -153,7 +153,7 @@ void AppendLayers(Snapshot& whole, std::vector<LayerKv>&& layers,
       Append(known.k, std::move(layer.k), "K");
       if (layer.v) Append(*known.v, std::move(*layer.v), "V");
     } catch (Error& error) {
-      throw error.In(fmt::format("layer {}", layer.index));
+      throw error.In("layer {}", layer.index);
     }
   }
 }

@@ -14,7 +14,7 @@ namespace {
 
 Error Contradiction(std::string message, std::string_view flag) {
   Error error(Finding::kUsage, std::move(message));
-  error.Hint(fmt::format("leave {} out: it is for what a file does not state", flag));
+  error.Hint("leave {} out: it is for what a file does not state", flag);
   return error;
 }
 
@@ -113,8 +113,7 @@ void RequireNames(const OpenOptions& told, const Snapshot& described) {
                     ? fmt::format("{} {}: it was archived as {}, without names", flag, pattern,
                                   described.format)
                     : fmt::format("{} {}, but it was archived as {}", flag, pattern, archived))
-        .Hint(
-            fmt::format("decompress it and read what comes back with {0}, or leave {0} out", flag));
+        .Hint("decompress it and read what comes back with {0}, or leave {0} out", flag);
   };
   check("--k-pattern", told.k_pattern, k);
   check("--v-pattern", told.v_pattern, v);

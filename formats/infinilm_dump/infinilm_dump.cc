@@ -151,12 +151,12 @@ DumpMeta MetaOf(const Snapshot& snapshot) {
           tensor->tokens() != first.tokens()) {
         throw Error(Finding::kUnsupportedLayout,
                     "an InfiniLM dump needs K and V of the same shape in every layer")
-            .In(fmt::format("layer {}", layer.index));
+            .In("layer {}", layer.index);
       }
       if (tensor->dtype != DType::kF16) {
         throw Error(Finding::kUnsupportedDtype, "an InfiniLM dump holds f16 only, found {}",
                     Name(tensor->dtype))
-            .In(fmt::format("layer {}", layer.index));
+            .In("layer {}", layer.index);
       }
     }
   }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -86,7 +85,7 @@ void ReadParts(ByteReader& in, char which, bool transposed, uint32_t layers, uin
       offsets.push_back(in.offset());
       in.Skip(cells * RowBytes(shape), "data");  // 2^32 cells of < 2^27 bytes cannot overflow
     } catch (Error& error) {
-      throw error.In(fmt::format("layer {} {}", layer, which));
+      throw error.In("layer {} {}", layer, which);
     }
   }
 }
@@ -141,7 +140,7 @@ void ReadCache(ByteReader& in, const Layout& layout, Scope scope, Cache& cache) 
             .At(at);
       }
     } catch (Error& error) {
-      if (streams > 1) error.In(fmt::format("stream {}", i));
+      if (streams > 1) error.In("stream {}", i);
       throw;
     }
   }

@@ -150,7 +150,7 @@ Reading ChooseReading(const Body& body, const std::string& layout) {
   } else if (readings.size() == 1 && MayBeRecurrent(readings[0])) {
     throw Error(Finding::kAmbiguousFormat, "fits layout {} and a recurrent state (Mamba, RWKV)",
                 readings[0].Word())
-        .Hint(fmt::format("give --layout {} if it is an attention cache", readings[0].Word()));
+        .Hint("give --layout {} if it is an attention cache", readings[0].Word());
   }
   if (readings.size() > 1) {
     throw Error(Finding::kAmbiguousFormat, "the bytes fit layouts {}", Words(readings))

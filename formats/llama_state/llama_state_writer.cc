@@ -60,7 +60,7 @@ void CheckLayers(const CacheToWrite& cache) {
         }
         CheckTensor(tensor, transposed);
       } catch (Error& error) {
-        throw error.In(fmt::format("layer {} {}", layer->index, which));
+        throw error.In("layer {} {}", layer->index, which);
       }
     };
     part(layer->k, 'K', false);
@@ -91,7 +91,7 @@ std::vector<CacheToWrite> CachesOf(const Snapshot& snapshot) {
       return cache.cells.group == layer.group;
     });
     if (at == caches.end()) {
-      if (!layer.has_k()) throw Refused("has no K").In(fmt::format("layer {}", layer.index));
+      if (!layer.has_k()) throw Refused("has no K").In("layer {}", layer.index);
       caches.push_back({{.group = layer.group, .cells = {}}, {}, false});
       at = std::prev(caches.end());
       for (uint64_t i = 0; i < layer.k.tokens(); ++i)  // as a prompt fills them

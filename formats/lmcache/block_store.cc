@@ -169,7 +169,7 @@ BlockStore::BlockStore(Source source) : source_(std::move(source)) {
         ++stale_;
       }
     } catch (Error& error) {
-      throw error.In(fmt::format("entry '{}'", Escaped(key, 120)));
+      throw error.In("entry '{}'", Escaped(key, 120));
     }
   }
 }
@@ -217,7 +217,7 @@ Snapshot BlockStore::Open(const std::string& key, std::optional<uint64_t> batch)
       snapshot.layers.front().index = *name->layer;
     return snapshot;
   } catch (Error& error) {
-    throw error.In(fmt::format("slot '{}'", Escaped(key, 120)));
+    throw error.In("slot '{}'", Escaped(key, 120));
   }
 }
 

@@ -110,7 +110,7 @@ CacheFolder ReadFolder(const Source& source) {
   for (const auto& [layer, pair] : folder.layers) {
     if (pair.k != nullptr && pair.v != nullptr) continue;
     throw Error(Finding::kMissingRecord, pair.k == nullptr ? "has no .k file" : "has no .v file")
-        .In(fmt::format("layer {}", layer));
+        .In("layer {}", layer);
   }
   return folder;
 }
@@ -237,7 +237,7 @@ Snapshot OpenCacheFiles(Source source, DType dtype,
     try {
       snapshot.layers.push_back(MakeLayer(index, pair, dtype, packing));
     } catch (Error& error) {
-      throw error.In(fmt::format("layer {}", index));
+      throw error.In("layer {}", index);
     }
     for (const SourceFile* file : {pair.k, pair.v})
       snapshot.stored.push_back({file->data->bytes().data(), file->data->size(), dtype});

@@ -251,7 +251,7 @@ namespace {
 
 void CheckLayer(const LayerKv& layer) {
   const auto fail = [&](Finding finding, std::string message) {
-    return Error(finding, std::move(message)).In(fmt::format("layer {}", layer.index));
+    return Error(finding, std::move(message)).In("layer {}", layer.index);
   };
   if (!layer.v) throw fail(Finding::kUnsupportedLayout, "has no V, an MNN dump needs both");
   const KvTensor& k = layer.k;
@@ -389,7 +389,7 @@ void ExpectOneRun(const Source& source, const std::vector<const SourceFile*>& me
   std::vector<std::string> names;
   for (const std::string& run : runs) names.push_back(run.empty() ? "." : Escaped(run));
   throw Error(Finding::kAmbiguousFormat, "holds {} runs of dumps: {}", runs.size(), Listed(names))
-      .Hint(fmt::format("name one of them, e.g. {}", source.path + "/" + names.back()));
+      .Hint("name one of them, e.g. {}", source.path + "/" + names.back());
 }
 
 const std::byte* BytesOfPart(const Source& source, const SourceFile& meta, const char* key,

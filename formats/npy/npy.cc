@@ -211,7 +211,7 @@ TensorFile ReadNpz(Source source, const OpenOptions& options) {
       reader.Add(WithoutEnding(entry.name), content, true);
     } catch (Error& error) {
       if (error.offset() && !entry.deflated) error.At(*error.offset() + entry.data_offset);
-      throw error.In(fmt::format("member '{}'", Escaped(entry.name)));
+      throw error.In("member '{}'", Escaped(entry.name));
     }
   }
   return file;

@@ -139,8 +139,7 @@ class EventReader {
   static constexpr int kTop = 1, kElement = 2, kField = 3, kRange = 4;
 
   [[noreturn]] void Refuse(std::string message) const {
-    throw std::move(
-        Error(Finding::kBadField, std::move(message)).In(fmt::format("event {}", number_)));
+    throw std::move(Error(Finding::kBadField, std::move(message)).In("event {}", number_));
   }
 
   bool TakesKey(int depth, const std::string& key) {
@@ -179,7 +178,7 @@ class EventReader {
     try {
       on_event_(number_, EventOf(object));
     } catch (Error& error) {
-      throw error.In(fmt::format("event {}", number_));
+      throw error.In("event {}", number_);
     }
     ++number_;
   }

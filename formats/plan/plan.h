@@ -54,7 +54,7 @@ class EvictionPlanWalk {
     KeepPlan held;      // of the positions before `next`
     uint64_t next = 0;  // one past the last event's token; what comes after is held
     uint64_t events = 0;
-    StreamingHash64 history;  // of its events
+    StreamingHash history;  // of its events
   };
   struct State {
     const LayerKv* layer = nullptr;

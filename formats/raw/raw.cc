@@ -63,7 +63,7 @@ template <typename... Values>
 Error Wrong(const Preset& preset, fmt::format_string<Values...> text, Values&&... values) {
   return Error(Finding::kUsage, "--raw {}: {}", preset.name,
                fmt::format(text, std::forward<Values>(values)...))
-      .Hint(fmt::format("--raw {}:{}", preset.name, preset.needs));
+      .Hint("--raw {}:{}", preset.name, preset.needs);
 }
 
 bool IsKey(const Preset& preset, std::string_view key) {
@@ -390,11 +390,11 @@ ByteSpan WithoutPadding(ByteSpan file, const Spec& spec) {
             .Hint("for cells of several ranks give G=RANKS, with H of all together"));
   }
   if (values != 0 && file.size() > values && file.size() % values == 0) {
-    throw std::move(
-        Error(Finding::kSizeMismatch, "has {} bytes, {} times as many as the sizes give",
-              file.size(), file.size() / values)
-            .Hint(fmt::format("if it holds cells of {} ranks, give G={}, with H of all together",
-                              file.size() / values, file.size() / values)));
+    throw std::move(Error(Finding::kSizeMismatch,
+                          "has {} bytes, {} times as many as the sizes give", file.size(),
+                          file.size() / values)
+                        .Hint("if it holds cells of {} ranks, give G={}, with H of all together",
+                              file.size() / values, file.size() / values));
   }
   return file;
 }

@@ -410,7 +410,7 @@ void AddTensors(ByteSpan bytes, const std::string& stem, TensorFile& file) {
                          data.data() + tensor.begin);
       file.tensors.push_back({std::move(tensor.name), std::move(view), stem});
     } catch (Error& error) {
-      throw error.In(fmt::format("tensor '{}'", Escaped(tensor.name)));
+      throw error.In("tensor '{}'", Escaped(tensor.name));
     }
   }
   if (position != data.size()) {

@@ -161,7 +161,7 @@ class Reader {
         const Used used = Fill(state, layer);
         if (windows && !is_whole_batch()) AddCells(group, used, snapshot);
       } catch (Error& error) {
-        throw error.In(fmt::format("layer {} ({})", i, state.class_name));
+        throw error.In("layer {} ({})", i, state.class_name);
       }
     }
   }

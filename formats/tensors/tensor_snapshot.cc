@@ -131,8 +131,7 @@ Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
     return {
         axes, fmt::format("{}; read as {}; {} chooses", ambiguous, axes.text(), flags), {}, true};
   }
-  throw std::move(
-      Error(Finding::kAmbiguousFormat, ambiguous).Hint(fmt::format("choose with {}", flags)));
+  throw std::move(Error(Finding::kAmbiguousFormat, ambiguous).Hint("choose with {}", flags));
 }
 
 template <typename... Values>
@@ -476,7 +475,7 @@ class Assembler {
     if (layer.v && layer.v->tokens() != layer.k.tokens()) {
       throw Error(Finding::kInconsistent, "K has {} tokens, V has {}", layer.k.tokens(),
                   layer.v->tokens())
-          .In(fmt::format("layer {}", index));
+          .In("layer {}", index);
     }
     return layer;
   }
@@ -493,7 +492,7 @@ class Assembler {
         all.pieces.push_back(Row(tensor, {layer, part, row}).pieces.at(0));
       return all;
     } catch (Error& error) {
-      throw error.In(fmt::format("tensor '{}'", Escaped(tensor.name)));
+      throw error.In("tensor '{}'", Escaped(tensor.name));
     }
   }
 

@@ -61,7 +61,7 @@ class Lines {
   uint64_t number() const { return number_; }
   Error Failure(Finding finding, std::string message) const {
     return std::move(Error(finding, std::move(message))
-                         .In(fmt::format("line {}", number_))
+                         .In("line {}", number_)
                          .At(offset_)
                          .File(source_->name()));
   }

@@ -294,7 +294,7 @@ constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kHighestRatio = 1032;
 
 Error InMember(Error error, const ZipEntry& entry) {
-  error.At(entry.data_offset).In(fmt::format("member '{}'", Escaped(entry.name)));
+  error.At(entry.data_offset).In("member '{}'", Escaped(entry.name));
   return error;
 }
 

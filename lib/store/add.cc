@@ -470,7 +470,7 @@ class FileWriter {
   }
 
   Sink& sink_;
-  StreamingHash64 hash_;
+  StreamingHash hash_;
   Bytes tensor_;
 };
 

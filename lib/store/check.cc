@@ -27,15 +27,12 @@ Problem ProblemOf(const std::string& where, const Error& error) {
 
 // Whether a state can be restored of objects of these sizes.
 bool IsWhole(const StateRecord& record, const std::map<ObjectId, uint64_t>& sizes) {
-  for (const StoredFile& file : record.files) {
-    for (const Extent& extent : file.extents) {
-      for (const Piece& piece : extent.pieces) {
-        const auto size = sizes.find(piece.id);
-        if (size == sizes.end() || size->second != extent.BytesOf(piece)) return false;
-      }
-    }
-  }
-  return true;
+  bool is_whole = true;
+  ForEachPiece(record, [&](const Extent& extent, const Piece& piece) {
+    const auto size = sizes.find(piece.id);
+    is_whole = is_whole && size != sizes.end() && size->second == extent.BytesOf(piece);
+  });
+  return is_whole;
 }
 
 StateRow RowFor(const StateRecord& record, uint64_t bytes) {
@@ -89,7 +86,7 @@ std::optional<Problem> Store::CheckObject(const ObjectId& id, const Place& place
     Bytes raw;
     LoadObject(id, head.raw_bytes, scratch, raw);
     if (Blake2b256(raw) != id)
-      throw Error(Finding::kContentDiffers, "object {} has other bytes", HexText(id));
+      throw Error(Finding::kContentDiffers, "object {} has other bytes", Hex(id));
     return std::nullopt;
   } catch (const Error& error) {
     return ProblemOf(where, error);
@@ -177,11 +174,8 @@ Leftovers Store::FindLeftovers(bool any_missing) {
       const auto file = states().OpenFile(RecordName(number));
       if (file == nullptr) continue;  // removed meanwhile
       const StateRecord record = DecodeState(file->bytes());
-      for (const StoredFile& stored : record.files) {
-        for (const Extent& extent : stored.extents) {
-          for (const Piece& piece : extent.pieces) left.needed.insert(piece.id);
-        }
-      }
+      ForEachPiece(record,
+                   [&](const Extent&, const Piece& piece) { left.needed.insert(piece.id); });
       left.unlisted.push_back(RowFor(record, bytes));
     } catch (const Error& error) {
       ProblemOf(RecordPath(number), error);  // throws what may be read another time
@@ -295,11 +289,7 @@ std::set<ObjectId> Store::LiveObjects() {
   std::set<ObjectId> live;
   for (const StateRow& row : States()) {
     try {
-      for (const StoredFile& file : Load(row).files) {
-        for (const Extent& extent : file.extents) {
-          for (const Piece& piece : extent.pieces) live.insert(piece.id);
-        }
-      }
+      ForEachPiece(Load(row), [&](const Extent&, const Piece& piece) { live.insert(piece.id); });
     } catch (Error& error) {
       throw error.Hint(
           "nothing is removed while it is unknown what this state needs; 'kvtool "

@@ -34,12 +34,6 @@ void CheckShape(const ObjectHead& head, uint64_t at) {
 
 }  // namespace
 
-std::string HexText(const ObjectId& id) {
-  std::string text;
-  for (const std::byte byte : id) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  return text;
-}
-
 Bytes PackHeader() {
   ByteWriter out;
   out.Append(kPackMagic);

@@ -68,6 +68,16 @@ struct StateRecord {
   std::vector<std::string> empty_folders;
 };
 
+// Calls `use` with each object of a state and its extent.
+template <typename Use>
+void ForEachPiece(const StateRecord& record, const Use& use) {
+  for (const StoredFile& file : record.files) {
+    for (const Extent& extent : file.extents) {
+      for (const Piece& piece : extent.pieces) use(extent, piece);
+    }
+  }
+}
+
 Bytes Encode(const StateRecord& record);
 // Throws kTruncated, kBadMagic, kChecksum, kUnsupportedVersion, kBadField, kUnsafeName, kLimit,
 // kTrailingBytes.

@@ -277,7 +277,7 @@ std::shared_ptr<const FileSource> Store::Pack(uint64_t pack) {
 void Store::LoadObject(const ObjectId& id, uint64_t bytes, CodecScratch& scratch, Bytes& raw) {
   const std::optional<Place> place = index_->Find(id);
   if (!place) {
-    throw Error(Finding::kLostChunk, "object {} is not in the store", HexText(id)).File(folder_);
+    throw Error(Finding::kLostChunk, "object {} is not in the store", Hex(id)).File(folder_);
   }
   const auto pack = Pack(place->pack);
   try {
@@ -308,16 +308,12 @@ StoreStats Store::Stats() {
     names.insert(row.name);
     stats.source_bytes += row.source_bytes;
     stats.record_bytes += row.record_bytes;
-    for (const StoredFile& file : record.files) {
-      for (const Extent& extent : file.extents) {
-        for (const Piece& piece : extent.pieces) {
-          auto& [times, bytes] = used[piece.id];
-          ++times;
-          bytes = extent.BytesOf(piece);
-          stats.referenced_raw_bytes += bytes;
-        }
-      }
-    }
+    ForEachPiece(record, [&](const Extent& extent, const Piece& piece) {
+      auto& [times, bytes] = used[piece.id];
+      ++times;
+      bytes = extent.BytesOf(piece);
+      stats.referenced_raw_bytes += bytes;
+    });
   }
   const std::map<ObjectId, Place> objects = index_->Objects();
   for (const auto& [id, use] : used) {

@@ -21,7 +21,7 @@ const Fields<SizedFile>& SizedFileFields() {
 }
 
 HashedFile HashedFile::Of(const Source& source) {
-  StreamingHash64 hash;
+  StreamingHash hash;
   constexpr uint64_t kStep = 8 << 20;
   source.NeedAll();
   for (const SourceFile& file : source.files) {

@@ -27,7 +27,7 @@ uint64_t BytesOf(const std::string& path) {
 
 std::string ContentHash(const std::string& path) {
   const Source source = Source::Open(path);
-  StreamingHash64 hash;
+  StreamingHash hash;
   constexpr uint64_t kStep = uint64_t{8} << 20;
   for (const SourceFile& file : source.files) {
     if (source.is_folder) {

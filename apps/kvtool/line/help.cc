@@ -77,6 +77,12 @@ const CommandEntry* FindCommand(std::string_view name) {
 }
 
 Error UnknownCommand(std::string_view name) {
+#ifdef KVTOOL_WITHOUT_STORE
+  if (name == "store") {
+    return Error(Finding::kUsage, "this kvtool is built without stores")
+        .Hint("build it with KVTOOL_STORE=ON, for which it needs SQLite");
+  }
+#endif
   std::vector<std::string> names;
   for (const CommandEntry& entry : Commands()) names.emplace_back(entry.name);
   const std::string nearest = Nearest(name, names);

@@ -35,4 +35,10 @@ void ByteWriter::Append(ByteSpan bytes) { bytes_.insert(bytes_.end(), bytes.begi
 
 void ByteWriter::Pad(uint64_t count, std::byte value) { bytes_.insert(bytes_.end(), count, value); }
 
+std::string Hex(ByteSpan bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return text;
+}
+
 }  // namespace kv

@@ -124,4 +124,6 @@ class ByteWriter {
   Bytes bytes_;
 };
 
+std::string Hex(ByteSpan bytes);  // "00ff"
+
 }  // namespace kv

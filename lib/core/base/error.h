@@ -109,6 +109,16 @@ class Error : public std::exception {
   Error& Hint(std::string hint);        // printed on a line of its own
   Error& In(std::string_view context);  // "layer 3 K"; the outermost comes first
   Error& File(std::string_view name);   // kept if already set
+  template <typename... Values>
+  requires(sizeof...(Values) > 0) Error& In(fmt::format_string<Values...> text,
+                                            Values&&... values) {
+    return In(fmt::vformat(text, fmt::make_format_args(values...)));
+  }
+  template <typename... Values>
+  requires(sizeof...(Values) > 0) Error& Hint(fmt::format_string<Values...> text,
+                                              Values&&... values) {
+    return Hint(fmt::vformat(text, fmt::make_format_args(values...)));
+  }
 
   Finding finding() const { return finding_; }
   ErrorCode code() const;

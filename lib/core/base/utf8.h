@@ -36,6 +36,9 @@ inline std::string WithUnderscores(std::string_view text) {
   return word;
 }
 
+// "s" behind the name of what there are several of.
+inline std::string_view PluralEnding(uint64_t count) { return count == 1 ? "" : "s"; }
+
 // True if `word` is one of those in `list`, between which one space stands.
 bool HasWord(std::string_view list, std::string_view word);
 

@@ -9,6 +9,7 @@
 #include "lib/core/kernels/convert.h"
 #include "lib/core/snapshot/hadamard.h"
 #include "lib/core/snapshot/layout.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv {
 namespace {
@@ -32,7 +33,7 @@ void ExpectHadamardKnown(const Snapshot& snapshot, const KvTensor& tensor, bool 
   if (!IsBlockQuantised(tensor.dtype) || state == HadamardState::kNo) return;
   if (state == HadamardState::kYes) return RequireHeads(snapshot, "undoing a Hadamard rotation");
   // Formats of other engines never rotate and leave the question open.
-  if (snapshot.engine != "llama.cpp") return;
+  if (!TraitsOf(snapshot.engine).may_turn_blocks) return;
   throw Error(Finding::kGeometryMissing,
               "it is not known whether the quantised values are Hadamard-rotated")
       .File(snapshot.source.path)

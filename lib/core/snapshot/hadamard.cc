@@ -3,6 +3,7 @@
 #include "lib/core/snapshot/hadamard.h"
 
 #include "lib/core/kernels/hadamard.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv {
 
@@ -21,7 +22,7 @@ std::string HadamardRemark(const Snapshot& snapshot) {
   bool is_turned_back = false, is_as_stored = false;
   const auto look = [&](const KvTensor& tensor, bool is_value) {
     const HadamardState state = is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
-    if (!IsBlockQuantised(tensor.dtype) || snapshot.engine != "llama.cpp") return;
+    if (!IsBlockQuantised(tensor.dtype) || !TraitsOf(snapshot.engine).may_turn_blocks) return;
     if (IsHadamardTransformed(snapshot, tensor, is_value) && tensor.heads_known) {
       is_turned_back = true;
     } else if (state != HadamardState::kNo) {

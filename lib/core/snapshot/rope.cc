@@ -381,11 +381,20 @@ PairsOwner FindPairsOwner(const Snapshot& snapshot) {
   const auto recorded = snapshot.storage.find(kRopePairs);
   const bool is_recorded = recorded != snapshot.storage.end();
   const std::string& owner = is_recorded ? recorded->second : snapshot.engine;
-  if (owner == kPairsOfLlama) return PairsOwner::kLlama;
-  if (is_recorded)
-    return owner == kPairsOfTransformers ? PairsOwner::kTransformers : PairsOwner::kUnknown;
+  if (!is_recorded || owner == kPairsOfLlama) return TraitsOf(owner).pairs;
+  return owner == kPairsOfTransformers ? PairsOwner::kTransformers : PairsOwner::kUnknown;
+}
+
+const EngineTraits& TraitsOf(std::string_view engine) {
   // InfiniLM reorders weights as it loads them, and MNN keeps what its exporter made of them.
-  return owner == "InfiniLM" || owner == "MNN" ? PairsOwner::kUnknown : PairsOwner::kTransformers;
+  static constexpr EngineTraits kEngines[] = {
+      {.engine = kPairsOfLlama, .pairs = PairsOwner::kLlama, .may_turn_blocks = true},
+      {.engine = "MNN", .pairs = PairsOwner::kUnknown, .runs_exports = true},
+      {.engine = "InfiniLM", .pairs = PairsOwner::kUnknown},
+      {.engine = ""}};
+  const auto* const last = std::end(kEngines) - 1;
+  return *std::find_if(std::begin(kEngines), last,
+                       [&](const EngineTraits& row) { return row.engine == engine; });
 }
 
 std::string PairsToRecord(const Snapshot& snapshot) {
@@ -423,7 +432,7 @@ void ReorderKeys(KeyPairs from, KeyPairs to, Snapshot& snapshot) {
     try {
       if (layer.has_k()) Reorder(to, layer.k, snapshot);
     } catch (Error& error) {
-      throw error.In(fmt::format("layer {} K", layer.index));
+      throw error.In("layer {} K", layer.index);
     }
   }
 }

@@ -133,6 +133,16 @@ inline constexpr std::string_view kPairsOfTransformers = "transformers";
 enum class PairsOwner { kUnknown, kLlama, kTransformers };
 PairsOwner FindPairsOwner(const Snapshot& snapshot);
 
+// What is true of the caches of an engine where they do not say so themselves.
+struct EngineTraits {
+  std::string_view engine;
+  PairsOwner pairs = PairsOwner::kTransformers;
+  bool runs_exports = false;     // of models of transformers, whose order of pairs they keep
+  bool may_turn_blocks = false;  // Hadamard-rotates what it quantises, which files need not say
+};
+// The row of this engine; one without a name for engines that have none.
+const EngineTraits& TraitsOf(std::string_view engine);
+
 // The word that a format which names its own engine must record, so that its reader knows what the
 // keys have. Empty where that is unknown.
 std::string PairsToRecord(const Snapshot& snapshot);

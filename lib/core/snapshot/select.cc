@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/snapshot/select.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 
@@ -157,7 +155,7 @@ Snapshot SelectSequence(Snapshot snapshot, int32_t sequence) {
       if (tensor == nullptr || tensor->pieces.empty()) continue;
       if (keep == kept.end() || keep->second.size() != tensor->tokens()) {
         throw Error(Finding::kUnsupportedLayout, "it is not recorded which sequence its rows hold")
-            .In(fmt::format("layer {}", layer.index))
+            .In("layer {}", layer.index)
             .File(snapshot.source.path);
       }
       *tensor = KeepTokens(*tensor, keep->second);
