@@ -52,12 +52,11 @@ void RequireRow(const OpenOptions& options, uint64_t rows, bool has_batch_axis,
   const bool wrong =
       options.batch ? !has_batch_axis || *options.batch >= rows : rows > 1 && !options.any_batch;
   if (!wrong) return;
-  throw std::move(Error(Finding::kUsage,
-                        options.batch
-                            ? fmt::format("--batch {}: there {}", *options.batch,
+  throw Error(Finding::kUsage,
+              options.batch ? fmt::format("--batch {}: there {}", *options.batch,
                                           rows == 1 ? "is 1 row" : fmt::format("are {} rows", rows))
                             : fmt::format("holds a batch of {}", rows))
-                      .Hint(std::string(hint)));
+      .Hint(std::string(hint));
 }
 
 SpoolFile::~SpoolFile() {

@@ -135,10 +135,10 @@ void RequireUse(const OpenOptions& told, const FormatEntry& format, const Snapsh
   const auto refuse = [&](std::string_view flag, const std::string& value) {
     Error error(Finding::kUsage, "{} {}: {} has one reading, which the flag does not change", flag,
                 value, format.id);
-    throw std::move(error.Hint(
+    throw error.Hint(
         !lacks(kIsArchive)
             ? fmt::format("leave {0} out, or decompress it and read what comes back with {0}", flag)
-            : fmt::format("leave {} out, or give --from where the format is another", flag)));
+            : fmt::format("leave {} out, or give --from where the format is another", flag));
   };
   if (!told.raw.empty() && lacks(kReadsRaw)) {
     throw Error(Finding::kUsage, "--raw {}, but --from {}", told.raw, told.from)

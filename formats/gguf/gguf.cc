@@ -442,12 +442,13 @@ void UseFactors(const gguf::Metadata& metadata, const FileSource& file, Rope& ro
   const std::vector<double> longer = list("rope_factors_long.weight");
   const std::vector<double> shorter = list("rope_factors_short.weight");
   if (!longer.empty() || !shorter.empty()) {
-    throw std::move(Error(Finding::kUnsupportedKind,
-                          "the model has LongRoPE: llama.cpp rotates by its long factors where the "
-                          "context it was started with is above {} tokens, which no state keeps",
-                          rope.scaling.original)
-                        .Hint("--rope-freqs FILE says which frequencies it rotated by; for caches "
-                              "of transformers give the model's config.json"));
+    throw Error(Finding::kUnsupportedKind,
+                "the model has LongRoPE: llama.cpp rotates by its long factors where the "
+                "context it was started with is above {} tokens, which no state keeps",
+                rope.scaling.original)
+        .Hint(
+            "--rope-freqs FILE says which frequencies it rotated by; for caches "
+            "of transformers give the model's config.json");
   }
   const std::vector<double> factors = list("rope_freqs.weight");
   if (factors.empty()) return;
@@ -510,11 +511,11 @@ std::optional<ModelRope> ReadGgufRope(const FileSource& file) {
   const gguf::Metadata metadata(file.bytes());
   const std::string prefix = geometry.architecture + ".rope.";
   if (metadata.IsArray(prefix + "dimension_sections")) {
-    throw std::move(
-        Error(Finding::kUnsupportedKind,
-              "the model has M-RoPE: its tokens have three positions, which caches do not keep")
-            .Hint("for a prompt of text alone all three are equal: give --rope-base and "
-                  "--rope-style instead of the model file"));
+    throw Error(Finding::kUnsupportedKind,
+                "the model has M-RoPE: its tokens have three positions, which caches do not keep")
+        .Hint(
+            "for a prompt of text alone all three are equal: give --rope-base and "
+            "--rope-style instead of the model file");
   }
   ModelRope model;
   model.rope.theta = geometry.rope_base;

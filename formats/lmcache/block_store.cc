@@ -46,7 +46,7 @@ std::optional<Checkpoint> ReadCheckpoint(ByteSpan file, uint64_t at, uint64_t& b
   const uint32_t crc = reader.U32("crc");
   if (bytes == 0) return std::nullopt;
   if (bytes > kLargestIndex) {
-    throw std::move(Error(Finding::kLimit, "index of {} bytes", bytes).At(at + 20));
+    throw Error(Finding::kLimit, "index of {} bytes", bytes).At(at + 20);
   }
   const string_view all = AsText(file);
   for (uint64_t align = kLeastAlign; align <= kMostAlign; align *= 2) {
@@ -88,7 +88,7 @@ json NewestIndex(ByteSpan file) {
   for (uint64_t at = kStep; !second && at < std::min<uint64_t>(file.size(), kFarthest); at += kStep)
     second = ReadCheckpoint(file, at, budget);
   if (!second) {
-    throw std::move(Error(Finding::kChecksum, "neither copy of the index is intact").At(0));
+    throw Error(Finding::kChecksum, "neither copy of the index is intact").At(0);
   }
   return Parsed(*second);
 }

@@ -205,9 +205,8 @@ const SourceFile& OnlyFile(const Source& source) {
   }
   if (chunks == 1) return *only;
   if (chunks == 0) throw Error(Finding::kMissingRecord, "it holds no LMCache chunk");
-  throw std::move(
-      Error(Finding::kUsage, "holds {} chunks and does not say which follows which", chunks)
-          .Hint("give --order FILE, a file with one name per line"));
+  throw Error(Finding::kUsage, "holds {} chunks and does not say which follows which", chunks)
+      .Hint("give --order FILE, a file with one name per line");
 }
 
 // The arrays of the groups, or the field that is wrong.
@@ -217,40 +216,39 @@ std::vector<GroupArray> CheckedArrays(const ChunkHeader& header, const MemoryFor
   uint64_t total = 0;
   for (const GroupShape& group : header.groups) {
     if (group.dtype == 0) {
-      throw std::move(Error(Finding::kUnsupportedDtype, "dtype 0: the chunk was stored without one")
-                          .At(kFirstDtype)
-                          .Hint("describe the bytes with --raw"));
+      throw Error(Finding::kUnsupportedDtype, "dtype 0: the chunk was stored without one")
+          .At(kFirstDtype)
+          .Hint("describe the bytes with --raw");
     }
     if (!DTypeOf(group.dtype)) {
-      throw std::move(Error(Finding::kUnknownDtype, "dtype {}; LMCache has 0 to 8", group.dtype)
-                          .At(kFirstDtype));
+      throw Error(Finding::kUnknownDtype, "dtype {}; LMCache has 0 to 8", group.dtype)
+          .At(kFirstDtype);
     }
     const auto array = ArrayOf(format, group);
     if (!array) {
-      throw std::move(Error(Finding::kBadField, "shape [{}] does not fit {}",
-                            fmt::join(group.shape, ", "), format.name)
-                          .At(kFirstShape));
+      throw Error(Finding::kBadField, "shape [{}] does not fit {}", fmt::join(group.shape, ", "),
+                  format.name)
+          .At(kFirstShape);
     }
     arrays.push_back(*array);
     total += array->bytes;  // of several, the header's parser has added them up
   }
   const uint64_t payload = Payload(header, bytes);
   if (!LengthFits(header, bytes) && total != payload && SomeLengthFits(header, bytes)) {
-    throw std::move(Error(Finding::kSizeMismatch,
-                          "the shapes of its groups do not add up to its length of {} bytes",
-                          header.length)
-                        .At(kFirstShape));
+    throw Error(Finding::kSizeMismatch,
+                "the shapes of its groups do not add up to its length of {} bytes", header.length)
+        .At(kFirstShape);
   }
   if (header.length < 0 || static_cast<uint64_t>(header.length) != payload) {
-    throw std::move(Error(Finding::kSizeMismatch, "length {}, but {} bytes follow the header",
-                          header.length, payload)
-                        .At(0));
+    throw Error(Finding::kSizeMismatch, "length {}, but {} bytes follow the header", header.length,
+                payload)
+        .At(0);
   }
   if (total != payload) {
-    throw std::move(Error(Finding::kSizeMismatch,
-                          "shape [{}] of {} does not give the {} bytes of the payload",
-                          fmt::join(arrays[0].shape, ", "), Name(arrays[0].dtype), payload)
-                        .At(kFirstShape));
+    throw Error(Finding::kSizeMismatch,
+                "shape [{}] of {} does not give the {} bytes of the payload",
+                fmt::join(arrays[0].shape, ", "), Name(arrays[0].dtype), payload)
+        .At(kFirstShape);
   }
   return arrays;
 }

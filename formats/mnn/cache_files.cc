@@ -67,9 +67,9 @@ bool IsAddress(std::string_view stem) {
 
 void AddPrefixFile(const SourceFile& file, const FileName& name, CacheFolder& folder) {
   if (!folder.layers.empty() && folder.name != name.name) {
-    throw std::move(Error(Finding::kAmbiguousFormat, "holds the caches '{}' and '{}'",
-                          Escaped(folder.name, 80), Escaped(name.name, 80))
-                        .Hint("give a folder with the files of one"));
+    throw Error(Finding::kAmbiguousFormat, "holds the caches '{}' and '{}'",
+                Escaped(folder.name, 80), Escaped(name.name, 80))
+        .Hint("give a folder with the files of one");
   }
   folder.name = name.name;
   Pair& pair = folder.layers[name.layer];
@@ -223,8 +223,8 @@ bool IsCacheKey(std::string_view key) {
 Snapshot OpenCacheFiles(Source source, DType dtype,
                         const std::map<std::string, uint64_t, std::less<>>& sizes) {
   if (!source.is_folder) {
-    throw std::move(Error(Finding::kUnsupportedKind, "is one file of a cache, which is a folder")
-                        .Hint("give the folder"));
+    throw Error(Finding::kUnsupportedKind, "is one file of a cache, which is a folder")
+        .Hint("give the folder");
   }
   const Packing packing = PackingOf(dtype, sizes);
   const CacheFolder folder = ReadFolder(source);

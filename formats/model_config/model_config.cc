@@ -201,11 +201,11 @@ void FillScaling(const Config& config, const json& told, double partial, Rope& r
   RopeScaling& scaling = rope.scaling;
   const std::string kind = KindOf(told);
   if (kind == "mrope" || told.contains("mrope_section")) {
-    throw std::move(
-        Error(Finding::kUnsupportedKind,
-              "the model has M-RoPE: its tokens have three positions, which caches do not keep")
-            .Hint("for a prompt of text alone all three are equal: give --rope-base and "
-                  "--rope-scaling none instead of the config"));
+    throw Error(Finding::kUnsupportedKind,
+                "the model has M-RoPE: its tokens have three positions, which caches do not keep")
+        .Hint(
+            "for a prompt of text alone all three are equal: give --rope-base and "
+            "--rope-scaling none instead of the config");
   }
   const auto factor = Real(told, "factor");
   scaling.factor = factor.value_or(1);
@@ -239,9 +239,8 @@ void FillScaling(const Config& config, const json& told, double partial, Rope& r
     FillProportional(config, rope, partial, scaling.factor, scaling);
     rope.rotary_dim = 0;
   } else {
-    throw std::move(
-        Error(Finding::kUnsupportedKind, "rope_type '{}' is not known", Escaped(kind, 40))
-            .Hint("--rope-freqs FILE takes the model's own frequencies"));
+    throw Error(Finding::kUnsupportedKind, "rope_type '{}' is not known", Escaped(kind, 40))
+        .Hint("--rope-freqs FILE takes the model's own frequencies");
   }
 }
 
@@ -327,11 +326,12 @@ void FillLayers(const Config& config, const json& windowed, double theta, ModelR
 ModelRope RopeOf(const Config& config) {
   const json& text = config.text();
   if (config.Count("kv_lora_rank", 1 << 20).value_or(0) != 0) {
-    throw std::move(Error(Finding::kUnsupportedKind,
-                          "the model has latent attention: what turns of its keys stands behind "
-                          "what does not, and differs by engine")
-                        .Hint("give --kv-heads and --head-dim instead of the config; keys then "
-                              "stay as they are"));
+    throw Error(Finding::kUnsupportedKind,
+                "the model has latent attention: what turns of its keys stands behind "
+                "what does not, and differs by engine")
+        .Hint(
+            "give --kv-heads and --head-dim instead of the config; keys then "
+            "stay as they are");
   }
   const json& newer = ObjectAt(text, "rope_parameters");
   const json& told = newer.empty() ? ObjectAt(text, "rope_scaling") : newer;

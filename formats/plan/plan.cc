@@ -139,7 +139,7 @@ class EventReader {
   static constexpr int kTop = 1, kElement = 2, kField = 3, kRange = 4;
 
   [[noreturn]] void Refuse(std::string message) const {
-    throw std::move(Error(Finding::kBadField, std::move(message)).In("event {}", number_));
+    throw Error(Finding::kBadField, std::move(message)).In("event {}", number_);
   }
 
   bool TakesKey(int depth, const std::string& key) {
@@ -204,10 +204,10 @@ PlanHeader ReadPlan(const FileSource& file,
     if (!reader.found()) throw Error(Finding::kMissingRecord, "\"events\" is no list of events");
     return header;
   } catch (const json::parse_error& error) {
-    throw std::move(Error(Finding::kBadText, "is not JSON").At(error.byte).File(file.name()));
+    throw Error(Finding::kBadText, "is not JSON").At(error.byte).File(file.name());
   } catch (const json::exception&) {
-    throw std::move(
-        Error(Finding::kBadText, "holds a number that JSON readers do not take").File(file.name()));
+    throw Error(Finding::kBadText, "holds a number that JSON readers do not take")
+        .File(file.name());
   } catch (Error& error) {
     throw error.File(file.name());
   }

@@ -255,10 +255,10 @@ void FillGroup(const json& config, const Source& folder, PresetSpec& spec) {
   }
   const std::set<uint64_t> used = GroupsOf(folder);
   if (groups->size() > 1 && used.size() != 1) {
-    throw std::move(Error(Finding::kAmbiguousFormat,
-                          "its {} cache groups differ in shape, and the folder holds blocks of {}",
-                          groups->size(), used.size())
-                        .Hint("give a folder with the blocks of one group, with L= and P="));
+    throw Error(Finding::kAmbiguousFormat,
+                "its {} cache groups differ in shape, and the folder holds blocks of {}",
+                groups->size(), used.size())
+        .Hint("give a folder with the blocks of one group, with L= and P=");
   }
   const uint64_t index = groups->size() == 1 ? 0 : *used.begin();
   if (index >= groups->size()) throw Error(Finding::kBadField, "has no such cache group");
@@ -275,10 +275,9 @@ void FillGroup(const json& config, const Source& folder, PresetSpec& spec) {
 void CheckCanonical(const std::string& word, const Preset& preset) {
   const bool tokens_outside = preset.order.find('P') < preset.order.find('H');
   if (!word.ends_with(tokens_outside ? "-hnd" : "-nhd")) return;
-  throw std::move(Error(Finding::kInconsistent,
-                        "its canonical format is {}, but {} puts {} outside", word, preset.name,
-                        tokens_outside ? "tokens" : "heads")
-                      .Hint(tokens_outside ? "--raw vllm-fs-packed-hnd" : "--raw vllm-fs-packed"));
+  throw Error(Finding::kInconsistent, "its canonical format is {}, but {} puts {} outside", word,
+              preset.name, tokens_outside ? "tokens" : "heads")
+      .Hint(tokens_outside ? "--raw vllm-fs-packed-hnd" : "--raw vllm-fs-packed");
 }
 
 // Where blocks of a file and cells of ranks lie is known of the rows that vLLM's own tier writes.
@@ -307,8 +306,8 @@ std::optional<TierConfig> FillInFromTier(const Source& folder, PresetSpec& spec)
   for (const SourceFile& file : folder.files) {
     if (file.name != kConfigName && !file.name.ends_with("/" + std::string(kConfigName))) continue;
     if (config_file != nullptr) {
-      throw std::move(Error(Finding::kAmbiguousFormat, "holds blocks of several models")
-                          .Hint("give the folder of one"));
+      throw Error(Finding::kAmbiguousFormat, "holds blocks of several models")
+          .Hint("give the folder of one");
     }
     config_file = &file;
   }
@@ -364,9 +363,8 @@ const SourceFile& OnlyPage(const Source& source) {
   }
   if (pages == 1) return *only;
   if (pages == 0) throw Error(Finding::kMissingRecord, "it holds no file with data");
-  throw std::move(
-      Error(Finding::kUsage, "holds {} files and does not say which follows which", pages)
-          .Hint("give --order FILE, a file with one name per line, or --order '*.bin'"));
+  throw Error(Finding::kUsage, "holds {} files and does not say which follows which", pages)
+      .Hint("give --order FILE, a file with one name per line, or --order '*.bin'");
 }
 
 // Rows of vLLM's tier end at a page of memory. Where all sizes are known the rest is padding, which
@@ -383,18 +381,16 @@ ByteSpan WithoutPadding(ByteSpan file, const Spec& spec) {
     const ByteSpan rest = file.subspan(values);
     if (std::all_of(rest.begin(), rest.end(), [](std::byte b) { return b == std::byte{0}; }))
       return file.first(values);
-    throw std::move(
-        Error(Finding::kSizeMismatch,
-              "has {} bytes; the sizes of {} give {}, and the bytes that follow are not padding",
-              file.size(), spec.name, values)
-            .Hint("for cells of several ranks give G=RANKS, with H of all together"));
+    throw Error(Finding::kSizeMismatch,
+                "has {} bytes; the sizes of {} give {}, and the bytes that follow are not padding",
+                file.size(), spec.name, values)
+        .Hint("for cells of several ranks give G=RANKS, with H of all together");
   }
   if (values != 0 && file.size() > values && file.size() % values == 0) {
-    throw std::move(Error(Finding::kSizeMismatch,
-                          "has {} bytes, {} times as many as the sizes give", file.size(),
-                          file.size() / values)
-                        .Hint("if it holds cells of {} ranks, give G={}, with H of all together",
-                              file.size() / values, file.size() / values));
+    throw Error(Finding::kSizeMismatch, "has {} bytes, {} times as many as the sizes give",
+                file.size(), file.size() / values)
+        .Hint("if it holds cells of {} ranks, give G={}, with H of all together",
+              file.size() / values, file.size() / values);
   }
   return file;
 }
@@ -438,9 +434,8 @@ Snapshot OpenPreset(Source source, PresetSpec spec, const OpenOptions& options) 
 
 Snapshot OpenRaw(Source source, const OpenOptions& options) {
   if (options.raw.empty()) {
-    throw std::move(
-        Error(Finding::kUsage, "--from raw needs --raw DTYPE:ORDER:SIZES, or a preset")
-            .Hint("e.g. --raw f16:2LTHD:2,32,?,8,128; kvtool formats lists the presets"));
+    throw Error(Finding::kUsage, "--from raw needs --raw DTYPE:ORDER:SIZES, or a preset")
+        .Hint("e.g. --raw f16:2LTHD:2,32,?,8,128; kvtool formats lists the presets");
   }
   if (auto preset = ParsePreset(options.raw))
     return OpenPreset(std::move(source), std::move(*preset), options);

@@ -137,11 +137,12 @@ std::optional<RecordedRun> OpenRun(const std::string& path) {
   const fs::path index = fs::path(path) / "run.json";
   if (!IsFile(index)) {
     if (!LooksUnfinished(path)) return std::nullopt;
-    throw std::move(Error(Finding::kMissingRecord,
-                          "a recorded run without run.json: its recording has not finished")
-                        .File(path)
-                        .Hint("wait for it, or record again; what is in trace/ can be read by "
-                              "'kvtool trace inspect'"));
+    throw Error(Finding::kMissingRecord,
+                "a recorded run without run.json: its recording has not finished")
+        .File(path)
+        .Hint(
+            "wait for it, or record again; what is in trace/ can be read by "
+            "'kvtool trace inspect'");
   }
   return ReadRun(*FileSource::OpenSmall(index, kLargestDocument, "a run.json"), path);
 }

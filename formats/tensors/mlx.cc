@@ -305,11 +305,12 @@ std::string Numbers(const PromptCache& cache, LayerClass kind) {
 void RefuseWhatIsNoKv(const PromptCache& cache, const OpenOptions& options) {
   for (size_t i = 0; i < cache.layers.size(); ++i) {
     if (cache.layers[i].kind != LayerClass::kOther) continue;
-    throw std::move(Error(Finding::kUnsupportedKind,
-                          "layer {} is a {}, whose arrays are not known to be K and V", i,
-                          Escaped(cache.layers[i].class_name, 80))
-                        .Hint("save it with KVCache, RotatingKVCache or QuantizedKVCache, or "
-                              "archive the file with --from opaque"));
+    throw Error(Finding::kUnsupportedKind,
+                "layer {} is a {}, whose arrays are not known to be K and V", i,
+                Escaped(cache.layers[i].class_name, 80))
+        .Hint(
+            "save it with KVCache, RotatingKVCache or QuantizedKVCache, or "
+            "archive the file with --from opaque");
   }
   const LayerState* state = nullptr;
   bool attention = false;
@@ -331,9 +332,9 @@ void RefuseWhatIsNoKv(const PromptCache& cache, const OpenOptions& options) {
               "layers {} are state-space layers ({}): their arrays are a recurrent state, not K "
               "and V of tokens",
               Numbers(cache, LayerClass::kStateSpace), state->class_name);
-  throw std::move(error.Hint(attention ? "--k-pattern '{i}.0' --v-pattern '{i}.1' reads the "
-                                         "attention layers alone; --from opaque archives all"
-                                       : "archive the file with --from opaque"));
+  throw error.Hint(attention ? "--k-pattern '{i}.0' --v-pattern '{i}.1' reads the "
+                               "attention layers alone; --from opaque archives all"
+                             : "archive the file with --from opaque");
 }
 
 }  // namespace

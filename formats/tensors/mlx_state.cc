@@ -162,11 +162,10 @@ Used UsedOfChunked(const LayerState& layer, uint64_t room, bool in_arrays) {
     throw Bad("a chunk needs {} numbers, not {}", in_arrays ? 3 : 2, n.size());
   const uint64_t start = n[in_arrays ? 2 : 1];
   if (!in_arrays && start != 0) {
-    throw std::move(
-        Error(Finding::kUnsupportedKind,
-              "starts at position {}, and its version of mlx-lm does not save where it ends", start)
-            .Hint(
-                "make it anew with mlx-lm 0.32 or later, or archive the file with --from opaque"));
+    throw Error(Finding::kUnsupportedKind,
+                "starts at position {}, and its version of mlx-lm does not save where it ends",
+                start)
+        .Hint("make it anew with mlx-lm 0.32 or later, or archive the file with --from opaque");
   }
   const uint64_t offset = in_arrays ? n[0] : room;
   if (start > offset || offset - start > room)

@@ -131,7 +131,7 @@ Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
     return {
         axes, fmt::format("{}; read as {}; {} chooses", ambiguous, axes.text(), flags), {}, true};
   }
-  throw std::move(Error(Finding::kAmbiguousFormat, ambiguous).Hint("choose with {}", flags));
+  throw Error(Finding::kAmbiguousFormat, ambiguous).Hint("choose with {}", flags);
 }
 
 template <typename... Values>
@@ -202,21 +202,21 @@ Reading ReadVllm(const TensorView& array, const HeadSizes& heads) {
       if (shape[0] == 2) return {Axes::Parse("2TC"), {}, {}};
       if (heads.dim != 0 && shape[2] == 2 * heads.dim) return {Axes::Parse("TH(2D)"), {}, {}};
       if (heads.dim != 0 && shape[2] == heads.dim) return {Axes::Parse("THD"), {}, {}};
-      throw std::move(
-          Error(
-              Finding::kAmbiguousFormat,
-              "kv_cache of shape [{}] is [token, head, K and V of {}] or [token, head, {} of one]",
-              fmt::join(shape, ", "), shape[2] / 2, shape[2])
-              .Hint("choose with --head-dim D, or name the axes: --layout 'th(2d)', 'thd'"));
+      throw Error(
+          Finding::kAmbiguousFormat,
+          "kv_cache of shape [{}] is [token, head, K and V of {}] or [token, head, {} of one]",
+          fmt::join(shape, ", "), shape[2] / 2, shape[2])
+          .Hint("choose with --head-dim D, or name the axes: --layout 'th(2d)', 'thd'");
     case 4:
       // [pages, heads, tokens of a page, K and V], whose number of heads may be 2.
       if (heads.dim != 0 && shape[3] == 2 * heads.dim) {
-        throw std::move(Error(Finding::kUnsupportedLayout,
-                              "kv_cache of shape [{}] with heads of {} is a pool of pages, not the "
-                              "tokens of a prompt",
-                              fmt::join(shape, ", "), heads.dim)
-                            .Hint("write the array's bytes to a file; --raw DTYPE:THP2D:SIZES (or "
-                                  "TPH2D) reads such pools"));
+        throw Error(Finding::kUnsupportedLayout,
+                    "kv_cache of shape [{}] with heads of {} is a pool of pages, not the "
+                    "tokens of a prompt",
+                    fmt::join(shape, ", "), heads.dim)
+            .Hint(
+                "write the array's bytes to a file; --raw DTYPE:THP2D:SIZES (or "
+                "TPH2D) reads such pools");
       }
       if ((shape[0] == 2) != (shape[1] == 2))
         return {Axes::Parse(shape[0] == 2 ? "2THD" : "T2HD"), {}, {}};

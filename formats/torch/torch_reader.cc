@@ -175,16 +175,14 @@ LegacyHead ReadHead(ByteSpan bytes) {
   const auto magic = next();
   if ((*magic)[magic->root()].kind() != PickleKind::kBigInt ||
       (*magic)[magic->root()].text() != kMagic) {
-    throw std::move(
-        Error(Finding::kBadMagic, "the first pickle is not the magic number of torch").At(0));
+    throw Error(Finding::kBadMagic, "the first pickle is not the magic number of torch").At(0);
   }
   const uint64_t protocol_at = offset;
   const auto protocol = next();
   const int64_t version = (*protocol)[protocol->root()].integer();
   if (version != kProtocol) {
-    throw std::move(
-        Error(Finding::kBadVersion, "protocol version is {}, expected {}", version, kProtocol)
-            .At(protocol_at));
+    throw Error(Finding::kBadVersion, "protocol version is {}, expected {}", version, kProtocol)
+        .At(protocol_at);
   }
   const auto system = next();
   const PickleValue& little = (*system)[system->Get(system->root(), "little_endian")];

@@ -382,7 +382,7 @@ std::optional<NpyType> NumpyArrays::TypeOf(PickleId dtype) const {
     return type.raw ? std::nullopt : std::optional(type);  // nothing says what its bits mean
   } catch (Error& error) {
     if (error.finding() == Finding::kUnsupportedDtype) return std::nullopt;
-    throw std::move(error.At(word.offset()));
+    throw error.At(word.offset());
   }
 }
 

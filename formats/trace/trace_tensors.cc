@@ -160,9 +160,8 @@ Error BadTensor(const NamedTensor& tensor, fmt::format_string<Values...> text, V
 
 void RequireFloats(const NamedTensor& tensor) {
   if (Info(tensor.view.dtype).is_float && !IsBlockQuantised(tensor.view.dtype)) return;
-  throw std::move(
-      Error(Finding::kUnsupportedDtype, "{} values, expected floats", Name(tensor.view.dtype))
-          .In(Escaped(tensor.name)));
+  throw Error(Finding::kUnsupportedDtype, "{} values, expected floats", Name(tensor.view.dtype))
+      .In(Escaped(tensor.name));
 }
 
 TensorView WithAxes(const NamedTensor& tensor, size_t rank, std::string_view axes) {
@@ -234,8 +233,7 @@ class Builder {
                                : role.kind == 'g' ? &layer.g
                                                   : &layer.a;
     if (*slot != nullptr) {
-      throw std::move(
-          Error(Finding::kDuplicateName, "a second tensor of this name").In(Escaped(tensor.name)));
+      throw Error(Finding::kDuplicateName, "a second tensor of this name").In(Escaped(tensor.name));
     }
     *slot = &tensor;
   }
@@ -281,13 +279,12 @@ class Builder {
     if (as_is != as_turned) return as_is ? view : turned;
     const TokenAxis evidence = FindTokenAxis(view);
     if (const auto axis = evidence.axis()) return *axis == 0 ? view : turned;
-    throw std::move(Error(Finding::kAmbiguousFormat,
-                          "ambiguous: [{}] is [token, head, dim] or [head, token, dim], and its "
-                          "values do not tell (margin {:.2f} standard errors, {} needed)",
-                          fmt::join(view.shape, ", "), evidence.margin(),
-                          TokenAxis::kDecidingMargin)
-                        .In(Escaped(tensor.name))
-                        .Hint("choose with --layout thd or htd"));
+    throw Error(Finding::kAmbiguousFormat,
+                "ambiguous: [{}] is [token, head, dim] or [head, token, dim], and its "
+                "values do not tell (margin {:.2f} standard errors, {} needed)",
+                fmt::join(view.shape, ", "), evidence.margin(), TokenAxis::kDecidingMargin)
+        .In(Escaped(tensor.name))
+        .Hint("choose with --layout thd or htd");
   }
 
   void AddLayer(uint32_t index, const Tensors& tensors) {

@@ -11,9 +11,8 @@ namespace kv {
 static_assert(std::endian::native == std::endian::little, "kvtool runs on little-endian hosts");
 
 void ByteReader::FailShort(uint64_t count, std::string_view field) const {
-  throw std::move(
-      Error(Finding::kTruncated, "{} needs {} bytes, {} left", field, count, remaining())
-          .At(offset()));
+  throw Error(Finding::kTruncated, "{} needs {} bytes, {} left", field, count, remaining())
+      .At(offset());
 }
 
 ByteSpan ByteReader::TakeArray(uint64_t count, uint64_t item_bytes, std::string_view field) {

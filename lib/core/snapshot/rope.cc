@@ -45,11 +45,11 @@ void RequireFit(const Rope& rope, uint32_t head_dim) {
 
 void RequireOneSetOfFrequencies(const Rope& rope, uint64_t tokens, std::string_view what) {
   if (!rope.scaling.by_length() || static_cast<double>(tokens) <= rope.scaling.original) return;
-  throw std::move(Error(Finding::kUnsupportedKind,
-                        "{}: with RoPE scaling {} the frequencies of keys go by how long the run "
-                        "was when they were computed, beyond {} tokens; this one has {}",
-                        what, Name(rope.scaling), rope.scaling.original, tokens)
-                      .Hint("--rope-freqs FILE says which frequencies all keys were rotated by"));
+  throw Error(Finding::kUnsupportedKind,
+              "{}: with RoPE scaling {} the frequencies of keys go by how long the run "
+              "was when they were computed, beyond {} tokens; this one has {}",
+              what, Name(rope.scaling), rope.scaling.original, tokens)
+      .Hint("--rope-freqs FILE says which frequencies all keys were rotated by");
 }
 
 std::vector<KeyTurn> TurnsBack(std::span<const int64_t> positions, uint64_t length) {
@@ -223,10 +223,9 @@ double DynamicBase(const Rope& rope, uint32_t dim, uint64_t length) {
 // `list` has an entry for each pair, or something is wrong with it.
 void RequirePairs(std::string_view what, const std::vector<double>& list, uint32_t dim) {
   if (list.size() == dim / 2) return;
-  throw std::move(Error(Finding::kInconsistent,
-                        "{} has {} numbers, but RoPE rotates {} pairs of a head", what, list.size(),
-                        dim / 2)
-                      .Hint("--rope-dims, --head-dim"));
+  throw Error(Finding::kInconsistent, "{} has {} numbers, but RoPE rotates {} pairs of a head",
+              what, list.size(), dim / 2)
+      .Hint("--rope-dims, --head-dim");
 }
 
 }  // namespace
@@ -236,17 +235,17 @@ RopeScaling ParseScaling(std::string_view text) {
   const size_t colon = std::min(text.find(':'), text.size());
   const std::string_view kind = text.substr(0, colon);
   if (kind == "mrope") {
-    throw std::move(Error(Finding::kUnsupportedKind,
-                          "--rope-scaling mrope: tokens of these models have three positions, and "
-                          "no flag says where images lie")
-                        .Hint("for a prompt of text alone all three are equal: give --rope-scaling "
-                              "none (or what config.json says beside mrope_section)"));
+    throw Error(Finding::kUnsupportedKind,
+                "--rope-scaling mrope: tokens of these models have three positions, and "
+                "no flag says where images lie")
+        .Hint(
+            "for a prompt of text alone all three are equal: give --rope-scaling "
+            "none (or what config.json says beside mrope_section)");
   }
   if (kind == "longrope" || kind == "su" || kind == "proportional") {
-    throw std::move(
-        Error(Finding::kUsage, "--rope-scaling '{}': this scaling needs a number for each pair",
-              text)
-            .Hint("--model config.json supplies them; --rope-freqs FILE supplies frequencies"));
+    throw Error(Finding::kUsage, "--rope-scaling '{}': this scaling needs a number for each pair",
+                text)
+        .Hint("--model config.json supplies them; --rope-freqs FILE supplies frequencies");
   }
   std::vector<double> numbers;
   if (colon < text.size()) numbers = ParseNumbers(text.substr(colon + 1), text);
