@@ -7,7 +7,7 @@
 #include "formats/format.h"
 #include "formats/llama_state/llama_state.h"
 #include "lib/core/base/checked.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/select.h"

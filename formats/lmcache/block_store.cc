@@ -11,7 +11,7 @@
 #include "formats/lmcache/lmcache.h"
 #include "formats/pages.h"
 #include "formats/words.h"
-#include "formats/zip/zip_reader.h"
+#include "formats/zip/zip.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"

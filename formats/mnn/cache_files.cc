@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/mnn/cache_files.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +7,7 @@
 #include <filesystem>
 #include <set>
 
-#include "formats/mnn/meta.h"
+#include "formats/mnn/mnn.h"
 #include "formats/words.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/number.h"

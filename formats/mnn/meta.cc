@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/mnn/meta.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "formats/mnn/mnn.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/json.h"
 

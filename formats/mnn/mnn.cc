@@ -11,7 +11,6 @@
 #include <set>
 
 #include "formats/format.h"
-#include "formats/mnn/meta.h"
 #include "formats/words.h"
 #include "lib/core/snapshot/rope.h"
 

@@ -10,8 +10,7 @@
 #include "formats/format.h"
 #include "formats/tensors/kvtool_arrays.h"
 #include "formats/tensors/tensor_snapshot.h"
-#include "formats/zip/zip_reader.h"
-#include "formats/zip/zip_writer.h"
+#include "formats/zip/zip.h"
 #include "lib/core/base/checked.h"
 
 namespace kv {

@@ -11,7 +11,7 @@
 
 #include "formats/json_fields.h"
 #include "formats/lmcache/lmcache.h"
-#include "formats/mnn/cache_files.h"
+#include "formats/mnn/mnn.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
 #include "lib/core/snapshot/rope.h"

@@ -18,7 +18,6 @@
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/snapshot.h"
-#include "lib/core/snapshot/token_axis.h"
 
 namespace kv {
 
@@ -93,7 +92,7 @@ std::string Letters(std::string_view axes) {
   return text;
 }
 
-// Decides by the values of some of the layers (lib/core/snapshot/token_axis.h). Throws
+// Decides by the values of some of the layers (axes.h). Throws
 // kAmbiguousFormat, naming --layout, if they do not decide.
 Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
                      const ValueOrders& orders) {

@@ -13,7 +13,7 @@
 #include "formats/torch/pickle.h"
 #include "formats/torch/torch.h"
 #include "formats/torch/torch_tensor.h"
-#include "formats/zip/zip_reader.h"
+#include "formats/zip/zip.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/number.h"
 

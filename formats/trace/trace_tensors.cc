@@ -11,13 +11,13 @@
 #include <string>
 #include <string_view>
 
+#include "formats/tensors/axes.h"
 #include "formats/tensors/kvtool_arrays.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/tensor.h"
 #include "lib/core/snapshot/attention_trace.h"
-#include "lib/core/snapshot/token_axis.h"
 
 namespace kv {
 namespace {

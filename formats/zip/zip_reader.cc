@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/zip/zip_reader.h"
-
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "formats/format.h"
+#include "formats/zip/zip.h"
 #include "lib/core/base/checked.h"
 
 namespace kv {

@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
-#include "formats/lmcache/block_store.h"
 #include "formats/lmcache/lmcache.h"
 #include "formats/registry.h"
 #include "lib/core/base/hash.h"

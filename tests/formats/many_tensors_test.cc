@@ -9,7 +9,7 @@
 
 #include "formats/npy/npy.h"
 #include "formats/registry.h"
-#include "formats/zip/zip_writer.h"
+#include "formats/zip/zip.h"
 #include "tests/support/temp_dir.h"
 
 namespace {

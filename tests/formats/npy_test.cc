@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "formats/tensors/kvtool_arrays.h"
-#include "formats/zip/zip_writer.h"
+#include "formats/zip/zip.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv::npy_test {

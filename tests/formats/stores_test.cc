@@ -6,9 +6,8 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "formats/foreign.h"
 #include "formats/lmcache/lmcache.h"
-#include "formats/mnn/meta.h"
+#include "formats/mnn/mnn.h"
 #include "formats/pages.h"
 #include "formats/raw/raw.h"
 #include "formats/registry.h"

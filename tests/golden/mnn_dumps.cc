@@ -8,7 +8,6 @@
 #include <fstream>
 #include <map>
 
-#include "formats/mnn/meta.h"
 #include "formats/mnn/mnn.h"
 #include "formats/registry.h"
 #include "lib/core/snapshot/layout.h"

@@ -5,7 +5,6 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/result_fields.h"
-#include "formats/foreign.h"
 #include "formats/registry.h"
 
 namespace kv {

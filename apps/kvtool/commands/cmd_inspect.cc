@@ -13,7 +13,7 @@
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/page_options.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/study/statistics/stats_page.h"
 
 namespace kv {

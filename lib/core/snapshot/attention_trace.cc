@@ -11,7 +11,6 @@
 #include "lib/core/base/error.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/cast.h"
-#include "lib/core/snapshot/hadamard.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv {

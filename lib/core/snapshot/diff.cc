@@ -15,7 +15,7 @@
 
 #include "lib/core/base/arena.h"
 #include "lib/core/kernels/dequantise.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/select.h"
 

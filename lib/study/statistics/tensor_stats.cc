@@ -8,7 +8,7 @@
 #include "lib/core/base/half.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/kernels/histogram.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv {

@@ -10,7 +10,7 @@
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/kernels/hadamard.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/study/quantisation/types/groups.h"
 #include "lib/study/quantisation/types/octave.h"
 #include "lib/study/quantisation/types/rows.h"
