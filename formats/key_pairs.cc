@@ -132,7 +132,6 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
       geometry->rope_dims != snapshot.layers.front().k.head_dim) {
     throw Error(
         Finding::kUnsupportedLayout,
-
         "RoPE rotates {} of {} values of a head; reordering parts of heads is not supported",
         geometry->rope_dims, snapshot.layers.front().k.head_dim)
         .Hint("--rope-pairs keep leaves the keys as they are");

@@ -411,7 +411,6 @@ std::vector<double> ReadFrequencies(const std::string& path) {
       if (!(number >= 0) || number > 4)
         throw Error(
             Finding::kBadField,
-
             "{} is not a frequency; expected radians per position, as in a model's inv_freq",
             number);
     }

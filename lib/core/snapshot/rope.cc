@@ -34,7 +34,6 @@ void RequireFit(const Rope& rope, uint32_t head_dim) {
   if (dim > head_dim || dim % 2 != 0) {
     throw Error(
         Finding::kUsage,
-
         "RoPE rotates {} values of a head, which has {}: expected an even number up to that", dim,
         head_dim)
         .Hint("--rope-dims, --head-dim");
