@@ -117,7 +117,7 @@ def check_thread_locals(root):
         for source in sorted((root / top).rglob("*.cc")) + sorted((root / top).rglob("*.h")):
             for number, line in enumerate(source.read_text().splitlines(), 1):
                 if re.match(r"\s*(static |inline )*thread_local (?!.*\* )(?!(bool|int|u?int\d+_t|size_t) )", line):
-                    yield f"{source}:{number}: an object of a thread: lease one from a Reuse (lib/core/base/reuse.h)"
+                    yield f"{source}:{number}: an object of a thread: lease one from a Reuse (lib/core/base/arena.h)"
 
 
 def check_braced_json(root):

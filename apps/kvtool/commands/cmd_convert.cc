@@ -7,7 +7,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "formats/key_pairs.h"
-#include "lib/core/base/output_system.h"
+#include "lib/core/base/output.h"
 #include "lib/core/snapshot/cast.h"
 
 namespace kv {

@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "formats/catalogue.h"
-#include "formats/foreign.h"
+#include "formats/registry.h"
 
 namespace kv {
 namespace {

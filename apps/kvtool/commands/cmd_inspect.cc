@@ -8,7 +8,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/documents/snapshot_report.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/study/statistics/stats_page.h"
 
 namespace kv {

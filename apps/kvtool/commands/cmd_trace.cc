@@ -5,7 +5,7 @@
 #include "apps/kvtool/commands.h"
 #include "formats/torch/torch.h"
 #include "formats/trace/trace.h"
-#include "lib/core/base/word.h"
+#include "lib/core/base/utf8.h"
 #include "lib/study/attention/probabilities.h"
 
 namespace kv {

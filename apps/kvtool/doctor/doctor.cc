@@ -15,7 +15,7 @@
 #include "formats/registry.h"
 #include "formats/run/run.h"
 #include "formats/torch/torch.h"
-#include "lib/core/snapshot/batch.h"
+#include "lib/core/snapshot/snapshot.h"
 #include "lib/study/statistics/checkup.h"
 
 namespace kv {

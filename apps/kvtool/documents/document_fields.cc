@@ -21,7 +21,7 @@ const Fields<SizedFile>& SizedFileFields() {
 }
 
 uint64_t HashContent(const Source& source, bool with_names) {
-  StreamingHash64 hash;
+  StreamingHash hash;
   constexpr uint64_t kStep = 8 << 20;
   source.NeedAll();
   for (const SourceFile& file : source.files) {

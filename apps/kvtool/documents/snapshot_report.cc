@@ -10,9 +10,9 @@
 
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/inputs/run_input.h"
-#include "lib/core/base/word.h"
-#include "lib/core/snapshot/batch.h"
-#include "lib/core/snapshot/key_rotation.h"
+#include "lib/core/base/utf8.h"
+#include "lib/core/snapshot/rope.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
 namespace {

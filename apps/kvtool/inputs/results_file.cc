@@ -18,7 +18,7 @@
 #include "apps/kvtool/line/options.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
-#include "lib/core/base/output_system.h"
+#include "lib/core/base/output.h"
 #include "lib/corpus/corpus.h"
 
 namespace kv {

@@ -14,7 +14,7 @@
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/result_fields.h"
-#include "lib/core/base/nearest.h"
+#include "lib/core/base/utf8.h"
 #include "lib/core/kernels/targets.h"
 #include "version.h"
 
@@ -186,6 +186,12 @@ const CommandEntry* FindCommand(std::string_view name) {
 }
 
 Error UnknownCommand(std::string_view name) {
+#ifdef KVTOOL_WITHOUT_STORE
+  if (name == "store") {
+    return Error(Finding::kUsage, "this kvtool is built without stores")
+        .Hint("build it with KVTOOL_STORE=ON, for which it needs SQLite");
+  }
+#endif
   std::vector<std::string> names;
   for (const CommandEntry& entry : Commands()) names.emplace_back(entry.name);
   const std::string nearest = Nearest(name, names);

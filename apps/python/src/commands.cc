@@ -9,7 +9,7 @@
 #include "apps/kvtool/program.h"
 #include "apps/python/src/description.h"
 #include "lib/core/base/file.h"
-#include "lib/core/base/stop.h"
+#include "lib/core/base/parallel.h"
 
 namespace kvtool_python {
 namespace {

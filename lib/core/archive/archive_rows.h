@@ -8,7 +8,7 @@
 
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/part.h"
-#include "lib/core/base/reuse.h"
+#include "lib/core/base/arena.h"
 
 // Rows of an archive that others refer to: only the chunks with rows that somebody asks for are
 // decoded, each once, and rows that the archive has from its own references come from there, so

@@ -5,7 +5,7 @@
 #include "lib/core/archive/neighbours.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/archive/row_order.h"
-#include "lib/core/base/reuse.h"
+#include "lib/core/base/arena.h"
 #include "lib/core/codec/ref_layers/ref_layers.h"
 
 // How chunks of an archive are encoded, one by one and on any number of threads.

@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "lib/core/base/dtype.h"
-#include "lib/core/base/order.h"
 #include "lib/core/codec/gear/gear_container.h"
 
 // A chunk is one piece of a tensor, compressed on its own. Archives are made of chunks.

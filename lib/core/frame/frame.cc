@@ -245,7 +245,7 @@ FrameHeader FrameCoder::Verify(ByteSpan frame, const Hash128Bytes* context) {
   // As many segments at a time as there are threads, hashed in order.
   const size_t together = pool_ == nullptr ? 1 : static_cast<size_t>(pool_->threads());
   decoded_.resize(std::min(together, table.segments.size()));
-  StreamingHash128 hash;
+  StreamingHash hash;
   for (size_t first = 0; first < table.segments.size(); first += together) {
     const size_t count = std::min(together, table.segments.size() - first);
     ForEachSegment(count, profile, [&](size_t number, Worker& worker) {
@@ -254,7 +254,7 @@ FrameHeader FrameCoder::Verify(ByteSpan frame, const Hash128Bytes* context) {
     });
     for (size_t number = 0; number < count; ++number) hash.Update(decoded_[number]);
   }
-  CheckHash(hash.Digest(), header);
+  CheckHash(hash.Digest128(), header);
   return header;
 }
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "lib/core/base/word.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv::eviction {
 namespace {

@@ -11,7 +11,7 @@
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/base/hash.h"
-#include "lib/core/base/output_system.h"
+#include "lib/core/base/output.h"
 
 namespace kv {
 namespace fs = std::filesystem;

@@ -14,7 +14,7 @@
 #include "formats/registry.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/file.h"
-#include "lib/core/snapshot/trace_rows.h"
+#include "lib/core/snapshot/attention_trace.h"
 #include "lib/engines/mnn/gate/engine.h"
 #include "lib/remote/url.h"
 #include "lib/study/gate/baseline.h"

@@ -15,8 +15,8 @@
 #include "apps/kvtool/line/page_options.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/number.h"
-#include "lib/core/base/word.h"
-#include "lib/core/snapshot/trace_rows.h"
+#include "lib/core/base/utf8.h"
+#include "lib/core/snapshot/attention_trace.h"
 #include "lib/engines/mnn/runtime/report.h"
 
 namespace kv {

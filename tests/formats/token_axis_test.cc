@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/snapshot/token_axis.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <random>
 #include <vector>
+
+#include "formats/tensors/axes.h"
 
 namespace kv::token_axis_test {
 namespace {

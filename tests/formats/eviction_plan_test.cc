@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/snapshot/eviction_plan.h"
-
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "formats/plan/plan.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/eviction/timeline.h"
 
