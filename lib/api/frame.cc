@@ -10,7 +10,6 @@
 #include <ranges>
 
 #include "lib/api/context.h"
-#include "lib/core/frame/estimate.h"
 
 namespace kv::api {
 namespace {

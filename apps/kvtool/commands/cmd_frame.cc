@@ -6,7 +6,7 @@
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/result_fields.h"
 #include "lib/core/base/dtype.h"
-#include "lib/core/codec/gear/gear_container.h"
+#include "lib/core/codec/planes/gear.h"
 
 namespace kv {
 namespace {

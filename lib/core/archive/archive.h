@@ -17,7 +17,7 @@
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
 #include "lib/core/codec/chunk.h"
-#include "lib/core/codec/layers/layers.h"
+#include "lib/core/codec/cdf/layers.h"
 #include "lib/core/codec/profiled/profile.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/select.h"

@@ -75,10 +75,10 @@ BesideNeighbours ChunkEncoder::NeighboursBeside(const ChunkHead& head,
 }
 
 EncodedChunk ChunkEncoder::EncodeFirst(ChunkHead& head, ByteSpan raw, const ReferenceRows& rows,
-                                       const NeighbourSource& neighbours,
+                                       const NeighbourSource& neighbours, const RowSteps& steps,
                                        CodecScratch& scratch) const {
-  if (head.kind == ChunkKind::kOpaque)
-    return EncodeChunk(head.shape(), raw, options_.effort, scratch);
+  const InnerEncoder encode = EncoderAt(options_.effort, scratch, steps);
+  if (head.kind == ChunkKind::kOpaque) return encode(head.shape(), raw);
   const bool is_value = head.kind == ChunkKind::kValue;
   const std::vector<ReferenceRun> runs =
       bases_.plan.RunsOf(head.layer, is_value, head.token_begin, head.tokens);
@@ -87,25 +87,27 @@ EncodedChunk ChunkEncoder::EncodeFirst(ChunkHead& head, ByteSpan raw, const Refe
     const BesideNeighbours beside = NeighboursBeside(head, runs, choice.neighbours, neighbours);
     EncodedChunk chunk =
         EncodeByReference(head.shape(), raw, runs, bases_.plan.RotationOf(head.layer), rows,
-                          options_.effort, scratch, &beside);
+                          options_.effort, scratch, encode, &beside);
     if (chunk.codec == CodecId::kRefLayers) head.codec_parameter = choice.depth;
     return chunk;
   }
-  if (options_.profile == nullptr) return EncodeChunk(head.shape(), raw, options_.effort, scratch);
+  if (options_.profile == nullptr) return encode(head.shape(), raw);
   const ProfilePlace place{.layer = head.layer, .is_value = is_value};
-  return EncodeWithProfile(*options_.profile, place, head.shape(), raw, options_.effort, scratch);
+  return EncodeWithProfile(*options_.profile, place, head.shape(), raw, options_.effort, scratch,
+                           encode);
 }
 
 // By others of the archive, if that is worth having to decode these first.
 void ChunkEncoder::TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourSource& neighbours,
-                                 CodecScratch& scratch, EncodedChunk& chunk) const {
+                                 const RowSteps& steps, CodecScratch& scratch,
+                                 EncodedChunk& chunk) const {
   if (HasReferences(chunk.codec)) return;
   const NeighbourPlan::Choice choice = plan_.Of(head);
   if (choice.neighbours.empty()) return;
   const uint64_t to_beat = chunk.payload.size() - chunk.payload.size() / kLeastGainByLayers;
   Bytes payload = scratch.NewPayload();
   if (EncodeByLayers(head.shape(), raw, head.kind == ChunkKind::kValue, choice.neighbours,
-                     neighbours, to_beat, scratch, payload)) {
+                     neighbours, to_beat, scratch, payload, steps)) {
     std::swap(chunk.payload, payload);
     chunk.codec = CodecId::kLayers;
     chunk.planes.clear();
@@ -119,13 +121,8 @@ void ChunkEncoder::CheckAgainstSource(const ChunkHead& head, const EncodedChunk&
                                       const ReferenceRows& rows, const NeighbourSource& neighbours,
                                       Scratch& scratch) const {
   const std::span<std::byte> decoded = scratch.decoded.Get(raw.size()).first(raw.size());
-  scratch.codec.references = &rows;
-  scratch.codec.neighbours = &neighbours;
-  scratch.codec.profile = options_.profile.get();
-  DecodeRows(encoded.codec, head, encoded.payload, order, decoded, scratch.codec);
-  scratch.codec.references = nullptr;
-  scratch.codec.neighbours = nullptr;
-  scratch.codec.profile = nullptr;
+  DecodeRows(encoded.codec, head, encoded.payload, order, decoded, scratch.codec,
+             {.references = &rows, .neighbours = &neighbours, .profile = options_.profile.get()});
   if (std::memcmp(decoded.data(), raw.data(), raw.size()) != 0) {
     throw Error(Finding::kInternal, "a chunk does not decode to what was encoded")
         .In(Describe(head));
@@ -157,18 +154,18 @@ ChunkRecord ChunkEncoder::Encode(const ChunkHead& planned, ByteSpan source, bool
     coded = scratch.codec.ordered.Get(raw.size()).first(raw.size());
     order->Apply(raw, coded);
   }
-  const StepsForNow steps(order == nullptr ? RowSteps() : RowSteps(order->steps), scratch.codec);
+  const RowSteps steps = order == nullptr ? RowSteps() : RowSteps(order->steps);
   const RowsOfReferences rows(bases_.references);
   const NeighbourPlan::Rows neighbours_there(plan_, planned);
   const OrderedNeighbours neighbours(neighbours_there, order.get());
-  record.encoded = EncodeFirst(head, coded, rows, neighbours, scratch.codec);
+  record.encoded = EncodeFirst(head, coded, rows, neighbours, steps, scratch.codec);
   const std::span<std::byte> apart =
       TryHeadsApart(head, raw, options_.effort, scratch.codec, record.encoded);
   if (!apart.empty()) {
     raw = coded = apart;
     head.raw_hash = Hash64(raw);
   }
-  TryNeighbours(head, coded, neighbours, scratch.codec, record.encoded);
+  TryNeighbours(head, coded, neighbours, steps, scratch.codec, record.encoded);
   head.codec = static_cast<uint8_t>(record.encoded.codec);
   if (options_.check) {
     CheckAgainstSource(head, record.encoded, raw, order.get(), rows, neighbours, scratch);

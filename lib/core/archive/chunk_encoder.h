@@ -6,7 +6,7 @@
 #include "lib/core/archive/records.h"
 #include "lib/core/archive/row_order.h"
 #include "lib/core/base/reuse.h"
-#include "lib/core/codec/ref_layers/ref_layers.h"
+#include "lib/core/codec/ref/ref.h"
 
 // How chunks of an archive are encoded, one by one and on any number of threads.
 namespace kv::kvz {
@@ -50,13 +50,14 @@ class ChunkEncoder {
 
   // By rows of references, or without any others. Sets the codec parameter.
   EncodedChunk EncodeFirst(ChunkHead& head, ByteSpan raw, const ReferenceRows& rows,
-                           const NeighbourSource& neighbours, CodecScratch& scratch) const;
+                           const NeighbourSource& neighbours, const RowSteps& steps,
+                           CodecScratch& scratch) const;
   // The neighbours of a chunk whose rows have the same runs as its own.
   BesideNeighbours NeighboursBeside(const ChunkHead& head, std::span<const ReferenceRun> runs,
                                     const std::vector<Neighbour>& neighbours,
                                     const NeighbourSource& source) const;
   void TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourSource& neighbours,
-                     CodecScratch& scratch, EncodedChunk& chunk) const;
+                     const RowSteps& steps, CodecScratch& scratch, EncodedChunk& chunk) const;
   // `raw` is the chunk as it is in the source, or with heads apart.
   void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, ByteSpan raw,
                           const RowOrder* order, const ReferenceRows& rows,

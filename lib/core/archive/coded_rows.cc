@@ -71,8 +71,7 @@ EncodedChunk EncodeRows(ChunkHead& head, ByteSpan raw, const RowOrder* order, Ef
   if (head.by_cells) {
     const std::span<std::byte> ordered = scratch.ordered.Get(raw.size()).first(raw.size());
     order->Apply(raw, ordered);
-    const StepsForNow steps(RowSteps(order->steps), scratch);
-    return EncodeChunk(head.shape(), ordered, effort, scratch);
+    return EncodeChunk(head.shape(), ordered, effort, scratch, RowSteps(order->steps));
   }
   EncodedChunk best = EncodeChunk(head.shape(), raw, effort, scratch);
   TryHeadsApart(head, raw, effort, scratch, best);
@@ -80,14 +79,11 @@ EncodedChunk EncodeRows(ChunkHead& head, ByteSpan raw, const RowOrder* order, Ef
 }
 
 void DecodeRows(CodecId codec, const ChunkHead& head, ByteSpan payload, const RowOrder* order,
-                std::span<std::byte> raw, CodecScratch& scratch) {
-  if (order == nullptr) {
-    const StepsForNow steps(RowSteps(), scratch);
-    return DecodeChunk(codec, head.shape(), payload, raw, scratch);
-  }
-  const StepsForNow steps(RowSteps(order->steps), scratch);
+                std::span<std::byte> raw, CodecScratch& scratch, ChunkInputs inputs) {
+  if (order == nullptr) return DecodeChunk(codec, head.shape(), payload, raw, scratch, inputs);
+  inputs.steps = RowSteps(order->steps);
   const std::span<std::byte> ordered = scratch.ordered.Get(raw.size()).first(raw.size());
-  DecodeChunk(codec, head.shape(), payload, ordered, scratch);
+  DecodeChunk(codec, head.shape(), payload, ordered, scratch, inputs);
   order->Undo(ordered, raw);
 }
 

@@ -45,8 +45,8 @@ EncodedChunk EncodeRows(ChunkHead& head, ByteSpan raw, const RowOrder* order, Ef
                         CodecScratch& scratch);
 
 // Decodes rows to where they are in the source, in the units' order that `head` says. `order` is
-// that in which they were coded, or null. Throws as DecodeChunk.
+// that in which they were coded, or null; it gives `inputs` their steps. Throws as DecodeChunk.
 void DecodeRows(CodecId codec, const ChunkHead& head, ByteSpan payload, const RowOrder* order,
-                std::span<std::byte> raw, CodecScratch& scratch);
+                std::span<std::byte> raw, CodecScratch& scratch, ChunkInputs inputs = {});
 
 }  // namespace kv

@@ -13,7 +13,7 @@
 #include "lib/core/archive/records.h"
 #include "lib/core/archive/row_order.h"
 #include "lib/core/base/hash.h"
-#include "lib/core/codec/ref_layers/ref_layers.h"
+#include "lib/core/codec/ref/ref.h"
 
 namespace kv {
 
@@ -80,7 +80,7 @@ void Archive::DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch,
     DecodeRowsWithoutReference(
         chunk.head.shape(),
         Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash),
-        scratch, rows);
+        scratch, rows, {}, DecodeChunk);
   } catch (Error& error) {
     throw error.In(Describe(chunk.head));
   }
@@ -249,14 +249,11 @@ void Archive::DecodePayload(const ArchivedChunk& chunk, ByteSpan payload,
   std::optional<OrderedNeighbours> ordered_neighbours;
   if (neighbours != nullptr) ordered_neighbours.emplace(*neighbours, order.get());
   const auto decode = [&](bool content_is_checked) {
-    scratch.references = &references;
-    scratch.content_is_checked = content_is_checked;
-    scratch.profile = profile_.get();
-    scratch.neighbours = ordered_neighbours ? &*ordered_neighbours : nullptr;
-    DecodeRows(codec, head, payload, order.get(), raw, scratch);
-    scratch.references = nullptr;
-    scratch.profile = nullptr;
-    scratch.neighbours = nullptr;
+    DecodeRows(codec, head, payload, order.get(), raw, scratch,
+               {.references = &references,
+                .neighbours = ordered_neighbours ? &*ordered_neighbours : nullptr,
+                .profile = profile_.get(),
+                .content_is_checked = content_is_checked});
   };
   const bool has_references = HasReferences(codec);
   decode(has_references);

@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "lib/core/archive/reference.h"
-#include "lib/core/codec/lms/lms_model.h"
+#include "lib/core/codec/context/lms.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lib/core/archive/archive.h"
-#include "lib/core/codec/layers/layers.h"
+#include "lib/core/codec/cdf/layers.h"
 
 // Chunks that others of the same archive are coded by. The codec parameter of a chunk of codec
 // kLayers is its depth: it looks at chunks of less depth only, and all others have depth 0.

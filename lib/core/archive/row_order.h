@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "lib/core/codec/layers/layers.h"
+#include "lib/core/codec/cdf/layers.h"
 #include "lib/core/snapshot/snapshot.h"
 
 // The order in which rows of a chunk are coded where the cache has those of several sequences by

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <variant>
 
-#include "lib/core/codec/gear/gear_frame.h"
+#include "lib/core/codec/planes/gear.h"
 #include "lib/study/eviction/block_config.h"
 
 namespace kv::mnn::runtime {

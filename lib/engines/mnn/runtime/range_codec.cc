@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "lib/core/base/error.h"
-#include "lib/core/codec/gear/gear_container.h"
+#include "lib/core/codec/planes/gear.h"
 
 namespace kv::mnn::runtime {
 namespace {
