@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "lib/core/base/hash.h"
-#include "lib/core/codec/fnv1a.h"
+#include "lib/engines/mnn/runtime/fnv1a.h"
 #include "lib/engines/mnn/runtime/mnn_runtime.h"
 #include "lib/engines/mnn/runtime/stopwatch.h"
 

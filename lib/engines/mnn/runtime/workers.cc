@@ -8,7 +8,7 @@
 
 #include "lib/core/base/hash.h"
 #include "lib/core/base/parallel.h"
-#include "lib/core/codec/fnv1a.h"
+#include "lib/engines/mnn/runtime/fnv1a.h"
 #include "lib/engines/mnn/runtime/stopwatch.h"
 
 namespace kv::mnn::runtime {
