@@ -13,7 +13,7 @@
 #include "lib/core/codec/profiled/profiled.h"
 #include "lib/core/codec/ref/ref.h"
 #include "lib/core/codec/wrappers/wrappers.h"
-#include "lib/core/kernels/rotl16.h"
+#include "lib/core/kernels/planes.h"
 
 namespace kv {
 namespace {

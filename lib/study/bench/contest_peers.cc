@@ -9,7 +9,6 @@
 
 #include "lib/core/codec/planes/gear.h"
 #include "lib/core/kernels/planes.h"
-#include "lib/core/kernels/rotl16.h"
 #include "lib/study/bench/contest.h"
 
 namespace kv {

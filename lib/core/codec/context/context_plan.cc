@@ -5,8 +5,7 @@
 
 #include "lib/core/base/checked.h"
 #include "lib/core/codec/context/prev.h"
-#include "lib/core/kernels/context_count.h"
-#include "lib/core/kernels/histogram.h"
+#include "lib/core/kernels/counts.h"
 
 namespace kv {
 namespace {

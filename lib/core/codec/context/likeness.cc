@@ -8,10 +8,8 @@
 #include <bit>
 #include <cmath>
 
-#include "lib/core/kernels/dot8.h"
-#include "lib/core/kernels/hamming.h"
 #include "lib/core/kernels/lms.h"
-#include "lib/core/kernels/products.h"
+#include "lib/core/kernels/similarity.h"
 
 namespace kv {
 namespace {

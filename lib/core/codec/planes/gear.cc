@@ -14,7 +14,6 @@
 #include "lib/core/kernels/planes.h"
 #include "lib/core/kernels/predict.h"
 #include "lib/core/kernels/rle.h"
-#include "lib/core/kernels/rotl16.h"
 
 namespace kv {
 

@@ -12,10 +12,10 @@
 #include <numeric>
 
 #include "lib/core/codec/context/prev.h"
-#include "lib/core/kernels/context_count.h"
 #include "lib/core/kernels/convert.h"
+#include "lib/core/kernels/counts.h"
 #include "lib/core/kernels/dequantise.h"
-#include "lib/core/kernels/error_scale.h"
+#include "lib/core/kernels/residual.h"
 
 namespace kv {
 

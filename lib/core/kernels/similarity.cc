@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/kernels/dot8.h"
+#include "lib/core/kernels/similarity.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/core/kernels/dot8.cc"
+#define HWY_TARGET_INCLUDE "lib/core/kernels/similarity.cc"
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
 #include "hwy/highway.h"
@@ -124,6 +125,38 @@ void DotProducts8(const int8_t* rows, size_t count, const int8_t* queries, size_
 
 #endif
 
+// Distance and age as one number: the least of all is the answer.
+uint64_t Nearest(const uint64_t* signatures, size_t stride, size_t words, size_t count,
+                 const uint64_t* query) {
+  const hn::ScalableTag<int64_t> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const size_t lanes = hn::Lanes(d);
+  uint64_t least = UINT64_MAX;
+  size_t i = 0;
+  if (count >= lanes) {
+    auto best = hn::Set(d, INT64_MAX);
+    auto age = hn::Sub(hn::Set(d, static_cast<int64_t>(count)), hn::Iota(d, 0));
+    const auto step = hn::Set(d, static_cast<int64_t>(lanes));
+    for (; i + lanes <= count; i += lanes) {
+      auto bits = hn::Zero(du);
+      for (size_t w = 0; w < words; ++w) {
+        const auto other = hn::LoadU(du, signatures + w * stride + i);
+        bits = hn::Add(bits, hn::PopulationCount(hn::Xor(other, hn::Set(du, query[w]))));
+      }
+      best = hn::Min(best, hn::Add(hn::BitCast(d, hn::ShiftLeft<32>(bits)), age));
+      age = hn::Sub(age, step);
+    }
+    least = static_cast<uint64_t>(hn::GetLane(hn::MinOfLanes(d, best)));
+  }
+  for (; i < count; ++i) {
+    uint64_t bits = 0;
+    for (size_t w = 0; w < words; ++w)
+      bits += static_cast<uint64_t>(hwy::PopCount(signatures[w * stride + i] ^ query[w]));
+    least = std::min(least, bits << 32 | (count - i));
+  }
+  return least;
+}
+
 }  // namespace kv::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -152,5 +185,54 @@ void DotProducts8(const int8_t* rows, size_t count, const int8_t* queries, size_
 }
 
 }  // namespace ref
+
+HWY_EXPORT(Nearest);
+
+NearestSignature FindNearest(const uint64_t* signatures, size_t stride, size_t words, size_t count,
+                             const uint64_t* query) noexcept {
+  const uint64_t least = HWY_DYNAMIC_DISPATCH(Nearest)(signatures, stride, words, count, query);
+  return {static_cast<uint32_t>(least >> 32), static_cast<uint32_t>(least)};
+}
+
+namespace ref {
+
+NearestSignature FindNearest(const uint64_t* signatures, size_t stride, size_t words, size_t count,
+                             const uint64_t* query) noexcept {
+  NearestSignature nearest{UINT32_MAX, 0};
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t bits = 0;
+    for (size_t w = 0; w < words; ++w)
+      bits += static_cast<uint32_t>(std::popcount(signatures[w * stride + i] ^ query[w]));
+    if (bits <= nearest.distance) nearest = {bits, static_cast<uint32_t>(count - i)};
+  }
+  return nearest;
+}
+
+}  // namespace ref
+
+DeviationProducts ProductsOfDeviations(const float* a, const float* b, const float* mean,
+                                       const float* inverse, size_t count) noexcept {
+  constexpr size_t kSums = 8;
+  float own[kSums] = {}, other[kSums] = {}, both[kSums] = {};
+  const auto add = [&](size_t c, size_t i) {
+    const float one = (a[c] - mean[c]) * inverse[c], two = (b[c] - mean[c]) * inverse[c];
+    own[i] += one * one;
+    other[i] += two * two;
+    both[i] += one * two;
+  };
+  size_t c = 0;
+  for (; c + kSums <= count; c += kSums) {
+    for (size_t i = 0; i < kSums; ++i) add(c + i, i);
+  }
+  for (size_t i = 0; c + i < count; ++i) add(c + i, i);
+  DeviationProducts total;
+  for (size_t i = 0; i < kSums; ++i) {
+    total.own += own[i];
+    total.other += other[i];
+    total.both += both[i];
+  }
+  return total;
+}
+
 }  // namespace kv
 #endif  // HWY_ONCE
