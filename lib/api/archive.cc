@@ -16,7 +16,7 @@
 #include "lib/api/callbacks.h"
 #include "lib/api/references.h"
 #include "lib/api/tensor.h"
-#include "lib/core/archive/part.h"
+#include "lib/core/archive/archive_rows.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/file.h"

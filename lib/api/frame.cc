@@ -8,7 +8,6 @@
 #include <ranges>
 
 #include "lib/api/context.h"
-#include "lib/core/frame/estimate.h"
 
 namespace kv::api {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "lib/core/base/dtype.h"
-#include "lib/core/codec/gear/gear_container.h"
+#include "lib/core/codec/planes/gear.h"
 
 namespace kv {
 namespace {

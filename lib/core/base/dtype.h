@@ -48,6 +48,7 @@ std::span<const DTypeInfo> AllDTypes();
 const DTypeInfo& Info(DType dtype);
 inline std::string_view Name(DType dtype) { return Info(dtype).name; }
 inline bool IsBlockQuantised(DType dtype) { return Info(dtype).block_elements > 1; }
+constexpr bool IsHalfFloat(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 // Accepts kvtool's names and common synonyms (fp16, half, float16, bfloat16, float ...).
 std::optional<DType> ParseDType(std::string_view name);
 // Bytes of `elements` values that form whole blocks. Throws kOverflow, kSizeMismatch.

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "lib/core/base/half.h"
+#include "lib/core/kernels/counts.h"
 #include "lib/core/kernels/dequantise.h"
-#include "lib/core/kernels/histogram.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
 
