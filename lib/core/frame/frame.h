@@ -11,6 +11,7 @@
 #include "lib/core/base/arena.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/parallel.h"
+#include "lib/core/base/progress.h"
 #include "lib/core/codec/profiled/profile.h"
 #include "lib/core/frame/layout.h"
 
