@@ -213,7 +213,6 @@ class Trace : public Command {
     }
   }
 
-  std::string input_;
   OpenOptions options_;
   SizeLimit limit_;
 };
