@@ -7,8 +7,9 @@
 
 #include "lib/core/base/error.h"
 #include "lib/engines/mnn/logs/demo.h"
-#include "lib/engines/mnn/logs/encoding.h"
+#include "lib/engines/mnn/logs/files.h"
 #include "lib/engines/mnn/logs/evidence.h"
+#include "lib/engines/mnn/logs/suite.h"
 #include "lib/engines/mnn/logs/truth.h"
 #include "lib/study/gate/summary_page.h"
 #include "tests/fuzz/accepted.h"

@@ -4,8 +4,9 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "lib/engines/mnn/logs/text.h"
+#include "lib/engines/mnn/logs/truth.h"
 
 namespace kv::mnn::logs {
 
@@ -24,7 +25,7 @@ std::string PromptBucket(std::string_view prompt_file);
 struct DemoRunFiles {
   std::string run_tag, prompt_file;
   int64_t return_code = 0;
-  std::string_view standard_output, standard_error, metrics_jsonl;
+  std::string standard_output, standard_error, metrics_jsonl;
   std::string stdout_log, stderr_log, metrics_path;  // as reports print them
 };
 Json DemoRun(const DemoRunFiles& files, int64_t run_index);
@@ -44,5 +45,11 @@ struct DemoOptions {
 // Makes llm_demo_report.json from two summaries. Their names appear in it.
 Json DemoReport(const Json& baseline, std::string_view baseline_name, const Json& candidate,
                 std::string_view candidate_name, const DemoOptions& options);
+
+// The rules of an llm_demo report, and those that it lacks. A ratio below the lossy target of the
+// engine's bench fails it only if the target was asked for (`lossy_asked`).
+std::vector<RuleOutcome> DemoRules(const Json& report, const AnalyzerOptions& options,
+                                   const BaselineNoise& noise, bool lossy_asked);
+Json DemoFigures(const Json& report, const BaselineNoise& noise);
 
 }  // namespace kv::mnn::logs
