@@ -89,30 +89,25 @@ void CheckSummary(const LogFolder& folder, const std::string& tag, const DemoSum
 
 // Runs without a runner around them: PROMPT.jsonl metrics and PROMPT.stdout.log transcripts.
 Json LooseRuns(const LogFolder& folder, Evidence& evidence) {
-  constexpr struct {
-    std::string_view suffix;
-    std::string DemoRunFiles::*text, DemoRunFiles::*path;
-  } kKinds[] = {{".stdout.log", &DemoRunFiles::standard_output, &DemoRunFiles::stdout_log},
-                {".stderr.log", &DemoRunFiles::standard_error, &DemoRunFiles::stderr_log},
-                {".jsonl", &DemoRunFiles::metrics_jsonl, &DemoRunFiles::metrics_path}};
+  constexpr std::pair<std::string_view, std::string DemoRunFiles::*> kKinds[] = {
+      {".stdout.log", &DemoRunFiles::standard_output},
+      {".stderr.log", &DemoRunFiles::standard_error},
+      {".jsonl", &DemoRunFiles::metrics_jsonl}};
   std::map<std::string, DemoRunFiles> by_prompt;
   for (const std::string& name : folder.Files()) {
-    for (const auto& kind : kKinds) {
-      if (!name.ends_with(kind.suffix) || by_prompt.size() == kMaxRuns) continue;
-      const std::string prompt = name.substr(0, name.size() - kind.suffix.size());
-      DemoRunFiles& run = by_prompt[prompt];
-      run.run_tag = "candidate";
-      run.prompt_file = prompt + ".txt";
-      run.*kind.text = *folder.Text(name);
-      run.*kind.path = folder.Shown(name);
+    for (const auto& [suffix, text] : kKinds) {
+      if (!name.ends_with(suffix) || by_prompt.size() == kMaxRuns) continue;
+      const std::string prompt = name.substr(0, name.size() - suffix.size());
+      by_prompt[prompt].prompt_file = prompt + ".txt";
+      by_prompt[prompt].*text = *folder.Text(name);
     }
   }
   Json rows = Json::array();
   for (const auto& [prompt, run] : by_prompt) {
-    rows.push_back(DemoRun(run, static_cast<int64_t>(rows.size()) + 1));
+    rows.push_back(DemoRun(run));
     CheckFigures(rows.back(), folder.Shown(prompt), evidence);
     if (!Strip(run.metrics_jsonl).empty() && rows.back()["h2o_metrics"].empty()) {
-      evidence.gaps.Add(run.metrics_path + ": its last line is not a JSON object");
+      evidence.gaps.Add(folder.Shown(prompt) + ".jsonl: its last line is not a JSON object");
     }
   }
   return rows;

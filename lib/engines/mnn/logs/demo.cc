@@ -55,16 +55,12 @@ constexpr MetricFigure kMetricFigures[] = {
     {"runtime_decomp_us_max", "h2o_lossless_decompress_us", 1, true},
     {"decode_cache_hit_max", "h2o_lossless_decode_cache_hit", 1, true}};
 
-std::string ReturnWord(int64_t code) {
-  if (code == 0) return "ok";
-  return code < 0 ? fmt::format("signal_{}", -code) : fmt::format("rc_{}", code);
-}
-
 std::vector<std::string> BucketOrder(const Json& baseline, const Json& candidate) {
   std::vector<std::string> order;
   for (const Json* summary : {&baseline, &candidate}) {
-    if (!summary->is_object() || !summary->contains("bucket_order")) continue;
-    for (const Json& bucket : (*summary)["bucket_order"]) {
+    const Json* buckets = gate::Find(*summary, "bucket_order");
+    if (buckets == nullptr) continue;
+    for (const Json& bucket : *buckets) {
       if (!bucket.is_string()) continue;
       const std::string name = bucket.get<std::string>();
       if (std::find(order.begin(), order.end(), name) == order.end()) order.push_back(name);
@@ -74,9 +70,9 @@ std::vector<std::string> BucketOrder(const Json& baseline, const Json& candidate
 }
 
 Json BucketStats(const Json& summary, const std::string& bucket) {
-  if (!summary.is_object() || !summary.contains("bucket_stats")) return Json::object();
-  const Json& all = summary["bucket_stats"];
-  return all.is_object() && all.contains(bucket) ? all[bucket] : Json::object();
+  const Json* all = gate::Find(summary, "bucket_stats");
+  const Json* stats = all == nullptr ? nullptr : gate::Find(*all, bucket);
+  return stats == nullptr ? Json::object() : *stats;
 }
 
 Json CompareBucket(const Json& baseline, const Json& candidate, double target) {
@@ -107,17 +103,17 @@ Json CompareBucket(const Json& baseline, const Json& candidate, double target) {
 // Buckets of a llm_demo report, those that are objects.
 std::vector<std::pair<std::string, Json>> Buckets(const Json& report) {
   std::vector<std::pair<std::string, Json>> buckets;
-  if (!report.is_object() || !report.contains("bucket_report")) return buckets;
-  for (const auto& item : report["bucket_report"].items()) {
+  const Json* all = gate::Find(report, "bucket_report");
+  if (all == nullptr) return buckets;
+  for (const auto& item : all->items()) {
     if (item.value().is_object()) buckets.emplace_back(item.key(), item.value());
   }
   return buckets;
 }
 
-std::optional<double> Figure(const Json& object, const char* key) {
+std::optional<double> Figure(const Json& object, std::string_view key) {
   const double number = NumberAt(object, key, NAN);
-  const bool is_there = object.is_object() && object.contains(key);
-  return is_there && !std::isnan(number) ? std::optional(number) : std::nullopt;
+  return std::isnan(number) ? std::nullopt : std::optional(number);
 }
 
 // The drop that a report states, or that its speeds show: the worse of both.
@@ -212,53 +208,28 @@ std::string PromptBucket(std::string_view prompt_file) {
   return "other";
 }
 
-Json DemoRun(const DemoRunFiles& files, int64_t run_index) {
+Json DemoRun(const DemoRunFiles& files) {
   const std::string both = files.standard_output + "\n" + files.standard_error;
   const Json cli = ParseDemoStdout(both);
   const Json metrics = LastMetrics(files.metrics_jsonl);
-  const bool has_cli = NumberAt(cli, "prompt_tokens") > 0 && NumberAt(cli, "prefill_s") > 0;
-  const bool has_jsonl =
-      NumberAt(metrics, "prompt_tokens") > 0 && NumberAt(metrics, "prefill_us") > 0;
-  int64_t effective = files.return_code;
-  std::string reason = ReturnWord(files.return_code);
-  if (Contains(both, "LLM init error")) {
-    effective = 1;
-    reason = "llm_init_error";
-  }
-  if (effective == 0 && !has_cli && !has_jsonl) {
-    effective = 2;
-    reason = "missing_summary_metrics";
-  }
+  const auto has = [](const Json& figures, const char* time) {
+    return NumberAt(figures, "prompt_tokens") > 0 && NumberAt(figures, time) > 0;
+  };
+  const int64_t code = Contains(both, "LLM init error")                        ? 1
+                       : !has(cli, "prefill_s") && !has(metrics, "prefill_us") ? 2
+                                                                               : 0;
+  // What the metrics say, else the transcript.
   const auto better = [&](double structured, const char* key) {
     return structured > 0 ? structured : NumberAt(cli, key);
   };
-  const double prompt_tokens = better(NumberAt(metrics, "prompt_tokens"), "prompt_tokens");
-  const double decode_tokens = better(NumberAt(metrics, "decode_tokens"), "decode_tokens");
-  const double prefill_s = better(NumberAt(metrics, "prefill_us") / 1e6, "prefill_s");
-  const double decode_s = better(NumberAt(metrics, "decode_us") / 1e6, "decode_s");
-  return {{"run_index", run_index},
-          {"run_tag", files.run_tag},
-          {"prompt_file", files.prompt_file},
-          {"prompt_bucket", PromptBucket(files.prompt_file)},
-          {"returncode", files.return_code},
-          {"effective_returncode", effective},
-          {"status_reason", reason},
-          {"has_cli_summary_metrics", has_cli},
-          {"has_jsonl_summary_metrics", has_jsonl},
-          {"prompt_tokens", Whole(prompt_tokens)},
-          {"decode_tokens", Whole(decode_tokens)},
-          {"prefill_s", prefill_s},
-          {"decode_s", decode_s},
-          {"prefill_tps", prefill_s > 0 ? prompt_tokens / prefill_s : 0.0},
-          {"decode_tps", decode_s > 0 ? decode_tokens / decode_s : 0.0},
-          {"h2o_metrics", metrics},
-          {"cli_prompt_tokens", Whole(NumberAt(cli, "prompt_tokens"))},
-          {"cli_decode_tokens", Whole(NumberAt(cli, "decode_tokens"))},
-          {"cli_prefill_s", NumberAt(cli, "prefill_s")},
-          {"cli_decode_s", NumberAt(cli, "decode_s")},
-          {"stdout_log", files.stdout_log},
-          {"stderr_log", files.stderr_log},
-          {"metrics_jsonl", files.metrics_path}};
+  const double tokens = better(NumberAt(metrics, "decode_tokens"), "decode_tokens");
+  const double seconds = better(NumberAt(metrics, "decode_us") / 1e6, "decode_s");
+  return {{"prompt_bucket", PromptBucket(files.prompt_file)},
+          {"effective_returncode", code},
+          {"prefill_s", better(NumberAt(metrics, "prefill_us") / 1e6, "prefill_s")},
+          {"decode_s", seconds},
+          {"decode_tps", seconds > 0 ? tokens / seconds : 0.0},
+          {"h2o_metrics", metrics}};
 }
 
 Json SummariseRuns(const Json& rows) {
@@ -382,7 +353,6 @@ std::vector<RuleOutcome> DemoRules(const Json& report, const AnalyzerOptions& op
   const auto buckets = Buckets(report);
   const double target = NumberAt(report, "decode_drop_target", DemoOptions{}.decode_drop_target);
   RuleOutcome drop = DecideDrop("decode_drop_ratio", target, DropOf(report), noise.relative());
-  drop.engine_value = Figure(report, "decode_drop_ratio");
   drop.engine_pass = TruthAt(report, "decode_pass");
   if (!(NumberAt(report, "baseline_decode_tps_avg") > 0)) {
     drop.status = Status::kNotRun;
@@ -393,9 +363,7 @@ std::vector<RuleOutcome> DemoRules(const Json& report, const AnalyzerOptions& op
   rules.push_back(Decide("candidate_lossless_ratio_avg", Op::kAtLeast, options.lossless_target,
                          Figure(report, "candidate_lossless_ratio_avg"), {},
                          "the engine has no rule on the ratio of real prompts"));
-  for (size_t i = rules.size() - 2; i < rules.size(); ++i) {
-    rules[i].engine_value = Figure(report, rules[i].rule.metric.c_str());
-  }
+  for (RuleOutcome& rule : rules) rule.engine_value = Figure(report, rule.rule.metric);
   if (TruthAt(report, "require_baseline_decode")) {
     rules.push_back(Decide("baseline_decode_tps_avg", Op::kAbove, 0,
                            Figure(report, "baseline_decode_tps_avg"), {}, {}));

@@ -15,13 +15,10 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\n\r\v\f\x1c\x1d\x1e\x1f";
 
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 char LowerChar(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 
 size_t Digits(std::string_view text, size_t from) {
-  size_t end = from;
-  while (end < text.size() && IsDigit(text[end])) ++end;
-  return end - from;
+  return std::min(text.find_first_not_of("0123456789", from), text.size()) - from;
 }
 
 double ToDouble(std::string_view digits) {
