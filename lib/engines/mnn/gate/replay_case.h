@@ -4,8 +4,7 @@
 
 #include "lib/core/base/progress.h"
 #include "lib/engines/mnn/runtime/workers.h"
-#include "lib/study/gate/result.h"
-#include "lib/study/gate/subject.h"
+#include "lib/study/gate/measure.h"
 
 namespace kv::mnn {
 

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <tuple>
 
-#include "lib/core/base/reuse.h"
+#include "lib/core/base/arena.h"
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/planes.h"
 #include "lib/core/snapshot/layout.h"

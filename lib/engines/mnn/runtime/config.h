@@ -9,8 +9,8 @@
 #include <string_view>
 #include <variant>
 
-#include "lib/core/codec/gear/gear_frame.h"
-#include "lib/study/eviction/block_config.h"
+#include "lib/engines/mnn/h2o/mnn_engine.h"
+#include "lib/core/codec/planes/gear.h"
 
 namespace kv::mnn::runtime {
 

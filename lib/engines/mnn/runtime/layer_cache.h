@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "lib/core/base/order.h"
+#include "lib/core/base/dtype.h"
 #include "lib/core/snapshot/keep_plan.h"
 #include "lib/core/snapshot/snapshot.h"
 

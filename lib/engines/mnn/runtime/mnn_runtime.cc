@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "lib/core/base/hash.h"
-#include "lib/core/codec/fnv1a.h"
 #include "lib/engines/mnn/runtime/decode_cache.h"
 #include "lib/engines/mnn/runtime/runtime.h"
+#include "lib/engines/mnn/runtime/fnv1a.h"
 
 namespace kv::mnn::runtime {
 namespace {

@@ -12,7 +12,6 @@
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/engines/mnn/h2o/mnn_replay.h"
-#include "lib/engines/mnn/h2o/replay.h"
 #include "lib/study/attention/layer_attention.h"
 
 namespace kv::mnn::runtime {
@@ -321,9 +320,9 @@ class Replayer {
                        longest));
     }
     if (trace_ != nullptr) {
-      mnn::h2o::ReplayRequest request;
+      eviction::ReplayRequest request;
       request.prompt_tokens = request_.prompt_tokens;
-      result_.prompt = mnn::h2o::PromptTokens(*trace_, request);
+      result_.prompt = eviction::PromptTokens(*trace_, request);
       if (!trace_->block_scores) result_.end = std::min(shortest, trace_->end_position());
     } else if (request_.prompt_tokens) {
       result_.prompt = *request_.prompt_tokens;

@@ -28,7 +28,7 @@ Value NumberOf(double value) {
 Value ParamsOf(const Report& report) {
   const ReplayResult& result = report.result;
   Value params = Value::Object{{"h2o_enable", result.h2o_enabled}};
-  eviction::ForEachParameter(result.h2o, [&](std::string_view name, double value) {
+  mnn::h2o::ForEachParameter(result.h2o, [&](std::string_view name, double value) {
     params.Put(name, name == "h2o_target_mode" ? Value(value == 0 ? "static" : "adaptive")
                                                : NumberOf(value));
   });

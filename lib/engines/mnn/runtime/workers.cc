@@ -11,8 +11,8 @@
 #include "lib/core/base/error.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/parallel.h"
-#include "lib/core/codec/fnv1a.h"
-#include "lib/core/codec/gear/gear_container.h"
+#include "lib/core/codec/planes/gear.h"
+#include "lib/engines/mnn/runtime/fnv1a.h"
 
 namespace kv::mnn::runtime {
 namespace {
