@@ -14,10 +14,9 @@
 #include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/trace_rows.h"
 #include "lib/study/eviction/budget.h"
-#include "lib/study/eviction/plan_layer.h"
 #include "lib/study/eviction/policy.h"
-#include "lib/study/eviction/predicted_kl.h"
 #include "lib/study/eviction/quality.h"
+#include "lib/study/eviction/rule.h"
 
 namespace kv::eviction {
 
