@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "apps/kvtool/line/options.h"
+#include "formats/words.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
 #include "lib/study/eviction/policy.h"
@@ -21,10 +22,7 @@ std::vector<double> ParseShares(std::string_view text, std::string_view flag, do
     throw Error(Finding::kUsage,
                 fmt::format("{} '{}': expected {}", flag, Escaped(part), expected));
   };
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view part = text.substr(begin, end - begin);
-    begin = end + 1;
+  for (const std::string_view part : Split(text, ',')) {
     const bool percent = part.ends_with('%');
     std::vector<double> values;
     try {
@@ -55,10 +53,7 @@ std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text, std::strin
     throw Error(Finding::kUsage,
                 fmt::format("{} '{}': expected {}", flag, Escaped(part), kExpected));
   };
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view part = text.substr(begin, end - begin);
-    begin = end + 1;
+  for (const std::string_view part : Split(text, ',')) {
     if (part.ends_with('t')) {
       const auto tokens = ParseNumber<uint64_t>(part.substr(0, part.size() - 1)).value_or(0);
       if (tokens == 0 || tokens > UINT32_MAX) refuse(part);
@@ -92,10 +87,8 @@ std::vector<std::string> ParsePolicies(std::string_view text, std::string_view f
     names.pop_back();
     return names;
   }
-  for (size_t begin = 0; begin <= lower.size();) {
-    const size_t end = std::min(lower.find(',', begin), lower.size());
-    names.push_back(lower.substr(begin, end - begin));
-    begin = end + 1;
+  for (const std::string_view name : Split(lower, ',')) {
+    names.emplace_back(name);
     if (eviction::FindPolicy(names.back()) != nullptr) continue;
     std::string known = "all";
     for (const eviction::PolicyInfo& policy : eviction::Policies())

@@ -366,16 +366,13 @@ void AppendRows(const AttentionRows& from, AttentionRows& to) {
   const auto append = [](const auto& more, auto& all) {
     all.insert(all.end(), more.begin(), more.end());
   };
-  append(from.mass, to.mass);
-  append(from.changed_mass, to.changed_mass);
-  append(from.kl, to.kl);
-  append(from.js, to.js);
-  for (size_t i = 0; i < kTopK.size(); ++i) append(from.top_k[i], to.top_k[i]);
+  using Rows = AttentionRows;
+  for (const auto values : {&Rows::mass, &Rows::changed_mass, &Rows::kl, &Rows::js, &Rows::error2,
+                            &Rows::norm2, &Rows::changed_norm2, &Rows::dot}) {
+    append(from.*values, to.*values);
+  }
   append(from.evicting, to.evicting);
-  append(from.error2, to.error2);
-  append(from.norm2, to.norm2);
-  append(from.changed_norm2, to.changed_norm2);
-  append(from.dot, to.dot);
+  for (size_t i = 0; i < kTopK.size(); ++i) append(from.top_k[i], to.top_k[i]);
   to.log_p_change.resize(std::max(to.log_p_change.size(), from.log_p_change.size()));
   for (size_t i = 0; i < from.log_p_change.size(); ++i) {
     append(from.log_p_change[i], to.log_p_change[i]);

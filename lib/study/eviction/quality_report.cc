@@ -127,23 +127,6 @@ const Fields<AttentionSummary>& EvictingHeadFields() {
   return fields;
 }
 
-// Mean without the NaNs of undefined rows; NaN if no value is left.
-class DefinedMean {
- public:
-  void Add(double value) {
-    if (std::isnan(value)) return;
-    sum_ += value;
-    ++count_;
-  }
-  double Get() const {
-    return count_ == 0 ? Distribution::kNone : sum_ / static_cast<double>(count_);
-  }
-
- private:
-  double sum_ = 0;
-  uint64_t count_ = 0;
-};
-
 }  // namespace
 
 const Fields<AttentionSummary>& AttentionFields() {
