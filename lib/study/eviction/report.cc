@@ -289,10 +289,6 @@ const Fields<Budget>& BudgetFields() {
   return fields;
 }
 
-bool IsTraced(const ReplayResult& result, uint32_t layer) {
-  return std::count(result.traced_layers.begin(), result.traced_layers.end(), layer) != 0;
-}
-
 struct Layer {
   const ReplayResult& result;
   const ReplayRun& run;
@@ -335,7 +331,9 @@ const Fields<Layer>& LayerFields() {
       {"layer", "Number of the layer", OfSchedule(&Schedule::layer)},
       {"in_range", "Whether the layer may evict", OfSchedule(&Schedule::in_range)},
       {"traced", "Whether the trace has rows of it",
-       [](const Layer& layer) { return IsTraced(layer.result, layer.schedule.layer); }},
+       [](const Layer& layer) {
+         return std::ranges::count(layer.result.traced_layers, layer.schedule.layer) != 0;
+       }},
       {"triggers", "Its decisions, including those that evicted nothing",
        OfSchedule(&Schedule::triggers)},
       {"floor_dominated_triggers",
@@ -364,7 +362,9 @@ const Fields<Layer>& LayerFields() {
   return fields;
 }
 
-StepBytes LastOf(const Run& of) { return of.run.steps.empty() ? StepBytes{} : of.run.steps.back(); }
+StepBytes LastOf(const ReplayRun& run) {
+  return run.steps.empty() ? StepBytes{} : run.steps.back();
+}
 
 std::vector<Layer> LayersOf(const Run& of) {
   std::vector<Layer> layers;
@@ -375,11 +375,6 @@ std::vector<Layer> LayersOf(const Run& of) {
                       quality == of.run.layers.end() ? nullptr : &*quality});
   }
   return layers;
-}
-
-template <typename Member>
-auto OfRun(Member member) {
-  return [member](const Run& of) { return std::invoke(member, of.run); };
 }
 
 std::optional<std::string> IfAny(std::string_view text) {
@@ -397,32 +392,6 @@ std::vector<std::array<uint64_t, 2>> RangesOf(const KeepPlan& plan) {
   std::vector<std::array<uint64_t, 2>> ranges;
   for (const KeepRange& range : plan) ranges.push_back({range.begin, range.count});
   return ranges;
-}
-
-uint64_t PlanCursor::NextToken(size_t plan) const {
-  const std::vector<Eviction>& events = run_.plans[plan].events;
-  return next_[plan] < events.size() ? events[next_[plan]].token : UINT64_MAX;
-}
-
-void PlanCursor::EmitUpTo(uint64_t end, const Emit& emit) {
-  for (;;) {
-    uint64_t token = end;
-    for (size_t i = 0; i < next_.size(); ++i) token = std::min(token, NextToken(i));
-    if (token == end) return;
-    for (size_t i = 0; i < next_.size(); ++i) {
-      if (NextToken(i) != token) continue;
-      const LayerPlan& plan = run_.plans[i];
-      const Eviction& event = plan.events[next_[i]++];
-      for (uint32_t unit = 0; unit < plan.units; ++unit) {
-        emit({plan.layer, plan.units == 1 ? std::nullopt : std::optional(unit), event,
-              plan.HeldBefore(unit, event.token + 1)});
-      }
-    }
-  }
-}
-
-void ForEachPlanEvent(const ReplayRun& run, const PlanCursor::Emit& emit) {
-  PlanCursor(run).EmitUpTo(UINT64_MAX, emit);
 }
 
 const Fields<PlanEvent>& PlanEventPartFields() {
@@ -519,8 +488,6 @@ const Fields<MeasuredRows>& MeasuredFields() {
   return fields;
 }
 
-std::string_view Name(WeightRule rule) { return rule == WeightRule::kSoftmax ? "exact" : "flash"; }
-
 const Fields<StepBytes>& BytesFields() {
   static const Fields<StepBytes> fields = {
       {"full_bytes", "Bytes of K and V that all layers would hold without eviction",
@@ -537,52 +504,59 @@ const Fields<StepBytes>& BytesFields() {
   return fields;
 }
 
-Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engine_report) {
-  return {
-      {"policy", "What chooses the tokens to keep", OfRun(&ReplayRun::policy)},
+const Fields<ReplayRun>& OwnFields() {
+  static const Fields<ReplayRun> fields = {
+      {"policy", "What chooses the tokens to keep", &ReplayRun::policy},
       {"same_as",
        "The policy that this one amounts to here, because it keeps what that one would; null: none",
-       [](const Run& of) { return IfAny(of.run.same_as); }},
+       [](const ReplayRun& run) { return IfAny(run.same_as); }},
       {"target_ratio", "As asked for; null for a budget in tokens. The ratio reached is 'ratio'.",
-       OfRun(&ReplayRun::target_ratio), Nullable()},
+       &ReplayRun::target_ratio, Nullable()},
       {"budget", "What may stay of a layer that evicts; null on the mnn schedule.",
-       [](const Run& of) {
-         return of.run.budget ? std::optional(Budget{*of.run.budget, of.run.end}) : std::nullopt;
+       [](const ReplayRun& run) {
+         return run.budget ? std::optional(Budget{*run.budget, run.end}) : std::nullopt;
        },
        BudgetFields()},
-      {"params", "The engine's parameters, limited as it limits them", OfRun(&ReplayRun::config),
-       params},
       {"triggers", "Decisions of all layers, including those that evicted nothing",
-       OfRun(&ReplayRun::triggers)},
+       &ReplayRun::triggers},
       {"floor_dominated_triggers",
        "Of these, decisions that kept all because sink and recent blocks reach the target",
-       OfRun(&ReplayRun::floor_dominated)},
-      {"evictions", "Those that a later query is the poorer for.", OfRun(&ReplayRun::evictions)},
+       &ReplayRun::floor_dominated},
+      {"ratio", "full_bytes over kept_bytes at the last step", &ReplayRun::ratio,
+       Nullable(Heading("true ratio", format::AsFactor))},
+      {"mean_ratio", "The same over all steps together, which the attention figures belong with",
+       &ReplayRun::mean_ratio, Nullable(Heading("mean ratio", format::AsFactor))},
+      {"evictions", "Those that a later query is the poorer for.", &ReplayRun::evictions,
+       Heading("evictions")},
+      {"removed_fraction", "1 - 1 / ratio: share of the bytes that eviction saves",
+       [](const ReplayRun& run) { return 1 - 1 / run.ratio(); }, Nullable()},
       {"nothing_evicted_because", "Why no token went; null if some did, or nothing should",
-       [](const Run& of) { return IfAny(of.run.nothing_because); }},
+       [](const ReplayRun& run) { return IfAny(run.nothing_because); }},
       {"full_bytes",
        "Bytes of K and V that all layers would hold at the last step without eviction",
-       [](const Run& of) { return LastOf(of).full; }},
+       [](const ReplayRun& run) { return LastOf(run).full; }},
       {"kept_bytes", "At the last step: on a budget when it is over, else when its query attends.",
-       [](const Run& of) { return LastOf(of).kept; }},
+       [](const ReplayRun& run) { return LastOf(run).kept; }},
       {"allocated_bytes",
        "Bytes of the buffers at the last step, more than kept_bytes where they never shrink",
-       [](const Run& of) { return LastOf(of).allocated; }},
-      {"ratio", "full_bytes over kept_bytes at the last step", OfRun(&ReplayRun::ratio),
-       Nullable()},
-      {"mean_ratio", "The same over all steps together, which the attention figures belong with",
-       OfRun(&ReplayRun::mean_ratio), Nullable()},
-      {"removed_fraction", "1 - 1 / ratio: share of the bytes that eviction saves",
-       [](const Run& of) { return 1 - 1 / of.run.ratio(); }, Nullable()},
-      std::move(engine_report),
+       [](const ReplayRun& run) { return LastOf(run).allocated; }},
       {"attention", "Attention over all measured rows against the full cache; null without quality",
-       OfRun(&ReplayRun::quality), AttentionFields()},
-      {"evicting", "attention over the rows that lose something; null without quality",
-       OfRun(EvictingOf), EvictingFields()},
+       &ReplayRun::quality, AttentionFields()},
+      {"evicting", "attention over the rows that lose something; null without quality", EvictingOf,
+       EvictingFields()},
       {"predicted_kl",
        "KL(full || evicted) of the next token in nats, mean of the decode rows; null where nothing "
        "predicts nats",
-       OfRun(&ReplayRun::predicted_kl), PredictedKlFields(Cause::kEviction)},
+       &ReplayRun::predicted_kl, PredictedKlFields(Cause::kEviction)}};
+  return fields;
+}
+
+Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engine_report) {
+  return {
+      Fields<Run>::Inline([](const Run& of) -> const ReplayRun& { return of.run; }, OwnFields()),
+      {"params", "The engine's parameters, limited as it limits them",
+       [](const Run& of) { return of.run.config; }, params},
+      std::move(engine_report),
       {"deciles", "Attention by tenths of the decode steps; empty without quality",
        [](const Run& of) { return DecilesOf(of.run.layers, of.report.result.measured); },
        DecileFields()},
