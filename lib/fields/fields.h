@@ -20,7 +20,7 @@
 //     static const Fields<Damage> fields = {
 //         {"part", "The part of the archive", [](const Damage& damage) { return Place(damage); }},
 //         {"archive_offset", "Where in the archive, in bytes from its beginning", &Damage::offset},
-//         {"chunk", "The chunk that is damaged", &Damage::chunk, ChunkFields(), {.absent = true}}};
+//         {"chunk", "The chunk that is damaged", &Damage::chunk, ChunkFields(), Absent()}};
 //     return fields;
 //   }
 //

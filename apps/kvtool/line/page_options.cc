@@ -5,9 +5,10 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "apps/kvtool/line/options.h"
 #include "lib/core/base/error.h"
+#include "version.h"
 
 namespace kv {
 namespace fs = std::filesystem;
@@ -40,10 +41,7 @@ void PageOptions::Declare(CommandLine& line, const std::string& of) {
            "it shows; or NAME.svg for a single one and NAME-....svg for several");
 }
 
-std::string MadeBy() {
-  return fmt::format("Made by kvtool {}.",
-                     ReportHeader("page")["tool"]["version"].get<std::string>());
-}
+std::string MadeBy() { return fmt::format("Made by kvtool {}.", KVTOOL_VERSION); }
 
 // What goes into a folder that is there is checked when it is known.
 void PageOptions::Files(CommandFiles& files) const {
@@ -52,7 +50,7 @@ void PageOptions::Files(CommandFiles& files) const {
   if (!fs::is_directory(svg, ignored)) files.Writes(svg, "--svg-out");
 }
 
-void PageOptions::Write(const report::Page& page, const Command& command, Console& console,
+void PageOptions::Write(const report::Page& page, const FileUser& command, Console& console,
                         const OutputRules& rules) const {
   CheckedPlaces(page, command);  // before anything is written
   WriteText(html, page.Text(), rules);
@@ -60,7 +58,7 @@ void PageOptions::Write(const report::Page& page, const Command& command, Consol
 }
 
 std::vector<std::string> PageOptions::CheckedPlaces(const report::Page& page,
-                                                    const Command& command) const {
+                                                    const FileUser& command) const {
   const std::vector<report::PictureFile>& pictures = page.pictures();
   if (svg.empty() || pictures.empty()) return {};
   if (DescriptorNamed(svg) && pictures.size() > 1) {
@@ -79,7 +77,7 @@ std::vector<std::string> PageOptions::CheckedPlaces(const report::Page& page,
   return places;
 }
 
-void PageOptions::WritePictures(const report::Page& page, const Command& command, Console& console,
+void PageOptions::WritePictures(const report::Page& page, const FileUser& command, Console& console,
                                 const OutputRules& rules) const {
   if (svg.empty()) return;
   const std::vector<std::string> places = CheckedPlaces(page, command);

@@ -10,7 +10,7 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/snapshot/cast.h"
-#include "lib/core/snapshot/trace_rows.h"
+#include "lib/core/snapshot/attention_trace.h"
 
 namespace kv::eviction {
 namespace {

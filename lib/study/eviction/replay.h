@@ -13,7 +13,7 @@
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
 #include "lib/core/snapshot/rope.h"
-#include "lib/core/snapshot/trace_rows.h"
+#include "lib/core/snapshot/attention_trace.h"
 #include "lib/study/eviction/budget.h"
 #include "lib/study/eviction/policy.h"
 #include "lib/study/eviction/quality.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/core/base/word.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv::eviction {
 namespace {

@@ -9,7 +9,7 @@
 #include "lib/core/base/error.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/kernels/hadamard.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/dense/gemm.h"
 #include "lib/study/dense/softmax_change.h"

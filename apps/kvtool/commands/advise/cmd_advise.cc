@@ -14,7 +14,6 @@
 #include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"
-#include "apps/kvtool/line/eviction_targets.h"
 #include "apps/kvtool/line/numbers.h"
 #include "apps/kvtool/line/page_options.h"
 #include "formats/run/run.h"

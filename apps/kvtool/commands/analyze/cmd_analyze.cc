@@ -17,7 +17,7 @@
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/page_options.h"
 #include "apps/kvtool/line/rope_options.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/engines/mnn/offline/result_report.h"
 #include "lib/study/analysis/dump_rows.h"
 #include "lib/study/analysis/report.h"

@@ -13,11 +13,10 @@
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/numbers.h"
 #include "apps/kvtool/line/page_options.h"
-#include "apps/kvtool/line/parameter_texts.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/number.h"
-#include "lib/core/base/word.h"
-#include "lib/core/snapshot/trace_rows.h"
+#include "lib/core/base/utf8.h"
+#include "lib/core/snapshot/attention_trace.h"
 #include "lib/engines/mnn/runtime/report.h"
 
 namespace kv {
@@ -253,7 +252,8 @@ class ReplayLossless : public EachOf<ReplayLossless> {
     if (!jsonl_.empty()) {
       AtomicFile file(jsonl_, RulesFor(force_));
       for (const mnn::runtime::Event& event : result.events) {
-        const Value line = mnn::runtime::EventLineFields().Object({event, timing});
+        Value line = mnn::runtime::EventFields().Object(event);
+        if (!timing) mnn::runtime::RemoveTimes(line);
         file.Write(AsBytes(JsonText(ToJson(line), -1) + "\n"));
       }
       file.Commit();
@@ -262,8 +262,9 @@ class ReplayLossless : public EachOf<ReplayLossless> {
       page_.Write(mnn::runtime::ReportPage(input_, result, MadeBy()), *this, context.console,
                   RulesFor(force_));
     }
-    report_.Emit(context.console, "replay-lossless", LosslessResultFields().Object(document),
-                 RulesFor(force_));
+    Value value = LosslessResultFields().Object(document);
+    if (!timing) mnn::runtime::RemoveTimes(value);
+    report_.Emit(context.console, "replay-lossless", value, RulesFor(force_));
   }
 
   void Print(Context& context, const mnn::runtime::ReplayResult& r) const {
@@ -345,7 +346,7 @@ class ReplayLossless : public EachOf<ReplayLossless> {
 }  // namespace
 
 const FieldTable& ReplayLosslessFields() { return LosslessResultFields(); }
-const FieldTable& ReplayLosslessEventFields() { return mnn::runtime::EventLineFields(); }
+const FieldTable& ReplayLosslessEventFields() { return mnn::runtime::EventFields(); }
 
 std::unique_ptr<Command> MakeReplayLossless() { return std::make_unique<ReplayLossless>(); }
 

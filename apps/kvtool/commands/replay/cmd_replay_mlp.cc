@@ -15,8 +15,8 @@
 #include "formats/key_pairs.h"
 #include "formats/trace/trace.h"
 #include "formats/weights_file.h"
+#include "lib/core/snapshot/attention_trace.h"
 #include "lib/core/snapshot/cast.h"
-#include "lib/core/snapshot/trace_rows.h"
 #include "lib/engines/infinilm/compressor.h"
 #include "lib/engines/infinilm/trace_queries.h"
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "lib/core/base/number.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv::mnn::h2o {
 namespace {

@@ -11,7 +11,7 @@
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/kernels/hadamard.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/study/quantisation/types/codes.h"
 
 namespace kv::quant {

@@ -10,7 +10,7 @@
 #include <random>
 
 #include "lib/core/base/error.h"
-#include "lib/core/base/float8.h"
+#include "lib/core/base/half.h"
 #include "lib/core/kernels/hadamard.h"
 
 namespace kv::quant {
