@@ -94,7 +94,7 @@ class Searcher {
       children.push_back(entry->path());
     }
     if (failed) {
-      throw Error(Finding::kOpenFailed, fmt::format("cannot be read: {}", failed.message()))
+      throw Error(Finding::kOpenFailed, "cannot be read: {}", failed.message())
           .File(folder.string());
     }
     std::sort(children.begin(), children.end());
@@ -223,7 +223,7 @@ std::vector<std::string> ListedPaths(const InputOptions& inputs) {
     std::string path(text.substr(begin, end - begin));
     if (remote::IsUrl(path)) {
       if (!inputs.fetch_listed) {
-        throw Error(Finding::kUsage, fmt::format("--files-from: entry {} is a URL", number))
+        throw Error(Finding::kUsage, "--files-from: entry {} is a URL", number)
             .File(inputs.files_from)
             .Hint("--fetch-listed fetches the URLs of a list");
       }
@@ -253,8 +253,7 @@ void AddManifest(const InputOptions& inputs, std::vector<CorpusEntry>& entries) 
 std::string FolderOfManifest(const std::string& path, const std::string& said) {
   const fs::path folder = fs::path(said).lexically_normal();
   if (folder.is_absolute() || (!folder.empty() && *folder.begin() == "..")) {
-    throw Error(Finding::kUnsafeName,
-                fmt::format("its folder '{}' is not below the manifest", Printable(said)))
+    throw Error(Finding::kUnsafeName, "its folder '{}' is not below the manifest", Printable(said))
         .Hint("--corpus-dir FOLDER says where the inputs are, if this one is right");
   }
   const fs::path beside = path == "-" ? fs::path() : fs::path(path).parent_path();
@@ -390,7 +389,7 @@ std::vector<CorpusEntry> CorpusEntries(const InputOptions& inputs, const FolderR
   if (!inputs.given.empty()) {
     throw Error(Finding::kUsage, "there is nothing to run over").File(inputs.given.front());
   }
-  throw Error(Finding::kUsage, fmt::format("{} is required", place));
+  throw Error(Finding::kUsage, "{} is required", place);
 }
 
 }  // namespace kv

@@ -53,8 +53,7 @@ ResultsFile::ResultsFile(const std::string& path, const corpus::ResultsHead& hea
     : path_(path), head_(head) {
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (descriptor_ < 0) {
-    throw Error(Finding::kOpenFailed, fmt::format("cannot open: {}", std::strerror(errno)))
-        .File(path);
+    throw Error(Finding::kOpenFailed, "cannot open: {}", std::strerror(errno)).File(path);
   }
   try {
     struct stat status;
@@ -96,7 +95,7 @@ void ResultsFile::Load() {
       difference = fmt::format("of shard {} rather than {}", there->shard.index, head_.shard.index);
     }
     if (!difference.empty()) {
-      throw Error(Finding::kUsage, fmt::format("--results: has results {}", difference))
+      throw Error(Finding::kUsage, "--results: has results {}", difference)
           .Hint("choose another name, or begin anew with -f");
     }
   }

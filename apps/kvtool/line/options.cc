@@ -121,8 +121,8 @@ std::optional<uint64_t> SizeLimit::most() const {
 void SizeLimit::Require(uint64_t source_bytes, const std::string& file) const {
   const std::optional<uint64_t> most = this->most();
   if (!most || source_bytes <= *most) return;
-  throw Error(Finding::kLimit,
-              fmt::format("the source has {} bytes, --max-bytes allows {}", source_bytes, *most))
+  throw Error(Finding::kLimit, "the source has {} bytes, --max-bytes allows {}", source_bytes,
+              *most)
       .File(file);
 }
 
@@ -179,7 +179,7 @@ void OutputOptions::RequireStdout(const Console& console, bool json, std::string
         .Hint("redirect the output, give -o FILE, or insist with -f");
   }
   if (json) {
-    throw Error(Finding::kUsage, fmt::format("{} and --json both go to standard output", what))
+    throw Error(Finding::kUsage, "{} and --json both go to standard output", what)
         .Hint("give --json-out FILE");
   }
 }

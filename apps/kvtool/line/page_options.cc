@@ -62,8 +62,8 @@ std::vector<std::string> PageOptions::CheckedPlaces(const report::Page& page,
   const std::vector<report::PictureFile>& pictures = page.pictures();
   if (svg.empty() || pictures.empty()) return {};
   if (DescriptorNamed(svg) && pictures.size() > 1) {
-    throw Error(Finding::kUsage,
-                fmt::format("--svg-out: {} pictures do not go into one stream", pictures.size()))
+    throw Error(Finding::kUsage, "--svg-out: {} pictures do not go into one stream",
+                pictures.size())
         .File(svg)
         .Hint("give a folder");
   }

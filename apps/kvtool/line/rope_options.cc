@@ -76,9 +76,9 @@ std::optional<RopePairs> RopeOptions::PairsFor(const OpenOptions& options,
       (has_owner && (!options.geometry->rope_style.empty() || keys->engine != kPairsOfLlama)))
     return std::nullopt;
   throw Error(Finding::kUsage,
-              fmt::format("which values of a head RoPE turns together in {}'s caches of this model "
-                          "is not known",
-                          keys->engine))
+              "which values of a head RoPE turns together in {}'s caches of this model "
+              "is not known",
+              keys->engine)
       .File(keys->source.path)
       .Hint(has_owner ? "give the GGUF as --model, or --rope-style"
                       : "give --rope-style: neox (halves) or gptj (neighbours)");
