@@ -17,7 +17,7 @@
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/exit_status.h"
-#include "apps/kvtool/inputs/results_file.h"
+#include "apps/kvtool/inputs/corpus_entries.h"
 #include "apps/kvtool/line/options.h"
 #include "formats/run/run.h"
 #include "lib/core/base/bytes.h"
