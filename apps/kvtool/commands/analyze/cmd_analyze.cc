@@ -16,8 +16,6 @@
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/options.h"
-#include "apps/kvtool/line/page_options.h"
-#include "apps/kvtool/line/rope_options.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/engines/mnn/offline/result_report.h"
 #include "lib/study/analysis/dump_rows.h"
