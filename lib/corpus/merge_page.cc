@@ -123,7 +123,7 @@ void AddCases(const PageJson& cases, report::Page& page) {
 
 }  // namespace
 
-report::Page MergedPage(const Merged& merged, const PageJson& json, const std::string& footer) {
+report::Page MergedPage(const Merged& merged, const PageJson& json) {
   report::Page page(
       fmt::format("A corpus of {} caches", merged.entries),
       fmt::format("kvtool {}, corpus {}", merged.head.command, merged.head.corpus_xxh3));
@@ -164,7 +164,6 @@ report::Page MergedPage(const Merged& merged, const PageJson& json, const std::s
     }
     page.Table(failures);
   }
-  page.Footer(footer);
   return page;
 }
 

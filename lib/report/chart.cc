@@ -231,6 +231,16 @@ void DrawNames(const Plot& plot, std::string& out) {
 
 }  // namespace
 
+LineChart ChartByLayer(std::string title, std::string y_label, std::optional<double> y_min) {
+  LineChart chart;
+  chart.title = std::move(title);
+  chart.x_label = "layer";
+  chart.y_label = std::move(y_label);
+  chart.whole_x = true;
+  chart.y_min = y_min;
+  return chart;
+}
+
 Picture Render(const LineChart& chart) {
   const Plot plot = PlotOf(chart);
   Picture picture{chart.title, kChartWidth, plot.y.begin + 38, {}};

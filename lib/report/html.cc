@@ -97,20 +97,22 @@ void Page::Notes(std::string_view heading, const std::vector<std::string>& notes
   body_ += "</ul>\n";
 }
 
-void Page::Footer(std::string_view text) {
-  EndFigures();
-  body_ += fmt::format("<footer>{}</footer>\n", EscapeMarkup(text));
-}
-
-std::string Page::Text() const {
+std::string Page::Text(const Origin& origin) const {
+  std::string footer;
+  if (!origin.program.empty()) {
+    footer = fmt::format("<footer>Made by {} with<br><code>{}</code>", EscapeMarkup(origin.program),
+                         EscapeMarkup(origin.command));
+    for (const std::string& input : origin.inputs) footer += "<br>" + EscapeMarkup(input);
+    footer += "</footer>\n";
+  }
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
       "<meta name=\"color-scheme\" content=\"light "
       "dark\">\n<title>{}</title>\n<style>\n{}{}{}{}</style>\n"
-      "</head>\n<body>\n<main>\n{}{}</main>\n{}</body>\n</html>\n",
+      "</head>\n<body>\n<main>\n{}{}{}</main>\n{}</body>\n</html>\n",
       title_, ChartStyle(), kStyle, has_tables_ ? TableStyle() : "", judges_ ? VerdictStyle() : "",
-      body_, in_figures_ ? "</div>\n" : "", has_tables_ ? TableScript() : "");
+      body_, in_figures_ ? "</div>\n" : "", footer, has_tables_ ? TableScript() : "");
 }
 
 }  // namespace kv::report

@@ -175,6 +175,11 @@ table.parentNode.before(label)}
 )";
 }
 
+void Page::Table(TextTable table, const std::vector<size_t>& strong) {
+  table.rows.insert(table.rows.begin(), std::move(table.head));
+  Table(table.rows, strong);
+}
+
 void Page::Table(const std::vector<std::vector<std::string>>& rows,
                  const std::vector<size_t>& strong) {
   EndFigures();

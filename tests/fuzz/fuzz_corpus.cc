@@ -42,7 +42,7 @@ void AsResults(std::string_view text) {
     nlohmann::ordered_json document = MergedJson(merged);
     document["schema"] = "kvtool.merge/2";
     if (document.dump().empty()) std::abort();
-    if (MergedPage(merged, document, "fuzz").Text().empty()) std::abort();
+    if (MergedPage(merged, document).Text().empty()) std::abort();
     WriteMergedJunit(merged, [](std::string_view) {});
     ++fuzz::accepted;
   } catch (const Error&) {

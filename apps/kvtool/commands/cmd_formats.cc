@@ -69,7 +69,7 @@ const Fields<KnownFormats>& KnownFormatsFields() {
        "What kvtool reads or writes",
        &KnownFormats::formats,
        FormatListingFields(),
-       {.items = 1}},
+       {.items = 1, .rows = true}},
       {"not_read", "Formats that kvtool knows of and does not read", &KnownFormats::not_read,
        ForeignFormatFields()}};
   return fields;

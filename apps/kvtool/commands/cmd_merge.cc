@@ -21,7 +21,7 @@ class Merge : public Command {
              "Write JUnit XML: a suite for each input, a test for each case of a gate");
     page_.Declare(line);
     limit_.Declare(line, "Limit on streams (default 64GiB)");
-    report_.Declare(line);
+    report_.Declare(line, false);
   }
 
   void Files(CommandFiles& files) const override {
@@ -46,7 +46,7 @@ class Merge : public Command {
     document.update(corpus::MergedJson(merged));
     if (!report_.json) Print(document, context.console);
     if (page_.wanted()) {
-      page_.Write(corpus::MergedPage(merged, document, MadeBy()), *this, context.console,
+      page_.Write(corpus::MergedPage(merged, document), *this, context.console,
                   RulesFor(report_.force));
     }
     ReportOptions report = report_;

@@ -112,7 +112,7 @@ const Fields<Capabilities>& CapabilitiesFields() {
        "SIMD targets of this build, best first",
        &Capabilities::simd,
        SimdTargetFields(),
-       {.items = 1}},
+       {.items = 1, .rows = true}},
       {"formats",
        "Formats that the program knows",
        [](const Capabilities&) { return Formats(); },

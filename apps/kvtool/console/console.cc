@@ -89,6 +89,8 @@ Console::Console(Embedding* embedding)
 Console::Console(const Console& like, CapturedRun& captured)
     : verbosity(like.verbosity),
       colour(like.colour),
+      command_line(like.command_line),
+      only_products(like.only_products),
       embedding_(nullptr),
       captured_(&captured),
       style_mark_(like.style_mark_) {}
@@ -111,7 +113,7 @@ void Console::Replay(const CapturedRun& run, bool tables) {
 }
 
 void Console::Data(std::string_view text) {
-  if (embedding_ != nullptr || verbosity < 0) return;
+  if (embedding_ != nullptr || verbosity < 0 || only_products) return;
   Print(Wrapped(Shown(text), ColumnsOf(STDOUT_FILENO)));
 }
 

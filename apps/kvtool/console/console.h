@@ -41,6 +41,8 @@ class Console {
   // -qq .. -vv: -2 exit status only, -1 errors only, 0 normal, 1 and 2 more.
   int verbosity = 0;
   When colour = When::kAuto;
+  std::string command_line;    // of the run, as a shell takes it
+  bool only_products = false;  // standard output is for a program: what is for people is left out
 
   // What comes from files and names is shown with control characters as \xNN; of a name, newlines,
   // too, where the caller passes it through Printable.

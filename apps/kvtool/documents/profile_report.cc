@@ -69,8 +69,11 @@ const Fields<Profile>& ProfileFields() {
        {.pattern = kProfileHashPattern}},
       {"bytes", "Size of the profile in bytes",
        [](const Profile& profile) { return profile.file().size(); }},
-      {"tensors", "K and V of the layers, by layer, K before V", &Profile::entries,
-       ProfileEntryFields()}};
+      {"tensors",
+       "K and V of the layers, by layer, K before V",
+       &Profile::entries,
+       ProfileEntryFields(),
+       {.rows = true}}};
   return fields;
 }
 

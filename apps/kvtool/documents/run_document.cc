@@ -93,7 +93,7 @@ void RunDocument::Take(const CommandLine& line) { print_ = line.Given("--json");
 void RunDocument::Drop() { print_ = false; }
 
 void RunDocument::Hold(nlohmann::ordered_json made, bool print, const std::string& path,
-                       const OutputRules& rules) {
+                       const std::string& csv, const OutputRules& rules) {
   if (!made.is_array()) made = nlohmann::ordered_json::array({std::move(made)});
   for (nlohmann::ordered_json& one : made) {
     name_ = NameOf(one);
@@ -101,6 +101,7 @@ void RunDocument::Hold(nlohmann::ordered_json made, bool print, const std::strin
   }
   print_ = print;
   path_ = path;
+  csv_ = csv;
   rules_ = rules;
 }
 
@@ -117,8 +118,11 @@ nlohmann::ordered_json RunDocument::Envelope(ExitStatus status, const Console& c
 }
 
 void RunDocument::Write(ExitStatus status, Console& console) {
-  if (path_.empty()) return;
-  WriteText(path_, JsonText(Envelope(status, console, results_)) + "\n", rules_);
+  if (!path_.empty()) {
+    WriteText(path_, JsonText(Envelope(status, console, results_)) + "\n", rules_);
+  }
+  if (csv_.empty()) return;
+  WriteText(csv_, Csv(RowTable(DocumentNamed(name_)->fields(), FromJson(results_))), rules_);
 }
 
 void RunDocument::Print(ExitStatus status, Console& console) {

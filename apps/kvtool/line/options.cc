@@ -207,9 +207,13 @@ void OutputOptions::Declare(CommandLine& line, const std::string& what) {
   line.AddFlag("-f,--force", force, "Overwrite outputs; write binary data to a terminal");
 }
 
-void ReportOptions::Declare(CommandLine& line) {
+void ReportOptions::Declare(CommandLine& line, bool has_rows) {
   line.AddFlag("--json", json, "JSON document on standard output instead of the table");
   line.Add("--json-out", json_out, "Write the JSON document to a file");
+  if (has_rows) {
+    line.Add("--csv", csv, "Write the rows of the result as CSV; '-': instead of the table")
+        .ValueName("FILE");
+  }
   DeclareVersion(line);
   // What refuses to overwrite a file suggests -f.
   if (!line.Has("--force")) line.AddFlag("-f,--force", force, "Overwrite outputs");
@@ -221,6 +225,14 @@ void ReportOptions::DeclareVersion(CommandLine& line) {
       .Check([](const std::string& text) { return WrongJsonVersion(text); })
       .Environment(kJsonVersionVariable)
       .Group("Everywhere");
+}
+
+void ReportOptions::Files(CommandFiles& files) const {
+  files.Writes(json_out, "--json-out");
+  files.Writes(csv, "--csv");
+  if (json && csv == "-") {
+    throw Error(Finding::kUsage, "--csv -: --json has standard output already");
+  }
 }
 
 namespace {
@@ -255,7 +267,7 @@ void ReportOptions::Emit(Console& console, nlohmann::ordered_json document,
   }
   if (!wanted()) return;
   const OutputRules overwriting = force ? RulesFor(true) : rules;
-  console.document().Hold(std::move(document), json, json_out, overwriting);
+  console.document().Hold(std::move(document), json, json_out, csv, overwriting);
 }
 
 void WriteText(const std::string& path, std::string_view text, const OutputRules& rules) {

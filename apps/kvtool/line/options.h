@@ -94,24 +94,25 @@ struct OutputOptions {
   void Declare(CommandLine& line, const std::string& what);
 };
 
-// --json, --json-out, --json-version, and -f where the command does not declare it before.
+// --json, --json-out, --json-version, --csv, and -f where the command does not declare it before.
 struct ReportOptions {
   bool json = false, force = false;
-  std::string json_out;
+  std::string json_out, csv;
   int json_version = kJsonVersion;  // there is one
 
-  void Declare(CommandLine& line);
+  // Without --csv where the document has no table of fields.
+  void Declare(CommandLine& line, bool has_rows = true);
   void DeclareVersion(CommandLine& line);
   // Somebody else asks for the document: who runs a command over many inputs.
   bool collects = false;
-  bool wanted() const { return json || !json_out.empty() || collects; }
+  bool wanted() const { return json || !json_out.empty() || !csv.empty() || collects; }
   // Prints and writes the document, or an array of one for each input, as asked. The table on
   // stdout is suppressed by --json alone.
   void Emit(Console& console, nlohmann::ordered_json document, const OutputRules& rules) const;
   // The same for a result made of fields, or a list of them, as the document `name`.
   void Emit(Console& console, std::string_view name, const Value& result,
             const OutputRules& rules) const;
-  void Files(CommandFiles& files) const { files.Writes(json_out, "--json-out"); }
+  void Files(CommandFiles& files) const;  // throws kUsage where two documents go to stdout
 };
 
 // Which part of a snapshot: --layers 0-3,27, --tokens 0-511, --kv k|v|both.

@@ -5,9 +5,10 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "apps/kvtool/documents/document_fields.h"
 #include "lib/core/base/error.h"
+#include "version.h"
 
 namespace kv {
 namespace fs = std::filesystem;
@@ -40,9 +41,17 @@ void PageOptions::Declare(CommandLine& line, const std::string& of) {
            "it shows; or NAME.svg for a single one and NAME-....svg for several");
 }
 
-std::string MadeBy() {
-  return fmt::format("Made by kvtool {}.",
-                     ReportHeader("page")["tool"]["version"].get<std::string>());
+report::Origin OriginOf(const Command& command, const Console& console) {
+  report::Origin origin{
+      fmt::format("kvtool {}, commit {}", KVTOOL_VERSION, KVTOOL_GIT), console.command_line, {}};
+  CommandFiles files;
+  command.Files(files);
+  for (const std::string& path : files.inputs()) {
+    const HashedFile input = HashedFile::Of(Source::Open(path));
+    origin.inputs.push_back(
+        fmt::format("{}: {} bytes, XXH3 {}", Printable(input.file), input.bytes, input.xxh3));
+  }
+  return origin;
 }
 
 // What goes into a folder that is there is checked when it is known.
@@ -55,7 +64,7 @@ void PageOptions::Files(CommandFiles& files) const {
 void PageOptions::Write(const report::Page& page, const Command& command, Console& console,
                         const OutputRules& rules) const {
   CheckedPlaces(page, command);  // before anything is written
-  WriteText(html, page.Text(), rules);
+  if (!html.empty()) WriteText(html, page.Text(OriginOf(command, console)), rules);
   WritePictures(page, command, console, rules);
 }
 

@@ -29,7 +29,7 @@ struct PageOptions {
   std::vector<std::string> CheckedPlaces(const report::Page& page, const Command& command) const;
 };
 
-// How every page ends: "Made by kvtool 0.2.0."
-std::string MadeBy();
+// How every page ends: the program, its command line, and the content of what it read.
+report::Origin OriginOf(const Command& command, const Console& console);
 
 }  // namespace kv

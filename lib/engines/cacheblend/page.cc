@@ -249,16 +249,6 @@ void AddLayers(const Result& result, report::Page& page) {
                   result.request.check_layer));
 }
 
-std::vector<std::vector<std::string>> RowsOf(TextTable table) {
-  table.rows.insert(table.rows.begin(), std::move(table.head));
-  return std::move(table.rows);
-}
-
-void AddChunks(const CachePair& caches, const Result& result, report::Page& page) {
-  page.Heading("Chunk by chunk");
-  page.Table(RowsOf(ChunkTable(caches, result)));
-}
-
 std::vector<std::pair<std::string, std::string>> FactsOf(const Result& result,
                                                          const ReportExtras& extras) {
   const CurvePoint& main = result.main();
@@ -348,8 +338,7 @@ TextTable ChunkTable(const CachePair& caches, const Result& result) {
   return table;
 }
 
-report::Page ReportPage(const CachePair& caches, const Result& result, const ReportExtras& extras,
-                        const std::string& footer) {
+report::Page ReportPage(const CachePair& caches, const Result& result, const ReportExtras& extras) {
   const KvRows::Layer& shape = caches.layers().front();
   report::Page page(
       "CacheBlend replay",
@@ -372,9 +361,10 @@ report::Page ReportPage(const CachePair& caches, const Result& result, const Rep
   for (size_t i = 0; i < result.curve.size(); ++i) {
     if (result.curve[i].ratio == result.request.ratio) strong.push_back(i);
   }
-  page.Table(RowsOf(CurveTable(result)), strong);
+  page.Table(CurveTable(result), strong);
   AddLayers(result, page);
-  AddChunks(caches, result, page);
+  page.Heading("Chunk by chunk");
+  page.Table(ChunkTable(caches, result));
   std::vector<std::string> faults;
   for (const Fault& fault : result.faults) faults.push_back(fault.text);
   if (!result.leaks.empty()) {
@@ -387,7 +377,6 @@ report::Page ReportPage(const CachePair& caches, const Result& result, const Rep
   }
   page.Notes("What the original code would do", faults);
   page.Notes("Remarks", result.warnings);
-  page.Footer(footer);
   return page;
 }
 

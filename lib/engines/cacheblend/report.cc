@@ -565,7 +565,7 @@ const Fields<Report>& ReportFields() {
        "What is left of the deviation at each ratio, ascending",
        CurveOf,
        PointFields(),
-       {.items = 1}},
+       {.items = 1, .rows = true}},
       {"mask_leak", "Keys of the future that engines' mask shows to recomputed queries",
        [](const Report& of) -> const Result& { return of.result; }, LeakFields()},
       {"controller", "What-if from --prefill-ms and --load-gbps",

@@ -338,23 +338,21 @@ std::string LossName(LossKind kind) {
 }
 
 std::string LossText(LossKind kind, double loss) {
-  if (kind == LossKind::kOutput) return fmt::format("{:.2f}%", 100 * Shown(kind, loss));
-  return fmt::format("{:.3g} nats", Shown(kind, loss));
+  const double shown = Shown(kind, loss);
+  return kind == LossKind::kOutput ? format::Percent(shown) : format::Nats(shown) + " nats";
 }
 
 std::string LossTextWithError(LossKind kind, double loss, double standard_error) {
   const double error = ShownError(kind, loss, standard_error);
-  const bool output = kind == LossKind::kOutput;
-  std::string text = output ? fmt::format("{:.2f}%", 100 * Shown(kind, loss))
-                            : fmt::format("{:.3g}", Shown(kind, loss));
-  if (error > 0)
-    text += output ? fmt::format(" +-{:.2f}%", 100 * error) : fmt::format(" +-{:.2g}", error);
-  if (output) return text;
+  if (kind == LossKind::kOutput) {
+    return LossText(kind, loss) + (error > 0 ? " +-" + format::Percent(error) : "");
+  }
   const eviction::Calibration& of = CalibrationOf(kind);
-  return text + fmt::format(" nats [{:.2g}, {:.2g}]", loss / of.p90, loss / of.p10);
+  return format::Nats(Shown(kind, loss)) + (error > 0 ? fmt::format(" +-{:.2g}", error) : "") +
+         fmt::format(" nats [{:.2g}, {:.2g}]", loss / of.p90, loss / of.p10);
 }
 
-std::vector<Part> PartsOf(const Advice& advice, const Choice& choice) {
+TextTable PartsTable(const Advice& advice, const Choice& choice) {
   struct Where {
     uint32_t units = 0;
     std::map<uint32_t, uint32_t> heads;  // [layer]
@@ -368,28 +366,46 @@ std::vector<Part> PartsOf(const Advice& advice, const Choice& choice) {
     ++where.heads[unit.layer];
     ++heads[unit.layer];
   }
-  std::vector<Part> parts;
+  TextTable parts = {{"what stays", "parts", "where"}, {}};
   for (const auto& [candidate, where] : of) {
     std::set<uint32_t> whole, some;
     for (const auto& [layer, count] : where.heads) {
       (count == heads[layer] ? whole : some).insert(layer);
     }
-    Part part{"everything", where.units, {}};
-    if (candidate < advice.candidates.size()) part.candidate = advice.candidates[candidate].Text();
-    if (!whole.empty()) part.where = "layers " + RangesText(whole);
+    std::string layers = whole.empty() ? "" : "layers " + RangesText(whole);
     if (!some.empty()) {
-      part.where += fmt::format("{}some heads of {}", whole.empty() ? "" : "; ", RangesText(some));
+      layers += fmt::format("{}some heads of {}", whole.empty() ? "" : "; ", RangesText(some));
     }
-    parts.push_back(std::move(part));
+    parts.rows.push_back(
+        {candidate < advice.candidates.size() ? advice.candidates[candidate].Text() : "everything",
+         std::to_string(where.units), std::move(layers)});
   }
   return parts;
 }
 
+TextTable PlansTable(const Advice& advice, const std::vector<Point>& points, size_t most) {
+  const LossKind kind = advice.measured().kind;
+  TextTable table = {
+      {"plan", "ratio", "mean ratio", "worst prompt", "median prompt", "no first token"}, {}};
+  const size_t count = std::min(points.size(), most);
+  for (size_t i = 0; i < count; ++i) {
+    const Point& point = points[count == points.size() ? i : i * (points.size() - 1) / (count - 1)];
+    const Outcome& outcome = point.outcome;
+    table.rows.push_back(
+        {PlanText(advice, point), format::Factor(outcome.ratio()),
+         format::Factor(outcome.mean_ratio()), LossText(kind, outcome.worst_loss()),
+         LossText(kind, outcome.median_loss()),
+         fmt::format("{} of {}", UnitsWithoutFirst(advice.measured(), point.choice),
+                     point.choice.size())});
+  }
+  return table;
+}
+
 std::string PlanText(const Advice& advice, const Point& point) {
   if (point.uniform) return advice.candidates[*point.uniform].Text();
-  const std::vector<Part> parts = PartsOf(advice, point.choice);
-  if (parts.size() == 1) return parts.front().candidate;
-  return fmt::format("mixed, {} choices", parts.size());
+  const TextTable parts = PartsTable(advice, point.choice);
+  if (parts.rows.size() == 1) return parts.rows.front().front();
+  return fmt::format("mixed, {} choices", parts.rows.size());
 }
 
 std::string CheckText(const Advice& advice) {
@@ -472,7 +488,8 @@ const Fields<Report>& ReportFields() {
       {"frontier",
        "The plans that no other one beats in both bytes and loss, from all bytes to few",
        [](const Report& of) { return PointsOf(of.advice, of.advice.found.frontier); },
-       PointFields()},
+       PointFields(),
+       {.rows = true}},
       {"uniform", "One plan for each candidate, followed by every part, from all bytes to few",
        [](const Report& of) { return PointsOf(of.advice, of.advice.found.uniform); },
        PointFields()},

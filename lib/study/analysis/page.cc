@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 #include "lib/study/analysis/report.h"
 #include "lib/study/statistics/stats_page.h"
@@ -14,51 +13,32 @@ namespace {
 
 using report::ChartSeries;
 using report::LineChart;
-using Figure = std::function<double(const TensorAnalysis&)>;
-
-std::string Times(double ratio) { return fmt::format("{:.3f}x", ratio); }
-
-// Points of K and of V, layer by layer.
-void AddPoints(const Analysis& analysis, const std::string& suffix, bool emphasised,
-               const Figure& figure, LineChart& chart) {
-  for (const bool is_value : {false, true}) {
-    ChartSeries series{(is_value ? "V" : "K") + suffix, {}, emphasised, false, false};
-    for (const LayerAnalysis& layer : analysis.layers) {
-      const auto& tensor = is_value ? layer.v : layer.k;
-      if (tensor) series.points.push_back({static_cast<double>(layer.layer), figure(*tensor)});
-    }
-    if (!series.points.empty()) chart.series.push_back(std::move(series));
-  }
-}
 
 void AddCharts(const Analysis& analysis, const std::string& level, report::Page& page) {
-  LineChart ratios;
-  ratios.title = "Ratio by layer";
-  ratios.x_label = "layer";
-  ratios.y_label = "original / compressed";
-  ratios.whole_x = true;
+  const auto add = [&](const std::string& suffix, bool emphasised, const auto& figure,
+                       LineChart& chart) {
+    for (ChartSeries& series :
+         report::SeriesOfTensors(analysis.layers, figure, suffix, emphasised)) {
+      if (!series.points.empty()) chart.series.push_back(std::move(series));
+    }
+  };
+  LineChart ratios = report::ChartByLayer("Ratio by layer", "original / compressed");
   const bool with_own = level != "compat";
-  if (with_own) {
-    AddPoints(
-        analysis, " " + level, true,
-        [](const TensorAnalysis& tensor) { return tensor.own ? tensor.own->ratio() : NAN; },
-        ratios);
-  }
-  AddPoints(
-      analysis, " mnn", !with_own,
-      [](const TensorAnalysis& tensor) { return tensor.measured.ratio(); }, ratios);
+  const auto own_ratio = [](const TensorAnalysis& tensor) {
+    return tensor.own ? tensor.own->ratio() : NAN;
+  };
+  if (with_own) add(" " + level, true, own_ratio, ratios);
+  add(
+      " mnn", !with_own, [](const TensorAnalysis& tensor) { return tensor.measured.ratio(); },
+      ratios);
   page.Figure(Render(ratios),
               "Measured: coded, decoded again and compared. Higher is better; 1 saves nothing.");
-  LineChart bits;
-  bits.title = "Bits per value by layer";
-  bits.x_label = "layer";
-  bits.y_label = "bits per value";
-  bits.whole_x = true;
-  AddPoints(
-      analysis, "", true, [](const TensorAnalysis& tensor) { return tensor.reached_bits(); }, bits);
-  AddPoints(
-      analysis, " entropy", false,
-      [](const TensorAnalysis& tensor) { return tensor.bound().total_bits(); }, bits);
+  LineChart bits = report::ChartByLayer("Bits per value by layer", "bits per value");
+  add(
+      "", true, [](const TensorAnalysis& tensor) { return tensor.reached_bits(); }, bits);
+  add(
+      " entropy", false, [](const TensorAnalysis& tensor) { return tensor.bound().total_bits(); },
+      bits);
   page.Figure(
       Render(bits),
       "What the better codec needs, and the best entropy model of order 0 or 1. A codec that "
@@ -72,45 +52,89 @@ void AddCharts(const Analysis& analysis, const std::string& level, report::Page&
   AddPlaneEntropies(stats, page);
 }
 
-std::vector<std::vector<std::string>> Rows(const Analysis& analysis, const std::string& level) {
-  std::vector<std::vector<std::string>> rows = {
-      {"layer", "part", "mnn", level, "bits per value", "entropy", "best model",
-       "byte planes, high to low", "zero rows", "repeated rows", "tokens"}};
-  for (const LayerAnalysis& layer : analysis.layers) {
-    for (const auto& [part, name] : {std::pair{&layer.k, "K"}, {&layer.v, "V"}}) {
-      if (!*part) continue;
-      const TensorAnalysis& tensor = **part;
-      const EntropyModel bound = tensor.bound();
-      std::string planes;
-      for (auto plane = tensor.measured.planes.rbegin(); plane != tensor.measured.planes.rend();
-           ++plane) {
-        planes += fmt::format("{}{}", planes.empty() ? "" : " / ", Times(plane->ratio()));
-      }
-      rows.push_back(
-          {std::to_string(layer.layer), name, Times(tensor.measured.ratio()),
-           tensor.own ? Times(tensor.own->ratio()) : "-",
-           fmt::format("{:.2f}", tensor.reached_bits()), fmt::format("{:.2f}", bound.total_bits()),
-           std::string(bound.name), planes, std::to_string(tensor.structure.zero_rows),
-           std::to_string(tensor.structure.repeated_rows), std::to_string(tensor.tokens)});
-    }
-  }
-  return rows;
+std::string Percent(uint64_t part, uint64_t whole) {
+  if (part == 0 || whole == 0) return "0";
+  const double share = 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+  return share < 0.1 ? "<0.1%" : fmt::format("{:.1f}%", share);
 }
 
+std::string PlanesOf(const TensorAnalysis& tensor) {
+  std::string text;
+  if (tensor.measured.planes.size() > 4) return "-";
+  for (auto plane = tensor.measured.planes.rbegin(); plane != tensor.measured.planes.rend();
+       ++plane) {
+    text += fmt::format("{}{:.2f}", text.empty() ? "" : " ", plane->ratio());
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::string WorstAndBestHead(const TensorAnalysis& tensor) {
+  if (tensor.heads_coded.empty()) return "-";
+  const auto [least, most] =
+      std::minmax_element(tensor.heads_coded.begin(), tensor.heads_coded.end(),
+                          [](const auto& a, const auto& b) { return a.ratio() < b.ratio(); });
+  return fmt::format("{:.2f} ({}) .. {:.2f} ({})", least->ratio(),
+                     least - tensor.heads_coded.begin(), most->ratio(),
+                     most - tensor.heads_coded.begin());
+}
+
+std::string TwoPlaces(const Value& number) { return fmt::format("{:.2f}", number.number()); }
+
 }  // namespace
+
+TextTable LayersTable(const Analysis& analysis, const std::string& level) {
+  using Tensor = TensorAnalysis;
+  Fields<Tensor> columns = {{"mnn",
+                             "",
+                             [](const Tensor& of) { return of.measured.ratio(); },
+                             {.column = "mnn", .format = format::AsFactor}}};
+  if (level != "compat") {
+    const auto own = [](const Tensor& of) {
+      return of.own ? std::optional(of.own->ratio()) : std::nullopt;
+    };
+    columns.Add({"own", "", own, {.column = level, .format = format::AsFactor}});
+  }
+  columns.Add({"bits", "", &Tensor::reached_bits, {.column = "bits", .format = TwoPlaces}});
+  columns.Add({"entropy",
+               "",
+               [](const Tensor& of) { return of.bound().total_bits(); },
+               {.column = "entropy", .format = TwoPlaces}});
+  columns.Add({"model",
+               "",
+               [](const Tensor& of) { return std::string(of.bound().name); },
+               {.column = "best model"}});
+  columns.Add({"planes", "", PlanesOf, {.column = "high to low plane"}});
+  columns.Add({"zero_rows",
+               "",
+               [](const Tensor& of) { return Percent(of.structure.zero_rows, of.tokens); },
+               {.column = "zero rows"}});
+  columns.Add({"repeated_rows",
+               "",
+               [](const Tensor& of) { return Percent(of.structure.repeated_rows, of.tokens); },
+               {.column = "repeated"}});
+  const auto has_heads = [](const std::optional<Tensor>& of) {
+    return of && !of->heads_coded.empty();
+  };
+  if (std::any_of(analysis.layers.begin(), analysis.layers.end(), [&](const LayerAnalysis& layer) {
+        return has_heads(layer.k) || has_heads(layer.v);
+      })) {
+    columns.Add({"heads", "", WorstAndBestHead, {.column = "heads, worst .. best"}});
+  }
+  return TableByTensor(columns, analysis.layers, {"K", "V"});
+}
 
 void AddAnalysis(const Analysis& analysis, const std::string& level, report::Page& page) {
   const Totals total = analysis.total();
   if (total.raw_bytes == 0) return page.Paragraph("There are no keys and values.");
   std::vector<std::pair<std::string, std::string>> facts = {
       {"K and V", report::ShortBytes(static_cast<double>(total.raw_bytes))},
-      {"by MNN's codec", Times(total.ratio())}};
-  if (level != "compat") facts.push_back({"at level " + level, Times(total.own_ratio())});
-  facts.push_back({"order-0/1 entropy", Times(total.bound_ratio())});
+      {"by MNN's codec", format::Factor(total.ratio())}};
+  if (level != "compat") facts.push_back({"at level " + level, format::Factor(total.own_ratio())});
+  facts.push_back({"order-0/1 entropy", format::Factor(total.bound_ratio())});
   facts.push_back({"decoded again", total.decodes ? "equal by hash" : "DIFFERENT"});
   page.Facts(facts);
   AddCharts(analysis, level, page);
-  page.Table(Rows(analysis, level));
+  page.Table(LayersTable(analysis, level));
   page.Notes("Remarks", analysis.findings);
 }
 

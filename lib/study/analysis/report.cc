@@ -89,7 +89,11 @@ const Fields<Analysis>& AnalysisFields() {
       {"worst", "The tensor that compresses worst", &Analysis::worst, ExtremeFields()}};
   static const Fields<Analysis> fields = {
       {"summary", "Sums over all layers", std::identity(), summary},
-      {"layers", "What was measured in each layer", &Analysis::layers, LayerAnalysisFields()},
+      {"layers",
+       "What was measured in each layer",
+       &Analysis::layers,
+       LayerAnalysisFields(),
+       {.rows = true}},
       {"findings", "Sentences that a user should read", &Analysis::findings}};
   return fields;
 }

@@ -277,8 +277,7 @@ std::vector<std::string> Remarks(const SummaryView& view, const EngineReport& re
 
 const Summary& Newest(std::span<const Summary> summaries) { return *InOrder(summaries).back(); }
 
-report::Page SummaryPage(std::span<const Summary> summaries, std::string_view footer,
-                         Engines engines) {
+report::Page SummaryPage(std::span<const Summary> summaries, Engines engines) {
   const EngineReport& report = engines.front()->report;
   std::vector<SummaryView> history;
   for (const Summary* summary : InOrder(summaries)) history.push_back(ViewOf(*summary, engines));
@@ -296,7 +295,6 @@ report::Page SummaryPage(std::span<const Summary> summaries, std::string_view fo
   for (const CaseView& c : newest.cases) AddCase(c, report, page);
   AddHistory(history, engines, page);
   page.Notes("How to read this", Remarks(newest, report));
-  page.Footer(footer);
   return page;
 }
 

@@ -28,8 +28,7 @@ const Summary& Newest(std::span<const Summary> summaries);
 
 // Renders the newest summary as a self-contained HTML page with the history of all of them. Any key
 // may be absent; the page shows what is there.
-report::Page SummaryPage(std::span<const Summary> summaries, std::string_view footer,
-                         Engines engines);
+report::Page SummaryPage(std::span<const Summary> summaries, Engines engines);
 // Renders a summary as JUnit XML, with one test suite per case and one test per rule. In
 // summary_junit.cc.
 std::string SummaryJunit(const Summary& summary, Engines engines);

@@ -61,7 +61,7 @@ void AddLayers(const ReplayRequest& request, const ReplayResult& result, report:
 
 report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
                         const ReplayRequest& request, const ReplayResult& result,
-                        const std::vector<std::string>& notes, const std::string& footer) {
+                        const std::vector<std::string>& notes) {
   const KvTensor& k = snapshot.layers.front().k;
   report::Page page(
       "Quantised caches",
@@ -77,10 +77,8 @@ report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
   table.head.push_back("flags");
   for (size_t pair = 0; pair < result.pairs.size(); ++pair)
     table.rows[pair].push_back(EngineFlags(request, result.pairs[pair]));
-  table.rows.insert(table.rows.begin(), std::move(table.head));
-  page.Table(table.rows);
+  page.Table(std::move(table));
   page.Notes("Remarks", notes);
-  page.Footer(footer);
   return page;
 }
 

@@ -260,7 +260,7 @@ const Fields<Report>& ReportFields() {
        "The cache as it came, then each type of K alone, of V alone, and both",
        PairsOf,
        PairFields(),
-       {.items = 1}}};
+       {.items = 1, .rows = true}}};
   return fields;
 }
 

@@ -42,6 +42,6 @@ std::string ExpectedText(const Outcome& outcome);
 // A self-contained page.
 report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
                         const ReplayRequest& request, const ReplayResult& result,
-                        const std::vector<std::string>& notes, const std::string& footer);
+                        const std::vector<std::string>& notes);
 
 }  // namespace kv::quantisation

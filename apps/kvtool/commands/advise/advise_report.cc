@@ -50,22 +50,7 @@ void PrintBest(Console& console, const advise::AdviceRequest& request, const Adv
                              HumanBytes(static_cast<uint64_t>(at.kept_bytes)),
                              HumanBytes(static_cast<uint64_t>(at.full_bytes))));
   }
-  Table table({"what stays", "parts", "where"});
-  for (const advise::Part& part : advise::PartsOf(advice, best.choice)) {
-    table.Row({part.candidate, std::to_string(part.units), part.where});
-  }
-  console.Data(table.Text());
-}
-
-std::vector<std::string> RowOf(const Advice& advice, const advise::Point& point) {
-  const LossKind kind = advice.measured().kind;
-  return {advise::PlanText(advice, point),
-          fmt::format("{:.3f}x", point.outcome.ratio()),
-          fmt::format("{:.3f}x", point.outcome.mean_ratio()),
-          advise::LossText(kind, point.outcome.worst_loss()),
-          advise::LossText(kind, point.outcome.median_loss()),
-          fmt::format("{} of {}", advise::UnitsWithoutFirst(advice.measured(), point.choice),
-                      point.choice.size())};
+  console.Data(Table(advise::PartsTable(advice, best.choice)).Text());
 }
 
 }  // namespace
@@ -81,16 +66,9 @@ void PrintAdvice(Console& console, const advise::Runs& runs, const advise::Advic
                            effects.rows.front().population,
                            runs.size() == 1 ? "" : " of the first"));
   PrintBest(console, request, advice);
-  Table table({"plan", "ratio", "mean ratio", "worst prompt", "median prompt", "no first token"});
-  std::vector<const advise::Point*> points;
-  for (const advise::Point& point : advice.found.frontier) points.push_back(&point);
-  constexpr size_t kMostLines = 12;
-  for (size_t i = 0; i < std::min(points.size(), kMostLines); ++i) {
-    const size_t at = points.size() <= kMostLines ? i : i * (points.size() - 1) / (kMostLines - 1);
-    table.Row(RowOf(advice, *points[at]));
-  }
   console.Line("frontier, from all bytes to few:");
-  console.Data(table.Text());
+  constexpr size_t kMostLines = 12;
+  console.Data(Table(advise::PlansTable(advice, advice.found.frontier, kMostLines)).Text());
   console.Line(advise::CheckText(advice));
   for (const std::string& note : advice.notes) console.Line("note: " + note);
 }

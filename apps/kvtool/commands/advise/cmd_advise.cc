@@ -325,7 +325,7 @@ class AdviseCommand : public Command {
     }
     if (!plan_.empty()) WritePlan(*runs.front(), advice);
     if (page_.wanted()) {
-      report::Page page = advise::AdvicePage(runs, request, advice, MadeBy());
+      report::Page page = advise::AdvicePage(runs, request, advice);
       if (savings.savings) advise::AddSavings(request, *savings.savings, savings.rows, page);
       page_.Write(page, *this, context.console, RulesFor(force_));
     }

@@ -353,8 +353,8 @@ class Gate : public EachOf<Gate> {
     const gate::Summary summary{outputs_.summary_json, document};
     std::optional<report::Page> page;
     if (page_.wanted()) {
-      page = gate::SummaryPage({&summary, 1}, MadeBy(), Engines());
-      files.Write(page_.html, page->Text());
+      page = gate::SummaryPage({&summary, 1}, Engines());
+      files.Write(page_.html, page->Text(OriginOf(*this, context.console)));
     }
     if (!junit_.empty()) files.Write(junit_, gate::SummaryJunit(summary, Engines()));
     files.Commit();

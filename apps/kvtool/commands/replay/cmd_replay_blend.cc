@@ -346,7 +346,7 @@ class ReplayBlend : public Command {
     }
     if (report_.wanted() || page_.wanted()) {
       if (page_.wanted()) {
-        page_.Write(blend::ReportPage(caches, result, extras, MadeBy()), *this, context.console,
+        page_.Write(blend::ReportPage(caches, result, extras), *this, context.console,
                     RulesFor(force_));
       }
       const Blended blended{

@@ -309,7 +309,7 @@ class ReplayH2o : public EachOf<ReplayH2o> {
       replayed.snapshot_out = WriteSnapshot(context, snapshot, result.runs.front());
     }
     if (page_.wanted()) {
-      page_.Write(mnn::h2o::ReportPage(snapshot, trace, result, MadeBy()), *this, context.console,
+      page_.Write(mnn::h2o::ReportPage(snapshot, trace, result), *this, context.console,
                   RulesFor(force_));
     }
     report_.Emit(context.console, "h2o", H2oReplayedFields().Object(replayed), RulesFor(force_));

@@ -211,8 +211,8 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     }
     if (!out_.empty()) replayed.out = WriteState(context, snapshot, options, request, plan, pool);
     if (page_.wanted()) {
-      page_.Write(ReportPage(snapshot, trace, request, result, warnings, MadeBy()), *this,
-                  context.console, RulesFor(force_));
+      page_.Write(ReportPage(snapshot, trace, request, result, warnings), *this, context.console,
+                  RulesFor(force_));
     }
     report_.Emit(context.console, "quant", QuantReplayedFields().Object(replayed),
                  RulesFor(force_));

@@ -302,7 +302,11 @@ const Fields<StepQuality>& StepQualityFields() {
       {"relative_norms",
        "Norm of what the step makes, divided by the norm of what it was made of, by layer",
        &StepQuality::norm_ratios, norms},
-      {"methods", "The step first, then the others", MethodsOf, MethodFields(), {.items = 1}}};
+      {"methods",
+       "The step first, then the others",
+       MethodsOf,
+       MethodFields(),
+       {.items = 1, .rows = true}}};
   return fields;
 }
 

@@ -94,8 +94,11 @@ const Fields<DiffedWeights>& DiffedWeightsFields() {
        [](const DiffedWeights& of) { return of.diff.structure; }},
       {"notes", "Differences that do not count, as of type and slot numbers",
        [](const DiffedWeights& of) { return of.diff.notes; }},
-      {"blocks", "The blocks of MLPs that both have, in the order of A",
-       [](const DiffedWeights& of) { return of.diff.blocks; }, BlockDiffFields()}};
+      {"blocks",
+       "The blocks of MLPs that both have, in the order of A",
+       [](const DiffedWeights& of) { return of.diff.blocks; },
+       BlockDiffFields(),
+       {.rows = true}}};
   return fields;
 }
 

@@ -108,8 +108,11 @@ const Fields<InspectedWeights>& InspectedWeightsFields() {
      [](const Result& of) { return of.file.shares; },
      SharesFields(),
      {.absent = true}},
-    {"blocks", "Every linear block, by layer and in the order of the file", &Result::blocks,
-     WeightsBlockFields()},
+    {"blocks",
+     "Every linear block, by layer and in the order of the file",
+     &Result::blocks,
+     WeightsBlockFields(),
+     {.rows = true}},
 {
   "warnings", "Everything that the run warned of", [](const Result& of) { return of.warnings; }
 }

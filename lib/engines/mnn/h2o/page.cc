@@ -415,7 +415,7 @@ TextTable RunTable(const ReplayResult& result) {
 }
 
 report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
-                        const ReplayResult& result, const std::string& footer) {
+                        const ReplayResult& result) {
   const ReplayRun& run = MainRun(result);
   report::Page page("H2O eviction replay", Subtitle(snapshot, trace, result));
   std::vector<std::pair<std::string, std::string>> facts = {
@@ -454,9 +454,7 @@ report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
   for (size_t i = 0; i < result.runs.size(); ++i) {
     if (&result.runs[i] == &run) strong.push_back(i);
   }
-  TextTable table = RunTable(result);
-  table.rows.insert(table.rows.begin(), std::move(table.head));
-  page.Table(table.rows, strong);
+  page.Table(RunTable(result), strong);
   AddMap(result, run, page);
   AddHeads(run, page);
   if (run.quality) {
@@ -467,7 +465,6 @@ report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
   }
   notes.push_back("Open loop: hidden states of later layers do not react to what was evicted.");
   page.Notes("Remarks", notes);
-  page.Footer(footer);
   return page;
 }
 

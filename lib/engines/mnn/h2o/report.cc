@@ -460,7 +460,7 @@ const Fields<Report>& ReportFields() {
       {"params", "What was asked for", Whole, ParamsFields()},
       {"quality_rows", "Query rows of a layer that the attention figures are of",
        [](const Report& of) { return of.result.measured; }, MeasuredFields()},
-      {"runs", "One entry per policy and target", RunsOf, RunFields(), {.items = 1}},
+      {"runs", "One entry per policy and target", RunsOf, RunFields(), {.items = 1, .rows = true}},
       {"notes",
        "What the figures mean here: a rule that comes down to another, a budget met in blocks, "
        "rows that the trace lacks.",

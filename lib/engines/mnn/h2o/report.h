@@ -53,6 +53,6 @@ std::string WhyNothing(const ReplayResult& result, const ReplayRun& run);
 
 // Returns the report as a self-contained HTML page.
 report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
-                        const ReplayResult& result, const std::string& footer);
+                        const ReplayResult& result);
 
 }  // namespace kv::mnn::h2o

@@ -108,8 +108,7 @@ void AddEngineTerms(const ReplayResult& result, report::Page& page) {
 
 }  // namespace
 
-report::Page ReportPage(const std::string& name, const ReplayResult& result,
-                        const std::string& footer) {
+report::Page ReportPage(const std::string& name, const ReplayResult& result) {
   report::Page page(
       "Lossless runtime replay",
       fmt::format("{}: engine {}, mode {}, scope {}; prompt {}, {} decoded", name,
@@ -134,7 +133,6 @@ report::Page ReportPage(const std::string& name, const ReplayResult& result,
     notes.push_back("nothing was encoded: " + why);
   }
   page.Notes("Remarks", notes);
-  page.Footer(footer);
   return page;
 }
 

@@ -428,7 +428,7 @@ const Fields<Report>& ReportFields() {
        EngineTermsFields()},
       Fields<Report>::Inline([](const Report& of) { return of.timing ? &of.result : nullptr; },
                              SpeedFields()),
-      {"layers", "The same of each layer", LayersOf, LayerFields()},
+      {"layers", "The same of each layer", LayersOf, LayerFields(), {.rows = true}},
       {"why_nothing", "Why nothing was encoded; null where something was",
        [](const Report& of) {
          const std::string why = WhyNothing(of.result);

@@ -27,8 +27,7 @@ struct EventLine {
 const Fields<EventLine>& EventLineFields();
 
 // The report as a self-contained HTML page. In page.cc.
-report::Page ReportPage(const std::string& name, const ReplayResult& result,
-                        const std::string& footer);
+report::Page ReportPage(const std::string& name, const ReplayResult& result);
 
 // Sums over the layers, which several outputs show.
 struct Totals {
