@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "lib/core/base/parallel.h"
@@ -42,5 +43,12 @@ std::vector<float> ScoresInDtype(const CachePair& caches, size_t layer, uint64_t
 // Returns the relative error of a layer's keys if they are rotated a second time, as the original
 // does when one object is used for two runs. Returns 0 if the keys need no rotation.
 double DoubleRotationError(const CachePair& caches, size_t layer, ThreadPool& pool);
+
+// Checks by layer 0 whether the inputs belong together. Its V depends on the token alone and its K
+// on the token and its position, so both must equal the full run's up to rounding. Returns a
+// sentence for each tensor that deviates more; for K the sentence names the key state (KeyState)
+// that would fit, if one of the usual ones does. Returns nothing if the snapshots do not begin at
+// layer 0.
+std::vector<std::string> DiagnoseFirstLayer(const CachePair& caches, const LayerDeviation& first);
 
 }  // namespace kv::blend

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/core/weights/values.h"
+#include "lib/core/weights/weights.h"
 
 namespace kv {
 

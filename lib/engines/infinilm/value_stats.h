@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lib/core/weights/weights.h"
-#include "lib/study/statistics/moments.h"
+#include "lib/study/statistics/distribution.h"
 
 namespace kv {
 

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/study/analysis/report.h"
 
-#include "lib/study/analysis/tensor_fields.h"
+#include "lib/study/analysis/tensor_analysis.h"
 
 namespace kv::analysis {
 namespace {

@@ -6,8 +6,6 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/advise/advise_report.h"
-#include "apps/kvtool/commands/advise/advise_savings.h"
-#include "apps/kvtool/commands/advise/engine_settings.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/plan_output.h"
