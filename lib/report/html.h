@@ -49,7 +49,7 @@ struct Origin {
 
 // Builds one self-contained HTML page with inline style and SVG, without network access. It works
 // without its script, which sorts and filters tables. Arguments are plain text and are escaped
-// here. Implemented by html.cc, html_table.cc and html_verdict.cc.
+// here.
 class Page {
  public:
   explicit Page(std::string_view title, std::string_view subtitle = {});

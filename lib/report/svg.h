@@ -12,8 +12,7 @@ namespace kv::report {
 
 // Renders charts as SVG, without scripts and network access. Equal data give equal bytes. Charts
 // are drawn 400 units wide and scale with the page; their text stays readable on a phone.
-// Implemented by chart.cc and heat_map.cc with the marks of svg_text.h, axis.h and labels.h;
-// style.cc has the colours.
+// Implemented by chart.cc and heat_map.cc with the marks of svg_text.h.
 
 // A drawn chart.
 struct Picture {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -206,6 +205,7 @@ std::string OfflineText(const mnn::offline::Options& options, const mnn::offline
   return text;
 }
 
+// Rows of the distribution or the packed report; columns that are 0 in all of them are left out.
 std::string RowsText(std::string_view title, const std::vector<Value>& rows,
                      const Console& console) {
   constexpr size_t kMostRows = 40;
