@@ -12,7 +12,6 @@
 #include "lib/core/base/progress.h"
 #include "lib/engines/cacheblend/attention.h"
 #include "lib/engines/cacheblend/deviation.h"
-#include "lib/engines/cacheblend/hkvd.h"
 
 namespace kv::blend {
 

@@ -11,7 +11,7 @@
 
 #include "lib/core/base/parallel.h"
 #include "lib/core/snapshot/rope.h"
-#include "lib/core/weights/plan.h"
+#include "lib/core/weights/weights.h"
 #include "lib/study/attention/attention.h"
 #include "lib/study/attention/attention_samples.h"
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/advise/savings_report.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 
 #include "lib/core/base/dtype.h"
 #include "lib/report/svg.h"
+#include "lib/study/advise/savings.h"
 
 namespace kv::advise {
 namespace {

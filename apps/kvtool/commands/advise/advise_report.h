@@ -12,7 +12,7 @@
 #include "apps/kvtool/line/command_line.h"
 #include "lib/fields/fields.h"
 #include "lib/study/advise/advice.h"
-#include "lib/study/advise/savings_report.h"
+#include "lib/study/advise/savings.h"
 
 namespace kv {
 
