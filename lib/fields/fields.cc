@@ -144,6 +144,11 @@ class RowCollector {
 
   TextTable Take() {
     for (auto& row : table_.rows) row.resize(table_.head.size());
+    const auto is_nameless = [](const std::vector<std::string>& row) { return row[0].empty(); };
+    if (std::all_of(table_.rows.begin(), table_.rows.end(), is_nameless)) {
+      table_.head.erase(table_.head.begin());
+      for (auto& row : table_.rows) row.erase(row.begin());
+    }
     return std::move(table_);
   }
 

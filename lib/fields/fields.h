@@ -290,7 +290,8 @@ TextTable TableByTensor(const Fields<T>& fields, const std::vector<Layer>& layer
 // Returns the rows that documents with these fields have as CSV: the elements of their lists that
 // are marked as rows, each after the fields of the elements around it, or else the documents
 // themselves. A column has the name of its field, after the names of the objects that it is in; a
-// null is an empty cell, and lists have no columns. The first column names the document's input.
+// null is an empty cell, and lists have no columns. The first column names the document's input,
+// where there is any.
 TextTable RowTable(const FieldTable& fields, const Value& documents);
 
 // RFC 4180: a cell with a comma, a quote or a line break is quoted.

@@ -444,9 +444,11 @@ void Page::Notes(std::string_view heading, const std::vector<std::string>& notes
 std::string Page::Text(const Origin& origin) const {
   std::string footer;
   if (!origin.program.empty()) {
-    footer = fmt::format("<footer>Made by {} with<br><code>{}</code>", EscapeMarkup(origin.program),
-                         EscapeMarkup(origin.command));
-    for (const std::string& input : origin.inputs) footer += "<br>" + EscapeMarkup(input);
+    footer = fmt::format("<footer><p>Made by {} with</p><p><code>{}</code></p>\n",
+                         EscapeMarkup(origin.program), EscapeMarkup(origin.command));
+    for (const std::string& input : origin.inputs) {
+      footer += fmt::format("<p>{}</p>\n", EscapeMarkup(input));
+    }
     footer += "</footer>\n";
   }
   return fmt::format(

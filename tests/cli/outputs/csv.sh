@@ -1,23 +1,24 @@
-# The rows of results as CSV: whose columns are the names of fields, whose numbers are exact, and whose inputs have a name.
-"$PYTHON" "$SHARED_SUITE/../diff/values_caches.py"
-"$KVTOOL" diff a.npz one.npz --layout thd --csv - || echo "status $?"
-"$KVTOOL" inspect a.npz one.npz --layout thd --csv inspect.csv -q
-cut -d, -f1-6 inspect.csv
-"$KVTOOL" inspect a.npz one.npz --layout thd --json -q > inspect.json
-"$PYTHON" -c "
-import csv, json
-rows = list(csv.DictReader(open('inspect.csv', newline='')))
-layers = [layer for result in json.load(open('inspect.json'))['results'] for layer in result['layers']]
-print(len(rows) == len(layers), all(row['k.dtype'] == layer['k']['dtype'] for row, layer in zip(rows, layers)))"
-"$KVTOOL" replay-h2o "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 64 --policy window,h2o \
-  --budget 0.5 --csv h2o.csv --json-out h2o.json -q
+# The rows of results as CSV: columns are named as fields are, numbers are exact, and each row names its input.
+s="$TESTDATA/trace/s260k.seq0.bin"
+cp "$s" slot.bin; "$KVTOOL" compress slot.bin -o slot.kvz -q
+"$KVTOOL" inspect slot.bin slot.kvz --kv-heads 4 --csv - | cut -d, -f1-9
+"$KVTOOL" diff slot.bin slot.kvz --csv diff.csv --json-out diff.json
+head -1 diff.csv | tr -d '\r' | tr , '\n' | head -8
+"$KVTOOL" replay-h2o slot.bin --trace "$TESTDATA/trace/s260k" --prompt-tokens 64 --policy window,h2o --budget 0.5 --csv h2o.csv \
+  --json-out h2o.json -q
 "$PYTHON" -c "
 import csv, json
 rows = list(csv.DictReader(open('h2o.csv', newline='')))
 runs = json.load(open('h2o.json'))['results'][0]['runs']
-print([row['policy'] for row in rows], [float(row['ratio']) == run['ratio'] for row, run in zip(rows, runs)])"
-"$KVTOOL" verify "$TESTDATA/kvz/nothing.kvz" --csv - || echo "status $?"
-# One stream takes one document, and a file is not lost.
-"$KVTOOL" diff a.npz a.npz --layout thd --csv - --json || echo "status $?"
-"$KVTOOL" diff a.npz a.npz --layout thd --csv a.npz || echo "status $?"
-"$KVTOOL" inspect a.npz --layout thd --csv inspect.csv -q || echo "status $?"
+layers = json.load(open('diff.json'))['results'][0]['layers']
+print([int(row['v.values']) == layer['v']['values'] for row, layer in zip(csv.DictReader(open('diff.csv', newline='')), layers)])
+print([row['policy'] for row in rows], [float(row['mean_ratio']) == run['mean_ratio'] for row, run in zip(rows, runs)],
+      [float(row['evicting.mass.mean']) == run['evicting']['mass']['mean'] for row, run in zip(rows, runs)])"
+# A document without a list of rows is one row; one without inputs has no column of theirs.
+"$KVTOOL" verify slot.kvz --csv - | cut -d, -f1,3,4
+"$KVTOOL" formats --csv - | head -2
+# A stream takes one document, and no file is lost.
+try() { "$KVTOOL" "$@" || echo "status $?"; }
+try verify slot.kvz --csv - --json > /dev/null
+try diff slot.bin slot.kvz --csv slot.bin
+try diff slot.bin slot.kvz --csv diff.csv
