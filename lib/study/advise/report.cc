@@ -9,6 +9,8 @@
 #include <map>
 #include <set>
 
+#include "lib/core/base/number.h"
+
 namespace kv::advise {
 namespace {
 
@@ -311,18 +313,6 @@ const Fields<AtContext>& AtContextFields() {
 
 const Report& Whole(const Report& of) { return of; }
 
-// "0-3, 7" of an ascending list.
-std::string RangesText(const std::set<uint32_t>& numbers) {
-  std::vector<std::string> texts;
-  for (auto at = numbers.begin(); at != numbers.end();) {
-    const uint32_t first = *at;
-    uint32_t last = first;
-    for (++at; at != numbers.end() && *at == last + 1; ++at) last = *at;
-    texts.push_back(first == last ? std::to_string(first) : fmt::format("{}-{}", first, last));
-  }
-  return fmt::format("{}", fmt::join(texts, ", "));
-}
-
 }  // namespace
 
 std::string LossName(LossKind kind) {
@@ -368,13 +358,14 @@ TextTable PartsTable(const Advice& advice, const Choice& choice) {
   }
   TextTable parts = {{"what stays", "parts", "where"}, {}};
   for (const auto& [candidate, where] : of) {
-    std::set<uint32_t> whole, some;
+    std::vector<uint32_t> whole, some;
     for (const auto& [layer, count] : where.heads) {
-      (count == heads[layer] ? whole : some).insert(layer);
+      (count == heads[layer] ? whole : some).push_back(layer);
     }
-    std::string layers = whole.empty() ? "" : "layers " + RangesText(whole);
+    std::string layers = whole.empty() ? "" : "layers " + RangesText(whole, ", ");
     if (!some.empty()) {
-      layers += fmt::format("{}some heads of {}", whole.empty() ? "" : "; ", RangesText(some));
+      layers +=
+          fmt::format("{}some heads of {}", whole.empty() ? "" : "; ", RangesText(some, ", "));
     }
     parts.rows.push_back(
         {candidate < advice.candidates.size() ? advice.candidates[candidate].Text() : "everything",

@@ -10,6 +10,7 @@
 #include <functional>
 #include <vector>
 
+#include "lib/core/base/number.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/residency.h"
@@ -91,16 +92,8 @@ std::string LayersWhere(const Analysis& analysis, bool values, const Measure& me
   }
   if (layers.empty()) return {};
   std::sort(layers.begin(), layers.end());
-  std::string runs;
-  for (size_t i = 0; i < layers.size();) {
-    size_t j = i + 1;
-    while (j < layers.size() && layers[j] <= layers[j - 1] + 1) ++j;
-    if (!runs.empty()) runs += ",";
-    runs +=
-        j - i == 1 ? fmt::format("{}", layers[i]) : fmt::format("{}-{}", layers[i], layers[j - 1]);
-    i = j;
-  }
-  return fmt::format("{} of layer{} {}", values ? "V" : "K", layers.size() == 1 ? "" : "s", runs);
+  return fmt::format("{} of layer{} {}", values ? "V" : "K", layers.size() == 1 ? "" : "s",
+                     RangesText(layers));
 }
 
 uint64_t Sum(const Analysis& analysis, bool values, const Measure& measure) {
