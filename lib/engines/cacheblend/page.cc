@@ -21,7 +21,7 @@ using report::StripSpan;
 
 constexpr size_t kMostRows = 48;
 
-std::string Percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
+using format::Percent;
 
 // The scores of the check layer, relative to the largest: what the choice went by.
 std::vector<double> Strengths(const Result& result) {
@@ -200,12 +200,8 @@ void AddAttention(const Result& result, report::Page& page) {
 
 void AddLayers(const Result& result, report::Page& page) {
   page.Heading("Layer by layer");
-  LineChart deviation;
-  deviation.title = "Relative deviation of V by layer";
-  deviation.x_label = "layer";
-  deviation.y_label = "deviation of a token's V, relative to V";
-  deviation.y_min = 0;
-  deviation.whole_x = true;
+  LineChart deviation = report::ChartByLayer("Relative deviation of V by layer",
+                                             "deviation of a token's V, relative to V", 0);
   ChartSeries p50{"half", {}, true, false, false}, p90{"p90", {}, false, false, false};
   ChartSeries p99{"p99", {}, false, false, false}, max{"max", {}, false, false, false};
   for (const LayerDeviation& layer : result.layers) {
@@ -218,12 +214,9 @@ void AddLayers(const Result& result, report::Page& page) {
   deviation.series = {p50, p90, p99, max};
   page.Figure(Render(deviation),
               "How far reused values are from those of a full run, before anything is recomputed.");
-  LineChart ranks;
-  ranks.title = "Agreement of a layer's own choice with the check layer's";
-  ranks.x_label = "layer";
-  ranks.y_label = "1: the same tokens";
+  LineChart ranks = report::ChartByLayer("Agreement of a layer's own choice with the check layer's",
+                                         "1: the same tokens");
   ranks.y_max = 1;
-  ranks.whole_x = true;
   ChartSeries overlap{"overlap", {}, true, false, false};
   ChartSeries jaccard{"Jaccard", {}, false, false, false};
   ChartSeries spearman{"Spearman", {}, false, false, false};

@@ -31,8 +31,7 @@ namespace {
 
 using blend::CurveLayer;
 using blend::Result;
-
-std::string Percent(double share) { return fmt::format("{:.2f}%", 100 * share); }
+using format::Percent;
 
 std::string Optional(const std::optional<double>& value, const char* format = "{:.3f}") {
   return value ? fmt::format(fmt::runtime(format), *value) : std::string(1, '-');
