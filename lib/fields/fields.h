@@ -48,6 +48,13 @@ struct FieldOptions {
   Value schema{};  // the whole schema of what a getter of type Value returns
 };
 
+// Options that many fields have and nothing else.
+inline const FieldOptions kAbsent = {.absent = true};
+inline const FieldOptions kNullable = {.nullable = true};
+inline const FieldOptions kFromZero = {.least = 0};
+inline const FieldOptions kFraction = {.least = 0, .most = 1};
+inline const FieldOptions kNotEmpty = {.items = 1};
+
 class FieldTable;
 
 // The type of a field's values as schemas know it.

@@ -49,23 +49,14 @@ const Fields<TensorDiff>& DifferingPlaceFields() {
   };
   static const Fields<TensorDiff> fields = {
       {"token", "Index of the token", [](const TensorDiff& of) { return of.first->token; }},
-      {"head", "Index of the kv head", at(&DifferingValue::head, true, false), {.absent = true}},
-      {"dim",
-       "Index of the value in its head",
-       at(&DifferingValue::dim, true, false),
-       {.absent = true}},
-      {"channel",
-       "Index of the value in its row, where the heads are not known",
-       at(&DifferingValue::dim, false, true),
-       {.absent = true}},
-      {"a",
-       "The value in A; null: not finite",
-       [](const TensorDiff& of) { return of.first->a; },
-       {.nullable = true}},
-      {"b",
-       "The value in B; null: not finite",
-       [](const TensorDiff& of) { return of.first->b; },
-       {.nullable = true}},
+      {"head", "Index of the kv head", at(&DifferingValue::head, true, false), kAbsent},
+      {"dim", "Index of the value in its head", at(&DifferingValue::dim, true, false), kAbsent},
+      {"channel", "Index of the value in its row, where the heads are not known",
+       at(&DifferingValue::dim, false, true), kAbsent},
+      {"a", "The value in A; null: not finite", [](const TensorDiff& of) { return of.first->a; },
+       kNullable},
+      {"b", "The value in B; null: not finite", [](const TensorDiff& of) { return of.first->b; },
+       kNullable},
       {"a_bits",
        "The value in A as it is stored, in hex; absent for block types",
        [](const TensorDiff& of) { return BitsOf(of.a_dtype, of.first->a_bits); },
@@ -92,16 +83,10 @@ const Fields<FirstDifference>& FirstDifferenceFields() {
 
 const Fields<LayerDiff>& LayerDiffFields() {
   static const Fields<LayerDiff> fields = {{"layer", "Number of the layer", &LayerDiff::layer},
-                                           {"k",
-                                            "Comparison of K; absent where a side has none",
-                                            &LayerDiff::k,
-                                            TensorDiffFields(),
-                                            {.absent = true}},
-                                           {"v",
-                                            "Comparison of V; absent where a side has none",
-                                            &LayerDiff::v,
-                                            TensorDiffFields(),
-                                            {.absent = true}}};
+                                           {"k", "Comparison of K; absent where a side has none",
+                                            &LayerDiff::k, TensorDiffFields(), kAbsent},
+                                           {"v", "Comparison of V; absent where a side has none",
+                                            &LayerDiff::v, TensorDiffFields(), kAbsent}};
   return fields;
 }
 
@@ -236,11 +221,9 @@ const Fields<TensorDiff>& TensorDiffFields() {
        "pair",
        &TensorDiff::largest_ulp,
        {.column = "max ulp"}},
-      {"first",
-       "The first value that counts, or else that differs; absent where all are equal",
-       [](const TensorDiff& of) { return of.first ? &of : nullptr; },
-       DifferingPlaceFields(),
-       {.absent = true}}};
+      {"first", "The first value that counts, or else that differs; absent where all are equal",
+       [](const TensorDiff& of) { return of.first ? &of : nullptr; }, DifferingPlaceFields(),
+       kAbsent}};
   return fields;
 }
 

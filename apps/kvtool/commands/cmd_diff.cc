@@ -41,7 +41,7 @@ const Fields<Diffed::Input>& DiffInputFields() {
 
 const Fields<Diffed>& DiffParamsFields() {
   static const Fields<Diffed> fields = {
-      {"atol", "Tolerance of values; null: stored bits decide", &Diffed::atol, {.least = 0}}};
+      {"atol", "Tolerance of values; null: stored bits decide", &Diffed::atol, kFromZero}};
   return fields;
 }
 

@@ -47,7 +47,7 @@ const Fields<HashedFile>& HashedFileFields() {
 
 const Fields<NamedFile>& NamedFileFields() {
   static const Fields<NamedFile> fields = {
-      {"role", "What it is to the command", &NamedFile::role, {.absent = true}},
+      {"role", "What it is to the command", &NamedFile::role, kAbsent},
       {"file", "Its name as it was given", &NamedFile::file}};
   return fields;
 }
@@ -92,10 +92,8 @@ Timing Timing::Of(uint64_t bytes, double seconds) {
 const Fields<Timing>& TimingFields() {
   static const Fields<Timing> fields = {
       {"elapsed_us", "Wall time of the work on this input, in microseconds", &Timing::elapsed_us},
-      {"mb_per_s",
-       "Bytes of the source per second, in MB (1e6 bytes)",
-       &Timing::mb_per_s,
-       {.least = 0}}};
+      {"mb_per_s", "Bytes of the source per second, in MB (1e6 bytes)", &Timing::mb_per_s,
+       kFromZero}};
   return fields;
 }
 

@@ -53,7 +53,7 @@ const Fields<ProfileEntry>& ProfileEntryFields() {
        "Number of entropy tables",
        [](const ProfileEntry& entry) { return entry.model.tables.size(); },
        {.least = 1}},
-      {"bits_per_value", "Bits that a value took in training", BitsPerValue, {.least = 0}},
+      {"bits_per_value", "Bits that a value took in training", BitsPerValue, kFromZero},
       {"known_rows", "Rows that came back in training and are listed", &ProfileEntry::row_count}};
   return fields;
 }

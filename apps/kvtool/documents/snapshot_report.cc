@@ -280,11 +280,9 @@ const Fields<DescribedTensor>& DescribedTensorFields() {
        [](const Tensor& of) { return of.tensor.channels(); }},
       {"bytes", "Bytes as stored, all rows of the batch",
        [](const Tensor& of) { return of.tensor.bytes(); }},
-      {"stats",
-       "Statistics of the values, with --stats",
+      {"stats", "Statistics of the values, with --stats",
        [](const Tensor& of) { return of.stats != nullptr && *of.stats ? &**of.stats : nullptr; },
-       TensorStatsFields(),
-       {.absent = true}}};
+       TensorStatsFields(), kAbsent}};
   return fields;
 }
 
@@ -292,14 +290,10 @@ const Fields<DescribedLayer>& DescribedLayerFields() {
   using Layer = DescribedLayer;
   static const Fields<Layer> fields = {
       {"layer", "Number of the layer", [](const Layer& of) { return of.layer.index; }},
-      {"label",
-       "Name of the layer in the file; absent if it has none",
-       [](const Layer& of) { return OrNone(of.layer.label); },
-       {.absent = true}},
-      {"group",
-       "Cache that the layer belongs to, where there are several",
-       [](const Layer& of) { return OrNone(of.layer.group); },
-       {.absent = true}},
+      {"label", "Name of the layer in the file; absent if it has none",
+       [](const Layer& of) { return OrNone(of.layer.label); }, kAbsent},
+      {"group", "Cache that the layer belongs to, where there are several",
+       [](const Layer& of) { return OrNone(of.layer.group); }, kAbsent},
       {"k", "Keys",
        [](const Layer& of) {
          return DescribedTensor{of.layer.k, of.rows, of.stats != nullptr ? &of.stats->k : nullptr};
@@ -346,11 +340,9 @@ const Fields<DescribedCells>& DescribedCellsFields() {
        "Cells whose position is below that of the cell before in the same stream, a sign of "
        "fragmentation",
        [](const Cells& of) { return of.summary.inversions; }},
-      {"records",
-       "With --cells: every cell, in the order of the rows",
-       [](const Cells& of) { return of.with_records ? &of.group.cells : nullptr; },
-       records,
-       {.absent = true}}};
+      {"records", "With --cells: every cell, in the order of the rows",
+       [](const Cells& of) { return of.with_records ? &of.group.cells : nullptr; }, records,
+       kAbsent}};
   return fields;
 }
 
@@ -424,12 +416,11 @@ const Fields<Snapshot>& SnapshotFields() {
        &Snapshot::format_version},
       {"engine", "Engine that wrote it; empty if not known", &Snapshot::engine},
       {"model", "Model that it is of; empty if not known", &Snapshot::model},
-      {"unpacked_bytes",
-       "Bytes of the original files, of an archive; absent otherwise",
+      {"unpacked_bytes", "Bytes of the original files, of an archive; absent otherwise",
        [](const Snapshot& of) {
          return of.unpacked_bytes > 0 ? std::optional(of.unpacked_bytes) : std::nullopt;
        },
-       {.absent = true}},
+       kAbsent},
       {"k_bytes", "Bytes of K, all layers", [](const Snapshot& of) { return BytesOf(of, false); }},
       {"v_bytes", "Bytes of V, all layers", [](const Snapshot& of) { return BytesOf(of, true); }},
       {"batch_rows", "Sequences of the batch; 1 if there is no batch", BatchRows},
@@ -455,18 +446,13 @@ const Fields<Snapshot>& SnapshotFields() {
 const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
   using Described = SnapshotDescription;
   static const Fields<Described> fields = {
-      {"run",
-       "What run.json says, where the input is a recorded run",
-       &Described::run,
-       RecordedRunFields(),
-       {.absent = true}},
+      {"run", "What run.json says, where the input is a recorded run", &Described::run,
+       RecordedRunFields(), kAbsent},
       Fields<Described>::Inline(
           [](const Described& of) -> const auto& { return of.snapshot; }, SnapshotFields()),
       {"rows", "Each row of the batch", DescribeRows, BatchRowFields()},
-      {"key_rotation_assumed",
-       "Why they are taken for rotated, where the file does not say",
-       AssumedRotation,
-       {.absent = true}},
+      {"key_rotation_assumed", "Why they are taken for rotated, where the file does not say",
+       AssumedRotation, kAbsent},
       {"cells", "Records of cache cells; empty if the file has none", DescribeCells,
        DescribedCellsFields()},
       {"facts", "Facts of this format alone, by name", DescribeFacts},
@@ -477,11 +463,8 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
        {.rows = true}},
       {"notes", "Remarks on the file", DescribeNotes(false)},
       {"warnings", "Warnings on the file", DescribeNotes(true)},
-      {"profile",
-       "What a profile (.kvp) holds; then there are no layers",
-       &Described::profile,
-       ProfileFields(),
-       {.absent = true}}};
+      {"profile", "What a profile (.kvp) holds; then there are no layers", &Described::profile,
+       ProfileFields(), kAbsent}};
   return fields;
 }
 

@@ -71,10 +71,7 @@ const Fields<Report>& RopeFields() {
        ThetaOf},
       {"rotary_dim", "Number of dimensions of a head that are turned", RotaryDimOf},
       {"scaling", "Name of the scaling of frequencies; null too where there is none", ScalingOf},
-      {"layer_thetas",
-       "of each layer, where layers have different bases",
-       LayerThetasOf,
-       {.absent = true}},
+      {"layer_thetas", "of each layer, where layers have different bases", LayerThetasOf, kAbsent},
       {"old_state",
        "Whether the chunks' keys came unrotated, or at which positions they were rotated",
        [](const Report& of) { return Name(of.caches.old().state); },
@@ -125,7 +122,7 @@ const Fields<ChunkOf>& ChosenFields() {
   static const Fields<ChunkOf> fields = {
       {"index", "Index of the chunk", &ChunkOf::index},
       {"selected", "Number of its tokens that were selected by score", &ChunkOf::selected},
-      {"share", "Share of topk that they are", &ChunkOf::share, {.least = 0, .most = 1}}};
+      {"share", "Share of topk that they are", &ChunkOf::share, kFraction}};
   return fields;
 }
 
@@ -136,7 +133,7 @@ const Fields<Report>& TokensFields() {
        [](const Report& of) { return of.result.request.suffix; }},
       {"covered", "By chunks; the rest is the question, which has no old values",
        [](const Report& of) { return of.result.covered; }},
-      {"chunks", "The chunks in the order of the prompt", ChunksOf, ChunkFields(), {.items = 1}}};
+      {"chunks", "The chunks in the order of the prompt", ChunksOf, ChunkFields(), kNotEmpty}};
   return fields;
 }
 
@@ -158,10 +155,8 @@ const Fields<Filtered>& FilterFields() {
   static const Fields<Filtered> fields = {
       {"check_layer", "Number of the layer whose deviations filter",
        [](const Filtered& of) { return of.filter.layer; }},
-      {"ratio",
-       "Share of the scored tokens that stays",
-       [](const Filtered& of) { return of.filter.ratio; },
-       {.least = 0, .most = 1}},
+      {"ratio", "Share of the scored tokens that stays",
+       [](const Filtered& of) { return of.filter.ratio; }, kFraction},
       {"topk", "Number of tokens that stay by score", &Filtered::topk},
       {"indices", "Tokens that are recomputed after this layer, ascending", &Filtered::indices}};
   return fields;
@@ -169,10 +164,8 @@ const Fields<Filtered>& FilterFields() {
 
 const Fields<Result>& FilteredFields() {
   static const Fields<Result> fields = {
-      {"compute_share",
-       "Share of the prefill that is computed",
-       &Result::filtered_compute_share,
-       {.least = 0, .most = 1}},
+      {"compute_share", "Share of the prefill that is computed", &Result::filtered_compute_share,
+       kFraction},
       {"dev_v_remaining_frac", "Mean share of V's deviation left in the blended layers",
        [](const Result& of) { return of.filtered_left.v; }},
       {"dev_k_remaining_frac", "Mean share of K's deviation left in the blended layers",
@@ -202,10 +195,8 @@ const Fields<Report>& SelectionFields() {
        {.choices = {"cacheblend", "lmcache"}}},
       {"check_layer", "Number of the layer whose deviations select",
        [](const Report& of) { return of.result.request.check_layer; }},
-      {"recomputed_fraction",
-       "Share of the tokens that is recomputed",
-       [](const Report& of) { return of.result.request.ratio; },
-       {.least = 0, .most = 1}},
+      {"recomputed_fraction", "Share of the tokens that is recomputed",
+       [](const Report& of) { return of.result.request.ratio; }, kFraction},
       {"topk", "Number of tokens selected by score: scored tokens * ratio, truncated",
        [](const Report& of) { return of.result.selection.topk; }},
       {"count", "Number of tokens that are recomputed, the forced suffix included",
@@ -224,24 +215,19 @@ const Fields<Report>& SelectionFields() {
        "Later check layers, each of which keeps some of the tokens chosen before; absent without "
        "any",
        [](const Report& of) { return IfFiltered(of) == nullptr ? nullptr : &of.result.filtered; },
-       FilterFields(),
-       {.absent = true}},
-      {"filtered",
-       "What all check layers together leave; absent with one",
-       IfFiltered,
-       FilteredFields(),
-       {.absent = true}},
+       FilterFields(), kAbsent},
+      {"filtered", "What all check layers together leave; absent with one", IfFiltered,
+       FilteredFields(), kAbsent},
       {"nonfinite", "Number of scores of the check layer that are not finite",
        [](const Report& of) { return of.result.nonfinite; }},
       {"indices", "Ascending, the forced suffix last; null where --indices-out took them",
        [](const Report& of) { return Listed(of.extras, of.result.selection); }},
-      {"indices_file",
-       "File that took the indices, with --indices-out",
+      {"indices_file", "File that took the indices, with --indices-out",
        [](const Report& of) {
          return of.extras.indices_file.empty() ? std::nullopt
                                                : std::optional(of.extras.indices_file);
        },
-       {.absent = true}},
+       kAbsent},
       {"per_chunk", "Chosen tokens, without the forced suffix", ChunksOf, ChosenFields()}};
   return fields;
 }
@@ -249,25 +235,15 @@ const Fields<Report>& SelectionFields() {
 const Fields<TensorDeviation>& DeviationFields() {
   using D = TensorDeviation;
   static const Fields<D> fields = {
-      {"sum", "Sum over tokens, heads and dims of (full - old)^2", &D::sum, {.nullable = true}},
-      {"relative",
-       "sqrt(sum / sum of full^2), of the whole tensor",
-       &D::relative,
-       {.nullable = true}},
+      {"sum", "Sum over tokens, heads and dims of (full - old)^2", &D::sum, kNullable},
+      {"relative", "sqrt(sum / sum of full^2), of the whole tensor", &D::relative, kNullable},
       {"rel_mean",
        "Mean of the tokens' relative deviations, sqrt(sum / sum of full^2) token by token",
-       &D::rel_mean,
-       {.nullable = true}},
-      {"rel_p50", "Median of the tokens' relative deviations", &D::rel_p50, {.nullable = true}},
-      {"rel_p90",
-       "90th percentile of the tokens' relative deviations",
-       &D::rel_p90,
-       {.nullable = true}},
-      {"rel_p99",
-       "99th percentile of the tokens' relative deviations",
-       &D::rel_p99,
-       {.nullable = true}},
-      {"rel_max", "Largest of the tokens' relative deviations", &D::rel_max, {.nullable = true}},
+       &D::rel_mean, kNullable},
+      {"rel_p50", "Median of the tokens' relative deviations", &D::rel_p50, kNullable},
+      {"rel_p90", "90th percentile of the tokens' relative deviations", &D::rel_p90, kNullable},
+      {"rel_p99", "99th percentile of the tokens' relative deviations", &D::rel_p99, kNullable},
+      {"rel_max", "Largest of the tokens' relative deviations", &D::rel_max, kNullable},
       {"chunk_means",
        "Mean relative deviation of the tokens of each chunk; null where none is finite",
        [](const D& of) { return OrNulls(of.chunk_means); }},
@@ -293,12 +269,11 @@ const Fields<DeviationOf>& DeviationOfFields() {
       Fields<DeviationOf>::Inline(
           [](const DeviationOf& of) -> const TensorDeviation& { return of.deviation; },
           DeviationFields()),
-      {"tokens",
-       "With --detail: of every token",
+      {"tokens", "With --detail: of every token",
        [](const DeviationOf& of) {
          return of.detail ? std::optional(OrNulls(of.deviation.tokens)) : std::nullopt;
        },
-       {.absent = true}}};
+       kAbsent}};
   return fields;
 }
 
@@ -337,14 +312,10 @@ std::vector<LayerOf> LayersOf(const Report& of) {
 
 const Fields<Remaining>& RemainingFields() {
   static const Fields<Remaining> fields = {
-      {"dev_v_remaining_frac",
-       "Share of the layer's squared deviation of V that is left",
-       &Remaining::v,
-       {.nullable = true}},
-      {"dev_k_remaining_frac",
-       "Share of the layer's squared deviation of K that is left",
-       &Remaining::k,
-       {.nullable = true}}};
+      {"dev_v_remaining_frac", "Share of the layer's squared deviation of V that is left",
+       &Remaining::v, kNullable},
+      {"dev_k_remaining_frac", "Share of the layer's squared deviation of K that is left",
+       &Remaining::k, kNullable}};
   return fields;
 }
 
@@ -356,12 +327,10 @@ const Fields<CurveLayer>& CurveFigureFields() {
   static const Fields<CurveLayer> fields = {
       {"dev_v_remaining",
        "Sum of the squared deviations of V that are left, over tokens, heads and dims",
-       &CurveLayer::v_sum,
-       {.nullable = true}},
+       &CurveLayer::v_sum, kNullable},
       {"dev_k_remaining",
        "Sum of the squared deviations of K that are left, over tokens, heads and dims",
-       &CurveLayer::k_sum,
-       {.nullable = true}},
+       &CurveLayer::k_sum, kNullable},
       Fields<CurveLayer>::Inline(&CurveLayer::selected, RemainingFields()),
       {"attn_dev_l2",
        "Norm of the difference of attention probabilities, over heads, rows and columns; null: no "
@@ -404,16 +373,12 @@ std::vector<PointOf> CurveOf(const Report& of) {
 
 const Fields<PointOf>& PointFields() {
   static const Fields<PointOf> fields = {
-      {"recomputed_fraction",
-       "Share of the tokens that is recomputed",
-       [](const PointOf& of) { return of.point.ratio; },
-       {.least = 0, .most = 1}},
+      {"recomputed_fraction", "Share of the tokens that is recomputed",
+       [](const PointOf& of) { return of.point.ratio; }, kFraction},
       {"topk", "Number of tokens selected by score",
        [](const PointOf& of) { return of.point.selection.topk; }},
-      {"compute_share",
-       "Of a full prefill",
-       [](const PointOf& of) { return of.point.compute_share; },
-       {.least = 0, .most = 1}},
+      {"compute_share", "Of a full prefill",
+       [](const PointOf& of) { return of.point.compute_share; }, kFraction},
       {"indices", "Ascending, the forced suffix last; null where --indices-out took them",
        [](const PointOf& of) { return Listed(of.report.extras, of.point.selection); }},
       {"layers", "Blended layers",
@@ -433,23 +398,17 @@ const Fields<LayerLeak>& LayerLeakFields() {
       {"layer", "Number of the layer", &LayerLeak::layer},
       {"queries", "Number of queries that were measured, evenly spread",
        [](const LayerLeak& leak) { return leak.error.queries; }},
-      {"leaked_mass_mean",
-       "Mean share of attention that goes to keys of the future",
-       OfLeak(&LeakError::leaked_mass_mean),
-       {.nullable = true}},
-      {"leak_out_rel_l2",
-       "Outputs with the bottom-right mask against the exact one",
-       OfLeak(&LeakError::leak_out_rel_l2),
-       {.nullable = true}},
+      {"leaked_mass_mean", "Mean share of attention that goes to keys of the future",
+       OfLeak(&LeakError::leaked_mass_mean), kNullable},
+      {"leak_out_rel_l2", "Outputs with the bottom-right mask against the exact one",
+       OfLeak(&LeakError::leak_out_rel_l2), kNullable},
       {"recomputed_out_rel_l2",
        "Outputs of recomputed queries, with the mask asked for, against the full run",
-       [](const LayerLeak& leak) { return leak.error.against_full.out_rel_l2; },
-       {.nullable = true}},
+       [](const LayerLeak& leak) { return leak.error.against_full.out_rel_l2; }, kNullable},
       {"recomputed_out_cos_mean",
        "Mean cosine of the outputs of recomputed queries, with the mask asked for, and the full "
        "run's",
-       [](const LayerLeak& leak) { return leak.error.against_full.out_cos_mean; },
-       {.nullable = true}}};
+       [](const LayerLeak& leak) { return leak.error.against_full.out_cos_mean; }, kNullable}};
   return fields;
 }
 
@@ -464,8 +423,7 @@ const Fields<Result>& LeakFields() {
   static const Fields<Result> fields = {
       {"extra_keys_mean",
        "Mean number of keys of the future that a recomputed query sees under the bottom-right mask",
-       &Result::extra_keys_mean,
-       {.nullable = true}},
+       &Result::extra_keys_mean, kNullable},
       {"leaked_mass_mean",
        "Mean share of attention that goes to keys of the future, mean of the layers; null: no "
        "queries",
@@ -484,22 +442,16 @@ const Fields<Controller>& ControllerFields() {
   static const Fields<Controller> fields = {
       {"prefill_us", "Time of a full prefill as given, in microseconds",
        Microseconds(&Controller::prefill_seconds)},
-      {"load_bytes_per_second",
-       "Speed of loading as given, in bytes per second",
-       &Controller::bytes_per_second,
-       {.nullable = true}},
+      {"load_bytes_per_second", "Speed of loading as given, in bytes per second",
+       &Controller::bytes_per_second, kNullable},
       {"prefill_us_per_layer", "Time of the prefill of one layer, in microseconds",
        Microseconds(&Controller::prefill_seconds_per_layer)},
       {"load_us_per_layer", "Time in which one layer of the chunks is loaded, in microseconds",
        Microseconds(&Controller::load_seconds_per_layer)},
-      {"hidden_fraction",
-       "Share of the tokens whose recomputation the loading of a layer hides",
-       &Controller::ratio_hide,
-       {.nullable = true}},
-      {"recomputed_fraction",
-       "Share of the tokens that the controller recomputes",
-       &Controller::ratio,
-       {.least = 0, .most = 1}}};
+      {"hidden_fraction", "Share of the tokens whose recomputation the loading of a layer hides",
+       &Controller::ratio_hide, kNullable},
+      {"recomputed_fraction", "Share of the tokens that the controller recomputes",
+       &Controller::ratio, kFraction}};
   return fields;
 }
 
@@ -556,11 +508,8 @@ const Fields<Report>& ReportFields() {
        "kernels have it",
        [](const Report& of) { return Name(of.result.request.mask); },
        {.choices = {"exact", "bottom-right"}}},
-      {"layers",
-       "How the chunks' caches deviate from the full run, layer by layer",
-       LayersOf,
-       LayerFields(),
-       {.items = 1}},
+      {"layers", "How the chunks' caches deviate from the full run, layer by layer", LayersOf,
+       LayerFields(), kNotEmpty},
       {"curve",
        "What is left of the deviation at each ratio, ascending",
        CurveOf,

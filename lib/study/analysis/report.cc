@@ -22,20 +22,15 @@ const Fields<Totals>& TotalsFields() {
        "raw_bytes / own_bytes; 1 where nothing was coded",
        &Totals::own_ratio,
        {.above = 0}},
-      {"bits_per_value",
-       "Bits per value that the better of both codecs reaches",
-       &Totals::reached,
-       {.least = 0}},
+      {"bits_per_value", "Bits per value that the better of both codecs reaches", &Totals::reached,
+       kFromZero},
       {"bound_bits_per_value",
        "Bits per value under the cheapest entropy model of each tensor; of order 0 or 1, so a "
        "codec "
        "that draws on more may need less",
-       &Totals::bound,
-       {.least = 0}},
-      {"bound_ratio",
-       "Bytes of the tensors / bytes under those models",
-       &Totals::bound_ratio,
-       {.least = 0}},
+       &Totals::bound, kFromZero},
+      {"bound_ratio", "Bytes of the tensors / bytes under those models", &Totals::bound_ratio,
+       kFromZero},
       {"decodes", "Whether everything decodes to the same bytes again", &Totals::decodes}};
   return fields;
 }
@@ -50,7 +45,7 @@ const Fields<Extreme>& ExtremeFields() {
       {"ratio",
        "Its ratio under the better of both codecs, original / coded; null without any tensor",
        [](const Extreme& of) { return of.ratio == 0 ? std::nullopt : std::optional(of.ratio); },
-       {.least = 0}}};
+       kFromZero}};
   return fields;
 }
 
@@ -66,14 +61,10 @@ const Fields<LayerAnalysis>& LayerAnalysisFields() {
   };
   static const Fields<LayerAnalysis> fields = {
       {"layer", "Number of the layer", &LayerAnalysis::layer},
-      {"label",
-       "Name of the layer, where its number does not say what it is",
-       text(&LayerAnalysis::label),
-       {.absent = true}},
-      {"group",
-       "Name of the group of layers that it belongs to, where the model has groups",
-       text(&LayerAnalysis::group),
-       {.absent = true}},
+      {"label", "Name of the layer, where its number does not say what it is",
+       text(&LayerAnalysis::label), kAbsent},
+      {"group", "Name of the group of layers that it belongs to, where the model has groups",
+       text(&LayerAnalysis::group), kAbsent},
       {"k", "What was measured of K; null: the layer has none", &LayerAnalysis::k,
        TensorAnalysisFields()},
       {"v", "What was measured of V; null: the layer has none", &LayerAnalysis::v,

@@ -406,14 +406,11 @@ const Fields<Measured>& MeasuredFields() {
 const Fields<EntropyModel>& EntropyModelFields() {
   static const Fields<EntropyModel> fields = {
       {"name", "Name of the model", &EntropyModel::name},
-      {"bits",
-       "Bits per value that a coder needs which knows the context that the model sees",
-       &EntropyModel::bits,
-       {.least = 0}},
+      {"bits", "Bits per value that a coder needs which knows the context that the model sees",
+       &EntropyModel::bits, kFromZero},
       {"table_bits",
        "Bits per value that describing the model's own numbers costs; 0 for adaptive models",
-       &EntropyModel::table_bits,
-       {.least = 0}}};
+       &EntropyModel::table_bits, kFromZero}};
   return fields;
 }
 
@@ -459,10 +456,8 @@ const std::vector<T>* UnlessEmpty(const std::vector<T>& list) {
 const Fields<TensorAnalysis>& TensorAnalysisFields() {
   using Tensor = TensorAnalysis;
   static const Fields<EntropyModel> bound = {
-      {"bits_per_value",
-       "Bits per value under the cheapest model, its table included",
-       &EntropyModel::total_bits,
-       {.least = 0}},
+      {"bits_per_value", "Bits per value under the cheapest model, its table included",
+       &EntropyModel::total_bits, kFromZero},
       {"model", "Name of the cheapest model", &EntropyModel::name}};
   static const Fields<Unrotated> unrotated = {
       {"pairs",
@@ -492,19 +487,15 @@ const Fields<TensorAnalysis>& TensorAnalysisFields() {
       {"measured", "Sizes under MNN's codec (level compat)", &Tensor::measured, MeasuredFields()},
       {"own", "Sizes under kvtool's codecs at the level asked for; null at level compat",
        &Tensor::own, MeasuredFields()},
-      {"bits_per_value",
-       "Bits per value that the better of both codecs reaches",
-       &Tensor::reached_bits,
-       {.least = 0}},
+      {"bits_per_value", "Bits per value that the better of both codecs reaches",
+       &Tensor::reached_bits, kFromZero},
       {"bound", "The least that an entropy model needs", &Tensor::bound, bound},
       {"models", "Every entropy model of 16-bit floats; empty for other types", &Tensor::models,
        EntropyModelFields()},
       {"unrotated",
        "The entropy models of K after its rotation is undone and its values are rounded again, for "
        "each way to pair dimensions",
-       [](const Tensor& of) { return UnlessEmpty(of.unrotated); },
-       unrotated,
-       {.absent = true}},
+       [](const Tensor& of) { return UnlessEmpty(of.unrotated); }, unrotated, kAbsent},
       {"autoregressive_gain_bits",
        "Bits per value that the best linear prediction from the token before would save if values "
        "were Gaussian; null for types without models",
@@ -523,21 +514,13 @@ const Fields<TensorAnalysis>& TensorAnalysisFields() {
        [](const Tensor& of) -> const ValueSummary& { return of.stats; }, ValueSummaryFields()},
       {"structure", "Rows and channels that repeat or are zero", &Tensor::structure,
        StructureFields()},
-      {"exact",
-       "Of f32 values: how many a type of half the size represents exactly",
-       &Tensor::narrowness,
-       NarrownessFields(),
-       {.absent = true}},
+      {"exact", "Of f32 values: how many a type of half the size represents exactly",
+       &Tensor::narrowness, NarrownessFields(), kAbsent},
       {"narrow",
        "Sizes when f32 values that are exact in a type of half the size are coded in that type",
-       NarrowedOf,
-       narrow,
-       {.absent = true}},
-      {"heads",
-       "Sizes of each head coded on its own; only with --per-head",
-       [](const Tensor& of) { return UnlessEmpty(of.heads_coded); },
-       CodedFields(),
-       {.absent = true}}};
+       NarrowedOf, narrow, kAbsent},
+      {"heads", "Sizes of each head coded on its own; only with --per-head",
+       [](const Tensor& of) { return UnlessEmpty(of.heads_coded); }, CodedFields(), kAbsent}};
   return fields;
 }
 

@@ -289,7 +289,7 @@ const Fields<EngineSettings>& EngineSettingsFields() {
        "Whole cache / what is kept at the end, in the run that keeps most",
        &S::ratio,
        {.least = advise::kLeastRatio}},
-      {"loss", "Largest loss of a run, in the unit that loss.unit names", &S::loss, {.least = 0}},
+      {"loss", "Largest loss of a run, in the unit that loss.unit names", &S::loss, kFromZero},
       {"note", "What to know before the settings are used", &S::note},
       {"configuration", "Which of the engine's configurations takes the parameters; null: its own",
        [](const S& of) {

@@ -38,11 +38,8 @@ struct Advised {
 
 const Fields<Advised>& AdvisedFields() {
   static const Fields<Advised> fields = {
-      {"inputs",
-       "The snapshots that were read, one for each run",
-       &Advised::inputs,
-       HashedFileFields(),
-       {.items = 1}},
+      {"inputs", "The snapshots that were read, one for each run", &Advised::inputs,
+       HashedFileFields(), kNotEmpty},
       Fields<Advised>::Inline(&Advised::report, advise::ReportFields()),
       {"engines", "Settings of engines that keep as candidates within the limits do",
        &Advised::engines, EngineSettingsFields()},

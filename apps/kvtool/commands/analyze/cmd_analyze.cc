@@ -284,37 +284,23 @@ const Fields<AnalyzeResult>& AnalyzeResultFields() {
       Fields<AnalysedRun>::Inline(&AnalysedRun::analysed, AnalysedFields())};
   static const Fields<AnalyzeTiming> timing = {
       {"elapsed_us", "Wall time of the command, in microseconds", &AnalyzeTiming::elapsed_us},
-      {"threads", "Number of threads that were used", &AnalyzeTiming::threads, {.least = 0}}};
+      {"threads", "Number of threads that were used", &AnalyzeTiming::threads, kFromZero}};
   static const Fields<Result> fields = {
       {"inputs", "What was read", &Result::inputs, HashedFileFields()},
       {"runs",
        "of a folder that holds several runs of dumps: what stands in the document otherwise, run "
        "by run",
-       &Result::runs,
-       runs,
-       {.absent = true}},
+       &Result::runs, runs, kAbsent},
       Fields<Result>::Inline(&Result::analysed, AnalysedFields()),
-      {"offline",
-       "the document of MNN's offline_lossless_fp16.py, schema_version 3",
-       &Result::offline,
-       mnn::offline::DocumentFields(),
-       {.absent = true}},
-      {"distribution",
-       "Entropies and zstd ratios of each dump, or of each layer of a snapshot",
-       &Result::distribution,
-       analysis::RowsReportFields(),
-       {.absent = true}},
-      {"packed",
-       "Entropies and zstd ratios of packed MNN dumps, padding included",
-       &Result::packed,
-       analysis::RowsReportFields(),
-       {.absent = true}},
+      {"offline", "the document of MNN's offline_lossless_fp16.py, schema_version 3",
+       &Result::offline, mnn::offline::DocumentFields(), kAbsent},
+      {"distribution", "Entropies and zstd ratios of each dump, or of each layer of a snapshot",
+       &Result::distribution, analysis::RowsReportFields(), kAbsent},
+      {"packed", "Entropies and zstd ratios of packed MNN dumps, padding included", &Result::packed,
+       analysis::RowsReportFields(), kAbsent},
       {"warnings", "Everything that the run warned of", &Result::warnings},
-      {"timing",
-       "How long it took; absent in deterministic output",
-       &Result::timing,
-       timing,
-       {.absent = true}}};
+      {"timing", "How long it took; absent in deterministic output", &Result::timing, timing,
+       kAbsent}};
   return fields;
 }
 

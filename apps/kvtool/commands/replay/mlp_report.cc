@@ -55,7 +55,7 @@ auto Quantile(double Distribution::*figure) {
 const Fields<Distribution>& DistributionFields() {
   static const FieldOptions quantile = {.absent = true, .nullable = true};
   static const Fields<Distribution> fields = {
-      {"mean", "Mean; null without values", &Distribution::mean, {.nullable = true}},
+      {"mean", "Mean; null without values", &Distribution::mean, kNullable},
       {"min", "Smallest value", Quantile(&Distribution::min), quantile},
       {"p1", "1% quantile", Quantile(&Distribution::p1), quantile},
       {"p5", "5% quantile", Quantile(&Distribution::p5), quantile},
@@ -86,10 +86,8 @@ const Fields<AttentionSummary>& AttentionFields() {
       {"rows", "Query rows", &Summary::rows},
       {"output_error", "|o - o'| / |o| of a row's attention output, heads concatenated",
        &Summary::output_error, DistributionFields()},
-      {"output_error_frobenius",
-       "|O - O'| / |O| over all rows; null where it is not finite",
-       &Summary::output_error_frobenius,
-       {.nullable = true}},
+      {"output_error_frobenius", "|O - O'| / |O| over all rows; null where it is not finite",
+       &Summary::output_error_frobenius, kNullable},
       {"output_cosine", "Cosine between both outputs of a row, heads concatenated",
        &Summary::output_cosine, DistributionFields()},
       {"raw_mass", "Probability that the full cache gives to tokens that stay as they are",
@@ -333,7 +331,7 @@ size_t WorstHead(const MethodQuality::Layer& layer) {
 const Fields<MlpResult>& MlpResultFields() {
   static const Fields<StepTiming> timing = {
       {"step_us", "Time of the step in microseconds", &StepTiming::step_us},
-      {"gflops", "10^9 operations a second in it", &StepTiming::gflops, {.nullable = true}},
+      {"gflops", "10^9 operations a second in it", &StepTiming::gflops, kNullable},
       {"threads", "Threads that it had", &StepTiming::threads, {.least = 1}}};
   static const Fields<WrittenCache> output = {
       {"path", "Name of the file or folder", &WrittenCache::path},
@@ -345,18 +343,13 @@ const Fields<MlpResult>& MlpResultFields() {
       {"csrc",
        "What InfiniLM's own step would do; null when the snapshot is only a part of a cache.",
        &MlpResult::csrc, CsrcFields()},
-      {"timing",
-       "Times of the step; not with --deterministic nor of a dry run",
-       &MlpResult::timing,
-       timing,
-       {.absent = true}},
+      {"timing", "Times of the step; not with --deterministic nor of a dry run", &MlpResult::timing,
+       timing, kAbsent},
       {"quality",
        "What the step costs in attention, beside other ways to save as much; not with "
        "--no-quality nor of a dry run",
-       &MlpResult::quality,
-       StepQualityFields(),
-       {.absent = true}},
-      {"output", "What was written; with --output", &MlpResult::output, output, {.absent = true}},
+       &MlpResult::quality, StepQualityFields(), kAbsent},
+      {"output", "What was written; with --output", &MlpResult::output, output, kAbsent},
       {"warnings", "Everything that the run warned of", &MlpResult::warnings}};
   return fields;
 }
