@@ -186,6 +186,11 @@ class Fields : public FieldTable {
   static Field Inline(Getter getter, const Fields<U>& part) {
     return Field("", "", getter, part);
   }
+  // A column of tables of text alone.
+  template <typename Getter>
+  static Field Column(std::string_view heading, Getter getter, Format format = format::Plain) {
+    return Field(heading, "", std::move(getter), {.column = heading, .format = format});
+  }
   // The fields of another table of T.
   static Field Inline(const Fields& others) {
     return Field(

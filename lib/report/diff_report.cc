@@ -264,7 +264,7 @@ std::string PlaceText(const TensorDiff& diff) {
 
 TextTable DiffTable(const SnapshotDiff& diff) {
   static const Fields<TensorDiff> columns = {Fields<TensorDiff>::Inline(TensorDiffFields()),
-                                             {"place", "", PlaceText, {.column = "first at"}}};
+                                             Fields<TensorDiff>::Column("first at", PlaceText)};
   return TableByTensor(
       columns, diff.layers, {"k", "v"}, +[](const TensorDiff& of) { return of.different > 0; });
 }

@@ -275,20 +275,20 @@ void AddGates(const ReportExtras& extras, report::Page& page) {
 }  // namespace
 
 TextTable CurveTable(const Result& result) {
-  using Point = CurvePoint;
+  using Columns = Fields<CurvePoint>;
   const auto share = [](std::string_view name, Remaining CurveLayer::*of,
                         double Remaining::*member) {
-    const auto get = [=](const Point& point) { return point.mean.*of.*member; };
-    return Fields<Point>::Field{name, "", get, {.column = name, .format = format::AsPercent}};
+    const auto get = [=](const CurvePoint& point) { return point.mean.*of.*member; };
+    return Columns::Column(name, get, format::AsPercent);
   };
   const auto attention = [](std::string_view name, double AttentionError::*member, Format format) {
-    const auto get = [=](const Point& point) { return IfThere(point.mean.attention, member); };
-    return Fields<Point>::Field{name, "", get, {.column = name, .format = format}};
+    const auto get = [=](const CurvePoint& point) { return IfThere(point.mean.attention, member); };
+    return Columns::Column(name, get, format);
   };
-  static const Fields<Point> columns = {
-      {"ratio", "", &Point::ratio, {.column = "ratio"}},
-      {"tokens", "", [](const Point& of) { return of.selection.topk; }, {.column = "tokens"}},
-      {"compute", "", &Point::compute_share, {.column = "compute", .format = format::AsPercent}},
+  static const Columns columns = {
+      Columns::Column("ratio", &CurvePoint::ratio),
+      Columns::Column("tokens", [](const CurvePoint& of) { return of.selection.topk; }),
+      Columns::Column("compute", &CurvePoint::compute_share, format::AsPercent),
       share("V left", &CurveLayer::selected, &Remaining::v),
       share("oracle", &CurveLayer::oracle, &Remaining::v),
       share("random", &CurveLayer::random, &Remaining::v),
@@ -303,26 +303,22 @@ TextTable CurveTable(const Result& result) {
 
 TextTable ChunkTable(const CachePair& caches, const Result& result) {
   using C = ChunkOf;
+  const auto share = [](const C& of) {
+    return of.report.result.selection.topk == 0 ? std::nullopt : std::optional(of.share());
+  };
+  const auto deviation = [](const C& of) {
+    const Result& run = of.report.result;
+    return run.layers[run.check_place].v.chunk_means[of.index];
+  };
   static const Fields<C> columns = {
-      {"chunk", "", &C::index, {.column = "chunk"}},
-      {"tokens", "", [](const C& of) { return of.chunk().tokens; }, {.column = "tokens"}},
-      {"at", "", [](const C& of) { return of.chunk().start; }, {.column = "at"}},
-      {"chosen", "", &C::selected, {.column = "chosen"}},
-      {"share",
-       "",
-       [](const C& of) {
-         return of.report.result.selection.topk == 0 ? std::nullopt : std::optional(of.share());
-       },
-       {.column = "share", .format = format::AsPercent}},
-      {"deviation",
-       "",
-       [](const C& of) {
-         const Result& of_run = of.report.result;
-         return of_run.layers[of_run.check_place].v.chunk_means[of.index];
-       },
-       {.column = "V deviation",
-        .format = [](const Value& mean) { return fmt::format("{:.3f}", mean.number()); }}},
-      {"file", "", [](const C& of) { return of.chunk().path; }, {.column = "file"}}};
+      Fields<C>::Column("chunk", &C::index),
+      Fields<C>::Column("tokens", [](const C& of) { return of.chunk().tokens; }),
+      Fields<C>::Column("at", [](const C& of) { return of.chunk().start; }),
+      Fields<C>::Column("chosen", &C::selected),
+      Fields<C>::Column("share", share, format::AsPercent),
+      Fields<C>::Column("V deviation", deviation,
+                        [](const Value& mean) { return fmt::format("{:.3f}", mean.number()); }),
+      Fields<C>::Column("file", [](const C& of) { return of.chunk().path; })};
   TextTable table{TextHead(columns), {}};
   const ReportExtras none;
   const Report report{caches, result, none};

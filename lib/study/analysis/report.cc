@@ -166,41 +166,32 @@ const Fields<Analysis>& AnalysisFields() {
 
 TextTable LayersTable(const Analysis& analysis, const std::string& level) {
   using Tensor = TensorAnalysis;
-  Fields<Tensor> columns = {{"mnn",
-                             "",
-                             [](const Tensor& of) { return of.measured.ratio(); },
-                             {.column = "mnn", .format = format::AsFactor}}};
+  using Columns = Fields<Tensor>;
+  Columns columns = {Columns::Column(
+      "mnn", [](const Tensor& of) { return of.measured.ratio(); }, format::AsFactor)};
   if (level != "compat") {
     const auto own = [](const Tensor& of) {
       return of.own ? std::optional(of.own->ratio()) : std::nullopt;
     };
-    columns.Add({"own", "", own, {.column = level, .format = format::AsFactor}});
+    columns.Add(Columns::Column(level, own, format::AsFactor));
   }
-  columns.Add({"bits", "", &Tensor::reached_bits, {.column = "bits", .format = TwoPlaces}});
-  columns.Add({"entropy",
-               "",
-               [](const Tensor& of) { return of.bound().total_bits(); },
-               {.column = "entropy", .format = TwoPlaces}});
-  columns.Add({"model",
-               "",
-               [](const Tensor& of) { return std::string(of.bound().name); },
-               {.column = "best model"}});
-  columns.Add({"planes", "", PlanesOf, {.column = "high to low plane"}});
-  columns.Add({"zero_rows",
-               "",
-               [](const Tensor& of) { return Percent(of.structure.zero_rows, of.tokens); },
-               {.column = "zero rows"}});
-  columns.Add({"repeated_rows",
-               "",
-               [](const Tensor& of) { return Percent(of.structure.repeated_rows, of.tokens); },
-               {.column = "repeated"}});
+  columns.Add(Columns::Column("bits", &Tensor::reached_bits, TwoPlaces));
+  columns.Add(Columns::Column(
+      "entropy", [](const Tensor& of) { return of.bound().total_bits(); }, TwoPlaces));
+  columns.Add(
+      Columns::Column("best model", [](const Tensor& of) { return std::string(of.bound().name); }));
+  columns.Add(Columns::Column("high to low plane", PlanesOf));
+  columns.Add(Columns::Column(
+      "zero rows", [](const Tensor& of) { return Percent(of.structure.zero_rows, of.tokens); }));
+  columns.Add(Columns::Column(
+      "repeated", [](const Tensor& of) { return Percent(of.structure.repeated_rows, of.tokens); }));
   const auto has_heads = [](const std::optional<Tensor>& of) {
     return of && !of->heads_coded.empty();
   };
   if (std::any_of(analysis.layers.begin(), analysis.layers.end(), [&](const LayerAnalysis& layer) {
         return has_heads(layer.k) || has_heads(layer.v);
       })) {
-    columns.Add({"heads", "", WorstAndBestHead, {.column = "heads, worst .. best"}});
+    columns.Add(Columns::Column("heads, worst .. best", WorstAndBestHead));
   }
   return TableByTensor(columns, analysis.layers, {"K", "V"});
 }

@@ -36,12 +36,9 @@ TextTable StatsTable(const std::vector<LayerStats>& layers) {
   static const Fields<TensorStats> columns = {
       Fields<TensorStats>::Inline([](const TensorStats& of) -> const ValueSummary& { return of; },
                                   ValueSummaryFields()),
-      {"zeros", "", &TensorStats::zero_count, {.column = "zeros"}},
-      {"planes", "", PlanesText, {.column = "bits per byte plane"}},
-      {"predicted",
-       "",
-       &TensorStats::predicted_ratio,
-       {.column = "predicted", .format = format::AsFactor}}};
+      Fields<TensorStats>::Column("zeros", &TensorStats::zero_count),
+      Fields<TensorStats>::Column("bits per byte plane", PlanesText),
+      Fields<TensorStats>::Column("predicted", &TensorStats::predicted_ratio, format::AsFactor)};
   return TableByTensor(columns, layers, {"k", "v"});
 }
 
