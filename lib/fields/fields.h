@@ -250,6 +250,15 @@ class Fields : public FieldTable {
   std::vector<std::function<Value(const T&)>> getters_;
 };
 
+// Returns a text, or nothing where it is empty; of a member the getter that does.
+inline std::optional<std::string> IfAny(std::string_view text) {
+  return text.empty() ? std::nullopt : std::optional(std::string(text));
+}
+template <typename T>
+auto IfAny(std::string T::*member) {
+  return [member](const T& of) { return IfAny(of.*member); };
+}
+
 // Rows of text with a heading for each column, as the console, CSV and pages show results.
 struct TextTable {
   std::vector<std::string> head;

@@ -80,10 +80,6 @@ Value::List LevelChoices() {
   return levels;
 }
 
-std::optional<std::string> IfAny(const std::string& text) {
-  return text.empty() ? std::nullopt : std::optional(text);
-}
-
 Timing Timing::Of(uint64_t bytes, double seconds) {
   return {static_cast<uint64_t>(seconds * 1e6),
           static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9)};

@@ -58,9 +58,6 @@ const Fields<Saving>& SavingFields();
 // Names of the levels of compression.
 Value::List LevelChoices();
 
-// A text, or nothing where it is empty.
-std::optional<std::string> IfAny(const std::string& text);
-
 // How fast a command was; documents of deterministic runs have neither of these.
 struct Timing {
   uint64_t elapsed_us = 0;

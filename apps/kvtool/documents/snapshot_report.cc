@@ -88,10 +88,6 @@ std::string_view Word(HadamardState rotation) {
                                           : "unknown";
 }
 
-std::optional<std::string> OrNone(const std::string& text) {
-  return text.empty() ? std::nullopt : std::optional(text);
-}
-
 struct CellSummary {
   int64_t first = 0, last = 0;
   uint64_t inversions =
@@ -291,9 +287,9 @@ const Fields<DescribedLayer>& DescribedLayerFields() {
   static const Fields<Layer> fields = {
       {"layer", "Number of the layer", [](const Layer& of) { return of.layer.index; }},
       {"label", "Name of the layer in the file; absent if it has none",
-       [](const Layer& of) { return OrNone(of.layer.label); }, kAbsent},
+       [](const Layer& of) { return IfAny(of.layer.label); }, kAbsent},
       {"group", "Cache that the layer belongs to, where there are several",
-       [](const Layer& of) { return OrNone(of.layer.group); }, kAbsent},
+       [](const Layer& of) { return IfAny(of.layer.group); }, kAbsent},
       {"k", "Keys",
        [](const Layer& of) {
          return DescribedTensor{of.layer.k, of.rows, of.stats != nullptr ? &of.stats->k : nullptr};
@@ -392,7 +388,7 @@ auto DescribeNotes(bool warnings) {
 
 std::optional<std::string> AssumedRotation(const SnapshotDescription& of) {
   if (of.snapshot.key_rotation != KeyRotation::kRotated) return std::nullopt;
-  return OrNone(AssumptionText(of.snapshot));
+  return IfAny(AssumptionText(of.snapshot));
 }
 
 const Fields<Snapshot>& SnapshotFields() {

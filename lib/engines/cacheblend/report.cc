@@ -223,11 +223,7 @@ const Fields<Report>& SelectionFields() {
       {"indices", "Ascending, the forced suffix last; null where --indices-out took them",
        [](const Report& of) { return Listed(of.extras, of.result.selection); }},
       {"indices_file", "File that took the indices, with --indices-out",
-       [](const Report& of) {
-         return of.extras.indices_file.empty() ? std::nullopt
-                                               : std::optional(of.extras.indices_file);
-       },
-       kAbsent},
+       [](const Report& of) { return IfAny(of.extras.indices_file); }, kAbsent},
       {"per_chunk", "Chosen tokens, without the forced suffix", ChunksOf, ChosenFields()}};
   return fields;
 }

@@ -185,10 +185,6 @@ double FullBytes(const SavingsReport& of) {
   return static_cast<double>(of.runs.front()->bytes_per_token());
 }
 
-std::optional<std::string> IfAny(std::string text) {
-  return text.empty() ? std::nullopt : std::optional(std::move(text));
-}
-
 Value::List Kinds() { return {"none", "eviction", "types", "both", "lossless", "offload"}; }
 
 struct SavingRowOf {

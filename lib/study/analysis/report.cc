@@ -54,17 +54,12 @@ std::optional<Totals> OrNone(const Totals& totals) {
 }
 
 const Fields<LayerAnalysis>& LayerAnalysisFields() {
-  const auto text = [](std::string LayerAnalysis::*member) {
-    return [member](const LayerAnalysis& of) {
-      return (of.*member).empty() ? std::nullopt : std::optional(of.*member);
-    };
-  };
   static const Fields<LayerAnalysis> fields = {
       {"layer", "Number of the layer", &LayerAnalysis::layer},
       {"label", "Name of the layer, where its number does not say what it is",
-       text(&LayerAnalysis::label), kAbsent},
+       IfAny(&LayerAnalysis::label), kAbsent},
       {"group", "Name of the group of layers that it belongs to, where the model has groups",
-       text(&LayerAnalysis::group), kAbsent},
+       IfAny(&LayerAnalysis::group), kAbsent},
       {"k", "What was measured of K; null: the layer has none", &LayerAnalysis::k,
        TensorAnalysisFields()},
       {"v", "What was measured of V; null: the layer has none", &LayerAnalysis::v,

@@ -292,9 +292,7 @@ const Fields<EngineSettings>& EngineSettingsFields() {
       {"loss", "Largest loss of a run, in the unit that loss.unit names", &S::loss, kFromZero},
       {"note", "What to know before the settings are used", &S::note},
       {"configuration", "Which of the engine's configurations takes the parameters; null: its own",
-       [](const S& of) {
-         return of.configuration.empty() ? std::nullopt : std::optional(of.configuration);
-       }}};
+       IfAny(&S::configuration)}};
   return fields;
 }
 

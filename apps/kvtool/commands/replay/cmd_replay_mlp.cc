@@ -240,12 +240,9 @@ class ReplayMlp : public Command {
   }
 
   MlpParams Params(const CompressorWeights& weights) const {
-    const auto given = [](const std::string& text) {
-      return text.empty() ? std::nullopt : std::optional(text);
-    };
     return {settings_,
-            given(dtype_),
-            given(trace_path_),
+            IfAny(dtype_),
+            IfAny(trace_path_),
             std::string(Name(weights.dtype)),
             cast_,
             compat_.empty() ? "none" : compat_,
