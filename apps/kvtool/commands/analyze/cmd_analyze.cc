@@ -33,7 +33,6 @@ namespace {
 
 using analysis::Analysis;
 using analysis::LayerAnalysis;
-using analysis::TensorAnalysis;
 using analysis::Totals;
 
 std::string Row(std::string_view name, std::string_view value) {
