@@ -24,30 +24,28 @@
 #include "apps/kvtool/documents/document_names.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/line/help.h"
-#include "apps/kvtool/line/options_document.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/temporary.h"
+#include "lib/core/base/utf8.h"
 #include "lib/core/kernels/targets.h"
 #include "lib/remote/url.h"
-#include "lib/study/gate/reproduce.h"
 
 namespace kv {
 namespace {
 
-void OnInterrupt(int) {
+// Async-signal-safe.
+[[noreturn]] void End(ExitStatus status, std::string_view text = "") {
   Console::ClearProgressOnSignal();
   RemoveTemporariesOnSignal();
-  ::_exit(kInterrupted);
+  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) ::_exit(status);
+  ::_exit(status);
 }
+
+void OnInterrupt(int) { End(kInterrupted); }
 
 // A mapped input that shrinks while it is read raises SIGBUS; say so instead of dying silently.
 void OnBus(int) {
-  Console::ClearProgressOnSignal();
-  RemoveTemporariesOnSignal();
-  constexpr char kText[] =
-      "kvtool: an input changed or could not be read while it was in use [KV0102]\n";
-  if (::write(STDERR_FILENO, kText, sizeof(kText) - 1) < 0) ::_exit(kIoError);
-  ::_exit(kIoError);
+  End(kIoError, "kvtool: an input changed or could not be read while it was in use [KV0102]\n");
 }
 
 std::atomic<bool> memory_ran_out = false;
@@ -73,15 +71,8 @@ bool EndsForWantOfMemory() noexcept {
 // Where memory runs out inside a destructor no exception can leave it: JSON trees, for one,
 // allocate while they are taken apart.
 [[noreturn]] void OnTerminate() {
-  Console::ClearProgressOnSignal();
-  RemoveTemporariesOnSignal();
-  const bool no_memory = EndsForWantOfMemory();
-  const std::string_view text = no_memory
-                                    ? "kvtool: out of memory [KV0106]\n"
-                                    : "kvtool: an exception escaped: this is a bug [KV9001]\n";
-  const ExitStatus status = no_memory ? kIoError : kBug;
-  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) ::_exit(status);
-  ::_exit(status);
+  if (EndsForWantOfMemory()) End(kIoError, "kvtool: out of memory [KV0106]\n");
+  End(kBug, "kvtool: an exception escaped: this is a bug [KV9001]\n");
 }
 
 // nlohmann's JSON marks null as an object before it allocates one: where that fails, taking the
@@ -159,10 +150,10 @@ void TellMore(std::string_view name, const CommandFiles& files, double seconds, 
   struct rusage usage = {};
   ::getrusage(RUSAGE_SELF, &usage);
   context.console.Say(
-      fmt::format("kvtool: {} took {} on {} thread{}, SIMD {}, at most {} of memory", name,
-                  HumanSeconds(seconds), context.global.thread_count(),
-                  context.global.thread_count() == 1 ? "" : "s", ActiveSimdTarget(),
-                  HumanBytes(static_cast<uint64_t>(usage.ru_maxrss) * 1024)),
+      fmt::format("kvtool: {} took {} on {}, SIMD {}, at most {} of memory", name,
+                  HumanSeconds(seconds),
+                  Plural(static_cast<uint64_t>(context.global.thread_count()), "thread"),
+                  ActiveSimdTarget(), HumanBytes(static_cast<uint64_t>(usage.ru_maxrss) * 1024)),
       1);
 }
 
@@ -231,7 +222,7 @@ int ShowVersion(Console& console, int argc, char** argv) {
 // Returns the program and the words after it as a shell takes them.
 std::string CommandText(int count, char** words) {
   std::string text = "kvtool";
-  for (int i = 0; i < count; ++i) text += " " + gate::ShellWord(words[i]);
+  for (int i = 0; i < count; ++i) text += " " + ShellQuoted(words[i]);
   return text;
 }
 

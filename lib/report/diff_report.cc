@@ -49,14 +49,14 @@ const Fields<TensorDiff>& DifferingPlaceFields() {
   };
   static const Fields<TensorDiff> fields = {
       {"token", "Index of the token", [](const TensorDiff& of) { return of.first->token; }},
-      {"head", "Index of the kv head", at(&DifferingValue::head, true, false), kAbsent},
-      {"dim", "Index of the value in its head", at(&DifferingValue::dim, true, false), kAbsent},
+      {"head", "Index of the kv head", at(&DifferingValue::head, true, false), Absent()},
+      {"dim", "Index of the value in its head", at(&DifferingValue::dim, true, false), Absent()},
       {"channel", "Index of the value in its row, where the heads are not known",
-       at(&DifferingValue::dim, false, true), kAbsent},
+       at(&DifferingValue::dim, false, true), Absent()},
       {"a", "The value in A; null: not finite", [](const TensorDiff& of) { return of.first->a; },
-       kNullable},
+       Nullable()},
       {"b", "The value in B; null: not finite", [](const TensorDiff& of) { return of.first->b; },
-       kNullable},
+       Nullable()},
       {"a_bits",
        "The value in A as it is stored, in hex; absent for block types",
        [](const TensorDiff& of) { return BitsOf(of.a_dtype, of.first->a_bits); },
@@ -84,9 +84,9 @@ const Fields<FirstDifference>& FirstDifferenceFields() {
 const Fields<LayerDiff>& LayerDiffFields() {
   static const Fields<LayerDiff> fields = {{"layer", "Number of the layer", &LayerDiff::layer},
                                            {"k", "Comparison of K; absent where a side has none",
-                                            &LayerDiff::k, TensorDiffFields(), kAbsent},
+                                            &LayerDiff::k, TensorDiffFields(), Absent()},
                                            {"v", "Comparison of V; absent where a side has none",
-                                            &LayerDiff::v, TensorDiffFields(), kAbsent}};
+                                            &LayerDiff::v, TensorDiffFields(), Absent()}};
   return fields;
 }
 
@@ -187,6 +187,34 @@ std::string_view WordOf(DiffVerdict verdict) {
   return "?";
 }
 
+Fields<SnapshotDiff>::Field VerdictField() {
+  return {"verdict",
+          "How the snapshots compare: every stored bit equal, every value equal in other types, "
+          "equal within the tolerance, or different",
+          [](const SnapshotDiff& of) { return Name(of.verdict()); },
+          {.choices = {"identical", "equal_values", "within_tolerance", "different"}}};
+}
+
+Fields<SnapshotDiff>::Field PartsField() {
+  static const Fields<SnapshotDiff> fields = {
+      {"structure", "Differences of geometry, positions and token ids; any makes the verdict",
+       &SnapshotDiff::structure},
+      {"notes", "What differs and does not count", &SnapshotDiff::notes},
+      {"values", "Number of values that were compared",
+       [](const SnapshotDiff& of) { return of.Total().values; }},
+      {"different_count", kDifferent, [](const SnapshotDiff& of) { return of.Total().different; }},
+      {"beyond_tolerance_count", kBeyond, [](const SnapshotDiff& of) { return of.Total().beyond; }},
+      {"first", "The first value that counts, or else that differs",
+       [](const SnapshotDiff& of) {
+         const FirstDifference first = FirstOf(of);
+         return first.diff == nullptr ? std::nullopt : std::optional(first);
+       },
+       FirstDifferenceFields()},
+      {"layers", "The layers that both snapshots have", &SnapshotDiff::layers, LayerDiffFields(),
+       AsRows()}};
+  return Fields<SnapshotDiff>::Inline(fields);
+}
+
 }  // namespace
 
 const Fields<TensorDiff>& TensorDiffFields() {
@@ -223,36 +251,20 @@ const Fields<TensorDiff>& TensorDiffFields() {
        {.column = "max ulp"}},
       {"first", "The first value that counts, or else that differs; absent where all are equal",
        [](const TensorDiff& of) { return of.first ? &of : nullptr; }, DifferingPlaceFields(),
-       kAbsent}};
+       Absent()}};
+  return fields;
+}
+
+const Fields<SnapshotDiff>& DifferenceFields() {
+  static const Fields<SnapshotDiff> fields = {VerdictField(), PartsField()};
   return fields;
 }
 
 const Fields<SnapshotDiff>& SnapshotDiffFields() {
   static const Fields<SnapshotDiff> fields = {
-      {"verdict",
-       "How the snapshots compare: every stored bit equal, every value equal in other types, equal "
-       "within the tolerance, or different",
-       [](const SnapshotDiff& of) { return Name(of.verdict()); },
-       {.choices = {"identical", "equal_values", "within_tolerance", "different"}}},
+      VerdictField(),
       {"equal", "Whether they count as equal: exit status 0", &SnapshotDiff::equal},
-      {"structure", "Differences of geometry, positions and token ids; any makes the verdict",
-       &SnapshotDiff::structure},
-      {"notes", "What differs and does not count", &SnapshotDiff::notes},
-      {"values", "Number of values that were compared",
-       [](const SnapshotDiff& of) { return of.Total().values; }},
-      {"different_count", kDifferent, [](const SnapshotDiff& of) { return of.Total().different; }},
-      {"beyond_tolerance_count", kBeyond, [](const SnapshotDiff& of) { return of.Total().beyond; }},
-      {"first", "The first value that counts, or else that differs",
-       [](const SnapshotDiff& of) {
-         const FirstDifference first = FirstOf(of);
-         return first.diff == nullptr ? std::nullopt : std::optional(first);
-       },
-       FirstDifferenceFields()},
-      {"layers",
-       "The layers that both snapshots have",
-       &SnapshotDiff::layers,
-       LayerDiffFields(),
-       {.rows = true}}};
+      PartsField()};
   return fields;
 }
 

@@ -27,6 +27,8 @@ std::string BitsText(DType dtype, uint64_t bits);
 // that both caches have.
 const Fields<TensorDiff>& TensorDiffFields();
 const Fields<SnapshotDiff>& SnapshotDiffFields();
+// The same without the word whether they count as equal, where others decide that.
+const Fields<SnapshotDiff>& DifferenceFields();
 
 // "token 3 head 0 dim 17": where a tensor that differs does so first.
 std::string PlaceText(const TensorDiff& diff);

@@ -94,9 +94,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   });
   Try([&] {
     const std::vector<Summary> summaries(2, kv::gate::ParseSummary(text, "summary.json"));
-    const std::string page = kv::gate::SummaryPage(summaries, kv::test::Engines()).Text();
+    const std::string page = kv::gate::SummaryPage(summaries, kv::test::Engine()).Text();
     Require(page.find("<script") == page.rfind("<script"));  // no other than that of tables
-    Require(!kv::gate::SummaryJunit(summaries[0], kv::test::Engines()).empty());
+    Require(!kv::gate::SummaryJunit(summaries[0], kv::test::Engine()).empty());
   });
   InvalidLines invalid;
   ScanInvalidLines(text, "a.log", invalid);

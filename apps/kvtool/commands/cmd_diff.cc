@@ -3,11 +3,6 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/console/progress.h"
-#include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/inputs/run_input.h"
-#include "apps/kvtool/line/page_options.h"
 #include "formats/registry.h"
 #include "lib/report/diff_report.h"
 
@@ -30,27 +25,23 @@ struct Diffed {
   const SnapshotDiff& diff;
 };
 
-const Fields<Diffed::Input>& DiffInputFields() {
-  using Input = Diffed::Input;
-  static const Fields<Input> fields = {
-      Fields<Input>::Inline([](const Input& of) -> const HashedFile& { return of; },
-                            HashedFileFields()),
-      {"format", "Name of the format it was read as", &Input::format}};
-  return fields;
-}
-
 const Fields<Diffed>& DiffParamsFields() {
   static const Fields<Diffed> fields = {
-      {"atol", "Tolerance of values; null: stored bits decide", &Diffed::atol, kFromZero}};
+      {"atol", "Tolerance of values; null: stored bits decide", &Diffed::atol, AtLeast(0)}};
   return fields;
 }
 
 const Fields<Diffed>& DiffedFields() {
+  using Input = Diffed::Input;
+  static const Fields<Input> diff_input = {
+      Fields<Input>::Inline([](const Input& of) -> const HashedFile& { return of; },
+                            HashedFileFields()),
+      {"format", "Name of the format it was read as", &Input::format}};
   static const Fields<Diffed> fields = {
       {"inputs",
        "The two snapshots, A and B",
        &Diffed::inputs,
-       DiffInputFields(),
+       diff_input,
        {.items = 2, .most_items = 2}},
       {"params", "What was asked for", [](const Diffed& of) -> const Diffed& { return of; },
        DiffParamsFields()},
@@ -84,11 +75,8 @@ class Diff : public Command {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(a_);
-    files.Reads(b_);
-    snapshot_.Files(files);
-    page_.Files(files);
-    report_.Files(files);
+    files.Reads({a_, b_});
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -118,7 +106,7 @@ class Diff : public Command {
           {{HashedFile::Of(a.source), a.format}, {HashedFile::Of(b.source), b.format}},
           atol_,
           diff};
-      report_.Emit(context.console, "diff", DiffedFields().Object(result), RulesFor(false));
+      report_.Emit(context.console, "diff", DiffedFields().Object(result));
     }
     if (page_.wanted()) {
       page_.Write(DiffPage(a_, b_, diff), *this, context.console, RulesFor(report_.force));
@@ -160,8 +148,8 @@ class Diff : public Command {
     const TensorDiff total = diff.Total();
     switch (diff.verdict()) {
       case DiffVerdict::kIdentical:
-        return fmt::format("{}: {} layer{}, {} values", console.Verdict(true, "identical"),
-                           diff.layers.size(), diff.layers.size() == 1 ? "" : "s", total.values);
+        return fmt::format("{}: {}, {} values", console.Verdict(true, "identical"),
+                           Plural(diff.layers.size(), "layer"), total.values);
       case DiffVerdict::kEqualValues:
         return fmt::format("{}, not in bytes: all {} values, as {}{}",
                            console.Verdict(diff.equal(), "equal in value"), total.values,
@@ -197,9 +185,6 @@ class Diff : public Command {
   std::string a_, b_, from_b_, layout_b_;
   std::optional<double> atol_;
   SelectionOptions selection_;
-  SnapshotOptions snapshot_;
-  PageOptions page_;
-  ReportOptions report_;
 };
 
 }  // namespace

@@ -92,14 +92,7 @@ std::optional<uint64_t> SizeOf(const fs::path& path) {
   if (!status) return std::nullopt;
   if (S_ISREG(status->st_mode)) return static_cast<uint64_t>(status->st_size);
   if (!S_ISDIR(status->st_mode)) return std::nullopt;
-  uint64_t size = 0;
-  std::error_code failed;
-  for (fs::recursive_directory_iterator entry(path, failed), end; !failed && entry != end;
-       entry.increment(failed)) {
-    std::error_code ignored;
-    if (entry->is_regular_file(ignored)) size += entry->file_size(ignored);
-  }
-  return size;
+  return BytesOf(path.string());
 }
 
 // Where the inputs lie. A look-up takes no longer where there are many.
@@ -276,9 +269,27 @@ void CommandFiles::CheckAgainstOutputs() const {
   }
 }
 
+uint64_t BytesOf(const std::string& path) {
+  std::error_code failed;
+  if (fs::is_regular_file(path, failed)) return fs::file_size(path, failed);
+  uint64_t bytes = 0;
+  for (fs::recursive_directory_iterator entry(path, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    std::error_code ignored;
+    if (entry->is_regular_file(ignored)) bytes += entry->file_size(ignored);
+  }
+  return bytes;
+}
+
 OutputRules RulesFor(bool force) {
   OutputRules rules(force ? Overwrite::kAllow : Overwrite::kRefuse);
   rules.is_dump = HoldsOnlyADump;
+  return rules;
+}
+
+OutputRules RulesLike(bool force, const std::string& source) {
+  OutputRules rules = RulesFor(force);
+  if (source != "-") rules.like = Permissions::Of(source);
   return rules;
 }
 

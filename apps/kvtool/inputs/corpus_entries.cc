@@ -11,6 +11,7 @@
 #include <set>
 
 #include "apps/kvtool/doctor/doctor.h"
+#include "apps/kvtool/documents/document_fields.h"
 #include "formats/registry.h"
 #include "formats/run/run.h"
 #include "lib/core/snapshot/layout.h"
@@ -207,8 +208,7 @@ class Searcher {
 
 std::vector<std::string> ListedPaths(const InputOptions& inputs) {
   const auto file = FileSource::Open(inputs.files_from, kMostOfList);
-  const ByteSpan bytes = file->bytes();
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::string_view text = AsText(file->bytes());
   const char separator = inputs.null ? '\0' : '\n';
   if (!inputs.null && text.find('\0') != text.npos) {
     throw Error(Finding::kUsage, "--files-from: holds NULs")
@@ -236,28 +236,81 @@ std::vector<std::string> ListedPaths(const InputOptions& inputs) {
 }
 
 void AddManifest(const InputOptions& inputs, std::vector<CorpusEntry>& entries) {
-  const auto file = FileSource::Open(inputs.corpus, kMostOfList);
-  const ByteSpan bytes = file->bytes();
-  corpus::Manifest manifest;
-  try {
-    manifest = corpus::ReadManifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  } catch (Error& error) {
-    throw error.File(inputs.corpus);
-  }
-  const fs::path folder = CorpusFolder(inputs.corpus, inputs.corpus_dir, manifest);
+  const OpenedManifest opened = OpenManifest(inputs.corpus, inputs.corpus_dir);
+  const corpus::Manifest& manifest = opened.manifest;
   const auto text = [](const nlohmann::ordered_json& line, const char* key) {
     const auto found = line.find(key);
     return found != line.end() && found->is_string() ? found->get<std::string>() : std::string();
   };
   for (size_t i = 0; i < manifest.members.size(); ++i) {
     const corpus::Member& member = manifest.members[i];
-    entries.push_back({(folder / member.name).lexically_normal().string(), member.name,
-                       member.bytes, member.xxh3, text(manifest.lines[i], "model"),
+    entries.push_back({(fs::path(opened.folder) / member.name).lexically_normal().string(),
+                       member.name, member.bytes, member.xxh3, text(manifest.lines[i], "model"),
                        text(manifest.lines[i], "format")});
   }
 }
 
+std::string FolderOfManifest(const std::string& path, const std::string& said) {
+  const fs::path folder = fs::path(said).lexically_normal();
+  if (folder.is_absolute() || (!folder.empty() && *folder.begin() == "..")) {
+    throw Error(Finding::kUnsafeName,
+                fmt::format("its folder '{}' is not below the manifest", Printable(said)))
+        .Hint("--corpus-dir FOLDER says where the inputs are, if this one is right");
+  }
+  const fs::path beside = path == "-" ? fs::path() : fs::path(path).parent_path();
+  return (beside / folder).lexically_normal().string();
+}
+
 }  // namespace
+
+std::string ContentHash(const std::string& path) {
+  const Source source = Source::Open(path);
+  return HashDigits(HashContent(source, source.is_folder));
+}
+
+void InputOptions::Declare(CommandLine& line, const std::string& place, const std::string& text,
+                           const std::string& keep_going_text) {
+  line.Add(place, given, text).RequiredAlone();
+  DeclareRest(line, keep_going_text);
+}
+
+void InputOptions::DeclareRest(CommandLine& line, const std::string& keep_going_text) {
+  const CommandLine::Heading heading(line, "Many inputs");
+  line.AddFlag("-r,--recursive", recursive,
+               "Search folders: each snapshot, recorded run and dump below them is one input");
+  line.Add("--files-from", files_from, "Also the inputs that a file ('-': stdin) lists, one a line")
+      .ValueName("FILE");
+  line.AddFlag("-0,--null", null, "In that list NULs stand between names, as of 'find -print0'");
+  line.AddFlag("--fetch-listed", fetch_listed, "Fetch URLs that the list names, too");
+  line.Add("--corpus", corpus, "Also the inputs of a manifest, which 'kvtool corpus make' wrote")
+      .ValueName("FILE");
+  line.Add("--corpus-dir", corpus_dir,
+           "Folder of that corpus (default: as the manifest says, beside it)")
+      .ValueName("FOLDER");
+  line.Add(
+          "--results", results,
+          "Append a JSON line for each input to a file; what has one there is not done again; with "
+          "-f begin anew")
+      .ValueName("FILE");
+  line.Add("--shard", shard,
+           "Run over part INDEX/COUNT of the inputs, from 0/COUNT on; auto: INDEX from "
+           "SLURM_ARRAY_TASK_ID or JOB_COMPLETION_INDEX, COUNT from KVTOOL_SHARDS");
+  line.Add("--balance", balance,
+           "Shards of about as many inputs (hash, which no new input moves) or bytes (hash)")
+      .OneOf({"hash", "bytes"});
+  line.Add("--jobs", jobs,
+           "Inputs at once, which share the threads; 0: one after another, or with --keep-going "
+           "as many as there are threads")
+      .Between(0, 1024);
+  line.AddFlag(
+      "--keep-going", keep_going,
+      keep_going_text.empty() ? "Go on with the next input after an error" : keep_going_text);
+}
+
+void InputOptions::Files(CommandFiles& files) const {
+  if (!files_from.empty()) files.Reads(files_from);
+  if (!corpus.empty()) files.Reads(corpus);
+}
 
 std::vector<std::string> MatchingPaths(const std::string& given) {
   if (IsThere(given) || given.find_first_of("*?[") == given.npos) return {given};
@@ -272,18 +325,15 @@ std::vector<std::string> MatchingPaths(const std::string& given) {
   return paths;
 }
 
-std::string CorpusFolder(const std::string& manifest_path, const std::string& given,
-                         const corpus::Manifest& manifest) {
-  if (!given.empty()) return given;
-  const fs::path folder = fs::path(manifest.folder).lexically_normal();
-  if (folder.is_absolute() || (!folder.empty() && *folder.begin() == "..")) {
-    throw Error(Finding::kUnsafeName, fmt::format("its folder '{}' is not below the manifest",
-                                                  Printable(manifest.folder)))
-        .File(manifest_path)
-        .Hint("--corpus-dir FOLDER says where the inputs are, if this one is right");
+OpenedManifest OpenManifest(const std::string& path, const std::string& given) {
+  const auto file = FileSource::Open(path, kMostOfList);
+  try {
+    OpenedManifest opened = {corpus::ReadManifest(AsText(file->bytes())), file->size(), given};
+    if (given.empty()) opened.folder = FolderOfManifest(path, opened.manifest.folder);
+    return opened;
+  } catch (Error& error) {
+    throw error.File(path);
   }
-  const fs::path beside = manifest_path == "-" ? fs::path() : fs::path(manifest_path).parent_path();
-  return (beside / folder).lexically_normal().string();
 }
 
 std::string CorpusName(const std::string& path) {
@@ -303,13 +353,10 @@ FolderSearch SearchFolder(const FolderRules& rules, const std::string& folder,
   return search;
 }
 
-std::vector<CorpusEntry> CorpusEntries(const EachCommand& command, Console& console) {
-  const InputOptions& inputs = command.inputs();
+std::vector<CorpusEntry> CorpusEntries(const InputOptions& inputs, const FolderRules& rules,
+                                       const std::string& place, Console& console) {
   std::vector<CorpusEntry> entries;
   size_t left_out = 0;
-  const FolderRules rules{command.Reading(), [&](std::string_view format, bool is_run) {
-                            return command.Takes(format, is_run);
-                          }};
   const auto add = [&](const std::string& path) {
     if (!inputs.recursive || !IsFolder(path)) {
       entries.push_back({path, path == "-" ? path : CorpusName(path)});
@@ -343,7 +390,7 @@ std::vector<CorpusEntry> CorpusEntries(const EachCommand& command, Console& cons
   if (!inputs.given.empty()) {
     throw Error(Finding::kUsage, "there is nothing to run over").File(inputs.given.front());
   }
-  throw Error(Finding::kUsage, fmt::format("{} is required", command.place()));
+  throw Error(Finding::kUsage, fmt::format("{} is required", place));
 }
 
 }  // namespace kv

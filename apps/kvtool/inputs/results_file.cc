@@ -18,8 +18,8 @@
 #include "apps/kvtool/line/options.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
-#include "lib/core/base/output_system.h"
-#include "lib/corpus/lines.h"
+#include "lib/core/base/output.h"
+#include "lib/corpus/corpus.h"
 
 namespace kv {
 namespace {
@@ -43,6 +43,10 @@ bool TakesLock(int descriptor) {
   return false;
 }
 
+Error WriteFailure() {
+  return {Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno))};
+}
+
 }  // namespace
 
 ResultsFile::ResultsFile(const std::string& path, const corpus::ResultsHead& head, bool anew)
@@ -59,7 +63,7 @@ ResultsFile::ResultsFile(const std::string& path, const corpus::ResultsHead& hea
     }
     if (!TakesLock(descriptor_)) throw Error(Finding::kExists, "another run writes to it");
     if (anew && ::ftruncate(descriptor_, 0) != 0) {
-      throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno)));
+      throw WriteFailure();
     }
     Load();
   } catch (Error& error) {
@@ -97,7 +101,7 @@ void ResultsFile::Load() {
     }
   }
   if (::ftruncate(descriptor_, static_cast<off_t>(there ? whole : 0)) != 0) {
-    throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno)));
+    throw WriteFailure();
   }
   continues_ = there.has_value();
   if (!there) Append(head_.ToJson(ReportHeader("results")["tool"]));
@@ -120,8 +124,7 @@ void ResultsFile::Append(const nlohmann::ordered_json& line) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       is_torn_ = true;
-      throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno)))
-          .File(path_);
+      throw WriteFailure().File(path_);
     }
     at += static_cast<size_t>(written);
   }
@@ -130,8 +133,7 @@ void ResultsFile::Append(const nlohmann::ordered_json& line) {
 void ResultsFile::Finish() {
   output::SyncNameOf(path_);
   if (::fsync(descriptor_) == 0) return;
-  throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno)))
-      .File(path_);
+  throw WriteFailure().File(path_);
 }
 
 }  // namespace kv

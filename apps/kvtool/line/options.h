@@ -12,6 +12,7 @@
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/inputs/command_files.h"
 #include "apps/kvtool/line/command_line.h"
+#include "apps/kvtool/line/numbers.h"
 #include "formats/registry.h"
 #include "lib/core/base/file.h"
 #include "lib/core/snapshot/select.h"
@@ -92,6 +93,9 @@ struct OutputOptions {
   bool force = false;
 
   void Declare(CommandLine& line, const std::string& what);
+  // Throws kUsage where binary data, called `what`, cannot go to standard output: it is a terminal,
+  // or has the document.
+  void RequireStdout(const Console& console, bool json, std::string_view what) const;
 };
 
 // --json, --json-out, --json-version, --csv, and -f where the command does not declare it before.
@@ -100,8 +104,7 @@ struct ReportOptions {
   std::string json_out, csv;
   int json_version = kJsonVersion;  // there is one
 
-  // Without --csv where the document has no table of fields.
-  void Declare(CommandLine& line, bool has_rows = true);
+  void Declare(CommandLine& line);
   void DeclareVersion(CommandLine& line);
   // Somebody else asks for the document: who runs a command over many inputs.
   bool collects = false;
@@ -111,7 +114,7 @@ struct ReportOptions {
   void Emit(Console& console, nlohmann::ordered_json document, const OutputRules& rules) const;
   // The same for a result made of fields, or a list of them, as the document `name`.
   void Emit(Console& console, std::string_view name, const Value& result,
-            const OutputRules& rules) const;
+            const OutputRules& rules = RulesFor(false)) const;
   void Files(CommandFiles& files) const;  // throws kUsage where two documents go to stdout
 };
 
@@ -123,23 +126,6 @@ struct SelectionOptions {
   Selection Resolve() const;
 };
 
-// Numbers that both ends belong to, separated by commas: "0-3,27", "512-" (to the end). Also the
-// older "0:4", whose end does not belong, "4:" and ":4". Sorted, what touches joined; throws kUsage
-// naming the flag.
-std::vector<TokenRange> ParseRanges(std::string_view text, std::string_view flag);
-// The same as a list of few numbers without repeats, each range with an end.
-std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view flag);
-// "2,3,3.5", "2-4+0.5" (steps), "2-16*2" (factors) to a list in the order given.
-std::vector<double> ParseSweep(std::string_view text, std::string_view flag);
-// "64KiB", "64K", "1.5GiB", "1000"; decimal spellings such as 64kB are refused as ambiguous.
-uint64_t ParseSize(std::string_view text, std::string_view flag);
-
-// Writes a whole text, if `path` names a file.
-void WriteText(const std::string& path, std::string_view text, const OutputRules& rules);
-
-// {"schema": "kvtool.NAME/1", "tool": {...}}: how every file of JSON begins, and what tells a run
-// the name of its document.
-nlohmann::ordered_json ReportHeader(std::string_view name);
 // {"file", "bytes", "xxh3"} of an input.
 nlohmann::ordered_json InputRecord(const Source& source);
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/line/options.h"
 #include "lib/core/base/error.h"
 #include "version.h"
 
@@ -41,7 +42,7 @@ void PageOptions::Declare(CommandLine& line, const std::string& of) {
            "it shows; or NAME.svg for a single one and NAME-....svg for several");
 }
 
-report::Origin OriginOf(const Command& command, const Console& console) {
+report::Origin OriginOf(const FileUser& command, const Console& console) {
   report::Origin origin{
       fmt::format("kvtool {}, commit {}", KVTOOL_VERSION, KVTOOL_GIT), console.command_line, {}};
   CommandFiles files;
@@ -61,7 +62,7 @@ void PageOptions::Files(CommandFiles& files) const {
   if (!fs::is_directory(svg, ignored)) files.Writes(svg, "--svg-out");
 }
 
-void PageOptions::Write(const report::Page& page, const Command& command, Console& console,
+void PageOptions::Write(const report::Page& page, const FileUser& command, Console& console,
                         const OutputRules& rules) const {
   CheckedPlaces(page, command);  // before anything is written
   if (!html.empty()) WriteText(html, page.Text(OriginOf(command, console)), rules);
@@ -69,7 +70,7 @@ void PageOptions::Write(const report::Page& page, const Command& command, Consol
 }
 
 std::vector<std::string> PageOptions::CheckedPlaces(const report::Page& page,
-                                                    const Command& command) const {
+                                                    const FileUser& command) const {
   const std::vector<report::PictureFile>& pictures = page.pictures();
   if (svg.empty() || pictures.empty()) return {};
   if (DescriptorNamed(svg) && pictures.size() > 1) {
@@ -88,7 +89,7 @@ std::vector<std::string> PageOptions::CheckedPlaces(const report::Page& page,
   return places;
 }
 
-void PageOptions::WritePictures(const report::Page& page, const Command& command, Console& console,
+void PageOptions::WritePictures(const report::Page& page, const FileUser& command, Console& console,
                                 const OutputRules& rules) const {
   if (svg.empty()) return;
   const std::vector<std::string> places = CheckedPlaces(page, command);

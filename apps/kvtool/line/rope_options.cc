@@ -12,26 +12,22 @@ namespace kv {
 
 void RopeOptions::Declare(CommandLine& line, const char* group) {
   DeclareUnpaired(line, group);
+  const CommandLine::Heading heading(line, group);
   line.Add("--rope-style", style,
            "neox (halves) or gptj (pairs) (default: as the file has them, or neox)")
-      .OneOf({"neox", "gptj"})
-      .Group(group);
+      .OneOf({"neox", "gptj"});
 }
 
 void RopeOptions::DeclareUnpaired(CommandLine& line, const char* group) {
-  line.Add("--rope-base|--rope-theta", base, "RoPE base theta (default: from --model)")
-      .Positive()
-      .Group(group);
-  line.Add("--rope-dims|--rope-dim", dims, "Rotated dims of a head (default: --model, or all)")
-      .Group(group);
+  const CommandLine::Heading heading(line, group);
+  line.Add("--rope-base|--rope-theta", base, "RoPE base theta (default: from --model)").Positive();
+  line.Add("--rope-dims|--rope-dim", dims, "Rotated dims of a head (default: --model, or all)");
   line.Add("--rope-scaling", scaling,
            "none, linear:FACTOR, llama3[:FACTOR,LOW,HIGH,ORIGINAL], "
            "yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION]] or dynamic:FACTOR,ORIGINAL "
-           "(default: --model, or none)")
-      .Group(group);
+           "(default: --model, or none)");
   line.Add("--rope-freqs", freqs,
-           "File with the frequency of each pair (inv_freq): .npy, or numbers as text")
-      .Group(group);
+           "File with the frequency of each pair (inv_freq): .npy, or numbers as text");
 }
 
 std::optional<ModelRope> RopeOptions::Resolve(const OpenOptions& options,

@@ -14,7 +14,6 @@
 #include "lib/core/base/file.h"
 #include "lib/core/base/tensor.h"
 #include "lib/core/snapshot/snapshot.h"
-#include "lib/core/snapshot/token_range.h"
 
 namespace kv {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "lib/core/base/number.h"
-#include "lib/core/base/word.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv::blend {
 namespace {
@@ -71,7 +71,7 @@ const Fields<Report>& RopeFields() {
        ThetaOf},
       {"rotary_dim", "Number of dimensions of a head that are turned", RotaryDimOf},
       {"scaling", "Name of the scaling of frequencies; null too where there is none", ScalingOf},
-      {"layer_thetas", "of each layer, where layers have different bases", LayerThetasOf, kAbsent},
+      {"layer_thetas", "of each layer, where layers have different bases", LayerThetasOf, Absent()},
       {"old_state",
        "Whether the chunks' keys came unrotated, or at which positions they were rotated",
        [](const Report& of) { return Name(of.caches.old().state); },
@@ -122,7 +122,7 @@ const Fields<ChunkOf>& ChosenFields() {
   static const Fields<ChunkOf> fields = {
       {"index", "Index of the chunk", &ChunkOf::index},
       {"selected", "Number of its tokens that were selected by score", &ChunkOf::selected},
-      {"share", "Share of topk that they are", &ChunkOf::share, kFraction}};
+      {"share", "Share of topk that they are", &ChunkOf::share, {.least = 0, .most = 1}}};
   return fields;
 }
 
@@ -133,7 +133,7 @@ const Fields<Report>& TokensFields() {
        [](const Report& of) { return of.result.request.suffix; }},
       {"covered", "By chunks; the rest is the question, which has no old values",
        [](const Report& of) { return of.result.covered; }},
-      {"chunks", "The chunks in the order of the prompt", ChunksOf, ChunkFields(), kNotEmpty}};
+      {"chunks", "The chunks in the order of the prompt", ChunksOf, ChunkFields(), Items(1)}};
   return fields;
 }
 
@@ -155,8 +155,10 @@ const Fields<Filtered>& FilterFields() {
   static const Fields<Filtered> fields = {
       {"check_layer", "Number of the layer whose deviations filter",
        [](const Filtered& of) { return of.filter.layer; }},
-      {"ratio", "Share of the scored tokens that stays",
-       [](const Filtered& of) { return of.filter.ratio; }, kFraction},
+      {"ratio",
+       "Share of the scored tokens that stays",
+       [](const Filtered& of) { return of.filter.ratio; },
+       {.least = 0, .most = 1}},
       {"topk", "Number of tokens that stay by score", &Filtered::topk},
       {"indices", "Tokens that are recomputed after this layer, ascending", &Filtered::indices}};
   return fields;
@@ -164,8 +166,10 @@ const Fields<Filtered>& FilterFields() {
 
 const Fields<Result>& FilteredFields() {
   static const Fields<Result> fields = {
-      {"compute_share", "Share of the prefill that is computed", &Result::filtered_compute_share,
-       kFraction},
+      {"compute_share",
+       "Share of the prefill that is computed",
+       &Result::filtered_compute_share,
+       {.least = 0, .most = 1}},
       {"dev_v_remaining_frac", "Mean share of V's deviation left in the blended layers",
        [](const Result& of) { return of.filtered_left.v; }},
       {"dev_k_remaining_frac", "Mean share of K's deviation left in the blended layers",
@@ -195,8 +199,10 @@ const Fields<Report>& SelectionFields() {
        {.choices = {"cacheblend", "lmcache"}}},
       {"check_layer", "Number of the layer whose deviations select",
        [](const Report& of) { return of.result.request.check_layer; }},
-      {"recomputed_fraction", "Share of the tokens that is recomputed",
-       [](const Report& of) { return of.result.request.ratio; }, kFraction},
+      {"recomputed_fraction",
+       "Share of the tokens that is recomputed",
+       [](const Report& of) { return of.result.request.ratio; },
+       {.least = 0, .most = 1}},
       {"topk", "Number of tokens selected by score: scored tokens * ratio, truncated",
        [](const Report& of) { return of.result.selection.topk; }},
       {"count", "Number of tokens that are recomputed, the forced suffix included",
@@ -215,15 +221,15 @@ const Fields<Report>& SelectionFields() {
        "Later check layers, each of which keeps some of the tokens chosen before; absent without "
        "any",
        [](const Report& of) { return IfFiltered(of) == nullptr ? nullptr : &of.result.filtered; },
-       FilterFields(), kAbsent},
+       FilterFields(), Absent()},
       {"filtered", "What all check layers together leave; absent with one", IfFiltered,
-       FilteredFields(), kAbsent},
+       FilteredFields(), Absent()},
       {"nonfinite", "Number of scores of the check layer that are not finite",
        [](const Report& of) { return of.result.nonfinite; }},
       {"indices", "Ascending, the forced suffix last; null where --indices-out took them",
        [](const Report& of) { return Listed(of.extras, of.result.selection); }},
       {"indices_file", "File that took the indices, with --indices-out",
-       [](const Report& of) { return IfAny(of.extras.indices_file); }, kAbsent},
+       [](const Report& of) { return IfAny(of.extras.indices_file); }, Absent()},
       {"per_chunk", "Chosen tokens, without the forced suffix", ChunksOf, ChosenFields()}};
   return fields;
 }
@@ -231,15 +237,15 @@ const Fields<Report>& SelectionFields() {
 const Fields<TensorDeviation>& DeviationFields() {
   using D = TensorDeviation;
   static const Fields<D> fields = {
-      {"sum", "Sum over tokens, heads and dims of (full - old)^2", &D::sum, kNullable},
-      {"relative", "sqrt(sum / sum of full^2), of the whole tensor", &D::relative, kNullable},
+      {"sum", "Sum over tokens, heads and dims of (full - old)^2", &D::sum, Nullable()},
+      {"relative", "sqrt(sum / sum of full^2), of the whole tensor", &D::relative, Nullable()},
       {"rel_mean",
        "Mean of the tokens' relative deviations, sqrt(sum / sum of full^2) token by token",
-       &D::rel_mean, kNullable},
-      {"rel_p50", "Median of the tokens' relative deviations", &D::rel_p50, kNullable},
-      {"rel_p90", "90th percentile of the tokens' relative deviations", &D::rel_p90, kNullable},
-      {"rel_p99", "99th percentile of the tokens' relative deviations", &D::rel_p99, kNullable},
-      {"rel_max", "Largest of the tokens' relative deviations", &D::rel_max, kNullable},
+       &D::rel_mean, Nullable()},
+      {"rel_p50", "Median of the tokens' relative deviations", &D::rel_p50, Nullable()},
+      {"rel_p90", "90th percentile of the tokens' relative deviations", &D::rel_p90, Nullable()},
+      {"rel_p99", "99th percentile of the tokens' relative deviations", &D::rel_p99, Nullable()},
+      {"rel_max", "Largest of the tokens' relative deviations", &D::rel_max, Nullable()},
       {"chunk_means",
        "Mean relative deviation of the tokens of each chunk; null where none is finite",
        [](const D& of) { return OrNulls(of.chunk_means); }},
@@ -269,7 +275,7 @@ const Fields<DeviationOf>& DeviationOfFields() {
        [](const DeviationOf& of) {
          return of.detail ? std::optional(OrNulls(of.deviation.tokens)) : std::nullopt;
        },
-       kAbsent}};
+       Absent()}};
   return fields;
 }
 
@@ -309,9 +315,9 @@ std::vector<LayerOf> LayersOf(const Report& of) {
 const Fields<Remaining>& RemainingFields() {
   static const Fields<Remaining> fields = {
       {"dev_v_remaining_frac", "Share of the layer's squared deviation of V that is left",
-       &Remaining::v, kNullable},
+       &Remaining::v, Nullable()},
       {"dev_k_remaining_frac", "Share of the layer's squared deviation of K that is left",
-       &Remaining::k, kNullable}};
+       &Remaining::k, Nullable()}};
   return fields;
 }
 
@@ -323,10 +329,10 @@ const Fields<CurveLayer>& CurveFigureFields() {
   static const Fields<CurveLayer> fields = {
       {"dev_v_remaining",
        "Sum of the squared deviations of V that are left, over tokens, heads and dims",
-       &CurveLayer::v_sum, kNullable},
+       &CurveLayer::v_sum, Nullable()},
       {"dev_k_remaining",
        "Sum of the squared deviations of K that are left, over tokens, heads and dims",
-       &CurveLayer::k_sum, kNullable},
+       &CurveLayer::k_sum, Nullable()},
       Fields<CurveLayer>::Inline(&CurveLayer::selected, RemainingFields()),
       {"attn_dev_l2",
        "Norm of the difference of attention probabilities, over heads, rows and columns; null: no "
@@ -369,12 +375,16 @@ std::vector<PointOf> CurveOf(const Report& of) {
 
 const Fields<PointOf>& PointFields() {
   static const Fields<PointOf> fields = {
-      {"recomputed_fraction", "Share of the tokens that is recomputed",
-       [](const PointOf& of) { return of.point.ratio; }, kFraction},
+      {"recomputed_fraction",
+       "Share of the tokens that is recomputed",
+       [](const PointOf& of) { return of.point.ratio; },
+       {.least = 0, .most = 1}},
       {"topk", "Number of tokens selected by score",
        [](const PointOf& of) { return of.point.selection.topk; }},
-      {"compute_share", "Of a full prefill",
-       [](const PointOf& of) { return of.point.compute_share; }, kFraction},
+      {"compute_share",
+       "Of a full prefill",
+       [](const PointOf& of) { return of.point.compute_share; },
+       {.least = 0, .most = 1}},
       {"indices", "Ascending, the forced suffix last; null where --indices-out took them",
        [](const PointOf& of) { return Listed(of.report.extras, of.point.selection); }},
       {"layers", "Blended layers",
@@ -395,16 +405,16 @@ const Fields<LayerLeak>& LayerLeakFields() {
       {"queries", "Number of queries that were measured, evenly spread",
        [](const LayerLeak& leak) { return leak.error.queries; }},
       {"leaked_mass_mean", "Mean share of attention that goes to keys of the future",
-       OfLeak(&LeakError::leaked_mass_mean), kNullable},
+       OfLeak(&LeakError::leaked_mass_mean), Nullable()},
       {"leak_out_rel_l2", "Outputs with the bottom-right mask against the exact one",
-       OfLeak(&LeakError::leak_out_rel_l2), kNullable},
+       OfLeak(&LeakError::leak_out_rel_l2), Nullable()},
       {"recomputed_out_rel_l2",
        "Outputs of recomputed queries, with the mask asked for, against the full run",
-       [](const LayerLeak& leak) { return leak.error.against_full.out_rel_l2; }, kNullable},
+       [](const LayerLeak& leak) { return leak.error.against_full.out_rel_l2; }, Nullable()},
       {"recomputed_out_cos_mean",
        "Mean cosine of the outputs of recomputed queries, with the mask asked for, and the full "
        "run's",
-       [](const LayerLeak& leak) { return leak.error.against_full.out_cos_mean; }, kNullable}};
+       [](const LayerLeak& leak) { return leak.error.against_full.out_cos_mean; }, Nullable()}};
   return fields;
 }
 
@@ -419,7 +429,7 @@ const Fields<Result>& LeakFields() {
   static const Fields<Result> fields = {
       {"extra_keys_mean",
        "Mean number of keys of the future that a recomputed query sees under the bottom-right mask",
-       &Result::extra_keys_mean, kNullable},
+       &Result::extra_keys_mean, Nullable()},
       {"leaked_mass_mean",
        "Mean share of attention that goes to keys of the future, mean of the layers; null: no "
        "queries",
@@ -439,15 +449,17 @@ const Fields<Controller>& ControllerFields() {
       {"prefill_us", "Time of a full prefill as given, in microseconds",
        Microseconds(&Controller::prefill_seconds)},
       {"load_bytes_per_second", "Speed of loading as given, in bytes per second",
-       &Controller::bytes_per_second, kNullable},
+       &Controller::bytes_per_second, Nullable()},
       {"prefill_us_per_layer", "Time of the prefill of one layer, in microseconds",
        Microseconds(&Controller::prefill_seconds_per_layer)},
       {"load_us_per_layer", "Time in which one layer of the chunks is loaded, in microseconds",
        Microseconds(&Controller::load_seconds_per_layer)},
       {"hidden_fraction", "Share of the tokens whose recomputation the loading of a layer hides",
-       &Controller::ratio_hide, kNullable},
-      {"recomputed_fraction", "Share of the tokens that the controller recomputes",
-       &Controller::ratio, kFraction}};
+       &Controller::ratio_hide, Nullable()},
+      {"recomputed_fraction",
+       "Share of the tokens that the controller recomputes",
+       &Controller::ratio,
+       {.least = 0, .most = 1}}};
   return fields;
 }
 
@@ -505,7 +517,7 @@ const Fields<Report>& ReportFields() {
        [](const Report& of) { return Name(of.result.request.mask); },
        {.choices = {"exact", "bottom-right"}}},
       {"layers", "How the chunks' caches deviate from the full run, layer by layer", LayersOf,
-       LayerFields(), kNotEmpty},
+       LayerFields(), Items(1)},
       {"curve",
        "What is left of the deviation at each ratio, ascending",
        CurveOf,

@@ -49,15 +49,15 @@ auto LossBy(double (Outcome::*member)() const) {
 
 const Fields<LossOf>& LossFields() {
   static const Fields<LossOf> fields = {
-      {"worst", "Largest loss of a run", LossBy(&Outcome::worst_loss), kFromZero},
-      {"median", "Median loss of the runs", LossBy(&Outcome::median_loss), kFromZero},
-      {"mean", "Mean loss of the runs", LossBy(&Outcome::mean_loss), kFromZero},
+      {"worst", "Largest loss of a run", LossBy(&Outcome::worst_loss), AtLeast(0)},
+      {"median", "Median loss of the runs", LossBy(&Outcome::median_loss), AtLeast(0)},
+      {"mean", "Mean loss of the runs", LossBy(&Outcome::mean_loss), AtLeast(0)},
       {"runs",
        "Loss of each run, in the order of runs",
        [](const LossOf& of) { return Losses(of.kind, of.outcome.loss); },
        {.least = 0, .items = 1}},
       {"standard_errors", "null where a sample of one row says nothing", &LossOf::Errors,
-       kNotEmpty}};
+       Items(1)}};
   return fields;
 }
 
@@ -113,7 +113,7 @@ const Fields<PointOf>& BestFields() {
        [](const PointOf& of) {
          return Shown(of.advice.measured().kind, of.advice.expected_loss());
        },
-       kFromZero},
+       AtLeast(0)},
       {"measured_again",
        "the loss in each run, measured from the plan's tokens alone",
        [](const PointOf& of) {
@@ -122,7 +122,7 @@ const Fields<PointOf>& BestFields() {
        {.least = 0, .items = 1}},
       {"choices", "What each part of the model follows under this plan",
        [](const PointOf& of) { return ChoicesOf(of.advice, of.point.choice); }, UnitChoiceFields(),
-       kNotEmpty}};
+       Items(1)}};
   return fields;
 }
 
@@ -452,13 +452,13 @@ Value ChoicesValue(const std::vector<UnitChoice>& choices) {
 const Fields<Report>& ReportFields() {
   static const Fields<Report> fields = {
       {"runs", "The prompts that were measured, one for each snapshot with its trace", MeasuredRuns,
-       MeasuredRunFields(), kNotEmpty},
+       MeasuredRunFields(), Items(1)},
       {"params", "What was asked for", Whole, ParamsFields()},
       {"loss", "How losses were computed", Whole, MethodFields()},
       {"candidates",
        "Every policy with its budget and parameters that a part of the model could follow",
        [](const Report& of) { return std::span<const Candidate>(of.advice.candidates); },
-       CandidateFields(), kNotEmpty},
+       CandidateFields(), Items(1)},
       {"best",
        "The smallest plan within the limits, or without a limit on the loss the one of least loss; "
        "null: none is within them",

@@ -206,9 +206,9 @@ const Fields<SavingRowOf>& SavingRowFields() {
       {"bytes_per_token",
        "Bytes in the engine's memory at the end, in all layers, by the tokens that were seen; "
        "scales included",
-       [](const SavingRowOf& of) { return of.row.bytes_per_token; }, kFromZero},
+       [](const SavingRowOf& of) { return of.row.bytes_per_token; }, AtLeast(0)},
       {"link_bytes_per_token", "Bytes by token that come from elsewhere for each decode step",
-       [](const SavingRowOf& of) { return of.row.link_bytes; }, kFromZero},
+       [](const SavingRowOf& of) { return of.row.link_bytes; }, AtLeast(0)},
       {"ratio", "Bytes of the whole cache / those of the row; null where nothing stays in memory",
        [](const SavingRowOf& of) {
          return of.row.bytes_per_token > 0
@@ -216,14 +216,14 @@ const Fields<SavingRowOf>& SavingRowFields() {
                     : std::nullopt;
        }},
       {"mean_loss", "Mean loss of the runs, in the unit that loss.unit names",
-       [](const SavingRowOf& of) { return of.Loss(of.row.mean_loss); }, kFromZero},
+       [](const SavingRowOf& of) { return of.Loss(of.row.mean_loss); }, AtLeast(0)},
       {"worst_loss", "Largest loss of a run",
-       [](const SavingRowOf& of) { return of.Loss(of.row.worst_loss); }, kFromZero},
+       [](const SavingRowOf& of) { return of.Loss(of.row.worst_loss); }, AtLeast(0)},
       {"standard_error", "Of the largest loss, from the rows that were drawn; null: unknown",
        [](const SavingRowOf& of) {
          return ShownError(KindOf(of.report), of.row.worst_loss, of.row.standard_error);
        },
-       kNullable},
+       Nullable()},
       {"added_loss", "Where eviction and types are combined: the sum of what each costs alone",
        [](const SavingRowOf& of) {
          return std::isfinite(of.row.added_loss) ? std::optional(of.Loss(of.row.added_loss))
@@ -284,21 +284,21 @@ const Fields<Chosen>& ChosenFields() {
        {.choices = Kinds()}},
       {"bytes_per_token", "Bytes at the end, in all layers, by the tokens that were seen",
        [](const Chosen& of) { return FullBytes(of.report) * of.best.outcome.mean_share(); },
-       kFromZero},
+       AtLeast(0)},
       {"ratio",
        "Bytes of the whole cache / those of the point",
        [](const Chosen& of) { return of.best.outcome.ratio(); },
        {.least = kLeastRatio}},
       {"worst_loss", "Largest loss of a run, in the rows it was chosen on",
        [](const Chosen& of) { return Shown(KindOf(of.report), of.best.outcome.worst_loss()); },
-       kFromZero},
+       AtLeast(0)},
       {"expected_loss", "The same times what choosing flatters it by: what the limit holds for",
        [](const Chosen& of) {
          return Shown(KindOf(of.report), of.report.savings.searched.expected_loss());
        },
-       kFromZero},
+       AtLeast(0)},
       {"measured_again", "Loss of each run, replayed from the plan and the types alone",
-       &Chosen::MeasuredAgain, kFromZero},
+       &Chosen::MeasuredAgain, AtLeast(0)},
       {"flags", "The flags of llama.cpp, if all layers have the same types and it has them",
        [](const Chosen& of) { return IfAny(FlagsOf(of.report.runs, of.report.savings)); }},
       {"layers", "What each measured layer does", &Chosen::Layers, ChosenLayerFields()}};
@@ -387,7 +387,7 @@ const Fields<SavingsReport>& SavingsFields() {
        [](const SavingsReport& of) {
          return Shown(KindOf(of), of.savings.searched.optimism) / Shown(KindOf(of), 1);
        },
-       kFromZero}};
+       AtLeast(0)}};
   return fields;
 }
 

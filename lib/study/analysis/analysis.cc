@@ -13,7 +13,6 @@
 #include "lib/core/base/number.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/residency.h"
 #include "lib/study/dense/gemm.h"
 
 namespace kv::analysis {

@@ -23,14 +23,14 @@ const Fields<Totals>& TotalsFields() {
        &Totals::own_ratio,
        {.above = 0}},
       {"bits_per_value", "Bits per value that the better of both codecs reaches", &Totals::reached,
-       kFromZero},
+       AtLeast(0)},
       {"bound_bits_per_value",
        "Bits per value under the cheapest entropy model of each tensor; of order 0 or 1, so a "
        "codec "
        "that draws on more may need less",
-       &Totals::bound, kFromZero},
+       &Totals::bound, AtLeast(0)},
       {"bound_ratio", "Bytes of the tensors / bytes under those models", &Totals::bound_ratio,
-       kFromZero},
+       AtLeast(0)},
       {"decodes", "Whether everything decodes to the same bytes again", &Totals::decodes}};
   return fields;
 }
@@ -45,7 +45,7 @@ const Fields<Extreme>& ExtremeFields() {
       {"ratio",
        "Its ratio under the better of both codecs, original / coded; null without any tensor",
        [](const Extreme& of) { return of.ratio == 0 ? std::nullopt : std::optional(of.ratio); },
-       kFromZero}};
+       AtLeast(0)}};
   return fields;
 }
 
@@ -57,9 +57,9 @@ const Fields<LayerAnalysis>& LayerAnalysisFields() {
   static const Fields<LayerAnalysis> fields = {
       {"layer", "Number of the layer", &LayerAnalysis::layer},
       {"label", "Name of the layer, where its number does not say what it is",
-       IfAny(&LayerAnalysis::label), kAbsent},
+       IfAny(&LayerAnalysis::label), Absent()},
       {"group", "Name of the group of layers that it belongs to, where the model has groups",
-       IfAny(&LayerAnalysis::group), kAbsent},
+       IfAny(&LayerAnalysis::group), Absent()},
       {"k", "What was measured of K; null: the layer has none", &LayerAnalysis::k,
        TensorAnalysisFields()},
       {"v", "What was measured of V; null: the layer has none", &LayerAnalysis::v,

@@ -13,7 +13,6 @@
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/residency.h"
 
 namespace kv::analysis {
 namespace {
@@ -89,7 +88,7 @@ class Measurer {
   Measured measured_;
   CodecScratch scratch_;
   ScratchBuffer decoded_;
-  StreamingHash64 raw_hash_, decoded_hash_;
+  StreamingHash raw_hash_, decoded_hash_;
 };
 
 // What compress does: head by head where heads are known.
@@ -407,10 +406,10 @@ const Fields<EntropyModel>& EntropyModelFields() {
   static const Fields<EntropyModel> fields = {
       {"name", "Name of the model", &EntropyModel::name},
       {"bits", "Bits per value that a coder needs which knows the context that the model sees",
-       &EntropyModel::bits, kFromZero},
+       &EntropyModel::bits, AtLeast(0)},
       {"table_bits",
        "Bits per value that describing the model's own numbers costs; 0 for adaptive models",
-       &EntropyModel::table_bits, kFromZero}};
+       &EntropyModel::table_bits, AtLeast(0)}};
   return fields;
 }
 
@@ -457,7 +456,7 @@ const Fields<TensorAnalysis>& TensorAnalysisFields() {
   using Tensor = TensorAnalysis;
   static const Fields<EntropyModel> bound = {
       {"bits_per_value", "Bits per value under the cheapest model, its table included",
-       &EntropyModel::total_bits, kFromZero},
+       &EntropyModel::total_bits, AtLeast(0)},
       {"model", "Name of the cheapest model", &EntropyModel::name}};
   static const Fields<Unrotated> unrotated = {
       {"pairs",
@@ -488,14 +487,14 @@ const Fields<TensorAnalysis>& TensorAnalysisFields() {
       {"own", "Sizes under kvtool's codecs at the level asked for; null at level compat",
        &Tensor::own, MeasuredFields()},
       {"bits_per_value", "Bits per value that the better of both codecs reaches",
-       &Tensor::reached_bits, kFromZero},
+       &Tensor::reached_bits, AtLeast(0)},
       {"bound", "The least that an entropy model needs", &Tensor::bound, bound},
       {"models", "Every entropy model of 16-bit floats; empty for other types", &Tensor::models,
        EntropyModelFields()},
       {"unrotated",
        "The entropy models of K after its rotation is undone and its values are rounded again, for "
        "each way to pair dimensions",
-       [](const Tensor& of) { return UnlessEmpty(of.unrotated); }, unrotated, kAbsent},
+       [](const Tensor& of) { return UnlessEmpty(of.unrotated); }, unrotated, Absent()},
       {"autoregressive_gain_bits",
        "Bits per value that the best linear prediction from the token before would save if values "
        "were Gaussian; null for types without models",
@@ -515,12 +514,12 @@ const Fields<TensorAnalysis>& TensorAnalysisFields() {
       {"structure", "Rows and channels that repeat or are zero", &Tensor::structure,
        StructureFields()},
       {"exact", "Of f32 values: how many a type of half the size represents exactly",
-       &Tensor::narrowness, NarrownessFields(), kAbsent},
+       &Tensor::narrowness, NarrownessFields(), Absent()},
       {"narrow",
        "Sizes when f32 values that are exact in a type of half the size are coded in that type",
-       NarrowedOf, narrow, kAbsent},
+       NarrowedOf, narrow, Absent()},
       {"heads", "Sizes of each head coded on its own; only with --per-head",
-       [](const Tensor& of) { return UnlessEmpty(of.heads_coded); }, CodedFields(), kAbsent}};
+       [](const Tensor& of) { return UnlessEmpty(of.heads_coded); }, CodedFields(), Absent()}};
   return fields;
 }
 

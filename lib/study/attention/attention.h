@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "lib/core/snapshot/token_range.h"
+#include "lib/core/snapshot/snapshot.h"
 #include "lib/study/attention/probabilities.h"
 
 // Measures what a smaller cache costs in attention, against the full one: per (layer, head), from

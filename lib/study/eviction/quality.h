@@ -2,10 +2,12 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "lib/core/base/parallel.h"
+#include "lib/study/attention/attention.h"
 #include "lib/study/attention/attention_samples.h"
 #include "lib/study/attention/layer_attention.h"
 #include "lib/study/eviction/timeline.h"
@@ -65,5 +67,15 @@ std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
                                        std::span<const LayerPlan* const> plans,
                                        const MeasuredRows& rows, std::span<AttentionSamples> pooled,
                                        ThreadPool& pool, bool with_changes = false);
+
+// StreamingLLM counts positions within the cache: the distance of a kept key from the query is the
+// number of kept keys between them. In effect it turns the key on by the number of evicted tokens
+// after it. Returns what the rows of one head at `positions` lose by a plan with `turned_by`,
+// compared with the full cache as it was. `k` and `v` are all keys and values of the head as
+// floats, [token][dim]; `v` is empty without values. `gradients` have a row per position.
+AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan& plan,
+                               uint32_t head, std::span<const uint64_t> positions,
+                               std::span<const float> k, std::span<const float> v,
+                               OutputGradients gradients = {});
 
 }  // namespace kv::eviction

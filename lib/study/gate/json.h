@@ -28,9 +28,4 @@ std::string TextAt(const Json& object, std::string_view key, std::string otherwi
 // Whether Python would take the value under a key for true.
 bool TruthAt(const Json& object, std::string_view key);
 
-// The number as it is, or null.
-Json NumberJson(const std::optional<double>& value);
-// A figure: counts and bytes stay whole numbers, flags become true or false, NaN becomes null.
-Json FigureJson(double value, bool is_flag);
-
 }  // namespace kv::gate

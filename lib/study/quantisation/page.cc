@@ -59,21 +59,21 @@ void AddLayers(const ReplayRequest& request, const ReplayResult& result, report:
 
 }  // namespace
 
-report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
-                        const ReplayRequest& request, const ReplayResult& result,
-                        const std::vector<std::string>& notes) {
-  const KvTensor& k = snapshot.layers.front().k;
+report::Page ReportPage(const Report& report, const std::vector<std::string>& notes) {
+  const ReplayRequest& request = report.request;
+  const ReplayResult& result = report.result;
+  const KvTensor& k = report.snapshot.layers.front().k;
   report::Page page(
       "Quantised caches",
       fmt::format(
           "{} layers, {} query heads over {} kv heads of {}, {} tokens; {} of {} query rows "
           "a layer",
-          result.layers.size(), trace.query_heads, k.heads, k.head_dim, result.tokens,
+          result.layers.size(), report.trace.query_heads, k.heads, k.head_dim, result.tokens,
           result.measured.positions.size(), result.measured.population));
   page.Heading("Loss against ratio");
   AddChart(request, result, page);
   AddLayers(request, result, page);
-  TextTable table = PairTable(request, result);
+  TextTable table = PairTable(report);
   table.head.push_back("flags");
   for (size_t pair = 0; pair < result.pairs.size(); ++pair)
     table.rows[pair].push_back(EngineFlags(request, result.pairs[pair]));

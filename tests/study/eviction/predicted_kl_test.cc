@@ -14,9 +14,9 @@
 namespace kv::eviction::predicted_kl_test {
 namespace {
 
-using mnn::h2o::ReplayRequest;
-using mnn::h2o::ReplayResult;
-using mnn::h2o::ReplayRun;
+using eviction::ReplayRequest;
+using eviction::ReplayResult;
+using eviction::ReplayRun;
 using test::AddGradients;
 using test::AttentionCase;
 using test::MakeAttentionCase;

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "lib/core/base/half.h"
-#include "lib/core/kernels/histogram.h"
+#include "lib/core/kernels/counts.h"
 #include "lib/study/statistics/distribution.h"
 #include "lib/study/statistics/tensor_stats.h"
 

@@ -13,6 +13,7 @@
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
 #include "lib/engines/mnn/h2o/advised_settings.h"
+#include "lib/engines/mnn/h2o/mnn_engine.h"
 #include "lib/study/advise/report.h"
 #include "lib/study/statistics/checkup.h"
 
@@ -52,7 +53,7 @@ std::vector<const SavingRow*> RowsToPrint(const std::vector<SavingRow>& rows) {
 // Under the names of MNN's configuration file.
 Value MnnParameters(const eviction::BlockConfig& config) {
   Value parameters = Value::Object{{"kv_h2o_enable", true}};
-  eviction::ForEachParameter(config, [&](std::string_view name, double value) {
+  mnn::h2o::ForEachParameter(config, [&](std::string_view name, double value) {
     if (name == "h2o_target_keep_ratio") return;  // read in static mode alone
     const std::string key = fmt::format("kv_{}", name);
     if (name == "h2o_target_mode") {
@@ -95,7 +96,9 @@ void AddStreaming(const advise::AdviceRequest& request, const advise::Advice& ad
   const advise::Point* best = nullptr;
   for (const advise::Point& point : advice.found.uniform) {  // by descending share
     const advise::Candidate& candidate = advice.candidates[*point.uniform];
-    if (candidate.policy != "streaming" || !advise::Meets(point.outcome, request.limits)) continue;
+    if (eviction::FindPolicy(candidate.policy)->tuned_by != eviction::Tuning::kSinks ||
+        !advise::Meets(point.outcome, request.limits))
+      continue;
     const bool loses_less =
         best == nullptr || point.outcome.mean_loss() < best->outcome.mean_loss();
     if (request.limits.loss || loses_less) best = &point;
@@ -289,7 +292,7 @@ const Fields<EngineSettings>& EngineSettingsFields() {
        "Whole cache / what is kept at the end, in the run that keeps most",
        &S::ratio,
        {.least = advise::kLeastRatio}},
-      {"loss", "Largest loss of a run, in the unit that loss.unit names", &S::loss, kFromZero},
+      {"loss", "Largest loss of a run, in the unit that loss.unit names", &S::loss, AtLeast(0)},
       {"note", "What to know before the settings are used", &S::note},
       {"configuration", "Which of the engine's configurations takes the parameters; null: its own",
        IfAny(&S::configuration)}};

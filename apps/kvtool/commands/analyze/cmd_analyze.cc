@@ -20,7 +20,7 @@
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/page_options.h"
 #include "apps/kvtool/line/rope_options.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/engines/mnn/offline/offline.h"
 #include "lib/engines/mnn/offline/result_report.h"
 #include "lib/fields/value.h"
@@ -283,23 +283,23 @@ const Fields<AnalyzeResult>& AnalyzeResultFields() {
       Fields<AnalysedRun>::Inline(&AnalysedRun::analysed, AnalysedFields())};
   static const Fields<AnalyzeTiming> timing = {
       {"elapsed_us", "Wall time of the command, in microseconds", &AnalyzeTiming::elapsed_us},
-      {"threads", "Number of threads that were used", &AnalyzeTiming::threads, kFromZero}};
+      {"threads", "Number of threads that were used", &AnalyzeTiming::threads, AtLeast(0)}};
   static const Fields<Result> fields = {
       {"inputs", "What was read", &Result::inputs, HashedFileFields()},
       {"runs",
        "of a folder that holds several runs of dumps: what stands in the document otherwise, run "
        "by run",
-       &Result::runs, runs, kAbsent},
+       &Result::runs, runs, Absent()},
       Fields<Result>::Inline(&Result::analysed, AnalysedFields()),
       {"offline", "the document of MNN's offline_lossless_fp16.py, schema_version 3",
-       &Result::offline, mnn::offline::DocumentFields(), kAbsent},
+       &Result::offline, mnn::offline::DocumentFields(), Absent()},
       {"distribution", "Entropies and zstd ratios of each dump, or of each layer of a snapshot",
-       &Result::distribution, analysis::RowsReportFields(), kAbsent},
+       &Result::distribution, analysis::RowsReportFields(), Absent()},
       {"packed", "Entropies and zstd ratios of packed MNN dumps, padding included", &Result::packed,
-       analysis::RowsReportFields(), kAbsent},
+       analysis::RowsReportFields(), Absent()},
       {"warnings", "Everything that the run warned of", &Result::warnings},
       {"timing", "How long it took; absent in deterministic output", &Result::timing, timing,
-       kAbsent}};
+       Absent()}};
   return fields;
 }
 

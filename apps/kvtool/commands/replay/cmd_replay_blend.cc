@@ -19,7 +19,7 @@
 #include "apps/kvtool/line/page_options.h"
 #include "apps/kvtool/line/rope_options.h"
 #include "formats/key_pairs.h"
-#include "formats/npy/npy_header.h"
+#include "formats/npy/npy.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/file.h"
 #include "lib/core/snapshot/cast.h"
@@ -198,7 +198,7 @@ const Fields<Blended::Input>& BlendInputFields() {
       {"file", "Name of the input as it was given", &Input::file},
       {"bytes", "Size of the input in bytes, all its files together",
        [](const Input& of) { return of.content ? std::optional(of.content->bytes) : std::nullopt; },
-       kAbsent},
+       Absent()},
       {"xxh3",
        "XXH3 hash (64 bits, 16 hex digits) of the input's bytes",
        [](const Input& of) { return of.content ? std::optional(of.content->xxh3) : std::nullopt; },

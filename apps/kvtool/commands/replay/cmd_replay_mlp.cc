@@ -18,7 +18,6 @@
 #include "formats/weights_file.h"
 #include "lib/core/snapshot/attention_trace.h"
 #include "lib/core/snapshot/cast.h"
-#include "lib/core/snapshot/trace_rows.h"
 #include "lib/engines/infinilm/compressor.h"
 #include "lib/engines/infinilm/quality.h"
 

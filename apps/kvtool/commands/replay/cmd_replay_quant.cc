@@ -9,18 +9,11 @@
 #include "apps/kvtool/commands/replay/quant_against.h"
 #include "apps/kvtool/commands/replay/quant_plan.h"
 #include "apps/kvtool/commands/replay/quant_state.h"
-#include "apps/kvtool/commands/replay/quant_table.h"
+#include "apps/kvtool/commands/replay/trace_replay.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/inputs/each_command.h"
-#include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/numbers.h"
-#include "apps/kvtool/line/page_options.h"
-#include "apps/kvtool/line/rope_options.h"
-#include "formats/run/run.h"
-#include "formats/trace/trace.h"
 #include "lib/study/quantisation/report.h"
 #include "lib/study/quantisation/search.h"
 
@@ -70,11 +63,8 @@ const Fields<QuantReplayed>& QuantReplayedFields() {
       {"advice", "What --advise chose; null without that flag", &QuantReplayed::advice,
        QuantAdviceFields()},
       {"warnings", "Everything that the run warned of", &QuantReplayed::warnings},
-      {"out",
-       "The state that was written; with --output",
-       &QuantReplayed::out,
-       QuantWrittenFields(),
-       {.absent = true}}};
+      {"out", "The state that was written; with --output", &QuantReplayed::out,
+       QuantWrittenFields(), Absent()}};
   return fields;
 }
 
@@ -91,7 +81,7 @@ const Fields<QuantTraced>& QuantTracedFields() {
   return fields;
 }
 
-class ReplayQuant : public EachOf<ReplayQuant> {
+class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
@@ -138,46 +128,19 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     line.AddFlag("--detail", detail_, "Figures of every head in the JSON document");
     page_.Declare(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
-    rope_.Declare(line, "RoPE of the model, for types that quantise keys before it");
-    snapshot_.Declare(line);
-    report_.Declare(line);
-  }
-
-  // In a folder: what brings a trace, unless all share one.
-  bool Takes(std::string_view format, bool is_run) const override {
-    return is_run || (!trace_.empty() && !format.empty());
-  }
-  OpenOptions Reading() const override { return snapshot_.WithLimit(); }
-
-  void TakeRuns() override {
-    run_ = TakeRun(input_, snapshot_);
-    TakeTrace(run_, trace_);
-    TakeRope(run_, snapshot_, rope_);
+    DeclareRest(line, "RoPE of the model, for types that quantise keys before it");
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads({input_, trace_, against_, sensitivity_, plan_, rope_.freqs});
-    snapshot_.Files(files);
+    TraceReplay::Files(files);
+    files.Reads({against_, plan_});
     files.Writes({{plan_out_, "--plan-out"}, {out_, "-o"}});
-    page_.Files(files);
-    report_.Files(files);
   }
 
   ExitStatus Run(Context& context) override {
     CheckUsage();
     if (!against_.empty()) return RunAgainst(context);
-    RequireTrace(trace_, input_);
-    const OpenOptions options = snapshot_.Resolve(flags_for());
-    const AttentionTrace trace = OpenTrace(trace_, options);
-    const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
-    if (snapshot.layers.empty()) {
-      throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
-    }
-    RequireHeads(snapshot, "a replay");
-    RequireMatch(trace, snapshot);
-    WarnOf(snapshot.notes, input_, context.console);
-    for (const Note& note : trace.notes) context.console.Warn(trace_, note.text);
-
+    const auto [options, trace, snapshot] = Open(context.console);
     const std::optional<ModelRope> rope = rope_.Resolve(options, &snapshot);
     ReplayRequest request = RequestFor(snapshot, trace);
     if (rope) request.store.rope = &*rope;
@@ -194,12 +157,8 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     if (advise_) found = SearchTypes(limits, request, result);
     const std::vector<std::string> warnings = QuantWarnings(snapshot, request, result);
     for (const std::string& warning : warnings) context.console.Warn(input_, warning);
-    QuantReplayed replayed{{HashedFile::Of(snapshot.source)},
-                           {snapshot, trace, request, result, detail_},
-                           {},
-                           {},
-                           warnings,
-                           {}};
+    const quantisation::Report report{snapshot, trace, request, result, detail_};
+    QuantReplayed replayed{{HashedFile::Of(snapshot.source)}, report, {}, {}, warnings, {}};
     if (plan) replayed.plan = {Evaluate(result, ChoiceOf(*plan, request, result)), result.tokens};
     if (found) replayed.advice.emplace(QuantAdvice{limits, request, result, *found});
     if (found && found->best && !plan_out_.empty()) {
@@ -211,14 +170,13 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     }
     if (!out_.empty()) replayed.out = WriteState(context, snapshot, options, request, plan, pool);
     if (page_.wanted()) {
-      page_.Write(ReportPage(snapshot, trace, request, result, warnings), *this, context.console,
-                  RulesFor(force_));
+      page_.Write(ReportPage(report, warnings), *this, context.console, RulesFor(force_));
     }
     report_.Emit(context.console, "quant", QuantReplayedFields().Object(replayed),
                  RulesFor(force_));
     if (!report_.json) {
       PrintHead(context.console, result);
-      PrintPairs(context.console, request, result);
+      context.console.Data(Table(quantisation::PairTable(report)).Text());
       if (plan) PrintOutcome(context.console, "plan", replayed.plan->outcome, result);
       if (found) PrintAdvice(context.console, request, result, *found);
     }
@@ -334,10 +292,9 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     request.rows = rows_;
     request.seed = seed_;
     request.prompt_tokens = PromptOf(trace);
-    std::string weights = sensitivity_;
-    if (weights.empty() && run_ && !trace.gradients) weights = run_->sensitivity;
-    if (!weights.empty()) request.weights = ReadSensitivity(weights).Weights();
-    if (max_kl_ && weights.empty() && !trace.gradients) {
+    const auto weights = WeightsFor(trace);
+    if (weights) request.weights = *weights;
+    if (max_kl_ && !weights && !trace.gradients) {
       throw Error(Finding::kUsage,
                   "--max-kl: the trace has no gradients, so no loss in nats is known")
           .File(trace_)
@@ -374,17 +331,12 @@ class ReplayQuant : public EachOf<ReplayQuant> {
                           keep_first_, keep_last_)));
   }
 
-  std::string trace_, against_, out_, version_, plan_, sensitivity_, plan_out_;
-  PageOptions page_;
+  std::string against_, out_, version_, plan_, plan_out_;
   std::vector<std::string> k_, v_;
   std::string rounding_ = "avx", hadamard_ = "yes", engine_q_ = "cpu";
-  uint64_t keep_first_ = 0, keep_last_ = 0, rows_ = 512, seed_ = 0, bytes_ = 0;
-  int64_t prompt_ = -1;
+  uint64_t keep_first_ = 0, keep_last_ = 0, bytes_ = 0;
   std::optional<double> max_kl_;
-  bool advise_ = false, detail_ = false, force_ = false;
-  std::optional<RecordedRun> run_;
-  RopeOptions rope_;
-  SnapshotOptions snapshot_;
+  bool advise_ = false;
 };
 
 }  // namespace

@@ -7,9 +7,14 @@
 #include <algorithm>
 
 #include "apps/kvtool/line/numbers.h"
-#include "apps/kvtool/line/parameter_texts.h"
+#include "lib/engines/mnn/h2o/mnn_engine.h"
 
 namespace kv {
+namespace {
+
+constexpr std::string_view kPrefix = "h2o_";  // of the engine's names of the parameters
+
+}  // namespace
 
 void H2oFlags::Declare(CommandLine& line) {
   const char* group = "The engine's parameters (engine; with a budget: chosen by the trace)";
@@ -47,19 +52,19 @@ eviction::BlockConfig H2oFlags::Resolve(const AttentionTrace& trace,
                                         eviction::BlockConfig config) const {
   if (trace.block_scores) {
     for (const auto& [name, value] : trace.block_scores->parameters) {
-      eviction::SetParameter(name, value, config);
+      mnn::h2o::SetParameter(name, value, config);
     }
   }
-  for (const auto& [name, value] : given) eviction::SetParameter(name, value, config);
+  for (const auto& [name, value] : given) mnn::h2o::SetParameter(name, value, config);
   if (!target_mode.empty()) {
-    eviction::SetParameter("h2o_target_mode", target_mode == "static" ? 0 : 1, config);
+    mnn::h2o::SetParameter("h2o_target_mode", target_mode == "static" ? 0 : 1, config);
   }
   return config;
 }
 
 std::set<std::string, std::less<>> H2oFlags::Chosen() const {
   std::set<std::string, std::less<>> names;
-  for (const auto& [name, value] : given) names.insert(name);
+  for (const auto& [name, value] : given) names.insert(name.substr(kPrefix.size()));
   return names;
 }
 

@@ -22,6 +22,7 @@ struct H2oFlags {
   void Declare(CommandLine& line);
   // `config` has the values of what is neither given nor recorded in the trace.
   eviction::BlockConfig Resolve(const AttentionTrace& trace, eviction::BlockConfig config) const;
+  // The names that were given, as BlockConfig has them.
   std::set<std::string, std::less<>> Chosen() const;
 };
 

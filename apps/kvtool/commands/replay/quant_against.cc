@@ -35,14 +35,13 @@ const Fields<TriedOrigin>& TriedOriginFields() {
   static const Fields<TriedOrigin> fields = {
       {"hadamard", "Whether values are rotated by a Hadamard transform before they are quantised",
        [](const TriedOrigin& of) { return of.hypothesis.origin.rotated; }},
-      {"rounding",
-       "How q8_0 rounds: avx (x86), ref (plain C) or arm; null for other types",
+      {"rounding", "How q8_0 rounds: avx (x86), ref (plain C) or arm; null for other types",
        [](const TriedOrigin& of) {
          return of.dtype == DType::kQ8_0
                     ? std::optional(quantisation::RoundingName(of.hypothesis.origin.rounding))
                     : std::nullopt;
        },
-       {.choices = {"avx", "ref", "arm"}}},
+       OneOf("avx", "ref", "arm")},
       {"searched", "Whether a search over scales is made, which iq4_nl alone may do",
        [](const TriedOrigin& of) { return of.hypothesis.origin.searched; }},
       Fields<TriedOrigin>::Inline(
@@ -63,10 +62,8 @@ const Fields<SideOrigin>& SideOriginFields() {
       {"named",
        "Whether at least 98% of the first layer's codes agree under the best one that was tried",
        &SideOrigin::is_named},
-      {"equally_good",
-       "How many of those tried agree as well as the first",
-       &SideOrigin::equally_good,
-       {.least = 1}},
+      {"equally_good", "How many of those tried agree as well as the first",
+       &SideOrigin::equally_good, AtLeast(1)},
       {"tried", "Best first, by the first layer", TriedIn, TriedOriginFields()},
       {"layers", "Under the best one", &SideOrigin::layers, AgreementFields()}};
   return fields;

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "lib/core/base/reuse.h"
+#include "lib/core/base/arena.h"
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/planes.h"
 #include "lib/core/snapshot/layout.h"

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/quantisation/types/groups.h"
-
 #include <algorithm>
 #include <cmath>
 
-#include "lib/study/quantisation/types/rows.h"
+#include "lib/study/quantisation/types/codes.h"
 
 namespace kv::quant {
 namespace {

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/quantisation/types/token_head.h"
-
 #include <bit>
 #include <random>
 
 #include "lib/core/base/error.h"
-#include "lib/core/base/float8.h"
+#include "lib/core/base/half.h"
 #include "lib/core/kernels/hadamard.h"
-#include "lib/study/quantisation/types/rows.h"
+#include "lib/study/quantisation/types/codes.h"
 
 namespace kv::quant {
 namespace {

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/quantisation/types/turbo.h"
-
 #include <numbers>
 #include <random>
 
 #include "lib/core/base/error.h"
 #include "lib/core/kernels/hadamard.h"
-#include "lib/study/quantisation/types/rows.h"
+#include "lib/study/quantisation/types/codes.h"
 
 namespace kv::quant {
 namespace {

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/quantisation/types/ultraquant.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <iterator>
 
 #include "lib/core/base/error.h"
-#include "lib/study/quantisation/types/rows.h"
+#include "lib/study/quantisation/types/codes.h"
 
 namespace kv::quant {
 namespace {
