@@ -10,7 +10,7 @@
 #include "lib/study/advise/candidates.h"
 #include "lib/study/advise/effects.h"
 #include "lib/study/advise/mixture.h"
-#include "lib/study/eviction/predicted_kl.h"
+#include "lib/study/eviction/quality.h"
 
 namespace kv::advise {
 

@@ -9,7 +9,7 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/snapshot/cast.h"
-#include "lib/study/eviction/plan_layer.h"
+#include "lib/study/eviction/rule.h"
 
 namespace kv::advise {
 namespace {

@@ -13,8 +13,7 @@
 // Measures what a smaller cache costs in attention, against the full one: per (layer, head), from
 // queries and keys or from recorded probabilities. One call is one head and a pure function, so
 // callers may spread heads over threads. Query rows go by tiles: a whole probability matrix never
-// exists. attention.cc compares caches, attention_kept.cc kept sets of keys; what both share is in
-// attention_rows.cc.
+// exists.
 namespace kv {
 
 // The top-k figures' k.

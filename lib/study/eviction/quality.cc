@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -52,8 +53,6 @@ TurnedCache CacheOf(const KeepPlan& held, uint64_t row, std::span<const float> k
 constexpr double kHalfSumTolerance = 1e-2, kFloatSumTolerance = 1e-4;
 
 constexpr uint64_t kTileRows = 64;
-
-constexpr double kLeastOutputNorm = 1e-12;  // so that no error is divided by zero
 
 // [plan][unit][position]: queries before this position see the key.
 using KeptBeforeOf = std::vector<std::vector<std::vector<uint32_t>>>;
@@ -190,21 +189,13 @@ LayerQuality Describe(uint32_t layer, std::span<const AttentionRows> heads, uint
     quality.evicting_heads.push_back(one.SummariseEvicting());
   }
   for (uint64_t row = 0; row < heads.front().rows(); ++row) {
-    double mass = 0, error2 = 0, norm2 = 0, changed2 = 0, dot = 0;  // NaN where some head's are
-    for (const AttentionRows& head : heads) {
-      mass += head.mass[row];
-      if (!head.has_output()) continue;
-      error2 += head.error2[row];
-      norm2 += head.norm2[row];
-      changed2 += head.changed_norm2[row];
-      dot += head.dot[row];
-    }
+    double mass = 0;  // NaN where some head's is
+    for (const AttentionRows& head : heads) mass += head.mass[row];
     quality.step_mass.push_back(mass / static_cast<double>(heads.size()));
-    if (heads.front().has_output()) {
-      quality.step_output_error.push_back(std::sqrt(error2) /
-                                          std::max(std::sqrt(norm2), kLeastOutputNorm));
-      quality.step_output_cosine.push_back(OutputCosine(error2, norm2, changed2, dot));
-    }
+    if (!heads.front().has_output()) continue;
+    const RowOutput output(heads, row);
+    quality.step_output_error.push_back(output.error());
+    quality.step_output_cosine.push_back(output.cosine());
   }
   return quality;
 }
@@ -332,6 +323,101 @@ std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
     pooled[p].Add(of_plan[p]);
   }
   return qualities;
+}
+
+namespace {
+
+// The mean of figures of rows, and what is needed for its error.
+struct RowMeans {
+  std::vector<double> values;  // of the rows that have one
+  double within = 0;           // sum over these rows of the variance among a row's samples
+
+  double Mean() const {
+    double sum = 0;
+    for (const double value : values) sum += value;
+    return sum / static_cast<double>(values.size());
+  }
+  // Of two stages: rows drawn without replacement from `population`, then samples within a row.
+  double StandardError(uint64_t population, uint64_t samples) const {
+    const auto n = static_cast<double>(values.size()), all = static_cast<double>(population);
+    const double share = n < all ? n / all : 1;
+    double between = 0;
+    if (values.size() > 1) {
+      const double mean = Mean();
+      for (const double value : values) between += (value - mean) * (value - mean);
+      between /= n - 1;
+    } else if (share < 1 || samples == 1) {
+      return std::numeric_limits<double>::quiet_NaN();
+    }
+    // One sample a row says nothing of its spread: all spread counts as if it came from sampling.
+    if (samples == 1) return std::sqrt(between / n);
+    const double inside = samples == 0 ? 0 : within / n / static_cast<double>(samples);
+    return std::sqrt(((1 - share) * between + share * inside) / n);
+  }
+};
+
+std::optional<PredictedKl> Predicted(KlMethod method, const RowMeans& rows, uint64_t population,
+                                     uint64_t samples) {
+  if (rows.values.empty()) return std::nullopt;
+  return PredictedKl{method,
+                     rows.Mean(),
+                     rows.StandardError(population, samples),
+                     rows.values.size(),
+                     population,
+                     samples,
+                     Cause::kEviction};
+}
+
+}  // namespace
+
+std::string_view Name(KlMethod method) {
+  return method == KlMethod::kGradients ? "gradients" : "sensitivity";
+}
+
+const Calibration& CalibrationOf(KlMethod method, Cause cause) {
+  if (cause == Cause::kQuantisation) {
+    return method == KlMethod::kGradients ? kQuantGradientCalibration
+                                          : kQuantSensitivityCalibration;
+  }
+  return method == KlMethod::kGradients ? kGradientCalibration : kSensitivityCalibration;
+}
+
+std::optional<PredictedKl> PredictKl(const LogPChange& change, uint64_t population) {
+  RowMeans rows;
+  std::vector<double> of_row(change.samples);
+  for (uint64_t row = 0; row < change.rows; ++row) {
+    double sum = 0;
+    for (uint64_t sample = 0; sample < change.samples; ++sample) {
+      const double d = change.at(sample, row);
+      of_row[sample] = d * d / 2;
+      sum += of_row[sample];
+    }
+    const double mean = sum / static_cast<double>(change.samples);
+    if (!std::isfinite(mean)) continue;
+    rows.values.push_back(mean);
+    double squares = 0;
+    for (const double value : of_row) squares += (value - mean) * (value - mean);
+    if (change.samples > 1) rows.within += squares / static_cast<double>(change.samples - 1);
+  }
+  return Predicted(KlMethod::kGradients, rows, population, change.samples);
+}
+
+std::optional<PredictedKl> PredictKl(std::span<const LayerQuality> layers,
+                                     const LayerWeights& weights, uint64_t population) {
+  if (layers.empty()) return std::nullopt;
+  RowMeans rows;
+  const size_t measured = layers.front().step_output_cosine.size();
+  for (size_t row = 0; row < measured; ++row) {
+    double sum = 0;
+    for (const LayerQuality& layer : layers) {
+      const auto weight = weights.find(layer.layer);
+      if (weight == weights.end()) continue;
+      // |o - o'|^2 / |o|^2 is 2 (1 - cos) for outputs of equal norm.
+      sum += weight->second * 2 * (1 - layer.step_output_cosine[row]);
+    }
+    if (std::isfinite(sum)) rows.values.push_back(sum);
+  }
+  return Predicted(KlMethod::kSensitivity, rows, population, 0);
 }
 
 }  // namespace kv::eviction

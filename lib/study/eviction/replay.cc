@@ -19,20 +19,77 @@ namespace {
 class Prediction {
  public:
   // Throws kTraceMismatch for sensitivities of layers that the snapshot lacks.
-  Prediction(const Snapshot& snapshot, const AttentionTrace& trace, const ReplayRequest& request);
+  Prediction(const Snapshot& snapshot, const AttentionTrace& trace, const ReplayRequest& request)
+      : trace_(trace), request_(request) {
+    if (!request.sensitivity) {
+      if (trace.gradients) method_ = KlMethod::kGradients;
+      return;
+    }
+    method_ = KlMethod::kSensitivity;
+    for (const auto& [layer, weight] : *request.sensitivity) {
+      if (snapshot.Find(layer) != nullptr) continue;
+      throw std::move(
+          Error(Finding::kTraceMismatch,
+                fmt::format("the sensitivity of layer {} is given, but the snapshot has no such "
+                            "layer: it is another model's",
+                            layer))
+              .File(trace.path));
+    }
+  }
 
   std::optional<KlMethod> method() const { return method_; }
   // Begins a layer. Returns whether its changes of log p must be measured.
-  bool Begin(const LayerAttention& attention);
+  bool Begin(const LayerAttention& attention) {
+    if (!method_) return false;
+    const bool has_changes = method_ == KlMethod::kGradients && HasChanges(attention);
+    const bool has_weight = method_ == KlMethod::kSensitivity &&
+                            request_.sensitivity->count(attention.layer()) != 0 && attention.kv().v;
+    if (has_changes || has_weight) counted_.insert(attention.layer());
+    return has_changes;
+  }
   // Takes over the changes that one run makes in this layer: kept for each head, layer and run they
   // would fill memory.
-  void Take(size_t run, LayerQuality& quality);
+  void Take(size_t run, LayerQuality& quality) {
+    if (changes_.size() <= run) changes_.resize(run + 1);
+    for (const LogPChange& of_head : quality.log_p_changes) changes_[run].Add(of_head);
+    quality.log_p_changes.clear();
+  }
   // Stores the prediction of a run whose layers are all measured. Returns why there is none.
   std::optional<std::string> Finish(size_t index, const MeasuredRows& measured,
-                                    ReplayRun& run) const;
+                                    ReplayRun& run) const {
+    if (!method_) return std::nullopt;
+    if (auto why = WhyNot(run)) return why;
+    if (method_ == KlMethod::kSensitivity) {
+      run.predicted_kl = PredictKl(run.layers, *request_.sensitivity, measured.population);
+    } else {
+      const GradientRows& rows = *trace_.gradients;
+      const uint64_t begin = std::max(measured.first, rows.begin);
+      const uint64_t end = std::min(measured.first + measured.population, rows.end());
+      run.predicted_kl = PredictKl(changes_.at(index), end - std::min(begin, end));
+    }
+    if (run.predicted_kl) return std::nullopt;
+    return method_ == KlMethod::kGradients
+               ? "no predicted KL: no measured row has gradients in all layers"
+               : "no predicted KL: no row is measured in all layers";
+  }
 
  private:
-  std::optional<std::string> WhyNot(const ReplayRun& run) const;
+  std::optional<std::string> WhyNot(const ReplayRun& run) const {
+    std::vector<uint32_t> missing;
+    for (const LayerSchedule& schedule : run.schedules) {
+      const bool loses = schedule.evictions_in_effect(run.end) > 0;
+      if (loses && counted_.count(schedule.layer) == 0) missing.push_back(schedule.layer);
+    }
+    if (missing.empty()) return std::nullopt;
+    constexpr size_t kMostNamed = 8;
+    const size_t all = missing.size();
+    missing.resize(std::min(all, kMostNamed));
+    return fmt::format("no predicted KL: {} {} without {}: {}{}", all,
+                       all == 1 ? "layer evicts" : "layers evict",
+                       method_ == KlMethod::kGradients ? "gradients in the trace, or without V"
+                                                       : "a sensitivity, rows in the trace, or V",
+                       fmt::join(missing, ", "), all > kMostNamed ? " ..." : "");
+  }
 
   const AttentionTrace& trace_;
   const ReplayRequest& request_;
@@ -40,75 +97,6 @@ class Prediction {
   std::set<uint32_t> counted_;       // layers whose losses count
   std::vector<LogPChange> changes_;  // of all layers so far, by run
 };
-
-Prediction::Prediction(const Snapshot& snapshot, const AttentionTrace& trace,
-                       const ReplayRequest& request)
-    : trace_(trace), request_(request) {
-  if (!request.sensitivity) {
-    if (trace.gradients) method_ = KlMethod::kGradients;
-    return;
-  }
-  method_ = KlMethod::kSensitivity;
-  for (const auto& [layer, weight] : *request.sensitivity) {
-    if (snapshot.Find(layer) != nullptr) continue;
-    throw std::move(
-        Error(Finding::kTraceMismatch,
-              fmt::format("the sensitivity of layer {} is given, but the snapshot has no such "
-                          "layer: it is another model's",
-                          layer))
-            .File(trace.path));
-  }
-}
-
-bool Prediction::Begin(const LayerAttention& attention) {
-  if (!method_) return false;
-  const bool has_changes = method_ == KlMethod::kGradients && HasChanges(attention);
-  const bool has_weight = method_ == KlMethod::kSensitivity &&
-                          request_.sensitivity->count(attention.layer()) != 0 && attention.kv().v;
-  if (has_changes || has_weight) counted_.insert(attention.layer());
-  return has_changes;
-}
-
-void Prediction::Take(size_t run, LayerQuality& quality) {
-  if (changes_.size() <= run) changes_.resize(run + 1);
-  for (const LogPChange& of_head : quality.log_p_changes) changes_[run].Add(of_head);
-  quality.log_p_changes.clear();
-}
-
-std::optional<std::string> Prediction::Finish(size_t index, const MeasuredRows& measured,
-                                              ReplayRun& run) const {
-  if (!method_) return std::nullopt;
-  if (auto why = WhyNot(run)) return why;
-  if (method_ == KlMethod::kSensitivity) {
-    run.predicted_kl = PredictKl(run.layers, *request_.sensitivity, measured.population);
-  } else {
-    const GradientRows& rows = *trace_.gradients;
-    const uint64_t begin = std::max(measured.first, rows.begin);
-    const uint64_t end = std::min(measured.first + measured.population, rows.end());
-    run.predicted_kl = PredictKl(changes_.at(index), end - std::min(begin, end));
-  }
-  if (run.predicted_kl) return std::nullopt;
-  return method_ == KlMethod::kGradients
-             ? "no predicted KL: no measured row has gradients in all layers"
-             : "no predicted KL: no row is measured in all layers";
-}
-
-std::optional<std::string> Prediction::WhyNot(const ReplayRun& run) const {
-  std::vector<uint32_t> missing;
-  for (const LayerSchedule& schedule : run.schedules) {
-    const bool loses = schedule.evictions_in_effect(run.end) > 0;
-    if (loses && counted_.count(schedule.layer) == 0) missing.push_back(schedule.layer);
-  }
-  if (missing.empty()) return std::nullopt;
-  constexpr size_t kMostNamed = 8;
-  const size_t all = missing.size();
-  missing.resize(std::min(all, kMostNamed));
-  return fmt::format("no predicted KL: {} {} without {}: {}{}", all,
-                     all == 1 ? "layer evicts" : "layers evict",
-                     method_ == KlMethod::kGradients ? "gradients in the trace, or without V"
-                                                     : "a sensitivity, rows in the trace, or V",
-                     fmt::join(missing, ", "), all > kMostNamed ? " ..." : "");
-}
 
 uint64_t RowBytes(const LayerKv& layer) {
   return layer.k.row_bytes() + (layer.v ? layer.v->row_bytes() : 0);

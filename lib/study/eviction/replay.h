@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by replay.cc, replay_notes.cc, compact.cc
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -14,10 +15,9 @@
 #include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/attention_trace.h"
 #include "lib/study/eviction/budget.h"
-#include "lib/study/eviction/plan_layer.h"
 #include "lib/study/eviction/policy.h"
-#include "lib/study/eviction/predicted_kl.h"
 #include "lib/study/eviction/quality.h"
+#include "lib/study/eviction/rule.h"
 
 namespace kv::eviction {
 
@@ -172,6 +172,33 @@ std::string PredictionText(const ReplayResult& result);
 // those that end elsewhere, because the ratio was applied more than once or because the floor
 // decided.
 std::optional<std::string> WhereTargetsEnd(const ReplayResult& result);
+
+// An eviction of kvtool.h2o-plan/1: what a layer or kv head keeps from a position on.
+struct PlanEvent {
+  uint32_t layer = 0;
+  std::optional<uint32_t> kv_head;  // none: all of the layer
+  Eviction eviction;
+  KeepPlan kept;  // positions
+};
+
+// The events of a run, layer by layer within a token.
+class PlanCursor {
+ public:
+  using Emit = std::function<void(const PlanEvent&)>;
+
+  explicit PlanCursor(const ReplayRun& run) : run_(run), next_(run.plans.size()) {}
+
+  // Emits those of the tokens before `end` that were not emitted before.
+  void EmitUpTo(uint64_t end, const Emit& emit);
+
+ private:
+  uint64_t NextToken(size_t plan) const;
+
+  const ReplayRun& run_;
+  std::vector<size_t> next_;  // [plan]
+};
+// Emits what a run keeps, in the order of time, one by one: evictions at every step make many.
+void ForEachPlanEvent(const ReplayRun& run, const PlanCursor::Emit& emit);
 
 // Returns the snapshot with only the rows that the run holds after all of its plans. A layer whose
 // kv heads keep the same tokens consists of views into the source, other layers of copies. Cells

@@ -278,6 +278,34 @@ double ReplayRun::mean_ratio() const {
   return kept == 0 ? 1 : full / kept;
 }
 
+std::string_view Name(WeightRule rule) { return rule == WeightRule::kSoftmax ? "exact" : "flash"; }
+
+uint64_t PlanCursor::NextToken(size_t plan) const {
+  const std::vector<Eviction>& events = run_.plans[plan].events;
+  return next_[plan] < events.size() ? events[next_[plan]].token : UINT64_MAX;
+}
+
+void PlanCursor::EmitUpTo(uint64_t end, const Emit& emit) {
+  for (;;) {
+    uint64_t token = end;
+    for (size_t i = 0; i < next_.size(); ++i) token = std::min(token, NextToken(i));
+    if (token == end) return;
+    for (size_t i = 0; i < next_.size(); ++i) {
+      if (NextToken(i) != token) continue;
+      const LayerPlan& plan = run_.plans[i];
+      const Eviction& event = plan.events[next_[i]++];
+      for (uint32_t unit = 0; unit < plan.units; ++unit) {
+        emit({plan.layer, plan.units == 1 ? std::nullopt : std::optional(unit), event,
+              plan.HeldBefore(unit, event.token + 1)});
+      }
+    }
+  }
+}
+
+void ForEachPlanEvent(const ReplayRun& run, const PlanCursor::Emit& emit) {
+  PlanCursor(run).EmitUpTo(UINT64_MAX, emit);
+}
+
 std::string_view EngineText(const ReplayResult& result) {
   return result.engine == nullptr ? "exact" : result.engine->text;
 }

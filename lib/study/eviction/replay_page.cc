@@ -26,7 +26,7 @@ using report::StripSpan;
 using RunValue = std::function<double(const ReplayRun&)>;
 
 std::string Times(double ratio) { return fmt::format("{:.3g}x", ratio); }
-std::string Percent(double share) { return fmt::format("{:.2f}%", 100 * share); }
+using format::Percent;
 std::string Shown(const Distribution& of, double Distribution::*figure) {
   return of.count == 0 ? std::string(1, '-') : Percent(of.*figure);
 }
@@ -111,12 +111,9 @@ void AddQuality(Fields<ReplayRun>& columns) {
 }
 
 Fields<ReplayRun> ColumnsOf(const ReplayResult& result) {
-  Fields<ReplayRun> columns = {
-      {"policy", "", &ReplayRun::policy_text, Heading("policy")},
-      {"target", "", &ReplayRun::target_text, Heading("target")},
-      {"ratio", "", &ReplayRun::ratio, Heading("true ratio", format::AsFactor)},
-      {"mean_ratio", "", &ReplayRun::mean_ratio, Heading("mean ratio", format::AsFactor)},
-      {"evictions", "", &ReplayRun::evictions, Heading("evictions")}};
+  Fields<ReplayRun> columns = {{"policy", "", &ReplayRun::policy_text, Heading("policy")},
+                               {"target", "", &ReplayRun::target_text, Heading("target")},
+                               Fields<ReplayRun>::Inline(OwnFields())};
   if (result.engine != nullptr && !result.engine->ratio_name.empty()) {
     const auto ratio = [](const ReplayRun& run) {
       return run.engine ? std::optional(fmt::format("{:.4f}x", run.engine->reported_ratio))
@@ -398,11 +395,10 @@ void AddHeads(const ReplayRun& run, report::Page& page) {
                                                    : "One line per traced layer.");
 }
 
-std::string Subtitle(const Snapshot& snapshot, const AttentionTrace& trace,
-                     const ReplayResult& result) {
-  return fmt::format("{} with {} of {} ({}); engine {}, scores {}", snapshot.source.path,
-                     Name(trace.level), trace.path, trace.format, EngineText(result),
-                     Name(result.weights));
+std::string Subtitle(const Report& of) {
+  return fmt::format("{} with {} of {} ({}); engine {}, scores {}", of.snapshot.source.path,
+                     Name(of.trace.level), of.trace.path, of.trace.format, EngineText(of.result),
+                     Name(of.result.weights));
 }
 
 }  // namespace
@@ -414,16 +410,16 @@ TextTable RunTable(const ReplayResult& result) {
   return table;
 }
 
-report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
-                        const ReplayResult& result) {
+report::Page ReportPage(const Report& of) {
+  const ReplayResult& result = of.result;
   const ReplayRun& run = MainRun(result);
-  report::Page page("H2O eviction replay", Subtitle(snapshot, trace, result));
+  report::Page page("H2O eviction replay", Subtitle(of));
   std::vector<std::pair<std::string, std::string>> facts = {
       {"true ratio", Times(run.ratio())},
       {"K and V at the end",
        report::ShortBytes(run.steps.empty() ? 0 : static_cast<double>(run.steps.back().kept))},
       {"layers traced",
-       fmt::format("{} of {}", result.traced_layers.size(), snapshot.layers.size())},
+       fmt::format("{} of {}", result.traced_layers.size(), of.snapshot.layers.size())},
       {"decode steps", std::to_string(result.end - result.prompt)}};
   if (run.engine) {
     facts.insert(facts.begin() + 1, {"the engine says", Times(run.engine->reported_ratio)});

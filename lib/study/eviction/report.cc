@@ -3,11 +3,238 @@
 #include "lib/study/eviction/report.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "lib/core/base/utf8.h"
 
 namespace kv::eviction {
 namespace {
+
+// A figure of attention over rows, and the standard error of its mean.
+struct Figure {
+  const Distribution& of;
+  double standard_error;
+  double frobenius = Distribution::kNone, frobenius_error = Distribution::kNone;
+};
+
+using Statistic = double Distribution::*;
+
+// Returns fields of these statistics, and of the error of the mean.
+Fields<Figure> FieldsOf(std::initializer_list<Statistic> statistics) {
+  struct Row {
+    Statistic statistic;
+    std::string_view name, text;
+  };
+  static constexpr Row kRows[] = {
+      {&Distribution::mean, "mean", "Mean; null if no row is defined"},
+      {&Distribution::p1, "p1", "1st percentile; null if no row is defined"},
+      {&Distribution::p5, "p5", "5th percentile; null if no row is defined"},
+      {&Distribution::p95, "p95", "95th percentile; null if no row is defined"},
+      {&Distribution::min, "min", "Smallest; null if no row is defined"},
+      {&Distribution::max, "max", "Largest; null if no row is defined"}};
+  Fields<Figure> fields = {};
+  for (const Statistic statistic : statistics) {
+    const Row& row = *std::ranges::find(kRows, statistic, &Row::statistic);
+    const auto get = [statistic](const Figure& figure) { return figure.of.*statistic; };
+    fields.Add({row.name, row.text, get, Nullable()});
+  }
+  fields.Add({"standard_error",
+              "Standard error of the mean where rows were drawn, 0 where all were measured; null "
+              "if unknown",
+              &Figure::standard_error, Nullable(AtLeast(0))});
+  return fields;
+}
+
+const Fields<Figure>& ErrorFields() {
+  static const Fields<Figure> statistics =
+      FieldsOf({&Distribution::mean, &Distribution::p95, &Distribution::max});
+  static const Fields<Figure> fields = {
+      Fields<Figure>::Inline(statistics),
+      {"frobenius", "|O - O'| / |O| over all rows together; null if no row is defined",
+       &Figure::frobenius, Nullable()},
+      {"frobenius_standard_error",
+       "Its standard error where rows were drawn, 0 where all were measured; null if unknown",
+       &Figure::frobenius_error, Nullable(AtLeast(0))}};
+  return fields;
+}
+
+std::optional<Figure> OutputErrorOf(const AttentionSummary& rows) {
+  if (!rows.has_output) return std::nullopt;
+  return Figure{rows.output_error, rows.standard_error.output_error, rows.output_error_frobenius,
+                rows.standard_error.output_error_frobenius};
+}
+
+std::optional<Figure> OutputCosineOf(const AttentionSummary& rows) {
+  if (!rows.has_output) return std::nullopt;
+  return Figure{rows.output_cosine, rows.standard_error.output_cosine};
+}
+
+std::map<std::string, std::optional<double>> OverlapsOf(const AttentionSummary& rows) {
+  std::map<std::string, std::optional<double>> overlaps;
+  for (size_t i = 0; i < kTopK.size(); ++i) {
+    overlaps[std::to_string(kTopK[i])] = rows.top_k[i].mean;
+  }
+  return overlaps;
+}
+
+const Fields<AttentionSummary>& HeadFigureFields() {
+  using Rows = AttentionSummary;
+  static const Fields<Rows> fields = {
+      {"mass_mean", "Mean attention mass that is kept",
+       [](const Rows& rows) { return rows.mass.mean; }, Nullable()},
+      {"mass_p5", "5th percentile of the mass that is kept",
+       [](const Rows& rows) { return rows.mass.p5; }, Nullable()},
+      {"kl_mean", "Mean KL(P' || P) in nats of attention over what is kept and the full cache",
+       [](const Rows& rows) { return rows.kl.mean; }, Nullable()},
+      {"top_k_overlap_16", "Mean share of a row's 16 heaviest keys that is kept",
+       [](const Rows& rows) { return rows.top_k[1].mean; }, Nullable()},
+      {"output_error_mean", "Mean relative error of the head's output; absent without V",
+       [](const Rows& rows) {
+         return rows.has_output ? std::optional(rows.output_error.mean) : std::nullopt;
+       },
+       Absent(Nullable())},
+      {"output_cosine_p5", "5th percentile of the cosine of the head's output; absent without V",
+       [](const Rows& rows) {
+         return rows.has_output ? std::optional(rows.output_cosine.p5) : std::nullopt;
+       },
+       Absent(Nullable())}};
+  return fields;
+}
+
+const Fields<AttentionSummary>& EvictingHeadFields() {
+  static const Fields<AttentionSummary> fields = {
+      {"rows", "Such rows", &AttentionSummary::rows},
+      Fields<AttentionSummary>::Inline(HeadFigureFields())};
+  return fields;
+}
+
+const Fields<AttentionSummary>& AttentionFields() {
+  using Rows = AttentionSummary;
+  using D = Distribution;
+  static const Fields<Figure> mass = FieldsOf({&D::mean, &D::p5, &D::p1, &D::min});
+  static const Fields<Figure> cosine = FieldsOf({&D::mean, &D::p5, &D::min});
+  static const Fields<Figure> kl = FieldsOf({&D::mean, &D::p95, &D::max});
+  static const Fields<Figure> js = FieldsOf({&D::mean, &D::p95});
+  static const Fields<Rows> fields = {
+      {"rows", "Query rows described; a row is one query of one layer with all its heads",
+       &Rows::rows},
+      {"evicting_rows", "Of these, rows that lose a key to which some head gave weight",
+       &Rows::evicting_rows},
+      {"undefined_rows", "Of these, rows with a NaN figure, left out", &Rows::undefined_rows},
+      {"mass", "Share of the full attention's mass that falls on kept keys, heads pooled",
+       [](const Rows& rows) {
+         return Figure{rows.mass, rows.standard_error.mass};
+       },
+       mass},
+      {"output_error",
+       "|o - o'| / |o| of a layer's attention outputs, heads concatenated; null without V",
+       OutputErrorOf, ErrorFields()},
+      {"output_cosine", "Cosine of a layer's attention outputs, heads concatenated; null without V",
+       OutputCosineOf, cosine},
+      {"kl",
+       "KL(P' || P) in nats of attention over what is kept (P') and the full cache (P), heads "
+       "pooled",
+       [](const Rows& rows) {
+         return Figure{rows.kl, rows.standard_error.kl};
+       },
+       kl},
+      {"js", "Jensen-Shannon divergence of the same two, heads pooled",
+       [](const Rows& rows) {
+         return Figure{rows.js, rows.standard_error.js};
+       },
+       js},
+      {"top_k_overlap", "Mean share of a row's k heaviest keys that is kept, by k", OverlapsOf},
+      {"nan_count", "Values of mass that are NaN, left out",
+       [](const Rows& rows) { return rows.mass.nans; }}};
+  return fields;
+}
+
+// The rows of a run that lose something.
+struct EvictingRows {
+  const AttentionSummary& summary;
+  std::vector<uint32_t> layers;
+};
+
+const Fields<EvictingRows>& EvictingFields() {
+  static const Fields<EvictingRows> fields = {
+      Fields<EvictingRows>::Inline(
+          [](const EvictingRows& rows) -> const AttentionSummary& { return rows.summary; },
+          AttentionFields()),
+      {"layers", "Layers with such rows", &EvictingRows::layers}};
+  return fields;
+}
+
+// Nothing if quality was not measured.
+std::optional<EvictingRows> EvictingOf(const ReplayRun& run) {
+  if (!run.evicting) return std::nullopt;
+  EvictingRows rows{*run.evicting, {}};
+  for (const LayerQuality& layer : run.layers) {
+    if (layer.evicting.rows > 0) rows.layers.push_back(layer.layer);
+  }
+  return rows;
+}
+
+// The figures of a query head.
+struct Head {
+  size_t head;
+  const AttentionSummary &all, &evicting;
+};
+
+const Fields<Head>& HeadFields() {
+  static const Fields<Head> fields = {
+      {"head", "Number of the query head", &Head::head},
+      Fields<Head>::Inline([](const Head& head) -> const AttentionSummary& { return head.all; },
+                           HeadFigureFields()),
+      {"evicting", "The same over the rows that lose something",
+       [](const Head& head) -> const AttentionSummary& { return head.evicting; },
+       EvictingHeadFields()}};
+  return fields;
+}
+
+// Means over a tenth of the decode steps, which show whether the loss grows.
+struct Decile {
+  uint64_t first_step = 0, steps = 0;
+  double mass = 0;
+  std::optional<double> output_error;
+};
+
+const Fields<Decile>& DecileFields() {
+  static const Fields<Decile> fields = {
+      {"first_step", "First decode step of the tenth, from 0", &Decile::first_step},
+      {"steps", "Decode steps of the tenth", &Decile::steps},
+      {"mass_mean", "Mean attention mass that is kept; null if no row is defined", &Decile::mass,
+       Nullable()},
+      {"output_error_mean",
+       "Mean relative error of attention outputs; null if no row is defined, absent without V",
+       &Decile::output_error, Absent(Nullable())}};
+  return fields;
+}
+
+std::vector<Decile> DecilesOf(const std::vector<LayerQuality>& layers,
+                              const MeasuredRows& measured) {
+  std::vector<Decile> deciles;
+  if (layers.empty()) return deciles;
+  const bool has_output = !layers.front().step_output_error.empty();
+  size_t row = 0;
+  constexpr uint64_t kTenths = 10;
+  for (uint64_t d = 0; d < kTenths; ++d) {
+    const uint64_t begin = measured.population * d / kTenths,
+                   end = measured.population * (d + 1) / kTenths;
+    DefinedMean mass, error;
+    const size_t first = row;
+    for (; row < measured.positions.size() && measured.positions[row] < measured.first + end;
+         ++row) {
+      for (const LayerQuality& layer : layers) {
+        mass.Add(layer.step_mass[row]);
+        if (!layer.step_output_error.empty()) error.Add(layer.step_output_error[row]);
+      }
+    }
+    if (row == first) continue;
+    deciles.push_back(
+        {begin, end - begin, mass.Get(), has_output ? std::optional(error.Get()) : std::nullopt});
+  }
+  return deciles;
+}
 
 std::optional<uint64_t> SamplesIfAny(const PredictedKl& kl) {
   return kl.samples == 0 ? std::nullopt : std::optional(kl.samples);
@@ -62,10 +289,6 @@ const Fields<Budget>& BudgetFields() {
   return fields;
 }
 
-bool IsTraced(const ReplayResult& result, uint32_t layer) {
-  return std::count(result.traced_layers.begin(), result.traced_layers.end(), layer) != 0;
-}
-
 struct Layer {
   const ReplayResult& result;
   const ReplayRun& run;
@@ -108,7 +331,9 @@ const Fields<Layer>& LayerFields() {
       {"layer", "Number of the layer", OfSchedule(&Schedule::layer)},
       {"in_range", "Whether the layer may evict", OfSchedule(&Schedule::in_range)},
       {"traced", "Whether the trace has rows of it",
-       [](const Layer& layer) { return IsTraced(layer.result, layer.schedule.layer); }},
+       [](const Layer& layer) {
+         return std::ranges::count(layer.result.traced_layers, layer.schedule.layer) != 0;
+       }},
       {"triggers", "Its decisions, including those that evicted nothing",
        OfSchedule(&Schedule::triggers)},
       {"floor_dominated_triggers",
@@ -137,7 +362,9 @@ const Fields<Layer>& LayerFields() {
   return fields;
 }
 
-StepBytes LastOf(const Run& of) { return of.run.steps.empty() ? StepBytes{} : of.run.steps.back(); }
+StepBytes LastOf(const ReplayRun& run) {
+  return run.steps.empty() ? StepBytes{} : run.steps.back();
+}
 
 std::vector<Layer> LayersOf(const Run& of) {
   std::vector<Layer> layers;
@@ -148,11 +375,6 @@ std::vector<Layer> LayersOf(const Run& of) {
                       quality == of.run.layers.end() ? nullptr : &*quality});
   }
   return layers;
-}
-
-template <typename Member>
-auto OfRun(Member member) {
-  return [member](const Run& of) { return std::invoke(member, of.run); };
 }
 
 std::optional<std::string> IfAny(std::string_view text) {
@@ -170,32 +392,6 @@ std::vector<std::array<uint64_t, 2>> RangesOf(const KeepPlan& plan) {
   std::vector<std::array<uint64_t, 2>> ranges;
   for (const KeepRange& range : plan) ranges.push_back({range.begin, range.count});
   return ranges;
-}
-
-uint64_t PlanCursor::NextToken(size_t plan) const {
-  const std::vector<Eviction>& events = run_.plans[plan].events;
-  return next_[plan] < events.size() ? events[next_[plan]].token : UINT64_MAX;
-}
-
-void PlanCursor::EmitUpTo(uint64_t end, const Emit& emit) {
-  for (;;) {
-    uint64_t token = end;
-    for (size_t i = 0; i < next_.size(); ++i) token = std::min(token, NextToken(i));
-    if (token == end) return;
-    for (size_t i = 0; i < next_.size(); ++i) {
-      if (NextToken(i) != token) continue;
-      const LayerPlan& plan = run_.plans[i];
-      const Eviction& event = plan.events[next_[i]++];
-      for (uint32_t unit = 0; unit < plan.units; ++unit) {
-        emit({plan.layer, plan.units == 1 ? std::nullopt : std::optional(unit), event,
-              plan.HeldBefore(unit, event.token + 1)});
-      }
-    }
-  }
-}
-
-void ForEachPlanEvent(const ReplayRun& run, const PlanCursor::Emit& emit) {
-  PlanCursor(run).EmitUpTo(UINT64_MAX, emit);
 }
 
 const Fields<PlanEvent>& PlanEventPartFields() {
@@ -292,8 +488,6 @@ const Fields<MeasuredRows>& MeasuredFields() {
   return fields;
 }
 
-std::string_view Name(WeightRule rule) { return rule == WeightRule::kSoftmax ? "exact" : "flash"; }
-
 const Fields<StepBytes>& BytesFields() {
   static const Fields<StepBytes> fields = {
       {"full_bytes", "Bytes of K and V that all layers would hold without eviction",
@@ -310,52 +504,59 @@ const Fields<StepBytes>& BytesFields() {
   return fields;
 }
 
-Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engine_report) {
-  return {
-      {"policy", "What chooses the tokens to keep", OfRun(&ReplayRun::policy)},
+const Fields<ReplayRun>& OwnFields() {
+  static const Fields<ReplayRun> fields = {
+      {"policy", "What chooses the tokens to keep", &ReplayRun::policy},
       {"same_as",
        "The policy that this one amounts to here, because it keeps what that one would; null: none",
-       [](const Run& of) { return IfAny(of.run.same_as); }},
+       [](const ReplayRun& run) { return IfAny(run.same_as); }},
       {"target_ratio", "As asked for; null for a budget in tokens. The ratio reached is 'ratio'.",
-       OfRun(&ReplayRun::target_ratio), Nullable()},
+       &ReplayRun::target_ratio, Nullable()},
       {"budget", "What may stay of a layer that evicts; null on the mnn schedule.",
-       [](const Run& of) {
-         return of.run.budget ? std::optional(Budget{*of.run.budget, of.run.end}) : std::nullopt;
+       [](const ReplayRun& run) {
+         return run.budget ? std::optional(Budget{*run.budget, run.end}) : std::nullopt;
        },
        BudgetFields()},
-      {"params", "The engine's parameters, limited as it limits them", OfRun(&ReplayRun::config),
-       params},
       {"triggers", "Decisions of all layers, including those that evicted nothing",
-       OfRun(&ReplayRun::triggers)},
+       &ReplayRun::triggers},
       {"floor_dominated_triggers",
        "Of these, decisions that kept all because sink and recent blocks reach the target",
-       OfRun(&ReplayRun::floor_dominated)},
-      {"evictions", "Those that a later query is the poorer for.", OfRun(&ReplayRun::evictions)},
+       &ReplayRun::floor_dominated},
+      {"ratio", "full_bytes over kept_bytes at the last step", &ReplayRun::ratio,
+       Nullable(Heading("true ratio", format::AsFactor))},
+      {"mean_ratio", "The same over all steps together, which the attention figures belong with",
+       &ReplayRun::mean_ratio, Nullable(Heading("mean ratio", format::AsFactor))},
+      {"evictions", "Those that a later query is the poorer for.", &ReplayRun::evictions,
+       Heading("evictions")},
+      {"removed_fraction", "1 - 1 / ratio: share of the bytes that eviction saves",
+       [](const ReplayRun& run) { return 1 - 1 / run.ratio(); }, Nullable()},
       {"nothing_evicted_because", "Why no token went; null if some did, or nothing should",
-       [](const Run& of) { return IfAny(of.run.nothing_because); }},
+       [](const ReplayRun& run) { return IfAny(run.nothing_because); }},
       {"full_bytes",
        "Bytes of K and V that all layers would hold at the last step without eviction",
-       [](const Run& of) { return LastOf(of).full; }},
+       [](const ReplayRun& run) { return LastOf(run).full; }},
       {"kept_bytes", "At the last step: on a budget when it is over, else when its query attends.",
-       [](const Run& of) { return LastOf(of).kept; }},
+       [](const ReplayRun& run) { return LastOf(run).kept; }},
       {"allocated_bytes",
        "Bytes of the buffers at the last step, more than kept_bytes where they never shrink",
-       [](const Run& of) { return LastOf(of).allocated; }},
-      {"ratio", "full_bytes over kept_bytes at the last step", OfRun(&ReplayRun::ratio),
-       Nullable()},
-      {"mean_ratio", "The same over all steps together, which the attention figures belong with",
-       OfRun(&ReplayRun::mean_ratio), Nullable()},
-      {"removed_fraction", "1 - 1 / ratio: share of the bytes that eviction saves",
-       [](const Run& of) { return 1 - 1 / of.run.ratio(); }, Nullable()},
-      std::move(engine_report),
+       [](const ReplayRun& run) { return LastOf(run).allocated; }},
       {"attention", "Attention over all measured rows against the full cache; null without quality",
-       OfRun(&ReplayRun::quality), AttentionFields()},
-      {"evicting", "attention over the rows that lose something; null without quality",
-       OfRun(EvictingOf), EvictingFields()},
+       &ReplayRun::quality, AttentionFields()},
+      {"evicting", "attention over the rows that lose something; null without quality", EvictingOf,
+       EvictingFields()},
       {"predicted_kl",
        "KL(full || evicted) of the next token in nats, mean of the decode rows; null where nothing "
        "predicts nats",
-       OfRun(&ReplayRun::predicted_kl), PredictedKlFields(Cause::kEviction)},
+       &ReplayRun::predicted_kl, PredictedKlFields(Cause::kEviction)}};
+  return fields;
+}
+
+Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engine_report) {
+  return {
+      Fields<Run>::Inline([](const Run& of) -> const ReplayRun& { return of.run; }, OwnFields()),
+      {"params", "The engine's parameters, limited as it limits them",
+       [](const Run& of) { return of.run.config; }, params},
+      std::move(engine_report),
       {"deciles", "Attention by tenths of the decode steps; empty without quality",
        [](const Run& of) { return DecilesOf(of.run.layers, of.report.result.measured); },
        DecileFields()},

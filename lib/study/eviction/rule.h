@@ -159,4 +159,16 @@ HeadSums ColumnSums(LayerCaches& caches, uint64_t begin, std::span<const float> 
 // Returns the softmax weights of one row over the cache; keys that it does not see have 0.
 Scores RowWeights(const LayerCaches& caches, uint32_t head, uint64_t position);
 
+// One policy over one layer, which follows a given schedule.
+struct PlanJob {
+  const PolicyInfo* policy = nullptr;
+  const PolicyOptions* options = nullptr;
+  const LayerSchedule* schedule = nullptr;
+};
+
+// Replays policies over one layer. At each eviction a policy keeps as many tokens as its schedule
+// says. Returns plans in the order of the jobs; they are the same for any number of threads.
+std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t prompt,
+                                 std::span<const PlanJob> jobs, ThreadPool& pool);
+
 }  // namespace kv::eviction

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by report.cc, page.cc
+#pragma once
 
 #include <string>
 

@@ -394,14 +394,11 @@ void Append(const PairRows& from, PairRows& to) {
   const auto append = [](const std::vector<double>& more, std::vector<double>& all) {
     all.insert(all.end(), more.begin(), more.end());
   };
-  append(from.kl, to.kl);
-  append(from.moved, to.moved);
-  append(from.top8, to.top8);
-  append(from.top64, to.top64);
-  append(from.error2, to.error2);
-  append(from.norm2, to.norm2);
-  append(from.changed2, to.changed2);
-  append(from.dot, to.dot);
+  for (const auto values :
+       {&PairRows::kl, &PairRows::moved, &PairRows::top8, &PairRows::top64, &PairRows::error2,
+        &PairRows::norm2, &PairRows::changed2, &PairRows::dot}) {
+    append(from.*values, to.*values);
+  }
   to.log_p_change.resize(from.log_p_change.size());
   for (size_t s = 0; s < from.log_p_change.size(); ++s)
     append(from.log_p_change[s], to.log_p_change[s]);

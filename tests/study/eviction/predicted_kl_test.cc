@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/eviction/predicted_kl.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "lib/engines/mnn/h2o/report.h"
+#include "lib/study/eviction/quality.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/small_replay.h"
 

@@ -6,234 +6,111 @@
 #include <chrono>
 #include <filesystem>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/commands/analyze/offline_options.h"
-#include "apps/kvtool/console/console.h"
+#include "apps/kvtool/commands/analyze/analyze_report.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
-#include "apps/kvtool/line/page_options.h"
-#include "apps/kvtool/line/rope_options.h"
+#include "apps/kvtool/line/options.h"
 #include "lib/core/snapshot/cast.h"
-#include "lib/engines/mnn/offline/offline.h"
 #include "lib/engines/mnn/offline/result_report.h"
-#include "lib/fields/value.h"
-#include "lib/study/analysis/analysis.h"
 #include "lib/study/analysis/dump_rows.h"
 #include "lib/study/analysis/report.h"
 
 namespace kv {
 namespace {
 
-using analysis::Analysis;
-using analysis::LayerAnalysis;
-using analysis::Totals;
-
-std::string Row(std::string_view name, std::string_view value) {
-  return fmt::format("  {:<9} {}\n", name, value);
+template <typename T>
+T Chosen(const std::string& word, std::initializer_list<T> all) {
+  return *std::find_if(all.begin(), all.end(), [&](T value) { return Name(value) == word; });
 }
 
-using format::Factor;
-
-// "f16", or "f16 and q8_0" where tensors differ.
-std::string DTypesOf(const Analysis& analysis) {
-  std::set<std::string_view> names;
-  for (const LayerAnalysis& layer : analysis.layers) {
-    for (const auto* tensor : {&layer.k, &layer.v}) {
-      if (*tensor) names.insert(Name((*tensor)->dtype));
-    }
-  }
-  std::string text;
-  for (const std::string_view name : names)
-    text += fmt::format("{}{}", text.empty() ? "" : " and ", name);
-  return text;
+std::string FlagOf(mnn::offline::Stream stream) {
+  std::string flag = fmt::format("--{}-predictors", Name(stream));
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
 }
 
-uint64_t MostTokens(const Analysis& analysis) {
-  uint64_t most = 0;
-  for (const LayerAnalysis& layer : analysis.layers) {
-    for (const auto* tensor : {&layer.k, &layer.v}) {
-      if (*tensor) most = std::max(most, (*tensor)->tokens);
-    }
-  }
-  return most;
-}
+// The options of MNN's offline experiment, under the names its script has.
+struct OfflineOptions {
+  std::string codec, json_out, md_out;
+  std::string stage = "both", scope = "front_n", entry_mode = "per_meta", layer_ids;
+  std::string predictors[mnn::offline::kStreams];
+  mnn::offline::Options values;
 
-// "1.151x" of MNN's codec, and " 1.234x" of ours where it was asked.
-std::string BothRatios(double mnn, double own, bool with_own) {
-  return with_own ? Factor(mnn) + ", " + Factor(own) : Factor(mnn);
-}
-
-// "1.151x, 1.234x   12.97 of 16 bits per value, order-0/1 entropy 12.71 (1.259x)"
-std::string TotalsLine(const Analysis& analysis, bool values, bool with_own) {
-  const Totals& totals = values ? analysis.v : analysis.k;
-  if (totals.raw_bytes == 0) return "not in the snapshot";
-  const double raw = 8.0 * static_cast<double>(totals.raw_bytes) / totals.values;
-  std::string line =
-      fmt::format("{:<{}} {:.2f} of {:.4g} bits per value, order-0/1 entropy {:.2f} ({})",
-                  BothRatios(totals.ratio(), totals.own_ratio(), with_own), with_own ? 16 : 8,
-                  totals.reached(), raw, totals.bound(), Factor(totals.bound_ratio()));
-  if (totals.reached() >= totals.bound()) return line;
-  const bool repeats =
-      std::any_of(analysis.layers.begin(), analysis.layers.end(), [&](const LayerAnalysis& layer) {
-        const auto& tensor = values ? layer.v : layer.k;
-        return tensor && tensor->structure.repeated_rows > 0;
-      });
-  return line + fmt::format(": beaten by {}, which no such model sees",
-                            repeats ? "repeated rows" : "what the codec takes from rows before");
-}
-
-// The layers in their order, from the ratio 1 up to the best.
-std::string RatiosByLayer(const Analysis& analysis, bool values, bool utf8) {
-  std::vector<double> ratios;
-  for (const LayerAnalysis& layer : analysis.layers) {
-    const auto& tensor = values ? layer.v : layer.k;
-    if (tensor) ratios.push_back(tensor->better().ratio());
-  }
-  const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
-  const std::string range = fmt::format("{} to {}", Factor(*least), Factor(*most));
-  const double top = std::max(*most - 1, 1e-9);
-  for (double& ratio : ratios) ratio = std::clamp((ratio - 1) / top, 0.0, 1.0);
-  return fmt::format("{}  {}", Sparkline(ratios, utf8), range);
-}
-
-// Columns that a table for people has room for: what a dump is, and ratios and entropies of the
-// whole, where any row has one.
-bool IsShown(const std::string& name, const std::vector<Value>& rows) {
-  for (const char* part :
-       {"_hi", "_lo", "_diff", "kv_heads", "head_dim", "bytes", "pack_", "flash", "max_seq"}) {
-    if (name.find(part) != name.npos && !name.ends_with("half_zstd_ratio") &&
-        !name.ends_with("half_gear_ratio")) {
-      return false;
-    }
-  }
-  return std::any_of(rows.begin(), rows.end(), [&](const Value& row) {
-    const Value* cell = row.Find(name);  // rows without a known place lack some columns
-    const auto* number = cell == nullptr ? nullptr : cell->get_if<double>();
-    return cell != nullptr && (number == nullptr || *number != 0);
-  });
-}
-
-// What storing exact values in half the size would give in all.
-std::string NarrowLine(const Analysis& analysis) {
-  analysis::Coded as_is, narrow;
-  for (const LayerAnalysis& layer : analysis.layers) {
-    for (const auto* tensor : {&layer.k, &layer.v}) {
-      if (!*tensor) continue;
-      as_is.Add((*tensor)->measured);
-      narrow.Add((*tensor)->narrow ? *(*tensor)->narrow : (*tensor)->measured);
-    }
-  }
-  if (narrow.coded_bytes == as_is.coded_bytes) return {};
-  return fmt::format("{:<8} if those values were stored in two bytes, without losing a bit",
-                     Factor(narrow.ratio()));
-}
-
-std::string AnalysisText(const Snapshot& snapshot, const Analysis& analysis,
-                         const std::string& level, const Console& console) {
-  const bool with_own = level != "compat";
-  const Totals total = analysis.total();
-  std::string text = fmt::format(
-      "{}: {}{}, {} layer{}, {} tokens, {}, {}\n", console.Bold(snapshot.source.path),
-      snapshot.format, snapshot.engine.empty() ? "" : " of " + Printable(snapshot.engine),
-      analysis.layers.size(), analysis.layers.size() == 1 ? "" : "s", MostTokens(analysis),
-      DTypesOf(analysis), HumanBytes(total.raw_bytes));
-  if (total.raw_bytes == 0) return text;
-  std::string overall = HumanRatio(total.raw_bytes, total.coded_bytes);
-  if (with_own) {
-    overall += fmt::format(" by MNN's codec, {} at level {}",
-                           HumanRatio(total.raw_bytes, total.own_bytes), level);
-  }
-  overall += total.decodes ? "; decoded again and equal by hash"
-                           : "; " + console.Verdict(false, "DECODED DIFFERENTLY");
-  text += Row("overall", overall);
-  text += Row("K", TotalsLine(analysis, false, with_own));
-  text += Row("V", TotalsLine(analysis, true, with_own));
-  const auto extreme = [](const analysis::Extreme& e) {
-    return fmt::format("layer {} {}, {}", e.layer, e.is_value ? "V" : "K", Factor(e.ratio));
-  };
-  text += Row("best", extreme(analysis.best));
-  text += Row("worst", extreme(analysis.worst));
-  const std::string narrow = NarrowLine(analysis);
-  if (!narrow.empty()) text += Row("narrow", narrow);
-  const bool several = analysis.layers.size() > 2;
-  if (several && analysis.k.raw_bytes > 0) {
-    text += Row("K layers", RatiosByLayer(analysis, false, console.utf8()));
-  }
-  if (several && analysis.v.raw_bytes > 0) {
-    text += Row("V layers", RatiosByLayer(analysis, true, console.utf8()));
-  }
-  for (const std::string& finding : analysis.findings) text += Row("note", finding);
-  return text + "\n" + Table(analysis::LayersTable(analysis, level)).Text("  ");
-}
-
-std::string OfflineText(const mnn::offline::Options& options, const mnn::offline::Result& result,
-                        const Console& console) {
-  std::string text = console.Bold("MNN's offline experiment") +
-                     fmt::format(": {}, {}, {}\n", Name(options.codec), Name(options.entry_mode),
-                                 Name(options.scope));
-  if (result.entries == 0) {
-    text += Row("nothing", fmt::format("none of {} entries is selected", result.scanned));
-  } else {
-    const mnn::offline::Sizes total = result.total();
-    text += Row("overall", fmt::format("{}, K {}, V {}; an estimate, nothing is decoded",
-                                       Factor(total.ratio()), Factor(result.k.ratio()),
-                                       Factor(result.v.ratio())));
-    text +=
-        Row("counted", fmt::format("{} of {} entries in {} layers, {} as f16", result.entries,
-                                   result.scanned, result.layers.size(), HumanBytes(total.raw)));
+  void Declare(CommandLine& line) {
+    const char* group =
+        "MNN's offline experiment, with --offline-codec (names and defaults of its script)";
+    const Option needed =
+        line.Add("--offline-codec", codec, "Codec to simulate: adaptive (adaptive_v22) or legacy")
+            .OneOf({"adaptive", "adaptive_v22", "legacy"})
+            .Group(group);
+    const auto add = [&](const char* flag, auto& to, const char* text) {
+      return line.Add(flag, to, text).Needs(needed).Group(group);
+    };
+    const auto add_flag = [&](const char* flag, bool& to, const char* text) {
+      line.AddFlag(flag, to, text).Needs(needed).Group(group);
+    };
+    constexpr int64_t kMost = int64_t{1} << 40;
+    add("--entry-mode", entry_mode, "per_meta, aggregate, chunked, chunked_grouped (per_meta)")
+        .OneOf({"per_meta", "aggregate", "chunked", "chunked_grouped"});
+    add("--stage", stage, "prefill, decode or both (both)").OneOf({"prefill", "decode", "both"});
+    add("--scope", scope, "front_n, layer_range or layer_ids (front_n)")
+        .OneOf({"front_n", "layer_range", "layer_ids"});
+    add("--front-n", values.front_n, "Layers of scope front_n (2)").Between(int64_t{1}, kMost);
+    add("--layer-start", values.layer_start, "First layer of scope layer_range (2)");
+    add("--layer-end", values.layer_end, "Last layer of scope layer_range, -1 = all (-1)");
+    add("--layer-ids", layer_ids, "Layers of scope layer_ids, e.g. 0,2");
+    add("--zstd-level", values.zstd_level, "zstd level, also of --distribution and --packed (3)")
+        .Between(-131072, 22);
+    add("--online-chunk-seq", values.chunk_tokens, "Tokens per chunk, 0 = whole (0)")
+        .Between(int64_t{0}, kMost);
+    add("--online-framing-bytes", values.framing_bytes, "Bytes that each chunk adds (16)")
+        .Between(int64_t{0}, kMost);
+    add("--adaptive-block-seq", values.block_tokens, "Tokens per choice of predictor (64)")
+        .Between(int64_t{1}, kMost);
+    add("--min-seq-len", values.min_tokens, "Leave shorter entries out").Between(int64_t{0}, kMost);
+    add("--max-seq-len", values.max_tokens, "Leave longer entries out").Between(int64_t{0}, kMost);
+    add_flag("--aggregate-by-stage", values.aggregate_by_stage,
+             "Join prefill and decode separately");
+    add_flag("--bitshuffle", values.bitshuffle, "Shuffle bits before zstd");
+    add_flag("--strict-fp16", values.strict_fp16, "Leave f32 out instead of rounding it to f16");
     for (size_t i = 0; i < mnn::offline::kStreams; ++i) {
-      std::string chosen;
-      for (const auto& [predictor, count] : result.mode_counts[i]) {
-        if (count > 0) {
-          chosen += fmt::format("{}{} {}", chosen.empty() ? "" : ", ", Name(predictor), count);
-        }
-      }
-      text += Row(Name(static_cast<mnn::offline::Stream>(i)), chosen.empty() ? "-" : chosen);
+      const auto stream = static_cast<mnn::offline::Stream>(i);
+      add(FlagOf(stream).c_str(), predictors[i], "Candidates in their order, e.g. raw,delta_seq");
     }
+    add("--offline-json-out", json_out, "Write the script's own JSON document");
+    add("--offline-md-out", md_out, "Write the script's own Markdown summary");
   }
-  for (const auto& [reason, count] : result.skip_reasons) {
-    text += Row("skipped", fmt::format("{} {}", count, reason));
-  }
-  return text;
-}
 
-// Rows of the distribution or the packed report; columns that are 0 in all of them are left out.
-std::string RowsText(std::string_view title, const std::vector<Value>& rows,
-                     const Console& console) {
-  constexpr size_t kMostRows = 40;
-  std::string text =
-      console.Bold(title) + fmt::format(": {} dump{}\n", rows.size(), rows.size() == 1 ? "" : "s");
-  if (rows.empty()) return text;
-  std::vector<std::string> names;
-  for (const auto& [name, first] : *rows.front().get_if<Value::Object>()) {
-    if (IsShown(name, rows)) names.push_back(name);
-  }
-  Table table(names);
-  for (size_t i = 0; i < std::min(rows.size(), kMostRows); ++i) {
-    std::vector<std::string> cells;
-    for (const std::string& name : names) {
-      const Value* cell = rows[i].Find(name);
-      const auto* number = cell == nullptr ? nullptr : cell->get_if<double>();
-      cells.push_back(cell == nullptr     ? "-"
-                      : number != nullptr ? fmt::format("{:.3f}", *number)
-                                          : format::Plain(*cell));
+  // Nothing unless --offline-codec was given. Throws kUsage.
+  std::optional<mnn::offline::Options> Resolve() const {
+    if (codec.empty()) return std::nullopt;
+    using namespace mnn::offline;
+    Options options = values;
+    options.codec = codec == "legacy" ? CodecMode::kLegacy : CodecMode::kAdaptive;
+    options.stage = Chosen(stage, {Stage::kBoth, Stage::kPrefill, Stage::kDecode});
+    options.scope = Chosen(scope, {Scope::kFrontN, Scope::kLayerRange, Scope::kLayerIds});
+    options.entry_mode = Chosen(entry_mode, {EntryMode::kPerMeta, EntryMode::kAggregate,
+                                             EntryMode::kChunked, EntryMode::kChunkedGrouped});
+    if (!layer_ids.empty()) {
+      const std::vector<uint32_t> ids = ParseIndexList(layer_ids, "--layer-ids");
+      options.layer_ids = {ids.begin(), ids.end()};
     }
-    table.Row(std::move(cells));
+    if (options.scope == Scope::kLayerIds && options.layer_ids.empty()) {
+      throw Error(Finding::kUsage, "--scope layer_ids: give --layer-ids");
+    }
+    for (size_t i = 0; i < kStreams; ++i) {
+      if (predictors[i].empty()) continue;
+      options.predictors[i] = ParsePredictorList(predictors[i], FlagOf(static_cast<Stream>(i)));
+    }
+    return options;
   }
-  text += table.Text("  ");
-  if (rows.size() > kMostRows) {
-    text +=
-        fmt::format("  ... and {} more: --csv-out and --json have all\n", rows.size() - kMostRows);
-  }
-  return text;
-}
+};
 
 // What was measured of one cache.
 struct Analysed {
@@ -283,23 +160,37 @@ const Fields<AnalyzeResult>& AnalyzeResultFields() {
       Fields<AnalysedRun>::Inline(&AnalysedRun::analysed, AnalysedFields())};
   static const Fields<AnalyzeTiming> timing = {
       {"elapsed_us", "Wall time of the command, in microseconds", &AnalyzeTiming::elapsed_us},
-      {"threads", "Number of threads that were used", &AnalyzeTiming::threads, AtLeast(0)}};
+      {"threads", "Number of threads that were used", &AnalyzeTiming::threads, {.least = 0}}};
   static const Fields<Result> fields = {
       {"inputs", "What was read", &Result::inputs, HashedFileFields()},
       {"runs",
        "of a folder that holds several runs of dumps: what stands in the document otherwise, run "
        "by run",
-       &Result::runs, runs, Absent()},
+       &Result::runs,
+       runs,
+       {.absent = true}},
       Fields<Result>::Inline(&Result::analysed, AnalysedFields()),
-      {"offline", "the document of MNN's offline_lossless_fp16.py, schema_version 3",
-       &Result::offline, mnn::offline::DocumentFields(), Absent()},
-      {"distribution", "Entropies and zstd ratios of each dump, or of each layer of a snapshot",
-       &Result::distribution, analysis::RowsReportFields(), Absent()},
-      {"packed", "Entropies and zstd ratios of packed MNN dumps, padding included", &Result::packed,
-       analysis::RowsReportFields(), Absent()},
+      {"offline",
+       "the document of MNN's offline_lossless_fp16.py, schema_version 3",
+       &Result::offline,
+       mnn::offline::DocumentFields(),
+       {.absent = true}},
+      {"distribution",
+       "Entropies and zstd ratios of each dump, or of each layer of a snapshot",
+       &Result::distribution,
+       analysis::RowsReportFields(),
+       {.absent = true}},
+      {"packed",
+       "Entropies and zstd ratios of packed MNN dumps, padding included",
+       &Result::packed,
+       analysis::RowsReportFields(),
+       {.absent = true}},
       {"warnings", "Everything that the run warned of", &Result::warnings},
-      {"timing", "How long it took; absent in deterministic output", &Result::timing, timing,
-       Absent()}};
+      {"timing",
+       "How long it took; absent in deterministic output",
+       &Result::timing,
+       timing,
+       {.absent = true}}};
   return fields;
 }
 

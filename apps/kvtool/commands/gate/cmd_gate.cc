@@ -14,7 +14,7 @@
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/numbers.h"
-#include "apps/kvtool/line/page_options.h"
+#include "apps/kvtool/line/options.h"
 #include "lib/engines/mnn/gate/engine.h"
 #include "lib/study/gate/ci_report.h"
 #include "lib/study/gate/config.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by groups.cc, octave.cc, token_head.cc, turbo.cc, ultraquant.cc
+#pragma once
 
 #include <algorithm>
 #include <cmath>

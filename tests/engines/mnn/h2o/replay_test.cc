@@ -478,7 +478,8 @@ TEST_CASE("a policy that amounts to another one says so", "[h2o]") {
   request.paper.window = 64;
   request.budgets.push_back({100, 1, false});
   const ReplayResult result = RunOn(*made, request);
-  const std::string page = ReportPage(made->snapshot, made->trace, result).Text();
+  const std::string page =
+      eviction::ReportPage({made->snapshot, made->trace, request, result}).Text();
   CHECK(page.find("streaming (= window here)</text>") != std::string::npos);
   CHECK(page.find(">snapkv (= window here)</th>") != std::string::npos);
 }
