@@ -12,7 +12,7 @@
 #include "lib/core/base/file.h"
 #include "lib/core/base/output.h"
 #include "lib/core/snapshot/snapshot.h"
-#include "lib/core/weights/plan.h"
+#include "lib/core/weights/weights.h"
 
 // What a reader or writer of a format includes: how it is asked, and the row that names it in
 // registry.cc, which knows them all.

@@ -26,6 +26,7 @@
 #include "apps/kvtool/line/help.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/temporary.h"
+#include "lib/core/base/utf8.h"
 #include "lib/core/kernels/targets.h"
 #include "lib/remote/url.h"
 
@@ -217,8 +218,16 @@ int ShowVersion(Console& console, int argc, char** argv) {
   return kDone;
 }
 
+// Returns the program and the words after it as a shell takes them.
+std::string CommandText(int count, char** words) {
+  std::string text = "kvtool";
+  for (int i = 0; i < count; ++i) text += " " + ShellQuoted(words[i]);
+  return text;
+}
+
 int Dispatch(Console& console, int argc, char** argv) {
   console.document().Guess(argc, argv);
+  console.command_line = CommandText(argc - 1, argv + 1);
   if (argc < 2) {
     console.Product(Overview());
     return kUsageError;
@@ -261,6 +270,7 @@ int Dispatch(Console& console, int argc, char** argv) {
       break;
   }
   console.document().Take(line);
+  console.only_products = line.Value("--csv") == "-";
   RequireConfig(argc, argv);
   Context context{console, global};
   return RunCommand(entry->name, *command, context, line);
@@ -363,6 +373,7 @@ ExitStatus RunEmbedded(std::string_view name, Command& command,
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   NamedUrls named(static_cast<int>(pointers.size()), pointers.data());
+  console.command_line = CommandText(static_cast<int>(words.size()), named.words());
   if (line.Parse(static_cast<int>(words.size()), named.words()) != CommandLine::Asked::kRun) {
     throw Error(Finding::kUsage, "help is for the command line");
   }

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "lib/core/weights/values.h"
 #include "lib/core/weights/weights.h"
 
 namespace kv {

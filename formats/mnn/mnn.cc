@@ -32,23 +32,13 @@ class LayerRemarks {
   }
   void MoveTo(std::vector<Note>& notes) const {
     for (const auto& [text, layers] : remarks_) {
-      notes.push_back({fmt::format("{}: {}", Named(layers), text), true});
+      notes.push_back(
+          {fmt::format("layer{} {}: {}", PluralEnding(layers.size()), RangesText(layers), text),
+           true});
     }
   }
 
  private:
-  static std::string Named(const std::vector<uint32_t>& layers) {  // ascending
-    std::vector<std::string> runs;
-    for (size_t i = 0; i < layers.size();) {
-      size_t j = i + 1;
-      while (j < layers.size() && layers[j] == layers[j - 1] + 1) ++j;
-      runs.push_back(j - i == 1 ? fmt::format("{}", layers[i])
-                                : fmt::format("{}-{}", layers[i], layers[j - 1]));
-      i = j;
-    }
-    return fmt::format("layer{} {}", PluralEnding(layers.size()), fmt::join(runs, ","));
-  }
-
   std::vector<std::pair<std::string, std::vector<uint32_t>>> remarks_;
 };
 

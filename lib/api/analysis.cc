@@ -5,7 +5,7 @@
 #include "lib/api/callbacks.h"
 #include "lib/api/tensor.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/study/analysis/tensor_fields.h"
+#include "lib/study/analysis/tensor_analysis.h"
 
 namespace kv::api {
 namespace {

@@ -427,7 +427,8 @@ const Fields<MergeReport>& MergeReportFields() {
       {"verdicts", "How often each verdict came",
        [](const Report& of) { return CountsOf(of.merged->verdicts); }, verdicts},
       {"cases", "Of a gate its cases; of other commands nothing", of(&Merged::cases), CaseFields()},
-      {"figures", "How each figure is spread over the inputs", &Report::figures, SpreadFields()},
+      {"figures", "How each figure is spread over the inputs", &Report::figures, SpreadFields(),
+       AsRows()},
       {"groups", "The same by model", &Report::groups, GroupFields()},
       {"outliers", "Values that lie far from the others", &Report::outliers, OutlierFields()},
       {"failures", "Inputs that are not done", &Report::failures, FailureTable()}};
@@ -457,7 +458,7 @@ TextTable FigureTable(std::span<const Spread> figures) {
   return table;
 }
 
-report::Page MergedPage(const MergeReport& report, const std::string& footer) {
+report::Page MergedPage(const MergeReport& report) {
   const Merged& merged = *report.merged;
   report::Page page(
       fmt::format("A corpus of {} caches", merged.entries),
@@ -495,7 +496,6 @@ report::Page MergedPage(const MergeReport& report, const std::string& footer) {
     }
     page.Table(rows);
   }
-  page.Footer(footer);
   return page;
 }
 

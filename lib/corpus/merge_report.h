@@ -59,7 +59,7 @@ TextTable Without(std::string_view column, TextTable table);
 
 // A corpus at a glance: what a gate says of it, how figures are spread, by layer and by model, what
 // lies far out and how to look at it, and what failed.
-report::Page MergedPage(const MergeReport& report, const std::string& footer);
+report::Page MergedPage(const MergeReport& report);
 // JUnit XML: one suite for each input, with a test for each case of a gate, else one.
 void WriteMergedJunit(const Merged& merged, const std::function<void(std::string_view)>& write);
 

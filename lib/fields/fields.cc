@@ -113,6 +113,98 @@ Value FieldSchema(const FieldTable::Entry& entry) {
   return schema;
 }
 
+bool HasRows(const FieldTable& fields);
+
+bool HasRows(const FieldTable::Entry& entry) {
+  const FieldShape& shape = entry.shape.of.empty() ? entry.shape : entry.shape.of.front();
+  return entry.options.rows || (shape.fields != nullptr && HasRows(*shape.fields));
+}
+
+bool HasRows(const FieldTable& fields) {
+  return std::any_of(fields.entries().begin(), fields.entries().end(),
+                     [](const FieldTable::Entry& entry) { return HasRows(entry); });
+}
+
+const Value::List* ListIn(const Value* value) {
+  return value == nullptr ? nullptr : value->get_if<Value::List>();
+}
+
+// Collects rows. A null element adds its columns alone, so that the head of a list does not depend
+// on what its elements lack.
+class RowCollector {
+ public:
+  void AddDocument(const FieldTable& fields, const Value& document) {
+    std::vector<std::string> row;
+    const Value::List* inputs = ListIn(document.Find("inputs"));
+    Put("input", inputs == nullptr || inputs->empty() ? nullptr : inputs->front().Find("file"),
+        row);
+    if (HasRows(fields)) return AddRows(fields, &document, row);
+    AddElement(fields, &document, row);
+  }
+
+  TextTable Take() {
+    for (auto& row : table_.rows) row.resize(table_.head.size());
+    const auto is_nameless = [](const std::vector<std::string>& row) { return row[0].empty(); };
+    if (std::all_of(table_.rows.begin(), table_.rows.end(), is_nameless)) {
+      table_.head.erase(table_.head.begin());
+      for (auto& row : table_.rows) row.erase(row.begin());
+    }
+    return std::move(table_);
+  }
+
+ private:
+  void AddRows(const FieldTable& fields, const Value* of, const std::vector<std::string>& outer) {
+    for (const FieldTable::Entry& entry : fields.entries()) {
+      if (!HasRows(entry)) continue;
+      const Value* value = of == nullptr || entry.is_inline() ? of : of->Find(entry.name);
+      if (entry.shape.kind != Kind::kList) {
+        AddRows(*entry.shape.fields, value, outer);
+        continue;
+      }
+      const Value::List* list = ListIn(value);
+      if (list == nullptr) continue;
+      const FieldTable& nested = *entry.shape.of.front().fields;
+      const auto add = [&](const Value* element) {
+        std::vector<std::string> row = outer;
+        if (entry.options.rows) return AddElement(nested, element, std::move(row));
+        PutFields(nested, element, "", row);
+        AddRows(nested, element, row);
+      };
+      add(nullptr);
+      for (const Value& element : *list) add(&element);
+    }
+  }
+
+  void AddElement(const FieldTable& fields, const Value* of, std::vector<std::string> row) {
+    PutFields(fields, of, "", row);
+    if (of != nullptr) table_.rows.push_back(std::move(row));
+  }
+
+  void PutFields(const FieldTable& fields, const Value* of, const std::string& prefix,
+                 std::vector<std::string>& row) {
+    for (const FieldTable::Entry& entry : fields.entries()) {
+      const Value* value = of == nullptr || entry.is_inline() ? of : of->Find(entry.name);
+      const std::string name = prefix + std::string(entry.name);
+      if (entry.shape.kind == Kind::kObject) {
+        PutFields(*entry.shape.fields, value, entry.is_inline() ? prefix : name + ".", row);
+      } else if (entry.shape.kind != Kind::kList && entry.shape.kind != Kind::kMap) {
+        Put(name, value, row);
+      }
+    }
+  }
+
+  void Put(const std::string& column, const Value* value, std::vector<std::string>& row) {
+    const auto found = std::find(table_.head.begin(), table_.head.end(), column);
+    const auto at = static_cast<size_t>(found - table_.head.begin());
+    if (found == table_.head.end()) table_.head.push_back(column);
+    if (value == nullptr || value->is_null()) return;
+    row.resize(std::max(row.size(), at + 1));
+    row[at] = format::Plain(*value);
+  }
+
+  TextTable table_;
+};
+
 std::string CsvCell(const std::string& cell) {
   if (cell.find_first_of(",\"\r\n") == cell.npos) return cell;
   std::string quoted = "\"";
@@ -161,7 +253,9 @@ Value FieldTable::Schema() const {
 
 void AddCells(const FieldTable::Entry& entry, const Value& value, std::vector<std::string>& row) {
   if (!entry.is_inline()) {
-    row.push_back(value.is_null() ? "-" : entry.options.format(value));
+    const auto* number = value.get_if<double>();
+    const bool is_null = number != nullptr && entry.options.nullable && !std::isfinite(*number);
+    row.push_back(value.is_null() || is_null ? "-" : entry.options.format(value));
     return;
   }
   for (const FieldTable::Entry& part : entry.shape.fields->entries()) {
@@ -192,6 +286,12 @@ TextTable WithoutEmptyColumns(TextTable table) {
     for (auto& row : table.rows) row.erase(row.begin() + at);
   }
   return table;
+}
+
+TextTable RowTable(const FieldTable& fields, const Value& documents) {
+  RowCollector rows;
+  for (const Value& document : *ListIn(&documents)) rows.AddDocument(fields, document);
+  return rows.Take();
 }
 
 std::string Csv(const TextTable& table) {

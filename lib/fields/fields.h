@@ -42,6 +42,7 @@ struct FieldOptions {
   const char* item = nullptr;  // a sentence about each element of a list
   size_t items = 0;            // least number of elements of a list
   size_t most_items = 0;       // greatest number of elements; 0: no limit
+  bool rows = false;           // the elements of this list are the rows of the document's CSV
   std::string_view column{};   // heading in tables of text; empty: no column
   Format format = format::Plain;
   Value schema{};  // the whole schema of what a getter of type Value returns
@@ -58,6 +59,10 @@ inline FieldOptions Nullable(FieldOptions options = {}) {
 }
 inline FieldOptions AtLeast(double least, FieldOptions options = {}) {
   options.least = least;
+  return options;
+}
+inline FieldOptions AsRows(FieldOptions options = {}) {
+  options.rows = true;
   return options;
 }
 inline FieldOptions Items(size_t least) { return {.items = least}; }
@@ -200,6 +205,11 @@ class Fields : public FieldTable {
   static Field Inline(Getter getter, const Fields<U>& part) {
     return Field("", "", getter, part);
   }
+  // A column of tables of text alone.
+  template <typename Getter>
+  static Field Column(std::string_view heading, Getter getter, Format format = format::Plain) {
+    return Field(heading, "", std::move(getter), {.column = heading, .format = format});
+  }
   // The fields of another table of T.
   static Field Inline(const Fields& others) {
     return Field(
@@ -259,6 +269,15 @@ class Fields : public FieldTable {
   std::vector<std::function<Value(const T&)>> getters_;
 };
 
+// Returns a text, or nothing where it is empty; of a member the getter that does.
+inline std::optional<std::string> IfAny(std::string_view text) {
+  return text.empty() ? std::nullopt : std::optional(std::string(text));
+}
+template <typename T>
+auto IfAny(std::string T::*member) {
+  return [member](const T& of) { return IfAny(of.*member); };
+}
+
 // Rows of text with a heading for each column, as the console, CSV and pages show results.
 struct TextTable {
   std::vector<std::string> head;
@@ -289,6 +308,31 @@ TextTable TextTableOf(const Fields<T>& fields, std::span<const std::type_identit
   for (const T& result : results) table.rows.push_back(TextRow(fields, result));
   return WithoutEmptyColumns(std::move(table));
 }
+
+// Returns a row for K and one for V of each layer that has them, after the layer's number and the
+// tensor's name. `is_shown` may leave tensors out.
+template <typename T, typename Layer>
+TextTable TableByTensor(const Fields<T>& fields, const std::vector<Layer>& layers,
+                        const std::array<const char*, 2>& names,
+                        bool (*is_shown)(const T&) = nullptr) {
+  TextTable table = {TextHead(fields), {}};
+  table.head.insert(table.head.begin(), {"layer", "kv"});
+  for (const Layer& layer : layers) {
+    for (const auto& [tensor, name] : {std::pair(&layer.k, names[0]), {&layer.v, names[1]}}) {
+      if (!*tensor || (is_shown != nullptr && !is_shown(**tensor))) continue;
+      std::vector<std::string>& row = table.rows.emplace_back(TextRow(fields, **tensor));
+      row.insert(row.begin(), {std::to_string(layer.layer), name});
+    }
+  }
+  return table;
+}
+
+// Returns the rows that documents with these fields have as CSV: the elements of their lists that
+// are marked as rows, each after the fields of the elements around it, or else the documents
+// themselves. A column has the name of its field, after the names of the objects that it is in; a
+// null is an empty cell, and lists have no columns. The first column names the document's input,
+// where there is any.
+TextTable RowTable(const FieldTable& fields, const Value& documents);
 
 // RFC 4180: a cell with a comma, a quote or a line break is quoted.
 std::string Csv(const TextTable& table);

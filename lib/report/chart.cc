@@ -5,14 +5,86 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include "lib/report/axis.h"
-#include "lib/report/labels.h"
 #include "lib/report/svg.h"
 #include "lib/report/svg_text.h"
 
 namespace kv::report {
 namespace {
+
+// Where labels stand, so that none hides another.
+
+struct Box {
+  double left, top, right, bottom;
+
+  double Area() const { return (right - left) * (bottom - top); }
+  double Overlap(const Box& other) const {
+    const double width = std::min(right, other.right) - std::max(left, other.left);
+    const double height = std::min(bottom, other.bottom) - std::max(top, other.top);
+    return width > 0 && height > 0 ? width * height : 0;
+  }
+};
+
+// Labels in a column beside the plot, each as near to the height of its line's end as the others
+// allow.
+struct EndLabel {
+  double y;
+  size_t series;
+};
+
+// A label at a dot: beside it, above, below, or a little further off.
+struct DotLabel {
+  double x, y;         // of the text
+  const char* anchor;  // the class that aligns it
+  Box box;
+};
+
+std::vector<DotLabel> Places(double x, double y, double width) {
+  std::vector<DotLabel> places;
+  for (const double away : {0.0, 10.0, 20.0, 30.0, 42.0, 54.0}) {
+    for (const double at : {y + 4 + away, y + 4 - away}) {
+      places.push_back({x + 8, at, "", {x + 8, at - 10, x + 8 + width, at + 2}});
+      places.push_back({x - 8, at, " e", {x - 8 - width, at - 10, x - 8, at + 2}});
+    }
+    for (const double at : {y - 8 - away, y + 17 + away}) {
+      places.push_back({x, at, " m", {x - width / 2, at - 10, x + width / 2, at + 2}});
+    }
+  }
+  return places;
+}
+
+std::vector<EndLabel> Spread(std::vector<EndLabel> labels, double top, double bottom, double step) {
+  std::sort(labels.begin(), labels.end(), [](const EndLabel& a, const EndLabel& b) {
+    return a.y != b.y ? a.y < b.y : a.series < b.series;
+  });
+  for (size_t i = 0; i < labels.size(); ++i) {
+    labels[i].y = std::max(labels[i].y, i == 0 ? top : labels[i - 1].y + step);
+  }
+  double limit = bottom;
+  for (auto label = labels.rbegin(); label != labels.rend(); ++label, limit -= step) {
+    label->y = std::min(label->y, limit);
+  }
+  return labels;
+}
+
+// Returns the first place that hides nothing that is taken, or the one that hides least.
+DotLabel PlaceAt(double x, double y, double width, const Box& inside,
+                 const std::vector<Box>& taken) {
+  DotLabel best{};
+  double least = INFINITY;
+  for (const DotLabel& place : Places(x, y, width)) {
+    double cost = 9 * (place.box.Area() - place.box.Overlap(inside));
+    for (const Box& other : taken) cost += place.box.Overlap(other);
+    if (cost < least - 1e-6) {
+      least = cost;
+      best = place;
+    }
+  }
+  return best;
+}
 
 constexpr double kRow = 14;           // height of a label
 constexpr size_t kMostLetters = 28;   // of a label beside the plot
@@ -230,6 +302,16 @@ void DrawNames(const Plot& plot, std::string& out) {
 }
 
 }  // namespace
+
+LineChart ChartByLayer(std::string title, std::string y_label, std::optional<double> y_min) {
+  LineChart chart;
+  chart.title = std::move(title);
+  chart.x_label = "layer";
+  chart.y_label = std::move(y_label);
+  chart.whole_x = true;
+  chart.y_min = y_min;
+  return chart;
+}
 
 Picture Render(const LineChart& chart) {
   const Plot plot = PlotOf(chart);

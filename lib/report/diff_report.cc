@@ -4,7 +4,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 namespace kv {
+
+using report::LineChart;
+using report::StripMap;
+using report::StripRow;
 
 std::string BitsText(DType dtype, uint64_t bits) {
   return fmt::format("{:#0{}x}", bits, 2 + 2 * Info(dtype).block_bytes);
@@ -42,23 +49,14 @@ const Fields<TensorDiff>& DifferingPlaceFields() {
   };
   static const Fields<TensorDiff> fields = {
       {"token", "Index of the token", [](const TensorDiff& of) { return of.first->token; }},
-      {"head", "Index of the kv head", at(&DifferingValue::head, true, false), {.absent = true}},
-      {"dim",
-       "Index of the value in its head",
-       at(&DifferingValue::dim, true, false),
-       {.absent = true}},
-      {"channel",
-       "Index of the value in its row, where the heads are not known",
-       at(&DifferingValue::dim, false, true),
-       {.absent = true}},
-      {"a",
-       "The value in A; null: not finite",
-       [](const TensorDiff& of) { return of.first->a; },
-       {.nullable = true}},
-      {"b",
-       "The value in B; null: not finite",
-       [](const TensorDiff& of) { return of.first->b; },
-       {.nullable = true}},
+      {"head", "Index of the kv head", at(&DifferingValue::head, true, false), Absent()},
+      {"dim", "Index of the value in its head", at(&DifferingValue::dim, true, false), Absent()},
+      {"channel", "Index of the value in its row, where the heads are not known",
+       at(&DifferingValue::dim, false, true), Absent()},
+      {"a", "The value in A; null: not finite", [](const TensorDiff& of) { return of.first->a; },
+       Nullable()},
+      {"b", "The value in B; null: not finite", [](const TensorDiff& of) { return of.first->b; },
+       Nullable()},
       {"a_bits",
        "The value in A as it is stored, in hex; absent for block types",
        [](const TensorDiff& of) { return BitsOf(of.a_dtype, of.first->a_bits); },
@@ -85,16 +83,10 @@ const Fields<FirstDifference>& FirstDifferenceFields() {
 
 const Fields<LayerDiff>& LayerDiffFields() {
   static const Fields<LayerDiff> fields = {{"layer", "Number of the layer", &LayerDiff::layer},
-                                           {"k",
-                                            "Comparison of K; absent where a side has none",
-                                            &LayerDiff::k,
-                                            TensorDiffFields(),
-                                            {.absent = true}},
-                                           {"v",
-                                            "Comparison of V; absent where a side has none",
-                                            &LayerDiff::v,
-                                            TensorDiffFields(),
-                                            {.absent = true}}};
+                                           {"k", "Comparison of K; absent where a side has none",
+                                            &LayerDiff::k, TensorDiffFields(), Absent()},
+                                           {"v", "Comparison of V; absent where a side has none",
+                                            &LayerDiff::v, TensorDiffFields(), Absent()}};
   return fields;
 }
 
@@ -107,6 +99,92 @@ constexpr std::string_view kBeyond =
 template <double (TensorDiff::*distance)() const>
 std::optional<double> DistanceOf(const TensorDiff& of) {
   return of.measured() == 0 ? std::nullopt : std::optional((of.*distance)());
+}
+
+double ShareOf(uint64_t part, uint64_t all) {
+  return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
+}
+
+std::string PercentText(double share) { return fmt::format("{:.3g}%", 100 * share); }
+
+// One difference is as easy to see as many are: the root of the share, and never quite pale.
+double StrengthOf(double share) { return share == 0 ? 0 : 0.3 + 0.7 * std::sqrt(share); }
+
+// "3.12% of the values differ, at most 0.5 apart"
+std::string BinText(const TensorDiff& bin, bool by_value) {
+  if (bin.different == 0) return "equal";
+  const bool counts = bin.beyond > 0;
+  std::string text = fmt::format(
+      "{} of the values {}", PercentText(ShareOf(counts ? bin.beyond : bin.different, bin.values)),
+      !counts    ? "differ within the tolerance"
+      : by_value ? "are beyond the tolerance"
+                 : "differ");
+  if (bin.max_abs > 0) text += fmt::format(", at most {:.3g} apart", bin.max_abs);
+  if (bin.not_finite > 0) text += fmt::format(", {} by NaN or infinity", bin.not_finite);
+  return text;
+}
+
+// Where the bins of one layer differ. Equal neighbours share a span.
+StripRow MapRow(uint32_t number, const std::vector<TensorDiff>& bins, const SnapshotDiff& diff,
+                bool with_tips) {
+  StripRow row{fmt::format("L{}", number), {}};
+  const auto end = static_cast<double>(diff.tokens);
+  if (bins.empty()) {
+    row.spans.push_back({0, end, 0, 0, with_tips ? fmt::format("layer {}: equal", number) : ""});
+    return row;
+  }
+  for (size_t i = 0; i < bins.size(); ++i) {
+    const TensorDiff& bin = bins[i];
+    const bool counts = bin.beyond > 0;
+    const double share = ShareOf(counts ? bin.beyond : bin.different, bin.values);
+    const auto begin = static_cast<double>(i * diff.bin_tokens);
+    const double next = std::min(end, begin + static_cast<double>(diff.bin_tokens));
+    std::string tip;
+    if (with_tips) {
+      tip = fmt::format("layer {}, token{}: ", number,
+                        next - begin > 1 ? fmt::format("s {} to {}", begin, next - 1)
+                                         : fmt::format(" {}", begin)) +
+            BinText(bin, diff.by_value);
+    }
+    row.spans.push_back({begin, next, StrengthOf(share), counts ? 1 : 0, std::move(tip)});
+  }
+  return row;
+}
+
+void AddMap(const SnapshotDiff& diff, bool is_value, report::Page& page) {
+  StripMap map;
+  const char* name = is_value ? "V" : "K";
+  map.title = fmt::format("Where {} differs by layer and token", name);
+  map.x_label = diff.bin_tokens > 1 ? fmt::format("token, {} to a column", diff.bin_tokens)
+                                    : std::string("token");
+  map.x_end = static_cast<double>(diff.tokens);
+  map.high_label = diff.by_value ? "within the tolerance" : "";
+  map.second_label = diff.by_value ? "beyond it" : "different";
+  const uint64_t columns = diff.tokens / std::max<uint64_t>(1, diff.bin_tokens) + 1;
+  const bool with_tips = report::HasRoomForTips(columns, diff.layers.size());
+  for (const LayerDiff& layer : diff.layers) {
+    if (!(is_value ? layer.v : layer.k)) continue;
+    map.rows.push_back(
+        MapRow(layer.layer, is_value ? layer.v_bins : layer.k_bins, diff, with_tips));
+  }
+  if (map.rows.empty()) return;
+  page.Figure(Render(map), fmt::format("{}, layers down, tokens across. The stronger the colour, "
+                                       "the more of the values differ; pale: equal.",
+                                       name));
+}
+
+std::string_view WordOf(DiffVerdict verdict) {
+  switch (verdict) {
+    case DiffVerdict::kIdentical:
+      return "Identical";
+    case DiffVerdict::kEqualValues:
+      return "Equal in value";
+    case DiffVerdict::kWithinTolerance:
+      return "Within the tolerance";
+    case DiffVerdict::kDifferent:
+      return "Different";
+  }
+  return "?";
 }
 
 Fields<SnapshotDiff>::Field VerdictField() {
@@ -132,7 +210,8 @@ Fields<SnapshotDiff>::Field PartsField() {
          return first.diff == nullptr ? std::nullopt : std::optional(first);
        },
        FirstDifferenceFields()},
-      {"layers", "The layers that both snapshots have", &SnapshotDiff::layers, LayerDiffFields()}};
+      {"layers", "The layers that both snapshots have", &SnapshotDiff::layers, LayerDiffFields(),
+       AsRows()}};
   return Fields<SnapshotDiff>::Inline(fields);
 }
 
@@ -170,11 +249,9 @@ const Fields<TensorDiff>& TensorDiffFields() {
        "pair",
        &TensorDiff::largest_ulp,
        {.column = "max ulp"}},
-      {"first",
-       "The first value that counts, or else that differs; absent where all are equal",
-       [](const TensorDiff& of) { return of.first ? &of : nullptr; },
-       DifferingPlaceFields(),
-       {.absent = true}}};
+      {"first", "The first value that counts, or else that differs; absent where all are equal",
+       [](const TensorDiff& of) { return of.first ? &of : nullptr; }, DifferingPlaceFields(),
+       Absent()}};
   return fields;
 }
 
@@ -189,6 +266,48 @@ const Fields<SnapshotDiff>& SnapshotDiffFields() {
       {"equal", "Whether they count as equal: exit status 0", &SnapshotDiff::equal},
       PartsField()};
   return fields;
+}
+
+std::string PlaceText(const TensorDiff& diff) {
+  const DifferingValue& at = *diff.first;
+  return diff.heads_known ? fmt::format("token {} head {} dim {}", at.token, at.head, at.dim)
+                          : fmt::format("token {} channel {}", at.token, at.dim);
+}
+
+TextTable DiffTable(const SnapshotDiff& diff) {
+  static const Fields<TensorDiff> columns = {Fields<TensorDiff>::Inline(TensorDiffFields()),
+                                             Fields<TensorDiff>::Column("first at", PlaceText)};
+  return TableByTensor(
+      columns, diff.layers, {"k", "v"}, +[](const TensorDiff& of) { return of.different > 0; });
+}
+
+report::Page DiffPage(const std::string& a, const std::string& b, const SnapshotDiff& diff) {
+  report::Page page("Two caches compared", fmt::format("{} and {}", a, b));
+  const TensorDiff total = diff.Total();
+  std::string text = fmt::format("{} of {} values differ", total.different, total.values);
+  if (diff.by_value) text += fmt::format(", {} beyond the tolerance", total.beyond);
+  page.Verdict(diff.equal() ? report::Tone::kGood : report::Tone::kBad, WordOf(diff.verdict()),
+               text + ".");
+  if (diff.tokens > 0 && !diff.layers.empty()) {
+    page.Heading("Where");
+    AddMap(diff, false, page);
+    AddMap(diff, true, page);
+  }
+  if (total.different > 0) {
+    page.Heading("How much");
+    LineChart share = report::ChartByLayer("Values that differ by layer", "% of the values", 0);
+    share.series = report::SeriesOfTensors(
+        diff.layers, [](const TensorDiff& of) { return 100 * ShareOf(of.different, of.values); });
+    page.Figure(Render(share), "How many values differ at all.");
+    LineChart largest = report::ChartByLayer("Largest difference by layer", "largest |a - b|", 0);
+    largest.series =
+        report::SeriesOfTensors(diff.layers, [](const TensorDiff& of) { return of.max_abs; });
+    page.Figure(Render(largest), "Of the finite values.");
+    page.Table(DiffTable(diff));
+  }
+  page.Notes("Other differences", diff.structure);
+  page.Notes("What does not count", diff.notes);
+  return page;
 }
 
 }  // namespace kv

@@ -30,9 +30,12 @@ const Fields<SnapshotDiff>& SnapshotDiffFields();
 // The same without the word whether they count as equal, where others decide that.
 const Fields<SnapshotDiff>& DifferenceFields();
 
+// "token 3 head 0 dim 17": where a tensor that differs does so first.
+std::string PlaceText(const TensorDiff& diff);
+// The tensors that differ.
+TextTable DiffTable(const SnapshotDiff& diff);
 // A page that shows where two caches differ: a map of layers and tokens, of which `diff` must have
-// the bins, and the sizes of the differences by layer. In diff_page.cc.
-report::Page DiffPage(const std::string& a, const std::string& b, const SnapshotDiff& diff,
-                      const std::string& footer);
+// the bins, and the sizes of the differences by layer.
+report::Page DiffPage(const std::string& a, const std::string& b, const SnapshotDiff& diff);
 
 }  // namespace kv

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <map>
 
-#include "lib/report/axis.h"
 #include "lib/report/svg.h"
 #include "lib/report/svg_text.h"
 

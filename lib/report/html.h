@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/fields/fields.h"
 #include "lib/report/svg.h"
 
 namespace kv::report {
@@ -39,9 +40,16 @@ struct PictureFile {
   std::string text;
 };
 
+// What a page was made by and from, for its end.
+struct Origin {
+  std::string program;              // "kvtool 0.2.0, commit 0123abc"; empty: the page does not say
+  std::string command;              // as a shell takes it
+  std::vector<std::string> inputs;  // name, size and hash of each
+};
+
 // Builds one self-contained HTML page with inline style and SVG, without network access. It works
 // without its script, which sorts and filters tables. Arguments are plain text and are escaped
-// here. Implemented by html.cc, html_table.cc and html_verdict.cc.
+// here.
 class Page {
  public:
   explicit Page(std::string_view title, std::string_view subtitle = {});
@@ -58,9 +66,9 @@ class Page {
   // first 2000 are counted, not shown.
   void Table(const std::vector<std::vector<std::string>>& rows,
              const std::vector<size_t>& strong = {});
+  void Table(TextTable table, const std::vector<size_t>& strong = {});
   // Adds a list of remarks, or nothing if it is empty.
   void Notes(std::string_view heading, const std::vector<std::string>& notes);
-  void Footer(std::string_view text);
 
   // Adds a large word and a sentence, for the top of a page.
   void Verdict(Tone tone, std::string_view word, std::string_view text);
@@ -81,7 +89,7 @@ class Page {
   void Fold(std::string_view text);
   void EndFold();
 
-  std::string Text() const;
+  std::string Text(const Origin& origin = {}) const;
   // The figures, in their order.
   const std::vector<PictureFile>& pictures() const { return pictures_; }
 

@@ -12,8 +12,7 @@ namespace kv::report {
 
 // Renders charts as SVG, without scripts and network access. Equal data give equal bytes. Charts
 // are drawn 400 units wide and scale with the page; their text stays readable on a phone.
-// Implemented by chart.cc and heat_map.cc with the marks of svg_text.h, axis.h and labels.h;
-// style.cc has the colours.
+// Implemented by chart.cc and heat_map.cc with the marks of svg_text.h.
 
 // A drawn chart.
 struct Picture {
@@ -61,6 +60,21 @@ struct LineChart {
   std::vector<ChartTarget> targets = {};
 };
 Picture Render(const LineChart& chart);
+// An empty chart over the numbers of layers.
+LineChart ChartByLayer(std::string title, std::string y_label, std::optional<double> y_min = {});
+// Returns points for K and for V of what `figure` says of each layer that has them.
+template <typename Layer, typename Figure>
+std::vector<ChartSeries> SeriesOfTensors(const std::vector<Layer>& layers, const Figure& figure,
+                                         const std::string& suffix = "", bool emphasised = false) {
+  ChartSeries k{"K" + suffix, {}, emphasised, false, false};
+  ChartSeries v{"V" + suffix, {}, emphasised, false, false};
+  for (const Layer& layer : layers) {
+    const auto x = static_cast<double>(layer.layer);
+    if (layer.k) k.points.push_back({x, figure(*layer.k)});
+    if (layer.v) v.points.push_back({x, figure(*layer.v)});
+  }
+  return {k, v};
+}
 
 // The points that no other one beats, from the right to the left. A high x is better than a low
 // one, as is a high y unless `low_y_is_better`.

@@ -136,11 +136,11 @@ TEST_CASE("A spill gives back what it was given, from memory and from its file",
 TEST_CASE("Shards merge to what one run comes to, byte for byte", "[corpus]") {
   const Merged one = Join(FilesOf(1, 1));
   const std::string document = MergedJson(one).dump();
-  const std::string page = MergedPage(ReportOf(one), "end").Text();
+  const std::string page = MergedPage(ReportOf(one)).Text();
   for (const uint32_t shards : {2U, 7U, 200U}) {
     const Merged joined = Join(FilesOf(shards, shards));
     CHECK(MergedJson(joined).dump() == document);
-    CHECK(MergedPage(ReportOf(joined), "end").Text() == page);
+    CHECK(MergedPage(ReportOf(joined)).Text() == page);
   }
 }
 

@@ -41,7 +41,7 @@ void AsResults(std::string_view text) {
     if (merged.done + merged.negative + merged.failed != merged.entries) std::abort();
     const MergeReport report = ReportOf(merged);
     if (ToJson(MergeReportFields().Object(report)).dump().empty()) std::abort();
-    if (MergedPage(report, "fuzz").Text().empty()) std::abort();
+    if (MergedPage(report).Text().empty()) std::abort();
     WriteMergedJunit(merged, [](std::string_view) {});
     ++fuzz::accepted;
   } catch (const Error&) {

@@ -7,8 +7,8 @@
 
 #include "lib/core/base/error.h"
 #include "lib/engines/mnn/logs/demo.h"
-#include "lib/engines/mnn/logs/files.h"
 #include "lib/engines/mnn/logs/evidence.h"
+#include "lib/engines/mnn/logs/files.h"
 #include "lib/engines/mnn/logs/suite.h"
 #include "lib/engines/mnn/logs/truth.h"
 #include "lib/study/gate/summary_page.h"
@@ -95,7 +95,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   });
   Try([&] {
     const std::vector<Summary> summaries(2, kv::gate::ParseSummary(text, "summary.json"));
-    const std::string page = kv::gate::SummaryPage(summaries, "", kv::test::Engine()).Text();
+    const std::string page = kv::gate::SummaryPage(summaries, kv::test::Engine()).Text();
     Require(page.find("<script") == page.rfind("<script"));  // no other than that of tables
     Require(!kv::gate::SummaryJunit(summaries[0], kv::test::Engine()).empty());
   });

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "lib/core/kernels/deviation.h"
-#include "lib/engines/cacheblend/hkvd.h"
+#include "lib/engines/cacheblend/deviation.h"
 #include "tests/golden/blend_tensors.h"
 #include "tests/golden/checks.h"
 

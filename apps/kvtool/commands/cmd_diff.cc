@@ -15,12 +15,6 @@ std::string ValueText(DType dtype, double value, uint64_t bits) {
   return IsBlockQuantised(dtype) ? number : fmt::format("{} ({})", number, BitsText(dtype, bits));
 }
 
-std::string PlaceText(const TensorDiff& diff) {
-  const DifferingValue& at = *diff.first;
-  return diff.heads_known ? fmt::format("token {} head {} dim {}", at.token, at.head, at.dim)
-                          : fmt::format("token {} channel {}", at.token, at.dim);
-}
-
 // The result of a run; its document has these fields.
 struct Diffed {
   struct Input : HashedFile {
@@ -115,8 +109,7 @@ class Diff : public Command {
       report_.Emit(context.console, "diff", DiffedFields().Object(result));
     }
     if (page_.wanted()) {
-      page_.Write(DiffPage(a_, b_, diff, MadeBy()), *this, context.console,
-                  RulesFor(report_.force));
+      page_.Write(DiffPage(a_, b_, diff), *this, context.console, RulesFor(report_.force));
     }
     return diff.equal() ? kDone : kVerdict;
   }
@@ -136,22 +129,8 @@ class Diff : public Command {
     for (const std::string& text : diff.structure) console.Line("  " + Printable(text));
     for (const std::string& text : diff.notes)
       console.Line("  " + Printable(text) + " (does not count)");
-    std::vector<std::string> head = TextHead(TensorDiffFields());
-    head.insert(head.begin(), {"layer", "kv"});
-    head.push_back("first at");
-    Table table(std::move(head));
-    bool any = false;
-    for (const LayerDiff& layer : diff.layers) {
-      for (const auto& [part, name] : {std::pair{&layer.k, "k"}, {&layer.v, "v"}}) {
-        if (!*part || (*part)->different == 0) continue;
-        any = true;
-        std::vector<std::string> row = TextRow(TensorDiffFields(), **part);
-        row.insert(row.begin(), {std::to_string(layer.layer), name});
-        row.push_back(PlaceText(**part));
-        table.Row(std::move(row));
-      }
-    }
-    if (any) console.Data(table.Text("  "));
+    const TextTable table = DiffTable(diff);
+    if (!table.rows.empty()) console.Data(Table(table).Text("  "));
     const FirstDifference first = FirstOf(diff);
     if (first.diff != nullptr) {
       const DifferingValue& at = *first.diff->first;

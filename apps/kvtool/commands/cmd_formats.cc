@@ -58,7 +58,8 @@ const Fields<KnownFormats>& KnownFormatsFields() {
       {"needs", "What the user must supply beyond the file", &Listing::needs}};
   static const Fields<KnownFormats> fields = {
       NoInputs<KnownFormats>(),
-      {"formats", "What kvtool reads or writes", &KnownFormats::formats, format_listing, Items(1)},
+      {"formats", "What kvtool reads or writes", &KnownFormats::formats, format_listing,
+       AsRows(Items(1))},
       {"not_read", "Formats that kvtool knows of and does not read", &KnownFormats::not_read,
        ForeignFormatFields()}};
   return fields;

@@ -121,7 +121,7 @@ const Fields<FrameLook>& FrameLookFields() {
        "The byte planes of the values, in the order of the container",
        [](const FrameLook& of) { return of.layout.planes; },
        PlaneFields(),
-       {.items = 2, .most_items = 4}}};
+       {.items = 2, .most_items = 4, .rows = true}}};
   return fields;
 }
 

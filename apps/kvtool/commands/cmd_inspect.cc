@@ -14,18 +14,6 @@
 namespace kv {
 namespace {
 
-// A figure of no finite value is none.
-std::string FigureText(double value, int digits) {
-  return std::isnan(value) ? std::string(1, '-') : fmt::format("{:.{}g}", value, digits);
-}
-
-std::string StatsCells(const TensorStats& stats) {
-  std::string planes;
-  for (const double bits : stats.plane_entropy_bits)
-    planes += fmt::format("{}{:.2f}", planes.empty() ? "" : " ", bits);
-  return planes;
-}
-
 class Inspect : public EachOf<Inspect> {
  public:
   void Declare(CommandLine& line) override {
@@ -89,7 +77,6 @@ class Inspect : public EachOf<Inspect> {
     const bool shown = !all.empty();
     if (shown) report_.Emit(context.console, "inspect", all);
     if (shown && page_.wanted()) {
-      page.Footer(MadeBy());
       page_.Write(page, *this, context.console, RulesFor(report_.force));
     }
     return status;
@@ -111,24 +98,13 @@ class Inspect : public EachOf<Inspect> {
     snapshot.CheckContent();
     const std::string rotated = HadamardRemark(snapshot);
     if (!rotated.empty()) console.Warn(snapshot.source.path, rotated);
-    Table table({"layer", "kv", "min", "max", "mean", "sd", "NaN", "Inf", "zeros",
-                 "bits per byte plane", "predicted"});
     std::vector<LayerStats> layers;
     for (const LayerKv& layer : snapshot.layers) {
-      const auto add = [&](const KvTensor& tensor, const char* which, bool is_value) {
-        const TensorStats stats = StatsOf(snapshot, tensor, is_value);
-        (is_value ? layers.back().v : layers.back().k) = stats;
-        table.Row({std::to_string(layer.index), which, FigureText(stats.min, 4),
-                   FigureText(stats.max, 4), FigureText(stats.mean, 3),
-                   FigureText(stats.standard_deviation, 3), std::to_string(stats.nan_count),
-                   std::to_string(stats.infinite_count), std::to_string(stats.zero_count),
-                   StatsCells(stats), fmt::format("{:.3f}x", stats.predicted_ratio)});
-      };
-      layers.push_back({layer.index});
-      add(layer.k, "k", false);
-      if (layer.v) add(*layer.v, "v", true);
+      LayerStats& of = layers.emplace_back(LayerStats{layer.index});
+      of.k = StatsOf(snapshot, layer.k, false);
+      if (layer.v) of.v = StatsOf(snapshot, *layer.v, true);
     }
-    if (with_stats_ && !report_.json) console.Data("\n" + table.Text("  "));
+    if (with_stats_ && !report_.json) console.Data("\n" + Table(StatsTable(layers)).Text("  "));
     if (page_.wanted()) AddStats(layers, page);
     return layers;
   }

@@ -57,7 +57,7 @@ class Merge : public Command {
                                     corpus::ReportOf(merged)};
     if (!report_.json) Print(document.report, context.console);
     if (page_.wanted()) {
-      page_.Write(corpus::MergedPage(document.report, MadeBy()), *this, context.console,
+      page_.Write(corpus::MergedPage(document.report), *this, context.console,
                   RulesFor(report_.force));
     }
     ReportOptions report = report_;

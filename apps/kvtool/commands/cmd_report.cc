@@ -39,7 +39,7 @@ class Report : public Command {
     }
     const gate::Summary& newest = gate::Newest(summaries);
     if (page_.wanted()) {
-      page_.Write(gate::SummaryPage(summaries, MadeBy(), mnn::Engine()), *this, context.console,
+      page_.Write(gate::SummaryPage(summaries, mnn::Engine()), *this, context.console,
                   RulesFor(force_));
     }
     if (!junit_.empty()) Write(junit_, gate::SummaryJunit(newest, mnn::Engine()));

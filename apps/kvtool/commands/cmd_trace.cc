@@ -82,7 +82,11 @@ const Fields<AttentionTrace>& AttentionTraceFields() {
       {"tokens", "Token ids that were recorded", [](const Trace& of) { return of.tokens.size(); }},
       {"gradients", "Rows with gradients of the next token; null without", &Trace::gradients,
        gradients},
-      {"layers", "What was recorded of each layer", TracedLayers, TracedLayerFields()}};
+      {"layers",
+       "What was recorded of each layer",
+       TracedLayers,
+       TracedLayerFields(),
+       {.rows = true}}};
   return fields;
 }
 

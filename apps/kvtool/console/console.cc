@@ -167,6 +167,8 @@ Console::Console(Embedding* embedding)
 Console::Console(const Console& like, CapturedRun& captured)
     : verbosity(like.verbosity),
       colour(like.colour),
+      command_line(like.command_line),
+      only_products(like.only_products),
       embedding_(nullptr),
       captured_(&captured),
       style_mark_(like.style_mark_) {}
@@ -189,7 +191,7 @@ void Console::Replay(const CapturedRun& run, bool tables) {
 }
 
 void Console::Data(std::string_view text) {
-  if (embedding_ != nullptr || verbosity < 0) return;
+  if (embedding_ != nullptr || verbosity < 0 || only_products) return;
   Print(Wrapped(Shown(text), ColumnsOf(STDOUT_FILENO)));
 }
 
@@ -391,7 +393,7 @@ void RunDocument::Take(const CommandLine& line) { print_ = line.Given("--json");
 void RunDocument::Drop() { print_ = false; }
 
 void RunDocument::Hold(nlohmann::ordered_json made, bool print, const std::string& path,
-                       const OutputRules& rules) {
+                       const std::string& csv, const OutputRules& rules) {
   if (!made.is_array()) made = nlohmann::ordered_json::array({std::move(made)});
   for (nlohmann::ordered_json& one : made) {
     name_ = NameOf(one);
@@ -399,6 +401,7 @@ void RunDocument::Hold(nlohmann::ordered_json made, bool print, const std::strin
   }
   print_ = print;
   path_ = path;
+  csv_ = csv;
   rules_ = rules;
 }
 
@@ -415,8 +418,11 @@ nlohmann::ordered_json RunDocument::Envelope(ExitStatus status, const Console& c
 }
 
 void RunDocument::Write(ExitStatus status, Console& console) {
-  if (path_.empty()) return;
-  WriteText(path_, JsonText(Envelope(status, console, results_)) + "\n", rules_);
+  if (!path_.empty()) {
+    WriteText(path_, JsonText(Envelope(status, console, results_)) + "\n", rules_);
+  }
+  if (csv_.empty()) return;
+  WriteText(csv_, Csv(RowTable(DocumentNamed(name_)->fields(), FromJson(results_))), rules_);
 }
 
 void RunDocument::Print(ExitStatus status, Console& console) {

@@ -54,10 +54,10 @@ class RunDocument {
   // Nothing is asked for: help was.
   void Drop();
 
-  // Documents as commands make them; printed if `print`, and written to `path` if that is not
-  // empty.
+  // Documents as commands make them; printed if `print`, and written to `path` and their rows to
+  // `csv` where these are not empty.
   void Hold(nlohmann::ordered_json made, bool print, const std::string& path,
-            const OutputRules& rules);
+            const std::string& csv, const OutputRules& rules);
   void Failed(const Error& error) { failures_.push_back(error); }
   // At the end, each once; what is printed says whether writing has failed.
   void Write(ExitStatus status, Console& console);
@@ -69,7 +69,7 @@ class RunDocument {
 
   std::string name_ = "failure";  // of the command's documents; none: the line was wrong before
   bool print_ = false;
-  std::string path_;
+  std::string path_, csv_;
   OutputRules rules_;
   nlohmann::ordered_json results_ = nlohmann::ordered_json::array();
   std::vector<Error> failures_;
@@ -101,6 +101,8 @@ class Console {
   // -qq .. -vv: -2 exit status only, -1 errors only, 0 normal, 1 and 2 more.
   int verbosity = 0;
   When colour = When::kAuto;
+  std::string command_line;    // of the run, as a shell takes it
+  bool only_products = false;  // standard output is for a program: what is for people is left out
 
   // What comes from files and names is shown with control characters as \xNN; of a name, newlines,
   // too, where the caller passes it through Printable.

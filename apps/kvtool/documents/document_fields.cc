@@ -86,10 +86,6 @@ Value::List LevelChoices() {
   return levels;
 }
 
-std::optional<std::string> IfAny(const std::string& text) {
-  return text.empty() ? std::nullopt : std::optional(text);
-}
-
 RunCost RunCost::Of(bool deterministic, int threads, uint64_t bytes, double seconds) {
   if (deterministic) return {};
   return {Environment{threads}, Timing{static_cast<uint64_t>(seconds * 1e6),

@@ -62,9 +62,6 @@ const Fields<Saving>& SavingFields();
 // Names of the levels of compression.
 Value::List LevelChoices();
 
-// A text, or nothing where it is empty.
-std::optional<std::string> IfAny(const std::string& text);
-
 // What a run had and how long it took; nothing of deterministic ones.
 struct RunCost {
   struct Environment {

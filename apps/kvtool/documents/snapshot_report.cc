@@ -446,7 +446,7 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
       {"cells", "Records of cache cells; empty if the file has none", DescribeCells,
        DescribedCellsFields()},
       {"facts", "Facts of this format alone, by name", DescribeFacts},
-      {"layers", "Each layer in the order of the file", DescribeLayers, described_layer},
+      {"layers", "Each layer in the order of the file", DescribeLayers, described_layer, AsRows()},
       {"notes", "Remarks on the file", DescribeNotes(false)},
       {"warnings", "Warnings on the file", DescribeNotes(true)},
       {"profile", "What a profile (.kvp) holds; then there are no layers", &Described::profile,
@@ -512,7 +512,8 @@ const Fields<Profile>& ProfileFields() {
        [](const Profile& profile) { return ProfileHashText(profile.hash()); }, kProfileHashText},
       {"bytes", "Size of the profile in bytes",
        [](const Profile& profile) { return profile.file().size(); }},
-      {"tensors", "K and V of the layers, by layer, K before V", &Profile::entries, profile_entry}};
+      {"tensors", "K and V of the layers, by layer, K before V", &Profile::entries, profile_entry,
+       AsRows()}};
   return fields;
 }
 

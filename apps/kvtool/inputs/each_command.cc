@@ -133,13 +133,13 @@ void CorpusTotal::Tell(size_t all, bool more_than_names, Console& console) const
 
 // Options that no result depends on.
 const std::set<std::string_view> kOfTheRunAlone = {
-    "--recursive",  "--files-from", "--null",        "--fetch-listed", "--corpus",
-    "--corpus-dir", "--results",    "--shard",       "--balance",      "--jobs",
-    "--threads",    "--progress",   "--no-progress", "--color",        "--no-color",
-    "--verbose",    "--quiet",      "--json",        "--json-out",     "--force",
-    "--config",     "--simd",       "--keep",        "--json-version", "--deterministic",
-    "--output",     "--output-dir", "--plan-out",    "--html-out",     "--svg-out",
-    "--annotations"};
+    "--recursive",   "--files-from", "--null",        "--fetch-listed", "--corpus",
+    "--corpus-dir",  "--results",    "--shard",       "--balance",      "--jobs",
+    "--threads",     "--progress",   "--no-progress", "--color",        "--no-color",
+    "--verbose",     "--quiet",      "--json",        "--json-out",     "--force",
+    "--config",      "--simd",       "--keep",        "--json-version", "--deterministic",
+    "--output",      "--output-dir", "--plan-out",    "--html-out",     "--svg-out",
+    "--annotations", "--csv"};
 
 // How one input went.
 struct EachOutcome {
@@ -449,8 +449,7 @@ class EachRun {
       total_.Add(entry.path, outcome.status, outcome.captured);
     }
     progress.Advance(total_);
-    const bool is_kept = command_.report().json || !command_.report().json_out.empty();
-    if (is_kept && !outcome.captured.document.is_null()) {
+    if (command_.report().wanted() && !outcome.captured.document.is_null()) {
       documents_.push_back(std::move(outcome.captured.document));
       rules_ = outcome.captured.rules;
     }

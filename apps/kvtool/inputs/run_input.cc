@@ -77,16 +77,12 @@ std::string RunText(const RecordedRun& run, const OpenOptions& reading) {
 
 const Fields<RecordedRun>& RecordedRunFields() {
   using Run = RecordedRun;
-  const auto text = [](std::string Run::*member) {
-    return [member](const Run& of) {
-      return (of.*member).empty() ? std::nullopt : std::optional(of.*member);
-    };
-  };
-  static const Fields<Run> engine = {{"name", "Its name; null if not stated", text(&Run::engine)},
-                                     {"build", "Its build; null if not stated", text(&Run::build)}};
+  static const Fields<Run> engine = {
+      {"name", "Its name; null if not stated", IfAny(&Run::engine)},
+      {"build", "Its build; null if not stated", IfAny(&Run::build)}};
   static const Fields<Run> model = {
-      {"name", "Its name; null if not stated", text(&Run::model)},
-      {"architecture", "Its architecture; null if not stated", text(&Run::architecture)},
+      {"name", "Its name; null if not stated", IfAny(&Run::model)},
+      {"architecture", "Its architecture; null if not stated", IfAny(&Run::architecture)},
       {"context_length", "Longest context of the model in tokens; null if not stated",
        [](const Run& of) {
          return of.context_length == 0 ? std::nullopt : std::optional(of.context_length);
@@ -99,11 +95,11 @@ const Fields<RecordedRun>& RecordedRunFields() {
       {"scaling", "Scaling of the rotation; none without one", &Run::Rope::scaling}};
   static const Fields<Run> files = {
       {"snapshot", "Path of the KV cache at the end", &Run::snapshot},
-      {"prefill", "Path of the KV cache after the prompt; null without one", text(&Run::prefill)},
-      {"trace", "Path of the attention trace; null without one", text(&Run::trace)},
-      {"logits", "Path of the logits; null without them", text(&Run::logits)},
+      {"prefill", "Path of the KV cache after the prompt; null without one", IfAny(&Run::prefill)},
+      {"trace", "Path of the attention trace; null without one", IfAny(&Run::trace)},
+      {"logits", "Path of the logits; null without them", IfAny(&Run::logits)},
       {"sensitivity", "Path of the layers' sensitivities; null without them",
-       text(&Run::sensitivity)}};
+       IfAny(&Run::sensitivity)}};
   static const Fields<Run> fields = {
       {"folder", "Folder of the run as given", &Run::folder},
       {"engine", "Engine that recorded it", std::identity(), engine},

@@ -210,6 +210,8 @@ void OutputOptions::RequireStdout(const Console& console, bool json, std::string
 void ReportOptions::Declare(CommandLine& line) {
   line.AddFlag("--json", json, "JSON document on standard output instead of the table");
   line.Add("--json-out", json_out, "Write the JSON document to a file");
+  line.Add("--csv", csv, "Write the rows of the result as CSV; '-': instead of the table")
+      .ValueName("FILE");
   DeclareVersion(line);
   // What refuses to overwrite a file suggests -f.
   if (!line.Has("--force")) line.AddFlag("-f,--force", force, "Overwrite outputs");
@@ -221,6 +223,14 @@ void ReportOptions::DeclareVersion(CommandLine& line) {
       .Check([](const std::string& text) { return WrongJsonVersion(text); })
       .Environment(kJsonVersionVariable)
       .Group("Everywhere");
+}
+
+void ReportOptions::Files(CommandFiles& files) const {
+  files.Writes(json_out, "--json-out");
+  files.Writes(csv, "--csv");
+  if (json && csv == "-") {
+    throw Error(Finding::kUsage, "--csv -: --json has standard output already");
+  }
 }
 
 namespace {
@@ -255,7 +265,7 @@ void ReportOptions::Emit(Console& console, nlohmann::ordered_json document,
   }
   if (!wanted()) return;
   const OutputRules overwriting = force ? RulesFor(true) : rules;
-  console.document().Hold(std::move(document), json, json_out, overwriting);
+  console.document().Hold(std::move(document), json, json_out, csv, overwriting);
 }
 
 void SelectionOptions::Declare(CommandLine& line) {
@@ -289,7 +299,18 @@ void PageOptions::Declare(CommandLine& line, const std::string& of) {
            "it shows; or NAME.svg for a single one and NAME-....svg for several");
 }
 
-std::string MadeBy() { return fmt::format("Made by kvtool {}.", KVTOOL_VERSION); }
+report::Origin OriginOf(const FileUser& command, const Console& console) {
+  report::Origin origin{
+      fmt::format("kvtool {}, commit {}", KVTOOL_VERSION, KVTOOL_GIT), console.command_line, {}};
+  CommandFiles files;
+  command.Files(files);
+  for (const std::string& path : files.inputs()) {
+    const HashedFile input = HashedFile::Of(Source::Open(path));
+    origin.inputs.push_back(
+        fmt::format("{}: {} bytes, XXH3 {}", Printable(input.file), input.bytes, input.xxh3));
+  }
+  return origin;
+}
 
 // What goes into a folder that is there is checked when it is known.
 void PageOptions::Files(CommandFiles& files) const {
@@ -301,7 +322,7 @@ void PageOptions::Files(CommandFiles& files) const {
 void PageOptions::Write(const report::Page& page, const FileUser& command, Console& console,
                         const OutputRules& rules) const {
   CheckedPlaces(page, command);  // before anything is written
-  WriteText(html, page.Text(), rules);
+  if (!html.empty()) WriteText(html, page.Text(OriginOf(command, console)), rules);
   WritePictures(page, command, console, rules);
 }
 

@@ -100,24 +100,24 @@ struct OutputOptions {
   void RequireStdout(const Console& console, bool json, std::string_view what) const;
 };
 
-// --json, --json-out, --json-version, and -f where the command does not declare it before.
+// --json, --json-out, --json-version, --csv, and -f where the command does not declare it before.
 struct ReportOptions {
   bool json = false, force = false;
-  std::string json_out;
+  std::string json_out, csv;
   int json_version = kJsonVersion;  // there is one
 
   void Declare(CommandLine& line);
   void DeclareVersion(CommandLine& line);
   // Somebody else asks for the document: who runs a command over many inputs.
   bool collects = false;
-  bool wanted() const { return json || !json_out.empty() || collects; }
+  bool wanted() const { return json || !json_out.empty() || !csv.empty() || collects; }
   // Prints and writes the document, or an array of one for each input, as asked. The table on
   // stdout is suppressed by --json alone.
   void Emit(Console& console, nlohmann::ordered_json document, const OutputRules& rules) const;
   // The same for a result made of fields, or a list of them, as the document `name`.
   void Emit(Console& console, std::string_view name, const Value& result,
             const OutputRules& rules = RulesFor(false)) const;
-  void Files(CommandFiles& files) const { files.Writes(json_out, "--json-out"); }
+  void Files(CommandFiles& files) const;  // throws kUsage where two documents go to stdout
 };
 
 // Which part of a snapshot: --layers 0-3,27, --tokens 0-511, --kv k|v|both.
@@ -150,8 +150,8 @@ struct PageOptions {
   std::vector<std::string> CheckedPlaces(const report::Page& page, const FileUser& command) const;
 };
 
-// How every page ends: "Made by kvtool 0.2.0."
-std::string MadeBy();
+// How every page ends: the program, its command line, and the content of what it read.
+report::Origin OriginOf(const FileUser& command, const Console& console);
 
 // How a model rotates its keys: the model file, and flags above it.
 struct RopeOptions {

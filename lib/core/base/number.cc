@@ -48,6 +48,17 @@ double ShortestDouble(float value) {
   return ParseNumber<double>(fmt::format("{}", value)).value_or(value);
 }
 
+std::string RangesText(std::span<const uint32_t> numbers, std::string_view between) {
+  std::string text;
+  for (size_t begin = 0, end; begin < numbers.size(); begin = end) {
+    for (end = begin + 1; end < numbers.size() && numbers[end] <= numbers[end - 1] + 1;) ++end;
+    if (!text.empty()) text += between;
+    text += std::to_string(numbers[begin]);
+    if (end - begin > 1) text += "-" + std::to_string(numbers[end - 1]);
+  }
+  return text;
+}
+
 CLocale::CLocale() : own_(::newlocale(LC_ALL_MASK, "C", nullptr)), before_(::uselocale(own_)) {}
 
 CLocale::~CLocale() {

@@ -6,7 +6,10 @@
 
 #include <charconv>
 #include <concepts>
+#include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 
 // Numbers in text. strtod and its kin read by the locale of the process, which belongs to the
@@ -42,6 +45,9 @@ std::optional<T> ParseNumber(std::string_view text, int base = 10) {
 
 // Returns the double that prints as the float does: 0.9 and not 0.89999997615814209.
 double ShortestDouble(float value);
+
+// Writes "0-3,7" of ascending numbers with `between` as the comma.
+std::string RangesText(std::span<const uint32_t> numbers, std::string_view between = ",");
 
 // Gives the calling thread the locale "C" while it lives, for libraries that ask the locale how to
 // read numbers: CLI11 and nlohmann/json.

@@ -28,6 +28,19 @@ uint32_t CodePoint(std::string_view character);
 // The word that the user probably meant: the nearest of `words` if it is near enough, else empty.
 std::string Nearest(std::string_view word, std::span<const std::string> words);
 
+// Quotes a word for a shell if it needs that.
+inline std::string ShellQuoted(const std::string& word) {
+  constexpr std::string_view kPlain = "_-+=./,:@%";
+  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [&](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           kPlain.find(c) != kPlain.npos;
+  });
+  if (plain) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
 // A name that people read with spaces, as the word that programs compare: "npy set" is npy_set in
 // documents.
 inline std::string WithUnderscores(std::string_view text) {

@@ -2,13 +2,129 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/core/snapshot/rope.h"
-#include "lib/engines/cacheblend/chunks.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv::blend {
+
+// One cache of consecutive tokens, joined from parts of snapshots that may be stored in different
+// formats, orders and types. Owns the snapshots and no values, which are read block by block.
+class KvRows {
+ public:
+  struct Part {
+    std::shared_ptr<const Snapshot> snapshot;
+    uint64_t first_row = 0, rows = 0;  // the rows of the snapshot's layers that belong to the part
+  };
+  struct Layer {
+    uint32_t index = 0;  // its number in the snapshots
+    uint32_t heads = 0, k_dim = 0, v_dim = 0;
+
+    uint32_t channels(bool is_value) const { return heads * (is_value ? v_dim : k_dim); }
+    bool operator==(const Layer&) const = default;
+  };
+
+  KvRows() = default;
+  // Throws unless the parts agree in layers, heads and head sizes and have K and V of all their
+  // rows in every layer.
+  explicit KvRows(std::vector<Part> parts);
+
+  const std::vector<Part>& parts() const { return parts_; }
+  const std::vector<Layer>& layers() const { return layers_; }
+  uint64_t tokens() const { return tokens_; }
+  uint64_t bytes() const;
+
+  // Writes the keys or values of tokens [begin, begin + count) as floats, [token][head][dim]. Block
+  // types are dequantised and llama.cpp's Hadamard transform is undone. `layer` is a place in
+  // layers().
+  void Read(size_t layer, bool is_value, uint64_t begin, uint64_t count, float* out) const;
+  // Writes those of one head, [token][dim].
+  void ReadHead(size_t layer, bool is_value, uint32_t head, uint64_t begin, uint64_t count,
+                float* out) const;
+  // Gives the pages of a layer back to the system.
+  void Drop(size_t layer) const;
+
+ private:
+  void ReadHeads(size_t layer, bool is_value, uint32_t head, uint32_t heads, uint64_t begin,
+                 uint64_t count, float* out) const;
+
+  std::vector<Part> parts_;
+  std::vector<Layer> layers_;
+  uint64_t tokens_ = 0;
+};
+
+// Returns the number of rows in every layer of a snapshot. Throws kUnsupportedLayout if layers hold
+// different numbers of tokens (sliding windows), and kUnsupportedKind if there are no layers.
+uint64_t RowsOf(const Snapshot& snapshot);
+
+// The positions that the keys of a dump are rotated to by the rotary embedding.
+enum class KeyState {
+  kUnrotated,
+  kLocal,   // positions in the chunk's own run
+  kGlobal,  // positions in the prompt
+  kAt,      // successive positions from a given one on, for each chunk
+};
+std::string_view Name(KeyState state);
+
+// The value of a flag: "auto", "unrotated", "local", "global", or "at:0,4,22" with the position of
+// the first kept token of each chunk.
+struct KeyStateFlag {
+  std::optional<KeyState> state;  // nothing for "auto": as the file says
+  std::vector<int64_t> at;
+};
+// Throws kUsage, naming `flag`.
+KeyStateFlag ParseKeyState(std::string_view text, std::string_view flag);
+
+// What became of the token that an engine puts in front of every text (BOS). The prompt has it
+// once.
+enum class BosRule {
+  kNone,     // chunks are as they stand in the prompt
+  kDrop,     // chunks after the first begin with one, which is to be left out
+  kDropped,  // it was left out already: first tokens of later chunks were at position 1
+};
+// Throws kUsage.
+BosRule ParseBosRule(std::string_view text);
+
+struct Chunk {
+  std::string path;
+  uint64_t start = 0, tokens = 0;
+
+  bool is_prefix() const { return start == 0; }
+};
+
+// Keys and values that were computed chunk by chunk, in the prompt's order.
+struct OldCache {
+  KvRows rows;
+  std::vector<Chunk> chunks;
+  KeyState state = KeyState::kLocal;
+  std::vector<int64_t> positions;  // that each token's key is rotated to; empty if unrotated
+};
+
+// Joins chunks that come as one file each.
+OldCache JoinChunks(const std::vector<std::shared_ptr<const Snapshot>>& parts, BosRule bos,
+                    const KeyStateFlag& state);
+// Splits one file that holds all chunks, by their lengths in tokens; without lengths it is one
+// chunk. Throws unless the lengths add up to the file's tokens.
+OldCache SplitOld(std::shared_ptr<const Snapshot> old, const std::vector<uint64_t>& lengths,
+                  BosRule bos, const KeyStateFlag& state);
+
+// The cache of the full run: row t is the prompt's position t.
+struct FullCache {
+  KvRows rows;
+  bool unrotated = false;
+};
+// Throws if the snapshot's cells have other positions.
+FullCache WholePrompt(std::shared_ptr<const Snapshot> full, const KeyStateFlag& state);
+
+// Throws unless both caches have the same layers and heads, the chunks cover the prompt (all of it,
+// or all but its last `suffix` tokens), and both record the same token ids, if both record any.
+void RequireSamePrompt(const FullCache& full, const OldCache& old, std::optional<uint64_t> suffix);
 
 // The full run and the chunks side by side, with the keys of both rotated to the prompt's
 // positions. A key is rotated when it is read; the sources stay as they are, so no key is rotated

@@ -21,7 +21,7 @@ using report::StripSpan;
 
 constexpr size_t kMostRows = 48;
 
-std::string Percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
+using format::Percent;
 
 // The scores of the check layer, relative to the largest: what the choice went by.
 std::vector<double> Strengths(const Result& result) {
@@ -200,12 +200,8 @@ void AddAttention(const Result& result, report::Page& page) {
 
 void AddLayers(const Result& result, report::Page& page) {
   page.Heading("Layer by layer");
-  LineChart deviation;
-  deviation.title = "Relative deviation of V by layer";
-  deviation.x_label = "layer";
-  deviation.y_label = "deviation of a token's V, relative to V";
-  deviation.y_min = 0;
-  deviation.whole_x = true;
+  LineChart deviation = report::ChartByLayer("Relative deviation of V by layer",
+                                             "deviation of a token's V, relative to V", 0);
   ChartSeries p50{"half", {}, true, false, false}, p90{"p90", {}, false, false, false};
   ChartSeries p99{"p99", {}, false, false, false}, max{"max", {}, false, false, false};
   for (const LayerDeviation& layer : result.layers) {
@@ -218,12 +214,9 @@ void AddLayers(const Result& result, report::Page& page) {
   deviation.series = {p50, p90, p99, max};
   page.Figure(Render(deviation),
               "How far reused values are from those of a full run, before anything is recomputed.");
-  LineChart ranks;
-  ranks.title = "Agreement of a layer's own choice with the check layer's";
-  ranks.x_label = "layer";
-  ranks.y_label = "1: the same tokens";
+  LineChart ranks = report::ChartByLayer("Agreement of a layer's own choice with the check layer's",
+                                         "1: the same tokens");
   ranks.y_max = 1;
-  ranks.whole_x = true;
   ChartSeries overlap{"overlap", {}, true, false, false};
   ChartSeries jaccard{"Jaccard", {}, false, false, false};
   ChartSeries spearman{"Spearman", {}, false, false, false};
@@ -247,16 +240,6 @@ void AddLayers(const Result& result, report::Page& page) {
       fmt::format("Overlap and Jaccard: this layer's own best tokens against those of layer {}. "
                   "Spearman: ranks against the layer before.",
                   result.request.check_layer));
-}
-
-std::vector<std::vector<std::string>> RowsOf(TextTable table) {
-  table.rows.insert(table.rows.begin(), std::move(table.head));
-  return std::move(table.rows);
-}
-
-void AddChunks(const CachePair& caches, const Result& result, report::Page& page) {
-  page.Heading("Chunk by chunk");
-  page.Table(RowsOf(ChunkTable(caches, result)));
 }
 
 std::vector<std::pair<std::string, std::string>> FactsOf(const Result& result,
@@ -292,20 +275,20 @@ void AddGates(const ReportExtras& extras, report::Page& page) {
 }  // namespace
 
 TextTable CurveTable(const Result& result) {
-  using Point = CurvePoint;
+  using Columns = Fields<CurvePoint>;
   const auto share = [](std::string_view name, Remaining CurveLayer::*of,
                         double Remaining::*member) {
-    const auto get = [=](const Point& point) { return point.mean.*of.*member; };
-    return Fields<Point>::Field{name, "", get, {.column = name, .format = format::AsPercent}};
+    const auto get = [=](const CurvePoint& point) { return point.mean.*of.*member; };
+    return Columns::Column(name, get, format::AsPercent);
   };
   const auto attention = [](std::string_view name, double AttentionError::*member, Format format) {
-    const auto get = [=](const Point& point) { return IfThere(point.mean.attention, member); };
-    return Fields<Point>::Field{name, "", get, {.column = name, .format = format}};
+    const auto get = [=](const CurvePoint& point) { return IfThere(point.mean.attention, member); };
+    return Columns::Column(name, get, format);
   };
-  static const Fields<Point> columns = {
-      {"ratio", "", &Point::ratio, {.column = "ratio"}},
-      {"tokens", "", [](const Point& of) { return of.selection.topk; }, {.column = "tokens"}},
-      {"compute", "", &Point::compute_share, {.column = "compute", .format = format::AsPercent}},
+  static const Columns columns = {
+      Columns::Column("ratio", &CurvePoint::ratio),
+      Columns::Column("tokens", [](const CurvePoint& of) { return of.selection.topk; }),
+      Columns::Column("compute", &CurvePoint::compute_share, format::AsPercent),
       share("V left", &CurveLayer::selected, &Remaining::v),
       share("oracle", &CurveLayer::oracle, &Remaining::v),
       share("random", &CurveLayer::random, &Remaining::v),
@@ -320,26 +303,22 @@ TextTable CurveTable(const Result& result) {
 
 TextTable ChunkTable(const CachePair& caches, const Result& result) {
   using C = ChunkOf;
+  const auto share = [](const C& of) {
+    return of.report.result.selection.topk == 0 ? std::nullopt : std::optional(of.share());
+  };
+  const auto deviation = [](const C& of) {
+    const Result& run = of.report.result;
+    return run.layers[run.check_place].v.chunk_means[of.index];
+  };
   static const Fields<C> columns = {
-      {"chunk", "", &C::index, {.column = "chunk"}},
-      {"tokens", "", [](const C& of) { return of.chunk().tokens; }, {.column = "tokens"}},
-      {"at", "", [](const C& of) { return of.chunk().start; }, {.column = "at"}},
-      {"chosen", "", &C::selected, {.column = "chosen"}},
-      {"share",
-       "",
-       [](const C& of) {
-         return of.report.result.selection.topk == 0 ? std::nullopt : std::optional(of.share());
-       },
-       {.column = "share", .format = format::AsPercent}},
-      {"deviation",
-       "",
-       [](const C& of) {
-         const Result& of_run = of.report.result;
-         return of_run.layers[of_run.check_place].v.chunk_means[of.index];
-       },
-       {.column = "V deviation",
-        .format = [](const Value& mean) { return fmt::format("{:.3f}", mean.number()); }}},
-      {"file", "", [](const C& of) { return of.chunk().path; }, {.column = "file"}}};
+      Fields<C>::Column("chunk", &C::index),
+      Fields<C>::Column("tokens", [](const C& of) { return of.chunk().tokens; }),
+      Fields<C>::Column("at", [](const C& of) { return of.chunk().start; }),
+      Fields<C>::Column("chosen", &C::selected),
+      Fields<C>::Column("share", share, format::AsPercent),
+      Fields<C>::Column("V deviation", deviation,
+                        [](const Value& mean) { return fmt::format("{:.3f}", mean.number()); }),
+      Fields<C>::Column("file", [](const C& of) { return of.chunk().path; })};
   TextTable table{TextHead(columns), {}};
   const ReportExtras none;
   const Report report{caches, result, none};
@@ -348,8 +327,7 @@ TextTable ChunkTable(const CachePair& caches, const Result& result) {
   return table;
 }
 
-report::Page ReportPage(const CachePair& caches, const Result& result, const ReportExtras& extras,
-                        const std::string& footer) {
+report::Page ReportPage(const CachePair& caches, const Result& result, const ReportExtras& extras) {
   const KvRows::Layer& shape = caches.layers().front();
   report::Page page(
       "CacheBlend replay",
@@ -372,9 +350,10 @@ report::Page ReportPage(const CachePair& caches, const Result& result, const Rep
   for (size_t i = 0; i < result.curve.size(); ++i) {
     if (result.curve[i].ratio == result.request.ratio) strong.push_back(i);
   }
-  page.Table(RowsOf(CurveTable(result)), strong);
+  page.Table(CurveTable(result), strong);
   AddLayers(result, page);
-  AddChunks(caches, result, page);
+  page.Heading("Chunk by chunk");
+  page.Table(ChunkTable(caches, result));
   std::vector<std::string> faults;
   for (const Fault& fault : result.faults) faults.push_back(fault.text);
   if (!result.leaks.empty()) {
@@ -387,7 +366,6 @@ report::Page ReportPage(const CachePair& caches, const Result& result, const Rep
   }
   page.Notes("What the original code would do", faults);
   page.Notes("Remarks", result.warnings);
-  page.Footer(footer);
   return page;
 }
 

@@ -71,10 +71,7 @@ const Fields<Report>& RopeFields() {
        ThetaOf},
       {"rotary_dim", "Number of dimensions of a head that are turned", RotaryDimOf},
       {"scaling", "Name of the scaling of frequencies; null too where there is none", ScalingOf},
-      {"layer_thetas",
-       "of each layer, where layers have different bases",
-       LayerThetasOf,
-       {.absent = true}},
+      {"layer_thetas", "of each layer, where layers have different bases", LayerThetasOf, Absent()},
       {"old_state",
        "Whether the chunks' keys came unrotated, or at which positions they were rotated",
        [](const Report& of) { return Name(of.caches.old().state); },
@@ -136,7 +133,7 @@ const Fields<Report>& TokensFields() {
        [](const Report& of) { return of.result.request.suffix; }},
       {"covered", "By chunks; the rest is the question, which has no old values",
        [](const Report& of) { return of.result.covered; }},
-      {"chunks", "The chunks in the order of the prompt", ChunksOf, ChunkFields(), {.items = 1}}};
+      {"chunks", "The chunks in the order of the prompt", ChunksOf, ChunkFields(), Items(1)}};
   return fields;
 }
 
@@ -224,24 +221,15 @@ const Fields<Report>& SelectionFields() {
        "Later check layers, each of which keeps some of the tokens chosen before; absent without "
        "any",
        [](const Report& of) { return IfFiltered(of) == nullptr ? nullptr : &of.result.filtered; },
-       FilterFields(),
-       {.absent = true}},
-      {"filtered",
-       "What all check layers together leave; absent with one",
-       IfFiltered,
-       FilteredFields(),
-       {.absent = true}},
+       FilterFields(), Absent()},
+      {"filtered", "What all check layers together leave; absent with one", IfFiltered,
+       FilteredFields(), Absent()},
       {"nonfinite", "Number of scores of the check layer that are not finite",
        [](const Report& of) { return of.result.nonfinite; }},
       {"indices", "Ascending, the forced suffix last; null where --indices-out took them",
        [](const Report& of) { return Listed(of.extras, of.result.selection); }},
-      {"indices_file",
-       "File that took the indices, with --indices-out",
-       [](const Report& of) {
-         return of.extras.indices_file.empty() ? std::nullopt
-                                               : std::optional(of.extras.indices_file);
-       },
-       {.absent = true}},
+      {"indices_file", "File that took the indices, with --indices-out",
+       [](const Report& of) { return IfAny(of.extras.indices_file); }, Absent()},
       {"per_chunk", "Chosen tokens, without the forced suffix", ChunksOf, ChosenFields()}};
   return fields;
 }
@@ -249,25 +237,15 @@ const Fields<Report>& SelectionFields() {
 const Fields<TensorDeviation>& DeviationFields() {
   using D = TensorDeviation;
   static const Fields<D> fields = {
-      {"sum", "Sum over tokens, heads and dims of (full - old)^2", &D::sum, {.nullable = true}},
-      {"relative",
-       "sqrt(sum / sum of full^2), of the whole tensor",
-       &D::relative,
-       {.nullable = true}},
+      {"sum", "Sum over tokens, heads and dims of (full - old)^2", &D::sum, Nullable()},
+      {"relative", "sqrt(sum / sum of full^2), of the whole tensor", &D::relative, Nullable()},
       {"rel_mean",
        "Mean of the tokens' relative deviations, sqrt(sum / sum of full^2) token by token",
-       &D::rel_mean,
-       {.nullable = true}},
-      {"rel_p50", "Median of the tokens' relative deviations", &D::rel_p50, {.nullable = true}},
-      {"rel_p90",
-       "90th percentile of the tokens' relative deviations",
-       &D::rel_p90,
-       {.nullable = true}},
-      {"rel_p99",
-       "99th percentile of the tokens' relative deviations",
-       &D::rel_p99,
-       {.nullable = true}},
-      {"rel_max", "Largest of the tokens' relative deviations", &D::rel_max, {.nullable = true}},
+       &D::rel_mean, Nullable()},
+      {"rel_p50", "Median of the tokens' relative deviations", &D::rel_p50, Nullable()},
+      {"rel_p90", "90th percentile of the tokens' relative deviations", &D::rel_p90, Nullable()},
+      {"rel_p99", "99th percentile of the tokens' relative deviations", &D::rel_p99, Nullable()},
+      {"rel_max", "Largest of the tokens' relative deviations", &D::rel_max, Nullable()},
       {"chunk_means",
        "Mean relative deviation of the tokens of each chunk; null where none is finite",
        [](const D& of) { return OrNulls(of.chunk_means); }},
@@ -293,12 +271,11 @@ const Fields<DeviationOf>& DeviationOfFields() {
       Fields<DeviationOf>::Inline(
           [](const DeviationOf& of) -> const TensorDeviation& { return of.deviation; },
           DeviationFields()),
-      {"tokens",
-       "With --detail: of every token",
+      {"tokens", "With --detail: of every token",
        [](const DeviationOf& of) {
          return of.detail ? std::optional(OrNulls(of.deviation.tokens)) : std::nullopt;
        },
-       {.absent = true}}};
+       Absent()}};
   return fields;
 }
 
@@ -337,14 +314,10 @@ std::vector<LayerOf> LayersOf(const Report& of) {
 
 const Fields<Remaining>& RemainingFields() {
   static const Fields<Remaining> fields = {
-      {"dev_v_remaining_frac",
-       "Share of the layer's squared deviation of V that is left",
-       &Remaining::v,
-       {.nullable = true}},
-      {"dev_k_remaining_frac",
-       "Share of the layer's squared deviation of K that is left",
-       &Remaining::k,
-       {.nullable = true}}};
+      {"dev_v_remaining_frac", "Share of the layer's squared deviation of V that is left",
+       &Remaining::v, Nullable()},
+      {"dev_k_remaining_frac", "Share of the layer's squared deviation of K that is left",
+       &Remaining::k, Nullable()}};
   return fields;
 }
 
@@ -356,12 +329,10 @@ const Fields<CurveLayer>& CurveFigureFields() {
   static const Fields<CurveLayer> fields = {
       {"dev_v_remaining",
        "Sum of the squared deviations of V that are left, over tokens, heads and dims",
-       &CurveLayer::v_sum,
-       {.nullable = true}},
+       &CurveLayer::v_sum, Nullable()},
       {"dev_k_remaining",
        "Sum of the squared deviations of K that are left, over tokens, heads and dims",
-       &CurveLayer::k_sum,
-       {.nullable = true}},
+       &CurveLayer::k_sum, Nullable()},
       Fields<CurveLayer>::Inline(&CurveLayer::selected, RemainingFields()),
       {"attn_dev_l2",
        "Norm of the difference of attention probabilities, over heads, rows and columns; null: no "
@@ -433,23 +404,17 @@ const Fields<LayerLeak>& LayerLeakFields() {
       {"layer", "Number of the layer", &LayerLeak::layer},
       {"queries", "Number of queries that were measured, evenly spread",
        [](const LayerLeak& leak) { return leak.error.queries; }},
-      {"leaked_mass_mean",
-       "Mean share of attention that goes to keys of the future",
-       OfLeak(&LeakError::leaked_mass_mean),
-       {.nullable = true}},
-      {"leak_out_rel_l2",
-       "Outputs with the bottom-right mask against the exact one",
-       OfLeak(&LeakError::leak_out_rel_l2),
-       {.nullable = true}},
+      {"leaked_mass_mean", "Mean share of attention that goes to keys of the future",
+       OfLeak(&LeakError::leaked_mass_mean), Nullable()},
+      {"leak_out_rel_l2", "Outputs with the bottom-right mask against the exact one",
+       OfLeak(&LeakError::leak_out_rel_l2), Nullable()},
       {"recomputed_out_rel_l2",
        "Outputs of recomputed queries, with the mask asked for, against the full run",
-       [](const LayerLeak& leak) { return leak.error.against_full.out_rel_l2; },
-       {.nullable = true}},
+       [](const LayerLeak& leak) { return leak.error.against_full.out_rel_l2; }, Nullable()},
       {"recomputed_out_cos_mean",
        "Mean cosine of the outputs of recomputed queries, with the mask asked for, and the full "
        "run's",
-       [](const LayerLeak& leak) { return leak.error.against_full.out_cos_mean; },
-       {.nullable = true}}};
+       [](const LayerLeak& leak) { return leak.error.against_full.out_cos_mean; }, Nullable()}};
   return fields;
 }
 
@@ -464,8 +429,7 @@ const Fields<Result>& LeakFields() {
   static const Fields<Result> fields = {
       {"extra_keys_mean",
        "Mean number of keys of the future that a recomputed query sees under the bottom-right mask",
-       &Result::extra_keys_mean,
-       {.nullable = true}},
+       &Result::extra_keys_mean, Nullable()},
       {"leaked_mass_mean",
        "Mean share of attention that goes to keys of the future, mean of the layers; null: no "
        "queries",
@@ -484,18 +448,14 @@ const Fields<Controller>& ControllerFields() {
   static const Fields<Controller> fields = {
       {"prefill_us", "Time of a full prefill as given, in microseconds",
        Microseconds(&Controller::prefill_seconds)},
-      {"load_bytes_per_second",
-       "Speed of loading as given, in bytes per second",
-       &Controller::bytes_per_second,
-       {.nullable = true}},
+      {"load_bytes_per_second", "Speed of loading as given, in bytes per second",
+       &Controller::bytes_per_second, Nullable()},
       {"prefill_us_per_layer", "Time of the prefill of one layer, in microseconds",
        Microseconds(&Controller::prefill_seconds_per_layer)},
       {"load_us_per_layer", "Time in which one layer of the chunks is loaded, in microseconds",
        Microseconds(&Controller::load_seconds_per_layer)},
-      {"hidden_fraction",
-       "Share of the tokens whose recomputation the loading of a layer hides",
-       &Controller::ratio_hide,
-       {.nullable = true}},
+      {"hidden_fraction", "Share of the tokens whose recomputation the loading of a layer hides",
+       &Controller::ratio_hide, Nullable()},
       {"recomputed_fraction",
        "Share of the tokens that the controller recomputes",
        &Controller::ratio,
@@ -556,16 +516,13 @@ const Fields<Report>& ReportFields() {
        "kernels have it",
        [](const Report& of) { return Name(of.result.request.mask); },
        {.choices = {"exact", "bottom-right"}}},
-      {"layers",
-       "How the chunks' caches deviate from the full run, layer by layer",
-       LayersOf,
-       LayerFields(),
-       {.items = 1}},
+      {"layers", "How the chunks' caches deviate from the full run, layer by layer", LayersOf,
+       LayerFields(), Items(1)},
       {"curve",
        "What is left of the deviation at each ratio, ascending",
        CurveOf,
        PointFields(),
-       {.items = 1}},
+       {.items = 1, .rows = true}},
       {"mask_leak", "Keys of the future that engines' mask shows to recomputed queries",
        [](const Report& of) -> const Result& { return of.result; }, LeakFields()},
       {"controller", "What-if from --prefill-ms and --load-gbps",

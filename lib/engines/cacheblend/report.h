@@ -56,7 +56,6 @@ TextTable CurveTable(const Result& result);
 TextTable ChunkTable(const CachePair& caches, const Result& result);
 
 // Returns the self-contained HTML page (page.cc implements it, and these tables).
-report::Page ReportPage(const CachePair& caches, const Result& result, const ReportExtras& extras,
-                        const std::string& footer);
+report::Page ReportPage(const CachePair& caches, const Result& result, const ReportExtras& extras);
 
 }  // namespace kv::blend

@@ -13,7 +13,7 @@
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/weights/values.h"
+#include "lib/core/weights/weights.h"
 
 namespace kv {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
-#include "lib/core/weights/plan.h"
+#include "lib/core/weights/weights.h"
 #include "lib/study/dense/mlp.h"
 
 namespace kv {

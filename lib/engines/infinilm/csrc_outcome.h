@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/core/weights/plan.h"
+#include "lib/core/weights/weights.h"
 
 namespace kv {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lib/core/weights/weights.h"
-#include "lib/study/statistics/moments.h"
+#include "lib/study/statistics/distribution.h"
 
 namespace kv {
 
@@ -52,8 +52,7 @@ struct WeightsDiff {
 
   bool equal() const;  // whether nothing differs in structure or beyond the tolerance
 };
-// Matches blocks by layer, prefix and place in the MLP, whatever their order in the files. diff.cc
-// implements the comparisons.
+// Matches blocks by layer, prefix and place in the MLP, whatever their order in the files.
 WeightsDiff DiffWeights(const CompressorWeights& a, const CompressorWeights& b, double atol,
                         double rtol);
 

@@ -6,12 +6,248 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "lib/core/base/error.h"
 
 namespace kv::advise {
 namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Shares that differ by less are equal: sums of the same numbers in another order.
+constexpr double kSameShare = 1e-12;
+// A loss that falls by less of itself has not fallen.
+constexpr double kSameLoss = 1e-9;
+bool IsLess(double loss, double than) { return loss < than - kSameLoss * std::abs(than); }
+// Points that are handed on; a walk makes hundreds.
+constexpr size_t kMostPoints = 48;
+// An exchange ends after so many ways up that no ways down could pay for, or so many that they did.
+constexpr int kMostFailures = 12, kMostExchanges = 1000;
+// Rounds of exchange and descent at the limits.
+constexpr int kMostRounds = 8;
+// A walk ends where the loss is so many times the limit: nobody asked for more.
+constexpr double kFarBeyond = 25;
+
+// A mixture that a walk came through.
+struct Step {
+  Choice choice;
+  double share = 0, loss = 0, worst_loss = 0;
+};
+Step StepOf(const Mixture& mixture) {
+  return {mixture.choice(), mixture.share(), mixture.loss(), mixture.worst_loss()};
+}
+
+struct Move {
+  size_t unit = 0;
+  uint32_t option = 0;
+  double price = kInfinity;  // of loss, per share
+};
+
+double PriceOfSaving(const Mixture::Change& change) {
+  return change.share < -kSameShare ? change.loss / -change.share : kInfinity;
+}
+
+// Lower is better: what costs nothing comes first, by the loss that it removes.
+double PriceOfSpending(const Mixture::Change& change) {
+  constexpr double kFree = 1e100;
+  if (change.loss >= 0) return kInfinity;
+  return change.share <= kSameShare ? change.loss * kFree : change.loss / change.share;
+}
+
+// Walks among the mixtures of some options. Ties go to the lower unit and option, so the result is
+// the same for any number of threads.
+class Walker {
+ public:
+  Walker(const Measured& measured, const Limits& limits, ThreadPool& pool)
+      : measured_(measured), limits_(limits), pool_(pool), options_(measured.units.size()) {
+    const Mixture whole(measured, Choice(measured.units.size(), 0));
+    pool.ParallelFor(options_.size(), [&](uint64_t u) { options_[u] = Unbeaten(whole, u); });
+  }
+
+  // Notes every mixture from this one down to the least, or until the loss is far beyond its limit.
+  void Descend(Mixture mixture, std::vector<Step>& steps) const {
+    for (;;) {
+      const Move move = Best(mixture, PriceOfSaving);
+      if (move.price == kInfinity) return;
+      mixture.Take(move.unit, move.option);
+      steps.push_back(StepOf(mixture));
+      const bool far = limits_.loss && mixture.worst_loss() > kFarBeyond * *limits_.loss;
+      if (far && mixture.share() < limits_.share) return;
+    }
+  }
+
+  // Lowers the loss at no more bytes, and then the bytes within the limit of the loss.
+  void Refine(Mixture& mixture, std::vector<Step>& steps) const {
+    for (int round = 0; round < kMostRounds; ++round) {
+      const bool exchanged = Exchange(mixture);
+      steps.push_back(StepOf(mixture));
+      if (!limits_.loss || !SaveWithinLimit(mixture, steps)) return;
+      if (!exchanged) return;
+    }
+  }
+
+ private:
+  // The options of a unit that no other one beats.
+  std::vector<uint32_t> Unbeaten(const Mixture& whole, size_t unit) const {
+    const size_t count = measured_.units[unit].options.size();
+    std::vector<Mixture::Change> alone;
+    for (uint32_t o = 0; o < count; ++o) alone.push_back(whole.Try(unit, o));
+    std::vector<uint32_t> order(count);
+    for (uint32_t o = 0; o < count; ++o) order[o] = o;
+    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+      if (std::abs(alone[a].share - alone[b].share) > kSameShare) {
+        return alone[a].share < alone[b].share;
+      }
+      return alone[a].loss < alone[b].loss;
+    });
+    std::vector<uint32_t> unbeaten;
+    double least = kInfinity;
+    for (const uint32_t o : order) {
+      if (alone[o].loss >= least) continue;
+      least = alone[o].loss;
+      unbeaten.push_back(o);
+    }
+    std::sort(unbeaten.begin(), unbeaten.end());
+    return unbeaten;
+  }
+
+  template <typename Price>
+  Move Best(const Mixture& mixture, const Price& price,
+            const std::vector<std::vector<bool>>* refused = nullptr) const {
+    std::vector<Move> of_unit(measured_.units.size());
+    pool_.ParallelFor(of_unit.size(), [&](uint64_t unit) {
+      for (const uint32_t option : options_[unit]) {
+        if (option == mixture.choice()[unit]) continue;
+        if (refused != nullptr && (*refused)[unit][option]) continue;
+        const double of_move = price(mixture.Try(unit, option));
+        if (of_move < of_unit[unit].price) of_unit[unit] = {unit, option, of_move};
+      }
+    });
+    Move best;
+    for (const Move& move : of_unit) {
+      if (move.price < best.price) best = move;
+    }
+    return best;
+  }
+
+  // Takes what lowers the loss, and pays with what saves bytes elsewhere.
+  bool Exchange(Mixture& mixture) const {
+    const double budget = mixture.share() + kSameShare;
+    const double before = mixture.loss();
+    std::vector<std::vector<bool>> refused;
+    for (const Unit& unit : measured_.units) refused.emplace_back(unit.options.size());
+    int failures = 0;
+    for (int tried = 0; tried < kMostExchanges && failures < kMostFailures; ++tried) {
+      const Move up = Best(mixture, PriceOfSpending, &refused);
+      if (up.price == kInfinity) break;
+      Mixture changed = mixture;
+      changed.Take(up.unit, up.option);
+      while (changed.share() > budget) {
+        const Move down = Best(changed, PriceOfSaving);
+        if (down.price == kInfinity) break;
+        changed.Take(down.unit, down.option);
+      }
+      if (changed.share() <= budget && IsLess(changed.loss(), mixture.loss())) {
+        mixture.Assign(changed);
+      } else {
+        refused[up.unit][up.option] = true;
+        ++failures;
+      }
+    }
+    return IsLess(mixture.loss(), before);
+  }
+
+  bool SaveWithinLimit(Mixture& mixture, std::vector<Step>& steps) const {
+    bool saved = false;
+    for (;;) {
+      const Move move = Best(mixture, PriceOfSaving);
+      if (move.price == kInfinity) return saved;
+      Mixture changed = mixture;
+      changed.Take(move.unit, move.option);
+      if (changed.worst_loss() > *limits_.loss) return saved;
+      mixture.Assign(changed);
+      steps.push_back(StepOf(mixture));
+      saved = true;
+    }
+  }
+
+  const Measured& measured_;
+  const Limits& limits_;
+  ThreadPool& pool_;
+  std::vector<std::vector<uint32_t>> options_;  // [unit]: those that are looked at
+};
+
+std::optional<Choice> UniformChoice(const Measured& measured, uint32_t candidate) {
+  Choice choice;
+  for (const Unit& unit : measured.units) {
+    const auto found = std::find_if(unit.options.begin() + 1, unit.options.end(),
+                                    [&](const Option& o) { return o.candidate == candidate; });
+    if (found == unit.options.end()) return std::nullopt;
+    choice.push_back(static_cast<uint32_t>(found - unit.options.begin()));
+  }
+  return choice;
+}
+
+bool LargerFirst(const Step& a, const Step& b) {
+  if (std::abs(a.share - b.share) > kSameShare) return a.share > b.share;
+  return a.loss > b.loss;
+}
+
+// The steps that no other one beats, by descending share and so by ascending loss; at most
+// kMostPoints, evenly spread, with both ends.
+std::vector<Step> FrontierOf(std::vector<Step> steps) {
+  std::stable_sort(steps.begin(), steps.end(), LargerFirst);
+  std::vector<Step> frontier;
+  double least = kInfinity;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (step->loss >= least) continue;
+    least = step->loss;
+    frontier.push_back(std::move(*step));
+  }
+  // From the fewest bytes up the loss falls: turned round, it is as promised.
+  std::reverse(frontier.begin(), frontier.end());
+  if (frontier.size() <= kMostPoints) return frontier;
+  std::vector<Step> some;
+  for (size_t i = 0; i < kMostPoints; ++i) {
+    some.push_back(frontier[i * (frontier.size() - 1) / (kMostPoints - 1)]);
+  }
+  return some;
+}
+
+// Whether a step may be within the limits, and is better than another one that is.
+bool Better(const Step& a, const Step& b, const Limits& limits) {
+  const double x = limits.loss ? a.share : a.loss, y = limits.loss ? b.share : b.loss;
+  if (x != y) return x < y;
+  return limits.loss ? a.loss < b.loss : a.share < b.share;
+}
+
+std::optional<Step> BestWithin(const Measured& measured, const std::vector<Step>& steps,
+                               const Limits& limits) {
+  std::vector<const Step*> order;
+  for (const Step& step : steps) {
+    if (!limits.loss || step.worst_loss <= *limits.loss) order.push_back(&step);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](const Step* a, const Step* b) { return Better(*a, *b, limits); });
+  // The share that counts is that of the worst run.
+  for (const Step* step : order) {
+    if (Meets(Mixture::Evaluate(measured, step->choice), limits)) return *step;
+  }
+  return std::nullopt;
+}
+
+Point PointOf(const Measured& measured, const Step& step) {
+  Point point{step.choice, Mixture::Evaluate(measured, step.choice), std::nullopt};
+  const auto candidate = [&](size_t u) {
+    return measured.units[u].options[step.choice[u]].candidate;
+  };
+  for (size_t u = 1; u < step.choice.size(); ++u) {
+    if (candidate(u) != candidate(0)) return point;
+  }
+  if (step.choice.front() != 0) point.uniform = candidate(0);
+  return point;
+}
 
 // The share of effects that count as independent while a plan is searched for. On a run of 256 rows
 // with one sampled token each, plans of 30 layers found at 0, 0.75 and 1 cost 4.2, 2.6 and 1.7
@@ -119,6 +355,79 @@ std::optional<Point> BestUniform(const Found& found, const Limits& limits) {
 }
 
 }  // namespace
+
+bool Meets(const Outcome& outcome, const Limits& limits) {
+  return (!limits.loss || outcome.worst_loss() <= *limits.loss) &&
+         outcome.worst_share() <= limits.share + kSameShare;
+}
+
+Found Search(const Measured& measured, uint32_t candidates, const Limits& limits,
+             ThreadPool& pool) {
+  Found found;
+  std::vector<Step> uniform, steps;
+  for (uint32_t candidate = 0; candidate < candidates; ++candidate) {
+    const auto choice = UniformChoice(measured, candidate);
+    if (!choice) continue;
+    uniform.push_back(StepOf(Mixture(measured, *choice)));
+    found.uniform.push_back(PointOf(measured, uniform.back()));
+  }
+  const Step whole = StepOf(Mixture(measured, Choice(measured.units.size(), 0)));
+  const std::optional<Step> best_uniform = BestWithin(measured, uniform, limits);
+  if (best_uniform) found.best_uniform = PointOf(measured, *best_uniform);
+  const Walker walker(measured, limits, pool);
+  steps = uniform;
+  steps.push_back(whole);
+  walker.Descend(Mixture(measured, whole.choice), steps);
+  for (const auto& start : {BestWithin(measured, steps, limits), best_uniform}) {
+    if (!start) continue;
+    Mixture mixture(measured, start->choice);
+    walker.Refine(mixture, steps);
+  }
+  if (const auto best = BestWithin(measured, steps, limits)) found.best = PointOf(measured, *best);
+  for (const Step& step : FrontierOf(std::move(steps))) {
+    found.frontier.push_back(PointOf(measured, step));
+  }
+  std::stable_sort(found.uniform.begin(), found.uniform.end(), [](const Point& a, const Point& b) {
+    return a.outcome.mean_share() > b.outcome.mean_share();
+  });
+  return found;
+}
+
+double CrossChecked::optimism() const {
+  double sum = 0, count = 0;
+  for (const Fold& fold : folds) {
+    if (!fold.found || fold.promised <= 0 || fold.left_out_loss <= 0) continue;
+    sum += std::log(fold.left_out_loss / fold.promised);
+    ++count;
+  }
+  return count == 0 ? 1 : std::max(1.0, std::exp(sum / count));
+}
+
+CrossChecked CrossCheck(const Measured& measured, uint32_t candidates, const Limits& limits,
+                        const Limits& judged, ThreadPool& pool) {
+  CrossChecked checked;
+  checked.halves = measured.runs.size() == 1;
+  const Measured parts = checked.halves ? InHalves(measured) : measured;
+  for (size_t out = 0; out < parts.runs.size(); ++out) {
+    std::vector<size_t> others;
+    for (size_t run = 0; run < parts.runs.size(); ++run) {
+      if (run != out) others.push_back(run);
+    }
+    Fold fold;
+    fold.left_out = out;
+    const Found found = Search(OfRuns(parts, others), candidates, limits, pool);
+    if (found.best) {
+      const Outcome outcome = Mixture::Evaluate(OfRuns(parts, {out}), found.best->choice);
+      fold.found = true;
+      fold.promised = found.best->outcome.worst_loss();
+      fold.left_out_loss = outcome.worst_loss();
+      fold.left_out_share = outcome.worst_share();
+      fold.holds = Meets(outcome, judged);
+    }
+    checked.folds.push_back(fold);
+  }
+  return checked;
+}
 
 const eviction::Calibration& CalibrationOf(LossKind kind) {
   KV_ASSERT(kind != LossKind::kOutput);

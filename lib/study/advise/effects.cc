@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "lib/core/base/error.h"
-#include "lib/study/advise/plans.h"
+#include "lib/study/advise/candidates.h"
 
 namespace kv::advise {
 namespace {

@@ -10,7 +10,6 @@
 #include "lib/core/base/progress.h"
 #include "lib/study/advise/candidates.h"
 #include "lib/study/advise/mixture.h"
-#include "lib/study/advise/run_of.h"
 #include "lib/study/eviction/quality.h"
 
 namespace kv::advise {

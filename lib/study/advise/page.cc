@@ -12,23 +12,6 @@
 namespace kv::advise {
 namespace {
 
-std::string Times(double ratio) { return fmt::format("{:.3g}x", ratio); }
-
-std::vector<std::string> RowOf(const Advice& advice, const Point& point) {
-  const LossKind kind = advice.measured().kind;
-  const Outcome& outcome = point.outcome;
-  return {PlanText(advice, point),
-          Times(outcome.ratio()),
-          Times(outcome.mean_ratio()),
-          LossText(kind, outcome.worst_loss()),
-          LossText(kind, outcome.median_loss()),
-          fmt::format("{} of {}", UnitsWithoutFirst(advice.measured(), point.choice),
-                      point.choice.size())};
-}
-
-const std::vector<std::string> kHeader = {"plan",         "ratio",         "mean ratio",
-                                          "worst prompt", "median prompt", "without first token"};
-
 // What was asked for, as lines across the charts.
 std::vector<report::ChartTarget> TargetsOf(LossKind kind, const Limits& limits) {
   std::vector<report::ChartTarget> targets;
@@ -88,7 +71,7 @@ void AddFrontier(const Advice& advice, const AdviceRequest& request, report::Pag
   chart.targets = TargetsOf(kind, request.limits);
   if (request.limits.share < 1) {
     const double ratio = 1 / request.limits.share;
-    chart.targets.push_back({ratio, "at least " + Times(ratio)});
+    chart.targets.push_back({ratio, "at least " + format::Factor(ratio)});
   }
   AddPlans(
       advice, chart, [](const Outcome& outcome) { return outcome.ratio(); },
@@ -117,12 +100,13 @@ void AddBest(const Advice& advice, report::Page& page) {
   const LossKind kind = advice.measured().kind;
   const Outcome& outcome = best.outcome;
   std::vector<std::pair<std::string, std::string>> facts = {
-      {"ratio at the end", Times(outcome.ratio())},
-      {"mean of the steps", Times(outcome.mean_ratio())},
+      {"ratio at the end", format::Factor(outcome.ratio())},
+      {"mean of the steps", format::Factor(outcome.mean_ratio())},
       {kind == LossKind::kOutput ? "output error" : "KL to be expected",
        LossText(kind, advice.expected_loss())}};
   if (advice.found.best_uniform) {
-    facts.push_back({"best uniform plan", Times(advice.found.best_uniform->outcome.ratio())});
+    facts.push_back(
+        {"best uniform plan", format::Factor(advice.found.best_uniform->outcome.ratio())});
   }
   if (advice.at_context) {
     const AtContext& at = *advice.at_context;
@@ -132,11 +116,7 @@ void AddBest(const Advice& advice, report::Page& page) {
   }
   page.Facts(facts);
   page.Heading("The plan");
-  std::vector<std::vector<std::string>> rows = {{"what stays", "parts", "where"}};
-  for (const Part& part : PartsOf(advice, best.choice)) {
-    rows.push_back({part.candidate, std::to_string(part.units), part.where});
-  }
-  page.Table(rows);
+  page.Table(PartsTable(advice, best.choice));
 }
 
 void AddCheck(const Runs& runs, const Advice& advice, report::Page& page) {
@@ -154,7 +134,7 @@ void AddCheck(const Runs& runs, const Advice& advice, report::Page& page) {
       continue;
     }
     rows.push_back({name, LossText(kind, fold.promised), LossText(kind, fold.left_out_loss),
-                    Times(1 / fold.left_out_share), fold.holds ? "yes" : "no"});
+                    format::Factor(1 / fold.left_out_share), fold.holds ? "yes" : "no"});
   }
   page.Table(rows);
 }
@@ -164,7 +144,7 @@ std::string Subtitle(const Runs& runs, const AdviceRequest& request, LossKind ki
   if (request.limits.loss) limits = fmt::format("at most {}", LossText(kind, *request.limits.loss));
   if (request.limits.share < 1) {
     limits += fmt::format("{}ratio at least {}", limits.empty() ? "" : ", ",
-                          Times(1 / request.limits.share));
+                          format::Factor(1 / request.limits.share));
   }
   return fmt::format("{} prompt{}; {}; {}", runs.size(), runs.size() == 1 ? "" : "s",
                      LossName(kind), limits);
@@ -172,24 +152,18 @@ std::string Subtitle(const Runs& runs, const AdviceRequest& request, LossKind ki
 
 }  // namespace
 
-report::Page AdvicePage(const Runs& runs, const AdviceRequest& request, const Advice& advice,
-                        const std::string& footer) {
+report::Page AdvicePage(const Runs& runs, const AdviceRequest& request, const Advice& advice) {
   report::Page page("Eviction advice", Subtitle(runs, request, advice.measured().kind));
   AddBest(advice, page);
   page.Heading("Loss against ratio");
   AddFrontier(advice, request, page);
-  std::vector<std::vector<std::string>> rows = {kHeader};
-  for (const Point& point : advice.found.frontier) rows.push_back(RowOf(advice, point));
-  page.Table(rows);
+  page.Table(PlansTable(advice, advice.found.frontier));
   AddCheck(runs, advice, page);
   page.Heading("One candidate for all layers");
-  rows = {kHeader};
-  for (const Point& point : advice.found.uniform) rows.push_back(RowOf(advice, point));
-  page.Table(rows);
+  page.Table(PlansTable(advice, advice.found.uniform));
   std::vector<std::string> notes = advice.notes;
   notes.insert(notes.end(), advice.warnings.begin(), advice.warnings.end());
   page.Notes("Remarks", notes);
-  page.Footer(footer);
   return page;
 }
 

@@ -9,6 +9,8 @@
 #include <map>
 #include <set>
 
+#include "lib/core/base/number.h"
+
 namespace kv::advise {
 namespace {
 
@@ -47,17 +49,15 @@ auto LossBy(double (Outcome::*member)() const) {
 
 const Fields<LossOf>& LossFields() {
   static const Fields<LossOf> fields = {
-      {"worst", "Largest loss of a run", LossBy(&Outcome::worst_loss), {.least = 0}},
-      {"median", "Median loss of the runs", LossBy(&Outcome::median_loss), {.least = 0}},
-      {"mean", "Mean loss of the runs", LossBy(&Outcome::mean_loss), {.least = 0}},
+      {"worst", "Largest loss of a run", LossBy(&Outcome::worst_loss), AtLeast(0)},
+      {"median", "Median loss of the runs", LossBy(&Outcome::median_loss), AtLeast(0)},
+      {"mean", "Mean loss of the runs", LossBy(&Outcome::mean_loss), AtLeast(0)},
       {"runs",
        "Loss of each run, in the order of runs",
        [](const LossOf& of) { return Losses(of.kind, of.outcome.loss); },
        {.least = 0, .items = 1}},
-      {"standard_errors",
-       "null where a sample of one row says nothing",
-       &LossOf::Errors,
-       {.items = 1}}};
+      {"standard_errors", "null where a sample of one row says nothing", &LossOf::Errors,
+       Items(1)}};
   return fields;
 }
 
@@ -113,18 +113,16 @@ const Fields<PointOf>& BestFields() {
        [](const PointOf& of) {
          return Shown(of.advice.measured().kind, of.advice.expected_loss());
        },
-       {.least = 0}},
+       AtLeast(0)},
       {"measured_again",
        "the loss in each run, measured from the plan's tokens alone",
        [](const PointOf& of) {
          return FirstLosses(of.advice.measured().kind, of.advice.measured_again);
        },
        {.least = 0, .items = 1}},
-      {"choices",
-       "What each part of the model follows under this plan",
-       [](const PointOf& of) { return ChoicesOf(of.advice, of.point.choice); },
-       UnitChoiceFields(),
-       {.items = 1}}};
+      {"choices", "What each part of the model follows under this plan",
+       [](const PointOf& of) { return ChoicesOf(of.advice, of.point.choice); }, UnitChoiceFields(),
+       Items(1)}};
   return fields;
 }
 
@@ -311,18 +309,6 @@ const Fields<AtContext>& AtContextFields() {
 
 const Report& Whole(const Report& of) { return of; }
 
-// "0-3, 7" of an ascending list.
-std::string RangesText(const std::set<uint32_t>& numbers) {
-  std::vector<std::string> texts;
-  for (auto at = numbers.begin(); at != numbers.end();) {
-    const uint32_t first = *at;
-    uint32_t last = first;
-    for (++at; at != numbers.end() && *at == last + 1; ++at) last = *at;
-    texts.push_back(first == last ? std::to_string(first) : fmt::format("{}-{}", first, last));
-  }
-  return fmt::format("{}", fmt::join(texts, ", "));
-}
-
 }  // namespace
 
 std::string LossName(LossKind kind) {
@@ -338,23 +324,21 @@ std::string LossName(LossKind kind) {
 }
 
 std::string LossText(LossKind kind, double loss) {
-  if (kind == LossKind::kOutput) return fmt::format("{:.2f}%", 100 * Shown(kind, loss));
-  return fmt::format("{:.3g} nats", Shown(kind, loss));
+  const double shown = Shown(kind, loss);
+  return kind == LossKind::kOutput ? format::Percent(shown) : format::Nats(shown) + " nats";
 }
 
 std::string LossTextWithError(LossKind kind, double loss, double standard_error) {
   const double error = ShownError(kind, loss, standard_error);
-  const bool output = kind == LossKind::kOutput;
-  std::string text = output ? fmt::format("{:.2f}%", 100 * Shown(kind, loss))
-                            : fmt::format("{:.3g}", Shown(kind, loss));
-  if (error > 0)
-    text += output ? fmt::format(" +-{:.2f}%", 100 * error) : fmt::format(" +-{:.2g}", error);
-  if (output) return text;
+  if (kind == LossKind::kOutput) {
+    return LossText(kind, loss) + (error > 0 ? " +-" + format::Percent(error) : "");
+  }
   const eviction::Calibration& of = CalibrationOf(kind);
-  return text + fmt::format(" nats [{:.2g}, {:.2g}]", loss / of.p90, loss / of.p10);
+  return format::Nats(Shown(kind, loss)) + (error > 0 ? fmt::format(" +-{:.2g}", error) : "") +
+         fmt::format(" nats [{:.2g}, {:.2g}]", loss / of.p90, loss / of.p10);
 }
 
-std::vector<Part> PartsOf(const Advice& advice, const Choice& choice) {
+TextTable PartsTable(const Advice& advice, const Choice& choice) {
   struct Where {
     uint32_t units = 0;
     std::map<uint32_t, uint32_t> heads;  // [layer]
@@ -368,28 +352,47 @@ std::vector<Part> PartsOf(const Advice& advice, const Choice& choice) {
     ++where.heads[unit.layer];
     ++heads[unit.layer];
   }
-  std::vector<Part> parts;
+  TextTable parts = {{"what stays", "parts", "where"}, {}};
   for (const auto& [candidate, where] : of) {
-    std::set<uint32_t> whole, some;
+    std::vector<uint32_t> whole, some;
     for (const auto& [layer, count] : where.heads) {
-      (count == heads[layer] ? whole : some).insert(layer);
+      (count == heads[layer] ? whole : some).push_back(layer);
     }
-    Part part{"everything", where.units, {}};
-    if (candidate < advice.candidates.size()) part.candidate = advice.candidates[candidate].Text();
-    if (!whole.empty()) part.where = "layers " + RangesText(whole);
+    std::string layers = whole.empty() ? "" : "layers " + RangesText(whole, ", ");
     if (!some.empty()) {
-      part.where += fmt::format("{}some heads of {}", whole.empty() ? "" : "; ", RangesText(some));
+      layers +=
+          fmt::format("{}some heads of {}", whole.empty() ? "" : "; ", RangesText(some, ", "));
     }
-    parts.push_back(std::move(part));
+    parts.rows.push_back(
+        {candidate < advice.candidates.size() ? advice.candidates[candidate].Text() : "everything",
+         std::to_string(where.units), std::move(layers)});
   }
   return parts;
 }
 
+TextTable PlansTable(const Advice& advice, const std::vector<Point>& points, size_t most) {
+  const LossKind kind = advice.measured().kind;
+  TextTable table = {
+      {"plan", "ratio", "mean ratio", "worst prompt", "median prompt", "no first token"}, {}};
+  const size_t count = std::min(points.size(), most);
+  for (size_t i = 0; i < count; ++i) {
+    const Point& point = points[count == points.size() ? i : i * (points.size() - 1) / (count - 1)];
+    const Outcome& outcome = point.outcome;
+    table.rows.push_back(
+        {PlanText(advice, point), format::Factor(outcome.ratio()),
+         format::Factor(outcome.mean_ratio()), LossText(kind, outcome.worst_loss()),
+         LossText(kind, outcome.median_loss()),
+         fmt::format("{} of {}", UnitsWithoutFirst(advice.measured(), point.choice),
+                     point.choice.size())});
+  }
+  return table;
+}
+
 std::string PlanText(const Advice& advice, const Point& point) {
   if (point.uniform) return advice.candidates[*point.uniform].Text();
-  const std::vector<Part> parts = PartsOf(advice, point.choice);
-  if (parts.size() == 1) return parts.front().candidate;
-  return fmt::format("mixed, {} choices", parts.size());
+  const TextTable parts = PartsTable(advice, point.choice);
+  if (parts.rows.size() == 1) return parts.rows.front().front();
+  return fmt::format("mixed, {} choices", parts.rows.size());
 }
 
 std::string CheckText(const Advice& advice) {
@@ -448,18 +451,14 @@ Value ChoicesValue(const std::vector<UnitChoice>& choices) {
 
 const Fields<Report>& ReportFields() {
   static const Fields<Report> fields = {
-      {"runs",
-       "The prompts that were measured, one for each snapshot with its trace",
-       MeasuredRuns,
-       MeasuredRunFields(),
-       {.items = 1}},
+      {"runs", "The prompts that were measured, one for each snapshot with its trace", MeasuredRuns,
+       MeasuredRunFields(), Items(1)},
       {"params", "What was asked for", Whole, ParamsFields()},
       {"loss", "How losses were computed", Whole, MethodFields()},
       {"candidates",
        "Every policy with its budget and parameters that a part of the model could follow",
        [](const Report& of) { return std::span<const Candidate>(of.advice.candidates); },
-       CandidateFields(),
-       {.items = 1}},
+       CandidateFields(), Items(1)},
       {"best",
        "The smallest plan within the limits, or without a limit on the loss the one of least loss; "
        "null: none is within them",
@@ -472,7 +471,8 @@ const Fields<Report>& ReportFields() {
       {"frontier",
        "The plans that no other one beats in both bytes and loss, from all bytes to few",
        [](const Report& of) { return PointsOf(of.advice, of.advice.found.frontier); },
-       PointFields()},
+       PointFields(),
+       {.rows = true}},
       {"uniform", "One plan for each candidate, followed by every part, from all bytes to few",
        [](const Report& of) { return PointsOf(of.advice, of.advice.found.uniform); },
        PointFields()},

@@ -23,14 +23,11 @@ struct Report {
 };
 const Fields<Report>& ReportFields();
 
-// One part of a plan as people read it: what a candidate is given to.
-struct Part {
-  std::string candidate;  // "h2o 0.25, recent 0.5 of it" or "everything"
-  uint32_t units = 0;
-  std::string where;  // "layers 0-3, 7" or "layers 0-2, 5 (some heads)"
-};
-std::vector<Part> PartsOf(const Advice& advice, const Choice& choice);
-
+// What each candidate of a plan is given to, as "layers 0-3, 7" or "some heads of 5".
+TextTable PartsTable(const Advice& advice, const Choice& choice);
+// Plans, or `most` of them that are evenly spread.
+TextTable PlansTable(const Advice& advice, const std::vector<Point>& points,
+                     size_t most = SIZE_MAX);
 // "0.0213 nats" or "4.2%".
 std::string LossText(LossKind kind, double loss);
 // The same with the standard error and, in nats, the range that the calibration leaves.
@@ -54,7 +51,6 @@ std::vector<UnitChoice> ChoicesOf(const Advice& advice, const Choice& choice);
 Value ChoicesValue(const std::vector<UnitChoice>& choices);
 
 // Returns the advice as a self-contained HTML page.
-report::Page AdvicePage(const Runs& runs, const AdviceRequest& request, const Advice& advice,
-                        const std::string& footer);
+report::Page AdvicePage(const Runs& runs, const AdviceRequest& request, const Advice& advice);
 
 }  // namespace kv::advise

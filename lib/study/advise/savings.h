@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by savings.cc and savings_report.cc
 
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/study/advise/advice.h"
+#include "lib/study/advise/report.h"
 #include "lib/study/quantisation/stored_layer.h"
 
-// Eviction, smaller types, and both at once, measured on the same rows and searched together.
 namespace kv::advise {
 
 // What a layer may do about memory: lose tokens as a candidate does, be stored in smaller types, or
@@ -50,5 +50,46 @@ std::string WhyNoTypes(const Runs& runs);
 // within the request's limits. Throws as quantisation::StoreLayer.
 Savings FindSavings(const Runs& runs, const AdviceRequest& request, const SavingsRequest& types,
                     const Advice& advice, ThreadPool& pool, Progress* progress = nullptr);
+
+// What a codec does to this cache's own bytes.
+struct LosslessLevel {
+  std::string name;
+  double ratio = 1;
+};
+
+// One way to save memory: a row of the table, of all kinds.
+struct SavingRow {
+  std::string_view kind;  // none, eviction, types, both, lossless, offload
+  std::string plan;
+  double bytes_per_token = 0;  // in the engine's memory at the end, of all tokens seen
+  double link_bytes = 0;       // per token and step that come from elsewhere
+  double mean_loss = 0, worst_loss = 0, standard_error = 0;  // of the worst run
+  double added_loss = NAN;  // what eviction and types alone add up to
+  bool on_front = false;    // no other row in memory has fewer bytes and no more loss
+  std::string flags;        // llama.cpp's, where they can say it
+};
+std::vector<SavingRow> SavingRows(const Runs& runs, const Advice& advice, const Savings& savings,
+                                  const std::vector<LosslessLevel>& levels);
+
+// "K q8_0, V q5_1".
+std::string TypesText(const Savings& savings, uint32_t pair);
+// What llama.cpp takes for the types of a choice: empty if layers differ or it has no such type.
+std::string FlagsOf(const Runs& runs, const Savings& savings);
+
+// The part "savings" of the document.
+struct SavingsReport {
+  const Runs& runs;
+  const AdviceRequest& request;
+  const Savings& savings;
+  const std::vector<SavingRow>& rows;
+};
+const Fields<SavingsReport>& SavingsFields();
+// Adds the picture and the table to a page.
+void AddSavings(const AdviceRequest& request, const Savings& savings,
+                const std::vector<SavingRow>& rows, report::Page& page);
+// The table "choices" of the chosen point's kvtool.h2o-plan/1.
+std::vector<UnitChoice> ChosenChoices(const Advice& advice, const Savings& savings);
+// "q8_0" and the like of a measured layer of the chosen point; the cache's own where it stays.
+std::string TypeOfLayer(const Runs& runs, const Savings& savings, size_t layer, bool is_key);
 
 }  // namespace kv::advise

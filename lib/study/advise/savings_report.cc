@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/advise/savings_report.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 
 #include "lib/core/base/dtype.h"
 #include "lib/report/svg.h"
+#include "lib/study/advise/savings.h"
 
 namespace kv::advise {
 namespace {
@@ -186,10 +185,6 @@ double FullBytes(const SavingsReport& of) {
   return static_cast<double>(of.runs.front()->bytes_per_token());
 }
 
-std::optional<std::string> IfAny(std::string text) {
-  return text.empty() ? std::nullopt : std::optional(std::move(text));
-}
-
 Value::List Kinds() { return {"none", "eviction", "types", "both", "lossless", "offload"}; }
 
 struct SavingRowOf {
@@ -211,32 +206,24 @@ const Fields<SavingRowOf>& SavingRowFields() {
       {"bytes_per_token",
        "Bytes in the engine's memory at the end, in all layers, by the tokens that were seen; "
        "scales included",
-       [](const SavingRowOf& of) { return of.row.bytes_per_token; },
-       {.least = 0}},
-      {"link_bytes_per_token",
-       "Bytes by token that come from elsewhere for each decode step",
-       [](const SavingRowOf& of) { return of.row.link_bytes; },
-       {.least = 0}},
+       [](const SavingRowOf& of) { return of.row.bytes_per_token; }, AtLeast(0)},
+      {"link_bytes_per_token", "Bytes by token that come from elsewhere for each decode step",
+       [](const SavingRowOf& of) { return of.row.link_bytes; }, AtLeast(0)},
       {"ratio", "Bytes of the whole cache / those of the row; null where nothing stays in memory",
        [](const SavingRowOf& of) {
          return of.row.bytes_per_token > 0
                     ? std::optional(FullBytes(of.report) / of.row.bytes_per_token)
                     : std::nullopt;
        }},
-      {"mean_loss",
-       "Mean loss of the runs, in the unit that loss.unit names",
-       [](const SavingRowOf& of) { return of.Loss(of.row.mean_loss); },
-       {.least = 0}},
-      {"worst_loss",
-       "Largest loss of a run",
-       [](const SavingRowOf& of) { return of.Loss(of.row.worst_loss); },
-       {.least = 0}},
-      {"standard_error",
-       "Of the largest loss, from the rows that were drawn; null: unknown",
+      {"mean_loss", "Mean loss of the runs, in the unit that loss.unit names",
+       [](const SavingRowOf& of) { return of.Loss(of.row.mean_loss); }, AtLeast(0)},
+      {"worst_loss", "Largest loss of a run",
+       [](const SavingRowOf& of) { return of.Loss(of.row.worst_loss); }, AtLeast(0)},
+      {"standard_error", "Of the largest loss, from the rows that were drawn; null: unknown",
        [](const SavingRowOf& of) {
          return ShownError(KindOf(of.report), of.row.worst_loss, of.row.standard_error);
        },
-       {.nullable = true}},
+       Nullable()},
       {"added_loss", "Where eviction and types are combined: the sum of what each costs alone",
        [](const SavingRowOf& of) {
          return std::isfinite(of.row.added_loss) ? std::optional(of.Loss(of.row.added_loss))
@@ -295,28 +282,23 @@ const Fields<Chosen>& ChosenFields() {
        "What saves: none, eviction, types, both, lossless or offload",
        [](const Chosen& of) { return KindOf(of.report.savings, of.best.choice); },
        {.choices = Kinds()}},
-      {"bytes_per_token",
-       "Bytes at the end, in all layers, by the tokens that were seen",
+      {"bytes_per_token", "Bytes at the end, in all layers, by the tokens that were seen",
        [](const Chosen& of) { return FullBytes(of.report) * of.best.outcome.mean_share(); },
-       {.least = 0}},
+       AtLeast(0)},
       {"ratio",
        "Bytes of the whole cache / those of the point",
        [](const Chosen& of) { return of.best.outcome.ratio(); },
        {.least = kLeastRatio}},
-      {"worst_loss",
-       "Largest loss of a run, in the rows it was chosen on",
+      {"worst_loss", "Largest loss of a run, in the rows it was chosen on",
        [](const Chosen& of) { return Shown(KindOf(of.report), of.best.outcome.worst_loss()); },
-       {.least = 0}},
-      {"expected_loss",
-       "The same times what choosing flatters it by: what the limit holds for",
+       AtLeast(0)},
+      {"expected_loss", "The same times what choosing flatters it by: what the limit holds for",
        [](const Chosen& of) {
          return Shown(KindOf(of.report), of.report.savings.searched.expected_loss());
        },
-       {.least = 0}},
-      {"measured_again",
-       "Loss of each run, replayed from the plan and the types alone",
-       &Chosen::MeasuredAgain,
-       {.least = 0}},
+       AtLeast(0)},
+      {"measured_again", "Loss of each run, replayed from the plan and the types alone",
+       &Chosen::MeasuredAgain, AtLeast(0)},
       {"flags", "The flags of llama.cpp, if all layers have the same types and it has them",
        [](const Chosen& of) { return IfAny(FlagsOf(of.report.runs, of.report.savings)); }},
       {"layers", "What each measured layer does", &Chosen::Layers, ChosenLayerFields()}};
@@ -401,12 +383,11 @@ const Fields<SavingsReport>& SavingsFields() {
          return best ? std::optional(Chosen{of, *best}) : std::nullopt;
        },
        ChosenFields()},
-      {"optimism",
-       "How many times what was promised plans cost in rows they were not chosen on",
+      {"optimism", "How many times what was promised plans cost in rows they were not chosen on",
        [](const SavingsReport& of) {
          return Shown(KindOf(of), of.savings.searched.optimism) / Shown(KindOf(of), 1);
        },
-       {.least = 0}}};
+       AtLeast(0)}};
   return fields;
 }
 

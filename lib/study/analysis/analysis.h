@@ -9,11 +9,19 @@
 
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
+#include "lib/core/snapshot/snapshot.h"
 #include "lib/study/analysis/tensor_analysis.h"
 
 // Analyses how far a cache compresses: what codecs reach, what entropy models say they could reach,
 // and why.
+
 namespace kv::analysis {
+
+// Returns how many bits per value the best linear prediction of each channel from the channels
+// before it in its head would save if values were Gaussian: -log2(det R) / 2 / head_dim with a
+// head's correlation matrix R, averaged over heads. Returns nothing if the heads are unknown or too
+// wide, or if there are too few tokens: a matrix of few samples looks dependent when it is not.
+std::optional<double> CrossChannelGain(const KvTensor& tensor);
 
 struct LayerAnalysis {
   uint32_t layer = 0;

@@ -206,15 +206,10 @@ Value PackedRow(const PackedEntry& entry, const RowOptions& options, Meter& mete
 }
 
 // Python's shortest form keeps a point in whole numbers.
-std::string Cell(const Value& value) {
+std::string PythonText(const Value& value) {
   const std::string text = format::Plain(value);
-  if (value.get_if<double>() != nullptr) {
-    return text.find_first_of(".en") == text.npos ? text + ".0" : text;
-  }
-  if (text.find_first_of(",\"\r\n") == text.npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
-  return quoted + "\"";
+  const bool is_whole = text.find_first_of(".en") == text.npos;
+  return value.get_if<double>() != nullptr && is_whole ? text + ".0" : text;
 }
 
 bool IsAveraged(const std::string& name) {
@@ -270,19 +265,17 @@ Value RowAverages(const std::vector<Value>& rows, bool positive_only) {
 
 std::string RowsCsv(const std::vector<Value>& rows) {
   if (rows.empty()) return {};
-  std::vector<std::string> names;
-  for (const auto& [name, value] : *rows.front().get_if<Value::Object>()) names.push_back(name);
-  std::string text;
-  for (size_t i = 0; i < names.size(); ++i) text += (i == 0 ? "" : ",") + names[i];
-  text += "\r\n";
+  TextTable table;
+  for (const auto& [name, value] : *rows.front().get_if<Value::Object>())
+    table.head.push_back(name);
   for (const Value& row : rows) {
-    for (size_t i = 0; i < names.size(); ++i) {
-      const Value* cell = row.Find(names[i]);
-      text += (i == 0 ? "" : ",") + (cell == nullptr ? "" : Cell(*cell));
+    std::vector<std::string>& cells = table.rows.emplace_back();
+    for (const std::string& name : table.head) {
+      const Value* cell = row.Find(name);
+      cells.push_back(cell == nullptr ? "" : PythonText(*cell));
     }
-    text += "\r\n";
   }
-  return text;
+  return Csv(table);
 }
 
 namespace {

@@ -10,8 +10,10 @@ namespace kv::analysis {
 
 // The part of the document of analyze about the cache itself.
 const Fields<Analysis>& AnalysisFields();
+// A row for each tensor; `level` is that of TensorAnalysis::own.
+TextTable LayersTable(const Analysis& analysis, const std::string& level);
 // Adds what a page shows of a cache: charts by layer, a table, findings. `level` is that of
-// TensorAnalysis::own. In page.cc.
+// TensorAnalysis::own.
 void AddAnalysis(const Analysis& analysis, const std::string& level, report::Page& page);
 
 }  // namespace kv::analysis

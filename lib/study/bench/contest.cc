@@ -8,8 +8,164 @@
 #include <algorithm>
 #include <cstring>
 
+// The peers of a contest, as one would use them.
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lib/core/codec/planes/gear.h"
+#include "lib/core/kernels/planes.h"
+#include "lib/study/bench/contest.h"
+
 namespace kv {
 namespace {
+
+[[noreturn]] void Fail(std::string_view name) {
+  throw Error(Finding::kInternal, fmt::format("{} failed", name));
+}
+
+Contestant Copy() {
+  return {"memcpy", true,
+          [](const ContestChunk& chunk, CodecScratch&, ContestPayload& out) {
+            out.payload.resize(chunk.raw.size());
+            std::memcpy(out.payload.data(), chunk.raw.data(), chunk.raw.size());
+          },
+          [](const ContestChunk&, const ContestPayload& encoded, CodecScratch&,
+             std::span<std::byte> raw) {
+            std::memcpy(raw.data(), encoded.payload.data(), raw.size());
+          }};
+}
+
+uint32_t ElementBytes(const ContestChunk& chunk) {
+  const DTypeInfo& info = Info(chunk.dtype());
+  return info.block_elements == 1 ? info.block_bytes : 1;
+}
+
+// Byte planes of elements, one after another.
+void Split(ByteSpan raw, uint32_t planes, std::span<std::byte> out) {
+  const size_t words = raw.size() / planes;
+  if (planes == 2) return SplitPlanes2(raw.data(), words, out.data(), out.data() + words);
+  for (uint32_t b = 0; b < planes; ++b) {
+    for (size_t i = 0; i < words; ++i) out[b * words + i] = raw[i * planes + b];
+  }
+}
+
+void Join(ByteSpan in, uint32_t planes, std::span<std::byte> raw) {
+  const size_t words = raw.size() / planes;
+  if (planes == 2) return JoinPlanes2(in.data(), in.data() + words, words, raw.data());
+  for (uint32_t b = 0; b < planes; ++b) {
+    for (size_t i = 0; i < words; ++i) raw[i * planes + b] = in[b * words + i];
+  }
+}
+
+// zstd on the bytes, or plane after plane, each its own frame.
+Contestant ZstdAt(int level, bool split) {
+  const std::string name = fmt::format("{}zstd -{}", split ? "byte planes + " : "", level);
+  return {
+      name, true,
+      [=](const ContestChunk& chunk, CodecScratch& scratch, ContestPayload& out) {
+        const uint32_t planes = split ? ElementBytes(chunk) : 1;
+        const size_t size = chunk.raw.size(), step = size / planes;
+        ByteSpan in = chunk.raw;
+        if (planes > 1) {
+          const std::span<std::byte> split_bytes = scratch.planes.Get(size).first(size);
+          Split(chunk.raw, planes, split_bytes);
+          in = split_bytes;
+        }
+        out.payload.resize(planes * (4 + Zstd::Bound(step)));
+        size_t at = 0;
+        for (uint32_t b = 0; b < planes; ++b) {
+          const size_t bytes = scratch.zstd.Compress(in.subspan(b * step, step),
+                                                     std::span(out.payload).subspan(at + 4), level);
+          if (bytes == 0) Fail(name);
+          StoreLE(out.payload.data() + at, static_cast<uint32_t>(bytes));
+          at += 4 + bytes;
+        }
+        out.payload.resize(at);
+      },
+      [=](const ContestChunk& chunk, const ContestPayload& encoded, CodecScratch& scratch,
+          std::span<std::byte> raw) {
+        const uint32_t planes = split ? ElementBytes(chunk) : 1;
+        const size_t step = raw.size() / planes;
+        const std::span<std::byte> out =
+            planes == 1 ? raw : scratch.planes.Get(raw.size()).first(raw.size());
+        ByteReader reader(encoded.payload);
+        for (uint32_t b = 0; b < planes; ++b) {
+          const uint32_t bytes = reader.U32("length");
+          if (!scratch.zstd.Decompress(reader.Take(bytes, "frame"), out.subspan(b * step, step))) {
+            Fail(name);
+          }
+        }
+        if (planes > 1) Join(out, planes, raw);
+      }};
+}
+
+// Sign moved to the low end, exponents through Huffman codes, the rest stored unless it shrinks.
+Contestant ExponentHuffman() {
+  const char* name = "exponent Huffman (as ZipNN)";
+  return {name, true,
+          [](const ContestChunk& chunk, CodecScratch& scratch, ContestPayload& out) {
+            const size_t size = chunk.raw.size();
+            const std::span<std::byte> words = scratch.predicted.Get(size).first(size);
+            Rotl16(chunk.raw.data(), size / 2, words.data());
+            out.payload.clear();
+            EncodeGear(GearKind::kTwoPlanes, words, {.predictors = {}, .literals = true}, scratch,
+                       out.payload);
+          },
+          [](const ContestChunk&, const ContestPayload& encoded, CodecScratch& scratch,
+             std::span<std::byte> raw) {
+            DecodeGear(GearKind::kTwoPlanes, encoded.payload, raw, scratch);
+            Rotr16(raw.data(), raw.size() / 2, raw.data());
+          }};
+}
+
+// libblosc's interface, of which only these two functions are needed.
+struct Blosc {
+  using CompressFunction = int (*)(int, int, size_t, size_t, const void*, void*, size_t,
+                                   const char*, size_t, int);
+  using DecompressFunction = int (*)(const void*, void*, size_t, int);
+  CompressFunction compress = nullptr;
+  DecompressFunction decompress = nullptr;
+};
+
+const Blosc& LoadBlosc() {
+  static const Blosc blosc = [] {
+    Blosc found;
+#ifndef KVTOOL_STATIC  // such a program can load nothing
+    // Stays loaded.
+    void* library = ::dlopen("libblosc.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return found;
+    found.compress =
+        reinterpret_cast<Blosc::CompressFunction>(::dlsym(library, "blosc_compress_ctx"));
+    found.decompress =
+        reinterpret_cast<Blosc::DecompressFunction>(::dlsym(library, "blosc_decompress_ctx"));
+#endif
+    return found;
+  }();
+  return blosc;
+}
+
+Contestant BloscWith(const char* compressor, int level, int shuffle) {
+  const std::string name =
+      fmt::format("blosc {}shuffle + {} -{}", shuffle == 2 ? "bit" : "", compressor, level);
+  return {name, true,
+          [=](const ContestChunk& chunk, CodecScratch&, ContestPayload& out) {
+            out.payload.resize(chunk.raw.size() + 16);
+            const int bytes = LoadBlosc().compress(
+                level, shuffle, ElementBytes(chunk), chunk.raw.size(), chunk.raw.data(),
+                out.payload.data(), out.payload.size(), compressor, 0, 1);
+            if (bytes <= 0) Fail(name);
+            out.payload.resize(static_cast<size_t>(bytes));
+          },
+          [=](const ContestChunk&, const ContestPayload& encoded, CodecScratch&,
+              std::span<std::byte> raw) {
+            const int bytes =
+                LoadBlosc().decompress(encoded.payload.data(), raw.data(), raw.size(), 1);
+            if (bytes < 0 || static_cast<size_t>(bytes) != raw.size()) Fail(name);
+          }};
+}
 
 double ThreadSeconds() {
   timespec time{};
@@ -67,6 +223,17 @@ void Prove(const ContestChunk& chunk, const Contestant& one, const ContestPayloa
 }
 
 }  // namespace
+
+std::vector<Contestant> PeerContestants(bool slow) {
+  std::vector<Contestant> peers = {Copy(), ZstdAt(3, false), ZstdAt(1, true), ZstdAt(3, true)};
+  if (slow) peers.push_back(ZstdAt(19, true));
+  peers.push_back(ExponentHuffman());
+  if (LoadBlosc().compress != nullptr && LoadBlosc().decompress != nullptr) {
+    peers.push_back(BloscWith("lz4", 5, 2));
+    peers.push_back(BloscWith("zstd", 3, 1));
+  }
+  return peers;
+}
 
 std::vector<Contestant> LevelContestants() {
   std::vector<Contestant> levels;

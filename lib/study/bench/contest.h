@@ -11,7 +11,7 @@
 #include "lib/core/base/progress.h"
 
 // Compares ways to compress a cache on the cache's own chunks: their sizes, and the time they take
-// on one thread. Levels code rows as archives do. contest_peers.cc implements PeerContestants.
+// on one thread. Levels code rows as archives do.
 namespace kv {
 
 struct ContestChunk {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// What the score kernels share within one SIMD target.
+// What the score kernels share within one SIMD target. Their sources include score.h before it.
 #if defined(KV_KERNELS_SCORE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KV_KERNELS_SCORE_INL_H_
 #undef KV_KERNELS_SCORE_INL_H_
@@ -9,8 +9,6 @@
 #endif
 
 #include <hwy/highway.h>
-
-#include "lib/study/dense/score.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kv {

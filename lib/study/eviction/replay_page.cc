@@ -410,7 +410,7 @@ TextTable RunTable(const ReplayResult& result) {
   return table;
 }
 
-report::Page ReportPage(const Report& of, const std::string& footer) {
+report::Page ReportPage(const Report& of) {
   const ReplayResult& result = of.result;
   const ReplayRun& run = MainRun(result);
   report::Page page("H2O eviction replay", Subtitle(of));
@@ -444,9 +444,7 @@ report::Page ReportPage(const Report& of, const std::string& footer) {
   for (size_t i = 0; i < result.runs.size(); ++i) {
     if (&result.runs[i] == &run) strong.push_back(i);
   }
-  TextTable table = RunTable(result);
-  table.rows.insert(table.rows.begin(), std::move(table.head));
-  page.Table(table.rows, strong);
+  page.Table(RunTable(result), strong);
   AddMap(result, run, page);
   AddHeads(run, page);
   if (run.quality) {
@@ -457,7 +455,6 @@ report::Page ReportPage(const Report& of, const std::string& footer) {
   }
   notes.push_back("Open loop: hidden states of later layers do not react to what was evicted.");
   page.Notes("Remarks", notes);
-  page.Footer(footer);
   return page;
 }
 

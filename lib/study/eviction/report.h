@@ -48,7 +48,7 @@ Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engi
 // What people read, on the console and in the page: a row for each run.
 TextTable RunTable(const ReplayResult& result);
 // Returns the report as a self-contained HTML page.
-report::Page ReportPage(const Report& of, const std::string& footer);
+report::Page ReportPage(const Report& of);
 
 const Fields<Calibration>& CalibrationFields();
 const Fields<PredictedKl>& PredictedKlFields(Cause cause);

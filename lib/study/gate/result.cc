@@ -4,23 +4,9 @@
 
 #include <algorithm>
 
+#include "lib/core/base/utf8.h"
+
 namespace kv::gate {
-namespace {
-
-// Quotes a word for a shell if it needs that.
-std::string ShellWord(const std::string& word) {
-  constexpr std::string_view kPlain = "_-+=./,:@%";
-  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [&](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           kPlain.find(c) != kPlain.npos;
-  });
-  if (plain) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return quoted + "'";
-}
-
-}  // namespace
 
 std::string_view Name(Origin origin) {
   return origin == Origin::kReplay    ? "replay"
@@ -103,11 +89,11 @@ void AddFromLogs(const CaseSpec& spec, std::string_view path, std::vector<CaseRe
 
 void AddReproduction(const std::vector<std::string>& command, GateResult& result) {
   std::string line;
-  for (const std::string& word : command) line += (line.empty() ? "" : " ") + ShellWord(word);
+  for (const std::string& word : command) line += (line.empty() ? "" : " ") + ShellQuoted(word);
   for (CaseResult& item : result.cases) {
     for (RuleOutcome& rule : item.rules) {
       if (rule.status != Status::kFail && rule.status != Status::kInconclusive) continue;
-      rule.reproduce = line + " --case " + ShellWord(item.spec.name);
+      rule.reproduce = line + " --case " + ShellQuoted(item.spec.name);
     }
   }
 }

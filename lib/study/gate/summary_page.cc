@@ -276,8 +276,7 @@ std::vector<std::string> Remarks(const SummaryView& view, const EngineReport& re
 
 const Summary& Newest(std::span<const Summary> summaries) { return *InOrder(summaries).back(); }
 
-report::Page SummaryPage(std::span<const Summary> summaries, std::string_view footer,
-                         const Engine& engine) {
+report::Page SummaryPage(std::span<const Summary> summaries, const Engine& engine) {
   const EngineReport& report = engine.report;
   std::vector<SummaryView> history;
   for (const Summary* summary : InOrder(summaries)) history.push_back(ViewOf(*summary, engine));
@@ -295,7 +294,6 @@ report::Page SummaryPage(std::span<const Summary> summaries, std::string_view fo
   for (const CaseView& c : newest.cases) AddCase(c, report, page);
   AddHistory(history, engine, page);
   page.Notes("How to read this", Remarks(newest, report));
-  page.Footer(footer);
   return page;
 }
 

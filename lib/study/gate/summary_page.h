@@ -13,7 +13,6 @@ const Summary& Newest(std::span<const Summary> summaries);
 
 // Renders the newest summary as a self-contained HTML page with the history of all of them. Any key
 // may be absent; the page shows what is there.
-report::Page SummaryPage(std::span<const Summary> summaries, std::string_view footer,
-                         const Engine& engine);
+report::Page SummaryPage(std::span<const Summary> summaries, const Engine& engine);
 
 }  // namespace kv::gate

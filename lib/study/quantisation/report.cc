@@ -245,7 +245,7 @@ const Fields<Report>& ReportFields() {
       {"missing_layers", "Layers of the snapshot without rows in the trace; they count in full",
        [](const Report& of) { return of.result.missing_layers; }},
       {"runs", "The cache as it came, then each type of K alone, of V alone, and both", PairsOf,
-       PairFields(), Items(1)}};
+       PairFields(), AsRows(Items(1))}};
   return fields;
 }
 
@@ -360,8 +360,7 @@ void AddLayers(const ReplayRequest& request, const ReplayResult& result, report:
 
 }  // namespace
 
-report::Page ReportPage(const Report& report, const std::vector<std::string>& notes,
-                        const std::string& footer) {
+report::Page ReportPage(const Report& report, const std::vector<std::string>& notes) {
   const ReplayRequest& request = report.request;
   const ReplayResult& result = report.result;
   const KvTensor& k = report.snapshot.layers.front().k;
@@ -379,10 +378,8 @@ report::Page ReportPage(const Report& report, const std::vector<std::string>& no
   table.head.push_back("flags");
   for (size_t pair = 0; pair < result.pairs.size(); ++pair)
     table.rows[pair].push_back(EngineFlags(request, result.pairs[pair]));
-  table.rows.insert(table.rows.begin(), std::move(table.head));
-  page.Table(table.rows);
+  page.Table(std::move(table));
   page.Notes("Remarks", notes);
-  page.Footer(footer);
   return page;
 }
 

@@ -40,7 +40,6 @@ TextTable PairTable(const Report& report);
 std::string ExpectedText(const Outcome& outcome);
 
 // A self-contained page.
-report::Page ReportPage(const Report& report, const std::vector<std::string>& notes,
-                        const std::string& footer);
+report::Page ReportPage(const Report& report, const std::vector<std::string>& notes);
 
 }  // namespace kv::quantisation

@@ -31,4 +31,59 @@ Distribution Describe(std::vector<double> values) {
   return out;
 }
 
+const Fields<ValueSummary>& ValueSummaryFields() {
+  static const Fields<ValueSummary> fields = {
+      {"values", "Number of values", &ValueSummary::values},
+      {"min",
+       "Smallest finite value; null without any",
+       &ValueSummary::min,
+       {.nullable = true, .column = "min", .format = format::AsReal}},
+      {"max",
+       "Largest finite value; null without any",
+       &ValueSummary::max,
+       {.nullable = true, .column = "max", .format = format::AsReal}},
+      {"mean",
+       "Mean of the finite values; null without any",
+       &ValueSummary::mean,
+       {.nullable = true, .column = "mean", .format = format::AsNats}},
+      {"standard_deviation",
+       "Standard deviation of the finite values; null without any",
+       &ValueSummary::standard_deviation,
+       {.least = 0, .nullable = true, .column = "sd", .format = format::AsNats}},
+      {"nan_count", "Values that are NaN", &ValueSummary::nan_count, {.column = "NaN"}},
+      {"infinite_count",
+       "Values that are infinite",
+       &ValueSummary::infinite_count,
+       {.column = "Inf"}},
+      {"zero_count", "Values that are zero", &ValueSummary::zero_count}};
+  return fields;
+}
+
+void Moments::Add(double value, uint64_t count) {
+  if (count == 0) return;
+  summary_.values += count;
+  if (std::isnan(value)) {
+    summary_.nan_count += count;
+    return;
+  }
+  if (std::isinf(value)) {
+    summary_.infinite_count += count;
+    return;
+  }
+  if (value == 0) summary_.zero_count += count;
+  summary_.min = finite_ == 0 ? value : std::min(summary_.min, value);
+  summary_.max = finite_ == 0 ? value : std::max(summary_.max, value);
+  finite_ += count;
+  const double weight = static_cast<double>(count), delta = value - summary_.mean;
+  summary_.mean += delta * (weight / static_cast<double>(finite_));
+  squares_ += weight * delta * (value - summary_.mean);
+}
+
+ValueSummary Moments::Finish() const {
+  ValueSummary summary = summary_;
+  if (finite_ == 0) summary.min = summary.max = summary.mean = NAN;
+  summary.standard_deviation = std::sqrt(squares_ / static_cast<double>(finite_));
+  return summary;
+}
+
 }  // namespace kv

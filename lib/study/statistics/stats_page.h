@@ -15,6 +15,8 @@ struct LayerStats {
   std::optional<TensorStats> k = {}, v = {};
 };
 
+// A row for each tensor.
+TextTable StatsTable(const std::vector<LayerStats>& layers);
 // Adds what the values of a cache are like: entropies, ratios and ranges by layer, then a table.
 void AddStats(const std::vector<LayerStats>& layers, report::Page& page);
 // Adds the chart of the entropies alone.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lib/core/snapshot/snapshot.h"
-#include "lib/study/statistics/moments.h"
+#include "lib/study/statistics/distribution.h"
 
 namespace kv {
 

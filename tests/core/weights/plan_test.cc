@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/weights/plan.h"
-
 #include <catch2/catch.hpp>
 
+#include "lib/core/weights/weights.h"
 #include "tests/support/mlp_weights.h"
 
 namespace kv::plan_test {

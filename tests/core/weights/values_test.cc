@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/weights/values.h"
-
 #include <catch2/catch.hpp>
 #include <limits>
 #include <vector>
 
 #include "lib/core/base/half.h"
+#include "lib/core/weights/weights.h"
 
 namespace kv::values_test {
 namespace {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/cacheblend/chunks.h"
-
 #include <catch2/catch.hpp>
 
 #include "lib/core/base/error.h"
+#include "lib/engines/cacheblend/cache_pair.h"
 #include "tests/support/blend_case.h"
 
 namespace kv::blend::chunks_test {

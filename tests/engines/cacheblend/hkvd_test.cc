@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/cacheblend/hkvd.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
 
 #include "lib/core/base/error.h"
+#include "lib/engines/cacheblend/deviation.h"
 
 namespace kv::blend::hkvd_test {
 namespace {

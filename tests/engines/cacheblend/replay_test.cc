@@ -7,7 +7,6 @@
 
 #include "lib/core/base/error.h"
 #include "lib/engines/cacheblend/blended.h"
-#include "lib/engines/cacheblend/curve.h"
 #include "tests/support/blend_case.h"
 #include "tests/support/targets.h"
 

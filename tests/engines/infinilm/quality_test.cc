@@ -5,7 +5,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "lib/engines/infinilm/baselines.h"
 #include "lib/engines/infinilm/compressor.h"
 #include "tests/support/mlp_weights.h"
 

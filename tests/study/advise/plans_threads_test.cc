@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <catch2/catch.hpp>
 
-#include "lib/study/advise/plans.h"
+#include "lib/study/advise/candidates.h"
 #include "tests/support/attention_case.h"
 
 namespace kv::advise::plans_threads_test {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/analysis/cross_channel.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
 
 #include "lib/core/snapshot/layout.h"
+#include "lib/study/analysis/analysis.h"
 
 namespace kv::analysis::cross_channel_test {
 namespace {

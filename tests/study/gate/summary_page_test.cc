@@ -98,7 +98,7 @@ TEST_CASE("a failed case fails the summary, whatever else the document says", "[
   CHECK_FALSE(by_rule.pass);
   CHECK(by_rule.cases[0].status == Status::kFail);
   CHECK(Has(SummaryJunit(ParseSummary(edited, "s.json"), test::Engine()), "failures=\"1\""));
-  CHECK(Has(SummaryPage(std::vector{ParseSummary(edited, "s.json")}, "", test::Engine()).Text(),
+  CHECK(Has(SummaryPage(std::vector{ParseSummary(edited, "s.json")}, test::Engine()).Text(),
             "<b>Fail</b>"));
   // The original's.
   CHECK(ViewOf(ParseSummary(kOriginal, "o.json"), test::Engine()).pass);
@@ -125,7 +125,7 @@ TEST_CASE("the page says the verdict first and reaches out to nothing", "[gate]"
   const std::vector<Summary> summaries = {ParseSummary(kOurs, "new.json"),
                                           ParseSummary(kOriginal, "old.json")};
   CHECK(Newest(summaries).file == "new.json");
-  const std::string page = SummaryPage(summaries, "Made by a test.", test::Engine()).Text();
+  const std::string page = SummaryPage(summaries, test::Engine()).Text();
   const size_t verdict = page.find("<b>Fail</b>"), cases = page.find("<h2>Cases</h2>");
   REQUIRE(verdict != std::string::npos);
   REQUIRE(cases != std::string::npos);
@@ -144,7 +144,7 @@ TEST_CASE("the page says the verdict first and reaches out to nothing", "[gate]"
     INFO(part);
     CHECK_FALSE(Has(page, part));
   }
-  CHECK(page == SummaryPage(summaries, "Made by a test.", test::Engine()).Text());
+  CHECK(page == SummaryPage(summaries, test::Engine()).Text());
 }
 
 TEST_CASE(
@@ -165,7 +165,7 @@ TEST_CASE(
       run("3", "fail", 1.8, ""),
       run("1", "pass", 2.0, R"(, {"name": "long gone", "status": "pass"})"),
       run("2", "inconclusive", 1.9, R"(, {"name": "lost", "status": "not_run"})")};
-  const std::string page = SummaryPage(summaries, "", test::Engine()).Text();
+  const std::string page = SummaryPage(summaries, test::Engine()).Text();
   // What the run before had comes before everything that is there.
   const size_t absent = page.find("<h2>Absent cases</h2>"), cases = page.find("<h2>Cases</h2>");
   REQUIRE(absent < cases);
@@ -195,7 +195,7 @@ TEST_CASE("the page shows what is there and needs nothing", "[gate]") {
         "{\"cases\": [{\"rules\": [{}], \"layers\": [{}], \"engine\": 3}]}"}) {
     const std::vector<Summary> one = {ParseSummary(text, "s.json")};
     INFO(text);
-    CHECK(Has(SummaryPage(one, "", test::Engine()).Text(), "<b>Fail</b>"));
+    CHECK(Has(SummaryPage(one, test::Engine()).Text(), "<b>Fail</b>"));
     CHECK(Has(SummaryJunit(one[0], test::Engine()), "failures=\"1\""));
   }
 }

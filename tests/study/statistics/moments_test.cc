@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/statistics/moments.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -9,6 +7,7 @@
 
 #include "lib/core/base/half.h"
 #include "lib/core/kernels/counts.h"
+#include "lib/study/statistics/distribution.h"
 #include "lib/study/statistics/tensor_stats.h"
 
 namespace kv::moments_test {

@@ -5,11 +5,123 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
+#include <string_view>
 
+#include "apps/kvtool/line/options.h"
+#include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
+#include "lib/engines/mnn/h2o/advised_settings.h"
+#include "lib/engines/mnn/h2o/mnn_engine.h"
 #include "lib/study/advise/report.h"
+#include "lib/study/statistics/checkup.h"
 
 namespace kv {
 namespace {
+
+using advise::SavingRow;
+
+std::vector<std::string> KnownTypes() {
+  std::vector<std::string> words;
+  for (const quant::CacheType& type : quant::CacheTypes()) words.emplace_back(type.name);
+  return words;
+}
+
+// Types that engines have for heads of this size.
+std::vector<std::string> UsualTypes(uint32_t head_dim) {
+  if (head_dim % 32 == 0) return {"q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"};
+  return {"fp8_amax", "int8_per_token_head"};
+}
+
+// Few enough rows to read: those on the front, evenly spread.
+std::vector<const SavingRow*> RowsToPrint(const std::vector<SavingRow>& rows) {
+  constexpr size_t kMost = 16;
+  std::vector<const SavingRow*> front;
+  for (const SavingRow& row : rows) {
+    if (row.on_front) front.push_back(&row);
+  }
+  std::stable_sort(front.begin(), front.end(), [](const SavingRow* a, const SavingRow* b) {
+    return a->bytes_per_token > b->bytes_per_token;
+  });
+  if (front.size() <= kMost) return front;
+  std::vector<const SavingRow*> some;
+  for (size_t i = 0; i < kMost; ++i) some.push_back(front[i * (front.size() - 1) / (kMost - 1)]);
+  return some;
+}
+
+// Under the names of MNN's configuration file.
+Value MnnParameters(const eviction::BlockConfig& config) {
+  Value parameters = Value::Object{{"kv_h2o_enable", true}};
+  mnn::h2o::ForEachParameter(config, [&](std::string_view name, double value) {
+    if (name == "h2o_target_keep_ratio") return;  // read in static mode alone
+    const std::string key = fmt::format("kv_{}", name);
+    if (name == "h2o_target_mode") {
+      parameters.Put(key, value == 0 ? "static" : "adaptive");
+    } else if (value == std::floor(value)) {
+      parameters.Put(key, static_cast<int64_t>(value));
+    } else {
+      parameters.Put(key, ShortestDouble(static_cast<float>(value)));
+    }
+  });
+  return parameters;
+}
+
+void AddMnn(const advise::Runs& runs, const advise::AdviceRequest& request,
+            const advise::Advice& advice, ThreadPool& pool, std::vector<EngineSettings>& out) {
+  const auto settings = mnn::h2o::AdviseSettings(runs, request, advice, pool);
+  if (!settings) return;
+  EngineSettings mnn;
+  mnn.engine = "MNN";
+  mnn.candidate = settings->candidate;
+  mnn.parameters = MnnParameters(settings->config);
+  mnn.ratio = 1 / settings->outcome.worst_share();
+  mnn.loss = advise::Shown(request.measure.kind, settings->outcome.worst_loss());
+  mnn.note = "as its code decides";
+  if (settings->compounds) mnn.note += "; " + *settings->compounds;
+  out.push_back(mnn);
+}
+
+// Engines whose own window has sinks: the same tokens stay as by policy streaming, but for
+// `tokens`, a window of so many tokens whatever the length.
+Value TensorRtParameters(uint64_t sinks, uint64_t tokens) {
+  return Value::Object{{"max_attention_window", Value::List{tokens}}, {"sink_token_length", sinks}};
+}
+Value MlcParameters(uint64_t sinks, uint64_t tokens) {
+  return Value::Object{{"sliding_window_size", tokens}, {"attention_sink_size", sinks}};
+}
+
+void AddStreaming(const advise::AdviceRequest& request, const advise::Advice& advice,
+                  uint64_t shortest, std::vector<EngineSettings>& out) {
+  const advise::Point* best = nullptr;
+  for (const advise::Point& point : advice.found.uniform) {  // by descending share
+    const advise::Candidate& candidate = advice.candidates[*point.uniform];
+    if (eviction::FindPolicy(candidate.policy)->tuned_by != eviction::Tuning::kSinks ||
+        !advise::Meets(point.outcome, request.limits))
+      continue;
+    const bool loses_less =
+        best == nullptr || point.outcome.mean_loss() < best->outcome.mean_loss();
+    if (request.limits.loss || loses_less) best = &point;
+  }
+  if (best == nullptr) return;
+  EngineSettings settings;
+  settings.candidate = &advice.candidates[*best->uniform];
+  settings.ratio = 1 / best->outcome.worst_share();
+  settings.loss = advise::Shown(request.measure.kind, best->outcome.worst_loss());
+  const uint64_t tokens = settings.candidate->budget.At(shortest);
+  settings.note = fmt::format(
+      "a window of {} tokens with sinks, as the budget is at {} tokens; the engine may count "
+      "positions within its window, which is not measured here",
+      tokens, shortest);
+  settings.engine = "TensorRT-LLM";
+  settings.configuration = "KvCacheConfig";
+  settings.parameters = TensorRtParameters(settings.candidate->paper.sinks, tokens);
+  out.push_back(settings);
+  settings.engine = "MLC LLM";
+  settings.configuration = "mlc-chat-config.json";
+  settings.parameters = MlcParameters(settings.candidate->paper.sinks, tokens);
+  out.push_back(settings);
+}
 
 using advise::Advice;
 using advise::LossKind;
@@ -50,25 +162,142 @@ void PrintBest(Console& console, const advise::AdviceRequest& request, const Adv
                              HumanBytes(static_cast<uint64_t>(at.kept_bytes)),
                              HumanBytes(static_cast<uint64_t>(at.full_bytes))));
   }
-  Table table({"what stays", "parts", "where"});
-  for (const advise::Part& part : advise::PartsOf(advice, best.choice)) {
-    table.Row({part.candidate, std::to_string(part.units), part.where});
-  }
-  console.Data(table.Text());
-}
-
-std::vector<std::string> RowOf(const Advice& advice, const advise::Point& point) {
-  const LossKind kind = advice.measured().kind;
-  return {advise::PlanText(advice, point),
-          fmt::format("{:.3f}x", point.outcome.ratio()),
-          fmt::format("{:.3f}x", point.outcome.mean_ratio()),
-          advise::LossText(kind, point.outcome.worst_loss()),
-          advise::LossText(kind, point.outcome.median_loss()),
-          fmt::format("{} of {}", advise::UnitsWithoutFirst(advice.measured(), point.choice),
-                      point.choice.size())};
+  console.Data(Table(advise::PartsTable(advice, best.choice)).Text());
 }
 
 }  // namespace
+
+void SavingsOptions::Declare(CommandLine& line) {
+  line.Add("--types", types,
+           "Types to store K and V in, a comma list (llama.cpp's, where heads allow them); none: "
+           "eviction alone")
+      .Suggest(KnownTypes())
+      .Separator(',');
+}
+
+advise::SavingsRequest SavingsOptions::RequestFor(const Snapshot& snapshot) const {
+  advise::SavingsRequest request;
+  const std::vector<std::string> names =
+      types.empty() ? UsualTypes(snapshot.layers.front().k.head_dim) : types;
+  request.store.k_types = request.store.v_types = ParseTypes(names, "--types");
+  const auto count = static_cast<uint32_t>(request.store.k_types.size());
+  constexpr uint32_t kFull = quantisation::TypePair::kFull;
+  for (uint32_t i = 0; i < count; ++i) request.pairs.push_back({i, kFull});
+  for (uint32_t i = 0; i < count; ++i) request.pairs.push_back({kFull, i});
+  for (uint32_t k = 0; k < count; ++k) {
+    for (uint32_t v = 0; v < count; ++v) request.pairs.push_back({k, v});
+  }
+  return request;
+}
+
+FoundSavings SavingsOptions::Find(const advise::Runs& runs, const advise::AdviceRequest& request,
+                                  const advise::Advice& advice, const ModelRope* rope,
+                                  ThreadPool& pool, Progress* progress) const {
+  FoundSavings found;
+  if (types == std::vector<std::string>{"none"}) {
+    found.why_not = "--types none";
+    return found;
+  }
+  advise::SavingsRequest wanted = RequestFor(runs.front()->snapshot());
+  wanted.store.rope = rope;
+  found.why_not = advise::WhyNoTypes(runs);
+  if (!found.why_not.empty()) {
+    if (types.empty()) return found;
+    throw Error(Finding::kUsage, fmt::format("--types: {}", found.why_not))
+        .File(runs.front()->name());
+  }
+  try {
+    found.savings = advise::FindSavings(runs, request, wanted, advice, pool, progress);
+  } catch (const Error& error) {
+    if (!types.empty()) throw;
+    found.why_not = error.what();  // types that nobody asked for
+    return found;
+  }
+  for (const Effort level : {Effort::kFast, Effort::kDefault}) {
+    const Checkup checkup = CheckUp(runs.front()->snapshot(), level, pool);
+    found.levels.push_back({std::string(Name(level)), checkup.ratio()});
+  }
+  found.rows = advise::SavingRows(runs, advice, *found.savings, found.levels);
+  return found;
+}
+
+QuantPlan FoundSavings::TypesOf(const advise::Runs& runs) const {
+  QuantPlan plan;
+  for (size_t l = 0; l < savings->types_of_layers.size(); ++l) {
+    plan.layers.push_back({runs.front()->layers()[l].layer(),
+                           advise::TypeOfLayer(runs, *savings, l, true),
+                           advise::TypeOfLayer(runs, *savings, l, false)});
+  }
+  return plan;
+}
+
+void FoundSavings::Print(Console& console, const advise::Runs& runs,
+                         const advise::AdviceRequest& request) const {
+  if (!savings) {
+    console.Line("note: only eviction was tried: " + why_not);
+    return;
+  }
+  const advise::LossKind kind = request.measure.kind;
+  Table table({"what", "plan", "bytes/token", "ratio", "worst prompt"});
+  const auto full = static_cast<double>(runs.front()->bytes_per_token());
+  for (const SavingRow* row : RowsToPrint(rows)) {
+    table.Row({std::string(row->kind), row->plan, fmt::format("{:.0f}", row->bytes_per_token),
+               fmt::format("{:.3f}x", full / row->bytes_per_token),
+               advise::LossTextWithError(kind, row->worst_loss, row->standard_error)});
+  }
+  for (const SavingRow& row : rows) {
+    if (row.kind != "offload") continue;
+    table.Row({"offload", fmt::format("{}: {:.0f} bytes/token a step", row.plan, row.link_bytes),
+               "0", "-", advise::LossText(kind, 0)});
+  }
+  console.Line(fmt::format("everything that saves memory, {} plans, those that no other one beats:",
+                           rows.size()));
+  console.Data(table.Text());
+  if (!savings->searched.found.best) {
+    console.Line("no plan of any kind is within the limits");
+    return;
+  }
+  const advise::Point& best = *savings->searched.found.best;
+  console.Line(fmt::format("chosen: {:.0f} bytes a token, {:.3f}x, to be expected {}",
+                           full * best.outcome.mean_share(), best.outcome.ratio(),
+                           advise::LossText(kind, savings->expected_loss())));
+  const std::string flags = advise::FlagsOf(runs, *savings);
+  if (!flags.empty()) console.Line("llama.cpp: " + flags);
+}
+
+std::vector<EngineSettings> EngineSettingsOf(const advise::Runs& runs,
+                                             const advise::AdviceRequest& request,
+                                             const advise::Advice& advice, ThreadPool& pool) {
+  uint64_t shortest = UINT64_MAX;
+  for (const auto& run : runs) shortest = std::min(shortest, run->end());
+  std::vector<EngineSettings> settings;
+  AddMnn(runs, request, advice, pool, settings);
+  AddStreaming(request, advice, shortest, settings);
+  return settings;
+}
+
+const Fields<EngineSettings>& EngineSettingsFields() {
+  using S = EngineSettings;
+  static const Fields<S> fields = {
+      {"engine", "The engine", &S::engine},
+      {"policy", "Name of the policy that the engine follows",
+       [](const S& of) { return of.candidate->policy; }},
+      {"budget", "What may stay: a share of the tokens, or a number of tokens as \"512t\"",
+       [](const S& of) { return of.candidate->budget.Text(); }},
+      {"parameters",
+       "The engine's own parameters under its own names",
+       &S::parameters,
+       {.schema = Value::Object{{"type", "object"}}}},
+      {"ratio",
+       "Whole cache / what is kept at the end, in the run that keeps most",
+       &S::ratio,
+       {.least = advise::kLeastRatio}},
+      {"loss", "Largest loss of a run, in the unit that loss.unit names", &S::loss, AtLeast(0)},
+      {"note", "What to know before the settings are used", &S::note},
+      {"configuration", "Which of the engine's configurations takes the parameters; null: its own",
+       IfAny(&S::configuration)}};
+  return fields;
+}
 
 void PrintAdvice(Console& console, const advise::Runs& runs, const advise::AdviceRequest& request,
                  const Advice& advice) {
@@ -81,16 +310,9 @@ void PrintAdvice(Console& console, const advise::Runs& runs, const advise::Advic
                            effects.rows.front().population,
                            runs.size() == 1 ? "" : " of the first"));
   PrintBest(console, request, advice);
-  Table table({"plan", "ratio", "mean ratio", "worst prompt", "median prompt", "no first token"});
-  std::vector<const advise::Point*> points;
-  for (const advise::Point& point : advice.found.frontier) points.push_back(&point);
-  constexpr size_t kMostLines = 12;
-  for (size_t i = 0; i < std::min(points.size(), kMostLines); ++i) {
-    const size_t at = points.size() <= kMostLines ? i : i * (points.size() - 1) / (kMostLines - 1);
-    table.Row(RowOf(advice, *points[at]));
-  }
   console.Line("frontier, from all bytes to few:");
-  console.Data(table.Text());
+  constexpr size_t kMostLines = 12;
+  console.Data(Table(advise::PlansTable(advice, advice.found.frontier, kMostLines)).Text());
   console.Line(advise::CheckText(advice));
   for (const std::string& note : advice.notes) console.Line("note: " + note);
 }

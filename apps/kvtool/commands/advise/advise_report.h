@@ -2,13 +2,62 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
-#include "apps/kvtool/commands/advise/engine_settings.h"
+#include "apps/kvtool/commands/replay/quant_plan.h"
 #include "apps/kvtool/console/console.h"
+#include "apps/kvtool/inputs/command_files.h"
+#include "apps/kvtool/line/command_line.h"
+#include "lib/fields/fields.h"
 #include "lib/study/advise/advice.h"
+#include "lib/study/advise/savings.h"
 
 namespace kv {
+
+// What `advise` found beyond eviction.
+struct FoundSavings {
+  std::optional<advise::Savings> savings;  // none: `why_not` says why
+  std::string why_not;
+  std::vector<advise::LosslessLevel> levels;
+  std::vector<advise::SavingRow> rows;
+
+  QuantPlan TypesOf(const advise::Runs& runs) const;  // of the chosen point
+  void Print(Console& console, const advise::Runs& runs,
+             const advise::AdviceRequest& request) const;
+};
+
+// The options of everything that is not eviction.
+struct SavingsOptions {
+  std::vector<std::string> types;
+
+  void Declare(CommandLine& line);
+  FoundSavings Find(const advise::Runs& runs, const advise::AdviceRequest& request,
+                    const advise::Advice& advice, const ModelRope* rope, ThreadPool& pool,
+                    Progress* progress) const;
+
+ private:
+  advise::SavingsRequest RequestFor(const Snapshot& snapshot) const;
+};
+
+// How an engine is told to do what one candidate does, and what comes of it.
+struct EngineSettings {
+  std::string engine;
+  std::string configuration;  // of the engine, which takes the parameters; empty: its own
+  const advise::Candidate* candidate = nullptr;
+  Value parameters;
+  double ratio = 1, loss = 0;  // of the worst prompt, as it is shown
+  std::string note;
+};
+
+// For each engine that has parameters for some policy: those of the smallest plan within the limits
+// that they can express. Empty if none is.
+std::vector<EngineSettings> EngineSettingsOf(const advise::Runs& runs,
+                                             const advise::AdviceRequest& request,
+                                             const advise::Advice& advice, ThreadPool& pool);
+
+const Fields<EngineSettings>& EngineSettingsFields();
 
 // What eviction alone can do: the best plan, its parts, and the frontier.
 void PrintAdvice(Console& console, const advise::Runs& runs, const advise::AdviceRequest& request,

@@ -6,8 +6,6 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/advise/advise_report.h"
-#include "apps/kvtool/commands/advise/advise_savings.h"
-#include "apps/kvtool/commands/advise/engine_settings.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/plan_output.h"
@@ -39,11 +37,8 @@ struct Advised {
 
 const Fields<Advised>& AdvisedFields() {
   static const Fields<Advised> fields = {
-      {"inputs",
-       "The snapshots that were read, one for each run",
-       &Advised::inputs,
-       HashedFileFields(),
-       {.items = 1}},
+      {"inputs", "The snapshots that were read, one for each run", &Advised::inputs,
+       HashedFileFields(), Items(1)},
       Fields<Advised>::Inline(&Advised::report, advise::ReportFields()),
       {"engines", "Settings of engines that keep as candidates within the limits do",
        &Advised::engines, EngineSettingsFields()},
@@ -326,7 +321,7 @@ class AdviseCommand : public Command {
     }
     if (!plan_.empty()) WritePlan(*runs.front(), advice);
     if (page_.wanted()) {
-      report::Page page = advise::AdvicePage(runs, request, advice, MadeBy());
+      report::Page page = advise::AdvicePage(runs, request, advice);
       if (savings.savings) advise::AddSavings(request, *savings.savings, savings.rows, page);
       page_.Write(page, *this, context.console, RulesFor(force_));
     }

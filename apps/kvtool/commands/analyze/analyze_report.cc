@@ -9,6 +9,8 @@
 #include <functional>
 #include <set>
 
+#include "lib/study/analysis/report.h"
+
 namespace kv {
 namespace {
 
@@ -21,7 +23,7 @@ std::string Row(std::string_view name, std::string_view value) {
   return fmt::format("  {:<9} {}\n", name, value);
 }
 
-std::string Ratio(double ratio) { return fmt::format("{:.3f}x", ratio); }
+using format::Factor;
 
 void ForEachTensor(const Analysis& analysis,
                    const std::function<void(const TensorAnalysis& tensor)>& use) {
@@ -47,7 +49,7 @@ uint64_t MostTokens(const Analysis& analysis) {
 
 // "1.151x" of MNN's codec, and " 1.234x" of ours where it was asked.
 std::string BothRatios(double mnn, double own, bool with_own) {
-  return with_own ? Ratio(mnn) + ", " + Ratio(own) : Ratio(mnn);
+  return with_own ? Factor(mnn) + ", " + Factor(own) : Factor(mnn);
 }
 
 // "1.151x, 1.234x   12.97 of 16 bits per value, order-0/1 entropy 12.71 (1.259x)"
@@ -58,7 +60,7 @@ std::string TotalsLine(const Analysis& analysis, bool values, bool with_own) {
   std::string line =
       fmt::format("{:<{}} {:.2f} of {:.4g} bits per value, order-0/1 entropy {:.2f} ({})",
                   BothRatios(totals.ratio(), totals.own_ratio(), with_own), with_own ? 16 : 8,
-                  totals.reached(), raw, totals.bound(), Ratio(totals.bound_ratio()));
+                  totals.reached(), raw, totals.bound(), Factor(totals.bound_ratio()));
   if (totals.reached() >= totals.bound()) return line;
   const bool repeats =
       std::any_of(analysis.layers.begin(), analysis.layers.end(), [&](const LayerAnalysis& layer) {
@@ -77,61 +79,10 @@ std::string RatiosByLayer(const Analysis& analysis, bool values, bool utf8) {
     if (tensor) ratios.push_back(tensor->better().ratio());
   }
   const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
-  const std::string range = fmt::format("{} to {}", Ratio(*least), Ratio(*most));
+  const std::string range = fmt::format("{} to {}", Factor(*least), Factor(*most));
   const double top = std::max(*most - 1, 1e-9);
   for (double& ratio : ratios) ratio = std::clamp((ratio - 1) / top, 0.0, 1.0);
   return fmt::format("{}  {}", Sparkline(ratios, utf8), range);
-}
-
-std::string Percent(uint64_t part, uint64_t whole) {
-  if (part == 0 || whole == 0) return "0";
-  const double share = 100.0 * static_cast<double>(part) / static_cast<double>(whole);
-  return share < 0.1 ? "<0.1%" : fmt::format("{:.1f}%", share);
-}
-
-std::string PlanesOf(const TensorAnalysis& tensor) {
-  const auto& planes = tensor.measured.planes;
-  if (planes.empty() || planes.size() > 4) return "-";
-  std::vector<std::string> ratios;
-  for (const auto& plane : planes) ratios.push_back(fmt::format("{:.2f}", plane.ratio()));
-  return fmt::format("{}", fmt::join(ratios.rbegin(), ratios.rend(), " "));
-}
-
-std::string WorstAndBestHead(const TensorAnalysis& tensor) {
-  if (tensor.heads_coded.empty()) return "-";
-  const auto [least, most] =
-      std::minmax_element(tensor.heads_coded.begin(), tensor.heads_coded.end(),
-                          [](const auto& a, const auto& b) { return a.ratio() < b.ratio(); });
-  return fmt::format("{:.2f} ({}) .. {:.2f} ({})", least->ratio(),
-                     least - tensor.heads_coded.begin(), most->ratio(),
-                     most - tensor.heads_coded.begin());
-}
-
-Table LayersTable(const Analysis& analysis, const std::string& level, bool per_head) {
-  const bool with_own = level != "compat";
-  std::vector<std::string> header = {"layer", "kv", "mnn"};
-  if (with_own) header.push_back(level);
-  header.insert(header.end(),
-                {"bits", "entropy", "best model", "high to low plane", "zero rows", "repeated"});
-  if (per_head) header.push_back("heads, worst .. best");
-  Table table(header);
-  for (const LayerAnalysis& layer : analysis.layers) {
-    const auto add = [&](const TensorAnalysis& tensor, const char* which) {
-      const auto bound = tensor.bound();
-      std::vector<std::string> row = {std::to_string(layer.layer), which,
-                                      Ratio(tensor.measured.ratio())};
-      if (with_own) row.push_back(tensor.own ? Ratio(tensor.own->ratio()) : std::string(1, '-'));
-      row.insert(row.end(), {fmt::format("{:.2f}", tensor.reached_bits()),
-                             fmt::format("{:.2f}", bound.total_bits()), std::string(bound.name),
-                             PlanesOf(tensor), Percent(tensor.structure.zero_rows, tensor.tokens),
-                             Percent(tensor.structure.repeated_rows, tensor.tokens)});
-      if (per_head) row.push_back(WorstAndBestHead(tensor));
-      table.Row(std::move(row));
-    };
-    if (layer.k) add(*layer.k, "K");
-    if (layer.v) add(*layer.v, "V");
-  }
-  return table;
 }
 
 // Columns that a table for people has room for: what a dump is, and ratios and entropies of the
@@ -160,7 +111,7 @@ std::string NarrowLine(const Analysis& analysis) {
   });
   if (narrow.coded_bytes == as_is.coded_bytes) return {};
   return fmt::format("{:<8} if those values were stored in two bytes, without losing a bit",
-                     Ratio(narrow.ratio()));
+                     Factor(narrow.ratio()));
 }
 
 }  // namespace
@@ -186,7 +137,7 @@ std::string AnalysisText(const Snapshot& snapshot, const Analysis& analysis,
   text += Row("K", TotalsLine(analysis, false, with_own));
   text += Row("V", TotalsLine(analysis, true, with_own));
   const auto extreme = [](const analysis::Extreme& e) {
-    return fmt::format("layer {} {}, {}", e.layer, e.is_value ? "V" : "K", Ratio(e.ratio));
+    return fmt::format("layer {} {}, {}", e.layer, e.is_value ? "V" : "K", Factor(e.ratio));
   };
   text += Row("best", extreme(analysis.best));
   text += Row("worst", extreme(analysis.worst));
@@ -200,9 +151,7 @@ std::string AnalysisText(const Snapshot& snapshot, const Analysis& analysis,
     text += Row("V layers", RatiosByLayer(analysis, true, console.utf8()));
   }
   for (const std::string& finding : analysis.findings) text += Row("note", finding);
-  bool per_head = false;
-  ForEachTensor(analysis, [&](const TensorAnalysis& t) { per_head |= !t.heads_coded.empty(); });
-  return text + "\n" + LayersTable(analysis, level, per_head).Text("  ");
+  return text + "\n" + Table(analysis::LayersTable(analysis, level)).Text("  ");
 }
 
 std::string OfflineText(const mnn::offline::Options& options, const mnn::offline::Result& result,
@@ -214,9 +163,9 @@ std::string OfflineText(const mnn::offline::Options& options, const mnn::offline
     text += Row("nothing", fmt::format("none of {} entries is selected", result.scanned));
   } else {
     const mnn::offline::Sizes total = result.total();
-    text += Row("overall",
-                fmt::format("{}, K {}, V {}; an estimate, nothing is decoded", Ratio(total.ratio()),
-                            Ratio(result.k.ratio()), Ratio(result.v.ratio())));
+    text += Row("overall", fmt::format("{}, K {}, V {}; an estimate, nothing is decoded",
+                                       Factor(total.ratio()), Factor(result.k.ratio()),
+                                       Factor(result.v.ratio())));
     text +=
         Row("counted", fmt::format("{} of {} entries in {} layers, {} as f16", result.entries,
                                    result.scanned, result.layers.size(), HumanBytes(total.raw)));

@@ -257,7 +257,6 @@ class Analyze : public EachOf<Analyze> {
       result.timing = {static_cast<uint64_t>(took.count()), pool.threads()};
     }
     if (page_.wanted()) {
-      page.Footer(MadeBy());
       page_.Write(page, *this, context.console, RulesFor(force_));
     }
     report_.Emit(context.console, "analyze", AnalyzeResultFields().Object(result),

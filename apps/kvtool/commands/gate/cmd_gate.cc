@@ -375,8 +375,8 @@ class Gate : public EachOf<Gate> {
     const gate::Summary summary{outputs_.summary_json, document};
     std::optional<report::Page> page;
     if (page_.wanted()) {
-      page = gate::SummaryPage({&summary, 1}, MadeBy(), mnn::Engine());
-      files.Write(page_.html, page->Text());
+      page = gate::SummaryPage({&summary, 1}, mnn::Engine());
+      files.Write(page_.html, page->Text(OriginOf(*this, context.console)));
     }
     if (!junit_.empty()) files.Write(junit_, gate::SummaryJunit(summary, mnn::Engine()));
     files.Commit();

@@ -373,8 +373,7 @@ class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
       replayed.snapshot_out = WriteSnapshot(context, snapshot, result.runs.front());
     }
     if (page_.wanted()) {
-      page_.Write(eviction::ReportPage(replayed.report, MadeBy()), *this, context.console,
-                  RulesFor(force_));
+      page_.Write(eviction::ReportPage(replayed.report), *this, context.console, RulesFor(force_));
     }
     report_.Emit(context.console, "h2o", H2oReplayedFields().Object(replayed), RulesFor(force_));
   }

@@ -259,7 +259,7 @@ class ReplayLossless : public EachOf<ReplayLossless> {
       file.Commit();
     }
     if (page_.wanted()) {
-      page_.Write(mnn::runtime::ReportPage(input_, result, MadeBy()), *this, context.console,
+      page_.Write(mnn::runtime::ReportPage(input_, result), *this, context.console,
                   RulesFor(force_));
     }
     Value value = LosslessResultFields().Object(document);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/replay/mlp_report.h"
@@ -18,10 +19,33 @@
 #include "lib/core/snapshot/attention_trace.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/engines/infinilm/compressor.h"
-#include "lib/engines/infinilm/trace_queries.h"
+#include "lib/engines/infinilm/quality.h"
 
 namespace kv {
 namespace {
+
+RecordedQueries QueriesOf(const AttentionTrace& trace) {
+  if (trace.level != TraceLevel::kQueries) {
+    throw Error(
+        Finding::kTraceMismatch,
+        fmt::format("holds {}, but only queries can measure a changed cache", Name(trace.level)))
+        .File(trace.path);
+  }
+  RecordedQueries queries;
+  queries.query_heads = trace.query_heads;
+  queries.positions.resize(trace.rows);
+  std::iota(queries.positions.begin(), queries.positions.end(),
+            static_cast<int64_t>(trace.q_start));
+  queries.rule_of = [&trace](uint32_t index) { return RuleOf(trace, *trace.Find(index)); };
+  queries.read = [&trace](uint32_t index, uint32_t head, std::vector<float>& out) {
+    const TraceLayer* layer = trace.Find(index);
+    if (layer == nullptr || !layer->queries) return false;
+    out.resize(trace.rows * trace.head_dim);
+    ReadQueries(*layer, head, 0, trace.rows, out.data());
+    return true;
+  };
+  return queries;
+}
 
 class ReplayMlp : public Command {
  public:
@@ -215,12 +239,9 @@ class ReplayMlp : public Command {
   }
 
   MlpParams Params(const CompressorWeights& weights) const {
-    const auto given = [](const std::string& text) {
-      return text.empty() ? std::nullopt : std::optional(text);
-    };
     return {settings_,
-            given(dtype_),
-            given(trace_path_),
+            IfAny(dtype_),
+            IfAny(trace_path_),
             std::string(Name(weights.dtype)),
             cast_,
             compat_.empty() ? "none" : compat_,

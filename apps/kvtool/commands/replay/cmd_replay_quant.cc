@@ -402,7 +402,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     }
     if (!out_.empty()) replayed.out = WriteState(context, snapshot, options, request, plan, pool);
     if (page_.wanted()) {
-      page_.Write(ReportPage(report, warnings, MadeBy()), *this, context.console, RulesFor(force_));
+      page_.Write(ReportPage(report, warnings), *this, context.console, RulesFor(force_));
     }
     report_.Emit(context.console, "quant", QuantReplayedFields().Object(replayed),
                  RulesFor(force_));

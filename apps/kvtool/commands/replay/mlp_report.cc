@@ -55,7 +55,7 @@ auto Quantile(double Distribution::*figure) {
 const Fields<Distribution>& DistributionFields() {
   static const FieldOptions quantile = {.absent = true, .nullable = true};
   static const Fields<Distribution> fields = {
-      {"mean", "Mean; null without values", &Distribution::mean, {.nullable = true}},
+      {"mean", "Mean; null without values", &Distribution::mean, Nullable()},
       {"min", "Smallest value", Quantile(&Distribution::min), quantile},
       {"p1", "1% quantile", Quantile(&Distribution::p1), quantile},
       {"p5", "5% quantile", Quantile(&Distribution::p5), quantile},
@@ -86,10 +86,8 @@ const Fields<AttentionSummary>& AttentionFields() {
       {"rows", "Query rows", &Summary::rows},
       {"output_error", "|o - o'| / |o| of a row's attention output, heads concatenated",
        &Summary::output_error, DistributionFields()},
-      {"output_error_frobenius",
-       "|O - O'| / |O| over all rows; null where it is not finite",
-       &Summary::output_error_frobenius,
-       {.nullable = true}},
+      {"output_error_frobenius", "|O - O'| / |O| over all rows; null where it is not finite",
+       &Summary::output_error_frobenius, Nullable()},
       {"output_cosine", "Cosine between both outputs of a row, heads concatenated",
        &Summary::output_cosine, DistributionFields()},
       {"raw_mass", "Probability that the full cache gives to tokens that stay as they are",
@@ -302,7 +300,11 @@ const Fields<StepQuality>& StepQualityFields() {
       {"relative_norms",
        "Norm of what the step makes, divided by the norm of what it was made of, by layer",
        &StepQuality::norm_ratios, norms},
-      {"methods", "The step first, then the others", MethodsOf, MethodFields(), {.items = 1}}};
+      {"methods",
+       "The step first, then the others",
+       MethodsOf,
+       MethodFields(),
+       {.items = 1, .rows = true}}};
   return fields;
 }
 
@@ -329,7 +331,7 @@ size_t WorstHead(const MethodQuality::Layer& layer) {
 const Fields<MlpResult>& MlpResultFields() {
   static const Fields<StepTiming> timing = {
       {"step_us", "Time of the step in microseconds", &StepTiming::step_us},
-      {"gflops", "10^9 operations a second in it", &StepTiming::gflops, {.nullable = true}},
+      {"gflops", "10^9 operations a second in it", &StepTiming::gflops, Nullable()},
       {"threads", "Threads that it had", &StepTiming::threads, {.least = 1}}};
   static const Fields<WrittenCache> output = {
       {"path", "Name of the file or folder", &WrittenCache::path},
@@ -341,18 +343,13 @@ const Fields<MlpResult>& MlpResultFields() {
       {"csrc",
        "What InfiniLM's own step would do; null when the snapshot is only a part of a cache.",
        &MlpResult::csrc, CsrcFields()},
-      {"timing",
-       "Times of the step; not with --deterministic nor of a dry run",
-       &MlpResult::timing,
-       timing,
-       {.absent = true}},
+      {"timing", "Times of the step; not with --deterministic nor of a dry run", &MlpResult::timing,
+       timing, Absent()},
       {"quality",
        "What the step costs in attention, beside other ways to save as much; not with "
        "--no-quality nor of a dry run",
-       &MlpResult::quality,
-       StepQualityFields(),
-       {.absent = true}},
-      {"output", "What was written; with --output", &MlpResult::output, output, {.absent = true}},
+       &MlpResult::quality, StepQualityFields(), Absent()},
+      {"output", "What was written; with --output", &MlpResult::output, output, Absent()},
       {"warnings", "Everything that the run warned of", &MlpResult::warnings}};
   return fields;
 }

@@ -461,7 +461,7 @@ const Fields<Report>& ReportFields() {
 ,
     Fields<Report>::Inline([](const Report& of) { return of.timing ? &of.result : nullptr; },
                            SpeedFields()),
-    {"layers", "The same of each layer", result(&ReplayResult::layers), LayerFields()},
+    {"layers", "The same of each layer", result(&ReplayResult::layers), LayerFields(), AsRows()},
     {"why_nothing", "Why nothing was encoded; null where something was",
      [](const Report& of) {
        const std::string why = WhyNothing(of.result);
@@ -519,8 +519,7 @@ void RemoveTimes(Value& document) {
   }
 }
 
-report::Page ReportPage(const std::string& name, const ReplayResult& result,
-                        const std::string& footer) {
+report::Page ReportPage(const std::string& name, const ReplayResult& result) {
   report::Page page(
       "Lossless runtime replay",
       fmt::format("{}: engine {}, mode {}, scope {}; prompt {}, {} decoded", name,
@@ -545,7 +544,6 @@ report::Page ReportPage(const std::string& name, const ReplayResult& result,
     notes.push_back("nothing was encoded: " + why);
   }
   page.Notes("Remarks", notes);
-  page.Footer(footer);
   return page;
 }
 

@@ -23,8 +23,7 @@ const Fields<Event>& EventFields();
 void RemoveTimes(Value& document);
 
 // The report as a self-contained HTML page.
-report::Page ReportPage(const std::string& name, const ReplayResult& result,
-                        const std::string& footer);
+report::Page ReportPage(const std::string& name, const ReplayResult& result);
 
 // Sums over the layers, which several outputs show.
 struct Totals {

@@ -479,7 +479,7 @@ TEST_CASE("a policy that amounts to another one says so", "[h2o]") {
   request.budgets.push_back({100, 1, false});
   const ReplayResult result = RunOn(*made, request);
   const std::string page =
-      eviction::ReportPage({made->snapshot, made->trace, request, result}, "").Text();
+      eviction::ReportPage({made->snapshot, made->trace, request, result}).Text();
   CHECK(page.find("streaming (= window here)</text>") != std::string::npos);
   CHECK(page.find(">snapkv (= window here)</th>") != std::string::npos);
 }
