@@ -21,7 +21,7 @@ OTHER_WORDS = {
     "formats/trace/trace_tensors.cc": "window",
     "lib/engines/cacheblend/chunks.cc": "rotated",
     "lib/engines/mnn/logs/analyzer.cc": "full",
-    "lib/engines/mnn/logs/case_rules.cc": "full",
+    "lib/engines/mnn/logs/logs.cc": "full",
 }
 ENGINES = ("MNN", "llama.cpp", "vLLM", "SGLang", "LMCache", "MLX", "transformers", "InfiniLM")
 COMPARED = re.compile(r'[=!]= ?"([^"\\]+)"|"([^"\\]+)" [=!]= ')
