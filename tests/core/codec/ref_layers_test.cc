@@ -6,7 +6,7 @@
 
 #include "lib/core/base/half.h"
 #include "lib/core/codec/chunk.h"
-#include "lib/core/codec/ref/near.h"
+#include "lib/core/codec/ref/ref.h"
 #include "tests/support/refusal.h"
 #include "tests/support/targets.h"
 
