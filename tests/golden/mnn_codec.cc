@@ -11,12 +11,13 @@
 #include "lib/core/kernels/planes.h"
 #include "lib/core/kernels/predict.h"
 #include "lib/core/kernels/rle.h"
-#include "lib/engines/mnn/runtime/fnv1a.h"
+#include "lib/engines/mnn/runtime/workers.h"
 #include "tests/golden/checks.h"
 
 namespace kv::golden {
 namespace {
 
+using mnn::runtime::Fnv1a64;
 using nlohmann::json;
 
 const std::string kFolder = "mnn/codec/";

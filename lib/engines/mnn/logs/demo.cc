@@ -403,9 +403,8 @@ std::vector<RuleOutcome> DemoRules(const Json& report, const AnalyzerOptions& op
 
 Json DemoFigures(const Json& report, const BaselineNoise& noise) {
   const auto buckets = Buckets(report);
-  Json figures = {
-      {"lossy_mean", gate::NumberJson(Figure(report, "candidate_lossy_ratio_avg"))},
-      {"lossless_mean", gate::NumberJson(Figure(report, "candidate_lossless_ratio_avg"))}};
+  Json figures = {{"lossy_mean", NumberJson(Figure(report, "candidate_lossy_ratio_avg"))},
+                  {"lossless_mean", NumberJson(Figure(report, "candidate_lossless_ratio_avg"))}};
   if (!buckets.empty()) {
     double lossy = HUGE_VAL, drop = -HUGE_VAL;
     for (const auto& [name, bucket] : buckets) {
@@ -415,7 +414,7 @@ Json DemoFigures(const Json& report, const BaselineNoise& noise) {
     figures["lossy_worst"] = lossy;
     figures["decode_drop_worst"] = drop;
   }
-  figures["decode_noise"] = gate::NumberJson(noise.relative());
+  figures["decode_noise"] = NumberJson(noise.relative());
   figures["whole_model_ratio"] = nullptr;
   figures["whole_model_ratio_reason"] =
       "candidate_runtime_total_ratio_avg multiplies ratios of different layers";

@@ -59,5 +59,9 @@ std::string PythonList(const std::vector<std::string>& texts);  // ['a', 'b']
 // The number under a key. Texts and booleans convert as in Python; any other value gives
 // `otherwise`.
 double NumberAt(const Json& object, std::string_view key, double otherwise = 0);
+// The number as it is, or null.
+inline Json NumberJson(const std::optional<double>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
 
 }  // namespace kv::mnn::logs

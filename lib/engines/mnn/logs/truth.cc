@@ -445,22 +445,21 @@ std::vector<RuleOutcome> RuntimeRules(const RuntimeFacts& facts, const GateBulle
 }
 
 Json RuntimeFigures(const RuntimeFacts& facts, const BaselineNoise& noise) {
-  const auto number = [](const std::optional<double>& value) { return gate::NumberJson(value); };
-  const auto spread_json = [&](const Spread& spread) -> Json {
-    return {{"least", number(spread.least)},
-            {"mean", number(spread.mean)},
-            {"median", number(spread.median)},
-            {"most", number(spread.most)}};
+  const auto spread_json = [](const Spread& spread) -> Json {
+    return {{"least", NumberJson(spread.least)},
+            {"mean", NumberJson(spread.mean)},
+            {"median", NumberJson(spread.median)},
+            {"most", NumberJson(spread.most)}};
   };
   const Spread &lossy = facts.of("lossy_best"), &lossless = facts.of("h2o_lossless");
   return {{"rows", facts.rows},
-          {"lossy_worst", number(lossy.least)},
-          {"lossy_mean", number(lossy.mean)},
-          {"lossy_median", number(lossy.median)},
-          {"lossless_worst", number(lossless.least)},
-          {"lossless_mean", number(lossless.mean)},
-          {"measured_ratio", number(facts.measured.least)},
-          {"measured_ratio_mean", number(facts.measured_ratio_mean())},
+          {"lossy_worst", NumberJson(lossy.least)},
+          {"lossy_mean", NumberJson(lossy.mean)},
+          {"lossy_median", NumberJson(lossy.median)},
+          {"lossless_worst", NumberJson(lossless.least)},
+          {"lossless_mean", NumberJson(lossless.mean)},
+          {"measured_ratio", NumberJson(facts.measured.least)},
+          {"measured_ratio_mean", NumberJson(facts.measured_ratio_mean())},
           {"whole_model_ratio", nullptr},
           {"whole_model_ratio_reason",
            "lossy ratios are of one layer each, lossless ratios of the compressed ranges alone: "
@@ -468,9 +467,9 @@ Json RuntimeFigures(const RuntimeFacts& facts, const BaselineNoise& noise) {
           {"content", nullptr},
           {"content_reason", "engine logs hold no K or V bytes"},
           {"decode_tokens_per_second", spread_json(facts.decode)},
-          {"decode_repeat_deviation", number(facts.repeat_deviation)},
-          {"decode_drop_like_for_like", number(facts.like_for_like_drop)},
-          {"decode_noise", number(NoiseOf(noise, facts.repeat_deviation))},
+          {"decode_repeat_deviation", NumberJson(facts.repeat_deviation)},
+          {"decode_drop_like_for_like", NumberJson(facts.like_for_like_drop)},
+          {"decode_noise", NumberJson(NoiseOf(noise, facts.repeat_deviation))},
           {"decompress_us", spread_json(facts.of("runtime_decomp_best_us"))},
           {"async_wait_us", spread_json(facts.of("runtime_async_wait_best_us"))},
           {"queue_peak", spread_json(facts.of("runtime_queue_peak_best"))},

@@ -5,7 +5,6 @@
 #include "lib/core/base/hash.h"
 #include "lib/engines/mnn/runtime/decode_cache.h"
 #include "lib/engines/mnn/runtime/runtime.h"
-#include "lib/engines/mnn/runtime/fnv1a.h"
 
 namespace kv::mnn::runtime {
 namespace {

@@ -12,7 +12,6 @@
 #include "lib/core/base/hash.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/codec/planes/gear.h"
-#include "lib/engines/mnn/runtime/fnv1a.h"
 
 namespace kv::mnn::runtime {
 namespace {
