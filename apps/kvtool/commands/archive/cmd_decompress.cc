@@ -126,11 +126,13 @@ class Decompress : public EachOf<Decompress> {
   void Continue() override { output_.one.force = true; }
 
   void Files(CommandFiles& files) const override {
+    files.Reads(input_);
+    snapshot_.Files(files);
     limit_.Files(files);
     if (!test_)
       output_.Files(
           input_, name_, [this](const std::string& name) { return NameFor(name); }, files);
-    Command::Files(files);
+    report_.Files(files);
   }
 
   ExitStatus Run(Context& context) override {
