@@ -72,8 +72,12 @@ void AddUnmeasured(const CaseResult& result, bool of_pinned, std::vector<std::st
   }
 }
 
-void AddRulesOf(const Baseline& baseline, const std::vector<DeltaRule>& rules, bool lenient,
-                const GateResult& gate, CaseResult& result) {
+// Adds rules on how far this case's figures may have moved from those of a baseline. A figure that
+// the older run measured and this one does not fails, asked for by a rule on its movement or by one
+// of the case's own; times are compared only where asked.
+void AddRulesOf(const Baseline& baseline, const std::vector<DeltaRule>& rules,
+                const JudgeOptions& options, const GateResult& gate, CaseResult& result) {
+  const bool lenient = options.lenient_baseline;
   const auto older = baseline.cases.find(result.spec.name);
   if (older == baseline.cases.end()) return;
   std::vector<RuleOutcome> deltas =
@@ -206,6 +210,7 @@ void AddDoubts(const JudgeOptions& options, const Baseline& baseline, GateResult
                              fmt::join(unknown, ", "), unknown.size() == 1 ? "it" : "them"));
 }
 
+// Checks whether a baseline can say anything about this run at all, and collects its problems.
 void CheckBaseline(const JudgeOptions& options, Baseline& baseline, GateResult& gate) {
   const bool is_pinned = IsPinned(gate, baseline);
   if (baseline.cases.empty()) {
@@ -232,22 +237,6 @@ void CheckBaseline(const JudgeOptions& options, Baseline& baseline, GateResult& 
         .push_back(fmt::format("{} {}: {}", is_pinned ? "pinned baseline" : "baseline",
                                Escaped(baseline.file), problem));
   }
-}
-
-void AddBaselineRules(const JudgeOptions& options, const GateResult& gate, CaseResult& result) {
-  const bool lenient = options.lenient_baseline;
-  if (gate.baseline) AddRulesOf(*gate.baseline, options.baseline_rules, lenient, gate, result);
-  if (gate.pinned) AddRulesOf(*gate.pinned, options.pinned_rules, lenient, gate, result);
-}
-
-void JudgeBaselines(const JudgeOptions& options, GateResult& gate) {
-  if (gate.baseline) CheckBaseline(options, *gate.baseline, gate);
-  if (gate.pinned) CheckBaseline(options, *gate.pinned, gate);
-}
-
-bool Has(const CaseResult& result, Status status) {
-  return std::any_of(result.rules.begin(), result.rules.end(),
-                     [&](const RuleOutcome& rule) { return rule.status == status; });
 }
 
 // What nobody could decide is not good enough.
@@ -301,10 +290,10 @@ void Conclude(CaseResult& result) {
   // Engine logs may fail a case by what is no rule: a return code, a missing report.
   const std::string stated = result.reason;
   const bool failed_before = result.status == Status::kFail;
-  result.status = failed_before || Has(result, Status::kFail) ? Status::kFail
-                  : Has(result, Status::kInconclusive)        ? Status::kInconclusive
-                  : RestsOnImplied(result)                    ? Status::kNotRun
-                                                              : Status::kPass;
+  result.status = failed_before || result.first_failure() != nullptr ? Status::kFail
+                  : result.first(Status::kInconclusive) != nullptr   ? Status::kInconclusive
+                  : RestsOnImplied(result)                           ? Status::kNotRun
+                                                                     : Status::kPass;
   const Status decided_by = result.status;
   const RuleOutcome* rule = result.first(decided_by);
   if (decided_by == Status::kNotRun) {
@@ -352,7 +341,10 @@ void JudgeCase(const GateResult& gate, const JudgeOptions& options, CaseResult& 
     result.rules.push_back(std::move(outcome));
   }
   RequireFinite(result);
-  if (result.origin != Origin::kNone) AddBaselineRules(options, gate, result);
+  if (result.origin != Origin::kNone) {
+    if (gate.baseline) AddRulesOf(*gate.baseline, options.baseline_rules, options, gate, result);
+    if (gate.pinned) AddRulesOf(*gate.pinned, options.pinned_rules, options, gate, result);
+  }
   if (options.strict) Tighten(result);
   Conclude(result);
 }
@@ -395,7 +387,8 @@ void RequireExpected(const ExpectedCases& expected, GateResult& gate) {
 
 void Judge(const JudgeOptions& options, GateResult& result) {
   for (CaseResult& item : result.cases) JudgeCase(result, options, item);
-  JudgeBaselines(options, result);
+  if (result.baseline) CheckBaseline(options, *result.baseline, result);
+  if (result.pinned) CheckBaseline(options, *result.pinned, result);
   RequireDecided(options.strict, result);
   if (!options.partial) RequireExpected(options.expected, result);
   if (result.count(Status::kNotRun) == result.cases.size()) {

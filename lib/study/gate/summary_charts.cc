@@ -279,17 +279,8 @@ void AddHistory(const History& history, const Engine& engine, Page& page) {
 }
 
 report::Tone ToneOf(Status status) {
-  switch (status) {
-    case Status::kPass:
-      return Tone::kGood;
-    case Status::kFail:
-      return Tone::kBad;
-    case Status::kInconclusive:
-      return Tone::kUnsure;
-    case Status::kNotRun:
-      return Tone::kOpen;
-  }
-  return Tone::kOpen;
+  constexpr Tone kTones[] = {Tone::kGood, Tone::kBad, Tone::kOpen, Tone::kUnsure};
+  return kTones[static_cast<size_t>(status)];
 }
 
 std::string CountText(const SummaryView& view) {
