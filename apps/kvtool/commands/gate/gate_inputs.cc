@@ -17,7 +17,7 @@
 #include "lib/core/snapshot/trace_rows.h"
 #include "lib/engines/mnn/gate/engine.h"
 #include "lib/remote/url.h"
-#include "lib/study/gate/baseline.h"
+#include "lib/study/gate/judge.h"
 
 namespace kv {
 namespace {
