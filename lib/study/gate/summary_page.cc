@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <set>
 
 #include "lib/report/html.h"
@@ -16,7 +17,6 @@ namespace kv::gate {
 namespace {
 
 using report::ChartSeries;
-using report::GridRow;
 using report::LineChart;
 using report::Page;
 using report::Record;
@@ -38,12 +38,11 @@ Tone ToneOf(Status status) {
 // "1 failed, 3 passed, 2 not run"
 std::string CountText(const SummaryView& view) {
   std::string text;
-  for (const Status status :
-       {Status::kFail, Status::kPass, Status::kInconclusive, Status::kNotRun}) {
+  for (const auto& [status, word] : {std::pair{Status::kFail, "failed"},
+                                     {Status::kPass, "passed"},
+                                     {Status::kInconclusive, "inconclusive"},
+                                     {Status::kNotRun, "not run"}}) {
     const size_t count = view.Count(status);
-    const std::string_view word = status == Status::kFail   ? "failed"
-                                  : status == Status::kPass ? "passed"
-                                                            : Text(status);
     if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, word);
   }
   return text.empty() ? "no cases" : text;
@@ -182,9 +181,9 @@ void AddVerdicts(const History& history, Page& page) {
     const std::string number = std::to_string(i + 1);
     header.emplace_back(run.commit.empty() ? number : run.commit.substr(0, 7), LongName(run));
   }
-  std::vector<GridRow> rows;
+  std::vector<report::GridRow> rows;
   for (const std::string& name : CaseNames(history)) {
-    GridRow row{name, {}};
+    report::GridRow row{name, {}};
     for (size_t i = history.size(); i-- > oldest;) {
       const CaseView* c = CaseIn(history[i], name);
       const std::string word(c == nullptr ? "absent" : Text(c->status));
@@ -341,16 +340,13 @@ std::string Pretty(std::string text) {
   return text;
 }
 
-std::string BesideRule(const CaseView& c, const RuleOutcome& rule, const EngineReport& report) {
-  return Beside(report, rule.rule.metric, [&](std::string_view name) { return c.Figure(name); });
-}
-
 std::string DecidingText(const CaseView& c, const EngineReport& report) {
   const RuleOutcome* rule = c.Deciding();
   if (c.status == Status::kNotRun || rule == nullptr || rule->status != c.status) {
     return c.reason;
   }
-  return rule->rule.shown() + ": " + Pretty(Sentence(*rule)) + BesideRule(c, *rule, report);
+  return rule->rule.shown() + ": " + Pretty(Sentence(*rule)) +
+         Beside(report, rule->rule.metric, std::bind_front(&CaseView::Figure, &c));
 }
 
 void AddVerdict(const SummaryView& view, const EngineReport& report, Page& page) {
@@ -370,8 +366,7 @@ void AddAbsent(const std::vector<SummaryView>& history, Page& page) {
   const SummaryView& newest = history.back();
   std::vector<Record> records;
   const auto add = [&](const std::string& name, const std::string& mode, const std::string& why) {
-    const auto is_it = [&](const auto& c) { return c.name == name; };
-    const bool here = std::any_of(newest.cases.begin(), newest.cases.end(), is_it);
+    const bool here = CaseIn(newest, name) != nullptr;
     const bool listed = std::any_of(records.begin(), records.end(),
                                     [&](const Record& record) { return record.cells[0] == name; });
     if (!here && !listed) records.push_back({Tone::kAbsent, "absent", {name, mode, why}});
@@ -410,8 +405,7 @@ std::string EngineWord(const RuleOutcome& rule) {
 
 // What a rule found. Rules without figures are on yes and no.
 std::string ValueCell(const RuleOutcome& rule) {
-  const bool has_figures = rule.value || !std::isnan(rule.rule.limit);
-  if (has_figures) return Pretty(Sentence(rule));
+  if (rule.value || !std::isnan(rule.rule.limit)) return Pretty(Sentence(rule));
   if (rule.status == Status::kNotRun) return "not measured";
   return rule.status == Status::kPass ? "yes" : "no";
 }
@@ -431,11 +425,13 @@ void AddRules(const CaseView& c, const EngineReport& report, Page& page) {
   });
   std::vector<Record> records;
   for (const RuleOutcome& rule : c.rules) {
-    Record record{ToneOf(rule.status),
-                  std::string(Text(rule.status)),
-                  {rule.rule.shown(), ValueCell(rule) + BesideRule(c, rule, report)},
-                  rule.status == Status::kNotRun ? std::nullopt : Gauge(rule),
-                  RemarkOf(rule)};
+    Record record{
+        ToneOf(rule.status),
+        std::string(Text(rule.status)),
+        {rule.rule.shown(), ValueCell(rule) + Beside(report, rule.rule.metric,
+                                                     std::bind_front(&CaseView::Figure, &c))},
+        rule.status == Status::kNotRun ? std::nullopt : Gauge(rule),
+        RemarkOf(rule)};
     if (engine) record.cells.push_back(EngineWord(rule));
     records.push_back(std::move(record));
   }
@@ -492,8 +488,7 @@ void AddRows(const CaseView& c, Page& page) {
   for (const Json& row : c.rows) {
     std::vector<std::string> cells;
     for (const std::string& name : table[0]) {
-      const auto found = row.find(name);
-      cells.push_back(ValueText(name, found == row.end() || found->is_null() ? nullptr : &*found));
+      cells.push_back(ValueText(name, Find(row, name)));
     }
     table.push_back(std::move(cells));
   }
