@@ -313,9 +313,9 @@ gate::CaseResult GateCases::Replay(const Context& context, const gate::CaseSpec&
                               &pair.of_snapshot,
                               pair.reference,
                               loses_content};
-  gate::CaseResult result = gate::OnlyCompares(spec)    ? gate::CompareCase(spec, subject)
-                            : spec.mode == gate::kQuant ? gate::QuantCase(spec, subject)
-                                                        : mnn::ReplayCase(spec, subject, &progress);
+  const bool replays = !gate::OnlyCompares(spec) && spec.mode != gate::kQuant;
+  gate::CaseResult result =
+      replays ? mnn::ReplayCase(spec, subject, &progress) : gate::CompareCase(spec, subject);
   if (spec.quant) gate::MeasureQuant(subject, result);
   result.snapshot_hash = pair.snapshot_hash;
   result.trace_hash = pair.trace_hash;
