@@ -5,7 +5,6 @@
 #include <cstdlib>
 
 #include "lib/core/base/error.h"
-#include "lib/study/gate/baseline.h"
 #include "lib/study/gate/ci_report.h"
 #include "lib/study/gate/judge.h"
 #include "tests/fuzz/accepted.h"

@@ -109,25 +109,6 @@ bool IsOfEngine(const GateResult& result) {
   });
 }
 
-void Outputs(const OutputNames& outputs, std::string& text) {
-  text += fmt::format("- summary_json: `{}`\n- cases_jsonl: `{}`\n", outputs.summary_json,
-                      outputs.cases_jsonl);
-}
-
-// The cases in words of no engine's.
-std::string OwnMarkdown(const GateResult& result, const OutputNames& outputs) {
-  std::string text = fmt::format("# kvtool gate: {}\n\n- passed, failed, not run: {}, {}, {}\n",
-                                 result.verdict(), result.count(Status::kPass),
-                                 result.count(Status::kFail), result.count(Status::kNotRun));
-  if (!result.commit.empty()) text += fmt::format("- commit: {}\n", Cell(result.commit));
-  text += "\n";
-  Failures(result, text);
-  Rules(result, text);
-  TrueFigures(result, text);
-  Outputs(outputs, text);
-  return text;
-}
-
 constexpr size_t kMostShown = 10;
 
 // Percent first, in one pass: what is escaped must not be escaped again.
@@ -170,20 +151,31 @@ void KeepShown(std::vector<Annotation>& list) {
 }  // namespace
 
 std::string SummaryMarkdown(const GateResult& result, const OutputNames& outputs) {
-  if (!IsOfEngine(result)) return Printable(OwnMarkdown(result, outputs), true);
-  std::string text = fmt::format("# {}\n\n", result.engine->report.title);
-  text +=
-      fmt::format("- overall_pass: {}\n- total_cases: {}\n", result.passed(), result.cases.size());
-  for (const SuiteInfo& suite : result.engine->suites) {
-    text += fmt::format("- {}: {}\n", suite.count_key, result.count(suite));
+  const EngineReport& report = result.engine->report;
+  const bool of_engine = IsOfEngine(result);
+  std::string text = of_engine ? fmt::format("# {}\n\n", report.title)
+                               : fmt::format("# kvtool gate: {}\n\n", result.verdict());
+  if (of_engine) {
+    text += fmt::format("- overall_pass: {}\n- total_cases: {}\n", result.passed(),
+                        result.cases.size());
+    for (const SuiteInfo& suite : result.engine->suites) {
+      text += fmt::format("- {}: {}\n", suite.count_key, result.count(suite));
+    }
   }
-  text += fmt::format("- passed, failed, not run: {}, {}, {}\n\n", result.count(Status::kPass),
+  text += fmt::format("- passed, failed, not run: {}, {}, {}\n", result.count(Status::kPass),
                       result.count(Status::kFail), result.count(Status::kNotRun));
+  if (!of_engine && !result.commit.empty()) {
+    text += fmt::format("- commit: {}\n", Cell(result.commit));
+  }
+  text += "\n";
   Failures(result, text);
-  for (const SuiteInfo& suite : result.engine->suites) Suite(suite, result, outputs, text);
+  if (of_engine) {
+    for (const SuiteInfo& suite : result.engine->suites) Suite(suite, result, outputs, text);
+  }
   Rules(result, text);
   TrueFigures(result, text);
-  Outputs(outputs, text);
+  text += fmt::format("- summary_json: `{}`\n- cases_jsonl: `{}`\n", outputs.summary_json,
+                      outputs.cases_jsonl);
   return Printable(text, true);
 }
 

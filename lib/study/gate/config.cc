@@ -20,108 +20,73 @@
 namespace kv::gate {
 namespace {
 
-// One value of a config, with its path, such as "cases[2].rules[0]". Each accessor throws kConfig
-// with the path if the value is not of the kind that is asked for.
-struct ConfigNode {
-  const nlohmann::ordered_json& json;
-  std::string path;
-
-  Error Wrong(const std::string& message) const;
-  ConfigNode At(const std::string& key) const;
-  ConfigNode At(size_t i) const;
-  bool Has(const std::string& key) const { return json.contains(key); }
-
-  void RequireKeys(const std::vector<std::string>& known) const;
-  std::string Text() const;
-  std::string OneOf(const std::vector<std::string>& words) const;
-  double Number() const;
-  uint64_t Whole(double least, double most) const;
-  bool Flag() const;
-  void ForEach(const std::function<void(const ConfigNode&)>& visit) const;
-};
-
 // Returns "; did you mean 'x'?" with the nearest known word, or nothing if none is near.
-std::string Suggest(std::string_view word, const std::vector<std::string>& known);
-
-// Parses JSON with // comments, in which no key may be given twice. Throws kConfig with line and
-// offset.
-nlohmann::ordered_json ParseConfigText(std::string_view text);
-
-using Json = nlohmann::ordered_json;
-
 std::string Suggest(std::string_view word, const std::vector<std::string>& known) {
   const std::string nearest = Nearest(word, known);
   return nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest);
 }
 
-void ConfigNode::RequireKeys(const std::vector<std::string>& known) const {
-  if (!json.is_object()) {
-    throw Wrong(fmt::format("expected an object, found {}", json.type_name()));
-  }
-  for (const auto& item : json.items()) {
-    if (std::find(known.begin(), known.end(), item.key()) != known.end()) continue;
-    throw Wrong(fmt::format("unknown key '{}'{}", Escaped(item.key()), Suggest(item.key(), known)));
-  }
-}
+// One value of a config, with its path, such as "cases[2].rules[0]". Each accessor throws kConfig
+// with the path if the value is not of the kind that is asked for.
+struct Node {
+  const Json& json;
+  std::string path;
 
-std::string ConfigNode::Text() const {
-  if (!json.is_string()) {
-    throw Wrong(fmt::format("expected a string, found {}", json.type_name()));
+  Error Wrong(const std::string& message) const {
+    return Error(Finding::kConfig, path.empty() ? message : path + ": " + message);
   }
-  return json.get<std::string>();
-}
+  void Require(bool is_kind, const char* kind) const {
+    if (!is_kind) throw Wrong(fmt::format("expected {}, found {}", kind, json.type_name()));
+  }
+  bool Has(const std::string& key) const { return json.contains(key); }
+  Node At(const std::string& key) const {
+    return {json.at(key), path.empty() ? key : path + "." + key};
+  }
+  void ForEach(const std::function<void(const Node&)>& visit) const {
+    Require(json.is_array(), "an array");
+    for (size_t i = 0; i < json.size(); ++i) visit({json.at(i), fmt::format("{}[{}]", path, i)});
+  }
 
-std::string ConfigNode::OneOf(const std::vector<std::string>& words) const {
-  const std::string word = Text();
-  if (std::find(words.begin(), words.end(), word) == words.end()) {
+  void RequireKeys(const std::vector<std::string>& known) const {
+    Require(json.is_object(), "an object");
+    for (const auto& item : json.items()) {
+      if (std::find(known.begin(), known.end(), item.key()) != known.end()) continue;
+      throw Wrong(
+          fmt::format("unknown key '{}'{}", Escaped(item.key()), Suggest(item.key(), known)));
+    }
+  }
+  std::string Text() const {
+    Require(json.is_string(), "a string");
+    return json.get<std::string>();
+  }
+  std::string OneOf(const std::vector<std::string>& words) const {
+    const std::string word = Text();
+    if (std::find(words.begin(), words.end(), word) != words.end()) return word;
     throw Wrong(fmt::format("'{}' is none of {}{}", Escaped(word), fmt::join(words, ", "),
                             Suggest(word, words)));
   }
-  return word;
-}
-
-double ConfigNode::Number() const {
-  if (!json.is_number()) {
-    throw Wrong(fmt::format("expected a number, found {}", json.type_name()));
+  double Number() const {
+    Require(json.is_number(), "a number");
+    const auto value = json.get<double>();
+    if (!std::isfinite(value)) throw Wrong("expected a finite number");
+    return value;
   }
-  const auto value = json.get<double>();
-  if (!std::isfinite(value)) throw Wrong("expected a finite number");
-  return value;
-}
-
-uint64_t ConfigNode::Whole(double least, double most) const {
-  const double value = Number();
-  if (!(value >= least && value <= most) || value != std::floor(value)) {
+  uint64_t Whole(double least, double most) const {
+    const double value = Number();
+    if (value >= least && value <= most && value == std::floor(value)) {
+      return static_cast<uint64_t>(value);
+    }
     throw Wrong(fmt::format("expected a whole number from {:.0f} to {:.0f}, found {}", least, most,
                             ShowJson(json)));
   }
-  return static_cast<uint64_t>(value);
-}
-
-bool ConfigNode::Flag() const {
-  if (!json.is_boolean()) {
-    throw Wrong(fmt::format("expected true or false, found {}", json.type_name()));
+  bool Flag() const {
+    Require(json.is_boolean(), "true or false");
+    return json.get<bool>();
   }
-  return json.get<bool>();
-}
+};
 
-void ConfigNode::ForEach(const std::function<void(const ConfigNode&)>& visit) const {
-  if (!json.is_array()) {
-    throw Wrong(fmt::format("expected an array, found {}", json.type_name()));
-  }
-  for (size_t i = 0; i < json.size(); ++i) visit(At(i));
-}
-
-Error ConfigNode::Wrong(const std::string& message) const {
-  return Error(Finding::kConfig, path.empty() ? message : path + ": " + message);
-}
-
-ConfigNode ConfigNode::At(const std::string& key) const {
-  return {json.at(key), path.empty() ? key : path + "." + key};
-}
-
-ConfigNode ConfigNode::At(size_t i) const { return {json.at(i), fmt::format("{}[{}]", path, i)}; }
-
+// Parses JSON with // comments, in which no key may be given twice. Throws kConfig with line and
+// offset.
 Json ParseConfigText(std::string_view text) {
   constexpr size_t kMostKeys = 256;  // the largest object has fewer than 100
   // nlohmann keeps the last of equal keys; a threshold given twice is a mistake.
@@ -145,8 +110,6 @@ Json ParseConfigText(std::string_view text) {
   const auto line = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n') + 1;
   throw Error(Finding::kConfig, fmt::format("line {}: not valid JSON: {}", line, what)).At(at);
 }
-
-using Node = ConfigNode;
 
 constexpr size_t kMostCases = 1000;
 constexpr double kMostTokens = 1e9;
@@ -345,15 +308,19 @@ QuantTypes QuantOf(const Node& node) {
 // The keys that "defaults" and a case share. Rules are the caller's.
 void ApplyShared(const Node& node, const std::filesystem::path& folder, const Engine& engine,
                  CaseSpec& spec) {
-  if (node.Has("snapshot")) spec.snapshot = Resolved(node.At("snapshot").Text(), folder);
-  if (node.Has("trace")) spec.trace = Resolved(node.At("trace").Text(), folder);
-  if (node.Has("from")) spec.reading.from = node.At("from").Text();
-  if (node.Has("gguf")) spec.reading.gguf = Resolved(node.At("gguf").Text(), folder);
-  if (node.Has("kv_heads")) {
-    spec.reading.kv_heads = static_cast<uint32_t>(node.At("kv_heads").Whole(1, kMostDim));
+  for (const auto& [key, path] : {std::pair{"snapshot", &spec.snapshot},
+                                  {"trace", &spec.trace},
+                                  {"gguf", &spec.reading.gguf},
+                                  {"reference", &spec.reference}}) {
+    if (node.Has(key)) *path = Resolved(node.At(key).Text(), folder);
   }
-  if (node.Has("head_dim")) {
-    spec.reading.head_dim = static_cast<uint32_t>(node.At("head_dim").Whole(1, kMostDim));
+  for (const auto& [key, format] :
+       {std::pair{"from", &spec.reading.from}, {"reference_from", &spec.reference_from}}) {
+    if (node.Has(key)) *format = node.At(key).Text();
+  }
+  for (const auto& [key, count] :
+       {std::pair{"kv_heads", &spec.reading.kv_heads}, {"head_dim", &spec.reading.head_dim}}) {
+    if (node.Has(key)) *count = static_cast<uint32_t>(node.At(key).Whole(1, kMostDim));
   }
   if (node.Has("engine")) {
     spec.runtime = node.At("engine").OneOf({engine.runtimes.begin(), engine.runtimes.end()});
@@ -372,8 +339,6 @@ void ApplyShared(const Node& node, const std::filesystem::path& folder, const En
   }
   if (node.Has("decode_tokens"))
     spec.decode_tokens = node.At("decode_tokens").Whole(1, kMostTokens);
-  if (node.Has("reference")) spec.reference = Resolved(node.At("reference").Text(), folder);
-  if (node.Has("reference_from")) spec.reference_from = node.At("reference_from").Text();
   if (node.Has("tolerance")) spec.tolerance = ToleranceOf(node.At("tolerance"));
   if (node.Has("quant")) spec.quant = QuantOf(node.At("quant"));
   if (node.Has("on_not_run")) spec.on_not_run = OnNotRunOf(node.At("on_not_run"));

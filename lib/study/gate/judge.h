@@ -10,6 +10,10 @@
 
 namespace kv::gate {
 
+// Reads kvtool.gate/1 and the summary.json of an engine's suite, whose rows have the same keys.
+// Throws kBadText, kBadField.
+Baseline ParseBaseline(std::string_view text, std::string file, const Engine& engine);
+
 struct JudgeOptions {
   std::vector<DeltaRule> baseline_rules = {}, pinned_rules = {};
   bool strict = false;            // rules and cases that were not decided fail

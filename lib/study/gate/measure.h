@@ -24,14 +24,12 @@ struct Subject {
 // where it holds values that are no numbers. Sets figures and `result.reference`.
 void MeasureCache(const Subject& subject, CaseResult& result);
 
-// Runs a case of mode compare: measures its cache against the reference, which it must have.
+// Runs a case that nothing is replayed for: one of mode compare, which must have a reference, or of
+// mode quant, whose figures MeasureQuant adds.
 CaseResult CompareCase(const CaseSpec& spec, const Subject& subject);
 
 // Sets the figures quant.*: what the types of the case's "quant" would cost its cache. Needs
 // queries.
 void MeasureQuant(const Subject& subject, CaseResult& result);
-
-// Runs a case of mode quant: nothing but that.
-CaseResult QuantCase(const CaseSpec& spec, const Subject& subject);
 
 }  // namespace kv::gate

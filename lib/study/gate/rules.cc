@@ -87,29 +87,18 @@ constexpr MetricInfo kMetrics[] = {
      "(baseline - attention_tps) / baseline; judged only beyond the measured noise"},
 };
 
-constexpr std::pair<Op, std::string_view> kOps[] = {
-    {Op::kAtLeast, ">="}, {Op::kAtMost, "<="}, {Op::kAbove, ">"},
-    {Op::kBelow, "<"},    {Op::kEqual, "=="},  {Op::kDiffers, "!="},
+struct OpInfo {
+  std::string_view name;
+  Op opposite;  // what is true when the rule is not
 };
 
-// What is true when the rule is not.
-Op Opposite(Op op) {
-  switch (op) {
-    case Op::kAtLeast:
-      return Op::kBelow;
-    case Op::kAtMost:
-      return Op::kAbove;
-    case Op::kAbove:
-      return Op::kAtMost;
-    case Op::kBelow:
-      return Op::kAtLeast;
-    case Op::kEqual:
-      return Op::kDiffers;
-    case Op::kDiffers:
-      return Op::kEqual;
-  }
-  return op;
-}
+constexpr OpInfo kOps[] = {
+    // in the order of the enum
+    {">=", Op::kBelow},  {"<=", Op::kAbove},   {">", Op::kAtMost},
+    {"<", Op::kAtLeast}, {"==", Op::kDiffers}, {"!=", Op::kEqual},
+};
+
+const OpInfo& InfoOf(Op op) { return kOps[static_cast<size_t>(op)]; }
 
 double Margin(double value, Op op, double limit) {
   switch (op) {
@@ -251,15 +240,11 @@ std::optional<double> Measurements::Value(std::string_view name) const {
   return found == nullptr ? std::nullopt : found->value;
 }
 
-std::string_view Name(Op op) {
-  return std::find_if(std::begin(kOps), std::end(kOps),
-                      [&](const auto& o) { return o.first == op; })
-      ->second;
-}
+std::string_view Name(Op op) { return InfoOf(op).name; }
 
 std::optional<Op> ParseOp(std::string_view text) {
-  for (const auto& [op, name] : kOps) {
-    if (name == text) return op;
+  for (size_t i = 0; i < std::size(kOps); ++i) {
+    if (kOps[i].name == text) return static_cast<Op>(i);
   }
   return std::nullopt;
 }
@@ -283,17 +268,8 @@ bool Holds(double value, Op op, double limit) {
 }
 
 std::string_view Name(Status status) {
-  switch (status) {
-    case Status::kPass:
-      return "pass";
-    case Status::kFail:
-      return "fail";
-    case Status::kNotRun:
-      return "not_run";
-    case Status::kInconclusive:
-      return "inconclusive";
-  }
-  return "not_run";
+  constexpr std::string_view kNames[] = {"pass", "fail", "not_run", "inconclusive"};
+  return kNames[static_cast<size_t>(status)];
 }
 
 std::string_view Text(Status status) {
@@ -358,7 +334,7 @@ std::string Text(const RuleOutcome& outcome) {
   if (!outcome.value)
     return fmt::format("{} unknown, {} {} asked", rule.shown(), Name(rule.op), limit);
   const bool holds = Holds(*outcome.value, rule.op, rule.limit);
-  const Op op = holds ? rule.op : Opposite(rule.op);
+  const Op op = holds ? rule.op : InfoOf(rule.op).opposite;
   return fmt::format("{} {} {} {}", rule.shown(), NumberText(*outcome.value, rule.is_flag),
                      Name(op), limit);
 }

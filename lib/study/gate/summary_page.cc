@@ -6,17 +6,327 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <set>
 
 #include "lib/report/html.h"
-#include "lib/study/gate/summary_charts.h"
+#include "lib/report/svg.h"
 #include "lib/study/gate/summary_view.h"
 
 namespace kv::gate {
 namespace {
 
+using report::ChartSeries;
+using report::LineChart;
 using report::Page;
 using report::Record;
 using report::Tone;
+
+using History = std::vector<SummaryView>;
+
+constexpr size_t kMaxLines = 8;      // in one chart; more lines cannot be told apart
+constexpr size_t kMaxPoints = 400;   // of one line: more than a screen shows
+constexpr size_t kMaxCharts = 24;    // a page with more is not looked at
+constexpr size_t kMaxColumns = 100;  // of the grid
+constexpr size_t kCommitLetters = 10;
+
+Tone ToneOf(Status status) {
+  constexpr Tone kTones[] = {Tone::kGood, Tone::kBad, Tone::kOpen, Tone::kUnsure};
+  return kTones[static_cast<size_t>(status)];
+}
+
+// "1 failed, 3 passed, 2 not run"
+std::string CountText(const SummaryView& view) {
+  std::string text;
+  for (const auto& [status, word] : {std::pair{Status::kFail, "failed"},
+                                     {Status::kPass, "passed"},
+                                     {Status::kInconclusive, "inconclusive"},
+                                     {Status::kNotRun, "not run"}}) {
+    const size_t count = view.Count(status);
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, word);
+  }
+  return text.empty() ? "no cases" : text;
+}
+
+// Returns a run's commit, shortened; else its date, else its file.
+std::string RunName(const SummaryView& view) {
+  if (!view.commit.empty()) return view.commit.substr(0, kCommitLetters);
+  return view.generated_at.empty() ? view.file : view.generated_at;
+}
+
+report::ChartPoint PointOf(const ResidentSample& sample) {
+  return {static_cast<double>(sample.token), static_cast<double>(sample.bytes)};
+}
+
+LineChart LayerChart(std::string title) {
+  LineChart chart;
+  chart.title = std::move(title);
+  chart.x_label = "layer";
+  chart.whole_x = true;
+  return chart;
+}
+
+void AddLine(const CaseView& c, std::string name, std::optional<double> LayerFigures::*figure,
+             LineChart& chart) {
+  ChartSeries series{std::move(name), {}, chart.series.empty(), false, false};
+  for (const LayerFigures& layer : c.layers) {
+    if (layer.*figure)
+      series.points.push_back({static_cast<double>(layer.layer), *(layer.*figure)});
+  }
+  if (!series.points.empty()) chart.series.push_back(std::move(series));
+}
+
+// Add charts of lossless ratio and attention error by layer, and of bytes held by token.
+void AddLayers(const CaseView& c, Page& page) {
+  LineChart ratios = LayerChart("Lossless ratio per layer");
+  ratios.y_label = "ratio, of verified bytes";
+  AddLine(c, "K", &LayerFigures::k_ratio, ratios);
+  AddLine(c, "V", &LayerFigures::v_ratio, ratios);
+  AddLine(c, "K and V", &LayerFigures::ratio, ratios);
+  if (!ratios.series.empty()) {
+    page.Figure(Render(ratios), "Lossless ratio of each layer. Higher is better; 1 saves nothing.");
+  }
+  LineChart errors = LayerChart("Attention error per layer");
+  errors.y_label = "attention error, mean";
+  errors.y_min = 0;
+  AddLine(c, "error", &LayerFigures::attention_error, errors);
+  if (!errors.series.empty()) {
+    page.Figure(Render(errors),
+                "Error of the attention output against the full cache, mean over decode steps.");
+  }
+}
+
+void AddBytes(const CaseView& c, Page& page) {
+  if (c.resident.size() < 2) return;
+  LineChart chart;
+  chart.title = "Resident bytes over time";
+  chart.x_label = "token";
+  chart.y_label = "bytes held";
+  chart.bytes = true;
+  chart.y_min = 0;
+  ChartSeries series{"held", {}, true, false};
+  const size_t stride = (c.resident.size() + kMaxPoints - 1) / kMaxPoints;
+  for (size_t i = 0; i < c.resident.size(); i += stride) {
+    // The peak of each stride: a chart that hides it would lie.
+    const auto part = std::span(c.resident).subspan(i, std::min(stride, c.resident.size() - i));
+    const auto most = std::max_element(
+        part.begin(), part.end(), [](const auto& x, const auto& y) { return x.bytes < y.bytes; });
+    series.points.push_back(PointOf(*most));
+  }
+  series.points.push_back(PointOf(c.resident.back()));
+  chart.series.push_back(std::move(series));
+  page.Figure(Render(chart), "K and V held at each token: raw values, blobs and caches.");
+}
+
+const CaseView* CaseIn(const SummaryView& view, const std::string& name) {
+  const auto found = std::find_if(view.cases.begin(), view.cases.end(),
+                                  [&](const CaseView& c) { return c.name == name; });
+  return found == view.cases.end() ? nullptr : &*found;
+}
+
+std::optional<double> FigureIn(const SummaryView& view, const std::string& name,
+                               std::string_view figure) {
+  const CaseView* c = CaseIn(view, name);
+  return c == nullptr ? std::nullopt : c->Figure(figure);
+}
+
+// Names of cases over all runs: first those that the newest lacks, then those that did not pass in
+// it, then the others, each in their order.
+std::vector<std::string> CaseNames(const History& history) {
+  std::vector<std::string> absent, trouble, fine;
+  std::set<std::string> known;
+  for (auto run = history.rbegin(); run != history.rend(); ++run) {
+    for (const CaseView& c : run->cases) {
+      if (!known.insert(c.name).second) continue;
+      const bool passed = c.status == Status::kPass;
+      (run != history.rbegin() ? absent : passed ? fine : trouble).push_back(c.name);
+    }
+  }
+  absent.insert(absent.end(), trouble.begin(), trouble.end());
+  absent.insert(absent.end(), fine.begin(), fine.end());
+  return absent;
+}
+
+std::string LongName(const SummaryView& view) {
+  std::string text = view.commit.empty() ? view.file : view.commit;
+  if (!view.generated_at.empty()) text += ", " + view.generated_at;
+  return text;
+}
+
+// Runs are counted from the oldest: the number is their place in the charts.
+void AddRuns(const History& history, Page& page) {
+  const bool commits = std::any_of(history.begin(), history.end(),
+                                   [](const SummaryView& view) { return !view.commit.empty(); });
+  std::vector<Record> records;
+  for (size_t i = history.size(); i-- > 0;) {
+    const SummaryView& run = history[i];
+    Record record{run.pass ? Tone::kGood : Tone::kBad, run.pass ? "pass" : "fail", {}};
+    record.cells = {std::to_string(i + 1)};
+    if (commits) record.cells.push_back(run.commit.substr(0, kCommitLetters));
+    record.cells.insert(record.cells.end(), {run.generated_at.empty() ? run.file : run.generated_at,
+                                             CountText(run), run.tool});
+    records.push_back(std::move(record));
+  }
+  std::vector<std::string> header = {"", "#", "run", "cases", "by"};
+  if (commits) header.insert(header.begin() + 2, "commit");
+  page.Records(header, records);
+}
+
+void AddVerdicts(const History& history, Page& page) {
+  page.Paragraph("Verdicts by case, the newest run first:");
+  const size_t oldest = history.size() - std::min(history.size(), kMaxColumns);
+  std::vector<std::pair<std::string, std::string>> header;
+  for (size_t i = history.size(); i-- > oldest;) {
+    const SummaryView& run = history[i];
+    const std::string number = std::to_string(i + 1);
+    header.emplace_back(run.commit.empty() ? number : run.commit.substr(0, 7), LongName(run));
+  }
+  std::vector<report::GridRow> rows;
+  for (const std::string& name : CaseNames(history)) {
+    report::GridRow row{name, {}};
+    for (size_t i = history.size(); i-- > oldest;) {
+      const CaseView* c = CaseIn(history[i], name);
+      const std::string word(c == nullptr ? "absent" : Text(c->status));
+      row.cells.push_back({c == nullptr ? Tone::kAbsent : ToneOf(c->status), word,
+                           fmt::format("{}: {}", LongName(history[i]), word)});
+    }
+    rows.push_back(std::move(row));
+  }
+  page.Grid(header, rows);
+}
+
+// "≥ 1.05x"
+std::string LimitOf(const RuleOutcome& rule) {
+  const Op op = rule.rule.op;
+  const std::string_view sign = op == Op::kAtLeast  ? "\u2265"
+                                : op == Op::kAtMost ? "\u2264"
+                                                    : Name(op);
+  return fmt::format("{} {}", sign, FigureText(rule.rule.metric, rule.rule.limit));
+}
+
+// How far a figure moved, as a share of what it was.
+std::string Delta(const std::optional<double>& older, double now) {
+  if (!older) return "-";
+  if (*older == now) return "0%";
+  if (*older == 0) return "-";
+  return fmt::format("{:+.2g}%", 100 * (now - *older) / std::abs(*older));
+}
+
+// A rule with a limit of its own, on a figure that can drift.
+bool Drifts(const RuleOutcome& rule) {
+  return rule.value && !rule.baseline && !rule.rule.is_flag && std::isfinite(rule.rule.limit) &&
+         rule.rule.limit != 0 && rule.rule.op != Op::kEqual && rule.rule.op != Op::kDiffers &&
+         rule.rule.metric != "evictions" && !rule.rule.metric.starts_with("content.");
+}
+
+void AddDeltas(const History& history, Page& page) {
+  const SummaryView &newest = history.back(), &last = history[history.size() - 2],
+                    &first = history.front();
+  std::vector<std::vector<std::string>> rows = {{"case", "figure", "now", "limit",
+                                                 "since the run before",
+                                                 fmt::format("over all {} runs", history.size())}};
+  for (const CaseView& c : newest.cases) {
+    for (const RuleOutcome& rule : c.rules) {
+      const auto now = c.Figure(rule.rule.metric);
+      if (!Drifts(rule) || !now) continue;
+      const std::string& metric = rule.rule.metric;
+      rows.push_back({c.name, rule.rule.shown(), FigureText(metric, *now), LimitOf(rule),
+                      Delta(FigureIn(last, c.name, metric), *now),
+                      Delta(FigureIn(first, c.name, metric), *now)});
+    }
+  }
+  if (rows.size() == 1) return;
+  page.Paragraph("How far the judged figures moved:");
+  page.Table(rows);
+}
+
+ChartSeries SeriesOf(const History& history, const std::string& name, std::string_view figure) {
+  ChartSeries series{name, {}, false, false};
+  for (size_t i = 0; i < history.size(); ++i) {
+    const auto value = FigureIn(history[i], name, figure);
+    series.points.push_back({static_cast<double>(i + 1), value.value_or(NAN)});  // leaves a gap
+  }
+  return series;
+}
+
+size_t KnownPoints(const ChartSeries& series) {
+  return static_cast<size_t>(
+      std::count_if(series.points.begin(), series.points.end(),
+                    [](const report::ChartPoint& point) { return std::isfinite(point.y); }));
+}
+
+// With room around the values and the limits, none of which may lie on an edge.
+void Frame(const ChartSeries& series, LineChart& chart) {
+  double low = HUGE_VAL, high = -HUGE_VAL;
+  const auto add = [&](double y) {
+    if (!std::isfinite(y)) return;
+    low = std::min(low, y);
+    high = std::max(high, y);
+  };
+  for (const report::ChartPoint& point : series.points) add(point.y);
+  for (const report::ChartTarget& target : chart.targets) add(target.at);
+  const double room = 0.15 * (high - low);
+  if (!(room > 0)) return;
+  chart.y_min = low - room;
+  chart.y_max = high + room;
+}
+
+LineChart NewChart(const HistoryFigure& figure, std::string title) {
+  LineChart chart;
+  chart.title = std::move(title);
+  chart.x_label = "run, 1 is the oldest";
+  chart.y_label = figure.label;
+  chart.markers = chart.whole_x = true;
+  chart.bytes = figure.bytes;
+  return chart;
+}
+
+// A case with limits on the figure has a chart of its own, so that their distance is seen; the
+// others share one.
+void AddCharts(const History& history, const HistoryFigure& figure, size_t& left, Page& page) {
+  LineChart shared = NewChart(figure, std::string(figure.name));
+  if (figure.from_zero) shared.y_min = 0;
+  bool any_line = false;
+  for (const std::string& name : CaseNames(history)) {
+    ChartSeries series = SeriesOf(history, name, figure.name);
+    if (KnownPoints(series) == 0) continue;
+    LineChart own = NewChart(figure, fmt::format("{}: {}", name, figure.name));
+    if (const CaseView* c = CaseIn(history.back(), name)) {
+      for (const RuleOutcome& rule : c->rules) {
+        if (rule.rule.metric != figure.name || !Drifts(rule)) continue;
+        own.targets.push_back({rule.rule.limit, LimitOf(rule), true});
+      }
+    }
+    if (own.targets.empty()) {
+      any_line |= KnownPoints(series) > 1;
+      if (shared.series.size() < kMaxLines) shared.series.push_back(std::move(series));
+    } else if (KnownPoints(series) > 1 && left > 0) {
+      --left;
+      Frame(series, own);
+      series.name.clear();
+      own.series.push_back(std::move(series));
+      page.Figure(Render(own),
+                  fmt::format("{}. {} The dotted line is the limit.", name, figure.caption));
+    }
+  }
+  if (any_line && left > 0) {
+    --left;
+    page.Figure(Render(shared), figure.caption);
+  }
+}
+
+// Adds verdicts and figures over several runs, the oldest first. Adds nothing for a single run.
+void AddHistory(const History& history, const Engine& engine, Page& page) {
+  if (history.size() < 2) return;
+  page.Heading("History");
+  AddRuns(history, page);
+  AddVerdicts(history, page);
+  AddDeltas(history, page);
+  size_t left = kMaxCharts;
+  for (const HistoryFigure& figure : engine.report.history) {
+    AddCharts(history, figure, left, page);
+  }
+}
 
 // With the signs that a page can show.
 std::string Pretty(std::string text) {
@@ -30,16 +340,13 @@ std::string Pretty(std::string text) {
   return text;
 }
 
-std::string BesideRule(const CaseView& c, const RuleOutcome& rule, const EngineReport& report) {
-  return Beside(report, rule.rule.metric, [&](std::string_view name) { return c.Figure(name); });
-}
-
 std::string DecidingText(const CaseView& c, const EngineReport& report) {
   const RuleOutcome* rule = c.Deciding();
   if (c.status == Status::kNotRun || rule == nullptr || rule->status != c.status) {
     return c.reason;
   }
-  return rule->rule.shown() + ": " + Pretty(Sentence(*rule)) + BesideRule(c, *rule, report);
+  return rule->rule.shown() + ": " + Pretty(Sentence(*rule)) +
+         Beside(report, rule->rule.metric, std::bind_front(&CaseView::Figure, &c));
 }
 
 void AddVerdict(const SummaryView& view, const EngineReport& report, Page& page) {
@@ -54,18 +361,12 @@ void AddVerdict(const SummaryView& view, const EngineReport& report, Page& page)
   page.Verdict(view.pass ? Tone::kGood : Tone::kBad, view.pass ? "Pass" : "Fail", text);
 }
 
-std::optional<double> DecidingGauge(const CaseView& c) {
-  const RuleOutcome* rule = c.Deciding();
-  return c.status != Status::kNotRun && rule != nullptr ? Gauge(*rule) : std::nullopt;
-}
-
 // What is not there is easily overlooked: it comes first.
 void AddAbsent(const std::vector<SummaryView>& history, Page& page) {
   const SummaryView& newest = history.back();
   std::vector<Record> records;
   const auto add = [&](const std::string& name, const std::string& mode, const std::string& why) {
-    const auto is_it = [&](const auto& c) { return c.name == name; };
-    const bool here = std::any_of(newest.cases.begin(), newest.cases.end(), is_it);
+    const bool here = CaseIn(newest, name) != nullptr;
     const bool listed = std::any_of(records.begin(), records.end(),
                                     [&](const Record& record) { return record.cells[0] == name; });
     if (!here && !listed) records.push_back({Tone::kAbsent, "absent", {name, mode, why}});
@@ -86,10 +387,11 @@ void AddOverview(const SummaryView& view, const EngineReport& report, Page& page
   page.Heading("Cases");
   std::vector<Record> records;
   for (const CaseView& c : view.cases) {
+    const RuleOutcome* rule = c.status == Status::kNotRun ? nullptr : c.Deciding();
     records.push_back({ToneOf(c.status),
                        std::string(Text(c.status)),
                        {c.name, c.mode, DecidingText(c, report)},
-                       DecidingGauge(c)});
+                       rule == nullptr ? std::nullopt : Gauge(*rule)});
   }
   page.Records({"", "case", "mode", "decided by"}, records, true);
 }
@@ -103,8 +405,7 @@ std::string EngineWord(const RuleOutcome& rule) {
 
 // What a rule found. Rules without figures are on yes and no.
 std::string ValueCell(const RuleOutcome& rule) {
-  const bool has_figures = rule.value || !std::isnan(rule.rule.limit);
-  if (has_figures) return Pretty(Sentence(rule));
+  if (rule.value || !std::isnan(rule.rule.limit)) return Pretty(Sentence(rule));
   if (rule.status == Status::kNotRun) return "not measured";
   return rule.status == Status::kPass ? "yes" : "no";
 }
@@ -124,11 +425,13 @@ void AddRules(const CaseView& c, const EngineReport& report, Page& page) {
   });
   std::vector<Record> records;
   for (const RuleOutcome& rule : c.rules) {
-    Record record{ToneOf(rule.status),
-                  std::string(Text(rule.status)),
-                  {rule.rule.shown(), ValueCell(rule) + BesideRule(c, rule, report)},
-                  rule.status == Status::kNotRun ? std::nullopt : Gauge(rule),
-                  RemarkOf(rule)};
+    Record record{
+        ToneOf(rule.status),
+        std::string(Text(rule.status)),
+        {rule.rule.shown(), ValueCell(rule) + Beside(report, rule.rule.metric,
+                                                     std::bind_front(&CaseView::Figure, &c))},
+        rule.status == Status::kNotRun ? std::nullopt : Gauge(rule),
+        RemarkOf(rule)};
     if (engine) record.cells.push_back(EngineWord(rule));
     records.push_back(std::move(record));
   }
@@ -185,8 +488,7 @@ void AddRows(const CaseView& c, Page& page) {
   for (const Json& row : c.rows) {
     std::vector<std::string> cells;
     for (const std::string& name : table[0]) {
-      const auto found = row.find(name);
-      cells.push_back(ValueText(name, found == row.end() || found->is_null() ? nullptr : &*found));
+      cells.push_back(ValueText(name, Find(row, name)));
     }
     table.push_back(std::move(cells));
   }

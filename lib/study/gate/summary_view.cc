@@ -158,10 +158,6 @@ bool Has(std::string_view name, std::string_view part) {
   return name.find(part) != std::string_view::npos;
 }
 
-bool Ends(std::string_view name, std::string_view end) {
-  return name.size() >= end.size() && name.substr(name.size() - end.size()) == end;
-}
-
 using report::JunitSuite;
 using report::JunitTest;
 
@@ -201,7 +197,7 @@ JunitTest TestOf(const RuleOutcome& rule) {
 
 std::string FigureText(std::string_view name, double value) {
   if (Has(name, "bytes")) return report::ShortBytes(value);
-  if (Ends(name, "_us")) return TimeText(value);
+  if (name.ends_with("_us")) return TimeText(value);
   const bool share = Has(name, "drop") || Has(name, "error") || Has(name, "headroom_ratio") ||
                      Has(name, "fraction") || Has(name, "noise") || Has(name, "deviation");
   if (share) return report::ShortNumber(100 * value) + "%";
@@ -302,15 +298,15 @@ SummaryView ViewOf(const Summary& summary, const Engine& engine) {
   }
   if (const Json* baseline = Find(document, "baseline")) {
     view.baseline_file = TextAt(*baseline, "file");
-    AddTexts(*baseline, "missing_cases", view.absent);
   }
-  if (const Json* pinned = Find(document, "pinned")) {
+  for (const char* key : {"baseline", "pinned"}) {
+    const Json* older = Find(document, key);
+    if (older == nullptr) continue;
     std::vector<std::string> names;
-    AddTexts(*pinned, "missing_cases", names);
+    AddTexts(*older, "missing_cases", names);
     for (std::string& name : names) {
-      if (std::count(view.absent.begin(), view.absent.end(), name) == 0) {
-        view.absent.push_back(std::move(name));
-      }
+      if (std::count(view.absent.begin(), view.absent.end(), name) != 0) continue;
+      view.absent.push_back(std::move(name));
     }
   }
   if (const Json* noise = Find(document, "baseline_noise"))

@@ -89,18 +89,9 @@ const Rule* LimitOn(const CaseSpec& spec, std::string_view metric, Op op) {
   return found == spec.rules.end() ? nullptr : &*found;
 }
 
-std::string QualityStatus(Status status) {
-  switch (status) {
-    case Status::kPass:
-      return "PASS";
-    case Status::kFail:
-      return "FAIL";
-    case Status::kNotRun:
-      return "NOT_RUN";
-    case Status::kInconclusive:
-      return "INCONCLUSIVE";
-  }
-  return "NOT_RUN";
+std::string_view QualityStatus(Status status) {
+  constexpr std::string_view kWords[] = {"PASS", "FAIL", "NOT_RUN", "INCONCLUSIVE"};
+  return kWords[static_cast<size_t>(status)];
 }
 
 std::string FailureReason(const Row& row) {
