@@ -131,32 +131,229 @@ class HttpReader : public RangeReader {
  public:
   // Asks for the last bytes, which tell the size, and keeps them: that is where an archive has its
   // index. `url` may be secret and occurs in no message.
-  HttpReader(std::string url, Patience patience);
-  ~HttpReader() override;
+  HttpReader(std::string url, Patience patience)
+      : url_(std::move(url)), patience_(patience), curl_(LoadCurl()) {
+    MeetObject();
+  }
+  ~HttpReader() override {
+    for (CURL* handle : idle_) curl_.easy_cleanup(handle);
+  }
   HttpReader(const HttpReader&) = delete;
   HttpReader& operator=(const HttpReader&) = delete;
 
   uint64_t size() const override { return version_.bytes; }
-  void Read(uint64_t offset, std::span<std::byte> to) override;
+  void Read(uint64_t offset, std::span<std::byte> to) override {
+    const uint64_t tail_begin = size() - tail_.size();
+    if (offset + to.size() > tail_begin) {
+      const uint64_t from = std::max(offset, tail_begin);
+      const uint64_t count = offset + to.size() - from;
+      std::memcpy(to.data() + (from - offset), tail_.data() + (from - tail_begin), count);
+      to = to.first(from - offset);
+    }
+    if (!to.empty()) ReadRange(offset, to);
+  }
 
  private:
   static constexpr uint64_t kTailBytes = 64 << 10;
-  struct Transfer;
+  // A request for bytes [offset, offset + to.size()), or for the last bytes of an object not yet
+  // met.
+  struct Transfer {
+    const HttpReader& reader;
+    uint64_t offset = 0;
+    std::span<std::byte> to;
+    bool is_first = false;
+    uint64_t got = 0;
+    Answer answer = {};
+    CURLcode code = CURLE_OK;
+    bool accepted = false;                        // the headers are those of what was asked for
+    std::optional<Error> failure = std::nullopt;  // for which asking again does not help
+  };
 
-  void MeetObject();
-  void Meet(const Answer& answer, uint64_t got);
+  void MeetObject() {
+    tail_.resize(kTailBytes);
+    for (int failures = 0;;) {
+      Transfer transfer{*this, 0, tail_, true};
+      const bool complete = Perform(transfer);
+      if (complete || (transfer.accepted && transfer.answer.range)) {
+        Meet(transfer.answer, transfer.got);
+        return;
+      }
+      if (++failures == patience_.tries) {
+        throw GaveUp(Finding::kOpenFailed, failures, transfer.answer.status,
+                     curl_.easy_strerror(transfer.code));
+      }
+      Wait(failures, transfer.answer.retry_after_s);
+    }
+  }
+
+  // Of the tail, `got` bytes came.
+  void Meet(const Answer& answer, uint64_t got) {
+    version_ = {answer.range ? answer.range->total : got, answer.etag, answer.last_modified};
+    met_ = version_;
+    tail_.resize(answer.range ? answer.range->bytes : got);
+    ReadRange(version_.bytes - tail_.size() + got, std::span(tail_).subspan(got));
+  }
+
   // Goes on where a broken transfer ended.
-  void ReadRange(uint64_t offset, std::span<std::byte> to);
+  void ReadRange(uint64_t offset, std::span<std::byte> to) {
+    for (int failures = 0; !to.empty();) {
+      Transfer transfer{*this, offset, to};
+      if (Perform(transfer)) return;
+      offset += transfer.got;
+      to = to.subspan(transfer.got);
+      if (transfer.got > 0) {
+        failures = 0;
+        continue;
+      }
+      if (++failures == patience_.tries) {
+        throw GaveUp(Finding::kReadFailed, failures, transfer.answer.status,
+                     curl_.easy_strerror(transfer.code));
+      }
+      Wait(failures, transfer.answer.retry_after_s);
+    }
+  }
+
   // Makes one request. Returns whether the transfer is complete; otherwise trying again may help.
-  bool Perform(Transfer& transfer);
-  void CheckAnswer(Transfer& transfer) const;
-  void Wait(int failures, uint64_t retry_after_s) const;
+  bool Perform(Transfer& transfer) {
+    CURL* handle = TakeHandle();
+    const std::string range =
+        transfer.is_first
+            ? fmt::format("-{}", transfer.to.size())
+            : fmt::format("{}-{}", transfer.offset, transfer.offset + transfer.to.size() - 1);
+    curl_slist* headers = nullptr;
+    if (met_ && met_->can_be_asked_for()) {
+      headers = curl_.slist_append(nullptr, fmt::format("If-Match: {}", met_->etag).c_str());
+    }
+    curl_.easy_setopt(handle, CURLOPT_RANGE, range.c_str());
+    curl_.easy_setopt(handle, CURLOPT_HTTPHEADER, headers);
+    curl_.easy_setopt(handle, CURLOPT_HEADERDATA, &transfer);
+    curl_.easy_setopt(handle, CURLOPT_WRITEDATA, &transfer);
+    transfer.code = curl_.easy_perform(handle);
+    curl_.slist_free_all(headers);
+    ++requests_made;
+    bytes_got += transfer.got;
+    // A connection that broke in the middle of an answer is not used again.
+    const bool whole = transfer.code == CURLE_OK;
+    if (whole) {
+      GiveHandle(handle);
+    } else {
+      curl_.easy_cleanup(handle);
+    }
+    if (whole && !transfer.accepted) CheckAnswer(transfer);  // there was no body
+    if (transfer.failure) throw *transfer.failure;
+    if (whole && transfer.accepted) return transfer.is_first || transfer.got == transfer.to.size();
+    if (!whole && !IsTransient(transfer.code, met_.has_value()) &&
+        !remote::IsTransient(transfer.answer.status)) {
+      throw Error(Finding::kReadFailed, curl_.easy_strerror(transfer.code));
+    }
+    return false;
+  }
 
-  CURL* TakeHandle();
-  void GiveHandle(CURL* handle);
+  // Sets `accepted`, or `failure` if asking again is of no use.
+  void CheckAnswer(Transfer& transfer) const {
+    const Answer& answer = transfer.answer;
+    if (remote::IsTransient(answer.status)) return;
+    const bool is_empty = answer.status == 416 && answer.range == ContentRange{};
+    if (transfer.is_first && is_empty) {
+      transfer.accepted = true;
+      return;
+    }
+    if (answer.status == 412 || (met_ && answer.status < 300 && met_->Differs(answer)) ||
+        (met_ && answer.status == 416)) {
+      transfer.failure = Changed();
+    } else if (answer.status == 206 && answer.range) {
+      const ContentRange& range = *answer.range;
+      const bool as_asked =
+          transfer.is_first ? range.first + range.bytes == range.total &&
+                                  range.bytes == std::min<uint64_t>(range.total, kTailBytes)
+                            : range.first == transfer.offset && range.bytes == transfer.to.size();
+      transfer.accepted = as_asked;
+      if (!as_asked) {
+        transfer.failure = Error(Finding::kReadFailed, "the server sends another range than asked");
+      }
+    } else if (answer.status == 200 && answer.content_length &&
+               *answer.content_length <= transfer.to.size() &&
+               (transfer.is_first || (transfer.offset == 0 && met_->bytes == transfer.to.size()))) {
+      transfer.accepted = true;  // all of it was wanted
+    } else if (answer.status == 200 || answer.status == 206) {
+      transfer.failure = Error(Finding::kOpenFailed, "the server does not serve ranges")
+                             .Hint("fetch the whole file: curl -O URL");
+    } else {
+      transfer.failure = Refused(answer.status);
+    }
+  }
 
-  static size_t OnHeader(char* data, size_t size, size_t count, void* user);
-  static size_t OnBody(char* data, size_t size, size_t count, void* user);
+  static size_t OnHeader(char* data, size_t size, size_t count, void* user) {
+    static_cast<Transfer*>(user)->answer.TakeLine({data, size * count});
+    return size * count;
+  }
+
+  // A return value other than the number of bytes ends the transfer.
+  static size_t OnBody(char* data, size_t size, size_t count, void* user) {
+    Transfer& transfer = *static_cast<Transfer*>(user);
+    const size_t bytes = size * count;
+    if (!transfer.accepted) transfer.reader.CheckAnswer(transfer);
+    if (!transfer.accepted) return 0;
+    if (bytes > transfer.to.size() - transfer.got) {
+      transfer.failure = Error(Finding::kReadFailed, "the server sends more than was asked for");
+      return 0;
+    }
+    std::memcpy(transfer.to.data() + transfer.got, data, bytes);
+    transfer.got += bytes;
+    return bytes;
+  }
+
+  void Wait(int failures, uint64_t retry_after_s) const {
+    std::minstd_rand random(std::random_device{}());
+    const double by_chance = std::uniform_real_distribution(0.5, 1.5)(random);
+    const double seconds = patience_.WaitAfter(failures, by_chance, retry_after_s);
+    if (retry_after_s > 0) {
+      SayWait(fmt::format("{}: the server asks to wait {} s; trying again in {:.0f} s",
+                          NameOfUrl(url_), retry_after_s, seconds));
+    }
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  }
+
+  CURL* TakeHandle() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        CURL* handle = idle_.back();
+        idle_.pop_back();
+        return handle;
+      }
+    }
+    CURL* handle = curl_.easy_init();
+    if (handle == nullptr) throw Error(Finding::kNoResources, "no connection can be made");
+    const auto set = [&](CURLoption option, auto value) {
+      return curl_.easy_setopt(handle, option, value);
+    };
+    set(CURLOPT_URL, url_.c_str());
+    set(CURLOPT_NOSIGNAL, 1L);
+    set(CURLOPT_USERAGENT, "kvtool");
+    // Nothing but http and https, and never from https down to http.
+    const bool is_https = url_[4] == 's' || url_[4] == 'S';
+    if (set(CURLOPT_PROTOCOLS_STR, "http,https") != CURLE_OK) {
+      set(kProtocols, static_cast<long>(CURLPROTO_HTTP | CURLPROTO_HTTPS));  // NOLINT
+    }
+    if (set(CURLOPT_REDIR_PROTOCOLS_STR, is_https ? "https" : "http,https") != CURLE_OK) {
+      set(kRedirectProtocols,
+          static_cast<long>(CURLPROTO_HTTPS | (is_https ? 0 : CURLPROTO_HTTP)));  // NOLINT
+    }
+    set(CURLOPT_FOLLOWLOCATION, 1L);
+    set(CURLOPT_MAXREDIRS, kMostRedirects);
+    set(CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
+    set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+    set(CURLOPT_LOW_SPEED_TIME, kStalledSeconds);
+    set(CURLOPT_HEADERFUNCTION, &HttpReader::OnHeader);
+    set(CURLOPT_WRITEFUNCTION, &HttpReader::OnBody);
+    return handle;
+  }
+
+  void GiveHandle(CURL* handle) {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(handle);
+  }
 
   const std::string url_;
   const Patience patience_;
@@ -169,223 +366,6 @@ class HttpReader : public RangeReader {
 };
 
 }  // namespace
-
-// A request for bytes [offset, offset + to.size()), or for the last bytes of an object not yet met.
-struct HttpReader::Transfer {
-  const HttpReader& reader;
-  uint64_t offset = 0;
-  std::span<std::byte> to;
-  bool is_first = false;
-  uint64_t got = 0;
-  Answer answer = {};
-  CURLcode code = CURLE_OK;
-  bool accepted = false;                        // the headers are those of what was asked for
-  std::optional<Error> failure = std::nullopt;  // for which asking again does not help
-};
-
-HttpReader::HttpReader(std::string url, Patience patience)
-    : url_(std::move(url)), patience_(patience), curl_(LoadCurl()) {
-  MeetObject();
-}
-
-HttpReader::~HttpReader() {
-  for (CURL* handle : idle_) curl_.easy_cleanup(handle);
-}
-
-void HttpReader::MeetObject() {
-  tail_.resize(kTailBytes);
-  for (int failures = 0;;) {
-    Transfer transfer{*this, 0, tail_, true};
-    const bool complete = Perform(transfer);
-    if (complete || (transfer.accepted && transfer.answer.range)) {
-      Meet(transfer.answer, transfer.got);
-      return;
-    }
-    if (++failures == patience_.tries) {
-      throw GaveUp(Finding::kOpenFailed, failures, transfer.answer.status,
-                   curl_.easy_strerror(transfer.code));
-    }
-    Wait(failures, transfer.answer.retry_after_s);
-  }
-}
-
-// Of the tail, `got` bytes came.
-void HttpReader::Meet(const Answer& answer, uint64_t got) {
-  version_ = {answer.range ? answer.range->total : got, answer.etag, answer.last_modified};
-  met_ = version_;
-  tail_.resize(answer.range ? answer.range->bytes : got);
-  ReadRange(version_.bytes - tail_.size() + got, std::span(tail_).subspan(got));
-}
-
-void HttpReader::Read(uint64_t offset, std::span<std::byte> to) {
-  const uint64_t tail_begin = size() - tail_.size();
-  if (offset + to.size() > tail_begin) {
-    const uint64_t from = std::max(offset, tail_begin);
-    const uint64_t count = offset + to.size() - from;
-    std::memcpy(to.data() + (from - offset), tail_.data() + (from - tail_begin), count);
-    to = to.first(from - offset);
-  }
-  if (!to.empty()) ReadRange(offset, to);
-}
-
-void HttpReader::ReadRange(uint64_t offset, std::span<std::byte> to) {
-  for (int failures = 0; !to.empty();) {
-    Transfer transfer{*this, offset, to};
-    if (Perform(transfer)) return;
-    offset += transfer.got;
-    to = to.subspan(transfer.got);
-    if (transfer.got > 0) {
-      failures = 0;
-      continue;
-    }
-    if (++failures == patience_.tries) {
-      throw GaveUp(Finding::kReadFailed, failures, transfer.answer.status,
-                   curl_.easy_strerror(transfer.code));
-    }
-    Wait(failures, transfer.answer.retry_after_s);
-  }
-}
-
-bool HttpReader::Perform(Transfer& transfer) {
-  CURL* handle = TakeHandle();
-  const std::string range =
-      transfer.is_first
-          ? fmt::format("-{}", transfer.to.size())
-          : fmt::format("{}-{}", transfer.offset, transfer.offset + transfer.to.size() - 1);
-  curl_slist* headers = nullptr;
-  if (met_ && met_->can_be_asked_for()) {
-    headers = curl_.slist_append(nullptr, fmt::format("If-Match: {}", met_->etag).c_str());
-  }
-  curl_.easy_setopt(handle, CURLOPT_RANGE, range.c_str());
-  curl_.easy_setopt(handle, CURLOPT_HTTPHEADER, headers);
-  curl_.easy_setopt(handle, CURLOPT_HEADERDATA, &transfer);
-  curl_.easy_setopt(handle, CURLOPT_WRITEDATA, &transfer);
-  transfer.code = curl_.easy_perform(handle);
-  curl_.slist_free_all(headers);
-  ++requests_made;
-  bytes_got += transfer.got;
-  // A connection that broke in the middle of an answer is not used again.
-  const bool whole = transfer.code == CURLE_OK;
-  if (whole) {
-    GiveHandle(handle);
-  } else {
-    curl_.easy_cleanup(handle);
-  }
-  if (whole && !transfer.accepted) CheckAnswer(transfer);  // there was no body
-  if (transfer.failure) throw *transfer.failure;
-  if (whole && transfer.accepted) return transfer.is_first || transfer.got == transfer.to.size();
-  if (!whole && !IsTransient(transfer.code, met_.has_value()) &&
-      !remote::IsTransient(transfer.answer.status)) {
-    throw Error(Finding::kReadFailed, curl_.easy_strerror(transfer.code));
-  }
-  return false;
-}
-
-// Sets `accepted`, or `failure` if asking again is of no use.
-void HttpReader::CheckAnswer(Transfer& transfer) const {
-  const Answer& answer = transfer.answer;
-  if (remote::IsTransient(answer.status)) return;
-  const bool is_empty = answer.status == 416 && answer.range == ContentRange{};
-  if (transfer.is_first && is_empty) {
-    transfer.accepted = true;
-    return;
-  }
-  if (answer.status == 412 || (met_ && answer.status < 300 && met_->Differs(answer)) ||
-      (met_ && answer.status == 416)) {
-    transfer.failure = Changed();
-  } else if (answer.status == 206 && answer.range) {
-    const ContentRange& range = *answer.range;
-    const bool as_asked = transfer.is_first
-                              ? range.first + range.bytes == range.total &&
-                                    range.bytes == std::min<uint64_t>(range.total, kTailBytes)
-                              : range.first == transfer.offset && range.bytes == transfer.to.size();
-    transfer.accepted = as_asked;
-    if (!as_asked) {
-      transfer.failure = Error(Finding::kReadFailed, "the server sends another range than asked");
-    }
-  } else if (answer.status == 200 && answer.content_length &&
-             *answer.content_length <= transfer.to.size() &&
-             (transfer.is_first || (transfer.offset == 0 && met_->bytes == transfer.to.size()))) {
-    transfer.accepted = true;  // all of it was wanted
-  } else if (answer.status == 200 || answer.status == 206) {
-    transfer.failure = Error(Finding::kOpenFailed, "the server does not serve ranges")
-                           .Hint("fetch the whole file: curl -O URL");
-  } else {
-    transfer.failure = Refused(answer.status);
-  }
-}
-
-size_t HttpReader::OnHeader(char* data, size_t size, size_t count, void* user) {
-  static_cast<Transfer*>(user)->answer.TakeLine({data, size * count});
-  return size * count;
-}
-
-// A return value other than the number of bytes ends the transfer.
-size_t HttpReader::OnBody(char* data, size_t size, size_t count, void* user) {
-  Transfer& transfer = *static_cast<Transfer*>(user);
-  const size_t bytes = size * count;
-  if (!transfer.accepted) transfer.reader.CheckAnswer(transfer);
-  if (!transfer.accepted) return 0;
-  if (bytes > transfer.to.size() - transfer.got) {
-    transfer.failure = Error(Finding::kReadFailed, "the server sends more than was asked for");
-    return 0;
-  }
-  std::memcpy(transfer.to.data() + transfer.got, data, bytes);
-  transfer.got += bytes;
-  return bytes;
-}
-
-void HttpReader::Wait(int failures, uint64_t retry_after_s) const {
-  std::minstd_rand random(std::random_device{}());
-  const double by_chance = std::uniform_real_distribution(0.5, 1.5)(random);
-  const double seconds = patience_.WaitAfter(failures, by_chance, retry_after_s);
-  if (retry_after_s > 0) {
-    SayWait(fmt::format("{}: the server asks to wait {} s; trying again in {:.0f} s",
-                        NameOfUrl(url_), retry_after_s, seconds));
-  }
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-}
-
-CURL* HttpReader::TakeHandle() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      CURL* handle = idle_.back();
-      idle_.pop_back();
-      return handle;
-    }
-  }
-  CURL* handle = curl_.easy_init();
-  if (handle == nullptr) throw Error(Finding::kNoResources, "no connection can be made");
-  const auto set = [&](CURLoption option, auto value) {
-    return curl_.easy_setopt(handle, option, value);
-  };
-  set(CURLOPT_URL, url_.c_str());
-  set(CURLOPT_NOSIGNAL, 1L);
-  set(CURLOPT_USERAGENT, "kvtool");
-  // Nothing but http and https, and never from https down to http.
-  const bool is_https = url_[4] == 's' || url_[4] == 'S';
-  if (set(CURLOPT_PROTOCOLS_STR, "http,https") != CURLE_OK) {
-    set(kProtocols, static_cast<long>(CURLPROTO_HTTP | CURLPROTO_HTTPS));  // NOLINT
-  }
-  if (set(CURLOPT_REDIR_PROTOCOLS_STR, is_https ? "https" : "http,https") != CURLE_OK) {
-    set(kRedirectProtocols,
-        static_cast<long>(CURLPROTO_HTTPS | (is_https ? 0 : CURLPROTO_HTTP)));  // NOLINT
-  }
-  set(CURLOPT_FOLLOWLOCATION, 1L);
-  set(CURLOPT_MAXREDIRS, kMostRedirects);
-  set(CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
-  set(CURLOPT_LOW_SPEED_LIMIT, 1L);
-  set(CURLOPT_LOW_SPEED_TIME, kStalledSeconds);
-  set(CURLOPT_HEADERFUNCTION, &HttpReader::OnHeader);
-  set(CURLOPT_WRITEFUNCTION, &HttpReader::OnBody);
-  return handle;
-}
-
-void HttpReader::GiveHandle(CURL* handle) {
-  const std::lock_guard lock(mutex_);
-  idle_.push_back(handle);
-}
 
 std::unique_ptr<RangeReader> OpenHttp(std::string url) {
   return std::make_unique<HttpReader>(std::move(url), Patience{});
