@@ -428,7 +428,7 @@ const Fields<MergeReport>& MergeReportFields() {
        [](const Report& of) { return CountsOf(of.merged->verdicts); }, verdicts},
       {"cases", "Of a gate its cases; of other commands nothing", of(&Merged::cases), CaseFields()},
       {"figures", "How each figure is spread over the inputs", &Report::figures, SpreadFields(),
-       AsRows()},
+       CsvRows()},
       {"groups", "The same by model", &Report::groups, GroupFields()},
       {"outliers", "Values that lie far from the others", &Report::outliers, OutlierFields()},
       {"failures", "Inputs that are not done", &Report::failures, FailureTable()}};

@@ -61,7 +61,7 @@ inline FieldOptions AtLeast(double least, FieldOptions options = {}) {
   options.least = least;
   return options;
 }
-inline FieldOptions AsRows(FieldOptions options = {}) {
+inline FieldOptions CsvRows(FieldOptions options = {}) {
   options.rows = true;
   return options;
 }

@@ -211,7 +211,7 @@ Fields<SnapshotDiff>::Field PartsField() {
        },
        FirstDifferenceFields()},
       {"layers", "The layers that both snapshots have", &SnapshotDiff::layers, LayerDiffFields(),
-       AsRows()}};
+       CsvRows()}};
   return Fields<SnapshotDiff>::Inline(fields);
 }
 

@@ -195,7 +195,7 @@ const Fields<Benched>& BenchedFields() {
       {"params", "What was asked for", &Benched::params, bench_params},
       {"chunks", "Number of chunks of K and V that were coded", &Benched::chunks, AtLeast(1)},
       {"contestants", "What was measured of each level and of each other compressor",
-       &Benched::contestants, BenchEntrantFields(), AsRows()},
+       &Benched::contestants, BenchEntrantFields(), CsvRows()},
       {"bounds",
        "What models would need, all that they have to learn or say counted; absent without --bound",
        &Benched::bounds, BenchBoundFields(), Absent()}};

@@ -59,7 +59,7 @@ const Fields<KnownFormats>& KnownFormatsFields() {
   static const Fields<KnownFormats> fields = {
       NoInputs<KnownFormats>(),
       {"formats", "What kvtool reads or writes", &KnownFormats::formats, format_listing,
-       AsRows(Items(1))},
+       CsvRows(Items(1))},
       {"not_read", "Formats that kvtool knows of and does not read", &KnownFormats::not_read,
        ForeignFormatFields()}};
   return fields;

@@ -105,7 +105,7 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
       {"last_token", "Token after which the last event comes; null without events",
        [](const Of& of) { return of.IfEvents(of.checked.last_token); }},
       {"layers", "What the plan leaves of each layer",
-       [](const Of& of) { return of.walk.Layers(); }, plan_layer, AsRows()},
+       [](const Of& of) { return of.walk.Layers(); }, plan_layer, CsvRows()},
       {"full_bytes", "Bytes of K and V of the whole snapshot",
        [](const Of& of) { return of.walk.full_bytes(); }},
       {"kept_bytes", "Bytes of K and V that are held at the end",

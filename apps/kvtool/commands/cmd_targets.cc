@@ -103,7 +103,7 @@ const Fields<Capabilities>& CapabilitiesFields() {
       {"urls", "Whether http:// and https:// URLs can be inputs, where libcurl is installed",
        &Capabilities::urls},
       {"simd", "SIMD targets of this build, best first", &Capabilities::simd, SimdTargetFields(),
-       AsRows(Items(1))},
+       CsvRows(Items(1))},
       {"formats", "Formats that the program knows", [](const Capabilities&) { return Formats(); },
        FormatEntryFields(), Items(1)},
       {"codecs", "Codecs of .kvz archives", &Capabilities::codecs, codec_number, Items(1)},

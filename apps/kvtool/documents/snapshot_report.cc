@@ -446,7 +446,7 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
       {"cells", "Records of cache cells; empty if the file has none", DescribeCells,
        DescribedCellsFields()},
       {"facts", "Facts of this format alone, by name", DescribeFacts},
-      {"layers", "Each layer in the order of the file", DescribeLayers, described_layer, AsRows()},
+      {"layers", "Each layer in the order of the file", DescribeLayers, described_layer, CsvRows()},
       {"notes", "Remarks on the file", DescribeNotes(false)},
       {"warnings", "Warnings on the file", DescribeNotes(true)},
       {"profile", "What a profile (.kvp) holds; then there are no layers", &Described::profile,
@@ -513,7 +513,7 @@ const Fields<Profile>& ProfileFields() {
       {"bytes", "Size of the profile in bytes",
        [](const Profile& profile) { return profile.file().size(); }},
       {"tensors", "K and V of the layers, by layer, K before V", &Profile::entries, profile_entry,
-       AsRows()}};
+       CsvRows()}};
   return fields;
 }
 

@@ -237,7 +237,7 @@ std::optional<Step> BestWithin(const Measured& measured, const std::vector<Step>
   return std::nullopt;
 }
 
-Point PointOf(const Measured& measured, const Step& step) {
+Point EvaluatedPoint(const Measured& measured, const Step& step) {
   Point point{step.choice, Mixture::Evaluate(measured, step.choice), std::nullopt};
   const auto candidate = [&](size_t u) {
     return measured.units[u].options[step.choice[u]].candidate;
@@ -369,11 +369,11 @@ Found Search(const Measured& measured, uint32_t candidates, const Limits& limits
     const auto choice = UniformChoice(measured, candidate);
     if (!choice) continue;
     uniform.push_back(StepOf(Mixture(measured, *choice)));
-    found.uniform.push_back(PointOf(measured, uniform.back()));
+    found.uniform.push_back(EvaluatedPoint(measured, uniform.back()));
   }
   const Step whole = StepOf(Mixture(measured, Choice(measured.units.size(), 0)));
   const std::optional<Step> best_uniform = BestWithin(measured, uniform, limits);
-  if (best_uniform) found.best_uniform = PointOf(measured, *best_uniform);
+  if (best_uniform) found.best_uniform = EvaluatedPoint(measured, *best_uniform);
   const Walker walker(measured, limits, pool);
   steps = uniform;
   steps.push_back(whole);
@@ -383,9 +383,10 @@ Found Search(const Measured& measured, uint32_t candidates, const Limits& limits
     Mixture mixture(measured, start->choice);
     walker.Refine(mixture, steps);
   }
-  if (const auto best = BestWithin(measured, steps, limits)) found.best = PointOf(measured, *best);
+  if (const auto best = BestWithin(measured, steps, limits))
+    found.best = EvaluatedPoint(measured, *best);
   for (const Step& step : FrontierOf(std::move(steps))) {
-    found.frontier.push_back(PointOf(measured, step));
+    found.frontier.push_back(EvaluatedPoint(measured, step));
   }
   std::stable_sort(found.uniform.begin(), found.uniform.end(), [](const Point& a, const Point& b) {
     return a.outcome.mean_share() > b.outcome.mean_share();

@@ -245,7 +245,7 @@ const Fields<Report>& ReportFields() {
       {"missing_layers", "Layers of the snapshot without rows in the trace; they count in full",
        [](const Report& of) { return of.result.missing_layers; }},
       {"runs", "The cache as it came, then each type of K alone, of V alone, and both", PairsOf,
-       PairFields(), AsRows(Items(1))}};
+       PairFields(), CsvRows(Items(1))}};
   return fields;
 }
 

@@ -212,7 +212,7 @@ const Fields<StoreListing>& StoreListingFields() {
   static const Fields<StoreListing> fields = {
       NoInputs<StoreListing>(),
       {"store", kStoreText, &StoreListing::store},
-      {"states", "States, the oldest first", &StoreListing::states, StateFields(), AsRows()}};
+      {"states", "States, the oldest first", &StoreListing::states, StateFields(), CsvRows()}};
   return fields;
 }
 

@@ -352,7 +352,7 @@ const Fields<DiffedWeights>& DiffedWeightsFields() {
       {"notes", "Differences that do not count, as of type and slot numbers",
        [](const DiffedWeights& of) { return of.diff.notes; }},
       {"blocks", "The blocks of MLPs that both have, in the order of A",
-       [](const DiffedWeights& of) { return of.diff.blocks; }, BlockDiffFields(), AsRows()}};
+       [](const DiffedWeights& of) { return of.diff.blocks; }, BlockDiffFields(), CsvRows()}};
   return fields;
 }
 

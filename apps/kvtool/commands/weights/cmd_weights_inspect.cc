@@ -95,7 +95,7 @@ const Fields<InspectedWeights>& InspectedWeightsFields() {
       {"shares", "What a checkpoint's bytes are; absent of a .bin",
        [](const Result& of) { return of.file.shares; }, shares_fields, Absent()},
       {"blocks", "Every linear block, by layer and in the order of the file", &Result::blocks,
-       WeightsBlockFields(), AsRows()},
+       WeightsBlockFields(), CsvRows()},
       {"warnings", "Everything that the run warned of",
        [](const Result& of) { return of.warnings; }}};
   return fields;

@@ -279,7 +279,7 @@ const Fields<Report>& ReportFields() {
       {"params", "What was asked for", Whole, ParamsFields()},
       {"quality_rows", "Query rows of a layer that the attention figures are of",
        [](const Report& of) { return of.result.measured; }, eviction::MeasuredFields()},
-      {"runs", "One entry per policy and target", eviction::RunsOf, runs, AsRows(Items(1))},
+      {"runs", "One entry per policy and target", eviction::RunsOf, runs, CsvRows(Items(1))},
       {"notes",
        "What the figures mean here: a rule that comes down to another, a budget met in blocks, "
        "rows that the trace lacks.",

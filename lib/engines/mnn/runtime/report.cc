@@ -461,7 +461,7 @@ const Fields<Report>& ReportFields() {
 ,
     Fields<Report>::Inline([](const Report& of) { return of.timing ? &of.result : nullptr; },
                            SpeedFields()),
-    {"layers", "The same of each layer", result(&ReplayResult::layers), LayerFields(), AsRows()},
+    {"layers", "The same of each layer", result(&ReplayResult::layers), LayerFields(), CsvRows()},
     {"why_nothing", "Why nothing was encoded; null where something was",
      [](const Report& of) {
        const std::string why = WhyNothing(of.result);
