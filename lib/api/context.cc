@@ -4,7 +4,6 @@
 
 #include <unistd.h>
 
-#include "lib/core/frame/estimate.h"
 
 using kv::Finding;
 using kv::api::Caught;

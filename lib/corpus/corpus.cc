@@ -76,7 +76,7 @@ std::string CorpusHash(std::span<const Member> members) {
   for (const Member& member : members) sorted.push_back(&member);
   std::sort(sorted.begin(), sorted.end(),
             [](const Member* a, const Member* b) { return a->name < b->name; });
-  StreamingHash64 hash;
+  StreamingHash hash;
   for (const Member* member : sorted) {
     // A name has no NUL.
     const std::string text =

@@ -11,7 +11,7 @@
 
 #include "formats/registry.h"
 #include "lib/core/base/parallel.h"
-#include "lib/core/codec/gear/gear_container.h"
+#include "lib/core/codec/planes/gear.h"
 #include "lib/core/snapshot/layout.h"
 #include "tests/bench/naive_gear.h"
 #include "tests/bench/stand_in.h"

@@ -5,8 +5,7 @@
 // loop, as the compiler vectorises it for the baseline CPU.
 #include <vector>
 
-#include "lib/core/kernels/dot8.h"
-#include "lib/core/kernels/hamming.h"
+#include "lib/core/kernels/similarity.h"
 #include "lib/study/dense/gemm.h"
 #include "tests/bench/versus.h"
 

@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "formats/registry.h"
-#include "lib/core/codec/split/split.h"
+#include "lib/core/codec/wrappers/wrappers.h"
 #include "tests/support/archives.h"
 #include "tests/support/sha256.h"
 #include "tests/support/temp_dir.h"
@@ -132,7 +132,7 @@ TEST_CASE("archives of every version are restored as the manifest says") {
   for (int id = 0; id < 256; ++id) {
     if (Name(static_cast<CodecId>(id)).empty()) continue;
     // Frames alone hold it; tests/core/frame/frame_test.cc decodes those that exist.
-    if (static_cast<CodecId>(id) == kSplitCodec) continue;
+    if (static_cast<CodecId>(id) == CodecId::kSplit) continue;
     // The same, with a profile beside it: tests/core/codec/profile_test.cc.
     if (static_cast<CodecId>(id) == CodecId::kProfiled) continue;
     // Needs another archive beside it: tests/cli/archive/base-golden.sh.

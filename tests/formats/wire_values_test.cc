@@ -10,8 +10,8 @@
 
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/records.h"
-#include "lib/core/codec/gear/gear_frame.h"
-#include "lib/core/codec/table.h"
+#include "lib/core/codec/chunk.h"
+#include "lib/core/codec/planes/gear.h"
 #include "lib/core/weights/weights.h"
 
 namespace kv::wire_values_test {

@@ -6,11 +6,12 @@
 #include <cstdlib>
 
 #include "lib/core/base/half.h"
-#include "lib/core/codec/layers/layers.h"
+#include "lib/core/codec/cdf/layers.h"
+#include "lib/core/codec/chunk.h"
+#include "lib/core/codec/ref/near.h"
 #include "lib/core/codec/ref/ref.h"
-#include "lib/core/codec/ref_layers/ref_layers.h"
-#include "lib/core/codec/table.h"
 #include "tests/fuzz/accepted.h"
+#include "tests/support/any_codec.h"
 #include "tests/support/profiles.h"
 
 namespace {
@@ -60,9 +61,7 @@ void RoundTripByLayers(uint64_t columns, ByteSpan values, CodecScratch& scratch)
   Bytes payload, back(whole.size());
   if (!EncodeByLayers(shape, whole, false, wanted, neighbours, UINT64_MAX, scratch, payload))
     std::abort();
-  scratch.neighbours = &neighbours;
-  DecodeChunk(CodecId::kLayers, shape, payload, back, scratch);
-  scratch.neighbours = nullptr;
+  DecodeChunk(CodecId::kLayers, shape, payload, back, scratch, {.neighbours = &neighbours});
   if (!std::equal(back.begin(), back.end(), whole.begin())) std::abort();
 }
 
@@ -79,11 +78,10 @@ void RoundTripByReference(const ChunkShape& shape, ByteSpan values, Effort effor
     near[i] ^= values[i] & static_cast<std::byte>(i % 2 != 0 ? 0x01 : 0x7f);
   near.resize(shape.tokens * shape.units_per_head * 2);
   const ChunkShape halves{DType::kF16, shape.tokens, 1, shape.units_per_head, shape.order};
-  const EncodedChunk chunk =
-      EncodeByReference(halves, near, std::span(&run, 1), {}, pattern, effort, scratch);
+  const EncodedChunk chunk = EncodeByReference(halves, near, std::span(&run, 1), {}, pattern,
+                                               effort, scratch, EncoderAt(effort, scratch));
   Bytes back(near.size());
-  scratch.references = &pattern;
-  DecodeChunk(chunk.codec, halves, chunk.payload, back, scratch);
+  DecodeChunk(chunk.codec, halves, chunk.payload, back, scratch, {.references = &pattern});
   if (back != near) std::abort();
 }
 
@@ -116,13 +114,12 @@ void RoundTripByErrors(uint64_t columns, ByteSpan values, CodecScratch& scratch)
   }
   Rotation rotation;
   if (columns == 16) rotation = {8, std::vector<uint32_t>(8, 0x01000000)};
-  const EncodedChunk chunk = EncodeByReference(shape, near, std::span(&run, 1), rotation, pattern,
-                                               Effort::kMax, scratch, &beside);
+  const EncodedChunk chunk =
+      EncodeByReference(shape, near, std::span(&run, 1), rotation, pattern, Effort::kMax, scratch,
+                        EncoderAt(Effort::kMax, scratch), &beside);
   Bytes back(near.size());
-  scratch.references = &pattern;
-  scratch.neighbours = &source;
-  DecodeChunk(chunk.codec, shape, chunk.payload, back, scratch);
-  scratch.neighbours = nullptr;
+  DecodeChunk(chunk.codec, shape, chunk.payload, back, scratch,
+              {.references = &pattern, .neighbours = &source});
   if (back != near) std::abort();
 }
 
@@ -140,18 +137,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const ChunkShape shape{dtype, tokens, 1, columns, Order::kTokenHeadDim};
   Bytes raw(tokens * columns * Info(dtype).block_bytes);
   const Pattern pattern;
-  scratch.references = &pattern;
   const PatternNeighbours neighbours(tokens);
-  scratch.neighbours = &neighbours;
   static const auto profile = kv::test::TrainedProfile();
-  scratch.profile = profile.get();
+  ChunkInputs inputs{.references = &pattern, .neighbours = &neighbours, .profile = profile.get()};
   try {
-    DecodeChunk(codec, shape, rest, raw, scratch);
+    DecodeChunk(codec, shape, rest, raw, scratch, inputs);
     ++fuzz::accepted;
   } catch (const Error&) {
   }
 
-  scratch.neighbours = nullptr;
+  inputs.neighbours = nullptr;
   if (codec == CodecId::kLayers) RoundTripByLayers(columns, rest, scratch);
   if (codec == CodecId::kRefLayers) RoundTripByErrors(columns, rest, scratch);
 
@@ -161,13 +156,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const ByteSpan values = data[5] % 2 == 0 ? rest.first(whole.tokens * width * unit_bytes) : rest;
   Bytes back(values.size());
   const auto require_back = [&](const EncodedChunk& chunk) {
-    DecodeChunk(chunk.codec, whole, chunk.payload, back, scratch);
+    DecodeChunk(chunk.codec, whole, chunk.payload, back, scratch, inputs);
     if (!std::equal(back.begin(), back.end(), values.begin(), values.end())) std::abort();
   };
   require_back(EncodeChunk(whole, values, effort, scratch));
   const CodecRow& row = Codecs()[data[5] / 2 % Codecs().size()];
   EncodedChunk chunk{row.id, {}, {}};
-  if (!values.empty() && row.takes(dtype) && row.encode(whole, values, kAnySize, scratch, chunk)) {
+  if (!values.empty() && row.takes(dtype) &&
+      kv::test::EncodeByRow(row, whole, values, *profile, scratch, chunk)) {
     require_back(chunk);
   }
   RoundTripByReference(whole, values, effort, scratch);

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "lib/core/codec/gear/gear_container.h"
+#include "lib/core/codec/planes/gear.h"
 #include "tests/fuzz/accepted.h"
 
 namespace {

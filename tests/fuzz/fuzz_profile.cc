@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "lib/core/codec/chunk.h"
 #include "lib/core/codec/profiled/profiled.h"
 #include "tests/fuzz/accepted.h"
 
@@ -32,20 +33,19 @@ void UseEntry(const Profile& profile, size_t number, ByteSpan input) {
   Bytes raw(rows * entry.row_bytes());
   for (size_t i = 0; i < raw.size(); ++i) raw[i] = input[(i * 7 + number) % input.size()];
   static CodecScratch scratch;
-  scratch.profile = &profile;
+  const ChunkInputs inputs{.profile = &profile};
   const Arena::Scope temporaries(&scratch.context.arena);
   const ChunkShape shape{entry.dtype, rows, 1, columns, Order::kTokenHeadDim};
   Bytes payload, back(raw.size());
   EncodeProfiled(profile, number, columns, raw, scratch, payload);
-  DecodeChunk(CodecId::kProfiled, shape, payload, back, scratch);
+  DecodeChunk(CodecId::kProfiled, shape, payload, back, scratch, inputs);
   if (back != raw) std::abort();
   try {
     payload = Bytes(input.begin(), input.end());
     StoreLE<uint16_t>(payload.data(), static_cast<uint16_t>(number));
-    DecodeChunk(CodecId::kProfiled, shape, payload, back, scratch);
+    DecodeChunk(CodecId::kProfiled, shape, payload, back, scratch, inputs);
   } catch (const Error&) {
   }
-  scratch.profile = nullptr;
 }
 
 }  // namespace

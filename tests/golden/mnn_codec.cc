@@ -7,11 +7,11 @@
 #include <array>
 #include <catch2/catch.hpp>
 
-#include "lib/core/codec/fnv1a.h"
-#include "lib/core/codec/gear/gear_container.h"
+#include "lib/core/codec/planes/gear.h"
 #include "lib/core/kernels/planes.h"
 #include "lib/core/kernels/predict.h"
 #include "lib/core/kernels/rle.h"
+#include "lib/engines/mnn/runtime/fnv1a.h"
 #include "tests/golden/checks.h"
 
 namespace kv::golden {

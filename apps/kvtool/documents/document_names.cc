@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/documents/schemas.h"
 
 namespace kv {
 namespace {
@@ -35,6 +34,7 @@ constexpr DocumentKind kDocuments[] = {
     {"replay-quant", "quant", ReplayQuantFields, "kvtool replay-quant --json"},
     {"replay-quant --against", "quant-origin", ReplayQuantOriginFields,
      "kvtool replay-quant --against --json"},
+#ifndef KVTOOL_WITHOUT_STORE
     {"store add", "store-add", StoreAddFields, "kvtool store add --json"},
     {"store gc", "store-gc", StoreGcFields, "kvtool store gc --json"},
     {"store get", "store-get", StoreGetFields, "kvtool store get --json"},
@@ -42,6 +42,7 @@ constexpr DocumentKind kDocuments[] = {
     {"store prune", "store-prune", StorePruneFields, "kvtool store prune --json"},
     {"store stats", "store-stats", StoreStatsFields, "kvtool store stats --json"},
     {"store verify", "store-verify", StoreVerifyFields, "kvtool store verify --json"},
+#endif
     {"targets", "targets", TargetsFields, "kvtool targets --json"},
     {"trace inspect", "trace", TraceFields, "kvtool trace inspect --json"},
     {"verify", "verify", VerifyFields, "kvtool verify --json"},

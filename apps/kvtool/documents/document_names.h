@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -21,6 +22,14 @@ struct DocumentKind {
 const DocumentKind* FindDocument(std::string_view command);
 // Returns nullptr for plans, events and configurations, which are files, and for unknown names.
 const DocumentKind* DocumentNamed(std::string_view name);
+
+// A JSON Schema (2020-12) of apps/kvtool/documents/schema, compiled in by
+// scripts/cmake/EmbedSchemas.cmake.
+struct EmbeddedSchema {
+  std::string_view name;  // "inspect"
+  std::string_view text;
+};
+std::span<const EmbeddedSchema> EmbeddedSchemas();
 
 // A schema as `kvtool schema` prints it.
 struct KnownSchema {

@@ -1,13 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// What an open archive says of itself.
 #include "lib/core/archive/archive.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <map>
+#include <set>
 
+#include "lib/core/archive/coded_rows.h"
+#include "lib/core/archive/neighbours.h"
 #include "lib/core/archive/records.h"
+#include "lib/core/base/hash.h"
+#include "lib/core/codec/ref/ref.h"
 
+// What an open archive says of itself.
 namespace kv {
+
+using namespace kvz;
 
 Error Damage::AsError() const {
   Error error(finding, text);
@@ -92,6 +102,374 @@ const ArchivedChunk* Archive::FindChunk(uint32_t file, uint64_t offset) const {
     }
   }
   return nullptr;
+}
+
+// What is wrong with an archive, and what it lacks, without decoding anything.
+
+std::vector<Damage> Archive::CheckRecords() const {
+  std::vector<Damage> damage;
+  if (!index_offset_) return damage;  // walking has seen every record
+  data_->NeedAll();
+  const ByteSpan bytes = data_->bytes();
+  const auto check = [&](std::string part, uint64_t offset, std::optional<ChunkHead> head,
+                         const auto& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      damage.push_back({std::move(part), error.message(), error.finding(),
+                        error.offset().value_or(offset), head});
+    }
+  };
+  uint64_t expected = kHeaderBytes;
+  check("source record", expected, std::nullopt, [&] {
+    const Record record = ReadRecord(bytes, kHeaderBytes);
+    expected = std::max(record.end(), expected);
+    Payload(bytes, record.payload_offset, record.payload_bytes, record.payload_hash);
+  });
+  std::vector<const ArchivedChunk*> order;
+  for (const ArchivedChunk& chunk : chunks_) order.push_back(&chunk);
+  std::sort(order.begin(), order.end(), [](const ArchivedChunk* a, const ArchivedChunk* b) {
+    return a->record_offset < b->record_offset;
+  });
+  bool sure = damage.empty();  // whether `expected` is where the next record must start
+  const auto expect = [&](uint64_t offset) {
+    if (sure && offset != expected) {
+      damage.push_back({"record",
+                        fmt::format("{} bytes belong to no record",
+                                    static_cast<int64_t>(offset) - static_cast<int64_t>(expected)),
+                        Finding::kTrailingBytes, expected, std::nullopt});
+    }
+    sure = true;
+  };
+  for (const ArchivedChunk* chunk : order) {
+    expect(chunk->record_offset);
+    check("chunk", chunk->record_offset, chunk->head, [&] {
+      const Record record = ReadRecord(bytes, chunk->record_offset);
+      ByteReader in(record.head, record.offset + kPrefixBytes);
+      const bool same = record.type == static_cast<uint32_t>(RecordType::kChunk) &&
+                        ReadHead(in) == chunk->head &&
+                        record.payload_offset == chunk->payload_offset &&
+                        record.payload_bytes == chunk->payload_bytes &&
+                        record.payload_hash == chunk->payload_hash;
+      if (!same) throw Error(Finding::kInconsistent, "the record contradicts the index");
+    });
+    data_->Drop(chunk->record_offset, kFaultWindow);
+    expected = chunk->record_end();
+  }
+  expect(*index_offset_);
+  return damage;
+}
+
+std::vector<Damage> Archive::CheckStored(ThreadPool& pool) const {
+  std::vector<Damage> damage = CheckRecords();
+  std::vector<std::optional<Error>> failures(chunks_.size());
+  pool.ParallelFor(chunks_.size(), [&](uint64_t i) {
+    const ArchivedChunk& chunk = chunks_[i];
+    try {
+      Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);
+    } catch (const Error& error) {
+      failures[i] = error;
+    }
+    data_->Drop(chunk.record_offset, chunk.record_end() - chunk.record_offset);
+  });
+  for (size_t i = 0; i < failures.size(); ++i) {
+    if (!failures[i]) continue;
+    damage.push_back({"chunk", failures[i]->message(), failures[i]->finding(),
+                      failures[i]->offset().value_or(0), chunks_[i].head});
+  }
+  return damage;
+}
+
+std::vector<ChunkHead> Archive::MissingTokens() const {
+  std::vector<ChunkHead> missing;
+  if (!description_ || has_index()) return missing;
+  // Per tensor: token ranges and how many bytes of each row are there. A token is missing if some
+  // of its row is.
+  std::map<std::pair<uint32_t, bool>, std::map<uint64_t, std::pair<uint64_t, uint64_t>>> held;
+  for (const ArchivedChunk& chunk : chunks_) {
+    const ChunkHead& head = chunk.head;
+    if (head.kind == ChunkKind::kOpaque || chunk.record_end() > data_->size()) continue;
+    auto& range = held[{head.layer, head.kind == ChunkKind::kValue}][head.token_begin];
+    range.first = std::max(range.first, head.tokens);
+    range.second += head.raw_bytes;
+  }
+  const auto look = [&](const LayerKv& layer, const KvTensor& tensor, bool is_value) {
+    const auto add = [&](uint64_t begin, uint64_t end) {
+      if (begin >= end) return;
+      ChunkHead& head = missing.emplace_back();
+      head.kind = is_value ? ChunkKind::kValue : ChunkKind::kKey;
+      head.layer = layer.index;
+      head.token_begin = begin;
+      head.tokens = end - begin;
+    };
+    uint64_t next = 0;
+    for (const auto& [begin, range] : held[{layer.index, is_value}]) {
+      if (range.second < range.first * tensor.row_bytes()) continue;
+      add(next, begin);
+      next = std::max(next, begin + range.first);
+    }
+    add(next, tensor.tokens());
+  };
+  for (size_t i = 0; i < description_->layers.size(); ++i) {
+    const LayerKv& layer = description_->layers[i];
+    if (holds_tensor_[i][0]) look(layer, layer.k, false);
+    if (layer.v && holds_tensor_[i][1]) look(layer, *layer.v, true);
+  }
+  return missing;
+}
+
+// Chunks of an archive, and what they need before they can be decoded.
+
+namespace {
+
+bool IsLayered(const ChunkHead& head) { return HasNeighbours(static_cast<CodecId>(head.codec)); }
+uint32_t DepthOf(const ChunkHead& head) { return IsLayered(head) ? head.codec_parameter : 0; }
+
+std::vector<Neighbour> NeighboursOf(const ChunkHead& head, ByteSpan payload) {
+  return head.codec == static_cast<uint8_t>(CodecId::kLayers)
+             ? ReadNeighbours(payload)
+             : ReadErrorNeighbours(head.shape(), payload);
+}
+
+Error LostWith(const ChunkHead& needed, std::string_view why) {
+  return Error(Finding::kLostChunk,
+               fmt::format("it is coded by {}, which {}", Describe(needed), why));
+}
+
+}  // namespace
+
+// Neighbours that were decoded before.
+class Archive::NeighbourRows : public NeighbourSource {
+ public:
+  NeighbourRows(const Archive& archive, const ChunkHead& of,
+                const std::map<size_t, std::shared_ptr<const Bytes>>& known)
+      : archive_(archive), of_(of), known_(known) {}
+
+  NeighbourChunk Read(const Neighbour& neighbour) const override {
+    const std::optional<size_t> place = archive_.NeighbourOf(of_, neighbour);
+    const auto at = place ? known_.find(*place) : known_.end();
+    if (at == known_.end()) throw Error(Finding::kLostChunk, "it needs others of its archive");
+    return {archive_.chunks_[*place].head.dtype, at->second};
+  }
+
+ private:
+  const Archive& archive_;
+  const ChunkHead& of_;
+  const std::map<size_t, std::shared_ptr<const Bytes>>& known_;
+};
+
+std::vector<ReferenceRun> Archive::RunsOf(const ArchivedChunk& chunk) const {
+  if (!HasReferences(static_cast<CodecId>(chunk.head.codec))) return {};
+  data_->Need(chunk.payload_offset, chunk.payload_bytes);
+  const ByteSpan payload =
+      Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);
+  return ReadReferenceRuns(chunk.head.shape(), payload);
+}
+
+std::vector<ReferenceRun> Archive::UncheckedRunsOf(const ArchivedChunk& chunk) const {
+  const ByteSpan bytes = data_->bytes();
+  if (chunk.payload_offset > bytes.size() ||
+      chunk.payload_bytes > bytes.size() - chunk.payload_offset) {
+    return RunsOf(chunk);  // says so
+  }
+  return ReadReferenceRuns(chunk.head.shape(),
+                           bytes.subspan(chunk.payload_offset, chunk.payload_bytes));
+}
+
+void Archive::DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch,
+                            std::span<std::byte> rows) const {
+  try {
+    DecodeRowsWithoutReference(
+        chunk.head.shape(),
+        Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash),
+        scratch, rows, {}, DecodeChunk);
+  } catch (Error& error) {
+    throw error.In(Describe(chunk.head));
+  }
+}
+
+bool Archive::HasNeighbours() const { return neighbours_->any; }
+
+std::shared_ptr<const RowOrder> Archive::OrderOf(const ChunkHead& head) const {
+  if (!head.by_cells) return nullptr;
+  std::shared_ptr<const RowOrder> order =
+      orders_ == nullptr ? nullptr : orders_->Of(head.layer, head.token_begin, head.tokens);
+  if (order == nullptr)
+    throw Error(Finding::kInconsistent,
+                "the order of its rows is that of cells that are not there");
+  return order;
+}
+
+// Nothing where no chunk has these tokens. Throws kBadFrame if it may not be looked at.
+std::optional<size_t> Archive::NeighbourOf(const ChunkHead& head,
+                                           const Neighbour& neighbour) const {
+  const std::optional<size_t> place = neighbours_->index.Find(head, neighbour);
+  if (place && DepthOf(chunks_[*place].head) >= DepthOf(head)) {
+    throw Error(Finding::kBadFrame, fmt::format("it is coded by {}, which is no less deep",
+                                                Describe(chunks_[*place].head)));
+  }
+  return place;
+}
+
+std::vector<size_t> Archive::NeededBy(
+    const ArchivedChunk& chunk, const std::function<void(const ArchivedChunk&)>& bring) const {
+  std::set<size_t> needed;
+  uint64_t bytes = 0;
+  std::vector<const ArchivedChunk*> open = {&chunk};
+  while (!open.empty()) {
+    const ArchivedChunk& one = *open.back();
+    open.pop_back();
+    if (bring) bring(one);
+    if (!IsLayered(one.head)) continue;
+    if (one.head.codec_parameter > kMaxLayerDepth)
+      throw Error(Finding::kLimit, fmt::format("a chunk {} deep", one.head.codec_parameter));
+    data_->Need(one.payload_offset, one.payload_bytes);
+    std::vector<Neighbour> neighbours;
+    try {
+      neighbours = NeighboursOf(one.head, Payload(data_->bytes(), one.payload_offset,
+                                                  one.payload_bytes, one.payload_hash));
+    } catch (const Error& error) {
+      if (&one == &chunk) throw;
+      throw LostWith(one.head, "is damaged: " + std::string(error.message()));
+    }
+    for (const Neighbour& neighbour : neighbours) {
+      const std::optional<size_t> place = NeighbourOf(one.head, neighbour);
+      if (!place) {
+        ChunkHead missing = one.head;
+        missing.layer = neighbour.layer;
+        missing.kind = neighbour.is_value ? ChunkKind::kValue : ChunkKind::kKey;
+        throw LostWith(missing, "is not there");
+      }
+      if (!needed.insert(*place).second) continue;
+      bytes += chunks_[*place].head.raw_bytes;
+      if (needed.size() > kMostNeededChunks || bytes > kMostNeededBytes)
+        throw Error(Finding::kLimit, "it is coded by too many others");
+      open.push_back(&chunks_[*place]);
+    }
+  }
+  std::vector<size_t> order(needed.begin(), needed.end());
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return DepthOf(chunks_[a].head) < DepthOf(chunks_[b].head);
+  });
+  return order;
+}
+
+void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const {
+  if (const std::optional<size_t> place = PlaceAmongNeighbours(chunk)) {
+    const std::shared_ptr<const Bytes> decoded = DecodeWithNeighbours(*place, scratch);
+    raw.assign(decoded->begin(), decoded->end());
+    return;
+  }
+  DecodeBy(chunk, nullptr, scratch, raw);
+}
+
+void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch,
+                     std::span<std::byte> raw) const {
+  KV_ASSERT(raw.size() == chunk.head.raw_bytes);
+  if (const std::optional<size_t> place = PlaceAmongNeighbours(chunk)) {
+    std::ranges::copy(*DecodeWithNeighbours(*place, scratch), raw.begin());
+    return;
+  }
+  try {
+    DecodePayload(chunk, PayloadOf(chunk), nullptr, scratch, raw);
+  } catch (Error& error) {
+    throw error.In(Describe(chunk.head));
+  }
+}
+
+// Of a chunk that others may be coded by, or that is coded by others.
+std::optional<size_t> Archive::PlaceAmongNeighbours(const ArchivedChunk& chunk) const {
+  if (!neighbours_->any || !CanBeNeighbour(chunk.head)) return std::nullopt;
+  const std::less<const ArchivedChunk*> before;
+  if (before(&chunk, chunks_.data()) || !before(&chunk, chunks_.data() + chunks_.size()))
+    return std::nullopt;
+  return static_cast<size_t>(&chunk - chunks_.data());
+}
+
+// One that others are coded by is wanted again soon.
+std::shared_ptr<const Bytes> Archive::DecodeWithNeighbours(size_t place,
+                                                           CodecScratch& scratch) const {
+  const ArchivedChunk& chunk = chunks_[place];
+  std::map<size_t, std::shared_ptr<const Bytes>> known;
+  const auto decode = [&](size_t at, CodecScratch& with) {
+    Bytes decoded;
+    const NeighbourRows rows(*this, chunks_[at].head, known);
+    DecodeBy(chunks_[at], &rows, with, decoded);
+    return decoded;
+  };
+  std::shared_ptr<const Bytes> decoded = neighbours_->cache.Find(place);
+  try {
+    std::unique_ptr<CodecScratch> own;
+    for (const size_t at : decoded ? std::vector<size_t>() : NeededBy(chunk)) {
+      if (own == nullptr) own = std::make_unique<CodecScratch>();
+      try {
+        known[at] = neighbours_->cache.Get(at, [&](size_t one) { return decode(one, *own); });
+      } catch (const Error& error) {
+        throw LostWith(chunks_[at].head, "is lost: " + std::string(error.message()));
+      }
+    }
+  } catch (Error& error) {
+    throw error.In(Describe(chunk.head));
+  }
+  if (!decoded)
+    decoded = neighbours_->cache.Get(place, [&](size_t one) { return decode(one, scratch); });
+  return decoded;
+}
+
+void Archive::DecodeBy(const ArchivedChunk& chunk, const NeighbourSource* neighbours,
+                       CodecScratch& scratch, Bytes& raw) const {
+  try {
+    const ByteSpan payload = PayloadOf(chunk);
+    raw.resize(chunk.head.raw_bytes);
+    DecodePayload(chunk, payload, neighbours, scratch, raw);
+  } catch (Error& error) {
+    throw error.In(Describe(chunk.head));
+  }
+}
+
+// Checked, and of a codec that can be decoded.
+ByteSpan Archive::PayloadOf(const ArchivedChunk& chunk) const {
+  data_->Need(chunk.payload_offset, chunk.payload_bytes);
+  const ByteSpan payload =
+      Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);
+  const auto codec = static_cast<CodecId>(chunk.head.codec);
+  if (Name(codec).empty()) {
+    throw Error(Finding::kUnsupportedVersion,
+                fmt::format("codec {} is unknown to this program", chunk.head.codec));
+  }
+  if (codec == CodecId::kProfiled && profile_missing_) throw *profile_missing_;
+  return payload;
+}
+
+void Archive::DecodePayload(const ArchivedChunk& chunk, ByteSpan payload,
+                            const NeighbourSource* neighbours, CodecScratch& scratch,
+                            std::span<std::byte> raw) const {
+  const ChunkHead& head = chunk.head;
+  const auto codec = static_cast<CodecId>(head.codec);
+  const std::shared_ptr<const RowOrder> order = OrderOf(head);
+  const RowsOfReferences references(references_);
+  std::optional<OrderedNeighbours> ordered_neighbours;
+  if (neighbours != nullptr) ordered_neighbours.emplace(*neighbours, order.get());
+  const auto decode = [&](bool content_is_checked) {
+    DecodeRows(codec, head, payload, order.get(), raw, scratch,
+               {.references = &references,
+                .neighbours = ordered_neighbours ? &*ordered_neighbours : nullptr,
+                .profile = profile_.get(),
+                .content_is_checked = content_is_checked});
+  };
+  const bool has_references = HasReferences(codec);
+  decode(has_references);
+  uint64_t computed = Hash64(raw);
+  if (computed != head.raw_hash && has_references) {
+    decode(false);  // names the reference that differs
+    computed = Hash64(raw);
+  }
+  if (computed != head.raw_hash) {
+    throw Error(Finding::kChecksum, fmt::format("decoded bytes: checksum {:016x} stored, {:016x} "
+                                                "computed",
+                                                head.raw_hash, computed))
+        .At(chunk.payload_offset);
+  }
 }
 
 }  // namespace kv

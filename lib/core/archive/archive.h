@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by archive.cc, reader.cc, restore.cc, tensors.cc, writer.cc
 
 #include <array>
 #include <functional>
@@ -11,78 +11,20 @@
 #include <string>
 #include <vector>
 
-#include "lib/core/archive/groups.h"
-#include "lib/core/archive/reference.h"
-#include "lib/core/base/file.h"
+#include "lib/core/archive/records.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
-#include "lib/core/codec/chunk.h"
-#include "lib/core/codec/layers/layers.h"
-#include "lib/core/codec/profiled/profile.h"
-#include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/select.h"
-#include "lib/core/snapshot/snapshot.h"
 
 // The .kvz archive (FORMAT.md): writing an archive, opening one however damaged, restoring its
 // source. Nothing here knows a snapshot format: sources come as files and regions, snapshots as
-// neutral types. writer.cc implements WriteArchive and ArchiveWriter, head.cc implements Describe,
-// reader.cc implements Archive::Open, archive.cc, check.cc and decode.cc the rest of Archive,
-// restore.cc implements Restore, compare.cc implements SourceComparer, tensors.cc implements
-// LoadTensors.
+// neutral types. writer.cc writes, reader.cc implements Archive::Open, archive.cc the rest of
+// Archive, restore.cc Restore and SourceComparer, tensors.cc LoadTensors.
 namespace kv {
 
 struct ArchiveNeighbours;  // neighbours.h
-class RowOrders;           // row_order.h
+class RowOrders;           // coded_rows.h
 struct RowOrder;
-
-// Stored in archives: values are never changed and never reused.
-enum class ChunkKind : uint8_t { kOpaque = 0, kKey = 1, kValue = 2 };
-
-// The head of a chunk's record: it says what the chunk is and where its bytes go. FORMAT.md
-// explains each field.
-struct ChunkHead {
-  uint32_t file = 0;
-  uint32_t layer = 0;
-  ChunkKind kind = ChunkKind::kOpaque;
-  uint8_t codec = 0;  // a CodecId, or an id that this program does not know
-  DType dtype = DType::kU8;
-  Order order = Order::kStorage, source_order = Order::kStorage;
-  bool heads_known = false;
-  bool by_cells = false;  // rows are coded by sequence and position
-  uint64_t token_begin = 0, tokens = 0;
-  uint32_t head_begin = 0, heads = 0;
-  uint32_t unit_begin = 0, units = 0, unit_bytes = 0;
-  uint32_t codec_parameter = 0;
-  uint64_t raw_bytes = 0, raw_hash = 0;
-  uint64_t source_offset = 0, extent_bytes = 0;
-  uint64_t extent_tokens = 0, extent_token_begin = 0;
-  Bytes lead;  // the few bytes of the source between the previous extent and this one
-
-  uint64_t source_begin() const { return source_offset - lead.size(); }
-  // Whether several chunks fill one extent, as those of a transposed V do.
-  bool shares_extent() const { return source_order == Order::kHeadDimToken; }
-  ChunkShape shape() const { return {dtype, tokens, heads, units, order}; }
-  bool operator==(const ChunkHead&) const = default;
-};
-
-// Returns "layer 3 K tokens 0:512", with heads and channels if the chunk has only some of them.
-std::string Describe(const ChunkHead& head);
-
-// How an archive names the profile that chunks of it were coded with.
-struct ProfileName {
-  std::string file;   // its name, without folders; empty if nobody said it
-  std::string model;  // as the profile says
-  Hash128Bytes hash{};
-
-  bool operator==(const ProfileName&) const = default;
-};
-
-struct ArchivedFile {
-  std::string name;  // empty if the source is a single file
-  uint64_t size = 0;
-  std::optional<uint64_t> hash;  // known if the index could be read
-  bool executable = false;
-};
 
 struct ArchivedChunk {
   ChunkHead head;

@@ -7,13 +7,34 @@
 #include <mutex>
 
 #include "lib/core/archive/archive.h"
-#include "lib/core/archive/part.h"
-#include "lib/core/base/reuse.h"
+#include "lib/core/base/arena.h"
+
+// K or V of one layer of an archive, token range by token range.
+namespace kv {
+
+struct ArchivePart {
+  size_t layer = 0;  // position in the description
+  bool is_value = false;
+};
+
+// The tensors whose values all lie in chunks of their own. Throws kDuplicateName where two layers
+// have the same number.
+std::vector<ArchivePart> PartsOf(const Archive& archive);
+const KvTensor& TensorOf(const Archive& archive, const ArchivePart& part);
+// Of the chunks of each part.
+std::vector<uint64_t> StoredBytes(const Archive& archive, std::span<const ArchivePart> parts);
+
+// The chunks that hold some of tokens [begin, begin + count). Throws kInconsistent where one does
+// not fit the tensor, kLostChunk where they leave a token out.
+std::vector<const ArchivedChunk*> ChunksOf(const Archive& archive, const ArchivePart& part,
+                                           uint64_t begin, uint64_t count);
+// Copies what a decoded chunk holds of tokens [begin, begin + count) to `out`, [token][head][dim].
+void CopyTokens(const ChunkHead& head, ByteSpan raw, const KvTensor& tensor, uint64_t begin,
+                uint64_t count, std::span<std::byte> out);
 
 // Rows of an archive that others refer to: only the chunks with rows that somebody asks for are
 // decoded, each once, and rows that the archive has from its own references come from there, so
 // that the length of a chain of growing saves costs next to nothing.
-namespace kv {
 
 class ArchiveRows : public RowSource {
  public:

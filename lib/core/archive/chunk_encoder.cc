@@ -40,7 +40,164 @@ DType GuessedType(ByteSpan raw, Effort effort, CodecScratch& scratch) {
   return best;
 }
 
+// Shared extents are gathered and restored as a whole, so they bound the memory that a transposed V
+// takes on both sides, however long the context is.
+constexpr uint64_t kExtentTarget = 16 << 20;
+
+ChunkHead TensorHead(const Region& region, Effort effort) {
+  ChunkHead head;
+  head.file = static_cast<uint32_t>(region.file);
+  head.layer = region.layer;
+  head.kind = region.is_value ? ChunkKind::kValue : ChunkKind::kKey;
+  head.dtype = region.dtype;
+  const bool by_head = region.heads_known && effort == Effort::kCompat;
+  head.order = by_head ? Order::kHeadTokenDim : Order::kTokenHeadDim;
+  head.source_order = region.order;
+  head.heads_known = region.heads_known;
+  head.heads = region.heads;
+  head.units = region.head_dim / Info(region.dtype).block_elements;
+  head.unit_bytes = Info(region.dtype).block_bytes;
+  return head;
+}
+
+// Cuts files, or groups of files, into chunks.
+class Planner {
+ public:
+  Planner(std::span<const uint64_t> sizes, const std::vector<Region>& regions, uint64_t chunk_bytes,
+          Effort effort)
+      : sizes_(sizes), regions_(regions), chunk_bytes_(chunk_bytes), effort_(effort) {}
+
+  std::vector<ChunkHead> Run() {
+    auto region = regions_.begin();
+    for (; file_ < sizes_.size(); ++file_, position_ = 0) {
+      for (; region != regions_.end() && region->file == file_; ++region) {
+        const uint64_t carried = region->order == Order::kStorage ? 0 : kMaxLeadBytes;
+        if (position_ + carried < region->offset)
+          PlanOpaque(region->offset - position_, DType::kU8);
+        PlanRegion(*region);
+      }
+      if (position_ < sizes_[file_]) PlanOpaque(sizes_[file_] - position_, DType::kU8);
+    }
+    return std::move(chunks_);
+  }
+
+ private:
+  // Plans bytes that no tensor explains. `dtype` is the type of their elements.
+  void PlanOpaque(uint64_t size, DType dtype) {
+    if (IsBlockQuantised(dtype)) dtype = DType::kU8;
+    const uint64_t unit = Info(dtype).block_bytes,
+                   step = std::max(chunk_bytes_ / unit, uint64_t{1}) * unit;
+    ForEachPiece(size, step, [&](uint64_t, uint64_t count) {
+      ChunkHead head;
+      head.file = static_cast<uint32_t>(file_);
+      head.dtype = dtype;
+      head.raw_bytes = head.extent_bytes = count;
+      head.source_offset = position_;
+      chunks_.push_back(head);
+      position_ += count;
+    });
+  }
+
+  void PlanRegion(const Region& region) {
+    if (region.size == 0) return;
+    const auto plan_elements = [&] {
+      PlanOpaque(region.offset - position_, DType::kU8);
+      PlanOpaque(region.size, region.dtype);
+    };
+    if (region.order == Order::kStorage) return plan_elements();
+    const ChunkHead whole = TensorHead(region, effort_);
+    const uint64_t unit_bytes = whole.unit_bytes;
+    const uint64_t head_row = whole.units * unit_bytes;    // one token of one head
+    const uint64_t row = head_row * whole.heads;           // one token
+    const uint64_t head_bytes = head_row * region.tokens;  // one head
+    KV_ASSERT(region.size == row * region.tokens);
+    const uint64_t longest = region.order == Order::kTokenHeadDim   ? row
+                             : region.order == Order::kHeadTokenDim ? head_row
+                                                                    : region.tokens * unit_bytes;
+    const uint64_t limit =
+        region.order == Order::kHeadDimToken ? kMaxExtentBytes : kMaxChunkBytes / 2;
+    if (longest > limit) return plan_elements();  // a single row is too long to be a unit of work
+
+    const auto add = [&](ChunkHead head, uint64_t token, uint64_t tokens) {
+      head.token_begin = region.token_begin + token;
+      head.tokens = tokens;
+      head.raw_bytes = tokens * head.heads * head.units * unit_bytes;
+      if (head.shares_extent()) {
+        head.extent_token_begin = token;
+      } else {
+        head.extent_tokens = tokens;
+        head.extent_bytes = head.raw_bytes;
+      }
+      chunks_.push_back(head);
+    };
+    const auto step_for = [&](uint64_t bytes) {
+      return std::max<uint64_t>(1, chunk_bytes_ / std::max<uint64_t>(1, bytes));
+    };
+
+    const size_t planned = chunks_.size();
+    if (region.order == Order::kTokenHeadDim) {
+      ForEachPiece(region.tokens, step_for(row), [&](uint64_t token, uint64_t tokens) {
+        ChunkHead head = whole;
+        head.source_offset = region.offset + token * row;
+        add(head, token, tokens);
+      });
+    } else if (region.order == Order::kHeadTokenDim) {
+      // Whole heads while several fit a chunk, else token ranges of one head.
+      ForEachPiece(whole.heads, step_for(head_bytes), [&](uint64_t first, uint64_t heads) {
+        ChunkHead part = whole;
+        part.head_begin = static_cast<uint32_t>(first);
+        part.heads = static_cast<uint32_t>(heads);
+        const uint64_t begin = region.offset + first * head_bytes;
+        const uint64_t step = heads > 1 ? region.tokens : step_for(head_row);
+        ForEachPiece(region.tokens, step, [&](uint64_t token, uint64_t tokens) {
+          ChunkHead head = part;
+          head.source_offset = begin + token * head_row;
+          add(head, token, tokens);
+        });
+      });
+    } else {
+      // Extents of whole heads while several fit, else of some channels of one head; in each,
+      // tokens.
+      ForEachPiece(whole.heads, std::max<uint64_t>(1, kExtentTarget / head_bytes),
+                   [&](uint64_t first, uint64_t heads) {
+                     const uint64_t channel = region.tokens * unit_bytes;
+                     const uint64_t step =
+                         heads > 1 ? whole.units : std::max<uint64_t>(1, kExtentTarget / channel);
+                     ForEachPiece(whole.units, step, [&](uint64_t unit, uint64_t units) {
+                       ChunkHead part = whole;
+                       part.head_begin = static_cast<uint32_t>(first);
+                       part.heads = static_cast<uint32_t>(heads);
+                       part.unit_begin = static_cast<uint32_t>(unit);
+                       part.units = static_cast<uint32_t>(units);
+                       part.source_offset = region.offset + first * head_bytes + unit * channel;
+                       part.extent_tokens = region.tokens;
+                       part.extent_bytes = heads * units * channel;
+                       ForEachPiece(
+                           region.tokens, step_for(heads * units * unit_bytes),
+                           [&](uint64_t token, uint64_t tokens) { add(part, token, tokens); });
+                     });
+                   });
+    }
+    chunks_[planned].lead.resize(region.offset - position_);
+    position_ = region.offset + region.size;
+  }
+
+  const std::span<const uint64_t> sizes_;
+  const std::vector<Region>& regions_;
+  const uint64_t chunk_bytes_;
+  const Effort effort_;
+  size_t file_ = 0;
+  uint64_t position_ = 0;  // everything in the file before this is planned
+  std::vector<ChunkHead> chunks_;
+};
+
 }  // namespace
+
+std::vector<ChunkHead> PlanChunks(std::span<const uint64_t> sizes,
+                                  const std::vector<Region>& regions, uint64_t chunk_bytes,
+                                  Effort effort) {
+  return Planner(sizes, regions, chunk_bytes, effort).Run();
+}
 
 std::shared_ptr<const RowOrder> OrderFor(const ChunkHead& head, const RowOrders* orders,
                                          const Bases& bases, Effort effort) {
@@ -75,10 +232,10 @@ BesideNeighbours ChunkEncoder::NeighboursBeside(const ChunkHead& head,
 }
 
 EncodedChunk ChunkEncoder::EncodeFirst(ChunkHead& head, ByteSpan raw, const ReferenceRows& rows,
-                                       const NeighbourSource& neighbours,
+                                       const NeighbourSource& neighbours, const RowSteps& steps,
                                        CodecScratch& scratch) const {
-  if (head.kind == ChunkKind::kOpaque)
-    return EncodeChunk(head.shape(), raw, options_.effort, scratch);
+  const InnerEncoder encode = EncoderAt(effort_, scratch, steps);
+  if (head.kind == ChunkKind::kOpaque) return encode(head.shape(), raw);
   const bool is_value = head.kind == ChunkKind::kValue;
   const std::vector<ReferenceRun> runs =
       bases_.plan.RunsOf(head.layer, is_value, head.token_begin, head.tokens);
@@ -87,25 +244,26 @@ EncodedChunk ChunkEncoder::EncodeFirst(ChunkHead& head, ByteSpan raw, const Refe
     const BesideNeighbours beside = NeighboursBeside(head, runs, choice.neighbours, neighbours);
     EncodedChunk chunk =
         EncodeByReference(head.shape(), raw, runs, bases_.plan.RotationOf(head.layer), rows,
-                          options_.effort, scratch, &beside);
+                          effort_, scratch, encode, &beside);
     if (chunk.codec == CodecId::kRefLayers) head.codec_parameter = choice.depth;
     return chunk;
   }
-  if (options_.profile == nullptr) return EncodeChunk(head.shape(), raw, options_.effort, scratch);
+  if (profile_ == nullptr) return encode(head.shape(), raw);
   const ProfilePlace place{.layer = head.layer, .is_value = is_value};
-  return EncodeWithProfile(*options_.profile, place, head.shape(), raw, options_.effort, scratch);
+  return EncodeWithProfile(*profile_, place, head.shape(), raw, effort_, scratch, encode);
 }
 
 // By others of the archive, if that is worth having to decode these first.
 void ChunkEncoder::TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourSource& neighbours,
-                                 CodecScratch& scratch, EncodedChunk& chunk) const {
+                                 const RowSteps& steps, CodecScratch& scratch,
+                                 EncodedChunk& chunk) const {
   if (HasReferences(chunk.codec)) return;
   const NeighbourPlan::Choice choice = plan_.Of(head);
   if (choice.neighbours.empty()) return;
   const uint64_t to_beat = chunk.payload.size() - chunk.payload.size() / kLeastGainByLayers;
   Bytes payload = scratch.NewPayload();
   if (EncodeByLayers(head.shape(), raw, head.kind == ChunkKind::kValue, choice.neighbours,
-                     neighbours, to_beat, scratch, payload)) {
+                     neighbours, to_beat, scratch, payload, steps)) {
     std::swap(chunk.payload, payload);
     chunk.codec = CodecId::kLayers;
     chunk.planes.clear();
@@ -119,13 +277,8 @@ void ChunkEncoder::CheckAgainstSource(const ChunkHead& head, const EncodedChunk&
                                       const ReferenceRows& rows, const NeighbourSource& neighbours,
                                       Scratch& scratch) const {
   const std::span<std::byte> decoded = scratch.decoded.Get(raw.size()).first(raw.size());
-  scratch.codec.references = &rows;
-  scratch.codec.neighbours = &neighbours;
-  scratch.codec.profile = options_.profile.get();
-  DecodeRows(encoded.codec, head, encoded.payload, order, decoded, scratch.codec);
-  scratch.codec.references = nullptr;
-  scratch.codec.neighbours = nullptr;
-  scratch.codec.profile = nullptr;
+  DecodeRows(encoded.codec, head, encoded.payload, order, decoded, scratch.codec,
+             {.references = &rows, .neighbours = &neighbours, .profile = profile_.get()});
   if (std::memcmp(decoded.data(), raw.data(), raw.size()) != 0) {
     throw Error(Finding::kInternal, "a chunk does not decode to what was encoded")
         .In(Describe(head));
@@ -149,28 +302,28 @@ ChunkRecord ChunkEncoder::Encode(const ChunkHead& planned, ByteSpan source, bool
   }
   head.raw_hash = Hash64(raw);
   if (is_joined && head.kind == ChunkKind::kOpaque && head.dtype == DType::kU8)
-    head.dtype = GuessedType(raw, options_.effort, scratch.codec);
-  const std::shared_ptr<const RowOrder> order = OrderFor(head, orders_, bases_, options_.effort);
+    head.dtype = GuessedType(raw, effort_, scratch.codec);
+  const std::shared_ptr<const RowOrder> order = OrderFor(head, orders_, bases_, effort_);
   head.by_cells = order != nullptr;
   std::span<std::byte> coded = raw;
   if (order != nullptr) {
     coded = scratch.codec.ordered.Get(raw.size()).first(raw.size());
     order->Apply(raw, coded);
   }
-  const StepsForNow steps(order == nullptr ? RowSteps() : RowSteps(order->steps), scratch.codec);
+  const RowSteps steps = order == nullptr ? RowSteps() : RowSteps(order->steps);
   const RowsOfReferences rows(bases_.references);
   const NeighbourPlan::Rows neighbours_there(plan_, planned);
   const OrderedNeighbours neighbours(neighbours_there, order.get());
-  record.encoded = EncodeFirst(head, coded, rows, neighbours, scratch.codec);
+  record.encoded = EncodeFirst(head, coded, rows, neighbours, steps, scratch.codec);
   const std::span<std::byte> apart =
-      TryHeadsApart(head, raw, options_.effort, scratch.codec, record.encoded);
+      TryHeadsApart(head, raw, effort_, scratch.codec, record.encoded);
   if (!apart.empty()) {
     raw = coded = apart;
     head.raw_hash = Hash64(raw);
   }
-  TryNeighbours(head, coded, neighbours, scratch.codec, record.encoded);
+  TryNeighbours(head, coded, neighbours, steps, scratch.codec, record.encoded);
   head.codec = static_cast<uint8_t>(record.encoded.codec);
-  if (options_.check) {
+  if (check_) {
     CheckAgainstSource(head, record.encoded, raw, order.get(), rows, neighbours, scratch);
   }
   record.payload_hash = Hash64(record.encoded.payload);

@@ -94,8 +94,8 @@ void NeighbourCache::Keep(size_t place, const std::shared_ptr<const Bytes>& raw)
   }
 }
 
-NeighbourPlan::NeighbourPlan(const Source& source, std::vector<ChunkHead> heads, uint32_t most)
-    : source_(&source), most_(most), heads_(std::move(heads)) {
+NeighbourPlan::NeighbourPlan(const Source& source, std::span<const ChunkHead> heads, uint32_t most)
+    : source_(&source), most_(most), heads_(heads) {
   for (size_t place = 0; place < heads_.size(); ++place) {
     index_.Add(place, heads_[place]);
     if (CanBeNeighbour(heads_[place])) layers_.push_back(heads_[place].layer);

@@ -11,8 +11,8 @@
 #include <set>
 #include <vector>
 
-#include "lib/core/archive/archive.h"
-#include "lib/core/codec/layers/layers.h"
+#include "lib/core/archive/records.h"
+#include "lib/core/codec/cdf/layers.h"
 
 // Chunks that others of the same archive are coded by. The codec parameter of a chunk of codec
 // kLayers is its depth: it looks at chunks of less depth only, and all others have depth 0.
@@ -79,8 +79,8 @@ struct ArchiveNeighbours {
 class NeighbourPlan {
  public:
   NeighbourPlan() = default;
-  // Joins up to `most` layers. `heads` are all chunks of the archive to be.
-  NeighbourPlan(const Source& source, std::vector<ChunkHead> heads, uint32_t most);
+  // Joins up to `most` layers. `heads` are all chunks of the archive to be. Both outlive it.
+  NeighbourPlan(const Source& source, std::span<const ChunkHead> heads, uint32_t most);
 
   struct Choice {
     std::vector<Neighbour> neighbours;
@@ -103,7 +103,7 @@ class NeighbourPlan {
  private:
   const Source* source_ = nullptr;
   uint32_t most_ = 1;
-  std::vector<ChunkHead> heads_;
+  std::span<const ChunkHead> heads_;
   std::vector<uint32_t> layers_;  // ascending
   NeighbourIndex index_;
 };

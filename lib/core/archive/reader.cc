@@ -6,9 +6,9 @@
 #include <map>
 
 #include "lib/core/archive/archive.h"
+#include "lib/core/archive/coded_rows.h"
 #include "lib/core/archive/neighbours.h"
 #include "lib/core/archive/records.h"
-#include "lib/core/archive/row_order.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/hash.h"
 

@@ -9,8 +9,21 @@
 
 #include "lib/core/base/checked.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/kernels/reorder.h"
 
-namespace kv::kvz {
+namespace kv {
+
+std::string Describe(const ChunkHead& head) {
+  if (head.kind == ChunkKind::kOpaque) {
+    return head.dtype == DType::kU8 ? "opaque bytes" : fmt::format("{} elements", Name(head.dtype));
+  }
+  std::string text =
+      fmt::format("layer {} {} tokens {}:{}", head.layer, head.kind == ChunkKind::kKey ? 'K' : 'V',
+                  head.token_begin, head.token_begin + head.tokens);
+  return text;
+}
+
+namespace kvz {
 namespace {
 
 constexpr std::string_view kMagic = "\x89KVZ\r\n\x1a\n";
@@ -205,4 +218,184 @@ Bytes ReadTable(ByteSpan archive, const Record& record, uint64_t max_bytes) {
   return table;
 }
 
-}  // namespace kv::kvz
+// ---- heads ----
+
+namespace {
+
+void Require(bool holds, std::string_view rule) {
+  if (!holds) throw Error(Finding::kBadField, fmt::format("chunk head: {}", rule));
+}
+
+void CheckOpaque(const ChunkHead& head) {
+  ChunkHead plain;  // all that an opaque chunk may say
+  plain.file = head.file;
+  plain.dtype = head.dtype;
+  plain.codec = head.codec;
+  plain.codec_parameter = head.codec_parameter;
+  plain.raw_bytes = head.raw_bytes;
+  plain.raw_hash = head.raw_hash;
+  plain.source_offset = head.source_offset;
+  plain.extent_bytes = head.raw_bytes;
+  Require(head == plain, "an opaque chunk has no geometry");
+  Require(!IsBlockQuantised(head.dtype), "an opaque chunk is bytes or plain elements");
+}
+
+void CheckTensor(const ChunkHead& head) {
+  Require(!head.by_cells || (head.order == Order::kTokenHeadDim &&
+                             !HasReferences(static_cast<CodecId>(head.codec))),
+          "rows by cells are tokens, and not those of another cache");
+  Require(head.unit_bytes == Info(head.dtype).block_bytes, "bytes of a unit fit the dtype");
+  Require(head.order == Order::kTokenHeadDim || head.order == Order::kHeadTokenDim,
+          "the order is 0 or 1");
+  Require(head.source_order != Order::kStorage, "the source order is 0, 1 or 2");
+  Require(head.heads_known || head.heads == 1, "heads that are not known are one");
+  const uint64_t row = CheckedProduct({head.heads, head.units, head.unit_bytes}, "chunk size");
+  if (CheckedMul(row, head.tokens, "chunk size") != head.raw_bytes) {
+    throw Error(Finding::kSizeMismatch, fmt::format("chunk head: {} tokens x {} bytes are not {}",
+                                                    head.tokens, row, head.raw_bytes));
+  }
+  CheckedAdd(head.token_begin, head.tokens, "token range");
+  CheckedAdd(head.extent_token_begin, head.tokens, "token range");
+  if (!head.shares_extent()) {
+    Require(head.extent_bytes == head.raw_bytes && head.extent_tokens == head.tokens &&
+                head.extent_token_begin == 0,
+            "the extent is the chunk's own");
+    return;
+  }
+  Require(head.extent_bytes <= kMaxExtentBytes, "an extent has at most 64 MiB");
+  Require(CheckedMul(row, head.extent_tokens, "extent") == head.extent_bytes,
+          "the extent holds its tokens");
+  Require(head.extent_token_begin + head.tokens <= head.extent_tokens,
+          "the tokens lie in the extent");
+}
+
+struct Strides {
+  uint64_t token, head, unit;
+};
+
+Strides CodedStrides(const ChunkHead& head) {
+  const uint64_t unit = head.unit_bytes, inner = head.units * unit;
+  if (head.order == Order::kHeadTokenDim) return {inner, head.tokens * inner, unit};
+  return {head.heads * inner, inner, unit};
+}
+
+Strides SourceStrides(const ChunkHead& head) {
+  const uint64_t unit = head.unit_bytes, inner = head.units * unit;
+  switch (head.source_order) {
+    case Order::kTokenHeadDim:
+      return {head.heads * inner, inner, unit};
+    case Order::kHeadTokenDim:
+      return {inner, head.tokens * inner, unit};
+    case Order::kHeadDimToken:
+      return {unit, head.extent_tokens * inner, head.extent_tokens * unit};
+    case Order::kStorage:
+      break;
+  }
+  AssertionFailed("the chunk has a source order", __FILE__, __LINE__);
+}
+
+void CopyUnits(const ChunkHead& head, const std::byte* from, const Strides& a, std::byte* to,
+               const Strides& b) {
+  for (uint32_t h = 0; h < head.heads; ++h) {
+    CopyStrided2D(from + h * a.head, a.token, a.unit, to + h * b.head, b.token, b.unit, head.tokens,
+                  head.units, head.unit_bytes);
+  }
+}
+
+}  // namespace
+
+void AppendHead(const ChunkHead& head, ByteWriter& out) {
+  out.U32(head.file);
+  out.U32(head.layer);
+  out.U8(static_cast<uint8_t>(head.kind));
+  out.U8(head.codec);
+  out.U8(static_cast<uint8_t>(head.dtype));
+  out.U8(static_cast<uint8_t>(head.order));
+  out.U8(static_cast<uint8_t>(head.source_order));
+  out.U8(head.heads_known ? 1 : 0);
+  out.U16(head.by_cells ? 1 : 0);
+  out.U64(head.token_begin);
+  out.U64(head.tokens);
+  for (const uint32_t value : {head.head_begin, head.heads, head.unit_begin, head.units,
+                               head.unit_bytes, head.codec_parameter}) {
+    out.U32(value);
+  }
+  for (const uint64_t value : {head.raw_bytes, head.raw_hash, head.source_offset, head.extent_bytes,
+                               head.extent_tokens, head.extent_token_begin}) {
+    out.U64(value);
+  }
+  out.Append(head.lead);
+}
+
+ChunkHead ReadHead(ByteReader& in) {
+  ChunkHead head;
+  head.file = in.U32("file");
+  head.layer = in.U32("layer");
+  head.kind = ReadEnum<ChunkKind>(in, 2, "kind");
+  head.codec = in.U8("codec");
+  head.dtype = ReadEnum<DType>(in, static_cast<uint8_t>(AllDTypes().size() - 1), "dtype");
+  head.order = ReadEnum<Order>(in, 3, "order");
+  head.source_order = ReadEnum<Order>(in, 3, "source order");
+  head.heads_known = ReadEnum<uint8_t>(in, 1, "heads known") != 0;
+  const uint32_t rows = in.U16("order of rows");
+  Require(rows <= 1, "rows are as in the source or by cells");
+  head.by_cells = rows == 1;
+  head.token_begin = in.U64("first token");
+  head.tokens = in.U64("tokens");
+  head.head_begin = in.U32("first head");
+  head.heads = in.U32("heads");
+  head.unit_begin = in.U32("first unit");
+  head.units = in.U32("units");
+  head.unit_bytes = in.U32("unit bytes");
+  head.codec_parameter = in.U32("codec parameter");
+  head.raw_bytes = in.U64("decoded bytes");
+  head.raw_hash = in.U64("decoded hash");
+  head.source_offset = in.U64("source offset");
+  head.extent_bytes = in.U64("extent bytes");
+  head.extent_tokens = in.U64("extent tokens");
+  head.extent_token_begin = in.U64("first token in the extent");
+
+  const ByteSpan lead = in.Take(in.remaining(), "lead");
+  head.lead.assign(lead.begin(), lead.end());
+  Require(head.lead.size() <= kMaxLeadBytes && head.lead.size() <= head.source_offset,
+          "the lead has at most 128 bytes");
+  Require(head.lead.empty() || head.extent_token_begin == 0, "the lead comes before the extent");
+
+  if (head.raw_bytes == 0 || head.raw_bytes > kMaxChunkBytes) {
+    throw Error(Finding::kLimit, fmt::format("chunk head: {} decoded bytes, 1..{} expected",
+                                             head.raw_bytes, kMaxChunkBytes));
+  }
+  CheckedAdd(head.source_offset, head.extent_bytes, "extent");
+  head.kind == ChunkKind::kOpaque ? CheckOpaque(head) : CheckTensor(head);
+  return head;
+}
+
+bool IsStoredAsIs(const ChunkHead& head) {
+  if (head.shares_extent()) return false;
+  return head.order == head.source_order || head.heads == 1;
+}
+
+void GatherChunk(const ChunkHead& head, ByteSpan extent, std::span<std::byte> raw) {
+  KV_ASSERT(extent.size() == head.extent_bytes && raw.size() == head.raw_bytes);
+  if (IsStoredAsIs(head)) {
+    std::memcpy(raw.data(), extent.data(), raw.size());
+    return;
+  }
+  const Strides from = SourceStrides(head);
+  CopyUnits(head, extent.data() + head.extent_token_begin * from.token, from, raw.data(),
+            CodedStrides(head));
+}
+
+void ScatterChunk(const ChunkHead& head, ByteSpan raw, std::span<std::byte> extent) {
+  KV_ASSERT(extent.size() == head.extent_bytes && raw.size() == head.raw_bytes);
+  if (IsStoredAsIs(head)) {
+    std::memcpy(extent.data(), raw.data(), raw.size());
+    return;
+  }
+  const Strides to = SourceStrides(head);
+  CopyUnits(head, raw.data(), CodedStrides(head),
+            extent.data() + head.extent_token_begin * to.token, to);
+}
+
+}  // namespace kvz
+}  // namespace kv

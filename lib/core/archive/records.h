@@ -1,16 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by records.cc, table.cc
 
+#include <fmt/format.h>
+
+#include <array>
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include "lib/core/archive/archive.h"
-#include "lib/core/base/bytes.h"
+#include "lib/core/archive/groups.h"
+#include "lib/core/archive/reference.h"
+#include "lib/core/codec/chunk.h"
+#include "lib/core/codec/profiled/profile.h"
 
-// The bytes of an archive: header, records, heads, trailer. FORMAT.md has their tables. head.cc
-// implements heads, table.cc and description.cc the source table, planner.cc the Planner,
-// records.cc the rest.
-namespace kv::kvz {
+// The bytes of an archive: header, records, heads, trailer, and what they say. FORMAT.md has their
+// tables. table.cc implements the source table, records.cc the rest.
+namespace kv {
+
+// Stored in archives: values are never changed and never reused.
+enum class ChunkKind : uint8_t { kOpaque = 0, kKey = 1, kValue = 2 };
+
+// The head of a chunk's record: it says what the chunk is and where its bytes go. FORMAT.md
+// explains each field.
+struct ChunkHead {
+  uint32_t file = 0;
+  uint32_t layer = 0;
+  ChunkKind kind = ChunkKind::kOpaque;
+  uint8_t codec = 0;  // a CodecId, or an id that this program does not know
+  DType dtype = DType::kU8;
+  Order order = Order::kStorage, source_order = Order::kStorage;
+  bool heads_known = false;
+  bool by_cells = false;  // rows are coded by sequence and position
+  uint64_t token_begin = 0, tokens = 0;
+  uint32_t head_begin = 0, heads = 0;
+  uint32_t unit_begin = 0, units = 0, unit_bytes = 0;
+  uint32_t codec_parameter = 0;
+  uint64_t raw_bytes = 0, raw_hash = 0;
+  uint64_t source_offset = 0, extent_bytes = 0;
+  uint64_t extent_tokens = 0, extent_token_begin = 0;
+  Bytes lead;  // the few bytes of the source between the previous extent and this one
+
+  uint64_t source_begin() const { return source_offset - lead.size(); }
+  // Whether several chunks fill one extent, as those of a transposed V do.
+  bool shares_extent() const { return source_order == Order::kHeadDimToken; }
+  ChunkShape shape() const { return {dtype, tokens, heads, units, order}; }
+  bool operator==(const ChunkHead&) const = default;
+};
+
+// Returns "layer 3 K tokens 0:512", with heads and channels if the chunk has only some of them.
+std::string Describe(const ChunkHead& head);
+
+// How an archive names the profile that chunks of it were coded with.
+struct ProfileName {
+  std::string file;   // its name, without folders; empty if nobody said it
+  std::string model;  // as the profile says
+  Hash128Bytes hash{};
+
+  bool operator==(const ProfileName&) const = default;
+};
+
+struct ArchivedFile {
+  std::string name;  // empty if the source is a single file
+  uint64_t size = 0;
+  std::optional<uint64_t> hash;  // known if the index could be read
+  bool executable = false;
+};
+
+namespace kvz {
 
 constexpr uint32_t kVersion = 1;
 constexpr uint64_t kHeaderBytes = 24, kTrailerBytes = 40;
@@ -68,6 +127,17 @@ Bytes TableRecord(RecordType type, uint32_t tag, ByteSpan table);
 // more than `max_bytes`.
 Bytes ReadTable(ByteSpan archive, const Record& record, uint64_t max_bytes);
 
+// Throws kBadField for a value above the last one.
+template <typename E>
+E ReadEnum(ByteReader& in, uint8_t last, std::string_view field) {
+  const uint8_t value = in.U8(field);
+  if (value > last) {
+    throw Error(Finding::kBadField, fmt::format("{} {}: at most {} expected", field, value, last))
+        .At(in.offset() - 1);
+  }
+  return static_cast<E>(value);
+}
+
 void AppendHead(const ChunkHead& head, ByteWriter& out);
 // Reads the 104 bytes of a head and the lead, which takes the rest of `reader`. Checks every rule
 // that can be checked on a head alone. Throws kBadField, kUnknownDtype, kOverflow, kSizeMismatch,
@@ -100,31 +170,5 @@ SourceTable DecodeTable(ByteSpan bytes);
 SourceTable TableOf(const Source& source, const Snapshot* snapshot,
                     const std::vector<Region>& regions);
 
-// Cuts files, or groups of files, into chunks, in the order of file, offset and token. The heads it
-// returns lack hashes and codec, and their leads the bytes.
-class Planner {
- public:
-  // sizes: of the files; that of a group stands at its first one, and 0 at the others. `effort`
-  // decides the order of units: kCompat codes head after head, as the engine does; the other levels
-  // want all channels of a token together.
-  Planner(std::vector<uint64_t> sizes, const std::vector<Region>& regions, uint64_t chunk_bytes,
-          Effort effort);
-  std::optional<ChunkHead> Next();
-
- private:
-  // Plans the next stretch of at most `size` bytes that no tensor explains. `dtype` is the type of
-  // their elements.
-  void PlanOpaque(uint64_t size, DType dtype);
-  void PlanRegion(const Region& region);
-
-  const std::vector<uint64_t> sizes_;
-  const std::vector<Region>& regions_;
-  uint64_t chunk_bytes_;
-  Effort effort_;
-  size_t file_ = 0, region_ = 0;
-  uint64_t position_ = 0;         // everything in the file before this is planned
-  std::vector<ChunkHead> ready_;  // chunks of the current stretch
-  size_t taken_ = 0;
-};
-
-}  // namespace kv::kvz
+}  // namespace kvz
+}  // namespace kv

@@ -4,11 +4,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+#include <unordered_set>
+
 #include "lib/core/base/checked.h"
+#include "lib/core/codec/context/lms.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv {
-
 namespace {
 
 Error Differs(const ReferenceRun& run, const Reference& reference, std::string_view how) {
@@ -135,6 +140,301 @@ const Rotation& ReferencePlan::RotationOf(uint32_t layer) const {
   size_t place = 0;
   const Group* group = GroupOf(layer, place);
   return group == nullptr ? kNone : group->rotation;
+}
+
+// Which tokens of a snapshot are those of a reference.
+
+namespace {
+
+// Tokens in a row that make a seed, and that make a run worth its bytes.
+constexpr uint64_t kSeedTokens = 8, kLeastTokens = 16;
+// Of equal seeds, those that are tried.
+constexpr size_t kMostSeeds = 4;
+// Equal content of fewer tokens than this is chance or filling.
+constexpr uint64_t kOneInMatches = 20;
+constexpr uint64_t kRotationRows = 128;
+// Of several references, one that is so many times nearer in a sample of rows is better than one
+// that has more tokens.
+constexpr uint64_t kSampledTokens = 8;
+constexpr float kClearlyNearer = 2;
+
+// What tells one token of a cache from another, and where it stands.
+struct Labels {
+  std::vector<uint64_t> of;
+  std::vector<int64_t> positions;
+};
+
+const CellGroup* CellsOf(const Snapshot& snapshot, const LayerKv& layer) {
+  for (const CellGroup& group : snapshot.cell_groups) {
+    if (group.group == layer.group || snapshot.cell_groups.size() == 1) {
+      return group.cells.size() == layer.k.tokens() ? &group : nullptr;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<int64_t> PositionsOf(const Snapshot& snapshot, const LayerKv& layer) {
+  std::vector<int64_t> positions(layer.k.tokens());
+  const CellGroup* cells = CellsOf(snapshot, layer);
+  for (size_t i = 0; i < positions.size(); ++i)
+    positions[i] = cells == nullptr ? static_cast<int64_t>(i) : cells->cells[i].position;
+  return positions;
+}
+
+// Ids belong to positions, if every position is there once.
+std::optional<std::vector<uint64_t>> IdsOf(const Snapshot& snapshot,
+                                           const std::vector<int64_t>& positions) {
+  if (snapshot.tokens.empty() || positions.empty()) return std::nullopt;
+  const int64_t first = snapshot.tokens.size() == positions.size() ? positions[0] : 0;
+  std::vector<uint64_t> ids;
+  for (const int64_t position : positions) {
+    const int64_t at = position - first;
+    if (at < 0 || at >= static_cast<int64_t>(snapshot.tokens.size())) return std::nullopt;
+    if (!ids.empty() && position <= positions[ids.size() - 1]) return std::nullopt;
+    ids.push_back(static_cast<uint32_t>(snapshot.tokens[static_cast<size_t>(at)]));
+  }
+  return ids;
+}
+
+bool HasBytes(const KvTensor& tensor) {
+  return !tensor.pieces.empty() &&
+         std::all_of(tensor.pieces.begin(), tensor.pieces.end(),
+                     [](const StridedPiece& piece) { return piece.data != nullptr; });
+}
+
+bool AreComparable(const std::optional<KvTensor>& a, const std::optional<KvTensor>& b) {
+  const auto is_float = [](DType dtype) {
+    return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 ||
+           IsBlockQuantised(dtype);
+  };
+  return a && b && HasBytes(*a) && HasBytes(*b) && a->channels() == b->channels() &&
+         is_float(a->dtype) && is_float(b->dtype);
+}
+
+// A first layer's values depend on the token alone.
+std::optional<std::vector<uint64_t>> ContentOf(const LayerKv& layer) {
+  if (!layer.v || !HasBytes(*layer.v)) return std::nullopt;
+  constexpr uint64_t kPiece = 1024;
+  std::vector<uint64_t> hashes;
+  for (uint64_t at = 0; at < layer.v->tokens(); at += kPiece) {
+    const uint64_t count = std::min(kPiece, layer.v->tokens() - at);
+    const Bytes rows = Gather(*layer.v, at, count, Order::kTokenHeadDim);
+    for (uint64_t i = 0; i < count; ++i)
+      hashes.push_back(
+          Hash64(ByteSpan(rows).subspan(i * (rows.size() / count), rows.size() / count)));
+  }
+  return hashes;
+}
+
+bool OftenMeet(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
+  const std::unordered_set<uint64_t> known(b.begin(), b.end());
+  const auto meet =
+      std::count_if(a.begin(), a.end(), [&](uint64_t x) { return known.count(x) != 0; });
+  return static_cast<uint64_t>(meet) * kOneInMatches >= a.size();
+}
+
+uint64_t SeedAt(const std::vector<uint64_t>& labels, uint64_t at) {
+  uint64_t hash = 0;
+  for (uint64_t i = 0; i < kSeedTokens; ++i) {
+    hash = (hash ^ labels[at + i]) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+// Both sides by the same kind of label.
+struct Pair {
+  uint16_t reference = 0;
+  Labels here, there;
+  std::unordered_map<uint64_t, std::vector<uint64_t>> seeds;
+  const KvTensor *v_here = nullptr,
+                 *v_there = nullptr;  // of a layer in the middle, if both have it
+
+  // How far the values of a run are from those there, as a share of their size.
+  float DistanceOf(const TokenRun& run) const {
+    if (v_here == nullptr || run.tokens == 0) return 1;
+    float apart = 0, size = 1e-30f;
+    for (uint64_t i = 0; i < kSampledTokens; ++i) {
+      const uint64_t token = run.tokens * (2 * i + 1) / (2 * kSampledTokens);
+      const std::vector<float> a = GatherFloats(*v_here, run.here + token, 1, Order::kTokenHeadDim);
+      const std::vector<float> b =
+          GatherFloats(*v_there, run.there + token, 1, Order::kTokenHeadDim);
+      for (size_t c = 0; c < a.size(); ++c) {
+        const float distance = std::fabs(a[c] - b[c]);
+        if (!(distance <= kMostDistance)) continue;  // nor what is not finite
+        apart += distance;
+        size += std::fabs(a[c]);
+      }
+    }
+    return apart / size;
+  }
+  static constexpr float kMostDistance = 1e30f;
+
+  void FindSeeds() {
+    for (uint64_t at = 0; at + kSeedTokens <= there.of.size(); ++at) {
+      std::vector<uint64_t>& places = seeds[SeedAt(there.of, at)];
+      if (places.size() < kMostSeeds) places.push_back(at);
+    }
+  }
+  // The run that begins with these two tokens.
+  TokenRun From(uint64_t a, uint64_t b) const {
+    TokenRun run{.reference = reference, .here = a, .there = b};
+    if (a >= here.of.size() || b >= there.of.size()) return run;
+    const int64_t turn = here.positions[a] - there.positions[b];
+    while (a < here.of.size() && b < there.of.size() && here.of[a] == there.of[b] &&
+           here.positions[a] - there.positions[b] == turn) {
+      ++a, ++b;
+    }
+    run.tokens = turn == static_cast<int32_t>(turn) ? a - run.here : 0;
+    run.turn = static_cast<int32_t>(turn);
+    return run;
+  }
+};
+
+std::optional<Pair> Compare(const Snapshot& snapshot, const LayerKv& layer,
+                            const Reference& reference, const LayerKv& there) {
+  Pair pair;
+  pair.here.positions = PositionsOf(snapshot, layer);
+  pair.there.positions = PositionsOf(reference.snapshot, there);
+  const auto take = [&](std::optional<std::vector<uint64_t>> a,
+                        std::optional<std::vector<uint64_t>> b) {
+    if (!a || !b || !OftenMeet(*a, *b)) return false;
+    pair.here.of = *std::move(a);
+    pair.there.of = *std::move(b);
+    return true;
+  };
+  const auto as_labels = [](const std::vector<int64_t>& positions) {
+    return std::vector<uint64_t>(positions.begin(), positions.end());
+  };
+  const auto ids = IdsOf(snapshot, pair.here.positions);
+  const auto their_ids = IdsOf(reference.snapshot, pair.there.positions);
+  const bool found =
+      ids && their_ids ? take(ids, their_ids)
+                       : take(ContentOf(layer), ContentOf(there)) ||
+                             take(as_labels(pair.here.positions), as_labels(pair.there.positions));
+  if (!found) return std::nullopt;
+  pair.FindSeeds();
+  return pair;
+}
+
+// The longest run at each token; of equally long ones that which goes on where the last one ended,
+// then that which is in its place. Of several references' runs that which is clearly nearer.
+std::vector<TokenRun> Cover(const std::vector<Pair>& pairs, uint64_t tokens) {
+  std::vector<TokenRun> runs;
+  for (uint64_t at = 0; at < tokens;) {
+    TokenRun best;
+    float best_distance = 0;
+    for (const Pair& pair : pairs) {
+      TokenRun of_pair;
+      const auto offer = [&](const TokenRun& run) {
+        if (run.tokens > of_pair.tokens) of_pair = run;
+      };
+      const auto take = [&] {
+        if (pairs.size() == 1 || of_pair.tokens < kLeastTokens) {
+          if (of_pair.tokens > best.tokens && best.tokens < kLeastTokens) best = of_pair;
+          return;
+        }
+        const float distance = pair.DistanceOf(of_pair);
+        const bool none = best.tokens < kLeastTokens;
+        const bool nearer = distance * kClearlyNearer < best_distance;
+        const bool farther = best_distance * kClearlyNearer < distance;
+        if (!none && !nearer && (farther || of_pair.tokens <= best.tokens)) return;
+        best = of_pair;
+        best_distance = distance;
+      };
+      if (!runs.empty() && runs.back().reference == pair.reference)
+        offer(pair.From(at, at - runs.back().here + runs.back().there));
+      offer(pair.From(at, at));
+      if (at + kSeedTokens <= pair.here.of.size()) {
+        const auto seeds = pair.seeds.find(SeedAt(pair.here.of, at));
+        if (seeds != pair.seeds.end()) {
+          for (const uint64_t place : seeds->second) offer(pair.From(at, place));
+        }
+      }
+      take();
+    }
+    if (best.tokens >= kLeastTokens) runs.push_back(best);
+    at += best.tokens >= kLeastTokens ? best.tokens : 1;
+  }
+  return runs;
+}
+
+// From the keys of a layer in the middle, of which there are successive positions at the end.
+Rotation RotationOfKeys(const Snapshot& snapshot, const std::vector<const LayerKv*>& layers) {
+  for (const size_t at : {layers.size() / 2, size_t{0}, layers.size() - 1}) {
+    const KvTensor& keys = layers[at]->k;
+    if (keys.dtype != DType::kF16 && keys.dtype != DType::kBF16) return {};
+    if (!HasBytes(keys)) continue;
+    const std::vector<int64_t> positions = PositionsOf(snapshot, *layers[at]);
+    uint64_t begin = positions.size() - 1;
+    while (begin > 0 && positions.size() - begin < kRotationRows &&
+           positions[begin - 1] + 1 == positions[begin]) {
+      --begin;
+    }
+    const uint64_t rows = positions.size() - begin;
+    const Bytes values = Gather(keys, begin, rows, Order::kTokenHeadDim);
+    const bool bfloat = keys.dtype == DType::kBF16;
+    Rotation rotation =
+        FindRotation(values, bfloat, LmsScale(LmsLargestExponent(values, bfloat)), rows,
+                     keys.channels(), keys.heads_known ? keys.head_dim : 0, {});
+    if (!rotation.turns.empty()) return rotation;
+  }
+  return {};
+}
+
+}  // namespace
+
+ReferencePlan::ReferencePlan(const Snapshot& snapshot, const References& references,
+                             bool rotation_wanted) {
+  std::vector<std::string> names;
+  for (const LayerKv& layer : snapshot.layers) {
+    if (std::find(names.begin(), names.end(), layer.group) == names.end())
+      names.push_back(layer.group);
+  }
+  for (const std::string& name : names) {
+    Group group;
+    std::vector<const LayerKv*> layers;
+    for (size_t i = 0; i < snapshot.layers.size(); ++i) {
+      const LayerKv& layer = snapshot.layers[i];
+      if (layer.group != name || layer.k.tokens() == 0) continue;
+      if (!layers.empty() && layers[0]->k.tokens() != layer.k.tokens()) continue;
+      layers.push_back(&layer);
+      std::vector<std::optional<uint32_t>>& there =
+          group.layers.emplace_back(layer.index, 0).second;
+      for (const auto& reference : references) {
+        const std::vector<LayerKv>& others = reference->snapshot.layers;
+        const LayerKv* other = others.size() == snapshot.layers.size()
+                                   ? &others[i]
+                                   : reference->snapshot.Find(layer.index);
+        there.push_back(other == nullptr ? std::nullopt : std::optional(other->index));
+      }
+    }
+    if (layers.empty()) continue;
+    std::vector<Pair> pairs;
+    for (size_t r = 0; r < references.size(); ++r) {
+      const std::optional<uint32_t>& there = group.layers[0].second[r];
+      if (!there) continue;
+      std::optional<Pair> pair =
+          Compare(snapshot, *layers[0], *references[r], *references[r]->snapshot.Find(*there));
+      if (!pair) continue;
+      pair->reference = static_cast<uint16_t>(r);
+      const size_t middle = layers.size() / 2;
+      const std::optional<uint32_t>& their_middle = group.layers[middle].second[r];
+      const LayerKv* other = their_middle ? references[r]->snapshot.Find(*their_middle) : nullptr;
+      if (other != nullptr && AreComparable(layers[middle]->v, other->v)) {
+        pair->v_here = &*layers[middle]->v;
+        pair->v_there = &*other->v;
+      }
+      pairs.push_back(*std::move(pair));
+    }
+    group.runs = Cover(pairs, layers[0]->k.tokens());
+    if (group.runs.empty()) continue;
+    if (rotation_wanted || std::any_of(group.runs.begin(), group.runs.end(),
+                                       [](const TokenRun& run) { return run.turn != 0; })) {
+      group.rotation = RotationOfKeys(snapshot, layers);
+    }
+    groups_.push_back(std::move(group));
+  }
 }
 
 }  // namespace kv

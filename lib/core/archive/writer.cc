@@ -9,8 +9,6 @@
 #include "lib/core/archive/coded_rows.h"
 #include "lib/core/archive/neighbours.h"
 #include "lib/core/archive/records.h"
-#include "lib/core/archive/row_order.h"
-#include "lib/core/archive/source_hasher.h"
 #include "lib/core/base/hash.h"
 
 namespace kv {
@@ -22,6 +20,52 @@ uint64_t ChunkBytes(const WriteOptions& options) {
 }
 
 using namespace kvz;
+
+// Hashes a source in order, reading ahead of the workers that gather from the same pages. Files of
+// groups are hashed where they are joined.
+class SourceHasher {
+ public:
+  SourceHasher(const Source& source, const std::vector<FileGroup>& groups)
+      : source_(source), hashes_(source.files.size()), grouped_(source.files.size()) {
+    for (const FileGroup& group : groups) {
+      for (const uint32_t file : group.files) grouped_[file] = true;
+    }
+  }
+
+  void HashOne(uint32_t file, ByteSpan bytes) { hashes_[file] = Hash64(bytes); }
+
+  // Up to `end` in `file`; files are visited in order.
+  void Advance(uint32_t file, uint64_t end) {
+    while (file_ < file) FinishFile();
+    if (end <= position_) return;
+    hash_.Update(source_.files[file_].data->bytes().subspan(position_, end - position_));
+    position_ = end;
+  }
+  // Hashes of the files, once everything was visited.
+  const std::vector<uint64_t>& Finish() {
+    while (file_ < hashes_.size()) FinishFile();
+    return hashes_;
+  }
+
+ private:
+  void FinishFile() {
+    if (grouped_[file_]) {
+      ++file_;
+      return;
+    }
+    KV_ASSERT(position_ == source_.files[file_].data->size());
+    hashes_[file_++] = hash_.Digest();
+    hash_ = StreamingHash();
+    position_ = 0;
+  }
+
+  const Source& source_;
+  StreamingHash hash_;
+  std::vector<uint64_t> hashes_;
+  std::vector<bool> grouped_;
+  uint32_t file_ = 0;
+  uint64_t position_ = 0;
+};
 
 struct Task {
   ChunkHead head;
@@ -85,36 +129,26 @@ std::vector<uint64_t> SizesOf(const Source& source, const std::vector<FileGroup>
   return sizes;
 }
 
-// All chunks, as they are going to be planned.
-std::vector<ChunkHead> PlannedChunks(const Source& source, const Grouping& grouping,
-                                     const WriteOptions& options) {
-  std::vector<ChunkHead> heads;
-  Planner planner(SizesOf(source, grouping.groups), grouping.regions, ChunkBytes(options),
-                  options.effort);
-  while (std::optional<ChunkHead> head = planner.Next()) heads.push_back(*std::move(head));
-  return heads;
-}
-
 // The orders of chunks, if any chunk's rows are coded in another one than the source's. What cells
 // there are is what the source table says.
-std::shared_ptr<const RowOrders> OrdersFor(const Source& source, const SourceTable& table,
-                                           const Grouping& grouping, const WriteOptions& options,
-                                           const Bases& bases) {
+std::shared_ptr<const RowOrders> OrdersFor(const SourceTable& table,
+                                           std::span<const ChunkHead> chunks,
+                                           const WriteOptions& options, const Bases& bases) {
   if (options.effort < Effort::kDefault || !table.description) return nullptr;
   auto orders = std::make_shared<const RowOrders>(*table.description);
   if (orders->empty()) return nullptr;
-  for (const ChunkHead& head : PlannedChunks(source, grouping, options)) {
+  for (const ChunkHead& head : chunks) {
     if (OrderFor(head, orders.get(), bases, options.effort) != nullptr) return orders;
   }
   return nullptr;
 }
 
-// Which chunks may be coded by which: all of them are planned twice.
+// Which chunks may be coded by which.
 NeighbourPlan PlanLayers(const Source& source, const Grouping& grouping,
-                         const WriteOptions& options) {
+                         std::span<const ChunkHead> chunks, const WriteOptions& options) {
   const bool alone = options.joined_layers < 2 || !grouping.groups.empty();
   if (options.effort < Effort::kMax || alone) return {};
-  return NeighbourPlan(source, PlannedChunks(source, grouping, options), options.joined_layers);
+  return NeighbourPlan(source, chunks, options.joined_layers);
 }
 
 }  // namespace writing
@@ -130,11 +164,11 @@ class ArchiveWriter::Body {
         grouping_(GroupingOf(source, snapshot, options)),
         hasher_(source, grouping_.groups),
         bases_(BasesOf(snapshot, options)),
+        chunks_(PlanChunks(SizesOf(source, grouping_.groups), grouping_.regions,
+                           ChunkBytes(options_), options_.effort)),
         table_(MakeTable(snapshot)),
         tag_(TagOf(table_)),
-        planner_(SizesOf(source, grouping_.groups), grouping_.regions, ChunkBytes(options_),
-                 options_.effort),
-        layers_(PlanLayers(source, grouping_, options_)) {
+        layers_(PlanLayers(source, grouping_, chunks_, options_)) {
     summary_.groups = grouping_.groups.size();
     for (const FileGroup& group : grouping_.groups) summary_.grouped_files += group.files.size();
     KV_ASSERT(ChunkBytes(options) > 0 && ChunkBytes(options) <= kMaxChunkBytes / 2);
@@ -149,9 +183,8 @@ class ArchiveWriter::Body {
     pool.RunOrdered<Task, Written>(
         window,
         [&]() -> std::optional<Task> {
-          if (!next_) next_ = planner_.Next();
-          if (!next_) return std::nullopt;
-          Task task{*next_, source_.files[next_->file].data.get(), nullptr};
+          if (next_ == chunks_.size()) return std::nullopt;
+          Task task{chunks_[next_], source_.files[chunks_[next_].file].data.get(), nullptr};
           ChunkHead& head = task.head;
           const uint64_t head_end = head.source_offset + head.extent_bytes;
           if (const FileGroup* group = GroupAt(head.file)) {
@@ -164,7 +197,7 @@ class ArchiveWriter::Body {
             if (std::pair(head.file, head_end) > std::pair(file, end)) return std::nullopt;
             hasher_.Advance(head.file, head_end);
           }
-          next_.reset();
+          ++next_;
           const ByteSpan lead = task.bytes().subspan(head.source_begin(), head.lead.size());
           std::ranges::copy(lead, head.lead.begin());
           return task;
@@ -174,9 +207,10 @@ class ArchiveWriter::Body {
           return Written{encoder_.Encode(task.head, task.bytes(), is_joined, tag_), task.file};
         },
         [&](Written& written) { Emit(written); });
-    if (!next_) return end;
-    if (GroupAt(next_->file) != nullptr) return 0;
-    return next_->file > file ? end : std::min(end, next_->source_begin());
+    if (next_ == chunks_.size()) return end;
+    const ChunkHead& next = chunks_[next_];
+    if (GroupAt(next.file) != nullptr) return 0;
+    return next.file > file ? end : std::min(end, next.source_begin());
   }
 
   WriteSummary Finish(ThreadPool& pool) {
@@ -190,7 +224,7 @@ class ArchiveWriter::Body {
   Bytes MakeTable(const Snapshot* snapshot) {
     SourceTable table = TableWith(bases_, options_, grouping_.groups,
                                   TableOf(source_, snapshot, grouping_.regions));
-    orders_ = OrdersFor(source_, table, grouping_, options_, bases_);
+    orders_ = OrdersFor(table, chunks_, options_, bases_);
     table.by_cells = orders_ != nullptr;
     return EncodeTable(table);
   }
@@ -297,14 +331,15 @@ class ArchiveWriter::Body {
   const Grouping grouping_;
   SourceHasher hasher_;
   const Bases bases_;
+  const std::vector<ChunkHead> chunks_;      // as planned
   std::shared_ptr<const RowOrders> orders_;  // null if all rows are as in the source
   const Bytes table_;
   const uint32_t tag_;
-  Planner planner_;
   const NeighbourPlan layers_;
-  const ChunkEncoder encoder_{options_, bases_, layers_, orders_.get()};
-  std::optional<ChunkHead> next_;  // planned, and not yet wanted
-  size_t group_ = 0;               // the next one
+  const ChunkEncoder encoder_{options_.effort, options_.profile, options_.check,
+                              bases_,          layers_,          orders_.get()};
+  size_t next_ = 0;   // the first chunk that is not yet wanted
+  size_t group_ = 0;  // the next one
   std::shared_ptr<const Bytes> joined_;
   uint32_t joined_of_ = 0;  // the group's first file
   WriteSummary summary_;

@@ -48,9 +48,20 @@ std::span<const DTypeInfo> AllDTypes();
 const DTypeInfo& Info(DType dtype);
 inline std::string_view Name(DType dtype) { return Info(dtype).name; }
 inline bool IsBlockQuantised(DType dtype) { return Info(dtype).block_elements > 1; }
+constexpr bool IsHalfFloat(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 // Accepts kvtool's names and common synonyms (fp16, half, float16, bfloat16, float ...).
 std::optional<DType> ParseDType(std::string_view name);
 // Bytes of `elements` values that form whole blocks. Throws kOverflow, kSizeMismatch.
 uint64_t BytesOf(DType dtype, uint64_t elements);
+
+// How the units of one tensor are ordered in memory. Names read from the outermost axis inwards.
+// The values are stored in .kvz archives: never changed, never reused.
+enum class Order : uint8_t {
+  kTokenHeadDim = 0,  // [token][kv head][dim]: rows, what llama.cpp, vLLM and MNN dumps store
+  kHeadTokenDim = 1,  // [kv head][token][dim]: what engines feed their codec, HF caches
+  kHeadDimToken = 2,  // [kv head][dim][token]: llama.cpp's transposed V
+  kStorage = 3,       // as stored; too irregular to name (packed tiles)
+};
+std::string_view Name(Order order);
 
 }  // namespace kv

@@ -8,12 +8,10 @@
 #include <new>
 #include <span>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "lib/core/base/arena.h"
 #include "lib/core/base/bytes.h"
-#include "lib/core/codec/rotation.h"
 #include "lib/core/kernels/rans.h"
 
 namespace kv {
@@ -77,11 +75,7 @@ class ScratchBuffer {
   size_t capacity_ = 0;
 };
 
-class NeighbourSource;  // layers/layers.h
-class Profile;          // profiled/profile.h
-class ReferenceRows;    // ref/ref.h
-
-// Buffers of the context coder (prev/prev.h).
+// Buffers of the context coder (context/prev.h).
 struct ContextScratch {
   Arena arena;  // for the temporaries of one chunk
   std::vector<uint8_t> symbols, tables;
@@ -97,17 +91,6 @@ struct CodecScratch {
   ScratchBuffer planes, predicted, best, candidate, rows, halves, sides;
   ScratchBuffer ordered;  // for users of codecs: units in another order than the chunk's
   ContextScratch context;
-  // Where the rows of the chunk stand.
-  RowSteps steps;
-  // Where rows of other caches come from; null if there are none.
-  const ReferenceRows* references = nullptr;
-  // Whoever decodes compares a hash of all rows: those that are copied from references need none of
-  // their own. For one chunk.
-  bool content_is_checked = false;
-  // Where other chunks of the same archive come from; null if there are none.
-  const NeighbourSource* neighbours = nullptr;
-  // What chunks of pages were coded with; null if there is none.
-  const Profile* profile = nullptr;
 
   // An empty payload, in the largest memory that was given back, with room for any chunk so far.
   Bytes NewPayload();
@@ -120,20 +103,6 @@ struct CodecScratch {
  private:
   std::vector<Bytes> spares_;  // by ascending capacity
   size_t room_ = 0;
-};
-
-// Gives the scratch the steps of a chunk's rows, and takes them away again.
-class StepsForNow {
- public:
-  StepsForNow(const RowSteps& steps, CodecScratch& scratch)
-      : scratch_(scratch), before_(std::exchange(scratch.steps, steps)) {}
-  ~StepsForNow() { scratch_.steps = before_; }
-  StepsForNow(const StepsForNow&) = delete;
-  StepsForNow& operator=(const StepsForNow&) = delete;
-
- private:
-  CodecScratch& scratch_;
-  const RowSteps before_;
 };
 
 }  // namespace kv

@@ -1,89 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by table.cc, levels.cc
 
-#include <cstdint>
-#include <optional>
 #include <span>
 #include <string_view>
 
-#include "lib/core/base/dtype.h"
-#include "lib/core/base/order.h"
-#include "lib/core/codec/gear/gear_container.h"
+#include "lib/core/codec/codec.h"
 
-// A chunk is one piece of a tensor, compressed on its own. Archives are made of chunks.
+// Encodes and decodes chunks. table.cc has one row per codec, from which its name, its decoder, the
+// tests that every codec must pass and the fuzzer of chunks follow; levels.cc chooses among codecs.
 namespace kv {
-
-// The ids are stored in .kvz archives and never reused. table.h tells the rest about each codec; a
-// codec that no code names needs no constant here.
-enum class CodecId : uint8_t {
-  kRaw = 0,         // the bytes as they are
-  kGear16 = 1,      // the engine's container of two planes: f16 and bf16
-  kGear32 = 2,      // the engine's container of four planes: f32
-  kZstdPlanes = 3,  // one zstd frame per field of a block struct: q8_0, q4_0 ...
-  kZstd = 4,        // one zstd frame: everything else
-  // kvtool's own codecs. Each has a folder with its grammar.
-  kPrev = 16,       // f16, bf16: sign and exponent, coded in the context of the row above
-  kRotated16 = 17,  // gear-f16 of words rotated left by one bit, so that planes hold exponents
-  kRows = 18,       // repeated rows stored once, in any codec but this one
-  kLms = 19,        // f16, bf16: sign and exponent, coded in the context of a learned prediction
-  kWindow4 = 20,    // bf16: exponents in four bits, those outside the window escaped
-  kWidened = 21,    // f32 stored as f16, or as bf16 and the lower bytes
-  kCdf = 22,        // f16, bf16: whole values, coded under learned distributions
-  kLike = 23,       // as kLms, with rows also predicted from earlier rows that they resemble
-  kRef = 25,        // rows by those of another cache, which decoding needs
-  kRefCdf = 26,     // as kRef, with differences coded under learned distributions
-  kLayers = 27,     // as kCdf, with rows also expected from other chunks of the archive
-  kProfiled = 28,   // as kPrev, with the tables of a profile, which decoding needs
-  kRefLayers = 29,  // as kRefCdf, with differences also expected from other chunks of the archive
-  kRefSparse = 30,  // as kRef, with a list of the values that differ
-};
-// Whether chunks need rows of another cache.
-constexpr bool HasReferences(CodecId codec) {
-  return codec == CodecId::kRef || codec == CodecId::kRefCdf || codec == CodecId::kRefLayers ||
-         codec == CodecId::kRefSparse;
-}
-// Whether chunks need other chunks of their archive.
-constexpr bool HasNeighbours(CodecId codec) {
-  return codec == CodecId::kLayers || codec == CodecId::kRefLayers;
-}
-// Whether chunks need any others: such codecs are not inside of others.
-constexpr bool NeedsOthers(CodecId codec) { return HasReferences(codec) || HasNeighbours(codec); }
-// Returns "raw", "gear-f16" ..., or an empty text if no codec has the id.
-std::string_view Name(CodecId codec);
-
-// How much time to spend. kCompat writes the bytes that the engine's exhaustive search writes. The
-// other levels choose by cost; each may use every codec of the levels before it.
-enum class Effort : uint8_t { kCompat, kFast, kDefault, kHigh, kMax };
-std::string_view Name(Effort effort);
-std::optional<Effort> ParseEffort(std::string_view name);
-
-// Describes the bytes of a chunk.
-struct ChunkShape {
-  DType dtype = DType::kF16;
-  uint64_t tokens = 0;
-  uint32_t heads = 0;
-  uint64_t units_per_head = 0;  // elements, or blocks for block-quantised types
-  Order order = Order::kTokenHeadDim;
-};
-
-struct EncodedChunk {
-  CodecId codec = CodecId::kRaw;
-  Bytes payload;
-  PlaneChoices planes;  // empty for kRaw and kZstd
-  // Levels above kFast: values come back, which in another order they may do even more.
-  bool by_matches = false;
-};
 
 // Encodes any content; stores raw bytes (kRaw) if coding does not shrink them. At kCompat the codec
 // follows from the dtype; bytes that are not whole words or blocks of that type go to kZstd.
+// `steps` are the positions of the rows.
 EncodedChunk EncodeChunk(const ChunkShape& shape, ByteSpan raw, Effort effort,
-                         CodecScratch& scratch);
+                         CodecScratch& scratch, const RowSteps& steps = {});
+// Returns EncodeChunk at a level, for codecs that hold chunks. The scratch must outlive it.
+InnerEncoder EncoderAt(Effort effort, CodecScratch& scratch, const RowSteps& steps = {});
 
 // Fills `raw`. The caller must have good reason for its size, because memory is allocated in
 // proportion to it and to nothing else. Throws kBadFrame, kBadPayload and, if the structure is
 // damaged, kTruncated or kTrailingBytes.
 void DecodeChunk(CodecId codec, const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
-                 CodecScratch& scratch);
+                 CodecScratch& scratch, const ChunkInputs& inputs = {});
+
+// Returns "raw", "gear-f16" ..., or an empty text if no codec has the id.
+std::string_view Name(CodecId codec);
+// Return whether chunks need rows of another cache, and whether they need other chunks of their
+// archive, as the codec's row says.
+bool HasReferences(CodecId codec);
+bool HasNeighbours(CodecId codec);
+// Returns whether chunks need any others.
+inline bool NeedsOthers(CodecId codec) { return HasReferences(codec) || HasNeighbours(codec); }
+
+// For encoders whose result is wanted whatever its size.
+constexpr uint64_t kAnySize = UINT64_MAX;
+
+struct CodecNeeds {
+  bool references = false, neighbours = false, profile = false;
+};
+
+struct CodecRow {
+  CodecId id;
+  std::string_view name;
+  // What decoding a chunk needs beside its payload.
+  CodecNeeds needs = {};
+  // Whether a chunk of this type may be stored in the codec; other chunks are refused.
+  bool (*takes)(DType dtype);
+  // The fastest level that writes the codec.
+  Effort since;
+  // Whether the levels from `since` on try the codec on every chunk and keep the smallest result.
+  // The choice of other codecs follows rules of its own, in levels.cc.
+  bool tried = false;
+  // Sets payload and planes of `out`. Returns false if the codec cannot store these bytes or would
+  // not need fewer than `to_beat`. Null for codecs that need more than the chunk.
+  bool (*encode)(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat, const RowSteps& steps,
+                 CodecScratch& scratch, EncodedChunk& out) = nullptr;
+  // Fills `raw`; throws as DecodeChunk.
+  void (*decode)(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
+                 CodecScratch& scratch, const ChunkInputs& inputs);
+};
+
+// In the order of their ids.
+std::span<const CodecRow> Codecs();
+// Null if no codec has this id.
+const CodecRow* FindCodec(CodecId id);
 
 }  // namespace kv

@@ -1,33 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/codec/table.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "lib/core/codec/cdf/cdf.h"
-#include "lib/core/codec/chunk_levels.h"
-#include "lib/core/codec/layers/layers.h"
-#include "lib/core/codec/lms/lms.h"
-#include "lib/core/codec/prev/prev.h"
+#include "lib/core/codec/cdf/layers.h"
+#include "lib/core/codec/chunk.h"
+#include "lib/core/codec/context/lms.h"
+#include "lib/core/codec/context/prev.h"
+#include "lib/core/codec/planes/planes.h"
 #include "lib/core/codec/profiled/profiled.h"
 #include "lib/core/codec/ref/ref.h"
-#include "lib/core/codec/rotated/rotated.h"
-#include "lib/core/codec/rows/rows.h"
-#include "lib/core/codec/split/split.h"
-#include "lib/core/codec/widened/widened.h"
-#include "lib/core/codec/window4/window4.h"
-#include "lib/core/codec/zstd_planes/zstd_planes.h"
+#include "lib/core/codec/wrappers/wrappers.h"
+#include "lib/core/kernels/planes.h"
 
 namespace kv {
 namespace {
 
-// Gear counts in 32 bits; far below that limit a chunk has lost its point anyway.
-constexpr uint64_t kMostGearBytes = uint64_t{2} << 30;
-
 bool AnyType(DType) { return true; }
-bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 bool IsBf16(DType dtype) { return dtype == DType::kBF16; }
 bool IsF32(DType dtype) { return dtype == DType::kF32; }
 
@@ -35,12 +26,14 @@ bool IsWhole(ByteSpan raw, uint64_t word_bytes) {
   return !raw.empty() && raw.size() % word_bytes == 0 && raw.size() <= kMostGearBytes;
 }
 
-bool EncodeRaw(const ChunkShape&, ByteSpan raw, uint64_t, CodecScratch&, EncodedChunk& out) {
+bool EncodeRaw(const ChunkShape&, ByteSpan raw, uint64_t, const RowSteps&, CodecScratch&,
+               EncodedChunk& out) {
   out.payload.assign(raw.begin(), raw.end());
   return true;
 }
 
-void DecodeRaw(const ChunkShape&, ByteSpan payload, std::span<std::byte> raw, CodecScratch&) {
+void DecodeRaw(const ChunkShape&, ByteSpan payload, std::span<std::byte> raw, CodecScratch&,
+               const ChunkInputs&) {
   if (payload.size() != raw.size()) {
     throw Error(Finding::kBadFrame,
                 fmt::format("{} bytes stored raw, expected {}", payload.size(), raw.size()));
@@ -48,9 +41,25 @@ void DecodeRaw(const ChunkShape&, ByteSpan payload, std::span<std::byte> raw, Co
   std::copy(payload.begin(), payload.end(), raw.begin());
 }
 
+// Halves whose words are rotated left by one bit before they are split into planes, so that one
+// plane of bf16 holds whole exponents. The planes hold literals, not matches.
+bool EncodeRotated(const ChunkShape&, ByteSpan raw, uint64_t, const RowSteps&,
+                   CodecScratch& scratch, EncodedChunk& out) {
+  if (!IsWhole(raw, 2)) return false;
+  const GearOptions literals{.predictors = {}, .rotl = true, .literals = true};
+  out.planes = EncodeGear(GearKind::kTwoPlanes, raw, literals, scratch, out.payload);
+  return true;
+}
+
+void DecodeRotated(const ChunkShape&, ByteSpan payload, std::span<std::byte> raw,
+                   CodecScratch& scratch, const ChunkInputs&) {
+  DecodeGear(GearKind::kTwoPlanes, payload, raw, scratch);
+  Rotr16(raw.data(), raw.size() / 2, raw.data());
+}
+
 template <GearKind kKind>
-bool EncodeContainer(const ChunkShape&, ByteSpan raw, uint64_t, CodecScratch& scratch,
-                     EncodedChunk& out) {
+bool EncodeContainer(const ChunkShape&, ByteSpan raw, uint64_t, const RowSteps&,
+                     CodecScratch& scratch, EncodedChunk& out) {
   if (!IsWhole(raw, PlanesOf(kKind))) return false;
   out.planes = EncodeGear(kKind, raw, {}, scratch, out.payload);
   return true;
@@ -58,23 +67,23 @@ bool EncodeContainer(const ChunkShape&, ByteSpan raw, uint64_t, CodecScratch& sc
 
 template <GearKind kKind>
 void DecodeContainer(const ChunkShape&, ByteSpan payload, std::span<std::byte> raw,
-                     CodecScratch& scratch) {
+                     CodecScratch& scratch, const ChunkInputs&) {
   DecodeGear(kKind, payload, raw, scratch);
 }
 
-bool EncodeFields(const ChunkShape& shape, ByteSpan raw, uint64_t, CodecScratch& scratch,
-                  EncodedChunk& out) {
+bool EncodeFields(const ChunkShape& shape, ByteSpan raw, uint64_t, const RowSteps&,
+                  CodecScratch& scratch, EncodedChunk& out) {
   if (!HasBlockPlanes(shape.dtype) || !IsWhole(raw, Info(shape.dtype).block_bytes)) return false;
   out.planes = EncodeBlockPlanes(shape.dtype, raw, BlockFrames::kMatches, scratch, out.payload);
   return true;
 }
 
 void DecodeFields(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
-                  CodecScratch& scratch) {
+                  CodecScratch& scratch, const ChunkInputs&) {
   DecodeBlockPlanes(shape.dtype, payload, raw, scratch);
 }
 
-bool EncodeZstd(const ChunkShape&, ByteSpan raw, uint64_t, CodecScratch& scratch,
+bool EncodeZstd(const ChunkShape&, ByteSpan raw, uint64_t, const RowSteps&, CodecScratch& scratch,
                 EncodedChunk& out) {
   const std::span<std::byte> frame = scratch.candidate.Get(Zstd::Bound(raw.size()));
   const size_t size = scratch.zstd.Compress(raw, frame);
@@ -85,15 +94,15 @@ bool EncodeZstd(const ChunkShape&, ByteSpan raw, uint64_t, CodecScratch& scratch
 }
 
 void DecodeZstd(const ChunkShape&, ByteSpan payload, std::span<std::byte> raw,
-                CodecScratch& scratch) {
+                CodecScratch& scratch, const ChunkInputs&) {
   if (scratch.zstd.Decompress(payload, raw)) return;
   throw Error(Finding::kBadPayload,
               fmt::format("the zstd frame of {} bytes does not decode to {} bytes", payload.size(),
                           raw.size()));
 }
 
-bool EncodePrev(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat, CodecScratch& scratch,
-                EncodedChunk& out) {
+bool EncodePrev(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat, const RowSteps&,
+                CodecScratch& scratch, EncodedChunk& out) {
   if (!IsWhole(raw, 2)) return false;
   const ChunkGrid grid = GridOf(shape, raw.size());
   const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16, false);
@@ -103,70 +112,97 @@ bool EncodePrev(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat, CodecSc
 }
 
 void DecodePrev(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
-                CodecScratch& scratch) {
+                CodecScratch& scratch, const ChunkInputs&) {
   DecodeContext(payload, shape.dtype == DType::kBF16, raw, scratch.context);
 }
 
 template <bool kWithLikenesses>
 bool EncodePrediction(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
-                      CodecScratch& scratch, EncodedChunk& out) {
+                      const RowSteps& steps, CodecScratch& scratch, EncodedChunk& out) {
   const ChunkGrid grid = GridOf(shape, raw.size());
   if (!IsWhole(raw, 2) || grid.rows < 2 || grid.columns < kRansLanes) return false;
   const bool bfloat = shape.dtype == DType::kBF16;
   std::optional<LikenessPlan> like;
   if (kWithLikenesses) {
-    like = PlanLikenesses(raw, bfloat, grid.rows, grid.columns, HeadDim(shape), scratch.steps,
+    like = PlanLikenesses(raw, bfloat, grid.rows, grid.columns, HeadDim(shape), steps,
                           &scratch.context.arena);
     if (!like) return false;
   }
   return EncodeLms(raw, SurveyHalves(raw, bfloat, false), grid.rows, grid.columns, HeadDim(shape),
-                   like ? &*like : nullptr, to_beat, scratch, out.payload);
+                   like ? &*like : nullptr, to_beat, scratch, out.payload, steps);
 }
 
 template <bool kWithLikenesses>
 void DecodePrediction(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
-                      CodecScratch& scratch) {
-  DecodeLms(payload, shape.dtype == DType::kBF16, kWithLikenesses, raw, scratch);
+                      CodecScratch& scratch, const ChunkInputs& inputs) {
+  DecodeLms(payload, shape.dtype == DType::kBF16, kWithLikenesses, raw, scratch, inputs.steps);
 }
 
-bool EncodeWindow4(const ChunkShape&, ByteSpan raw, uint64_t, CodecScratch& scratch,
-                   EncodedChunk& out) {
+bool EncodeWindow4(const ChunkShape&, ByteSpan raw, uint64_t, const RowSteps&,
+                   CodecScratch& scratch, EncodedChunk& out) {
   if (!IsWhole(raw, 2)) return false;
   EncodeWindow(raw, PlanWindow(raw).base, scratch, out.payload);
   return true;
 }
 
-void DecodeWindow4(const ChunkShape&, ByteSpan payload, std::span<std::byte> raw, CodecScratch&) {
+void DecodeWindow4(const ChunkShape&, ByteSpan payload, std::span<std::byte> raw, CodecScratch&,
+                   const ChunkInputs&) {
   DecodeWindow(payload, raw);
 }
 
-bool EncodeWidened(const ChunkShape& shape, ByteSpan raw, uint64_t, CodecScratch& scratch,
-                   EncodedChunk& out) {
+bool EncodeWidened(const ChunkShape& shape, ByteSpan raw, uint64_t, const RowSteps& steps,
+                   CodecScratch& scratch, EncodedChunk& out) {
   if (!IsWhole(raw, 4)) return false;
-  out = EncodeWide(shape, raw, scratch, [&](const ChunkShape& inner, ByteSpan halves) {
-    return EncodeChunk(inner, halves, Effort::kFast, scratch);
-  });
+  out = EncodeWide(shape, raw, scratch, EncoderAt(Effort::kFast, scratch, steps));
   return true;
 }
 
-bool EncodeHalvesApart(const ChunkShape& shape, ByteSpan raw, uint64_t, CodecScratch& scratch,
-                       EncodedChunk& out) {
+bool EncodeHalvesApart(const ChunkShape& shape, ByteSpan raw, uint64_t, const RowSteps& steps,
+                       CodecScratch& scratch, EncodedChunk& out) {
   if (!CanSplit(shape, raw.size()) || !IsWhole(raw, 2)) return false;
-  out = EncodeSplit(shape, raw, Effort::kFast, scratch);
+  out = EncodeSplit(shape, raw, scratch, EncoderAt(Effort::kFast, scratch, steps));
   return true;
+}
+
+// Stores the new rows at the fastest level.
+bool EncodeRepeatedRows(const ChunkShape& shape, ByteSpan raw, uint64_t, const RowSteps& steps,
+                        CodecScratch& scratch, EncodedChunk& out) {
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  if (raw.empty() || raw.size() % grid.rows != 0) return false;
+  const uint64_t row_bytes = raw.size() / grid.rows;
+  const RowPlan plan = FindRepeatedRows(raw, row_bytes, &scratch.context.arena);
+  const std::span<std::byte> rows = NewRows(plan, raw, row_bytes, scratch);
+  const auto new_steps = StepsOfNewRows(plan, steps, &scratch.context.arena);
+  out = JoinRows(plan,
+                 EncodeChunk(NewRowsShape(shape, plan, grid), rows, Effort::kFast, scratch,
+                             RowSteps(new_steps)),
+                 scratch);
+  return true;
+}
+
+template <auto kDecode>
+void DecodeHolding(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
+                   CodecScratch& scratch, const ChunkInputs& inputs) {
+  kDecode(shape, payload, raw, scratch, inputs, DecodeChunk);
+}
+
+template <CodecId kCodec>
+void DecodeReferences(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
+                      CodecScratch& scratch, const ChunkInputs& inputs) {
+  DecodeByReference(kCodec, shape, payload, raw, scratch, inputs, DecodeChunk);
 }
 
 bool EncodeDistribution(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
-                        CodecScratch& scratch, EncodedChunk& out) {
+                        const RowSteps& steps, CodecScratch& scratch, EncodedChunk& out) {
   const ChunkGrid grid = GridOf(shape, raw.size());
   if (!IsWhole(raw, 2) || !FitsCdf(grid.rows, grid.columns)) return false;
-  return EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, HeadDim(shape),
-                   scratch.steps, to_beat, out.payload, &scratch.context.arena);
+  return EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, HeadDim(shape), steps,
+                   to_beat, out.payload, &scratch.context.arena);
 }
 
 void DecodeDistribution(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
-                        CodecScratch& scratch) {
-  DecodeCdf(payload, shape.dtype == DType::kBF16, raw, scratch.steps, &scratch.context.arena);
+                        CodecScratch& scratch, const ChunkInputs& inputs) {
+  DecodeCdf(payload, shape.dtype == DType::kBF16, raw, inputs.steps, &scratch.context.arena);
 }
 
 // Ids are stored in archives: a row is never taken away, an id never used again.
@@ -203,7 +239,7 @@ constexpr CodecRow kCodecs[] = {
      .decode = DecodeZstd},
     {.id = CodecId::kPrev,
      .name = "prev",
-     .takes = IsHalf,
+     .takes = IsHalfFloat,
      .since = Effort::kDefault,
      .encode = EncodePrev,
      .decode = DecodePrev},
@@ -218,10 +254,10 @@ constexpr CodecRow kCodecs[] = {
      .takes = AnyType,
      .since = Effort::kDefault,
      .encode = EncodeRepeatedRows,
-     .decode = DecodeRepeatedRows},
+     .decode = DecodeHolding<DecodeRepeatedRows>},
     {.id = CodecId::kLms,
      .name = "lms",
-     .takes = IsHalf,
+     .takes = IsHalfFloat,
      .since = Effort::kHigh,
      .encode = EncodePrediction<false>,
      .decode = DecodePrediction<false>},
@@ -236,67 +272,63 @@ constexpr CodecRow kCodecs[] = {
      .takes = IsF32,
      .since = Effort::kFast,
      .encode = EncodeWidened,
-     .decode = DecodeWide},
+     .decode = DecodeHolding<DecodeWide>},
     {.id = CodecId::kCdf,
      .name = "cdf",
-     .takes = IsHalf,
+     .takes = IsHalfFloat,
      .since = Effort::kMax,
      .tried = true,
      .encode = EncodeDistribution,
      .decode = DecodeDistribution},
     {.id = CodecId::kLike,
      .name = "like",
-     .takes = IsHalf,
+     .takes = IsHalfFloat,
      .since = Effort::kHigh,
      .encode = EncodePrediction<true>,
      .decode = DecodePrediction<true>},
     // For frames that say that K and V lie side by side: no level tries it on other chunks.
-    {.id = kSplitCodec,
+    {.id = CodecId::kSplit,
      .name = "split",
      .takes = AnyType,
      .since = Effort::kFast,
      .encode = EncodeHalvesApart,
-     .decode = DecodeSplit},
-    // Only archives with references hold it: no level tries it on a chunk alone.
+     .decode = DecodeHolding<DecodeSplit>},
     {.id = CodecId::kRef,
      .name = "ref",
+     .needs = {.references = true},
      .takes = AnyType,
      .since = Effort::kFast,
-     .encode = EncodeWithoutReference,
-     .decode = DecodeByReference<CodecId::kRef>},
+     .decode = DecodeReferences<CodecId::kRef>},
     {.id = CodecId::kRefCdf,
      .name = "ref-cdf",
-     .takes = IsHalf,
+     .needs = {.references = true},
+     .takes = IsHalfFloat,
      .since = Effort::kMax,
-     .encode = EncodeWithoutReference,
-     .decode = DecodeByReference<CodecId::kRefCdf>},
-    // Only archives hold it: no level tries it on a chunk alone.
+     .decode = DecodeReferences<CodecId::kRefCdf>},
     {.id = CodecId::kLayers,
      .name = "layers",
-     .takes = IsHalf,
+     .needs = {.neighbours = true},
+     .takes = IsHalfFloat,
      .since = Effort::kMax,
-     .encode = EncodeWithoutNeighbours,
      .decode = DecodeByLayers},
-    // Only where there is a profile: no level tries it on a chunk alone.
     {.id = CodecId::kProfiled,
      .name = "profiled",
-     .takes = IsHalf,
+     .needs = {.profile = true},
+     .takes = IsHalfFloat,
      .since = Effort::kDefault,
-     .encode = EncodeByAnyEntry,
      .decode = DecodeProfiled},
-    // As ref.
     {.id = CodecId::kRefLayers,
      .name = "ref-layers",
-     .takes = IsHalf,
+     .needs = {.references = true, .neighbours = true},
+     .takes = IsHalfFloat,
      .since = Effort::kMax,
-     .encode = EncodeWithoutReference,
-     .decode = DecodeByReference<CodecId::kRefLayers>},
+     .decode = DecodeReferences<CodecId::kRefLayers>},
     {.id = CodecId::kRefSparse,
      .name = "ref-sparse",
-     .takes = IsHalf,
+     .needs = {.references = true},
+     .takes = IsHalfFloat,
      .since = Effort::kFast,
-     .encode = EncodeWithoutReference,
-     .decode = DecodeByReference<CodecId::kRefSparse>},
+     .decode = DecodeReferences<CodecId::kRefSparse>},
 };
 
 }  // namespace
@@ -307,6 +339,31 @@ const CodecRow* FindCodec(CodecId id) {
   const auto* row = std::find_if(std::begin(kCodecs), std::end(kCodecs),
                                  [&](const CodecRow& codec) { return codec.id == id; });
   return row == std::end(kCodecs) ? nullptr : row;
+}
+
+std::string_view Name(CodecId codec) {
+  const CodecRow* row = FindCodec(codec);
+  return row == nullptr ? std::string_view() : row->name;
+}
+
+bool HasReferences(CodecId codec) {
+  const CodecRow* row = FindCodec(codec);
+  return row != nullptr && row->needs.references;
+}
+
+bool HasNeighbours(CodecId codec) {
+  const CodecRow* row = FindCodec(codec);
+  return row != nullptr && row->needs.neighbours;
+}
+
+void DecodeChunk(CodecId codec, const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
+                 CodecScratch& scratch, const ChunkInputs& inputs) {
+  const Arena::Scope temporaries(&scratch.context.arena);
+  const CodecRow* row = FindCodec(codec);
+  if (row != nullptr && row->takes(shape.dtype))
+    return row->decode(shape, payload, raw, scratch, inputs);
+  throw Error(Finding::kBadFrame, fmt::format("there is no codec {} for {}",
+                                              static_cast<unsigned>(codec), Name(shape.dtype)));
 }
 
 }  // namespace kv

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/frame/estimate.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 
-#include "lib/core/frame/layout.h"
+#include "lib/core/frame/frame.h"
 
 namespace kv {
 namespace {

@@ -9,27 +9,14 @@
 
 #include "lib/core/base/checked.h"
 #include "lib/core/codec/profiled/profiled.h"
-#include "lib/core/codec/split/split.h"
-#include "lib/core/frame/layout.h"
+#include "lib/core/codec/wrappers/wrappers.h"
 
 namespace kv {
 
-uint64_t FrameHeader::segment_tokens() const {
-  if (description.order != Order::kTokenHeadDim || segmentation == Segmentation::kBytes) return 0;
-  return segmentation == Segmentation::kRows ? segment_rows : description.tokens;
-}
-
-uint64_t FrameBound(uint64_t raw_bytes) {
-  uint64_t bound;
-  return __builtin_add_overflow(raw_bytes, kFrameHeaderBytes, &bound) ? 0 : bound;
-}
-
-void FrameCoder::ForEachSegment(size_t count, const Profile* profile,
-                                const std::function<void(size_t, Worker&)>& body) {
+void FrameCoder::ForEachSegment(size_t count, const std::function<void(size_t, Worker&)>& body) {
   const auto one = [&](uint64_t index) {
     if (state_ != nullptr) state_->StopIfCancelled();
     const Reuse<Worker>::Lease worker(workers_);
-    (*worker).scratch.profile = profile;
     body(static_cast<size_t>(index), *worker);
   };
   if (pool_ != nullptr && count > 1) {
@@ -41,20 +28,24 @@ void FrameCoder::ForEachSegment(size_t count, const Profile* profile,
 
 EncodedChunk FrameCoder::EncodeSegment(const FrameDescription& description, const ChunkShape& shape,
                                        ByteSpan raw, Sides sides, CodecScratch& scratch) const {
-  if (scratch.profile != nullptr && sides == Sides::kTogether) {
+  const auto at_level = [&](const ChunkShape& inner, ByteSpan bytes) {
+    return EncodeChunk(inner, bytes, level_, scratch);
+  };
+  const InnerEncoder encode = std::ref(at_level);  // by reference: pages allocate nothing
+  if (profile_ != nullptr && sides == Sides::kTogether) {
     ProfilePlace place;
     if (description.role == FrameRole::kKey || description.role == FrameRole::kValue)
       place.is_value = description.role == FrameRole::kValue;
-    return EncodeWithProfile(*scratch.profile, place, shape, raw, level_, scratch);
+    return EncodeWithProfile(*profile_, place, shape, raw, level_, scratch, encode);
   }
   if (sides == Sides::kApart) {
-    EncodedChunk apart = EncodeSplit(shape, raw, level_, scratch);
+    EncodedChunk apart = EncodeSplit(shape, raw, scratch, encode);
     if (apart.payload.size() < raw.size()) return apart;
     scratch.Recycle(std::move(apart.payload));
   }
-  EncodedChunk together = EncodeChunk(shape, raw, level_, scratch);
+  EncodedChunk together = encode(shape, raw);
   if (sides != Sides::kTry) return together;
-  EncodedChunk apart = EncodeSplit(shape, raw, level_, scratch);
+  EncodedChunk apart = EncodeSplit(shape, raw, scratch, encode);
   if (apart.payload.size() < together.payload.size()) std::swap(apart, together);
   scratch.Recycle(std::move(apart.payload));
   return together;
@@ -76,7 +67,7 @@ FrameCoder::Sides FrameCoder::ChooseSides(const FrameDescription& description,
   const Reuse<Worker>::Lease worker(workers_);
   CodecScratch& scratch = (*worker).scratch;
   EncodedChunk together = EncodeChunk(shape, sample, level_, scratch);
-  EncodedChunk apart = EncodeSplit(shape, sample, level_, scratch);
+  EncodedChunk apart = EncodeSplit(shape, sample, scratch, EncoderAt(level_, scratch));
   const bool pays = apart.payload.size() < together.payload.size();
   scratch.Recycle(std::move(together.payload));
   scratch.Recycle(std::move(apart.payload));
@@ -94,7 +85,7 @@ uint64_t FrameCoder::Encode(const FrameDescription& description, ByteSpan raw,
 
   encoded_.resize(grid.count);
   const Sides sides = ChooseSides(header.description, grid, raw);
-  ForEachSegment(grid.count, profile_.get(), [&](size_t index, Worker& worker) {
+  ForEachSegment(grid.count, [&](size_t index, Worker& worker) {
     worker.scratch.Recycle(std::move(encoded_[index].payload));
     encoded_[index] =
         EncodeSegment(header.description, grid.ShapeOf(index),
@@ -182,9 +173,9 @@ FrameHeader FrameCoder::Decode(ByteSpan frame, const Hash128Bytes* context,
   }
   const Profile* profile = ProfileOf(header);
   const SegmentTable table = ReadSegments(header, frame);
-  ForEachSegment(table.segments.size(), profile, [&](size_t index, Worker& worker) {
+  ForEachSegment(table.segments.size(), [&](size_t index, Worker& worker) {
     DecodeSegment(table, index, raw.subspan(table.grid.Begin(index), table.grid.Size(index)),
-                  worker.scratch);
+                  worker.scratch, profile);
   });
   CheckHash(Hash128(raw), header);
   return header;
@@ -219,11 +210,11 @@ uint64_t FrameCoder::DecodeTokens(ByteSpan frame, const Hash128Bytes* context, u
   }
   const uint64_t step = table.grid.segment_bytes;
   const size_t first_segment = first / step, end_segment = CeilDiv(first + size, step);
-  ForEachSegment(end_segment - first_segment, profile, [&](size_t number, Worker& worker) {
+  ForEachSegment(end_segment - first_segment, [&](size_t number, Worker& worker) {
     const size_t index = first_segment + number;
     const Bytes& whole = worker.segment;
     worker.segment.resize(table.grid.Size(index));
-    DecodeSegment(table, index, worker.segment, worker.scratch);
+    DecodeSegment(table, index, worker.segment, worker.scratch, profile);
     if (table.segments.size() == 1) CheckHash(Hash128(whole), header);
     const uint64_t from = std::max(first, table.grid.Begin(index));
     const uint64_t to = std::min(first + size, table.grid.Begin(index) + whole.size());
@@ -245,16 +236,16 @@ FrameHeader FrameCoder::Verify(ByteSpan frame, const Hash128Bytes* context) {
   // As many segments at a time as there are threads, hashed in order.
   const size_t together = pool_ == nullptr ? 1 : static_cast<size_t>(pool_->threads());
   decoded_.resize(std::min(together, table.segments.size()));
-  StreamingHash128 hash;
+  StreamingHash hash;
   for (size_t first = 0; first < table.segments.size(); first += together) {
     const size_t count = std::min(together, table.segments.size() - first);
-    ForEachSegment(count, profile, [&](size_t number, Worker& worker) {
+    ForEachSegment(count, [&](size_t number, Worker& worker) {
       decoded_[number].resize(table.grid.Size(first + number));
-      DecodeSegment(table, first + number, decoded_[number], worker.scratch);
+      DecodeSegment(table, first + number, decoded_[number], worker.scratch, profile);
     });
     for (size_t number = 0; number < count; ++number) hash.Update(decoded_[number]);
   }
-  CheckHash(hash.Digest(), header);
+  CheckHash(hash.Digest128(), header);
   return header;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by frame.cc, estimate.cc
 
 #include <cstdint>
 #include <functional>
@@ -8,70 +8,16 @@
 #include <span>
 #include <vector>
 
-#include "lib/core/base/call_state.h"
+#include "lib/core/base/arena.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/parallel.h"
-#include "lib/core/base/reuse.h"
-#include "lib/core/codec/chunk.h"
+#include "lib/core/base/progress.h"
 #include "lib/core/codec/profiled/profile.h"
+#include "lib/core/frame/layout.h"
 
 // One page, chunk or tensor of a KV cache, compressed into memory and complete in itself: what an
 // engine stores under a key of its own. FORMAT.md is the grammar.
 namespace kv {
-
-struct SegmentGrid;
-
-inline constexpr uint64_t kFrameHeaderBytes = 128;
-
-// The values are stored in frames: never changed, never reused.
-enum class FrameRole : uint8_t { kUnknown = 0, kKey = 1, kValue = 2, kKeyAndValue = 3 };
-
-// What the bytes are. Only `context` is checked when a frame is decoded. Everything else helps the
-// codec; a wrong shape costs compression, never correctness.
-struct FrameDescription {
-  DType dtype = DType::kU8;
-  Order order = Order::kStorage;  // kStorage: not known
-  FrameRole role = FrameRole::kUnknown;
-  uint32_t heads = 0, head_dim = 0;  // head_dim in values, not in blocks
-  uint64_t tokens = 0;
-  uint32_t tag = 0;        // the caller's own
-  Hash128Bytes context{};  // of the model, layer and tokens, as the caller hashes them
-
-  bool operator==(const FrameDescription&) const = default;
-};
-
-// How the raw bytes are cut into segments, each of which is coded alone.
-enum class Segmentation : uint8_t {
-  kNone = 0,   // one segment
-  kRows = 1,   // FrameHeader::segment_rows rows each
-  kBytes = 2,  // kByteSegment bytes each
-};
-inline constexpr uint64_t kByteSegment = uint64_t{1} << 20;
-
-struct FrameHeader {
-  uint16_t version = 1;
-  Effort level = Effort::kDefault;
-  Segmentation segmentation = Segmentation::kNone;
-  uint16_t segment_rows = 0;
-  CodecId codec = CodecId::kRaw;  // of the only segment
-  uint64_t raw_bytes = 0;
-  uint64_t payload_bytes = 0;  // everything after the header, the segment table included
-  Hash128Bytes raw_hash{};
-  Hash128Bytes profile{};  // that decoding needs; zero: none
-  FrameDescription description;
-
-  uint64_t frame_bytes() const { return kFrameHeaderBytes + payload_bytes; }
-  // Tokens that can be decoded without the others; 0 where only the whole can.
-  uint64_t segment_tokens() const;
-};
-
-// The size that always suffices for `raw_bytes`; 0 if it overflows.
-uint64_t FrameBound(uint64_t raw_bytes);
-
-// Reads and checks a header from the first 128 bytes of a frame. Its sizes are claims until the
-// frame was decoded. Throws kTruncated, kBadMagic, kUnsupportedVersion, kChecksum, kBadField, and
-// kUnsupportedKind for a frame that needs a reference.
-FrameHeader ReadFrameHeader(ByteSpan frame);
 
 // Encodes and decodes frames. One call at a time; the segments of a call run on the pool. What an
 // encoder writes depends on the bytes, the description and the level, never on the threads.
@@ -120,8 +66,7 @@ class FrameCoder {
                              ByteSpan raw, Sides sides, CodecScratch& scratch) const;
   // What decoding the frame needs; null if nothing.
   const Profile* ProfileOf(const FrameHeader& header) const;
-  void ForEachSegment(size_t count, const Profile* profile,
-                      const std::function<void(size_t, Worker&)>& body);
+  void ForEachSegment(size_t count, const std::function<void(size_t, Worker&)>& body);
 
   Effort level_;
   ThreadPool* pool_ = nullptr;
@@ -132,5 +77,24 @@ class FrameCoder {
   std::vector<EncodedChunk> encoded_;
   std::vector<Bytes> decoded_;
 };
+
+// What encoding is going to gain and cost, from a sample.
+struct FrameRate {
+  double ratio = 1;                               // raw bytes over frame bytes
+  double encode_bytes_s = 0, decode_bytes_s = 0;  // of one thread, as measured here and now
+};
+
+// A sample is not longer than this.
+inline constexpr uint64_t kFrameSampleBytes = uint64_t{64} << 10;
+
+// Encodes and decodes a sample: whole rows from places that are spread over `raw`, where it has
+// rows, else bytes. A frame that resembles itself over long distances comes out smaller than
+// estimated.
+FrameRate EstimateFrame(const FrameDescription& description, ByteSpan raw, Effort level,
+                        CodecScratch& scratch);
+
+// The most memory that one FrameCoder takes on `threads` threads for calls of up to `raw_bytes`.
+// Saturates.
+uint64_t FrameCoderBytes(Effort level, uint64_t raw_bytes, uint64_t threads);
 
 }  // namespace kv

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "lib/core/base/checked.h"
-#include "lib/core/codec/table.h"
+#include "lib/core/codec/chunk.h"
 
 namespace kv {
 namespace {
@@ -175,15 +175,26 @@ SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame) {
 }
 
 void DecodeSegment(const SegmentTable& table, size_t index, std::span<std::byte> raw,
-                   CodecScratch& scratch) {
+                   CodecScratch& scratch, const Profile* profile) {
   const StoredSegment& segment = table.segments[index];
-  DecodeChunk(segment.codec, table.grid.ShapeOf(index), segment.payload, raw, scratch);
+  DecodeChunk(segment.codec, table.grid.ShapeOf(index), segment.payload, raw, scratch,
+              {.profile = profile});
   if (table.segments.size() > 1 && Hash64(raw) != segment.raw_hash) {
     throw Error(Finding::kChecksum, fmt::format("segment {} is not what was encoded", index));
   }
 }
 
 // ---- the header ----
+
+uint64_t FrameBound(uint64_t raw_bytes) {
+  uint64_t bound;
+  return __builtin_add_overflow(raw_bytes, kFrameHeaderBytes, &bound) ? 0 : bound;
+}
+
+uint64_t FrameHeader::segment_tokens() const {
+  if (description.order != Order::kTokenHeadDim || segmentation == Segmentation::kBytes) return 0;
+  return segmentation == Segmentation::kRows ? segment_rows : description.tokens;
+}
 
 namespace {
 

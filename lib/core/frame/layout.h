@@ -2,10 +2,68 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include "lib/core/frame/frame.h"
+#include <cstdint>
+#include <span>
+#include <vector>
 
-// How a frame's bytes are laid out; for lib/core/frame alone.
+#include "lib/core/base/hash.h"
+#include "lib/core/codec/chunk.h"
+
+// How a frame's bytes are laid out (FORMAT.md): its header, and its segments, which are for
+// lib/core/frame alone.
 namespace kv {
+
+inline constexpr uint64_t kFrameHeaderBytes = 128;
+
+// The values are stored in frames: never changed, never reused.
+enum class FrameRole : uint8_t { kUnknown = 0, kKey = 1, kValue = 2, kKeyAndValue = 3 };
+
+// What the bytes are. Only `context` is checked when a frame is decoded. Everything else helps the
+// codec; a wrong shape costs compression, never correctness.
+struct FrameDescription {
+  DType dtype = DType::kU8;
+  Order order = Order::kStorage;  // kStorage: not known
+  FrameRole role = FrameRole::kUnknown;
+  uint32_t heads = 0, head_dim = 0;  // head_dim in values, not in blocks
+  uint64_t tokens = 0;
+  uint32_t tag = 0;        // the caller's own
+  Hash128Bytes context{};  // of the model, layer and tokens, as the caller hashes them
+
+  bool operator==(const FrameDescription&) const = default;
+};
+
+// How the raw bytes are cut into segments, each of which is coded alone.
+enum class Segmentation : uint8_t {
+  kNone = 0,   // one segment
+  kRows = 1,   // FrameHeader::segment_rows rows each
+  kBytes = 2,  // kByteSegment bytes each
+};
+inline constexpr uint64_t kByteSegment = uint64_t{1} << 20;
+
+struct FrameHeader {
+  uint16_t version = 1;
+  Effort level = Effort::kDefault;
+  Segmentation segmentation = Segmentation::kNone;
+  uint16_t segment_rows = 0;
+  CodecId codec = CodecId::kRaw;  // of the only segment
+  uint64_t raw_bytes = 0;
+  uint64_t payload_bytes = 0;  // everything after the header, the segment table included
+  Hash128Bytes raw_hash{};
+  Hash128Bytes profile{};  // that decoding needs; zero: none
+  FrameDescription description;
+
+  uint64_t frame_bytes() const { return kFrameHeaderBytes + payload_bytes; }
+  // Tokens that can be decoded without the others; 0 where only the whole can.
+  uint64_t segment_tokens() const;
+};
+
+// The size that always suffices for `raw_bytes`; 0 if it overflows.
+uint64_t FrameBound(uint64_t raw_bytes);
+
+// Reads and checks a header from the first 128 bytes of a frame. Its sizes are claims until the
+// frame was decoded. Throws kTruncated, kBadMagic, kUnsupportedVersion, kChecksum, kBadField, and
+// kUnsupportedKind for a frame that needs a reference.
+FrameHeader ReadFrameHeader(ByteSpan frame);
 
 inline constexpr uint64_t kSegmentEntryBytes = 16;
 // No coded segment is larger, so that a reader knows how much memory a claim may cost.
@@ -44,9 +102,9 @@ struct SegmentTable {
 SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame);
 
 // Decodes one segment into `raw`, which has its size, and checks its hash, where it has one of its
-// own.
+// own. `profile` is the one that the frame needs, or null.
 void DecodeSegment(const SegmentTable& table, size_t index, std::span<std::byte> raw,
-                   CodecScratch& scratch);
+                   CodecScratch& scratch, const Profile* profile);
 
 void WriteFrameHeader(const FrameHeader& header, std::span<std::byte, kFrameHeaderBytes> out);
 

@@ -8,7 +8,7 @@
 // Predicts every channel of a row by normalised least mean squares (LMS) from five taps: the
 // channel and its rotary partner one and two rows up, and the channel's mean. All operations are on
 // floats, in a fixed order, none fused, because archives depend on every bit of them.
-// lib/core/codec/lms/FORMAT.md spells them out.
+// lib/core/codec/context/FORMAT.md spells them out.
 namespace kv {
 
 // A context is one of 7 classes of certainty in one of 48 half octaves of the prediction's

@@ -4,19 +4,20 @@
 
 #include <cstdint>
 
+#include "lib/core/base/bytes.h"
 #include "lib/core/kernels/reference.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/core/kernels/planes.cc"
-#include <hwy/foreach_target.h>
-#include <hwy/highway.h>
+#include "hwy/foreach_target.h"
+// Must come after foreach_target.h.
+#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace kv {
-namespace HWY_NAMESPACE {
-namespace {
+namespace kv::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+namespace {
 #if HWY_TARGET == HWY_SCALAR
 
 void Split2(const std::byte* from, size_t words, std::byte* const* planes) {
@@ -109,8 +110,8 @@ void Join4(const std::byte* const* planes, size_t words, std::byte* to) {
 #endif  // HWY_TARGET
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace kv
+
+}  // namespace kv::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
@@ -135,6 +136,21 @@ void SplitPlanes4(const std::byte* from, size_t words, std::byte* const planes[4
 }
 void JoinPlanes4(const std::byte* const planes[4], size_t words, std::byte* to) noexcept {
   HWY_DYNAMIC_DISPATCH(Join4)(planes, words, to);
+}
+
+// These are plain loops, which compilers vectorise.
+void Rotl16(const std::byte* from, size_t words, std::byte* to) noexcept {
+  for (size_t i = 0; i < words; ++i) {
+    const auto word = LoadLE<uint16_t>(from + 2 * i);
+    StoreLE(to + 2 * i, static_cast<uint16_t>(word << 1 | word >> 15));
+  }
+}
+
+void Rotr16(const std::byte* from, size_t words, std::byte* to) noexcept {
+  for (size_t i = 0; i < words; ++i) {
+    const auto word = LoadLE<uint16_t>(from + 2 * i);
+    StoreLE(to + 2 * i, static_cast<uint16_t>(word >> 1 | word << 15));
+  }
 }
 
 }  // namespace kv

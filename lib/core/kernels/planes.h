@@ -14,4 +14,10 @@ void JoinPlanes2(const std::byte* low, const std::byte* high, size_t words, std:
 void SplitPlanes4(const std::byte* from, size_t words, std::byte* const planes[4]) noexcept;
 void JoinPlanes4(const std::byte* const planes[4], size_t words, std::byte* to) noexcept;
 
+// Rotate the bits of little-endian 16-bit words by one place, left or right. The left rotation
+// moves the sign of a float from the top of the word to its bottom. `to` may be `from`; any
+// alignment.
+void Rotl16(const std::byte* from, size_t words, std::byte* to) noexcept;
+void Rotr16(const std::byte* from, size_t words, std::byte* to) noexcept;
+
 }  // namespace kv

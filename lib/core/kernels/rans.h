@@ -9,7 +9,7 @@
 // Interleaved rANS over rows of byte symbols: 16, 32 or 64 lanes, lane = column mod lanes, static
 // tables whose frequencies sum to 2048, and 31-bit states that are renormalised by 16-bit words.
 // The table that codes a symbol depends on the symbol above it (the same column one row earlier) or
-// is given for every symbol. lib/core/codec/prev/FORMAT.md specifies the format. The method is J.
+// is given for every symbol. lib/core/codec/context/FORMAT.md specifies the format. The method is J.
 // Duda's ANS in the interleaved form of F. Giesen. rans.cc decodes, rans_encode.cc encodes.
 namespace kv {
 

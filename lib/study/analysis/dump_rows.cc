@@ -8,10 +8,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "lib/core/base/reuse.h"
+#include "lib/core/base/arena.h"
 #include "lib/core/codec/backends.h"
 #include "lib/core/kernels/convert.h"
-#include "lib/core/kernels/histogram.h"
+#include "lib/core/kernels/counts.h"
 #include "lib/core/kernels/planes.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/statistics/tensor_stats.h"

@@ -8,7 +8,7 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/kernels/convert.h"
-#include "lib/core/kernels/histogram.h"
+#include "lib/core/kernels/counts.h"
 
 namespace kv::analysis {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/core/archive/row_order.h"
+#include "lib/core/archive/coded_rows.h"
 #include "lib/core/codec/chunk.h"
 #include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/snapshot.h"

@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "lib/core/codec/cdf/cdf.h"
-#include "lib/core/codec/cdf/logistic_code.h"
-#include "lib/core/codec/chunk_levels.h"
-#include "lib/core/codec/like/likeness.h"
-#include "lib/core/codec/lms/lms_model.h"
+#include "lib/core/codec/chunk.h"
+#include "lib/core/codec/context/likeness.h"
+#include "lib/core/codec/context/lms.h"
 
 namespace kv {
 namespace {

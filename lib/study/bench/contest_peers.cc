@@ -7,9 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lib/core/codec/gear/gear_container.h"
+#include "lib/core/codec/planes/gear.h"
 #include "lib/core/kernels/planes.h"
-#include "lib/core/kernels/rotl16.h"
 #include "lib/study/bench/contest.h"
 
 namespace kv {

@@ -6,11 +6,10 @@
 #include <cmath>
 
 #include "lib/core/base/half.h"
+#include "lib/core/kernels/counts.h"
 #include "lib/core/kernels/dequantise.h"
-#include "lib/core/kernels/histogram.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/residency.h"
 
 namespace kv {
 namespace {

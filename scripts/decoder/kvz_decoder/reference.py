@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows by those of other caches, codecs 25, 26 and 30: FORMAT.md in lib/core/codec/ref, ref_cdf and ref_sparse."""
+"""Rows by those of other caches, codecs 25, 26 and 30: lib/core/codec/ref/FORMAT.md."""
 import heapq
 import struct
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "formats/registry.h"
+#include "lib/core/archive/chunk_encoder.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/hash.h"
 #include "tests/support/archives.h"
@@ -133,17 +134,17 @@ TEST_CASE("kvz: chunks are contiguous and near the size asked for", "[kvz]") {
   builder.Layer(heads, &columns);
   const Snapshot snapshot = builder.Build();
   const std::vector<Region> regions = RegionsOf(snapshot);
-  kvz::Planner planner({snapshot.source.files[0].data->size()}, regions, 10000, Effort::kCompat);
+  const uint64_t sizes[] = {snapshot.source.files[0].data->size()};
   uint64_t position = 0;
   uint64_t in_extent = 0;
-  while (const std::optional<ChunkHead> head = planner.Next()) {
-    position += head->lead.size();
-    REQUIRE(head->source_offset == position);
-    CHECK(head->raw_bytes <= 12500);
-    in_extent += head->raw_bytes;
-    if (in_extent < head->extent_bytes) continue;
-    CHECK(in_extent == head->extent_bytes);
-    position += head->extent_bytes;
+  for (const ChunkHead& head : kvz::PlanChunks(sizes, regions, 10000, Effort::kCompat)) {
+    position += head.lead.size();
+    REQUIRE(head.source_offset == position);
+    CHECK(head.raw_bytes <= 12500);
+    in_extent += head.raw_bytes;
+    if (in_extent < head.extent_bytes) continue;
+    CHECK(in_extent == head.extent_bytes);
+    position += head.extent_bytes;
     in_extent = 0;
   }
   CHECK(position == snapshot.source.total_bytes());

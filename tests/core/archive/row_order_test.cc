@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // Rows that are coded by sequence and position: what that saves, that nothing else changes, and
 // archives that lie about it.
-#include "lib/core/archive/row_order.h"
+#include "lib/core/archive/coded_rows.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

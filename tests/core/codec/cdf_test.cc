@@ -7,8 +7,7 @@
 #include <numbers>
 #include <random>
 
-#include "lib/core/codec/cdf/logistic_code.h"
-#include "lib/core/codec/lms/lms.h"
+#include "lib/core/codec/context/lms.h"
 #include "tests/support/damage.h"
 #include "tests/support/grid.h"
 #include "tests/support/targets.h"

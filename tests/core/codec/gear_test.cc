@@ -2,13 +2,14 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // The gear encoder against the plainest one that follows the format's text, and what decoders must
 // refuse.
+#include "lib/core/codec/planes/gear.h"
+
 #include <zstd.h>
 
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
 
-#include "lib/core/codec/gear/gear_container.h"
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/reference.h"
 #include "tests/support/refusal.h"

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "lib/core/base/half.h"
-#include "lib/core/codec/lms/lms.h"
+#include "lib/core/codec/context/lms.h"
 #include "tests/support/targets.h"
 
 namespace kv::like_limits_test {

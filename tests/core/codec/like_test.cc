@@ -4,7 +4,7 @@
 #include <optional>
 #include <random>
 
-#include "lib/core/codec/lms/lms.h"
+#include "lib/core/codec/context/lms.h"
 #include "tests/support/damage.h"
 #include "tests/support/grid.h"
 #include "tests/support/targets.h"

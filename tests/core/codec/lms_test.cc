@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/codec/lms/lms.h"
+#include "lib/core/codec/context/lms.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

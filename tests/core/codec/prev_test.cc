@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/codec/prev/prev.h"
+#include "lib/core/codec/context/prev.h"
 
 #include <catch2/catch.hpp>
 #include <random>

@@ -23,9 +23,8 @@ ChunkShape ShapeOf(DType dtype, uint64_t rows, uint64_t columns) {
 
 Bytes Back(const Profile* profile, const ChunkShape& shape, ByteSpan payload, size_t size) {
   CodecScratch scratch;
-  scratch.profile = profile;
   Bytes raw(size);
-  DecodeChunk(CodecId::kProfiled, shape, payload, raw, scratch);
+  DecodeChunk(CodecId::kProfiled, shape, payload, raw, scratch, {.profile = profile});
   return raw;
 }
 
@@ -137,13 +136,14 @@ TEST_CASE("a level without gain from the profile codes as without it", "[profile
   std::mt19937 random(3);
   for (std::byte& byte : noise) byte = static_cast<std::byte>(random());
   const ChunkShape shape = ShapeOf(DType::kF16, 64, kColumns);
-  CHECK(EncodeWithProfile(*profile, {}, shape, noise, Effort::kDefault, scratch).codec ==
-        CodecId::kRaw);
+  const auto codec_of = [&](ByteSpan raw, Effort effort) {
+    return EncodeWithProfile(*profile, {}, shape, raw, effort, scratch, EncoderAt(effort, scratch))
+        .codec;
+  };
+  CHECK(codec_of(noise, Effort::kDefault) == CodecId::kRaw);
   const Bytes page = ModelRows(DType::kF16, false, 64, kColumns, 6);
-  CHECK(EncodeWithProfile(*profile, {}, shape, page, Effort::kDefault, scratch).codec ==
-        CodecId::kProfiled);
-  CHECK(EncodeWithProfile(*profile, {}, shape, page, Effort::kFast, scratch).codec !=
-        CodecId::kProfiled);
+  CHECK(codec_of(page, Effort::kDefault) == CodecId::kProfiled);
+  CHECK(codec_of(page, Effort::kFast) != CodecId::kProfiled);
 }
 
 TEST_CASE("a profile's file is read back whole, or not at all", "[profile][reject]") {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/codec/ref_layers/ref_layers.h"
-
 #include <catch2/catch.hpp>
 #include <map>
 #include <random>
 
 #include "lib/core/base/half.h"
-#include "lib/core/codec/chunk_levels.h"
+#include "lib/core/codec/chunk.h"
+#include "lib/core/codec/ref/near.h"
 #include "tests/support/refusal.h"
 #include "tests/support/targets.h"
 
@@ -153,14 +152,14 @@ struct Case {
         one.runs.push_back(RunOf({one.neighbour.layer, one.neighbour.is_value}, first, rows));
       beside.turns.push_back(-7);
     }
-    return EncodeByReference(shape, raw, runs, Turning(), elsewhere, effort, scratch, &beside);
+    return EncodeByReference(shape, raw, runs, Turning(), elsewhere, effort, scratch,
+                             EncoderAt(effort, scratch), &beside);
   }
 
   Bytes Decode(CodecId codec, ByteSpan payload, CodecScratch& scratch) const {
-    scratch.references = &elsewhere;
-    scratch.neighbours = &here;
     Bytes back(raw.size());
-    DecodeChunk(codec, shape, payload, back, scratch);
+    DecodeChunk(codec, shape, payload, back, scratch,
+                {.references = &elsewhere, .neighbours = &here});
     return back;
   }
   Finding RefusalOf(ByteSpan payload) const {
@@ -270,9 +269,9 @@ TEST_CASE("chunks of errors that no encoder writes are refused", "[ref][layers]"
   CHECK(other.RefusalOf(good) == Finding::kReferenceDiffers);
   CHECK(test::FindingOf([&] {
           CodecScratch without;
-          without.references = &one.elsewhere;
           Bytes back(one.raw.size());
-          DecodeChunk(CodecId::kRefLayers, one.shape, good, back, without);
+          DecodeChunk(CodecId::kRefLayers, one.shape, good, back, without,
+                      {.references = &one.elsewhere});
         }) == Finding::kLostChunk);
   for (size_t size = 0; size < good.size(); size += size < 300 ? 1 : 997) {
     INFO(size);

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "lib/core/base/half.h"
-#include "lib/core/codec/ref_sparse/near_differences.h"
+#include "lib/core/codec/ref/near.h"
 
 namespace kv::ref_sparse_test {
 namespace {

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "lib/core/base/half.h"
-#include "lib/core/codec/ref/runs.h"
+#include "lib/core/codec/chunk.h"
 #include "tests/support/targets.h"
 
 namespace kv::ref_test {
@@ -70,12 +70,12 @@ EncodedChunk Code(const ChunkShape& shape, const Bytes& raw, const std::vector<R
   test::ForEachTarget([&](const std::string& target) {
     INFO(target);
     CodecScratch scratch;
-    EncodedChunk chunk = EncodeByReference(shape, raw, runs, rotation, rows, effort, scratch);
+    EncodedChunk chunk = EncodeByReference(shape, raw, runs, rotation, rows, effort, scratch,
+                                           EncoderAt(effort, scratch));
     if (!first) first = chunk;
     REQUIRE(chunk.payload == first->payload);
-    scratch.references = &rows;
     Bytes back(raw.size());
-    DecodeChunk(chunk.codec, shape, chunk.payload, back, scratch);
+    DecodeChunk(chunk.codec, shape, chunk.payload, back, scratch, {.references = &rows});
     REQUIRE(back == raw);
   });
   return *first;
@@ -84,10 +84,9 @@ EncodedChunk Code(const ChunkShape& shape, const Bytes& raw, const std::vector<R
 Finding RefusalOf(const ChunkShape& shape, ByteSpan payload, uint64_t raw_bytes, const Rows* rows,
                   CodecId codec = CodecId::kRef) {
   CodecScratch scratch;
-  scratch.references = rows;
   Bytes back(raw_bytes);
   try {
-    DecodeChunk(codec, shape, payload, back, scratch);
+    DecodeChunk(codec, shape, payload, back, scratch, {.references = rows});
   } catch (const Error& error) {
     return error.finding();
   }

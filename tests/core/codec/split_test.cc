@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/codec/split/split.h"
-
 #include <catch2/catch.hpp>
 #include <random>
 
 #include "lib/core/base/half.h"
+#include "lib/core/codec/wrappers/wrappers.h"
 #include "lib/core/frame/frame.h"
 
 using namespace kv;
@@ -41,7 +40,7 @@ uint64_t FrameBytes(FrameRole role, uint64_t tokens, uint32_t dim, ByteSpan raw)
   coder.Decode(frame, nullptr, back);
   REQUIRE(std::ranges::equal(back, raw));
   if (frame.size() < 200000) {  // one segment: its codec is in the header
-    CHECK((ReadFrameHeader(frame).codec == kSplitCodec) == (role == FrameRole::kKeyAndValue));
+    CHECK((ReadFrameHeader(frame).codec == CodecId::kSplit) == (role == FrameRole::kKeyAndValue));
   }
   return frame.size();
 }
@@ -73,7 +72,7 @@ TEST_CASE("Where halves do not differ, or cannot be made, they stay together", "
     const Bytes raw = SideBySide(64, kHeads, dim);
     Bytes frame(FrameBound(raw.size())), back(raw.size());
     frame.resize(coder.Encode(description, raw, frame));
-    CHECK(ReadFrameHeader(frame).codec != kSplitCodec);
+    CHECK(ReadFrameHeader(frame).codec != CodecId::kSplit);
     coder.Decode(frame, nullptr, back);
     CHECK(back == raw);
   }
@@ -83,10 +82,10 @@ TEST_CASE("Damaged split chunks are refused", "[codec][reject]") {
   const ChunkShape shape = {DType::kBF16, 16, 4, 64, Order::kTokenHeadDim};
   const Bytes raw = SideBySide(16, 4, 64);
   CodecScratch scratch;
-  const EncodedChunk chunk = EncodeSplit(shape, raw, Effort::kFast, scratch);
+  const EncodedChunk chunk = EncodeSplit(shape, raw, scratch, EncoderAt(Effort::kFast, scratch));
   Bytes back(raw.size());
   const auto refuses = [&](const ChunkShape& as, const Bytes& payload) {
-    CHECK_THROWS_AS(DecodeChunk(kSplitCodec, as, payload, back, scratch), Error);
+    CHECK_THROWS_AS(DecodeChunk(CodecId::kSplit, as, payload, back, scratch), Error);
   };
   for (const size_t at : {0, 1}) {  // a split chunk inside
     Bytes nested = chunk.payload;

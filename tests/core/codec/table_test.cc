@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/codec/table.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
@@ -9,6 +7,8 @@
 #include <set>
 
 #include "lib/core/base/half.h"
+#include "lib/core/codec/chunk.h"
+#include "tests/support/any_codec.h"
 #include "tests/support/profiles.h"
 
 // What every codec must do, whichever it is: a new row of the table is tested by being there.
@@ -84,6 +84,10 @@ TEST_CASE("the table lists codecs by ascending id, each under a name of its own"
     CHECK(names.insert(codec.name).second);
     CHECK(FindCodec(codec.id) == &codec);
     CHECK(Name(codec.id) == codec.name);
+    // What needs more than the chunk has no encoder of chunks alone, nor is it inside of others.
+    const bool needs_others = codec.needs.references || codec.needs.neighbours;
+    CHECK((codec.encode == nullptr) == (needs_others || codec.needs.profile));
+    CHECK(MayBeInside(codec.id) == (!needs_others && codec.id != CodecId::kSplit));
   }
 }
 
@@ -91,18 +95,18 @@ TEST_CASE("what a codec of the table stores comes back, and every codec stores s
           "[codec]") {
   CodecScratch scratch;  // shared, as an archive shares it
   const auto profile = test::TrainedProfile();
-  scratch.profile = profile.get();
+  const ChunkInputs inputs{.profile = profile.get()};
   std::map<std::string_view, int> stored;
   for (const Sample& sample : Samples()) {
     for (const CodecRow& codec : Codecs()) {
       if (!codec.takes(sample.shape.dtype)) continue;
       INFO(Say(codec, sample));
       EncodedChunk chunk{codec.id, {}, {}};
-      if (!codec.encode(sample.shape, sample.raw, kAnySize, scratch, chunk)) continue;
+      if (!test::EncodeByRow(codec, sample.shape, sample.raw, *profile, scratch, chunk)) continue;
       ++stored[codec.name];
       CHECK(chunk.codec == codec.id);
       Bytes back(sample.raw.size());
-      DecodeChunk(codec.id, sample.shape, chunk.payload, back, scratch);
+      DecodeChunk(codec.id, sample.shape, chunk.payload, back, scratch, inputs);
       REQUIRE(back == sample.raw);
     }
   }
@@ -113,7 +117,7 @@ TEST_CASE("no codec reads a type that it does not take, or a payload cut short",
           "[codec][reject]") {
   CodecScratch scratch;
   const auto profile = test::TrainedProfile();
-  scratch.profile = profile.get();
+  const ChunkInputs inputs{.profile = profile.get()};
   for (const Sample& sample : Samples()) {
     for (const CodecRow& codec : Codecs()) {
       INFO(Say(codec, sample));
@@ -123,9 +127,10 @@ TEST_CASE("no codec reads a type that it does not take, or a payload cut short",
         continue;
       }
       EncodedChunk chunk{codec.id, {}, {}};
-      if (!codec.encode(sample.shape, sample.raw, kAnySize, scratch, chunk)) continue;
+      if (!test::EncodeByRow(codec, sample.shape, sample.raw, *profile, scratch, chunk)) continue;
       chunk.payload.pop_back();
-      CHECK_THROWS_AS(DecodeChunk(codec.id, sample.shape, chunk.payload, back, scratch), Error);
+      CHECK_THROWS_AS(DecodeChunk(codec.id, sample.shape, chunk.payload, back, scratch, inputs),
+                      Error);
     }
   }
 }

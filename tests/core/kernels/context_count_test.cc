@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/kernels/context_count.h"
-
 #include <array>
 #include <catch2/catch.hpp>
 #include <random>
 #include <vector>
 
+#include "lib/core/kernels/counts.h"
 #include "tests/support/targets.h"
 
 namespace kv {

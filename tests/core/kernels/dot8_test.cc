@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/kernels/dot8.h"
-
 #include <catch2/catch.hpp>
 #include <random>
 #include <vector>
 
+#include "lib/core/kernels/similarity.h"
 #include "tests/support/targets.h"
 
 namespace kv::dot8_test {

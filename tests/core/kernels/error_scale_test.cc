@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/kernels/error_scale.h"
-
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -10,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "lib/core/kernels/residual.h"
 #include "tests/support/targets.h"
 
 namespace kv::error_scale_test {

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "lib/core/codec/cdf/logistic_code.h"
+#include "lib/core/codec/cdf/cdf.h"
 #include "tests/support/targets.h"
 
 namespace kv {

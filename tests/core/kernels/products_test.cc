@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/kernels/products.h"
-
 #include <catch2/catch.hpp>
 #include <random>
 #include <vector>
+
+#include "lib/core/kernels/similarity.h"
 
 namespace kv::products_test {
 

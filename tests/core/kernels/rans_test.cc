@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "lib/core/codec/prev/context_model.h"
+#include "lib/core/codec/context/model.h"
 #include "tests/support/targets.h"
 
 namespace kv::rans_test {

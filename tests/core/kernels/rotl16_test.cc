@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/kernels/rotl16.h"
-
 #include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <random>
 
 #include "lib/core/base/bytes.h"
+#include "lib/core/kernels/planes.h"
 
 namespace kv::rotl16_test {
 namespace {

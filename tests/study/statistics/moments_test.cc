@@ -8,7 +8,7 @@
 #include <random>
 
 #include "lib/core/base/half.h"
-#include "lib/core/kernels/histogram.h"
+#include "lib/core/kernels/counts.h"
 #include "lib/study/statistics/tensor_stats.h"
 
 namespace kv::moments_test {

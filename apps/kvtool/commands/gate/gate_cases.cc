@@ -12,12 +12,11 @@
 
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"
-#include "apps/kvtool/line/parameter_texts.h"
+#include "apps/kvtool/line/numbers.h"
 #include "formats/registry.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/number.h"
-#include "lib/core/snapshot/trace_rows.h"
 #include "lib/engines/mnn/gate/engine.h"
 #include "lib/engines/mnn/gate/replay_case.h"
 #include "lib/remote/url.h"

@@ -2,8 +2,17 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "lib/core/base/arena.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/codec/cdf/channel_model.h"
-#include "lib/core/codec/prev/prev.h"
+#include "lib/core/codec/context/prev.h"
+#include "lib/core/kernels/logistic.h"
 
 // Codes whole half floats under the distribution that a ChannelModel expects. These frames are the
 // smallest and the slowest. FORMAT.md in this folder is the grammar.
@@ -50,5 +59,91 @@ bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, ui
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
 void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, const RowSteps& steps,
                Arena* arena = nullptr, RowForecast* forecast = nullptr);
+
+// Codes half floats under a logistic distribution, in integers: each value has a slot of 2^30.
+
+constexpr uint32_t kSlotBits = LogisticShares::kTotalBits;
+constexpr uint32_t kSlotTotal = 1u << kSlotBits;
+using CodeSlot = LogisticSlot;
+
+inline uint16_t HalfAt(uint32_t place) {
+  return static_cast<uint16_t>(place < 0x8000 ? 0xffff - place : place - 0x8000);
+}
+
+class LogisticCode {
+ public:
+  // Values are multiplied by `scale`, a power of two, and those of f16 by 2^112 more (see LmsLoad).
+  LogisticCode(bool bfloat, float scale)
+      : shares_{kTable.below, 0, std::bit_cast<uint32_t>(kLargest / std::max(scale, 1.0f)),
+                bfloat ? 16 : 13, scale} {
+    shares_.half_step = 1u << (shares_.shift - 1);
+  }
+
+  // Returns the slot of a place. Every value keeps a probability of at least 2^4 / 2^30.
+  CodeSlot SlotOf(uint32_t place, float mean, float inverse_scale) const {
+    const uint32_t start = Below(place, mean, inverse_scale);
+    return {start, Below(place + 1, mean, inverse_scale) - start};
+  }
+  // The slots of half floats.
+  void SlotsOf(const uint16_t* halves, const float* means, const float* inverse_scales,
+               size_t count, CodeSlot* slots) const {
+    LogisticSlots(shares_, halves, means, inverse_scales, count, slots);
+  }
+  // Returns the place whose slot contains `target`.
+  uint32_t Find(uint32_t target, float mean, float inverse_scale, CodeSlot& slot) const;
+
+ private:
+  static constexpr uint32_t kSteps = LogisticShares::kSteps, kSpan = LogisticShares::kSpan;
+  struct Table {
+    uint32_t below[2 * kSpan * kSteps + 2];
+    Table();
+  };
+  static const Table kTable;
+
+  uint32_t Below(uint32_t place, float mean, float inverse_scale) const {
+    return LogisticBelow(shares_, place, mean, inverse_scale);
+  }
+  uint32_t Guess(uint32_t target, float mean, float inverse_scale) const;
+
+  static constexpr float kLargest = std::numeric_limits<float>::max();
+
+  LogisticShares shares_;
+};
+
+// Slots are written one after another and read in the same order, by one rANS state of 63 bits that
+// is renormalised in 32-bit words (J. Duda's ANS).
+constexpr uint64_t kSlotStateLow = uint64_t{1} << 31;
+
+// Returns the slot of the items [before, before + size) out of `total` equal items. The remainder
+// of 2^30 belongs to no item.
+inline CodeSlot ShareOf(uint64_t before, uint64_t size, uint64_t total) {
+  const uint64_t unit = kSlotTotal / total;
+  return {static_cast<uint32_t>(before * unit), static_cast<uint32_t>(size * unit)};
+}
+
+// Appends the state and the words.
+void WriteSlots(std::span<const CodeSlot> slots, ByteWriter& out, Arena* arena = nullptr);
+
+// Reads slots from the rest of a frame.
+class SlotReader {
+ public:
+  explicit SlotReader(ByteReader& reader);
+  // A number that lies in the next slot.
+  uint32_t target() const { return static_cast<uint32_t>(state_ & (kSlotTotal - 1)); }
+  void Take(const CodeSlot& slot) {
+    state_ = (state_ >> kSlotBits) * slot.size + target() - slot.start;
+    if (state_ < kSlotStateLow) Refill();
+  }
+  // Throws kTrailingBytes, kBadPayload.
+  void CheckEnd() const;
+  [[noreturn]] void Refuse(const char* what) const;
+
+ private:
+  void Refill();
+
+  uint64_t state_ = 0, words_at_ = 0;
+  ByteSpan words_;
+  size_t used_ = 0;
+};
 
 }  // namespace kv

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "lib/core/codec/like/likeness.h"
+#include "lib/core/codec/context/likeness.h"
 #include "lib/core/kernels/regress.h"
 
 // Predicts the channels of a row. Each channel is regressed on an earlier row that this one
@@ -51,7 +51,7 @@ class ModelValue {
 class ChannelModel {
  public:
   static constexpr uint32_t kMaxNear = 32, kMaxFar = 16, kMaxHints = 4;
-  static constexpr uint64_t kMaxColumns = 1 << 14;
+  static constexpr uint64_t kMaxColumns = kMaxLikenessColumns;
 
   explicit ChannelModel(ChannelShape shape, Arena* arena = nullptr);
   // Taps point into the object.

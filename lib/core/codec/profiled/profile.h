@@ -8,13 +8,12 @@
 #include <vector>
 
 #include "lib/core/base/hash.h"
-#include "lib/core/codec/chunk.h"
-#include "lib/core/codec/prev/context_model.h"
+#include "lib/core/codec/codec.h"
+#include "lib/core/codec/context/model.h"
 #include "lib/core/kernels/symbols.h"
 
 // What K and V of each layer of one model look like, learnt beforehand, so that short pages need no
-// tables of their own. FORMAT.md in this folder is the grammar of the .kvp file. profile.cc
-// implements Profile, profile_coder.cc ProfileCoder, profile_trainer.cc ProfileTrainer.
+// tables of their own. FORMAT.md in this folder is the grammar of the .kvp file.
 namespace kv {
 
 // A profile describes at most so many tensors: what decoding holds in memory follows from it.

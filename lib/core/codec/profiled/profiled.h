@@ -5,8 +5,7 @@
 #include "lib/core/codec/profiled/profile.h"
 
 // Codes chunks with the tables, first rows and repeated rows of a profile, which decoding needs.
-// FORMAT.md in this folder is the grammar. profiled.cc implements it, profile_choice.cc the choice
-// of entries and EncodeWithProfile.
+// FORMAT.md in this folder is the grammar.
 namespace kv {
 
 // What is known of a chunk beside its shape.
@@ -20,19 +19,16 @@ std::optional<size_t> FindProfileEntry(const Profile& profile, const ProfilePlac
                                        const ChunkShape& shape, ByteSpan raw, Arena* arena);
 
 // Encodes by the profile where that takes fewer bytes than the level's own codecs are likely to,
-// otherwise as EncodeChunk. The profile serves levels above fast.
+// otherwise as `own` does at that level. The profile serves levels above fast.
 EncodedChunk EncodeWithProfile(const Profile& profile, const ProfilePlace& place,
                                const ChunkShape& shape, ByteSpan raw, Effort effort,
-                               CodecScratch& scratch);
+                               CodecScratch& scratch, const InnerEncoder& own);
 
 // Appends the payload to `out`. `raw` is rows of `columns` values of the entry's type.
 void EncodeProfiled(const Profile& profile, size_t entry, uint32_t columns, ByteSpan raw,
                     CodecScratch& scratch, Bytes& out);
-// Decodes with scratch.profile. Throws as DecodeChunk, and kProfileMissing without one.
+// Throws as DecodeChunk, and kProfileMissing without a profile.
 void DecodeProfiled(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
-                    CodecScratch& scratch);
-// For the table of codecs: by scratch.profile; false without an entry.
-bool EncodeByAnyEntry(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
-                      CodecScratch& scratch, EncodedChunk& out);
+                    CodecScratch& scratch, const ChunkInputs& inputs);
 
 }  // namespace kv

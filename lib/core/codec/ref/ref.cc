@@ -6,15 +6,148 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <memory>
 
-#include "lib/core/codec/chunk_levels.h"
-#include "lib/core/codec/prev/prev.h"
-#include "lib/core/codec/ref/near_choice.h"
-#include "lib/core/codec/ref/runs.h"
-#include "lib/core/codec/rows/rows.h"
+#include "lib/core/codec/codec.h"
+#include "lib/core/codec/context/prev.h"
+#include "lib/core/codec/ref/near.h"
+#include "lib/core/codec/wrappers/wrappers.h"
 
 namespace kv {
 namespace {
+
+// Differences are expected from those of neighbours if that saves one byte in so many, and only of
+// as many rows as something can be learned from.
+constexpr uint64_t kLeastGainByNeighbours = 200, kLeastRowsToLearn = 64;
+
+// The chunk that near rows are of.
+struct NearChunk {
+  const ChunkShape& shape;
+  uint64_t rows;
+  double own_bits;  // what a value takes without a reference
+  Effort effort;
+  std::span<const ReferenceRun> runs;  // all, equal ones as well
+  std::span<const size_t> near_of;     // for each near run, the proposed run that it is part of
+  const Rotation& rotation;            // of keys
+  const ReferenceRows& references;
+  const BesideNeighbours* neighbours;  // may be null
+};
+
+// Chooses how the near rows of a chunk are coded: as a list of the values that differ, by tables,
+// or under distributions that are learned, with or without the differences of neighbours.
+class NearEncoder {
+ public:
+  NearEncoder(const NearChunk& chunk, NearRows& near, CodecScratch& scratch, ErrorsHead& errors)
+      : chunk_(chunk), near_(near), scratch_(scratch), errors_(errors) {}
+
+  // Appends the near rows, rotation first, and gives them factors, kOwnRow to those that are better
+  // coded otherwise. Returns kRef, kRefSparse, kRefCdf or kRefLayers; the errors' head belongs to
+  // the last.
+  CodecId Encode(ByteWriter& out) {
+    bool turned = false;
+    for (const ReferenceRun& run : chunk_.runs) turned = turned || run.turn != 0;
+    WriteRotation(turned ? chunk_.rotation : Rotation(), out);
+    const uint64_t values = near_.values.size();
+    const uint64_t differences = CountDifferences(near_, values / kFewDifferences);
+    if (differences * kFewDifferences >= values) return EncodeDistances(out);
+    ByteWriter list(scratch_.NewPayload()), distances(scratch_.NewPayload());
+    EncodeNearDifferences(near_, scratch_, list);
+    CodecId codec = CodecId::kRefSparse;
+    if (differences * kVeryFewDifferences >= values) {
+      codec = EncodeDistances(distances);
+      if (static_cast<double>(list.size()) <= static_cast<double>(distances.size()) + OwnBytes()) {
+        std::fill(near_.factors.begin(), near_.factors.end(), uint8_t{0});
+        codec = CodecId::kRefSparse;
+      }
+    }
+    out.Append(codec == CodecId::kRefSparse ? list.bytes() : distances.bytes());
+    scratch_.Recycle(list.Release());
+    scratch_.Recycle(distances.Release());
+    return codec;
+  }
+
+ private:
+  // About what the rows take that EncodeNearRows made own rows.
+  double OwnBytes() const {
+    const auto own = std::count(near_.factors.begin(), near_.factors.end(), kOwnRow);
+    return static_cast<double>(own) * static_cast<double>(near_.columns) * chunk_.own_bits / 8;
+  }
+
+  CodecId EncodeDistances(ByteWriter& out) {
+    if (chunk_.effort < Effort::kMax) {
+      EncodeNearRows(near_, chunk_.own_bits, scratch_, out);
+      return CodecId::kRef;
+    }
+    // Tables are better where nearly all values are equal or lie on a grid. Rows that one of the
+    // two ways takes as own rows are not free: they count as what they would take.
+    ByteWriter learned(scratch_.NewPayload()), tables(scratch_.NewPayload());
+    const bool fits = EncodeNearDistributions(near_, HeadDim(chunk_.shape), scratch_, learned);
+    EncodeNearRows(near_, chunk_.own_bits, scratch_, tables);
+    const bool learn = fits && static_cast<double>(learned.size()) <
+                                   static_cast<double>(tables.size()) + OwnBytes();
+    const bool by_neighbours = learn && ExpectByNeighbours(learned);
+    out.Append(learn ? learned.bytes() : tables.bytes());
+    if (learn) std::replace(near_.factors.begin(), near_.factors.end(), kOwnRow, uint8_t{0});
+    scratch_.Recycle(learned.Release());
+    scratch_.Recycle(tables.Release());
+    if (!learn) return CodecId::kRef;
+    return by_neighbours ? CodecId::kRefLayers : CodecId::kRefCdf;
+  }
+
+  // Replaces `learned` if the differences of neighbours say enough more of those here.
+  bool ExpectByNeighbours(ByteWriter& learned) {
+    if (chunk_.neighbours == nullptr || chunk_.neighbours->all.empty() ||
+        near_.rows() < kLeastRowsToLearn || !FitsLayers(chunk_.shape)) {
+      return false;
+    }
+    errors_ = ErrorsHeadHere();
+    const std::unique_ptr<NeighbourErrors> forecast = Forecast();
+    if (forecast == nullptr) return false;
+    for (size_t i = 0; i < errors_.neighbours.size(); ++i)
+      errors_.neighbours[i].hash = forecast->hashes()[i];
+    ByteWriter better(scratch_.NewPayload());
+    EncodeNearDistributions(near_, HeadDim(chunk_.shape), scratch_, better, forecast.get());
+    const bool gains = better.size() < learned.size() - learned.size() / kLeastGainByNeighbours;
+    if (gains) std::swap(better, learned);
+    scratch_.Recycle(better.Release());
+    return gains;
+  }
+
+  // Null if a reference has no such rows for a neighbour as it has for the chunk.
+  std::unique_ptr<NeighbourErrors> Forecast() const {
+    std::vector<ReferenceRun> runs;
+    for (const ReferenceRun& run : chunk_.runs) {
+      if (!run.equal) runs.push_back(run);
+    }
+    try {
+      return std::make_unique<NeighbourErrors>(errors_, runs, chunk_.rows, near_.columns,
+                                               chunk_.references, chunk_.neighbours->source);
+    } catch (const Error& error) {
+      if (error.finding() == Finding::kReferenceDiffers || error.finding() == Finding::kBadFrame)
+        return nullptr;
+      throw;
+    }
+  }
+
+  ErrorsHead ErrorsHeadHere() const {
+    ErrorsHead head;
+    head.turns = !chunk_.neighbours->is_value;
+    for (const BesideNeighbours::One& one : chunk_.neighbours->all) {
+      ErrorNeighbour neighbour{.neighbour = one.neighbour, .layers = {}};
+      for (const size_t place : chunk_.near_of) neighbour.layers.push_back(one.runs[place].layer);
+      head.neighbours.push_back(std::move(neighbour));
+    }
+    head.rotation = chunk_.rotation;
+    for (const size_t place : chunk_.near_of)
+      head.turns_of_runs.push_back(chunk_.neighbours->turns[place]);
+    return head;
+  }
+
+  const NearChunk& chunk_;
+  NearRows& near_;
+  CodecScratch& scratch_;
+  ErrorsHead& errors_;
+};
 
 // Fewer equal rows than this are near rows among others; and between near rows, which a run of its
 // own takes more than, fewer than that.
@@ -47,18 +180,19 @@ class ByReference {
  public:
   ByReference(const ChunkShape& shape, ByteSpan raw, const Rotation& rotation,
               const ReferenceRows& references, Effort effort, CodecScratch& scratch,
-              const BesideNeighbours* neighbours)
+              const InnerEncoder& own, const BesideNeighbours* neighbours)
       : shape_(shape),
         raw_(raw),
         rotation_(rotation),
         references_(references),
         effort_(effort),
         scratch_(scratch),
+        own_(own),
         neighbours_(neighbours),
         rows_(ReferenceGridRows(shape, raw.size())),
         row_bytes_(raw.size() / rows_),
         columns_(row_bytes_ / Info(shape.dtype).block_bytes),
-        halves_(shape.dtype == DType::kF16 || shape.dtype == DType::kBF16),
+        halves_(IsHalfFloat(shape.dtype)),
         expected_(shape.dtype == DType::kBF16, columns_, rotation),
         is_own_(rows_, 1),
         near_(&scratch.context.arena) {
@@ -84,14 +218,14 @@ class ByReference {
 
   EncodedChunk Finish() {
     // Before any payload is taken: one that is not given back is new memory for the next chunk.
-    if (head_.runs.empty()) return EncodeChunk(shape_, raw_, effort_, scratch_);
+    if (head_.runs.empty()) return own_(shape_, raw_);
     EncodedChunk chunk{CodecId::kRef, scratch_.NewPayload(), {}};
     ByteWriter near(scratch_.NewPayload());
     ErrorsHead errors;
     if (!near_.factors.empty()) {
       const NearChunk whole{shape_,   rows_,     own_bits_,   effort_,    head_.runs,
                             near_of_, rotation_, references_, neighbours_};
-      chunk.codec = EncodeNear(whole, near_, scratch_, errors, near);
+      chunk.codec = NearEncoder(whole, near_, scratch_, errors).Encode(near);
     }
     for (uint64_t at = 0; at < near_.factors.size(); ++at) {
       if (near_.factors[at] == kOwnRow) is_own_[near_row_[at]] = 1;
@@ -109,7 +243,7 @@ class ByReference {
     const bool clear = near_.factors.empty() ||
                        static_cast<double>(chunk.payload.size()) < kBestOfContexts * LiteralBytes();
     if (clear && chunk.payload.size() < raw_.size()) return chunk;
-    EncodedChunk alone = EncodeChunk(shape_, raw_, effort_, scratch_);
+    EncodedChunk alone = own_(shape_, raw_);
     if (alone.payload.size() <= chunk.payload.size()) std::swap(alone, chunk);
     scratch_.Recycle(std::move(alone.payload));
     return chunk;
@@ -147,8 +281,7 @@ class ByReference {
   }
 
   static bool IsFloat(DType dtype) {
-    return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 ||
-           IsBlockQuantised(dtype);
+    return IsHalfFloat(dtype) || dtype == DType::kF32 || IsBlockQuantised(dtype);
   }
 
   // The run's rows; nothing if the reference does not have such ones.
@@ -302,7 +435,7 @@ class ByReference {
     if (own == 0) return {};
     EncodedChunk chunk;
     if (own == rows_) {
-      chunk = EncodeChunk(shape_, raw_, effort_, scratch_);
+      chunk = own_(shape_, raw_);
     } else {
       Bytes rows = scratch_.NewPayload();
       rows.reserve(own * row_bytes_);
@@ -310,7 +443,7 @@ class ByReference {
         const ByteSpan bytes = raw_.subspan(row * row_bytes_, row_bytes_);
         if (is_own_[row] != 0) rows.insert(rows.end(), bytes.begin(), bytes.end());
       }
-      chunk = EncodeChunk(OwnRowsShape(shape_, raw_.size(), own), rows, effort_, scratch_);
+      chunk = own_(OwnRowsShape(shape_, raw_.size(), own), rows);
       scratch_.Recycle(std::move(rows));
     }
     head_.own_codec = chunk.codec;
@@ -324,6 +457,7 @@ class ByReference {
   const ReferenceRows& references_;
   const Effort effort_;
   CodecScratch& scratch_;
+  const InnerEncoder& own_;
   const BesideNeighbours* const neighbours_;
   const uint64_t rows_, row_bytes_, columns_;
   const bool halves_;
@@ -343,30 +477,19 @@ class ByReference {
 EncodedChunk EncodeByReference(const ChunkShape& shape, ByteSpan raw,
                                std::span<const ReferenceRun> proposed, const Rotation& rotation,
                                const ReferenceRows& references, Effort effort,
-                               CodecScratch& scratch, const BesideNeighbours* neighbours) {
+                               CodecScratch& scratch, const InnerEncoder& own,
+                               const BesideNeighbours* neighbours) {
   const uint64_t row_bytes = shape.heads * shape.units_per_head * Info(shape.dtype).block_bytes;
   const bool fits = !raw.empty() && raw.size() == shape.tokens * row_bytes &&
                     shape.order == Order::kTokenHeadDim && effort != Effort::kCompat &&
                     ReferenceGridRows(shape, raw.size()) == shape.tokens;
-  if (!fits || proposed.empty()) return EncodeChunk(shape, raw, effort, scratch);
+  if (!fits || proposed.empty()) return own(shape, raw);
   const Arena::Scope temporaries(&scratch.context.arena);
   scratch.Expect(raw.size());
-  ByReference encoder(shape, raw, rotation, references, effort, scratch, neighbours);
+  ByReference encoder(shape, raw, rotation, references, effort, scratch, own, neighbours);
   encoder.Survey();
   for (size_t i = 0; i < proposed.size(); ++i) encoder.Take(proposed[i], i);
   return encoder.Finish();
-}
-
-bool EncodeWithoutReference(const ChunkShape& shape, ByteSpan raw, uint64_t, CodecScratch& scratch,
-                            EncodedChunk& out) {
-  if (raw.empty()) return false;
-  EncodedChunk own = EncodeChunk(shape, raw, Effort::kFast, scratch);
-  ByteWriter head;
-  WriteReferenceHead({{}, own.codec, static_cast<uint32_t>(own.payload.size())}, head);
-  out.payload.assign(head.bytes().begin(), head.bytes().end());
-  out.payload.insert(out.payload.end(), own.payload.begin(), own.payload.end());
-  out.planes = std::move(own.planes);
-  return true;
 }
 
 }  // namespace kv

@@ -5,15 +5,90 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
-#include <utility>
 
-#include "lib/core/codec/chunk_levels.h"
-#include "lib/core/codec/ref/runs.h"
-#include "lib/core/codec/ref_cdf/near_distributions.h"
-#include "lib/core/codec/ref_layers/ref_layers.h"
-#include "lib/core/codec/ref_sparse/near_differences.h"
+#include "lib/core/codec/codec.h"
+#include "lib/core/codec/ref/near.h"
+#include "lib/core/codec/ref/ref.h"
 
 namespace kv {
+
+void WriteReferenceHead(const ReferenceHead& head, ByteWriter& out) {
+  out.U8(static_cast<uint8_t>(head.own_codec));
+  out.U8(0);
+  out.U16(0);
+  out.U32(head.own_bytes);
+  out.U32(static_cast<uint32_t>(head.runs.size()));
+  for (const ReferenceRun& run : head.runs) {
+    out.U16(run.reference);
+    out.U8(run.is_value ? 1 : 0);
+    out.U8(run.equal ? 1 : 0);
+    out.U32(run.layer);
+    out.U32(run.first_row);
+    out.U32(run.rows);
+    out.U64(run.first_token);
+    out.I32(run.turn);
+    out.Append(run.hash);
+  }
+}
+
+ReferenceHead ReadReferenceHead(ByteReader& reader, const ChunkShape& shape, uint64_t raw_bytes) {
+  const auto require = [&](bool holds, std::string_view rule) {
+    if (!holds) throw Error(Finding::kBadFrame, fmt::format("reference runs: {}", rule)).At(0);
+  };
+  const uint64_t rows = ReferenceGridRows(shape, raw_bytes);
+  const bool halves = IsHalfFloat(shape.dtype) && rows > 0 && raw_bytes % (2 * rows) == 0;
+  ReferenceHead head;
+  head.own_codec = static_cast<CodecId>(reader.U8("codec of own rows"));
+  require(reader.U8("reserved field") == 0 && reader.U16("reserved field") == 0,
+          "a reserved field is not 0");
+  require(MayBeInside(head.own_codec), "own rows refer to nothing");
+  head.own_bytes = reader.U32("bytes of own rows");
+  const uint32_t count = reader.U32("number of runs");
+  require(count <= rows, "there are more runs than rows");
+  ByteReader runs(reader.TakeArray(count, kRunBytes, "runs"), reader.offset());
+  uint64_t next = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    ReferenceRun run;
+    run.reference = runs.U16("reference");
+    const uint8_t is_value = runs.U8("K or V"), equal = runs.U8("kind of run");
+    run.is_value = is_value != 0;
+    run.equal = equal != 0;
+    run.layer = runs.U32("layer");
+    run.first_row = runs.U32("first row");
+    run.rows = runs.U32("rows");
+    run.first_token = runs.U64("first token");
+    run.turn = runs.I32("turn");
+    const ByteSpan hash = runs.Take(run.hash.size(), "hash");
+    std::copy(hash.begin(), hash.end(), run.hash.begin());
+    require(is_value <= 1 && equal <= 1, "a run is of no kind that there is");
+    require(run.rows > 0 && run.first_row >= next && run.first_row <= rows &&
+                run.rows <= rows - run.first_row,
+            "they are not in order or leave the chunk");
+    require(run.first_token <= UINT64_MAX - run.rows, "tokens have no numbers of 64 bits");
+    require(run.equal ? run.turn == 0 : halves, "only 16-bit floats are near others");
+    next = uint64_t{run.first_row} + run.rows;
+    head.runs.push_back(run);
+  }
+  return head;
+}
+
+uint64_t ReferenceGridRows(const ChunkShape& shape, uint64_t raw_bytes) {
+  if (shape.order != Order::kTokenHeadDim) return 1;
+  const uint64_t rows = GridOf(shape, raw_bytes).rows;
+  return raw_bytes % rows == 0 && rows <= UINT32_MAX ? rows : 1;
+}
+
+ChunkShape OwnRowsShape(const ChunkShape& shape, uint64_t raw_bytes, uint64_t rows) {
+  ChunkShape own = shape;
+  own.tokens = rows;
+  if (ReferenceGridRows(shape, raw_bytes) == 1 && rows == 1) {
+    own.heads = 1;
+    own.units_per_head = raw_bytes / Info(shape.dtype).block_bytes;
+  }
+  own.order = Order::kTokenHeadDim;
+  return own;
+}
+
 namespace {
 
 // Makes sure that rows are those that the encoder had.
@@ -27,27 +102,20 @@ void RequireHash(ByteSpan rows, const ReferenceRun& run) {
   }
 }
 
-void RequireRows(bool fits, const ReferenceRun& run) {
-  if (fits) return;
-  throw Error(
-      Finding::kReferenceDiffers,
-      fmt::format("rows of layer {} {} of reference {} are of another size than the chunk's",
-                  run.layer, run.is_value ? 'V' : 'K', run.reference));
-}
-
 uint64_t BytesOf(const ChunkShape& shape) {
   return shape.tokens * shape.heads * shape.units_per_head * Info(shape.dtype).block_bytes;
 }
 
 void DecodeByNeighbours(const ChunkShape& shape, const ErrorsHead& head,
                         std::span<const ReferenceRun> near_runs, uint64_t rows,
-                        const ReferenceRows& references, ByteReader& reader, NearRows& near,
+                        const ChunkInputs& inputs, ByteReader& reader, NearRows& near,
                         CodecScratch& scratch) {
   if (!FitsLayers(shape) || rows != shape.tokens || near.columns > BlockRegression::kMaxColumns)
     throw Error(Finding::kBadFrame, "the chunk's rows are not tokens").At(0);
-  if (scratch.neighbours == nullptr)
+  if (inputs.neighbours == nullptr)
     throw Error(Finding::kLostChunk, "the chunk needs others of its archive");
-  NeighbourErrors forecast(head, near_runs, rows, near.columns, references, *scratch.neighbours);
+  NeighbourErrors forecast(head, near_runs, rows, near.columns, *inputs.references,
+                           *inputs.neighbours);
   for (size_t i = 0; i < head.neighbours.size(); ++i) {
     const ErrorNeighbour& one = head.neighbours[i];
     if (forecast.hashes()[i] == one.hash) continue;
@@ -61,20 +129,14 @@ void DecodeByNeighbours(const ChunkShape& shape, const ErrorsHead& head,
 
 }  // namespace
 
-void ReferenceRows::ReadEqual(const ReferenceRun& run, DType dtype, uint64_t elements,
-                              std::span<std::byte> rows) const {
-  Bytes bytes;
-  RequireRows(Read(run, elements, bytes) == dtype && bytes.size() == rows.size(), run);
-  std::copy(bytes.begin(), bytes.end(), rows.begin());
-}
-
 std::vector<ReferenceRun> ReadReferenceRuns(const ChunkShape& shape, ByteSpan payload) {
   ByteReader reader(payload);
   return ReadReferenceHead(reader, shape, BytesOf(shape)).runs;
 }
 
 void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, CodecScratch& scratch,
-                                std::span<std::byte> rows) {
+                                std::span<std::byte> rows, const ChunkInputs& inputs,
+                                InnerDecoder inner) {
   ByteReader reader(payload);
   const uint64_t row_bytes = shape.heads * shape.units_per_head * Info(shape.dtype).block_bytes;
   const ReferenceHead head = ReadReferenceHead(reader, shape, shape.tokens * row_bytes);
@@ -89,7 +151,7 @@ void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, Codec
     throw Error(Finding::kBadFrame, "the chunk has other own rows").At(0);
   const ChunkShape own_shape =
       own == shape.tokens ? shape : OwnRowsShape(shape, shape.tokens * row_bytes, own);
-  DecodeChunk(head.own_codec, own_shape, own_chunk, rows, scratch);
+  inner(head.own_codec, own_shape, own_chunk, rows, scratch, inputs);
 }
 
 std::vector<Neighbour> ReadErrorNeighbours(const ChunkShape& shape, ByteSpan payload) {
@@ -104,26 +166,22 @@ std::vector<Neighbour> ReadErrorNeighbours(const ChunkShape& shape, ByteSpan pay
   return neighbours;
 }
 
-template <CodecId kCodec>
-void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
-                       CodecScratch& scratch) {
-  const bool content_is_checked = std::exchange(scratch.content_is_checked, false);
+void DecodeByReference(CodecId codec, const ChunkShape& shape, ByteSpan payload,
+                       std::span<std::byte> raw, CodecScratch& scratch, const ChunkInputs& inputs,
+                       InnerDecoder inner) {
   ByteReader reader(payload);
   const ReferenceHead head = ReadReferenceHead(reader, shape, raw.size());
-  constexpr bool kByNeighbours = kCodec == CodecId::kRefLayers;
+  const bool by_neighbours = codec == CodecId::kRefLayers;
   std::vector<ReferenceRun> near_runs;
   for (const ReferenceRun& run : head.runs) {
     if (!run.equal) near_runs.push_back(run);
   }
   ErrorsHead errors;
-  if (kByNeighbours && !near_runs.empty()) errors = ReadErrorsHead(reader, near_runs.size());
+  if (by_neighbours && !near_runs.empty()) errors = ReadErrorsHead(reader, near_runs.size());
   const ByteSpan own_chunk = reader.Take(head.own_bytes, "own rows");
   const uint64_t rows = ReferenceGridRows(shape, raw.size());
   if (raw.empty()) throw Error(Finding::kBadFrame, "a chunk without rows").At(0);
   const uint64_t row_bytes = raw.size() / rows;
-  const ReferenceRows* references = scratch.references;
-  scratch.references = nullptr;  // own rows have none
-
   const uint64_t near_rows =
       std::accumulate(near_runs.begin(), near_runs.end(), uint64_t{0},
                       [](uint64_t sum, const ReferenceRun& run) { return sum + run.rows; });
@@ -137,7 +195,7 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
   const Rotation rotation = near_rows > 0 ? ReadRotation(reader, near.columns) : Rotation();
   ExpectedRows expected(near.bfloat, near.columns, rotation);
 
-  if (references == nullptr && !head.runs.empty()) {
+  if (inputs.references == nullptr && !head.runs.empty()) {
     throw Error(Finding::kReferenceMissing, "the chunk needs rows of another cache")
         .Hint("give the cache that it was coded against with --base");
   }
@@ -150,11 +208,11 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
     if (run.equal) {
       const std::span<std::byte> rows_here =
           raw.subspan(run.first_row * row_bytes, run.rows * row_bytes);
-      references->ReadEqual(run, shape.dtype, elements, rows_here);
-      if (!content_is_checked) RequireHash(rows_here, run);
+      inputs.references->ReadEqual(run, shape.dtype, elements, rows_here);
+      if (!inputs.content_is_checked) RequireHash(rows_here, run);
       continue;
     }
-    const DType dtype = references->Read(run, elements, bytes);
+    const DType dtype = inputs.references->Read(run, elements, bytes);
     RequireHash(bytes, run);
     const DTypeInfo& info = Info(dtype);
     RequireRows(
@@ -168,12 +226,12 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
     at += run.rows;
   }
   scratch.Recycle(std::move(bytes));
-  if (near_rows > 0 && kByNeighbours) {
-    DecodeByNeighbours(shape, errors, near_runs, rows, *references, reader, near, scratch);
+  if (near_rows > 0 && by_neighbours) {
+    DecodeByNeighbours(shape, errors, near_runs, rows, inputs, reader, near, scratch);
   } else if (near_rows > 0) {
-    kCodec == CodecId::kRefCdf      ? DecodeNearDistributions(reader, near, scratch)
-    : kCodec == CodecId::kRefSparse ? DecodeNearDifferences(reader, near, scratch)
-                                    : DecodeNearRows(reader, near, scratch);
+    codec == CodecId::kRefCdf      ? DecodeNearDistributions(reader, near, scratch)
+    : codec == CodecId::kRefSparse ? DecodeNearDifferences(reader, near, scratch)
+                                   : DecodeNearRows(reader, near, scratch);
   }
   reader.ExpectEnd("the frame");
 
@@ -189,18 +247,18 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
   if ((own == 0) != (head.own_bytes == 0))
     throw Error(Finding::kBadFrame, "the own rows do not fit the runs").At(0);
   if (own == 0) return;
-  if (own == rows) return DecodeChunk(head.own_codec, shape, own_chunk, raw, scratch);
+  if (own == rows) return inner(head.own_codec, shape, own_chunk, raw, scratch, inputs);
   const ChunkShape own_shape = OwnRowsShape(shape, raw.size(), own);
   // Mostly they follow each other: what a cache has beyond its reference.
   const auto first = static_cast<uint64_t>(std::ranges::find(is_own, 1) - is_own.begin());
   if (std::all_of(is_own.begin() + static_cast<ptrdiff_t>(first),
                   is_own.begin() + static_cast<ptrdiff_t>(std::min(first + own, rows)),
                   [](uint8_t one) { return one != 0; })) {
-    return DecodeChunk(head.own_codec, own_shape, own_chunk,
-                       raw.subspan(first * row_bytes, own * row_bytes), scratch);
+    return inner(head.own_codec, own_shape, own_chunk,
+                 raw.subspan(first * row_bytes, own * row_bytes), scratch, inputs);
   }
   ArenaVector<std::byte> own_rows(own * row_bytes, &scratch.context.arena);
-  DecodeChunk(head.own_codec, own_shape, own_chunk, own_rows, scratch);
+  inner(head.own_codec, own_shape, own_chunk, own_rows, scratch, inputs);
   const std::byte* from = own_rows.data();
   for (uint64_t row = 0; row < rows; ++row) {
     if (is_own[row] == 0) continue;
@@ -208,13 +266,5 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
     from += row_bytes;
   }
 }
-template void DecodeByReference<CodecId::kRef>(const ChunkShape&, ByteSpan, std::span<std::byte>,
-                                               CodecScratch&);
-template void DecodeByReference<CodecId::kRefCdf>(const ChunkShape&, ByteSpan, std::span<std::byte>,
-                                                  CodecScratch&);
-template void DecodeByReference<CodecId::kRefLayers>(const ChunkShape&, ByteSpan,
-                                                     std::span<std::byte>, CodecScratch&);
-template void DecodeByReference<CodecId::kRefSparse>(const ChunkShape&, ByteSpan,
-                                                     std::span<std::byte>, CodecScratch&);
 
 }  // namespace kv

@@ -114,7 +114,7 @@ void MeasureOfflineRatio(const Subject& subject, Measurements& measured) {
 void SetH2o(std::string_view name, const ParamValue& value, eviction::BlockConfig& config) {
   const auto* word = std::get_if<std::string>(&value);
   const double number = word == nullptr ? std::get<double>(value) : (*word == "static" ? 0.0 : 1.0);
-  eviction::SetParameter(name, number, config);
+  mnn::h2o::SetParameter(name, number, config);
 }
 
 void SetLossless(std::string_view name, const ParamValue& value, runtime::Config& config) {
@@ -130,7 +130,7 @@ void SetLossless(std::string_view name, const ParamValue& value, runtime::Config
 // All parameters as the engine computes with them, so that a report says what was run.
 Params Effective(const runtime::ReplayResult& row) {
   Params params = {{"h2o_enable", row.h2o_enabled ? 1.0 : 0.0}};
-  eviction::ForEachParameter(row.h2o, [&](std::string_view name, double value) {
+  mnn::h2o::ForEachParameter(row.h2o, [&](std::string_view name, double value) {
     if (name == "h2o_target_mode") {
       params.emplace_back(std::string(name), std::string(value == 0 ? "static" : "adaptive"));
     } else {
@@ -183,7 +183,7 @@ runtime::ReplayRequest RequestOf(const CaseSpec& spec, const Subject& subject) {
   request.h2o = runtime::GateH2oConfig();
   if (subject.trace != nullptr && subject.trace->block_scores) {
     for (const auto& [name, value] : subject.trace->block_scores->parameters) {
-      eviction::SetParameter(name, value, request.h2o);
+      mnn::h2o::SetParameter(name, value, request.h2o);
     }
   }
   for (const auto& [name, value] : spec.params) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "lib/core/base/progress.h"
-#include "lib/engines/mnn/runtime/range_codec.h"
+#include "lib/engines/mnn/runtime/workers.h"
 #include "lib/study/gate/measure.h"
 
 namespace kv::mnn {

@@ -70,13 +70,13 @@ TEST_CASE("A config's parameters are those of the engine, all of them") {
   };
   runtime::ForEachParameter(
       {}, [&](std::string_view name, const runtime::ParameterValue&) { has(name); });
-  eviction::ForEachParameter({}, [&](std::string_view name, double) { has(name); });
+  mnn::h2o::ForEachParameter({}, [&](std::string_view name, double) { has(name); });
   // And nothing else but the switch of H2O itself.
   for (const std::string& name : known) {
     eviction::BlockConfig h2o;
     runtime::Config lossless;
     const bool taken =
-        eviction::SetParameter(name, 1, h2o) ||
+        mnn::h2o::SetParameter(name, 1, h2o) ||
         runtime::SetParameter(name, 1.0, lossless) != runtime::SetResult::kNoSuchName;
     INFO(name);
     CHECK(taken == (name != "h2o_enable"));

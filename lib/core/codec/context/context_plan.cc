@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// How a grid of half floats is best coded in context: symbol width, exponent window, tables.
+#include <algorithm>
+
+#include "lib/core/base/checked.h"
+#include "lib/core/codec/context/prev.h"
+#include "lib/core/kernels/counts.h"
+
+namespace kv {
+namespace {
+
+// More symbols than this are sampled, by whole rows, to choose symbols and contexts.
+constexpr uint64_t kSampledSymbols = 1 << 16;
+// Finer contexts (mantissa bits of the value above) cost time and tables; only long frames pay for
+// them.
+constexpr uint64_t kFineContextSymbols = 1 << 16;
+// They are merged from about as many clusters as this, by the upper bits of symbols.
+constexpr uint64_t kFineClusters = 96;
+// Whether the row above says anything is seen in fewer.
+constexpr uint64_t kGlimpsedSymbols = 1 << 14;
+// High bytes looked at to know their entropy; low ones hardly ever differ from noise.
+constexpr uint64_t kSampledHigh = 1 << 12, kSampledLow = 1 << 11;
+
+// Of a state 15 bits are not lost; short frames have sixteen.
+constexpr uint64_t kHeaderBytes = 4 + 4 + 4 + 4 + 2 * kRansLanes;
+
+// Eight-bit symbols of a grid; narrower ones are their upper bits.
+struct Grid {
+  const uint8_t* symbols;
+  RansGrid size;
+};
+using ContextMap = std::array<uint32_t, 256>;  // by the eight-bit symbol above
+
+// Counts symbols of symbol_bits under a context of the symbol above, in every row_step-th row but
+// the first.
+ContextCounts CountUnder(const Grid& grid, uint64_t row_step, const ContextMap& context_of,
+                         uint32_t contexts, uint32_t symbol_bits, Arena* arena) {
+  // Few symbols are counted before tables have been cleared and summed.
+  constexpr uint64_t kFew = 1 << 15;
+  const size_t columns = grid.size.columns, cells = size_t{contexts} << symbol_bits;
+  const size_t turns = grid.size.rows * columns / row_step < kFew ? 1 : cells > 4096 ? 2 : 4;
+  ContextCounts counts(static_cast<uint32_t>(turns) * contexts, symbol_bits, arena);
+  std::array<uint32_t, 256> base_of;
+  for (size_t s = 0; s < base_of.size(); ++s) base_of[s] = context_of[s] << symbol_bits;
+  uint32_t* sums = counts.counts.data();
+  CountInContext(
+      {grid.symbols, grid.size.rows, columns, row_step, static_cast<int>(8 - symbol_bits)},
+      base_of.data(), turns, cells, sums);
+  for (size_t turn = 1; turn < turns; ++turn) {
+    const uint32_t* more = sums + turn * cells;
+    for (size_t i = 0; i < cells; ++i) sums[i] += more[i];
+  }
+  counts.contexts = contexts;
+  counts.counts.resize(cells);
+  return counts;
+}
+
+// Under the upper context_bits of the symbol above.
+ContextCounts CountJoint(const Grid& grid, uint64_t row_step, uint32_t context_bits,
+                         uint32_t symbol_bits, Arena* arena) {
+  ContextMap context_of;
+  for (uint32_t s = 0; s < context_of.size(); ++s) context_of[s] = s >> (8 - context_bits);
+  return CountUnder(grid, row_step, context_of, 1u << context_bits, symbol_bits, arena);
+}
+
+void CountFirstRow(const Grid& grid, uint32_t cut, uint32_t* counts) {
+  uint64_t of[256] = {};
+  CountBytes(reinterpret_cast<const std::byte*>(grid.symbols), grid.size.columns, of);
+  for (uint32_t s = 0; s < 256; ++s) counts[s >> cut] += static_cast<uint32_t>(of[s]);
+}
+
+// Counts symbols in all rows; row 0 is under a row of symbol 0.
+ContextCounts CountAll(const Grid& grid, const ContextMap& context_of, uint32_t contexts,
+                       uint32_t symbol_bits, Arena* arena) {
+  ContextCounts counts = CountUnder(grid, 1, context_of, contexts, symbol_bits, arena);
+  CountFirstRow(grid, 8 - symbol_bits, counts.Of(context_of[0]));
+  return counts;
+}
+
+// Sums the counts of the contexts of each group.
+ContextCounts PerGroup(const ContextCounts& counts, const ContextGroups& groups) {
+  ContextCounts sums(groups.groups, counts.symbol_bits, counts.arena());
+  const size_t symbols = size_t{1} << counts.symbol_bits;
+  for (uint32_t context = 0; context < counts.contexts; ++context) {
+    const uint32_t* from = counts.Of(context);
+    uint32_t* to = sums.Of(groups.group_of[context]);
+    for (size_t s = 0; s < symbols; ++s) to[s] += from[s];
+  }
+  return sums;
+}
+
+// The groups of contexts of the upper bits of the symbol above.
+ContextMap MapOf(const ContextGroups& groups, uint32_t context_bits) {
+  ContextMap map;
+  for (uint32_t s = 0; s < map.size(); ++s) map[s] = groups.group_of[s >> (8 - context_bits)];
+  return map;
+}
+
+// The map over contexts of 6 bits, for contexts of more.
+void RefineMap(ContextGroups& groups, uint32_t to_bits) {
+  ArenaVector<uint8_t> fine(size_t{1} << to_bits, groups.group_of.get_allocator());
+  for (size_t context = 0; context < fine.size(); ++context)
+    fine[context] = groups.group_of[context >> (to_bits - 6)];
+  groups.group_of = std::move(fine);
+}
+
+// What contexts can save at most, in bits: the information that they have on symbols, less what so
+// few samples overstate it by.
+uint64_t ContextGainBits(const ContextCounts& joint) {
+  const uint32_t symbol_count = 1u << joint.symbol_bits;
+  std::array<uint32_t, 256> symbols{};
+  for (uint32_t context = 0; context < joint.contexts; ++context) {
+    const uint32_t* row = joint.Of(context);
+    for (uint32_t s = 0; s < symbol_count; ++s) symbols[s] += row[s];
+  }
+  std::array<uint8_t, 256> present;
+  size_t present_count = 0;
+  for (uint32_t s = 0; s < symbol_count; ++s) {
+    if (symbols[s] != 0) present[present_count++] = static_cast<uint8_t>(s);
+  }
+  uint64_t conditional = 0;
+  int64_t cells = 0, contexts = 0;
+  std::array<uint32_t, 256> row;
+  for (uint32_t context = 0; context < joint.contexts; ++context) {
+    uint32_t any = 0;
+    for (size_t i = 0; i < present_count; ++i) {
+      row[i] = joint.Of(context)[present[i]];
+      cells += row[i] != 0;
+      any |= row[i];
+    }
+    if (any == 0) continue;
+    ++contexts;
+    conditional += EntropyBits16(row.data(), static_cast<uint32_t>(present_count));
+  }
+  // A plug-in entropy is low by 0.72 bit for each free parameter.
+  const int64_t bias = (cells - contexts - static_cast<int64_t>(present_count) + 1) * 47274;
+  const auto gain = static_cast<int64_t>(EntropyBits16(symbols.data(), symbol_count)) -
+                    static_cast<int64_t>(conditional) - bias;
+  return gain > 0 ? static_cast<uint64_t>(gain) / 65536 : 0;
+}
+
+// Symbols whose exponent field is 0.
+uint64_t CountEscapes(const ContextCounts& counts) {
+  const uint32_t field = 31u << (counts.symbol_bits - 6);
+  uint64_t escapes = 0;
+  for (uint32_t context = 0; context < counts.contexts; ++context) {
+    for (uint32_t s = 0; s < 1u << counts.symbol_bits; ++s) {
+      if ((s & field) == 0) escapes += counts.Of(context)[s];
+    }
+  }
+  return escapes;
+}
+
+struct Candidate {
+  uint32_t symbol_bits = 6;
+  ContextGroups groups;  // over contexts of symbol_bits
+  bool fine = false;     // groups are not those of six-bit contexts
+  uint64_t bytes = UINT64_MAX;
+};
+
+}  // namespace
+
+SymbolShape ChooseWindow(const HalfSurvey& survey, uint64_t& escapes) {
+  SymbolShape shape{.bfloat = survey.bfloat};
+  escapes = 0;
+  if (!survey.bfloat) return shape;
+  std::array<uint64_t, 257> below{};  // values with a smaller exponent
+  for (size_t e = 0; e < 256; ++e) below[e + 1] = below[e] + survey.high[e];
+  // Base 0 has no escapes, since its field 0 is exponent 0.
+  const bool all_low = below[32] == below[256];
+  if (all_low) return shape;
+  uint64_t most = 0;
+  shape.exponent_base = 1;
+  for (uint32_t base = 1; base <= 224; ++base) {
+    const uint64_t inside = below[base + 32] - below[base + 1];
+    if (inside <= most) continue;
+    most = inside;
+    shape.exponent_base = base;
+  }
+  const uint32_t above = shape.exponent_base + 1;
+  if (!survey.exact && above <= 224 && below[above + 32] - below[above + 1] == most) {
+    shape.exponent_base = above;  // room for a larger value that was not looked at
+  }
+  escapes = (below[256] - most) * survey.values / survey.looked;
+  return shape;
+}
+
+HalfSurvey SurveyHalves(ByteSpan values, bool bfloat, bool every) {
+  HalfSurvey survey{.bfloat = bfloat};
+  const size_t count = values.size() / 2;
+  std::array<std::array<uint32_t, 256>, 4> partial{};
+  const uint32_t shift = bfloat ? 7 : 8;
+  const auto high = [&](size_t i) {
+    return (LoadLE<uint16_t>(values.data() + 2 * i) >> shift) & 0xff;
+  };
+  // Odd, lest it fall in with a row.
+  const size_t high_step = every ? 1 : count / kSampledHigh | 1;
+  survey.exact = high_step == 1;
+  size_t i = 0, looked = 0;
+  for (; i + 3 * high_step < count; i += 4 * high_step, looked += 4) {
+    for (size_t lane = 0; lane < 4; ++lane) ++partial[lane][high(i + lane * high_step)];
+  }
+  for (; i < count; i += high_step, ++looked) ++partial[0][high(i)];
+  for (size_t b = 0; b < 256; ++b) {
+    survey.high[b] = partial[0][b] + partial[1][b] + partial[2][b] + partial[3][b];
+  }
+  survey.values = count;
+  survey.looked = looked;
+  if (bfloat && !survey.exact &&
+      std::all_of(survey.high.begin() + 32, survey.high.end(), [](uint32_t n) { return n == 0; })) {
+    return SurveyHalves(values, bfloat, true);  // a window without escapes must fit all
+  }
+  survey.high_bytes = EntropyBits16(survey.high.data(), 256) / 8 / 65536 * count / looked;
+
+  std::array<uint32_t, 256> low{};
+  const size_t step = std::max<size_t>(1, count / kSampledLow);
+  uint64_t sampled = 0, present = 0;
+  for (i = 0; i < count; i += step, ++sampled) {
+    const uint32_t value = LoadLE<uint16_t>(values.data() + 2 * i);
+    ++low[bfloat ? (value << 1 | value >> 15) & 0xff : value & 0xff];
+  }
+  for (const uint32_t n : low) present += n != 0;
+  const uint64_t bits16 = EntropyBits16(low.data(), 256) + (present - 1) * 47274;
+  survey.low_bytes = std::min<uint64_t>(count, bits16 / 65536 * count / sampled / 8);
+  return survey;
+}
+
+std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey, uint64_t rows,
+                                       uint64_t columns, uint64_t to_beat,
+                                       ContextScratch& scratch) {
+  const uint64_t count = rows * columns;
+  KV_ASSERT(count * 2 == values.size() && count > 0);
+  Arena* const arena = &scratch.arena;
+  ContextPlan plan;
+  plan.shape = ChooseWindow(survey, plan.escapes);
+  plan.shape.symbol_bits = 8;  // everything is decided on these
+  const bool in_rows = rows > 1 && columns >= kRansLanes;
+  plan.grid = in_rows ? RansGrid{rows, columns} : RansGrid{1, count};
+  scratch.symbols.resize(count);
+  const Grid grid{scratch.symbols.data(), plan.grid};
+  const auto make_symbols = [&](uint64_t first_row, uint64_t row_count) {
+    const uint64_t begin = first_row * plan.grid.columns, n = row_count * plan.grid.columns;
+    ToSymbols(values.data() + 2 * begin, n, plan.shape, scratch.symbols.data() + begin);
+  };
+  // In every row_step-th row.
+  const auto count_joint = [&](uint64_t row_step, uint32_t symbol_bits) {
+    if (row_step == 1) {
+      make_symbols(0, rows);
+    } else {
+      for (uint64_t row = 1; row < rows; row += row_step) make_symbols(row - 1, 2);
+    }
+    return CountJoint(grid, row_step, 6, symbol_bits, arena);
+  };
+  // What the row above must save for the frame to be small enough.
+  const uint64_t without = kHeaderBytes + survey.high_bytes + count + plan.escapes;
+  const uint64_t wanted = without > to_beat ? without - to_beat : 0;
+  const auto gain_bytes = [&](const ContextCounts& joint, uint64_t row_step) {
+    return ContextGainBits(joint) / 8 * rows / CeilDiv(rows - 1, row_step);
+  };
+
+  ContextGroups groups{ArenaVector<uint8_t>(64, arena), 1};
+  std::optional<ContextCounts> joint;
+  uint64_t row_step = 1;
+  if (in_rows) {
+    uint64_t glimpsed = 0;
+    const uint64_t glimpse_step = std::max<uint64_t>(4, count / kGlimpsedSymbols);
+    if (wanted > 0 && glimpse_step < rows) {
+      // Most V is through here: a few rows show that it has no chance. If anything they say too
+      // much, and tables are not yet paid for.
+      glimpsed = gain_bytes(count_joint(glimpse_step, 6), glimpse_step);
+      if (glimpsed < wanted) return std::nullopt;
+    }
+    row_step = std::max<uint64_t>(1, count / kSampledSymbols);
+    joint = count_joint(row_step, 8);
+    const ContextCounts coarse = Coarser(*joint, 6);
+    if (glimpsed < 2 * wanted && gain_bytes(coarse, row_step) < wanted) return std::nullopt;
+    groups = MergeContexts(coarse, SignedOrder(6), static_cast<uint32_t>(row_step), false);
+    // What was not sampled.
+    for (uint64_t row = 1; row_step > 1 && row < rows; row += row_step) {
+      const uint64_t end = row + row_step < rows ? row + row_step - 1 : rows;
+      if (row + 1 < end) make_symbols(row + 1, end - row - 1);
+    }
+  } else {
+    if (wanted > 0) return std::nullopt;
+    make_symbols(0, 1);
+  }
+
+  const auto frame_bytes = [&](uint32_t bits, uint64_t coded) {
+    plan.shape.symbol_bits = bits;
+    return kHeaderBytes + coded + RawPlaneBytes(count, plan.shape.raw_bits()) + plan.escapes;
+  };
+  Candidate best;
+  ContextCounts grouped = joint ? PerGroup(*joint, groups) : ContextCounts(1, 8, arena);
+  if (row_step == 1) CountFirstRow(grid, 0, grouped.Of(groups.group_of[0]));
+  for (uint32_t bits = 6; bits <= 8; ++bits) {
+    const uint64_t bytes = frame_bytes(bits, CostBytes(Coarser(grouped, bits), row_step));
+    if (bytes >= best.bytes) break;
+    best = {bits, groups, false, bytes};
+    RefineMap(best.groups, bits);
+  }
+  if (groups.groups > 1 && best.symbol_bits > 6 && count >= kFineContextSymbols) {
+    const uint32_t bits = best.symbol_bits;
+    const ContextCounts fine_joint = CountJoint(grid, row_step, bits, 6, arena);
+    Candidate fine{bits,
+                   MergeContexts(fine_joint, SignedOrder(bits), static_cast<uint32_t>(row_step),
+                                 false, count / row_step / kFineClusters),
+                   true, 0};
+    const ContextCounts per_group =
+        CountUnder(grid, row_step, MapOf(fine.groups, bits), fine.groups.groups, bits, arena);
+    fine.bytes = frame_bytes(bits, CostBytes(per_group, row_step));
+    if (fine.bytes < best.bytes) best = std::move(fine);
+  }
+
+  // Exact counts for the tables that were chosen.
+  plan.shape.symbol_bits = best.symbol_bits;
+  const ContextCounts exact = row_step == 1 && !best.fine
+                                  ? Coarser(grouped, best.symbol_bits)
+                                  : CountAll(grid, MapOf(best.groups, best.symbol_bits),
+                                             best.groups.groups, best.symbol_bits, arena);
+  if (plan.shape.has_escapes()) plan.escapes = CountEscapes(exact);
+  if (best.groups.groups == 1) plan.grid = {1, count};
+  plan.model = MakeModel(best.groups, exact);
+  uint64_t bits16 = 0;
+  for (uint32_t g = 0; g < exact.contexts; ++g) {
+    bits16 += CodedBits16(exact.Of(g), plan.model.tables[g], 1u << best.symbol_bits);
+  }
+  ByteWriter model;
+  WriteModel(plan.model, SignedOrder(best.symbol_bits), model);
+  plan.stored_model = model.Release();
+  plan.bytes = frame_bytes(best.symbol_bits, plan.stored_model.size() + bits16 / 8 / 65536);
+  if (plan.bytes >= to_beat) return std::nullopt;
+  plan.symbols_kept = true;
+  return plan;
+}
+
+}  // namespace kv

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/context/likeness.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "lib/core/kernels/lms.h"
+#include "lib/core/kernels/similarity.h"
+
+namespace kv {
+namespace {
+
+// Rows are compared by their deviations in whole eighths of the standard deviation, at most 31.
+// Floats hold whole numbers exactly up to 2^24, so that a norm summed in floats and a dot product
+// converted to a float are exact for every row a frame may have.
+constexpr float kStep = 8, kMost = 31;
+static_assert(kMost * kMost * kMaxLikenessColumns <= 1 << 24);
+static_assert(kMaxLikenessColumns <= kMaxDotColumns);
+constexpr uint64_t kQueries = 64, kCandidates = 1024;
+// Words of signatures, for each value.
+constexpr uint64_t kComparedPerValue = 12;
+constexpr uint64_t kReach = 1 << 15;      // rows: time is in proportion to it
+constexpr double kLeastVariance = 1e-60;  // whose root has an inverse among floats
+
+// Rows before rotation, and what makes each channel's mean 0 and its deviation 1.
+struct Unturned {
+  uint64_t rows = 0, columns = 0;
+  ArenaVector<float> y, mean, inverse;
+
+  Arena* arena() const { return y.get_allocator().arena(); }
+  const float* Row(uint64_t row) const { return y.data() + row * columns; }
+};
+Unturned Unturn(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
+                const Rotation& rotation, const RowSteps& steps, Arena* arena) {
+  const float scale = bfloat ? 1.0f : 0x1p112f;
+  Unturned all{rows, columns, ArenaVector<float>(rows * columns, arena), {}, {}};
+  Turner turner(rotation, columns, arena);
+  // Sums of 64 rows in float, of those in double.
+  constexpr uint64_t kTogether = 64;
+  ArenaVector<float> x(columns, arena), sum(columns, arena), squares(columns, arena);
+  ArenaVector<double> all_sum(columns, arena), all_squares(columns, arena);
+  for (uint64_t row = 0; row < rows; ++row) {
+    float* out = all.y.data() + row * columns;
+    LmsLoad(values.data() + 2 * row * columns, columns, bfloat, scale, x.data(), columns);
+    turner.Turn(0u - steps[row], x.data(), out);
+    for (uint64_t c = 0; c < columns; ++c) {
+      sum[c] += out[c];
+      squares[c] += out[c] * out[c];
+    }
+    if (row % kTogether != kTogether - 1 && row + 1 != rows) continue;
+    for (uint64_t c = 0; c < columns; ++c) {
+      all_sum[c] += static_cast<double>(sum[c]);
+      all_squares[c] += static_cast<double>(squares[c]);
+      sum[c] = squares[c] = 0;
+    }
+  }
+  const auto n = static_cast<double>(rows);
+  for (uint64_t c = 0; c < columns; ++c) {
+    sum[c] = static_cast<float>(all_sum[c] / n);
+    const double variance = all_squares[c] / n - all_sum[c] / n * (all_sum[c] / n);
+    squares[c] = variance > kLeastVariance ? static_cast<float>(1 / std::sqrt(variance)) : 0;
+  }
+  all.mean = std::move(sum);
+  all.inverse = std::move(squares);
+  return all;
+}
+
+// Within 0.09, and the same on every machine.
+float Log2(float x) {
+  return static_cast<float>(std::bit_cast<int32_t>(x) - 0x3f800000) * (1.0f / (1 << 23));
+}
+
+// The rows as whole numbers, and the inverse of each one's length: 0 for a row of zeros, NaN for a
+// row with an element that is no number.
+struct WholeRows {
+  uint64_t rows = 0, columns = 0;
+  ArenaVector<int8_t> values;
+  ArenaVector<float> inverse_norms;
+  const int8_t* Row(uint64_t row) const { return values.data() + row * columns; }
+};
+WholeRows RoundToSteps(const Unturned& all) {
+  const uint64_t rows = all.rows, columns = all.columns;
+  WholeRows whole{rows, columns, ArenaVector<int8_t>(rows * columns, all.arena()),
+                  ArenaVector<float>(rows, all.arena())};
+  for (uint64_t row = 0; row < rows; ++row) {
+    float norm = 0;
+    int8_t* out = whole.values.data() + row * columns;
+    for (uint64_t c = 0; c < columns; ++c) {
+      const float deviation = (all.Row(row)[c] - all.mean[c]) * all.inverse[c];
+      const float steps = std::clamp(std::nearbyint(deviation * kStep), -kMost, kMost);
+      norm += steps * steps;
+      out[c] = std::isnan(steps) ? int8_t{0} : static_cast<int8_t>(steps);
+    }
+    whole.inverse_norms[row] = norm == 0 ? 0 : 1 / std::sqrt(norm);
+  }
+  return whole;
+}
+
+// Returns the earlier row at the smallest angle to each row, of those within reach.
+ArenaVector<uint32_t> NearestByAngle(const Unturned& all) {
+  KV_ASSERT(all.columns <= kMaxLikenessColumns);
+  const uint64_t rows = all.rows, columns = all.columns;
+  const WholeRows whole = RoundToSteps(all);
+  ArenaVector<uint32_t> best(rows, all.arena());
+  ArenaVector<float> best_cosine(rows, all.arena());
+  ArenaVector<int32_t> products(kQueries * kCandidates, all.arena());
+  for (uint64_t first = 0; first < rows; first += kQueries) {
+    const uint64_t queries = std::min(kQueries, rows - first);
+    for (uint64_t from = first - std::min(first, kReach); from < first + queries;
+         from += kCandidates) {
+      const uint64_t candidates = std::min(kCandidates, first + queries - from);
+      DotProducts8(whole.Row(from), candidates, whole.Row(first), queries, columns,
+                   products.data());
+      for (uint64_t i = 0; i < candidates; ++i) {
+        const uint64_t candidate = from + i;
+        // Only rows after the candidate.
+        for (uint64_t query = candidate < first ? 0 : candidate + 1 - first; query < queries;
+             ++query) {
+          const float cosine =
+              static_cast<float>(products[i * queries + query]) * whole.inverse_norms[candidate];
+          if (cosine <= best_cosine[first + query]) continue;
+          best_cosine[first + query] = cosine;
+          best[first + query] = static_cast<uint32_t>(candidate);
+        }
+      }
+    }
+  }
+  return best;
+}
+
+// The earlier row whose signs differ least, among so many that all rows together take bounded time.
+ArenaVector<uint32_t> NearestBySigns(const Unturned& all) {
+  const uint64_t rows = all.rows, columns = all.columns;
+  const uint64_t words = columns > 64 ? 2 : 1, bits = std::min<uint64_t>(64 * words, columns);
+  const uint64_t window = std::clamp<uint64_t>(kComparedPerValue * columns / words, 64, UINT16_MAX);
+  ArenaVector<uint64_t> signatures(words * rows, all.arena());
+  ArenaVector<uint32_t> channel_of(bits, all.arena());
+  for (uint64_t bit = 0; bit < bits; ++bit)
+    channel_of[bit] = static_cast<uint32_t>(bit * columns / bits);
+  for (uint64_t row = 0; row < rows; ++row) {
+    const float* y = all.Row(row);
+    for (uint64_t word = 0; word < words; ++word) {
+      uint64_t signs = 0;
+      for (uint64_t bit = 64 * word; bit < std::min(64 * word + 64, bits); ++bit) {
+        const uint32_t c = channel_of[bit];
+        signs = signs << 1 | uint64_t{y[c] > all.mean[c]};
+      }
+      signatures[word * rows + row] = signs;
+    }
+  }
+  ArenaVector<uint32_t> best(rows, all.arena());
+  for (uint64_t row = 1; row < rows; ++row) {
+    const uint64_t count = std::min(row, window);
+    const uint64_t query[2] = {signatures[row], words > 1 ? signatures[rows + row] : 0};
+    const NearestSignature nearest =
+        FindNearest(signatures.data() + row - count, rows, words, count, query);
+    best[row] = static_cast<uint32_t>(row - nearest.age);
+  }
+  return best;
+}
+
+}  // namespace
+
+ArenaVector<Likeness> FindLikenesses(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
+                                     const Rotation& rotation, const RowSteps& steps, bool thorough,
+                                     Arena* arena) {
+  ArenaVector<Likeness> likenesses(rows, arena);
+  const Arena::Scope temporaries(arena);
+  const Unturned all = Unturn(values, bfloat, rows, columns, rotation, steps, arena);
+  const ArenaVector<uint32_t> best = thorough ? NearestByAngle(all) : NearestBySigns(all);
+  for (uint64_t row = 1; row < rows; ++row) {
+    const DeviationProducts products = ProductsOfDeviations(
+        all.Row(row), all.Row(best[row]), all.mean.data(), all.inverse.data(), columns);
+    if (!(products.both > 0)) continue;  // nor where sums are no numbers
+    const float left = 1 - products.both / products.own * (products.both / products.other);
+    // Naming a row costs bits; what is saved must be more.
+    const float saved = -0.5f * Log2(std::max(left, 1e-6f)) * static_cast<float>(columns);
+    if (!(saved >= Log2(static_cast<float>(row)) + 4)) continue;
+    for (uint32_t likeness = 1; likeness < kLikenessClasses; ++likeness) {
+      if (!(left < kLikenessLimits[likeness])) continue;
+      likenesses[row] = {likeness, static_cast<uint32_t>(row - best[row])};
+      break;
+    }
+  }
+  return likenesses;
+}
+
+void WriteLikenesses(const LikenessPlan& plan, CodecScratch& scratch, ByteWriter& out) {
+  WriteRotation(plan.rotation, out);
+  Arena* const arena = &scratch.context.arena;
+  ArenaVector<std::byte> planes(arena);
+  planes.reserve(3 * plan.likenesses.size());
+  for (const Likeness& like : plan.likenesses)
+    planes.push_back(static_cast<std::byte>(like.likeness));
+  for (const uint32_t shift : {0, 8}) {
+    for (const Likeness& like : plan.likenesses)
+      planes.push_back(static_cast<std::byte>(like.distance >> shift));
+  }
+  ArenaVector<std::byte> frame(Zstd::Bound(planes.size()), arena);
+  frame.resize(scratch.zstd.Compress(planes, frame));
+  KV_ASSERT(!frame.empty());
+  out.U32(static_cast<uint32_t>(frame.size()));
+  out.Append(frame);
+}
+
+LikenessPlan ReadLikenesses(ByteReader& reader, uint64_t rows, uint64_t columns,
+                            CodecScratch& scratch) {
+  LikenessPlan plan;
+  const uint64_t at = reader.offset();
+  plan.rotation = ReadRotation(reader, columns);
+  const ByteSpan frame = reader.Take(reader.U32("length of the likenesses"), "likenesses");
+  const std::span<std::byte> planes = scratch.planes.Get(3 * rows).first(3 * rows);
+  if (!scratch.zstd.Decompress(frame, planes)) {
+    throw Error(Finding::kBadPayload,
+                fmt::format("the likenesses do not decode to {} bytes", planes.size()))
+        .At(at);
+  }
+  plan.likenesses = ArenaVector<Likeness>(rows, &scratch.context.arena);
+  for (uint64_t row = 0; row < rows; ++row) {
+    Likeness& like = plan.likenesses[row];
+    like.likeness = static_cast<uint32_t>(planes[row]);
+    like.distance = static_cast<uint32_t>(planes[rows + row]) |
+                    static_cast<uint32_t>(planes[2 * rows + row]) << 8;
+    if (like.likeness >= kLikenessClasses || like.distance > row ||
+        (like.likeness > 0) != (like.distance > 0)) {
+      throw Error(Finding::kBadFrame,
+                  fmt::format("row {} cannot have likeness class {} and refer {} rows up", row,
+                              like.likeness, like.distance))
+          .At(at);
+    }
+  }
+  return plan;
+}
+
+std::optional<LikenessPlan> PlanLikenesses(ByteSpan values, bool bfloat, uint64_t rows,
+                                           uint64_t columns, uint64_t head_dim,
+                                           const RowSteps& steps, Arena* arena) {
+  if (rows < 16) return std::nullopt;
+  LikenessPlan plan;
+  plan.rotation =
+      FindRotation(values, bfloat, bfloat ? 1.0f : 0x1p112f, rows, columns, head_dim, steps, arena);
+  plan.likenesses =
+      FindLikenesses(values, bfloat, rows, columns, plan.rotation, steps, false, arena);
+  uint64_t alike = 0;
+  for (const Likeness& like : plan.likenesses) alike += like.likeness > 0;
+  if (alike * 20 < rows) return std::nullopt;
+  return plan;
+}
+
+}  // namespace kv

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/context/lms.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "lib/core/codec/context/prev.h"
+#include "lib/core/kernels/symbols.h"
+
+namespace kv {
+namespace {
+
+const Rotation kNone;
+
+}  // namespace
+
+float LmsScale(uint32_t largest_exponent) {
+  return std::ldexp(1.0f, 127 - static_cast<int>(largest_exponent));
+}
+
+uint32_t LmsLargestExponent(ByteSpan values, bool bfloat) {
+  const uint32_t largest =
+      LargestFinite(values.data(), values.size() / 2, bfloat) >> (bfloat ? 7 : 10);
+  return std::clamp(largest, 1u, kMaxLmsExponent);
+}
+
+LmsModel::LmsModel(uint64_t rows, uint64_t columns, uint32_t pairing, uint32_t largest_exponent,
+                   bool bfloat, const Rotation* rotation, const RowSteps& steps, Arena* arena)
+    : columns_(columns),
+      padded_((columns + kLmsPadding - 1) / kLmsPadding * kLmsPadding),
+      pairing_(pairing),
+      bfloat_(bfloat),
+      scale_(LmsScale(largest_exponent)),
+      turner_(rotation == nullptr ? kNone : *rotation, columns, arena),
+      steps_(steps),
+      likenesses_(rotation != nullptr),
+      x_((kRing + (likenesses_ ? rows : 0)) * padded_, arena),
+      partners_(kRing * padded_, arena),
+      mean_(padded_, arena),
+      prediction_(padded_, arena),
+      like_(padded_, arena),
+      zeros_(padded_, arena),
+      contexts_(padded_, kLmsFirstRow, arena),
+      signs_(padded_, arena) {
+  // How much of the row above and of a likeness is believed at first.
+  constexpr float kAbove[3] = {0.5f, 0.25f, 0.0f}, kLike[3] = {0.0f, 0.5f, 1.0f};
+  for (size_t i = 0; i < (likenesses_ ? 3 : 1); ++i) {
+    for (ArenaVector<float>& weights : learned_[i].weights) {
+      weights = ArenaVector<float>(padded_, arena);
+    }
+    learned_[i].weights[0].assign(padded_, kAbove[i]);
+    learned_[i].weights[2].assign(padded_, kLike[i]);
+    learned_[i].sigma = ArenaVector<float>(padded_, arena);
+  }
+}
+
+LmsChannels LmsModel::Channels() {
+  Learned& learned = learned_[which_];
+  const uint64_t place = row_ + kRing;
+  LmsChannels channels;
+  channels.padded = padded_;
+  channels.x1 = X(place - 1);
+  channels.p1 = Partners(place - 1);
+  channels.x2 = which_ == 0 ? X(place - 2) : like_.data();
+  channels.p2 = which_ == 0 ? Partners(place - 2) : zeros_.data();
+  for (size_t w = 0; w < 5; ++w) channels.weights[w] = learned.weights[w].data();
+  channels.mean = mean_.data();
+  channels.sigma = learned.sigma.data();
+  channels.prediction = prediction_.data();
+  return channels;
+}
+
+void LmsModel::Predict(const Likeness& like) {
+  which_ = like.likeness == 0 ? 0 : like.likeness < kPoorLikeness ? 2 : 1;
+  if (which_ != 0) {
+    turner_.Turn(steps_.Up(row_, like.distance), X(row_ + kRing - like.distance), like_.data());
+  }
+  LmsPredict(Channels(), contexts_.data(), signs_.data());
+  if (row_ == 0) std::fill(contexts_.begin(), contexts_.end(), kLmsFirstRow);
+}
+
+void LmsModel::Learn(const std::byte* values) {
+  const LmsChannels channels = Channels();
+  float* x = X(row_ + kRing);
+  LmsLoad(values, columns_, bfloat_, scale_, x, padded_);
+  Learned& learned = learned_[which_];
+  ++learned.rows;
+  const auto rate = [](uint64_t rows, uint64_t most) {
+    return 1.0f / static_cast<float>(std::min(rows, most));
+  };
+  LmsUpdate(channels, x, rate(learned.rows, 16), rate(row_ + 1, 32));
+  if (pairing_ != 0) CopyPartners(pairing_, x, columns_, Partners(row_ + kRing));
+  ++row_;
+}
+
+namespace {
+
+// More symbols than this are sampled, by whole rows, to merge contexts.
+constexpr uint64_t kSampledOfLms = 1 << 16;
+
+// Symbols whose exponent field is 0.
+uint64_t CountLmsEscapes(const ContextCounts& counts) {
+  uint64_t escapes = 0;
+  for (size_t i = 0; i < counts.counts.size(); ++i) {
+    if ((i & 0x7c) == 0) escapes += counts.counts[i];
+  }
+  return escapes;
+}
+
+// How far apart the two channels of a rotation are: 1 for neighbours, half a head otherwise, 0 if
+// nothing shows a rotation. A rotation makes the step of a channel follow its partner.
+uint32_t FindPairing(ByteSpan values, bool bfloat, uint32_t largest, uint64_t rows,
+                     uint64_t columns, uint64_t head_dim, Arena* arena) {
+  constexpr uint64_t kRows = 64, kChannels = 64;
+  const uint64_t sampled = std::min(rows, kRows), first = (rows - sampled) / 2;
+  ArenaVector<float> x(sampled * columns, arena);
+  for (uint64_t row = 0; row < sampled; ++row) {
+    LmsLoad(values.data() + 2 * (first + row) * columns, columns, bfloat, LmsScale(largest),
+            x.data() + row * columns, columns);
+  }
+  const uint64_t channel_step = std::max<uint64_t>(1, columns / kChannels) | 1;
+  double best = 0, change = 0;
+  uint32_t pairing = 0;
+  for (const uint64_t step : {1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 96, 128}) {
+    if (columns % (2 * step) != 0 || (head_dim != 0 && step != 1 && 2 * step != head_dim)) continue;
+    double explained = 0;
+    change = 0;
+    for (uint64_t c = 0; c < columns; c += channel_step) {
+      const uint64_t partner = c / step % 2 == 0 ? c + step : c - step;
+      double product = 0, power = 1e-12;
+      for (uint64_t row = 1; row < sampled; ++row) {
+        const float* at = x.data() + row * columns;
+        const double delta = at[c] - (at - columns)[c], above = (at - columns)[partner];
+        product += delta * above;
+        power += above * above;
+        change += delta * delta;
+      }
+      explained += product * product / power;
+    }
+    if (explained > best) {
+      best = explained;
+      pairing = static_cast<uint32_t>(step);
+    }
+  }
+  // Chance explains one part in as many as there are rows.
+  return best * static_cast<double>(sampled) > 1.5 * change ? pairing : 0;
+}
+
+const std::vector<uint16_t>& ContextOrder() {
+  static const auto order = [] {
+    std::vector<uint16_t> made(kLmsContexts);
+    std::iota(made.begin(), made.end(), uint16_t{0});
+    return made;
+  }();
+  return order;
+}
+
+void Lookup(const uint8_t* table_of, const uint16_t* contexts, uint64_t count, uint8_t* tables) {
+  for (uint64_t c = 0; c < count; ++c) tables[c] = table_of[contexts[c]];
+}
+
+// Two counts by turns: the same one twice in a row would wait for itself.
+ContextCounts CountInTables(const uint8_t* symbols, const uint8_t* tables, uint64_t count,
+                            uint32_t table_count, Arena* arena) {
+  ContextCounts even(table_count, 8, arena), odd(table_count, 8, arena);
+  uint32_t *to_even = even.counts.data(), *to_odd = odd.counts.data();
+  for (uint64_t i = 0; i + 2 <= count; i += 2) {
+    ++to_even[uint32_t{tables[i]} << 8 | symbols[i]];
+    ++to_odd[uint32_t{tables[i + 1]} << 8 | symbols[i + 1]];
+  }
+  if (count % 2 != 0) ++to_even[uint32_t{tables[count - 1]} << 8 | symbols[count - 1]];
+  for (size_t i = 0; i < even.counts.size(); ++i) to_even[i] += to_odd[i];
+  return even;
+}
+
+// Byte arithmetic throughout, so that compilers find vectors in it.
+void Flip(const uint8_t* signs, uint64_t count, uint32_t bit, uint8_t* symbols) {
+  const auto mask = static_cast<uint8_t>(1u << bit);
+  for (uint64_t c = 0; c < count; ++c) {
+    const auto all = static_cast<uint8_t>(-signs[c]);
+    symbols[c] = static_cast<uint8_t>(symbols[c] ^ (all & mask));
+  }
+}
+
+}  // namespace
+
+bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_t columns,
+               uint64_t head_dim, const LikenessPlan* like, uint64_t to_beat, CodecScratch& codec,
+               Bytes& out, const RowSteps& steps) {
+  ContextScratch& scratch = codec.context;
+  Arena* const arena = &scratch.arena;
+  const uint64_t count = rows * columns;
+  KV_ASSERT(count * 2 == values.size() && rows > 1 && columns >= kRansLanes);
+  uint64_t escapes = 0;
+  SymbolShape shape = ChooseWindow(survey, escapes);
+  shape.symbol_bits = 8;
+  const uint32_t largest = LmsLargestExponent(values, survey.bfloat);
+  // The byte for it does not hold the halves of the widest heads.
+  const bool turns_known =
+      like != nullptr && !like->rotation.turns.empty() && like->rotation.distance <= UINT8_MAX;
+  const uint32_t pairing =
+      turns_known ? like->rotation.distance
+                  : FindPairing(values, survey.bfloat, largest, rows, columns, head_dim, arena);
+
+  // Symbols with signs as predicted, and the context of each.
+  scratch.symbols.resize(count);
+  scratch.contexts.resize(count);
+  uint8_t* symbols = scratch.symbols.data();
+  ToSymbols(values.data(), count, shape, symbols);
+  const uint64_t row_step = std::max<uint64_t>(1, count / kSampledOfLms);
+  ContextCounts joint(kLmsContexts, 6, arena);
+  LmsModel lms(rows, columns, pairing, largest, survey.bfloat,
+               like == nullptr ? nullptr : &like->rotation, steps, arena);
+  for (uint64_t row = 0; row < rows; ++row) {
+    lms.Predict(like == nullptr ? Likeness{} : like->likenesses[row]);
+    uint8_t* here = symbols + row * columns;
+    Flip(lms.signs(), columns, 7, here);
+    std::copy_n(lms.contexts(), columns, scratch.contexts.data() + row * columns);
+    lms.Learn(values.data() + 2 * row * columns);
+    if (row % row_step != 0) continue;
+    for (uint64_t c = 0; c < columns; ++c)
+      ++joint.counts[uint32_t{lms.contexts()[c]} << 6 | here[c] >> 2];
+  }
+  const ContextGroups groups =
+      MergeContexts(joint, ContextOrder(), static_cast<uint32_t>(row_step), true);
+  scratch.tables.resize(count);
+  Lookup(groups.group_of.data(), scratch.contexts.data(), count, scratch.tables.data());
+  const ContextCounts grouped =
+      CountInTables(symbols, scratch.tables.data(), count, groups.groups, arena);
+  if (shape.has_escapes()) escapes = CountLmsEscapes(grouped);  // the survey may be of a sample
+
+  uint64_t least = UINT64_MAX;
+  uint32_t bits = 6;
+  for (uint32_t candidate = 6; candidate <= 8; ++candidate) {
+    shape.symbol_bits = candidate;
+    const uint64_t bytes = 80 + groups.groups + CostBytes(Coarser(grouped, candidate), 1) +
+                           RawPlaneBytes(count, shape.raw_bits()) + escapes;
+    if (bytes >= least) continue;
+    least = bytes;
+    bits = candidate;
+  }
+  if (least >= to_beat) return false;
+  shape.symbol_bits = bits;
+  for (uint64_t i = 0; i < count; ++i) symbols[i] = static_cast<uint8_t>(symbols[i] >> (8 - bits));
+  const ContextModel model = MakeModel(groups, Coarser(grouped, bits));
+  MakeEncoderSymbols(model, scratch.encoder_symbols);
+  scratch.words.resize(count + kRansRoom);
+  RansGrid grid{rows, columns};
+  grid.lanes = RansLanesFor(grid, 1 << 16, 1 << 17);
+  RansStates states;
+  states.fill(kRansLow);
+  uint16_t* end = scratch.words.data() + count + kRansRoom;
+  const uint16_t* begin = RansEncode(symbols, grid, {.tables = scratch.tables.data()},
+                                     scratch.encoder_symbols.data(), end, states);
+
+  ByteWriter head;
+  head.U8(SymbolsAndLanes(shape, grid));
+  head.U8(static_cast<uint8_t>(shape.exponent_base));
+  head.U8(static_cast<uint8_t>(pairing));
+  head.U8(static_cast<uint8_t>(largest));
+  head.U32(static_cast<uint32_t>(rows));
+  head.U32(static_cast<uint32_t>(columns));
+  head.U32(static_cast<uint32_t>(escapes));
+  if (escapes > 0) AppendEscapes(values, symbols, shape, escapes, head);
+  if (like != nullptr) WriteLikenesses(*like, codec, head);
+  WriteModel(model, ContextOrder(), head);
+  const std::span<const uint16_t> words(begin, end);
+  const uint64_t frame_bytes =
+      head.size() + RawPlaneBytes(count, shape.raw_bits()) + 4 * grid.lanes + words.size_bytes();
+  if (frame_bytes >= to_beat) return false;
+  out.reserve(out.size() + frame_bytes);  // at once: a buffer that grows is copied
+  out.insert(out.end(), head.bytes().begin(), head.bytes().end());
+  AppendPlanes(values, shape, out);
+  AppendCoded({states.data(), grid.lanes}, words, out);
+  return true;
+}
+
+void DecodeLms(ByteSpan frame, bool bfloat, bool with_likenesses, std::span<std::byte> values,
+               CodecScratch& codec, const RowSteps& steps) {
+  ContextScratch& scratch = codec.context;
+  ByteReader reader(frame);
+  const size_t count = values.size() / 2;
+  SymbolShape shape{.bfloat = bfloat};
+  RansGrid grid;
+  ReadSymbolsAndLanes(reader, shape, grid);
+  shape.exponent_base = reader.U8("exponent base");
+  const uint32_t pairing = reader.U8("pairing"), largest = reader.U8("largest exponent");
+  grid.rows = reader.U32("rows");
+  grid.columns = reader.U32("columns");
+  const uint32_t escape_count = reader.U32("escape count");
+  CheckGrid(shape, grid, values.size());
+  if (largest == 0 || largest > kMaxLmsExponent) {
+    throw Error(Finding::kBadFrame, fmt::format("the largest exponent cannot be {}", largest))
+        .At(3);
+  }
+  const ByteSpan escapes = reader.Take(escape_count, "escapes");
+  if (with_likenesses) CheckSteps(steps, grid.rows);
+  LikenessPlan like;
+  if (with_likenesses) like = ReadLikenesses(reader, grid.rows, grid.columns, codec);
+  const ContextModel model = ReadModel(reader, shape.symbol_bits, ContextOrder(), &scratch.arena);
+  const CodedPart coded = ReadCoded(reader, shape, grid, 0);
+
+  MakeSlots(model, scratch.slots);
+  UnpackRawBits(coded.planes.data(), count, shape.raw_bits(), values.data());
+  scratch.symbols.resize(grid.columns);
+  scratch.tables.resize(grid.columns);
+  uint8_t* symbols = scratch.symbols.data();
+  uint8_t* tables = scratch.tables.data();
+  const uint8_t* table_of = model.table_of.data();
+  RansStates states = coded.states;
+  const RansGrid row_grid{1, grid.columns, grid.lanes};
+  size_t used = 0, escapes_used = 0;
+  LmsModel lms(grid.rows, grid.columns, pairing, largest, bfloat,
+               with_likenesses ? &like.rotation : nullptr, steps, &scratch.arena);
+  for (uint64_t row = 0; row < grid.rows; ++row) {
+    lms.Predict(with_likenesses ? like.likenesses[row] : Likeness{});
+    Lookup(table_of, lms.contexts(), grid.columns, tables);
+    const size_t taken =
+        RansDecode(symbols, row_grid, {.tables = tables}, scratch.slots.data(),
+                   coded.words.data() + 2 * used, coded.word_count() - used, states);
+    std::byte* here = values.data() + 2 * row * grid.columns;
+    if (taken == SIZE_MAX) {
+      throw Error(Finding::kBadPayload, "the coded symbols end early").At(coded.words_at);
+    }
+    used += taken;
+    Flip(lms.signs(), grid.columns, shape.symbol_bits - 1, symbols);
+    AddSymbols(symbols, grid.columns, shape, here);
+    if (!AddEscapes(symbols, grid.columns, shape, reinterpret_cast<const uint8_t*>(escapes.data()),
+                    escapes.size(), escapes_used, here)) {
+      throw Error(Finding::kBadPayload, "there are fewer escapes than symbols ask for").At(12);
+    }
+    lms.Learn(here);
+  }
+  if (escapes_used != escapes.size()) {
+    throw Error(Finding::kBadPayload, "there are more escapes than symbols ask for").At(12);
+  }
+  CheckCodedEnd(coded, used, states, 0);
+}
+
+}  // namespace kv

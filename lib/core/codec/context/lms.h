@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "lib/core/codec/context/likeness.h"
+#include "lib/core/codec/context/prev.h"
+#include "lib/core/kernels/lms.h"
+
+// The predictor of an lms frame. It predicts all channels of a row from the rows above and, if the
+// encoder says so, from an earlier row that this one resembles.
+namespace kv {
+
+constexpr uint32_t kMaxLmsExponent = 253;  // the largest for which scales are normal floats
+// Returns 2^(127 - exponent), which brings the largest values to between 1 and 2. For f16 LmsLoad
+// wants 2^112 more, of which 2^15 belong to the bias.
+float LmsScale(uint32_t largest_exponent);
+// Returns the largest finite exponent, at least 1, capped at kMaxLmsExponent. Scales of other
+// exponents would leave the range of floats.
+uint32_t LmsLargestExponent(ByteSpan values, bool bfloat);
+
+class LmsModel {
+ public:
+  // `rotation` turns earlier rows to the place of the row that resembles them; nullptr if no row
+  // resembles another. It and the steps must outlive the model.
+  LmsModel(uint64_t rows, uint64_t columns, uint32_t pairing, uint32_t largest_exponent,
+           bool bfloat, const Rotation* rotation, const RowSteps& steps, Arena* arena = nullptr);
+
+  const uint16_t* contexts() const { return contexts_.data(); }
+  const uint8_t* signs() const { return signs_.data(); }
+
+  // Predicts the next row. The first row is predicted as 0 and has a context of its own.
+  void Predict(const Likeness& like);
+  // Learns from the row as it turned out.
+  void Learn(const std::byte* values);
+
+ private:
+  // What the model learned from rows of one kind: without a likeness, with a poor or a good one.
+  struct Learned {
+    ArenaVector<float> weights[5], sigma;
+    uint64_t rows = 0;
+  };
+  LmsChannels Channels();
+  // Place row + kRing of the rows, so that the two rows above the first have a place. All rows are
+  // kept if any may be a likeness; otherwise the last kRing.
+  float* X(uint64_t place) { return x_.data() + (likenesses_ ? place : place % kRing) * padded_; }
+  float* Partners(uint64_t place) { return partners_.data() + place % kRing * padded_; }
+
+  static constexpr uint64_t kRing = 3;
+  uint64_t columns_, padded_;
+  uint32_t pairing_;
+  bool bfloat_;
+  float scale_;
+  Turner turner_;
+  RowSteps steps_;
+  bool likenesses_;
+  ArenaVector<float> x_, partners_, mean_, prediction_, like_, zeros_;
+  std::array<Learned, 3> learned_;
+  size_t which_ = 0;  // of learned_, for the current row
+  ArenaVector<uint16_t> contexts_;
+  ArenaVector<uint8_t> signs_;
+  uint64_t row_ = 0;
+};
+
+// Codes half floats in the context of a prediction that each channel learns as it goes. This does
+// for keys what a prev frame does, better and more slowly. FORMAT.md in this folder is the grammar.
+
+// Appends the frame to `out` and returns true if it is smaller than `to_beat` bytes. `head_dim` is
+// the model's, or 0 if it is not known. There must be more than one row and at least 16 columns.
+// If `like` is given, rows are also predicted from earlier rows, and the frame says from which
+// ones: its codec is then kLike instead of kLms. `steps` are the positions of the rows.
+bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_t columns,
+               uint64_t head_dim, const LikenessPlan* like, uint64_t to_beat, CodecScratch& scratch,
+               Bytes& out, const RowSteps& steps = {});
+// Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
+void DecodeLms(ByteSpan frame, bool bfloat, bool with_likenesses, std::span<std::byte> values,
+               CodecScratch& scratch, const RowSteps& steps = {});
+
+}  // namespace kv

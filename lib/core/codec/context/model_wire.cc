@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// How tables are stored: frequencies to four steps an octave, each as it differs from its
+// neighbours in Rice codes. A model takes half of what listing frequencies does.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "lib/core/codec/context/model.h"
+
+namespace kv {
+namespace {
+
+constexpr uint8_t kPacked = 0x80;      // in the byte of the table count
+constexpr uint32_t kMostLevel = 41;    // a weight of 2048
+constexpr uint32_t kFirstSpread = 24;  // eight times the mean difference expected at first
+constexpr uint32_t kMostUnary = 12, kPlainBits = 7;
+
+// Levels: 0 does not occur; 1 to 5 weigh 0 to 4; from there on four steps an octave.
+struct Weights {
+  uint32_t of[kMostLevel + 1];
+  constexpr Weights() : of() {
+    for (uint32_t level = 1; level <= kMostLevel; ++level) {
+      const uint32_t step = level - 1;
+      of[level] = step < 4 ? step : (4 + step % 4) << (step / 4 - 1);
+    }
+  }
+};
+constexpr Weights kWeights;
+
+// The nearest level of a weight in 16ths.
+uint32_t LevelOf(uint64_t weight16) {
+  if (weight16 < 64) return 1 + static_cast<uint32_t>(weight16 + 8) / 16;
+  weight16 += uint64_t{1} << (std::bit_width(weight16) - 4);
+  const auto top = static_cast<uint32_t>(std::bit_width(weight16)) - 1;  // 6: weights from 4
+  return 1 + 4 * (top - 5) + static_cast<uint32_t>(weight16 >> (top - 2)) - 4;
+}
+
+class BitWriter {
+ public:
+  static constexpr bool kReads = false;
+
+  explicit BitWriter(size_t most_bytes) : bytes_(most_bytes + sizeof(bits_)) {}
+
+  // Exponential Golomb: as many zeros as there are bits beyond `order`, a one, the bits.
+  void Gamma(uint32_t order, uint32_t& value) {
+    const uint32_t sum = value + (1u << order);
+    const auto bits = static_cast<uint32_t>(std::bit_width(sum)) - 1;
+    Put(uint64_t{1} << (bits - order) | uint64_t{sum - (1u << bits)} << (bits - order + 1),
+        2 * bits - order + 1);
+  }
+  // Unary above `order` bits; what is far off is plain.
+  void Rice(uint32_t order, uint32_t& value) {
+    const uint32_t high = value >> order;
+    if (high >= kMostUnary) {
+      Put(uint64_t{value} << kMostUnary, kMostUnary + kPlainBits);
+    } else {
+      Put(uint64_t{1} << high | uint64_t{value & ((1u << order) - 1)} << (high + 1),
+          high + 1 + order);
+    }
+  }
+  ByteSpan Finish() {
+    StoreLE(bytes_.data() + size_, bits_);
+    return ByteSpan(bytes_).first(size_ + (count_ + 7) / 8);
+  }
+
+ private:
+  void Put(uint64_t value, uint32_t count) {
+    bits_ |= value << count_;
+    count_ += count;
+    if (count_ < 32) return;
+    StoreLE(bytes_.data() + size_, static_cast<uint32_t>(bits_));
+    size_ += 4;
+    bits_ >>= 32;
+    count_ -= 32;
+  }
+
+  Bytes bytes_;
+  size_t size_ = 0;
+  uint64_t bits_ = 0;
+  uint32_t count_ = 0;  // of bits_, below 32 between calls
+};
+
+// Behind the end there are zeros without end; they stop every loop, and Used() tells.
+class BitReader {
+ public:
+  static constexpr bool kReads = true;
+  explicit BitReader(ByteSpan bytes) : bytes_(bytes) {}
+
+  void Gamma(uint32_t order, uint32_t& value) {
+    const uint64_t next = Peek();
+    const uint32_t zeros = Zeros(next), bits = zeros + order;
+    if (zeros == kMostUnary) throw Bad();
+    value = (Low(next >> (zeros + 1), bits) | 1u << bits) - (1u << order);
+    at_ += zeros + 1 + bits;
+  }
+  void Rice(uint32_t order, uint32_t& value) {
+    const uint64_t next = Peek();
+    const uint32_t high = Zeros(next);
+    if (high == kMostUnary) {
+      value = Low(next >> kMostUnary, kPlainBits);
+      at_ += kMostUnary + kPlainBits;
+    } else {
+      value = high << order | Low(next >> (high + 1), order);
+      at_ += high + 1 + order;
+    }
+  }
+  uint64_t Used() const { return (at_ + 7) / 8; }
+  static Error Bad() {
+    return Error(Finding::kBadFrame, "a table is not made of the levels that exist");
+  }
+
+ private:
+  // At least 57 bits, more than any code has.
+  uint64_t Peek() const {
+    const uint64_t byte = at_ / 8;
+    if (byte + 8 <= bytes_.size()) return LoadLE<uint64_t>(bytes_.data() + byte) >> at_ % 8;
+    std::byte eight[8] = {};
+    if (byte < bytes_.size()) std::copy_n(bytes_.data() + byte, bytes_.size() - byte, eight);
+    return LoadLE<uint64_t>(eight) >> at_ % 8;
+  }
+  static uint32_t Zeros(uint64_t bits) {
+    return static_cast<uint32_t>(std::countr_zero(bits | uint64_t{1} << kMostUnary));
+  }
+  static uint32_t Low(uint64_t bits, uint32_t count) {
+    return static_cast<uint32_t>(bits) & ((1u << count) - 1);
+  }
+
+  ByteSpan bytes_;
+  uint64_t at_ = 0;  // bits
+};
+
+// Between the mean of the neighbours and what a plane through them gives.
+uint32_t Predicted(uint32_t left, uint32_t above, uint32_t corner) {
+  const auto [low, high] = std::minmax(left, above);
+  const auto plane = std::clamp(static_cast<int32_t>(left + above - corner),
+                                static_cast<int32_t>(low), static_cast<int32_t>(high));
+  return (static_cast<uint32_t>(plane) + (left + above + 1) / 2) / 2;
+}
+
+// Writes the levels of a table or reads them. `above` is the table before it, if there is one.
+template <class Bits>
+void CodeLevels(Bits& bits, const uint8_t* above, uint32_t symbols, uint32_t& spread,
+                uint8_t* levels) {
+  for (uint32_t i = 0; i < symbols; ++i) {
+    const uint32_t left = i > 0 ? levels[i - 1] : 0;
+    if (left == 0) {
+      uint32_t run = 0;
+      if (!Bits::kReads) {
+        while (i + run < symbols && levels[i + run] == 0) ++run;
+      }
+      bits.Gamma(1, run);
+      if (run > symbols - i) throw BitReader::Bad();
+      i += run;
+      if (i == symbols) return;
+      uint32_t step = levels[i] - 1u;
+      bits.Gamma(1, step);
+      if (step >= kMostLevel) throw BitReader::Bad();
+      levels[i] = static_cast<uint8_t>(step + 1);
+      continue;
+    }
+    const uint32_t predicted = above == nullptr ? left : Predicted(left, above[i], above[i - 1]);
+    const int32_t difference = levels[i] - static_cast<int32_t>(predicted);
+    uint32_t folded = static_cast<uint32_t>(difference > 0 ? 2 * difference - 1 : -2 * difference);
+    bits.Rice(static_cast<uint32_t>(std::bit_width(spread >> 4)), folded);
+    spread += folded - (spread >> 3);
+    const uint32_t level = folded % 2 == 1 ? predicted + folded / 2 + 1 : predicted - folded / 2;
+    if (level > kMostLevel) throw BitReader::Bad();
+    levels[i] = static_cast<uint8_t>(level);
+  }
+}
+
+std::vector<uint8_t> MapRuns(const ArenaVector<uint8_t>& table_of,
+                             const std::vector<uint16_t>& order) {
+  std::vector<uint8_t> runs;
+  for (size_t i = 0; i < order.size();) {
+    const uint8_t table = table_of[order[i]];
+    size_t length = 1;
+    while (length < 16 && i + length < order.size() && table_of[order[i + length]] == table)
+      ++length;
+    runs.push_back(static_cast<uint8_t>(table << 4 | (length - 1)));
+    i += length;
+  }
+  return runs;
+}
+
+void ReadMap(ByteReader& reader, uint32_t tables, const std::vector<uint16_t>& order,
+             ArenaVector<uint8_t>& table_of) {
+  const uint64_t at = reader.offset();
+  table_of.resize(order.size());
+  const uint32_t runs = reader.U16("number of runs");
+  size_t context = 0;
+  for (const std::byte run : reader.Take(runs, "context map")) {
+    const uint32_t table = static_cast<uint32_t>(run) >> 4,
+                   length = (static_cast<uint32_t>(run) & 15) + 1;
+    if (table >= tables || context + length > order.size()) {
+      throw Error(Finding::kBadFrame,
+                  "the context map names a table or a context that does not exist")
+          .At(at);
+    }
+    for (uint32_t i = 0; i < length; ++i) table_of[order[context++]] = static_cast<uint8_t>(table);
+  }
+  if (context != order.size()) {
+    throw Error(Finding::kBadFrame,
+                fmt::format("the context map covers {} of {} contexts", context, order.size()))
+        .At(at);
+  }
+}
+
+void ReadPackedTables(ByteReader& reader, uint32_t count, ContextModel& model) {
+  const uint64_t at = reader.offset();
+  const std::vector<uint16_t>& order = SignedOrder(model.symbol_bits);
+  const auto symbols = static_cast<uint32_t>(order.size());
+  BitReader bits(reader.rest());
+  std::array<uint8_t, 256> levels[2] = {};
+  uint32_t spread = kFirstSpread;
+  for (uint32_t t = 0; t < count; ++t) {
+    std::array<uint8_t, 256>& here = levels[t % 2];
+    here.fill(0);
+    CodeLevels(bits, t > 0 ? levels[1 - t % 2].data() : nullptr, symbols, spread, here.data());
+    LeveledTable table;
+    for (uint32_t i = 0; i < symbols; ++i) table.levels[order[i]] = here[i];
+    if (!table.SetFrequencies(symbols))
+      throw Error(Finding::kBadFrame, fmt::format("table {} has no symbols", t)).At(at);
+    model.tables.push_back(table.frequencies);
+  }
+  reader.Skip(bits.Used(), "tables");
+}
+
+void ReadListedTables(ByteReader& reader, uint32_t count, ContextModel& model) {
+  const uint32_t symbols = 1u << model.symbol_bits;
+  for (uint32_t t = 0; t < count; ++t) {
+    const uint64_t at = reader.offset();
+    std::array<uint16_t, 256> table{};
+    const ByteSpan mask = reader.Take(symbols / 8, "presence mask");
+    uint32_t sum = 0;
+    for (uint32_t s = 0; s < symbols; ++s) {
+      if ((static_cast<uint32_t>(mask[s / 8]) >> (s % 8) & 1) == 0) continue;
+      uint32_t f = reader.U8("frequency");
+      if (f >= 128) f = (f & 0x7f) << 8 | reader.U8("frequency");
+      table[s] = static_cast<uint16_t>(f);
+      sum += f;
+      if (f == 0) sum += kRansTotal + 1;  // a present symbol has a frequency
+    }
+    if (sum != kRansTotal) {
+      throw Error(Finding::kBadFrame,
+                  fmt::format("table {}: frequencies do not sum to {}", t, kRansTotal))
+          .At(at);
+    }
+    model.tables.push_back(table);
+  }
+}
+
+}  // namespace
+
+bool LeveledTable::SetFrequencies(uint32_t symbols) {
+  uint32_t present = 0, weights = 0, sum = 0;
+  uint8_t most = 0;
+  for (uint32_t s = 0; s < symbols; ++s) most = std::max(most, levels[s]);
+  for (uint32_t s = 0; s < symbols; ++s) {
+    present += levels[s] > 0 ? 1 : 0;
+    weights += kWeights.of[levels[s]];
+  }
+  if (present == 0) return false;
+  // Present symbols have 1, and share what is left by weight. Products are below 2^22, sums below
+  // 2^19, so that a reciprocal of 41 bits divides exactly.
+  const uint32_t shared = kRansTotal - present;
+  const uint64_t reciprocal = ((uint64_t{1} << 41) - 1) / std::max(1u, weights) + 1;
+  // There are fewer levels than symbols.
+  uint16_t of_level[kMostLevel + 1];
+  for (uint32_t level = 0; level <= most; ++level) {
+    const uint64_t product = uint64_t{kWeights.of[level]} * shared;
+    of_level[level] = static_cast<uint16_t>((product * reciprocal >> 41) + (level > 0 ? 1 : 0));
+  }
+  for (uint32_t s = 0; s < symbols; ++s) {
+    frequencies[s] = of_level[levels[s]];
+    sum += frequencies[s];
+  }
+  const auto largest =
+      static_cast<size_t>(std::find(levels.begin(), levels.end(), most) - levels.begin());
+  frequencies[largest] = static_cast<uint16_t>(frequencies[largest] + kRansTotal - sum);
+  return true;
+}
+
+LeveledTable MakeTable(const uint32_t* counts, uint32_t symbols) {
+  LeveledTable table;
+  uint64_t total = 0;
+  for (uint32_t s = 0; s < symbols; ++s) total += counts[s];
+  if (total == 0) table.levels[0] = 1;  // never used; any table will do
+  const uint64_t scale = (uint64_t{16 * kRansTotal} << 32) / std::max<uint64_t>(1, total);
+  for (uint32_t s = 0; s < symbols; ++s) {
+    if (counts[s] == 0) continue;
+    const uint64_t weight16 = counts[s] * scale >> 32;
+    table.levels[s] = static_cast<uint8_t>(LevelOf(weight16 - std::min<uint64_t>(16, weight16)));
+  }
+  table.SetFrequencies(symbols);
+  return table;
+}
+
+void WriteModel(const ContextModel& model, const std::vector<uint16_t>& order, ByteWriter& out) {
+  KV_ASSERT(model.levels.size() == model.tables.size());
+  out.U8(static_cast<uint8_t>(kPacked | model.tables.size()));
+  const std::vector<uint8_t> runs = MapRuns(model.table_of, order);
+  out.U16(static_cast<uint16_t>(runs.size()));
+  out.Append(std::as_bytes(std::span(runs)));
+  const std::vector<uint16_t>& symbol_order = SignedOrder(model.symbol_bits);
+  const auto symbols = static_cast<uint32_t>(symbol_order.size());
+  BitWriter bits(model.levels.size() * symbols * (kMostUnary + kPlainBits) / 8 + 1);
+  std::array<uint8_t, 256> levels[2];
+  uint32_t spread = kFirstSpread;
+  for (size_t t = 0; t < model.levels.size(); ++t) {
+    uint8_t* here = levels[t % 2].data();
+    for (uint32_t i = 0; i < symbols; ++i) here[i] = model.levels[t][symbol_order[i]];
+    CodeLevels(bits, t > 0 ? levels[1 - t % 2].data() : nullptr, symbols, spread, here);
+  }
+  out.Append(bits.Finish());
+}
+
+ContextModel ReadModel(ByteReader& reader, uint32_t symbol_bits, const std::vector<uint16_t>& order,
+                       Arena* arena) {
+  ContextModel model(symbol_bits, arena);
+  const uint64_t at = reader.offset();
+  const uint32_t head = reader.U8("table count"), count = head & ~uint32_t{kPacked};
+  if (count == 0 || count > kMaxRansTables) {
+    throw Error(Finding::kBadFrame,
+                fmt::format("{} tables, expected 1 to {}", count, kMaxRansTables))
+        .At(at);
+  }
+  ReadMap(reader, count, order, model.table_of);
+  model.tables.reserve(count);
+  if ((head & kPacked) != 0) {
+    ReadPackedTables(reader, count, model);
+  } else {
+    ReadListedTables(reader, count, model);
+  }
+  return model;
+}
+
+}  // namespace kv

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/context/prev.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace kv {
+namespace {
+
+constexpr uint32_t kMinSymbolBits = 6, kMaxSymbolBits = 8;  // sign, field, 0 to 2 mantissa bits
+constexpr uint32_t kLargestField = 31;
+constexpr uint32_t kMaxBf16Base = 255 - kLargestField;  // of the first exponent of a window
+
+}  // namespace
+
+uint8_t SymbolsAndLanes(const SymbolShape& shape, RansGrid grid) {
+  const int doublings = std::countr_zero(grid.lanes) - std::countr_zero(kRansLanes);
+  return static_cast<uint8_t>(shape.symbol_bits | static_cast<uint32_t>(doublings) << 4);
+}
+
+void ReadSymbolsAndLanes(ByteReader& reader, SymbolShape& shape, RansGrid& grid) {
+  const uint32_t both = reader.U8("symbol bits and lanes");
+  shape.symbol_bits = both & 15;
+  grid.lanes = kRansLanes << (both >> 4);
+  if (grid.lanes > kMaxRansLanes) {
+    throw Error(Finding::kBadFrame,
+                fmt::format("{} lanes are not a number that decoders know", grid.lanes))
+        .At(0);
+  }
+}
+
+void AppendEscapes(ByteSpan values, const uint8_t* symbols, const SymbolShape& shape,
+                   uint64_t count, ByteWriter& frame) {
+  Bytes escapes(count);
+  const size_t listed = ListEscapes(values.data(), symbols, values.size() / 2, shape,
+                                    reinterpret_cast<uint8_t*>(escapes.data()), escapes.size());
+  KV_ASSERT(listed == count);
+  frame.Append(escapes);
+}
+
+void AppendPlanes(ByteSpan values, const SymbolShape& shape, Bytes& out) {
+  const size_t count = values.size() / 2, at = out.size();
+  out.resize(at + RawPlaneBytes(count, shape.raw_bits()));
+  PackRawBits(values.data(), count, shape.raw_bits(), out.data() + at);
+}
+
+void AppendCoded(std::span<const uint32_t> states, std::span<const uint16_t> words, Bytes& out) {
+  for (const ByteSpan bytes : {std::as_bytes(states), std::as_bytes(words)})
+    out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+void ReadStates(ByteReader& reader, uint32_t lanes, CodedPart& coded) {
+  coded.states.fill(kRansLow);
+  for (uint32_t& state : std::span(coded.states).first(lanes)) {
+    state = reader.U32("lane state");
+    // Outside, kernels would not agree on what to do; no encoder goes there.
+    if (state < kRansLow || state >= 1u << 31) {
+      throw Error(Finding::kBadFrame,
+                  fmt::format("a lane begins in the impossible state {}", state))
+          .At(reader.offset() - 4);
+    }
+  }
+  coded.words_at = reader.offset();
+  if (reader.remaining() % 2 != 0) {
+    throw Error(Finding::kTrailingBytes, "the frame ends with half a word")
+        .At(reader.offset() + reader.remaining() - 1);
+  }
+  coded.words = reader.Take(reader.remaining(), "words");
+}
+
+CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid, uint64_t hidden) {
+  CodedPart coded;
+  const uint64_t plane_bytes = RawPlaneBytes(grid.rows * grid.columns, shape.raw_bits());
+  if (hidden > plane_bytes) {
+    throw Error(Finding::kBadFrame,
+                fmt::format("the lane states claim to hold {} of {} bytes", hidden, plane_bytes))
+        .At(2);
+  }
+  coded.planes = reader.Take(plane_bytes - hidden, "raw bits");
+  ReadStates(reader, grid.lanes, coded);
+  return coded;
+}
+
+void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states, uint32_t most) {
+  const bool ends = std::all_of(states.begin(), states.end(), [&](uint32_t state) {
+    return state >= kRansLow && state <= kRansLow + most;
+  });
+  if (used == coded.word_count() && ends) return;
+  throw Error(Finding::kBadPayload, "the coded symbols do not end where they should")
+      .At(coded.words_at);
+}
+
+void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes) {
+  if (shape.symbol_bits < kMinSymbolBits || shape.symbol_bits > kMaxSymbolBits ||
+      shape.exponent_base > (shape.bfloat ? kMaxBf16Base : 0)) {
+    throw Error(Finding::kBadFrame, "the symbol shape is impossible").At(0);
+  }
+  // Of no values no side may be long.
+  if (value_bytes == 0 || uint64_t{grid.rows} * grid.columns * 2 != value_bytes ||
+      (grid.rows > 1 && grid.columns < grid.lanes)) {
+    throw Error(
+        Finding::kBadFrame,
+        fmt::format("the frame has {} rows of {} values, which are not the expected {} bytes",
+                    grid.rows, grid.columns, value_bytes))
+        .At(4);
+  }
+}
+
+// A decoder finds 15 bits on top of 2^15 in each lane's last state.
+namespace {
+constexpr uint32_t kHiddenBits = 15;
+}  // namespace
+
+size_t HiddenBytes(uint32_t lanes) { return lanes * kHiddenBits / 8; }
+
+void HideLast(size_t count, Bytes& out, RansStates& states) {
+  uint32_t pending = 0, bits = 0;
+  auto state = states.begin();
+  for (const std::byte byte : ByteSpan(out).last(count)) {
+    pending |= static_cast<uint32_t>(byte) << bits;
+    bits += 8;
+    if (bits < kHiddenBits) continue;
+    *state++ = kRansLow | (pending & (kRansLow - 1));
+    pending >>= kHiddenBits;
+    bits -= kHiddenBits;
+  }
+  out.resize(out.size() - count);
+}
+
+void RevealHidden(const CodedPart& coded, RansGrid grid, const RansStates& states,
+                  uint32_t raw_bits, std::byte* values) {
+  uint32_t pending = 0, bits = 0;
+  auto state = states.begin();
+  for (size_t i = 0; i < HiddenBytes(grid.lanes); ++i) {
+    if (bits < 8) {
+      pending |= (*state++ - kRansLow) << bits;
+      bits += kHiddenBits;
+    }
+    const size_t at = coded.planes.size() + i;
+    const auto wrong = static_cast<uint8_t>(coded.planes.data()[at]);
+    const auto flipped = static_cast<uint8_t>(pending ^ wrong);
+    FlipRawBits(grid.rows * grid.columns, raw_bits, at, flipped, values);
+    pending >>= 8;
+    bits -= 8;
+  }
+}
+
+namespace {
+
+// The map as the kernels index it: by any byte.
+std::array<uint8_t, 256> TableOfByte(const ContextModel& model) {
+  std::array<uint8_t, 256> table_of{};
+  std::copy(model.table_of.begin(), model.table_of.end(), table_of.begin());
+  return table_of;
+}
+
+// Symbols of eight bits to fewer.
+void CutSymbols(uint32_t cut, std::vector<uint8_t>& symbols) {
+  if (cut == 0) return;
+  for (uint8_t& symbol : symbols) symbol = static_cast<uint8_t>(symbol >> cut);
+}
+
+// In a frame's head: lanes hide bytes.
+constexpr uint16_t kHidden = 1;
+
+}  // namespace
+
+void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scratch, Bytes& out) {
+  const size_t count = values.size() / 2;
+  scratch.symbols.resize(count);
+  if (plan.symbols_kept) {
+    CutSymbols(8 - plan.shape.symbol_bits, scratch.symbols);
+  } else {
+    ToSymbols(values.data(), count, plan.shape, scratch.symbols.data());
+  }
+  MakeEncoderSymbols(plan.model, scratch.encoder_symbols);
+  const std::array<uint8_t, 256> table_of = TableOfByte(plan.model);
+  scratch.words.resize(count + kRansRoom);
+  RansGrid grid = plan.grid;
+  grid.lanes = RansLanesFor(grid, 1 << 14, 1 << 16);
+  const size_t hidden = HiddenBytes(grid.lanes);
+  const bool hides = RawPlaneBytes(count, plan.shape.raw_bits()) >= hidden;
+  ByteWriter head;
+  head.U8(SymbolsAndLanes(plan.shape, grid));
+  head.U8(static_cast<uint8_t>(plan.shape.exponent_base));
+  head.U16(hides ? kHidden : 0);
+  head.U32(static_cast<uint32_t>(plan.grid.rows));
+  head.U32(static_cast<uint32_t>(plan.grid.columns));
+  head.U32(static_cast<uint32_t>(plan.escapes));
+  if (plan.escapes > 0)
+    AppendEscapes(values, scratch.symbols.data(), plan.shape, plan.escapes, head);
+  head.Append(plan.stored_model);
+
+  // At once: a buffer that grows is copied.
+  out.reserve(out.size() + head.size() + plan.bytes + plan.bytes / 64);
+  out.insert(out.end(), head.bytes().begin(), head.bytes().end());
+  AppendPlanes(values, plan.shape, out);
+  RansStates states;
+  states.fill(kRansLow);
+  if (hides) HideLast(hidden, out, states);
+  uint16_t* end = scratch.words.data() + count + kRansRoom;
+  const uint16_t* begin = RansEncode(scratch.symbols.data(), grid, {.table_of = table_of.data()},
+                                     scratch.encoder_symbols.data(), end, states);
+  AppendCoded({states.data(), grid.lanes}, {begin, end}, out);
+}
+
+void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
+                   ContextScratch& scratch) {
+  ByteReader reader(frame);
+  const size_t count = values.size() / 2;
+  SymbolShape shape{.bfloat = bfloat};
+  RansGrid grid;
+  ReadSymbolsAndLanes(reader, shape, grid);
+  shape.exponent_base = reader.U8("exponent base");
+  const uint16_t hides = reader.U16("what states hide");
+  if (hides > kHidden)
+    throw Error(Finding::kBadFrame, fmt::format("the frame has the unknown form {}", hides)).At(2);
+  grid.rows = reader.U32("rows");
+  grid.columns = reader.U32("columns");
+  const uint32_t escape_count = reader.U32("escape count");
+  CheckGrid(shape, grid, values.size());
+  const ByteSpan escapes = reader.Take(escape_count, "escapes");
+  const ContextModel model =
+      ReadModel(reader, shape.symbol_bits, SignedOrder(shape.symbol_bits), &scratch.arena);
+  const CodedPart coded = ReadCoded(reader, shape, grid, hides != 0 ? HiddenBytes(grid.lanes) : 0);
+
+  MakeSlots(model, scratch.slots);
+  const std::array<uint8_t, 256> table_of = TableOfByte(model);
+  scratch.symbols.resize(count);
+  RansStates states = coded.states;
+  const size_t used =
+      RansDecode(scratch.symbols.data(), grid, {.table_of = table_of.data()}, scratch.slots.data(),
+                 coded.words.data(), coded.word_count(), states);
+  CheckCodedEnd(coded, used, states, hides != 0 ? kRansLow - 1 : 0);
+  if (!FromSymbols(scratch.symbols.data(), count, shape,
+                   reinterpret_cast<const uint8_t*>(escapes.data()), escapes.size(),
+                   coded.planes.data(), values.data())) {
+    throw Error(Finding::kBadPayload, "the number of escapes does not fit the symbols").At(12);
+  }
+  if (hides != 0) RevealHidden(coded, grid, states, shape.raw_bits(), values.data());
+}
+
+}  // namespace kv

@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <algorithm>
+
+#include "lib/core/codec/chunk.h"
+#include "lib/core/codec/context/lms.h"
+#include "lib/core/codec/context/prev.h"
+#include "lib/core/codec/planes/planes.h"
+#include "lib/core/codec/wrappers/wrappers.h"
+
+namespace kv {
+namespace {
+
+constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
+constexpr uint64_t kShort = 64 << 10;              // a short chunk
+constexpr uint64_t kShortest = 8 << 10;            // one that takes next to no time
+
+// zstd is worth its time if one word of four values in this many was seen before. Over a long chunk
+// more words of f16 are alike by chance.
+struct OneIn {
+  uint64_t long_f16, short_f16, long_bf16, short_bf16, other;
+};
+// At the default level it takes four times as long as literals, of bf16 ten times, and long chunks
+// want half a percent for it. Of short ones, those are left out that it would shrink by a tenth of
+// a percent at most.
+constexpr OneIn kWorthAnyTime{160, 288, 125, 125, 48}, kWorthDefault{24, 160, 48, 100, 48};
+// A short chunk of f16 with fewer repeats than that takes the time of symbols without a context,
+// which are worth as much as those matches.
+constexpr uint64_t kWorthSymbols = 400;
+
+// Low bytes are noise if statistics save less than one byte in this many.
+constexpr uint64_t kNoiseOneIn = 64;
+// An estimate from a sample may be off by one byte in this many.
+constexpr uint64_t kSampleErrorOneIn = 200;
+// A window of exponents may cost one bit in this many more than their entropy.
+constexpr uint64_t kWindowLossOneIn = 50;
+// The gain, one byte in this many, after which nothing better is looked for, for which the default
+// level takes the time of contexts, and from which the row above says enough for a prediction.
+constexpr uint64_t kClearGainOneIn = 8, kDefaultGainOneIn = 100, kContextGainOneIn = 64;
+// Matches are worth nearly as much as what codes a chunk if they take one byte in this many more.
+constexpr uint64_t kNearlyOneIn = 64;
+// Repeated rows are taken out if that saves more than this many bytes per row.
+constexpr uint64_t kReferenceBytes = 8;
+
+// How often four and eight values in a row come back, near enough: equal but for low mantissa bits.
+// Only some columns are looked at, since what comes back mostly does so below itself; an odd step,
+// since it may be certain channels of every head that do.
+struct Repeats {
+  uint64_t looked = 0, four = 0, eight = 0;  // words of four values; those seen before
+};
+Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
+  constexpr uint64_t kWideRow = 1 << 10, kWord = 8, kPair = 2 * kWord;
+  const uint64_t value_mask = dtype == DType::kBF16  ? 0xfff0fff0fff0fff0u
+                              : dtype == DType::kF16 ? 0xff00ff00ff00ff00u
+                                                     : ~uint64_t{0};
+  const bool is_short = raw.size() <= kShort;
+  const uint64_t step = is_short || row_bytes < kWideRow ? 3 * kPair : 9 * kPair;
+  const int table_bits = is_short ? 12 : 14;
+  std::array<uint32_t, 1u << 14> seen;
+  std::fill_n(seen.begin(), 1u << table_bits, 0);
+  Repeats repeats;
+  const auto look = [&](const std::byte* at) {
+    const uint64_t word = LoadLE<uint64_t>(at) & value_mask;
+    const uint64_t hash = (word ^ word >> 31) * 0x9e3779b97f4a7c15u;
+    const auto tag = static_cast<uint32_t>(hash >> 20) | 1;
+    uint32_t& slot = seen[hash >> (64 - table_bits)];
+    const bool before = slot == tag;
+    slot = tag;
+    return before;
+  };
+  if (raw.size() < kPair) return repeats;
+  row_bytes = std::clamp<uint64_t>(row_bytes, kWord, raw.size());
+  for (uint64_t row = 0; row + row_bytes <= raw.size(); row += row_bytes) {
+    for (uint64_t at = 0; at + kPair <= row_bytes; at += step) {
+      const bool first = look(raw.data() + row + at), second = look(raw.data() + row + at + kWord);
+      repeats.looked += 2;
+      repeats.four += uint64_t{first} + uint64_t{second};
+      repeats.eight += 2 * uint64_t{first && second};
+    }
+  }
+  return repeats;
+}
+
+// Whether matches may beat statistics, that is whether zstd is worth its time: real caches with as
+// few repeats as this gained by them.
+bool WantsMatches(const Repeats& repeats, uint64_t raw_bytes, DType dtype, Effort effort) {
+  const OneIn& limits = effort == Effort::kDefault ? kWorthDefault : kWorthAnyTime;
+  const bool is_long = raw_bytes > kShort;
+  const uint64_t f16 = is_long ? limits.long_f16 : limits.short_f16,
+                 bf16 = is_long ? limits.long_bf16 : limits.short_bf16;
+  const uint64_t one_in = dtype == DType::kF16 ? f16 : dtype == DType::kBF16 ? bf16 : limits.other;
+  return repeats.four * one_in > repeats.looked;
+}
+
+bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype, Effort effort) {
+  return WantsMatches(CountRepeats(raw, raw.size() / rows, dtype), raw.size(), dtype, effort);
+}
+
+// Whether they may beat a coder that knows the values above and needs `coded` bytes: what comes
+// back for eight values saves zstd up to three times its share of f16, half of it of bf16.
+bool WantsMatchesOver(ByteSpan raw, uint64_t rows, DType dtype, uint64_t literal, uint64_t coded) {
+  if (coded >= literal) return true;
+  const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype);
+  const uint64_t halves = dtype == DType::kBF16 ? 1 : 5;
+  return repeats.eight * halves * literal > 2 * repeats.looked * (literal - coded);
+}
+
+CodecId CompatCodecFor(DType dtype, ByteSpan raw) {
+  if (raw.empty()) return CodecId::kRaw;
+  const bool whole = raw.size() % Info(dtype).block_bytes == 0 && raw.size() <= kMostGearBytes;
+  if (!whole) return CodecId::kZstd;
+  if (IsHalfFloat(dtype)) return CodecId::kGear16;
+  if (dtype == DType::kF32) return CodecId::kGear32;
+  return HasBlockPlanes(dtype) ? CodecId::kZstdPlanes : CodecId::kZstd;
+}
+
+// Encodes as the engine does: searches exhaustively and writes all bytes as the engine's container.
+// The result may be longer than `raw`.
+EncodedChunk EncodeCompat(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch) {
+  EncodedChunk chunk{CompatCodecFor(shape.dtype, raw), scratch.NewPayload(), {}};
+  const bool coded = FindCodec(chunk.codec)->encode(shape, raw, kAnySize, {}, scratch, chunk);
+  KV_ASSERT(coded);
+  return chunk;
+}
+
+void Keep(EncodedChunk& best, EncodedChunk candidate, CodecScratch& scratch) {
+  if (candidate.payload.size() < best.payload.size()) std::swap(best, candidate);
+  scratch.Recycle(std::move(candidate.payload));
+}
+
+EncodedChunk StoredRaw(ByteSpan raw, CodecScratch& scratch) {
+  EncodedChunk chunk{CodecId::kRaw, scratch.NewPayload(), {}};
+  chunk.payload.assign(raw.begin(), raw.end());
+  return chunk;
+}
+
+EncodedChunk EncodeLiterals(const ChunkShape& shape, ByteSpan raw, Noise low,
+                            CodecScratch& scratch) {
+  const bool rotl = shape.dtype != DType::kF16;
+  const GearOptions literals{.predictors = {}, .rotl = rotl, .literals = true, .noise = {low}};
+  EncodedChunk chunk{rotl ? CodecId::kRotated16 : CodecId::kGear16, scratch.NewPayload(), {}};
+  chunk.payload.reserve(raw.size() + 64);
+  chunk.planes = EncodeGear(GearKind::kTwoPlanes, raw, literals, scratch, chunk.payload);
+  return chunk;
+}
+
+bool LowIsNoise(const HalfSurvey& survey, uint64_t count) {
+  return survey.low_bytes >= count - count / kNoiseOneIn;
+}
+
+// What byte statistics give. Where the low bytes are noise, the upper bits of long chunks come as
+// symbols without a context: a little smaller than zstd's literals and half as fast again to
+// decode. Short ones would take longer to encode for no faster decoding, and do so if `symbols` is
+// set.
+EncodedChunk EncodeAlone(const ChunkShape& shape, ByteSpan raw, const HalfSurvey& survey,
+                         uint64_t literal, bool symbols, CodecScratch& scratch) {
+  const bool noise = LowIsNoise(survey, raw.size() / 2);
+  if (noise && (symbols || raw.size() > kShort)) {
+    // `literal` is from a sample.
+    const std::optional<ContextPlan> plan = PlanContext(
+        raw, survey, 1, raw.size() / 2, literal + literal / kSampleErrorOneIn, scratch.context);
+    if (plan) {
+      EncodedChunk chunk{CodecId::kPrev, scratch.NewPayload(), {}};
+      EncodeContext(raw, *plan, scratch.context, chunk.payload);
+      return chunk;
+    }
+  }
+  return EncodeLiterals(shape, raw, noise ? Noise::kYes : Noise::kNo, scratch);
+}
+
+// zstd as the engine has it, without predictors: those never win on caches. Of bf16 words not
+// rotated, either: where values come back but for low bits, their signs do so with the exponents.
+EncodedChunk EncodeMatches(ByteSpan raw, CodecScratch& scratch) {
+  EncodedChunk chunk{CodecId::kGear16, scratch.NewPayload(), {}};
+  GearOptions options;
+  options.predictors.fill({.raw = true, .delta_seq = false, .xor_seq = false});
+  chunk.planes = EncodeGear(GearKind::kTwoPlanes, raw, options, scratch, chunk.payload);
+  chunk.by_matches = true;
+  return chunk;
+}
+
+// What EncodeLiterals comes to, from counts alone.
+uint64_t LiteralBytes(const HalfSurvey& survey, uint64_t count) {
+  constexpr uint64_t kHeaders = 4 + 2 * (kPlaneHeaderBytes + 12);
+  const uint64_t tables = count / (128 << 10) * 64 + 64;
+  return kHeaders + survey.high_bytes + survey.high_bytes / 256 + tables +
+         (LowIsNoise(survey, count) ? count : survey.low_bytes);
+}
+
+// Values that come in four bits of exponent for about what their entropy is, as wide ranges do.
+std::optional<EncodedChunk> EncodeFast(ByteSpan raw, CodecScratch& scratch) {
+  const WindowPlan plan = PlanWindow(raw);
+  if (plan.window_bits > plan.entropy_bits + plan.entropy_bits / kWindowLossOneIn)
+    return std::nullopt;
+  EncodedChunk chunk{CodecId::kWindow4, scratch.NewPayload(), {}};
+  EncodeWindow(raw, plan.base, scratch, chunk.payload);
+  return chunk;
+}
+
+// By prediction, if that takes fewer than `to_beat` bytes: from earlier rows that resemble the row
+// as well, if there is a plan for it.
+std::optional<EncodedChunk> EncodePredicted(const ChunkShape& shape, ByteSpan raw,
+                                            const HalfSurvey& survey, const ChunkGrid& grid,
+                                            const LikenessPlan* like, uint64_t to_beat,
+                                            const RowSteps& steps, CodecScratch& scratch) {
+  EncodedChunk chunk{like != nullptr ? CodecId::kLike : CodecId::kLms, scratch.NewPayload(), {}};
+  if (!EncodeLms(raw, survey, grid.rows, grid.columns, HeadDim(shape), like, to_beat, scratch,
+                 chunk.payload, steps)) {
+    scratch.Recycle(std::move(chunk.payload));
+    return std::nullopt;
+  }
+  return chunk;
+}
+
+// In the context of the row above or of a prediction, if that takes fewer than `literal` bytes.
+std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan raw,
+                                            const HalfSurvey& survey, uint64_t literal,
+                                            Effort effort, const RowSteps& steps,
+                                            CodecScratch& scratch) {
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  const bool predict = effort >= Effort::kHigh && grid.rows > 1 && grid.columns >= kRansLanes;
+  std::optional<EncodedChunk> best;
+  if (predict) {
+    const std::optional<LikenessPlan> like = PlanLikenesses(
+        raw, survey.bfloat, grid.rows, grid.columns, HeadDim(shape), steps, &scratch.context.arena);
+    if (like) best = EncodePredicted(shape, raw, survey, grid, &*like, literal, steps, scratch);
+    if (best && best->payload.size() < literal - literal / kClearGainOneIn) return best;
+    if (best) literal = best->payload.size();
+  }
+  // It takes more time than literals, so the default wants something for it.
+  const uint64_t to_beat =
+      effort == Effort::kDefault ? literal - literal / kDefaultGainOneIn : literal;
+  std::optional<ContextPlan> plan =
+      PlanContext(raw, survey, grid.rows, grid.columns, to_beat, scratch.context);
+  if (!plan) return best;
+  // Where the row above says little, a better prediction from it does not help either.
+  if (predict && plan->grid.rows > 1 && plan->bytes < literal - literal / kContextGainOneIn) {
+    std::optional<EncodedChunk> predicted =
+        EncodePredicted(shape, raw, survey, grid, nullptr, plan->bytes, steps, scratch);
+    if (predicted) return predicted;
+    plan->symbols_kept = false;
+  }
+  if (best) scratch.Recycle(std::move(best->payload));
+  best = EncodedChunk{CodecId::kPrev, scratch.NewPayload(), {}};
+  EncodeContext(raw, *plan, scratch.context, best->payload);
+  return best;
+}
+
+// Keeps the result of any codec whose row asks to be tried at this level, if it is the smallest.
+void TryOthers(const ChunkShape& shape, ByteSpan raw, Effort effort, const RowSteps& steps,
+               CodecScratch& scratch, EncodedChunk& best) {
+  for (const CodecRow& codec : Codecs()) {
+    if (!codec.tried || effort < codec.since || !codec.takes(shape.dtype)) continue;
+    EncodedChunk candidate{codec.id, scratch.NewPayload(), {}};
+    if (codec.encode(shape, raw, best.payload.size(), steps, scratch, candidate)) {
+      Keep(best, std::move(candidate), scratch);
+    } else {
+      scratch.Recycle(std::move(candidate.payload));
+    }
+  }
+}
+
+// The best for f16 and bf16 by the rules of each level.
+EncodedChunk ChooseForHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                             const RowSteps& steps, CodecScratch& scratch) {
+  if (effort == Effort::kFast) {
+    std::optional<EncodedChunk> fast;
+    if (shape.dtype == DType::kBF16) fast = EncodeFast(raw, scratch);
+    return fast ? *std::move(fast) : EncodeLiterals(shape, raw, Noise::kUnknown, scratch);
+  }
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16, false);
+  const uint64_t literal = LiteralBytes(survey, raw.size() / 2);
+  std::optional<EncodedChunk> coded =
+      EncodeInContext(shape, raw, survey, literal, effort, steps, scratch);
+  if (effort == Effort::kMax) {
+    if (!coded) coded = EncodeAlone(shape, raw, survey, literal, true, scratch);
+    Keep(*coded, EncodeCompat(shape, raw, scratch), scratch);
+  } else if (coded) {
+    if (WantsMatchesOver(raw, grid.rows, shape.dtype, literal, coded->payload.size())) {
+      EncodedChunk matches = EncodeMatches(raw, scratch);
+      const uint64_t bytes = coded->payload.size();
+      coded->by_matches = matches.payload.size() < bytes + bytes / kNearlyOneIn;
+      Keep(*coded, std::move(matches), scratch);
+    }
+  } else {
+    const Repeats repeats = CountRepeats(raw, raw.size() / grid.rows, shape.dtype);
+    const bool matches = WantsMatches(repeats, raw.size(), shape.dtype, effort);
+    const bool symbols = repeats.four * kWorthSymbols > repeats.looked;
+    if (matches) coded = EncodeMatches(raw, scratch);
+    // zstd keeps to literals where matches do not pay; of bf16 they would be others.
+    if (!matches || shape.dtype == DType::kBF16) {
+      EncodedChunk alone = EncodeAlone(shape, raw, survey, literal, symbols, scratch);
+      if (!coded) return alone;
+      Keep(*coded, std::move(alone), scratch);
+    }
+  }
+  return *std::move(coded);
+}
+
+// Whether matches among quants are worth more than byte statistics: rows have values in common, or
+// a sample says so, since words of eight bytes, at which CountRepeats looks, seldom lie alike in
+// blocks. Where the sample takes as long as to try it, that is to be tried.
+bool QuantsMatch(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch) {
+  constexpr uint64_t kLeastSample = 8 << 10, kSampleOneIn = 16, kGainOneIn = 1000,
+                     kRepeatsOneIn = 256;
+  if (raw.size() <= 3 * kLeastSample) return true;
+  const Repeats repeats =
+      CountRepeats(raw, raw.size() / GridOf(shape, raw.size()).rows, shape.dtype);
+  if (repeats.four * kRepeatsOneIn > repeats.looked) return true;
+  const uint64_t block = Info(shape.dtype).block_bytes,
+                 wanted = std::max<uint64_t>(kLeastSample, raw.size() / kSampleOneIn);
+  const ByteSpan sample = raw.first(wanted / block * block);
+  std::array<uint64_t, 2> bytes{};
+  for (const bool literals : {false, true}) {
+    Bytes payload = scratch.NewPayload();
+    bytes[literals ? 1 : 0] =
+        EncodeBlockPlanes(shape.dtype, sample,
+                          literals ? BlockFrames::kLiterals : BlockFrames::kMatches, scratch,
+                          payload)
+            .back()
+            .payload_bytes;
+    scratch.Recycle(std::move(payload));
+  }
+  return bytes[0] + bytes[1] / kGainOneIn < bytes[1];
+}
+
+BlockFrames FramesOfBlocks(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                           CodecScratch& scratch) {
+  if (effort == Effort::kFast) return BlockFrames::kLiterals;
+  return effort >= Effort::kHigh || QuantsMatch(shape, raw, scratch) ? BlockFrames::kSmaller
+                                                                     : BlockFrames::kSmallerNarrow;
+}
+
+// Of f16 and bf16 at the highest level: distributions first. Where they save much and values hardly
+// ever come back, the weaker models and matches cannot be smaller, and are not tried.
+EncodedChunk EncodeHalvesAtMax(const ChunkShape& shape, ByteSpan raw, const RowSteps& steps,
+                               CodecScratch& scratch) {
+  constexpr uint64_t kMuchOneIn = 16, kHardlyEverOneIn = 64;
+  EncodedChunk best = StoredRaw(raw, scratch);
+  TryOthers(shape, raw, Effort::kMax, steps, scratch, best);
+  const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16, false);
+  const uint64_t literal = LiteralBytes(survey, raw.size() / 2);
+  if (best.payload.size() < literal - literal / kMuchOneIn) {
+    const ChunkGrid grid = GridOf(shape, raw.size());
+    const Repeats repeats = CountRepeats(raw, raw.size() / grid.rows, shape.dtype);
+    if (repeats.eight * kHardlyEverOneIn < repeats.looked) return best;
+  }
+  Keep(best, ChooseForHalves(shape, raw, Effort::kMax, steps, scratch), scratch);
+  return best;
+}
+
+// f16 and bf16.
+EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                          const RowSteps& steps, CodecScratch& scratch) {
+  if (effort == Effort::kMax) return EncodeHalvesAtMax(shape, raw, steps, scratch);
+  EncodedChunk best = ChooseForHalves(shape, raw, effort, steps, scratch);
+  TryOthers(shape, raw, effort, steps, scratch, best);
+  return best;
+}
+
+bool IsHalves(DType dtype, ByteSpan raw) { return IsHalfFloat(dtype) && raw.size() % 2 == 0; }
+
+EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort, const RowSteps& steps,
+                        CodecScratch& scratch) {
+  if (IsHalves(shape.dtype, raw)) return EncodeHalves(shape, raw, effort, steps, scratch);
+  const bool whole = raw.size() % Info(shape.dtype).block_bytes == 0;
+  EncodedChunk best;
+  if (shape.dtype == DType::kF32 && whole) {
+    const auto encode = [&](const ChunkShape& inner, ByteSpan halves) {
+      EncodedChunk chunk = EncodeHalves(inner, halves, effort, steps, scratch);
+      if (chunk.payload.size() < halves.size()) return chunk;
+      scratch.Recycle(std::move(chunk.payload));
+      return StoredRaw(halves, scratch);
+    };
+    best = EncodeWide(shape, raw, scratch, std::ref(encode));
+    const uint64_t rows = GridOf(shape, raw.size()).rows;
+    if (effort == Effort::kMax ||
+        (effort > Effort::kFast && WantsMatches(raw, rows, shape.dtype, effort))) {
+      Keep(best, EncodeCompat(shape, raw, scratch), scratch);
+    }
+  } else if (HasBlockPlanes(shape.dtype) && whole) {
+    best.codec = CodecId::kZstdPlanes;
+    best.payload = scratch.NewPayload();
+    const BlockFrames frames = FramesOfBlocks(shape, raw, effort, scratch);
+    best.planes = EncodeBlockPlanes(shape.dtype, raw, frames, scratch, best.payload);
+    best.by_matches = frames == BlockFrames::kSmaller;
+  } else {
+    best = EncodeCompat(shape, raw, scratch);
+  }
+  TryOthers(shape, raw, effort, steps, scratch, best);
+  return best;
+}
+
+EncodedChunk EncodeRows(const ChunkShape& shape, ByteSpan raw, const RowPlan& plan,
+                        const ChunkGrid& grid, Effort effort, const RowSteps& steps,
+                        CodecScratch& scratch) {
+  const std::span<std::byte> rows = NewRows(plan, raw, raw.size() / grid.rows, scratch);
+  EncodedChunk inner;
+  {
+    const auto new_steps = StepsOfNewRows(plan, steps, &scratch.context.arena);
+    inner = EncodeOnce(NewRowsShape(shape, plan, grid), rows, effort, RowSteps(new_steps), scratch);
+  }
+  if (inner.payload.size() >= rows.size()) {
+    scratch.Recycle(std::move(inner.payload));
+    inner = StoredRaw(rows, scratch);
+  }
+  EncodedChunk chunk = JoinRows(plan, std::move(inner), scratch);
+  // Where rows that differ still share much, matches over all of them may need fewer bytes.
+  if (effort == Effort::kMax) {
+    Keep(chunk, EncodeOnce(shape, raw, effort, steps, scratch), scratch);
+  } else if (IsHalves(shape.dtype, raw) &&
+             (raw.size() <= kShortest || WantsMatches(rows, plan.unique, shape.dtype, effort))) {
+    Keep(chunk, EncodeMatches(raw, scratch), scratch);
+  } else if (!IsHalves(shape.dtype, raw)) {
+    // Blocks of rows that differ in few places, as those of a first layer do.
+    Keep(chunk, EncodeCompat(shape, raw, scratch), scratch);
+  }
+  chunk.by_matches = true;
+  return chunk;
+}
+
+// Encodes at the levels above kCompat. The result may be longer than `raw`.
+EncodedChunk EncodeByCost(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                          const RowSteps& steps, CodecScratch& scratch) {
+  if (raw.empty() || raw.size() > kMaxBytes) return EncodeCompat(shape, raw, scratch);
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  if (effort > Effort::kFast && grid.rows > 1 && raw.size() % grid.rows == 0) {
+    const RowPlan plan = FindRepeatedRows(raw, raw.size() / grid.rows, &scratch.context.arena);
+    // A reference costs some bytes, a row the more the longer it is.
+    if ((grid.rows - plan.unique) * (raw.size() / grid.rows) > kReferenceBytes * grid.rows) {
+      return EncodeRows(shape, raw, plan, grid, effort, steps, scratch);
+    }
+  }
+  return EncodeOnce(shape, raw, effort, steps, scratch);
+}
+
+}  // namespace
+
+EncodedChunk EncodeChunk(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                         CodecScratch& scratch, const RowSteps& steps) {
+  const Arena::Scope temporaries(&scratch.context.arena);
+  scratch.Expect(raw.size());
+  EncodedChunk chunk = effort == Effort::kCompat ? EncodeCompat(shape, raw, scratch)
+                                                 : EncodeByCost(shape, raw, effort, steps, scratch);
+  if (chunk.payload.size() >= raw.size()) {
+    chunk.codec = CodecId::kRaw;
+    chunk.payload.assign(raw.begin(), raw.end());
+    chunk.planes.clear();
+  }
+  return chunk;
+}
+
+InnerEncoder EncoderAt(Effort effort, CodecScratch& scratch, const RowSteps& steps) {
+  return [effort, &scratch, steps](const ChunkShape& shape, ByteSpan raw) {
+    return EncodeChunk(shape, raw, effort, scratch, steps);
+  };
+}
+
+}  // namespace kv

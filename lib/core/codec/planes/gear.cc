@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/planes/gear.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <new>
+#include <utility>
+
+#include "lib/core/codec/context/model.h"
+#include "lib/core/kernels/planes.h"
+#include "lib/core/kernels/predict.h"
+#include "lib/core/kernels/rle.h"
+
+namespace kv {
+
+std::string_view Name(Predictor predictor) {
+  switch (predictor) {
+    case Predictor::kRaw:
+      return "raw";
+    case Predictor::kDeltaSeq:
+      return "delta_seq";
+    case Predictor::kXorSeq:
+      return "xor_seq";
+  }
+  return "unknown";
+}
+
+PredictorSet ParsePredictors(std::string_view list) {
+  PredictorSet set{.raw = false, .delta_seq = false, .xor_seq = false};
+  while (true) {
+    const size_t comma = list.find(',');
+    std::string_view name = list.substr(0, comma);
+    const size_t first = name.find_first_not_of(" \t");
+    name = first == name.npos ? "" : name.substr(first, name.find_last_not_of(" \t") - first + 1);
+    set.raw |= name == Name(Predictor::kRaw);
+    set.delta_seq |= name == Name(Predictor::kDeltaSeq);
+    set.xor_seq |= name == Name(Predictor::kXorSeq);
+    if (comma == list.npos) break;
+    list.remove_prefix(comma + 1);
+  }
+  set.raw |= !set.delta_seq && !set.xor_seq;
+  return set;
+}
+
+std::string ToText(const PredictorSet& set) {
+  std::string text;
+  for (const auto& [enabled, predictor] :
+       {std::pair{set.raw, Predictor::kRaw}, std::pair{set.delta_seq, Predictor::kDeltaSeq},
+        std::pair{set.xor_seq, Predictor::kXorSeq}}) {
+    if (!enabled) continue;
+    if (!text.empty()) text += ',';
+    text += Name(predictor);
+  }
+  return text.empty() ? std::string(Name(Predictor::kRaw)) : text;
+}
+
+namespace {
+
+// The plane as its predictor leaves it: the plane itself or the scratch buffer.
+ByteSpan Predict(Predictor predictor, ByteSpan plane, CodecScratch& scratch) {
+  if (predictor == Predictor::kRaw) return plane;
+  const std::span<std::byte> predicted = scratch.predicted.Get(plane.size());
+  const auto encode = predictor == Predictor::kDeltaSeq ? DeltaEncode : XorEncode;
+  encode(plane.data(), plane.size(), predicted.data());
+  return predicted;
+}
+
+struct Best {
+  Predictor predictor = Predictor::kRaw;
+  Backend backend = Backend::kRle;
+  size_t bytes = std::numeric_limits<size_t>::max();
+};
+
+void Try(Predictor predictor, ByteSpan plane, bool use_zstd, CodecScratch& scratch, Best& best) {
+  const ByteSpan predicted = Predict(predictor, plane, scratch);
+  // RLE is sized, not written: it hardly ever wins, and is then quickly made again.
+  const size_t rle = RleEncodedSize(predicted.data(), predicted.size());
+  if (rle < best.bytes) best = {predictor, Backend::kRle, rle};
+  if (!use_zstd || Zstd::Floor(plane.size()) >= best.bytes) return;
+  const std::span<std::byte> candidate = scratch.candidate.Get(Zstd::Bound(plane.size()));
+  const size_t zstd = scratch.zstd.Compress(predicted, candidate);
+  if (zstd == 0 || zstd >= best.bytes) return;
+  best = {predictor, Backend::kZstd, zstd};
+  std::swap(scratch.best, scratch.candidate);
+}
+
+// zstd keeps literals that would shrink by less than 1/64.
+bool LooksLikeNoise(ByteSpan plane) {
+  // Most planes that are not noise show it at once.
+  for (const size_t most : {1 << 9, 1 << 11}) {
+    const size_t step = plane.size() / most | 1;  // odd, lest it fall in with a row
+    std::array<uint32_t, 256> counts{};
+    uint64_t sampled = 0;
+    for (size_t i = 0; i < plane.size(); i += step, ++sampled)
+      ++counts[static_cast<uint8_t>(plane[i])];
+    // What a plug-in entropy of so few samples lacks: 0.72 bit for each value that occurs.
+    uint64_t present = 0;
+    for (const uint32_t n : counts) present += n != 0;
+    const uint64_t bits16 = EntropyBits16(counts.data(), 256) + present * 47274;
+    const uint64_t tolerated = most < 1 << 11 ? sampled / 2 : sampled / 8;
+    if (bits16 / 65536 < sampled * 8 - tolerated) return false;
+  }
+  return true;
+}
+
+void AppendHeader(const PlaneChoice& choice, Bytes& out) {
+  std::byte header[kPlaneHeaderBytes];
+  header[0] = static_cast<std::byte>(choice.predictor);
+  header[1] = static_cast<std::byte>(choice.backend);
+  StoreLE(header + 2, static_cast<uint32_t>(choice.raw_bytes));
+  StoreLE(header + 6, static_cast<uint32_t>(choice.payload_bytes));
+  out.insert(out.end(), header, header + kPlaneHeaderBytes);
+}
+
+}  // namespace
+
+PlaneChoice EncodePlane(ByteSpan plane, const PredictorSet& predictors, bool use_zstd,
+                        CodecScratch& scratch, Bytes& out) {
+  if (RleBound(plane.size()) > std::numeric_limits<uint32_t>::max()) {
+    throw Error(
+        Finding::kLimit,
+        fmt::format("a plane has {} bytes, but gear frames count in 32 bits", plane.size()));
+  }
+  if (plane.empty()) {
+    AppendHeader({}, out);
+    return {};
+  }
+  Best best;
+  const bool any = predictors.raw || predictors.delta_seq || predictors.xor_seq;
+  if (predictors.raw || !any) Try(Predictor::kRaw, plane, use_zstd, scratch, best);
+  if (predictors.delta_seq) Try(Predictor::kDeltaSeq, plane, use_zstd, scratch, best);
+  if (predictors.xor_seq) Try(Predictor::kXorSeq, plane, use_zstd, scratch, best);
+  const PlaneChoice choice{best.predictor, best.backend, plane.size(), best.bytes};
+  AppendHeader(choice, out);
+  if (best.backend == Backend::kZstd) {
+    const std::span<std::byte> payload = scratch.best.Get(best.bytes);
+    out.insert(out.end(), payload.begin(), payload.end());
+  } else {
+    const ByteSpan predicted = Predict(best.predictor, plane, scratch);
+    const size_t at = out.size();
+    out.resize(at + best.bytes);
+    RleEncode(predicted.data(), predicted.size(), out.data() + at);
+  }
+  return choice;
+}
+
+PlaneChoice EncodeLiteralPlane(ByteSpan plane, Noise noise, CodecScratch& scratch, Bytes& out) {
+  const bool is_noise = noise == Noise::kUnknown ? LooksLikeNoise(plane) : noise == Noise::kYes;
+  const std::span<std::byte> frame = scratch.candidate.Get(Zstd::Bound(plane.size()));
+  size_t size = is_noise ? 0 : scratch.zstd.CompressLiterals(plane, frame);
+  const bool store = size == 0 || size >= plane.size();
+  if (store) size = Zstd::StoredSize(plane.size());
+  const PlaneChoice choice{Predictor::kRaw, Backend::kZstd, plane.size(), size};
+  AppendHeader(choice, out);
+  if (store) {
+    Zstd::Store(plane, out);
+  } else {
+    out.insert(out.end(), frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(size));
+  }
+  return choice;
+}
+
+PlaneFrame ReadPlaneFrame(ByteReader& reader) {
+  PlaneFrame frame;
+  frame.offset = reader.offset();
+  frame.mode = reader.U8("mode");
+  frame.codec = reader.U8("codec");
+  frame.raw_bytes = reader.U32("raw_len");
+  const uint32_t payload_bytes = reader.U32("payload_len");
+  frame.payload = reader.Take(payload_bytes, "payload");
+  if (frame.raw_bytes == 0 && payload_bytes != 0) {
+    throw Error(Finding::kBadFrame,
+                fmt::format("raw_len is 0, but {} bytes of payload follow", payload_bytes))
+        .At(frame.offset + 2);
+  }
+  return frame;
+}
+
+void CheckPlaneFrame(const PlaneFrame& frame) {
+  if (frame.raw_bytes == 0) return;
+  if (frame.codec > static_cast<uint8_t>(Backend::kZstd)) {
+    throw Error(Finding::kBadFrame,
+                fmt::format("codec {} does not exist (expected 0 = rle, 1 = zstd)", frame.codec))
+        .At(frame.offset + 1);
+  }
+  if (frame.mode > static_cast<uint8_t>(Predictor::kXorSeq)) {
+    throw Error(Finding::kBadFrame,
+                fmt::format("mode {} does not exist (expected 0 = raw, 1 = delta_seq, 2 = xor_seq)",
+                            frame.mode))
+        .At(frame.offset);
+  }
+  const auto backend = static_cast<Backend>(frame.codec);
+  const uint64_t most = MaxDecodedBytes(backend, frame.payload);
+  if (frame.raw_bytes > most) {
+    throw Error(Finding::kBadFrame,
+                fmt::format("raw_len is {}, but the {} payload of {} bytes holds at most {}",
+                            frame.raw_bytes, Name(backend), frame.payload.size(), most))
+        .At(frame.offset + 2);
+  }
+}
+
+void DecodePlane(const PlaneFrame& frame, std::span<std::byte> plane, CodecScratch& scratch) {
+  KV_ASSERT(plane.size() == frame.raw_bytes);
+  CheckPlaneFrame(frame);
+  if (plane.empty()) return;
+  const auto backend = static_cast<Backend>(frame.codec);
+  const bool decoded =
+      backend == Backend::kRle
+          ? RleDecode(frame.payload.data(), frame.payload.size(), plane.data(), plane.size())
+          : scratch.zstd.Decompress(frame.payload, plane);
+  if (!decoded) {
+    throw Error(Finding::kBadPayload,
+                fmt::format("the {} payload of {} bytes does not decode to {} bytes", Name(backend),
+                            frame.payload.size(), plane.size()))
+        .At(frame.offset + kPlaneHeaderBytes);
+  }
+  switch (static_cast<Predictor>(frame.mode)) {
+    case Predictor::kRaw:
+      return;
+    case Predictor::kDeltaSeq:
+      return DeltaDecode(plane.data(), plane.size(), plane.data());
+    case Predictor::kXorSeq:
+      return XorDecode(plane.data(), plane.size(), plane.data());
+  }
+}
+
+namespace {
+
+// Works a block at a time, so that the rotated words stay in the first-level cache.
+void SplitRotated(ByteSpan raw, std::byte* low, std::byte* high) {
+  constexpr size_t kBlock = 4096;  // words
+  alignas(64) std::byte block[2 * kBlock];
+  const size_t words = raw.size() / 2;
+  for (size_t at = 0; at < words; at += kBlock) {
+    const size_t count = std::min(kBlock, words - at);
+    Rotl16(raw.data() + 2 * at, count, block);
+    SplitPlanes2(block, count, low + at, high + at);
+  }
+}
+
+}  // namespace
+
+PlaneChoices EncodeGear(GearKind kind, ByteSpan raw, const GearOptions& options,
+                        CodecScratch& scratch, Bytes& out) {
+  const uint32_t count = PlanesOf(kind);
+  if (raw.empty() || raw.size() % count != 0) {
+    throw Error(
+        Finding::kSizeMismatch,
+        fmt::format("{} bytes are not a positive number of {}-byte words", raw.size(), count));
+  }
+  const size_t words = raw.size() / count;
+  if (words > std::numeric_limits<uint32_t>::max()) {
+    throw Error(
+        Finding::kLimit,
+        fmt::format("there are {} words, but a gear container counts them in 32 bits", words));
+  }
+  const std::span<std::byte> planes = scratch.planes.Get(raw.size());
+  std::array<std::byte*, kMaxGearPlanes> plane{};
+  for (uint32_t b = 0; b < count; ++b) plane[b] = planes.data() + b * words;
+  if (kind == GearKind::kTwoPlanes && options.rotl) {
+    SplitRotated(raw, plane[0], plane[1]);
+  } else if (kind == GearKind::kTwoPlanes) {
+    SplitPlanes2(raw.data(), words, plane[0], plane[1]);
+  } else {
+    SplitPlanes4(raw.data(), words, plane.data());
+  }
+  std::byte header[4];
+  StoreLE(header, static_cast<uint32_t>(words));
+  out.insert(out.end(), header, header + sizeof(header));
+  PlaneChoices choices;
+  for (uint32_t b = 0; b < count; ++b) {
+    const ByteSpan bytes(plane[b], words);
+    choices.push_back(options.literals
+                          ? EncodeLiteralPlane(bytes, options.noise[b], scratch, out)
+                          : EncodePlane(bytes, options.predictors[b], options.zstd, scratch, out));
+  }
+  return choices;
+}
+
+namespace {
+
+uint32_t ReadWords(ByteReader& reader) {
+  const uint32_t words = reader.U32("word count");
+  if (words == 0) throw Error(Finding::kBadFrame, "the word count is 0").At(0);
+  return words;
+}
+
+void ReadPlanes(ByteReader& reader, uint32_t count, GearLayout& layout) {
+  while (layout.planes.size() < count) {
+    const size_t plane = layout.planes.size();
+    try {
+      const PlaneFrame frame = ReadPlaneFrame(reader);
+      if (frame.raw_bytes != layout.words) {
+        throw Error(Finding::kBadFrame, fmt::format("raw_len is {}, but the container has {} words",
+                                                    frame.raw_bytes, layout.words))
+            .At(frame.offset + 2);
+      }
+      CheckPlaneFrame(frame);
+      layout.planes.push_back(frame);
+    } catch (Error& error) {
+      error.In(fmt::format("plane {}", plane));
+      throw;
+    }
+  }
+}
+
+}  // namespace
+
+GearLayout ReadGear(GearKind kind, ByteSpan container) {
+  ByteReader reader(container);
+  GearLayout layout;
+  layout.words = ReadWords(reader);
+  ReadPlanes(reader, PlanesOf(kind), layout);
+  reader.ExpectEnd(fmt::format("plane {}, the last", PlanesOf(kind) - 1));
+  return layout;
+}
+
+GearLayout ReadGear(ByteSpan container) {
+  ByteReader reader(container);
+  GearLayout layout;
+  layout.words = ReadWords(reader);
+  ReadPlanes(reader, PlanesOf(GearKind::kTwoPlanes), layout);
+  if (reader.at_end()) return layout;
+  ReadPlanes(reader, PlanesOf(GearKind::kFourPlanes), layout);
+  reader.ExpectEnd("plane 3, the last");
+  return layout;
+}
+
+namespace {
+
+using PlanePointers = std::array<const std::byte*, kMaxGearPlanes>;
+
+PlanePointers DecodePlanes(const GearLayout& layout, CodecScratch& scratch) {
+  const size_t words = layout.words;
+  const std::span<std::byte> planes = scratch.planes.Get(layout.raw_bytes());
+  PlanePointers pointers{};
+  for (size_t b = 0; b < layout.planes.size(); ++b) {
+    try {
+      DecodePlane(layout.planes[b], planes.subspan(b * words, words), scratch);
+    } catch (Error& error) {
+      error.In(fmt::format("plane {}", b));
+      throw;
+    }
+    pointers[b] = planes.data() + b * words;
+  }
+  return pointers;
+}
+
+void JoinPlanes(GearKind kind, const PlanePointers& planes, size_t words, std::byte* to) {
+  if (kind == GearKind::kTwoPlanes) {
+    JoinPlanes2(planes[0], planes[1], words, to);
+  } else {
+    JoinPlanes4(planes.data(), words, to);
+  }
+}
+
+}  // namespace
+
+void DecodeGear(GearKind kind, ByteSpan container, std::span<std::byte> raw,
+                CodecScratch& scratch) {
+  const GearLayout layout = ReadGear(kind, container);
+  if (layout.raw_bytes() != raw.size()) {
+    throw Error(Finding::kBadFrame, fmt::format("the container holds {} bytes, expected {}",
+                                                layout.raw_bytes(), raw.size()))
+        .At(0);
+  }
+  JoinPlanes(kind, DecodePlanes(layout, scratch), layout.words, raw.data());
+}
+
+Bytes DecodeGear(GearKind kind, ByteSpan container, CodecScratch& scratch) {
+  const GearLayout layout = ReadGear(kind, container);
+  try {
+    // Planes first: their memory is not touched before a payload fills it, so that a damaged one
+    // costs no more than it holds.
+    const PlanePointers planes = DecodePlanes(layout, scratch);
+    Bytes raw(layout.raw_bytes());
+    JoinPlanes(kind, planes, layout.words, raw.data());
+    return raw;
+  } catch (const std::bad_alloc&) {
+    throw Error(Finding::kLimit,
+                fmt::format("decoding needs {} bytes of memory", 2 * layout.raw_bytes()));
+  }
+}
+
+}  // namespace kv

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/ref/near.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "lib/core/codec/context/prev.h"
+#include "lib/core/kernels/convert.h"
+#include "lib/core/kernels/counts.h"
+#include "lib/core/kernels/dequantise.h"
+#include "lib/core/kernels/residual.h"
+
+namespace kv {
+
+std::vector<uint16_t> ResidualClassOrder() {
+  std::vector<uint16_t> order(kResidualClasses);
+  std::iota(order.begin(), order.end(), uint16_t{0});
+  return order;
+}
+
+uint64_t CodedRows(const NearRows& near) {
+  return static_cast<uint64_t>(std::count_if(near.factors.begin(), near.factors.end(),
+                                             [](uint8_t factor) { return factor <= kMostFactor; }));
+}
+
+void ClassesOf(const NearRows& near, const std::vector<int16_t>& scales, uint8_t* classes) {
+  for (uint64_t row = 0; row < near.rows(); ++row) {
+    if (near.factors[row] >= kEqualRow) continue;
+    ResidualClassesOf(near.expected.data() + row * near.columns, scales.data(), near.columns,
+                      near.factors[row] - kFactorOfUsual, near.bfloat, classes);
+    classes += near.columns;
+  }
+}
+
+void WriteFactors(const ArenaVector<uint8_t>& factors, CodecScratch& scratch, ByteWriter& out) {
+  const ByteSpan bytes = std::as_bytes(std::span(factors));
+  Arena* const arena = &scratch.context.arena;
+  ArenaVector<std::byte> frame(Zstd::Bound(bytes.size()), arena), literals(frame.size(), arena);
+  frame.resize(scratch.zstd.Compress(bytes, frame));
+  literals.resize(scratch.zstd.CompressLiterals(bytes, literals));
+  if (frame.empty() || (!literals.empty() && literals.size() < frame.size())) frame.swap(literals);
+  KV_ASSERT(!frame.empty());
+  out.U32(static_cast<uint32_t>(frame.size()));
+  out.Append(frame);
+}
+
+void ReadFactors(ByteReader& reader, NearRows& near, CodecScratch& scratch) {
+  const uint64_t at = reader.offset();
+  const uint32_t size = reader.U32("length of the row factors");
+  const ByteSpan frame = reader.Take(size, "row factors");
+  const auto bytes = std::as_writable_bytes(std::span(near.factors));
+  if (!scratch.zstd.Decompress(frame, bytes)) {
+    throw Error(Finding::kBadPayload,
+                fmt::format("the row factors do not decode to {} bytes", bytes.size()))
+        .At(at);
+  }
+  for (const uint8_t factor : near.factors) {
+    if (factor > kOwnRow)
+      throw Error(Finding::kBadFrame, fmt::format("a row has the impossible factor {}", factor))
+          .At(at);
+  }
+}
+
+void CopyEqualRows(NearRows& near) {
+  for (uint64_t row = 0; row < near.rows(); ++row) {
+    if (near.factors[row] != kEqualRow) continue;
+    const uint64_t at = row * near.columns;
+    std::copy_n(near.expected.data() + at, near.columns, near.values.data() + at);
+  }
+}
+
+void RequireRows(bool fits, const ReferenceRun& run) {
+  if (fits) return;
+  throw Error(
+      Finding::kReferenceDiffers,
+      fmt::format("rows of layer {} {} of reference {} are of another size than the chunk's",
+                  run.layer, run.is_value ? 'V' : 'K', run.reference));
+}
+
+void ReferenceRows::ReadEqual(const ReferenceRun& run, DType dtype, uint64_t elements,
+                              std::span<std::byte> rows) const {
+  Bytes bytes;
+  RequireRows(Read(run, elements, bytes) == dtype && bytes.size() == rows.size(), run);
+  std::copy(bytes.begin(), bytes.end(), rows.begin());
+}
+
+ExpectedRows::ExpectedRows(bool bfloat, uint64_t columns, const Rotation& rotation)
+    : bfloat_(bfloat),
+      columns_(columns),
+      rotation_(rotation),
+      turner_(rotation, columns),
+      x_(columns),
+      cosines_(columns),
+      sines_(columns),
+      partners_(columns) {}
+
+void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expected) {
+  const DTypeInfo& info = Info(dtype);
+  const uint64_t row_bytes = columns_ / info.block_elements * info.block_bytes;
+  KV_ASSERT(row_bytes > 0 && from.size() % row_bytes == 0);
+  if (turn == 0 && dtype == (bfloat_ ? DType::kBF16 : DType::kF16)) {
+    std::memcpy(expected, from.data(), from.size());
+    return;
+  }
+  if (turn != 0) {
+    turner_.Angles(static_cast<uint32_t>(turn), cosines_.data(), sines_.data());
+    for (uint64_t c = 0; c < columns_; ++c) {
+      if (c / rotation_.distance % 2 == 0) sines_[c] = -sines_[c];
+    }
+  }
+  for (uint64_t at = 0; at < from.size(); at += row_bytes, expected += columns_) {
+    ToFloats(dtype, from.subspan(at, row_bytes), x_);
+    if (turn != 0) {
+      CopyPartners(rotation_.distance, x_.data(), columns_, partners_.data());
+      for (uint64_t c = 0; c < columns_; ++c) {
+        const float turned = x_[c] * cosines_[c] + partners_[c] * sines_[c];
+        x_[c] = std::fabs(turned) <= FLT_MAX ? turned : x_[c];
+      }
+    }
+    auto* to = reinterpret_cast<std::byte*>(expected);
+    bfloat_ ? FloatToBFloat(x_.data(), to, columns_) : FloatToHalf(x_.data(), to, columns_);
+  }
+}
+
+namespace {
+
+// Classes are octaves above 2^-kOctavesBelow steps of the expected value.
+constexpr int32_t kOctavesBelow = 8;
+// What a value takes beyond the octaves that its error has, on average.
+constexpr double kBitsBeyond = 2.2;
+// Rows that first estimates of the channels' scales look at.
+constexpr uint64_t kScaleRows = 128;
+// Own rows are a chunk of their own, which does not pay for fewer values.
+constexpr uint64_t kFewOwnValues = 2048;
+
+// Twice the logarithm to base 2, near enough, and its inverse.
+int32_t HalfOctaves(float x) {
+  return static_cast<int32_t>(std::bit_cast<uint32_t>(x) >> 22) - 254;
+}
+float FromHalfOctaves(int32_t n) {
+  return std::bit_cast<float>(static_cast<uint32_t>(n + 254) << 22);
+}
+
+void ToFloat(bool bfloat, const uint16_t* from, float* to, uint64_t count) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(from);
+  bfloat ? BFloatToFloat(bytes, to, count) : HalfToFloat(bytes, to, count);
+}
+
+// How far the values of rows are from what is expected, and the scales that follow from it.
+class Scales {
+ public:
+  explicit Scales(const NearRows& near)
+      : near_(near),
+        values_(near.columns),
+        expected_(near.columns),
+        errors_(near.columns),
+        sum_(near.columns),
+        inverse_(near.columns) {}
+
+  // Half octaves of the errors of each channel; rows differ from it by their factors, which it
+  // sets.
+  std::vector<int32_t> Find(ArenaVector<uint8_t>& factors) {
+    std::vector<uint32_t> rows;
+    for (uint32_t row = 0; row < near_.rows(); ++row) {
+      if (factors[row] != kEqualRow) rows.push_back(row);
+    }
+    const uint64_t step = std::max<uint64_t>(1, rows.size() / kScaleRows);
+    uint64_t looked = 0;
+    for (uint64_t i = 0; i < rows.size(); i += step, ++looked) {
+      ErrorsOf(rows[i]);
+      AddWeighted(errors_.data(), 1.0f, near_.columns, sum_.data());
+    }
+    for (uint64_t c = 0; c < near_.columns; ++c)
+      inverse_[c] = sum_[c] > 0 ? static_cast<float>(looked) / sum_[c] : 0.0f;
+    std::fill(sum_.begin(), sum_.end(), 0.0f);
+    for (const uint32_t row : rows) {
+      ErrorsOf(row);
+      const float mean = MeanWeighted(errors_.data(), inverse_.data(), near_.columns);
+      const int32_t factor = std::clamp(HalfOctaves(mean), -int32_t{kFactorOfUsual},
+                                        int32_t{kMostFactor} - kFactorOfUsual);
+      factors[row] = static_cast<uint8_t>(factor + kFactorOfUsual);
+      AddWeighted(errors_.data(), FromHalfOctaves(-factor), near_.columns, sum_.data());
+    }
+    std::vector<int32_t> scales;
+    for (const float sum : sum_)
+      scales.push_back(HalfOctaves(sum / static_cast<float>(rows.size())));
+    return scales;
+  }
+
+ private:
+  void ErrorsOf(uint64_t row) {
+    ToFloat(near_.bfloat, near_.values.data() + row * near_.columns, values_.data(), near_.columns);
+    ToFloat(near_.bfloat, near_.expected.data() + row * near_.columns, expected_.data(),
+            near_.columns);
+    AbsoluteErrors(values_.data(), expected_.data(), near_.columns, errors_.data());
+  }
+
+  const NearRows& near_;
+  std::vector<float> values_, expected_, errors_, sum_, inverse_;
+};
+
+// The same with a table for each class, which saves the encoder a look-up per value.
+ContextModel ByClass(const ContextModel& model) {
+  ContextModel by_class = model;
+  by_class.tables.clear();
+  for (const uint8_t table : model.table_of) by_class.tables.push_back(model.tables[table]);
+  return by_class;
+}
+
+// Bits that are 0 in every value.
+uint32_t LowZeros(const NearRows& near) {
+  uint32_t any = 0x8000;
+  for (uint64_t row = 0; row < near.rows() && any % 2 == 0; ++row) {
+    if (near.factors[row] >= kEqualRow) continue;
+    const uint16_t* values = near.values.data() + row * near.columns;
+    for (uint64_t c = 0; c < near.columns; ++c) any |= values[c];
+  }
+  return static_cast<uint32_t>(std::countr_zero(any));
+}
+
+// Rows whose errors are so large that coding them without a reference takes less, by the classes of
+// all coded rows. Returns whether there are any.
+bool FindOwnRows(NearRows& near, const uint8_t* classes, double own_bits) {
+  std::vector<uint32_t> own;
+  const double most = (own_bits - kBitsBeyond + kOctavesBelow) * static_cast<double>(near.columns);
+  for (uint32_t row = 0; row < near.rows(); ++row) {
+    if (near.factors[row] == kEqualRow) continue;
+    const uint32_t sum = std::accumulate(classes, classes + near.columns, 0u);
+    if (sum > most) own.push_back(row);
+    classes += near.columns;
+  }
+  if (own.size() * near.columns < kFewOwnValues) return false;
+  for (const uint32_t row : own) near.factors[row] = kOwnRow;
+  return true;
+}
+
+// How often each class has each symbol.
+void CountResiduals(const uint8_t* classes, const uint8_t* symbols, uint64_t count,
+                    ContextCounts& counts) {
+  constexpr size_t kTurns = 4;
+  const size_t cells = counts.counts.size();
+  ArenaVector<uint32_t> in_turns(kTurns * cells, counts.counts.get_allocator());
+  CountWithContexts(classes, symbols, count, kResidualSymbolBits, kTurns, cells, in_turns.data());
+  for (size_t at = 0; at < in_turns.size(); ++at) counts.counts[at % cells] += in_turns[at];
+}
+
+void MarkEqualRows(NearRows& near) {
+  for (uint64_t row = 0; row < near.rows(); ++row) {
+    const uint64_t at = row * near.columns;
+    const bool same =
+        std::memcmp(near.values.data() + at, near.expected.data() + at, 2 * near.columns) == 0;
+    near.factors[row] = same ? kEqualRow : 0;
+  }
+}
+
+// The scales of the channels as they are written, above a base, and as classes want them: in half
+// octaves of the exponent's field.
+struct ChannelScales {
+  int32_t base = 0;
+  std::vector<uint8_t> stored;
+  std::vector<int16_t> scales;
+};
+
+ChannelScales FindScales(NearRows& near) {
+  const std::vector<int32_t> found = Scales(near).Find(near.factors);
+  const int32_t one = 2 * ((near.bfloat ? 127 + 7 : 15 + 10) + kOctavesBelow);
+  const int32_t least = *std::max_element(found.begin(), found.end()) - UINT8_MAX;
+  ChannelScales channels{.base = least + one, .stored = {}, .scales = {}};
+  for (const int32_t scale : found) {
+    channels.stored.push_back(static_cast<uint8_t>(std::max(scale - least, 0)));
+    channels.scales.push_back(static_cast<int16_t>(channels.base + channels.stored.back()));
+  }
+  return channels;
+}
+
+void SymbolsOf(const NearRows& near, const ResidualGrid& grid, uint8_t* symbols, uint16_t* extras) {
+  for (uint64_t row = 0; row < near.rows(); ++row) {
+    if (near.factors[row] >= kEqualRow) continue;
+    ResidualSymbols(near.values.data() + row * near.columns,
+                    near.expected.data() + row * near.columns, near.columns, grid, symbols, extras);
+    symbols += near.columns;
+    extras += near.columns;
+  }
+}
+
+ContextModel ModelOf(const ContextCounts& counts, const std::vector<uint16_t>& order,
+                     Arena* arena) {
+  const ContextGroups groups = MergeContexts(counts, order, 1, false);
+  ContextCounts grouped(groups.groups, kResidualSymbolBits, arena);
+  for (uint32_t c = 0; c < kResidualClasses; ++c) {
+    for (uint32_t s = 0; s < 1u << kResidualSymbolBits; ++s)
+      grouped.Of(groups.group_of[c])[s] += counts.Of(c)[s];
+  }
+  return MakeModel(groups, grouped);
+}
+
+// The bits that the symbols leave to be written as they are.
+uint64_t RawBits(const ContextCounts& counts) {
+  uint64_t bits = 0;
+  for (size_t i = 0; i < counts.counts.size(); ++i) {
+    const uint8_t symbol = i % (1u << kResidualSymbolBits);
+    bits += uint64_t{counts.counts[i]} * ResidualBitCount(symbol);
+  }
+  return bits;
+}
+
+}  // namespace
+
+void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWriter& out) {
+  ContextScratch& scratch = codec.context;
+  MarkEqualRows(near);
+  ChannelScales channels;
+  if (CodedRows(near) > 0) {
+    channels = FindScales(near);
+    scratch.tables.resize(CodedRows(near) * near.columns);
+    ClassesOf(near, channels.scales, scratch.tables.data());
+    if (FindOwnRows(near, scratch.tables.data(), own_bits))
+      ClassesOf(near, channels.scales, scratch.tables.data());
+  }
+  const uint64_t count = CodedRows(near) * near.columns;
+  const ResidualGrid grid{near.bfloat, count == 0 ? 0 : LowZeros(near)};
+  const uint32_t lanes = RansLanesFor({1, count}, 1 << 14, 1 << 16);
+  out.U8(static_cast<uint8_t>(grid.low_zeros));
+  out.U8(static_cast<uint8_t>(std::countr_zero(lanes / kRansLanes)));
+  WriteFactors(near.factors, codec, out);
+  if (count == 0) return;
+
+  scratch.symbols.resize(count);
+  scratch.tables.resize(count);
+  scratch.contexts.resize(count);
+  uint8_t *symbols = scratch.symbols.data(), *tables = scratch.tables.data();
+  uint16_t* extras = scratch.contexts.data();
+  SymbolsOf(near, grid, symbols, extras);
+  ContextCounts counts(kResidualClasses, kResidualSymbolBits, &scratch.arena);
+  CountResiduals(tables, symbols, count, counts);
+  const std::vector<uint16_t> order = ResidualClassOrder();
+  const ContextModel model = ModelOf(counts, order, &scratch.arena);
+  MakeEncoderSymbols(ByClass(model), scratch.encoder_symbols);
+  scratch.words.resize(count + kRansRoom);
+  RansStates states;
+  states.fill(kRansLow);
+  uint16_t* end = scratch.words.data() + count + kRansRoom;
+  const uint16_t* begin = RansEncode(symbols, {1, count, lanes}, {.tables = tables},
+                                     scratch.encoder_symbols.data(), end, states);
+
+  out.Write(static_cast<int16_t>(channels.base));
+  out.Append(std::as_bytes(std::span(channels.stored)));
+  WriteModel(model, order, out);
+  const uint64_t raw_bytes = (RawBits(counts) + 7) / 8;
+  out.U32(static_cast<uint32_t>(raw_bytes));
+  ArenaVector<std::byte> raw(raw_bytes + 16, &scratch.arena);
+  PackResidualBits(symbols, extras, count, raw.data(), 0);
+  out.Append(ByteSpan(raw).first(raw_bytes));
+  out.Append(std::as_bytes(std::span(states).first(lanes)));
+  out.Append(std::as_bytes(std::span(begin, end)));
+}
+
+namespace {
+
+void LookUpTables(const uint8_t* table_of, uint64_t count, uint8_t* classes) {
+  for (uint64_t i = 0; i < count; ++i) classes[i] = table_of[classes[i]];
+}
+
+std::vector<int16_t> ReadScales(ByteReader& reader, uint64_t columns, uint64_t at) {
+  const int32_t base = reader.Read<int16_t>("base of the scales");
+  std::vector<int16_t> scales;
+  for (const std::byte stored : reader.Take(columns, "scales")) {
+    const int32_t sum = base + std::to_integer<int32_t>(stored);
+    if (sum > INT16_MAX - kFactorOfUsual)
+      throw Error(Finding::kBadFrame, "a scale is impossible").At(at);
+    scales.push_back(static_cast<int16_t>(sum));
+  }
+  return scales;
+}
+
+// Fills in the coded rows, run by run. False where distances lead to no value.
+bool TakeValues(const uint8_t* symbols, const ResidualGrid& grid, ResidualBits& bits,
+                NearRows& near) {
+  bool good = true;
+  for (uint64_t row = 0, end = 0; row < near.rows(); row = end) {
+    const bool is_coded = near.factors[row] < kEqualRow;
+    for (end = row; end < near.rows() && (near.factors[end] < kEqualRow) == is_coded;) ++end;
+    if (!is_coded) continue;
+    const uint64_t at = row * near.columns, more = (end - row) * near.columns;
+    good = good && ResidualValues(symbols, near.expected.data() + at, more, grid, bits,
+                                  near.values.data() + at);
+    symbols += more;
+  }
+  return good;
+}
+
+}  // namespace
+
+void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& codec) {
+  ContextScratch& scratch = codec.context;
+  const uint64_t columns = near.columns;
+  const uint64_t grid_at = reader.offset();
+  const ResidualGrid grid{near.bfloat, reader.U8("low zeros")};
+  const uint32_t lane_code = reader.U8("lanes");
+  if (grid.low_zeros > 15 || lane_code > 2)
+    throw Error(Finding::kBadFrame, "the grid or the number of lanes is impossible").At(grid_at);
+  ReadFactors(reader, near, codec);
+  const uint64_t count = CodedRows(near) * columns;
+  if (count > 0) {
+    const std::vector<int16_t> scales = ReadScales(reader, columns, grid_at);
+    const ContextModel model =
+        ReadModel(reader, kResidualSymbolBits, ResidualClassOrder(), &scratch.arena);
+    ResidualBits bits;
+    bits.size = reader.U32("length of the raw bits");
+    bits.bytes = reader.Take(bits.size, "raw bits").data();
+    CodedPart coded;
+    ReadStates(reader, kRansLanes << lane_code, coded);
+
+    MakeSlots(model, scratch.slots);
+    scratch.symbols.resize(count);
+    scratch.tables.resize(count);
+    ClassesOf(near, scales, scratch.tables.data());
+    LookUpTables(model.table_of.data(), count, scratch.tables.data());
+    RansStates states = coded.states;
+    const size_t used = RansDecode(scratch.symbols.data(), {1, count, kRansLanes << lane_code},
+                                   {.tables = scratch.tables.data()}, scratch.slots.data(),
+                                   coded.words.data(), coded.word_count(), states);
+    CheckCodedEnd(coded, used, states, 0);
+    const bool good = TakeValues(scratch.symbols.data(), grid, bits, near);
+    if (!good || (bits.at + 7) / 8 != bits.size) {
+      throw Error(Finding::kBadPayload, "the distances do not lead to values, or bits are left")
+          .At(coded.words_at);
+    }
+  }
+  CopyEqualRows(near);
+  reader.ExpectEnd("the near rows");
+}
+
+}  // namespace kv

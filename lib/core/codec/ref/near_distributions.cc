@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <algorithm>
+#include <cmath>
+
+#include "lib/core/codec/cdf/cdf.h"
+#include "lib/core/codec/context/lms.h"
+#include "lib/core/codec/ref/near.h"
+
+namespace kv {
+namespace {
+
+// Errors are multiplied by powers of two, so that those of each channel are about 2^-kErrorBits:
+// much larger ones are still below the limit of models.
+constexpr int32_t kErrorBits = 6;
+// Stored powers are above -kPowerBias and at most kMostPower.
+constexpr int32_t kPowerBias = 8, kMostPower = 100;
+
+float PowerOfTwo(int32_t n) { return std::bit_cast<float>(static_cast<uint32_t>(n + 127) << 23); }
+
+// The powers by which errors are multiplied, and back.
+struct ErrorScales {
+  std::vector<float> up, down;
+
+  void Add(int32_t power) {
+    up.push_back(PowerOfTwo(power));
+    down.push_back(PowerOfTwo(-power));
+  }
+  static float Limited(float error) { return std::abs(error) < kRegressLimit ? error : 0; }
+};
+
+// A coded row as the model sees it: what is expected of its values and of their errors.
+class ExpectedRow {
+ public:
+  ExpectedRow(const NearRows& near, const ChannelShape& shape, const ErrorScales& scales,
+              const ModelValue& value_of, ErrorForecast* forecast)
+      : near_(near),
+        scales_(scales),
+        value_of_(value_of),
+        forecast_(forecast),
+        distance_(shape.rotation.distance),
+        r_(near.columns),
+        partners_(near.columns),
+        hint_(near.columns),
+        errors_(near.columns) {
+    if (forecast != nullptr) hints_.push_back(hint_.data());
+    hints_.push_back(r_.data());
+    hints_.push_back(partners_.data());
+    KV_ASSERT(shape.hints <= hints_.size());
+  }
+
+  void Load(uint64_t row) {
+    const uint16_t* from = near_.expected.data() + row * near_.columns;
+    for (uint64_t c = 0; c < near_.columns; ++c) r_[c] = value_of_(from[c]);
+    CopyPartners(distance_, r_.data(), near_.columns, partners_.data());
+    if (forecast_ == nullptr) return;
+    const float* errors = forecast_->Expect(row);
+    for (uint64_t c = 0; c < near_.columns; ++c)
+      hint_[c] = ErrorScales::Limited(ErrorScales::Limited(errors[c]) * scales_.up[c]);
+  }
+  // What the row's values turned out to be.
+  void Know(uint64_t row, const uint16_t* values) {
+    if (forecast_ == nullptr) return;
+    for (uint64_t c = 0; c < near_.columns; ++c)
+      errors_[c] = ErrorScales::Limited(value_of_(values[c]) - r_[c]);
+    forecast_->Know(row, errors_.data());
+  }
+
+  const float* const* hints() const { return hints_.data(); }
+  // The distribution of a value, given that of its error, scaled.
+  float Mean(uint64_t column, float error) const {
+    return r_[column] + error * scales_.down[column];
+  }
+  float InverseScale(uint64_t column, float inverse) const { return inverse * scales_.up[column]; }
+  // The error of a value, scaled.
+  float Error(uint64_t column, uint16_t value) const {
+    return ErrorScales::Limited((value_of_(value) - r_[column]) * scales_.up[column]);
+  }
+
+ private:
+  const NearRows& near_;
+  const ErrorScales& scales_;
+  const ModelValue& value_of_;
+  ErrorForecast* const forecast_;
+  const uint32_t distance_;
+  std::vector<float> r_, partners_, hint_, errors_;
+  std::vector<const float*> hints_;
+};
+
+std::vector<uint64_t> CodedRowsOf(const NearRows& near) {
+  std::vector<uint64_t> rows;
+  for (uint64_t row = 0; row < near.rows(); ++row) {
+    if (near.factors[row] < kEqualRow) rows.push_back(row);
+  }
+  return rows;
+}
+
+std::vector<uint8_t> PowersFor(const NearRows& near, const std::vector<uint64_t>& rows,
+                               const ModelValue& value_of) {
+  std::vector<double> squares(near.columns);
+  for (const uint64_t row : rows) {
+    const uint64_t at = row * near.columns;
+    for (uint64_t c = 0; c < near.columns; ++c) {
+      const double error = static_cast<double>(value_of(near.values[at + c])) -
+                           static_cast<double>(value_of(near.expected[at + c]));
+      squares[c] += error * error;
+    }
+  }
+  std::vector<uint8_t> powers;
+  for (const double sum : squares) {
+    const double deviation = std::sqrt(sum / static_cast<double>(rows.size()));
+    const int32_t power = deviation > 0 ? -std::ilogb(deviation) - kErrorBits : kMostPower;
+    powers.push_back(
+        static_cast<uint8_t>(std::clamp(power, 1 - kPowerBias, kMostPower) + kPowerBias));
+  }
+  return powers;
+}
+
+}  // namespace
+
+bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& scratch,
+                             ByteWriter& out, ErrorForecast* forecast) {
+  Arena* const arena = &scratch.context.arena;
+  for (uint64_t row = 0; row < near.rows(); ++row) {
+    const uint64_t at = row * near.columns;
+    const bool same = std::equal(near.values.data() + at, near.values.data() + at + near.columns,
+                                 near.expected.data() + at);
+    near.factors[row] = same ? kEqualRow : 0;
+  }
+  const std::vector<uint64_t> rows = CodedRowsOf(near);
+  if (!FitsCdf(rows.size(), near.columns)) return false;
+  WriteFactors(near.factors, scratch, out);
+
+  const ByteSpan all = std::as_bytes(std::span(near.values));
+  const uint32_t largest =
+      std::max(LmsLargestExponent(all, near.bfloat),
+               LmsLargestExponent(std::as_bytes(std::span(near.expected)), near.bfloat));
+  const float scale = LmsScale(largest);
+  const ModelValue value_of(near.bfloat, scale);
+  Rotation rotation =
+      FindRotation(all, near.bfloat, scale, near.rows(), near.columns, head_dim, {}, arena);
+  const bool turns = !rotation.turns.empty();
+  std::vector<float> first(near.columns);
+  ChannelShape shape =
+      ShapeFor(first.data(), rows.size(), near.columns, head_dim, rotation, kLongReach);
+  shape.rotation.turns.clear();  // what errors are does not turn
+  shape.first_deviation = PowerOfTwo(-kErrorBits);
+  WriteShape(largest, shape, out);
+  shape.hints = turns ? 2 : 1;
+  out.U8(static_cast<uint8_t>(shape.hints));
+  const std::vector<uint8_t> powers = PowersFor(near, rows, value_of);
+  out.Append(std::as_bytes(std::span(powers)));
+  ErrorScales errors;
+  for (const uint8_t power : powers) errors.Add(power - kPowerBias);
+
+  if (forecast != nullptr) ++shape.hints;
+
+  const LogisticCode code(near.bfloat, scale);
+  ArenaVector<CodeSlot> slots(rows.size() * near.columns, arena);
+  ExpectedRow expected(near, shape, errors, value_of, forecast);
+  ChannelModel model(std::move(shape), arena);
+  ArenaVector<float> known(near.columns, arena), means(near.columns, arena),
+      inverse_scales(near.columns, arena);
+  CodeSlot* to = slots.data();
+  for (const uint64_t row : rows) {
+    expected.Load(row);
+    const uint16_t* values = near.values.data() + row * near.columns;
+    for (uint64_t c = 0; c < near.columns; ++c) known[c] = expected.Error(c, values[c]);
+    model.BeginRow(0, 0, expected.hints());
+    model.KnowRow(known.data(), means.data(), inverse_scales.data());
+    for (uint64_t c = 0; c < near.columns; ++c) {
+      means[c] = expected.Mean(c, means[c]);
+      inverse_scales[c] = expected.InverseScale(c, inverse_scales[c]);
+    }
+    code.SlotsOf(values, means.data(), inverse_scales.data(), near.columns, to);
+    to += near.columns;
+    model.EndRow();
+    expected.Know(row, values);
+  }
+  WriteSlots(slots, out, arena);
+  return true;
+}
+
+void DecodeNearDistributions(ByteReader& reader, NearRows& near, CodecScratch& scratch,
+                             ErrorForecast* forecast) {
+  ReadFactors(reader, near, scratch);
+  const std::vector<uint64_t> rows = CodedRowsOf(near);
+  const uint64_t head_at = reader.offset();
+  uint32_t largest = 0;
+  ChannelShape shape = ReadShape(reader, 2 * rows.size() * near.columns, largest);
+  shape.hints = reader.U8("hints");
+  if (shape.columns != near.columns || shape.likenesses || !shape.rotation.turns.empty() ||
+      shape.hints < 1 || shape.hints > 2) {
+    throw Error(Finding::kBadFrame, "the distributions of errors are none of such rows")
+        .At(head_at);
+  }
+  ErrorScales errors;
+  for (const std::byte power : reader.Take(near.columns, "powers of errors")) {
+    if (std::to_integer<int32_t>(power) > kMostPower + kPowerBias)
+      throw Error(Finding::kBadFrame, "a power of errors is impossible").At(head_at);
+    errors.Add(std::to_integer<int32_t>(power) - kPowerBias);
+  }
+  SlotReader slots(reader);
+  const float scale = LmsScale(largest);
+  const ModelValue value_of(near.bfloat, scale);
+  const LogisticCode code(near.bfloat, scale);
+  if (forecast != nullptr) ++shape.hints;
+  ExpectedRow expected(near, shape, errors, value_of, forecast);
+  ChannelModel model(std::move(shape), &scratch.context.arena);
+  for (const uint64_t row : rows) {
+    expected.Load(row);
+    uint16_t* values = near.values.data() + row * near.columns;
+    model.BeginRow(0, 0, expected.hints());
+    for (uint64_t group = 0, c = 0; group < model.groups(); ++group) {
+      model.BeginGroup(group);
+      for (uint64_t lane = 0; lane < model.lanes(group); ++lane, ++c) {
+        const ChannelModel::Expected error = model.Expect(lane);
+        CodeSlot slot;
+        values[c] = HalfAt(code.Find(slots.target(), expected.Mean(c, error.mean),
+                                     expected.InverseScale(c, error.inverse_scale), slot));
+        slots.Take(slot);
+        model.Set(lane, error.mean, expected.Error(c, values[c]));
+      }
+      model.EndGroup();
+    }
+    model.EndRow();
+    expected.Know(row, values);
+  }
+  slots.CheckEnd();
+  CopyEqualRows(near);
+  reader.ExpectEnd("the near rows");
+}
+
+}  // namespace kv

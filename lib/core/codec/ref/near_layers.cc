@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/core/codec/cdf/channel_model.h"
+#include "lib/core/codec/context/lms.h"
+#include "lib/core/codec/ref/near.h"
+
+namespace kv {
+namespace {
+
+// Errors say less of each other than values do.
+constexpr float kRidgeOfErrors = 0.1f;
+
+void CheckRowsOfReference(const ReferenceRun& run, DType dtype, uint64_t columns, uint64_t bytes) {
+  const DTypeInfo& info = Info(dtype);
+  if (columns % info.block_elements == 0 &&
+      bytes == run.rows * (columns / info.block_elements * info.block_bytes)) {
+    return;
+  }
+  throw Error(Finding::kReferenceDiffers,
+              fmt::format("rows of layer {} {} of reference {} are of another size than a "
+                          "neighbour's",
+                          run.layer, run.is_value ? 'V' : 'K', run.reference));
+}
+
+std::vector<uint32_t> RowsOf(std::span<const ReferenceRun> runs) {
+  std::vector<uint32_t> rows;
+  for (const ReferenceRun& run : runs) {
+    for (uint32_t row = 0; row < run.rows; ++row) rows.push_back(run.first_row + row);
+  }
+  return rows;
+}
+
+uint64_t TapsOf(const ErrorsHead& head) {
+  uint64_t taps = 1;
+  for (const ErrorNeighbour& one : head.neighbours) taps += one.neighbour.columns;
+  return taps;
+}
+
+}  // namespace
+
+void WriteErrorsHead(const ErrorsHead& head, ByteWriter& out) {
+  out.U8(static_cast<uint8_t>(head.neighbours.size()));
+  out.U8(head.turns ? 1 : 0);
+  for (const ErrorNeighbour& one : head.neighbours) {
+    WriteNeighbour(one.neighbour, out);
+    for (const uint32_t layer : one.layers) out.U32(layer);
+    out.Append(one.hash);
+  }
+  WriteRotation(head.rotation, out);
+  for (const int32_t turn : head.turns_of_runs) out.I32(turn);
+}
+
+ErrorsHead ReadErrorsHead(ByteReader& reader, uint64_t near_runs) {
+  ErrorsHead head;
+  const uint64_t at = reader.offset();
+  const uint32_t count = reader.U8("number of neighbours"), flags = reader.U8("flags");
+  if (count == 0 || count > kMaxNeighbours || flags > 1 || near_runs == 0) {
+    throw Error(Finding::kBadFrame,
+                fmt::format("{} neighbours of {} runs with flags {}", count, near_runs, flags))
+        .At(at);
+  }
+  head.turns = flags == 1;
+  for (uint32_t i = 0; i < count; ++i) {
+    ErrorNeighbour one;
+    one.neighbour = ReadNeighbour(reader);
+    ByteReader layers(reader.TakeArray(near_runs, 4, "layers of references"), reader.offset());
+    for (uint64_t run = 0; run < near_runs; ++run) one.layers.push_back(layers.U32("layer"));
+    const ByteSpan hash = reader.Take(one.hash.size(), "hash");
+    std::copy(hash.begin(), hash.end(), one.hash.begin());
+    head.neighbours.push_back(std::move(one));
+  }
+  if (TapsOf(head) > BlockRegression::kMaxTaps)
+    throw Error(Finding::kBadFrame, "too many columns of neighbours").At(at);
+  head.rotation = ReadRotation(reader, ChannelModel::kMaxColumns);
+  ByteReader turns(reader.TakeArray(near_runs, 4, "turns of K"), reader.offset());
+  for (uint64_t run = 0; run < near_runs; ++run)
+    head.turns_of_runs.push_back(turns.I32("turn of K"));
+  return head;
+}
+
+// The errors of one neighbour in near rows, turned back to where they were before positions turned
+// them.
+class NeighbourErrors::Taps {
+ public:
+  Taps(const ErrorsHead& head, const ErrorNeighbour& one, NeighbourChunk chunk, uint64_t rows,
+       std::span<const ReferenceRun> runs, const ReferenceRows& references, Hash128Bytes& hash)
+      : wanted_(one.neighbour.columns),
+        chunk_(std::move(chunk)),
+        columns_(ColumnsOf(one.neighbour, rows)),
+        value_of_(Bfloat(), LmsScale(LmsLargestExponent(*chunk_.raw, Bfloat()))),
+        turns_(!one.neighbour.is_value),
+        turner_(head.rotation, columns_),
+        errors_(columns_),
+        still_(columns_) {
+    if (turns_) CheckRotation(head.rotation.distance, head.rotation.turns.size(), columns_, 0);
+    ReadExpected(head, one, runs, references, hash);
+  }
+
+  uint64_t wanted() const { return wanted_; }
+  void Row(uint64_t near_row, uint32_t row, float* taps) {
+    const std::byte* values = chunk_.raw->data() + 2 * columns_ * row;
+    const uint16_t* expected = expected_.data() + columns_ * near_row;
+    for (uint64_t c = 0; c < columns_; ++c) {
+      const float error = value_of_(LoadLE<uint16_t>(values + 2 * c)) - value_of_(expected[c]);
+      errors_[c] = std::abs(error) < kRegressLimit ? error : 0;
+    }
+    if (turns_) turner_.Turn(0u - row, errors_.data(), still_.data());
+    std::copy_n(turns_ ? still_.data() : errors_.data(), wanted_, taps);
+  }
+
+ private:
+  bool Bfloat() const { return chunk_.dtype == DType::kBF16; }
+
+  uint64_t ColumnsOf(const Neighbour& one, uint64_t rows) const {
+    const uint64_t row_bytes = chunk_.raw->size() / rows;
+    if (!IsHalfFloat(chunk_.dtype) || row_bytes * rows != chunk_.raw->size() ||
+        row_bytes % 2 != 0 || one.columns > row_bytes / 2 ||
+        row_bytes / 2 > ChannelModel::kMaxColumns) {
+      throw Error(Finding::kBadFrame, fmt::format("layer {} {} cannot be a neighbour", one.layer,
+                                                  one.is_value ? 'V' : 'K'));
+    }
+    return row_bytes / 2;
+  }
+
+  void ReadExpected(const ErrorsHead& head, const ErrorNeighbour& one,
+                    std::span<const ReferenceRun> runs, const ReferenceRows& references,
+                    Hash128Bytes& hash) {
+    ExpectedRows expected(Bfloat(), columns_, head.rotation);
+    StreamingHash all;
+    Bytes bytes;
+    uint64_t at = 0;
+    for (const ReferenceRun& run : runs) at += run.rows;
+    expected_.resize(at * columns_);
+    at = 0;
+    for (size_t i = 0; i < runs.size(); ++i) {
+      ReferenceRun run = runs[i];
+      run.layer = one.layers[i];
+      run.is_value = one.neighbour.is_value;
+      run.turn = turns_ ? head.turns_of_runs[i] : 0;
+      const DType dtype = references.Read(run, columns_, bytes);
+      CheckRowsOfReference(run, dtype, columns_, bytes.size());
+      if (run.turn != 0 && head.rotation.turns.empty())
+        throw Error(Finding::kBadFrame, "K is turned by angles that are not there");
+      all.Update(bytes);
+      expected.Make(dtype, bytes, run.turn, expected_.data() + at * columns_);
+      at += run.rows;
+    }
+    hash = all.Digest128();
+  }
+
+  const uint64_t wanted_;
+  const NeighbourChunk chunk_;
+  const uint64_t columns_;
+  const ModelValue value_of_;
+  const bool turns_;
+  Turner turner_;
+  std::vector<uint16_t> expected_;
+  std::vector<float> errors_, still_;
+};
+
+NeighbourErrors::NeighbourErrors(const ErrorsHead& head, std::span<const ReferenceRun> near_runs,
+                                 uint64_t rows, uint64_t columns, const ReferenceRows& references,
+                                 const NeighbourSource& neighbours)
+    : head_(head),
+      rows_(RowsOf(near_runs)),
+      block_(TapsOf(head), columns, kRidgeOfErrors),
+      turner_(head.rotation, columns),
+      forecast_(columns),
+      turned_(columns) {
+  if (head.turns) CheckRotation(head.rotation.distance, head.rotation.turns.size(), columns, 0);
+  for (const ErrorNeighbour& one : head.neighbours) {
+    Hash128Bytes hash;
+    taps_.push_back(std::make_unique<Taps>(head, one, neighbours.Read(one.neighbour), rows,
+                                           near_runs, references, hash));
+    hashes_.push_back(hash);
+  }
+}
+NeighbourErrors::~NeighbourErrors() = default;
+
+const float* NeighbourErrors::Expect(uint64_t near_row) {
+  float* taps = block_.taps().data();
+  for (const auto& one : taps_) {
+    one->Row(near_row, rows_[near_row], taps);
+    taps += one->wanted();
+  }
+  block_.Predict(forecast_);
+  if (!head_.turns) return forecast_.data();
+  turner_.Turn(rows_[near_row], forecast_.data(), turned_.data());
+  return turned_.data();
+}
+
+void NeighbourErrors::Know(uint64_t near_row, const float* errors) {
+  if (head_.turns) {
+    turner_.Turn(0u - rows_[near_row], errors, turned_.data());
+    errors = turned_.data();
+  }
+  block_.Learn({errors, forecast_.size()});
+}
+
+}  // namespace kv

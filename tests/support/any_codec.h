@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include "lib/core/codec/cdf/layers.h"
+#include "lib/core/codec/chunk.h"
+#include "lib/core/codec/profiled/profiled.h"
+#include "lib/core/codec/ref/ref.h"
+
+namespace kv::test {
+
+// Encodes by any row of the table: by its encoder, or, where the codec needs more than the chunk, a
+// chunk that refers to nothing, or one by the profile's best entry. Returns false if the codec
+// cannot store the bytes.
+inline bool EncodeByRow(const CodecRow& row, const ChunkShape& shape, ByteSpan raw,
+                        const Profile& profile, CodecScratch& scratch, EncodedChunk& out) {
+  if (row.encode != nullptr) return row.encode(shape, raw, kAnySize, {}, scratch, out);
+  if (raw.empty()) return false;
+  if (row.needs.profile) {
+    if (raw.size() % 2 != 0) return false;
+    const auto entry = FindProfileEntry(profile, {}, shape, raw, &scratch.context.arena);
+    if (!entry) return false;
+    const auto columns = static_cast<uint32_t>(GridOf(shape, raw.size()).columns);
+    EncodeProfiled(profile, *entry, columns, raw, scratch, out.payload);
+    return true;
+  }
+  if (row.needs.references) {
+    EncodedChunk own = EncodeChunk(shape, raw, Effort::kFast, scratch);
+    ByteWriter frame;
+    WriteReferenceHead({{}, own.codec, static_cast<uint32_t>(own.payload.size())}, frame);
+    frame.Append(own.payload);
+    out.payload = frame.Release();
+    return true;
+  }
+  class None : public NeighbourSource {
+    NeighbourChunk Read(const Neighbour&) const override { return {}; }
+  };
+  return raw.size() % 2 == 0 &&
+         EncodeByLayers(shape, raw, false, {}, None(), kAnySize, scratch, out.payload);
+}
+
+}  // namespace kv::test
