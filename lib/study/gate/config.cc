@@ -13,8 +13,8 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/json.h"
-#include "lib/core/base/utf8.h"
 #include "lib/core/base/number.h"
+#include "lib/core/base/utf8.h"
 #include "lib/study/quantisation/types/cache_type.h"
 
 namespace kv::gate {

@@ -10,9 +10,9 @@
 #include <fstream>
 #include <iterator>
 
-#include "apps/kvtool/line/numbers.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"
+#include "apps/kvtool/line/numbers.h"
 #include "formats/registry.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/file.h"
