@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/core/base/file.h"
 #include "lib/core/base/output.h"
 #include "lib/core/snapshot/snapshot.h"
 #include "lib/core/weights/plan.h"
@@ -55,7 +56,7 @@ struct OpenOptions {
   // Values will not be read, so readers may skip decoding and leave tensors without bytes.
   bool metadata_only = false;
   // The caller accepts whole batches: without `batch` their rows follow each other as tokens, and
-  // Snapshot::storage holds their number (lib/core/snapshot/batch.h). Others must give `batch`.
+  // Snapshot::storage holds their number (lib/core/snapshot/snapshot.h). Others must give `batch`.
   bool any_batch = false;
   // The caller keeps bytes regardless of their meaning: if nothing tells which axis counts tokens,
   // the reader takes the likelier one, warns, and records that in Snapshot::storage.
@@ -108,7 +109,7 @@ struct FormatEntry {
   // Whether `write` heeds Snapshot::storage: --v-order, --target-version.
   bool has_choices = false;
   // Reads every dump in a folder separately, with runs, overlaps and damage as they are
-  // (lib/core/snapshot/dump_entries.h). Null for formats without dumps.
+  // (lib/core/snapshot/dump_entry.h). Null for formats without dumps.
   DumpEntries (*read_dumps)(const Source& source) = nullptr;
   PairsWanted pairs = PairsWanted::kAsSource;
 };
@@ -137,5 +138,32 @@ class BatchOfFile {
 // wants one of several. Throws kUsage with the hint.
 void RequireRow(const OpenOptions& options, uint64_t rows, bool has_batch_axis,
                 std::string_view hint);
+
+// What readers that make values and writers of rows have in common.
+
+// An unnamed temporary file for values that a reader must make: it is mapped once it is written.
+class SpoolFile : public Sink {
+ public:
+  SpoolFile() : descriptor_(OpenSpool()), sink_(descriptor_, "temporary spool file") {}
+  ~SpoolFile() override;
+  SpoolFile(const SpoolFile&) = delete;
+  SpoolFile& operator=(const SpoolFile&) = delete;
+
+  void Write(ByteSpan bytes) override { sink_.Write(bytes); }
+  std::shared_ptr<const FileSource> Release(std::string name);
+
+ private:
+  int descriptor_;
+  DescriptorSink sink_;
+};
+
+// Writes rows of a tensor as [token][head][dim], gathered in bounded memory, and gives back the
+// pages that were read.
+void WriteRows(const Snapshot& snapshot, const KvTensor& tensor, uint64_t begin, uint64_t count,
+               Sink& sink);
+// Throws kUnsupportedLayout for two layers of one number, where it becomes a name.
+void RequireLayerNumbers(const Snapshot& snapshot);
+// For FormatEntry::not_kept of formats that count layers from 0.
+void AddLayerNumbers(const Snapshot& snapshot, std::vector<std::string>& lost);
 
 }  // namespace kv

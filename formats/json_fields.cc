@@ -19,8 +19,7 @@ const json* Given(const json& object, const char* key) {
 }
 
 Error WrongField(const char* key, const json& value, std::string_view expected) {
-  return Error(Finding::kBadField,
-               fmt::format("'{}' is {}, expected {}", key, ShowJson(value), expected));
+  return Error(Finding::kBadField, "'{}' is {}, expected {}", key, ShowJson(value), expected);
 }
 
 }  // namespace

@@ -4,10 +4,13 @@
 
 #include <fmt/format.h>
 
-#include "formats/gguf/rope_order.h"
+#include <algorithm>
+
+#include "formats/words.h"
 #include "lib/core/base/bytes.h"
 
 namespace kv {
+
 namespace {
 
 bool IsLlama(const Snapshot& snapshot) { return snapshot.engine == kPairsOfLlama; }
@@ -33,7 +36,7 @@ KeyPairs PairsNow(const Snapshot& snapshot, const std::optional<RopeOrder>& orde
   // MNN runs what was exported from transformers, unless an older kvtool wrote the dump from a
   // state of llama.cpp: no matter where both have the same order.
   const bool is_same = order->llama == order->transformers;
-  return is_same && snapshot.engine == "MNN" ? order->llama : KeyPairs::kUnknown;
+  return is_same && TraitsOf(snapshot.engine).runs_exports ? order->llama : KeyPairs::kUnknown;
 }
 
 struct Turn {
@@ -43,9 +46,8 @@ struct Turn {
 Error BadFlag(const std::string& flag) {
   return Error(
       Finding::kUsage,
-      fmt::format("--rope-pairs '{}': expected neighbours (2i, 2i+1), halves (i, i+dim/2), "
-                  "FROM:TO or keep",
-                  Escaped(flag, 40)));
+      "--rope-pairs '{}': expected neighbours (2i, 2i+1), halves (i, i+dim/2), FROM:TO or keep",
+      Escaped(flag, 40));
 }
 
 Turn ByFlag(const std::string& flag, KeyPairs now, const Snapshot& snapshot) {
@@ -62,12 +64,10 @@ Turn ByFlag(const std::string& flag, KeyPairs now, const Snapshot& snapshot) {
   if (now == KeyPairs::kUnknown && FindPairsOwner(snapshot) == PairsOwner::kTransformers)
     now = KeyPairs::kHalves;
   if (now == KeyPairs::kUnknown) {
-    throw Error(
-        Finding::kGeometryMissing,
-        fmt::format("--rope-pairs {}: the present order of the keys' pairs is unknown", flag))
-        .Hint(fmt::format(
-            "give {}both orders: --rope-pairs neighbours:{}",
-            FindPairsOwner(snapshot) == PairsOwner::kLlama ? "--model MODEL, or " : "", Name(to)));
+    throw Error(Finding::kGeometryMissing,
+                "--rope-pairs {}: the present order of the keys' pairs is unknown", flag)
+        .Hint("give {}both orders: --rope-pairs neighbours:{}",
+              FindPairsOwner(snapshot) == PairsOwner::kLlama ? "--model MODEL, or " : "", Name(to));
   }
   return {now, to};
 }
@@ -82,20 +82,18 @@ Error Unknown(const std::string& architecture) {
                 "it is unknown which pairs of K RoPE rotates in models of architecture '{}'",
                 Escaped(architecture, 60)));
   error.Hint(
-      "give --model MODEL, or --rope-pairs neighbours (llama, mistral ... in llama.cpp), "
-      "halves (transformers; qwen, gemma, phi ... everywhere) or keep");
+      "give --model MODEL, or --rope-pairs neighbours (llama, mistral ... in llama.cpp), halves "
+      "(transformers; qwen, gemma, phi ... everywhere) or keep");
   return error;
 }
 
 // For dumps of engines whose order no architecture tells.
 Error Unrecorded(const Snapshot& snapshot) {
   Error error(Finding::kGeometryMissing,
-              fmt::format("no record says which pairs of K RoPE rotates in this cache of {}",
-                          snapshot.engine));
+              "no record says which pairs of K RoPE rotates in this cache of {}", snapshot.engine);
   error.Hint(
       "give both orders, kvtool convert --rope-pairs FROM:TO: halves (i, i+dim/2; transformers) or "
-      "neighbours "
-      "(2i, 2i+1; llama, mistral ... in llama.cpp); keep leaves K as it is");
+      "neighbours (2i, 2i+1; llama, mistral ... in llama.cpp); keep leaves K as it is");
   return error;
 }
 
@@ -134,9 +132,8 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
       geometry->rope_dims != snapshot.layers.front().k.head_dim) {
     throw Error(
         Finding::kUnsupportedLayout,
-        fmt::format(
-            "RoPE rotates {} of {} values of a head; reordering parts of heads is not supported",
-            geometry->rope_dims, snapshot.layers.front().k.head_dim))
+        "RoPE rotates {} of {} values of a head; reordering parts of heads is not supported",
+        geometry->rope_dims, snapshot.layers.front().k.head_dim)
         .Hint("--rope-pairs keep leaves the keys as they are");
   }
   ReorderKeys(turn.from, turn.to, snapshot);
@@ -164,6 +161,44 @@ void RequireKeyPairs(PairsWanted wanted, const std::optional<ModelGeometry>& geo
   throw Error(Finding::kUnsupportedLayout,
               "readers of this format expect another order of K's RoPE pairs")
       .Hint("write safetensors, and convert that");
+}
+
+namespace {
+
+// transformers turns halves; the converter permutes the weights of Q and K so that llama.cpp can
+// turn neighbours.
+constexpr std::string_view kPermuted[] = {
+    "llama",      "deci",    "baichuan", "xverse",   "internlm2",     "minicpm",
+    "olmo",       "arctic",  "deepseek", "granite",  "granitemoe",    "chameleon",
+    "bailingmoe", "smollm3", "arcee",    "mistral3", "granitehybrid", "llada"};
+// Both turn neighbours.
+constexpr std::string_view kNeighbours[] = {"llama4", "command-r", "cohere2",     "chatglm",
+                                            "glm4",   "ernie4_5",  "ernie4_5-moe"};
+// llama.cpp turns neighbours, and what transformers caches is of another kind (latent attention) or
+// has not been looked at.
+constexpr std::string_view kNeighboursOnlyHere[] = {"deepseek2", "plm", "starcoder"};
+// Both turn halves, M-RoPE included.
+constexpr std::string_view kHalves[] = {
+    "falcon",      "falcon-h1",  "grok",    "dbrx",         "stablelm", "bitnet",       "qwen",
+    "qwen2",       "qwen2moe",   "qwen2vl", "qwen3",        "qwen3moe", "qwen3vl",      "qwen3next",
+    "olmo2",       "olmoe",      "phi2",    "phi3",         "phimoe",   "plamo2",       "gemma",
+    "gemma2",      "gemma3",     "gemma3n", "starcoder2",   "openelm",  "gptneox",      "codeshell",
+    "orion",       "nemotron",   "exaone",  "exaone4",      "minicpm3", "bailingmoe2",  "dots1",
+    "hunyuan-moe", "gpt-oss",    "lfm2",    "smallthinker", "glm4moe",  "seed_oss",     "apertus",
+    "qwen3vlmoe",  "minimax-m2", "gemma4",  "plamo",        "afmoe",    "hunyuan-dense"};
+// Neither turns anything.
+constexpr std::string_view kWithout[] = {"gpt2", "gptj", "mpt", "refact", "bloom", "jais", "t5"};
+
+}  // namespace
+
+std::optional<RopeOrder> RopeOrderOf(std::string_view architecture) {
+  using enum KeyPairs;
+  if (Contains(kPermuted, architecture)) return RopeOrder{kNeighbours, kHalves};
+  if (Contains(kv::kNeighbours, architecture)) return RopeOrder{kNeighbours, kNeighbours};
+  if (Contains(kNeighboursOnlyHere, architecture)) return RopeOrder{kNeighbours, kUnknown};
+  if (Contains(kv::kHalves, architecture)) return RopeOrder{kHalves, kHalves};
+  if (Contains(kWithout, architecture)) return RopeOrder{kNone, kNone};
+  return std::nullopt;
 }
 
 }  // namespace kv

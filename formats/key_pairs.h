@@ -2,10 +2,12 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "formats/format.h"
-#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv {
 
@@ -24,5 +26,14 @@ KeyPairs KeyPairsOf(const Snapshot& snapshot, const std::optional<ModelGeometry>
 // must stay those of their source.
 void RequireKeyPairs(PairsWanted wanted, const std::optional<ModelGeometry>& geometry,
                      const Snapshot& snapshot);
+
+// The order of values in K's heads for one architecture of llama.cpp: in its own caches, and in
+// those of transformers, whose models its converter reads.
+struct RopeOrder {
+  KeyPairs llama = KeyPairs::kHalves, transformers = KeyPairs::kHalves;
+};
+
+// Returns nothing for unlisted architectures; it never guesses.
+std::optional<RopeOrder> RopeOrderOf(std::string_view architecture);
 
 }  // namespace kv

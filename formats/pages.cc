@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fnmatch.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iterator>
 #include <map>
@@ -12,9 +13,9 @@
 
 #include "formats/raw/raw.h"
 #include "formats/words.h"
-#include "lib/core/snapshot/concatenate.h"
 
 namespace kv {
+
 namespace {
 
 constexpr uint64_t kLargestOrder = 64 << 20;
@@ -59,8 +60,7 @@ class PageList {
       AddFile(Named(line));
     }
     if (pages_.size() == before) {
-      throw Error(Finding::kMissingRecord,
-                  fmt::format("--order: no file is named '{}'", Escaped(line, 120)));
+      throw Error(Finding::kMissingRecord, "--order: no file is named '{}'", Escaped(line, 120));
     }
   }
 
@@ -73,19 +73,15 @@ class PageList {
       const auto [first, end] = names->equal_range(line);
       if (first == end) continue;
       if (std::next(first) == end) return *first->second;
-      throw Error(Finding::kUsage,
-                  fmt::format("--order: '{}' could be '{}' or '{}'", Escaped(line, 120),
-                              Escaped(first->second->name, 120),
-                              Escaped(std::next(first)->second->name, 120)));
+      throw Error(Finding::kUsage, "--order: '{}' could be '{}' or '{}'", Escaped(line, 120),
+                  Escaped(first->second->name, 120), Escaped(std::next(first)->second->name, 120));
     }
-    throw Error(Finding::kMissingRecord,
-                fmt::format("--order: no file is named '{}'", Escaped(line, 120)));
+    throw Error(Finding::kMissingRecord, "--order: no file is named '{}'", Escaped(line, 120));
   }
 
   void AddFile(const SourceFile& file) {
     if (!seen_.insert(&file).second) {
-      throw Error(Finding::kUsage,
-                  fmt::format("--order names '{}' twice", Escaped(file.name, 120)));
+      throw Error(Finding::kUsage, "--order names '{}' twice", Escaped(file.name, 120));
     }
     pages_.push_back(&file);
   }
@@ -113,8 +109,140 @@ std::vector<const SourceFile*> InOrder(const Source& folder, const std::string& 
     if (!line.empty()) pages.Add(std::string(line));
   }
   std::vector<const SourceFile*> list = pages.Release();
-  if (list.empty()) throw Error(Finding::kUsage, fmt::format("--order {}: is empty", order));
+  if (list.empty()) throw Error(Finding::kUsage, "--order {}: is empty", order);
   return list;
+}
+
+namespace {
+
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+bool Contains(const Facts& facts, const Facts::value_type& fact) {
+  return std::find(facts.begin(), facts.end(), fact) != facts.end();
+}
+
+constexpr size_t kNotesShown = 8;
+
+std::string Shape(const KvTensor& tensor) {
+  return tensor.heads_known
+             ? fmt::format("{} of {} x {}", Name(tensor.dtype), tensor.heads, tensor.head_dim)
+             : fmt::format("{} of {} channels", Name(tensor.dtype), tensor.channels());
+}
+
+void Append(KvTensor& into, KvTensor&& from, std::string_view which) {
+  if (into.dtype != from.dtype || into.heads != from.heads || into.head_dim != from.head_dim ||
+      into.heads_known != from.heads_known) {
+    throw Error(Finding::kInconsistent, "{} is {}, but {} in the earlier parts", which, Shape(from),
+                Shape(into));
+  }
+  std::move(from.pieces.begin(), from.pieces.end(), std::back_inserter(into.pieces));
+}
+
+void AppendLayers(Snapshot& whole, std::vector<LayerKv>&& layers,
+                  std::map<uint32_t, size_t>& places) {
+  for (LayerKv& layer : layers) {
+    const auto [at, is_new] = places.try_emplace(layer.index, whole.layers.size());
+    if (is_new) {
+      whole.layers.push_back(std::move(layer));
+      continue;
+    }
+    LayerKv& known = whole.layers[at->second];
+    try {
+      if (known.group != layer.group || known.v.has_value() != layer.v.has_value())
+        throw Error(Finding::kInconsistent, "has other tensors than the earlier parts");
+      Append(known.k, std::move(layer.k), "K");
+      if (layer.v) Append(*known.v, std::move(*layer.v), "V");
+    } catch (Error& error) {
+      throw error.In("layer {}", layer.index);
+    }
+  }
+}
+
+// Notes of many pages are alike; each is said once.
+void AppendNotes(std::vector<Note>& notes, std::vector<Note>&& more) {
+  for (Note& note : more) {
+    const bool known = std::any_of(notes.begin(), notes.end(),
+                                   [&](const Note& other) { return other.text == note.text; });
+    if (!known && notes.size() < kNotesShown) notes.push_back(std::move(note));
+  }
+}
+
+template <typename T>
+void AppendAll(std::vector<T>& into, std::vector<T>&& from) {
+  std::move(from.begin(), from.end(), std::back_inserter(into));
+}
+
+// Cells are kept where every part has them for the same caches.
+void AppendCells(Snapshot& whole, std::vector<CellGroup>&& groups, bool first) {
+  if (first) {
+    whole.cell_groups = std::move(groups);
+    return;
+  }
+  const bool alike =
+      std::equal(whole.cell_groups.begin(), whole.cell_groups.end(), groups.begin(), groups.end(),
+                 [](const CellGroup& a, const CellGroup& b) { return a.group == b.group; });
+  if (!alike) whole.cell_groups.clear();
+  for (size_t i = 0; i < whole.cell_groups.size(); ++i) {
+    whole.cell_groups[i].streams = std::max(whole.cell_groups[i].streams, groups[i].streams);
+    AppendAll(whole.cell_groups[i].cells, std::move(groups[i].cells));
+  }
+}
+
+void CheckTokens(Snapshot& snapshot) {
+  uint64_t least = UINT64_MAX, most = 0;
+  for (const LayerKv& layer : snapshot.layers) {
+    least = std::min(least, layer.k.tokens());
+    most = std::max(most, layer.k.tokens());
+  }
+  if (least < most)
+    snapshot.notes.push_back({fmt::format("layers hold {} to {} tokens", least, most)});
+}
+
+}  // namespace
+
+Snapshot Concatenate(std::vector<Snapshot> parts, Source source) {
+  KV_ASSERT(!parts.empty());
+  const bool all_tokens = std::all_of(parts.begin(), parts.end(),
+                                      [](const Snapshot& part) { return !part.tokens.empty(); });
+  Snapshot whole;
+  std::map<uint32_t, size_t> places;
+  for (Snapshot& part : parts) {
+    const bool first = &part == &parts.front();
+    if (first) {
+      whole.format = part.format;
+      whole.format_version = part.format_version;
+      whole.engine = part.engine;
+      whole.model = part.model;
+      whole.key_rotation = part.key_rotation;
+      whole.storage = part.storage;
+      whole.k_hadamard = part.k_hadamard;
+      whole.v_hadamard = part.v_hadamard;
+      whole.facts = std::move(part.facts);
+    } else {
+      std::erase_if(whole.facts, [&](const auto& fact) { return !Contains(part.facts, fact); });
+    }
+    try {
+      if (part.format != whole.format || part.key_rotation != whole.key_rotation ||
+          part.k_hadamard != whole.k_hadamard || part.v_hadamard != whole.v_hadamard) {
+        throw Error(Finding::kInconsistent, "is of another kind than the earlier parts");
+      }
+      AppendLayers(whole, std::move(part.layers), places);
+    } catch (Error& error) {
+      throw error.In(Escaped(part.source.path, 200));
+    }
+    AppendAll(whole.spools, std::move(part.spools));
+    AppendAll(whole.stored, std::move(part.stored));
+    AppendAll(whole.checks, std::move(part.checks));
+    AppendNotes(whole.notes, std::move(part.notes));
+    AppendCells(whole, std::move(part.cell_groups), first);
+    if (all_tokens) AppendAll(whole.tokens, std::move(part.tokens));
+    whole.unpacked_bytes += part.unpacked_bytes;
+  }
+  std::sort(whole.layers.begin(), whole.layers.end(),
+            [](const LayerKv& a, const LayerKv& b) { return a.index < b.index; });
+  CheckTokens(whole);
+  whole.source = std::move(source);
+  return whole;
 }
 
 }  // namespace kv

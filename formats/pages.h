@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lib/core/base/file.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
 
@@ -15,5 +16,10 @@ namespace kv {
 // name or pattern per line. Names are relative to the folder; the last part is enough, with or
 // without its ending, if it is unique. Throws kUsage, kMissingRecord, kOpenFailed.
 std::vector<const SourceFile*> InOrder(const Source& folder, const std::string& order);
+
+// Joins pages of one cache: layer by layer, it puts the tokens of each part behind those of the
+// earlier parts. A part may hold only some of the layers. `whole` is the source that contains all
+// parts. Throws kInconsistent if the parts are not of one cache.
+Snapshot Concatenate(std::vector<Snapshot> parts, Source whole);
 
 }  // namespace kv

@@ -7,8 +7,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "formats/format.h"
+#include "lib/core/base/file.h"
 
 namespace kv {
 
@@ -43,5 +45,35 @@ bool HoldsOnlyADump(const std::string& folder);
 
 // Heads and head sizes from a model file: a GGUF header or a config.json.
 ModelGeometry ReadModelGeometry(std::shared_ptr<const FileSource> file);
+
+// Everything that can be read or written, for `kvtool formats`, collected from the tables that the
+// readers and writers themselves use.
+enum class FormatKind { kSnapshot, kNames, kPreset, kTrace, kWeights, kModel };
+std::string_view Name(FormatKind kind);
+
+struct FormatListing {
+  std::string_view id;
+  FormatKind kind;
+  bool detected = false, reads = false, writes = false;
+  std::string_view summary;
+  std::string_view needs;  // what the user must supply beyond the file
+};
+std::vector<FormatListing> ListFormats();
+
+// Formats that people may try but kvtool does not read as a cache, with the reason: one table for
+// refusals and for `kvtool formats`.
+struct ForeignFormat {
+  std::string_view id;
+  std::string_view what;    // whose, and how it lies on disk
+  std::string_view reason;  // why it is not read
+  std::string_view hint;    // what to do instead; may be empty
+  // Recognises a source by its bytes (by its name if the bytes tell nothing). Null if no file can
+  // be of this format.
+  bool (*recognise)(const Source& source);
+};
+std::span<const ForeignFormat> ForeignFormats();
+
+// Throws kUnsupportedKind, with the reason, if the source is one of them.
+void RefuseForeign(const Source& source);
 
 }  // namespace kv

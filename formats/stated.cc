@@ -7,14 +7,14 @@
 #include <algorithm>
 
 #include "formats/tensors/axes.h"
-#include "formats/tensors/name_patterns.h"
+#include "formats/tensors/tensor_names.h"
 
 namespace kv {
 namespace {
 
 Error Contradiction(std::string message, std::string_view flag) {
   Error error(Finding::kUsage, std::move(message));
-  error.Hint(fmt::format("leave {} out: it is for what a file does not state", flag));
+  error.Hint("leave {} out: it is for what a file does not state", flag);
   return error;
 }
 
@@ -62,8 +62,7 @@ void CheckRotation(const std::string& told, const Snapshot& snapshot) {
 // One that is told must be what some tensor has; those that state another keep it beside these.
 void CheckDType(const OpenOptions& told, const Snapshot& snapshot) {
   const std::optional<DType> dtype = ParseDType(told.as_dtype);
-  if (!dtype)
-    throw Error(Finding::kUsage, fmt::format("--input-dtype '{}': no element type", told.as_dtype));
+  if (!dtype) throw Error(Finding::kUsage, "--input-dtype '{}': no element type", told.as_dtype);
   for (const LayerKv& layer : snapshot.layers) {
     if ((layer.has_k() && layer.k.dtype == *dtype) || (layer.v && layer.v->dtype == *dtype)) return;
   }
@@ -114,8 +113,7 @@ void RequireNames(const OpenOptions& told, const Snapshot& described) {
                     ? fmt::format("{} {}: it was archived as {}, without names", flag, pattern,
                                   described.format)
                     : fmt::format("{} {}, but it was archived as {}", flag, pattern, archived))
-        .Hint(
-            fmt::format("decompress it and read what comes back with {0}, or leave {0} out", flag));
+        .Hint("decompress it and read what comes back with {0}, or leave {0} out", flag);
   };
   check("--k-pattern", told.k_pattern, k);
   check("--v-pattern", told.v_pattern, v);
@@ -135,16 +133,15 @@ void RequireAgreement(const OpenOptions& told, const Snapshot& snapshot) {
 void RequireUse(const OpenOptions& told, const FormatEntry& format, const Snapshot& snapshot) {
   const auto lacks = [&](FormatTraits trait) { return (format.traits & trait) == 0; };
   const auto refuse = [&](std::string_view flag, const std::string& value) {
-    Error error(Finding::kUsage,
-                fmt::format("{} {}: {} has one reading, which the flag does not change", flag,
-                            value, format.id));
-    throw std::move(error.Hint(
+    Error error(Finding::kUsage, "{} {}: {} has one reading, which the flag does not change", flag,
+                value, format.id);
+    throw error.Hint(
         !lacks(kIsArchive)
             ? fmt::format("leave {0} out, or decompress it and read what comes back with {0}", flag)
-            : fmt::format("leave {} out, or give --from where the format is another", flag)));
+            : fmt::format("leave {} out, or give --from where the format is another", flag));
   };
   if (!told.raw.empty() && lacks(kReadsRaw)) {
-    throw Error(Finding::kUsage, fmt::format("--raw {}, but --from {}", told.raw, told.from))
+    throw Error(Finding::kUsage, "--raw {}, but --from {}", told.raw, told.from)
         .Hint("--raw is for headerless data: leave it or --from out");
   }
   if (!told.layout.empty() && lacks(kReadsLayout)) refuse("--layout", told.layout);
@@ -160,7 +157,7 @@ void RequireUse(const OpenOptions& told, const FormatEntry& format, const Snapsh
 void RequireAsArchived(const OpenOptions& told, const Snapshot& described) {
   if (told.is_shared) return;
   if (told.batch && *told.batch != 0) {
-    throw Error(Finding::kUsage, fmt::format("--batch {}: there is 1 row", *told.batch))
+    throw Error(Finding::kUsage, "--batch {}: there is 1 row", *told.batch)
         .Hint("choose one row with --batch");
   }
   RequireNames(told, described);
@@ -173,8 +170,7 @@ void RequireAsArchived(const OpenOptions& told, const Snapshot& described) {
     if (AxesText(told.layout) == value) return;
     kept = value;
   }
-  throw Error(Finding::kUsage,
-              fmt::format("--layout {}, but it was archived as {}", told.layout, kept))
+  throw Error(Finding::kUsage, "--layout {}, but it was archived as {}", told.layout, kept)
       .Hint("decompress it and read what comes back with --layout, or leave --layout out");
 }
 

@@ -45,9 +45,8 @@ Bytes FromHex(std::string_view hex) {
     const std::string_view digits = hex.substr(i, 2);
     const auto value = ParseNumber<uint8_t>(digits, 16);
     if (!value || digits.size() != 2) {
-      throw Error(Finding::kBadField,
-                  fmt::format("metadata '{}': '{}' is not a byte in hexadecimal", kMetadataKey,
-                              Escaped(digits)));
+      throw Error(Finding::kBadField, "metadata '{}': '{}' is not a byte in hexadecimal",
+                  kMetadataKey, Escaped(digits));
     }
     out.push_back(static_cast<std::byte>(*value));
   }
@@ -121,19 +120,18 @@ void NoteLosses(const CompressorWeights& weights, std::vector<std::string>& note
         fmt::format("a .pth has no place for the {} bytes of metadata", weights.metadata.size()));
   }
   if (header.min_seq_len != kDefaultMinSeqLen || header.num_heads != 0) {
-    notes.push_back(fmt::format(
-        "a .pth has no place for min_seq_len {} and num_heads {}; give them again when converting "
-        "back",
-        header.min_seq_len, header.num_heads));
+    notes.push_back(
+        fmt::format("a .pth has no place for min_seq_len {} and num_heads {}; give them again when "
+                    "converting back",
+                    header.min_seq_len, header.num_heads));
   }
 }
 
 void RequireNames(const CompressorWeights& weights) {
   if (weights.prefixes.size() * kSlotsPerMlp == weights.header.blocks_per_layer) return;
   throw Error(Finding::kUnsupportedLayout,
-              fmt::format("{} blocks per layer: those after the first {} have no names in a "
-                          "checkpoint",
-                          weights.header.blocks_per_layer, weights.prefixes.size() * kSlotsPerMlp))
+              "{} blocks per layer: those after the first {} have no names in a checkpoint",
+              weights.header.blocks_per_layer, weights.prefixes.size() * kSlotsPerMlp)
       .Hint("choose MLPs with --prefix-order");
 }
 

@@ -28,14 +28,6 @@ bool Contains(const std::string_view (&list)[kCount], std::string_view word) {
   return std::find(std::begin(list), std::end(list), word) != std::end(list);
 }
 
-inline std::string_view PluralEnding(uint64_t count) { return count == 1 ? "" : "s"; }
-
-inline std::string Hex(ByteSpan bytes) {
-  std::string text;
-  for (const std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  return text;
-}
-
 // "a, b, c, d and 4 more"
 inline std::string Listed(const std::vector<std::string>& names) {
   const auto shown = static_cast<std::ptrdiff_t>(std::min<size_t>(names.size(), 4));

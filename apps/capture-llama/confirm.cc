@@ -4,11 +4,11 @@
 #include <cstdio>
 #include <map>
 
-#include "apps/capture-llama/commands.h"
 #include "apps/capture-llama/failure.h"
 #include "apps/capture-llama/logits.h"
+#include "apps/capture-llama/options.h"
 #include "apps/capture-llama/perturbations.h"
-#include "apps/capture-llama/recorded_run.h"
+#include "apps/capture-llama/run_folder.h"
 
 namespace kv::capture {
 namespace {

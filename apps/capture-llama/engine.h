@@ -43,12 +43,18 @@ class Observer {
  public:
   virtual ~Observer() = default;
   // Called before a batch: positions [begin, begin + count).
-  virtual void Begin(int32_t begin, int32_t count) = 0;
+  virtual void Begin(int32_t begin, int32_t count) {
+    begin_ = begin;
+    count_ = count;
+  }
   // Whether the node's contents are wanted once they are computed.
   virtual bool Wants(ggml_tensor* node) = 0;
   virtual void Computed(ggml_tensor* node) = 0;
   // Called after a batch that succeeded.
   virtual void End() {}
+
+ protected:
+  int32_t begin_ = 0, count_ = 0;
 };
 
 struct ContextOptions {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by json_reader.cc, json_object.cc
+#pragma once
 
 #include <cstdint>
 #include <string>

@@ -75,4 +75,13 @@ std::string Comparison::Line(const std::string& what, const std::string& by) con
   return line.Line();
 }
 
+void Distributions::Add(std::span<const float> logits) {
+  values_.insert(values_.end(), logits.begin(), logits.end());
+  ToLogProbabilities(std::span(values_).last(logits.size()));
+}
+
+std::span<const float> Distributions::Row(int32_t position) const {
+  return std::span(values_).subspan(static_cast<size_t>(position - first_) * words_, words_);
+}
+
 }  // namespace kv::capture

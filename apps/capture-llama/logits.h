@@ -36,4 +36,18 @@ class Comparison {
   size_t followed_ = 0, agreeing_ = 0;
 };
 
+// Log probabilities of the rows from `first` on, in one piece.
+class Distributions {
+ public:
+  Distributions(int32_t first, int32_t words) : first_(first), words_(static_cast<size_t>(words)) {}
+
+  void Add(std::span<const float> logits);
+  std::span<const float> Row(int32_t position) const;
+
+ private:
+  int32_t first_;
+  size_t words_;
+  std::vector<float> values_;
+};
+
 }  // namespace kv::capture

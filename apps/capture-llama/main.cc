@@ -4,8 +4,9 @@
 #include <filesystem>
 #include <new>
 
-#include "apps/capture-llama/commands.h"
+#include "apps/capture-llama/engine.h"
 #include "apps/capture-llama/failure.h"
+#include "apps/capture-llama/options.h"
 
 namespace kv::capture {
 namespace {

@@ -19,7 +19,7 @@ namespace kv::capture {
 
 const char kVersion[] = KVTOOL_CAPTURE_VERSION;
 
-const char kHelp[] =
+static const char kHelp[] =
     R"(Records a run of llama.cpp as kvtool reads it, or confirms in llama.cpp what a plan of kvtool's costs.
 
   kvtool-capture-llama -m model.gguf -f prompt.txt -o run/

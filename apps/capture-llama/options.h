@@ -30,10 +30,16 @@ struct Options {
   std::string type_k, type_v;
 };
 
-extern const char kHelp[], kVersion[];
+extern const char kVersion[];
 
 // Throws Failure(kUsage). Nothing is returned where only help or the version is wanted, which is
 // printed.
 std::optional<Options> ParseOptions(const std::vector<std::string>& arguments);
+
+// Records a run.
+void Capture(const Options& options);
+
+// Repeats a run with plans applied, or with a cache of other types.
+void Confirm(const Options& options);
 
 }  // namespace kv::capture

@@ -8,13 +8,14 @@
 
 #include "apps/capture-llama/attention_nodes.h"
 #include "apps/capture-llama/failure.h"
+#include "apps/capture-llama/json.h"
+#include "apps/capture-llama/logits.h"
 #include "ggml-backend.h"
 
 namespace kv::capture {
 
 void Evictor::Begin(int32_t begin, int32_t count) {
-  begin_ = begin;
-  count_ = count;
+  Observer::Begin(begin, count);
   checked_mask_ = nullptr;
 }
 
@@ -52,11 +53,6 @@ void Evictor::Computed(ggml_tensor* node) {
   }
 }
 
-void Noise::Begin(int32_t begin, int32_t count) {
-  begin_ = begin;
-  count_ = count;
-}
-
 bool Noise::Wants(ggml_tensor* node) {
   const std::optional<OutputNode> output = FindOutput(node);
   return output && output->layer == layer_ && begin_ + count_ > first_;
@@ -90,6 +86,36 @@ void Noise::Move(std::vector<float>& row) {
   }
   const double factor = size_ * std::sqrt(own / length);
   for (size_t i = 0; i < row.size(); ++i) row[i] += static_cast<float>(factor * direction[i]);
+}
+
+std::string SensitivityJson(const Model& model, Context& context,
+                            std::span<const llama_token> tokens, int32_t prompt_tokens,
+                            int32_t layers, double noise) {
+  const std::span<const llama_token> decoded = tokens.subspan(static_cast<size_t>(prompt_tokens));
+  // The same batches with and without noise: no rounding between them.
+  const auto decode = [&](Observer* observer, const Context::Row& row) {
+    context.Forget(prompt_tokens, -1);
+    context.Observe(observer);
+    context.Decode(decoded, prompt_tokens, prompt_tokens, row);
+    context.Observe(nullptr);
+  };
+  Distributions full(prompt_tokens, model.words());
+  decode(nullptr, [&](int32_t, std::span<float> logits) { full.Add(logits); });
+  std::string list;
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    Noise observer(layer, prompt_tokens, noise);
+    Comparison comparison;
+    decode(&observer, [&](int32_t position, std::span<float> logits) {
+      ToLogProbabilities(logits);
+      comparison.Add(full.Row(position), logits, -1);
+    });
+    JsonObject one;
+    one.Add("layer", int64_t{layer}).Add("kl", comparison.kl());
+    list += (list.empty() ? "" : ", ") + one.Line();
+  }
+  JsonObject json;
+  json.Add("schema", "kvtool.sensitivity/1").Add("model", model.name()).Add("noise", noise);
+  return json.Raw("layers", "[" + list + "]").Document();
 }
 
 }  // namespace kv::capture

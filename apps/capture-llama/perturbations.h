@@ -3,6 +3,8 @@
 #pragma once
 
 #include <random>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "apps/capture-llama/engine.h"
@@ -24,7 +26,6 @@ class Evictor : public Observer {
 
  private:
   const Evictions& plan_;
-  int32_t begin_ = 0, count_ = 0;
   const ggml_tensor* checked_mask_ = nullptr;
   std::vector<float> hidden_;
 };
@@ -36,7 +37,6 @@ class Noise : public Observer {
   Noise(int32_t layer, int32_t first, double size)
       : layer_(layer), first_(first), size_(size), random_(static_cast<uint64_t>(layer) + 1) {}
 
-  void Begin(int32_t begin, int32_t count) override;
   bool Wants(ggml_tensor* node) override;
   void Computed(ggml_tensor* node) override;
 
@@ -47,7 +47,12 @@ class Noise : public Observer {
   double size_;
   std::mt19937_64 random_;
   std::normal_distribution<double> normal_;
-  int32_t begin_ = 0, count_ = 0;
 };
+
+// For each layer the mean KL of the rows after the prompt when noise is added, as JSON
+// (kvtool.sensitivity/1). The context holds the run's prompt.
+std::string SensitivityJson(const Model& model, Context& context,
+                            std::span<const llama_token> tokens, int32_t prompt_tokens,
+                            int32_t layers, double noise);
 
 }  // namespace kv::capture

@@ -32,8 +32,7 @@ void InRowOrder(const ggml_tensor* tensor, const std::vector<uint8_t>& raw,
 }  // namespace
 
 void Recorder::Begin(int32_t begin, int32_t count) {
-  begin_ = begin;
-  count_ = count;
+  Observer::Begin(begin, count);
   checked_mask_ = nullptr;
 }
 

@@ -58,7 +58,6 @@ class Recorder : public Observer {
 
   const RunFolder& folder_;
   Options options_;
-  int32_t begin_ = 0, count_ = 0;
   Geometry geometry_;
   bool flash_ = false;
   const ggml_tensor* checked_mask_ = nullptr;  // of this batch

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by tensor_file.cc, tensor_reader.cc
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -30,6 +30,9 @@ class OutputFile {
   std::string path_;
   int descriptor_;
 };
+
+// Writes a whole file that is not there yet.
+void WriteFile(const std::string& path, const std::string& text);
 
 // One tensor whose first dimension grows: rows are written as they come, and the header, for which
 // there is room in front, when their number is known. Until then the file is not a safetensors

@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/exit_status.h"
@@ -24,18 +26,24 @@ class EachCommand;
 
 // A command declares its options on its command line and runs after parsing. Declare must only bind
 // variables: parse errors and run errors never mix.
-class Command {
+class Command : public FileUser {
  public:
-  virtual ~Command() = default;
   virtual void Declare(CommandLine& line) = 0;
   // Replaces recorded runs among the inputs by the files that they are made of.
   virtual void TakeRuns() {}
   // Every file that Run reads or writes by its options, so that none is lost. What a configuration
   // names in turn is added by Run, before it reads that.
-  virtual void Files(CommandFiles& files) const = 0;
+  void Files(CommandFiles& files) const override;
   virtual ExitStatus Run(Context& context) = 0;
   // The same, if it does the same to each of its inputs.
   virtual EachCommand* AsEach() { return nullptr; }
+
+ protected:
+  // What most commands have; the rest leave them as they are, which is to read and write nothing.
+  std::string input_;
+  SnapshotOptions snapshot_;
+  PageOptions page_;
+  ReportOptions report_;
 };
 
 struct CommandEntry {
@@ -48,5 +56,32 @@ struct CommandEntry {
 
 // The table of commands, in the order of the overview.
 std::span<const CommandEntry> Commands();
+
+struct Verb {
+  std::string_view name, summary;
+  std::unique_ptr<Command> (*make)();
+};
+
+template <typename T>
+std::unique_ptr<Command> MakeVerb() {
+  return std::make_unique<T>();
+}
+
+// A command of which each verb is a command of its own: `kvtool store add`. Where no verb is given
+// the parser says so, unless there is a text that says it better.
+class VerbCommand : public Command {
+ public:
+  explicit VerbCommand(std::span<const Verb> verbs, std::string_view missing = "")
+      : verbs_(verbs), missing_(missing) {}
+
+  void Declare(CommandLine& line) override;
+  void Files(CommandFiles& files) const override;
+  ExitStatus Run(Context& context) override;
+
+ private:
+  std::span<const Verb> verbs_;
+  std::string_view missing_;
+  std::vector<std::pair<CommandLine*, std::unique_ptr<Command>>> commands_;
+};
 
 }  // namespace kv

@@ -51,12 +51,14 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool diff before.kvz after.npz --html-out where.html\n"
      "  kvtool diff before.kvz after.npz --atol 1e-3 --json | jq .results[0].first\n",
      MakeDiff},
+#ifndef KVTOOL_WITHOUT_STORE
     {"store", "Archiving", "keep many states in a folder, what they have in common once",
      "  kvtool store add states slot0.bin\n"
      "  kvtool store list states\n"
      "  kvtool store get states slot0.bin -o restored.bin\n"
      "  kvtool store prune states --keep-last 3\n",
      MakeStore},
+#endif
     {"frame", "Codec", "encode, decode or inspect a bare gear container, as the engine stores it",
      "  kvtool frame encode --dtype f16 k.bin -o k.gear\n"
      "  kvtool frame inspect k.gear\n"

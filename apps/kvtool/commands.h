@@ -2,7 +2,13 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+// What the file of a command includes.
 #include "apps/kvtool/command.h"
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
+#include "apps/kvtool/inputs/each_command.h"
+#include "apps/kvtool/inputs/run_input.h"
 
 namespace kv {
 

@@ -24,7 +24,6 @@
 #include "apps/kvtool/documents/document_names.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/line/help.h"
-#include "apps/kvtool/line/options_document.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/temporary.h"
 #include "lib/core/kernels/targets.h"
@@ -33,20 +32,19 @@
 namespace kv {
 namespace {
 
-void OnInterrupt(int) {
+// Async-signal-safe.
+[[noreturn]] void End(ExitStatus status, std::string_view text = "") {
   Console::ClearProgressOnSignal();
   RemoveTemporariesOnSignal();
-  ::_exit(kInterrupted);
+  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) ::_exit(status);
+  ::_exit(status);
 }
+
+void OnInterrupt(int) { End(kInterrupted); }
 
 // A mapped input that shrinks while it is read raises SIGBUS; say so instead of dying silently.
 void OnBus(int) {
-  Console::ClearProgressOnSignal();
-  RemoveTemporariesOnSignal();
-  constexpr char kText[] =
-      "kvtool: an input changed or could not be read while it was in use [KV0102]\n";
-  if (::write(STDERR_FILENO, kText, sizeof(kText) - 1) < 0) ::_exit(kIoError);
-  ::_exit(kIoError);
+  End(kIoError, "kvtool: an input changed or could not be read while it was in use [KV0102]\n");
 }
 
 std::atomic<bool> memory_ran_out = false;
@@ -72,15 +70,8 @@ bool EndsForWantOfMemory() noexcept {
 // Where memory runs out inside a destructor no exception can leave it: JSON trees, for one,
 // allocate while they are taken apart.
 [[noreturn]] void OnTerminate() {
-  Console::ClearProgressOnSignal();
-  RemoveTemporariesOnSignal();
-  const bool no_memory = EndsForWantOfMemory();
-  const std::string_view text = no_memory
-                                    ? "kvtool: out of memory [KV0106]\n"
-                                    : "kvtool: an exception escaped: this is a bug [KV9001]\n";
-  const ExitStatus status = no_memory ? kIoError : kBug;
-  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) ::_exit(status);
-  ::_exit(status);
+  if (EndsForWantOfMemory()) End(kIoError, "kvtool: out of memory [KV0106]\n");
+  End(kBug, "kvtool: an exception escaped: this is a bug [KV9001]\n");
 }
 
 // nlohmann's JSON marks null as an object before it allocates one: where that fails, taking the
@@ -126,9 +117,8 @@ void RequireStack() {
   constexpr rlim_t kLeastStack = 512 << 10;
   struct rlimit limit;
   if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeastStack) return;
-  throw Error(Finding::kNoResources,
-              fmt::format("the stack is limited to {} KiB, but kvtool needs {}",
-                          limit.rlim_cur >> 10, kLeastStack >> 10))
+  throw Error(Finding::kNoResources, "the stack is limited to {} KiB, but kvtool needs {}",
+              limit.rlim_cur >> 10, kLeastStack >> 10)
       .Hint("'ulimit -s 8192' sets the usual limit");
 }
 
@@ -142,7 +132,7 @@ void Configure(Console& console, const GlobalOptions& global) {
   for (const SimdTarget& target : SimdTargets()) {
     if (target.supported) known += (known.empty() ? "" : ", ") + target.name;
   }
-  throw Error(Finding::kUsage, fmt::format("--simd '{}': expected one of {}", global.simd, known));
+  throw Error(Finding::kUsage, "--simd '{}': expected one of {}", global.simd, known);
 }
 
 // -v: what was read and written, to the byte, and what it took.
@@ -158,10 +148,10 @@ void TellMore(std::string_view name, const CommandFiles& files, double seconds, 
   struct rusage usage = {};
   ::getrusage(RUSAGE_SELF, &usage);
   context.console.Say(
-      fmt::format("kvtool: {} took {} on {} thread{}, SIMD {}, at most {} of memory", name,
-                  HumanSeconds(seconds), context.global.thread_count(),
-                  context.global.thread_count() == 1 ? "" : "s", ActiveSimdTarget(),
-                  HumanBytes(static_cast<uint64_t>(usage.ru_maxrss) * 1024)),
+      fmt::format("kvtool: {} took {} on {}, SIMD {}, at most {} of memory", name,
+                  HumanSeconds(seconds),
+                  Plural(static_cast<uint64_t>(context.global.thread_count()), "thread"),
+                  ActiveSimdTarget(), HumanBytes(static_cast<uint64_t>(usage.ru_maxrss) * 1024)),
       1);
 }
 
@@ -192,7 +182,7 @@ ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
     return status;
   } catch (Error& error) {
     if (error.code() == ErrorCode::kUsage && error.hint().empty()) {
-      error.Hint(fmt::format("'kvtool {} -h' shows how it is used", name));
+      error.Hint("'kvtool {} -h' shows how it is used", name);
     }
     throw;
   }
@@ -209,7 +199,7 @@ void RequireConfig(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) {
     if (std::string_view(argv[i]).starts_with("--config")) return;
   }
-  throw Error(Finding::kConfig, fmt::format("cannot be read: {}", std::strerror(problem)))
+  throw Error(Finding::kConfig, "cannot be read: {}", std::strerror(problem))
       .File(path)
       .Hint("KVTOOL_CONFIG names it");
 }

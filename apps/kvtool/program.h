@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "apps/kvtool/command.h"
-#include "apps/kvtool/embedding.h"
+#include "apps/kvtool/console/console.h"
 
 namespace kv {
 

@@ -6,13 +6,262 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
-#include "formats/gguf/metadata.h"
-#include "formats/gguf/rope_order.h"
+#include "formats/key_pairs.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv {
+
 namespace gguf {
 namespace {
+
+enum class Type : uint32_t {
+  kU8 = 0,
+  kI8 = 1,
+  kU16 = 2,
+  kI16 = 3,
+  kU32 = 4,
+  kI32 = 5,
+  kF32 = 6,
+  kBool = 7,
+  kString = 8,
+  kArray = 9,
+  kU64 = 10,
+  kI64 = 11,
+  kF64 = 12,
+};
+
+// The key-value section of one file: views of the values, checked for shape, decoded when asked.
+class Metadata {
+ public:
+  explicit Metadata(ByteSpan file);
+
+  bool IsArray(std::string_view key) const {
+    const Value* value = Find(key);
+    return value != nullptr && value->is_array;
+  }
+  // Each throws kBadField if the key exists with a type that cannot express this.
+  std::optional<std::string> Text(std::string_view key) const;
+  std::optional<uint32_t> Count(std::string_view key) const;  // any integer type, 0 to 2^32-1
+  std::optional<double> Real(std::string_view key) const;
+  // One number for all, or an array of them; booleans count as 0 and 1.
+  std::optional<std::vector<uint32_t>> Counts(std::string_view key) const;
+  // The values of a small f32 tensor behind the keys; empty if there is none, as in files cut after
+  // their keys. Throws kBadField or kTruncated if the tensor exists but is broken.
+  std::vector<double> Floats(std::string_view tensor, ByteSpan file) const;
+
+ private:
+  struct Value {
+    Type type;
+    bool is_array = false;
+    uint64_t count = 1;
+    ByteSpan bytes;  // of strings: the text of a single one
+    uint64_t offset = 0;
+  };
+
+  const Value* Find(std::string_view key) const;
+  Value ReadValue(ByteReader& in, Type type) const;
+
+  std::map<std::string_view, Value, std::less<>> values_;
+  uint64_t tensors_ = 0, tensors_offset_ = 0;  // how many follow, and where
+};
+
+constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
+constexpr uint64_t kMaxKeys = 1 << 16, kMaxKeyBytes = 1 << 16;
+constexpr uint64_t kMaxArrayRead = 1 << 16;  // of arrays that are decoded; others are passed over
+
+// Bytes of one value, 0 for those without a fixed size.
+uint64_t SizeOf(Type type) {
+  constexpr uint8_t kBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+  return kBytes[static_cast<size_t>(type)];
+}
+
+Type ReadType(ByteReader& in) {
+  const uint64_t at = in.offset();
+  const uint32_t number = in.U32("value type");
+  if (number <= 12) return static_cast<Type>(number);
+  throw Error(Finding::kBadField, "value type {}, expected 0 to 12", number).At(at);
+}
+
+// The integer at `from`, if the type is one and the value fits.
+std::optional<uint32_t> IntegerAt(Type type, const std::byte* from) {
+  const bool is_signed =
+      type == Type::kI8 || type == Type::kI16 || type == Type::kI32 || type == Type::kI64;
+  const uint64_t size = SizeOf(type);
+  if (size == 0 || type == Type::kF32 || type == Type::kF64) return std::nullopt;
+  uint64_t value = 0;
+  std::memcpy(&value, from, size);  // little-endian, as hosts are
+  const bool is_negative = is_signed && value >> (8 * size - 1) != 0;
+  if (is_negative || value > UINT32_MAX) return std::nullopt;
+  return static_cast<uint32_t>(value);
+}
+
+void CheckVersion(uint32_t version) {
+  if (version == 2 || version == 3) return;
+  const bool swapped = version != 0 && (version & 0xffff) == 0;
+  if (version == 0) throw Error(Finding::kBadVersion, "GGUF version 0 never existed").At(4);
+  throw Error(Finding::kUnsupportedVersion,
+              swapped ? "a big-endian GGUF file; only little-endian ones are supported"
+                      : fmt::format("GGUF version {}; supported: 2 and 3", version))
+      .At(4);
+}
+
+Metadata::Metadata(ByteSpan file) {
+  ByteReader in(file);
+  const uint32_t magic = in.U32("magic");
+  if (magic != kMagic) {
+    throw Error(Finding::kBadMagic, "magic {:#010x}, expected {:#x} (GGUF)", magic, kMagic).At(0);
+  }
+  CheckVersion(in.U32("version"));
+  tensors_ = in.U64("tensor count");
+  const uint64_t count_at = in.offset();
+  const uint64_t count = in.U64("key count");
+  if (count > kMaxKeys) {
+    throw Error(Finding::kLimit, "{} keys, at most {} are read", count, kMaxKeys).At(count_at);
+  }
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t at = in.offset();
+    const uint64_t length = in.U64("key length");
+    if (length == 0 || length > kMaxKeyBytes) {
+      throw Error(Finding::kBadName, "key of {} bytes, expected 1 to {}", length, kMaxKeyBytes)
+          .At(at);
+    }
+    const std::string_view key = in.Text(length, "key");
+    try {
+      const Type type = ReadType(in);
+      if (!values_.emplace(key, ReadValue(in, type)).second)
+        throw Error(Finding::kDuplicateName, "the key occurs twice").At(at);
+    } catch (Error& error) {
+      throw error.In(Escaped(key, 64));
+    }
+  }
+  tensors_offset_ = in.offset();
+}
+
+std::vector<double> Metadata::Floats(std::string_view tensor, ByteSpan file) const {
+  constexpr uint32_t kMostDims = 4, kFloat = 0;
+  constexpr uint64_t kMostValues = 1 << 16;
+  ByteReader in(file.subspan(tensors_offset_), tensors_offset_);
+  uint64_t count = 0, offset = 0;
+  uint32_t type = 0;
+  bool found = false;
+  for (uint64_t i = 0; i < tensors_; ++i) {
+    if (in.at_end()) return {};
+    const std::string_view name = in.Text(in.U64("name length"), "name");
+    const uint64_t at = in.offset();
+    const uint32_t dims = in.U32("dims");
+    if (dims > kMostDims) throw Error(Finding::kBadField, "{} dims of a tensor", dims).At(at);
+    uint64_t values = 1;
+    for (uint32_t d = 0; d < dims; ++d) {
+      if (__builtin_mul_overflow(values, in.U64("extent"), &values))
+        throw Error(Finding::kOverflow, "extents of a tensor overflow 64 bits").At(at);
+    }
+    const uint32_t its_type = in.U32("type");
+    const uint64_t its_offset = in.U64("offset");
+    if (name != tensor) continue;
+    found = true;
+    count = values;
+    type = its_type;
+    offset = its_offset;
+  }
+  if (!found) return {};
+  const uint64_t align = std::max(Count("general.alignment").value_or(32), 1u);
+  const uint64_t base = (in.offset() + align - 1) / align * align;
+  if (type != kFloat || count == 0 || count > kMostValues)
+    throw Error(Finding::kBadField, "is not a short list of f32 values").In(tensor);
+  if (base > file.size() || offset > file.size() - base)
+    throw Error(Finding::kTruncated, "ends before it").In(tensor);
+  ByteReader data(file.subspan(base + offset), base + offset);
+  std::vector<double> numbers;
+  for (uint64_t i = 0; i < count; ++i) numbers.push_back(data.F32("value"));
+  return numbers;
+}
+
+Metadata::Value Metadata::ReadValue(ByteReader& in, Type type) const {
+  Value value{.type = type, .bytes = {}, .offset = in.offset()};
+  if (type == Type::kArray) {
+    value.is_array = true;
+    value.type = ReadType(in);
+    value.count = in.U64("array length");
+    if (value.type == Type::kArray) {
+      throw Error(Finding::kBadField, "an array of arrays").At(value.offset);
+    }
+  }
+  if (const uint64_t size = SizeOf(value.type); size != 0) {
+    value.bytes = in.TakeArray(value.count, size, "value");
+    return value;
+  }
+  if (value.count > in.remaining() / 8) {  // each string has a length: fail before walking
+    throw Error(Finding::kTruncated, "{} strings need more than the {} bytes left", value.count,
+                in.remaining())
+        .At(value.offset);
+  }
+  for (uint64_t i = 0; i < value.count; ++i)
+    value.bytes = in.Take(in.U64("string length"), "string");
+  return value;
+}
+
+const Metadata::Value* Metadata::Find(std::string_view key) const {
+  const auto at = values_.find(key);
+  return at == values_.end() ? nullptr : &at->second;
+}
+
+std::optional<std::string> Metadata::Text(std::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_array || value->type != Type::kString)
+    throw Error(Finding::kBadField, "expected a string").At(value->offset).In(key);
+  return std::string(AsText(value->bytes));
+}
+
+std::optional<uint32_t> Metadata::Count(std::string_view key) const {
+  const std::optional<std::vector<uint32_t>> counts = Counts(key);
+  if (!counts) return std::nullopt;
+  if (Find(key)->is_array)
+    throw Error(Finding::kBadField, "expected one number").At(Find(key)->offset).In(key);
+  return counts->front();
+}
+
+std::optional<double> Metadata::Real(std::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  std::optional<double> real;
+  if (!value->is_array && value->type == Type::kF32) real = LoadLE<float>(value->bytes.data());
+  if (!value->is_array && value->type == Type::kF64) real = LoadLE<double>(value->bytes.data());
+  if (!real || !std::isfinite(*real))
+    throw Error(Finding::kBadField, "expected a number").At(value->offset).In(key);
+  return real;
+}
+
+std::optional<std::vector<uint32_t>> Metadata::Counts(std::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->count > kMaxArrayRead) {
+    throw Error(Finding::kLimit, "{} entries, at most {} are read", value->count, kMaxArrayRead)
+        .At(value->offset)
+        .In(key);
+  }
+  std::vector<uint32_t> counts;
+  for (uint64_t i = 0; i < value->count; ++i) {
+    const auto number = SizeOf(value->type) == 0
+                            ? std::nullopt
+                            : IntegerAt(value->type, value->bytes.data() + i * SizeOf(value->type));
+    if (!number) {
+      throw Error(Finding::kBadField, "expected whole numbers that fit 32 bits")
+          .At(value->offset)
+          .In(key);
+    }
+    counts.push_back(*number);
+  }
+  return counts;
+}
 
 constexpr uint32_t kMaxLayers = 4096;
 constexpr uint32_t kMaxHeads = 1 << 16, kMaxDim = 1 << 20;
@@ -54,8 +303,8 @@ class Keys {
     for (uint32_t count : *counts) CheckLimit(name, count, limit);
     if (!metadata_.IsArray(key)) return std::vector<uint32_t>(layers, counts->front());
     if (counts->size() == layers) return *std::move(counts);
-    throw Error(Finding::kInconsistent,
-                fmt::format("{} has {} entries, block_count is {}", key, counts->size(), layers));
+    throw Error(Finding::kInconsistent, "{} has {} entries, block_count is {}", key, counts->size(),
+                layers);
   }
   std::optional<double> Real(std::string_view name) const { return metadata_.Real(Key(name)); }
   bool IsArray(std::string_view name) const { return metadata_.IsArray(Key(name)); }
@@ -68,8 +317,7 @@ class Keys {
   }
   void CheckLimit(std::string_view name, uint32_t count, uint32_t limit) const {
     if (count <= limit) return;
-    throw Error(Finding::kLimit,
-                fmt::format("{}{} is {}, at most {} is read", prefix_, name, count, limit));
+    throw Error(Finding::kLimit, "{}{} is {}, at most {} is read", prefix_, name, count, limit);
   }
 
   const Metadata& metadata_;
@@ -153,8 +401,8 @@ ModelGeometry ReadGgufGeometry(const FileSource& file) {
   const uint32_t count = keys.Need("block_count", gguf::kMaxLayers);
   const std::vector<uint32_t> heads = keys.PerLayer("attention.head_count", count, gguf::kMaxHeads);
   if (heads.empty()) {
-    throw Error(Finding::kMissingRecord,
-                fmt::format("{}.attention.head_count is missing", Escaped(*architecture)));
+    throw Error(Finding::kMissingRecord, "{}.attention.head_count is missing",
+                Escaped(*architecture));
   }
   ModelGeometry geometry;
   geometry.source = file.name();
@@ -163,8 +411,8 @@ ModelGeometry ReadGgufGeometry(const FileSource& file) {
   const auto first = std::find_if(geometry.layers.begin(), geometry.layers.end(),
                                   [](const ModelGeometry::Layer& layer) { return layer.has_kv; });
   if (first == geometry.layers.end()) {
-    throw Error(Finding::kUnsupportedKind,
-                fmt::format("no layer of this {} model has a KV cache", Escaped(*architecture)));
+    throw Error(Finding::kUnsupportedKind, "no layer of this {} model has a KV cache",
+                Escaped(*architecture));
   }
   geometry.query_heads = heads[static_cast<size_t>(first - geometry.layers.begin())];
   if (const std::optional<RopeOrder> order = RopeOrderOf(*architecture)) {
@@ -194,13 +442,13 @@ void UseFactors(const gguf::Metadata& metadata, const FileSource& file, Rope& ro
   const std::vector<double> longer = list("rope_factors_long.weight");
   const std::vector<double> shorter = list("rope_factors_short.weight");
   if (!longer.empty() || !shorter.empty()) {
-    throw std::move(
-        Error(Finding::kUnsupportedKind,
-              fmt::format("the model has LongRoPE: llama.cpp rotates by its long factors where the "
-                          "context it was started with is above {} tokens, which no state keeps",
-                          rope.scaling.original))
-            .Hint("--rope-freqs FILE says which frequencies it rotated by; for caches of "
-                  "transformers give the model's config.json"));
+    throw Error(Finding::kUnsupportedKind,
+                "the model has LongRoPE: llama.cpp rotates by its long factors where the "
+                "context it was started with is above {} tokens, which no state keeps",
+                rope.scaling.original)
+        .Hint(
+            "--rope-freqs FILE says which frequencies it rotated by; for caches "
+            "of transformers give the model's config.json");
   }
   const std::vector<double> factors = list("rope_freqs.weight");
   if (factors.empty()) return;
@@ -263,11 +511,11 @@ std::optional<ModelRope> ReadGgufRope(const FileSource& file) {
   const gguf::Metadata metadata(file.bytes());
   const std::string prefix = geometry.architecture + ".rope.";
   if (metadata.IsArray(prefix + "dimension_sections")) {
-    throw std::move(
-        Error(Finding::kUnsupportedKind,
-              "the model has M-RoPE: its tokens have three positions, which caches do not keep")
-            .Hint("for a prompt of text alone all three are equal: give --rope-base and "
-                  "--rope-style instead of the model file"));
+    throw Error(Finding::kUnsupportedKind,
+                "the model has M-RoPE: its tokens have three positions, which caches do not keep")
+        .Hint(
+            "for a prompt of text alone all three are equal: give --rope-base and "
+            "--rope-style instead of the model file");
   }
   ModelRope model;
   model.rope.theta = geometry.rope_base;

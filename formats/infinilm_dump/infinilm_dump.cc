@@ -8,9 +8,8 @@
 
 #include "lib/core/base/checked.h"
 #include "lib/core/base/json.h"
-#include "lib/core/snapshot/key_rotation.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/select.h"
 
 namespace kv::infinilm {
@@ -18,8 +17,8 @@ namespace {
 
 nlohmann::json ParseObject(ByteSpan json) {
   if (json.size() > kMostMetaBytes) {
-    throw Error(Finding::kLimit, fmt::format("meta.json has {} bytes, expected at most {}",
-                                             json.size(), kMostMetaBytes));
+    throw Error(Finding::kLimit, "meta.json has {} bytes, expected at most {}", json.size(),
+                kMostMetaBytes);
   }
   nlohmann::json object = ReadJson(AsText(json), {.bytes = kMostMetaBytes});
   if (!object.is_object()) throw Error(Finding::kBadText, "meta.json is not a JSON object");
@@ -29,11 +28,11 @@ nlohmann::json ParseObject(ByteSpan json) {
 uint64_t Number(const nlohmann::json& object, const char* key, uint64_t least, uint64_t most) {
   const auto found = object.find(key);
   if (found == object.end()) {
-    throw Error(Finding::kMissingRecord, fmt::format("meta.json has no \"{}\"", key));
+    throw Error(Finding::kMissingRecord, "meta.json has no \"{}\"", key);
   }
   if (!found->is_number_unsigned() || *found < least || *found > most) {
-    throw Error(Finding::kBadField,
-                fmt::format("{} is {}, expected {} to {}", key, ShowJson(*found), least, most));
+    throw Error(Finding::kBadField, "{} is {}, expected {} to {}", key, ShowJson(*found), least,
+                most);
   }
   return found->get<uint64_t>();
 }
@@ -43,8 +42,7 @@ bool ReadsOutput(const Source& source, const OpenOptions& options) {
   if (options.layout == "input") return false;
   if (options.layout == "output") return true;
   if (!options.layout.empty()) {
-    throw Error(Finding::kUsage,
-                fmt::format("--layout '{}': expected input or output", options.layout));
+    throw Error(Finding::kUsage, "--layout '{}': expected input or output", options.layout);
   }
   return source.Find(kInputName) == nullptr;
 }
@@ -95,7 +93,7 @@ Snapshot OpenDump(Source source, const OpenOptions& options) {
   const bool is_output = ReadsOutput(source, options);
   const std::string_view name = is_output ? kOutputName : kInputName;
   const SourceFile* file = source.Find(name);
-  if (file == nullptr) throw Error(Finding::kMissingRecord, fmt::format("there is no {}", name));
+  if (file == nullptr) throw Error(Finding::kMissingRecord, "there is no {}", name);
 
   const uint64_t tokens = is_output ? meta.seq_len_out : meta.seq_len_in;
   const uint64_t tensor_bytes =
@@ -103,10 +101,9 @@ Snapshot OpenDump(Source source, const OpenOptions& options) {
   const uint64_t expected = CheckedMul(2 * meta.layers, tensor_bytes, "size of the dump");
   if (file->data->size() != expected) {
     throw Error(Finding::kSizeMismatch,
-                fmt::format("{} has {} bytes, expected {} ({} layers x K, V x {} heads x {} tokens "
-                            "x {} x 2 bytes)",
-                            name, file->data->size(), expected, meta.layers, meta.heads, tokens,
-                            meta.head_dim));
+                "{} has {} bytes, expected {} ({} layers x K, V x {} heads x {} tokens "
+                "x {} x 2 bytes)",
+                name, file->data->size(), expected, meta.layers, meta.heads, tokens, meta.head_dim);
   }
   Snapshot snapshot;
   snapshot.engine = "InfiniLM";
@@ -144,8 +141,8 @@ DumpMeta MetaOf(const Snapshot& snapshot) {
   RequireRotatedKeys(snapshot, "an InfiniLM dump");
   if (snapshot.layers.empty() || snapshot.layers.size() > kMostLayers) {
     throw Error(Finding::kUnsupportedLayout,
-                fmt::format("an InfiniLM dump holds 1 to {} layers, the snapshot has {}",
-                            kMostLayers, snapshot.layers.size()));
+                "an InfiniLM dump holds 1 to {} layers, the snapshot has {}", kMostLayers,
+                snapshot.layers.size());
   }
   const KvTensor& first = snapshot.layers.front().k;
   for (const LayerKv& layer : snapshot.layers) {
@@ -154,12 +151,12 @@ DumpMeta MetaOf(const Snapshot& snapshot) {
           tensor->tokens() != first.tokens()) {
         throw Error(Finding::kUnsupportedLayout,
                     "an InfiniLM dump needs K and V of the same shape in every layer")
-            .In(fmt::format("layer {}", layer.index));
+            .In("layer {}", layer.index);
       }
       if (tensor->dtype != DType::kF16) {
-        throw Error(Finding::kUnsupportedDtype,
-                    fmt::format("an InfiniLM dump holds f16 only, found {}", Name(tensor->dtype)))
-            .In(fmt::format("layer {}", layer.index));
+        throw Error(Finding::kUnsupportedDtype, "an InfiniLM dump holds f16 only, found {}",
+                    Name(tensor->dtype))
+            .In("layer {}", layer.index);
       }
     }
   }

@@ -260,8 +260,7 @@ namespace {
 uint16_t CodeOf(DType dtype) {
   const auto at = std::find(kCodes.begin(), kCodes.end(), dtype);
   if (at != kCodes.end()) return static_cast<uint16_t>(at - kCodes.begin());
-  throw Error(Finding::kUnsupportedDtype,
-              fmt::format("a .bin holds fp16, bf16 or fp32, not {}", Name(dtype)));
+  throw Error(Finding::kUnsupportedDtype, "a .bin holds fp16, bf16 or fp32, not {}", Name(dtype));
 }
 
 }  // namespace

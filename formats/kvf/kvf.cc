@@ -101,21 +101,21 @@ Snapshot Open(Source source, const OpenOptions& options) {
   const FrameHeader header = ReadFrameHeader(file);
   const FrameDescription& description = header.description;
   if (file.size() > header.frame_bytes()) {
-    throw Error(Finding::kTrailingBytes,
-                fmt::format("{} bytes follow the frame", file.size() - header.frame_bytes()))
+    throw Error(Finding::kTrailingBytes, "{} bytes follow the frame",
+                file.size() - header.frame_bytes())
         .At(header.frame_bytes());
   }
   if (description.order == Order::kStorage) {
     throw Error(Finding::kGeometryMissing,
-                fmt::format("the frame holds {} bytes of {} and does not say how they are ordered",
-                            header.raw_bytes, Info(description.dtype).name))
+                "the frame holds {} bytes of {} and does not say how they are ordered",
+                header.raw_bytes, Info(description.dtype).name)
         .Hint(
             "give encoders a shape (kvt_desc), or decode the frame with libkvtool or "
             "kvtool.decode");
   }
   if (header.raw_bytes > options.max_bytes) {
-    throw Error(Finding::kLimit, fmt::format("the frame decodes to {} bytes, more than --max-bytes",
-                                             header.raw_bytes));
+    throw Error(Finding::kLimit, "the frame decodes to {} bytes, more than --max-bytes",
+                header.raw_bytes);
   }
   FrameCoder coder(header.level);
   // No memory on the word of a header alone: this needs that of one segment.

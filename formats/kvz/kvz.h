@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by kvz_reader.cc, profiles.cc, references.cc, source_snapshot.cc
+#pragma once  // implemented by kvz.cc, references.cc
 
 #include "formats/format.h"
 #include "lib/core/archive/archive.h"

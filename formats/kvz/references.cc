@@ -110,10 +110,8 @@ void RequireRows(const std::vector<NeededRuns::Run>& needed,
     rows.Read(run, elements, bytes);
     if (Hash128(bytes) != run.hash) {
       throw Error(Finding::kReferenceDiffers,
-                  fmt::format("tokens {}:{} of layer {} {} are not those that the archive was "
-                              "made with",
-                              run.first_token, run.first_token + run.rows, run.layer,
-                              run.is_value ? 'V' : 'K'));
+                  "tokens {}:{} of layer {} {} are not those that the archive was made with",
+                  run.first_token, run.first_token + run.rows, run.layer, run.is_value ? 'V' : 'K');
     }
   }
 }
@@ -237,13 +235,14 @@ std::shared_ptr<const Reference> Find(const Archive& archive, NeededRuns& needed
   }
   if (!why) {
     why = Error(Finding::kReferenceMissing,
-                fmt::format("the archive needs '{}' ({}, {} bytes, {}), which is not beside it",
-                            file, Printable(none->name.format), none->name.source_bytes,
-                            HashText(none->name.source_hash)));
+                "the archive needs '{}' ({}, {} bytes, {}), which is not beside it", file,
+                Printable(none->name.format), none->name.source_bytes,
+                HashText(none->name.source_hash));
   }
-  why->Hint(is_limited ? "--max-bytes raises the limit"
-                       : "--base FILE names the cache that the archive was coded against, or an "
-                         "archive of it");
+  why->Hint(
+      is_limited
+          ? "--max-bytes raises the limit"
+          : "--base FILE names the cache that the archive was coded against, or an archive of it");
   none->missing = std::move(why);
   return none;
 }
@@ -285,9 +284,8 @@ std::shared_ptr<const Reference> OpenReference(const std::string& path,
 void RequireShortChain(const Reference& reference) {
   if (reference.name.chain <= kMaxReferenceChain) return;
   throw Error(Finding::kLimit,
-              fmt::format("it would end a chain of {} archives, each coded against the next; {} "
-                          "are the most",
-                          reference.name.chain + 1, kMaxReferenceChain))
+              "it would end a chain of {} archives, each coded against the next; {} are the most",
+              reference.name.chain + 1, kMaxReferenceChain)
       .Hint("code against what its chain begins with");
 }
 
@@ -303,8 +301,8 @@ void FindReferences(Archive& archive, const std::string& path, const OpenOptions
   if (archive.reference_names().empty()) return;
   OpenOptions next = options;
   if (++next.reference_depth > kMaxReferenceChain) {
-    throw Error(Finding::kLimit, fmt::format("more than {} archives, each coded against the next",
-                                             kMaxReferenceChain))
+    throw Error(Finding::kLimit, "more than {} archives, each coded against the next",
+                kMaxReferenceChain)
         .File(path);
   }
   if (next.opened_references == nullptr)

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/llama_state/cache_blob.h"
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "formats/llama_state/llama_state.h"
 #include "lib/core/base/number.h"
 
 namespace kv::llama_state {
@@ -27,15 +25,12 @@ uint32_t ReadBetween(ByteReader& in, std::string_view field, uint32_t low, uint3
   const uint64_t at = in.offset();
   const uint32_t value = in.U32(field);
   if (value >= low && value <= high) return value;
-  throw Error(Finding::kBadField,
-              fmt::format("{} is {}, expected {} to {}", field, value, low, high))
-      .At(at);
+  throw Error(Finding::kBadField, "{} is {}, expected {} to {}", field, value, low, high).At(at);
 }
 
 uint32_t CheckedChannels(uint64_t elements, uint64_t at) {
   if (elements > 0 && elements <= kMaxRowElements) return static_cast<uint32_t>(elements);
-  throw Error(Finding::kLimit,
-              fmt::format("a row of {} values, expected 1 to {}", elements, kMaxRowElements))
+  throw Error(Finding::kLimit, "a row of {} values, expected 1 to {}", elements, kMaxRowElements)
       .At(at);
 }
 
@@ -46,8 +41,8 @@ RowShape ReadRowShape(ByteReader& in) {
   const uint64_t at = in.offset();
   const uint64_t row_bytes = in.U64("row size");
   if (row_bytes % info.block_bytes != 0) {
-    throw Error(Finding::kBadField, fmt::format("row size {} is not whole {} blocks of {} bytes",
-                                                row_bytes, info.name, info.block_bytes))
+    throw Error(Finding::kBadField, "row size {} is not whole {} blocks of {} bytes", row_bytes,
+                info.name, info.block_bytes)
         .At(at);
   }
   const uint64_t blocks = row_bytes / info.block_bytes;
@@ -60,7 +55,7 @@ RowShape ReadTransposedShape(ByteReader& in) {
   const DType dtype = ReadType(in);
   const DTypeInfo& info = Info(dtype);
   if (IsBlockQuantised(dtype)) {
-    throw Error(Finding::kBadField, fmt::format("transposed V of type {}", info.name)).At(type_at);
+    throw Error(Finding::kBadField, "transposed V of type {}", info.name).At(type_at);
   }
   const uint32_t bytes = info.block_bytes;
   ReadBetween(in, "element size", bytes, bytes);
@@ -90,7 +85,7 @@ void ReadParts(ByteReader& in, char which, bool transposed, uint32_t layers, uin
       offsets.push_back(in.offset());
       in.Skip(cells * RowBytes(shape), "data");  // 2^32 cells of < 2^27 bytes cannot overflow
     } catch (Error& error) {
-      throw error.In(fmt::format("layer {} {}", layer, which));
+      throw error.In("layer {} {}", layer, which);
     }
   }
 }
@@ -104,8 +99,8 @@ void CheckCells(ByteReader& in, uint32_t cells, const Layout& layout, Scope scop
     if (scope != Scope::kSequence || cell.ids.empty()) continue;
     const auto id = LoadLE<int32_t>(cell.ids.data());
     if (sequence && *sequence != id) {
-      throw Error(Finding::kBadField,
-                  fmt::format("cell {} belongs to sequence {}, the first to {}", i, id, *sequence))
+      throw Error(Finding::kBadField, "cell {} belongs to sequence {}, the first to {}", i, id,
+                  *sequence)
           .At(at);
     }
     sequence = id;
@@ -145,7 +140,7 @@ void ReadCache(ByteReader& in, const Layout& layout, Scope scope, Cache& cache) 
             .At(at);
       }
     } catch (Error& error) {
-      if (streams > 1) error.In(fmt::format("stream {}", i));
+      if (streams > 1) error.In("stream {}", i);
       throw;
     }
   }
@@ -167,8 +162,7 @@ uint64_t PartsOf(std::span<const Cache> caches) {
 }
 
 Error LeftOver(const ByteReader& in) {
-  return Error(Finding::kTrailingBytes,
-               fmt::format("{} bytes follow the last cache", in.remaining()))
+  return Error(Finding::kTrailingBytes, "{} bytes follow the last cache", in.remaining())
       .At(in.offset());
 }
 
@@ -200,8 +194,7 @@ DType ReadType(ByteReader& in) {
   for (const GgmlType& type : kGgmlTypes) {
     if (type.id == id) return type.dtype;
   }
-  throw Error(Finding::kUnknownDtype, fmt::format("type {} is not a type of a KV cache", id))
-      .At(at);
+  throw Error(Finding::kUnknownDtype, "type {} is not a type of a KV cache", id).At(at);
 }
 
 std::optional<int32_t> TypeNumber(DType dtype) {
@@ -216,7 +209,7 @@ CellRecord ReadCell(ByteReader& in, const Layout& layout, Scope scope) {
   const bool one = scope == Scope::kSequence;
   const int32_t position = in.I32("cell position");
   if (position < 0) {
-    throw Error(Finding::kBadField, fmt::format("cell position is {}", position)).At(at);
+    throw Error(Finding::kBadField, "cell position is {}", position).At(at);
   }
   const uint32_t count = ReadBetween(in, "sequence ids of a cell", one ? layout.ids : 1,
                                      one ? layout.ids : kMaxSequencesPerCell);
@@ -224,7 +217,7 @@ CellRecord ReadCell(ByteReader& in, const Layout& layout, Scope scope) {
   const CellRecord cell{position, extension, in.TakeArray(count, 4, "sequence ids")};
   for (uint32_t i = 0; i < count; ++i) {
     const auto id = LoadLE<int32_t>(cell.ids.data() + 4 * i);
-    if (id < 0) throw Error(Finding::kBadField, fmt::format("sequence id is {}", id)).At(at);
+    if (id < 0) throw Error(Finding::kBadField, "sequence id is {}", id).At(at);
   }
   return cell;
 }
@@ -335,9 +328,8 @@ TokenList ReadRecord(ByteReader in) {
   const uint64_t version_at = in.offset();
   const uint32_t version = in.U32("record version");
   if (version != kRecordVersion) {
-    throw Error(
-        Finding::kUnsupportedVersion,
-        fmt::format("server token record version {}, supported is {}", version, kRecordVersion))
+    throw Error(Finding::kUnsupportedVersion, "server token record version {}, supported is {}",
+                version, kRecordVersion)
         .At(version_at);
   }
   list.tokens = Ids(in.TakeArray(in.U32("text token count"), 4, "text tokens"));
@@ -347,9 +339,8 @@ TokenList ReadRecord(ByteReader in) {
   for (uint32_t i = 0; i < media; ++i) {
     const auto start = LoadLE<uint32_t>(starts.data() + 4 * uint64_t{i});
     if (start >= list.tokens.size() || list.tokens[start] != kNoToken) {
-      throw Error(
-          Finding::kBadField,
-          fmt::format("media {} starts at token {}, which is not a media position", i, start))
+      throw Error(Finding::kBadField, "media {} starts at token {}, which is not a media position",
+                  i, start)
           .At(media_at);
     }
   }
@@ -357,8 +348,8 @@ TokenList ReadRecord(ByteReader in) {
   const ByteSpan padding = in.Take(in.remaining(), "padding");
   if (padding.size() >= 4 ||
       std::any_of(padding.begin(), padding.end(), [](std::byte b) { return b != std::byte{0}; })) {
-    throw Error(Finding::kTrailingBytes,
-                fmt::format("{} bytes follow the record, up to 3 zeros may", padding.size()))
+    throw Error(Finding::kTrailingBytes, "{} bytes follow the record, up to 3 zeros may",
+                padding.size())
         .At(in.offset() - padding.size());
   }
   list.media_count = media;
@@ -412,9 +403,9 @@ constexpr Era kEras[] = {
 
 Error Unknown(std::string_view version) {
   return Error(Finding::kUsage,
-               fmt::format("--target-version '{}': expected a llama.cpp build such as b6122 or "
-                           "v0.5.0, or a layout A to E",
-                           Escaped(version, 40)));
+               "--target-version '{}': expected a llama.cpp build such as b6122 or "
+               "v0.5.0, or a layout A to E",
+               Escaped(version, 40));
 }
 
 // "v0.4.0" and later, whatever follows.
@@ -447,9 +438,10 @@ Target TargetOf(std::string_view version) {
     if (build < era.first_build || era.first_build == 0) {
       if (before == nullptr)
         throw Unknown(version).Hint("layouts of builds before b3889 cannot be written");
-      throw Error(Finding::kUsage, fmt::format("--target-version {}: the build lies between those "
-                                               "known to write layout {} and layout {}",
-                                               version, before->target.letter, era.target.letter))
+      throw Error(Finding::kUsage,
+                  "--target-version {}: the build lies between those "
+                  "known to write layout {} and layout {}",
+                  version, before->target.letter, era.target.letter)
           .Hint("give the layout's letter; the engine refuses a file of the wrong layout");
     }
     before = &era;

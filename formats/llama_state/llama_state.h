@@ -1,8 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by llama_state_reader.cc, llama_state_writer.cc
+#pragma once  // implemented by llama_state_reader.cc, llama_state_writer.cc, cache_blob.cc
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "formats/format.h"
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/dtype.h"
 
 namespace kv::llama_state {
 
@@ -22,5 +32,134 @@ void WriteSequence(const Snapshot& snapshot, const std::string& path, const Outp
 // The whole context (SESSION), with every sequence; needs the architecture's name.
 void WriteSession(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
 std::vector<std::string> NotKept(const Snapshot& snapshot);
+
+inline constexpr uint32_t kSessionMagic = 0x6767736e;  // "nsgg" in the file
+inline constexpr uint32_t kSequenceMagic = 0x67677371;
+inline constexpr uint64_t kMaxArchitecture = 64;
+inline constexpr uint32_t kMaxStreams = 256;
+inline constexpr uint32_t kMaxSequencesPerCell = 256;
+inline constexpr uint32_t kMaxLayers = 4096;
+inline constexpr uint64_t kMaxRowElements = uint64_t{1} << 24;
+inline constexpr size_t kMaxCaches = 3;  // full attention, index, sliding window
+
+enum class Scope { kContext, kSequence };
+
+// How one family of builds writes states. Several rows of FORMAT.md's table can share one layout.
+struct Layout {
+  std::string_view letters;     // "AB": the names of these bytes
+  bool has_streams = true;      // a stream count in front of each cache
+  bool has_outputs = false;     // SESSION: output rows, logits, embeddings before the caches
+  uint32_t extension = 0;       // bytes per cell between the id count and the ids
+  uint32_t ids = 1;             // SEQ: sequence ids per cell
+  std::string_view written_by;  // for people
+
+  // "A/B", "D'": what --layout takes. The prime says that cells have an extension.
+  std::string Word() const;
+};
+
+// Type and width of the rows of one layer, the same in every stream.
+struct RowShape {
+  DType dtype = DType::kF16;
+  uint32_t channels = 0;
+  bool operator==(const RowShape&) const = default;
+};
+
+// Where one stream's parts lie in the file.
+struct Stream {
+  uint32_t cells = 0;
+  uint64_t cells_offset = 0;
+  std::vector<uint64_t> k_offsets, v_offsets;  // per layer
+  bool operator==(const Stream&) const = default;
+};
+
+// One attention cache.
+struct Cache {
+  bool has_v = true;
+  bool v_transposed = false;
+  std::vector<RowShape> k, v;  // per layer; empty if every stream is
+  std::vector<Stream> streams;
+  bool operator==(const Cache&) const = default;
+};
+
+// A recurrent state (Mamba, RWKV, gated delta nets) behind the caches: recognised by its grammar;
+// its bytes are not read.
+struct RecurrentState {
+  uint32_t cells = 0, layers = 0, states = 0;
+  uint64_t offset = 0, bytes = 0;
+  bool operator==(const RecurrentState&) const = default;
+};
+
+// One complete interpretation of the caches of a file.
+struct Reading {
+  const Layout* layout = nullptr;
+  std::vector<Cache> caches;
+  std::optional<RecurrentState> recurrent = std::nullopt;  // of hybrid models
+
+  // The layout's word, and where a cache has no V, which: "E", "E-k", "E-kv,k".
+  std::string Word() const;
+};
+
+// Finds all readings of the rest of a file under one layout, checked as strictly as the format
+// allows without looking at tensor data. Keeps the failures that got far, to report if nothing
+// fits.
+class Search {
+ public:
+  // Adds what fits to `readings`.
+  void Try(ByteReader in, const Layout& layout, Scope scope);
+  // Notes a failure after `reached` parts of K and V, and the offset.
+  void Failed(Error error, const Layout& layout, std::pair<uint64_t, uint64_t> reached);
+
+  std::vector<Reading> readings;
+  // Readings of hybrid models: caches that are followed by a recurrent state.
+  std::vector<Reading> hybrids;
+  std::optional<Error> furthest;
+
+ private:
+  std::pair<uint64_t, uint64_t> reached_;
+
+  void Extend(const ByteReader& in, const Layout& layout, Scope scope, std::vector<Cache>& before);
+};
+
+// One cell record at a time: position, extension, then the ids.
+struct CellRecord {
+  int32_t position;
+  ByteSpan extension, ids;  // i32 each
+};
+CellRecord ReadCell(ByteReader& in, const Layout& layout, Scope scope);
+
+// ggml's number of a cache type. Throws kUnknownDtype.
+DType ReadType(ByteReader& in);
+// The same, to write. Nothing if llama.cpp has no cache of this type.
+std::optional<int32_t> TypeNumber(DType dtype);
+
+// The recurrent state that the rest of the bytes form, if they do.
+std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope);
+
+// The token field of a file: a plain list of ids, or the byte record that newer servers pack into
+// it for prompts with images or audio.
+struct TokenList {
+  std::vector<int32_t> tokens;          // of a record: its text tokens, -1 at media positions
+  std::optional<uint32_t> media_count;  // set for a record
+};
+TokenList ReadTokenList(ByteReader& in);
+
+// Writes the field, count first. It is a record without media if the source had a record, or if a
+// plain list would look like one.
+void WriteTokenList(const std::vector<int32_t>& tokens, bool as_record, ByteWriter& out);
+
+// A layout to write; FORMAT.md has the table.
+struct Target {
+  char letter = 'E';
+  uint32_t session_version = 10, sequence_version = 3;
+  bool has_streams = true;
+  bool has_outputs = false;      // SESSION
+  bool has_sequence_id = true;   // SEQ: one per cell
+  uint32_t extension_words = 0;  // where the model has any
+};
+
+// What --target-version names: a layout's letter, or a build such as "b6122" or "v0.5.0"; empty is
+// the newest. Throws kUsage for builds between two layouts, because it is unknown which one they
+// write.
+Target TargetOf(std::string_view version);
 
 }  // namespace kv::llama_state

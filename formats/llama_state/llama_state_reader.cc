@@ -10,11 +10,10 @@
 #include <string>
 #include <utility>
 
-#include "formats/gguf/rope_order.h"
-#include "formats/llama_state/cache_blob.h"
+#include "formats/key_pairs.h"
 #include "formats/llama_state/llama_state.h"
 #include "formats/words.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/snapshot.h"
 
@@ -36,13 +35,11 @@ constexpr std::string_view kRecurrentArchitectures[] = {"mamba",      "mamba2", 
                                                         "rwkv6qwen2", "rwkv7",  "arwkv7"};
 
 [[noreturn]] void RefuseRecurrent(const RecurrentState& state, const std::string& architecture) {
-  throw Error(
-      Finding::kUnsupportedKind,
-      fmt::format(
-          "holds a recurrent state{} ({} of {} layers, {} cells), as Mamba and RWKV keep one, not "
-          "a KV cache",
-          architecture.empty() ? "" : fmt::format(" of architecture {}", Escaped(architecture)),
-          state.states, state.layers, state.cells))
+  throw Error(Finding::kUnsupportedKind,
+              "holds a recurrent state{} ({} of {} layers, {} cells), as Mamba and RWKV keep one, "
+              "not a KV cache",
+              architecture.empty() ? "" : fmt::format(" of architecture {}", Escaped(architecture)),
+              state.states, state.layers, state.cells)
       .Hint("--from opaque archives the bytes as they are");
 }
 
@@ -59,8 +56,7 @@ void SkipOutputs(ByteReader& in) {
     const uint64_t count_at = in.offset();
     const uint64_t count = in.U64(field);
     if (outputs == 0 ? count != 0 : count % outputs != 0) {
-      throw Error(Finding::kBadField, fmt::format("{} {} for {} outputs", count, field, outputs))
-          .At(count_at);
+      throw Error(Finding::kBadField, "{} {} for {} outputs", count, field, outputs).At(count_at);
     }
     in.TakeArray(count, 4, field);
   }
@@ -147,18 +143,17 @@ Reading ChooseReading(const Body& body, const std::string& layout) {
   if (!layout.empty()) {
     std::vector<Reading> chosen = Chosen(readings, layout);
     if (chosen.empty()) {
-      throw Error(Finding::kBadHeader, fmt::format("the bytes do not fit layout {}, but {}",
-                                                   Escaped(layout), Words(readings)));
+      throw Error(Finding::kBadHeader, "the bytes do not fit layout {}, but {}", Escaped(layout),
+                  Words(readings));
     }
     readings = std::move(chosen);
   } else if (readings.size() == 1 && MayBeRecurrent(readings[0])) {
-    throw Error(
-        Finding::kAmbiguousFormat,
-        fmt::format("fits layout {} and a recurrent state (Mamba, RWKV)", readings[0].Word()))
-        .Hint(fmt::format("give --layout {} if it is an attention cache", readings[0].Word()));
+    throw Error(Finding::kAmbiguousFormat, "fits layout {} and a recurrent state (Mamba, RWKV)",
+                readings[0].Word())
+        .Hint("give --layout {} if it is an attention cache", readings[0].Word());
   }
   if (readings.size() > 1) {
-    throw Error(Finding::kAmbiguousFormat, fmt::format("the bytes fit layouts {}", Words(readings)))
+    throw Error(Finding::kAmbiguousFormat, "the bytes fit layouts {}", Words(readings))
         .Hint("choose with --layout");
   }
   return readings[0];
@@ -310,7 +305,7 @@ Snapshot Build(Source source, const Reading& reading, Scope scope) {
 // (auto, yes, no). Whatever the file does not tell stays unknown or gets a note. Throws kUsage.
 void SettleHadamard(Snapshot& snapshot, const Layout& layout, const std::string& rotated) {
   if (rotated != "auto" && rotated != "yes" && rotated != "no") {
-    throw Error(Finding::kUsage, fmt::format("--rotated {}: expected auto, yes or no", rotated));
+    throw Error(Finding::kUsage, "--rotated {}: expected auto, yes or no", rotated);
   }
   // Rotation came to llama.cpp in 2026-04, between builds b8352 and b9842, both of layout D.
   const bool is_older = !layout.has_streams || layout.has_outputs;
@@ -332,9 +327,9 @@ void SettleHadamard(Snapshot& snapshot, const Layout& layout, const std::string&
   snapshot.v_hadamard = settle(true);
   if (rotated == "yes" && snapshot.k_hadamard == HadamardState::kNo &&
       snapshot.v_hadamard == HadamardState::kNo) {
-    throw Error(Finding::kUsage,
-                "--rotated yes: neither K nor V is quantised with a head size that is a multiple "
-                "of 64");
+    throw Error(
+        Finding::kUsage,
+        "--rotated yes: neither K nor V is quantised with a head size that is a multiple of 64");
   }
   if (is_open) {
     snapshot.notes.push_back(
@@ -392,13 +387,13 @@ std::string ReadArchitecture(ByteReader& in) {
   const uint64_t at = in.offset();
   const uint32_t length = in.U32("architecture name length");
   if (length == 0 || length > kMaxArchitecture) {
-    throw Error(Finding::kBadField, fmt::format("architecture name of {} bytes, expected 1 to {}",
-                                                length, kMaxArchitecture))
+    throw Error(Finding::kBadField, "architecture name of {} bytes, expected 1 to {}", length,
+                kMaxArchitecture)
         .At(at);
   }
   const std::string name(in.Text(length, "architecture name"));
   if (std::any_of(name.begin(), name.end(), [](char c) { return c <= ' ' || c > '~'; })) {
-    throw Error(Finding::kBadText, fmt::format("architecture name '{}'", Escaped(name))).At(at);
+    throw Error(Finding::kBadText, "architecture name '{}'", Escaped(name)).At(at);
   }
   return name;
 }
@@ -424,9 +419,8 @@ std::string ReadArchitecture(ByteReader& in) {
   if (is_session && version < std::size(kEras))
     era = fmt::format("llama.cpp of {}", kEras[version]);
   if (!is_session && version == 1) era = "llama.cpp of 2024-04 to 2024-07";
-  throw Error(Finding::kUnsupportedVersion,
-              fmt::format("llama.cpp {} version {} ({}); supported: {}", kind, version, era,
-                          is_session ? "9 and 10" : "2 and 3"))
+  throw Error(Finding::kUnsupportedVersion, "llama.cpp {} version {} ({}); supported: {}", kind,
+              version, era, is_session ? "9 and 10" : "2 and 3")
       .At(4)
       .Hint("--from opaque archives the bytes as they are");
 }
@@ -436,9 +430,8 @@ void ApplyModel(const ModelGeometry& geometry, Snapshot& snapshot) {
   const std::string& wanted = geometry.architecture;
   if (snapshot.model.empty()) snapshot.model = wanted;
   if (!wanted.empty() && snapshot.model != wanted) {
-    throw Error(Finding::kInconsistent,
-                fmt::format("a state of architecture {}, but {} is {}", snapshot.model,
-                            geometry.source, Escaped(wanted)));
+    throw Error(Finding::kInconsistent, "a state of architecture {}, but {} is {}", snapshot.model,
+                geometry.source, Escaped(wanted));
   }
   ApplyGeometry(geometry, snapshot);
 }
@@ -478,9 +471,8 @@ Snapshot Open(Source source, const OpenOptions& options) {
   ByteReader in(OnlyFile(source).bytes());
   const uint32_t magic = in.U32("magic");
   if (magic != kSessionMagic && magic != kSequenceMagic) {
-    throw Error(Finding::kBadMagic,
-                fmt::format("magic {:#010x}, expected {:#x} (SESSION) or {:#x} (SEQ)", magic,
-                            kSessionMagic, kSequenceMagic))
+    throw Error(Finding::kBadMagic, "magic {:#010x}, expected {:#x} (SESSION) or {:#x} (SEQ)",
+                magic, kSessionMagic, kSequenceMagic)
         .At(0);
   }
   const bool is_session = magic == kSessionMagic;

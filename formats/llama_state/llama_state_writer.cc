@@ -4,14 +4,12 @@
 
 #include <algorithm>
 
-#include "formats/llama_state/cache_blob.h"
+#include "formats/format.h"
 #include "formats/llama_state/llama_state.h"
-#include "formats/values.h"
 #include "lib/core/base/checked.h"
-#include "lib/core/snapshot/hadamard.h"
-#include "lib/core/snapshot/key_rotation.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/residency.h"
+#include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/select.h"
 
 namespace kv::llama_state {
@@ -38,12 +36,12 @@ Error Refused(std::string text) { return Error(Finding::kUnsupportedLayout, std:
 
 void CheckTensor(const KvTensor& tensor, bool transposed) {
   if (!TypeNumber(tensor.dtype)) {
-    throw Error(Finding::kUnsupportedDtype,
-                fmt::format("llama.cpp has no cache of {} values", Name(tensor.dtype)))
+    throw Error(Finding::kUnsupportedDtype, "llama.cpp has no cache of {} values",
+                Name(tensor.dtype))
         .Hint("--dtype f16, bf16 or f32 converts them");
   }
   if (tensor.channels() == 0 || tensor.channels() > kMaxRowElements)
-    throw Error(Finding::kLimit, fmt::format("rows of {} values", tensor.channels()));
+    throw Error(Finding::kLimit, "rows of {} values", tensor.channels());
   if (transposed && IsBlockQuantised(tensor.dtype)) {
     throw Refused(fmt::format("V of {} blocks cannot be transposed", Name(tensor.dtype)))
         .Hint("--v-order rows, for an engine with flash attention");
@@ -62,7 +60,7 @@ void CheckLayers(const CacheToWrite& cache) {
         }
         CheckTensor(tensor, transposed);
       } catch (Error& error) {
-        throw error.In(fmt::format("layer {} {}", layer->index, which));
+        throw error.In("layer {} {}", layer->index, which);
       }
     };
     part(layer->k, 'K', false);
@@ -93,7 +91,7 @@ std::vector<CacheToWrite> CachesOf(const Snapshot& snapshot) {
       return cache.cells.group == layer.group;
     });
     if (at == caches.end()) {
-      if (!layer.has_k()) throw Refused("has no K").In(fmt::format("layer {}", layer.index));
+      if (!layer.has_k()) throw Refused("has no K").In("layer {}", layer.index);
       caches.push_back({{.group = layer.group, .cells = {}}, {}, false});
       at = std::prev(caches.end());
       for (uint64_t i = 0; i < layer.k.tokens(); ++i)  // as a prompt fills them
@@ -108,7 +106,7 @@ std::vector<CacheToWrite> CachesOf(const Snapshot& snapshot) {
     if (!cache.layers.empty())
       cache.v_transposed = IsTransposed(StorageOf(snapshot, "v_order"), with_layers++);
     if (cache.layers.size() > kMaxLayers)
-      throw Error(Finding::kLimit, fmt::format("{} layers in a cache", cache.layers.size()));
+      throw Error(Finding::kLimit, "{} layers in a cache", cache.layers.size());
     if (cache.layers.empty() && !cache.cells.cells.empty())
       throw Refused(fmt::format("the {} cache has cells but no layers", cache.cells.group));
     CheckLayers(cache);
@@ -121,8 +119,8 @@ void FitExtension(const Snapshot& snapshot, uint32_t wanted, CellGroup& group) {
   const uint32_t has = group.extension_words;
   if (has == 0 && !StorageOf(snapshot, "extension_words").empty()) {
     throw Refused(
-        "the cells of this model have positions in more than one dimension, which this "
-        "source has lost")
+        "the cells of this model have positions in more than one dimension, which this source has "
+        "lost")
         .Hint("decompress an archive and convert the restored state");
   }
   if (has == 0 || has == wanted) return;
@@ -134,10 +132,9 @@ void FitExtension(const Snapshot& snapshot, uint32_t wanted, CellGroup& group) {
   if (has + 1 != wanted && has != wanted + 1)
     throw Refused(fmt::format("{} words beside each cell, llama.cpp knows 2 or 3", has));
   if (adds_token && snapshot.tokens.size() != cells) {
-    throw Refused(
-        fmt::format("this version keeps the token of each of the {} cells; the source has "
-                    "{} token ids",
-                    cells, snapshot.tokens.size()));
+    throw Refused(fmt::format(
+        "this version keeps the token of each of the {} cells; the source has {} token ids", cells,
+        snapshot.tokens.size()));
   }
   std::vector<int32_t> fitted;
   for (size_t i = 0; i < cells; ++i) {
@@ -184,7 +181,7 @@ void CheckCells(const std::vector<CacheToWrite>& caches, const Target& target) {
       stream = cell.stream;
     }
     if (cache.cells.cells.size() > UINT32_MAX)
-      throw Error(Finding::kLimit, fmt::format("{} cells", cache.cells.cells.size()));
+      throw Error(Finding::kLimit, "{} cells", cache.cells.cells.size());
     if (!target.has_streams && cache.layers.empty())
       throw Refused("an empty cache, whose number of layers that layout must say");
     if (!target.has_streams && !cache.has_v())
@@ -312,7 +309,7 @@ void Write(const Snapshot& snapshot, const std::string& path, const OutputRules&
   const Target target = TargetOf(StorageOf(snapshot, "version"));
   RequireRotatedKeys(snapshot, "a state of llama.cpp");
   if (snapshot.tokens.size() > UINT32_MAX / 2)
-    throw Error(Finding::kLimit, fmt::format("{} token ids", snapshot.tokens.size()));
+    throw Error(Finding::kLimit, "{} token ids", snapshot.tokens.size());
   std::vector<CacheToWrite> caches = CachesOf(snapshot);
   for (CacheToWrite& cache : caches) FitExtension(snapshot, target.extension_words, cache.cells);
   CheckCells(caches, target);
@@ -362,8 +359,8 @@ std::vector<std::string> NotKept(const Snapshot& snapshot) {
                                    });
     if (plain && state == HadamardState::kNo) {
       lost.push_back(
-          fmt::format("{} is quantised without Hadamard rotation: builds since 2026-04 "
-                      "read it right only with LLAMA_ATTN_ROT_DISABLE=1",
+          fmt::format("{} is quantised without Hadamard rotation: builds since 2026-04 read it "
+                      "right only with LLAMA_ATTN_ROT_DISABLE=1",
                       is_value ? 'V' : 'K'));
     }
   }

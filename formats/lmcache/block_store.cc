@@ -8,15 +8,13 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/json_fields.h"
-#include "formats/lmcache/key_name.h"
 #include "formats/lmcache/lmcache.h"
 #include "formats/pages.h"
 #include "formats/words.h"
-#include "formats/zip/zip_reader.h"
-#include "lib/core/base/blake2b.h"
+#include "formats/zip/zip.h"
+#include "lib/core/base/hash.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
-#include "lib/core/snapshot/concatenate.h"
 
 namespace kv::lmcache {
 namespace {
@@ -48,7 +46,7 @@ std::optional<Checkpoint> ReadCheckpoint(ByteSpan file, uint64_t at, uint64_t& b
   const uint32_t crc = reader.U32("crc");
   if (bytes == 0) return std::nullopt;
   if (bytes > kLargestIndex) {
-    throw std::move(Error(Finding::kLimit, fmt::format("index of {} bytes", bytes)).At(at + 20));
+    throw Error(Finding::kLimit, "index of {} bytes", bytes).At(at + 20);
   }
   const string_view all = AsText(file);
   for (uint64_t align = kLeastAlign; align <= kMostAlign; align *= 2) {
@@ -64,7 +62,7 @@ std::optional<Checkpoint> ReadCheckpoint(ByteSpan file, uint64_t at, uint64_t& b
 uint64_t Count(const json& object, const char* key) {
   const auto at = object.find(key);
   if (at == object.end() || !at->is_number_unsigned())
-    throw Error(Finding::kBadField, fmt::format("index: {} is not a count", key));
+    throw Error(Finding::kBadField, "index: {} is not a count", key);
   return at->get<uint64_t>();
 }
 
@@ -90,7 +88,7 @@ json NewestIndex(ByteSpan file) {
   for (uint64_t at = kStep; !second && at < std::min<uint64_t>(file.size(), kFarthest); at += kStep)
     second = ReadCheckpoint(file, at, budget);
   if (!second) {
-    throw std::move(Error(Finding::kChecksum, "neither copy of the index is intact").At(0));
+    throw Error(Finding::kChecksum, "neither copy of the index is intact").At(0);
   }
   return Parsed(*second);
 }
@@ -126,12 +124,12 @@ BlockStore::Entry ParseEntry(const json& object, const Slots& slots, ByteSpan fi
   const uint64_t offset = Count(object, "offset");
   entry.size = Count(object, "size");
   if (offset < slots.base || (offset - slots.base) % slots.slot_bytes != 0)
-    throw Error(Finding::kBadOffsets, fmt::format("no slot begins at offset {}", offset));
+    throw Error(Finding::kBadOffsets, "no slot begins at offset {}", offset);
   if (entry.size == 0 || entry.size > slots.slot_bytes - slots.header_bytes)
-    throw Error(Finding::kBadField, fmt::format("no slot holds {} bytes", entry.size));
+    throw Error(Finding::kBadField, "no slot holds {} bytes", entry.size);
   if (offset > file.size() || slots.header_bytes > file.size() - offset ||
       entry.size > file.size() - offset - slots.header_bytes) {
-    throw Error(Finding::kTruncated, fmt::format("its slot at {} ends past the file", offset));
+    throw Error(Finding::kTruncated, "its slot at {} ends past the file", offset);
   }
   entry.offset = offset + slots.header_bytes;
   entry.format = WordField(object, "fmt");
@@ -171,7 +169,7 @@ BlockStore::BlockStore(Source source) : source_(std::move(source)) {
         ++stale_;
       }
     } catch (Error& error) {
-      throw error.In(fmt::format("entry '{}'", Escaped(key, 120)));
+      throw error.In("entry '{}'", Escaped(key, 120));
     }
   }
 }
@@ -196,17 +194,17 @@ Snapshot BlockStore::Open(const std::string& key, std::optional<uint64_t> batch)
     if (!dtype && name) dtype = name->dtype;
     const MemoryFormat* format = FindMemoryFormat(entry.format);
     if (entry.shape.empty() || !dtype || format == nullptr) {
-      throw Error(Finding::kUnsupportedKind,
-                  fmt::format("the index lacks its {}", entry.shape.empty() ? "shape"
-                                                        : !dtype            ? "type"
-                                                                            : "layout"));
+      throw Error(Finding::kUnsupportedKind, "the index lacks its {}",
+                  entry.shape.empty() ? "shape"
+                  : !dtype            ? "type"
+                                      : "layout");
     }
     const auto array = ArrayOf(CacheFormat(*format), *dtype, entry.shape);
     if (!array || array->bytes != entry.size) {
       throw Error(Finding::kSizeMismatch,
-                  fmt::format("shape [{}] of {} does not give its {} bytes: the index has the "
-                              "shape of only one group of layers",
-                              fmt::join(entry.shape, ", "), Name(*dtype), entry.size));
+                  "shape [{}] of {} does not give its {} bytes: the index has the "
+                  "shape of only one group of layers",
+                  fmt::join(entry.shape, ", "), Name(*dtype), entry.size);
     }
     const ByteSpan payload = source_.files[0].data->bytes().subspan(entry.offset, entry.size);
     Snapshot snapshot = SnapshotOfArrays({&*array, 1}, payload, batch);
@@ -219,7 +217,7 @@ Snapshot BlockStore::Open(const std::string& key, std::optional<uint64_t> batch)
       snapshot.layers.front().index = *name->layer;
     return snapshot;
   } catch (Error& error) {
-    throw error.In(fmt::format("slot '{}'", Escaped(key, 120)));
+    throw error.In("slot '{}'", Escaped(key, 120));
   }
 }
 
@@ -242,9 +240,8 @@ Error NoOrder(const BlockStore& store) {
     }
     keys += fmt::format("{}'{}'", keys.empty() ? "" : ", ", Escaped(key, 120));
   }
-  Error error(Finding::kUsage,
-              fmt::format("holds {} chunks and does not say which follows which: {}",
-                          store.entries().size(), keys));
+  Error error(Finding::kUsage, "holds {} chunks and does not say which follows which: {}",
+              store.entries().size(), keys);
   error.Hint("give --order FILE, a file with one of these keys per line, or --order 'PATTERN'");
   return error;
 }
@@ -255,8 +252,8 @@ Snapshot OpenBlocks(Source source, const OpenOptions& options) {
   BlockStore store(std::move(source));
   const size_t stored = store.entries().size();
   if (stored == 0) {
-    throw Error(Finding::kMissingRecord,
-                fmt::format("no chunk of its index is still there ({} are gone)", store.stale()));
+    throw Error(Finding::kMissingRecord, "no chunk of its index is still there ({} are gone)",
+                store.stale());
   }
   if (options.order.empty() && stored > 1) throw NoOrder(store);
   Snapshot snapshot;

@@ -5,12 +5,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "formats/lmcache/key_name.h"
+#include <algorithm>
+
 #include "formats/raw/spec.h"
+#include "formats/words.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/number.h"
-#include "lib/core/snapshot/key_rotation.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv::lmcache {
+
 namespace {
 
 struct DTypeNumber {
@@ -101,7 +105,7 @@ Snapshot SnapshotOfArrays(std::span<const GroupArray> groups, ByteSpan payload,
     raw::Spec spec{.name = "the header", .dtype = group.dtype, .axes = {}};
     for (size_t i = 0; i < group.shape.size(); ++i) {
       if (group.axes[i] == 'L' && snapshot.layers.size() + group.shape[i] > raw::kMostLayers)
-        throw Error(Finding::kLimit, fmt::format("{} layers", group.shape[i]));
+        throw Error(Finding::kLimit, "{} layers", group.shape[i]);
       spec.axes.push_back({group.axes[i], group.shape[i]});
     }
     if (group.bytes > payload.size()) throw Error(Finding::kSizeMismatch, "groups past the end");
@@ -201,9 +205,8 @@ const SourceFile& OnlyFile(const Source& source) {
   }
   if (chunks == 1) return *only;
   if (chunks == 0) throw Error(Finding::kMissingRecord, "it holds no LMCache chunk");
-  throw std::move(Error(Finding::kUsage,
-                        fmt::format("holds {} chunks and does not say which follows which", chunks))
-                      .Hint("give --order FILE, a file with one name per line"));
+  throw Error(Finding::kUsage, "holds {} chunks and does not say which follows which", chunks)
+      .Hint("give --order FILE, a file with one name per line");
 }
 
 // The arrays of the groups, or the field that is wrong.
@@ -213,45 +216,39 @@ std::vector<GroupArray> CheckedArrays(const ChunkHeader& header, const MemoryFor
   uint64_t total = 0;
   for (const GroupShape& group : header.groups) {
     if (group.dtype == 0) {
-      throw std::move(Error(Finding::kUnsupportedDtype, "dtype 0: the chunk was stored without one")
-                          .At(kFirstDtype)
-                          .Hint("describe the bytes with --raw"));
+      throw Error(Finding::kUnsupportedDtype, "dtype 0: the chunk was stored without one")
+          .At(kFirstDtype)
+          .Hint("describe the bytes with --raw");
     }
     if (!DTypeOf(group.dtype)) {
-      throw std::move(
-          Error(Finding::kUnknownDtype, fmt::format("dtype {}; LMCache has 0 to 8", group.dtype))
-              .At(kFirstDtype));
+      throw Error(Finding::kUnknownDtype, "dtype {}; LMCache has 0 to 8", group.dtype)
+          .At(kFirstDtype);
     }
     const auto array = ArrayOf(format, group);
     if (!array) {
-      throw std::move(
-          Error(Finding::kBadField, fmt::format("shape [{}] does not fit {}",
-                                                fmt::join(group.shape, ", "), format.name))
-              .At(kFirstShape));
+      throw Error(Finding::kBadField, "shape [{}] does not fit {}", fmt::join(group.shape, ", "),
+                  format.name)
+          .At(kFirstShape);
     }
     arrays.push_back(*array);
     total += array->bytes;  // of several, the header's parser has added them up
   }
   const uint64_t payload = Payload(header, bytes);
   if (!LengthFits(header, bytes) && total != payload && SomeLengthFits(header, bytes)) {
-    throw std::move(
-        Error(Finding::kSizeMismatch,
-              fmt::format("the shapes of its groups do not add up to its length of {} bytes",
-                          header.length))
-            .At(kFirstShape));
+    throw Error(Finding::kSizeMismatch,
+                "the shapes of its groups do not add up to its length of {} bytes", header.length)
+        .At(kFirstShape);
   }
   if (header.length < 0 || static_cast<uint64_t>(header.length) != payload) {
-    throw std::move(
-        Error(Finding::kSizeMismatch,
-              fmt::format("length {}, but {} bytes follow the header", header.length, payload))
-            .At(0));
+    throw Error(Finding::kSizeMismatch, "length {}, but {} bytes follow the header", header.length,
+                payload)
+        .At(0);
   }
   if (total != payload) {
-    throw std::move(
-        Error(Finding::kSizeMismatch,
-              fmt::format("shape [{}] of {} does not give the {} bytes of the payload",
-                          fmt::join(arrays[0].shape, ", "), Name(arrays[0].dtype), payload))
-            .At(kFirstShape));
+    throw Error(Finding::kSizeMismatch,
+                "shape [{}] of {} does not give the {} bytes of the payload",
+                fmt::join(arrays[0].shape, ", "), Name(arrays[0].dtype), payload)
+        .At(kFirstShape);
   }
   return arrays;
 }
@@ -274,20 +271,20 @@ const MemoryFormat* FindMemoryFormat(std::string_view name) {
 
 const MemoryFormat& CacheFormat(const MemoryFormat& format) {
   if (!format.axes.empty()) return format;
-  throw Error(Finding::kUnsupportedKind,
-              fmt::format("fmt {} ({}): its bytes are not K and V", format.number, format.name));
+  throw Error(Finding::kUnsupportedKind, "fmt {} ({}): its bytes are not K and V", format.number,
+              format.name);
 }
 
 const MemoryFormat& MemoryFormatOf(int64_t number) {
   if (const MemoryFormat* format = FindMemoryFormat(number)) return *format;
-  throw Error(Finding::kBadField, fmt::format("fmt {} does not exist in LMCache (expected 1 to {})",
-                                              number, std::size(kFormats)));
+  throw Error(Finding::kBadField, "fmt {} does not exist in LMCache (expected 1 to {})", number,
+              std::size(kFormats));
 }
 
 const MemoryFormat& MemoryFormatOf(std::string_view number) {
   const auto value = ParseNumber<int64_t>(number);
   if (!value) {
-    throw Error(Finding::kBadField, fmt::format("fmt '{}' is not a number", Escaped(number, 40)));
+    throw Error(Finding::kBadField, "fmt '{}' is not a number", Escaped(number, 40));
   }
   return CacheFormat(MemoryFormatOf(*value));
 }
@@ -313,6 +310,84 @@ Snapshot OpenChunk(Source source, const OpenOptions& options) {
   snapshot.source = std::move(source);
   snapshot.format_version = std::string(format.name);
   return snapshot;
+}
+
+namespace {
+
+using std::string_view;
+
+bool IsHash(string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+  });
+}
+
+void Replace(std::string& text, string_view from, string_view to) {
+  for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+}
+
+// Files write "/" as "-SEP-", raw blocks as "%2F".
+std::string ModelOf(string_view word) {
+  std::string model(word);
+  Replace(model, "-SEP-", "/");
+  Replace(model, "%2F", "/");
+  return Escaped(model, 120);
+}
+
+// Four bytes: ranks of all machines and this one's, then the same within a machine.
+std::string RankText(uint32_t rank) {
+  std::string text = fmt::format("{} of {}", rank >> 16 & 0xFF, rank >> 24);
+  const uint32_t local = rank & 0xFF, locals = rank >> 8 & 0xFF;
+  return locals == 0 ? text : text + fmt::format(", on its machine {} of {}", local, locals);
+}
+
+std::optional<KeyName> ParseMultiprocess(const std::vector<string_view>& words) {
+  if ((words.size() != 4 && words.size() != 5) || !words[1].starts_with("0x") ||
+      words[1].size() != 10 || !IsHash(words[3])) {
+    return std::nullopt;
+  }
+  const auto rank = ParseNumber<uint32_t>(words[1].substr(2), 16);
+  const auto group = ParseNumber<uint32_t>(words[2], 16);
+  if (!rank || !group) return std::nullopt;
+  KeyName name;
+  name.model = ModelOf(words[0]);
+  name.hash = words[3];
+  name.multiprocess = true;
+  name.facts.emplace_back("rank", RankText(*rank));
+  name.facts.emplace_back("object group", std::to_string(*group));
+  if (words.size() == 5) name.facts.emplace_back("salt", Escaped(words[4], 120));
+  return name;
+}
+
+}  // namespace
+
+std::optional<KeyName> ParseKeyName(string_view key) {
+  const std::vector<string_view> words = Split(key, '@');
+  if (auto name = ParseMultiprocess(words)) return name;
+  if (words.size() < 5 || !IsHash(words[3])) return std::nullopt;
+  const auto world = ParseNumber<uint32_t>(words[1]), worker = ParseNumber<uint32_t>(words[2]);
+  if (!world || !worker) return std::nullopt;
+  KeyName name;
+  name.model = ModelOf(words[0]);
+  name.hash = words[3];
+  name.dtype = ParseDType(words[4]);
+  if (*world > 1) name.facts.emplace_back("rank", fmt::format("{} of {}", *worker, *world));
+  for (size_t i = 5; i < words.size(); ++i) {
+    const auto layer = i == 5 ? ParseNumber<uint32_t>(words[i]) : std::nullopt;
+    if (layer && *layer <= UINT16_MAX) {
+      name.layer = layer;
+    } else {
+      name.facts.emplace_back("tag", Escaped(words[i], 120));
+    }
+  }
+  return name;
+}
+
+std::optional<KeyName> ParseKeyOfFile(string_view file) {
+  file = LastPart(file);
+  return ParseKeyName(file.substr(0, file.rfind('.')));
 }
 
 }  // namespace kv::lmcache

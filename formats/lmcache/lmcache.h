@@ -5,7 +5,9 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "formats/format.h"
@@ -14,6 +16,7 @@
 #include "lib/core/snapshot/snapshot.h"
 
 namespace kv::lmcache {
+
 // LMCache's numbers for the layouts of a chunk.
 struct MemoryFormat {
   int number;
@@ -81,5 +84,22 @@ Confidence ProbeChunk(const Source& source);
 // One chunk. Throws kTruncated, kBadField, kUnknownDtype, kSizeMismatch, kUnsupportedKind for
 // chunks that hold no K and V.
 Snapshot OpenChunk(Source source, const OpenOptions& options);
+
+// What LMCache's keys say, as files and slots are named by them. '@' stands between their words.
+//   in-process:    MODEL@WORLD@WORKER@HASH@DTYPE[@LAYER][@TAG%VALUE...]
+//   multiprocess:  MODEL@0xRANK@GROUP@HASH[@SALT]
+struct KeyName {
+  std::string model;
+  std::string hash;  // hex digits
+  std::optional<DType> dtype;
+  std::optional<uint32_t> layer;
+  bool multiprocess = false;
+  std::vector<std::pair<std::string, std::string>> facts;  // for `inspect`
+};
+
+// Returns nothing if the text is not a key.
+std::optional<KeyName> ParseKeyName(std::string_view key);
+// The same for a file's name, ignoring folder and ending.
+std::optional<KeyName> ParseKeyOfFile(std::string_view file);
 
 }  // namespace kv::lmcache

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/mnn/cache_files.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,11 +7,11 @@
 #include <filesystem>
 #include <set>
 
-#include "formats/mnn/packed.h"
+#include "formats/mnn/mnn.h"
 #include "formats/words.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/number.h"
-#include "lib/core/snapshot/key_rotation.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv::mnn {
 namespace {
@@ -67,10 +65,9 @@ bool IsAddress(std::string_view stem) {
 
 void AddPrefixFile(const SourceFile& file, const FileName& name, CacheFolder& folder) {
   if (!folder.layers.empty() && folder.name != name.name) {
-    throw std::move(Error(Finding::kAmbiguousFormat,
-                          fmt::format("holds the caches '{}' and '{}'", Escaped(folder.name, 80),
-                                      Escaped(name.name, 80)))
-                        .Hint("give a folder with the files of one"));
+    throw Error(Finding::kAmbiguousFormat, "holds the caches '{}' and '{}'",
+                Escaped(folder.name, 80), Escaped(name.name, 80))
+        .Hint("give a folder with the files of one");
   }
   folder.name = name.name;
   Pair& pair = folder.layers[name.layer];
@@ -111,7 +108,7 @@ CacheFolder ReadFolder(const Source& source) {
   for (const auto& [layer, pair] : folder.layers) {
     if (pair.k != nullptr && pair.v != nullptr) continue;
     throw Error(Finding::kMissingRecord, pair.k == nullptr ? "has no .k file" : "has no .v file")
-        .In(fmt::format("layer {}", layer));
+        .In("layer {}", layer);
   }
   return folder;
 }
@@ -133,8 +130,8 @@ Capacity CapacityOf(uint64_t bytes, uint64_t row, uint64_t step, uint64_t tokens
                     std::string_view which) {
   if (bytes == 0 || bytes % CheckedMul(row, step, "packed row") != 0) {
     throw Error(Finding::kSizeMismatch,
-                fmt::format("{} has {} bytes, not a multiple of the {} that {} tokens take", which,
-                            bytes, row * step, tokens));
+                "{} has {} bytes, not a multiple of the {} that {} tokens take", which, bytes,
+                row * step, tokens);
   }
   const uint64_t units = bytes / row / step;
   return {(units - 1) * tokens + 1, units * tokens};
@@ -153,15 +150,14 @@ LayerKv MakeLayer(uint32_t index, const Pair& pair, DType dtype, const Packing& 
   const Capacity values =
       CapacityOf(v.size(), row(geometry.pack_h), RoundUp(block, geometry.pack_l), block, "V");
   if (keys.least > values.most || values.least > keys.most) {
-    throw Error(
-        Finding::kSizeMismatch,
-        fmt::format("K has room for {} to {} tokens, V for {} to {}: the packing is another one",
-                    keys.least, keys.most, values.least, values.most));
+    throw Error(Finding::kSizeMismatch,
+                "K has room for {} to {} tokens, V for {} to {}: the packing is another one",
+                keys.least, keys.most, values.least, values.most);
   }
   const uint64_t capacity = std::min(keys.most, values.most);
   if (geometry.tokens > capacity) {
-    throw Error(Finding::kSizeMismatch,
-                fmt::format("T={}, but there is room for {}", geometry.tokens, capacity));
+    throw Error(Finding::kSizeMismatch, "T={}, but there is room for {}", geometry.tokens,
+                capacity);
   }
   if (!packing.flash) geometry.flash_block = v.size() / row(geometry.pack_h);
   LayerKv layer;
@@ -177,11 +173,11 @@ Packing PackingOf(DType dtype, const std::map<std::string, uint64_t, std::less<>
   const auto size = [&](std::string_view key) {
     const auto at = sizes.find(key);
     if (at == sizes.end()) {
-      throw Error(Finding::kUsage, fmt::format("--raw {}: {}= is missing", kCachePreset, key));
+      throw Error(Finding::kUsage, "--raw {}: {}= is missing", kCachePreset, key);
     }
     if (key != "T" && at->second > kWidest) {
-      throw Error(Finding::kUsage, fmt::format("--raw {}: {}={} is more than {}", kCachePreset, key,
-                                               at->second, kWidest));
+      throw Error(Finding::kUsage, "--raw {}: {}={} is more than {}", kCachePreset, key, at->second,
+                  kWidest);
     }
     return at->second;
   };
@@ -199,8 +195,7 @@ void AddNotes(const CacheFolder& folder, Snapshot& snapshot) {
   if (folder.by_address) {
     snapshot.notes.push_back(
         {"files are named by memory addresses: layers are numbered in the order of the names, "
-         "which "
-         "need not be the model's"});
+         "which need not be the model's"});
   } else {
     const bool valid =
         std::all_of(folder.layers.begin(), folder.layers.end(),
@@ -226,8 +221,8 @@ bool IsCacheKey(std::string_view key) {
 Snapshot OpenCacheFiles(Source source, DType dtype,
                         const std::map<std::string, uint64_t, std::less<>>& sizes) {
   if (!source.is_folder) {
-    throw std::move(Error(Finding::kUnsupportedKind, "is one file of a cache, which is a folder")
-                        .Hint("give the folder"));
+    throw Error(Finding::kUnsupportedKind, "is one file of a cache, which is a folder")
+        .Hint("give the folder");
   }
   const Packing packing = PackingOf(dtype, sizes);
   const CacheFolder folder = ReadFolder(source);
@@ -240,7 +235,7 @@ Snapshot OpenCacheFiles(Source source, DType dtype,
     try {
       snapshot.layers.push_back(MakeLayer(index, pair, dtype, packing));
     } catch (Error& error) {
-      throw error.In(fmt::format("layer {}", index));
+      throw error.In("layer {}", index);
     }
     for (const SourceFile* file : {pair.k, pair.v})
       snapshot.stored.push_back({file->data->bytes().data(), file->data->size(), dtype});

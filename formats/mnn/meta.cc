@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/mnn/meta.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "formats/mnn/mnn.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/json.h"
 
 namespace kv::mnn {
+
 namespace {
 
 using Json = nlohmann::json;
@@ -29,8 +29,7 @@ Json ParseObject(ByteSpan bytes) {
       case JsonMistake::Kind::kRange:
         throw Error(Finding::kBadText, "a number of the JSON document is out of range");
       case JsonMistake::Kind::kTwice:
-        throw Error(Finding::kBadText,
-                    fmt::format("key '{}' occurs twice", Escaped(mistake.text, 40)));
+        throw Error(Finding::kBadText, "key '{}' occurs twice", Escaped(mistake.text, 40));
     }
   }
   if (!json.is_object()) throw Error(Finding::kBadText, "expected a JSON object");
@@ -50,8 +49,7 @@ class Fields {
     // Negative numbers are the only ones that nlohmann does not keep as unsigned.
     if (!value.is_number_unsigned() || value.get<uint64_t>() < least ||
         value.get<uint64_t>() > most) {
-      throw Error(Finding::kBadField,
-                  fmt::format("{} {} is not in {}..{}", key, ShowJson(value), least, most));
+      throw Error(Finding::kBadField, "{} {} is not in {}..{}", key, ShowJson(value), least, most);
     }
     return value.get<uint64_t>();
   }
@@ -78,8 +76,8 @@ class Fields {
     if (!Has(key)) return;
     const uint64_t found = Count(key, 0, std::numeric_limits<uint64_t>::max());
     if (found != expected) {
-      throw Error(Finding::kInconsistent,
-                  fmt::format("{} is {}, expected {} ({})", key, found, expected, because));
+      throw Error(Finding::kInconsistent, "{} is {}, expected {} ({})", key, found, expected,
+                  because);
     }
   }
 
@@ -87,7 +85,7 @@ class Fields {
   const Json& Need(const char* key) const {
     const auto at = json_.find(key);
     if (at == json_.end()) {
-      throw Error(Finding::kBadField, fmt::format("required key '{}' is missing", key));
+      throw Error(Finding::kBadField, "required key '{}' is missing", key);
     }
     return *at;
   }
@@ -101,8 +99,7 @@ class Fields {
 std::string FileName(const Fields& fields, const char* key) {
   std::string name = fields.Text(key);
   if (!IsSafeRelativePath(name) || name.find('/') != name.npos) {
-    throw Error(Finding::kUnsafeName,
-                fmt::format("{} '{}' is not a plain file name", key, Escaped(name)));
+    throw Error(Finding::kUnsafeName, "{} '{}' is not a plain file name", key, Escaped(name));
   }
   return name;
 }
@@ -110,13 +107,13 @@ std::string FileName(const Fields& fields, const char* key) {
 DType DTypeOf(const Fields& fields) {
   const uint64_t bytes = fields.Count("bytes_per_elem", 1);
   if (bytes != 2 && bytes != 4) {
-    throw Error(Finding::kBadField, fmt::format("bytes_per_elem is {}, expected 2 or 4", bytes));
+    throw Error(Finding::kBadField, "bytes_per_elem is {}, expected 2 or 4", bytes);
   }
   const std::string_view expected = bytes == 2 ? "fp16" : "fp32";
   const std::string word = fields.TextOr("dtype", std::string(expected));
   if (word != expected) {
-    throw Error(Finding::kInconsistent, fmt::format("dtype is '{}', but bytes_per_elem {} means {}",
-                                                    Escaped(word, 40), bytes, expected));
+    throw Error(Finding::kInconsistent, "dtype is '{}', but bytes_per_elem {} means {}",
+                Escaped(word, 40), bytes, expected);
   }
   return bytes == 2 ? DType::kF16 : DType::kF32;
 }
@@ -137,12 +134,12 @@ uint64_t HeadBytes(const Fields& fields, const char* used_key, const char* strid
   const uint64_t stride = fields.Count(stride_key, 1, std::numeric_limits<int64_t>::max());
   const uint64_t used = fields.Count(used_key, 1, std::numeric_limits<int64_t>::max());
   if (used != std::min(whole, stride)) {
-    throw Error(Finding::kSizeMismatch, fmt::format("{} is {}, but the pack sizes make it {}",
-                                                    used_key, used, std::min(whole, stride)));
+    throw Error(Finding::kSizeMismatch, "{} is {}, but the pack sizes make it {}", used_key, used,
+                std::min(whole, stride));
   }
   if (last_index >= used / unit) {
-    throw Error(Finding::kSizeMismatch,
-                fmt::format("{} {} is too small for the tokens used", stride_key, stride));
+    throw Error(Finding::kSizeMismatch, "{} {} is too small for the tokens used", stride_key,
+                stride);
   }
   return used;
 }
@@ -157,7 +154,7 @@ void ReadPacked(const Fields& fields, DumpMeta& meta) {
                          : capacity > 0 ? capacity
                                         : meta.tokens;
   if (block > kMaxInt) {
-    throw Error(Finding::kBadField, fmt::format("flash_upper_kv {} is too large", block));
+    throw Error(Finding::kBadField, "flash_upper_kv {} is too large", block);
   }
   meta.pack = {.tokens = meta.tokens,
                .head_dim = meta.head_dim,
@@ -204,8 +201,8 @@ bool LooksLikeMeta(ByteSpan bytes) {
 
 DumpMeta ParseMeta(ByteSpan bytes) {
   if (bytes.size() > kMaxMetaBytes) {
-    throw Error(Finding::kLimit, fmt::format("a meta of {} bytes; at most {} are read",
-                                             bytes.size(), kMaxMetaBytes));
+    throw Error(Finding::kLimit, "a meta of {} bytes; at most {} are read", bytes.size(),
+                kMaxMetaBytes);
   }
   const Json json = ParseObject(bytes);
   const Fields fields(json);
@@ -220,8 +217,7 @@ DumpMeta ParseMeta(ByteSpan bytes) {
   meta.k_file = FileName(fields, "k_file");
   meta.v_file = FileName(fields, "v_file");
   if (meta.k_file == meta.v_file) {
-    throw Error(Finding::kInconsistent,
-                fmt::format("k_file and v_file are both '{}'", Escaped(meta.k_file)));
+    throw Error(Finding::kInconsistent, "k_file and v_file are both '{}'", Escaped(meta.k_file));
   }
   const std::string layout = fields.TextOr("layout", "logical");
   if (layout == "packed") {
@@ -229,8 +225,8 @@ DumpMeta ParseMeta(ByteSpan bytes) {
   } else if (layout == "logical") {
     ReadLogical(fields, meta);
   } else {
-    throw Error(Finding::kBadField,
-                fmt::format("layout '{}' is neither logical nor packed", Escaped(layout, 40)));
+    throw Error(Finding::kBadField, "layout '{}' is neither logical nor packed",
+                Escaped(layout, 40));
   }
   return meta;
 }
@@ -258,6 +254,74 @@ std::string LogicalMetaText(const DumpMeta& meta) {
   if (!meta.rope_pairs.empty()) json["rope_pairs"] = meta.rope_pairs;
   // Run ids come from folder names, which need not be UTF-8.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+namespace {
+
+uint64_t CheckedRoundUp(uint64_t value, uint64_t multiple, std::string_view what) {
+  return CheckedMul(CeilDiv(value, multiple), multiple, what);
+}
+
+// A two-level stride, or the plain one it amounts to over `extent` indices.
+AxisStride Tiled(uint64_t step, uint64_t group, uint64_t group_step, uint64_t extent) {
+  if (group == 1) return {group_step};
+  if (extent <= group || group_step == step * group) return {step};
+  return {step, group, group_step};
+}
+
+}  // namespace
+
+uint64_t KeyElements(const PackGeometry& g) {
+  return CheckedMul(CheckedRoundUp(g.tokens, g.pack_h, "packed tokens"),
+                    CheckedRoundUp(g.head_dim, g.pack_l, "packed head size"), "packed keys");
+}
+
+uint64_t ValueElements(const PackGeometry& g) {
+  return CheckedProduct(
+      {CeilDiv(g.tokens, g.flash_block), CheckedRoundUp(g.head_dim, g.pack_h, "packed head size"),
+       CheckedRoundUp(g.flash_block, g.pack_l, "packed flash block")},
+      "packed values");
+}
+
+KvTensor PackedKeys(const std::byte* data, DType dtype, const PackGeometry& g, uint32_t heads,
+                    uint64_t head_bytes) {
+  const uint64_t unit = Info(dtype).block_bytes;
+  const uint64_t tile = g.pack_h * g.pack_l * unit;
+  const uint64_t group = CeilDiv(g.head_dim, g.pack_l) * tile;
+  KvTensor tensor{.dtype = dtype,
+                  .heads = heads,
+                  .head_dim = static_cast<uint32_t>(g.head_dim),
+                  .heads_known = true,
+                  .pieces = {}};
+  tensor.pieces.push_back({data,
+                           g.tokens,
+                           Tiled(g.pack_l * unit, g.pack_h, group, g.tokens),
+                           {head_bytes},
+                           Tiled(unit, g.pack_l, tile, g.head_dim)});
+  return tensor;
+}
+
+// Tokens of V have three levels (block, tile, lane): one piece per flash block leaves two.
+KvTensor PackedValues(const std::byte* data, DType dtype, const PackGeometry& g, uint32_t heads,
+                      uint64_t head_bytes) {
+  const uint64_t unit = Info(dtype).block_bytes;
+  const uint64_t tile = g.pack_h * g.pack_l * unit;
+  const uint64_t group = CeilDiv(g.flash_block, g.pack_l) * tile;
+  const uint64_t block = CeilDiv(g.head_dim, g.pack_h) * group;
+  KvTensor tensor{.dtype = dtype,
+                  .heads = heads,
+                  .head_dim = static_cast<uint32_t>(g.head_dim),
+                  .heads_known = true,
+                  .pieces = {}};
+  for (uint64_t begin = 0; begin < g.tokens; begin += g.flash_block) {
+    const uint64_t tokens = std::min(g.flash_block, g.tokens - begin);
+    tensor.pieces.push_back({data + begin / g.flash_block * block,
+                             tokens,
+                             Tiled(unit, g.pack_l, tile, tokens),
+                             {head_bytes},
+                             Tiled(g.pack_l * unit, g.pack_h, group, g.head_dim)});
+  }
+  return tensor;
 }
 
 }  // namespace kv::mnn

@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "formats/model_config/model_config.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -40,15 +38,14 @@ std::optional<uint32_t> Config::Count(const char* key, uint32_t most) const {
   const auto at = text_.find(key);
   if (at == text_.end() || at->is_null()) return std::nullopt;
   if (!at->is_number_unsigned() || at->get<uint64_t>() > most)
-    throw Error(Finding::kBadField, fmt::format("{} is not a number up to {}", key, most));
+    throw Error(Finding::kBadField, "{} is not a number up to {}", key, most);
   return at->get<uint32_t>();
 }
 
 uint32_t Config::Need(const char* key, uint32_t most) const {
   const auto count = Count(key, most);
   if (!count || *count == 0)
-    throw Error(Finding::kMissingRecord,
-                fmt::format("has no {}: is it the config of a model?", key));
+    throw Error(Finding::kMissingRecord, "has no {}: is it the config of a model?", key);
   return *count;
 }
 
@@ -81,7 +78,7 @@ std::optional<double> Real(const json& object, const char* key) {
   const auto at = object.find(key);
   if (at == object.end() || at->is_null()) return std::nullopt;
   if (!at->is_number() || !(at->get<double>() > 0) || at->get<double>() > 1e15)
-    throw Error(Finding::kBadField, fmt::format("{} is not a positive number", key));
+    throw Error(Finding::kBadField, "{} is not a positive number", key);
   return at->get<double>();
 }
 
@@ -151,10 +148,10 @@ std::vector<double> Numbers(const json& object, const char* key) {
   const auto at = object.find(key);
   std::vector<double> numbers;
   if (at == object.end() || !at->is_array() || at->size() > kMostPairs)
-    throw Error(Finding::kMissingRecord, fmt::format("rope_scaling has no list {}", key));
+    throw Error(Finding::kMissingRecord, "rope_scaling has no list {}", key);
   for (const json& number : *at) {
     if (!number.is_number() || !(number.get<double>() > 0))
-      throw Error(Finding::kBadField, fmt::format("{} has an entry that is not a number", key));
+      throw Error(Finding::kBadField, "{} has an entry that is not a number", key);
     numbers.push_back(number.get<double>());
   }
   return numbers;
@@ -204,11 +201,11 @@ void FillScaling(const Config& config, const json& told, double partial, Rope& r
   RopeScaling& scaling = rope.scaling;
   const std::string kind = KindOf(told);
   if (kind == "mrope" || told.contains("mrope_section")) {
-    throw std::move(
-        Error(Finding::kUnsupportedKind,
-              "the model has M-RoPE: its tokens have three positions, which caches do not keep")
-            .Hint("for a prompt of text alone all three are equal: give --rope-base and "
-                  "--rope-scaling none instead of the config"));
+    throw Error(Finding::kUnsupportedKind,
+                "the model has M-RoPE: its tokens have three positions, which caches do not keep")
+        .Hint(
+            "for a prompt of text alone all three are equal: give --rope-base and "
+            "--rope-scaling none instead of the config");
   }
   const auto factor = Real(told, "factor");
   scaling.factor = factor.value_or(1);
@@ -242,9 +239,8 @@ void FillScaling(const Config& config, const json& told, double partial, Rope& r
     FillProportional(config, rope, partial, scaling.factor, scaling);
     rope.rotary_dim = 0;
   } else {
-    throw std::move(Error(Finding::kUnsupportedKind,
-                          fmt::format("rope_type '{}' is not known", Escaped(kind, 40)))
-                        .Hint("--rope-freqs FILE takes the model's own frequencies"));
+    throw Error(Finding::kUnsupportedKind, "rope_type '{}' is not known", Escaped(kind, 40))
+        .Hint("--rope-freqs FILE takes the model's own frequencies");
   }
 }
 
@@ -330,12 +326,12 @@ void FillLayers(const Config& config, const json& windowed, double theta, ModelR
 ModelRope RopeOf(const Config& config) {
   const json& text = config.text();
   if (config.Count("kv_lora_rank", 1 << 20).value_or(0) != 0) {
-    throw std::move(
-        Error(Finding::kUnsupportedKind,
-              "the model has latent attention: what turns of its keys stands behind what does not, "
-              "and differs by engine")
-            .Hint("give --kv-heads and --head-dim instead of the config; keys then stay as they "
-                  "are"));
+    throw Error(Finding::kUnsupportedKind,
+                "the model has latent attention: what turns of its keys stands behind "
+                "what does not, and differs by engine")
+        .Hint(
+            "give --kv-heads and --head-dim instead of the config; keys then "
+            "stay as they are");
   }
   const json& newer = ObjectAt(text, "rope_parameters");
   const json& told = newer.empty() ? ObjectAt(text, "rope_scaling") : newer;
@@ -365,8 +361,8 @@ std::vector<double> NumbersOfText(std::string_view text) {
     const size_t end = std::min(text.find_first_of(kBetween, at), text.size());
     const auto value = ParseNumber<double>(text.substr(at, end - at));
     if (!value || !std::isfinite(*value)) {
-      throw Error(Finding::kBadText,
-                  fmt::format("'{}' is not a number", Escaped(text.substr(at, end - at), 40)));
+      throw Error(Finding::kBadText, "'{}' is not a number",
+                  Escaped(text.substr(at, end - at), 40));
     }
     numbers.push_back(*value);
     at = end;
@@ -409,15 +405,14 @@ std::vector<double> ReadFrequencies(const std::string& path) {
     std::vector<double> numbers =
         text.starts_with("\x93NUMPY") ? NumbersOfArray(file) : NumbersOfText(text);
     if (numbers.empty() || numbers.size() > kMostPairs)
-      throw Error(Finding::kBadField, fmt::format("holds {} frequencies", numbers.size()));
+      throw Error(Finding::kBadField, "holds {} frequencies", numbers.size());
     for (const double number : numbers) {
       // 0 turns nothing; above pi nothing is left to tell positions apart.
       if (!(number >= 0) || number > 4)
         throw Error(
             Finding::kBadField,
-            fmt::format(
-                "{} is not a frequency; expected radians per position, as in a model's inv_freq",
-                number));
+            "{} is not a frequency; expected radians per position, as in a model's inv_freq",
+            number);
     }
     return numbers;
   } catch (Error& error) {

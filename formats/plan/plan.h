@@ -4,12 +4,69 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "lib/core/base/file.h"
-#include "lib/core/snapshot/eviction_plan.h"
+#include "lib/core/base/hash.h"
+#include "lib/core/snapshot/keep_plan.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
+
+// One step of a plan (kvtool.h2o-plan/1): from the query at token + 1 on, a layer or one of its kv
+// heads holds, of the positions up to `token`, only these.
+struct PlanEvent {
+  uint64_t token = 0;
+  uint32_t layer = 0;
+  std::optional<uint32_t> kv_head;  // nothing: all heads of the layer
+  KeepPlan kept;                    // as written: perhaps out of order
+  std::optional<uint64_t> length_before;
+};
+
+// Walks through a plan's events over the cache they are for, and says what cannot be.
+class EvictionPlanWalk {
+ public:
+  // The heads of every layer must be known.
+  explicit EvictionPlanWalk(const Snapshot& snapshot);
+
+  // Applies an event. Returns what is wrong with it; then nothing is applied.
+  std::optional<std::string> Apply(const PlanEvent& event);
+
+  struct Layer {
+    uint32_t layer = 0;
+    bool by_head = false;  // events name kv heads
+    uint64_t events = 0;
+    std::vector<uint64_t> kept;  // tokens held at the end, by kv head
+  };
+  std::vector<Layer> Layers() const;
+  uint64_t tokens(uint32_t layer) const { return layers_.at(layer).layer->k.tokens(); }
+  uint64_t full_bytes() const { return full_bytes_; }
+  double kept_bytes() const;  // of K and V at the end
+  // Whether all heads of all layers hold the same at every moment, as a cache with one list of
+  // tokens must.
+  bool is_common() const;
+
+ private:
+  struct Unit {
+    KeepPlan held;      // of the positions before `next`
+    uint64_t next = 0;  // one past the last event's token; what comes after is held
+    uint64_t events = 0;
+    StreamingHash history;  // of its events
+  };
+  struct State {
+    const LayerKv* layer = nullptr;
+    std::optional<bool> by_head;
+    std::vector<Unit> units;  // by kv head
+  };
+
+  std::optional<std::string> WrongWith(const PlanEvent& event, const State& state) const;
+
+  uint64_t full_bytes_ = 0, last_token_ = 0;
+  std::map<uint32_t, State> layers_;
+};
 
 // What a plan (kvtool.h2o-plan/1) says beside its events.
 struct PlanHeader {

@@ -10,11 +10,11 @@
 #include <set>
 
 #include "formats/json_fields.h"
-#include "formats/lmcache/key_name.h"
-#include "formats/mnn/cache_files.h"
+#include "formats/lmcache/lmcache.h"
+#include "formats/mnn/mnn.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
-#include "lib/core/snapshot/key_rotation.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv::raw {
 namespace {
@@ -59,10 +59,11 @@ constexpr Preset kPresets[] = {
 
 constexpr std::string_view kPlainKeys[] = {"L", "T", "P", "G", "H", "D", "V", "C", "B"};
 
-Error Wrong(const Preset& preset, std::string message) {
-  Error error(Finding::kUsage, fmt::format("--raw {}: {}", preset.name, message));
-  error.Hint(fmt::format("--raw {}:{}", preset.name, preset.needs));
-  return error;
+template <typename... Values>
+Error Wrong(const Preset& preset, fmt::format_string<Values...> text, Values&&... values) {
+  return Error(Finding::kUsage, "--raw {}: {}", preset.name,
+               fmt::format(text, std::forward<Values>(values)...))
+      .Hint("--raw {}:{}", preset.name, preset.needs);
 }
 
 bool IsKey(const Preset& preset, std::string_view key) {
@@ -81,13 +82,13 @@ void ParseSize(const Preset& preset, std::string_view item, Sizes& sizes) {
   const std::string_view text = equals == item.npos ? "" : item.substr(equals + 1);
   const uint64_t size = ParseNumber<uint64_t>(text).value_or(0);
   if (equals == item.npos || size == 0 || size > UINT32_MAX) {
-    throw Wrong(preset, fmt::format("'{}' is not KEY=NUMBER", Escaped(item, 40)));
+    throw Wrong(preset, "'{}' is not KEY=NUMBER", Escaped(item, 40));
   }
   if (!IsKey(preset, key)) {
-    throw Wrong(preset, fmt::format("it has no size '{}'", Escaped(key, 40)));
+    throw Wrong(preset, "it has no size '{}'", Escaped(key, 40));
   }
   if (!sizes.emplace(key, size).second) {
-    throw Wrong(preset, fmt::format("'{}' is given twice", key));
+    throw Wrong(preset, "'{}' is given twice", key);
   }
 }
 
@@ -109,7 +110,7 @@ std::optional<PresetSpec> ParsePreset(std::string_view text) {
   if (!dtype.empty() && dtype != "?") {
     spec.dtype = ParseDType(dtype);
     if (!spec.dtype || IsBlockQuantised(*spec.dtype)) {
-      throw Wrong(preset, fmt::format("'{}' is not an element type", Escaped(dtype, 40)));
+      throw Wrong(preset, "'{}' is not an element type", Escaped(dtype, 40));
     }
   }
   if (dtype.size() == text.size()) return spec;
@@ -149,8 +150,8 @@ Spec SpecOf(const PresetSpec& preset) {
       .name = fmt::format("--raw {}", preset.preset->name), .dtype = *preset.dtype, .axes = {}};
   const uint64_t groups = size_of('G').value_or(1);
   if (size_of('H') && *size_of('H') % groups != 0) {
-    throw Wrong(*preset.preset, fmt::format("H={} heads do not divide into G={} equal groups",
-                                            *size_of('H'), groups));
+    throw Wrong(*preset.preset, "H={} heads do not divide into G={} equal groups", *size_of('H'),
+                groups);
   }
   if (size_of('V') && size_of('V') != size_of('D')) spec.v_dim = size_of('V');
   const bool undivided = size_of('C').has_value();
@@ -180,9 +181,9 @@ Spec SpecOf(const PresetSpec& preset) {
     throw Wrong(*preset.preset, "heads and dims are apart in it: give H= and D=, not C=");
   }
   if (size_of('L').value_or(1) > kMostLayers) {
-    throw Wrong(*preset.preset, fmt::format("L={} is more than {}", *size_of('L'), kMostLayers));
+    throw Wrong(*preset.preset, "L={} is more than {}", *size_of('L'), kMostLayers);
   }
-  if (!missing.empty()) throw Wrong(*preset.preset, missing + " is missing");
+  if (!missing.empty()) throw Wrong(*preset.preset, "{} is missing", missing);
   return spec;
 }
 
@@ -214,7 +215,7 @@ std::optional<uint64_t> Count(const json& object, const char* key) {
   const auto at = object.find(key);
   if (at == object.end() || at->is_null()) return std::nullopt;
   if (!at->is_number_unsigned() || *at == 0 || *at > UINT32_MAX)
-    throw Error(Finding::kBadField, fmt::format("{} is not a positive number", key));
+    throw Error(Finding::kBadField, "{} is not a positive number", key);
   return at->get<uint64_t>();
 }
 
@@ -254,11 +255,10 @@ void FillGroup(const json& config, const Source& folder, PresetSpec& spec) {
   }
   const std::set<uint64_t> used = GroupsOf(folder);
   if (groups->size() > 1 && used.size() != 1) {
-    throw std::move(
-        Error(Finding::kAmbiguousFormat,
-              fmt::format("its {} cache groups differ in shape, and the folder holds blocks of {}",
-                          groups->size(), used.size()))
-            .Hint("give a folder with the blocks of one group, with L= and P="));
+    throw Error(Finding::kAmbiguousFormat,
+                "its {} cache groups differ in shape, and the folder holds blocks of {}",
+                groups->size(), used.size())
+        .Hint("give a folder with the blocks of one group, with L= and P=");
   }
   const uint64_t index = groups->size() == 1 ? 0 : *used.begin();
   if (index >= groups->size()) throw Error(Finding::kBadField, "has no such cache group");
@@ -275,10 +275,9 @@ void FillGroup(const json& config, const Source& folder, PresetSpec& spec) {
 void CheckCanonical(const std::string& word, const Preset& preset) {
   const bool tokens_outside = preset.order.find('P') < preset.order.find('H');
   if (!word.ends_with(tokens_outside ? "-hnd" : "-nhd")) return;
-  throw std::move(Error(Finding::kInconsistent,
-                        fmt::format("its canonical format is {}, but {} puts {} outside", word,
-                                    preset.name, tokens_outside ? "tokens" : "heads"))
-                      .Hint(tokens_outside ? "--raw vllm-fs-packed-hnd" : "--raw vllm-fs-packed"));
+  throw Error(Finding::kInconsistent, "its canonical format is {}, but {} puts {} outside", word,
+              preset.name, tokens_outside ? "tokens" : "heads")
+      .Hint(tokens_outside ? "--raw vllm-fs-packed-hnd" : "--raw vllm-fs-packed");
 }
 
 // Where blocks of a file and cells of ranks lie is known of the rows that vLLM's own tier writes.
@@ -290,11 +289,9 @@ void FillRow(const json& config, PresetSpec& spec) {
   if (agnostic == config.end() || !agnostic->is_boolean() || agnostic->get<bool>()) return;
   for (const char* key : {"pp_size", "pcp_size", "dcp_size"}) {
     if (Count(config, key).value_or(1) > 1) {
-      throw Error(
-          Finding::kUnsupportedLayout,
-          fmt::format(
-              "{} {}: a row has cells of ranks that divide layers or tokens among themselves", key,
-              *Count(config, key)));
+      throw Error(Finding::kUnsupportedLayout,
+                  "{} {}: a row has cells of ranks that divide layers or tokens among themselves",
+                  key, *Count(config, key));
     }
   }
   if (const auto ranks = Count(config, "tp_size")) spec.sizes.try_emplace("G", *ranks);
@@ -309,8 +306,8 @@ std::optional<TierConfig> FillInFromTier(const Source& folder, PresetSpec& spec)
   for (const SourceFile& file : folder.files) {
     if (file.name != kConfigName && !file.name.ends_with("/" + std::string(kConfigName))) continue;
     if (config_file != nullptr) {
-      throw std::move(Error(Finding::kAmbiguousFormat, "holds blocks of several models")
-                          .Hint("give the folder of one"));
+      throw Error(Finding::kAmbiguousFormat, "holds blocks of several models")
+          .Hint("give the folder of one");
     }
     config_file = &file;
   }
@@ -366,10 +363,8 @@ const SourceFile& OnlyPage(const Source& source) {
   }
   if (pages == 1) return *only;
   if (pages == 0) throw Error(Finding::kMissingRecord, "it holds no file with data");
-  throw std::move(
-      Error(Finding::kUsage,
-            fmt::format("holds {} files and does not say which follows which", pages))
-          .Hint("give --order FILE, a file with one name per line, or --order '*.bin'"));
+  throw Error(Finding::kUsage, "holds {} files and does not say which follows which", pages)
+      .Hint("give --order FILE, a file with one name per line, or --order '*.bin'");
 }
 
 // Rows of vLLM's tier end at a page of memory. Where all sizes are known the rest is padding, which
@@ -386,21 +381,16 @@ ByteSpan WithoutPadding(ByteSpan file, const Spec& spec) {
     const ByteSpan rest = file.subspan(values);
     if (std::all_of(rest.begin(), rest.end(), [](std::byte b) { return b == std::byte{0}; }))
       return file.first(values);
-    throw std::move(
-        Error(
-            Finding::kSizeMismatch,
-            fmt::format(
+    throw Error(Finding::kSizeMismatch,
                 "has {} bytes; the sizes of {} give {}, and the bytes that follow are not padding",
-                file.size(), spec.name, values))
-            .Hint("for cells of several ranks give G=RANKS, with H of all together"));
+                file.size(), spec.name, values)
+        .Hint("for cells of several ranks give G=RANKS, with H of all together");
   }
   if (values != 0 && file.size() > values && file.size() % values == 0) {
-    throw std::move(
-        Error(Finding::kSizeMismatch,
-              fmt::format("has {} bytes, {} times as many as the sizes give", file.size(),
-                          file.size() / values))
-            .Hint(fmt::format("if it holds cells of {} ranks, give G={}, with H of all together",
-                              file.size() / values, file.size() / values)));
+    throw Error(Finding::kSizeMismatch, "has {} bytes, {} times as many as the sizes give",
+                file.size(), file.size() / values)
+        .Hint("if it holds cells of {} ranks, give G={}, with H of all together",
+              file.size() / values, file.size() / values);
   }
   return file;
 }
@@ -444,9 +434,8 @@ Snapshot OpenPreset(Source source, PresetSpec spec, const OpenOptions& options) 
 
 Snapshot OpenRaw(Source source, const OpenOptions& options) {
   if (options.raw.empty()) {
-    throw std::move(
-        Error(Finding::kUsage, "--from raw needs --raw DTYPE:ORDER:SIZES, or a preset")
-            .Hint("e.g. --raw f16:2LTHD:2,32,?,8,128; kvtool formats lists the presets"));
+    throw Error(Finding::kUsage, "--from raw needs --raw DTYPE:ORDER:SIZES, or a preset")
+        .Hint("e.g. --raw f16:2LTHD:2,32,?,8,128; kvtool formats lists the presets");
   }
   if (auto preset = ParsePreset(options.raw))
     return OpenPreset(std::move(source), std::move(*preset), options);

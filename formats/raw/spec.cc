@@ -11,21 +11,21 @@
 #include "formats/words.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/number.h"
-#include "lib/core/snapshot/key_rotation.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv::raw {
 namespace {
 
 constexpr std::string_view kLetters = "2LBTPGHDC";
 constexpr std::string_view kHint =
-    "DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128; letters 2 (K, then V), L layers, B batch, "
-    "T tokens, P tokens of a page, G groups of H kv heads each, D dims of a head (DK/DV where K "
-    "and V differ), C channels (H x D)";
+    "DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128; letters 2 (K, then V), L layers, B batch, T "
+    "tokens, P tokens of a page, G groups of H kv heads each, D dims of a head (DK/DV where K and "
+    "V differ), C channels (H x D)";
 
-Error Wrong(std::string message) {
-  Error error(Finding::kUsage, "--raw: " + message);
-  error.Hint(std::string(kHint));
-  return error;
+template <typename... Values>
+Error Wrong(fmt::format_string<Values...> text, Values&&... values) {
+  return Error(Finding::kUsage, "--raw: " + fmt::format(text, std::forward<Values>(values)...))
+      .Hint(std::string(kHint));
 }
 
 // The largest size that an axis can have.
@@ -48,20 +48,20 @@ void CheckOrder(std::string_view order) {
   const auto has = [&](char letter) { return order.find(letter) != order.npos; };
   for (size_t i = 0; i < order.size(); ++i) {
     if (kLetters.find(order[i]) == kLetters.npos) {
-      throw Wrong(fmt::format("ORDER '{}': '{}' is not one of {}", Escaped(order, 40),
-                              Escaped(order.substr(i, 1)), kLetters));
+      throw Wrong("ORDER '{}': '{}' is not one of {}", Escaped(order, 40),
+                  Escaped(order.substr(i, 1)), kLetters);
     }
     if (order.find(order[i], i + 1) != order.npos) {
-      throw Wrong(fmt::format("ORDER '{}': '{}' occurs twice", order, order[i]));
+      throw Wrong("ORDER '{}': '{}' occurs twice", order, order[i]);
     }
   }
-  if (!has('T') && !has('P')) throw Wrong(fmt::format("ORDER '{}' has no tokens (T)", order));
-  if (has('G') && !has('H')) throw Wrong(fmt::format("ORDER '{}': G are groups of H", order));
+  if (!has('T') && !has('P')) throw Wrong("ORDER '{}' has no tokens (T)", order);
+  if (has('G') && !has('H')) throw Wrong("ORDER '{}': G are groups of H", order);
   if (has('C') && (has('H') || has('D'))) {
-    throw Wrong(fmt::format("ORDER '{}': C stands for H and D together", order));
+    throw Wrong("ORDER '{}': C stands for H and D together", order);
   }
   if (!has('C') && !has('D')) {
-    throw Wrong(fmt::format("ORDER '{}' has neither D (with or without H) nor C", order));
+    throw Wrong("ORDER '{}' has neither D (with or without H) nor C", order);
   }
 }
 
@@ -69,11 +69,11 @@ Axis ParseAxis(char letter, std::string_view text) {
   if (text == "?") return {letter, std::nullopt};
   const uint64_t size = ParseNumber<uint64_t>(text).value_or(0);
   if (size == 0) {
-    throw Wrong(fmt::format("SIZES: '{}' for {} is neither a positive number nor '?'",
-                            Escaped(text, 40), letter));
+    throw Wrong("SIZES: '{}' for {} is neither a positive number nor '?'", Escaped(text, 40),
+                letter);
   }
   if (size > Most(letter)) {
-    throw Wrong(fmt::format("SIZES: {} for {} is more than {}", size, letter, Most(letter)));
+    throw Wrong("SIZES: {} for {} is more than {}", size, letter, Most(letter));
   }
   return {letter, size};
 }
@@ -83,11 +83,11 @@ std::string_view TakeVDim(std::string_view order, std::string_view text, Spec& s
   const size_t slash = text.find('/');
   if (slash == text.npos) return text;
   if (order.find('2') > order.find('D')) {
-    throw Wrong(fmt::format("SIZES: '{}' gives two sizes, but ORDER '{}' has no 2 outside D",
-                            Escaped(text, 40), order));
+    throw Wrong("SIZES: '{}' gives two sizes, but ORDER '{}' has no 2 outside D", Escaped(text, 40),
+                order);
   }
   spec.v_dim = ParseAxis('D', text.substr(slash + 1)).size;
-  if (!spec.v_dim) throw Wrong(fmt::format("SIZES: '{}': dims cannot be '?'", text));
+  if (!spec.v_dim) throw Wrong("SIZES: '{}': dims cannot be '?'", text);
   return text.substr(0, slash);
 }
 
@@ -138,17 +138,17 @@ uint64_t BytesOf(const Spec& spec) { return StepOf(spec, nullptr); }
 Spec ParseSpec(std::string_view text) {
   const std::vector<std::string_view> parts = Split(text, ':');
   if (parts.size() != 3) {
-    throw Wrong(fmt::format("'{}' has {} part{}, expected 3", Escaped(text, 60), parts.size(),
-                            PluralEnding(parts.size())));
+    throw Wrong("'{}' has {} part{}, expected 3", Escaped(text, 60), parts.size(),
+                PluralEnding(parts.size()));
   }
   const std::optional<DType> dtype = ParseDType(parts[0]);
-  if (!dtype) throw Wrong(fmt::format("DTYPE '{}' is not an element type", Escaped(parts[0], 40)));
+  if (!dtype) throw Wrong("DTYPE '{}' is not an element type", Escaped(parts[0], 40));
   const std::string_view order = parts[1];
   CheckOrder(order);
   const std::vector<std::string_view> sizes = Split(parts[2], ',');
   if (sizes.size() != order.size()) {
-    throw Wrong(fmt::format("SIZES '{}' has {} numbers for the {} letters of ORDER '{}'",
-                            Escaped(parts[2], 60), sizes.size(), order.size(), order));
+    throw Wrong("SIZES '{}' has {} numbers for the {} letters of ORDER '{}'", Escaped(parts[2], 60),
+                sizes.size(), order.size(), order);
   }
   Spec spec{.name = "--raw", .dtype = *dtype, .axes = {}};
   bool open = false;
@@ -156,7 +156,7 @@ Spec ParseSpec(std::string_view text) {
     spec.axes.push_back(
         ParseAxis(order[i], order[i] == 'D' ? TakeVDim(order, sizes[i], spec) : sizes[i]));
     if (!spec.axes.back().size) {
-      if (open) throw Wrong(fmt::format("SIZES '{}': only one can be '?'", parts[2]));
+      if (open) throw Wrong("SIZES '{}': only one can be '?'", parts[2]);
       open = true;
     }
   }
@@ -164,12 +164,12 @@ Spec ParseSpec(std::string_view text) {
   const Axis& inner = spec.axes.back();
   if (block > 1) {
     if (inner.letter != 'D' && inner.letter != 'C') {
-      throw Wrong(fmt::format("ORDER '{}': {} blocks run along D or C, which must come last", order,
-                              Name(*dtype)));
+      throw Wrong("ORDER '{}': {} blocks run along D or C, which must come last", order,
+                  Name(*dtype));
     }
     if ((inner.size && *inner.size % block != 0) || spec.v_dim.value_or(0) % block != 0) {
-      throw Wrong(fmt::format("SIZES: {} for {} is not a multiple of the {} block ({})",
-                              *inner.size, inner.letter, Name(*dtype), block));
+      throw Wrong("SIZES: {} for {} is not a multiple of the {} block ({})", *inner.size,
+                  inner.letter, Name(*dtype), block);
     }
   }
   return spec;
@@ -198,22 +198,20 @@ Spec Resolve(Spec spec, uint64_t file_bytes) {
   const uint64_t step = StepOf(spec, open);
   if (open == nullptr) {
     if (step != file_bytes) {
-      throw Error(Finding::kSizeMismatch, fmt::format("has {} bytes, but the sizes of {} give {}",
-                                                      file_bytes, spec.name, step));
+      throw Error(Finding::kSizeMismatch, "has {} bytes, but the sizes of {} give {}", file_bytes,
+                  spec.name, step);
     }
     return spec;
   }
   if (file_bytes == 0 || file_bytes % step != 0) {
     throw Error(Finding::kSizeMismatch,
-                fmt::format("has {} bytes, not a multiple of the {} that one {} of {} takes "
-                            "({} bytes over)",
-                            file_bytes, step, open->letter, spec.name, file_bytes % step));
+                "has {} bytes, not a multiple of the {} that one {} of {} takes ({} bytes over)",
+                file_bytes, step, open->letter, spec.name, file_bytes % step);
   }
   const uint64_t size = file_bytes / step * (counts_blocks ? info.block_elements : 1);
   if (size > Most(open->letter)) {
-    throw Error(Finding::kSizeMismatch,
-                fmt::format("has {} bytes, which make {} {}; it cannot be more than {}", file_bytes,
-                            open->letter, size, Most(open->letter)));
+    throw Error(Finding::kSizeMismatch, "has {} bytes, which make {} {}; it cannot be more than {}",
+                file_bytes, open->letter, size, Most(open->letter));
   }
   open->size = size;
   return spec;
@@ -311,15 +309,15 @@ Snapshot MakeSnapshot(Source source, ByteSpan bytes, const Spec& open_spec,
   const Spec spec = Resolve(open_spec, bytes.size());
   const Extents axes(spec), v_axes(spec, /*v=*/true);
   if (axes['G'].size > kMostLayers || axes['G'].size * axes['H'].size > UINT32_MAX)
-    throw Error(Finding::kLimit, fmt::format("{} groups of heads", axes['G'].size));
+    throw Error(Finding::kLimit, "{} groups of heads", axes['G'].size);
   const uint64_t rows = axes['B'].size;
   if (rows > 1 && !batch) {
-    throw Error(Finding::kUsage, fmt::format("{} has {} batch rows", spec.name, rows))
+    throw Error(Finding::kUsage, "{} has {} batch rows", spec.name, rows)
         .Hint("choose one with --batch I");
   }
   if (batch.value_or(0) >= rows) {
-    throw Error(Finding::kUsage, fmt::format("--batch {}, but {} has {} row{}", *batch, spec.name,
-                                             rows, PluralEnding(rows)));
+    throw Error(Finding::kUsage, "--batch {}, but {} has {} row{}", *batch, spec.name, rows,
+                PluralEnding(rows));
   }
   const std::byte* data = bytes.data();
   Snapshot snapshot;

@@ -107,8 +107,8 @@ RecordedRun RunOf(const std::string& path, const json& document) {
   made.tokens = CountField(document, "tokens", kMostTokens).value_or(0);
   made.prompt_tokens = CountField(document, "prompt_tokens", kMostTokens).value_or(0);
   if (made.tokens == 0 || made.prompt_tokens > made.tokens) {
-    throw Error(Finding::kBadField,
-                fmt::format("{} tokens with a prompt of {}", made.tokens, made.prompt_tokens));
+    throw Error(Finding::kBadField, "{} tokens with a prompt of {}", made.tokens,
+                made.prompt_tokens);
   }
   made.nll = RealField(document, "nll", 0, kMostNll);
   const json geometry = ObjectField(document, "geometry");
@@ -137,11 +137,12 @@ std::optional<RecordedRun> OpenRun(const std::string& path) {
   const fs::path index = fs::path(path) / "run.json";
   if (!IsFile(index)) {
     if (!LooksUnfinished(path)) return std::nullopt;
-    throw std::move(Error(Finding::kMissingRecord,
-                          "a recorded run without run.json: its recording has not finished")
-                        .File(path)
-                        .Hint("wait for it, or record again; what is in trace/ can be read by "
-                              "'kvtool trace inspect'"));
+    throw Error(Finding::kMissingRecord,
+                "a recorded run without run.json: its recording has not finished")
+        .File(path)
+        .Hint(
+            "wait for it, or record again; what is in trace/ can be read by "
+            "'kvtool trace inspect'");
   }
   return ReadRun(*FileSource::OpenSmall(index, kLargestDocument, "a run.json"), path);
 }
@@ -178,7 +179,7 @@ Sensitivity SensitivityOf(const nlohmann::json& document) {
       throw Error(Finding::kBadField, "an entry of 'layers' has no 'layer' or no 'kl'");
     }
     if (!made.kl.emplace(static_cast<uint32_t>(*number), *kl).second) {
-      throw Error(Finding::kDuplicateName, fmt::format("a second entry for layer {}", *number));
+      throw Error(Finding::kDuplicateName, "a second entry for layer {}", *number);
     }
   }
   return made;

@@ -129,8 +129,7 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& name) override {
     const bool is_new = where() == Where::kRoot ? InsertRoot(name) : stack_.back().Insert(name);
     if (!is_new) {
-      throw Error(Finding::kDuplicateName, fmt::format("'{}' occurs twice", Escaped(name)))
-          .In(Context());
+      throw Error(Finding::kDuplicateName, "'{}' occurs twice", Escaped(name)).In(Context());
     }
     key_ = std::move(name);
     return true;
@@ -271,9 +270,8 @@ Header ParseHeader(ByteSpan file) {
   ByteReader reader(file);
   const uint64_t length = reader.U64("header length");
   if (length > kHeaderCap) {
-    throw Error(
-        Finding::kLimit,
-        fmt::format("a safetensors header of {} bytes; the format allows {}", length, kHeaderCap))
+    throw Error(Finding::kLimit, "a safetensors header of {} bytes; the format allows {}", length,
+                kHeaderCap)
         .At(0)
         .Hint(
             "no reader of safetensors takes it: save the tensors in several files, or archive "
@@ -340,14 +338,14 @@ const TypeWord& WordOf(std::string_view name) {
   for (const TypeWord& word : safetensors::kTypeWords) {
     if (word.name == name) return word;
   }
-  throw Error(Finding::kUnknownDtype, fmt::format("unknown dtype '{}'", Escaped(name, 40)));
+  throw Error(Finding::kUnknownDtype, "unknown dtype '{}'", Escaped(name, 40));
 }
 
 uint64_t BytesOfTensor(const HeaderTensor& tensor, const TypeWord& word) {
   uint64_t bits = word.bits;
   for (const uint64_t extent : tensor.shape) bits = CheckedMul(bits, extent, "size in bits");
   if (bits % 8 != 0) {
-    throw Error(Finding::kSizeMismatch, fmt::format("{} bits are not whole bytes", bits));
+    throw Error(Finding::kSizeMismatch, "{} bits are not whole bytes", bits);
   }
   return bits / 8;
 }
@@ -381,21 +379,18 @@ void AddTensors(ByteSpan bytes, const std::string& stem, TensorFile& file) {
   for (HeaderTensor& tensor : header.tensors) {
     try {
       if (tensor.begin != position || tensor.end < tensor.begin) {
-        throw Error(Finding::kBadOffsets,
-                    fmt::format("data_offsets [{}, {}], but the data so far ends at {}",
-                                tensor.begin, tensor.end, position));
+        throw Error(Finding::kBadOffsets, "data_offsets [{}, {}], but the data so far ends at {}",
+                    tensor.begin, tensor.end, position);
       }
       const TypeWord& word = WordOf(tensor.dtype);
       const uint64_t size = BytesOfTensor(tensor, word);
       if (tensor.end - tensor.begin != size) {
-        throw Error(Finding::kSizeMismatch,
-                    fmt::format("shape [{}] of {} needs {} bytes, data_offsets give {}",
-                                fmt::join(tensor.shape, ", "), tensor.dtype, size,
-                                tensor.end - tensor.begin));
+        throw Error(Finding::kSizeMismatch, "shape [{}] of {} needs {} bytes, data_offsets give {}",
+                    fmt::join(tensor.shape, ", "), tensor.dtype, size, tensor.end - tensor.begin);
       }
       if (tensor.end > data.size()) {
-        throw Error(Finding::kTruncated,
-                    fmt::format("ends at {}, the data has {} bytes", tensor.end, data.size()))
+        throw Error(Finding::kTruncated, "ends at {}, the data has {} bytes", tensor.end,
+                    data.size())
             .At(header.data_offset + tensor.begin);
       }
       position = tensor.end;
@@ -415,12 +410,11 @@ void AddTensors(ByteSpan bytes, const std::string& stem, TensorFile& file) {
                          data.data() + tensor.begin);
       file.tensors.push_back({std::move(tensor.name), std::move(view), stem});
     } catch (Error& error) {
-      throw error.In(fmt::format("tensor '{}'", Escaped(tensor.name)));
+      throw error.In("tensor '{}'", Escaped(tensor.name));
     }
   }
   if (position != data.size()) {
-    throw Error(Finding::kTrailingBytes,
-                fmt::format("{} bytes follow the last tensor", data.size() - position))
+    throw Error(Finding::kTrailingBytes, "{} bytes follow the last tensor", data.size() - position)
         .At(header.data_offset + position);
   }
   for (auto& [key, value] : header.metadata) {
@@ -505,8 +499,8 @@ Bytes SafetensorsHead(const std::vector<const TensorToWrite*>& order,
   text += '}';
   text.resize(RoundUp(text.size(), kHeaderAlignment), ' ');
   if (text.size() > safetensors::kHeaderCap) {
-    throw Error(Finding::kLimit, fmt::format("header of {} bytes; the format allows {}",
-                                             text.size(), safetensors::kHeaderCap));
+    throw Error(Finding::kLimit, "header of {} bytes; the format allows {}", text.size(),
+                safetensors::kHeaderCap);
   }
   ByteWriter head;
   head.U64(text.size());

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "formats/values.h"
+#include "formats/format.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
@@ -65,7 +65,7 @@ std::string CachesText(const Snapshot& snapshot) {
 
 int64_t Number(std::string_view text, std::string_view what) {
   const auto value = ParseNumber<int64_t>(text);
-  if (!value) throw Error(Finding::kBadField, fmt::format("{} '{}'", what, Escaped(text, 40)));
+  if (!value) throw Error(Finding::kBadField, "{} '{}'", what, Escaped(text, 40));
   return *value;
 }
 
@@ -108,7 +108,7 @@ bool ReadGroup(const TensorFile& file, uint64_t rows, CellGroup& group) {
   for (size_t i = 0; i < positions.size(); ++i) {
     const int64_t stream = streams.empty() ? 0 : streams[i];
     if (stream < 0 || stream >= kMaxStreams)
-      throw Error(Finding::kBadField, fmt::format("stream {}", stream)).In("streams" + suffix);
+      throw Error(Finding::kBadField, "stream {}", stream).In("streams" + suffix);
     group.cells.push_back(
         {.position = positions[i], .stream = static_cast<uint32_t>(stream), .sequences = {}});
     group.streams = std::max(group.streams, static_cast<uint32_t>(stream) + 1);
@@ -131,7 +131,7 @@ std::vector<CellGroup> NamedCaches(const TensorFile& file, const Snapshot& snaps
     const auto same = [&](const CellGroup& group) { return group.group == name; };
     if (std::any_of(groups.begin(), groups.end(), same)) return;
     if (groups.size() == kMaxCaches)
-      throw Error(Finding::kLimit, fmt::format("more than {} caches", kMaxCaches));
+      throw Error(Finding::kLimit, "more than {} caches", kMaxCaches);
     groups.push_back({.group = std::string(name), .streams = streams, .cells = {}});
   };
   const std::string text = Lookup(file.metadata, kCachesKey);
@@ -140,7 +140,7 @@ std::vector<CellGroup> NamedCaches(const TensorFile& file, const Snapshot& snaps
     const std::string_view name = TakeUntil(count, ':');
     const int64_t streams = Number(count, kCachesKey);
     if (streams < 1 || streams > kMaxStreams)
-      throw Error(Finding::kBadField, fmt::format("{} streams", streams)).In(kCachesKey);
+      throw Error(Finding::kBadField, "{} streams", streams).In(kCachesKey);
     add(name, static_cast<uint32_t>(streams));
   }
   for (const LayerKv& layer : snapshot.layers) add(layer.group, 1);
@@ -153,7 +153,7 @@ void ReadTokens(const TensorFile& file, Snapshot& snapshot) {
     if (tensor == nullptr || tensor->view.rank() != 1) continue;
     for (const int64_t token : SideValues(file, name, tensor->view.shape[0])) {
       if (token != static_cast<int32_t>(token))
-        throw Error(Finding::kBadField, fmt::format("token id {}", token)).In(name);
+        throw Error(Finding::kBadField, "token id {}", token).In(name);
       snapshot.tokens.push_back(static_cast<int32_t>(token));
     }
     return;
@@ -195,22 +195,20 @@ void ReadSequences(std::string_view text, std::vector<Cell>& cells) {
     while (!ids_text.empty()) {
       const int64_t id = Number(TakeUntil(ids_text, ','), "sequence");
       if (id < 0 || id > INT32_MAX || ids.size() == kMaxSequencesPerCell)
-        throw Error(Finding::kBadField, fmt::format("sequence {}", id));
+        throw Error(Finding::kBadField, "sequence {}", id);
       ids.push_back(static_cast<int32_t>(id));
     }
     if (count < 1 || static_cast<uint64_t>(count) > cells.size() - cell) {
-      throw Error(Finding::kBadField,
-                  fmt::format("a run of {} cells, {} are left", count, cells.size() - cell));
+      throw Error(Finding::kBadField, "a run of {} cells, {} are left", count, cells.size() - cell);
     }
     // A short text may ask for many ids in many cells.
     total += static_cast<uint64_t>(count) * ids.size();
     if (total > cells.size() * 64 + kMaxSequencesPerCell)
-      throw Error(Finding::kLimit, fmt::format("more than {} sequence ids", total));
+      throw Error(Finding::kLimit, "more than {} sequence ids", total);
     for (const size_t end = cell + static_cast<size_t>(count); cell < end; ++cell)
       cells[cell].sequences = ids;
   }
-  if (cell != cells.size())
-    throw Error(Finding::kBadField, fmt::format("{} of {} cells", cell, cells.size()));
+  if (cell != cells.size()) throw Error(Finding::kBadField, "{} of {} cells", cell, cells.size());
 }
 
 void ExportCells(const Snapshot& snapshot, TensorExport& out) {

@@ -9,11 +9,10 @@
 #include <cmath>
 
 #include "formats/tensors/axes.h"
-#include "formats/tensors/mlx_state.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/half.h"
-#include "lib/core/snapshot/batch.h"
-#include "lib/core/snapshot/key_rotation.h"
+#include "lib/core/snapshot/rope.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv::mlx {
 namespace {
@@ -43,9 +42,8 @@ Shape ShapeOf(const QuantisedArray& array, const Quantisation& how) {
   const bool known_bits = how.bits >= 2 && how.bits <= 8 && how.bits != 7;
   if (!known_bits || (how.group != 32 && how.group != 64 && how.group != 128)) {
     throw Error(Finding::kBadField,
-                fmt::format("{} bits in groups of {}: MLX has 2 to 6 and 8 bits, and groups of 32, "
-                            "64 and 128",
-                            how.bits, how.group));
+                "{} bits in groups of {}: MLX has 2 to 6 and 8 bits, and groups of 32, 64 and 128",
+                how.bits, how.group);
   }
   if (array.numbers.dtype != DType::kU32)
     throw Error(Finding::kUnsupportedDtype, "its numbers are not u32 words");
@@ -54,11 +52,11 @@ Shape ShapeOf(const QuantisedArray& array, const Quantisation& how) {
       !std::equal(numbers.begin(), numbers.begin() + 3, scales.begin()) ||
       scales[3] > kWidest / how.group ||
       CheckedMul(numbers[3], kWordBits, "bits of a row") != scales[3] * how.group * how.bits) {
-    throw Error(Finding::kSizeMismatch,
-                fmt::format("numbers [{}], scales [{}] and biases [{}] are not one array of {} "
-                            "bits in groups of {}",
-                            fmt::join(numbers, ", "), fmt::join(scales, ", "),
-                            fmt::join(array.biases.shape, ", "), how.bits, how.group));
+    throw Error(
+        Finding::kSizeMismatch,
+        "numbers [{}], scales [{}] and biases [{}] are not one array of {} bits in groups of {}",
+        fmt::join(numbers, ", "), fmt::join(scales, ", "), fmt::join(array.biases.shape, ", "),
+        how.bits, how.group);
   }
   return {numbers[0], numbers[1], numbers[2], scales[3] * how.group};
 }
@@ -73,7 +71,7 @@ float At(const TensorView& view, uint64_t index) {
     case DType::kF32:
       return LoadLE<float>(at);
     default:
-      throw Error(Finding::kUnsupportedDtype, fmt::format("scales of type {}", Name(view.dtype)));
+      throw Error(Finding::kUnsupportedDtype, "scales of type {}", Name(view.dtype));
   }
 }
 
@@ -92,14 +90,13 @@ KvTensor Decode(const QuantisedArray& array, const Quantisation& how, uint64_t t
                 const BatchRange& rows, const OpenOptions& options, TensorFile& file) {
   const Shape shape = ShapeOf(array, how);
   if (tokens > shape.tokens) {
-    throw Error(Finding::kBadField,
-                fmt::format("offset {}, but room for {} tokens", tokens, shape.tokens));
+    throw Error(Finding::kBadField, "offset {}, but room for {} tokens", tokens, shape.tokens);
   }
   const uint64_t heads = CheckedMul(rows.count, shape.heads, "heads");
   const uint64_t bytes = CheckedProduct({heads, tokens, shape.dims, sizeof(float)}, "values");
   if (bytes > options.max_bytes) {
-    throw Error(Finding::kLimit,
-                fmt::format("{} bytes of values; --max-bytes allows {}", bytes, options.max_bytes));
+    throw Error(Finding::kLimit, "{} bytes of values; --max-bytes allows {}", bytes,
+                options.max_bytes);
   }
   Bytes values(bytes);
   const uint64_t row_bytes = shape.dims * how.bits / 8;
@@ -129,8 +126,6 @@ KvTensor Decode(const QuantisedArray& array, const Quantisation& how, uint64_t t
   }
   return tensor;
 }
-
-Error Bad(std::string what) { return Error(Finding::kBadField, std::move(what)); }
 
 // The pieces are rows of a batch; of each the same is in use.
 void TakeRuns(const Used& used, KvTensor& tensor) {
@@ -166,7 +161,7 @@ class Reader {
         const Used used = Fill(state, layer);
         if (windows && !is_whole_batch()) AddCells(group, used, snapshot);
       } catch (Error& error) {
-        throw error.In(fmt::format("layer {} ({})", i, state.class_name));
+        throw error.In("layer {} ({})", i, state.class_name);
       }
     }
   }
@@ -197,12 +192,12 @@ class Reader {
     layer.v = View(v);
     const uint64_t room = layer.k.pieces.at(0).tokens;
     if (layer.v->pieces.at(0).tokens != room)
-      throw Error(Finding::kInconsistent,
-                  fmt::format("K has {} tokens, V has {}", room, layer.v->pieces.at(0).tokens));
+      throw Error(Finding::kInconsistent, "K has {} tokens, V has {}", room,
+                  layer.v->pieces.at(0).tokens);
     const uint64_t rows = *batch_.rows();
     if (state.is_batch() && (state.offsets.size() != rows || state.paddings.size() != rows)) {
-      throw Bad(fmt::format("{} offsets and {} paddings of {} sequences", state.offsets.size(),
-                            state.paddings.size(), rows));
+      throw Bad("{} offsets and {} paddings of {} sequences", state.offsets.size(),
+                state.paddings.size(), rows);
     }
     const Used used =
         UsedOf(state, room, cache_.in_arrays,
@@ -215,7 +210,7 @@ class Reader {
   Used FillQuantised(const LayerState& state, LayerKv& layer) {
     const auto& n = state.numbers;  // the oldest begin with the step by which buffers grow
     if (n.size() != 3 && n.size() != 4)
-      throw Bad(fmt::format("quantisation needs 3 or 4 numbers, not {}", n.size()));
+      throw Bad("quantisation needs 3 or 4 numbers, not {}", n.size());
     const size_t first = n.size() - 3;
     const Quantisation how{n[first + 1], n[first + 2]};
     const auto part = [&](const char* of) {
@@ -234,7 +229,7 @@ class Reader {
     const std::string name = std::to_string(layer) + part;
     const NamedTensor* tensor = arrays_.Find(name);
     if (tensor == nullptr || (tensor->view.rank() == 1 && tensor->view.elements() == 0))
-      throw Error(Finding::kMissingRecord, fmt::format("has no array '{}': it is empty", name));
+      throw Error(Finding::kMissingRecord, "has no array '{}': it is empty", name);
     return *tensor;
   }
 
@@ -310,12 +305,12 @@ std::string Numbers(const PromptCache& cache, LayerClass kind) {
 void RefuseWhatIsNoKv(const PromptCache& cache, const OpenOptions& options) {
   for (size_t i = 0; i < cache.layers.size(); ++i) {
     if (cache.layers[i].kind != LayerClass::kOther) continue;
-    throw std::move(
-        Error(Finding::kUnsupportedKind,
-              fmt::format("layer {} is a {}, whose arrays are not known to be K and V", i,
-                          Escaped(cache.layers[i].class_name, 80)))
-            .Hint("save it with KVCache, RotatingKVCache or QuantizedKVCache, or archive the file "
-                  "with --from opaque"));
+    throw Error(Finding::kUnsupportedKind,
+                "layer {} is a {}, whose arrays are not known to be K and V", i,
+                Escaped(cache.layers[i].class_name, 80))
+        .Hint(
+            "save it with KVCache, RotatingKVCache or QuantizedKVCache, or "
+            "archive the file with --from opaque");
   }
   const LayerState* state = nullptr;
   bool attention = false;
@@ -326,21 +321,20 @@ void RefuseWhatIsNoKv(const PromptCache& cache, const OpenOptions& options) {
   const bool has_pattern = !options.k_pattern.empty() || !options.v_pattern.empty();
   if (state == nullptr && has_pattern && !options.is_shared) {
     throw Error(Finding::kUsage,
-                fmt::format("--{}-pattern {}: the file names the class of every layer, which says "
-                            "which arrays are K and V",
-                            options.k_pattern.empty() ? "v" : "k",
-                            options.k_pattern.empty() ? options.v_pattern : options.k_pattern))
+                "--{}-pattern {}: the file names the class of every layer, which says which arrays "
+                "are K and V",
+                options.k_pattern.empty() ? "v" : "k",
+                options.k_pattern.empty() ? options.v_pattern : options.k_pattern)
         .Hint("leave --k-pattern and --v-pattern out");
   }
   if (state == nullptr || (attention && has_pattern)) return;
   Error error(Finding::kUnsupportedKind,
-              fmt::format("layers {} are state-space layers ({}): their arrays are a recurrent "
-                          "state, not K and V of tokens",
-                          Numbers(cache, LayerClass::kStateSpace), state->class_name));
-  throw std::move(error.Hint(
-      attention ? "--k-pattern '{i}.0' --v-pattern '{i}.1' reads the attention layers alone; "
-                  "--from opaque archives all"
-                : "archive the file with --from opaque"));
+              "layers {} are state-space layers ({}): their arrays are a recurrent state, not K "
+              "and V of tokens",
+              Numbers(cache, LayerClass::kStateSpace), state->class_name);
+  throw error.Hint(attention ? "--k-pattern '{i}.0' --v-pattern '{i}.1' reads the "
+                               "attention layers alone; --from opaque archives all"
+                             : "archive the file with --from opaque");
 }
 
 }  // namespace

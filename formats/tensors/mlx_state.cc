@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/tensors/mlx_state.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "formats/tensors/kvtool_arrays.h"
+#include "formats/tensors/mlx.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
@@ -57,8 +56,7 @@ const string* Find(const TensorFile& file, const string& key) {
 uint64_t Number(string_view text, const string& where) {
   const auto value = ParseNumber<uint64_t>(text);
   if (!value) {
-    throw Error(Finding::kBadField,
-                fmt::format("metadata '{}' is '{}', not a count", where, Escaped(text, 40)));
+    throw Error(Finding::kBadField, "metadata '{}' is '{}', not a count", where, Escaped(text, 40));
   }
   return *value;
 }
@@ -72,8 +70,7 @@ uint64_t Scalar(const NamedTensor& tensor) {
   if (view.elements() == 1 && view.dtype == DType::kI64) value = LoadLE<int64_t>(view.data);
   if (view.elements() == 1 && view.dtype == DType::kU32) value = LoadLE<uint32_t>(view.data);
   if (value < 0)
-    throw Error(Finding::kBadField,
-                fmt::format("tensor '{}' is not a count", Escaped(tensor.name)));
+    throw Error(Finding::kBadField, "tensor '{}' is not a count", Escaped(tensor.name));
   return static_cast<uint64_t>(value);
 }
 
@@ -81,10 +78,10 @@ uint64_t Scalar(const NamedTensor& tensor) {
 std::vector<int64_t> PerSequence(const ArraysByName& arrays, size_t layer, size_t part) {
   const string name = fmt::format("{}.{}", layer, part);
   const NamedTensor* tensor = arrays.Find(name);
-  if (tensor == nullptr) throw Error(Finding::kMissingRecord, fmt::format("has no '{}'", name));
+  if (tensor == nullptr) throw Error(Finding::kMissingRecord, "has no '{}'", name);
   const TensorView& view = tensor->view;
   if (view.rank() != 1 || (view.dtype != DType::kI32 && view.dtype != DType::kI64))
-    throw Error(Finding::kBadField, fmt::format("tensor '{}' is no list of integers", name));
+    throw Error(Finding::kBadField, "tensor '{}' is no list of integers", name);
   return IntegersOf(view);
 }
 
@@ -132,7 +129,7 @@ PromptCache ReadPromptCache(const TensorFile& file) {
   for (size_t i = 0;; ++i) {
     const string* name = Find(file, classes + std::to_string(i));
     if (name == nullptr) break;
-    if (i == kMostLayers) throw Error(Finding::kLimit, fmt::format("{} layers", i));
+    if (i == kMostLayers) throw Error(Finding::kLimit, "{} layers", i);
     const Named* known = FindClass(*name);
     LayerState layer{*name, known == nullptr ? LayerClass::kOther : known->kind, {}};
     if (layer.kind != LayerClass::kOther && layer.kind != LayerClass::kStateSpace)
@@ -151,12 +148,9 @@ PromptCache ReadPromptCache(const TensorFile& file) {
 
 namespace {
 
-Error BadNumbers(std::string what) { return Error(Finding::kBadField, std::move(what)); }
-
 Used UsedOfPlain(const LayerState& layer, uint64_t room) {
   const uint64_t offset = layer.numbers.empty() ? room : layer.numbers[0];
-  if (offset > room)
-    throw BadNumbers(fmt::format("offset {}, but room for {} tokens", offset, room));
+  if (offset > room) throw Bad("offset {}, but room for {} tokens", offset, room);
   return {{{0, offset}}, offset, offset, offset};
 }
 
@@ -165,21 +159,17 @@ Used UsedOfPlain(const LayerState& layer, uint64_t room) {
 Used UsedOfChunked(const LayerState& layer, uint64_t room, bool in_arrays) {
   const auto& n = layer.numbers;
   if (n.size() != (in_arrays ? 3 : 2))
-    throw BadNumbers(fmt::format("a chunk needs {} numbers, not {}", in_arrays ? 3 : 2, n.size()));
+    throw Bad("a chunk needs {} numbers, not {}", in_arrays ? 3 : 2, n.size());
   const uint64_t start = n[in_arrays ? 2 : 1];
   if (!in_arrays && start != 0) {
-    throw std::move(
-        Error(Finding::kUnsupportedKind,
-              fmt::format("starts at position {}, and its version of mlx-lm does not save where it "
-                          "ends",
-                          start))
-            .Hint("make it anew with mlx-lm 0.32 or later, or archive the file with --from "
-                  "opaque"));
+    throw Error(Finding::kUnsupportedKind,
+                "starts at position {}, and its version of mlx-lm does not save where it ends",
+                start)
+        .Hint("make it anew with mlx-lm 0.32 or later, or archive the file with --from opaque");
   }
   const uint64_t offset = in_arrays ? n[0] : room;
   if (start > offset || offset - start > room)
-    throw BadNumbers(
-        fmt::format("start {} and offset {}, but room for {} tokens", start, offset, room));
+    throw Bad("start {} and offset {}, but room for {} tokens", start, offset, room);
   return {{{0, offset - start}}, offset - start, 0, offset};
 }
 
@@ -193,11 +183,11 @@ Ring RingOf(const LayerState& layer, bool in_arrays) {
   if (in_arrays && n.size() == 4) return {n[0], n[1], n[2], n[3]};
   if (!in_arrays && n.size() == 4) return {n[2], n[0], n[1], n[3]};
   if (!in_arrays && n.size() == 5) return {n[3], n[0], n[1], n[4]};
-  throw BadNumbers(fmt::format("a ring needs 4 or 5 numbers, not {}", n.size()));
+  throw Bad("a ring needs 4 or 5 numbers, not {}", n.size());
 }
 
 void CheckPlace(uint64_t index, uint64_t room) {
-  if (index > room) throw BadNumbers(fmt::format("the ring's next place is {} of {}", index, room));
+  if (index > room) throw Bad("the ring's next place is {} of {}", index, room);
 }
 
 Used UsedOfRing(const Ring& ring, uint64_t room) {
@@ -210,12 +200,10 @@ Used UsedOfRing(const Ring& ring, uint64_t room) {
     used.tokens = ring.index;
   } else {
     if (ring.keep > ring.index)
-      throw BadNumbers(fmt::format("the ring's next place {} lies among the {} kept tokens",
-                                   ring.index, ring.keep));
+      throw Bad("the ring's next place {} lies among the {} kept tokens", ring.index, ring.keep);
     used.runs = {{0, ring.keep}, {ring.index, room}, {ring.keep, ring.index}};
   }
-  if (used.tokens > ring.offset)
-    throw BadNumbers(fmt::format("holds {} tokens, but saw {}", used.tokens, ring.offset));
+  if (used.tokens > ring.offset) throw Bad("holds {} tokens, but saw {}", used.tokens, ring.offset);
   used.kept = used.tokens == ring.offset ? used.tokens : std::min(ring.keep, used.tokens);
   return used;
 }
@@ -230,9 +218,8 @@ Used WithoutPadding(std::vector<Used::Run> runs, uint64_t padding, uint64_t offs
     used.tokens += run.end - run.begin;
     used.runs.push_back(run);
   }
-  if (padding > 0) throw BadNumbers("a row has more padding than tokens");
-  if (used.tokens > offset)
-    throw BadNumbers(fmt::format("a row holds {} tokens, but saw {}", used.tokens, offset));
+  if (padding > 0) throw Bad("a row has more padding than tokens");
+  if (used.tokens > offset) throw Bad("a row holds {} tokens, but saw {}", used.tokens, offset);
   return used;
 }
 
@@ -240,15 +227,14 @@ Used UsedOfBatch(const LayerState& layer, uint64_t room, std::optional<uint64_t>
   const auto& n = layer.numbers;
   std::vector<Used::Run> runs;
   if (layer.kind == LayerClass::kBatchRing) {
-    if (n.size() != 4)
-      throw BadNumbers(fmt::format("a ring of a batch needs 4 numbers, not {}", n.size()));
+    if (n.size() != 4) throw Bad("a ring of a batch needs 4 numbers, not {}", n.size());
     const uint64_t index = n[2];
     CheckPlace(index, room);
     runs = n[3] != 0 ? std::vector<Used::Run>{{index, room}, {0, index}}
                      : std::vector<Used::Run>{{0, index}};
   } else {
     const uint64_t index = n.empty() ? room : n[0];
-    if (index > room) throw BadNumbers(fmt::format("{} tokens, but room for {}", index, room));
+    if (index > room) throw Bad("{} tokens, but room for {}", index, room);
     runs = {{0, index}};
   }
   if (!row) {
@@ -257,12 +243,11 @@ Used UsedOfBatch(const LayerState& layer, uint64_t room, std::optional<uint64_t>
     return {std::move(runs), tokens, tokens, tokens};
   }
   const int64_t offset = layer.offsets.at(*row), padding = layer.paddings.at(*row);
-  if (offset < 0) throw BadNumbers(fmt::format("row {} ends at {}", *row, offset));
+  if (offset < 0) throw Bad("row {} ends at {}", *row, offset);
   Used used = WithoutPadding(std::move(runs), static_cast<uint64_t>(std::max<int64_t>(padding, 0)),
                              static_cast<uint64_t>(offset));
   if (layer.kind == LayerClass::kBatch && used.tokens != used.offset)
-    throw BadNumbers(
-        fmt::format("row {} holds {} tokens and ends at {}", *row, used.tokens, offset));
+    throw Bad("row {} holds {} tokens and ends at {}", *row, used.tokens, offset);
   return used;
 }
 

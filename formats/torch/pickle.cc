@@ -33,27 +33,12 @@ constexpr string_view kForbiddenModules[] = {
     "urllib2",      "urllib3",   "venv",         "webbrowser",   "xmlrpc",     "zipimport"};
 
 // Single names of modules that also hold data classes.
-constexpr string_view kForbiddenNames[] = {"codecs.open",
-                                           "functools.reduce",
-                                           "logging.config.listen",
-                                           "numpy.DataSource",
-                                           "numpy.fromfile",
-                                           "numpy.load",
-                                           "numpy.memmap",
-                                           "numpy.save",
-                                           "numpy.lib.npyio.load",
-                                           "numpy.testing._private.utils.runstring",
-                                           "operator.attrgetter",
-                                           "operator.methodcaller",
-                                           "torch.compile",
-                                           "torch.jit.load",
-                                           "torch.jit.unsupported_tensor_ops.execWrapper",
-                                           "torch.load",
-                                           "torch.save",
-                                           "torch.serialization.load",
-                                           "torch.serialization.save",
-                                           "types.CodeType",
-                                           "types.FunctionType"};
+constexpr string_view kForbiddenNames =
+    "codecs.open functools.reduce logging.config.listen numpy.DataSource numpy.fromfile numpy.load "
+    "numpy.memmap numpy.save numpy.lib.npyio.load numpy.testing._private.utils.runstring "
+    "operator.attrgetter operator.methodcaller torch.compile torch.jit.load "
+    "torch.jit.unsupported_tensor_ops.execWrapper torch.load torch.save torch.serialization.load "
+    "torch.serialization.save types.CodeType types.FunctionType";
 
 // Parts of data packages that load or build code.
 constexpr string_view kForbiddenPackages[] = {"torch.hub",
@@ -93,7 +78,7 @@ bool IsForbiddenGlobal(string_view module, string_view name) {
     return module != FirstPart(module) || !Contains(kBuiltinData, name);
   if (Contains(kForbiddenModules, FirstPart(module))) return true;
   const std::string whole = std::string(module) + "." + std::string(name);
-  if (Contains(kForbiddenNames, whole)) return true;
+  if (HasWord(kForbiddenNames, whole)) return true;
   for (const string_view package : kForbiddenPackages) {
     if (whole.starts_with(package) &&
         (whole.size() == package.size() || whole[package.size()] == '.'))
@@ -130,36 +115,13 @@ PickleId Pickle::Get(PickleId dict, std::string_view key) const {
 }
 
 std::string Pickle::Describe(PickleId id) const {
-  switch (values_[id].kind()) {
-    case PickleKind::kNone:
-      return "None";
-    case PickleKind::kBool:
-      return "a bool";
-    case PickleKind::kInt:
-    case PickleKind::kBigInt:
-      return "an int";
-    case PickleKind::kFloat:
-      return "a float";
-    case PickleKind::kText:
-      return "a text";
-    case PickleKind::kBytes:
-      return "bytes";
-    case PickleKind::kList:
-      return "a list";
-    case PickleKind::kTuple:
-      return "a tuple";
-    case PickleKind::kSet:
-      return "a set";
-    case PickleKind::kDict:
-      return "a dict";
-    case PickleKind::kGlobal:
-      return fmt::format("the name {}", Escaped(values_[id].text()));
-    case PickleKind::kObject:
-      return fmt::format("an object of {}", Escaped(ClassOf(id)));
-    case PickleKind::kStorage:
-      return "a storage";
-  }
-  return "?";
+  constexpr string_view kKinds[] = {"None",   "a bool", "an int", "an int",   "a float",
+                                    "a text", "bytes",  "a list", "a tuple",  "a set",
+                                    "a dict", "",       "",       "a storage"};
+  const PickleKind kind = values_[id].kind();
+  if (kind == PickleKind::kGlobal) return fmt::format("the name {}", Escaped(values_[id].text()));
+  if (kind == PickleKind::kObject) return fmt::format("an object of {}", Escaped(ClassOf(id)));
+  return std::string(kKinds[static_cast<size_t>(kind)]);
 }
 
 PickleId* PickleItems::Take(size_t count) {

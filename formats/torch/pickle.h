@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by pickle.cc, pickle_machine.cc, pickle_opcodes.cc
+
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "lib/core/base/bytes.h"
@@ -173,5 +179,176 @@ class Pickle {
 bool IsForbiddenGlobal(std::string_view module, std::string_view name);
 // Whether instances of a class are plain data whose state may be read as such.
 bool IsDataClass(std::string_view global);
+
+// Inside formats/torch: the stack machine that turns a pickle stream into values.
+
+// What PUT and MEMOIZE kept, by index. Pickles count theirs from 0; what is far out of that order
+// stands apart, since the index may be anything.
+class PickleMemo {
+ public:
+  void Put(uint64_t index, PickleId id) {
+    if (index >= near_.size() && index <= 2 * near_.size() + kReach)
+      near_.resize(index + 1, kUnset);
+    if (index >= near_.size()) {
+      far_[index] = id;
+      return;
+    }
+    if (near_[index] == kUnset) {
+      ++set_;
+      if (!far_.empty()) far_.erase(index);
+    }
+    near_[index] = id;
+  }
+  std::optional<PickleId> Get(uint64_t index) const {
+    if (index < near_.size() && near_[index] != kUnset) return near_[index];
+    const auto at = far_.find(index);
+    return at == far_.end() ? std::nullopt : std::optional(at->second);
+  }
+  uint64_t size() const { return set_ + far_.size(); }
+
+ private:
+  static constexpr PickleId kUnset = UINT32_MAX;
+  static constexpr uint64_t kReach = 8;
+  std::vector<PickleId> near_;
+  uint64_t set_ = 0;  // of near_
+  std::unordered_map<uint64_t, PickleId> far_;
+};
+
+// The places of keys in dicts, so that a repeated key replaces its value as in Python. The table is
+// open and at most half full.
+class PickleKeys {
+ public:
+  struct Slot {
+    uint32_t hash;
+    PickleId dict;  // kPickleNone: free
+    uint32_t place;
+  };
+  // The slot of a key, or the free one that it would take. `same(slot)` tells whether a slot of
+  // this hash has this key.
+  template <typename Same>
+  Slot& Find(uint32_t hash, const Same& same) {
+    if (2 * (used_ + 1) > slots_.size()) Grow();
+    const size_t mask = slots_.size() - 1;
+    size_t at = hash & mask;
+    while (slots_[at].dict != kPickleNone && (slots_[at].hash != hash || !same(slots_[at])))
+      at = (at + 1) & mask;
+    return slots_[at];
+  }
+  // Asks the memory for the slot of a key that is going to be looked for. Inlined by force, since
+  // GCC 12 takes a function that does nothing else for one without effect, and drops its calls.
+  [[gnu::always_inline]] void Ask(uint32_t hash) const {
+    if (!slots_.empty()) __builtin_prefetch(&slots_[hash & (slots_.size() - 1)], 1);
+  }
+  void Fill(Slot& slot, const Slot& with) {
+    slot = with;
+    ++used_;
+  }
+
+ private:
+  void Grow() {
+    const std::vector<Slot> before = std::exchange(slots_, {});
+    const size_t times = before.size() < kLarge ? 4 : 2;
+    slots_.resize(std::max<size_t>(16, times * before.size()), Slot{0, kPickleNone, 0});
+    const size_t mask = slots_.size() - 1;
+    for (const Slot& slot : before) {
+      if (slot.dict == kPickleNone) continue;
+      size_t at = slot.hash & mask;
+      while (slots_[at].dict != kPickleNone) at = (at + 1) & mask;
+      slots_[at] = slot;
+    }
+  }
+
+  static constexpr size_t kLarge = 1 << 20;  // clearing the pages of slots costs more than filling
+  std::vector<Slot> slots_;
+  size_t used_ = 0;
+};
+
+class PickleMachine {
+ public:
+  PickleMachine(ByteSpan stream, uint64_t base, Pickle& out)
+      : reader_(stream, base), begin_(base), out_(out) {
+    group_of_.fill(kUnmet);
+  }
+
+  void Run();
+
+ private:
+  // These run one opcode, by group; each returns false if the opcode is not of its group.
+  bool RunGrouped(uint8_t opcode);  // of any
+  bool Scalar(uint8_t opcode);
+  bool Text(uint8_t opcode);
+  bool Container(uint8_t opcode);
+  bool Stack(uint8_t opcode);
+  bool Memo(uint8_t opcode);
+  bool Call(uint8_t opcode);
+
+  PickleId New(PickleKind kind);
+  void PushInt(PickleKind kind, int64_t integer);
+  void PushItems(PickleKind kind, std::span<const PickleId> items);
+  void AddTo(PickleValue& value, std::span<const PickleId> items);
+  PickleId Push(PickleKind kind);
+  void PushText(PickleKind kind, std::string_view text);
+  void PushUnicode(std::string_view text);  // throws kBadPickle unless it is UTF-8
+  void PushOwned(PickleKind kind, std::string text);
+  PickleId Pop(std::string_view what);
+  PickleId Top(std::string_view what);
+  std::span<const PickleId> PopMark();  // valid until the next one
+  std::string_view Line(std::string_view what);
+  std::string_view Counted(uint64_t size, std::string_view what);
+
+  void ScalarLine(uint8_t opcode);
+  void PushInteger(std::string_view bytes);
+  void PushGlobal(std::string_view module, std::string_view name);
+  void Append(PickleId target, std::span<const PickleId> items);
+  void SetItems(PickleId target, std::span<const PickleId> items);
+  // Of a key in a dict; nothing unless it is a text or an integer.
+  std::optional<uint32_t> HashOfKey(PickleId dict, PickleId key) const;
+  // Sets the value of a key that a dict has; otherwise false, and a plain key is going to be added.
+  bool Replace(PickleId dict, PickleId key, PickleId value);
+  void AddItems(PickleId target, std::span<const PickleId> items);
+  // The list or dict that an object of a subclass carries along.
+  PickleId Content(PickleId object, PickleKind kind);
+  void Reduce(PickleId callable, PickleId arguments);
+  bool ReduceKnown(std::string_view global, PickleId arguments);
+  void Build(PickleId target, PickleId state);
+  void CheckShape();
+  // Counts work beyond reading the stream once: copies and hashes of what the memo lets a short
+  // stream repeat. Throws kLimit if it is out of proportion.
+  void Charge(uint64_t bytes);
+
+  // Throws kBadPickle, or another finding, at the running opcode.
+  template <typename... Values>
+  [[noreturn]] void Fail(fmt::format_string<Values...> text, Values&&... values) const {
+    FailAs(Finding::kBadPickle, text, std::forward<Values>(values)...);
+  }
+  template <typename... Values>
+  [[noreturn]] void FailAs(Finding finding, fmt::format_string<Values...> text,
+                           Values&&... values) const {
+    throw Error(finding, fmt::format(text, std::forward<Values>(values)...)).At(at_);
+  }
+
+  ByteReader reader_;
+  uint64_t begin_;
+  Pickle& out_;
+  uint64_t charged_ = 0;
+  uint64_t at_ = 0;  // offset of the running opcode
+  static constexpr uint8_t kUnmet = UINT8_MAX;
+  std::array<uint8_t, 256> group_of_;  // by opcode
+  std::vector<PickleId> stack_;
+  std::vector<size_t> marks_;  // stack heights
+  std::vector<PickleId> popped_;
+  PickleMemo memo_;
+  PickleKeys keys_;
+  // By value, once made: these are one object in Python too, and sizes, strides and flags would be
+  // half of the values of a file of many tensors.
+  std::array<PickleId, 256> small_ints_{};
+  std::array<PickleId, 2> bools_{};
+  PickleId empty_tuple_ = kPickleNone;
+};
+
+// Runs one stream up to STOP. It must outlive the result, whose offsets, and those in errors, count
+// from `base`. Throws kBadPickle, kBadVersion, kForbiddenOpcode, kForbiddenGlobal, kTruncated,
+// kLimit.
+Pickle ReadPickle(ByteSpan stream, uint64_t base = 0);
 
 }  // namespace kv

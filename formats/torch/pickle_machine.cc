@@ -2,13 +2,12 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // The stack machine: its loop and its stack, and what a pickle would import, call and set up, kept
 // as data.
-#include "formats/torch/pickle_machine.h"
-
 #include <fmt/format.h>
 
 #include <bit>
 #include <cstdint>
 
+#include "formats/torch/pickle.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
@@ -71,29 +70,28 @@ void PickleMachine::Run() {
     if (opcode == kProto) {
       const uint8_t protocol = reader_.U8("pickle protocol");
       if (protocol > kNewestProtocol) {
-        Fail(fmt::format("pickle protocol {}, at most 5 exists", protocol), Finding::kBadVersion);
+        FailAs(Finding::kBadVersion, "pickle protocol {}, at most 5 exists", protocol);
       }
       continue;
     }
     if (opcode == kFrame) {
       const uint64_t size = reader_.U64("FRAME");
       if (size > reader_.remaining()) {
-        Fail(fmt::format("FRAME of {} bytes, {} left", size, reader_.remaining()),
-             Finding::kTruncated);
+        FailAs(Finding::kTruncated, "FRAME of {} bytes, {} left", size, reader_.remaining());
       }
       continue;
     }
     if (RunGrouped(opcode)) continue;
     for (const Refused& refused : kRefused) {
       if (refused.opcode == opcode) {
-        Fail(fmt::format("opcode {} is never followed", refused.name), Finding::kForbiddenOpcode);
+        FailAs(Finding::kForbiddenOpcode, "opcode {} is never followed", refused.name);
       }
     }
-    Fail(first ? fmt::format("no pickle begins with byte {:#04x}", opcode)
-               : fmt::format("unknown pickle opcode {:#04x}", opcode));
+    if (first) Fail("no pickle begins with byte {:#04x}", opcode);
+    Fail("unknown pickle opcode {:#04x}", opcode);
   }
   if (!marks_.empty() || stack_.size() != 1) {
-    Fail(fmt::format("STOP with {} values on the stack, expected 1", stack_.size()));
+    Fail("STOP with {} values on the stack, expected 1", stack_.size());
   }
   out_.root_ = stack_.back();
   out_.length_ = reader_.offset() - begin_;
@@ -159,7 +157,7 @@ void PickleMachine::CheckShape() {
     if (const uint32_t known = out_.values_[item].height_; known != 0) {
       step.tallest = std::max(step.tallest, known);  // most values; they need no visit of their own
     } else if (height[item] == kOpen) {
-      Fail(fmt::format("{} contains itself", out_.Describe(item)), Finding::kLimit);
+      FailAs(Finding::kLimit, "{} contains itself", out_.Describe(item));
     } else if (height[item] == kNew) {
       height[item] = kOpen;
       path.push_back({item, 0, 0});
@@ -167,7 +165,7 @@ void PickleMachine::CheckShape() {
       step.tallest = std::max<uint32_t>(step.tallest, height[item]);
     }
     if (path.size() + path.back().tallest > kMostDepth) {
-      Fail(fmt::format("values are nested deeper than {}", kMostDepth), Finding::kLimit);
+      FailAs(Finding::kLimit, "values are nested deeper than {}", kMostDepth);
     }
   }
 }
@@ -176,18 +174,13 @@ void PickleMachine::Charge(uint64_t bytes) {
   charged_ += bytes;
   const uint64_t stream = reader_.offset() - begin_ + reader_.remaining();
   if (charged_ > kMostRepetition * stream + kFreeRepetition) {
-    Fail("the pickle repeats itself out of proportion to its size", Finding::kLimit);
+    FailAs(Finding::kLimit, "the pickle repeats itself out of proportion to its size");
   }
-}
-
-void PickleMachine::Fail(const std::string& message, Finding finding) const {
-  Error error(finding, message);
-  throw error.At(at_);
 }
 
 PickleId PickleMachine::New(PickleKind kind) {
   if (out_.values_.size() >= kMostValues) {
-    Fail(fmt::format("more than {} values", kMostValues), Finding::kLimit);
+    FailAs(Finding::kLimit, "more than {} values", kMostValues);
   }
   PickleValue& value = out_.values_.emplace_back();
   value.kind_ = kind;
@@ -204,7 +197,7 @@ PickleId PickleMachine::Push(PickleKind kind) {
 
 PickleId PickleMachine::Top(std::string_view what) {
   const size_t floor = marks_.empty() ? 0 : marks_.back();
-  if (stack_.size() <= floor) Fail(fmt::format("{} finds nothing on the stack", what));
+  if (stack_.size() <= floor) Fail("{} finds nothing on the stack", what);
   return stack_.back();
 }
 
@@ -311,7 +304,7 @@ bool PickleMachine::Call(uint8_t opcode) {
     case 'Q': {  // BINPERSID
       const PickleId id = Pop("BINPERSID");
       if (out_.values_[id].kind() != PickleKind::kTuple) {
-        Fail(fmt::format("persistent id is {}, expected a tuple", out_.Describe(id)));
+        Fail("persistent id is {}, expected a tuple", out_.Describe(id));
       }
       PushItems(PickleKind::kStorage, {&id, 1});
       return true;
@@ -326,9 +319,8 @@ void PickleMachine::PushGlobal(std::string_view module, std::string_view name) {
   if (!IsUtf8(module) || !IsUtf8(name)) Fail("the name of a GLOBAL is not UTF-8");
   Charge(module.size() + name.size());
   if (IsForbiddenGlobal(module, name)) {
-    Fail(fmt::format("the pickle refers to {}.{}, which no data needs", Escaped(module),
-                     Escaped(name)),
-         Finding::kForbiddenGlobal);
+    FailAs(Finding::kForbiddenGlobal, "the pickle refers to {}.{}, which no data needs",
+           Escaped(module), Escaped(name));
   }
   PushOwned(PickleKind::kGlobal, fmt::format("{}.{}", module, name));
 }
@@ -336,10 +328,10 @@ void PickleMachine::PushGlobal(std::string_view module, std::string_view name) {
 void PickleMachine::Reduce(PickleId callable, PickleId arguments) {
   const PickleKind kind = out_.values_[callable].kind();
   if (kind != PickleKind::kGlobal && kind != PickleKind::kObject) {
-    Fail(fmt::format("{} is called", out_.Describe(callable)));
+    Fail("{} is called", out_.Describe(callable));
   }
   if (out_.values_[arguments].kind() != PickleKind::kTuple) {
-    Fail(fmt::format("arguments are {}, expected a tuple", out_.Describe(arguments)));
+    Fail("arguments are {}, expected a tuple", out_.Describe(arguments));
   }
   if (kind == PickleKind::kGlobal && ReduceKnown(out_.values_[callable].text(), arguments)) return;
   const PickleId items[] = {callable, arguments, kPickleNone};
@@ -364,11 +356,11 @@ bool PickleMachine::ReduceKnown(std::string_view global, PickleId arguments) {
       items.clear();
       for (const PickleId pair : source.items()) {
         const std::span<const PickleId> halves = out_.values_[pair].items();
-        if (halves.size() != 2) Fail(fmt::format("{} is given no pairs", global));
+        if (halves.size() != 2) Fail("{} is given no pairs", global);
         items.insert(items.end(), halves.begin(), halves.end());
       }
     } else if (source.kind() != PickleKind::kDict) {
-      Fail(fmt::format("{} is given {}", global, out_.Describe(given[first])));
+      Fail("{} is given {}", global, out_.Describe(given[first]));
     }
     SetItems(dict, items);
     return true;
@@ -398,7 +390,7 @@ void PickleMachine::Build(PickleId target, PickleId state) {
   PickleValue& value = out_.values_[target];
   if (value.kind() == PickleKind::kDict) return;  // attributes of an OrderedDict: _metadata
   if (value.kind() != PickleKind::kObject) {
-    Fail(fmt::format("BUILD gives a state to {}", out_.Describe(target)));
+    Fail("BUILD gives a state to {}", out_.Describe(target));
   }
   AddTo(value, {&state, 1});
 }
@@ -418,7 +410,7 @@ void PickleMachine::Append(PickleId target, std::span<const PickleId> items) {
     target = Content(target, PickleKind::kList);
   PickleValue& value = out_.values_[target];
   if (value.kind() != PickleKind::kList) {
-    Fail(fmt::format("items are appended to {}", out_.Describe(target)));
+    Fail("items are appended to {}", out_.Describe(target));
   }
   AddTo(value, items);
 }
@@ -426,7 +418,7 @@ void PickleMachine::Append(PickleId target, std::span<const PickleId> items) {
 void PickleMachine::AddItems(PickleId target, std::span<const PickleId> items) {
   PickleValue& value = out_.values_[target];
   if (value.kind() != PickleKind::kSet) {
-    Fail(fmt::format("items are added to {}", out_.Describe(target)));
+    Fail("items are added to {}", out_.Describe(target));
   }
   AddTo(value, items);
 }
@@ -437,7 +429,7 @@ void PickleMachine::SetItems(PickleId target, std::span<const PickleId> items) {
     target = Content(target, PickleKind::kDict);
   PickleValue& into = out_.values_[target];
   if (into.kind() != PickleKind::kDict) {
-    Fail(fmt::format("keys are set in {}", out_.Describe(target)));
+    Fail("keys are set in {}", out_.Describe(target));
   }
   for (size_t i = 0; i < items.size(); i += 2) {
     if (i + kAhead < items.size()) {
@@ -460,7 +452,7 @@ bool PickleMachine::Replace(PickleId dict, PickleId key, PickleId value) {
   if (!hash) return false;
   const PickleValue &into = out_.values_[dict], &wanted = out_.values_[key];
   Charge(wanted.text().size());
-  if (into.size_ >= UINT32_MAX) Fail("a dict has too many keys", Finding::kLimit);
+  if (into.size_ >= UINT32_MAX) FailAs(Finding::kLimit, "a dict has too many keys");
   const auto same = [&](const PickleKeys::Slot& slot) {
     if (slot.dict != dict) return false;
     const PickleValue& other = out_.values_[into.items()[slot.place]];

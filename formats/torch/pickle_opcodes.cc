@@ -6,7 +6,7 @@
 
 #include <bit>
 
-#include "formats/torch/pickle_machine.h"
+#include "formats/torch/pickle.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
 
@@ -169,7 +169,7 @@ void PickleMachine::ScalarLine(uint8_t opcode) {
   }
   if (opcode == 'F') {
     const auto real = ParseNumber<double>(line);
-    if (!real) Fail(fmt::format("'{}' is not a number", Escaped(line)));
+    if (!real) Fail("'{}' is not a number", Escaped(line));
     out_.values_[Push(PickleKind::kFloat)].content_.real = *real;
     return;
   }
@@ -180,7 +180,7 @@ void PickleMachine::ScalarLine(uint8_t opcode) {
   }
   const std::string_view digits = line.substr(line.starts_with('-') ? 1 : 0);
   if (digits.empty() || digits.find_first_not_of("0123456789") != digits.npos) {
-    Fail(fmt::format("'{}' is not an integer", Escaped(line)));
+    Fail("'{}' is not an integer", Escaped(line));
   }
   PushText(PickleKind::kBigInt, line);
 }
@@ -342,12 +342,12 @@ bool PickleMachine::Stack(uint8_t opcode) {
 bool PickleMachine::Memo(uint8_t opcode) {
   const auto index = [&](std::string_view line) {
     const auto value = ParseNumber<uint64_t>(line);
-    if (!value) Fail(fmt::format("'{}' is not a memo index", Escaped(line)));
+    if (!value) Fail("'{}' is not a memo index", Escaped(line));
     return *value;
   };
   const auto get = [&](uint64_t key) {
     const std::optional<PickleId> found = memo_.Get(key);
-    if (!found) Fail(fmt::format("memo {} was never set", key));
+    if (!found) Fail("memo {} was never set", key);
     stack_.push_back(*found);
   };
   switch (opcode) {
@@ -381,7 +381,7 @@ std::string_view PickleMachine::Line(std::string_view what) {
   const std::string_view rest = AsText(reader_.rest());
   const size_t end = rest.find('\n');
   if (end == std::string_view::npos) {
-    Fail(fmt::format("{} has no end of line", what), Finding::kTruncated);
+    FailAs(Finding::kTruncated, "{} has no end of line", what);
   }
   reader_.Skip(end + 1, what);
   return rest.substr(0, end);

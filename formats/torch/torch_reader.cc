@@ -10,10 +10,10 @@
 #include <string>
 
 #include "formats/tensors/tensor_snapshot.h"
-#include "formats/torch/pickle_machine.h"
+#include "formats/torch/pickle.h"
 #include "formats/torch/torch.h"
 #include "formats/torch/torch_tensor.h"
-#include "formats/zip/zip_reader.h"
+#include "formats/zip/zip.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/number.h"
 
@@ -83,18 +83,17 @@ DeclaredStorages CollectStorages(const Pickle& object) {
     if (id.is_module) continue;
     if (!id.dtype) {
       throw Error(Finding::kUnsupportedDtype,
-                  fmt::format("storage '{}' is a {}, so it is unknown where the next one begins",
-                              Escaped(id.key), Escaped(id.type)))
+                  "storage '{}' is a {}, so it is unknown where the next one begins",
+                  Escaped(id.key), Escaped(id.type))
           .At(object[i].offset());
     }
     const Declared declared{Info(*id.dtype).block_bytes, id.numel};
     const auto [found, added] = storages.emplace(id.key, declared);
     if (!added && (found->second.item != declared.item || found->second.numel != declared.numel)) {
-      throw Error(
-          Finding::kInconsistent,
-          fmt::format("storage '{}' has {} elements of {} bytes here and {} of {} elsewhere",
-                      Escaped(id.key), declared.numel, declared.item, found->second.numel,
-                      found->second.item))
+      throw Error(Finding::kInconsistent,
+                  "storage '{}' has {} elements of {} bytes here and {} of {} elsewhere",
+                  Escaped(id.key), declared.numel, declared.item, found->second.numel,
+                  found->second.item)
           .At(object[i].offset());
     }
   }
@@ -112,8 +111,8 @@ LegacyStorages::LegacyStorages(ByteSpan bytes, uint64_t offset, const Pickle& ob
   const DeclaredStorages declared = CollectStorages(object);
   const Pickle keys = ReadPickle(bytes.subspan(offset), offset);
   if (keys[keys.root()].kind() != PickleKind::kList) {
-    throw Error(Finding::kBadPickle,
-                fmt::format("the storage keys are {}, expected a list", keys.Describe(keys.root())))
+    throw Error(Finding::kBadPickle, "the storage keys are {}, expected a list",
+                keys.Describe(keys.root()))
         .At(offset);
   }
   offset += keys.length();
@@ -125,26 +124,22 @@ LegacyStorages::LegacyStorages(ByteSpan bytes, uint64_t offset, const Pickle& ob
     const std::string key(keys[item].text());
     const auto known = declared.find(key);
     if (known == declared.end()) {
-      throw Error(
-          Finding::kInconsistent,
-          fmt::format("storage '{}' is listed but the object does not use it", Escaped(key)))
+      throw Error(Finding::kInconsistent, "storage '{}' is listed but the object does not use it",
+                  Escaped(key))
           .At(keys[item].offset());
     }
     const uint64_t at = reader.offset();
     const uint64_t numel = Swapped(reader.U64("element count"), big_endian);
     if (numel != known->second.numel) {
-      throw Error(Finding::kSizeMismatch,
-                  fmt::format("storage '{}' has {} elements, the object says {}", Escaped(key),
-                              numel, known->second.numel))
+      throw Error(Finding::kSizeMismatch, "storage '{}' has {} elements, the object says {}",
+                  Escaped(key), numel, known->second.numel)
           .At(at);
     }
     const uint64_t width = known->second.item;
     ByteSpan data = reader.TakeArray(numel, width, fmt::format("storage '{}'", Escaped(key)));
     if (big_endian && width > 1) data = SwapBytes(data, width, key, file);
     if (!records_.emplace(key, data).second) {
-      throw Error(Finding::kDuplicateName,
-                  fmt::format("storage '{}' is listed twice", Escaped(key)))
-          .At(at);
+      throw Error(Finding::kDuplicateName, "storage '{}' is listed twice", Escaped(key)).At(at);
     }
   }
   if (!reader.at_end()) {
@@ -155,7 +150,7 @@ LegacyStorages::LegacyStorages(ByteSpan bytes, uint64_t offset, const Pickle& ob
 ByteSpan LegacyStorages::Find(const StorageId& id) {
   const auto found = records_.find(id.key);
   if (found == records_.end()) {
-    throw Error(Finding::kMissingRecord, fmt::format("storage '{}' is missing", Escaped(id.key)));
+    throw Error(Finding::kMissingRecord, "storage '{}' is missing", Escaped(id.key));
   }
   if (!id.part) return found->second;
   const uint64_t width = Info(*id.dtype).block_bytes;
@@ -180,16 +175,14 @@ LegacyHead ReadHead(ByteSpan bytes) {
   const auto magic = next();
   if ((*magic)[magic->root()].kind() != PickleKind::kBigInt ||
       (*magic)[magic->root()].text() != kMagic) {
-    throw std::move(
-        Error(Finding::kBadMagic, "the first pickle is not the magic number of torch").At(0));
+    throw Error(Finding::kBadMagic, "the first pickle is not the magic number of torch").At(0);
   }
   const uint64_t protocol_at = offset;
   const auto protocol = next();
   const int64_t version = (*protocol)[protocol->root()].integer();
   if (version != kProtocol) {
-    throw std::move(Error(Finding::kBadVersion,
-                          fmt::format("protocol version is {}, expected {}", version, kProtocol))
-                        .At(protocol_at));
+    throw Error(Finding::kBadVersion, "protocol version is {}, expected {}", version, kProtocol)
+        .At(protocol_at);
   }
   const auto system = next();
   const PickleValue& little = (*system)[system->Get(system->root(), "little_endian")];
@@ -220,8 +213,8 @@ EmbeddedStorage ReadEmbedded(ByteSpan bytes, TensorFile& file) {
   const LegacyHead head = ReadHead(bytes);
   const Pickle& object = *head.object;
   if (object[object.root()].kind() != PickleKind::kStorage) {
-    throw Error(Finding::kBadPickle,
-                fmt::format("a storage in the pickle is {}", object.Describe(object.root())));
+    throw Error(Finding::kBadPickle, "a storage in the pickle is {}",
+                object.Describe(object.root()));
   }
   LegacyStorages storages(bytes, head.length, object, head.big_endian, file);
   const StorageId id = ParseStorageId(object, object.root());
@@ -267,8 +260,8 @@ ZipStorages::ZipStorages(ZipArchive& archive, TensorFile& file) : archive_(archi
     const auto root = RootOf(entry.name);
     if (!root) continue;
     if (found != nullptr) {
-      throw Error(Finding::kBadZip, fmt::format("both '{}' and '{}' could be the object",
-                                                Escaped(found->name), Escaped(entry.name)));
+      throw Error(Finding::kBadZip, "both '{}' and '{}' could be the object", Escaped(found->name),
+                  Escaped(entry.name));
     }
     found = &entry;
     root_ = *root;
@@ -284,8 +277,8 @@ ZipStorages::ZipStorages(ZipArchive& archive, TensorFile& file) : archive_(archi
     const std::string_view text = Trimmed(AsText(archive.Data(*order)));
     big_endian_ = text == "big";
     if (text != "big" && text != "little") {
-      throw Error(Finding::kBadField,
-                  fmt::format("byteorder is '{}', expected little or big", Escaped(text, 20)))
+      throw Error(Finding::kBadField, "byteorder is '{}', expected little or big",
+                  Escaped(text, 20))
           .At(order->data_offset);
     }
   }
@@ -313,18 +306,17 @@ const ZipEntry* ZipStorages::FindRecord(std::string_view key) {
 
 ByteSpan ZipStorages::Record(const StorageId& id) {
   if (!IsPlainKey(id.key)) {
-    throw Error(Finding::kBadName, fmt::format("storage key '{}'", Escaped(id.key, 50)));
+    throw Error(Finding::kBadName, "storage key '{}'", Escaped(id.key, 50));
   }
   const ZipEntry* entry = FindRecord(id.key);
   if (entry == nullptr) {
-    throw Error(Finding::kMissingRecord,
-                fmt::format("record '{}data/{}' is missing", root_, id.key));
+    throw Error(Finding::kMissingRecord, "record '{}data/{}' is missing", root_, id.key);
   }
   const std::string_view name = entry->name;
   const uint64_t wanted = id.bytes();
   if (entry->size < wanted) {
-    throw Error(Finding::kSizeMismatch,
-                fmt::format("record '{}' has {} bytes, {} expected", name, entry->size, wanted))
+    throw Error(Finding::kSizeMismatch, "record '{}' has {} bytes, {} expected", name, entry->size,
+                wanted)
         .At(entry->data_offset);
   }
   if (entry->size > wanted) {
@@ -381,8 +373,7 @@ class PlainStorages : public StorageBytes {
  public:
   explicit PlainStorages(TensorFile& file) : file_(file) {}
   ByteSpan Find(const StorageId& id) override {
-    throw Error(Finding::kMissingRecord,
-                fmt::format("a plain pickle holds no storage '{}'", Escaped(id.key)));
+    throw Error(Finding::kMissingRecord, "a plain pickle holds no storage '{}'", Escaped(id.key));
   }
   EmbeddedStorage Embedded(ByteSpan bytes) override { return ReadEmbedded(bytes, file_); }
 
@@ -411,8 +402,8 @@ void RefuseQuantisedCache(const TensorFile& file) {
   const std::string name = Lookup(file.metadata, "__class__");
   if (name.starts_with("transformers.") && name.find("Quant") != std::string::npos) {
     throw Error(Finding::kUnsupportedKind,
-                fmt::format("a {} keeps its values packed by its own quantiser (quanto, HQQ)",
-                            Escaped(name, 120)));
+                "a {} keeps its values packed by its own quantiser (quanto, HQQ)",
+                Escaped(name, 120));
   }
 }
 
@@ -426,16 +417,15 @@ void RefuseUnread(const TensorFile& file) {
                   "LMCache's CacheGen serde: symbols of an arithmetic coder whose tables only its "
                   "GPU decoder knows");
     }
-    throw Error(Finding::kForbiddenGlobal,
-                fmt::format("'{}' is {}, which is not known to be plain data", Escaped(value.name),
-                            value.kind));
+    throw Error(Finding::kForbiddenGlobal, "'{}' is {}, which is not known to be plain data",
+                Escaped(value.name), value.kind);
   }
   for (const OpaqueValue& value : file.opaque) {
     if (!value.is_tensor) continue;
     throw Error(Finding::kUnsupportedKind,
-                fmt::format("'{}' is {} of a kind or element type that is not read, and there is "
-                            "no other tensor",
-                            Escaped(value.name, 80), value.kind));
+                "'{}' is {} of a kind or element type that is not read, and there is "
+                "no other tensor",
+                Escaped(value.name, 80), value.kind);
   }
 }
 

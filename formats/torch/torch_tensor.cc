@@ -70,53 +70,19 @@ constexpr std::string_view kUntyped[] = {"torch.storage.UntypedStorage", "torch.
                                          "torch.storage._UntypedStorage"};
 
 // Types of torch that have no DType here. A name that is in neither list is none of torch's.
-constexpr std::string_view kUnread[] = {"complex32",
-                                        "complex64",
-                                        "complex128",
-                                        "quint8",
-                                        "qint8",
-                                        "qint32",
-                                        "quint4x2",
-                                        "quint2x4",
-                                        "bits1x8",
-                                        "bits2x4",
-                                        "bits4x2",
-                                        "bits8",
-                                        "bits16",
-                                        "float8_e4m3fnuz",
-                                        "float8_e5m2fnuz",
-                                        "float8_e8m0fnu",
-                                        "float4_e2m1fn_x2",
-                                        "int1",
-                                        "int2",
-                                        "int3",
-                                        "int4",
-                                        "int5",
-                                        "int6",
-                                        "int7",
-                                        "uint1",
-                                        "uint2",
-                                        "uint3",
-                                        "uint4",
-                                        "uint5",
-                                        "uint6",
-                                        "uint7",
-                                        "ComplexFloatStorage",
-                                        "ComplexDoubleStorage",
-                                        "ComplexHalfStorage",
-                                        "QInt8Storage",
-                                        "QUInt8Storage",
-                                        "QInt32Storage",
-                                        "QUInt4x2Storage",
-                                        "QUInt2x4Storage"};
+constexpr std::string_view kUnread =
+    "complex32 complex64 complex128 quint8 qint8 qint32 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 "
+    "bits8 bits16 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2 int1 int2 int3 "
+    "int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7 ComplexFloatStorage "
+    "ComplexDoubleStorage ComplexHalfStorage QInt8Storage QUInt8Storage QInt32Storage "
+    "QUInt4x2Storage QUInt2x4Storage";
 constexpr size_t kMostRank = 64;  // as in torch
 
 // Throws for a name that no torch ever gave a type.
 void RequireKnown(std::string_view global, const PickleValue& at) {
   std::string_view name = global;
-  if (StripTorch(name) && Contains(kUnread, name)) return;
-  FailAt(Finding::kUnknownDtype, fmt::format("torch has no element type {}", Escaped(global, 80)),
-         at);
+  if (StripTorch(name) && HasWord(kUnread, name)) return;
+  FailAt(at, Finding::kUnknownDtype, "torch has no element type {}", Escaped(global, 80));
 }
 
 // numpy arrays in pickles: shape, dtype and values as arguments of a call or as a state.
@@ -178,13 +144,11 @@ std::optional<TensorView> TensorBuilder::Build(PickleId id) {
   const std::span<const PickleId> arguments = pickle_[call->arguments].items();
   const bool has_dtype = call->function.ends_with("_v3");
   if (arguments.size() < (has_dtype ? 7u : 4u)) {
-    FailAt(Finding::kBadPickle,
-           fmt::format("{} has {} arguments", call->function, arguments.size()), node);
+    FailAt(node, Finding::kBadPickle, "{} has {} arguments", call->function, arguments.size());
   }
   const std::optional<EmbeddedStorage> embedded = FindEmbedded(arguments[0]);
   if (!embedded && pickle_[arguments[0]].kind() != PickleKind::kStorage) {
-    FailAt(Finding::kBadPickle,
-           fmt::format("a tensor is made from {}", pickle_.Describe(arguments[0])), node);
+    FailAt(node, Finding::kBadPickle, "a tensor is made from {}", pickle_.Describe(arguments[0]));
   }
   const StorageId storage = embedded ? StorageId() : ParseStorageId(pickle_, arguments[0]);
   std::optional<DType> dtype = embedded ? embedded->dtype : storage.dtype;
@@ -195,21 +159,19 @@ std::optional<TensorView> TensorBuilder::Build(PickleId id) {
   std::vector<uint64_t> shape = PickleExtents(pickle_, arguments[2], "size");
   std::vector<uint64_t> strides = PickleExtents(pickle_, arguments[3], "stride");
   if (shape.size() != strides.size()) {
-    FailAt(Finding::kBadField,
-           fmt::format("a tensor has {} sizes and {} strides", shape.size(), strides.size()), node);
+    FailAt(node, Finding::kBadField, "a tensor has {} sizes and {} strides", shape.size(),
+           strides.size());
   }
   TensorView view{*dtype, std::move(shape), std::move(strides), nullptr};
   const uint64_t last = LastElement(view, offset, node);
   const ByteSpan data = embedded ? embedded->data : storages_.Find(storage);
   const uint64_t item = Info(view.dtype).block_bytes, numel = data.size() / item;
   if (last >= numel && !IsEmpty(view)) {
-    FailAt(
-        Finding::kBadOffsets,
-        fmt::format("a tensor of shape [{}], strides [{}], offset {} leaves its storage '{}' of {} "
-                    "elements",
-                    fmt::join(view.shape, ", "), fmt::join(view.strides, ", "), offset,
-                    embedded ? "in the pickle" : Escaped(storage.key), numel),
-        node);
+    FailAt(node, Finding::kBadOffsets,
+           "a tensor of shape [{}], strides [{}], offset {} leaves its storage '{}' of "
+           "{} elements",
+           fmt::join(view.shape, ", "), fmt::join(view.strides, ", "), offset,
+           embedded ? "in the pickle" : Escaped(storage.key), numel);
   }
   Locate(view, offset, data);
   return view;
@@ -220,7 +182,7 @@ std::optional<EmbeddedStorage> TensorBuilder::FindEmbedded(PickleId storage) {
   if (pickle_.ClassOf(storage) != "torch.storage._load_from_bytes") return std::nullopt;
   const std::span<const PickleId> arguments = pickle_[pickle_[storage].items()[1]].items();
   if (arguments.size() != 1 || pickle_[arguments[0]].kind() != PickleKind::kBytes) {
-    FailAt(Finding::kBadPickle, "_load_from_bytes is not given bytes", pickle_[storage]);
+    FailAt(pickle_[storage], Finding::kBadPickle, "_load_from_bytes is not given bytes");
   }
   const auto known = embedded_.find(arguments[0]);
   if (known != embedded_.end()) return known->second;
@@ -239,21 +201,10 @@ uint64_t TensorBuilder::LastElement(const TensorView& view, uint64_t offset,
     last = SaturatingAdd(last, SaturatingMul(view.shape[axis] - 1, view.strides[axis]));
   }
   if (bytes > max_bytes_) {
-    FailAtLimit(fmt::format("a tensor of shape [{}] has more than {} bytes",
-                            fmt::join(view.shape, ", "), max_bytes_),
-                node);
+    FailAtLimit(node, "a tensor of shape [{}] has more than {} bytes", fmt::join(view.shape, ", "),
+                max_bytes_);
   }
   return last;
-}
-
-void FailAt(Finding finding, const std::string& message, const PickleValue& at) {
-  Error error(finding, message);
-  throw error.At(at.offset());
-}
-
-void FailAtLimit(const std::string& message, const PickleValue& at) {
-  Error error(Finding::kLimit, message);
-  throw error.At(at.offset()).Hint("raise --max-bytes if the file is trusted");
 }
 
 std::optional<DType> TorchDType(std::string_view global) {
@@ -267,8 +218,8 @@ std::optional<DType> TorchDType(std::string_view global) {
 std::optional<DType> TorchDType(const Pickle& pickle, PickleId type) {
   const PickleValue& name = pickle[type];
   if (name.kind() != PickleKind::kGlobal) {
-    FailAt(Finding::kBadPickle,
-           fmt::format("an element type is {}, expected a name", pickle.Describe(type)), name);
+    FailAt(name, Finding::kBadPickle, "an element type is {}, expected a name",
+           pickle.Describe(type));
   }
   const std::optional<DType> dtype = TorchDType(name.text());
   if (!dtype) RequireKnown(name.text(), name);
@@ -288,8 +239,7 @@ TorchTypeName TorchTypeOf(DType dtype) {
   for (const TorchTypeName& known : kTypes) {
     if (known.type == dtype && (is_float8 || !known.storage.empty())) return known;
   }
-  throw Error(Finding::kUnsupportedDtype,
-              fmt::format("torch has no storage for {} values", Name(dtype)));
+  throw Error(Finding::kUnsupportedDtype, "torch has no storage for {} values", Name(dtype));
 }
 
 uint64_t StorageId::bytes() const {
@@ -311,8 +261,8 @@ StorageId ParseStorageId(const Pickle& pickle, PickleId storage) {
                     kind(1) == PickleKind::kGlobal && kind(2) == PickleKind::kText &&
                     kind(3) == PickleKind::kText && kind(4) == PickleKind::kInt;
   if (!good) {
-    FailAt(Finding::kBadPickle,
-           "persistent id is not ('storage', type, key, location, element count)", pickle[storage]);
+    FailAt(pickle[storage], Finding::kBadPickle,
+           "persistent id is not ('storage', type, key, location, element count)");
   }
   id.type = pickle[tuple.items()[1]].text();
   id.key = pickle[tuple.items()[2]].text();
@@ -320,14 +270,13 @@ StorageId ParseStorageId(const Pickle& pickle, PickleId storage) {
   id.dtype = id.untyped ? DType::kU8 : TorchStorageDType(id.type);
   if (!id.dtype) RequireKnown(id.type, pickle[storage]);
   if (pickle[tuple.items()[3]].text() == "meta") {
-    FailAt(Finding::kUnsupportedKind,
-           fmt::format("storage '{}' is on the meta device and has no data", Escaped(id.key)),
-           pickle[storage]);
+    FailAt(pickle[storage], Finding::kUnsupportedKind,
+           "storage '{}' is on the meta device and has no data", Escaped(id.key));
   }
   const int64_t numel = pickle[tuple.items()[4]].integer();
   if (numel < 0) {
-    FailAt(Finding::kBadField, fmt::format("storage '{}' has {} elements", Escaped(id.key), numel),
-           pickle[storage]);
+    FailAt(pickle[storage], Finding::kBadField, "storage '{}' has {} elements", Escaped(id.key),
+           numel);
   }
   id.numel = static_cast<uint64_t>(numel);
   if (tuple.items().size() == 6 && kind(5) == PickleKind::kTuple) {
@@ -335,14 +284,13 @@ StorageId ParseStorageId(const Pickle& pickle, PickleId storage) {
         pickle[tuple.items()[5]].items();  // (key, offset, count)
     if (view.size() != 3 || pickle[view[1]].kind() != PickleKind::kInt ||
         pickle[view[2]].kind() != PickleKind::kInt) {
-      FailAt(Finding::kBadPickle, "view of a storage is not (key, offset, count)", pickle[storage]);
+      FailAt(pickle[storage], Finding::kBadPickle, "view of a storage is not (key, offset, count)");
     }
     const int64_t first = pickle[view[1]].integer(), count = pickle[view[2]].integer();
     if (first < 0 || count < 0 || first > numel || count > numel - first) {
-      FailAt(Finding::kBadOffsets,
-             fmt::format("a view of {} elements from {} leaves its storage '{}' of {}", count,
-                         first, Escaped(id.key), numel),
-             pickle[storage]);
+      FailAt(pickle[storage], Finding::kBadOffsets,
+             "a view of {} elements from {} leaves its storage '{}' of {}", count, first,
+             Escaped(id.key), numel);
     }
     id.part = {static_cast<uint64_t>(first), static_cast<uint64_t>(count)};
   }
@@ -352,15 +300,13 @@ StorageId ParseStorageId(const Pickle& pickle, PickleId storage) {
 uint64_t PickleNatural(const Pickle& pickle, PickleId id, std::string_view what) {
   const PickleValue& value = pickle[id];
   if (value.kind() == PickleKind::kBigInt) {
-    FailAt(Finding::kLimit, fmt::format("{} needs more than 64 bits", what), value);
+    FailAt(value, Finding::kLimit, "{} needs more than 64 bits", what);
   }
   if (value.kind() != PickleKind::kInt) {
-    FailAt(Finding::kBadPickle, fmt::format("{} is {}, expected an int", what, pickle.Describe(id)),
-           value);
+    FailAt(value, Finding::kBadPickle, "{} is {}, expected an int", what, pickle.Describe(id));
   }
   if (value.integer() < 0) {
-    FailAt(Finding::kBadOffsets,
-           fmt::format("{} is {}, expected at least 0", what, value.integer()), value);
+    FailAt(value, Finding::kBadOffsets, "{} is {}, expected at least 0", what, value.integer());
   }
   return static_cast<uint64_t>(value.integer());
 }
@@ -371,13 +317,11 @@ std::vector<uint64_t> PickleExtents(const Pickle& pickle, PickleId id, std::stri
   }
   const PickleValue& value = pickle[id];
   if (value.kind() != PickleKind::kTuple && value.kind() != PickleKind::kList) {
-    FailAt(Finding::kBadPickle,
-           fmt::format("{} is {}, expected a tuple", what, pickle.Describe(id)), value);
+    FailAt(value, Finding::kBadPickle, "{} is {}, expected a tuple", what, pickle.Describe(id));
   }
   if (value.items().size() > kMostRank) {
-    FailAt(Finding::kLimit,
-           fmt::format("{} has {} axes, at most {} exist", what, value.items().size(), kMostRank),
-           value);
+    FailAt(value, Finding::kLimit, "{} has {} axes, at most {} exist", what, value.items().size(),
+           kMostRank);
   }
   std::vector<uint64_t> extents;
   extents.reserve(value.items().size());
@@ -416,13 +360,13 @@ std::optional<NumpyArrays::Parts> NumpyArrays::Find(PickleId id) const {
 std::optional<NpyType> NumpyArrays::TypeOf(PickleId dtype) const {
   const PickleValue& call = pickle_[dtype];
   const std::span<const PickleId> arguments = pickle_[call.items()[1]].items();
-  if (arguments.empty()) FailAt(Finding::kBadPickle, "numpy.dtype is given nothing", call);
+  if (arguments.empty()) FailAt(call, Finding::kBadPickle, "numpy.dtype is given nothing");
   // BUILD gives (version, byte order, subtype, field names, ...).
   std::string order = "=";
   if (call.items().size() > 3) {
     const std::span<const PickleId> state = pickle_[call.items().back()].items();
     if (state.size() < 5 || pickle_[state[1]].text().size() != 1) {
-      FailAt(Finding::kBadPickle, "the state of a numpy.dtype names no byte order", call);
+      FailAt(call, Finding::kBadPickle, "the state of a numpy.dtype names no byte order");
     }
     order = pickle_[state[1]].text();
     if (state[2] != kPickleNone || state[3] != kPickleNone) return std::nullopt;  // structured
@@ -438,7 +382,7 @@ std::optional<NpyType> NumpyArrays::TypeOf(PickleId dtype) const {
     return type.raw ? std::nullopt : std::optional(type);  // nothing says what its bits mean
   } catch (Error& error) {
     if (error.finding() == Finding::kUnsupportedDtype) return std::nullopt;
-    throw std::move(error.At(word.offset()));
+    throw error.At(word.offset());
   }
 }
 
@@ -466,14 +410,11 @@ std::optional<TensorView> NumpyArrays::Build(PickleId id) {
   uint64_t bytes = Info(type->dtype).block_bytes;
   for (const uint64_t extent : view.shape) bytes = CheckedMul(bytes, extent, "shape");
   if (bytes != size) {
-    FailAt(Finding::kSizeMismatch,
-           fmt::format("an array of shape [{}] has {} bytes, {} expected",
-                       fmt::join(view.shape, ", "), size, bytes),
-           pickle_[id]);
+    FailAt(pickle_[id], Finding::kSizeMismatch, "an array of shape [{}] has {} bytes, {} expected",
+           fmt::join(view.shape, ", "), size, bytes);
   }
   if (bytes > max_bytes_) {
-    FailAtLimit(fmt::format("an array has {} bytes, at most {} are allowed", bytes, max_bytes_),
-                pickle_[id]);
+    FailAtLimit(pickle_[id], "an array has {} bytes, at most {} are allowed", bytes, max_bytes_);
   }
   uint64_t stride = Info(type->dtype).block_bytes;
   view.strides.assign(view.rank(), stride);

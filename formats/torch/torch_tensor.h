@@ -8,7 +8,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "formats/npy/npy_header.h"
+#include "formats/npy/npy.h"
 #include "formats/torch/pickle.h"
 #include "lib/core/base/tensor.h"
 
@@ -22,9 +22,19 @@ inline bool StripTorch(std::string_view& name) {
 }
 
 // Throws this finding, at the place of a node in its pickle.
-[[noreturn]] void FailAt(Finding finding, const std::string& message, const PickleValue& at);
+template <typename... Values>
+[[noreturn]] void FailAt(const PickleValue& at, Finding finding, fmt::format_string<Values...> text,
+                         Values&&... values) {
+  throw Error(finding, fmt::format(text, std::forward<Values>(values)...)).At(at.offset());
+}
 // Throws kLimit: a value is above --max-bytes.
-[[noreturn]] void FailAtLimit(const std::string& message, const PickleValue& at);
+template <typename... Values>
+[[noreturn]] void FailAtLimit(const PickleValue& at, fmt::format_string<Values...> text,
+                              Values&&... values) {
+  throw Error(Finding::kLimit, fmt::format(text, std::forward<Values>(values)...))
+      .At(at.offset())
+      .Hint("raise --max-bytes if the file is trusted");
+}
 
 // What a persistent id says about a storage.
 struct StorageId {

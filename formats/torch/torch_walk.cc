@@ -36,8 +36,8 @@ class Walker {
   void Run() {
     const Weight total = Weigh(pickle_.root());
     if (total.tensors > kMostTensors || total.visits > kMostVisits) {
-      Error error(Finding::kLimit, fmt::format("more than {} tensors, or {} steps to reach them",
-                                               kMostTensors, kMostVisits));
+      Error error(Finding::kLimit, "more than {} tensors, or {} steps to reach them", kMostTensors,
+                  kMostVisits);
       throw error.At(pickle_[pickle_.root()].offset());
     }
     file_.tensors.reserve(total.tensors);
@@ -189,7 +189,7 @@ class Walker {
       ids_.push_back(id);
       file_.tensors.push_back({path_, std::move(*view), ""});
     } catch (Error& error) {
-      throw error.In(fmt::format("tensor '{}'", Escaped(path_)));
+      throw error.In("tensor '{}'", Escaped(path_));
     }
   }
 
@@ -202,7 +202,7 @@ class Walker {
       if (ids_[i] != ids_[earlier]) {
         throw Error(Finding::kDuplicateName, "two tensors have this name")
             .At(pickle_[ids_[i]].offset())
-            .In(fmt::format("tensor '{}'", Escaped(file_.tensors[i].name)));
+            .In("tensor '{}'", Escaped(file_.tensors[i].name));
       }
       repeated.push_back(i);
     });

@@ -6,11 +6,10 @@
 
 #include "formats/torch/torch.h"
 #include "formats/torch/torch_tensor.h"
-#include "formats/zip/zip_writer.h"
+#include "formats/zip/zip.h"
 #include "lib/core/base/checked.h"
-#include "lib/core/snapshot/key_rotation.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/residency.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv {
 namespace {

@@ -61,7 +61,7 @@ class Lines {
   uint64_t number() const { return number_; }
   Error Failure(Finding finding, std::string message) const {
     return std::move(Error(finding, std::move(message))
-                         .In(fmt::format("line {}", number_))
+                         .In("line {}", number_)
                          .At(offset_)
                          .File(source_->name()));
   }
@@ -150,7 +150,7 @@ AttentionTrace OpenBlockScores(std::shared_ptr<const FileSource> source) {
   Lines lines(source);
   const auto first = lines.Next();
   if (!first) {
-    throw std::move(Error(Finding::kTruncated, "an empty stream").File(source->name()));
+    throw Error(Finding::kTruncated, "an empty stream").File(source->name());
   }
   AttentionTrace trace;
   uint64_t prompt = 0;
@@ -203,20 +203,19 @@ TensorView BatchRow(const NamedTensor& tensor, std::optional<uint64_t> named) {
   const TensorView& view = tensor.view;
   const bool is_float = Info(view.dtype).is_float && !IsBlockQuantised(view.dtype);
   if (view.rank() != 4 || !is_float) {
-    throw std::move(Error(Finding::kBadField, fmt::format("{} of {} axes, expected floats "
-                                                          "[batch, query heads, rows, keys]",
-                                                          Name(view.dtype), view.rank()))
-                        .In(Escaped(tensor.name)));
+    throw Error(Finding::kBadField,
+                "{} of {} axes, expected floats "
+                "[batch, query heads, rows, keys]",
+                Name(view.dtype), view.rank())
+        .In(Escaped(tensor.name));
   }
   if (!named && view.shape[0] > 1) {
-    throw std::move(
-        Error(Finding::kUsage, fmt::format("the trace has {} batch rows", view.shape[0]))
-            .Hint("name one with --batch"));
+    throw Error(Finding::kUsage, "the trace has {} batch rows", view.shape[0])
+        .Hint("name one with --batch");
   }
   const uint64_t batch = named.value_or(0);
   if (batch >= view.shape[0]) {
-    throw Error(Finding::kUsage,
-                fmt::format("--batch {}: the trace has {} batch rows", batch, view.shape[0]));
+    throw Error(Finding::kUsage, "--batch {}: the trace has {} batch rows", batch, view.shape[0]);
   }
   TensorView row{view.dtype,
                  {view.shape.begin() + 1, view.shape.end()},
@@ -224,8 +223,8 @@ TensorView BatchRow(const NamedTensor& tensor, std::optional<uint64_t> named) {
                  view.data + batch * view.strides[0]};
   for (const uint64_t extent : row.shape) {
     if (extent != 0 && extent <= kMostTracePositions) continue;
-    throw std::move(Error(Finding::kBadField, fmt::format("extent {}, expected 1 to 2^31", extent))
-                        .In(Escaped(tensor.name)));
+    throw Error(Finding::kBadField, "extent {}, expected 1 to 2^31", extent)
+        .In(Escaped(tensor.name));
   }
   return row;
 }
@@ -261,9 +260,9 @@ AttentionTrace TraceOfTorch(TensorFile file, std::optional<uint64_t> batch) {
       const TensorView view = BatchRow(*tensor, batch);
       if (trace.query_heads == 0) trace.query_heads = static_cast<uint32_t>(view.shape[0]);
       if (view.shape[0] != trace.query_heads || rows + view.shape[1] > kMostTracePositions) {
-        throw std::move(Error(Finding::kBadField, fmt::format("{} query heads, expected {}",
-                                                              view.shape[0], trace.query_heads))
-                            .In(Escaped(tensor->name)));
+        throw Error(Finding::kBadField, "{} query heads, expected {}", view.shape[0],
+                    trace.query_heads)
+            .In(Escaped(tensor->name));
       }
       const uint64_t end = rows + view.shape[1];
       // Fewer columns than positions: a sliding window's last ones. More: a static cache's zeros.
@@ -273,19 +272,18 @@ AttentionTrace TraceOfTorch(TensorFile file, std::optional<uint64_t> batch) {
       rows = end;
     }
     if (of_steps.size() != steps || (trace.rows != 0 && rows != trace.rows)) {
-      throw std::move(Error(Finding::kInconsistent,
-                            fmt::format("layer {} has {} steps and {} rows, others {} and {}",
-                                        index, of_steps.size(), rows, steps, trace.rows))
-                          .File(trace.path));
+      throw Error(Finding::kInconsistent, "layer {} has {} steps and {} rows, others {} and {}",
+                  index, of_steps.size(), rows, steps, trace.rows)
+          .File(trace.path);
     }
     trace.rows = rows;
     trace.layers.push_back(std::move(layer));
   }
   if (trace.layers.empty()) {
-    throw std::move(Error(Finding::kMissingRecord,
-                          "no tuple of attentions: expected tensors [batch, heads, rows, keys] "
-                          "under LAYER or STEP/LAYER")
-                        .File(trace.path));
+    throw Error(Finding::kMissingRecord,
+                "no tuple of attentions: expected tensors [batch, heads, rows, keys] "
+                "under LAYER or STEP/LAYER")
+        .File(trace.path);
   }
   return trace;
 }
@@ -311,10 +309,9 @@ Source NpySet(const std::string& path) {
       source.files.push_back({name, FileSource::Open(entry.path())});
   }
   if (source.files.empty()) {
-    throw std::move(
-        Error(Finding::kOpenFailed, "no such file, and no npy set of this stem")
-            .File(path)
-            .Hint("a trace is a file, a folder, or DIR/STEM for DIR/STEM-L0-Q.npy ..."));
+    throw Error(Finding::kOpenFailed, "no such file, and no npy set of this stem")
+        .File(path)
+        .Hint("a trace is a file, a folder, or DIR/STEM for DIR/STEM-L0-Q.npy ...");
   }
   std::sort(source.files.begin(), source.files.end(),
             [](const SourceFile& a, const SourceFile& b) { return a.name < b.name; });
@@ -378,7 +375,7 @@ AttentionTrace OpenTrace(Source source, const OpenOptions& options) {
     return TraceOfTensors(std::move(file), fs::path(path).filename().string(), options);
   }
   if (source.files.empty()) {
-    throw std::move(Error(Finding::kMissingRecord, "an empty folder").File(path));
+    throw Error(Finding::kMissingRecord, "an empty folder").File(path);
   }
   try {
     for (const TraceCarrier& carrier : kCarriers) {

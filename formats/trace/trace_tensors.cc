@@ -11,13 +11,13 @@
 #include <string>
 #include <string_view>
 
+#include "formats/tensors/axes.h"
 #include "formats/tensors/kvtool_arrays.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/tensor.h"
 #include "lib/core/snapshot/attention_trace.h"
-#include "lib/core/snapshot/token_axis.h"
 
 namespace kv {
 namespace {
@@ -30,8 +30,8 @@ struct TraceMetadata {
 };
 
 Error BadValue(const std::string& key, const std::string& text, std::string_view expected) {
-  return Error(Finding::kBadField, fmt::format("metadata '{}' is '{}', expected {}",
-                                               Escaped(key, 40), Escaped(text, 40), expected));
+  return Error(Finding::kBadField, "metadata '{}' is '{}', expected {}", Escaped(key, 40),
+               Escaped(text, 40), expected);
 }
 
 // Values by name; an empty one counts as none.
@@ -104,8 +104,8 @@ TraceMetadata ReadTraceMetadata(const TensorFile& file, AttentionTrace& trace) {
     throw Error(Finding::kMissingRecord, "metadata 'kvtool.trace' is missing: not a trace");
   }
   if (version != nullptr && *version != "1") {
-    throw Error(Finding::kUnsupportedVersion,
-                fmt::format("trace version '{}', this program reads 1", Escaped(*version, 40)));
+    throw Error(Finding::kUnsupportedVersion, "trace version '{}', this program reads 1",
+                Escaped(*version, 40));
   }
   trace.engine = values.Text("engine");
   trace.model = values.Text("model");
@@ -152,26 +152,27 @@ Role RoleOfFile(std::string_view name, std::string_view stem) {
   return RoleOf("qkvag"[kind], name.substr(2, name.size() - 4));
 }
 
-Error BadTensor(const NamedTensor& tensor, std::string message) {
-  return std::move(Error(Finding::kBadField, std::move(message)).In(Escaped(tensor.name)));
+template <typename... Values>
+Error BadTensor(const NamedTensor& tensor, fmt::format_string<Values...> text, Values&&... values) {
+  return Error(Finding::kBadField, fmt::format(text, std::forward<Values>(values)...))
+      .In(Escaped(tensor.name));
 }
 
 void RequireFloats(const NamedTensor& tensor) {
   if (Info(tensor.view.dtype).is_float && !IsBlockQuantised(tensor.view.dtype)) return;
-  throw std::move(Error(Finding::kUnsupportedDtype,
-                        fmt::format("{} values, expected floats", Name(tensor.view.dtype)))
-                      .In(Escaped(tensor.name)));
+  throw Error(Finding::kUnsupportedDtype, "{} values, expected floats", Name(tensor.view.dtype))
+      .In(Escaped(tensor.name));
 }
 
 TensorView WithAxes(const NamedTensor& tensor, size_t rank, std::string_view axes) {
   RequireFloats(tensor);
   const TensorView& view = tensor.view;
   if (view.rank() != rank) {
-    throw BadTensor(tensor, fmt::format("{} axes, expected {}: {}", view.rank(), rank, axes));
+    throw BadTensor(tensor, "{} axes, expected {}: {}", view.rank(), rank, axes);
   }
   for (const uint64_t extent : view.shape) {
     if (extent == 0 || extent > kMostTracePositions) {
-      throw BadTensor(tensor, fmt::format("extent {}, expected 1 to 2^31", extent));
+      throw BadTensor(tensor, "extent {}, expected 1 to 2^31", extent);
     }
   }
   return view;
@@ -205,8 +206,8 @@ class Builder {
                        ? TraceLevel::kQueries
                        : TraceLevel::kProbabilities;
     if (trace_.end_position() > kMostTracePositions) {
-      throw Error(Finding::kLimit, fmt::format("rows end at position {}, at most 2^31 are read",
-                                               trace_.end_position()));
+      throw Error(Finding::kLimit, "rows end at position {}, at most 2^31 are read",
+                  trace_.end_position());
     }
     RequireGradientsWithin();
     return std::move(trace_);
@@ -232,8 +233,7 @@ class Builder {
                                : role.kind == 'g' ? &layer.g
                                                   : &layer.a;
     if (*slot != nullptr) {
-      throw std::move(
-          Error(Finding::kDuplicateName, "a second tensor of this name").In(Escaped(tensor.name)));
+      throw Error(Finding::kDuplicateName, "a second tensor of this name").In(Escaped(tensor.name));
     }
     *slot = &tensor;
   }
@@ -242,8 +242,8 @@ class Builder {
     const TensorView& view = tensor.view;
     if (view.rank() != 1 ||
         (view.dtype != DType::kI32 && view.dtype != DType::kI64 && view.dtype != DType::kU32)) {
-      throw BadTensor(tensor, fmt::format("{} of {} axes, expected a list of integers",
-                                          Name(view.dtype), view.rank()));
+      throw BadTensor(tensor, "{} of {} axes, expected a list of integers", Name(view.dtype),
+                      view.rank());
     }
     for (const int64_t token : IntegersOf(view))
       trace_.tokens.push_back(static_cast<int32_t>(token));
@@ -254,7 +254,7 @@ class Builder {
   void Agree(T& known, uint64_t value, const NamedTensor& tensor, std::string_view what) {
     if (known == 0) known = static_cast<T>(value);
     if (known == value) return;
-    throw BadTensor(tensor, fmt::format("{} {}, expected {} as before", value, what, known));
+    throw BadTensor(tensor, "{} {}, expected {} as before", value, what, known);
   }
 
   // K or V as [token, head, dim]. The names of a file that says what it is mean that; elsewhere
@@ -279,20 +279,18 @@ class Builder {
     if (as_is != as_turned) return as_is ? view : turned;
     const TokenAxis evidence = FindTokenAxis(view);
     if (const auto axis = evidence.axis()) return *axis == 0 ? view : turned;
-    throw std::move(
-        Error(
-            Finding::kAmbiguousFormat,
-            fmt::format("ambiguous: [{}] is [token, head, dim] or [head, token, dim], and its "
-                        "values do not tell (margin {:.2f} standard errors, {} needed)",
-                        fmt::join(view.shape, ", "), evidence.margin(), TokenAxis::kDecidingMargin))
-            .In(Escaped(tensor.name))
-            .Hint("choose with --layout thd or htd"));
+    throw Error(Finding::kAmbiguousFormat,
+                "ambiguous: [{}] is [token, head, dim] or [head, token, dim], and its "
+                "values do not tell (margin {:.2f} standard errors, {} needed)",
+                fmt::join(view.shape, ", "), evidence.margin(), TokenAxis::kDecidingMargin)
+        .In(Escaped(tensor.name))
+        .Hint("choose with --layout thd or htd");
   }
 
   void AddLayer(uint32_t index, const Tensors& tensors) {
     if (tensors.q == nullptr && tensors.a == nullptr) {  // nothing to replay
       if (tensors.g == nullptr) return;
-      throw BadTensor(*tensors.g, fmt::format("gradients without q.{0} or a.{0}", index));
+      throw BadTensor(*tensors.g, "gradients without q.{0} or a.{0}", index);
     }
     TraceLayer layer;
     layer.layer = index;
@@ -323,8 +321,8 @@ class Builder {
     }
     if (tensors.g != nullptr) AddGradients(*tensors.g, layer);
     if (trace_.query_heads > kMostTraceHeads) {
-      throw Error(Finding::kLimit, fmt::format("{} query heads, at most {} are read",
-                                               trace_.query_heads, kMostTraceHeads));
+      throw Error(Finding::kLimit, "{} query heads, at most {} are read", trace_.query_heads,
+                  kMostTraceHeads);
     }
     trace_.layers.push_back(std::move(layer));
   }
@@ -338,8 +336,8 @@ class Builder {
     Agree(all.rows, shape[1], tensor, "rows of gradients");
     Agree(trace_.query_heads, shape[2], tensor, "query heads");
     if (layer.values && shape[3] != layer.values->shape[2]) {
-      throw BadTensor(tensor, fmt::format("v dim {}, the trace's values have {}", shape[3],
-                                          layer.values->shape[2]));
+      throw BadTensor(tensor, "v dim {}, the trace's values have {}", shape[3],
+                      layer.values->shape[2]);
     }
   }
 
@@ -348,8 +346,8 @@ class Builder {
     const GradientRows& rows = *trace_.gradients;
     if (rows.begin >= trace_.q_start && rows.end() <= trace_.end_position()) return;
     throw Error(Finding::kBadField,
-                fmt::format("gradients of positions {} to {}, but the trace's rows are {} to {}",
-                            rows.begin, rows.end() - 1, trace_.q_start, trace_.end_position() - 1))
+                "gradients of positions {} to {}, but the trace's rows are {} to {}", rows.begin,
+                rows.end() - 1, trace_.q_start, trace_.end_position() - 1)
         .Hint("metadata 'g_start' is the position of their first row");
   }
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/zip/zip_reader.h"
-
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -9,7 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include "formats/values.h"
+#include "formats/format.h"
+#include "formats/zip/zip.h"
 #include "lib/core/base/checked.h"
 
 namespace kv {
@@ -108,7 +107,7 @@ Directory ReadEnd(ByteSpan file) {
               end);
   }
   if (directory.entries >= UINT32_MAX)
-    throw Error(Finding::kLimit, fmt::format("{} entries", directory.entries)).At(end);
+    throw Error(Finding::kLimit, "{} entries", directory.entries).At(end);
   return directory;
 }
 
@@ -168,15 +167,14 @@ void ReadCentral(ByteReader& reader, Central& central) {
   if ((central.flags & kFlagsRefused) != 0) throw unsupported("is encrypted or patched");
   if (central.method != kStored && central.method != kDeflated) {
     throw unsupported(
-        fmt::format("uses compression method {}; only stored (0) and deflate (8) "
-                    "are supported",
+        fmt::format("uses compression method {}; only stored (0) and deflate (8) are supported",
                     central.method));
   }
   if (disk != 0) throw unsupported("lies on another disk");
   entry.deflated = central.method == kDeflated;
   if (!entry.deflated && entry.size != entry.compressed_size) {
-    throw Error(Finding::kSizeMismatch, fmt::format("is stored, but has {} of its {} bytes",
-                                                    entry.compressed_size, entry.size))
+    throw Error(Finding::kSizeMismatch, "is stored, but has {} of its {} bytes",
+                entry.compressed_size, entry.size)
         .At(at);
   }
 }
@@ -187,7 +185,7 @@ void ReadLocal(ByteSpan file, uint64_t limit, Central& central) {
   const uint64_t at = central.local_offset;
   ZipEntry& entry = central.entry;
   const auto outside = [&](std::string_view what) {
-    Error error(Finding::kBadOffsets, fmt::format("{} reaches into the directory", what));
+    Error error(Finding::kBadOffsets, "{} reaches into the directory", what);
     return error.At(at);
   };
   if (at > limit || limit - at < kLocalBytes) throw outside("its local header");
@@ -229,8 +227,8 @@ void RefuseOverlaps(const std::vector<ZipEntry>& entries, std::vector<Place> pla
   for (size_t i = 1; i < places.size(); ++i) {
     const ZipEntry &first = entries[places[i - 1].entry], &second = entries[places[i].entry];
     if (first.data_offset + first.compressed_size > places[i].local_offset) {
-      throw Error(Finding::kBadOffsets, fmt::format("members '{}' and '{}' overlap",
-                                                    Escaped(first.name), Escaped(second.name)))
+      throw Error(Finding::kBadOffsets, "members '{}' and '{}' overlap", Escaped(first.name),
+                  Escaped(second.name))
           .At(places[i].local_offset);
     }
   }
@@ -261,7 +259,7 @@ std::vector<ZipEntry> ReadDirectory(ByteSpan file, NameTable& names) {
   const auto name_at = [&](uint32_t i) { return entries[i].name; };
   names.InsertAll(static_cast<uint32_t>(entries.size()), name_at, [&](uint32_t i, uint32_t) {
     const std::string_view name = entries[i].name;
-    throw Error(Finding::kDuplicateName, fmt::format("two members '{}'", Escaped(name)))
+    throw Error(Finding::kDuplicateName, "two members '{}'", Escaped(name))
         .At(static_cast<uint64_t>(AsBytes(name).data() - file.data()) - kCentralBytes);
   });
   RefuseOverlaps(entries, std::move(places));
@@ -295,16 +293,15 @@ constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kHighestRatio = 1032;
 
 Error InMember(Error error, const ZipEntry& entry) {
-  error.At(entry.data_offset).In(fmt::format("member '{}'", Escaped(entry.name)));
+  error.At(entry.data_offset).In("member '{}'", Escaped(entry.name));
   return error;
 }
 
 void ExpectCrc(uint64_t found, const ZipEntry& entry) {
   if (found == entry.crc32) return;
-  throw InMember(
-      Error(Finding::kChecksum,
-            fmt::format("content has CRC {:08x}, the directory says {:08x}", found, entry.crc32)),
-      entry);
+  throw InMember(Error(Finding::kChecksum, "content has CRC {:08x}, the directory says {:08x}",
+                       found, entry.crc32),
+                 entry);
 }
 
 // One deflate stream, written to a sink piece by piece. The declared size is a hard limit: the
@@ -351,9 +348,8 @@ void Inflater::Run(const FileSource& file, const ZipEntry& entry, Sink& sink) {
     if (status != Z_OK && status != Z_STREAM_END) {
       if (status == Z_BUF_ERROR) throw mismatch("the deflate stream has no end");
       if (status == Z_MEM_ERROR) throw std::bad_alloc();
-      throw InMember(Error(Finding::kBadPayload,
-                           fmt::format("deflate stream: {}",
-                                       stream_.msg != nullptr ? stream_.msg : "damaged")),
+      throw InMember(Error(Finding::kBadPayload, "deflate stream: {}",
+                           stream_.msg != nullptr ? stream_.msg : "damaged"),
                      entry);
     }
     const uint64_t made =
@@ -388,17 +384,15 @@ void ZipArchive::Inflate(uint64_t max_bytes) {
   for (ZipEntry& entry : entries_) {
     if (!entry.deflated) continue;
     if (entry.size / kHighestRatio > entry.compressed_size) {
-      throw InMember(
-          Error(Finding::kSizeMismatch, fmt::format("{} deflated bytes cannot hold the {} declared",
-                                                    entry.compressed_size, entry.size)),
-          entry);
+      throw InMember(Error(Finding::kSizeMismatch, "{} deflated bytes cannot hold the {} declared",
+                           entry.compressed_size, entry.size),
+                     entry);
     }
     entry.spool_offset = RoundUp(total, kAlignment);
     total = CheckedAdd(entry.spool_offset, entry.size, "inflated size");
     if (total > max_bytes) {
-      throw InMember(Error(Finding::kLimit, fmt::format("deflated members need {} bytes, the limit "
-                                                        "is {}",
-                                                        total, max_bytes))
+      throw InMember(Error(Finding::kLimit, "deflated members need {} bytes, the limit is {}",
+                           total, max_bytes)
                          .Hint("raise --max-bytes if the file is trusted"),
                      entry);
     }

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/zip/zip_writer.h"
-
 #include <zlib.h>
 
 #include <algorithm>
 
-#include "formats/zip/zip_reader.h"
+#include "formats/zip/zip.h"
 #include "lib/core/base/checked.h"
 
 namespace kv {

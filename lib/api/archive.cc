@@ -2,10 +2,14 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/archive/archive.h"
 
-#include <fmt/format.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <set>
+#include <string>
 
 #include "formats/kvz/kvz.h"
 #include "formats/safetensors/safetensors.h"
@@ -15,11 +19,84 @@
 #include "lib/core/archive/archive_rows.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/checked.h"
-#include "lib/core/base/partial_file.h"
+#include "lib/core/base/file.h"
 #include "lib/core/snapshot/layout.h"
 
 using namespace kv;       // NOLINT: the functions below are the library's outermost layer
 using namespace kv::api;  // NOLINT
+
+namespace kv::api {
+
+// The bytes of a file of known size that are brought in, and given back, piece by piece. What was
+// not brought in reads as zeros and takes no memory. Anonymous memory: no file system is involved.
+class PartialFile {
+ public:
+  // Throws kNoMemory, also for a size that no memory could hold.
+  PartialFile(uint64_t size, std::string name);
+  ~PartialFile();
+  PartialFile(const PartialFile&) = delete;
+  PartialFile& operator=(const PartialFile&) = delete;
+
+  const std::shared_ptr<const FileSource>& source() const { return source_; }
+  uint64_t size() const { return source_->size(); }
+  // The same bytes, to write to.
+  std::span<std::byte> Range(uint64_t offset, uint64_t size) { return all_.subspan(offset, size); }
+  // Gives the memory of the whole pages in a range back; they read as zeros again.
+  void Drop(uint64_t offset, uint64_t size);
+
+ private:
+  int descriptor_ = -1;
+  std::span<std::byte> all_;
+  std::shared_ptr<const FileSource> source_;
+};
+
+[[noreturn]] static void NoRoom() {
+  throw Error(Finding::kNoMemory, "no memory for a file in pieces");
+}
+
+PartialFile::PartialFile(uint64_t size, std::string name) {
+  if (size == 0) {
+    source_ = FileSource::FromBytes({}, std::move(name));
+    return;
+  }
+  descriptor_ = ::memfd_create("kvtool", MFD_CLOEXEC);
+  if (descriptor_ < 0) NoRoom();
+  void* map = MAP_FAILED;
+  if (size <= static_cast<uint64_t>(INT64_MAX) &&
+      ::ftruncate(descriptor_, static_cast<off_t>(size)) == 0) {
+    map = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor_, 0);
+  }
+  if (map == MAP_FAILED) {
+    ::close(descriptor_);
+    NoRoom();
+  }
+  all_ = {static_cast<std::byte*>(map), size};
+  try {
+    const int second = ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
+    if (second < 0) NoRoom();
+    source_ = FileSource::FromDescriptor(second, std::move(name));
+  } catch (...) {
+    ::munmap(map, size);
+    ::close(descriptor_);
+    throw;
+  }
+}
+
+PartialFile::~PartialFile() {
+  if (!all_.empty()) ::munmap(all_.data(), all_.size());
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void PartialFile::Drop(uint64_t offset, uint64_t size) {
+  static const auto kPage = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t begin = RoundUp(offset, kPage), end = (offset + size) / kPage * kPage;
+  if (begin >= end) return;
+  // Where holes cannot be made the memory stays until the end.
+  static_cast<void>(::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                static_cast<off_t>(begin), static_cast<off_t>(end - begin)));
+}
+
+}  // namespace kv::api
 
 // ---- writing ----
 
@@ -45,6 +122,7 @@ struct kvt_writer {
 };
 
 namespace kv::api {
+
 namespace {
 
 // The cache that the parts make up, in the order of its layers.
@@ -325,6 +403,7 @@ void ReadTokens(kvt_reader& reader, const ArchivePart& part, uint64_t begin, uin
 }
 
 }  // namespace
+
 }  // namespace kv::api
 
 kvt_status kvt_reader_open(kvt_ctx* ctx, const kvt_source* source, kvt_reader** out,
@@ -362,8 +441,8 @@ kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin, u
     Require(begin <= tensor.tokens() && count <= tensor.tokens() - begin, "begin, count");
     const uint64_t bytes = count * tensor.row_bytes();
     if (cap < bytes) {
-      throw Error(Finding::kOutputTooSmall,
-                  fmt::format("{} tokens have {} bytes, the buffer {}", count, bytes, cap));
+      throw Error(Finding::kOutputTooSmall, "{} tokens have {} bytes, the buffer {}", count, bytes,
+                  cap);
     }
     ReadTokens(*reader, part, begin, count, Span(dst, bytes));
     if (written != nullptr) *written = bytes;

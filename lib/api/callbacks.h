@@ -34,9 +34,8 @@ inline void RequireDone(kvt_status returned) {
   constexpr kvt_status kLeast = -39999, kMost = -30000;
   if (returned == 0) return;
   if (returned >= kLeast && returned <= kMost) throw CallbackFailure{returned};
-  throw Error(Finding::kBadArgument,
-              fmt::format("a callback returned {}: neither 0 nor a status from {} to {}", returned,
-                          kLeast, kMost));
+  throw Error(Finding::kBadArgument, "a callback returned {}: neither 0 nor a status from {} to {}",
+              returned, kLeast, kMost);
 }
 
 // Reads a piece at a time, so that a call can be cancelled in between.

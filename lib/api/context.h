@@ -12,8 +12,8 @@
 
 #include "lib/api/kvtool.h"
 #include "lib/core/archive/archive.h"
-#include "lib/core/base/call_state.h"
 #include "lib/core/base/parallel.h"
+#include "lib/core/base/progress.h"
 #include "lib/core/frame/frame.h"
 
 // The objects behind kvtool.h, and the one place where exceptions become statuses.

@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/frame/frame.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <mutex>
@@ -56,8 +54,8 @@ namespace {
 
 void RequireWithinLimit(const kvt_ctx* ctx, uint64_t raw_bytes) {
   if (ctx->max_raw_bytes == 0 || raw_bytes <= ctx->max_raw_bytes) return;
-  throw Error(Finding::kLimit, fmt::format("{} raw bytes, the context's limit is {}", raw_bytes,
-                                           ctx->max_raw_bytes));
+  throw Error(Finding::kLimit, "{} raw bytes, the context's limit is {}", raw_bytes,
+              ctx->max_raw_bytes);
 }
 
 uint64_t EncodeOne(kvt_ctx* ctx, FrameCoder& coder, const kvt_desc* desc, ByteSpan raw,

@@ -62,7 +62,7 @@ using eviction::PolicyInfo;
 constexpr uint32_t kNeedsRows = 1, kNeedsKeys = 2;
 
 // Those that decide by what the cache has seen.
-bool IsOffered(const PolicyInfo& policy) { return policy.name != "oracle-mass"; }
+bool IsOffered(const PolicyInfo& policy) { return !policy.is_bound; }
 
 std::vector<const PolicyInfo*> Offered() {
   std::vector<const PolicyInfo*> offered;

@@ -13,9 +13,9 @@
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
-#include "lib/corpus/lines.h"
 
 namespace kv::corpus {
 namespace {
@@ -38,12 +38,45 @@ Member MemberIn(const Json& line, size_t number) {
 
 }  // namespace
 
+Json ParseLine(std::string_view line, size_t number) {
+  Json json;
+  try {
+    json = ReadOrderedJson(line, {.bytes = UINT64_MAX});
+  } catch (Error& error) {
+    throw error.In(fmt::format("line {}", number));
+  }
+  if (!json.is_object()) throw InLine(number, "is no JSON object");
+  return json;
+}
+
+std::string TextIn(const Json& object, const char* key, size_t number) {
+  if (!object.contains(key) || !object[key].is_string()) {
+    throw InLine(number, fmt::format("'{}' is no text", key));
+  }
+  return object[key];
+}
+
+uint64_t NumberIn(const Json& object, const char* key, size_t number, uint64_t most) {
+  if (!object.contains(key) || !object[key].is_number_unsigned() ||
+      object[key].get<uint64_t>() > most) {
+    throw InLine(number, fmt::format("'{}' is no whole number", key));
+  }
+  return object[key];
+}
+
+const Json& ObjectIn(const Json& object, const char* key, size_t number) {
+  if (!object.contains(key) || !object[key].is_object()) {
+    throw InLine(number, fmt::format("'{}' is no object", key));
+  }
+  return object[key];
+}
+
 std::string CorpusHash(std::span<const Member> members) {
   std::vector<const Member*> sorted;
   for (const Member& member : members) sorted.push_back(&member);
   std::sort(sorted.begin(), sorted.end(),
             [](const Member* a, const Member* b) { return a->name < b->name; });
-  StreamingHash64 hash;
+  StreamingHash hash;
   for (const Member* member : sorted) {
     // A name has no NUL.
     const std::string text =

@@ -11,6 +11,20 @@
 
 namespace kv::corpus {
 
+// Lines of JSON that somebody else may have written.
+
+// A line that is a JSON object. Throws kBadField if it is none, and kLimit if it nests so deep that
+// a copy of it would overflow the stack, or if an object has so many keys that finding them would
+// take quadratic time.
+nlohmann::ordered_json ParseLine(std::string_view line, size_t number);
+
+// The value under a key. Throw kBadField.
+std::string TextIn(const nlohmann::ordered_json& object, const char* key, size_t number);
+uint64_t NumberIn(const nlohmann::ordered_json& object, const char* key, size_t number,
+                  uint64_t most = UINT64_MAX);
+const nlohmann::ordered_json& ObjectIn(const nlohmann::ordered_json& object, const char* key,
+                                       size_t number);
+
 // One input of a corpus, called the same on every machine that sees it.
 struct Member {
   std::string name;

@@ -8,13 +8,37 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "lib/corpus/figures.h"
 #include "lib/corpus/results.h"
 #include "lib/corpus/spill.h"
 
 namespace kv::corpus {
+
+// A figure that every input may have, such as the ratio of layer 3's K at level high.
+struct FigureKey {
+  std::string figure;  // "ratio", "output_error", ...; of a gate the metric
+  std::string what;    // "level high", "h2o 0.5", "K q8_0, V q4_0"; of a gate the case
+  std::string part;    // "all", "k", "v", "other"
+  std::optional<uint64_t> layer;
+  auto operator<=>(const FigureKey&) const = default;
+};
+
+struct FigureValue {
+  double value = 0;
+  uint64_t input = 0;  // its place in the order of names
+  uint32_t group = 0;  // place in Merged::groups
+  // Of a ratio: what it divides, so that the ratio of all inputs together is exact.
+  uint64_t original = 0, left = 0;
+};
+
+// How a case of a gate judged one input.
+struct CaseVerdict {
+  std::string name, status;          // pass, fail, not_run, inconclusive
+  std::string text;                  // what decided it, where it did not pass
+  std::vector<std::string> failing;  // rules: "measured_ratio >= 1.02"
+};
 
 struct MergedInput {
   std::string name, model, format;
@@ -100,14 +124,5 @@ class Merger {
   std::map<FigureKey, uint32_t> ids_;
   ExternalSorter lines_;
 };
-
-// "pass", "fail", "inconclusive" or nothing: of all that have a verdict.
-std::optional<std::string> VerdictOf(const Merged& merged);
-// The command that shows one input as the run saw it.
-std::string CommandFor(const Merged& merged, const std::string& name);
-// What kvtool merge prints, beside its header and inputs.
-nlohmann::ordered_json MergedJson(const Merged& merged);
-// JUnit XML: one suite for each input, with a test for each case of a gate, else one.
-void WriteMergedJunit(const Merged& merged, const std::function<void(std::string_view)>& write);
 
 }  // namespace kv::corpus

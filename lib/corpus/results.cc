@@ -10,7 +10,6 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/hash.h"
-#include "lib/corpus/lines.h"
 
 namespace kv::corpus {
 namespace {

@@ -20,7 +20,7 @@
 //     static const Fields<Damage> fields = {
 //         {"part", "The part of the archive", [](const Damage& damage) { return Place(damage); }},
 //         {"archive_offset", "Where in the archive, in bytes from its beginning", &Damage::offset},
-//         {"chunk", "The chunk that is damaged", &Damage::chunk, ChunkFields(), {.absent = true}}};
+//         {"chunk", "The chunk that is damaged", &Damage::chunk, ChunkFields(), Absent()}};
 //     return fields;
 //   }
 //
@@ -46,6 +46,28 @@ struct FieldOptions {
   Format format = format::Plain;
   Value schema{};  // the whole schema of what a getter of type Value returns
 };
+
+// Options by name, which leave the rows of a table short: Nullable(AtLeast(0)).
+inline FieldOptions Absent(FieldOptions options = {}) {
+  options.absent = true;
+  return options;
+}
+inline FieldOptions Nullable(FieldOptions options = {}) {
+  options.nullable = true;
+  return options;
+}
+inline FieldOptions AtLeast(double least, FieldOptions options = {}) {
+  options.least = least;
+  return options;
+}
+inline FieldOptions Items(size_t least) { return {.items = least}; }
+inline FieldOptions Heading(std::string_view column, Format format = format::Plain) {
+  return {.column = column, .format = format};
+}
+template <typename... Word>
+FieldOptions OneOf(Word... words) {
+  return {.choices = {Value(words)...}};
+}
 
 class FieldTable;
 

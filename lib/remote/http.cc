@@ -1,20 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/remote/http.h"
-
+#include <curl/curl.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <mutex>
+#include <optional>
 #include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/file.h"
+#include "lib/remote/answer.h"
+#include "lib/remote/url.h"
 
 namespace kv::remote {
 namespace {
+
+// libcurl, loaded when the first URL is opened: a program that reads files only does not load the
+// thirty libraries behind it, and runs where it is not installed.
+struct Curl {
+  CURL* (*easy_init)();
+  void (*easy_cleanup)(CURL*);
+  CURLcode (*easy_setopt)(CURL*, CURLoption, ...);
+  CURLcode (*easy_perform)(CURL*);
+  CURLcode (*easy_getinfo)(CURL*, CURLINFO, ...);
+  const char* (*easy_strerror)(CURLcode);
+  curl_slist* (*slist_append)(curl_slist*, const char*);
+  void (*slist_free_all)(curl_slist*);
+};
+
+template <typename Function>
+void Take(void* library, const char* name, Function*& function) {
+  function = reinterpret_cast<Function*>(::dlsym(library, name));
+  if (function == nullptr) {
+    throw Error(Finding::kOpenFailed, std::string("libcurl has no ") + name);
+  }
+}
+
+Curl Load() {
+  void* library = nullptr;
+  // The flavours differ in who does their TLS.
+  for (const char* name : {"libcurl.so.4", "libcurl-gnutls.so.4", "libcurl-nss.so.4"}) {
+    library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (library != nullptr) break;
+  }
+  if (library == nullptr) {
+    throw Error(Finding::kOpenFailed, "reading URLs wants libcurl, which is not here")
+        .Hint("install it (Debian: apt install libcurl4), or fetch the file: curl -O URL");
+  }
+  Curl curl = {};
+  Take(library, "curl_easy_init", curl.easy_init);
+  Take(library, "curl_easy_cleanup", curl.easy_cleanup);
+  Take(library, "curl_easy_setopt", curl.easy_setopt);
+  Take(library, "curl_easy_perform", curl.easy_perform);
+  Take(library, "curl_easy_getinfo", curl.easy_getinfo);
+  Take(library, "curl_easy_strerror", curl.easy_strerror);
+  Take(library, "curl_slist_append", curl.slist_append);
+  Take(library, "curl_slist_free_all", curl.slist_free_all);
+  CURLcode (*global_init)(long) = nullptr;  // NOLINT: libcurl's own type
+  Take(library, "curl_global_init", global_init);
+  if (global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
+    throw Error(Finding::kNoResources, "libcurl does not start");
+  }
+  return curl;
+}
+
+// Throws kOpenFailed, which says what to install.
+const Curl& LoadCurl() {
+  static const Curl curl = Load();
+  return curl;
+}
 
 constexpr long kConnectSeconds = 15, kStalledSeconds = 30, kMostRedirects = 5;  // NOLINT: libcurl's
 
@@ -45,7 +107,7 @@ bool IsTransient(CURLcode code, bool was_met) {
 }
 
 Error Refused(int status) {
-  Error error(Finding::kOpenFailed, fmt::format("the server answers {}", status));
+  Error error(Finding::kOpenFailed, "the server answers {}", status);
   if (status == 401 || status == 403) error.Hint("a presigned URL may have expired");
   if (status == 404 || status == 410) error.Hint("nothing is there under that URL");
   return error;
@@ -62,6 +124,49 @@ Error Changed() {
   return Error(Finding::kReadFailed, "changed on the server while it was read")
       .Hint("run again: what was read is of two versions");
 }
+
+// One object behind a URL. Its version is the one met first; an answer of another one is an error.
+// Asks with GET alone, as presigned URLs allow nothing else, and for one range at a time.
+class HttpReader : public RangeReader {
+ public:
+  // Asks for the last bytes, which tell the size, and keeps them: that is where an archive has its
+  // index. `url` may be secret and occurs in no message.
+  HttpReader(std::string url, Patience patience);
+  ~HttpReader() override;
+  HttpReader(const HttpReader&) = delete;
+  HttpReader& operator=(const HttpReader&) = delete;
+
+  uint64_t size() const override { return version_.bytes; }
+  void Read(uint64_t offset, std::span<std::byte> to) override;
+
+ private:
+  static constexpr uint64_t kTailBytes = 64 << 10;
+  struct Transfer;
+
+  void MeetObject();
+  void Meet(const Answer& answer, uint64_t got);
+  // Goes on where a broken transfer ended.
+  void ReadRange(uint64_t offset, std::span<std::byte> to);
+  // Makes one request. Returns whether the transfer is complete; otherwise trying again may help.
+  bool Perform(Transfer& transfer);
+  void CheckAnswer(Transfer& transfer) const;
+  void Wait(int failures, uint64_t retry_after_s) const;
+
+  CURL* TakeHandle();
+  void GiveHandle(CURL* handle);
+
+  static size_t OnHeader(char* data, size_t size, size_t count, void* user);
+  static size_t OnBody(char* data, size_t size, size_t count, void* user);
+
+  const std::string url_;
+  const Patience patience_;
+  const Curl& curl_;
+  std::optional<Version> met_;
+  Version version_;
+  Bytes tail_;
+  std::mutex mutex_;
+  std::vector<CURL*> idle_;  // each keeps its connection
+};
 
 }  // namespace
 

@@ -8,7 +8,6 @@
 #include <mutex>
 
 #include "lib/core/base/error.h"
-#include "lib/remote/open_http.h"
 
 namespace kv::remote {
 namespace {
@@ -89,9 +88,9 @@ std::unique_ptr<RangeReader> OpenUrl(const std::string& name) {
     const std::lock_guard lock(names.mutex);
     const auto known = names.url_of.find(name);
     if (known == names.url_of.end()) {
-      throw std::move(Error(Finding::kOpenFailed, "is a URL that the command line does not name")
-                          .Hint("a file that names a URL is not followed: give the URL itself")
-                          .File(WithoutSecrets(name)));
+      throw Error(Finding::kOpenFailed, "is a URL that the command line does not name")
+          .Hint("a file that names a URL is not followed: give the URL itself")
+          .File(WithoutSecrets(name));
     }
     url = known->second;
   }

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "lib/core/base/ranges.h"
+#include "lib/core/base/file.h"
 
 // Files behind http:// and https:// URLs, read by ranges (RFC 9110): objects by presigned URLs,
 // and whatever a static server serves.
@@ -37,5 +37,11 @@ struct Traffic {
   uint64_t requests = 0, bytes = 0;
 };
 Traffic TrafficSoFar();
+
+// Throws kOpenFailed, and without libcurl always.
+std::unique_ptr<RangeReader> OpenHttp(std::string url);
+
+// Hands a line to what SetWaitNotice has set.
+void SayWait(const std::string& line);
 
 }  // namespace kv::remote

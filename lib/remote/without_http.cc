@@ -2,7 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // What stands in where libcurl cannot be: the static program loads no library.
 #include "lib/core/base/error.h"
-#include "lib/remote/open_http.h"
 #include "lib/remote/url.h"
 
 namespace kv::remote {

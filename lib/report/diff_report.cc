@@ -109,6 +109,33 @@ std::optional<double> DistanceOf(const TensorDiff& of) {
   return of.measured() == 0 ? std::nullopt : std::optional((of.*distance)());
 }
 
+Fields<SnapshotDiff>::Field VerdictField() {
+  return {"verdict",
+          "How the snapshots compare: every stored bit equal, every value equal in other types, "
+          "equal within the tolerance, or different",
+          [](const SnapshotDiff& of) { return Name(of.verdict()); },
+          {.choices = {"identical", "equal_values", "within_tolerance", "different"}}};
+}
+
+Fields<SnapshotDiff>::Field PartsField() {
+  static const Fields<SnapshotDiff> fields = {
+      {"structure", "Differences of geometry, positions and token ids; any makes the verdict",
+       &SnapshotDiff::structure},
+      {"notes", "What differs and does not count", &SnapshotDiff::notes},
+      {"values", "Number of values that were compared",
+       [](const SnapshotDiff& of) { return of.Total().values; }},
+      {"different_count", kDifferent, [](const SnapshotDiff& of) { return of.Total().different; }},
+      {"beyond_tolerance_count", kBeyond, [](const SnapshotDiff& of) { return of.Total().beyond; }},
+      {"first", "The first value that counts, or else that differs",
+       [](const SnapshotDiff& of) {
+         const FirstDifference first = FirstOf(of);
+         return first.diff == nullptr ? std::nullopt : std::optional(first);
+       },
+       FirstDifferenceFields()},
+      {"layers", "The layers that both snapshots have", &SnapshotDiff::layers, LayerDiffFields()}};
+  return Fields<SnapshotDiff>::Inline(fields);
+}
+
 }  // namespace
 
 const Fields<TensorDiff>& TensorDiffFields() {
@@ -151,28 +178,16 @@ const Fields<TensorDiff>& TensorDiffFields() {
   return fields;
 }
 
+const Fields<SnapshotDiff>& DifferenceFields() {
+  static const Fields<SnapshotDiff> fields = {VerdictField(), PartsField()};
+  return fields;
+}
+
 const Fields<SnapshotDiff>& SnapshotDiffFields() {
   static const Fields<SnapshotDiff> fields = {
-      {"verdict",
-       "How the snapshots compare: every stored bit equal, every value equal in other types, equal "
-       "within the tolerance, or different",
-       [](const SnapshotDiff& of) { return Name(of.verdict()); },
-       {.choices = {"identical", "equal_values", "within_tolerance", "different"}}},
+      VerdictField(),
       {"equal", "Whether they count as equal: exit status 0", &SnapshotDiff::equal},
-      {"structure", "Differences of geometry, positions and token ids; any makes the verdict",
-       &SnapshotDiff::structure},
-      {"notes", "What differs and does not count", &SnapshotDiff::notes},
-      {"values", "Number of values that were compared",
-       [](const SnapshotDiff& of) { return of.Total().values; }},
-      {"different_count", kDifferent, [](const SnapshotDiff& of) { return of.Total().different; }},
-      {"beyond_tolerance_count", kBeyond, [](const SnapshotDiff& of) { return of.Total().beyond; }},
-      {"first", "The first value that counts, or else that differs",
-       [](const SnapshotDiff& of) {
-         const FirstDifference first = FirstOf(of);
-         return first.diff == nullptr ? std::nullopt : std::optional(first);
-       },
-       FirstDifferenceFields()},
-      {"layers", "The layers that both snapshots have", &SnapshotDiff::layers, LayerDiffFields()}};
+      PartsField()};
   return fields;
 }
 

@@ -27,6 +27,8 @@ std::string BitsText(DType dtype, uint64_t bits);
 // that both caches have.
 const Fields<TensorDiff>& TensorDiffFields();
 const Fields<SnapshotDiff>& SnapshotDiffFields();
+// The same without the word whether they count as equal, where others decide that.
+const Fields<SnapshotDiff>& DifferenceFields();
 
 // A page that shows where two caches differ: a map of layers and tokens, of which `diff` must have
 // the bins, and the sizes of the differences by layer. In diff_page.cc.

@@ -134,9 +134,8 @@ Database::Database(const Folder& folder, const std::string& name, Use use)
       throw Error(Finding::kBadMagic, "this database is not the index of a store");
     }
     if (version.Number(0) != kSchemaVersion) {
-      throw Error(Finding::kUnsupportedVersion,
-                  fmt::format("an index of version {}, {} is supported", version.Number(0),
-                              kSchemaVersion));
+      throw Error(Finding::kUnsupportedVersion, "an index of version {}, {} is supported",
+                  version.Number(0), kSchemaVersion);
     }
   } catch (Error& error) {
     sqlite3_close_v2(handle_);

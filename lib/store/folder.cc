@@ -12,7 +12,7 @@
 #include <cstring>
 #include <utility>
 
-#include "lib/core/base/output_system.h"
+#include "lib/core/base/output.h"
 
 namespace kv::store {
 namespace {
@@ -20,8 +20,7 @@ namespace {
 constexpr int kFolderFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
 Error OpenError(const std::string& path) {
-  return Error(Finding::kOpenFailed, fmt::format("cannot open: {}", std::strerror(errno)))
-      .File(path);
+  return Error(Finding::kOpenFailed, "cannot open: {}", std::strerror(errno)).File(path);
 }
 
 }  // namespace
@@ -93,8 +92,7 @@ std::vector<std::string> Folder::Names() const {
   ::closedir(entries);
   // A list that ends early would tell a repair that the rest is gone.
   if (failed != 0) {
-    throw Error(Finding::kOpenFailed, fmt::format("cannot be read: {}", std::strerror(failed)))
-        .File(path_);
+    throw Error(Finding::kOpenFailed, "cannot be read: {}", std::strerror(failed)).File(path_);
   }
   return names;
 }

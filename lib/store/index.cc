@@ -26,7 +26,7 @@ constexpr const char* kColumns =
 
 Effort LevelOf(uint64_t number) {
   if (number > static_cast<uint64_t>(Effort::kMax)) {
-    throw Error(Finding::kInconsistent, fmt::format("the index names level {}", number));
+    throw Error(Finding::kInconsistent, "the index names level {}", number);
   }
   return static_cast<Effort>(number);
 }
@@ -68,7 +68,7 @@ void Index::RequireSchema() {
 }
 
 Error Index::Damaged(std::string_view how) const {
-  return Error(Finding::kInconsistent, fmt::format("the index is damaged: {}", how))
+  return Error(Finding::kInconsistent, "the index is damaged: {}", how)
       .File(database_.path())
       .Hint(std::string(kRepairHint));
 }

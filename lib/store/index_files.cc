@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/store/index_files.h"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sqlite3.h>
@@ -342,8 +340,7 @@ std::optional<Error> IndexFiles::refusal() const {
     case Refusal::kNone:
       return std::nullopt;
     case Refusal::kSystem:
-      return Error(Finding::kOpenFailed, fmt::format("cannot open: {}", std::strerror(errno_)))
-          .File(path);
+      return Error(Finding::kOpenFailed, "cannot open: {}", std::strerror(errno_)).File(path);
     case Refusal::kOtherName:
       return mendable(Finding::kUnsafeName,
                       "names another file than the index, which is not touched");

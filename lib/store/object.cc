@@ -18,7 +18,7 @@ constexpr uint32_t kVersion = 1;
 constexpr uint64_t kHashedBytes = kObjectHeadBytes - 8;
 
 void Require(bool holds, std::string_view rule, uint64_t at) {
-  if (!holds) throw Error(Finding::kBadField, fmt::format("object: not so: {}", rule)).At(at);
+  if (!holds) throw Error(Finding::kBadField, "object: not so: {}", rule).At(at);
 }
 
 // Rows that do not fill the object would let a decoder read what is not there.
@@ -34,12 +34,6 @@ void CheckShape(const ObjectHead& head, uint64_t at) {
 
 }  // namespace
 
-std::string HexText(const ObjectId& id) {
-  std::string text;
-  for (const std::byte byte : id) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  return text;
-}
-
 Bytes PackHeader() {
   ByteWriter out;
   out.Append(kPackMagic);
@@ -54,8 +48,8 @@ void CheckPackHeader(const FileSource& pack) {
     throw Error(Finding::kBadMagic, "this is no pack of a store").At(0);
   const auto version = in.U32("version");
   if (version != kVersion) {
-    throw Error(Finding::kUnsupportedVersion,
-                fmt::format("pack of version {}, {} is supported", version, kVersion));
+    throw Error(Finding::kUnsupportedVersion, "pack of version {}, {} is supported", version,
+                kVersion);
   }
 }
 
@@ -93,7 +87,7 @@ ObjectHead ReadObjectHead(const FileSource& pack, uint64_t offset) {
   head.level = static_cast<Effort>(level);
   const auto dtype = fields.U8("dtype");
   if (dtype >= AllDTypes().size())
-    throw Error(Finding::kUnknownDtype, fmt::format("object: dtype {}", dtype)).At(offset);
+    throw Error(Finding::kUnknownDtype, "object: dtype {}", dtype).At(offset);
   head.shape.dtype = static_cast<DType>(dtype);
   const auto order = fields.U8("order");
   Require(order == 0 || order == 3, "the order is 0 or 3", offset);
@@ -109,8 +103,8 @@ ObjectHead ReadObjectHead(const FileSource& pack, uint64_t offset) {
   const ByteSpan id = fields.Take(head.id.size(), "name");
   std::copy(id.begin(), id.end(), head.id.begin());
   if (head.raw_bytes == 0 || head.raw_bytes > kMaxObjectBytes) {
-    throw Error(Finding::kLimit,
-                fmt::format("object of {} bytes, 1..{} expected", head.raw_bytes, kMaxObjectBytes))
+    throw Error(Finding::kLimit, "object of {} bytes, 1..{} expected", head.raw_bytes,
+                kMaxObjectBytes)
         .At(offset);
   }
   CheckShape(head, offset);

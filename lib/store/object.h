@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "lib/core/base/blake2b.h"
 #include "lib/core/base/file.h"
+#include "lib/core/base/hash.h"
 #include "lib/core/codec/backends.h"
 #include "lib/core/codec/chunk.h"
 
@@ -16,7 +16,6 @@ namespace kv::store {
 // BLAKE2b of the decoded bytes. Whoever adds a state may be nobody's friend, so it must be a hash
 // for which nobody can make a second content.
 using ObjectId = Hash256Bytes;
-std::string HexText(const ObjectId& id);
 
 constexpr uint64_t kMaxObjectBytes = 16 << 20;
 constexpr uint64_t kPackHeaderBytes = 16, kObjectHeadBytes = 104;

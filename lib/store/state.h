@@ -2,11 +2,12 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lib/core/base/dtype.h"
-#include "lib/core/base/order.h"
+#include "lib/core/snapshot/snapshot.h"
 #include "lib/store/object.h"
 
 // The record of a state: its files as runs of objects, and what `list` says of it (FORMAT.md).
@@ -67,11 +68,53 @@ struct StateRecord {
   std::vector<std::string> empty_folders;
 };
 
+// Calls `use` with each object of a state and its extent.
+template <typename Use>
+void ForEachPiece(const StateRecord& record, const Use& use) {
+  for (const StoredFile& file : record.files) {
+    for (const Extent& extent : file.extents) {
+      for (const Piece& piece : extent.pieces) use(extent, piece);
+    }
+  }
+}
+
 Bytes Encode(const StateRecord& record);
 // Throws kTruncated, kBadMagic, kChecksum, kUnsupportedVersion, kBadField, kUnsafeName, kLimit,
 // kTrailingBytes.
 StateRecord DecodeState(ByteSpan bytes);
 // Whether a state may have this name: it becomes that of a file.
 bool IsStateName(std::string_view name);
+
+// How a source is cut into pieces, so that those of another state are met again.
+
+// A tail of fewer tokens than this is not kept as it is when a state grows.
+constexpr uint64_t kShortTokens = 64;
+
+// The files of a source in extents without pieces. `snapshot`, if given, is the source as a format
+// reads it.
+std::vector<StoredFile> ExtentsOf(const Source& source, const Snapshot* snapshot);
+
+// Copy rows [begin, begin + count) of a tensor between their places in the file and [token][head]
+// [unit].
+void GatherRows(const Extent& extent, ByteSpan bytes, uint64_t begin, uint64_t count,
+                std::span<std::byte> rows);
+void ScatterRows(const Extent& extent, ByteSpan rows, uint64_t begin, uint64_t count,
+                 std::span<std::byte> bytes);
+
+// Where the piece that begins at `begin` ends: at a multiple of `block_tokens`, so that states meet
+// which have only their beginning in common, but no piece is short if that can be.
+uint64_t EndOfPiece(const Extent& extent, uint64_t begin, uint64_t block_tokens);
+// Whether a piece of an earlier state is worth being kept, where this one goes on behind it.
+bool IsWorthKeeping(const Extent& extent, uint64_t begin, uint64_t count, uint64_t block_tokens);
+
+// By what states are found that begin alike: the hash of the first rows of the last tensor, on
+// which all that came before has left its mark. Zeros where there are too few.
+struct Guide {
+  const StoredFile* file = nullptr;
+  const Extent* extent = nullptr;
+  uint64_t offset = 0;  // of the extent in its file
+  ObjectId id = {};
+};
+Guide GuideOf(const Source& source, const std::vector<StoredFile>& files);
 
 }  // namespace kv::store

@@ -15,7 +15,6 @@
 #include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/output.h"
-#include "lib/core/base/output_system.h"
 
 namespace kv::store {
 namespace {
@@ -30,10 +29,6 @@ std::optional<uint64_t> NumberIn(const std::string& entry, NameOf name) {
 }
 
 constexpr std::string_view kMarker = "kvtool-store", kMarkerText = "kvtool store 1\n";
-
-Error SystemError(Finding finding, std::string_view action, const std::string& path) {
-  return Error(finding, fmt::format("{}: {}", action, std::strerror(errno))).File(path);
-}
 
 void WriteMarker(const Folder& folder) {
   try {
@@ -237,7 +232,7 @@ StateRow Store::Find(const std::string& what) {
     if (state.name == what) newest = std::move(state);
   }
   if (newest) return *newest;
-  throw Error(Finding::kMissingRecord, fmt::format("has no state '{}'", what))
+  throw Error(Finding::kMissingRecord, "has no state '{}'", what)
       .File(folder_)
       .Hint("'kvtool store list' shows those that it has");
 }
@@ -282,8 +277,7 @@ std::shared_ptr<const FileSource> Store::Pack(uint64_t pack) {
 void Store::LoadObject(const ObjectId& id, uint64_t bytes, CodecScratch& scratch, Bytes& raw) {
   const std::optional<Place> place = index_->Find(id);
   if (!place) {
-    throw Error(Finding::kLostChunk, fmt::format("object {} is not in the store", HexText(id)))
-        .File(folder_);
+    throw Error(Finding::kLostChunk, "object {} is not in the store", Hex(id)).File(folder_);
   }
   const auto pack = Pack(place->pack);
   try {
@@ -294,8 +288,8 @@ void Store::LoadObject(const ObjectId& id, uint64_t bytes, CodecScratch& scratch
           .Hint("'kvtool store verify --repair' makes a new index of what the store holds");
     }
     if (head.raw_bytes != bytes) {
-      throw Error(Finding::kSizeMismatch,
-                  fmt::format("the object has {} bytes, the state needs {}", head.raw_bytes, bytes))
+      throw Error(Finding::kSizeMismatch, "the object has {} bytes, the state needs {}",
+                  head.raw_bytes, bytes)
           .At(place->offset);
     }
     DecodeObject(*pack, place->offset, head, scratch, raw);
@@ -314,16 +308,12 @@ StoreStats Store::Stats() {
     names.insert(row.name);
     stats.source_bytes += row.source_bytes;
     stats.record_bytes += row.record_bytes;
-    for (const StoredFile& file : record.files) {
-      for (const Extent& extent : file.extents) {
-        for (const Piece& piece : extent.pieces) {
-          auto& [times, bytes] = used[piece.id];
-          ++times;
-          bytes = extent.BytesOf(piece);
-          stats.referenced_raw_bytes += bytes;
-        }
-      }
-    }
+    ForEachPiece(record, [&](const Extent& extent, const Piece& piece) {
+      auto& [times, bytes] = used[piece.id];
+      ++times;
+      bytes = extent.BytesOf(piece);
+      stats.referenced_raw_bytes += bytes;
+    });
   }
   const std::map<ObjectId, Place> objects = index_->Objects();
   for (const auto& [id, use] : used) {

@@ -19,8 +19,8 @@
 #include "lib/store/index.h"
 
 // A folder of states in which what they have in common is stored once (FORMAT.md). store.cc opens
-// it, add.cc adds to it, restore.cc gives states back, check.cc proves and mends it, collect.cc
-// frees what no state needs.
+// it, add.cc adds to it and gives states back, check.cc proves and mends it and frees what no state
+// needs.
 namespace kv::store {
 
 constexpr std::string_view kIndexName = "index.sqlite";

@@ -138,10 +138,13 @@ def tables(document):
     for command, option in all_options(document):
         for alias in option["aliases"]:
             rows.setdefault((option["names"][-1], alias), []).append(command)
-    text = MARK + "\n| name | older name | commands |\n|---|---|---|\n"
+    text = MARK + "\n| name | older names | commands |\n|---|---|---|\n"
+    older = {}
     for (name, alias), commands in sorted(rows.items()):
-        many = len(commands) > 6
-        text += f"| `{name}` | `{alias}` | {'all that read snapshots' if many else ', '.join(f'`{c}`' for c in commands)} |\n"
+        older.setdefault((name, tuple(commands)), []).append(alias)
+    for (name, commands), aliases in sorted(older.items()):
+        where = "all that read snapshots" if len(commands) > 6 else ", ".join(f"`{c}`" for c in commands)
+        text += f"| `{name}` | {', '.join(f'`{a}`' for a in aliases)} | {where} |\n"
     return text
 
 

@@ -39,7 +39,7 @@ ALLOWED = [
 ]
 # third-party header -> folders (or files) that may include it
 THIRD_PARTY = {
-    "xxhash.h": ["lib/core/base/hash.cc", "apps/capture-llama/hash.cc"],
+    "xxhash.h": ["lib/core/base/hash.cc", "apps/capture-llama/capture.cc"],
     "llama.h": ["apps/capture-llama/"],
     "ggml": ["apps/capture-llama/"],
     "hwy/": ["lib/core/kernels/", "lib/study/dense/"],

@@ -3,7 +3,7 @@
 """Runs every `$ command` in the console blocks of README.md and docs/**/*.md and compares what it prints with what is shown.
 
 Usage: readme.py KVTOOL [--update] [PAGE...]
-The blocks of a page share one scratch folder that starts with the files below. Measured times and rates (12.3 MB/s,
+The blocks of a page share one scratch folder, which scripts/examples.sh fills. Measured times and rates (12.3 MB/s,
 4.5 ms) and the program's version may differ, `...` stands for anything within a line and a line `...` for any lines;
 everything else must match to the letter. --update writes what was printed where nothing, or something else, is shown.
 
@@ -15,24 +15,11 @@ import functools
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# name in the scratch folder -> where it comes from
-FILES = {
-    "slot0.bin": "testdata/llamacpp/states/s260k-v050-f16.seq0.bin",
-    "model.gguf": "testdata/llamacpp/s260k-header.gguf",
-    "trace": "testdata/trace",
-    "gate": "testdata/gate",
-    "blend": "testdata/golden/blend/replay",
-    "walk.f16": "testdata/golden/mnn/codec/f16_smooth_walk_8192.in.bin",
-    "engine.gear": "testdata/golden/mnn/codec/f16_smooth_walk_8192.zstd.frame.bin",
-    "compressor.bin": "testdata/golden/infinilm/bin/full_f5_from_fp32_as_fp16.bin",
-    "dump_kv": "testdata/golden/infinilm/dump_kv",
-}
 MEASURED = [
     (re.compile(r"\d+(\.\d+)? (MB/s|MiB/s|ms|us|ns|s)\b"), "# \\2"),
     (re.compile(r"kvtool \d\S* \([0-9a-f]+\), SIMD \w+"), "kvtool VERSION"),
@@ -63,21 +50,13 @@ def run(command, folder, kvtool):
     return done.stdout
 
 
-def prepare(folder):
-    for name, source in FILES.items():
-        target = pathlib.Path(folder) / name
-        if (ROOT / source).is_dir():
-            shutil.copytree(ROOT / source, target)
-        else:
-            shutil.copy(ROOT / source, target)
-
-
 def check(page, kvtool, update):
     """The number of commands that ran, and what went wrong."""
     name = page.relative_to(ROOT)
     lines, out, wrong, count = page.read_text().splitlines(), [], [], 0
     with tempfile.TemporaryDirectory(prefix="kvtool-page-") as folder:
-        prepare(folder)
+        folder = os.path.join(folder, "examples")
+        subprocess.run([ROOT / "scripts/examples.sh", folder], check=True)
         inside, i = False, 0
         while i < len(lines):
             line = lines[i]

@@ -9,7 +9,7 @@ foreach(schema ${schemas})
   file(READ ${schema} text)
   string(APPEND entries "    {\"${name}\", R\"schema(${text})schema\"sv},\n")
 endforeach()
-file(WRITE ${OUTPUT} "#include \"apps/kvtool/documents/schemas.h\"\n
+file(WRITE ${OUTPUT} "#include \"apps/kvtool/documents/document_names.h\"\n
 #pragma GCC diagnostic ignored \"-Woverlength-strings\"
 namespace kv {
 namespace {

@@ -1,15 +1,23 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds the site of all documents and the reference of libkvtool into build/site. Every link is checked; a warning is an
-# error. Sphinx is taken from the Python at hand or, with scripts/docs/requirements.txt, from PyPI into build/docs-venv;
+# error. The page of all keys of the JSON documents comes from the program (build/release/bin/kvtool, or --kvtool PROGRAM). Sphinx is taken from the Python at hand or, with scripts/docs/requirements.txt, from PyPI into build/docs-venv;
 # with --installed only from where it is already. Exit 77: it cannot be had.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-python=${PYTHON:-python3} site=build/site
+python=${PYTHON:-python3} site=build/site installed= kvtool=build/release/bin/kvtool
+while [ $# -gt 0 ]; do
+  case $1 in
+    --installed) installed=yes ;;
+    --kvtool) kvtool=$2 && shift ;;
+    *) echo "usage: build.sh [--installed] [--kvtool PROGRAM]" >&2 && exit 2 ;;
+  esac
+  shift
+done
 if ! "$python" -c 'import furo, myst_parser, sphinx' 2>/dev/null; then
   python=build/docs-venv/bin/python
   if ! "$python" -c 'import furo, myst_parser, sphinx' 2>/dev/null; then
-    [ "${1:-}" != --installed ] || { echo "skipped: there is no Sphinx here with MyST and Furo"; exit 77; }
+    [ -z "$installed" ] || { echo "skipped: there is no Sphinx here with MyST and Furo"; exit 77; }
     rm -rf build/docs-venv
     { "${PYTHON:-python3}" -m venv build/docs-venv && "$python" -m pip install -q --disable-pip-version-check --retries 1 \
       --timeout 20 -r scripts/docs/requirements.txt; } >build/docs-pip.log 2>&1 || {
@@ -20,6 +28,12 @@ if ! "$python" -c 'import furo, myst_parser, sphinx' 2>/dev/null; then
   fi
 fi
 
+if [ -x "$kvtool" ]; then
+  python3 scripts/docs/json_docs.py "$kvtool" docs/json-keys.md
+else
+  rm -f docs/json-keys.md
+  echo "there is no $kvtool: the page of all keys of the JSON documents is left out"
+fi
 rm -rf "$site"
 "$python" -m sphinx --fail-on-warning --keep-going --nitpicky -q -j 2 -d build/docs-doctrees -c scripts/docs . "$site"
 printf '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=README.html"><title>kvtool</title><a href="README.html">kvtool</a>\n' \

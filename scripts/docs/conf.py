@@ -30,7 +30,7 @@ html_copy_source = False
 html_show_copyright = False
 
 # The margin. A page of docs/ that is in neither list stands under "More".
-JOBS = "install cli analyze archive formats eviction advise plans quantisation closed-loop gate gate-ci lossless codec blend weights".split()
+JOBS = "install cli analyze archive formats eviction advise plans quantisation llama-server-types closed-loop gate gate-ci lossless codec blend weights".split()
 PROGRAMS = "python library speed engines/README".split()
 OTHERS = sorted({page.stem for page in (ROOT / "docs").glob("*.md")} - set(JOBS) - set(PROGRAMS))
 
@@ -48,7 +48,8 @@ LISTS = (
 )
 ENGINES = "\n\n```{toctree}\n:hidden:\n:glob:\n*\n```\n"
 REFERENCE = '\n\n<p>The rendered reference: <a href="../api/index.html">kvtool.h and kvtool.hpp</a>.</p>\n'
-ADDED = {"README": LISTS, "docs/engines/README": ENGINES, "docs/library": REFERENCE}
+KEYS = "\n\n[Every key of every document](json-keys.md).\n" if (ROOT / "docs/json-keys.md").exists() else ""
+ADDED = {"README": LISTS, "docs/json": KEYS, "docs/engines/README": ENGINES, "docs/library": REFERENCE}
 
 
 def add(_, name, source):

@@ -1,32 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/json.md, the reference of the JSON documents, from the schemas that the program prints.
+"""Writes a page with every key of the JSON documents, from the schemas that the program prints. The site has the page;
+the repository does not, because it would repeat every sentence of the field tables.
 
-Usage: json_docs.py KVTOOL            writes the page
-       json_docs.py KVTOOL --check    fails if the page says something else than the schemas, or a schema does not say
-                                      what a property is
+  json_docs.py KVTOOL FILE      writes the page
+  json_docs.py KVTOOL --check   fails if a schema does not describe a property, or the page lacks a document
 """
 import json
 import pathlib
 import subprocess
 import sys
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "json.md"
-HEAD = """# JSON documents
-
-<!-- Written by scripts/docs/json_docs.py from the schemas; change those. -->
-
-`--json` prints one document, whatever the command and whatever happened to it; `--json-out FILE` writes it. `kvtool schema NAME`
-prints the schema of each. Documents have version 2, the only one, so that `--json-version` can be left out; within a version keys
-are only added. The Python package returns an element of `results`.
-
-Files that commands write have a version of their own: the gate's `summary.json` is `gate/1`, a result of `gate` with `schema` and
-`tool`, and plans, events and configurations are as listed last.
-
-A ratio is original / what is left, so that it is above 1 where something was gained; a duration is in whole
-microseconds and ends in `_us`; a word that a program compares has no spaces; what has no value is null. Paths below go into
-arrays without saying so.
-"""
+HEAD = "# Keys of the JSON documents\n\nPaths go into arrays without saying so. [What holds for all documents](json.md).\n"
 
 
 def schema(kvtool, name):
@@ -113,20 +98,21 @@ def page(kvtool):
     return "\n".join(lines) + "\n"
 
 
-def check(text, silent):
-    for place in silent:
-        print(f"{place} has no description: its schema in apps/kvtool/documents/schema must say what it is")
-    if not PAGE.exists() or PAGE.read_text() != text:
-        print("docs/json.md is older than the schemas: scripts/docs/json_docs.py KVTOOL writes it")
-        return 1
-    return 1 if silent else 0
+def check(text, kvtool):
+    wrong = [f"{place} has no description: its table of fields, or its schema in apps/kvtool/documents/schema, must give one"
+             for place in dict.fromkeys(without_words(kvtool))]
+    wrong += [f"the page has no table of {name}" for name in subprocess.check_output([kvtool, "schema"], text=True).split()
+              if name != "failure" and not any(mark in text for mark in (f"\n## {name}\n", f"\n- `{name}`: "))]
+    print("\n".join(wrong) or f"{text.count(chr(10))} lines describe every key")
+    return 1 if wrong else 0
 
 
 def main():
-    text = page(sys.argv[1])
-    if "--check" in sys.argv:
-        return check(text, list(dict.fromkeys(without_words(sys.argv[1]))))
-    PAGE.write_text(text)
+    kvtool, target = sys.argv[1:3]
+    text = page(kvtool)
+    if target == "--check":
+        return check(text, kvtool)
+    pathlib.Path(target).write_text(text)
     return 0
 
 

@@ -11,7 +11,7 @@
 #include "lib/api/kvtool.hpp"
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/eviction/budget.h"
-#include "lib/study/eviction/plan_layer.h"
+#include "lib/study/eviction/rule.h"
 
 namespace {
 

@@ -10,8 +10,7 @@
 #include <random>
 
 #include "lib/core/base/error.h"
-#include "lib/corpus/merge_page.h"
-#include "lib/corpus/spread.h"
+#include "lib/corpus/merge_report.h"
 
 namespace kv::corpus::merge_test {
 namespace {
@@ -82,6 +81,10 @@ Merged Join(const std::vector<std::string>& files) {
   return merger.Finish();
 }
 
+TestJson MergedJson(const Merged& merged) {
+  return ToJson(MergeReportFields().Object(ReportOf(merged)));
+}
+
 std::string Failure(const std::vector<std::string>& files) {
   try {
     Join(files);
@@ -133,11 +136,11 @@ TEST_CASE("A spill gives back what it was given, from memory and from its file",
 TEST_CASE("Shards merge to what one run comes to, byte for byte", "[corpus]") {
   const Merged one = Join(FilesOf(1, 1));
   const std::string document = MergedJson(one).dump();
-  const std::string page = MergedPage(one, MergedJson(one), "end").Text();
+  const std::string page = MergedPage(ReportOf(one), "end").Text();
   for (const uint32_t shards : {2U, 7U, 200U}) {
     const Merged joined = Join(FilesOf(shards, shards));
     CHECK(MergedJson(joined).dump() == document);
-    CHECK(MergedPage(joined, MergedJson(joined), "end").Text() == page);
+    CHECK(MergedPage(ReportOf(joined), "end").Text() == page);
   }
 }
 
@@ -258,10 +261,10 @@ TEST_CASE("A gate's verdict over all, and its JUnit", "[corpus]") {
   const auto merged = [&](const std::string& last) {
     return Join({begin + line("a", "pass", "pass", 3) + line("b", "pass", "not_run", 3) + last});
   };
-  CHECK(VerdictOf(merged(line("c", "pass", "pass", 2))) == "pass");
-  CHECK(VerdictOf(merged(line("c", "inconclusive", "inconclusive", 2))) == "inconclusive");
+  CHECK(ReportOf(merged(line("c", "pass", "pass", 2))).verdict == "pass");
+  CHECK(ReportOf(merged(line("c", "inconclusive", "inconclusive", 2))).verdict == "inconclusive");
   const Merged failed = merged(line("c<", "fail", "fail", 1));
-  CHECK(VerdictOf(failed) == "fail");
+  CHECK(ReportOf(failed).verdict == "fail");
   const TestJson json = MergedJson(failed);
   CHECK(json["cases"].dump() == R"([{"name":"c","pass":1,"fail":1,"not_run":1,"inconclusive":0,)"
                                 R"("failing":[{"rule":"m >= 2","entries":1}]}])");

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "formats/zip/zip_reader.h"
+#include "formats/zip/zip.h"
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/records.h"
 #include "tests/fuzz/repair.h"

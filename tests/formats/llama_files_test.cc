@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "formats/registry.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv::llama_files_test {

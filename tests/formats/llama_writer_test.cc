@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
-#include "formats/llama_state/cache_blob.h"
 #include "formats/llama_state/llama_state.h"
 #include "lib/core/snapshot/diff.h"
 #include "lib/core/snapshot/layout.h"

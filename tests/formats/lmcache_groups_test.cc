@@ -4,11 +4,9 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
-#include "formats/lmcache/block_store.h"
-#include "formats/lmcache/key_name.h"
 #include "formats/lmcache/lmcache.h"
 #include "formats/registry.h"
-#include "lib/core/base/blake2b.h"
+#include "lib/core/base/hash.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv::lmcache_groups_test {

@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <new>
 
-#include "formats/npy/npy_header.h"
+#include "formats/npy/npy.h"
 #include "formats/registry.h"
-#include "formats/zip/zip_writer.h"
+#include "formats/zip/zip.h"
 #include "tests/support/temp_dir.h"
 
 namespace {

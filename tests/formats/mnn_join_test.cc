@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-#include "formats/mnn/run_folder.h"
+#include "formats/mnn/mnn.h"
 
 namespace kv::mnn::mnn_join_test {
 

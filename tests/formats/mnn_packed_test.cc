@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "formats/mnn/packed.h"
+#include "formats/mnn/mnn.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv::mnn::mnn_packed_test {

@@ -7,7 +7,6 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "formats/mnn/meta.h"
 #include "formats/registry.h"
 #include "lib/core/snapshot/layout.h"
 #include "tests/support/archives.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/tensors/name_patterns.h"
-
 #include <catch2/catch.hpp>
 #include <random>
+
+#include "formats/tensors/tensor_names.h"
 
 namespace kv::name_patterns_test {
 namespace {

@@ -4,9 +4,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "formats/npy/npy_header.h"
 #include "formats/tensors/kvtool_arrays.h"
-#include "formats/zip/zip_writer.h"
+#include "formats/zip/zip.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv::npy_test {

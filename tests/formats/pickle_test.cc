@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+#include "formats/torch/pickle.h"
+
 #include <catch2/catch.hpp>
 #include <string>
-
-#include "formats/torch/pickle_machine.h"
 
 namespace kv::pickle_test {
 namespace {

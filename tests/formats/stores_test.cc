@@ -6,14 +6,11 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "formats/catalogue.h"
-#include "formats/foreign.h"
 #include "formats/lmcache/lmcache.h"
-#include "formats/mnn/packed.h"
+#include "formats/mnn/mnn.h"
 #include "formats/pages.h"
 #include "formats/raw/raw.h"
 #include "formats/registry.h"
-#include "lib/core/snapshot/concatenate.h"
 #include "lib/core/snapshot/layout.h"
 #include "tests/support/temp_dir.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+#include "formats/zip/zip.h"
+
 #include <catch2/catch.hpp>
 
-#include "formats/zip/zip_reader.h"
-#include "formats/zip/zip_writer.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv::zip_test {

@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (stream.layers > 64 || *trace.prompt_tokens > 10000) return 0;
     kv::eviction::BlockConfig config;
     for (const auto& [name, value] : stream.parameters) {
-      kv::eviction::SetParameter(name, value, config);
+      kv::mnn::h2o::SetParameter(name, value, config);
     }
     for (const auto revision :
          {kv::mnn::h2o::MnnRevision::kFinal, kv::mnn::h2o::MnnRevision::kR6}) {

@@ -6,8 +6,8 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/hash.h"
-#include "lib/corpus/lines.h"
-#include "lib/corpus/merge_page.h"
+#include "lib/corpus/corpus.h"
+#include "lib/corpus/merge_report.h"
 #include "tests/fuzz/accepted.h"
 #include "tests/fuzz/fuzz_repair.h"
 
@@ -39,10 +39,9 @@ void AsResults(std::string_view text) {
     const Merged merged = merger.Finish();
     if (merged.entries != merged.head.corpus_entries) std::abort();
     if (merged.done + merged.negative + merged.failed != merged.entries) std::abort();
-    nlohmann::ordered_json document = MergedJson(merged);
-    document["schema"] = "kvtool.merge/2";
-    if (document.dump().empty()) std::abort();
-    if (MergedPage(merged, document, "fuzz").Text().empty()) std::abort();
+    const MergeReport report = ReportOf(merged);
+    if (ToJson(MergeReportFields().Object(report)).dump().empty()) std::abort();
+    if (MergedPage(report, "fuzz").Text().empty()) std::abort();
     WriteMergedJunit(merged, [](std::string_view) {});
     ++fuzz::accepted;
   } catch (const Error&) {

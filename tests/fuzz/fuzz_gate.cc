@@ -5,19 +5,20 @@
 #include <cstdlib>
 
 #include "lib/core/base/error.h"
+#include "lib/study/gate/baseline.h"
+#include "lib/study/gate/ci_report.h"
 #include "lib/study/gate/judge.h"
-#include "lib/study/gate/markdown.h"
 #include "tests/fuzz/accepted.h"
 #include "tests/support/engines.h"
 
 namespace {
 
 void JudgeConfig(std::string_view text, kv::gate::GateResult& result) {
-  const kv::gate::Config config = kv::gate::ParseConfig(text, "folder", kv::test::Engines());
+  const kv::gate::Config config = kv::gate::ParseConfig(text, "folder", kv::test::Engine());
   if (config.cases.empty() && !config.expected.any()) std::abort();
   for (const kv::gate::CaseSpec& spec : config.cases) {
     for (const kv::gate::Rule& rule : spec.rules) {
-      if (kv::gate::FindMetric(kv::test::Engines(), rule.metric) == nullptr) std::abort();
+      if (kv::test::Engine().FindMetric(rule.metric) == nullptr) std::abort();
     }
     result.cases.push_back(kv::gate::NotRun(spec, "not here"));
   }
@@ -32,12 +33,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   kv::gate::GateResult result = kv::test::NewGate();
   try {
-    result.baseline = kv::gate::ParseBaseline(text, "old.json", kv::test::Engines());
+    result.baseline = kv::gate::ParseBaseline(text, "old.json", kv::test::Engine());
   } catch (const kv::Error&) {
   }
   try {
     JudgeConfig(text, result);
-    kv::gate::SummaryJson(result, "", {}).dump();
+    kv::test::SummaryJson(result, "", {}).dump();
     kv::gate::SummaryMarkdown(result, {});
     ++kv::fuzz::accepted;
   } catch (const kv::Error&) {

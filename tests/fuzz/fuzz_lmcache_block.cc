@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include "formats/lmcache/block_store.h"
+#include "formats/lmcache/lmcache.h"
 #include "lib/core/snapshot/layout.h"
 #include "tests/fuzz/accepted.h"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // One meta; when it parses and asks for little data, a folder that holds just that.
-#include "formats/mnn/meta.h"
 #include "formats/mnn/mnn.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/engines/mnn/offline/offline.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // Any bytes as a pickle: a value or an Error, never more.
-#include "formats/torch/pickle_machine.h"
+#include "formats/torch/pickle.h"
 #include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "formats/safetensors/safetensors.h"
 #include "formats/tensors/tensor_snapshot.h"
-#include "lib/core/snapshot/batch.h"
 #include "lib/core/snapshot/layout.h"
+#include "lib/core/snapshot/snapshot.h"
 #include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

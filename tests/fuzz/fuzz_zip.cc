@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/zip/zip_reader.h"
+#include "formats/zip/zip.h"
 #include "tests/fuzz/accepted.h"
 #include "tests/fuzz/fuzz_repair.h"
 #include "tests/fuzz/repair.h"

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <zlib.h>
 
-#include "formats/zip/zip_reader.h"
+#include "formats/zip/zip.h"
 #include "tests/fuzz/repair.h"
 
 namespace kv::fuzz {

@@ -9,7 +9,6 @@
 #include <map>
 
 #include "formats/mnn/mnn.h"
-#include "formats/mnn/packed.h"
 #include "formats/registry.h"
 #include "lib/core/snapshot/layout.h"
 #include "tests/golden/golden.h"

@@ -106,7 +106,7 @@ int CheckScenario(const json& scenario) {
   const json& params = scenario.at("params");
   eviction::BlockConfig config;
   for (const auto& [name, value] : params.items()) {
-    eviction::SetParameter(name, value.get<double>(), config);
+    mnn::h2o::SetParameter(name, value.get<double>(), config);
   }
   const mnn::h2o::MnnGeometry geometry{params.at("layers"), params.at("num_head"),
                                        params.at("kv_num_head"), params.at("head_dim"),

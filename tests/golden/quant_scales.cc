@@ -6,11 +6,7 @@
 #include <cstring>
 
 #include "lib/core/base/bytes.h"
-#include "lib/study/quantisation/types/groups.h"
-#include "lib/study/quantisation/types/octave.h"
-#include "lib/study/quantisation/types/token_head.h"
-#include "lib/study/quantisation/types/turbo.h"
-#include "lib/study/quantisation/types/ultraquant.h"
+#include "lib/study/quantisation/types/codes.h"
 #include "tests/golden/quant_arrays.h"
 
 namespace kv::golden {

@@ -12,10 +12,10 @@
 #include <random>
 #include <thread>
 
-#include "lib/core/base/stored_names.h"
+#include "lib/core/base/file.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/store/cut.h"
 #include "lib/store/index.h"
+#include "lib/store/state.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv::store::store_test {
@@ -294,9 +294,9 @@ TEST_CASE("deep names are compared in time of their length", "[store]") {
 }
 
 TEST_CASE("BLAKE2b of 32 bytes is that of other programs", "[store]") {
-  CHECK(HexText(Blake2b256({})) ==
+  CHECK(Hex(Blake2b256({})) ==
         "0e5751c026e543b2e8ab2eb06099daa1d1e5df47778f7787faab45cdf12fe3a8");
-  CHECK(HexText(Blake2b256(AsBytes("abc"))) ==
+  CHECK(Hex(Blake2b256(AsBytes("abc"))) ==
         "bddd813c634239723171ef3fee98579b94964e3bb1cb3e427262c8c068d52319");
 }
 

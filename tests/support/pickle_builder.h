@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/zip/zip_writer.h"
+#include "formats/zip/zip.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv::test {

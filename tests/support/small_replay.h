@@ -2,15 +2,15 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include "lib/engines/mnn/h2o/replay.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
 #include "tests/support/attention_case.h"
 
 // A replay that evicts several times over the 160 tokens of MakeAttentionCase({}).
 namespace kv::test {
 
-inline mnn::h2o::ReplayRequest SmallRequest() {
-  mnn::h2o::ReplayRequest request;
-  request.clock = mnn::h2o::Clock::kMnn;
+inline eviction::ReplayRequest SmallRequest() {
+  eviction::ReplayRequest request;
+  request.engine = &mnn::h2o::kIntervals;
   request.config.block_tokens = 8;
   request.config.sink_tokens = 6;
   request.config.recent_tokens = 20;
@@ -21,8 +21,8 @@ inline mnn::h2o::ReplayRequest SmallRequest() {
   return request;
 }
 
-inline mnn::h2o::ReplayResult RunOn(const AttentionCase& made,
-                                    const mnn::h2o::ReplayRequest& request, int threads = 1) {
+inline eviction::ReplayResult RunOn(const AttentionCase& made,
+                                    const eviction::ReplayRequest& request, int threads = 1) {
   ThreadPool pool(threads);
   return mnn::h2o::Replay(made.snapshot, made.trace, request, pool);
 }

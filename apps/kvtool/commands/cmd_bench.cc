@@ -8,12 +8,6 @@
 #include <optional>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/console/progress.h"
-#include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/inputs/run_input.h"
-#include "apps/kvtool/line/numbers.h"
-#include "apps/kvtool/line/page_options.h"
 #include "formats/registry.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/report/html.h"
@@ -108,22 +102,13 @@ Benched::Speeds SpeedsOf(uint64_t bytes, const ContestTimes& times) {
   return {of(times.encode_seconds), of(times.decode_seconds)};
 }
 
-const Fields<Benched::Params>& BenchParamsFields() {
-  using Params = Benched::Params;
-  static const Fields<Params> fields = {
-      {"chunk_bytes", "Most bytes of a chunk", &Params::chunk_bytes, {.least = 1}},
-      {"rounds", "Number of rounds asked for", &Params::rounds, {.least = 1}}};
-  return fields;
-}
-
 const Fields<Benched::Speed>& BenchSpeedFields() {
   using Speed = Benched::Speed;
   static const Fields<Speed> fields = {
       {"fastest_mb_per_s",
        "Raw bytes per second of CPU time of one thread in the fastest round, in MB (1e6 bytes)",
-       &Speed::fastest,
-       {.least = 0}},
-      {"median_mb_per_s", "The same in the median round", &Speed::median, {.least = 0}}};
+       &Speed::fastest, AtLeast(0)},
+      {"median_mb_per_s", "The same in the median round", &Speed::median, AtLeast(0)}};
   return fields;
 }
 
@@ -149,8 +134,7 @@ const Fields<Benched::Part>& BenchPartFields() {
           SavingFields()),
       {"worst_chunk_to_compat",
        "The largest of bytes / bytes at compat over all chunks; absent where compat had no part",
-       &Part::worst_chunk,
-       {.absent = true}},
+       &Part::worst_chunk, Absent()},
       Fields<Part>::Inline(&Part::speeds, BenchSpeedsFields())};
   return fields;
 }
@@ -202,17 +186,19 @@ const Fields<Benched::Bound>& BenchBoundFields() {
 }
 
 const Fields<Benched>& BenchedFields() {
+  using Params = Benched::Params;
+  static const Fields<Params> bench_params = {
+      {"chunk_bytes", "Most bytes of a chunk", &Params::chunk_bytes, AtLeast(1)},
+      {"rounds", "Number of rounds asked for", &Params::rounds, AtLeast(1)}};
   static const Fields<Benched> fields = {
       {"inputs", "What was read", &Benched::inputs, HashedFileFields()},
-      {"params", "What was asked for", &Benched::params, BenchParamsFields()},
-      {"chunks", "Number of chunks of K and V that were coded", &Benched::chunks, {.least = 1}},
+      {"params", "What was asked for", &Benched::params, bench_params},
+      {"chunks", "Number of chunks of K and V that were coded", &Benched::chunks, AtLeast(1)},
       {"contestants", "What was measured of each level and of each other compressor",
        &Benched::contestants, BenchEntrantFields()},
       {"bounds",
        "What models would need, all that they have to learn or say counted; absent without --bound",
-       &Benched::bounds,
-       BenchBoundFields(),
-       {.absent = true}}};
+       &Benched::bounds, BenchBoundFields(), Absent()}};
   return fields;
 }
 
@@ -317,13 +303,6 @@ class Bench : public Command {
 
   void TakeRuns() override { TakeRun(input_, snapshot_); }
 
-  void Files(CommandFiles& files) const override {
-    files.Reads(input_);
-    snapshot_.Files(files);
-    page_.Files(files);
-    report_.Files(files);
-  }
-
   ExitStatus Run(Context& context) override {
     OpenOptions options = snapshot_.Resolve();
     options.any_batch = true;
@@ -404,8 +383,8 @@ class Bench : public Command {
   std::string Subtitle(const std::vector<ContestChunk>& chunks,
                        const std::vector<ContestResult>& results) const {
     return fmt::format(
-        "{}: {} of K and V in {} chunk{}, one thread, CPU time, {}", Printable(input_),
-        HumanBytes(results[0].raw_bytes()), chunks.size(), chunks.size() == 1 ? "" : "s",
+        "{}: {} of K and V in {}, one thread, CPU time, {}", Printable(input_),
+        HumanBytes(results[0].raw_bytes()), Plural(chunks.size(), "chunk"),
         rounds_ == 1 ? "1 round" : fmt::format("fastest and median of {} rounds", rounds_));
   }
 
@@ -486,13 +465,10 @@ class Bench : public Command {
     return page;
   }
 
-  std::string input_, chunk_ = "1MiB", most_ = "64MiB";
-  PageOptions page_;
+  std::string chunk_ = "1MiB", most_ = "64MiB";
   std::vector<std::string> levels_;
   int rounds_ = 5;
   bool peers_ = false, slow_ = false, bound_ = false, force_ = false;
-  SnapshotOptions snapshot_;
-  ReportOptions report_;
 };
 
 }  // namespace

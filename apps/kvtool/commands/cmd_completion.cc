@@ -1,18 +1,252 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/line/completion.h"
+#include "apps/kvtool/line/help.h"
 
 namespace kv {
 namespace {
+
+std::vector<std::string> FlagsOf(const LineDescription& line) {
+  std::vector<std::string> flags;
+  for (const OptionDescription& option : line.options) {
+    if (option.positional()) continue;
+    flags.insert(flags.end(), option.names.begin(), option.names.end());
+  }
+  return flags;
+}
+
+bool TakesFile(const OptionDescription& option) {
+  return option.value == "FILE" || option.value == "FOLDER" || option.value == "TEXT";
+}
+
+// What may follow a command without a flag: its verbs, and the words of its first place.
+std::vector<std::string> WordsOf(const LineDescription& line) {
+  std::vector<std::string> words;
+  for (const LineDescription& verb : line.verbs) words.push_back(verb.name);
+  const auto place =
+      std::find_if(line.options.begin(), line.options.end(),
+                   [](const OptionDescription& option) { return option.positional(); });
+  if (place != line.options.end()) {
+    words.insert(words.end(), place->words.begin(), place->words.end());
+  }
+  return words;
+}
+
+std::string CommandNames(const std::vector<CommandDescription>& commands) {
+  std::string names = "help";
+  for (const CommandDescription& command : commands)
+    names += fmt::format(" {}", command.entry->name);
+  return names;
+}
+
+// One line of a `case` for each option that takes a value: what completes it.
+std::string BashValues(std::string_view command, const LineDescription& line) {
+  std::string text;
+  for (const OptionDescription& option : line.options) {
+    if (option.positional() || option.value.empty()) continue;
+    std::vector<std::string> patterns;
+    for (const std::string& name : option.names)
+      patterns.push_back(fmt::format("'{} {}'", command, name));
+    text += fmt::format("    {}) ", fmt::join(patterns, " | "));
+    if (!option.words.empty()) {
+      text += fmt::format("words='{}' ;;\n", fmt::join(option.words, " "));
+    } else {
+      text += TakesFile(option) ? "files=yes ;;\n" : ";;\n";
+    }
+  }
+  for (const LineDescription& verb : line.verbs) text += BashValues(command, verb);
+  return text;
+}
+
+// The options of a command and of all its verbs, and the words that may stand without a flag.
+std::string BashCommand(const CommandDescription& command) {
+  std::vector<std::string> flags = FlagsOf(command.line);
+  for (const LineDescription& verb : command.line.verbs) {
+    const std::vector<std::string> more = FlagsOf(verb);
+    flags.insert(flags.end(), more.begin(), more.end());
+  }
+  std::sort(flags.begin(), flags.end());
+  flags.erase(std::unique(flags.begin(), flags.end()), flags.end());
+  return fmt::format("    {}) flags='{}' words='{}' ;;\n", command.entry->name,
+                     fmt::join(flags, " "), fmt::join(WordsOf(command.line), " "));
+}
+
+// For a word in single quotes.
+std::string Quoted(std::string_view text, std::string_view quote) {
+  std::string quoted;
+  for (const char c : text) {
+    if (c == '\'') {
+      quoted += quote;
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted;
+}
+
+// For the text within the brackets of zsh's _arguments.
+std::string ZshText(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '[' || c == ']' || c == ':' || c == '\\') escaped += '\\';
+    escaped += c;
+  }
+  return Quoted(escaped, "'\\''");
+}
+
+std::string ZshAction(const OptionDescription& option) {
+  if (!option.words.empty()) return fmt::format("({})", fmt::join(option.words, " "));
+  return TakesFile(option) ? "_files" : " ";
+}
+
+std::string ZshArguments(const LineDescription& line, std::string_view indent) {
+  std::string text = "_arguments -S";
+  for (const OptionDescription& option : line.options) {
+    if (option.positional()) continue;
+    for (const std::string& name : option.names) {
+      text += fmt::format(" \\\n{}'*{}[{}]{}'", indent, name, ZshText(option.text),
+                          option.value.empty()
+                              ? std::string()
+                              : fmt::format(":{}:{}", option.value, ZshAction(option)));
+    }
+  }
+  const std::vector<std::string> words = WordsOf(line);
+  return text + (words.empty() ? fmt::format(" \\\n{}'*:file:_files'\n", indent)
+                               : fmt::format(" \\\n{}'1:word:({})' '*:file:_files'\n", indent,
+                                             fmt::join(words, " ")));
+}
+
+void AddFishOptions(std::string_view condition, const LineDescription& line, std::string& text) {
+  for (const OptionDescription& option : line.options) {
+    if (option.positional()) continue;
+    text += fmt::format("complete -c kvtool -n '{}'", condition);
+    for (const std::string& name : option.names) {
+      text += name.starts_with("--") ? fmt::format(" -l {}", name.substr(2))
+                                     : fmt::format(" -s {}", name.substr(1));
+    }
+    if (!option.value.empty()) text += TakesFile(option) && option.words.empty() ? " -r" : " -x";
+    if (!option.words.empty()) text += fmt::format(" -a '{}'", fmt::join(option.words, " "));
+    text += fmt::format(" -d '{}'\n", Quoted(option.text, "\\'"));
+  }
+}
+
+// The completion of a shell as a script: commands, verbs, options, and the words that an option's
+// value may be; file names elsewhere.
+std::string BashCompletion(const std::vector<CommandDescription>& commands) {
+  std::string by_command, values;
+  for (const CommandDescription& command : commands) {
+    by_command += BashCommand(command);
+    values += BashValues(command.entry->name, command.line);
+  }
+  return fmt::format(R"(# bash completion of kvtool: source <(kvtool completion bash)
+_kvtool() {{
+  local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}}
+  local command= flags= words= files= i
+  # "--level=h" comes as three words.
+  if [[ $current == = ]]; then
+    current=
+  elif [[ $previous == = ]]; then
+    previous=${{COMP_WORDS[COMP_CWORD-2]}}
+  fi
+  for ((i = 1; i < COMP_CWORD; i++)); do
+    if [[ ${{COMP_WORDS[i]}} != -* ]]; then
+      command=${{COMP_WORDS[i]}}
+      break
+    fi
+  done
+  COMPREPLY=()
+  if [[ -z $command ]]; then
+    COMPREPLY=($(compgen -W '{0} --version' -- "$current"))
+    return
+  fi
+  case "$command $previous" in
+{2}    *)
+      case $command in
+    help) words='{0}' ;;
+{1}      esac
+      files=yes
+      if [[ $current == -* ]]; then
+        words=$flags
+        files=
+      fi
+      ;;
+  esac
+  [[ -z $words ]] || COMPREPLY=($(compgen -W "$words" -- "$current"))
+  if [[ -n $files ]]; then
+    local IFS=$'\n'
+    compopt -o filenames 2> /dev/null
+    COMPREPLY+=($(compgen -f -- "$current"))
+  fi
+}}
+complete -F _kvtool kvtool
+)",
+                     CommandNames(commands), by_command, values);
+}
+
+std::string ZshCompletion(const std::vector<CommandDescription>& commands) {
+  std::string names, by_command;
+  for (const CommandDescription& command : commands) {
+    names += fmt::format("    '{}:{}'\n", command.entry->name, ZshText(command.entry->summary));
+    by_command += fmt::format("    {})\n      ", command.entry->name);
+    by_command += ZshArguments(command.line, "        ") + "      ;;\n";
+  }
+  return fmt::format(R"(#compdef kvtool
+# zsh completion of kvtool: kvtool completion zsh > a folder of $fpath/_kvtool
+_kvtool() {{
+  local -a commands
+  commands=(
+{}  )
+  if (( CURRENT == 2 )); then
+    _describe command commands
+    return
+  fi
+  local command=$words[2]
+  shift words
+  (( CURRENT-- ))
+  case $command in
+{}  esac
+}}
+if [[ $funcstack[1] == _kvtool ]]; then _kvtool "$@"; else compdef _kvtool kvtool; fi
+)",
+                     names, by_command);
+}
+
+std::string FishCompletion(const std::vector<CommandDescription>& commands) {
+  std::string text =
+      "# fish completion of kvtool: kvtool completion fish > "
+      "~/.config/fish/completions/kvtool.fish\n";
+  for (const CommandDescription& command : commands) {
+    text += fmt::format("complete -c kvtool -n __fish_use_subcommand -f -a {} -d '{}'\n",
+                        command.entry->name, Quoted(command.entry->summary, "\\'"));
+  }
+  for (const CommandDescription& command : commands) {
+    const std::string condition =
+        fmt::format("__fish_seen_subcommand_from {}", command.entry->name);
+    const std::vector<std::string> words = WordsOf(command.line);
+    if (!words.empty()) {
+      text += fmt::format("complete -c kvtool -n '{}' -a '{}'\n", condition, fmt::join(words, " "));
+    }
+    AddFishOptions(condition, command.line, text);
+    for (const LineDescription& verb : command.line.verbs) {
+      AddFishOptions(fmt::format("{}; and __fish_seen_subcommand_from {}", condition, verb.name),
+                     verb, text);
+    }
+  }
+  return text;
+}
 
 class Completion : public Command {
  public:
   void Declare(CommandLine& line) override {
     line.Add("SHELL", shell_, "bash, zsh or fish").OneOf({"bash", "zsh", "fish"}).Required();
   }
-
-  void Files(CommandFiles&) const override {}
 
   ExitStatus Run(Context& context) override {
     const std::vector<CommandDescription> commands = DescribeCommands();

@@ -5,13 +5,9 @@
 #include <filesystem>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/inputs/each_command.h"
-#include "apps/kvtool/inputs/run_input.h"
 #include "formats/key_pairs.h"
-#include "lib/core/base/output_system.h"
+#include "lib/core/base/output.h"
 #include "lib/core/snapshot/cast.h"
 
 namespace kv {
@@ -57,22 +53,7 @@ class Convert : public EachOf<Convert> {
              "Folder for the results of many inputs, each called IN.FORMAT; relative names keep "
              "their folders");
     line.AddFlag("-f,--force", force_, "Overwrite the output");
-    const char* group = "Writing";
-    line.Add("--dtype", dtype_, "Convert values to f32, f16 or bf16 (default: as they are)")
-        .Group(group);
-    line.Add("--v-order", v_order_,
-             "V of a llama.cpp state: rows (flash attention) or transposed (default: as the "
-             "source has it, else rows)")
-        .OneOf({"rows", "transposed"})
-        .Group(group);
-    line.Add("--target-version", version_,
-             "Version of the format or engine to write for, e.g. b6122 (default: newest)")
-        .Group(group);
-    line.Add("--rope-pairs", rope_pairs_,
-             "Order of K's RoPE pairs in the output: neighbours (2i, 2i+1), halves (i, i+dim/2), "
-             "FROM:TO, keep (default: as readers of the format expect it for the model's "
-             "architecture)")
-        .Group(group);
+    DeclareWriting(line);
     selection_.Declare(line);
     line.Add("--sequence", sequence_, "Only the cells of one sequence")
         .Between(0, INT32_MAX)
@@ -97,11 +78,9 @@ class Convert : public EachOf<Convert> {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(input_);
-    snapshot_.Files(files);
     files.Writes(output_, output_dir_.empty() ? std::string("-o")
                                               : fmt::format("the result of {}", Printable(input_)));
-    report_.Files(files);
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -110,9 +89,8 @@ class Convert : public EachOf<Convert> {
     if (!selection.keys || !selection.values)
       throw Error(Finding::kUsage, "--kv: convert always writes both K and V");
     if ((!v_order_.empty() || !version_.empty()) && !format.has_choices) {
-      throw Error(Finding::kUsage,
-                  fmt::format("{}: {} has no such choice",
-                              v_order_.empty() ? "--target-version" : "--v-order", to_));
+      throw Error(Finding::kUsage, "{}: {} has no such choice",
+                  v_order_.empty() ? "--target-version" : "--v-order", to_);
     }
     const OpenOptions options = snapshot_.Resolve(flags_for());
     Snapshot snapshot = Select(OpenSnapshot(snapshot_.Open(input_), options), selection);
@@ -159,16 +137,30 @@ class Convert : public EachOf<Convert> {
   }
 
  private:
+  void DeclareWriting(CommandLine& line) {
+    const CommandLine::Heading heading(line, "Writing");
+    line.Add("--dtype", dtype_, "Convert values to f32, f16 or bf16 (default: as they are)");
+    line.Add("--v-order", v_order_,
+             "V of a llama.cpp state: rows (flash attention) or transposed (default: as the "
+             "source has it, else rows)")
+        .OneOf({"rows", "transposed"});
+    line.Add("--target-version", version_,
+             "Version of the format or engine to write for, e.g. b6122 (default: newest)");
+    line.Add("--rope-pairs", rope_pairs_,
+             "Order of K's RoPE pairs in the output: neighbours (2i, 2i+1), halves (i, i+dim/2), "
+             "FROM:TO, keep (default: as readers of the format expect it for the model's "
+             "architecture)");
+  }
+
   DType ParseValueType() const {
     if (const std::optional<DType> dtype = ParseDType(dtype_)) return *dtype;
-    throw Error(Finding::kUsage, fmt::format("--dtype '{}': expected f32, f16 or bf16", dtype_));
+    throw Error(Finding::kUsage, "--dtype '{}': expected f32, f16 or bf16", dtype_);
   }
 
   std::string to_, output_, output_dir_, dtype_, v_order_, version_, rope_pairs_;
   std::optional<int32_t> sequence_;
   bool force_ = false;
   SelectionOptions selection_;
-  SnapshotOptions snapshot_;
 };
 
 }  // namespace

@@ -5,11 +5,7 @@
 #include <filesystem>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/inputs/corpus_entries.h"
-#include "apps/kvtool/inputs/input_hash.h"
-#include "apps/kvtool/inputs/run_input.h"
 #include "formats/registry.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/utf8.h"
@@ -71,7 +67,7 @@ struct CorpusVerdict {
     std::string name, text;
   };
   std::string manifest;
-  uint64_t manifest_bytes = 0, entries = 0;
+  uint64_t input_bytes = 0, entries = 0;
   std::string hash;
   bool content_read = true;
   std::vector<Change> changed;
@@ -79,19 +75,16 @@ struct CorpusVerdict {
   std::string_view verdict() const { return changed.empty() ? "unchanged" : "changed"; }
 };
 
-const Fields<CorpusVerdict::Change>& CorpusChangeFields() {
-  using Change = CorpusVerdict::Change;
-  static const Fields<Change> fields = {{"name", "Name of the input in the corpus", &Change::name},
-                                        {"text", "What is different", &Change::text}};
-  return fields;
-}
-
 const Fields<CorpusVerdict>& CorpusVerdictFields() {
   using Of = CorpusVerdict;
+  using Change = CorpusVerdict::Change;
+  static const Fields<Change> corpus_change = {
+      {"name", "Name of the input in the corpus", &Change::name},
+      {"text", "What is different", &Change::text}};
   static const Fields<Of> fields = {
       {"inputs", "The manifest",
        [](const Of& of) {
-         return std::vector<SizedFile>{{of.manifest, of.manifest_bytes}};
+         return std::vector<SizedFile>{{of.manifest, of.input_bytes}};
        },
        SizedFileFields()},
       {"verdict",
@@ -99,13 +92,11 @@ const Fields<CorpusVerdict>& CorpusVerdictFields() {
        &Of::verdict,
        {.choices = {"unchanged", "changed"}}},
       {"entries", "Number of inputs in the manifest", &Of::entries},
-      {"corpus_xxh3",
-       "Hash of the corpus: of names, sizes and contents, by the manifest",
-       &Of::hash,
-       {.pattern = kHashPattern}},
+      {"corpus_xxh3", "Hash of the corpus: of names, sizes and contents, by the manifest",
+       &Of::hash, kHashText},
       {"content_read", "Whether contents were compared; otherwise sizes alone were",
        &Of::content_read},
-      {"changed", "What is not as it was", &Of::changed, CorpusChangeFields()}};
+      {"changed", "What is not as it was", &Of::changed, corpus_change}};
   return fields;
 }
 
@@ -119,7 +110,7 @@ class Corpus : public Command {
     limit_.Declare(*make_, "Limit on inflated or derived data of each input (default 64GiB)");
     make_->AddFlag("-f,--force", force_, "Overwrite the manifest");
     check_ = &line.AddVerb("check", "Say whether all inputs of a manifest are what they were");
-    check_->Add("MANIFEST", manifest_, "What 'kvtool corpus make' wrote").Required();
+    check_->Add("MANIFEST", input_, "What 'kvtool corpus make' wrote").Required();
     check_
         ->Add("--corpus-dir", corpus_dir_,
               "Folder of the corpus (default: as the manifest says, beside it)")
@@ -129,12 +120,8 @@ class Corpus : public Command {
   }
 
   void Files(CommandFiles& files) const override {
-    if (make_->parsed()) {
-      files.Writes(output_, "-o");
-      return;
-    }
-    files.Reads(manifest_);
-    report_.Files(files);
+    files.Writes(output_, "-o");
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -209,28 +196,18 @@ class Corpus : public Command {
   }
 
   ExitStatus Check(Context& context) const {
-    const auto file = FileSource::Open(manifest_, kMostOfList);
-    const ByteSpan bytes = file->bytes();
-    corpus::Manifest manifest;
-    try {
-      manifest = corpus::ReadManifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    } catch (Error& error) {
-      throw error.File(manifest_);
-    }
-    const std::filesystem::path folder = CorpusFolder(manifest_, corpus_dir_, manifest);
-    std::vector<std::string> problems(manifest.members.size());
+    const OpenedManifest opened = OpenManifest(input_, corpus_dir_);
+    const std::vector<corpus::Member>& members = opened.manifest.members;
+    const std::filesystem::path folder = opened.folder;
+    std::vector<std::string> problems(members.size());
     ThreadPool pool(context.global.thread_count());
     pool.ParallelFor(problems.size(), [&](uint64_t i) {
-      problems[i] = ProblemOf(manifest.members[i], (folder / manifest.members[i].name).string());
+      problems[i] = ProblemOf(members[i], (folder / members[i].name).string());
     });
-    CorpusVerdict result = {manifest_,
-                            bytes.size(),
-                            manifest.members.size(),
-                            corpus::CorpusHash(manifest.members),
-                            !quick_,
-                            {}};
+    CorpusVerdict result = {
+        input_, opened.bytes, members.size(), corpus::CorpusHash(members), !quick_, {}};
     for (size_t i = 0; i < problems.size(); ++i) {
-      if (!problems[i].empty()) result.changed.push_back({manifest.members[i].name, problems[i]});
+      if (!problems[i].empty()) result.changed.push_back({members[i].name, problems[i]});
     }
     const bool good = result.changed.empty();
     if (!report_.json) {
@@ -238,12 +215,11 @@ class Corpus : public Command {
         context.console.Line(fmt::format("{}: {}", Printable(change.name), change.text));
       }
       context.console.Line(fmt::format("{}: {}: {} of {} inputs are what they were",
-                                       Printable(manifest_),
+                                       Printable(input_),
                                        context.console.Verdict(good, result.verdict()),
                                        result.entries - result.changed.size(), result.entries));
     }
-    report_.Emit(context.console, "corpus-check", CorpusVerdictFields().Object(result),
-                 RulesFor(false));
+    report_.Emit(context.console, "corpus-check", CorpusVerdictFields().Object(result));
     return good ? kDone : kVerdict;
   }
 
@@ -265,10 +241,9 @@ class Corpus : public Command {
   }
 
   CommandLine *make_ = nullptr, *check_ = nullptr;
-  std::string folder_, output_, manifest_, corpus_dir_;
+  std::string folder_, output_, corpus_dir_;
   bool force_ = false, quick_ = false;
   SizeLimit limit_;
-  ReportOptions report_;
 };
 
 }  // namespace

@@ -3,11 +3,6 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/console/progress.h"
-#include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/inputs/run_input.h"
-#include "apps/kvtool/line/page_options.h"
 #include "formats/registry.h"
 #include "lib/report/diff_report.h"
 
@@ -36,27 +31,23 @@ struct Diffed {
   const SnapshotDiff& diff;
 };
 
-const Fields<Diffed::Input>& DiffInputFields() {
-  using Input = Diffed::Input;
-  static const Fields<Input> fields = {
-      Fields<Input>::Inline([](const Input& of) -> const HashedFile& { return of; },
-                            HashedFileFields()),
-      {"format", "Name of the format it was read as", &Input::format}};
-  return fields;
-}
-
 const Fields<Diffed>& DiffParamsFields() {
   static const Fields<Diffed> fields = {
-      {"atol", "Tolerance of values; null: stored bits decide", &Diffed::atol, {.least = 0}}};
+      {"atol", "Tolerance of values; null: stored bits decide", &Diffed::atol, AtLeast(0)}};
   return fields;
 }
 
 const Fields<Diffed>& DiffedFields() {
+  using Input = Diffed::Input;
+  static const Fields<Input> diff_input = {
+      Fields<Input>::Inline([](const Input& of) -> const HashedFile& { return of; },
+                            HashedFileFields()),
+      {"format", "Name of the format it was read as", &Input::format}};
   static const Fields<Diffed> fields = {
       {"inputs",
        "The two snapshots, A and B",
        &Diffed::inputs,
-       DiffInputFields(),
+       diff_input,
        {.items = 2, .most_items = 2}},
       {"params", "What was asked for", [](const Diffed& of) -> const Diffed& { return of; },
        DiffParamsFields()},
@@ -90,16 +81,13 @@ class Diff : public Command {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(a_);
-    files.Reads(b_);
-    snapshot_.Files(files);
-    page_.Files(files);
-    report_.Files(files);
+    files.Reads({a_, b_});
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {
     if (atol_ && !(*atol_ >= 0))
-      throw Error(Finding::kUsage, fmt::format("--atol {}: expected 0 or more", *atol_));
+      throw Error(Finding::kUsage, "--atol {}: expected 0 or more", *atol_);
     const Selection selection = selection_.Resolve();
     const OpenOptions options = snapshot_.Resolve(FlagsFor::kSeveral);
     OpenOptions options_b = options;
@@ -124,7 +112,7 @@ class Diff : public Command {
           {{HashedFile::Of(a.source), a.format}, {HashedFile::Of(b.source), b.format}},
           atol_,
           diff};
-      report_.Emit(context.console, "diff", DiffedFields().Object(result), RulesFor(false));
+      report_.Emit(context.console, "diff", DiffedFields().Object(result));
     }
     if (page_.wanted()) {
       page_.Write(DiffPage(a_, b_, diff, MadeBy()), *this, context.console,
@@ -181,8 +169,8 @@ class Diff : public Command {
     const TensorDiff total = diff.Total();
     switch (diff.verdict()) {
       case DiffVerdict::kIdentical:
-        return fmt::format("{}: {} layer{}, {} values", console.Verdict(true, "identical"),
-                           diff.layers.size(), diff.layers.size() == 1 ? "" : "s", total.values);
+        return fmt::format("{}: {}, {} values", console.Verdict(true, "identical"),
+                           Plural(diff.layers.size(), "layer"), total.values);
       case DiffVerdict::kEqualValues:
         return fmt::format("{}, not in bytes: all {} values, as {}{}",
                            console.Verdict(diff.equal(), "equal in value"), total.values,
@@ -218,9 +206,6 @@ class Diff : public Command {
   std::string a_, b_, from_b_, layout_b_;
   std::optional<double> atol_;
   SelectionOptions selection_;
-  SnapshotOptions snapshot_;
-  PageOptions page_;
-  ReportOptions report_;
 };
 
 }  // namespace

@@ -6,11 +6,8 @@
 #include <algorithm>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/console/text_width.h"
+#include "apps/kvtool/console/console.h"
 #include "apps/kvtool/doctor/doctor.h"
-#include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/inputs/each_command.h"
 #include "lib/core/codec/chunk.h"
 
 namespace kv {
@@ -116,19 +113,6 @@ void Print(const Diagnosis& found, Console& console) {
   PrintSteps(found.next, console);
 }
 
-const Fields<Diagnosis>& SoundFields() {
-  static const Fields<Diagnosis> fields = {
-      {"verdict",
-       "yes: as far as the text says it was looked at",
-       [](const Diagnosis& of) { return Word(of.sound); },
-       {.choices = {"yes", "no", "unknown"}}},
-      {"text", "What was looked at, or why it cannot be read",
-       [](const Diagnosis& of) { return IfAny(of.sound_text); }},
-      {"findings", "What is wrong: NaN, layers of zeros, equal layers, damage",
-       &Diagnosis::findings}};
-  return fields;
-}
-
 const Fields<Diagnosis>& ShrinksFields() {
   static const Fields<Diagnosis> fields = {
       {"ratio",
@@ -162,6 +146,15 @@ const Fields<SizedFile>& DiagnosedFileFields() {
 }
 
 const Fields<Diagnosis>& DiagnosisFields() {
+  static const Fields<Diagnosis> sound_fields = {
+      {"verdict",
+       "yes: as far as the text says it was looked at",
+       [](const Diagnosis& of) { return Word(of.sound); },
+       {.choices = {"yes", "no", "unknown"}}},
+      {"text", "What was looked at, or why it cannot be read",
+       [](const Diagnosis& of) { return IfAny(of.sound_text); }},
+      {"findings", "What is wrong: NaN, layers of zeros, equal layers, damage",
+       &Diagnosis::findings}};
   static const Fields<Diagnosis> fields = {
       {"inputs", "The file that this is about, also where it could not be read",
        [](const Diagnosis& of) {
@@ -178,7 +171,7 @@ const Fields<Diagnosis>& DiagnosisFields() {
        [](const Diagnosis& of) { return IfAny(of.format); }},
       {"what", "The same in words", &Diagnosis::what},
       {"sound", "Whether something is wrong with it",
-       [](const Diagnosis& of) -> const Diagnosis& { return of; }, SoundFields()},
+       [](const Diagnosis& of) -> const Diagnosis& { return of; }, sound_fields},
       {"shrinks", "What compressing would gain, judged by a sample; null where it was not measured",
        [](const Diagnosis& of) { return of.ratio ? &of : nullptr; }, ShrinksFields()},
       {"next", "Commands that make sense now, the most useful first", &Diagnosis::next,
@@ -197,17 +190,12 @@ class Doctor : public EachOf<Doctor> {
     report_.Declare(line);
   }
 
-  void Files(CommandFiles& files) const override {
-    files.Reads(input_);
-    report_.Files(files);
-  }
-
   ExitStatus Run(Context& context) override {
     ThreadPool pool(context.global.thread_count());
     const Diagnosis found = Diagnose(input_, limit_.most(), pool);
     if (!report_.json) Print(found, context.console);
     if (found.error) context.console.Report(*found.error);
-    report_.Emit(context.console, "doctor", DiagnosisFields().Object(found), RulesFor(false));
+    report_.Emit(context.console, "doctor", DiagnosisFields().Object(found));
     return found.status;
   }
 

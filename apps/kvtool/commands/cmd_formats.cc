@@ -3,10 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
-#include "formats/catalogue.h"
-#include "formats/foreign.h"
+#include "formats/registry.h"
 
 namespace kv {
 namespace {
@@ -28,28 +25,11 @@ constexpr Section kSections[] = {
 
 std::string Ability(bool can, bool detected) { return can ? detected ? "yes" : "named" : "-"; }
 
-const Fields<FormatListing>& FormatListingFields() {
-  using Listing = FormatListing;
-  static const Fields<Listing> fields = {
-      {"name", "Name of the format, as --from and --to take it", &Listing::id, {.least = 1}},
-      {"kind",
-       "What it holds: a snapshot, names of files or tensors in one, a preset of options for one, "
-       "an attention trace, weights, or a model",
-       [](const Listing& format) { return Name(format.kind); },
-       {.choices = {"snapshot", "names", "preset", "trace", "weights", "model"}}},
-      {"detected", "Whether it is known by its bytes, without --from", &Listing::detected},
-      {"reads", "Whether kvtool reads it", &Listing::reads},
-      {"writes", "Whether kvtool writes it", &Listing::writes},
-      {"summary", "What it is, in a few words", &Listing::summary, {.least = 1}},
-      {"needs", "What the user must supply beyond the file", &Listing::needs}};
-  return fields;
-}
-
 const Fields<ForeignFormat>& ForeignFormatFields() {
   static const Fields<ForeignFormat> fields = {
-      {"name", "Name of the format", &ForeignFormat::id, {.least = 1}},
+      {"name", "Name of the format", &ForeignFormat::id, AtLeast(1)},
       {"summary", "What it is, in a few words", &ForeignFormat::what},
-      {"reason", "Why it is not read", &ForeignFormat::reason, {.least = 1}},
+      {"reason", "Why it is not read", &ForeignFormat::reason, AtLeast(1)},
       {"instead", "What to do instead", &ForeignFormat::hint},
       {"recognised", "Whether it is refused by name when met, instead of as unknown",
        [](const ForeignFormat& format) { return format.recognise != nullptr; }}};
@@ -63,13 +43,22 @@ struct KnownFormats {
 };
 
 const Fields<KnownFormats>& KnownFormatsFields() {
+  using Listing = FormatListing;
+  static const Fields<Listing> format_listing = {
+      {"name", "Name of the format, as --from and --to take it", &Listing::id, AtLeast(1)},
+      {"kind",
+       "What it holds: a snapshot, names of files or tensors in one, a preset of options for one, "
+       "an attention trace, weights, or a model",
+       [](const Listing& format) { return Name(format.kind); },
+       {.choices = {"snapshot", "names", "preset", "trace", "weights", "model"}}},
+      {"detected", "Whether it is known by its bytes, without --from", &Listing::detected},
+      {"reads", "Whether kvtool reads it", &Listing::reads},
+      {"writes", "Whether kvtool writes it", &Listing::writes},
+      {"summary", "What it is, in a few words", &Listing::summary, AtLeast(1)},
+      {"needs", "What the user must supply beyond the file", &Listing::needs}};
   static const Fields<KnownFormats> fields = {
       NoInputs<KnownFormats>(),
-      {"formats",
-       "What kvtool reads or writes",
-       &KnownFormats::formats,
-       FormatListingFields(),
-       {.items = 1}},
+      {"formats", "What kvtool reads or writes", &KnownFormats::formats, format_listing, Items(1)},
       {"not_read", "Formats that kvtool knows of and does not read", &KnownFormats::not_read,
        ForeignFormatFields()}};
   return fields;
@@ -79,11 +68,9 @@ class ListOfFormats : public Command {
  public:
   void Declare(CommandLine& line) override { report_.Declare(line); }
 
-  void Files(CommandFiles& files) const override { report_.Files(files); }
-
   ExitStatus Run(Context& context) override {
     if (!report_.json) Print(context.console);
-    report_.Emit(context.console, "formats", KnownFormatsFields().Object({}), RulesFor(false));
+    report_.Emit(context.console, "formats", KnownFormatsFields().Object({}));
     return kDone;
   }
 
@@ -116,8 +103,6 @@ class ListOfFormats : public Command {
                                format.hint.empty() ? "" : "; instead: ", format.hint));
     }
   }
-
-  ReportOptions report_;
 };
 
 }  // namespace

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
 #include "lib/core/base/dtype.h"
 #include "lib/core/codec/planes/gear.h"
 
@@ -15,7 +13,7 @@ GearKind KindOf(const std::string& word) {
   const std::optional<DType> dtype = ParseDType(word);
   if (dtype == DType::kF16 || dtype == DType::kBF16) return GearKind::kTwoPlanes;
   if (dtype == DType::kF32) return GearKind::kFourPlanes;
-  throw Error(Finding::kUsage, fmt::format("--dtype '{}': expected f16, bf16 or f32", word));
+  throw Error(Finding::kUsage, "--dtype '{}': expected f16, bf16 or f32", word);
 }
 
 // -o FILE, -o - or -c, checked before any work is done.
@@ -104,17 +102,14 @@ const Fields<FrameLook>& FrameLookFields() {
   static const Fields<FrameLook> fields = {
       {"inputs", "The container that was read",
        [](const FrameLook& of) { return std::vector{of.input}; }, HashedFileFields()},
-      {"dtypes",
-       "Element types that the words may be of; the container does not say which",
+      {"dtypes", "Element types that the words may be of; the container does not say which",
        [](const FrameLook& of) {
          return of.is_two() ? std::vector<std::string>{"f16", "bf16"}
                             : std::vector<std::string>{"f32"};
        },
-       {.items = 1}},
-      {"words",
-       "Number of values",
-       [](const FrameLook& of) { return of.layout.words; },
-       {.least = 1}},
+       Items(1)},
+      {"words", "Number of values", [](const FrameLook& of) { return of.layout.words; },
+       AtLeast(1)},
       {"raw_bytes", "Bytes of the values before coding",
        [](const FrameLook& of) { return of.layout.raw_bytes(); }},
       {"stored_bytes", "Size of the container in bytes",
@@ -149,9 +144,8 @@ class Frame : public Command {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(input_);
     files.Writes(output_.to_stdout ? "-" : output_.path, "-o");
-    report_.Files(files);
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -236,8 +230,8 @@ class Frame : public Command {
       try {
         const GearLayout other = ReadGear(container);
         if (other.planes.size() != PlanesOf(kind)) {
-          error.Hint(fmt::format("it has {} planes: try --dtype {}", other.planes.size(),
-                                 other.planes.size() == 2 ? "f16" : "f32"));
+          error.Hint("it has {} planes: try --dtype {}", other.planes.size(),
+                     other.planes.size() == 2 ? "f16" : "f32");
         }
       } catch (const Error&) {
         error.Hint(
@@ -253,7 +247,7 @@ class Frame : public Command {
     const GearLayout layout = Read(source.files[0].data->bytes());
     const FrameLook result = {HashedFile::Of(source), layout};
     if (!report_.json) Print(console, result);
-    report_.Emit(console, "frame", FrameLookFields().Object(result), RulesFor(false));
+    report_.Emit(console, "frame", FrameLookFields().Object(result));
   }
 
   static GearLayout Read(ByteSpan container) {
@@ -282,11 +276,10 @@ class Frame : public Command {
   }
 
   CommandLine *encode_ = nullptr, *decode_ = nullptr, *inspect_ = nullptr;
-  std::string input_, dtype_, predictors_, low_, high_;
+  std::string dtype_, predictors_, low_, high_;
   bool no_zstd_ = false;
   OutputOptions output_;
   SizeLimit limit_;
-  ReportOptions report_;
 };
 
 }  // namespace

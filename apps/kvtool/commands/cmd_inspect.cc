@@ -7,13 +7,8 @@
 #include <map>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/documents/profile_report.h"
-#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/inputs/each_command.h"
-#include "apps/kvtool/inputs/run_input.h"
-#include "apps/kvtool/line/page_options.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/study/statistics/stats_page.h"
 
 namespace kv {
@@ -92,7 +87,7 @@ class Inspect : public EachOf<Inspect> {
       }
     }
     const bool shown = !all.empty();
-    if (shown) report_.Emit(context.console, "inspect", all, RulesFor(false));
+    if (shown) report_.Emit(context.console, "inspect", all);
     if (shown && page_.wanted()) {
       page.Footer(MadeBy());
       page_.Write(page, *this, context.console, RulesFor(report_.force));
@@ -139,8 +134,6 @@ class Inspect : public EachOf<Inspect> {
   }
 
   bool with_stats_ = false, with_tensors_ = false, with_cells_ = false;
-  SnapshotOptions snapshot_;
-  PageOptions page_;
 };
 
 }  // namespace

@@ -1,14 +1,173 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/line/manual.h"
+#include "apps/kvtool/line/help.h"
+#include "version.h"
 
 namespace kv {
 namespace {
+
+// Manual pages in man(7)'s language, the same on every machine.
+struct ManualPage {
+  std::string file;  // "kvtool-compress.1"
+  std::string text;
+};
+
+// For running text. A line must not begin with a dot or an apostrophe, which would be a request.
+std::string Roff(std::string_view text) {
+  std::string escaped;
+  bool begins = true;
+  for (const char c : text) {
+    if (begins && (c == '.' || c == '\'')) escaped += "\\&";
+    begins = c == '\n';
+    if (c == '\\') {
+      escaped += "\\e";
+    } else if (c == '-') {
+      escaped += "\\-";
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
+std::string PageTitle(std::string_view name, std::string_view summary) {
+  std::string upper(name);
+  for (char& c : upper) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return fmt::format(".TH {} 1 \"\" \"kvtool {}\" \"User Commands\"\n.SH NAME\n{} \\- {}\n",
+                     Roff(upper), KVTOOL_VERSION, Roff(name), Roff(summary));
+}
+
+std::string RoffValue(const OptionDescription& option) {
+  const std::string value = ValueText(option);
+  return value.empty() ? value : fmt::format(" \\fI{}\\fR", Roff(value));
+}
+
+std::string OptionEntry(const OptionDescription& option) {
+  std::vector<std::string> names;
+  for (const std::string& name : option.names) {
+    names.push_back(option.positional()
+                        ? fmt::format("\\fI{}\\fR{}", Roff(name), option.many ? " ..." : "")
+                        : fmt::format("\\fB{}\\fR", Roff(name)));
+  }
+  std::string text =
+      fmt::format(".TP\n{}{}\n{}", fmt::join(names, ", "),
+                  option.positional() ? std::string() : RoffValue(option), Roff(option.text));
+  if (!text.ends_with('.') && !text.ends_with(')')) text += '.';
+  if (!option.words.empty()) {
+    text += fmt::format("\nValues: {}.", Roff(fmt::format("{}", fmt::join(option.words, ", "))));
+  }
+  if (!option.standard.empty()) text += fmt::format("\nDefault: {}.", Roff(option.standard));
+  if (!option.environment.empty()) {
+    text += fmt::format("\nAlso read from \\fB{}\\fR.", Roff(option.environment));
+  }
+  if (option.required && !option.positional()) text += "\nRequired.";
+  return text + "\n";
+}
+
+// Positional arguments first, then the options by their headings, as they were declared.
+std::string OptionEntries(const LineDescription& line) {
+  std::string text;
+  std::vector<std::string> groups;
+  for (const OptionDescription& option : line.options) {
+    if (option.positional()) {
+      text += OptionEntry(option);
+    } else if (std::find(groups.begin(), groups.end(), option.group) == groups.end()) {
+      groups.push_back(option.group);
+    }
+  }
+  for (const std::string& group : groups) {
+    if (group != "Options") text += fmt::format(".SS {}\n", Roff(group));
+    for (const OptionDescription& option : line.options) {
+      if (!option.positional() && option.group == group) text += OptionEntry(option);
+    }
+  }
+  return text;
+}
+
+std::string UsageLine(std::string_view program, const LineDescription& line) {
+  std::string text = fmt::format("\\fB{}\\fR [\\fIOPTIONS\\fR]", Roff(program));
+  for (const OptionDescription& option : line.options) {
+    if (!option.positional()) continue;
+    const std::string place =
+        fmt::format("\\fI{}\\fR{}", Roff(option.names.front()), option.many ? " ..." : "");
+    text += option.required ? fmt::format(" {}", place) : fmt::format(" [{}]", place);
+  }
+  return text + "\n";
+}
+
+constexpr std::string_view kExitStatus =
+    ".SH EXIT STATUS\n"
+    ".TP\n0\nDone; equal; the gate passed.\n"
+    ".TP\n1\nA negative verdict: a mismatch, damage, a gate that failed.\n"
+    ".TP\n2\nWrong usage.\n.TP\n3\nInvalid input.\n.TP\n4\nAn input or output failed.\n"
+    ".TP\n5\nRecognised but unsupported.\n.TP\n70\nA bug in kvtool.\n.TP\n130\nInterrupted.\n";
+
+std::string CommandPage(const CommandDescription& command) {
+  const CommandEntry& entry = *command.entry;
+  const std::string program = fmt::format("kvtool {}", entry.name);
+  std::string text =
+      PageTitle(fmt::format("kvtool-{}", entry.name), entry.summary) + ".SH SYNOPSIS\n";
+  if (command.line.verbs.empty()) text += UsageLine(program, command.line);
+  for (const LineDescription& verb : command.line.verbs) {
+    text += (text.ends_with("SYNOPSIS\n") ? "" : ".br\n") +
+            UsageLine(fmt::format("{} {}", program, verb.name), verb);
+  }
+  text += fmt::format(".SH EXAMPLES\n.nf\n{}.fi\n.SH OPTIONS\n{}", Roff(entry.examples),
+                      OptionEntries(command.line));
+  for (const LineDescription& verb : command.line.verbs) {
+    text += fmt::format(".SH {}\n{}\n{}", Roff(fmt::format("{} {}", program, verb.name)),
+                        Roff(verb.summary), OptionEntries(verb));
+  }
+  return text + std::string(kExitStatus) + ".SH SEE ALSO\n.BR kvtool (1)\n";
+}
+
+std::string MainPage(const std::vector<CommandDescription>& commands) {
+  std::string text =
+      PageTitle("kvtool", "analyse, compress, compare and replay the KV caches of LLM engines") +
+      ".SH SYNOPSIS\n\\fBkvtool\\fR \\fICOMMAND\\fR [\\fIOPTIONS\\fR]\n.SH DESCRIPTION\n"
+      "kvtool reads the key\\-value caches, attention traces and compressor weights that LLM "
+      "engines leave on "
+      "disk, offline and on the CPU.\nIt tells what is in them, compresses them without losing a "
+      "bit, and "
+      "replays what an engine would do to them.\nResults go to the standard output and messages to "
+      "the "
+      "standard error; with \\fB\\-\\-json\\fR a command prints a document whose schema \\fBkvtool "
+      "schema\\fR prints.\n.SH COMMANDS\n";
+  std::string_view group;
+  for (const CommandDescription& command : commands) {
+    if (command.entry->group != group) {
+      group = command.entry->group;
+      text += fmt::format(".SS {}\n", Roff(group));
+    }
+    text += fmt::format(".TP\n.BR kvtool\\-{} (1)\n{}\n", Roff(command.entry->name),
+                        Roff(command.entry->summary));
+  }
+  text +=
+      ".SH ENVIRONMENT\n.TP\n\\fBKVTOOL_CONFIG\\fR\nA file with defaults of options, as "
+      "\\fB\\-\\-config\\fR reads.\n"
+      ".TP\n\\fBKVTOOL_THREADS\\fR, \\fBKVTOOL_SIMD\\fR\nAs \\fB\\-\\-threads\\fR and "
+      "\\fB\\-\\-simd\\fR.\n"
+      ".TP\n\\fBNO_COLOR\\fR\nNo colour.\n";
+  return text + std::string(kExitStatus);
+}
+
+// kvtool(1) first, then a page for each command.
+std::vector<ManualPage> ManualPages(const std::vector<CommandDescription>& commands) {
+  std::vector<ManualPage> pages = {{"kvtool.1", MainPage(commands)}};
+  for (const CommandDescription& command : commands) {
+    pages.push_back({fmt::format("kvtool-{}.1", command.entry->name), CommandPage(command)});
+  }
+  return pages;
+}
 
 class Man : public Command {
  public:
@@ -20,8 +179,6 @@ class Man : public Command {
     line.Add("--output-dir", folder_, "Write every page to a folder, as NAME.1");
     line.AddFlag("-f,--force", force_, "Overwrite pages");
   }
-
-  void Files(CommandFiles&) const override {}
 
   ExitStatus Run(Context& context) override {
     if (!command_.empty() && FindCommand(command_) == nullptr) throw UnknownCommand(command_);

@@ -3,12 +3,26 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/inputs/corpus_entries.h"
-#include "apps/kvtool/line/page_options.h"
-#include "lib/corpus/merge_page.h"
+#include "apps/kvtool/line/options.h"
+#include "lib/corpus/merge_report.h"
 
 namespace kv {
 namespace {
+
+struct MergeDocument {
+  std::vector<HashedFile> inputs;  // the corpus, which is called so wherever its results lay
+  corpus::MergeReport report;
+};
+
+const Fields<MergeDocument>& DocumentFields() {
+  static const Fields<MergeDocument> fields = {
+      {"inputs", "The corpus", &MergeDocument::inputs, HashedFileFields()},
+      Fields<MergeDocument>::Inline(&MergeDocument::report, corpus::MergeReportFields())};
+  return fields;
+}
 
 class Merge : public Command {
  public:
@@ -39,19 +53,16 @@ class Merge : public Command {
     std::optional<AtomicFile> junit;
     if (!junit_.empty()) junit.emplace(junit_, RulesFor(report_.force));
     const corpus::Merged merged = Join();
-    nlohmann::ordered_json document = ReportHeader("merge");
-    document["inputs"] = {{{"file", "corpus"},
-                           {"bytes", merged.head.corpus_bytes},
-                           {"xxh3", merged.head.corpus_xxh3}}};
-    document.update(corpus::MergedJson(merged));
-    if (!report_.json) Print(document, context.console);
+    const MergeDocument document = {{{"corpus", merged.head.corpus_bytes, merged.head.corpus_xxh3}},
+                                    corpus::ReportOf(merged)};
+    if (!report_.json) Print(document.report, context.console);
     if (page_.wanted()) {
-      page_.Write(corpus::MergedPage(merged, document, MadeBy()), *this, context.console,
+      page_.Write(corpus::MergedPage(document.report, MadeBy()), *this, context.console,
                   RulesFor(report_.force));
     }
     ReportOptions report = report_;
     if (!output_.empty()) report.json_out = output_;
-    report.Emit(context.console, document, RulesFor(false));
+    report.Emit(context.console, "merge", DocumentFields().Object(document), RulesFor(false));
     if (junit) {
       corpus::WriteMergedJunit(merged, [&](std::string_view text) { junit->Write(AsBytes(text)); });
       junit->Commit();
@@ -80,54 +91,29 @@ class Merge : public Command {
     return merger.Finish();
   }
 
-  static void Print(const nlohmann::ordered_json& document, Console& console) {
+  static void Print(const corpus::MergeReport& report, Console& console) {
+    const corpus::Merged& merged = *report.merged;
     console.Line(fmt::format("{} of {} inputs: {} done, {} with a negative verdict, {} failed",
-                             document["command"].get<std::string>(),
-                             document["entries"].get<size_t>(), document["done"].get<size_t>(),
-                             document["negative"].get<size_t>(), document["failed"].get<size_t>()));
-    if (document["verdict"].is_string()) {
-      const std::string verdict = document["verdict"];
-      console.Line("verdict: " + console.Verdict(verdict == "pass", verdict));
+                             merged.head.command, merged.entries, merged.done, merged.negative,
+                             merged.failed));
+    if (report.verdict) {
+      console.Line("verdict: " + console.Verdict(*report.verdict == "pass", *report.verdict));
     }
-    PrintCases(document["cases"], console);
-    Table table({"what", "figure", "part", "inputs", "all together", "mean", "deviation", "min",
-                 "median", "max"});
-    bool any = false;
-    for (const nlohmann::ordered_json& figure : document["figures"]) {
-      if (!figure["layer"].is_null()) continue;
-      any = true;
-      const auto text = [&](const char* key) {
-        return figure[key].is_number() ? fmt::format("{:.4g}", figure[key].get<double>())
-                                       : std::string("-");
-      };
-      table.Row({figure["what"], figure["figure"], figure["part"],
-                 std::to_string(figure["count"].get<size_t>()), text("weighted"), text("mean"),
-                 text("deviation"), text("min"), text("median"), text("max")});
+    if (!merged.cases.empty()) {
+      console.Data(Table(corpus::Without("failing rules", corpus::CaseTable(report))).Text());
     }
-    if (any) console.Data(table.Text());
-    for (const nlohmann::ordered_json& outlier : document["outliers"]) {
-      console.Line(
-          fmt::format("far out: {} {} {}: {:.4g}, median {:.4g}: {}",
-                      outlier["figure"].get<std::string>(), outlier["what"].get<std::string>(),
-                      outlier["part"].get<std::string>(), outlier["value"].get<double>(),
-                      outlier["median"].get<double>(), outlier["command"].get<std::string>()));
-    }
-  }
-
-  static void PrintCases(const nlohmann::ordered_json& cases, Console& console) {
-    if (cases.empty()) return;
-    Table table({"case", "passed", "failed", "not run", "inconclusive"});
-    for (const nlohmann::ordered_json& one : cases) {
-      const auto count = [&](const char* key) { return std::to_string(one[key].get<uint64_t>()); };
-      table.Row(
-          {one["name"], count("pass"), count("fail"), count("not_run"), count("inconclusive")});
-    }
-    console.Data(table.Text());
-    for (const nlohmann::ordered_json& one : cases) {
-      for (const nlohmann::ordered_json& rule : one["failing"]) {
-        console.Line(fmt::format("{}: {} fails on {} of them", one["name"].get<std::string>(),
-                                 rule["rule"].get<std::string>(), rule["entries"].get<uint64_t>()));
+    for (const corpus::MergedCase& one : merged.cases) {
+      for (const auto& [rule, entries] : one.failing) {
+        console.Line(fmt::format("{}: {} fails on {} of them", one.name, rule, entries));
       }
+    }
+    const TextTable figures =
+        corpus::Without("p5", corpus::Without("p95", corpus::FigureTable(report.figures)));
+    if (!figures.rows.empty()) console.Data(Table(figures).Text());
+    for (const corpus::Outlier& outlier : report.outliers) {
+      console.Line(fmt::format("far out: {} {} {}: {:.4g}, median {:.4g}: {}", outlier.key.figure,
+                               outlier.key.what, outlier.key.part, outlier.value, outlier.median,
+                               outlier.command));
     }
   }
 
@@ -140,6 +126,7 @@ class Merge : public Command {
 
 }  // namespace
 
+const FieldTable& MergeFields() { return DocumentFields(); }
 std::unique_ptr<Command> MakeMerge() { return std::make_unique<Merge>(); }
 
 }  // namespace kv

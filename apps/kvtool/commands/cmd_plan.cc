@@ -6,11 +6,7 @@
 #include <numeric>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/inputs/run_input.h"
-#include "apps/kvtool/line/numbers.h"
 #include "formats/plan/plan.h"
 
 namespace kv {
@@ -78,17 +74,6 @@ struct PlanVerdict {
   }
 };
 
-const Fields<EvictionPlanWalk::Layer>& PlanLayerFields() {
-  using Layer = EvictionPlanWalk::Layer;
-  static const Fields<Layer> fields = {
-      {"layer", "Number of the layer", &Layer::layer},
-      {"by_kv_head", "Whether events name kv heads; if not, they are of the whole layer",
-       &Layer::by_head},
-      {"events", "Events of the kv head with the most", &Layer::events},
-      {"kept_tokens", "Tokens held at the snapshot's end, by kv head", &Layer::kept}};
-  return fields;
-}
-
 const Fields<PlanFinding>& PlanFindingFields() {
   static const Fields<PlanFinding> fields = {
       {"place", "Where: the event with its token and layer, or source", &PlanFinding::place},
@@ -98,6 +83,13 @@ const Fields<PlanFinding>& PlanFindingFields() {
 
 const Fields<PlanVerdict>& PlanVerdictFields() {
   using Of = PlanVerdict;
+  using Layer = EvictionPlanWalk::Layer;
+  static const Fields<Layer> plan_layer = {
+      {"layer", "Number of the layer", &Layer::layer},
+      {"by_kv_head", "Whether events name kv heads; if not, they are of the whole layer",
+       &Layer::by_head},
+      {"events", "Events of the kv head with the most", &Layer::events},
+      {"kept_tokens", "Tokens held at the snapshot's end, by kv head", &Layer::kept}};
   static const Fields<Of> fields = {
       {"inputs", "What was read", &Of::inputs, NamedFileFields()},
       {"plan", "Name of the plan's file as it was given", &Of::plan},
@@ -113,17 +105,13 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
       {"last_token", "Token after which the last event comes; null without events",
        [](const Of& of) { return of.IfEvents(of.checked.last_token); }},
       {"layers", "What the plan leaves of each layer",
-       [](const Of& of) { return of.walk.Layers(); }, PlanLayerFields()},
+       [](const Of& of) { return of.walk.Layers(); }, plan_layer},
       {"full_bytes", "Bytes of K and V of the whole snapshot",
        [](const Of& of) { return of.walk.full_bytes(); }},
-      {"kept_bytes",
-       "Bytes of K and V that are held at the end",
-       [](const Of& of) { return of.walk.kept_bytes(); },
-       {.least = 0}},
-      {"ratio",
-       "full_bytes / kept_bytes; null if nothing stays",
-       [](const Of& of) { return RatioOf(of.walk); },
-       {.nullable = true}},
+      {"kept_bytes", "Bytes of K and V that are held at the end",
+       [](const Of& of) { return of.walk.kept_bytes(); }, AtLeast(0)},
+      {"ratio", "full_bytes / kept_bytes; null if nothing stays",
+       [](const Of& of) { return RatioOf(of.walk); }, Nullable()},
       {"common", "Whether all layers and kv heads hold the same at every moment",
        [](const Of& of) { return of.walk.is_common(); }},
       {"findings", "The first twenty things that are wrong with the plan",
@@ -151,9 +139,8 @@ class Plan : public Command {
   void TakeRuns() override { TakeRun(input_, snapshot_); }
 
   void Files(CommandFiles& files) const override {
-    files.Reads({plan_, input_});
-    snapshot_.Files(files);
-    report_.Files(files);
+    files.Reads(plan_);
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -169,8 +156,7 @@ class Plan : public Command {
     const CheckedPlan plan = Check(plan_, snapshot, walk);
     if (!report_.json) Print(context.console, plan, walk);
     const PlanVerdict result = {plan_, input_, plan, walk};
-    report_.Emit(context.console, "plan-check", PlanVerdictFields().Object(result),
-                 RulesFor(false));
+    report_.Emit(context.console, "plan-check", PlanVerdictFields().Object(result));
     return plan.wrong == 0 ? kDone : kVerdict;
   }
 
@@ -206,8 +192,6 @@ class Plan : public Command {
   }
 
   std::string plan_, input_;
-  SnapshotOptions snapshot_;
-  ReportOptions report_;
 };
 
 }  // namespace

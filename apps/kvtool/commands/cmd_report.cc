@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/engines.h"
-#include "apps/kvtool/line/page_options.h"
-#include "lib/study/gate/summary_view.h"
+#include "apps/kvtool/line/options.h"
+#include "lib/engines/mnn/gate/engine.h"
+#include "lib/study/gate/summary_page.h"
 
 namespace kv {
 namespace {
@@ -39,11 +39,11 @@ class Report : public Command {
     }
     const gate::Summary& newest = gate::Newest(summaries);
     if (page_.wanted()) {
-      page_.Write(gate::SummaryPage(summaries, MadeBy(), Engines()), *this, context.console,
+      page_.Write(gate::SummaryPage(summaries, MadeBy(), mnn::Engine()), *this, context.console,
                   RulesFor(force_));
     }
-    if (!junit_.empty()) Write(junit_, gate::SummaryJunit(newest, Engines()));
-    Print(context.console, gate::ViewOf(newest, Engines()));
+    if (!junit_.empty()) Write(junit_, gate::SummaryJunit(newest, mnn::Engine()));
+    Print(context.console, gate::ViewOf(newest, mnn::Engine()));
     return kDone;
   }
 

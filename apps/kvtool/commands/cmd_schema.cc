@@ -3,13 +3,108 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/documents/document_names.h"
-#include "apps/kvtool/documents/document_schema.h"
+#include "lib/fields/fields.h"
 
 namespace kv {
 namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kDialect = "https://json-schema.org/draft/2020-12/schema";
+
+Json Text(std::string_view description) {
+  return {{"description", description}, {"type", "string"}};
+}
+Json ErrorSchema() {
+  Json schema = ToJson(ErrorFields().Schema());
+  schema["additionalProperties"] = false;
+  return schema;
+}
+
+std::string Id(std::string_view name, int version) {
+  return fmt::format("kvtool.{}/{}", name, version);
+}
+
+Json SchemaSchema(std::string_view name, int version) {
+  return {{"description", "Name and version of this schema"}, {"const", Id(name, version)}};
+}
+
+Json ToolSchema() {
+  return {{"description", "What made the document"},
+          {"type", "object"},
+          {"required", {"name", "version", "git"}},
+          {"additionalProperties", false},
+          {"properties",
+           {{"name", {{"description", "The program"}, {"const", "kvtool"}}},
+            {"version", Text("Its version")},
+            {"git", Text("The commit that it was built from")}}}};
+}
+
+Json EnvelopeProperties(std::string_view name) {
+  return {{"schema", SchemaSchema(name, kJsonVersion)},
+          {"tool", ToolSchema()},
+          {"exit_code",
+           {{"description",
+             "The exit status of the run: 0 done, 1 a negative verdict, 2 wrong usage, 3 invalid "
+             "input, 4 I/O, 5 recognised but unsupported, 70 a bug"},
+            {"enum", {0, 1, 2, 3, 4, 5, 70}}}},
+          {"errors",
+           {{"description", "What failed; empty after a run without failures"},
+            {"type", "array"},
+            {"items", ErrorSchema()}}},
+          {"warnings",
+           {{"description", "Everything that the run warned of"},
+            {"type", "array"},
+            {"items", {{"type", "string"}}}}},
+          {"results",
+           {{"description",
+             "One for each input, or one of all inputs where the command compares or joins them; "
+             "what failed has none"},
+            {"type", "array"},
+            {"items", {{"$ref", "#/$defs/result"}}}}}};
+}
+
+// Returns the schema of a document: the envelope of a run, and an element of its "results".
+Json EnvelopeSchema(const KnownSchema& schema) {
+  const std::string_view name = schema.document->name;
+  Json properties = EnvelopeProperties(name);
+  Json required = Json::array();
+  for (const auto& [key, value] : properties.items()) required.push_back(key);
+  return {{"$schema", kDialect},
+          {"$id", Id(name, kJsonVersion)},
+          {"title", schema.document->title},
+          {"type", "object"},
+          {"required", std::move(required)},
+          {"additionalProperties", false},
+          {"properties", std::move(properties)},
+          {"$defs", {{"result", ToJson(schema.document->fields().Schema())}}}};
+}
+
+// Returns the schema of a file that is made of fields.
+Json FileSchema(const DocumentKind& file) {
+  Json schema = {{"$schema", kDialect}, {"$id", Id(file.name, 1)}, {"title", file.title}};
+  schema.update(ToJson(file.fields().Schema()));
+  return schema;
+}
+
+// Returns the schema of the gate's summary.json, kvtool.gate/1: a result of its document as a file.
+Json SummarySchema(const KnownSchema& schema) {
+  const Json result = ToJson(schema.document->fields().Schema());
+  Json required = {"schema", "tool"};
+  Json properties = {{"schema", SchemaSchema("gate", 1)}, {"tool", ToolSchema()}};
+  for (const Json& name : result["required"]) required.push_back(name);
+  properties.update(result["properties"]);
+  return {{"$schema", kDialect},
+          {"$id", Id("gate", 1)},
+          {"title", "kvtool gate: summary.json"},
+          {"type", "object"},
+          {"required", std::move(required)},
+          {"properties", std::move(properties)}};
+}
 
 class Schema : public Command {
  public:
@@ -22,8 +117,6 @@ class Schema : public Command {
     report_.DeclareVersion(line);
   }
 
-  void Files(CommandFiles&) const override {}
-
   ExitStatus Run(Context& context) override {
     if (!folder_.empty()) return WriteAll();
     for (const KnownSchema& schema : KnownSchemas()) {
@@ -33,7 +126,7 @@ class Schema : public Command {
       return kDone;
     }
     if (name_.empty()) return kDone;
-    throw Error(Finding::kUsage, fmt::format("no schema '{}'", Escaped(name_)))
+    throw Error(Finding::kUsage, "no schema '{}'", Escaped(name_))
         .Hint("'kvtool schema' lists them");
   }
 
@@ -73,8 +166,8 @@ class Schema : public Command {
     if (version.empty() || asked == kSummary) return true;
     if (schema.document == nullptr) return version == "/1";
     if (version == "/1") {
-      throw Error(Finding::kUsage, fmt::format("'{}': {}", Escaped(name_), WrongJsonVersion("1")))
-          .Hint(fmt::format("'kvtool schema {}'", name));
+      throw Error(Finding::kUsage, "'{}': {}", Escaped(name_), WrongJsonVersion("1"))
+          .Hint("'kvtool schema {}'", name);
     }
     return version == fmt::format("/{}", kJsonVersion);
   }
@@ -83,7 +176,6 @@ class Schema : public Command {
 
   std::string name_, folder_;
   bool force_ = false;
-  ReportOptions report_;
 };
 
 }  // namespace

@@ -6,8 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/line/help.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/codec/chunk.h"
@@ -90,39 +88,25 @@ const Fields<FormatEntry>& FormatEntryFields() {
   return fields;
 }
 
-const Fields<Capabilities::Codec>& CodecNumberFields() {
+const Fields<Capabilities>& CapabilitiesFields() {
   using Codec = Capabilities::Codec;
-  static const Fields<Codec> fields = {
+  static const Fields<Codec> codec_number = {
       {"id", "Number in an archive", &Codec::id, {.least = 0, .most = 255}},
       {"name", "Name of the codec", &Codec::name}};
-  return fields;
-}
-
-const Fields<Capabilities>& CapabilitiesFields() {
   static const Fields<Capabilities> fields = {
       NoInputs<Capabilities>(),
-      {"threads", "CPUs that this process may use", &Capabilities::threads, {.least = 1}},
+      {"threads", "CPUs that this process may use", &Capabilities::threads, AtLeast(1)},
       {"libraries", "Version of each library that the program was built with, by its name",
        [](const Capabilities& of) {
          return std::map<std::string, std::string>(of.libraries.begin(), of.libraries.end());
        }},
       {"urls", "Whether http:// and https:// URLs can be inputs, where libcurl is installed",
        &Capabilities::urls},
-      {"simd",
-       "SIMD targets of this build, best first",
-       &Capabilities::simd,
-       SimdTargetFields(),
-       {.items = 1}},
-      {"formats",
-       "Formats that the program knows",
-       [](const Capabilities&) { return Formats(); },
-       FormatEntryFields(),
-       {.items = 1}},
-      {"codecs",
-       "Codecs of .kvz archives",
-       &Capabilities::codecs,
-       CodecNumberFields(),
-       {.items = 1}},
+      {"simd", "SIMD targets of this build, best first", &Capabilities::simd, SimdTargetFields(),
+       Items(1)},
+      {"formats", "Formats that the program knows", [](const Capabilities&) { return Formats(); },
+       FormatEntryFields(), Items(1)},
+      {"codecs", "Codecs of .kvz archives", &Capabilities::codecs, codec_number, Items(1)},
       {"dtypes", "Names of the element types that the program knows", &Capabilities::dtypes}};
   return fields;
 }
@@ -132,12 +116,10 @@ class Targets : public Command {
  public:
   void Declare(CommandLine& line) override { report_.Declare(line); }
 
-  void Files(CommandFiles& files) const override { report_.Files(files); }
-
   ExitStatus Run(Context& context) override {
     const Capabilities found = FindCapabilities();
     if (!report_.json) Print(context.console, found);
-    report_.Emit(context.console, "targets", CapabilitiesFields().Object(found), RulesFor(false));
+    report_.Emit(context.console, "targets", CapabilitiesFields().Object(found));
     return kDone;
   }
 
@@ -166,8 +148,6 @@ class Targets : public Command {
     console.Line("\n" + console.Bold("dtypes") +
                  fmt::format("\n  {}", fmt::join(found.dtypes, " ")));
   }
-
-  ReportOptions report_;
 };
 
 }  // namespace

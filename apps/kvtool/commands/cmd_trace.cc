@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/inputs/run_input.h"
 #include "formats/torch/torch.h"
 #include "formats/trace/trace.h"
-#include "lib/core/base/word.h"
+#include "lib/core/base/utf8.h"
 #include "lib/study/attention/probabilities.h"
 
 namespace kv {
@@ -37,14 +35,10 @@ const Fields<TracedLayer>& TracedLayerFields() {
        [](const TracedLayer& of) { return of.layer.values.has_value(); }},
       {"gradients", "Whether it has gradients",
        [](const TracedLayer& of) { return of.layer.gradients.has_value(); }},
-      {"scale",
-       "What its scores are multiplied by; 0: 1 / sqrt(head_dim)",
-       [](const TracedLayer& of) { return of.rule.scale; },
-       {.least = 0}},
-      {"softcap",
-       "Soft limit of its scores; 0: none",
-       [](const TracedLayer& of) { return of.rule.softcap; },
-       {.least = 0}},
+      {"scale", "What its scores are multiplied by; 0: 1 / sqrt(head_dim)",
+       [](const TracedLayer& of) { return of.rule.scale; }, AtLeast(0)},
+      {"softcap", "Soft limit of its scores; 0: none",
+       [](const TracedLayer& of) { return of.rule.softcap; }, AtLeast(0)},
       {"window", "Tokens of its sliding attention window; 0: none",
        [](const TracedLayer& of) { return of.rule.window; }}};
   return fields;
@@ -61,11 +55,9 @@ const Fields<AttentionTrace>& AttentionTraceFields() {
   static const Fields<Trace> input = {{"file", "Its name as it was given", &Trace::path}};
   static const Fields<GradientRows> gradients = {
       {"g_start", "Position of the first row with gradients", &GradientRows::begin},
-      {"rows", "Rows with gradients", &GradientRows::rows, {.least = 1}},
-      {"samples",
-       "Next tokens that were drawn for each of these rows",
-       &GradientRows::samples,
-       {.least = 1}}};
+      {"rows", "Rows with gradients", &GradientRows::rows, AtLeast(1)},
+      {"samples", "Next tokens that were drawn for each of these rows", &GradientRows::samples,
+       AtLeast(1)}};
   static const Fields<Trace> fields = {
       {"inputs", "What was read", [](const Trace& of) { return std::span(&of, 1); }, input},
       {"file", "Name of the trace as it was given", &Trace::path},
@@ -99,14 +91,10 @@ const Fields<InspectedTrace>& InspectedTraceFields() {
       Fields<InspectedTrace>::Inline(
           [](const InspectedTrace& of) -> const AttentionTrace& { return of.trace; },
           AttentionTraceFields()),
-      {"calls",
-       "Layer calls in a stream of block scores; absent of other traces",
-       &InspectedTrace::calls,
-       {.absent = true}},
-      {"steps",
-       "Steps in a stream of block scores; absent of other traces",
-       &InspectedTrace::steps,
-       {.absent = true}}};
+      {"calls", "Layer calls in a stream of block scores; absent of other traces",
+       &InspectedTrace::calls, Absent()},
+      {"steps", "Steps in a stream of block scores; absent of other traces", &InspectedTrace::steps,
+       Absent()}};
   return fields;
 }
 
@@ -138,7 +126,7 @@ class Trace : public Command {
   void Declare(CommandLine& line) override {
     line.RequireVerb();
     CommandLine* inspect = &line.AddVerb("inspect", "Show what a trace holds");
-    inspect->Add("FILE", file_, "Trace: file, folder, or DIR/STEM of an npy set").Required();
+    inspect->Add("FILE", input_, "Trace: file, folder, or DIR/STEM of an npy set").Required();
     inspect->Add("--batch", options_.batch, "Batch row of [B, ...] tensors");
     inspect->Add("--layout", options_.layout, "Order of the axes of k and v: thd or htd");
     limit_.Declare(*inspect, "Limit on inflated or derived data and on streams (default 64GiB)");
@@ -146,25 +134,18 @@ class Trace : public Command {
   }
 
   void TakeRuns() override {
-    const auto run = OpenRun(file_);
+    const auto run = OpenRun(input_);
     if (!run) return;
     if (run->trace.empty()) {
-      throw Error(Finding::kMissingRecord, "the run was recorded without a trace").File(file_);
+      throw Error(Finding::kMissingRecord, "the run was recorded without a trace").File(input_);
     }
-    file_ = run->trace;
-  }
-
-  void Files(CommandFiles& files) const override {
-    files.Reads(file_);
-    report_.Files(files);
+    input_ = run->trace;
   }
 
   // Attentions of torch have batches, and named arrays K and V in one of two orders.
   void RequireUse(const AttentionTrace& trace) const {
     const auto refuse = [&](std::string_view flag, std::string_view what) {
-      throw Error(Finding::kUsage, fmt::format("{}: {}", flag, what))
-          .File(file_)
-          .Hint(fmt::format("leave {} out", flag));
+      throw Error(Finding::kUsage, "{}: {}", flag, what).File(input_).Hint("leave {} out", flag);
     };
     const bool is_torch = IsTorchForm(trace.format);
     if (options_.batch && !is_torch) refuse("--batch", "this trace holds no batch");
@@ -174,14 +155,14 @@ class Trace : public Command {
 
   ExitStatus Run(Context& context) override {
     if (const auto most = limit_.most()) options_.max_bytes = *most;
-    const Source files = SizeLimit::WithHint([&] { return OpenTraceFiles(file_, options_); });
+    const Source files = SizeLimit::WithHint([&] { return OpenTraceFiles(input_, options_); });
     const AttentionTrace trace = OpenTrace(files, options_);
     RequireUse(trace);
     InspectedTrace result = {trace};
-    for (const Note& note : trace.notes) context.console.Warn(file_, note.text);
+    for (const Note& note : trace.notes) context.console.Warn(input_, note.text);
     if (trace.block_scores) CountCalls(result);
     if (!report_.json) Print(context.console, result);
-    report_.Emit(context.console, "trace", InspectedTraceFields().Object(result), RulesFor(false));
+    report_.Emit(context.console, "trace", InspectedTraceFields().Object(result));
     return kDone;
   }
 
@@ -201,7 +182,7 @@ class Trace : public Command {
   void Print(Console& console, const InspectedTrace& result) const {
     const AttentionTrace& trace = result.trace;
     console.Line(
-        fmt::format("{}: {} trace, {}", Printable(file_), Name(trace.level), trace.format));
+        fmt::format("{}: {} trace, {}", Printable(input_), Name(trace.level), trace.format));
     if (!trace.engine.empty() || !trace.model.empty()) {
       console.Line(
           fmt::format("  recorded by   {} {}", Printable(trace.engine), Printable(trace.model)));
@@ -230,10 +211,8 @@ class Trace : public Command {
     }
   }
 
-  std::string file_;
   OpenOptions options_;
   SizeLimit limit_;
-  ReportOptions report_;
 };
 
 }  // namespace

@@ -3,11 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/profile_report.h"
-#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/inputs/run_input.h"
 #include "lib/core/archive/train.h"
 
 namespace kv {
@@ -56,9 +52,8 @@ class Train : public Command {
 
   void Files(CommandFiles& files) const override {
     files.Reads(inputs_);
-    snapshot_.Files(files);
     files.Writes(output_.path, "-o");
-    report_.Files(files);
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -108,8 +103,6 @@ class Train : public Command {
   std::vector<std::string> inputs_;
   OutputOptions output_;
   std::string name_;
-  SnapshotOptions snapshot_;
-  ReportOptions report_;
 };
 
 }  // namespace

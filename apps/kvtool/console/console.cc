@@ -3,21 +3,30 @@
 #include "apps/kvtool/console/console.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
-#include "apps/kvtool/console/text_width.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/document_names.h"
+#include "apps/kvtool/documents/result_fields.h"
+#include "apps/kvtool/line/command_line.h"
 #include "lib/core/base/bytes.h"
+#include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
+#include "lib/fields/format.h"
+#include "version.h"
 
 namespace kv {
 namespace {
@@ -76,6 +85,75 @@ std::string RandomWord() {
   return fmt::format("{:016x}", value);
 }
 
+std::string NameOf(const nlohmann::ordered_json& made) {
+  const std::string schema = made["schema"];
+  return schema.substr(schema.find('.') + 1, schema.find('/') - schema.find('.') - 1);
+}
+
+// "layer 3 K" of "FILE: layer 3 K: MESSAGE (offset 0x10) [KV1001]".
+std::string ContextOf(const Error& error) {
+  std::string_view line = error.what();
+  if (!error.file().empty() && line.starts_with(Printable(error.file()) + ": ")) {
+    line.remove_prefix(Printable(error.file()).size() + 2);
+  }
+  const size_t at = line.find(Printable(error.message()));
+  return at == line.npos || at < 2 ? std::string() : std::string(line.substr(0, at - 2));
+}
+
+constexpr size_t kUsualColumns = 80, kFewestColumns = 20;
+
+// Where the character, or the escape sequence up to its 'm', that begins here ends.
+size_t NextCharacter(std::string_view text, size_t at) {
+  if (text[at] == '\x1b') {
+    const size_t end = text.find('m', at);
+    return end == text.npos ? text.size() : end + 1;
+  }
+  ++at;
+  while (at < text.size() && (text[at] & 0xc0) == 0x80) ++at;
+  return at;
+}
+
+// "1.5 MiB" is one word.
+bool IsUnit(std::string_view word) {
+  while (!word.empty() && (word.back() == ',' || word.back() == ';' || word.back() == ')')) {
+    word.remove_suffix(1);
+  }
+  constexpr std::string_view kUnits[] = {"B",  "KiB", "MiB", "GiB", "TiB",   "MiB/s",
+                                         "ns", "us",  "ms",  "s",   "bytes", "tokens"};
+  return std::find(std::begin(kUnits), std::end(kUnits), word) != std::end(kUnits);
+}
+
+// Where the word that begins here ends, with the unit that follows a number.
+size_t EndOfWord(std::string_view line, size_t word) {
+  const size_t end = std::min(line.find(' ', word), line.size());
+  if (end == word || std::isdigit(static_cast<unsigned char>(line[end - 1])) == 0) return end;
+  const size_t next = std::min(line.find(' ', std::min(end + 1, line.size())), line.size());
+  return end < line.size() && IsUnit(line.substr(end + 1, next - end - 1)) ? next : end;
+}
+
+void AppendWrapped(std::string_view line, size_t width, size_t hanging, std::string& out) {
+  const size_t indent = std::min(line.find_first_not_of(' '), line.size());
+  // Text that is indented beyond the middle would have no room left.
+  const size_t further = std::min(indent + hanging, width / 2);
+  size_t column = 0;
+  for (size_t at = 0; at < line.size();) {
+    const size_t word = std::min(line.find_first_not_of(' ', at), line.size());
+    const size_t end = EndOfWord(line, word);
+    const size_t spaces = word - at, columns = ColumnsIn(line.substr(word, end - word));
+    if (at > 0 && column + spaces + columns > width && column > further) {
+      out += '\n';
+      out.append(further, ' ');
+      column = further;
+    } else {
+      out.append(spaces, ' ');
+      column += spaces;
+    }
+    out += line.substr(word, end - word);
+    column += columns;
+    at = end;
+  }
+}
+
 }  // namespace
 
 std::string JsonText(nlohmann::ordered_json document, int indent, bool ascii) {
@@ -132,7 +210,7 @@ void Console::Finish() {
   if (std::fflush(stdout) != 0 && stdout_error_ == 0) stdout_error_ = errno;
   // A reader that closed the pipe early (head) is no failure; a full disk behind stdout is.
   if (stdout_error_ == 0 || stdout_error_ == EPIPE) return;
-  throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(stdout_error_)))
+  throw Error(Finding::kWriteFailed, "cannot write: {}", std::strerror(stdout_error_))
       .File("stdout");
 }
 
@@ -239,6 +317,207 @@ void Console::ClearProgressOnSignal() {
   if (progress_drawn == 0) return;
   // Where this fails nobody sees the line.
   if (::write(STDERR_FILENO, kClearLine.data(), kClearLine.size()) < 0) return;
+}
+
+nlohmann::ordered_json ReportHeader(std::string_view name) {
+  nlohmann::ordered_json document;
+  document["schema"] = fmt::format("kvtool.{}/1", name);
+  document["tool"] = {{"name", "kvtool"}, {"version", KVTOOL_VERSION}, {"git", KVTOOL_GIT}};
+  return document;
+}
+
+void WriteText(const std::string& path, std::string_view text, const OutputRules& rules) {
+  if (path.empty()) return;
+  AtomicFile file(path, rules);
+  file.Write(AsBytes(text));
+  file.Commit();
+}
+
+const Fields<Error>& ErrorFields() {
+  static const Fields<Error> fields = {
+      {"finding", "Its number; 'kvtool explain KV1001' documents it",
+       [](const Error& error) { return FindingId(error.finding()); }, kFindingNumber},
+      {"exit_code", "The exit status that this failure alone would give",
+       [](const Error& error) { return static_cast<int>(StatusOf(error.code())); }},
+      {"file", "The file in which it is", [](const Error& error) { return IfAny(error.file()); }},
+      {"context", "The part of the file, as \"layer 3 K\"",
+       [](const Error& error) { return IfAny(ContextOf(error)); }},
+      {"message", "What is wrong", &Error::message},
+      {"offset", "Where in the file, in bytes from its beginning", &Error::offset},
+      {"hint", "What to do about it", [](const Error& error) { return IfAny(error.hint()); }},
+      {"text", "The whole line as standard error has it, without the program's name",
+       [](const Error& error) { return std::string_view(error.what()); }}};
+  return fields;
+}
+
+nlohmann::ordered_json ErrorJson(const Error& error) { return ToJson(ErrorFields().Object(error)); }
+
+const FieldTable& FailureFields() {
+  struct Nothing {};
+  static const Fields<Nothing> fields = {NoInputs<Nothing>()};
+  return fields;
+}
+
+std::string WrongJsonVersion(std::string_view version) {
+  if (version == std::to_string(kJsonVersion)) return {};
+  const std::string which = version == "1" ? "version 1 of JSON documents ended after kvtool 0.2.0"
+                                           : fmt::format("'{}'", Escaped(version));
+  return fmt::format("{}; version {} is the only one, and the option can be left out", which,
+                     kJsonVersion);
+}
+
+nlohmann::ordered_json ResultOf(nlohmann::ordered_json made) {
+  nlohmann::ordered_json result = {{"inputs", nlohmann::ordered_json::array()}};
+  for (auto& [key, value] : made.items()) {
+    if (key != "schema" && key != "tool") result[key] = std::move(value);
+  }
+  return result;
+}
+
+void RunDocument::Guess(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--") return;
+    if (word == "--json") print_ = true;
+  }
+}
+
+void RunDocument::Name(const DocumentKind* kind) {
+  if (kind != nullptr) name_ = kind->name;
+}
+
+void RunDocument::Take(const CommandLine& line) { print_ = line.Given("--json"); }
+
+void RunDocument::Drop() { print_ = false; }
+
+void RunDocument::Hold(nlohmann::ordered_json made, bool print, const std::string& path,
+                       const OutputRules& rules) {
+  if (!made.is_array()) made = nlohmann::ordered_json::array({std::move(made)});
+  for (nlohmann::ordered_json& one : made) {
+    name_ = NameOf(one);
+    results_.push_back(ResultOf(std::move(one)));
+  }
+  print_ = print;
+  path_ = path;
+  rules_ = rules;
+}
+
+nlohmann::ordered_json RunDocument::Envelope(ExitStatus status, const Console& console,
+                                             nlohmann::ordered_json results) const {
+  nlohmann::ordered_json document = ReportHeader(name_);
+  document["schema"] = fmt::format("kvtool.{}/{}", name_, kJsonVersion);
+  document["exit_code"] = static_cast<int>(status);
+  document["errors"] = nlohmann::ordered_json::array();
+  for (const Error& error : failures_) document["errors"].push_back(ErrorJson(error));
+  document["warnings"] = console.warning_texts();
+  document["results"] = std::move(results);
+  return document;
+}
+
+void RunDocument::Write(ExitStatus status, Console& console) {
+  if (path_.empty()) return;
+  WriteText(path_, JsonText(Envelope(status, console, results_)) + "\n", rules_);
+}
+
+void RunDocument::Print(ExitStatus status, Console& console) {
+  if (print_)
+    console.Json(
+        Envelope(status, console, std::exchange(results_, nlohmann::ordered_json::array())));
+}
+
+// Numbers as people read them.
+std::string HumanBytes(uint64_t bytes) { return format::Bytes(bytes); }
+
+std::string HumanRate(uint64_t bytes, double seconds) {
+  if (seconds <= 0) return "-";
+  const double rate = static_cast<double>(bytes) / seconds / (1 << 20);
+  return fmt::format("{:.{}f} MiB/s", rate, rate < 10 ? 2 : rate < 100 ? 1 : 0);
+}
+
+std::string HumanSeconds(double seconds) {
+  if (seconds < 1e-6) return fmt::format("{:.0f} ns", seconds * 1e9);
+  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
+  if (seconds < 1) return fmt::format("{:.1f} ms", seconds * 1e3);
+  return fmt::format("{:.2f} s", seconds);
+}
+
+std::string HumanTimeLeft(double seconds) {
+  constexpr double kMost = 359'999;  // 99 h 59 min: beyond it nobody waits
+  const auto whole = static_cast<uint64_t>(std::clamp(std::ceil(seconds), 0.0, kMost));
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+}
+
+std::string HumanRatio(uint64_t original, uint64_t stored) {
+  if (stored == 0) return "-";
+  const double ratio = static_cast<double>(original) / static_cast<double>(stored);
+  if (ratio < 1) return fmt::format("{:.3f}x ({:.1f}% added)", ratio, 100 * (1 / ratio - 1));
+  return fmt::format("{:.3f}x ({:.1f}% removed)", ratio, 100 * (1 - 1 / ratio));
+}
+
+std::string Plural(uint64_t count, std::string_view word) {
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
+}
+
+std::string Sparkline(const std::vector<double>& values, bool utf8) {
+  constexpr std::array<const char*, 8> kBlocks = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  constexpr std::array<const char*, 8> kAscii = {"_", ".", "-", "~", "=", "+", "*", "#"};
+  std::string line;
+  for (double value : values) {
+    const auto step = static_cast<size_t>(std::clamp(value, 0.0, 1.0) * 7.999);
+    line += (utf8 ? kBlocks : kAscii)[step];
+  }
+  return line;
+}
+
+// How wide text is.
+size_t ColumnsOf(int descriptor) {
+  if (::isatty(descriptor) == 0) return kAnyWidth;
+  struct winsize window = {};
+  size_t columns = 0;
+  if (::ioctl(descriptor, TIOCGWINSZ, &window) == 0) columns = window.ws_col;
+  if (columns == 0) {
+    const char* told = std::getenv("COLUMNS");
+    if (told != nullptr) columns = ParseNumber<size_t>(told).value_or(0);
+  }
+  return columns == 0 ? kUsualColumns : std::max(columns, kFewestColumns);
+}
+
+size_t ColumnsIn(std::string_view text) {
+  size_t columns = 0;
+  for (size_t at = 0; at < text.size();) {
+    if (text[at] != '\x1b') ++columns;
+    at = NextCharacter(text, at);
+  }
+  return columns;
+}
+
+std::string Wrapped(std::string_view text, size_t width, size_t hanging) {
+  if (width == kAnyWidth) return std::string(text);
+  std::string out;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    if (ColumnsIn(line) <= width) {
+      out += line;
+    } else {
+      AppendWrapped(line, width, hanging, out);
+    }
+    if (end < text.size()) out += '\n';
+    begin = end + 1;
+  }
+  return out;
+}
+
+std::string Shortened(std::string_view text, size_t width) {
+  if (ColumnsIn(text) <= width) return std::string(text);
+  constexpr std::string_view kEllipsis = "...";
+  const size_t room = width > kEllipsis.size() ? width - kEllipsis.size() : width;
+  size_t at = 0;
+  for (size_t columns = 0; columns < room; ++columns) at = NextCharacter(text, at);
+  std::string out(text.substr(0, at));
+  return width > kEllipsis.size() ? out + std::string(kEllipsis) : out;
 }
 
 }  // namespace kv

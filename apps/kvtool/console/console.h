@@ -7,13 +7,73 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/kvtool/documents/run_document.h"
-#include "apps/kvtool/embedding.h"
+#include "apps/kvtool/exit_status.h"
 #include "lib/core/base/error.h"
+#include "lib/core/base/output.h"
+#include "lib/fields/fields.h"
 
 namespace kv {
 
+class CommandLine;
 struct TextTable;
+
+// Who runs commands inside a program of its own gets here what they would print.
+class Embedding {
+ public:
+  virtual ~Embedding() = default;
+  virtual void Document(const nlohmann::ordered_json& document) = 0;
+  virtual void Warning(const std::string& text) = 0;
+  virtual void Failure(const Error& error) = 0;
+  // Bytes of work; any thread. May throw kCancelled.
+  virtual void Progress(uint64_t done, uint64_t total) = 0;
+};
+class Console;
+struct DocumentKind;
+
+// A failure as documents have it.
+const Fields<Error>& ErrorFields();
+nlohmann::ordered_json ErrorJson(const Error& error);
+
+constexpr int kJsonVersion = 2;
+constexpr const char* kJsonVersionVariable = "KVTOOL_JSON_VERSION";
+// Why documents of a version cannot be had; empty if they can.
+std::string WrongJsonVersion(std::string_view version);
+
+// A document as a command makes it, as an element of "results".
+nlohmann::ordered_json ResultOf(nlohmann::ordered_json made);
+
+// The JSON document of one run of the program. Its envelope says how the run ended, so it is held
+// back until that is known, and is made even if there is nothing else to say.
+class RunDocument {
+ public:
+  // What the words ask for, as long as nobody has parsed them.
+  void Guess(int argc, char** argv);
+  void Name(const DocumentKind* kind);  // null: the words name none
+  // What the command line asks for.
+  void Take(const CommandLine& line);
+  // Nothing is asked for: help was.
+  void Drop();
+
+  // Documents as commands make them; printed if `print`, and written to `path` if that is not
+  // empty.
+  void Hold(nlohmann::ordered_json made, bool print, const std::string& path,
+            const OutputRules& rules);
+  void Failed(const Error& error) { failures_.push_back(error); }
+  // At the end, each once; what is printed says whether writing has failed.
+  void Write(ExitStatus status, Console& console);
+  void Print(ExitStatus status, Console& console);
+
+ private:
+  nlohmann::ordered_json Envelope(ExitStatus status, const Console& console,
+                                  nlohmann::ordered_json results) const;
+
+  std::string name_ = "failure";  // of the command's documents; none: the line was wrong before
+  bool print_ = false;
+  std::string path_;
+  OutputRules rules_;
+  nlohmann::ordered_json results_ = nlohmann::ordered_json::array();
+  std::vector<Error> failures_;
+};
 
 enum class When { kAuto, kAlways, kNever, kJson };
 
@@ -110,6 +170,31 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
+// {"schema": "kvtool.NAME/1", "tool": {...}}: how every file of JSON begins, and what tells a run
+// the name of its document.
+nlohmann::ordered_json ReportHeader(std::string_view name);
+// Writes a whole text, if `path` names a file.
+void WriteText(const std::string& path, std::string_view text, const OutputRules& rules);
+
+// How wide text may be. A pipe or a file takes lines of any length, so that nothing a script reads
+// depends on a window.
+constexpr size_t kAnyWidth = static_cast<size_t>(-1);
+
+// Columns of the terminal behind a descriptor, kAnyWidth if there is none. A terminal that does not
+// say is as wide as COLUMNS says, or 80.
+size_t ColumnsOf(int descriptor);
+
+// Columns that text takes: code points, which is right for the characters this program prints.
+// Escape sequences take none.
+size_t ColumnsIn(std::string_view text);
+
+// Breaks lines longer than `width` at spaces; a word that is longer stays whole. What follows a
+// break is indented as the line is, and by `hanging` more. Spaces within a line stay as they are.
+std::string Wrapped(std::string_view text, size_t width, size_t hanging = 2);
+
+// The text cut to `width` columns, with an ellipsis at its end.
+std::string Shortened(std::string_view text, size_t width);
+
 // A document as it is printed and written: non-finite numbers are null. A string that is not UTF-8,
 // such as a file name, has its wrong bytes as \xNN and its backslashes doubled.
 std::string JsonText(nlohmann::ordered_json document, int indent = 2, bool ascii = false);
@@ -124,6 +209,8 @@ std::string HumanSeconds(double seconds);
 std::string HumanTimeLeft(double seconds);
 // "3.11x (67.8% removed)"; ratio = original / stored.
 std::string HumanRatio(uint64_t original, uint64_t stored);
+// "1 layer", "3 layers".
+std::string Plural(uint64_t count, std::string_view word);
 // Blocks on UTF-8 terminals, ASCII otherwise; values in [0, 1].
 std::string Sparkline(const std::vector<double>& values, bool utf8);
 

@@ -8,16 +8,23 @@
 
 #include <cstdio>
 
-#include "apps/kvtool/console/text_width.h"
+#include "apps/kvtool/console/console.h"
 #include "lib/core/base/bytes.h"
 
 namespace kv {
 using namespace std::chrono_literals;
 
+namespace {
+
+// Whether there is anybody to look at progress. Of one input among many nothing is drawn: how many
+// are done is.
 bool ShowsProgress(const Console& console, When when) {
-  if (console.embedding() != nullptr || when == When::kNever) return false;
+  if (console.captured() != nullptr || console.embedding() != nullptr || when == When::kNever)
+    return false;
   return when != When::kAuto || (console.stderr_is_terminal() && console.verbosity >= 0);
 }
+
+}  // namespace
 
 void PrintProgress(const ProgressState& state) {
   const auto or_null = [](const auto& value) {
@@ -33,18 +40,39 @@ void PrintProgress(const ProgressState& state) {
   std::fputs((JsonText(line, -1) + "\n").c_str(), stderr);
 }
 
-ProgressLine::ProgressLine(Console& console, When when, const std::string& label)
-    : console_(console), label_(Printable(label)), terminal_(console.stderr_is_terminal()) {
-  // Of one input among many nothing is drawn: how many are done is.
-  enabled_ = console.captured() == nullptr && ShowsProgress(console, when);
-  json_ = when == When::kJson;
-  begin_ = Clock::now();
-  next_ = begin_ + (json_ ? 0ms : terminal_ ? 500ms : 30000ms);
-}
+ProgressPace::ProgressPace(Console& console, When when)
+    : console_(console),
+      enabled_(ShowsProgress(console, when)),
+      terminal_(console.stderr_is_terminal()),
+      json_(when == When::kJson),
+      begin_(Clock::now()),
+      next_(begin_ + (json_       ? 0ms
+                      : terminal_ ? 500ms
+                                  : 30000ms)) {}
 
-ProgressLine::~ProgressLine() {
+ProgressPace::~ProgressPace() {
   if (terminal_ && enabled_) console_.ClearProgress();
 }
+
+std::optional<double> ProgressPace::Due(bool is_last) {
+  const auto now = Clock::now();
+  if (!enabled_ || (now < next_ && !(json_ && is_last))) return std::nullopt;
+  next_ = now + (json_ ? 1000ms : terminal_ ? 100ms : 30000ms);
+  return std::chrono::duration<double>(now - begin_).count();
+}
+
+void ProgressPace::Draw(const std::string& line) {
+  if (!terminal_) {
+    std::fprintf(stderr, "%s\n", line.c_str());
+    return;
+  }
+  // Before the line, so that a signal in between clears it.
+  console_.set_progress_drawn(true);
+  std::fprintf(stderr, "\r%s\x1b[K", Shortened(line, ColumnsOf(STDERR_FILENO) - 1).c_str());
+}
+
+ProgressLine::ProgressLine(Console& console, When when, const std::string& label)
+    : console_(console), label_(Printable(label)), pace_(console, when) {}
 
 void ProgressLine::Begin(uint64_t total_bytes) {
   const std::lock_guard lock(mutex_);
@@ -55,16 +83,11 @@ void ProgressLine::Advance(uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   done_ += bytes;
   if (console_.embedding() != nullptr) console_.embedding()->Progress(done_, total_);
-  if (!enabled_) return;
-  const auto now = Clock::now();
-  if (now < next_) return;
-  next_ = now + (json_ ? 1000ms : terminal_ ? 100ms : 30000ms);
-  Draw(now);
+  if (const std::optional<double> seconds = pace_.Due()) Draw(*seconds);
 }
 
-void ProgressLine::Draw(Clock::time_point now) {
-  const double seconds = std::chrono::duration<double>(now - begin_).count();
-  if (json_) {
+void ProgressLine::Draw(double seconds) {
+  if (pace_.is_json()) {
     ProgressState state{label_, {}, {}, done_, {}, seconds};
     if (total_ > 0) state.bytes = total_;
     return PrintProgress(state);
@@ -82,14 +105,7 @@ void ProgressLine::Draw(Clock::time_point now) {
   while (parts.size() > 1 && fmt::format("{}", fmt::join(parts, ", ")).size() >= width) {
     parts.pop_back();
   }
-  const std::string line = fmt::format("{}", fmt::join(parts, ", "));
-  if (!terminal_) {
-    std::fprintf(stderr, "%s\n", line.c_str());
-    return;
-  }
-  // Before the line, so that a signal in between clears it.
-  console_.set_progress_drawn(true);
-  std::fprintf(stderr, "\r%s\x1b[K", Shortened(line, width - 1).c_str());
+  pace_.Draw(fmt::format("{}", fmt::join(parts, ", ")));
 }
 
 }  // namespace kv

@@ -12,9 +12,6 @@
 
 namespace kv {
 
-// Whether there is anybody to look at progress.
-bool ShowsProgress(const Console& console, When when);
-
 // A line of --progress json (kvtool.progress/1), on standard error.
 struct ProgressState {
   std::optional<std::string> label;  // of one input
@@ -25,25 +22,40 @@ struct ProgressState {
 };
 void PrintProgress(const ProgressState& state);
 
-// One line on stderr: bytes, percent, rate, time left. On a terminal after half a second, at most
-// ten times a second; with --progress always and no terminal, a plain line every 30 seconds;
-// with json a line for programs each second.
+// Where and when a line of progress appears on stderr. On a terminal after half a second, at most
+// ten times a second; with --progress always and no terminal, a plain line every 30 seconds; with
+// json a line for programs each second.
+class ProgressPace {
+ public:
+  ProgressPace(Console& console, When when);
+  ~ProgressPace();
+  // Returns the seconds since the beginning if a line is due now.
+  std::optional<double> Due(bool is_last = false);
+  bool is_json() const { return json_; }
+  void Draw(const std::string& line);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Console& console_;
+  bool enabled_, terminal_, json_;
+  Clock::time_point begin_, next_;
+};
+
+// One line: bytes, percent, rate, time left.
 class ProgressLine : public Progress {
  public:
   ProgressLine(Console& console, When when, const std::string& label);
-  ~ProgressLine() override;
   void Begin(uint64_t total_bytes) override;
   void Advance(uint64_t bytes) override;
 
  private:
-  using Clock = std::chrono::steady_clock;
-  void Draw(Clock::time_point now);
+  void Draw(double seconds);
 
   Console& console_;
   std::string label_;
-  bool enabled_, terminal_, json_;
+  ProgressPace pace_;
   std::mutex mutex_;
-  Clock::time_point begin_, next_;
   uint64_t total_ = 0, done_ = 0;
 };
 

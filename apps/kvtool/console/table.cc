@@ -8,7 +8,6 @@
 #include <set>
 
 #include "apps/kvtool/console/console.h"
-#include "apps/kvtool/console/text_width.h"
 #include "lib/core/base/bytes.h"
 #include "lib/fields/fields.h"
 

@@ -7,10 +7,16 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <set>
 
+#include "apps/kvtool/commands/archive/archive_output.h"
+#include "apps/kvtool/inputs/run_input.h"
 #include "formats/kvz/kvz.h"
+#include "formats/registry.h"
 #include "formats/run/run.h"
 #include "formats/torch/torch.h"
+#include "lib/core/snapshot/snapshot.h"
+#include "lib/study/statistics/checkup.h"
 
 namespace kv {
 namespace {
@@ -40,6 +46,194 @@ void Look(const std::string& path, std::optional<uint64_t> most, ThreadPool& poo
     out.Fail(error);
     DiagnoseUnknown(source, error, out);
   }
+}
+
+constexpr size_t kMostNamed = 4;
+
+template <typename T, typename F>
+std::string ListFew(const std::vector<T>& all, F&& name) {
+  std::string text;
+  for (size_t i = 0; i < std::min(all.size(), kMostNamed); ++i) {
+    text += (i == 0 ? "" : ", ") + name(all[i]);
+  }
+  if (all.size() > kMostNamed) text += fmt::format(" and {} more", all.size() - kMostNamed);
+  return text;
+}
+
+std::string PlaceName(const CheckupPlace& place) {
+  return fmt::format("layer {} {}", place.layer, place.is_value ? "V" : "K");
+}
+
+std::string GroupedPlural(uint64_t count, std::string_view word) {
+  return fmt::format("{} {}{}", Grouped(count), word, count == 1 ? "" : "s");
+}
+
+std::string TypesOf(const Snapshot& snapshot, bool is_value) {
+  std::set<std::string_view> types;
+  for (const LayerKv& layer : snapshot.layers) {
+    if (is_value ? layer.v.has_value() : layer.has_k())
+      types.insert(Name(is_value ? layer.v->dtype : layer.k.dtype));
+  }
+  if (types.empty()) return is_value ? "no V" : "no K";
+  std::string text = is_value ? "V " : "K ";
+  for (const std::string_view type : types) {
+    text += fmt::format("{}{}", text.size() > 2 ? "/" : "", type);
+  }
+  return text;
+}
+
+std::string Described(const Snapshot& snapshot) {
+  uint64_t tokens = 0;
+  for (const LayerKv& layer : snapshot.layers) tokens = std::max(tokens, layer.k.tokens());
+  std::string text = "a KV cache";
+  if (!snapshot.engine.empty()) text += " of " + Printable(snapshot.engine);
+  text += " (" + snapshot.format;
+  if (!snapshot.format_version.empty()) text += ", " + Printable(snapshot.format_version);
+  text += fmt::format("): {}, {}", GroupedPlural(snapshot.layers.size(), "layer"),
+                      GroupedPlural(tokens, "token"));
+  const uint64_t rows = BatchRows(snapshot);
+  if (rows > 1) text += fmt::format(" in {} batch rows", rows);
+  if (snapshot.heads_known() && !snapshot.layers.empty()) {
+    const KvTensor& k = snapshot.layers.front().k;
+    text += fmt::format(", {} of {}", GroupedPlural(k.heads, "kv head"), k.head_dim);
+  }
+  return text + fmt::format(", {}, {}, {}", TypesOf(snapshot, false), TypesOf(snapshot, true),
+                            HumanBytes(snapshot.kv_bytes()));
+}
+
+bool LacksBytes(const Snapshot& snapshot) {
+  const auto lacks = [](const KvTensor& tensor) {
+    return tensor.bytes() > 0 &&
+           std::any_of(tensor.pieces.begin(), tensor.pieces.end(),
+                       [](const StridedPiece& piece) { return piece.data == nullptr; });
+  };
+  return std::any_of(snapshot.layers.begin(), snapshot.layers.end(), [&](const LayerKv& layer) {
+    return lacks(layer.k) || (layer.v && lacks(*layer.v));
+  });
+}
+
+void FindIn(const Checkup& checkup, Diagnosis& out) {
+  if (checkup.nans + checkup.infinities > 0) {
+    out.Find(fmt::format("{} NaN and {} infinite among {} values, in {}", Grouped(checkup.nans),
+                         Grouped(checkup.infinities), Grouped(checkup.values),
+                         ListFew(checkup.not_finite, PlaceName)));
+  }
+  const std::string_view seen = checkup.whole() ? "" : " wherever it was looked at";
+  if (!checkup.zeros.empty())
+    out.Find(fmt::format("only zeros{}: {}", seen, ListFew(checkup.zeros, PlaceName)));
+  if (!checkup.same_keys.empty()) {
+    const auto pair = [](const std::pair<uint32_t, uint32_t>& layers) {
+      return fmt::format("{} and {}", layers.first, layers.second);
+    };
+    out.Find(fmt::format("K is the same{} in layers {}", seen, ListFew(checkup.same_keys, pair)));
+  }
+}
+
+// What was looked at, where that is not everything.
+std::string Reach(const Checkup& checkup) {
+  return fmt::format("{} of {}, spread over {} of {}", HumanBytes(checkup.seen_bytes),
+                     HumanBytes(checkup.bytes), checkup.seen_layers,
+                     GroupedPlural(checkup.layers, "layer"));
+}
+
+void Judge(const Checkup& checkup, bool is_archive, Diagnosis& out) {
+  FindIn(checkup, out);
+  if (out.findings.empty() && checkup.seen_bytes > 0) {
+    out.sound = Diagnosis::Sound::kYes;
+    out.sound_text = checkup.whole()
+                         ? fmt::format("all {} values are finite; no layer is empty or double",
+                                       Grouped(checkup.values))
+                         : fmt::format(
+                               "as far as looked at ({}): {} values, all finite; no layer "
+                               "is empty or double",
+                               Reach(checkup), Grouped(checkup.values));
+  }
+  if (is_archive || checkup.seen_bytes == 0) return;
+  out.ratio = checkup.ratio();
+  out.judged_bytes = checkup.seen_bytes;
+  out.judged_of_bytes = checkup.bytes;
+  out.shrinks_text =
+      fmt::format("{} to about {:.0f} % ({:.2f}x) at level default, judged by {} of {}",
+                  *out.ratio > 1.01 ? "yes:" : "hardly:", 100 / *out.ratio, *out.ratio,
+                  HumanBytes(checkup.seen_bytes), HumanBytes(checkup.bytes));
+}
+
+// Opens with as much as a quick look may cost: what would have to be unpacked only where it is
+// little.
+Snapshot OpenForDoctor(const Source& source, Diagnosis& out) {
+  OpenOptions options;
+  options.metadata_only = true;
+  options.any_batch = true;
+  options.max_bytes = out.max_bytes;
+  Snapshot snapshot = OpenSnapshot(source, options);
+  const bool small =
+      source.total_bytes() <= kWholeFileBytes && snapshot.kv_bytes() <= kWholeFileBytes;
+  if (LacksBytes(snapshot)) {
+    if (!small) {
+      out.sound_text = "not looked at: the values would have to be unpacked first";
+      return snapshot;
+    }
+    options.metadata_only = false;
+    options.max_bytes = std::min(4 * kWholeFileBytes, out.max_bytes);
+    snapshot = OpenSnapshot(source, options);
+  }
+  if (small) snapshot.CheckContent();
+  return snapshot;
+}
+
+void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
+  const std::string file = ShellWord(out.file);
+  const std::string archive = ShellWord(out.file + ".kvz");
+  if (!out.findings.empty())
+    out.Suggest("kvtool inspect " + file + " --stats", "every layer, NaNs and zeros counted");
+  std::error_code ignored;
+  if (std::filesystem::exists(out.file + ".kvz", ignored)) {
+    out.Suggest("kvtool verify " + archive + " --against " + file,
+                "whether the archive beside it restores this file");
+  } else {
+    out.Suggest("kvtool compress " + file + " -o " + archive,
+                "makes an archive, proved byte for byte");
+  }
+  if (out.findings.empty())
+    out.Suggest("kvtool inspect " + file, "everything that the file says of itself");
+  const std::string batch = BatchRows(snapshot) > 1 ? " --batch 0" : "";
+  const std::string portable = FreeName(out.file + ".safetensors");
+  const bool heads = snapshot.heads_known();
+  out.Suggest(fmt::format("kvtool convert {}{}{} --to safetensors -o {}", file, batch,
+                          heads ? "" : " --kv-heads N", ShellWord(portable)),
+              "the same in a format that every framework reads",
+              heads ? "" : "N: the model's kv heads, or give --model FILE");
+  if (!heads) return;
+  out.Suggest(fmt::format("kvtool replay-h2o {}{} --trace TRACE", file, batch),
+              "what eviction would save and cost", "TRACE: the attention of the same run");
+}
+
+void CheckArchive(const Archive& archive, uint64_t bytes, ThreadPool& pool, Diagnosis& out) {
+  std::vector<Damage> damage = archive.damage();
+  const bool small = bytes <= kWholeFileBytes && archive.source_bytes() <= 4 * kWholeFileBytes;
+  if (small) {
+    RequireReferences(archive);
+    NoTarget nowhere;
+    RestoreOptions options;
+    options.keep_going = true;
+    const RestoreReport report = Restore(archive, options, pool, nowhere);
+    damage = report.damage;
+    if (report.lost_bytes > 0) {
+      out.Find(fmt::format("damaged: {} of {} bytes cannot be restored", Grouped(report.lost_bytes),
+                           Grouped(report.bytes)));
+    }
+  }
+  for (size_t i = 0; i < std::min(damage.size(), kMostNamed); ++i) {
+    out.Find(
+        fmt::format("{}: {} [{}]", Place(damage[i]), damage[i].text, FindingId(damage[i].finding)));
+  }
+  if (!out.findings.empty()) return;
+  out.sound = Diagnosis::Sound::kYes;
+  out.sound_text =
+      small
+          ? fmt::format("every chunk decoded, the source restored as it was: {} bytes",
+                        Grouped(archive.source_bytes()))
+          : "as far as looked at: header, index and tables; the chunks are too many to decode here";
 }
 
 }  // namespace
@@ -75,8 +269,7 @@ Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, Thread
            folder != folder.parent_path()) {
       folder = folder.parent_path();
     }
-    out.next.push_back(
-        {"ls " + ShellWord(folder.empty() ? "." : folder.string()), "what there is instead", ""});
+    out.Suggest("ls " + ShellWord(folder.empty() ? "." : folder.string()), "what there is instead");
   }
   return out;
 }
@@ -124,6 +317,89 @@ std::string FreeName(const std::string& path) {
     name = base.substr(0, base.size() - extension.size()) + fmt::format("-{}", i) + extension;
   }
   return name;
+}
+
+void DiagnoseSnapshot(const Source& source, ThreadPool& pool, Diagnosis& out) {
+  const Snapshot snapshot = OpenForDoctor(source, out);
+  out.kind = "snapshot";
+  out.format = snapshot.format;
+  out.what = Described(snapshot);
+  if (snapshot.kv_bytes() == 0) out.Find("it holds no values");
+  if (out.sound_text.empty()) Judge(CheckUp(snapshot, Effort::kDefault, pool), false, out);
+  SuggestForSnapshot(snapshot, out);
+}
+
+void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out) {
+  Archive archive = Archive::Open(source.files.front().data);
+  OpenOptions options;
+  options.open = OpenSnapshot;
+  options.max_bytes = out.max_bytes;
+  FindReferences(archive, out.file, options);
+  out.kind = "archive";
+  out.format = "kvz";
+  const uint64_t bytes = source.total_bytes(), restored = archive.source_bytes();
+  out.what = fmt::format("an archive of kvtool: {} of {}", HumanBytes(restored),
+                         archive.description() ? Described(*archive.description())
+                                               : "something that is not read as a cache");
+  CheckArchive(archive, bytes, pool, out);
+  if (out.findings.empty()) out.shrinks_text = "it is an archive: " + HumanRatio(restored, bytes);
+  if (out.findings.empty() && archive.description() && bytes <= kWholeFileBytes &&
+      restored <= kWholeFileBytes) {
+    options.any_batch = true;
+    const std::string whole = out.sound_text;
+    Judge(CheckUp(OpenSnapshot(source, options), Effort::kFast, pool), true, out);
+    if (out.findings.empty()) out.sound_text = whole + "; " + out.sound_text;
+  }
+  const std::string file = ShellWord(out.file);
+  const bool named = out.file.ends_with(".kvz");
+  const std::string to =
+      ShellWord(FreeName(named ? out.file.substr(0, out.file.size() - 4) : out.file + ".restored"));
+  const bool damaged = !out.findings.empty();
+  out.Suggest("kvtool verify " + file, damaged ? "what is lost" : "proves it again, of any size");
+  out.Suggest(fmt::format("kvtool decompress {}{} -o {}", file, damaged ? " --keep-going" : "", to),
+              damaged ? "what is left, zeros for the rest" : "the original, byte for byte");
+  if (archive.description() && !damaged) out.Suggest("kvtool inspect " + file, "the cache in it");
+}
+
+void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out) {
+  SnapshotOptions told;
+  std::string snapshot_path = path;
+  const std::optional<RecordedRun> run = TakeRun(snapshot_path, told);
+  const Source source = Source::Open(snapshot_path, out.max_bytes);
+  try {
+    DiagnoseSnapshot(source, pool, out);
+  } catch (Error& error) {
+    out.Fail(error.File(snapshot_path));
+    DiagnoseUnknown(source, error, out);
+  }
+  out.kind = "run";
+  std::string of = run->engine.empty() ? "" : " of " + Printable(run->engine);
+  if (!run->model.empty()) of += fmt::format(" with {}", Printable(run->model));
+  out.what = fmt::format("a recorded run{}: {}, {} of the prompt; {}; snapshot: {}", of,
+                         GroupedPlural(run->tokens, "token"), Grouped(run->prompt_tokens),
+                         run->trace.empty() ? "no trace" : "with a trace", out.what);
+  out.bytes = 0;
+  if (out.error) {
+    out.next = {{"kvtool explain " + FindingId(out.error->finding()),
+                 "what this means, and what to do", ""},
+                {"kvtool doctor " + ShellWord(snapshot_path), "its snapshot alone", ""}};
+    return;
+  }
+  const std::string folder = ShellWord(path);
+  std::vector<Diagnosis::Step> steps;
+  if (!out.findings.empty())
+    steps.push_back(
+        {"kvtool inspect " + folder + " --stats", "every layer, NaNs and zeros counted", ""});
+  if (!run->trace.empty()) {
+    steps.push_back({"kvtool replay-h2o " + folder + " --policy streaming,h2o --budget 0.5",
+                     "what evicting half of it would cost", ""});
+    steps.push_back(
+        {"kvtool advise " + folder + " --min-ratio 2", "what to evict, so that least is lost", ""});
+  }
+  steps.push_back({"kvtool compress " + folder + " -o " + ShellWord(FreeName(run->folder + ".kvz")),
+                   "makes an archive of its snapshot, proved byte for byte", ""});
+  steps.push_back({"kvtool inspect " + folder, "everything that it says of itself", ""});
+  out.next = std::move(steps);
 }
 
 }  // namespace kv

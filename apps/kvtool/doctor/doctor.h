@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by doctor.cc, doctor_snapshot.cc, doctor_unknown.cc
+#pragma once  // implemented by doctor.cc, doctor_unknown.cc
 
 #include <optional>
 #include <string>
@@ -42,6 +42,9 @@ struct Diagnosis {
   std::optional<Error> error;  // why it cannot be read
 
   void Find(std::string finding);
+  void Suggest(std::string command, std::string effect, std::string needs = "") {
+    next.push_back({std::move(command), std::move(effect), std::move(needs)});
+  }
   void Fail(const Error& why);  // `error`, and the exit code of it
 };
 

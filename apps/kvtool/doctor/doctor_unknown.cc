@@ -8,7 +8,6 @@
 
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/doctor/doctor.h"
-#include "apps/kvtool/engines.h"
 #include "formats/gguf/gguf.h"
 #include "formats/model_config/model_config.h"
 #include "formats/plan/plan.h"
@@ -17,8 +16,8 @@
 #include "formats/torch/torch.h"
 #include "formats/trace/trace.h"
 #include "formats/weights_file.h"
+#include "lib/engines/mnn/gate/engine.h"
 #include "lib/core/codec/planes/gear.h"
-#include "lib/study/gate/engine.h"
 #include "lib/study/gate/summary_view.h"
 #include "lib/study/statistics/tensor_stats.h"
 
@@ -52,9 +51,9 @@ bool IsModel(const Source& source, Diagnosis& out) {
                   gguf ? "GGUF" : "config.json", model.architecture.empty() ? "" : ", ",
                   Printable(model.architecture), model.layers.size(), layer.kv_heads, layer.k_dim);
   IsSound("its header reads; weights are not looked at", out);
-  out.next.push_back({"kvtool inspect CACHE --model " + ShellWord(out.file),
-                      "a cache of this model, with layers and heads from here",
-                      "CACHE: a KV cache that the model left"});
+  out.Suggest("kvtool inspect CACHE --model " + ShellWord(out.file),
+              "a cache of this model, with layers and heads from here",
+              "CACHE: a KV cache that the model left");
   return true;
 }
 
@@ -87,20 +86,20 @@ bool IsDocument(const Source& source, Diagnosis& out) {
                     Printable(plan.schedule), Grouped(events),
                     plan.source_file.empty() ? "an unnamed cache" : Printable(plan.source_file));
     IsSound("every event reads; 'plan check' holds it against its cache", out);
-    out.next.push_back({"kvtool plan check " + file + " --snapshot CACHE",
-                        "whether it can be applied to that cache", "CACHE: the cache it is for"});
+    out.Suggest("kvtool plan check " + file + " --snapshot CACHE",
+                "whether it can be applied to that cache", "CACHE: the cache it is for");
     return true;
   }
   out.kind = "document";
   out.what = fmt::format("a document of kvtool ({})", out.format);
   out.sound_text = "not looked at: only its beginning was read";
   if (schema == "gate/1") {
-    out.next.push_back({"kvtool report " + file, "its verdict, case by case", ""});
+    out.Suggest("kvtool report " + file, "its verdict, case by case");
   } else if (name == "gate-config") {
-    out.next.push_back({"kvtool gate " + file, "runs the quality gate that it describes", ""});
+    out.Suggest("kvtool gate " + file, "runs the quality gate that it describes");
   } else if (std::all_of(name.begin(), name.end(),
                          [](unsigned char c) { return std::isalnum(c) != 0 || c == '-'; })) {
-    out.next.push_back({"kvtool schema " + name, "what its keys mean", ""});
+    out.Suggest("kvtool schema " + name, "what its keys mean");
   }
   return true;
 }
@@ -112,7 +111,7 @@ std::string SuiteCases(const SourceFile& file) {
       text.find("\"overall_pass\"") == text.npos) {
     return {};
   }
-  const gate::SummaryView view = gate::ViewOf(gate::ParseSummary(text, file.name), Engines());
+  const gate::SummaryView view = gate::ViewOf(gate::ParseSummary(text, file.name), mnn::Engine());
   const bool has_names = std::all_of(view.cases.begin(), view.cases.end(), [](const auto& one) {
     return !one.suite.empty() && !one.mode.empty();
   });
@@ -127,13 +126,11 @@ bool IsSuite(const Source& source, Diagnosis& out) {
   std::string cases = summary == nullptr ? std::string() : SuiteCases(*summary);
   if (cases.empty() && source.is_folder) {
     uint64_t found = 0;
-    for (const gate::Engine* engine : Engines()) {
-      for (const std::string_view name : engine->case_names) {
-        found += std::any_of(source.files.begin(), source.files.end(), [&](const SourceFile& file) {
-          return file.name.starts_with(std::string(name) + "/") ||
-                 file.name.starts_with(std::string(name) + ".console.log");
-        });
-      }
+    for (const std::string_view name : mnn::Engine().case_names) {
+      found += std::any_of(source.files.begin(), source.files.end(), [&](const SourceFile& file) {
+        return file.name.starts_with(std::string(name) + "/") ||
+               file.name.starts_with(std::string(name) + ".console.log");
+      });
     }
     if (found > 0) cases = fmt::format("{} cases, no summary.json", found);
   }
@@ -143,11 +140,10 @@ bool IsSuite(const Source& source, Diagnosis& out) {
                          source.is_folder ? "output folder" : "summary.json", cases);
   out.sound_text = "not looked at: the gate judges it";
   const std::string file = ShellWord(out.file);
-  out.next.push_back(
-      {"kvtool gate --engine-logs " + file, "judges every rule of the suite by what is there", ""});
+  out.Suggest("kvtool gate --engine-logs " + file,
+              "judges every rule of the suite by what is there");
   if (!source.is_folder) {
-    out.next.push_back(
-        {"kvtool report " + file, "shows it as it is; several summaries make a history", ""});
+    out.Suggest("kvtool report " + file, "shows it as it is; several summaries make a history");
   }
   return true;
 }
@@ -173,10 +169,9 @@ bool IsWeights(const Source& source, Diagnosis& out) {
   if (out.findings.empty()) IsSound("its structure follows every rule", out);
   const std::string file = ShellWord(out.file);
   if (out.findings.empty())
-    out.next.push_back(
-        {"kvtool weights inspect " + file + " --stats", "blocks, and ranges of their values", ""});
-  out.next.push_back(
-      {"kvtool weights verify " + file, "what the two engines' loaders make of it", ""});
+    out.Suggest("kvtool weights inspect " + file + " --stats",
+                "blocks, and ranges of their values");
+  out.Suggest("kvtool weights verify " + file, "what the two engines' loaders make of it");
   return true;
 }
 
@@ -198,9 +193,9 @@ bool IsTrace(const Source& source, Diagnosis& out) {
     out.what += fmt::format(", positions {} to {}", trace.q_start, trace.end_position() - 1);
   IsSound("its headers read; values are not looked at", out);
   const std::string file = ShellWord(out.file);
-  out.next.push_back({"kvtool trace inspect " + file, "layers, heads and positions", ""});
-  out.next.push_back({"kvtool replay-h2o CACHE --trace " + file,
-                      "what eviction would save and cost", "CACHE: the cache of the same run"});
+  out.Suggest("kvtool trace inspect " + file, "layers, heads and positions");
+  out.Suggest("kvtool replay-h2o CACHE --trace " + file, "what eviction would save and cost",
+              "CACHE: the cache of the same run");
   return true;
 }
 
@@ -219,10 +214,10 @@ bool IsGear(const Source& source, Diagnosis& out) {
   IsSound("every plane decodes", out);
   out.shrinks_text = "it is compressed: " + HumanRatio(layout.raw_bytes(), source.total_bytes());
   const std::string file = ShellWord(out.file);
-  out.next.push_back({"kvtool frame inspect " + file, "its planes", ""});
-  out.next.push_back({fmt::format("kvtool frame decode --dtype {} {} -o {}", halves ? "f16" : "f32",
-                                  file, ShellWord(FreeName(out.file + ".raw"))),
-                      "the values as they were", ""});
+  out.Suggest("kvtool frame inspect " + file, "its planes");
+  out.Suggest(fmt::format("kvtool frame decode --dtype {} {} -o {}", halves ? "f16" : "f32", file,
+                          ShellWord(FreeName(out.file + ".raw"))),
+              "the values as they were");
   return true;
 }
 
@@ -282,10 +277,9 @@ void DiagnoseIncomplete(const Error& error, Diagnosis& out) {
   out.kind = "archive";
   out.what += ", coded against another cache";
   out.sound_text = Printable(error.message());
-  out.next.push_back({"kvtool verify " + ShellWord(out.file) + " --base CACHE",
-                      "whether it is whole", "CACHE: the cache that it needs, by its name here"});
-  out.next.push_back(
-      {"kvtool explain " + FindingId(error.finding()), "why archives need others", ""});
+  out.Suggest("kvtool verify " + ShellWord(out.file) + " --base CACHE", "whether it is whole",
+              "CACHE: the cache that it needs, by its name here");
+  out.Suggest("kvtool explain " + FindingId(error.finding()), "why archives need others");
 }
 
 }  // namespace
@@ -334,27 +328,26 @@ void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out) {
   }
   const std::string file = ShellWord(out.file);
   if (known)
-    out.next.push_back(
-        {"kvtool explain " + FindingId(error.finding()), "what this means, and what to do", ""});
+    out.Suggest("kvtool explain " + FindingId(error.finding()), "what this means, and what to do");
   for (const SourceFile& one : source.files) {
     const raw::Preset* preset = raw::PresetForName(one.name);
     if (preset == nullptr || known) continue;
-    out.next.push_back(
-        {fmt::format("kvtool inspect {} --raw {}:{}", file, preset->name, preset->needs),
-         fmt::format("by its name it may be of {}", preset->engine), "the sizes after each '='"});
+    out.Suggest(fmt::format("kvtool inspect {} --raw {}:{}", file, preset->name, preset->needs),
+                fmt::format("by its name it may be of {}", preset->engine),
+                "the sizes after each '='");
     break;
   }
   if (!known && source.total_bytes() > 0) {
-    out.next.push_back({fmt::format("kvtool inspect {} --raw DTYPE:ORDER:SIZES", file),
-                        "reads plain arrays without a header",
-                        "type, axes and sizes, such as f16:2LTHD:2,32,?,8,128"});
+    out.Suggest(fmt::format("kvtool inspect {} --raw DTYPE:ORDER:SIZES", file),
+                "reads plain arrays without a header",
+                "type, axes and sizes, such as f16:2LTHD:2,32,?,8,128");
   }
   if (source.total_bytes() > 0) {
-    out.next.push_back({fmt::format("kvtool compress {} --from opaque -o {}", file,
-                                    ShellWord(FreeName(out.file + ".kvz"))),
-                        "archives the bytes as they are", ""});
+    out.Suggest(fmt::format("kvtool compress {} --from opaque -o {}", file,
+                            ShellWord(FreeName(out.file + ".kvz"))),
+                "archives the bytes as they are");
   }
-  out.next.push_back({"kvtool formats", "what is read, and what is not", ""});
+  out.Suggest("kvtool formats", "what is read, and what is not");
 }
 
 }  // namespace kv

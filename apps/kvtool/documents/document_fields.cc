@@ -20,34 +20,40 @@ const Fields<SizedFile>& SizedFileFields() {
   return fields;
 }
 
-HashedFile HashedFile::Of(const Source& source) {
-  StreamingHash64 hash;
+uint64_t HashContent(const Source& source, bool with_names) {
+  StreamingHash hash;
   constexpr uint64_t kStep = 8 << 20;
   source.NeedAll();
   for (const SourceFile& file : source.files) {
+    if (with_names) {
+      const std::string head = fmt::format("{}{}{}{}", file.name, '\0', file.data->size(), '\0');
+      hash.Update(AsBytes(head));
+    }
     for (uint64_t at = 0; at < file.data->size(); at += kStep) {
       const uint64_t size = std::min(kStep, file.data->size() - at);
       hash.Update(file.data->bytes().subspan(at, size));
       file.data->Drop(at, size);
     }
   }
-  return {source.path, source.total_bytes(), HashDigits(hash.Digest())};
+  return hash.Digest();
+}
+
+HashedFile HashedFile::Of(const Source& source) {
+  return {source.path, source.total_bytes(), HashDigits(HashContent(source))};
 }
 
 const Fields<HashedFile>& HashedFileFields() {
   static const Fields<HashedFile> fields = {
       {"file", "Name of the input as it was given", &HashedFile::file},
       {"bytes", "Size of the input in bytes, all its files together", &HashedFile::bytes},
-      {"xxh3",
-       "XXH3 hash (64 bits, 16 hex digits) of the input's bytes",
-       &HashedFile::xxh3,
-       {.pattern = kHashPattern}}};
+      {"xxh3", "XXH3 hash (64 bits, 16 hex digits) of the input's bytes", &HashedFile::xxh3,
+       kHashText}};
   return fields;
 }
 
 const Fields<NamedFile>& NamedFileFields() {
   static const Fields<NamedFile> fields = {
-      {"role", "What it is to the command", &NamedFile::role, {.absent = true}},
+      {"role", "What it is to the command", &NamedFile::role, Absent()},
       {"file", "Its name as it was given", &NamedFile::file}};
   return fields;
 }
@@ -84,24 +90,25 @@ std::optional<std::string> IfAny(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional(text);
 }
 
-Timing Timing::Of(uint64_t bytes, double seconds) {
-  return {static_cast<uint64_t>(seconds * 1e6),
-          static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9)};
+RunCost RunCost::Of(bool deterministic, int threads, uint64_t bytes, double seconds) {
+  if (deterministic) return {};
+  return {Environment{threads}, Timing{static_cast<uint64_t>(seconds * 1e6),
+                                       static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9)}};
 }
 
-const Fields<Timing>& TimingFields() {
-  static const Fields<Timing> fields = {
-      {"elapsed_us", "Wall time of the work on this input, in microseconds", &Timing::elapsed_us},
-      {"mb_per_s",
-       "Bytes of the source per second, in MB (1e6 bytes)",
-       &Timing::mb_per_s,
-       {.least = 0}}};
-  return fields;
-}
-
-const Fields<RunEnvironment>& RunEnvironmentFields() {
-  static const Fields<RunEnvironment> fields = {
-      {"threads", "Number of threads that were used", &RunEnvironment::threads, {.least = 1}}};
+const Fields<RunCost>& RunCostFields() {
+  static const Fields<RunCost::Environment> environment = {
+      {"threads", "Number of threads that were used", &RunCost::Environment::threads, AtLeast(1)}};
+  static const Fields<RunCost::Timing> timing = {
+      {"elapsed_us", "Wall time of the work on this input, in microseconds",
+       &RunCost::Timing::elapsed_us},
+      {"mb_per_s", "Bytes of the source per second, in MB (1e6 bytes)", &RunCost::Timing::mb_per_s,
+       AtLeast(0)}};
+  static const Fields<RunCost> fields = {
+      {"environment", "What the run had; absent in deterministic output", &RunCost::environment,
+       environment, Absent()},
+      {"timing", "How long it took; absent in deterministic output", &RunCost::timing, timing,
+       Absent()}};
   return fields;
 }
 

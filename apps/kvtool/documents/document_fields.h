@@ -9,11 +9,15 @@
 namespace kv {
 
 inline constexpr const char* kFindingPattern = "^KV[0-9]{4}$";
+inline const FieldOptions kFindingNumber = {.pattern = kFindingPattern};
 inline constexpr const char* kHashPattern = "^[0-9a-f]{16}$";
-inline constexpr const char* kProfileHashPattern = "^[0-9a-f]{32}$";
+inline const FieldOptions kHashText = {.pattern = kHashPattern};
+inline const FieldOptions kProfileHashText = {.pattern = "^[0-9a-f]{32}$"};
 
 // A hash of 64 bits in 16 hexadecimal digits.
 std::string HashDigits(uint64_t hash);
+// XXH3 of all bytes of a source; `with_names` also of the names and sizes of its files.
+uint64_t HashContent(const Source& source, bool with_names = false);
 
 // An input whose content the document does not name.
 struct SizedFile {
@@ -61,18 +65,20 @@ Value::List LevelChoices();
 // A text, or nothing where it is empty.
 std::optional<std::string> IfAny(const std::string& text);
 
-// How fast a command was; documents of deterministic runs have neither of these.
-struct Timing {
-  uint64_t elapsed_us = 0;
-  double mb_per_s = 0;
+// What a run had and how long it took; nothing of deterministic ones.
+struct RunCost {
+  struct Environment {
+    int threads = 0;
+  };
+  struct Timing {
+    uint64_t elapsed_us = 0;
+    double mb_per_s = 0;
+  };
+  std::optional<Environment> environment;
+  std::optional<Timing> timing;
 
-  static Timing Of(uint64_t bytes, double seconds);
+  static RunCost Of(bool deterministic, int threads, uint64_t bytes, double seconds);
 };
-const Fields<Timing>& TimingFields();
-
-struct RunEnvironment {
-  int threads = 0;
-};
-const Fields<RunEnvironment>& RunEnvironmentFields();
+const Fields<RunCost>& RunCostFields();
 
 }  // namespace kv

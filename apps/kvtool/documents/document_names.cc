@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/documents/schemas.h"
 
 namespace kv {
 namespace {
@@ -24,9 +23,9 @@ constexpr DocumentKind kDocuments[] = {
     {"doctor", "doctor", DoctorFields, "kvtool doctor --json"},
     {"formats", "formats", FormatsFields, "kvtool formats --json"},
     {"frame inspect", "frame", FrameFields, "kvtool frame inspect --json"},
-    {"gate", "gate"},
+    {"gate", "gate", GateFields, "kvtool gate: summary.json"},
     {"inspect", "inspect", InspectFields, "kvtool inspect --json"},
-    {"merge", "merge"},
+    {"merge", "merge", MergeFields, "kvtool merge --json"},
     {"plan check", "plan-check", PlanCheckFields, "kvtool plan check --json"},
     {"replay-blend", "blend", ReplayBlendFields, "kvtool replay-blend --json"},
     {"replay-h2o", "h2o", ReplayH2oFields, "kvtool replay-h2o --json"},
@@ -35,6 +34,7 @@ constexpr DocumentKind kDocuments[] = {
     {"replay-quant", "quant", ReplayQuantFields, "kvtool replay-quant --json"},
     {"replay-quant --against", "quant-origin", ReplayQuantOriginFields,
      "kvtool replay-quant --against --json"},
+#ifndef KVTOOL_WITHOUT_STORE
     {"store add", "store-add", StoreAddFields, "kvtool store add --json"},
     {"store gc", "store-gc", StoreGcFields, "kvtool store gc --json"},
     {"store get", "store-get", StoreGetFields, "kvtool store get --json"},
@@ -42,6 +42,7 @@ constexpr DocumentKind kDocuments[] = {
     {"store prune", "store-prune", StorePruneFields, "kvtool store prune --json"},
     {"store stats", "store-stats", StoreStatsFields, "kvtool store stats --json"},
     {"store verify", "store-verify", StoreVerifyFields, "kvtool store verify --json"},
+#endif
     {"targets", "targets", TargetsFields, "kvtool targets --json"},
     {"trace inspect", "trace", TraceFields, "kvtool trace inspect --json"},
     {"verify", "verify", VerifyFields, "kvtool verify --json"},
@@ -79,12 +80,10 @@ const DocumentKind* DocumentNamed(std::string_view name) {
 std::vector<KnownSchema> KnownSchemas() {
   std::vector<KnownSchema> all;
   for (const EmbeddedSchema& schema : EmbeddedSchemas()) {
-    all.push_back({schema.name, schema.text, DocumentNamed(schema.name), nullptr});
+    all.push_back({schema.name, schema.text, nullptr, nullptr});
   }
   for (const DocumentKind& kind : kFiles) all.push_back({kind.name, {}, nullptr, &kind});
-  for (const DocumentKind& kind : kDocuments) {
-    if (kind.fields != nullptr) all.push_back({kind.name, {}, &kind, nullptr});
-  }
+  for (const DocumentKind& kind : kDocuments) all.push_back({kind.name, {}, &kind, nullptr});
   std::sort(all.begin(), all.end(),
             [](const KnownSchema& a, const KnownSchema& b) { return a.name < b.name; });
   return all;

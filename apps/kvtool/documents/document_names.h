@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -13,16 +14,22 @@ class FieldTable;
 struct DocumentKind {
   std::string_view command;  // the words of the command, as "weights inspect"
   std::string_view name;     // kvtool.NAME/2
-  // Its schema comes from the fields of an element of "results". Documents without a table yet have
-  // a file in apps/kvtool/documents/schema.
-  const FieldTable& (*fields)() = nullptr;
-  std::string_view title = "";
+  const FieldTable& (*fields)();  // of an element of "results"; its schema comes from them
+  std::string_view title;
 };
 
 // Returns nullptr if the words name no command with documents.
 const DocumentKind* FindDocument(std::string_view command);
 // Returns nullptr for plans, events and configurations, which are files, and for unknown names.
 const DocumentKind* DocumentNamed(std::string_view name);
+
+// A JSON Schema (2020-12) of apps/kvtool/documents/schema, compiled in by
+// scripts/cmake/EmbedSchemas.cmake.
+struct EmbeddedSchema {
+  std::string_view name;  // "inspect"
+  std::string_view text;
+};
+std::span<const EmbeddedSchema> EmbeddedSchemas();
 
 // A schema as `kvtool schema` prints it.
 struct KnownSchema {

@@ -19,7 +19,9 @@ const FieldTable& DoctorFields();
 const FieldTable& FailureFields();
 const FieldTable& FormatsFields();
 const FieldTable& FrameFields();
+const FieldTable& GateFields();
 const FieldTable& InspectFields();
+const FieldTable& MergeFields();
 const FieldTable& PlanCheckFields();
 const FieldTable& ReplayBlendFields();
 const FieldTable& ReplayH2oEventFields();  // of a line of --jsonl-out

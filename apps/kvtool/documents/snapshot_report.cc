@@ -9,11 +9,10 @@
 #include <set>
 
 #include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/profile_report.h"
 #include "apps/kvtool/inputs/run_input.h"
-#include "lib/core/base/word.h"
-#include "lib/core/snapshot/batch.h"
-#include "lib/core/snapshot/key_rotation.h"
+#include "lib/core/base/utf8.h"
+#include "lib/core/snapshot/rope.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
 namespace {
@@ -86,10 +85,6 @@ std::string_view Word(HadamardState rotation) {
   return rotation == HadamardState::kYes  ? "yes"
          : rotation == HadamardState::kNo ? "no"
                                           : "unknown";
-}
-
-std::optional<std::string> OrNone(const std::string& text) {
-  return text.empty() ? std::nullopt : std::optional(text);
 }
 
 struct CellSummary {
@@ -175,14 +170,13 @@ std::string DescribeText(const Snapshot& snapshot, const Console& console, bool 
   }
   for (const CellGroup& group : snapshot.cell_groups) {
     const CellSummary summary = Summarise(group);
-    text += PrintableRow(
-        group.group.empty() ? "cells" : "cells " + group.group,
-        fmt::format("{}, positions {}..{}, {} stream{}, {} sequence{}{}", group.cells.size(),
-                    summary.first, summary.last, group.streams, group.streams == 1 ? "" : "s",
-                    summary.sequences.size(), summary.sequences.size() == 1 ? "" : "s",
-                    summary.inversions > 0
-                        ? fmt::format(", {} order inversions", summary.inversions)
-                        : ""));
+    text += PrintableRow(group.group.empty() ? "cells" : "cells " + group.group,
+                         fmt::format("{}, positions {}..{}, {}, {}{}", group.cells.size(),
+                                     summary.first, summary.last, Plural(group.streams, "stream"),
+                                     Plural(summary.sequences.size(), "sequence"),
+                                     summary.inversions > 0
+                                         ? fmt::format(", {} order inversions", summary.inversions)
+                                         : ""));
   }
   if (!snapshot.tokens.empty())
     text += PrintableRow("token ids", std::to_string(snapshot.tokens.size()));
@@ -280,37 +274,9 @@ const Fields<DescribedTensor>& DescribedTensorFields() {
        [](const Tensor& of) { return of.tensor.channels(); }},
       {"bytes", "Bytes as stored, all rows of the batch",
        [](const Tensor& of) { return of.tensor.bytes(); }},
-      {"stats",
-       "Statistics of the values, with --stats",
+      {"stats", "Statistics of the values, with --stats",
        [](const Tensor& of) { return of.stats != nullptr && *of.stats ? &**of.stats : nullptr; },
-       TensorStatsFields(),
-       {.absent = true}}};
-  return fields;
-}
-
-const Fields<DescribedLayer>& DescribedLayerFields() {
-  using Layer = DescribedLayer;
-  static const Fields<Layer> fields = {
-      {"layer", "Number of the layer", [](const Layer& of) { return of.layer.index; }},
-      {"label",
-       "Name of the layer in the file; absent if it has none",
-       [](const Layer& of) { return OrNone(of.layer.label); },
-       {.absent = true}},
-      {"group",
-       "Cache that the layer belongs to, where there are several",
-       [](const Layer& of) { return OrNone(of.layer.group); },
-       {.absent = true}},
-      {"k", "Keys",
-       [](const Layer& of) {
-         return DescribedTensor{of.layer.k, of.rows, of.stats != nullptr ? &of.stats->k : nullptr};
-       },
-       DescribedTensorFields()},
-      {"v", "Values; null where the file has none",
-       [](const Layer& of) -> std::optional<DescribedTensor> {
-         if (!of.layer.v) return std::nullopt;
-         return DescribedTensor{*of.layer.v, of.rows, of.stats != nullptr ? &of.stats->v : nullptr};
-       },
-       DescribedTensorFields()}};
+       TensorStatsFields(), Absent()}};
   return fields;
 }
 
@@ -346,11 +312,9 @@ const Fields<DescribedCells>& DescribedCellsFields() {
        "Cells whose position is below that of the cell before in the same stream, a sign of "
        "fragmentation",
        [](const Cells& of) { return of.summary.inversions; }},
-      {"records",
-       "With --cells: every cell, in the order of the rows",
-       [](const Cells& of) { return of.with_records ? &of.group.cells : nullptr; },
-       records,
-       {.absent = true}}};
+      {"records", "With --cells: every cell, in the order of the rows",
+       [](const Cells& of) { return of.with_records ? &of.group.cells : nullptr; }, records,
+       Absent()}};
   return fields;
 }
 
@@ -400,7 +364,7 @@ auto DescribeNotes(bool warnings) {
 
 std::optional<std::string> AssumedRotation(const SnapshotDescription& of) {
   if (of.snapshot.key_rotation != KeyRotation::kRotated) return std::nullopt;
-  return OrNone(AssumptionText(of.snapshot));
+  return IfAny(AssumptionText(of.snapshot));
 }
 
 const Fields<Snapshot>& SnapshotFields() {
@@ -424,12 +388,11 @@ const Fields<Snapshot>& SnapshotFields() {
        &Snapshot::format_version},
       {"engine", "Engine that wrote it; empty if not known", &Snapshot::engine},
       {"model", "Model that it is of; empty if not known", &Snapshot::model},
-      {"unpacked_bytes",
-       "Bytes of the original files, of an archive; absent otherwise",
+      {"unpacked_bytes", "Bytes of the original files, of an archive; absent otherwise",
        [](const Snapshot& of) {
          return of.unpacked_bytes > 0 ? std::optional(of.unpacked_bytes) : std::nullopt;
        },
-       {.absent = true}},
+       Absent()},
       {"k_bytes", "Bytes of K, all layers", [](const Snapshot& of) { return BytesOf(of, false); }},
       {"v_bytes", "Bytes of V, all layers", [](const Snapshot& of) { return BytesOf(of, true); }},
       {"batch_rows", "Sequences of the batch; 1 if there is no batch", BatchRows},
@@ -454,30 +417,40 @@ const Fields<Snapshot>& SnapshotFields() {
 
 const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
   using Described = SnapshotDescription;
+  using Layer = DescribedLayer;
+  static const Fields<Layer> described_layer = {
+      {"layer", "Number of the layer", [](const Layer& of) { return of.layer.index; }},
+      {"label", "Name of the layer in the file; absent if it has none",
+       [](const Layer& of) { return IfAny(of.layer.label); }, Absent()},
+      {"group", "Cache that the layer belongs to, where there are several",
+       [](const Layer& of) { return IfAny(of.layer.group); }, Absent()},
+      {"k", "Keys",
+       [](const Layer& of) {
+         return DescribedTensor{of.layer.k, of.rows, of.stats != nullptr ? &of.stats->k : nullptr};
+       },
+       DescribedTensorFields()},
+      {"v", "Values; null where the file has none",
+       [](const Layer& of) -> std::optional<DescribedTensor> {
+         if (!of.layer.v) return std::nullopt;
+         return DescribedTensor{*of.layer.v, of.rows, of.stats != nullptr ? &of.stats->v : nullptr};
+       },
+       DescribedTensorFields()}};
   static const Fields<Described> fields = {
-      {"run",
-       "What run.json says, where the input is a recorded run",
-       &Described::run,
-       RecordedRunFields(),
-       {.absent = true}},
+      {"run", "What run.json says, where the input is a recorded run", &Described::run,
+       RecordedRunFields(), Absent()},
       Fields<Described>::Inline(
           [](const Described& of) -> const auto& { return of.snapshot; }, SnapshotFields()),
       {"rows", "Each row of the batch", DescribeRows, BatchRowFields()},
-      {"key_rotation_assumed",
-       "Why they are taken for rotated, where the file does not say",
-       AssumedRotation,
-       {.absent = true}},
+      {"key_rotation_assumed", "Why they are taken for rotated, where the file does not say",
+       AssumedRotation, Absent()},
       {"cells", "Records of cache cells; empty if the file has none", DescribeCells,
        DescribedCellsFields()},
       {"facts", "Facts of this format alone, by name", DescribeFacts},
-      {"layers", "Each layer in the order of the file", DescribeLayers, DescribedLayerFields()},
+      {"layers", "Each layer in the order of the file", DescribeLayers, described_layer},
       {"notes", "Remarks on the file", DescribeNotes(false)},
       {"warnings", "Warnings on the file", DescribeNotes(true)},
-      {"profile",
-       "What a profile (.kvp) holds; then there are no layers",
-       &Described::profile,
-       ProfileFields(),
-       {.absent = true}}};
+      {"profile", "What a profile (.kvp) holds; then there are no layers", &Described::profile,
+       ProfileFields(), Absent()}};
   return fields;
 }
 
@@ -485,6 +458,62 @@ void WarnOf(std::span<const Note> notes, const std::string& path, Console& conso
   for (const Note& note : notes) {
     if (note.is_warning) console.Warn(path, note.text);
   }
+}
+
+namespace {
+
+double BitsPerValue(const ProfileEntry& entry) { return entry.expected / 1024.0; }
+double ExpectedRatio(const ProfileEntry& entry) {
+  return entry.expected == 0 ? 0 : 16 / BitsPerValue(entry);
+}
+
+}  // namespace
+
+std::string ProfileSummary(const Profile& profile) {
+  return fmt::format("profile{}, {} tensors, {}",
+                     profile.name().empty() ? "" : " of " + Printable(profile.name()),
+                     profile.entries().size(), HumanBytes(profile.file().size()));
+}
+
+std::string ProfileText(const Profile& profile) {
+  Table table({"layer", "kv", "dtype", "row", "tables", "bits per value", "ratio", "known rows"});
+  for (const ProfileEntry& entry : profile.entries()) {
+    table.Row({std::to_string(entry.layer), entry.is_value ? "v" : "k",
+               std::string(Name(entry.dtype)), std::to_string(entry.columns),
+               std::to_string(entry.model.tables.size()),
+               fmt::format("{:.3f}", BitsPerValue(entry)),
+               fmt::format("{:.3f}x", ExpectedRatio(entry)), std::to_string(entry.row_count())});
+  }
+  return fmt::format("{}\nhash {}\n\n{}", ProfileSummary(profile), ProfileHashText(profile.hash()),
+                     table.Text("  "));
+}
+
+namespace {}  // namespace
+
+const Fields<Profile>& ProfileFields() {
+  static const Fields<ProfileEntry> profile_entry = {
+      {"layer", "Number of the layer", &ProfileEntry::layer},
+      {"kv",
+       "K or V",
+       [](const ProfileEntry& entry) { return entry.is_value ? "v" : "k"; },
+       {.choices = {"k", "v"}}},
+      {"dtype",
+       "Element type",
+       [](const ProfileEntry& entry) { return Name(entry.dtype); },
+       {.choices = {"f16", "bf16"}}},
+      {"row_values", "Values of a row: all heads of a token", &ProfileEntry::columns, AtLeast(1)},
+      {"tables", "Number of entropy tables",
+       [](const ProfileEntry& entry) { return entry.model.tables.size(); }, AtLeast(1)},
+      {"bits_per_value", "Bits that a value took in training", BitsPerValue, AtLeast(0)},
+      {"known_rows", "Rows that came back in training and are listed", &ProfileEntry::row_count}};
+  static const Fields<Profile> fields = {
+      {"name", "Name of the model", &Profile::name},
+      {"hash", "By which frames and archives name the profile: XXH3 (128 bits, 32 hex digits)",
+       [](const Profile& profile) { return ProfileHashText(profile.hash()); }, kProfileHashText},
+      {"bytes", "Size of the profile in bytes",
+       [](const Profile& profile) { return profile.file().size(); }},
+      {"tensors", "K and V of the layers, by layer, K before V", &Profile::entries, profile_entry}};
+  return fields;
 }
 
 }  // namespace kv

@@ -31,4 +31,10 @@ std::string CellsText(const Snapshot& snapshot);
 // The notes that are warnings, on stderr.
 void WarnOf(std::span<const Note> notes, const std::string& path, Console& console);
 
+// "profile of smollm, 60 tensors, 152.3 KiB".
+std::string ProfileSummary(const Profile& profile);
+// With a table of its entries.
+std::string ProfileText(const Profile& profile);
+const Fields<Profile>& ProfileFields();
+
 }  // namespace kv

@@ -46,8 +46,20 @@ class CommandFiles {
   std::set<std::pair<std::string, std::string>> flagged_;  // of outputs_ that were added
 };
 
+// Size of a file, or of all files in a folder; 0 for what is not there.
+uint64_t BytesOf(const std::string& path);
+
+// What reads and writes files that are known before it runs.
+class FileUser {
+ public:
+  virtual ~FileUser() = default;
+  virtual void Files(CommandFiles& files) const = 0;
+};
+
 // How outputs are placed: -f, and which folders it may replace.
 OutputRules RulesFor(bool force);
+// The same for what holds the same contents as `source`, which may be "-".
+OutputRules RulesLike(bool force, const std::string& source);
 // The same for what holds the contents of `source` in another form: readable by nobody who could
 // not read that.
 OutputRules RulesFor(bool force, const std::string& source);

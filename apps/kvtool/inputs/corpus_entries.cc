@@ -2,18 +2,33 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/kvtool/inputs/corpus_entries.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <glob.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <set>
+#include <thread>
 
+#include "apps/kvtool/console/console.h"
 #include "apps/kvtool/doctor/doctor.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/exit_status.h"
+#include "apps/kvtool/line/options.h"
 #include "formats/registry.h"
 #include "formats/run/run.h"
+#include "lib/core/base/error.h"
+#include "lib/core/base/file.h"
+#include "lib/core/base/output.h"
 #include "lib/core/snapshot/layout.h"
+#include "lib/corpus/corpus.h"
 #include "lib/remote/url.h"
 
 namespace kv {
@@ -93,7 +108,7 @@ class Searcher {
       children.push_back(entry->path());
     }
     if (failed) {
-      throw Error(Finding::kOpenFailed, fmt::format("cannot be read: {}", failed.message()))
+      throw Error(Finding::kOpenFailed, "cannot be read: {}", failed.message())
           .File(folder.string());
     }
     std::sort(children.begin(), children.end());
@@ -207,8 +222,7 @@ class Searcher {
 
 std::vector<std::string> ListedPaths(const InputOptions& inputs) {
   const auto file = FileSource::Open(inputs.files_from, kMostOfList);
-  const ByteSpan bytes = file->bytes();
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::string_view text = AsText(file->bytes());
   const char separator = inputs.null ? '\0' : '\n';
   if (!inputs.null && text.find('\0') != text.npos) {
     throw Error(Finding::kUsage, "--files-from: holds NULs")
@@ -223,7 +237,7 @@ std::vector<std::string> ListedPaths(const InputOptions& inputs) {
     std::string path(text.substr(begin, end - begin));
     if (remote::IsUrl(path)) {
       if (!inputs.fetch_listed) {
-        throw Error(Finding::kUsage, fmt::format("--files-from: entry {} is a URL", number))
+        throw Error(Finding::kUsage, "--files-from: entry {} is a URL", number)
             .File(inputs.files_from)
             .Hint("--fetch-listed fetches the URLs of a list");
       }
@@ -236,28 +250,103 @@ std::vector<std::string> ListedPaths(const InputOptions& inputs) {
 }
 
 void AddManifest(const InputOptions& inputs, std::vector<CorpusEntry>& entries) {
-  const auto file = FileSource::Open(inputs.corpus, kMostOfList);
-  const ByteSpan bytes = file->bytes();
-  corpus::Manifest manifest;
-  try {
-    manifest = corpus::ReadManifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  } catch (Error& error) {
-    throw error.File(inputs.corpus);
-  }
-  const fs::path folder = CorpusFolder(inputs.corpus, inputs.corpus_dir, manifest);
+  const OpenedManifest opened = OpenManifest(inputs.corpus, inputs.corpus_dir);
+  const corpus::Manifest& manifest = opened.manifest;
   const auto text = [](const nlohmann::ordered_json& line, const char* key) {
     const auto found = line.find(key);
     return found != line.end() && found->is_string() ? found->get<std::string>() : std::string();
   };
   for (size_t i = 0; i < manifest.members.size(); ++i) {
     const corpus::Member& member = manifest.members[i];
-    entries.push_back({(folder / member.name).lexically_normal().string(), member.name,
-                       member.bytes, member.xxh3, text(manifest.lines[i], "model"),
+    entries.push_back({(fs::path(opened.folder) / member.name).lexically_normal().string(),
+                       member.name, member.bytes, member.xxh3, text(manifest.lines[i], "model"),
                        text(manifest.lines[i], "format")});
   }
 }
 
+std::string FolderOfManifest(const std::string& path, const std::string& said) {
+  const fs::path folder = fs::path(said).lexically_normal();
+  if (folder.is_absolute() || (!folder.empty() && *folder.begin() == "..")) {
+    throw Error(Finding::kUnsafeName, "its folder '{}' is not below the manifest", Printable(said))
+        .Hint("--corpus-dir FOLDER says where the inputs are, if this one is right");
+  }
+  const fs::path beside = path == "-" ? fs::path() : fs::path(path).parent_path();
+  return (beside / folder).lexically_normal().string();
+}
+
+// Whether a text without a newline can be what a kill left of the first line. It must name the
+// schema: a shorter beginning, such as "{", is that of other files, too.
+bool IsTornHead(std::string_view text) {
+  const std::string head = JsonText({{"schema", corpus::kResultsSchema}}, -1);
+  return text.starts_with(std::string_view(head).substr(0, head.size() - 1));  // without }
+}
+
+// Whether no other run has the file. One that was killed has it until its last thread is gone,
+// which a run that follows at once need not notice. Some file systems of clusters have no locks;
+// there the scheduler alone keeps runs apart.
+bool TakesLock(int descriptor) {
+  constexpr int kTries = 40;
+  for (int i = 0; i < kTries; ++i) {
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return false;
+}
+
+Error WriteFailure() {
+  return {Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno))};
+}
+
 }  // namespace
+
+std::string ContentHash(const std::string& path) {
+  const Source source = Source::Open(path);
+  return HashDigits(HashContent(source, source.is_folder));
+}
+
+void InputOptions::Declare(CommandLine& line, const std::string& place, const std::string& text,
+                           const std::string& keep_going_text) {
+  line.Add(place, given, text).RequiredAlone();
+  DeclareRest(line, keep_going_text);
+}
+
+void InputOptions::DeclareRest(CommandLine& line, const std::string& keep_going_text) {
+  const CommandLine::Heading heading(line, "Many inputs");
+  line.AddFlag("-r,--recursive", recursive,
+               "Search folders: each snapshot, recorded run and dump below them is one input");
+  line.Add("--files-from", files_from, "Also the inputs that a file ('-': stdin) lists, one a line")
+      .ValueName("FILE");
+  line.AddFlag("-0,--null", null, "In that list NULs stand between names, as of 'find -print0'");
+  line.AddFlag("--fetch-listed", fetch_listed, "Fetch URLs that the list names, too");
+  line.Add("--corpus", corpus, "Also the inputs of a manifest, which 'kvtool corpus make' wrote")
+      .ValueName("FILE");
+  line.Add("--corpus-dir", corpus_dir,
+           "Folder of that corpus (default: as the manifest says, beside it)")
+      .ValueName("FOLDER");
+  line.Add(
+          "--results", results,
+          "Append a JSON line for each input to a file; what has one there is not done again; with "
+          "-f begin anew")
+      .ValueName("FILE");
+  line.Add("--shard", shard,
+           "Run over part INDEX/COUNT of the inputs, from 0/COUNT on; auto: INDEX from "
+           "SLURM_ARRAY_TASK_ID or JOB_COMPLETION_INDEX, COUNT from KVTOOL_SHARDS");
+  line.Add("--balance", balance,
+           "Shards of about as many inputs (hash, which no new input moves) or bytes (hash)")
+      .OneOf({"hash", "bytes"});
+  line.Add("--jobs", jobs,
+           "Inputs at once, which share the threads; 0: one after another, or with --keep-going "
+           "as many as there are threads")
+      .Between(0, 1024);
+  line.AddFlag(
+      "--keep-going", keep_going,
+      keep_going_text.empty() ? "Go on with the next input after an error" : keep_going_text);
+}
+
+void InputOptions::Files(CommandFiles& files) const {
+  if (!files_from.empty()) files.Reads(files_from);
+  if (!corpus.empty()) files.Reads(corpus);
+}
 
 std::vector<std::string> MatchingPaths(const std::string& given) {
   if (IsThere(given) || given.find_first_of("*?[") == given.npos) return {given};
@@ -272,18 +361,15 @@ std::vector<std::string> MatchingPaths(const std::string& given) {
   return paths;
 }
 
-std::string CorpusFolder(const std::string& manifest_path, const std::string& given,
-                         const corpus::Manifest& manifest) {
-  if (!given.empty()) return given;
-  const fs::path folder = fs::path(manifest.folder).lexically_normal();
-  if (folder.is_absolute() || (!folder.empty() && *folder.begin() == "..")) {
-    throw Error(Finding::kUnsafeName, fmt::format("its folder '{}' is not below the manifest",
-                                                  Printable(manifest.folder)))
-        .File(manifest_path)
-        .Hint("--corpus-dir FOLDER says where the inputs are, if this one is right");
+OpenedManifest OpenManifest(const std::string& path, const std::string& given) {
+  const auto file = FileSource::Open(path, kMostOfList);
+  try {
+    OpenedManifest opened = {corpus::ReadManifest(AsText(file->bytes())), file->size(), given};
+    if (given.empty()) opened.folder = FolderOfManifest(path, opened.manifest.folder);
+    return opened;
+  } catch (Error& error) {
+    throw error.File(path);
   }
-  const fs::path beside = manifest_path == "-" ? fs::path() : fs::path(manifest_path).parent_path();
-  return (beside / folder).lexically_normal().string();
 }
 
 std::string CorpusName(const std::string& path) {
@@ -303,13 +389,10 @@ FolderSearch SearchFolder(const FolderRules& rules, const std::string& folder,
   return search;
 }
 
-std::vector<CorpusEntry> CorpusEntries(const EachCommand& command, Console& console) {
-  const InputOptions& inputs = command.inputs();
+std::vector<CorpusEntry> CorpusEntries(const InputOptions& inputs, const FolderRules& rules,
+                                       const std::string& place, Console& console) {
   std::vector<CorpusEntry> entries;
   size_t left_out = 0;
-  const FolderRules rules{command.Reading(), [&](std::string_view format, bool is_run) {
-                            return command.Takes(format, is_run);
-                          }};
   const auto add = [&](const std::string& path) {
     if (!inputs.recursive || !IsFolder(path)) {
       entries.push_back({path, path == "-" ? path : CorpusName(path)});
@@ -343,7 +426,93 @@ std::vector<CorpusEntry> CorpusEntries(const EachCommand& command, Console& cons
   if (!inputs.given.empty()) {
     throw Error(Finding::kUsage, "there is nothing to run over").File(inputs.given.front());
   }
-  throw Error(Finding::kUsage, fmt::format("{} is required", command.place()));
+  throw Error(Finding::kUsage, "{} is required", place);
+}
+
+ResultsFile::ResultsFile(const std::string& path, const corpus::ResultsHead& head, bool anew)
+    : path_(path), head_(head) {
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) {
+    throw Error(Finding::kOpenFailed, "cannot open: {}", std::strerror(errno)).File(path);
+  }
+  try {
+    struct stat status;
+    if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+      throw Error(Finding::kUsage, "--results: is no regular file, to which more can be added");
+    }
+    if (!TakesLock(descriptor_)) throw Error(Finding::kExists, "another run writes to it");
+    if (anew && ::ftruncate(descriptor_, 0) != 0) {
+      throw WriteFailure();
+    }
+    Load();
+  } catch (Error& error) {
+    ::close(descriptor_);
+    throw error.File(path);
+  }
+}
+
+ResultsFile::~ResultsFile() { ::close(descriptor_); }
+
+void ResultsFile::Load() {
+  std::optional<corpus::ResultsHead> there;
+  size_t whole = 0;
+  if (::lseek(descriptor_, 0, SEEK_END) > 0) {
+    const auto file = FileSource::FromDescriptor(::dup(descriptor_), path_);
+    const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()), file->size());
+    whole = text.rfind('\n') + 1;  // npos + 1 is 0
+    there = corpus::ReadResults(text, [&](const nlohmann::ordered_json& line, size_t number) {
+      known_[corpus::TextIn(line, "key", number)] =
+          static_cast<int>(corpus::NumberIn(line, "exit_code", number, UINT8_MAX));
+    });
+    if (!there && !IsTornHead(text)) {
+      throw Error(Finding::kUsage, "--results: holds something else than results")
+          .Hint("choose another name, or begin anew with -f");
+    }
+  }
+  if (there) {
+    std::string difference = there->DifferenceTo(head_);
+    if (difference.empty() && there->shard.index != head_.shard.index) {
+      difference = fmt::format("of shard {} rather than {}", there->shard.index, head_.shard.index);
+    }
+    if (!difference.empty()) {
+      throw Error(Finding::kUsage, "--results: has results {}", difference)
+          .Hint("choose another name, or begin anew with -f");
+    }
+  }
+  if (::ftruncate(descriptor_, static_cast<off_t>(there ? whole : 0)) != 0) {
+    throw WriteFailure();
+  }
+  continues_ = there.has_value();
+  if (!there) Append(head_.ToJson(ReportHeader("results")["tool"]));
+}
+
+std::optional<int> ResultsFile::StatusOf(const std::string& key) const {
+  const auto found = known_.find(key);
+  if (found == known_.end()) return std::nullopt;
+  // A disk may be back, and a bug mended.
+  if (found->second == kIoError || found->second == kBug) return std::nullopt;
+  return found->second;
+}
+
+void ResultsFile::Append(const nlohmann::ordered_json& line) {
+  const std::string text = JsonText(line, -1) + "\n";
+  const std::lock_guard lock(mutex_);
+  if (is_torn_) return;  // whoever tore the last line has said so
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t written = ::write(descriptor_, text.data() + at, text.size() - at);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      is_torn_ = true;
+      throw WriteFailure().File(path_);
+    }
+    at += static_cast<size_t>(written);
+  }
+}
+
+void ResultsFile::Finish() {
+  output::SyncNameOf(path_);
+  if (::fsync(descriptor_) == 0) return;
+  throw WriteFailure().File(path_);
 }
 
 }  // namespace kv

@@ -2,20 +2,55 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "apps/kvtool/inputs/each_command.h"
+#include "apps/kvtool/console/console.h"
+#include "apps/kvtool/inputs/command_files.h"
+#include "apps/kvtool/line/command_line.h"
+#include "formats/format.h"
 #include "lib/corpus/corpus.h"
+#include "lib/corpus/results.h"
 
 namespace kv {
 
-// The inputs that a command line means, in its order; what is in a folder sorted by name. What a
-// folder holds that is nothing for the command is left out and counted. Names that mean nothing
-// stay, so that the run says what is wrong with them. Throws kUsage where nothing is left.
-std::vector<CorpusEntry> CorpusEntries(const EachCommand& command, Console& console);
+// One input of a command that takes many.
+struct CorpusEntry {
+  std::string path;  // as readers open it
+  std::string name;  // as results call it: the same on every machine that sees the corpus
+  // As a manifest says.
+  std::optional<uint64_t> bytes = {};
+  std::string xxh3 = {};
+  std::string model = {}, format = {};
+};
+
+// Which inputs a command runs over, and how: what all that take many have in common.
+struct InputOptions {
+  std::vector<std::string> given;  // files, folders, patterns, "-"
+  std::string files_from, corpus, corpus_dir;
+  std::string results, shard, balance = "hash";
+  bool recursive = false, null = false, fetch_listed = false, keep_going = false;
+  int jobs = 0;
+
+  // `place` and `text` are of the inputs themselves. A command for which --keep-going means more
+  // gives its text.
+  void Declare(CommandLine& line, const std::string& place, const std::string& text,
+               const std::string& keep_going_text = "");
+  // All but the inputs themselves.
+  void DeclareRest(CommandLine& line, const std::string& keep_going_text = "");
+  // Whether more is asked for than plain names.
+  bool searches() const { return recursive || !files_from.empty() || counts(); }
+  // Whether the inputs are a corpus, each with a result of its own, however few they are.
+  bool counts() const { return !corpus.empty() || !results.empty() || !shard.empty(); }
+  void Files(CommandFiles& files) const;
+};
 
 // The paths that a pattern matches, sorted; the pattern itself if there is none.
 std::vector<std::string> MatchingPaths(const std::string& given);
@@ -23,10 +58,15 @@ std::vector<std::string> MatchingPaths(const std::string& given);
 // How results call a path: without "." and "..", and where it is absolute, without its folders.
 std::string CorpusName(const std::string& path);
 
-// Where the inputs of a manifest are; `given` is --corpus-dir. Throws kUnsafeName if that is empty
-// and the manifest says a folder that is not below its own.
-std::string CorpusFolder(const std::string& manifest_path, const std::string& given,
-                         const corpus::Manifest& manifest);
+// A manifest, its size, and the folder where its inputs are.
+struct OpenedManifest {
+  corpus::Manifest manifest;
+  uint64_t bytes = 0;
+  std::string folder;
+};
+// `given` is --corpus-dir. Throws kUnsafeName if that is empty and the manifest says a folder that
+// is not below its own.
+OpenedManifest OpenManifest(const std::string& path, const std::string& given);
 
 // What to look for in a folder.
 struct FolderRules {
@@ -42,5 +82,50 @@ struct FolderSearch {
 };
 FolderSearch SearchFolder(const FolderRules& rules, const std::string& folder,
                           const std::string& name);
+
+// The inputs that a command line means, in its order; what is in a folder sorted by name. What a
+// folder holds that is nothing for the command is left out and counted. Names that mean nothing
+// stay, so that the run says what is wrong with them. Throws kUsage where nothing is left; `place`
+// is how that calls the inputs.
+std::vector<CorpusEntry> CorpusEntries(const InputOptions& inputs, const FolderRules& rules,
+                                       const std::string& place, Console& console);
+
+// XXH3 of an input's content, 16 hex digits: of a file that of its bytes, of a folder that of the
+// names, sizes and bytes of all files below it. Throws as Source::Open does.
+std::string ContentHash(const std::string& path);
+
+// A file of JSON lines, one for each input of a run. Lines are appended whole, each in one write,
+// so that a kill at any time leaves at most one torn line at the end, which the next run cuts off.
+// What is there already need not be done again. One run at a time has the file.
+class ResultsFile {
+ public:
+  // With `anew` whatever is there goes. Throws kUsage for the results of another run, for what is
+  // no file of results, and for what is no regular file; kIo errors.
+  ResultsFile(const std::string& path, const corpus::ResultsHead& head, bool anew);
+  ~ResultsFile();
+  ResultsFile(const ResultsFile&) = delete;
+  ResultsFile& operator=(const ResultsFile&) = delete;
+
+  const corpus::ResultsHead& head() const { return head_; }
+  // Whether an earlier run of the same has begun the file.
+  bool continues() const { return continues_; }
+  // The exit status of a result that is there, unless it should be tried again.
+  std::optional<int> StatusOf(const std::string& key) const;
+  // From any thread.
+  void Append(const nlohmann::ordered_json& line);
+  // What was written has reached the disk. Throws kWriteFailed.
+  void Finish();
+
+ private:
+  void Load();
+
+  const std::string path_;
+  const corpus::ResultsHead head_;
+  int descriptor_ = -1;
+  std::map<std::string, int> known_;  // exit status by key
+  std::mutex mutex_;
+  bool continues_ = false;
+  bool is_torn_ = false;  // a line could not be written whole: nothing may follow it
+};
 
 }  // namespace kv

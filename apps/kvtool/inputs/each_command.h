@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by each_command.cc, each_run.cc
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -9,39 +9,9 @@
 #include <vector>
 
 #include "apps/kvtool/command.h"
+#include "apps/kvtool/inputs/corpus_entries.h"
 
 namespace kv {
-
-// One input of a command that takes many.
-struct CorpusEntry {
-  std::string path;  // as readers open it
-  std::string name;  // as results call it: the same on every machine that sees the corpus
-  // As a manifest says.
-  std::optional<uint64_t> bytes = {};
-  std::string xxh3 = {};
-  std::string model = {}, format = {};
-};
-
-// Which inputs a command runs over, and how: what all that take many have in common.
-struct InputOptions {
-  std::vector<std::string> given;  // files, folders, patterns, "-"
-  std::string files_from, corpus, corpus_dir;
-  std::string results, shard, balance = "hash";
-  bool recursive = false, null = false, fetch_listed = false, keep_going = false;
-  int jobs = 0;
-
-  // `place` and `text` are of the inputs themselves. A command for which --keep-going means more
-  // gives its text.
-  void Declare(CommandLine& line, const std::string& place, const std::string& text,
-               const std::string& keep_going_text = "");
-  // All but the inputs themselves.
-  void DeclareRest(CommandLine& line, const std::string& keep_going_text = "");
-  // Whether more is asked for than plain names.
-  bool searches() const { return recursive || !files_from.empty() || counts(); }
-  // Whether the inputs are a corpus, each with a result of its own, however few they are.
-  bool counts() const { return !corpus.empty() || !results.empty() || !shard.empty(); }
-  void Files(CommandFiles& files) const;
-};
 
 // A command that does to each of many inputs what it would do to it alone. It is declared and
 // parsed once; then a copy runs for each input, several at once where that is asked for. All of a
@@ -86,14 +56,13 @@ class EachCommand : public Command {
 
   InputOptions inputs_;
   std::string place_;
-  std::string input_, name_;         // the one that this copy runs over
+  std::string name_;                 // of the one that this copy runs over
   std::vector<std::string> joined_;  // all of them where they are joined, else that one
-  ReportOptions report_;
 };
 
-// What a command derives from: EachOf<Inspect>.
-template <typename Self>
-class EachOf : public EachCommand {
+// What a command derives from: EachOf<Inspect>, or with more in common EachOf<Inspect, Base>.
+template <typename Self, typename Base = EachCommand>
+class EachOf : public Base {
  public:
   std::unique_ptr<EachCommand> Copy() const override {
     return std::make_unique<Self>(static_cast<const Self&>(*this));

@@ -87,12 +87,11 @@ const Fields<RecordedRun>& RecordedRunFields() {
   static const Fields<Run> model = {
       {"name", "Its name; null if not stated", text(&Run::model)},
       {"architecture", "Its architecture; null if not stated", text(&Run::architecture)},
-      {"context_length",
-       "Longest context of the model in tokens; null if not stated",
+      {"context_length", "Longest context of the model in tokens; null if not stated",
        [](const Run& of) {
          return of.context_length == 0 ? std::nullopt : std::optional(of.context_length);
        },
-       {.least = 1}}};
+       AtLeast(1)}};
   static const Fields<Run::Rope> rope = {
       {"style", "How dimensions pair up", &Run::Rope::style},
       {"base", "Base of the rotation", &Run::Rope::base},
@@ -109,12 +108,10 @@ const Fields<RecordedRun>& RecordedRunFields() {
       {"folder", "Folder of the run as given", &Run::folder},
       {"engine", "Engine that recorded it", std::identity(), engine},
       {"model", "Model that ran", std::identity(), model},
-      {"tokens", "Tokens of the run, prompt included", &Run::tokens, {.least = 1}},
+      {"tokens", "Tokens of the run, prompt included", &Run::tokens, AtLeast(1)},
       {"prompt_tokens", "Of these, tokens of the prompt", &Run::prompt_tokens},
-      {"nll",
-       "Mean negative log likelihood of the decoded tokens in nats; null if not stated",
-       &Run::nll,
-       {.least = 0}},
+      {"nll", "Mean negative log likelihood of the decoded tokens in nats; null if not stated",
+       &Run::nll, AtLeast(0)},
       {"rope", "In the words of --rope-style, --rope-base, --rope-dims and --rope-scaling",
        [](const Run& of) { return of.rope.base != 0 ? std::optional(of.rope) : std::nullopt; },
        rope},
@@ -149,7 +146,7 @@ void RequireTrace(const std::string& trace, const std::string& input) {
   if (input != "-" && !std::filesystem::exists(input, ignored)) Source::Open(input);
   Error error(Finding::kUsage, "--trace is missing: only a recorded run brings its own");
   const std::string beside = TraceBeside(input);
-  if (!beside.empty()) error.Hint(fmt::format("--trace {} lies beside it", Printable(beside)));
+  if (!beside.empty()) error.Hint("--trace {} lies beside it", Printable(beside));
   throw std::move(error.File(input));
 }
 

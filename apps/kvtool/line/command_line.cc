@@ -6,15 +6,15 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <sstream>
 
-#include "apps/kvtool/line/numbers.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
-#include "lib/core/base/nearest.h"
 #include "lib/core/base/number.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv {
 namespace {
@@ -36,10 +36,32 @@ class BoundedConfig : public CLI::ConfigTOML {
   }
 };
 
+// Numbers on the command line are decimal and finite, whole where a count is meant: no NaN, no
+// infinity, no octal or hexadecimal, nothing cut off. These return what is wrong with a text as
+// one, and nothing if it is right. 64 bits have to hold a whole number: the parser behind would
+// silently take the largest value for any larger one.
+std::string WrongWhole(std::string_view text, bool is_signed) {
+  if ((ParseNumber<int64_t>(text) || ParseNumber<uint64_t>(text)) &&
+      (is_signed || text.front() != '-'))
+    return {};
+  return fmt::format("'{}' is not a whole number{}", Escaped(text, 40), is_signed ? "" : " from 0");
+}
+
+// Makes "-7" of "-007": the parser would read what begins with a zero as octal.
+std::string WithoutLeadingZeros(std::string text) {
+  const size_t sign = text.front() == '-' ? 1 : 0;
+  const size_t first = std::min(text.find_first_not_of('0', sign), text.size() - 1);
+  return text.erase(sign, first - sign);
+}
+
+std::string WrongReal(std::string_view text) {
+  if (const auto value = ParseNumber<double>(text); value && std::isfinite(*value)) return {};
+  return fmt::format("'{}' is not a finite number", Escaped(text, 40));
+}
+
 CLI::Validator WholeNumber(bool is_signed) {
   return {[is_signed](std::string& text) {
             std::string wrong = WrongWhole(text, is_signed);
-            // The parser would read what begins with a zero as octal.
             if (wrong.empty()) text = WithoutLeadingZeros(text);
             return wrong;
           },
@@ -52,8 +74,7 @@ CLI::Validator RealNumber() {
 
 // In the parser's words of every version: 2.4 would say "not in range [1 - 16]" where 2.1 says
 // "not in range 1 to 16".
-template <typename T>
-CLI::Validator InRange(T least, T most) {
+CLI::Validator InRange(int64_t least, int64_t most) {
   const CLI::Range range(least, most);
   CLI::Validator validator = range;
   return validator.operation([range, least, most](std::string& text) {
@@ -99,11 +120,9 @@ Error ExplainConfigError(std::string_view text, const CLI::App& app) {
     for (const std::string& name : option->get_lnames()) keys.push_back(name);
   }
   const std::string nearest = Nearest(key, keys);
-  return Error(Finding::kUsage,
-               fmt::format("--config: unknown key or section '{}'{}", Escaped(key, 80),
-                           nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)))
-      .Hint(fmt::format("keys are the long names of options; '{} --help' lists them",
-                        app.get_name()));
+  return Error(Finding::kUsage, "--config: unknown key or section '{}'{}", Escaped(key, 80),
+               nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest))
+      .Hint("keys are the long names of options; '{} --help' lists them", app.get_name());
 }
 
 bool IsAlias(const CLI::Option& option, const std::string& name, const Option::NotesOf& notes) {
@@ -149,8 +168,7 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
       if (std::find(known.all.begin(), known.all.end(), flag) != known.all.end()) continue;
       const std::string nearest = Nearest(flag, known.shown);
       if (!nearest.empty() && (flag[0] == '-') == (nearest[0] == '-')) {
-        return Error(Finding::kUsage,
-                     fmt::format("unknown '{}'; did you mean '{}'?", Escaped(flag), nearest))
+        return Error(Finding::kUsage, "unknown '{}'; did you mean '{}'?", Escaped(flag), nearest)
             .Hint(HintOfUse(app));
       }
     }
@@ -343,17 +361,7 @@ Option& Option::Suggest(std::vector<std::string> words) {
   return *this;
 }
 
-Option& Option::Between(int least, int most) {
-  option_->check(InRange(least, most));
-  return *this;
-}
-
 Option& Option::Between(int64_t least, int64_t most) {
-  option_->check(InRange(least, most));
-  return *this;
-}
-
-Option& Option::Between(uint32_t least, uint32_t most) {
   option_->check(InRange(least, most));
   return *this;
 }
@@ -482,6 +490,13 @@ Option CommandLine::OnNumber(const std::string& names, std::function<void(const 
     return app_->add_option_function(all, std::move(call), text);
   });
 }
+
+CommandLine::Heading::Heading(CommandLine& line, const std::string& text)
+    : line_(line), before_(line.app_->option_defaults()->get_group()) {
+  line_.app_->option_defaults()->group(text);
+}
+
+CommandLine::Heading::~Heading() { line_.app_->option_defaults()->group(before_); }
 
 CommandLine& CommandLine::AddVerb(std::string_view name, std::string_view summary) {
   CLI::App* verb = app_->add_subcommand(std::string(name), std::string(summary));

@@ -48,9 +48,7 @@ class Option {
   Option& OneOf(const std::vector<std::string>& words);
   Option& Suggest(std::vector<std::string> words);  // for completions; others may be given
   // Both ends belong to the range.
-  Option& Between(int least, int most);
   Option& Between(int64_t least, int64_t most);
-  Option& Between(uint32_t least, uint32_t most);
   Option& Positive();
   Option& NonNegative();
   Option& Check(ValueCheck wrong);
@@ -113,6 +111,17 @@ class CommandLine {
                 const std::string& text);
   Option OnNumber(const std::string& names, std::function<void(const double&)> call,
                   const std::string& text);
+
+  // Lists below a heading what is declared on a line while this lives.
+  class Heading {
+   public:
+    Heading(CommandLine& line, const std::string& text);
+    ~Heading();
+
+   private:
+    CommandLine& line_;
+    std::string before_;
+  };
 
   // A word that chooses options of its own, beside those of its command, as in `kvtool trace
   // inspect`.

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/kvtool/command.h"
+#include "apps/kvtool/line/command_line.h"
 
 namespace kv {
 
@@ -27,9 +29,13 @@ struct CommandDescription {
   LineDescription line;
 };
 std::vector<CommandDescription> DescribeCommands();
+// All declarations of options, with their older names, for what checks them and documents them.
+nlohmann::ordered_json OptionsDocument(const std::vector<CommandDescription>& commands);
 
 // Declares all that a command line of this command takes: the command's options, and those of
 // every command.
 void Declare(CommandLine& line, Command& command, GlobalOptions& global);
 
+// "FILE", "auto|always|never": what stands for the value of an option; empty for a flag.
+std::string ValueText(const OptionDescription& option);
 }  // namespace kv

@@ -5,26 +5,66 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "apps/kvtool/line/command_line.h"
+#include "lib/core/snapshot/select.h"
+#include "lib/study/eviction/budget.h"
 
+// Numbers, lists and names on the command line. All that parse throw kUsage naming the flag.
 namespace kv {
 
-// Numbers on the command line are decimal and finite, whole where a count is meant: no NaN, no
-// infinity, no octal or hexadecimal, nothing cut off. What is wrong with `text` as one; empty if
-// nothing is.
-std::string WrongWhole(std::string_view text, bool is_signed);
-std::string WrongReal(std::string_view text);
-// Of a whole number: "-007" is "-7".
-std::string WithoutLeadingZeros(std::string text);
-
-// What is wrong with `text` as a value of this parameter of the engine ("h2o_block_tokens",
-// "h2o_lossless_front_n"); empty if nothing is, or if its values are words. The engine itself would
-// clamp what is refused here, and run something else than was asked for.
-std::string WrongParameter(std::string_view meta_name, std::string_view text);
-// The same as a check of an option.
-ValueCheck ParameterCheck(std::string meta_name);
 // Whatever `parse` throws for, so that a list or a size is refused before a file is opened.
 ValueCheck CheckedBy(std::function<void(const std::string& text)> parse);
+
+// Numbers that both ends belong to, separated by commas: "0-3,27", "512-" (to the end). Also the
+// older "0:4", whose end does not belong, "4:" and ":4". Sorted, what touches joined.
+std::vector<TokenRange> ParseRanges(std::string_view text, std::string_view flag);
+// The same as a list of few numbers without repeats, each range with an end.
+std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view flag);
+// "2,3,3.5", "2-4+0.5" (steps), "2-16*2" (factors) to a list in the order given.
+std::vector<double> ParseSweep(std::string_view text, std::string_view flag);
+// "64KiB", "64K", "1.5GiB", "1000"; decimal spellings such as 64kB are refused as ambiguous.
+uint64_t ParseSize(std::string_view text, std::string_view flag);
+
+// "0.5", "5%", "0.1-0.5+0.2" or "10-50+20%", separated by commas; both bounds belong.
+std::vector<double> ParseShares(std::string_view text, std::string_view flag, double least,
+                                double most,
+                                std::string_view expected = "a share such as 0.05 or 5%");
+// One of them.
+double ParseShare(std::string_view text, std::string_view flag, double least, double most);
+// --budget: "0.5", "0.1-0.5+0.2", "50%" or "512t", separated by commas.
+std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text,
+                                               std::string_view flag = "--budget");
+// --target-ratio: a sweep of ratios from 1 on.
+std::vector<double> ParseRatios(const std::string& text, std::string_view flag = "--target-ratio");
+// --policy: names in upper or lower case, separated by commas, or "all".
+std::vector<std::string> ParsePolicies(std::string_view text, std::string_view flag = "--policy");
+// The names, and "all" as the last.
+std::vector<std::string> PolicyWords();
+
+// What help says of a parameter that an engine defines, and what may be given.
+struct ParameterText {
+  struct Range {
+    double least = 0, most = -1;  // no limits where most is the smaller
+  };
+  std::string_view name;   // the engine's own
+  std::string_view value;  // INT, NUMBER, TEXT; empty: a switch
+  std::string_view text;
+  Range range = {};
+  // With its dashes, where it is not the engine's name with dashes; what follows a '|' are aliases.
+  std::string_view flag = {};
+};
+
+// Of the engine's lossless runtime and of its H2O beside it, by the names of its configuration.
+const ParameterText& RuntimeParameterText(std::string_view name);
+// Of the analyzer that judges the engine's logs.
+const ParameterText& AnalyzerOptionText(std::string_view name);
+// Returns the names to declare a parameter by, "--hot-sink|--hot-sink-tokens,...". `prefix` begins
+// the engine's names, which work as well, and not the flags.
+std::string FlagNames(const ParameterText& parameter, std::string_view prefix);
+// Refuses what the engine itself would clamp, so that it would run something else than was asked
+// for.
+ValueCheck ParameterCheck(std::string_view name);
 
 }  // namespace kv

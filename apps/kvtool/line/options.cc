@@ -9,15 +9,18 @@
 #include <filesystem>
 
 #include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/line/numbers.h"
+#include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
+#include "formats/model_config/model_config.h"
 #include "formats/registry.h"
 #include "lib/core/base/checked.h"
+#include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/parallel.h"
 #include "version.h"
 
 namespace kv {
+namespace fs = std::filesystem;
 namespace {
 
 const std::vector<std::string> kWhenWords = {"auto", "always", "never"};
@@ -29,46 +32,45 @@ When ParseWhen(const std::string& word) {
                            : When::kAuto;
 }
 
-Error BadValue(std::string_view flag, std::string_view text, std::string_view expected) {
-  return Error(Finding::kUsage, fmt::format("{} '{}': expected {}", flag, text, expected));
-}
+bool IsFileName(const std::string& path) { return fs::path(path).extension() == ".svg"; }
 
-uint64_t ParseWhole(std::string_view text, std::string_view flag, std::string_view whole) {
-  const auto value = ParseNumber<uint64_t>(text);
-  if (!value) throw BadValue(flag, whole, "whole numbers");
-  return *value;
+// Where each picture goes: to the file itself if it is the only one, else beside it under its own
+// name; or into the folder.
+std::vector<std::string> PlacesOf(const std::vector<report::PictureFile>& pictures,
+                                  const std::string& svg) {
+  if (pictures.size() == 1 && (IsFileName(svg) || DescriptorNamed(svg))) return {svg};
+  std::vector<std::string> places;
+  for (const report::PictureFile& picture : pictures) {
+    const fs::path path(svg);
+    places.push_back(
+        IsFileName(svg)
+            ? (path.parent_path() / (path.stem().string() + "-" + picture.name)).string()
+            : (path / picture.name).string());
+  }
+  return places;
 }
 
 }  // namespace
 
 void GlobalOptions::Declare(CommandLine& line) {
-  const char* group = "Everywhere";
+  const CommandLine::Heading heading(line, "Everywhere");
   line.Add("-T,--threads", threads, "Threads, 0 = all usable CPUs")
       .Environment("KVTOOL_THREADS")
-      .Between(0, 1024)
-      .Group(group);
-  line.Add("--simd", simd, "Use one SIMD target (see kvtool targets)")
-      .Environment("KVTOOL_SIMD")
-      .Group(group);
+      .Between(0, 1024);
+  line.Add("--simd", simd, "Use one SIMD target (see kvtool targets)").Environment("KVTOOL_SIMD");
   line.Add("--progress", progress,
            "Progress line: auto, always, never, or json: lines for programs, on standard error")
-      .OneOf({"auto", "always", "never", "json"})
-      .Group(group);
+      .OneOf({"auto", "always", "never", "json"});
   line.OnFlag(
-          "--no-progress", [this] { progress = "never"; }, "No progress line")
-      .Group(group);
-  line.Add("--color", colour, "Colour: auto, always, never").OneOf(kWhenWords).Group(group);
+      "--no-progress", [this] { progress = "never"; }, "No progress line");
+  line.Add("--color", colour, "Colour: auto, always, never").OneOf(kWhenWords);
   line.OnFlag(
-          "--no-color", [this] { colour = "never"; }, "No colour")
-      .Group(group);
-  line.AddFlag("--deterministic", deterministic, "Omit times and the machine from reports")
-      .Group(group);
+      "--no-color", [this] { colour = "never"; }, "No colour");
+  line.AddFlag("--deterministic", deterministic, "Omit times and the machine from reports");
   line.AddFlag("-v,--verbose", verbose,
-               "Also what was read and written, to the byte; -vv: also where settings came from")
-      .Group(group);
+               "Also what was read and written, to the byte; -vv: also where settings came from");
   line.AddFlag("-q,--quiet", quiet,
-               "Errors and what --json or -c asked for; -qq: the exit status alone")
-      .Group(group);
+               "Errors and what --json or -c asked for; -qq: the exit status alone");
 }
 
 When GlobalOptions::progress_when() const { return ParseWhen(progress); }
@@ -92,55 +94,42 @@ std::vector<std::string> WritableFormats() {
 }
 
 void SnapshotOptions::Declare(CommandLine& line) {
-  const char* group = "Reading the snapshot";
+  const CommandLine::Heading heading(line, "Reading the snapshot");
   line.Add("--from", open.from, "Format of the input (default: detected by its bytes)")
-      .Suggest(ReadableFormats())
-      .Group(group);
+      .Suggest(ReadableFormats());
   line.Add("--raw", open.raw,
            "Layout of headerless data: DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128, or "
-           "a preset of kvtool formats, e.g. hicache:bf16:L=32,H=8,D=128")
-      .Group(group);
+           "a preset of kvtool formats, e.g. hicache:bf16:L=32,H=8,D=128");
   line.Add("--order", open.order,
            "Join the files of a folder as pages of one cache, in this order: a file with one name "
-           "per line, or a pattern such as '*.data' (sorted by name)")
-      .Group(group);
+           "per line, or a pattern such as '*.data' (sorted by name)");
   line.Add("--model|--gguf,--model-config", gguf,
-           "Model file that tells the heads: GGUF or config.json")
-      .Group(group);
+           "Model file that tells the heads: GGUF or config.json");
   line.Add("--kv-heads", kv_heads, "KV heads per layer, if the file does not say")
-      .Between(1u, 1u << 20)
-      .Group(group);
-  line.Add("--head-dim", head_dim, "Head size, if the file does not say")
-      .Between(1u, 1u << 20)
-      .Group(group);
-  line.Add("--k-pattern", open.k_pattern, "Name of K tensors, {i} = layer").Group(group);
-  line.Add("--v-pattern", open.v_pattern, "Name of V tensors, {i} = layer").Group(group);
+      .Between(1u, 1u << 20);
+  line.Add("--head-dim", head_dim, "Head size, if the file does not say").Between(1u, 1u << 20);
+  line.Add("--k-pattern", open.k_pattern, "Name of K tensors, {i} = layer");
+  line.Add("--v-pattern", open.v_pattern, "Name of V tensors, {i} = layer");
   line.Add("--layout", open.layout,
            "Axes of arrays, outermost first (thd, htd, bhtd, 2lthd ...); also chooses if two "
-           "layouts fit. Of several inputs each takes the flags that its format has")
-      .Group(group);
+           "layouts fit. Of several inputs each takes the flags that its format has");
   line.Add("--input-dtype|--as", open.as_dtype,
-           "Element type of untyped 16- or 8-bit arrays: bf16, f8_e4m3")
-      .Group(group);
+           "Element type of untyped 16- or 8-bit arrays: bf16, f8_e4m3");
   line.Add("--rotated", open.rotated,
            "Whether a quantised cache is Hadamard-rotated: auto, yes, no")
-      .OneOf({"auto", "yes", "no"})
-      .Group(group);
-  line.Add("--batch", open.batch, "Batch row of [B, ...] tensors").Group(group);
+      .OneOf({"auto", "yes", "no"});
+  line.Add("--batch", open.batch, "Batch row of [B, ...] tensors");
   line.Add("--base", open.bases,
            "Cache that an archive refers to or, in compress, may refer to: a snapshot or an "
            "archive of one (repeatable)")
-      .KeepAll()
-      .Group(group);
+      .KeepAll();
   line.Add("--profile", open.profiles,
            "Profile (.kvp) that an archive was or, in compress, is to be coded with, if it is not "
            "in "
            "the archive's folder (repeatable)")
-      .KeepAll()
-      .Group(group);
+      .KeepAll();
   line.Add("--max-bytes", limit.text,
-           "Limit on inflated or derived data and on streams (default 64GiB)")
-      .Group(group);
+           "Limit on inflated or derived data and on streams (default 64GiB)");
 }
 
 void SizeLimit::Declare(CommandLine& line, const std::string& what) {
@@ -155,8 +144,8 @@ std::optional<uint64_t> SizeLimit::most() const {
 void SizeLimit::Require(uint64_t source_bytes, const std::string& file) const {
   const std::optional<uint64_t> most = this->most();
   if (!most || source_bytes <= *most) return;
-  throw Error(Finding::kLimit,
-              fmt::format("the source has {} bytes, --max-bytes allows {}", source_bytes, *most))
+  throw Error(Finding::kLimit, "the source has {} bytes, --max-bytes allows {}", source_bytes,
+              *most)
       .File(file);
 }
 
@@ -205,6 +194,17 @@ void OutputOptions::Declare(CommandLine& line, const std::string& what) {
   line.Add("-o,--output", path, what);
   line.AddFlag("-c,--stdout", to_stdout, "Write to standard output");
   line.AddFlag("-f,--force", force, "Overwrite outputs; write binary data to a terminal");
+}
+
+void OutputOptions::RequireStdout(const Console& console, bool json, std::string_view what) const {
+  if (!force && console.stdout_is_terminal()) {
+    throw Error(Finding::kUsage, "binary data is not written to a terminal")
+        .Hint("redirect the output, give -o FILE, or insist with -f");
+  }
+  if (json) {
+    throw Error(Finding::kUsage, "{} and --json both go to standard output", what)
+        .Hint("give --json-out FILE");
+  }
 }
 
 void ReportOptions::Declare(CommandLine& line) {
@@ -258,24 +258,15 @@ void ReportOptions::Emit(Console& console, nlohmann::ordered_json document,
   console.document().Hold(std::move(document), json, json_out, overwriting);
 }
 
-void WriteText(const std::string& path, std::string_view text, const OutputRules& rules) {
-  if (path.empty()) return;
-  AtomicFile file(path, rules);
-  file.Write(AsBytes(text));
-  file.Commit();
-}
-
 void SelectionOptions::Declare(CommandLine& line) {
-  const char* group = "Selecting parts";
+  const CommandLine::Heading heading(line, "Selecting parts");
   line.Add("--layers", layers, "Layers, e.g. 0-3,27; both ends belong to a range")
       .ValueName("RANGES")
-      .Check(CheckedBy([](const std::string& text) { ParseIndexList(text, "--layers"); }))
-      .Group(group);
+      .Check(CheckedBy([](const std::string& text) { ParseIndexList(text, "--layers"); }));
   line.Add("--tokens", tokens, "Tokens, e.g. 0-511,1024- (to the last one)")
       .ValueName("RANGES")
-      .Check(CheckedBy([](const std::string& text) { ParseRanges(text, "--tokens"); }))
-      .Group(group);
-  line.Add("--kv", kv, "k, v or both").OneOf({"k", "v", "both"}).Group(group);
+      .Check(CheckedBy([](const std::string& text) { ParseRanges(text, "--tokens"); }));
+  line.Add("--kv", kv, "k, v or both").OneOf({"k", "v", "both"});
 }
 
 Selection SelectionOptions::Resolve() const {
@@ -287,137 +278,167 @@ Selection SelectionOptions::Resolve() const {
   return selection;
 }
 
-std::vector<TokenRange> ParseRanges(std::string_view text, std::string_view flag) {
-  constexpr const char* kExpected = "ranges like 0-3,27";
-  std::vector<TokenRange> ranges;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    const std::string_view item = text.substr(at, end - at);
-    at = end + 1;
-    const size_t sign = item.find_first_of("-:");
-    const bool is_old = sign != item.npos && item[sign] == ':';
-    const std::string_view first = item.substr(0, sign);
-    if (first.empty() && !is_old) throw BadValue(flag, text, kExpected);
-    TokenRange range;
-    range.begin = first.empty() ? 0 : ParseWhole(first, flag, text);
-    const std::string_view last = sign == item.npos ? first : item.substr(sign + 1);
-    range.end = UINT64_MAX;
-    if (!last.empty()) {
-      const uint64_t number = ParseWhole(last, flag, text);
-      range.end = is_old || number == UINT64_MAX ? number : number + 1;
-    }
-    if (range.begin >= range.end) {
-      throw BadValue(flag, text, is_old ? "BEGIN before END, or ranges like 0-3,27" : kExpected);
-    }
-    ranges.push_back(range);
-  }
-  std::sort(ranges.begin(), ranges.end(),
-            [](const TokenRange& a, const TokenRange& b) { return a.begin < b.begin; });
-  std::vector<TokenRange> joined;
-  for (const TokenRange& range : ranges) {
-    if (joined.empty() || joined.back().end < range.begin) {
-      joined.push_back(range);
-    } else {
-      joined.back().end = std::max(joined.back().end, range.end);
-    }
-  }
-  return joined;
-}
-
-std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view flag) {
-  constexpr uint64_t kMost = 1'000'001;
-  std::vector<uint32_t> list;
-  for (const TokenRange& range : ParseRanges(text, flag)) {
-    if (range.end > kMost) throw BadValue(flag, text, "ranges like 0-3,27");
-    for (uint64_t i = range.begin; i < range.end; ++i) list.push_back(static_cast<uint32_t>(i));
-  }
-  return list;
-}
-
-namespace {
-
-double ParseReal(std::string_view text, std::string_view flag, std::string_view whole) {
-  const auto value = ParseNumber<double>(text);
-  if (!value || !std::isfinite(*value)) {
-    throw BadValue(flag, whole, "numbers like 2,3,3.5 or ranges like 2-4+0.5 and 2-16*2");
-  }
-  return *value;
-}
-
-// FIRST-LAST+STEP or FIRST-LAST*FACTOR; the end belongs to the range up to rounding.
-void AppendRange(std::string_view item, size_t dash, std::string_view flag, std::string_view whole,
-                 std::vector<double>& list) {
-  constexpr size_t kMost = 1000;
-  const size_t sign = item.find_first_of("+*", dash + 1);
-  const double first = ParseReal(item.substr(0, dash), flag, whole);
-  const double last = ParseReal(item.substr(dash + 1, sign - dash - 1), flag, whole);
-  const bool factor = sign != item.npos && item[sign] == '*';
-  const double step = sign == item.npos ? 1 : ParseReal(item.substr(sign + 1), flag, whole);
-  if (first > last || (factor ? step <= 1 || first <= 0 : step <= 0)) {
-    throw BadValue(flag, whole, "ranges that rise: FIRST-LAST+STEP or FIRST-LAST*FACTOR");
-  }
-  for (size_t i = 0;; ++i) {
-    const double value = factor ? first * std::pow(step, static_cast<double>(i))
-                                : first + step * static_cast<double>(i);
-    if (value > last * (1 + 1e-9)) return;
-    if (list.size() == kMost) throw BadValue(flag, whole, "at most 1000 values");
-    list.push_back(value);
-  }
-}
-
-}  // namespace
-
-std::vector<double> ParseSweep(std::string_view text, std::string_view flag) {
-  std::vector<double> list;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view item = text.substr(begin, end - begin);
-    const size_t dash = item.find('-', 1);
-    if (dash == item.npos) {
-      list.push_back(ParseReal(item, flag, text));
-    } else {
-      AppendRange(item, dash, flag, text, list);
-    }
-    begin = end + 1;
-  }
-  return list;
-}
-
-uint64_t ParseSize(std::string_view text, std::string_view flag) {
-  size_t digits = 0;
-  while (digits < text.size() &&
-         (std::isdigit(static_cast<unsigned char>(text[digits])) != 0 || text[digits] == '.')) {
-    ++digits;
-  }
-  const std::string_view unit = text.substr(digits);
-  constexpr std::string_view kPrefixes = "KMGT";
-  uint64_t scale = 1;
-  if (!unit.empty()) {
-    const size_t power = kPrefixes.find(unit[0]);
-    if (power == kPrefixes.npos || (unit.size() > 1 && unit.substr(1) != "iB")) {
-      throw BadValue(flag, text,
-                     "a size such as 64KiB or 64K (= KiB); decimal units are ambiguous here");
-    }
-    scale = uint64_t{1} << (10 * (power + 1));
-  }
-  const auto number = ParseNumber<double>(text.substr(0, digits));
-  const double value = number.value_or(0);
-  const bool is_whole = scale > 1 || value == std::floor(value);
-  if (!number || !is_whole || value * static_cast<double>(scale) >= 0x1p63) {
-    throw BadValue(flag, text, "a size such as 64KiB");
-  }
-  return static_cast<uint64_t>(std::llround(value * static_cast<double>(scale)));
-}
-
-nlohmann::ordered_json ReportHeader(std::string_view name) {
-  nlohmann::ordered_json document;
-  document["schema"] = fmt::format("kvtool.{}/1", name);
-  document["tool"] = {{"name", "kvtool"}, {"version", KVTOOL_VERSION}, {"git", KVTOOL_GIT}};
-  return document;
-}
-
 nlohmann::ordered_json InputRecord(const Source& source) {
   return ToJson(HashedFileFields().Object(HashedFile::Of(source)));
+}
+
+void PageOptions::Declare(CommandLine& line, const std::string& of) {
+  line.Add("--html-out", html, "Write a self-contained page" + of);
+  line.Add("--svg-out", svg,
+           "Write the page's pictures as SVG: into a folder, made if need be, each named for what "
+           "it shows; or NAME.svg for a single one and NAME-....svg for several");
+}
+
+std::string MadeBy() { return fmt::format("Made by kvtool {}.", KVTOOL_VERSION); }
+
+// What goes into a folder that is there is checked when it is known.
+void PageOptions::Files(CommandFiles& files) const {
+  files.Writes(html, "--html-out");
+  std::error_code ignored;
+  if (!fs::is_directory(svg, ignored)) files.Writes(svg, "--svg-out");
+}
+
+void PageOptions::Write(const report::Page& page, const FileUser& command, Console& console,
+                        const OutputRules& rules) const {
+  CheckedPlaces(page, command);  // before anything is written
+  WriteText(html, page.Text(), rules);
+  WritePictures(page, command, console, rules);
+}
+
+std::vector<std::string> PageOptions::CheckedPlaces(const report::Page& page,
+                                                    const FileUser& command) const {
+  const std::vector<report::PictureFile>& pictures = page.pictures();
+  if (svg.empty() || pictures.empty()) return {};
+  if (DescriptorNamed(svg) && pictures.size() > 1) {
+    throw Error(Finding::kUsage, "--svg-out: {} pictures do not go into one stream",
+                pictures.size())
+        .File(svg)
+        .Hint("give a folder");
+  }
+  std::vector<std::string> places = PlacesOf(pictures, svg);
+  CommandFiles files;
+  command.Files(files);
+  for (const std::string& place : places) {
+    if (place != svg) files.Writes(place, "--svg-out");
+  }
+  files.Check();
+  return places;
+}
+
+void PageOptions::WritePictures(const report::Page& page, const FileUser& command, Console& console,
+                                const OutputRules& rules) const {
+  if (svg.empty()) return;
+  const std::vector<std::string> places = CheckedPlaces(page, command);
+  if (places.empty()) return console.Warn(svg, "nothing to draw: no picture is written");
+  std::error_code failed;
+  if (!IsFileName(svg) && !DescriptorNamed(svg)) fs::create_directories(svg, failed);
+  if (failed) throw Error(Finding::kWriteFailed, failed.message()).File(svg);
+  for (size_t i = 0; i < places.size(); ++i) {
+    WriteText(places[i], page.pictures()[i].text, rules);
+    console.Say(fmt::format("{}: written", Printable(places[i])), 1);
+  }
+}
+
+void RopeOptions::Declare(CommandLine& line, const char* group) {
+  DeclareUnpaired(line, group);
+  const CommandLine::Heading heading(line, group);
+  line.Add("--rope-style", style,
+           "neox (halves) or gptj (pairs) (default: as the file has them, or neox)")
+      .OneOf({"neox", "gptj"});
+}
+
+void RopeOptions::DeclareUnpaired(CommandLine& line, const char* group) {
+  const CommandLine::Heading heading(line, group);
+  line.Add("--rope-base|--rope-theta", base, "RoPE base theta (default: from --model)").Positive();
+  line.Add("--rope-dims|--rope-dim", dims, "Rotated dims of a head (default: --model, or all)");
+  line.Add("--rope-scaling", scaling,
+           "none, linear:FACTOR, llama3[:FACTOR,LOW,HIGH,ORIGINAL], "
+           "yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION]] or dynamic:FACTOR,ORIGINAL "
+           "(default: --model, or none)");
+  line.Add("--rope-freqs", freqs,
+           "File with the frequency of each pair (inv_freq): .npy, or numbers as text");
+}
+
+std::optional<ModelRope> RopeOptions::Resolve(const OpenOptions& options,
+                                              const Snapshot* keys) const {
+  ModelRope model;
+  bool known = FromModel(options, model);
+  if (base != 0 || !scaling.empty() || !freqs.empty()) model.layers.clear();
+  if (base != 0) model.rope.theta = base;
+  if (!scaling.empty()) model.rope.scaling = ParseScaling(scaling);
+  if (!freqs.empty()) {
+    model.rope.scaling = {};
+    model.rope.scaling.kind = RopeScaling::Kind::kGiven;
+    model.rope.scaling.frequencies = ReadFrequencies(freqs);
+    model.rope.rotary_dim = static_cast<uint32_t>(2 * model.rope.scaling.frequencies.size());
+  }
+  known = known || base != 0 || !freqs.empty();
+  if (!known) return std::nullopt;
+  const std::optional<RopePairs> pairs = PairsFor(options, keys);
+  const auto finish = [&](Rope& rope) {
+    if (dims != 0) rope.rotary_dim = dims;
+    if (pairs) rope.pairs = *pairs;
+  };
+  finish(model.rope);
+  for (Rope& rope : model.layers) finish(rope);
+  return model;
+}
+
+std::optional<RopePairs> RopeOptions::PairsFor(const OpenOptions& options,
+                                               const Snapshot* keys) const {
+  if (!style.empty()) return ParsePairs(style);
+  if (keys == nullptr) return std::nullopt;
+  switch (KeyPairsOf(*keys, options.geometry)) {
+    case KeyPairs::kHalves:
+      return RopePairs::kHalves;
+    case KeyPairs::kNeighbours:
+      return RopePairs::kNeighbours;
+    case KeyPairs::kNone:
+      return std::nullopt;
+    case KeyPairs::kUnknown:
+      break;
+  }
+  // A GGUF has the order of llama.cpp's caches, a config.json that of transformers.
+  const bool is_told = options.geometry && options.geometry->file != nullptr;
+  const bool has_owner = FindPairsOwner(*keys) != PairsOwner::kUnknown;
+  if (!is_told ||
+      (has_owner && (!options.geometry->rope_style.empty() || keys->engine != kPairsOfLlama)))
+    return std::nullopt;
+  throw Error(Finding::kUsage,
+              "which values of a head RoPE turns together in {}'s caches of this model "
+              "is not known",
+              keys->engine)
+      .File(keys->source.path)
+      .Hint(has_owner ? "give the GGUF as --model, or --rope-style"
+                      : "give --rope-style: neox (halves) or gptj (neighbours)");
+}
+
+std::optional<ModelRope> RopeOptions::ResolveOrWarn(const OpenOptions& options,
+                                                    const Snapshot* keys,
+                                                    std::string_view consequence,
+                                                    Console& console) const {
+  try {
+    return Resolve(options, keys);
+  } catch (const Error& error) {
+    const bool by_flags = base != 0 || !scaling.empty() || !freqs.empty();
+    if (by_flags || error.code() == ErrorCode::kUsage) throw;
+    console.Warn(error.file(), fmt::format("{}: {}{}{}", error.message(), consequence,
+                                           error.hint().empty() ? "" : "; ", error.hint()));
+    return std::nullopt;
+  }
+}
+
+bool RopeOptions::FromModel(const OpenOptions& options, ModelRope& model) const {
+  if (!options.geometry || options.geometry->file == nullptr) return false;
+  try {
+    const auto told = ReadModelRope(*options.geometry->file);
+    if (told) model = *told;
+    return told.has_value();
+  } catch (const Error&) {
+    // What the flags say in its place needs no file.
+    if (base != 0 || !freqs.empty()) return false;
+    throw;
+  }
 }
 
 }  // namespace kv

@@ -12,10 +12,13 @@
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/inputs/command_files.h"
 #include "apps/kvtool/line/command_line.h"
+#include "apps/kvtool/line/numbers.h"
 #include "formats/registry.h"
 #include "lib/core/base/file.h"
+#include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/select.h"
 #include "lib/fields/value.h"
+#include "lib/report/html.h"
 
 namespace kv {
 
@@ -92,6 +95,9 @@ struct OutputOptions {
   bool force = false;
 
   void Declare(CommandLine& line, const std::string& what);
+  // Throws kUsage where binary data, called `what`, cannot go to standard output: it is a terminal,
+  // or has the document.
+  void RequireStdout(const Console& console, bool json, std::string_view what) const;
 };
 
 // --json, --json-out, --json-version, and -f where the command does not declare it before.
@@ -110,7 +116,7 @@ struct ReportOptions {
   void Emit(Console& console, nlohmann::ordered_json document, const OutputRules& rules) const;
   // The same for a result made of fields, or a list of them, as the document `name`.
   void Emit(Console& console, std::string_view name, const Value& result,
-            const OutputRules& rules) const;
+            const OutputRules& rules = RulesFor(false)) const;
   void Files(CommandFiles& files) const { files.Writes(json_out, "--json-out"); }
 };
 
@@ -122,24 +128,52 @@ struct SelectionOptions {
   Selection Resolve() const;
 };
 
-// Numbers that both ends belong to, separated by commas: "0-3,27", "512-" (to the end). Also the
-// older "0:4", whose end does not belong, "4:" and ":4". Sorted, what touches joined; throws kUsage
-// naming the flag.
-std::vector<TokenRange> ParseRanges(std::string_view text, std::string_view flag);
-// The same as a list of few numbers without repeats, each range with an end.
-std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view flag);
-// "2,3,3.5", "2-4+0.5" (steps), "2-16*2" (factors) to a list in the order given.
-std::vector<double> ParseSweep(std::string_view text, std::string_view flag);
-// "64KiB", "64K", "1.5GiB", "1000"; decimal spellings such as 64kB are refused as ambiguous.
-uint64_t ParseSize(std::string_view text, std::string_view flag);
-
-// Writes a whole text, if `path` names a file.
-void WriteText(const std::string& path, std::string_view text, const OutputRules& rules);
-
-// {"schema": "kvtool.NAME/1", "tool": {...}}: how every file of JSON begins, and what tells a run
-// the name of its document.
-nlohmann::ordered_json ReportHeader(std::string_view name);
 // {"file", "bytes", "xxh3"} of an input.
 nlohmann::ordered_json InputRecord(const Source& source);
+
+// --html-out, --svg-out: a report as a page, and its pictures as files.
+struct PageOptions {
+  std::string html, svg;
+
+  // `of` ends the sentence about the page, such as " of the statistics".
+  void Declare(CommandLine& line, const std::string& of = "");
+  void Files(CommandFiles& files) const;
+  bool wanted() const { return !html.empty() || !svg.empty(); }
+  void Write(const report::Page& page, const FileUser& command, Console& console,
+             const OutputRules& rules) const;
+  // The pictures alone.
+  void WritePictures(const report::Page& page, const FileUser& command, Console& console,
+                     const OutputRules& rules) const;
+
+ private:
+  // Where each picture goes. Throws kUsage if a name is that of another output or of an input.
+  std::vector<std::string> CheckedPlaces(const report::Page& page, const FileUser& command) const;
+};
+
+// How every page ends: "Made by kvtool 0.2.0."
+std::string MadeBy();
+
+// How a model rotates its keys: the model file, and flags above it.
+struct RopeOptions {
+  std::string style, scaling, freqs;
+  double base = 0;
+  uint32_t dims = 0;
+
+  void Declare(CommandLine& line, const char* group);
+  // The same without --rope-style, for commands that try both.
+  void DeclareUnpaired(CommandLine& line, const char* group);
+  // One flag of bases or scalings stands for all layers. Nothing where nobody says. Without
+  // --rope-style the pairs are those of `keys`, which engines order in their own ways (null: pairs
+  // do not matter). Throws kUsage where the model's file does not tell them.
+  std::optional<ModelRope> Resolve(const OpenOptions& options, const Snapshot* keys) const;
+  // For commands that can do without: a model file whose rotation is not supported, or that ends
+  // before it tells all of it, is nothing, with a warning that ends in `consequence`.
+  std::optional<ModelRope> ResolveOrWarn(const OpenOptions& options, const Snapshot* keys,
+                                         std::string_view consequence, Console& console) const;
+
+ private:
+  bool FromModel(const OpenOptions& options, ModelRope& model) const;
+  std::optional<RopePairs> PairsFor(const OpenOptions& options, const Snapshot* keys) const;
+};
 
 }  // namespace kv

@@ -17,7 +17,7 @@ from typing import Any
 from . import _command, _safetensors
 from ._command import Bases, Progress, StrPath
 from ._errors import FAULTS, Error
-from ._snapshot import Snapshot
+from ._snapshot import Snapshot, format_of_name
 
 Document = dict[str, Any]
 Source = StrPath | Snapshot
@@ -176,10 +176,7 @@ def convert(
     """Write a snapshot, or part of it (layers=, tokens=), in another format; dtype= converts values."""
     path, options = _source(source, options)
     if to is None:
-        ending = os.path.splitext(os.fspath(output))[1]
-        to = {".safetensors": "safetensors", ".npz": "npz", ".pt": "torch", ".npy": "npy"}.get(ending)
-        if to is None:
-            raise ValueError(f"'{os.fspath(output)}': the name tells no format; pass to=")
+        to = format_of_name(os.fspath(output))
     options |= {"to": to, "force": force, "output": _command.path_bytes(output)}
     document: Document = _command.run("convert", [path], options, progress)[1]
     return document

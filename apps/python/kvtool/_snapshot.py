@@ -153,11 +153,7 @@ def save(
     """
     name = os.fspath(path)
     if to is None:
-        ending = os.path.splitext(name)[1]
-        known = {".safetensors": "safetensors", ".npz": "npz", ".pt": "torch", ".pth": "torch", ".npy": "npy"}
-        if ending not in known:
-            raise ValueError(f"'{name}': the name tells no format; pass to=")
-        to = known[ending]
+        to = format_of_name(name)
     pairs = []
     for layer in layers:
         pair = (layer.k, layer.v) if isinstance(layer, Layer) else tuple(layer)
@@ -165,6 +161,15 @@ def save(
             raise ValueError("layers: expected pairs (K, V)")
         pairs.append((_contiguous(pair[0]), _contiguous(pair[1])))
     _kvtool._save(os.fsencode(path), to, pairs, dtype, _integers(positions, "positions"), _integers(tokens, "tokens"), force)
+
+
+def format_of_name(name: str) -> str:
+    """The format that files whose names end so are written in."""
+    known = {".safetensors": "safetensors", ".npz": "npz", ".pt": "torch", ".pth": "torch", ".npy": "npy"}
+    ending = os.path.splitext(name)[1]
+    if ending not in known:
+        raise ValueError(f"'{name}': the name tells no format; pass to=")
+    return known[ending]
 
 
 def _contiguous(array: Any) -> Any:

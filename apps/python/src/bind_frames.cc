@@ -1,8 +1,243 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/python/src/bindings.h"
+#include "apps/python/src/context.h"
+#include "apps/python/src/snapshots.h"
+
+// The names of kvtool._kvtool. Signatures and docstrings are written here once: the stub is
+// generated from them.
+#define FRAME_KEYWORDS                                                         \
+  nb::kw_only(), nb::arg("dtype") = nb::none(), nb::arg("shape") = nb::none(), \
+                 nb::arg("order") = "token_head_dim", nb::arg("role") = "unknown"
 
 namespace kvtool_python {
+namespace {
+
+DescriptionArguments Arguments(nb::handle dtype, nb::handle shape, nb::handle order,
+                               nb::handle role, nb::handle tag, nb::handle context) {
+  return {dtype, shape, order, role, tag, context};
+}
+
+// What a method of Context and the function of the module share.
+constexpr char kEncodeDoc[] =
+    R"(Compress one page, chunk or tensor into a frame that is complete in itself.
+
+data: any contiguous memory: bytes, memoryview, a NumPy array (ml_dtypes too), a tensor on the CPU.
+dtype: what its values are, where the object cannot say: "bf16", "f16", ...; integers of two bytes count as bf16. Values of
+    a type that no frame has are a TypeError; "u8" keeps their bytes alone.
+shape: in values, (tokens, heads, head_dim) in the order given; the array's own by default. Axes before the last
+    three count as tokens; with two axes there is one head. A shape that does not fit is dropped.
+order: "token_head_dim" or "head_token_dim"; "unknown" for none.
+role: "k", "v", "kv" (side by side in each head) or "unknown".
+tag: a number of the caller's own. context: 16 bytes that name model, layer and tokens (hash128); decoding checks them.
+out: a writable buffer of bound(len(data)) bytes; then the size of the frame is returned.
+
+Only context is checked when the frame is decoded: a wrong dtype or shape costs compression and nothing else.)";
+
+constexpr char kDecodeDoc[] =
+    R"(The raw bytes of a frame, checked against the hash in its header.
+
+frame: bytes after the frame are ignored.
+context: 16 bytes that the frame must carry; None: not checked.
+out: a writable buffer of exactly the raw size, filled; then that size is returned. After an error it holds garbage.)";
+
+constexpr char kDecodeTokensDoc[] =
+    R"(Tokens [begin, begin + count) alone, as [token][head][dim], checked by the hashes of the segments they lie in.
+
+Possible where frame_info(frame)["segment_tokens"] is not 0; otherwise KV1302.)";
+
+constexpr char kEncodeBatchDoc[] =
+    R"(Compress many objects in one call, spread over the context's threads.
+
+objects: one entry per object: a buffer, or a list or tuple of buffers (pieces) that together are one object, in order.
+contexts, tags, outs: None, or one entry per object. dtype, shape, order and role hold for all; an object in pieces has
+    the shape given or none, and without dtype the type of its pieces, which have to agree.
+outs: writable buffers of bound(raw bytes) bytes each; then result.objects holds None.
+
+Failures are values in result.status; one bad object changes no other.)";
+
+constexpr char kDecodeBatchDoc[] =
+    R"(Decode many frames in one call, spread over the context's threads.
+
+contexts: None, or per frame 16 bytes to be checked, or None.
+outs: None, or per frame a writable buffer, or a list or tuple of writable buffers that are filled in order.
+
+Failures are values in result.status; what a failed frame was to fill holds garbage.)";
+
+// The context that a call runs in: the object's own, or that of the calling thread.
+kvt_ctx* ContextFor(const Context& self) { return self.get(); }
+kvt_ctx* ContextFor() { return ContextOfThread(KVT_DEFAULT); }
+
+// Binds calls that methods of Context and functions of the module share: `Self` is what a method
+// has besides, and `self` its text in signatures.
+template <typename... Self, typename Owner>
+void BindDecoding(Owner& owner, const std::string& self) {
+  using H = nb::handle;
+  const auto bind = [&](const char* name, const std::string& rest, auto call,
+                        const auto&... extra) {
+    owner.def(name, call, extra..., nb::sig(("def " + (name + ("(" + self)) + rest).c_str()));
+  };
+  const nb::arg frame("frame"), begin("begin"), count("count"), out("out");
+  const auto context = nb::arg("context") = nb::none();
+  bind(
+      "decode", "frame: Readable, *, context: Key = None) -> bytes",
+      [](Self... in, H frame, H context) { return Decode(ContextFor(in...), frame, context); },
+      frame, nb::kw_only(), context, kDecodeDoc);
+  bind(
+      "decode", "frame: Readable, *, context: Key = None, out: Writable) -> int",
+      [](Self... in, H frame, H context, H out) {
+        return DecodeInto(ContextFor(in...), frame, context, out);
+      },
+      frame, nb::kw_only(), context, out);
+  bind(
+      "decode_tokens", "frame: Readable, begin: int, count: int, *, context: Key = None) -> bytes",
+      [](Self... in, H frame, uint64_t begin, uint64_t count, H context) {
+        return DecodeTokens(ContextFor(in...), frame, begin, count, context);
+      },
+      frame, begin, count, nb::kw_only(), context, kDecodeTokensDoc);
+  bind(
+      "decode_tokens",
+      "frame: Readable, begin: int, count: int, *, context: Key = None, out: Writable) -> int",
+      [](Self... in, H frame, uint64_t begin, uint64_t count, H context, H out) {
+        return DecodeTokensInto(ContextFor(in...), frame, begin, count, context, out);
+      },
+      frame, begin, count, nb::kw_only(), context, out);
+  bind(
+      "verify_frame", "frame: Readable, *, context: Key = None) -> None",
+      [](Self... in, H frame, H context) { VerifyFrame(ContextFor(in...), frame, context); }, frame,
+      nb::kw_only(), context,
+      "Decode without an output, for scrubbers: raises Error unless all is well.");
+}
+
+template <typename... Self, typename Owner>
+void BindDecodeBatch(Owner& owner, const std::string& self) {
+  using H = nb::handle;
+  owner.def(
+      "decode_batch",
+      [](Self... in, H frames, H contexts, H outs) {
+        return DecodeBatch(ContextFor(in...), frames, contexts, outs);
+      },
+      nb::arg("frames"), nb::kw_only(), nb::arg("contexts") = nb::none(),
+      nb::arg("outs") = nb::none(),
+      nb::sig(("def decode_batch(" + self +
+               "frames: Sequence[Readable], *, contexts: Sequence[Key] | None = None, outs: "
+               "Sequence[WritablePieces] | None = None) -> BatchResult")
+                  .c_str()),
+      kDecodeBatchDoc);
+}
+
+void BindContext(nb::module_& m) {
+  using H = nb::handle;
+  nb::class_<Profile>(m, "Profile",
+                      "What pages of one model look like, as train() or `kvtool train` learnt it: "
+                      "short pages coded "
+                      "with it need no tables of their own.")
+      .def(
+          "__init__", [](Profile* self, H file) { new (self) Profile(file); }, nb::arg("file"),
+          nb::sig("def __init__(self, file: Readable) -> None"),
+          "file: the bytes of a .kvp file; KV1003 and other findings where it is none.")
+      .def_prop_ro("hash", &Profile::hash, nb::for_getter(nb::sig("def hash(self) -> bytes")),
+                   "16 bytes, by which frames and archives name it.");
+  nb::class_<Context> context(
+      m, "Context",
+      "Level, threads and scratch memory for many calls. One call at a time: a second thread gets "
+      "KV0007. cancel() and stats() may be called beside a running call.");
+  context
+      .def(
+          "__init__",
+          [](Context* self, H level, uint32_t threads, uint64_t max_raw_bytes,
+             const Profile* profile) {
+            new (self) Context(ParseLevel(level), threads, max_raw_bytes, profile);
+          },
+          nb::arg("level") = "default", nb::arg("threads") = 1, nb::kw_only(),
+          nb::arg("max_raw_bytes") = 0, nb::arg("profile").none() = nb::none(),
+          nb::sig("def __init__(self, level: Level = \"default\", threads: int = 1, *, "
+                  "max_raw_bytes: int = 0, profile: Profile | None = None) -> None"),
+          "threads: the caller's included; 0: as many as the process may use. max_raw_bytes: "
+          "larger objects are refused "
+          "with KV1014; 0: no limit. profile: what frames are coded with at levels from default "
+          "on, "
+          "wherever it makes them smaller; they decode with it alone.")
+      .def_prop_ro(
+          "level", [](const Context& self) { return LevelName(self.level()); },
+          "\"fast\" to \"max\".")
+      .def_prop_ro("threads", &Context::threads, "As given.")
+      .def(
+          "encode",
+          [](Context& self, H data, H dtype, H shape, H order, H role, H tag, H context) {
+            return Encode(self.get(), data, Arguments(dtype, shape, order, role, tag, context));
+          },
+          nb::arg("data"), FRAME_KEYWORDS, nb::arg("tag") = 0, nb::arg("context") = nb::none(),
+          nb::sig("def encode(self, data: Readable, *, dtype: DType = None, shape: Shape = None, "
+                  "order: str = "
+                  "\"token_head_dim\", role: str = \"unknown\", tag: int = 0, context: Key = None) "
+                  "-> bytes"),
+          kEncodeDoc)
+      .def(
+          "encode",
+          [](Context& self, H data, H dtype, H shape, H order, H role, H tag, H context, H out) {
+            return EncodeInto(self.get(), data, Arguments(dtype, shape, order, role, tag, context),
+                              out);
+          },
+          nb::arg("data"), FRAME_KEYWORDS, nb::arg("tag") = 0, nb::arg("context") = nb::none(),
+          nb::arg("out"),
+          nb::sig("def encode(self, data: Readable, *, dtype: DType = None, shape: Shape = None, "
+                  "order: str = "
+                  "\"token_head_dim\", role: str = \"unknown\", tag: int = 0, context: Key = None, "
+                  "out: Writable) -> int"));
+  BindDecoding<Context&>(context, "self, ");
+  context.def(
+      "encode_batch",
+      [](Context& self, H objects, H dtype, H shape, H order, H role, H contexts, H tags, H outs) {
+        return EncodeBatch(self.get(), objects,
+                           Arguments(dtype, shape, order, role, nb::int_(0), nb::none()), contexts,
+                           tags, outs);
+      },
+      nb::arg("objects"), FRAME_KEYWORDS, nb::arg("contexts") = nb::none(),
+      nb::arg("tags") = nb::none(), nb::arg("outs") = nb::none(),
+      nb::sig("def encode_batch(self, objects: Sequence[Pieces], *, dtype: DType = None, "
+              "shape: Shape = None, "
+              "order: str = \"token_head_dim\", role: str = \"unknown\", contexts: "
+              "Sequence[Key] | None = None, tags: "
+              "Sequence[int] | None = None, outs: Sequence[Writable] | None = None) -> "
+              "BatchResult"),
+      kEncodeBatchDoc);
+  BindDecodeBatch<Context&>(context, "self, ");
+  context
+      .def("stats", &Stats, nb::sig("def stats(self) -> dict[str, int]"),
+           "Sums since creation: raw_bytes, stored_bytes, encode_ns, decode_ns, frames, "
+           "stored_raw, decoded, refused. Any "
+           "thread.")
+      .def(
+          "cancel", [](Context& self) { kvt_ctx_cancel(self.get()); },
+          "The call that runs raises KV0008 within one segment. Any thread; without a running call "
+          "nothing happens.");
+}
+
+void BindBatchResult(nb::module_& m) {
+  nb::class_<BatchResult>(m, "BatchResult", "What came of a batch, in the order of its items.")
+      .def_prop_ro(
+          "objects", [](const BatchResult& self) { return self.objects; },
+          nb::for_getter(nb::sig("def objects(self) -> list[bytes | None]")),
+          "Frames, or raw bytes; None where an item failed or had a buffer of its own.")
+      .def_prop_ro(
+          "sizes", [](const BatchResult& self) { return self.sizes; },
+          nb::for_getter(nb::sig("def sizes(self) -> list[int]")),
+          "Bytes of the frame, or raw bytes; 0 for failures.")
+      .def_prop_ro(
+          "status", [](const BatchResult& self) { return self.status; },
+          nb::for_getter(nb::sig("def status(self) -> list[int]")),
+          "0, or -N where explain(N) says what was found.")
+      .def_prop_ro(
+          "ok",
+          [](const BatchResult& self) {
+            for (nb::handle status : self.status) {
+              if (nb::cast<int>(status) != 0) return false;
+            }
+            return true;
+          },
+          "Whether no item failed.")
+      .def("__len__", [](const BatchResult& self) { return nb::len(self.status); });
+}
 
 void BindFunctions(nb::module_& m) {
   using H = nb::handle;
@@ -34,43 +269,7 @@ void BindFunctions(nb::module_& m) {
               "shape: Shape = None, order: "
               "str = \"token_head_dim\", role: str = \"unknown\", tag: int = 0, context: Key = "
               "None, out: Writable) -> int"));
-  m.def(
-      "decode",
-      [](H frame, H context) { return Decode(ContextOfThread(KVT_DEFAULT), frame, context); },
-      nb::arg("frame"), nb::kw_only(), nb::arg("context") = nb::none(),
-      nb::sig("def decode(frame: Readable, *, context: Key = None) -> bytes"), kDecodeDoc);
-  m.def(
-      "decode",
-      [](H frame, H context, H out) {
-        return DecodeInto(ContextOfThread(KVT_DEFAULT), frame, context, out);
-      },
-      nb::arg("frame"), nb::kw_only(), nb::arg("context") = nb::none(), nb::arg("out"),
-      nb::sig("def decode(frame: Readable, *, context: Key = None, out: Writable) -> int"));
-  m.def(
-      "decode_tokens",
-      [](H frame, uint64_t begin, uint64_t count, H context) {
-        return DecodeTokens(ContextOfThread(KVT_DEFAULT), frame, begin, count, context);
-      },
-      nb::arg("frame"), nb::arg("begin"), nb::arg("count"), nb::kw_only(),
-      nb::arg("context") = nb::none(),
-      nb::sig("def decode_tokens(frame: Readable, begin: int, count: int, *, context: Key = None) "
-              "-> bytes"),
-      kDecodeTokensDoc);
-  m.def(
-      "decode_tokens",
-      [](H frame, uint64_t begin, uint64_t count, H context, H out) {
-        return DecodeTokensInto(ContextOfThread(KVT_DEFAULT), frame, begin, count, context, out);
-      },
-      nb::arg("frame"), nb::arg("begin"), nb::arg("count"), nb::kw_only(),
-      nb::arg("context") = nb::none(), nb::arg("out"),
-      nb::sig("def decode_tokens(frame: Readable, begin: int, count: int, *, context: Key = None, "
-              "out: Writable) -> int"));
-  m.def(
-      "verify_frame",
-      [](H frame, H context) { VerifyFrame(ContextOfThread(KVT_DEFAULT), frame, context); },
-      nb::arg("frame"), nb::kw_only(), nb::arg("context") = nb::none(),
-      nb::sig("def verify_frame(frame: Readable, *, context: Key = None) -> None"),
-      "Decode without an output, for scrubbers: raises Error unless all is well.");
+  BindDecoding(m, "");
   m.def(
       "encode_batch",
       [](H objects, H level, H dtype, H shape, H order, H role, H contexts, H tags, H outs) {
@@ -89,17 +288,7 @@ void BindFunctions(nb::module_& m) {
           "Sequence[Key] | None = None, tags: "
           "Sequence[int] | None = None, outs: Sequence[Writable] | None = None) -> BatchResult"),
       kEncodeBatchDoc);
-  m.def(
-      "decode_batch",
-      [](H frames, H contexts, H outs) {
-        return DecodeBatch(ContextOfThread(KVT_DEFAULT), frames, contexts, outs);
-      },
-      nb::arg("frames"), nb::kw_only(), nb::arg("contexts") = nb::none(),
-      nb::arg("outs") = nb::none(),
-      nb::sig("def decode_batch(frames: Sequence[Readable], *, contexts: Sequence[Key] | None = "
-              "None, outs: "
-              "Sequence[WritablePieces] | None = None) -> BatchResult"),
-      kDecodeBatchDoc);
+  BindDecodeBatch(m, "");
   m.def(
       "estimate",
       [](H data, H levels, H dtype, H shape, H order, H role) {
@@ -147,4 +336,27 @@ void BindFunctions(nb::module_& m) {
       "not attackers.");
 }
 
+}  // namespace
 }  // namespace kvtool_python
+
+NB_MODULE(_kvtool, m) {
+  using namespace kvtool_python;
+  // An engine ends while its threads still hold contexts; what a process that ends does not free is
+  // no news to its user.
+  nb::set_leak_warnings(false);
+  BindBatchResult(m);
+  BindContext(m);
+  BindFunctions(m);
+  m.def(
+      "_explain",
+      [](int finding) {
+        const kvt_status status = -finding;
+        return nb::make_tuple(kvt_explain(status, 0), kvt_explain(status, 1),
+                              kvt_explain(status, 2), kvt_fault(status));
+      },
+      nb::arg("finding"), nb::sig("def _explain(finding: int) -> tuple[str, str, str, int]"));
+  BindFiles(m);
+  m.def(
+      "_version", [] { return nb::make_tuple(kvt_version(), kvt_build()); },
+      nb::sig("def _version() -> tuple[int, str]"));
+}

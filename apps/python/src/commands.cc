@@ -8,9 +8,8 @@
 #include "apps/kvtool/line/help.h"
 #include "apps/kvtool/program.h"
 #include "apps/python/src/description.h"
-#include "apps/python/src/interrupt.h"
 #include "lib/core/base/file.h"
-#include "lib/core/base/stop.h"
+#include "lib/core/base/parallel.h"
 
 namespace kvtool_python {
 namespace {

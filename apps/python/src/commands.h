@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/kvtool/embedding.h"
+#include "apps/kvtool/console/console.h"
 #include "apps/python/src/errors.h"
 #include "lib/core/base/error.h"
 

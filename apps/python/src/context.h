@@ -6,7 +6,6 @@
 
 #include "apps/python/src/description.h"
 #include "apps/python/src/errors.h"
-#include "apps/python/src/interrupt.h"
 
 // kvtool.Context, and the calls on frames, which it shares with the functions of the module.
 namespace kvtool_python {

@@ -6,11 +6,13 @@
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
 #include "lib/api/kvtool.h"
 
+// How calls end: with a result, with an error, or interrupted.
 namespace kvtool_python {
 
 namespace nb = nanobind;
@@ -28,5 +30,14 @@ struct Failure {
 
 // Raises what the last call on `ctx` found, if it failed.
 void RaiseIfFailed(kvt_status status, const kvt_ctx* ctx);
+
+// Runs `work` without the GIL, on a thread of its own, while the caller's looks for signals and
+// calls `tick` (if any, with the GIL) about twenty times a second. When either raises, `stop` is
+// called, `work` is waited for, and the exception goes on. `work` must not throw.
+void RunWatched(const std::function<void()>& work, const std::function<void()>& stop,
+                const std::function<void()>& tick = nullptr);
+
+// Whether signals reach Python code here: it handles them on the main thread alone.
+bool OnMainThread();
 
 }  // namespace kvtool_python

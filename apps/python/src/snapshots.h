@@ -59,4 +59,7 @@ class OpenedSnapshot {
 void SaveSnapshot(const std::string& path, const std::string& format, nb::handle layers,
                   nb::handle dtype, nb::handle positions, nb::handle tokens, bool force);
 
+// What apps/python/kvtool/_files.py and _snapshot.py give names and types.
+void BindFiles(nb::module_& m);
+
 }  // namespace kvtool_python

@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "lib/core/archive/archive.h"
-#include "lib/core/base/reuse.h"
+#include "lib/core/base/arena.h"
 
 // K or V of one layer of an archive, token range by token range.
 namespace kv {

@@ -4,7 +4,7 @@
 
 #include "lib/core/archive/coded_rows.h"
 #include "lib/core/archive/neighbours.h"
-#include "lib/core/base/reuse.h"
+#include "lib/core/base/arena.h"
 #include "lib/core/codec/ref/ref.h"
 
 // How a source is cut into chunks, and how these are encoded, one by one and on any number of

@@ -9,8 +9,8 @@
 
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/records.h"
+#include "lib/core/base/arena.h"
 #include "lib/core/base/hash.h"
-#include "lib/core/base/reuse.h"
 
 namespace kv {
 namespace {
@@ -320,7 +320,7 @@ class Restorer {
     target_.End(file);
     sink_ = nullptr;
     const uint64_t digest = hash_.Digest();
-    hash_ = StreamingHash64();
+    hash_ = StreamingHash();
     file_hashes_[file] = digest;
     CheckHash(fmt::format("file {}", archive_.files()[file].name), archive_.files()[file].hash,
               digest);
@@ -358,7 +358,7 @@ class Restorer {
   uint64_t extent_tokens_ = 0;
   uint64_t skipped_ = 0;
   bool hashes_hold_ = true;
-  StreamingHash64 hash_;
+  StreamingHash hash_;
   std::vector<uint64_t> file_hashes_;
   Bytes file_bytes_;  // of a file of a group
 };

@@ -10,7 +10,7 @@
 
 #include "lib/core/archive/records.h"
 #include "lib/core/base/checked.h"
-#include "lib/core/base/stored_names.h"
+#include "lib/core/base/file.h"
 
 namespace kv::kvz {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/records.h"
+#include "lib/core/base/arena.h"
 #include "lib/core/base/checked.h"
-#include "lib/core/base/reuse.h"
 
 namespace kv {
 namespace {

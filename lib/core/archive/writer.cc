@@ -55,12 +55,12 @@ class SourceHasher {
     }
     KV_ASSERT(position_ == source_.files[file_].data->size());
     hashes_[file_++] = hash_.Digest();
-    hash_ = StreamingHash64();
+    hash_ = StreamingHash();
     position_ = 0;
   }
 
   const Source& source_;
-  StreamingHash64 hash_;
+  StreamingHash hash_;
   std::vector<uint64_t> hashes_;
   std::vector<bool> grouped_;
   uint32_t file_ = 0;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv {
 
@@ -123,11 +124,6 @@ class ByteWriter {
   Bytes bytes_;
 };
 
-// Makes untrusted text safe to print: control characters (ControlLength in utf8.h) and bytes
-// that are not UTF-8 become \xNN, all else stays. Newlines stay only if `lines` is set.
-std::string Printable(std::string_view text, bool lines = false);
-
-// The same for short excerpts: also makes non-ASCII bytes \xNN and cuts after `limit` bytes.
-std::string Escaped(std::string_view text, size_t limit = 200);
+std::string Hex(ByteSpan bytes);  // "00ff"
 
 }  // namespace kv

@@ -2,12 +2,12 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/base/dtype.h"
 
-#include <fmt/format.h>
-
 #include "lib/core/base/checked.h"
 #include "lib/core/base/error.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv {
+
 namespace {
 
 using enum DType;
@@ -27,31 +27,20 @@ constexpr DTypeInfo kTypes[] = {
 };
 
 struct Synonym {
-  std::string_view name;
+  std::string_view names;
   DType dtype;
 };
 constexpr Synonym kSynonyms[] = {
-    {"fp32", kF32},
-    {"float32", kF32},
-    {"float", kF32},
-    {"fp16", kF16},
-    {"float16", kF16},
-    {"half", kF16},
+    {"fp32 float32 float", kF32},
+    {"fp16 float16 half", kF16},
     {"bfloat16", kBF16},
-    {"fp64", kF64},
-    {"float64", kF64},
-    {"double", kF64},
+    {"fp64 float64 double", kF64},
     {"int8", kI8},
-    {"uint8", kU8},
-    {"byte", kU8},
+    {"uint8 byte", kU8},
     {"int32", kI32},
     {"int64", kI64},
-    {"fp8_e4m3", kF8E4M3},
-    {"fp8_e5m2", kF8E5M2},
-    {"f8_e4m3fn", kF8E4M3},
-    {"fp8_e4m3fn", kF8E4M3},
-    {"float8_e4m3fn", kF8E4M3},
-    {"float8_e5m2", kF8E5M2},
+    {"fp8_e4m3 f8_e4m3fn fp8_e4m3fn float8_e4m3fn", kF8E4M3},
+    {"fp8_e5m2 float8_e5m2", kF8E5M2},
 };
 
 }  // namespace
@@ -65,7 +54,7 @@ std::optional<DType> ParseDType(std::string_view name) {
     if (info.name == name) return info.dtype;
   }
   for (const Synonym& synonym : kSynonyms) {
-    if (synonym.name == name) return synonym.dtype;
+    if (HasWord(synonym.names, name)) return synonym.dtype;
   }
   return std::nullopt;
 }
@@ -73,10 +62,16 @@ std::optional<DType> ParseDType(std::string_view name) {
 uint64_t BytesOf(DType dtype, uint64_t elements) {
   const DTypeInfo& info = Info(dtype);
   if (elements % info.block_elements != 0) {
-    throw Error(Finding::kSizeMismatch, fmt::format("{} {} values are not whole blocks of {}",
-                                                    elements, info.name, info.block_elements));
+    throw Error(Finding::kSizeMismatch, "{} {} values are not whole blocks of {}", elements,
+                info.name, info.block_elements);
   }
   return CheckedMul(elements / info.block_elements, info.block_bytes, "tensor size");
+}
+
+std::string_view Name(Order order) {
+  constexpr std::string_view kNames[] = {"token,head,dim", "head,token,dim", "head,dim,token",
+                                         "storage"};
+  return kNames[static_cast<size_t>(order)];
 }
 
 }  // namespace kv

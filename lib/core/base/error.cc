@@ -4,9 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
-#include "lib/core/base/bytes.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv {
 namespace {
@@ -23,8 +25,7 @@ constexpr FindingInfo kFindings[] = {
      "possible."},
     {kGeometryMissing, ErrorCode::kUsage, "the file does not say its head count or head size",
      "llama.cpp state files store rows, not heads. Give --model MODEL, or --kv-heads H or "
-     "--head-dim D "
-     "(one gives the other)."},
+     "--head-dim D (one gives the other)."},
     {kUnknownFormat, kInvalidData, "no known format matches the bytes of the file",
      "Formats are detected by content, never by name. Headerless data needs --raw "
      "DTYPE:ORDER:SIZES; anything at all can be archived with --from opaque."},
@@ -45,26 +46,22 @@ constexpr FindingInfo kFindings[] = {
      "The call left everything as it was except its output, which holds garbage."},
     {kBadArgument, ErrorCode::kUsage, "an argument of a library call is wrong",
      "A pointer is null, buffers overlap, a struct_size is not one that any version had, or a "
-     "value "
-     "is none of its enumeration."},
+     "value is none of its enumeration."},
     {kOpenFailed, kIo, "a file cannot be opened",
-     "It is missing, a permission is missing, or it is not "
-     "of the kind expected (file or folder)."},
+     "It is missing, a permission is missing, or it is not of the kind expected (file or folder)."},
     {kReadFailed, kIo, "reading failed", "The operating system reported an error while reading."},
     {kWriteFailed, kIo, "writing failed",
      "The disk is full or the operating system reported another error. No half-written file is "
-     "left "
-     "under the final name."},
+     "left under the final name."},
     {kExists, kIo, "the output exists", "Nothing is overwritten unless -f/--force is given."},
     {kUnsafeName, kInvalidData, "a stored file name would leave the output folder",
      "Names in archives must be relative, without '..', and are never followed through links."},
     {kNoResources, kIo, "the system gave no memory or no thread",
-     "A limit of the session (ulimit -v, -u), of its container or of the machine was reached. "
-     "-T 1 needs no thread and the least memory."},
+     "A limit of the session (ulimit -v, -u), of its container or of the machine was reached. -T 1 "
+     "needs no thread and the least memory."},
     {kTruncated, kInvalidData, "the file ends too early",
      "A field or an array reaches past the end of the file. The copy is incomplete or a size field "
-     "is "
-     "damaged."},
+     "is damaged."},
     {kTrailingBytes, kInvalidData, "bytes are left over",
      "A well-formed file of this format ends with its last field; nothing says what these bytes "
      "are."},
@@ -193,6 +190,12 @@ void Error::Compose() {
   if (offset_) line_ += fmt::format(" (offset {:#x})", *offset_);
   if (finding_ != Finding::kUsage) line_ += fmt::format(" [{}]", FindingId(finding_));
   line_ = Printable(line_);  // names and texts of files are in it
+}
+
+Error SystemError(Finding finding, std::string_view action, std::string_view name) {
+  Error error(finding, "{}: {}", action, std::strerror(errno));
+  if (!name.empty()) error.File(name);
+  return error;
 }
 
 }  // namespace kv

@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by error.cc, assertion.cc
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -97,11 +99,26 @@ std::string FindingId(Finding finding);
 class Error : public std::exception {
  public:
   Error(Finding finding, std::string message);
+  // The same, with the text and the values of fmt::format.
+  template <typename... Values>
+  requires(sizeof...(Values) > 0)
+      Error(Finding finding, fmt::format_string<Values...> text, Values&&... values)
+      : Error(finding, fmt::vformat(text, fmt::make_format_args(values...))) {}
 
   Error& At(uint64_t offset);           // byte offset in the file
   Error& Hint(std::string hint);        // printed on a line of its own
   Error& In(std::string_view context);  // "layer 3 K"; the outermost comes first
   Error& File(std::string_view name);   // kept if already set
+  template <typename... Values>
+  requires(sizeof...(Values) > 0) Error& In(fmt::format_string<Values...> text,
+                                            Values&&... values) {
+    return In(fmt::vformat(text, fmt::make_format_args(values...)));
+  }
+  template <typename... Values>
+  requires(sizeof...(Values) > 0) Error& Hint(fmt::format_string<Values...> text,
+                                              Values&&... values) {
+    return Hint(fmt::vformat(text, fmt::make_format_args(values...)));
+  }
 
   Finding finding() const { return finding_; }
   ErrorCode code() const;
@@ -118,6 +135,9 @@ class Error : public std::exception {
   std::string message_, context_, file_, hint_, line_;
   std::optional<uint64_t> offset_;
 };
+
+// "ACTION: TEXT OF ERRNO", of the file of that name, if any.
+Error SystemError(Finding finding, std::string_view action, std::string_view name = {});
 
 // A broken invariant is a bug: prints where it is and aborts, in every build. In libkvtool it
 // throws kInternal instead.

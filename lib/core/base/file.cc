@@ -12,21 +12,16 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "lib/core/base/error.h"
-#include "lib/core/base/ranges.h"
-#include "lib/core/base/stored_names.h"
+#include "lib/core/base/parallel.h"
 
 namespace kv {
+
 namespace fs = std::filesystem;
 namespace {
-
-Error IoError(Finding finding, std::string_view action, const std::string& name) {
-  Error error(finding, fmt::format("{}: {}", action, std::strerror(errno)));
-  error.File(name);
-  return error;
-}
 
 void WriteAll(int descriptor, ByteSpan bytes, const std::string& name) {
   while (!bytes.empty()) {
@@ -34,7 +29,7 @@ void WriteAll(int descriptor, ByteSpan bytes, const std::string& name) {
     if (written < 0) {
       if (errno == EINTR) continue;
       if (errno == EPIPE) throw ClosedPipe();
-      throw IoError(Finding::kWriteFailed, "cannot write", name);
+      throw SystemError(Finding::kWriteFailed, "cannot write", name);
     }
     bytes = bytes.subspan(static_cast<size_t>(written));
   }
@@ -75,12 +70,11 @@ int Spool(int from, const std::string& name, uint64_t most) {
   for (;;) {
     const ssize_t got = ::read(from, buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw IoError(Finding::kReadFailed, "cannot read", name);
+    if (got < 0) throw SystemError(Finding::kReadFailed, "cannot read", name);
     if (got == 0) return spool.Release();
     total += static_cast<uint64_t>(got);
     if (total > most) {
-      throw Error(Finding::kLimit, fmt::format("more than {} bytes from a stream", most))
-          .File(name);
+      throw Error(Finding::kLimit, "more than {} bytes from a stream", most).File(name);
     }
     if (spool.get() < 0) spool.Reset(OpenSpool());
     WriteAll(spool.get(), ByteSpan(buffer).first(static_cast<size_t>(got)), "temporary spool file");
@@ -109,7 +103,7 @@ std::shared_ptr<const FileSource> FileSource::Open(const fs::path& path,
   Descriptor file(path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status;
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
-    throw IoError(Finding::kOpenFailed, "cannot open", name);
+    throw SystemError(Finding::kOpenFailed, "cannot open", name);
   }
   if (S_ISDIR(status.st_mode)) {
     throw Error(Finding::kOpenFailed, "is a folder, a file was expected").File(name);
@@ -130,8 +124,7 @@ std::shared_ptr<const FileSource> FileSource::OpenSmall(const fs::path& path, ui
                                                         std::string_view what) {
   auto file = Open(path, most);
   if (file->size() <= most) return file;
-  throw Error(Finding::kLimit,
-              fmt::format("{} of {} bytes; at most {} are read", what, file->size(), most))
+  throw Error(Finding::kLimit, "{} of {} bytes; at most {} are read", what, file->size(), most)
       .File(file->name());
 }
 
@@ -170,8 +163,7 @@ void FileSource::NeedAll(uint64_t most) const {
   if (whole_ != nullptr) return Need(0, size());
   if (fetched_ == nullptr) return;
   if (size() > most) {
-    throw Error(Finding::kLimit,
-                fmt::format("{} bytes are to be fetched, the limit is {}", size(), most))
+    throw Error(Finding::kLimit, "{} bytes are to be fetched, the limit is {}", size(), most)
         .File(name_);
   }
   Need(0, size());
@@ -190,13 +182,13 @@ std::shared_ptr<FileSource> FileSource::MapDescriptor(int descriptor, std::strin
   source->name_ = std::move(name);
   struct stat status;
   if (::fstat(descriptor, &status) != 0) {
-    throw IoError(Finding::kReadFailed, "cannot stat", source->name_);
+    throw SystemError(Finding::kReadFailed, "cannot stat", source->name_);
   }
   const auto size = static_cast<size_t>(status.st_size);
   if (size > 0) {
     void* map = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
     if (map == MAP_FAILED && errno == ENODEV) return nullptr;
-    if (map == MAP_FAILED) throw IoError(Finding::kReadFailed, "cannot map", source->name_);
+    if (map == MAP_FAILED) throw SystemError(Finding::kReadFailed, "cannot map", source->name_);
     source->map_ = map;
     source->bytes_ = {static_cast<const std::byte*>(map), size};
   }
@@ -292,6 +284,113 @@ std::optional<NameClash> FindNameClash(std::vector<std::string_view> names, uint
       return NameClash{above, name};
   }
   return std::nullopt;
+}
+
+namespace {
+
+[[noreturn]] void NoRoom(std::string_view action) {
+  throw SystemError(Finding::kWriteFailed,
+                    fmt::format("cannot {} the temporary file of a remote one", action));
+}
+
+}  // namespace
+
+FetchedFile::FetchedFile(std::unique_ptr<RangeReader> reader) : reader_(std::move(reader)) {
+  const uint64_t size = reader_->size();
+  if (size == 0) return;
+  if (size > static_cast<uint64_t>(INT64_MAX)) {
+    throw Error(Finding::kLimit, "a remote file of {} bytes", size);
+  }
+  descriptor_ = OpenSpool();
+  void* map = MAP_FAILED;
+  if (::ftruncate(descriptor_, static_cast<off_t>(size)) == 0) {
+    map = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor_, 0);
+  }
+  if (map == MAP_FAILED) {
+    const int failure = errno;
+    ::close(descriptor_);
+    errno = failure;
+    NoRoom("size");
+  }
+  bytes_ = {static_cast<const std::byte*>(map), size};
+  blocks_.resize((size + kBlock - 1) / kBlock);
+}
+
+FetchedFile::~FetchedFile() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void FetchedFile::Need(uint64_t offset, uint64_t size) {
+  if (offset >= bytes_.size() || size == 0) return;
+  size = std::min(size, bytes_.size() - offset);
+  const uint64_t first = offset / kBlock, last = (offset + size - 1) / kBlock + 1;
+  for (;;) {
+    Claimed claimed{*this};
+    Claim(first, last, claimed.runs);
+    if (claimed.runs.empty()) return;
+    const auto fetch = [&](uint64_t i) {
+      Fetch(claimed.runs[i]);
+      Settle(claimed.runs[i], State::kThere);
+    };
+    // One run after another fetches them as well, where no thread can be had.
+    std::optional<ThreadPool> pool;
+    try {
+      if (claimed.runs.size() > 1) {
+        pool.emplace(static_cast<int>(std::min<size_t>(claimed.runs.size(), kMostReads)));
+      }
+    } catch (const Error&) {
+    }
+    if (!pool) pool.emplace(1);
+    pool->ParallelFor(claimed.runs.size(), fetch);
+  }
+}
+
+FetchedFile::Claimed::~Claimed() {
+  for (Run& run : runs) {
+    if (!run.settled) file.Settle(run, State::kAbsent);
+  }
+}
+
+void FetchedFile::Claim(uint64_t first, uint64_t last, std::vector<Run>& runs) {
+  constexpr uint64_t kMostBlocks = kMostAtOnce / kBlock;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    bool waits = false;
+    for (uint64_t i = first; i < last; ++i) {
+      waits |= blocks_[i] == State::kOnItsWay;
+      if (blocks_[i] != State::kAbsent) continue;
+      if (runs.empty() || runs.back().last != i || i - runs.back().first == kMostBlocks) {
+        runs.push_back({i, i});
+      }
+      runs.back().last = i + 1;
+      blocks_[i] = State::kOnItsWay;
+    }
+    if (!runs.empty() || !waits) return;
+    settled_.wait(lock);  // what another thread fails to fetch is tried again here
+  }
+}
+
+void FetchedFile::Fetch(const Run& run) {
+  const uint64_t begin = run.first * kBlock, end = std::min(run.last * kBlock, bytes_.size());
+  Bytes buffer(end - begin);
+  reader_->Read(begin, buffer);
+  // Written rather than stored through the mapping: a full disk is then an error, not a signal.
+  for (uint64_t at = 0; at < buffer.size();) {
+    const ssize_t written = ::pwrite(descriptor_, buffer.data() + at, buffer.size() - at,
+                                     static_cast<off_t>(begin + at));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) NoRoom("write");
+    at += static_cast<uint64_t>(written);
+  }
+}
+
+void FetchedFile::Settle(Run& run, State state) {
+  const std::lock_guard lock(mutex_);
+  std::fill(blocks_.begin() + static_cast<ptrdiff_t>(run.first),
+            blocks_.begin() + static_cast<ptrdiff_t>(run.last), state);
+  run.settled = true;
+  settled_.notify_all();
 }
 
 }  // namespace kv

@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/base/json.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <type_traits>
@@ -49,8 +47,7 @@ class TreeBuilder {
           JsonMistake{JsonMistake::Kind::kTwice, 0, name};  // said unless what follows is not JSON
     }
     if (level.value->size() == limits_.keys) {
-      throw Error(Finding::kLimit,
-                  fmt::format("a JSON object has more than {} keys", limits_.keys));
+      throw Error(Finding::kLimit, "a JSON object has more than {} keys", limits_.keys);
     }
     key_ = std::move(name);
     return true;
@@ -114,7 +111,7 @@ class TreeBuilder {
   }
   bool Open(Json value) {
     if (open_.size() == kDeepestJson) {
-      throw Error(Finding::kLimit, fmt::format("JSON nests deeper than {} levels", kDeepestJson));
+      throw Error(Finding::kLimit, "JSON nests deeper than {} levels", kDeepestJson);
     }
     open_.push_back({Place(std::move(value))});
     return true;
@@ -134,8 +131,8 @@ class TreeBuilder {
 template <typename Json>
 Json Read(std::string_view text, const JsonLimits& limits, JsonMistake* mistake) {
   if (text.size() > limits.bytes) {
-    throw Error(Finding::kLimit,
-                fmt::format("JSON of {} bytes; at most {} are read", text.size(), limits.bytes));
+    throw Error(Finding::kLimit, "JSON of {} bytes; at most {} are read", text.size(),
+                limits.bytes);
   }
   // The parser writes the locale's decimal point into a number, but only its first byte: under
   // ps_AF.UTF-8, which has two, 1.5 would be 1.

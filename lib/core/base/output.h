@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by output.cc, output_folder.cc
+#pragma once
 
+#include <fcntl.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <system_error>
 
 #include "lib/core/base/file.h"
 #include "lib/core/base/temporary.h"
@@ -136,3 +138,32 @@ void ReplaceFolder(const std::string& fresh, const std::string& path,
                    ExchangeCall exchange = ExchangeNames);
 
 }  // namespace kv
+
+// System calls with this project's errors, shared by the files and folders of output.h.
+namespace kv::output {
+
+inline Error IoError(std::string_view action, const std::string& name) {
+  return SystemError(Finding::kWriteFailed, action, name);
+}
+void SyncFolder(const std::filesystem::path& folder);
+// The folder in which `path`, which may be a folder's, is a name.
+void SyncNameOf(const std::filesystem::path& path);
+// Makes a folder and those above it that are missing, so that a power cut does not take them.
+void MakeFolders(const std::filesystem::path& path, std::error_code& failed);
+void RefuseExisting(const std::filesystem::path& path, Overwrite overwrite);
+// Like rename, but fails with EEXIST if something has the name. Relative names are those of
+// `folder`.
+int RenameNoReplace(const std::string& from, const std::string& to, int folder = AT_FDCWD);
+// Unnamed files get their name through /proc.
+bool HasProc();
+// True if creating an unnamed file failed because the file system has none.
+bool LacksUnnamedFiles(int error);
+int LinkDescriptor(int descriptor, int folder, const std::string& name);
+void PwriteAll(int descriptor, uint64_t offset, ByteSpan bytes, const std::string& name);
+void EndAt(int descriptor, uint64_t size, const std::string& name);
+// Sets the owner as far as permitted, and a mode that lets nobody read more than the source's did.
+void GiveAway(int descriptor, const Permissions& like, uint32_t mode);
+// Adds the right to execute a file, or to search a folder, for everybody who may read it.
+uint32_t WithSearch(uint32_t mode);
+
+}  // namespace kv::output

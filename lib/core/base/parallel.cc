@@ -13,7 +13,6 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
-#include "lib/core/base/stop.h"
 
 namespace kv {
 namespace {
@@ -43,7 +42,7 @@ int UsableCpus() {
 }
 
 void ThrowNoThread(const std::exception& failure, std::string_view what) {
-  throw Error(Finding::kNoResources, fmt::format("cannot start {}: {}", what, failure.what()))
+  throw Error(Finding::kNoResources, "cannot start {}: {}", what, failure.what())
       .Hint("-T 1 starts no threads");
 }
 

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -126,5 +127,18 @@ void ThreadPool::RunOrdered(uint64_t window, const std::function<std::optional<T
     emit(*slot->result);
   }
 }
+
+// While this lives, what its thread hands to ThreadPool::ParallelFor stops between two indices once
+// `stopped` is set, with kCancelled: how an embedded command is interrupted.
+class StopScope {
+ public:
+  explicit StopScope(const std::atomic<bool>& stopped);
+  ~StopScope();
+  StopScope(const StopScope&) = delete;
+  StopScope& operator=(const StopScope&) = delete;
+
+ private:
+  const std::atomic<bool>* before_;
+};
 
 }  // namespace kv

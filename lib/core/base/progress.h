@@ -2,7 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+
+#include "lib/core/base/error.h"
 
 namespace kv {
 
@@ -13,6 +16,31 @@ class Progress {
   virtual ~Progress() = default;
   virtual void Begin(uint64_t total_bytes) = 0;
   virtual void Advance(uint64_t bytes) = 0;
+};
+
+// Tells whether a call runs on an object, and whether it shall stop. Each change is one atomic
+// step, so that a request stops the call that runs at that moment and never the next one.
+class CallState {
+ public:
+  // Returns false if another call runs.
+  bool Begin() {
+    State idle = State::kIdle;
+    return state_.compare_exchange_strong(idle, State::kRunning, std::memory_order_acquire);
+  }
+  void End() { state_.store(State::kIdle, std::memory_order_release); }
+  // From any thread and from signal handlers. Does nothing while no call runs.
+  void Cancel() {
+    State running = State::kRunning;
+    state_.compare_exchange_strong(running, State::kCancelled, std::memory_order_relaxed);
+  }
+  void StopIfCancelled() const {
+    if (state_.load(std::memory_order_relaxed) != State::kCancelled) return;
+    throw Error(Finding::kCancelled, "the call was cancelled");
+  }
+
+ private:
+  enum class State : unsigned char { kIdle, kRunning, kCancelled };
+  std::atomic<State> state_{State::kIdle};
 };
 
 }  // namespace kv

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -87,10 +86,8 @@ Listing ListFolder(const fs::path& path) {
         if (!fs::is_empty(entry.path())) continue;
         list.empty_folders.push_back(entry.path().lexically_relative(path).generic_string());
       } else {
-        throw Error(
-            Finding::kUnsafeName,
-            fmt::format("is {} inside a folder",
-                        type == fs::file_type::symlink ? "a link" : "neither file nor folder"))
+        throw Error(Finding::kUnsafeName, "is {} inside a folder",
+                    type == fs::file_type::symlink ? "a link" : "neither file nor folder")
             .File(entry.path().string());
       }
     }

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 
 #include "lib/core/base/file.h"
-#include "lib/core/base/output_system.h"
 #include "lib/core/base/temporary.h"
 
 namespace kv {
@@ -19,7 +18,7 @@ int OpenSpool() {
   const int descriptor =
       ::open(temporary.name().c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
   if (descriptor >= 0) return descriptor;
-  throw output::IoError("cannot create a temporary file", folder.string());
+  throw SystemError(Finding::kWriteFailed, "cannot create a temporary file", folder.string());
 }
 
 }  // namespace kv

@@ -22,8 +22,6 @@
 #include <set>
 #include <utility>
 
-#include "lib/core/base/output_system.h"
-
 namespace kv {
 namespace fs = std::filesystem;
 namespace {
@@ -72,10 +70,6 @@ uint64_t Random() {
 
 std::string Beginning(const fs::path& path) {
   return "." + path.filename().string().substr(0, kMostOfName) + std::string(kMark);
-}
-
-fs::path FolderOf(const fs::path& path) {
-  return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
 // A name of ours that nobody holds a lock on was left by a run that was killed.
@@ -130,9 +124,13 @@ void RemoveAt(int parent, const char* name, int depth) {
 
 }  // namespace
 
+fs::path ParentOf(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
 Temporary::Temporary(const fs::path& path) {
   const std::string beginning = Beginning(path);
-  const fs::path folder = FolderOf(path);
+  const fs::path folder = ParentOf(path);
   RemoveBeside(folder, beginning);
   name_ = (folder / fmt::format("{}{:016x}{}", beginning, Random(), kEnding)).string();
   Remember(name_);
@@ -168,7 +166,7 @@ void Temporary::Remove() {
   Release();
 }
 
-void RemoveLeftovers(const fs::path& path) { RemoveBeside(FolderOf(path), Beginning(path)); }
+void RemoveLeftovers(const fs::path& path) { RemoveBeside(ParentOf(path), Beginning(path)); }
 
 void RemoveTree(const char* name) { RemoveAt(AT_FDCWD, name, 0); }
 
@@ -199,8 +197,6 @@ void RemoveTemporariesOnSignal() {
   }
 }
 
-namespace output {
-
 // A signal may come to any thread: this one takes none, and a handler in another waits.
 EndingHeld::EndingHeld() {
   sigset_t all;
@@ -213,8 +209,6 @@ EndingHeld::~EndingHeld() {
   --holding_back;
   ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
-
-}  // namespace output
 
 void WaitIfEnding() {
   while (ending) ::pause();

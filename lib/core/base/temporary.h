@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <csignal>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -38,6 +39,9 @@ class Temporary {
   std::string name_;
 };
 
+// The folder that holds the name: "." where the path has none.
+std::filesystem::path ParentOf(const std::filesystem::path& path);
+
 // Removes what a killed run left beside an output at `path`, for those that take no name.
 void RemoveLeftovers(const std::filesystem::path& path);
 // Removes a file, or a folder with all below it, as far as that can be done; links are not
@@ -54,5 +58,17 @@ void RemoveTemporariesOnSignal();
 // If that has begun, waits for the end. Threads call this before they create something below a
 // temporary folder.
 void WaitIfEnding();
+
+// No signal ends the program while an object of this class lives, because names are half changed.
+class EndingHeld {
+ public:
+  EndingHeld();
+  ~EndingHeld();
+  EndingHeld(const EndingHeld&) = delete;
+  EndingHeld& operator=(const EndingHeld&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 }  // namespace kv

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 namespace kv {
 
@@ -67,6 +69,82 @@ bool IsUtf8(std::string_view text) {
     text.remove_prefix(length);
   }
   return true;
+}
+
+namespace {
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::string Nearest(std::string_view word, std::span<const std::string> words) {
+  // Words come from files: a long one is no typo, and its distance would cost its square.
+  if (word.size() > 100) return {};
+  std::string best;
+  size_t best_distance = word.size() / 3 + 2;
+  for (const std::string& candidate : words) {
+    // A word cut short is nearer than one with letters changed.
+    const bool begins = word.size() >= 4 && candidate.substr(0, word.size()) == word;
+    const size_t distance = begins ? 1 : EditDistance(word, candidate);
+    if (distance < best_distance) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+bool HasWord(std::string_view list, std::string_view word) {
+  if (word.empty() || word.find(' ') != word.npos) return false;
+  for (size_t at = list.find(word); at != list.npos; at = list.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    if ((at == 0 || list[at - 1] == ' ') && (end == list.size() || list[end] == ' ')) return true;
+  }
+  return false;
+}
+
+std::string Printable(std::string_view text, bool lines) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t length = Utf8Length(text), control = ControlLength(text);
+    const size_t taken = std::max<size_t>(length, 1);
+    if (length > 0 && (control == 0 || (lines && text[0] == '\n'))) {
+      out += text.substr(0, taken);
+    } else {
+      for (const char c : text.substr(0, taken)) {
+        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+      }
+    }
+    text.remove_prefix(taken);
+  }
+  return out;
+}
+
+std::string Escaped(std::string_view text, size_t limit) {
+  std::string out;
+  for (char c : text.substr(0, limit)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7f && c != '\\') {
+      out += c;
+    } else {
+      out += fmt::format("\\x{:02x}", byte);
+    }
+  }
+  if (text.size() > limit) out += "...";
+  return out;
 }
 
 }  // namespace kv

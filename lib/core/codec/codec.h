@@ -9,7 +9,6 @@
 #include <string_view>
 
 #include "lib/core/base/dtype.h"
-#include "lib/core/base/order.h"
 #include "lib/core/codec/planes/gear.h"
 #include "lib/core/codec/rotation.h"
 

@@ -28,7 +28,10 @@ void FrameCoder::ForEachSegment(size_t count, const std::function<void(size_t, W
 
 EncodedChunk FrameCoder::EncodeSegment(const FrameDescription& description, const ChunkShape& shape,
                                        ByteSpan raw, Sides sides, CodecScratch& scratch) const {
-  const InnerEncoder encode = EncoderAt(level_, scratch);
+  const auto at_level = [&](const ChunkShape& inner, ByteSpan bytes) {
+    return EncodeChunk(inner, bytes, level_, scratch);
+  };
+  const InnerEncoder encode = std::ref(at_level);  // by reference: pages allocate nothing
   if (profile_ != nullptr && sides == Sides::kTogether) {
     ProfilePlace place;
     if (description.role == FrameRole::kKey || description.role == FrameRole::kValue)
@@ -233,7 +236,7 @@ FrameHeader FrameCoder::Verify(ByteSpan frame, const Hash128Bytes* context) {
   // As many segments at a time as there are threads, hashed in order.
   const size_t together = pool_ == nullptr ? 1 : static_cast<size_t>(pool_->threads());
   decoded_.resize(std::min(together, table.segments.size()));
-  StreamingHash128 hash;
+  StreamingHash hash;
   for (size_t first = 0; first < table.segments.size(); first += together) {
     const size_t count = std::min(together, table.segments.size() - first);
     ForEachSegment(count, [&](size_t number, Worker& worker) {
@@ -242,7 +245,7 @@ FrameHeader FrameCoder::Verify(ByteSpan frame, const Hash128Bytes* context) {
     });
     for (size_t number = 0; number < count; ++number) hash.Update(decoded_[number]);
   }
-  CheckHash(hash.Digest(), header);
+  CheckHash(hash.Digest128(), header);
   return header;
 }
 

@@ -8,10 +8,10 @@
 #include <span>
 #include <vector>
 
-#include "lib/core/base/call_state.h"
+#include "lib/core/base/arena.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/parallel.h"
-#include "lib/core/base/reuse.h"
+#include "lib/core/base/progress.h"
 #include "lib/core/codec/profiled/profile.h"
 #include "lib/core/frame/layout.h"
 

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "lib/core/base/dtype.h"
-#include "lib/core/base/float8.h"
+#include "lib/core/base/half.h"
 
 // Stores floats in smaller types as engines do, to the last bit. The scalar references are the
 // specification; blocks and layouts are those of lib/core/kernels/dequantise.h.

@@ -7,8 +7,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "lib/core/base/parallel.h"
 #include "lib/core/base/tensor.h"
 #include "lib/core/snapshot/snapshot.h"
 
@@ -129,5 +131,22 @@ void RequireMatch(const AttentionTrace& trace, const Snapshot& snapshot);
 
 // Heads of the snapshot from the trace, for formats that store rows only.
 std::optional<ModelGeometry> GeometryOf(const AttentionTrace& trace);
+
+// Rows of a trace that yield no figure because some value of some query head is NaN or Inf.
+struct UndefinedRows {
+  uint64_t rows = 0, of = 0;  // rows of layers
+  uint32_t first_layer = 0;   // of the first one
+  uint64_t first_position = 0;
+};
+
+// Walks every row. Throws kTraceMismatch for recorded values that are not probabilities: negative,
+// above 1 or not finite.
+UndefinedRows CheckTraceRows(const AttentionTrace& trace, ThreadPool& pool);
+
+// Counts the rows of gradients that hold NaN or Inf, in layers that have gradients.
+UndefinedRows CheckGradients(const AttentionTrace& trace, ThreadPool& pool);
+
+// The text of a warning about rows of `what`; empty if there are none.
+std::string Remark(const UndefinedRows& undefined, std::string_view what = "query rows");
 
 }  // namespace kv

@@ -2,17 +2,17 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/snapshot/cast.h"
 
-#include <fmt/format.h>
-
 #include <cstring>
 #include <functional>
 
 #include "lib/core/base/checked.h"
 #include "lib/core/kernels/convert.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/kernels/hadamard.h"
 #include "lib/core/snapshot/layout.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv {
+
 namespace {
 
 Bytes CastTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value, DType dtype) {
@@ -34,7 +34,7 @@ void ExpectHadamardKnown(const Snapshot& snapshot, const KvTensor& tensor, bool 
   if (!IsBlockQuantised(tensor.dtype) || state == HadamardState::kNo) return;
   if (state == HadamardState::kYes) return RequireHeads(snapshot, "undoing a Hadamard rotation");
   // Formats of other engines never rotate and leave the question open.
-  if (snapshot.engine != "llama.cpp") return;
+  if (!TraitsOf(snapshot.engine).may_turn_blocks) return;
   throw Error(Finding::kGeometryMissing,
               "it is not known whether the quantised values are Hadamard-rotated")
       .File(snapshot.source.path)
@@ -72,7 +72,7 @@ void Cast(const Tensors& tensors, DType dtype, Snapshot& snapshot, ThreadPool& p
 
 Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool) {
   if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16) {
-    throw Error(Finding::kUsage, fmt::format("a cache cannot be converted to {}", Name(dtype)))
+    throw Error(Finding::kUsage, "a cache cannot be converted to {}", Name(dtype))
         .Hint("f32, f16 or bf16");
   }
   const Tensors tensors =
@@ -98,6 +98,51 @@ Snapshot WithoutHadamard(Snapshot snapshot, ThreadPool& pool) {
   Cast(tensors, DType::kF32, snapshot, pool);
   if (!tensors.empty()) snapshot.k_hadamard = snapshot.v_hadamard = HadamardState::kNo;
   return snapshot;
+}
+
+uint32_t HadamardSize(bool is_value, uint32_t head_dim) {
+  if (head_dim == 0 || head_dim % 64 != 0) return 0;
+  return is_value ? 64 : head_dim & (~head_dim + 1);  // the largest power of two in head_dim
+}
+
+bool IsHadamardTransformed(const Snapshot& snapshot, const KvTensor& tensor, bool is_value) {
+  const HadamardState state = is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
+  return state == HadamardState::kYes && IsBlockQuantised(tensor.dtype) &&
+         HadamardSize(is_value, tensor.head_dim) != 0;
+}
+
+std::string HadamardRemark(const Snapshot& snapshot) {
+  bool is_turned_back = false, is_as_stored = false;
+  const auto look = [&](const KvTensor& tensor, bool is_value) {
+    const HadamardState state = is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
+    if (!IsBlockQuantised(tensor.dtype) || !TraitsOf(snapshot.engine).may_turn_blocks) return;
+    if (IsHadamardTransformed(snapshot, tensor, is_value) && tensor.heads_known) {
+      is_turned_back = true;
+    } else if (state != HadamardState::kNo) {
+      is_as_stored = true;
+    }
+  };
+  for (const LayerKv& layer : snapshot.layers) {
+    if (layer.has_k()) look(layer.k, false);
+    if (layer.v) look(*layer.v, true);
+  }
+  if (is_as_stored) {
+    return "it is unknown whether the quantised values are Hadamard-rotated: figures describe the "
+           "values as stored (--kv-heads or --head-dim, and --rotated yes or no, settle it)";
+  }
+  if (is_turned_back) {
+    return "values are stored Hadamard-rotated: figures of values describe what the model "
+           "computed, figures of bytes and codes what is stored";
+  }
+  return {};
+}
+
+void UndoHadamard(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
+                  std::span<float> values) {
+  if (!IsHadamardTransformed(snapshot, tensor, is_value)) return;
+  const uint32_t size = HadamardSize(is_value, tensor.head_dim);
+  KV_ASSERT(tensor.heads_known && values.size() % size == 0);
+  Hadamard(values.data(), values.size(), size);
 }
 
 }  // namespace kv

@@ -2,6 +2,9 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <span>
+#include <string>
+
 #include "lib/core/base/parallel.h"
 #include "lib/core/snapshot/snapshot.h"
 
@@ -21,5 +24,23 @@ Snapshot WithoutHadamard(Snapshot snapshot, ThreadPool& pool);
 // Throws kGeometryMissing if it is not known whether quantised values are stored with a Hadamard
 // transform, or how to undo it.
 void RequireHadamardKnown(const Snapshot& snapshot);
+
+// Since 2026-04 llama.cpp multiplies the heads of a quantised cache by a Hadamard matrix before it
+// stores them, and calls that rotation. Returns the size of the pieces that it multiplies: 64 for
+// V, the largest 64 * 2^n that divides the head for K, and 0 if heads of this size are never
+// transformed.
+uint32_t HadamardSize(bool is_value, uint32_t head_dim);
+
+// Tells whether this tensor of the snapshot is stored transformed.
+bool IsHadamardTransformed(const Snapshot& snapshot, const KvTensor& tensor, bool is_value);
+
+// Returns a remark, for reports on single tensors, on what figures of values mean for a transformed
+// cache. It is empty unless some tensor is transformed or may be.
+std::string HadamardRemark(const Snapshot& snapshot);
+
+// Undoes the Hadamard transform of dequantised heads of K or V, one after another in `values`, if
+// the snapshot says that this tensor is transformed.
+void UndoHadamard(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
+                  std::span<float> values);
 
 }  // namespace kv

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/snapshot/diff_values.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
-#include "lib/core/base/reuse.h"
+#include "lib/core/base/arena.h"
 #include "lib/core/kernels/dequantise.h"
+#include "lib/core/snapshot/diff.h"
 
 namespace kv {
 namespace {

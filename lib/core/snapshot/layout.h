@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "lib/core/base/order.h"
+#include "lib/core/base/dtype.h"
 #include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
@@ -46,5 +46,14 @@ struct Region {
 // The regions of a snapshot, sorted by file and offset: pieces that tile a range of a source file
 // exactly, and the parts of stored ranges that lie between them. Overlaps throw kInconsistent.
 std::vector<Region> RegionsOf(const Snapshot& snapshot);
+
+// Gives pages back to the system behind a reader that walks a tensor in token order, so that a
+// mapped snapshot larger than memory needs little of it.
+
+// Drops the rows [begin, begin + count) if rows follow one another in the file. Does nothing for
+// tensors whose tokens are spread over every page (transposed V, head-major); DropTensor drops
+// those at the end.
+void DropTokens(const Snapshot& snapshot, const KvTensor& tensor, uint64_t begin, uint64_t count);
+void DropTensor(const Snapshot& snapshot, const KvTensor& tensor);
 
 }  // namespace kv

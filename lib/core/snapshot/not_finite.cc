@@ -6,11 +6,10 @@
 #include <array>
 #include <cmath>
 
-#include "lib/core/base/reuse.h"
+#include "lib/core/base/arena.h"
 #include "lib/core/kernels/dequantise.h"
-#include "lib/core/snapshot/diff_values.h"
+#include "lib/core/snapshot/diff.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/residency.h"
 
 namespace kv {
 namespace {

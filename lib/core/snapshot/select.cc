@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/snapshot/select.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 
@@ -97,7 +95,7 @@ Snapshot Select(Snapshot snapshot, const Selection& selection) {
   if (selection.layers) {
     for (const uint32_t layer : *selection.layers) {
       if (snapshot.Find(layer) == nullptr) {
-        throw Error(Finding::kUsage, fmt::format("--layers: there is no layer {}", layer))
+        throw Error(Finding::kUsage, "--layers: there is no layer {}", layer)
             .File(snapshot.source.path);
       }
     }
@@ -114,8 +112,8 @@ Snapshot Select(Snapshot snapshot, const Selection& selection) {
     if (layer.v) layer.v = KeepTokens(*layer.v, keep);
   }
   if (!selection.HasTokens(0, most)) {
-    throw Error(Finding::kUsage, fmt::format("--tokens: no layer has tokens from {} on",
-                                             selection.tokens.front().begin))
+    throw Error(Finding::kUsage, "--tokens: no layer has tokens from {} on",
+                selection.tokens.front().begin)
         .File(snapshot.source.path);
   }
   if (snapshot.tokens.size() == most) {  // else the list is not one id per row
@@ -148,7 +146,7 @@ Snapshot SelectSequence(Snapshot snapshot, int32_t sequence) {
     for (Cell& cell : group.cells) cell.sequences = {sequence};
   }
   if (count == 0) {
-    throw Error(Finding::kUsage, fmt::format("--sequence {}: no cell belongs to it", sequence))
+    throw Error(Finding::kUsage, "--sequence {}: no cell belongs to it", sequence)
         .File(snapshot.source.path);
   }
   for (LayerKv& layer : snapshot.layers) {
@@ -157,7 +155,7 @@ Snapshot SelectSequence(Snapshot snapshot, int32_t sequence) {
       if (tensor == nullptr || tensor->pieces.empty()) continue;
       if (keep == kept.end() || keep->second.size() != tensor->tokens()) {
         throw Error(Finding::kUnsupportedLayout, "it is not recorded which sequence its rows hold")
-            .In(fmt::format("layer {}", layer.index))
+            .In("layer {}", layer.index)
             .File(snapshot.source.path);
       }
       *tensor = KeepTokens(*tensor, keep->second);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "lib/core/snapshot/snapshot.h"
-#include "lib/core/snapshot/token_range.h"
 
 namespace kv {
 

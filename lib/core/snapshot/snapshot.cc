@@ -10,6 +10,7 @@
 #include "lib/core/base/number.h"
 
 namespace kv {
+
 namespace {
 
 // Divides a row of `tensor` into heads; zeros are unknown, and one gives the other.
@@ -23,12 +24,11 @@ void Divide(KvTensor& tensor, uint32_t heads, uint32_t head_dim) {
   if (heads == 0) heads = static_cast<uint32_t>(channels / head_dim);
   if (head_dim == 0) head_dim = static_cast<uint32_t>(channels / heads);
   if (heads == 0 || uint64_t{heads} * head_dim != channels) {
-    throw Error(Finding::kInconsistent,
-                fmt::format("rows of {} channels are not {}", channels, wanted));
+    throw Error(Finding::kInconsistent, "rows of {} channels are not {}", channels, wanted);
   }
   if (head_dim % info.block_elements != 0) {
-    throw Error(Finding::kInconsistent,
-                fmt::format("heads of {} do not hold whole {} blocks", head_dim, info.name));
+    throw Error(Finding::kInconsistent, "heads of {} do not hold whole {} blocks", head_dim,
+                info.name);
   }
   tensor.heads = heads;
   tensor.head_dim = head_dim;
@@ -95,8 +95,8 @@ StoredLayers InStoredOrder(const ModelGeometry& geometry, const Snapshot& snapsh
     const auto differs = [&](const auto& shape) { return !SameShape(shape, first); };
     if (std::any_of(stored.shapes.begin(), stored.shapes.end(), differs)) {
       throw Error(Finding::kInconsistent,
-                  fmt::format("{} has {} layers with a sliding window, the snapshot holds {}",
-                              geometry.source, stored.numbers.end() - first_swa, swa));
+                  "{} has {} layers with a sliding window, the snapshot holds {}", geometry.source,
+                  stored.numbers.end() - first_swa, swa);
     }
     stored.numbers.clear();
     return stored;
@@ -157,9 +157,8 @@ void ApplyGeometry(const ModelGeometry& geometry, Snapshot& snapshot) {
   const StoredLayers stored = InStoredOrder(geometry, snapshot);
   const bool per_layer = !stored.shapes.empty();
   if (per_layer && stored.shapes.size() != snapshot.layers.size()) {
-    throw Error(Finding::kInconsistent,
-                fmt::format("{} has {} layers with a cache, the snapshot holds {}", geometry.source,
-                            stored.shapes.size(), snapshot.layers.size()));
+    throw Error(Finding::kInconsistent, "{} has {} layers with a cache, the snapshot holds {}",
+                geometry.source, stored.shapes.size(), snapshot.layers.size());
   }
   for (size_t i = 0; i < snapshot.layers.size(); ++i) {
     LayerKv& layer = snapshot.layers[i];
@@ -179,11 +178,23 @@ void ApplyGeometry(const ModelGeometry& geometry, Snapshot& snapshot) {
 
 void RequireHeads(const Snapshot& snapshot, std::string_view what_for) {
   if (snapshot.heads_known()) return;
-  throw Error(
-      Finding::kGeometryMissing,
-      fmt::format("{} needs the number of KV heads, which this file does not record", what_for))
+  throw Error(Finding::kGeometryMissing,
+              "{} needs the number of KV heads, which this file does not record", what_for)
       .File(snapshot.source.path)
       .Hint("give --model MODEL, --kv-heads H or --head-dim D");
+}
+
+uint64_t BatchRows(const Snapshot& snapshot) {
+  const auto at = snapshot.storage.find(kBatchRows);
+  if (at == snapshot.storage.end()) return 1;
+  const std::string& text = at->second;
+  const uint64_t rows = ParseNumber<uint64_t>(text).value_or(0);
+  bool divides = rows > 0;
+  for (const LayerKv& layer : snapshot.layers)
+    divides =
+        divides && layer.k.tokens() % rows == 0 && (!layer.v || layer.v->tokens() % rows == 0);
+  if (!divides) throw Error(Finding::kBadField, "a batch of '{}' rows", Escaped(text, 40));
+  return rows;
 }
 
 }  // namespace kv

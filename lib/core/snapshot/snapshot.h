@@ -2,19 +2,80 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/core/base/dtype.h"
 #include "lib/core/base/file.h"
-#include "lib/core/snapshot/sequence_ids.h"
 
 namespace kv {
+
+// The tokens [begin, end) of a cache.
+struct TokenRange {
+  uint64_t begin = 0, end = 0;
+  bool operator==(const TokenRange&) const = default;
+};
+
+// The sequences that a cell belongs to. Caches have millions of cells, and nearly all belong to one
+// sequence, so one id takes 16 bytes and no allocation.
+class SequenceIds {
+ public:
+  SequenceIds() = default;
+  SequenceIds(std::initializer_list<int32_t> ids) { Assign({ids.begin(), ids.size()}); }
+  explicit SequenceIds(std::span<const int32_t> ids) { Assign(ids); }
+  SequenceIds(const SequenceIds& other) { Assign(other.ids()); }
+  SequenceIds(SequenceIds&& other) noexcept
+      : many_(std::move(other.many_)), one_(other.one_), size_(std::exchange(other.size_, 0)) {}
+  SequenceIds& operator=(SequenceIds other) noexcept {
+    many_ = std::move(other.many_);
+    one_ = other.one_;
+    size_ = other.size_;
+    return *this;
+  }
+
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  const int32_t* begin() const { return size_ > 1 ? many_.get() : &one_; }
+  const int32_t* end() const { return begin() + size_; }
+  std::span<const int32_t> ids() const { return {begin(), size_}; }
+  void push_back(int32_t id) {
+    if (size_ > 0 && std::has_single_bit(size_)) Reserve(size_ + 1);
+    (size_ == 0 ? one_ : many_[size_]) = id;
+    ++size_;
+  }
+
+  bool operator==(const SequenceIds& other) const { return *this == other.ids(); }
+  bool operator==(std::span<const int32_t> other) const {
+    return std::equal(begin(), end(), other.begin(), other.end());
+  }
+
+ private:
+  void Assign(std::span<const int32_t> ids) {
+    if (ids.size() > 1) Reserve(static_cast<uint32_t>(ids.size()));
+    std::copy(ids.begin(), ids.end(), ids.size() > 1 ? many_.get() : &one_);
+    size_ = static_cast<uint32_t>(ids.size());
+  }
+  // Room for more than one; capacities are powers of two, so that size_ tells when one is full.
+  void Reserve(uint32_t count) {
+    std::unique_ptr<int32_t[]> many(new int32_t[std::bit_ceil(count)]);
+    std::copy(begin(), end(), many.get());
+    many_ = std::move(many);
+  }
+
+  std::unique_ptr<int32_t[]> many_;  // when more than one
+  int32_t one_ = 0;
+  uint32_t size_ = 0;
+};
 
 // Byte distance along one logical axis, in up to two levels: index i lies at
 // (i / group) * group_step + (i % group) * step. A plain stride has group = UINT64_MAX; packed
@@ -170,5 +231,14 @@ void ApplyGeometry(const ModelGeometry& geometry, Snapshot& snapshot);
 
 // Throws kGeometryMissing, naming the flags, unless every layer's heads are known.
 void RequireHeads(const Snapshot& snapshot, std::string_view what_for);
+
+// Words in Snapshot::storage, which travel through archives.
+inline constexpr const char* kBatchRows = "batch_rows";  // how many; absent for one sequence
+inline constexpr const char* kAxesGuessed =
+    "axes_guessed";  // nothing told which axis counts tokens
+
+// How many sequences of equal length stand one after another in every tensor. Throws kBadField if
+// the recorded number does not divide the tensors.
+uint64_t BatchRows(const Snapshot& snapshot);
 
 }  // namespace kv

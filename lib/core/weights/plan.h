@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "lib/core/snapshot/snapshot.h"
-#include "lib/core/snapshot/token_range.h"
 #include "lib/core/weights/weights.h"
 
 namespace kv {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "lib/core/base/number.h"
-#include "lib/core/base/word.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv::blend {
 namespace {

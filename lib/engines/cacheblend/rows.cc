@@ -8,9 +8,8 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/kernels/dequantise.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/residency.h"
 
 namespace kv::blend {
 namespace {

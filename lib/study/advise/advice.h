@@ -9,7 +9,7 @@
 #include "lib/study/advise/effects.h"
 #include "lib/study/advise/plans.h"
 #include "lib/study/advise/search.h"
-#include "lib/study/eviction/predicted_kl.h"
+#include "lib/study/eviction/quality.h"
 
 namespace kv::advise {
 

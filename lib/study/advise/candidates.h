@@ -21,9 +21,11 @@ struct Candidate {
   eviction::PolicyOptions Options(uint64_t seed) const;
 };
 
+// The policies that are tried if none are asked for.
+std::vector<std::string> UsualPolicies();
+
 struct CandidateRequest {
-  std::vector<std::string> policies = {"block", "window", "streaming", "h2o",
-                                       "tova",  "snapkv", "knorm",     "keydiff"};
+  std::vector<std::string> policies = UsualPolicies();
   std::vector<eviction::KeepBudget> budgets;
   std::vector<uint64_t> sinks = {4, 16};     // first tokens that streaming keeps
   std::vector<double> recent = {0.25, 0.5};  // share of a budget, for block and h2o

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "lib/study/eviction/plan_layer.h"
+#include "lib/study/eviction/rule.h"
 
 namespace kv::advise {
 namespace {

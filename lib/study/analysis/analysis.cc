@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "lib/core/snapshot/residency.h"
+#include "lib/core/snapshot/layout.h"
 #include "lib/study/analysis/cross_channel.h"
 
 namespace kv::analysis {

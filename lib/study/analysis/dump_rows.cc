@@ -8,7 +8,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "lib/core/base/reuse.h"
+#include "lib/core/base/arena.h"
 #include "lib/core/codec/backends.h"
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/counts.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lib/core/base/parallel.h"
-#include "lib/core/snapshot/dump_entries.h"
+#include "lib/core/snapshot/dump_entry.h"
 #include "lib/core/snapshot/rope.h"
 #include "lib/fields/fields.h"
 

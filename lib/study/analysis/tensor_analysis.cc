@@ -11,7 +11,6 @@
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/residency.h"
 
 namespace kv::analysis {
 namespace {
@@ -84,7 +83,7 @@ class Measurer {
   Measured measured_;
   CodecScratch scratch_;
   ScratchBuffer decoded_;
-  StreamingHash64 raw_hash_, decoded_hash_;
+  StreamingHash raw_hash_, decoded_hash_;
 };
 
 // What compress does: head by head where heads are known.

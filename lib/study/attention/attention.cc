@@ -8,10 +8,99 @@
 #include <limits>
 
 #include "lib/core/base/error.h"
-#include "lib/study/attention/attention_rows.h"
 
 namespace kv {
 namespace {
+
+// Query rows that are compared at once.
+constexpr uint64_t kAttentionTileRows = 64;
+constexpr double kUndecided = std::numeric_limits<double>::quiet_NaN();
+
+// Lists the kTopK.back() keys of largest probability, largest first, of equal ones the lower index
+// first. Keys of probability 0 are not listed.
+void LargestKeys(std::span<const double> p, std::vector<uint32_t>& order) {
+  order.clear();
+  for (uint32_t j = 0; j < p.size(); ++j) {
+    if (p[j] > 0) order.push_back(j);
+  }
+  const size_t most = std::min<size_t>(kTopK.back(), order.size());
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(most), order.end(),
+                    [&](uint32_t a, uint32_t b) { return p[a] != p[b] ? p[a] > p[b] : a < b; });
+  order.resize(most);
+}
+
+bool HasNan(std::span<const double> row) {
+  return std::any_of(row.begin(), row.end(), [](double p) { return std::isnan(p); });
+}
+
+// Makes the output figures of a row NaN.
+void StoreUndefinedOutput(uint64_t row, AttentionRows& out) {
+  for (auto* values : {&out.error2, &out.norm2, &out.changed_norm2, &out.dot}) {
+    if (!values->empty()) (*values)[row] = kUndecided;
+  }
+  for (std::vector<double>& values : out.log_p_change) values[row] = kUndecided;
+}
+
+// Makes every figure of a row NaN, because its probabilities do not exist: it must not pass for a
+// row that lost nothing.
+void StoreUndefined(uint64_t row, AttentionRows& out) {
+  for (auto* values : {&out.mass, &out.changed_mass, &out.kl, &out.js}) (*values)[row] = kUndecided;
+  for (auto& values : out.top_k) values[row] = kUndecided;
+  StoreUndefinedOutput(row, out);
+}
+
+// Returns rows of zeros, to be filled: with output figures if V is there, with changes of log p for
+// `samples` gradients.
+AttentionRows MakeRows(uint64_t rows, bool with_output, uint64_t samples) {
+  AttentionRows out;
+  for (auto* values : {&out.mass, &out.changed_mass, &out.kl, &out.js}) values->resize(rows);
+  for (auto& values : out.top_k) values.resize(rows);
+  out.evicting.resize(rows);
+  if (with_output) {
+    for (auto* values : {&out.error2, &out.norm2, &out.changed_norm2, &out.dot}) {
+      values->resize(rows);
+    }
+    out.log_p_change.assign(samples, std::vector<double>(rows));
+  }
+  return out;
+}
+
+// Stores the output figures of row `row` from o and e = o - o', `columns` floats each.
+void StoreOutput(const float* o, const float* e, uint64_t columns, OutputGradients gradients,
+                 uint64_t row, AttentionRows& out) {
+  double error2 = 0, norm2 = 0, changed2 = 0, dot = 0;
+  for (uint64_t d = 0; d < columns; ++d) {
+    const double full = o[d], lost = e[d], changed = full - lost;
+    error2 += lost * lost;
+    norm2 += full * full;
+    changed2 += changed * changed;
+    dot += full * changed;
+  }
+  out.error2[row] = error2;
+  out.norm2[row] = norm2;
+  out.changed_norm2[row] = changed2;
+  out.dot[row] = dot;
+  for (size_t sample = 0; sample < out.log_p_change.size(); ++sample) {
+    const float* g = gradients[sample].row(row);
+    double change = 0;
+    for (uint64_t d = 0; d < columns; ++d) {
+      change -= static_cast<double>(g[d]) * static_cast<double>(e[d]);
+    }
+    out.log_p_change[sample][row] = std::isfinite(change) ? change : kUndecided;
+  }
+}
+
+// Stores, for each k of kTopK, which share of the k largest probabilities is kept.
+template <typename IsKept>
+void TopKKept(std::span<const uint32_t> largest, const IsKept& is_kept, uint64_t row,
+              AttentionRows& out) {
+  for (size_t i = 0; i < kTopK.size(); ++i) {
+    const size_t k = std::min<size_t>(kTopK[i], largest.size());
+    size_t hits = 0;
+    for (size_t j = 0; j < k; ++j) hits += is_kept(largest[j]);
+    out.top_k[i][row] = k == 0 ? 1.0 : static_cast<double>(hits) / static_cast<double>(k);
+  }
+}
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Stores KL, JS and masses between P and P' in row `row`, through the groups that P' is made of.
@@ -48,6 +137,151 @@ void GroupRow(std::span<const double> p, std::span<const double> changed,
   // Everything stands for itself: the sums above are 1 up to rounding.
   if (!evicting) out.mass[row] = out.changed_mass[row] = 1;
 }
+
+// Rows of doubles, filled a tile at a time.
+using FillTile = std::function<void(uint64_t begin, uint64_t count, std::span<double> out)>;
+
+// Jensen-Shannon divergence when P' is P cut to a share `mass` and renormalised.
+double JsOfSubset(double mass) {
+  if (mass <= 0) return std::log(2.0);
+  if (mass >= 1) return 0;
+  return 0.5 * ((1 - mass) * std::log(2.0) + mass * std::log(2 * mass / (1 + mass)) +
+                std::log(2 / (1 + mass)));
+}
+
+// Row `row` of the metrics of a kept subset, and P - P' in `difference`. False if nothing is lost:
+// `difference` is 0 then.
+bool KeptRow(std::span<const double> p, KeptBefore kept_before, int64_t position,
+             std::span<const uint32_t> largest, uint64_t row, AttentionRows& out,
+             float* difference) {
+  const auto is_kept = [&](size_t j) { return int64_t{kept_before[j]} > position; };
+  TopKKept(largest, is_kept, row, out);
+  double mass = 0;
+  bool evicting = false;
+  for (size_t j = 0; j < p.size(); ++j) {
+    const bool kept = is_kept(j);
+    mass += kept ? p[j] : 0.0;
+    evicting |= !kept && p[j] > 0;
+  }
+  out.changed_mass[row] = 1;
+  out.evicting[row] = evicting;
+  if (!evicting) {
+    out.mass[row] = 1;
+    out.kl[row] = out.js[row] = 0;
+    std::fill_n(difference, p.size(), 0.0f);
+    return false;
+  }
+  out.mass[row] = mass;
+  out.kl[row] = -std::log(mass);
+  out.js[row] = JsOfSubset(mass);
+  const double kept_factor = mass > 0 ? 1 - 1 / mass : 1;
+  for (size_t j = 0; j < p.size(); ++j) {
+    difference[j] = static_cast<float>(is_kept(j) ? p[j] * kept_factor : p[j]);
+  }
+  return true;
+}
+
+// Several kept sets against the same rows.
+class KeptComparison {
+ public:
+  KeptComparison(uint64_t rows, uint64_t keys, const FloatMatrix& v,
+                 std::span<const KeptBefore> sets, OutputGradients gradients)
+      : rows_(rows),
+        keys_(keys),
+        v_(v),
+        sets_(sets),
+        gradients_(gradients),
+        largest_(kAttentionTileRows),
+        states_(kAttentionTileRows) {
+    KV_ASSERT(v.empty() || v.rows == keys);
+    SetAsideBadValues();
+    for (const KeptBefore& set : sets) {
+      KV_ASSERT(set.size() == keys);
+      out_.push_back(MakeRows(rows, !v.empty(), gradients.size()));
+    }
+  }
+
+  std::vector<AttentionRows> Run(const FillTile& fill, std::span<const int64_t> positions) {
+    for (uint64_t begin = 0; begin < rows_; begin += kAttentionTileRows) {
+      const uint64_t count = std::min(kAttentionTileRows, rows_ - begin);
+      p_.resize(count * keys_);
+      fill(begin, count, p_);
+      Narrow(p_, narrow_);
+      if (!v_.empty()) Outputs(narrow_, count, v_, o_);
+      for (uint64_t i = 0; i < count; ++i) {
+        LargestKeys(Row(i), largest_[i]);
+        states_[i] = StateOf(Row(i));
+      }
+      for (size_t set = 0; set < sets_.size(); ++set) RunSet(set, begin, count, positions);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  enum class State : uint8_t { kMeasured, kNoOutput, kUndefined };
+
+  std::span<const double> Row(uint64_t i) const { return {&p_[i * keys_], keys_}; }
+
+  // NaN or Inf in V spoils the rows that see it. In a product it would spoil all rows, as 0 * NaN
+  // is NaN: such rows of V become 0 there.
+  void SetAsideBadValues() {
+    for (uint64_t j = 0; j < v_.rows; ++j) {
+      const float* row = v_.row(j);
+      if (!std::all_of(row, row + v_.columns, [](float x) { return std::isfinite(x); })) {
+        bad_values_.push_back(j);
+      }
+    }
+    if (bad_values_.empty()) return;
+    for (uint64_t j = 0; j < v_.rows; ++j) {
+      good_values_.insert(good_values_.end(), v_.row(j), v_.row(j) + v_.columns);
+    }
+    for (const uint64_t j : bad_values_) {
+      std::fill_n(&good_values_[j * v_.columns], v_.columns, 0.0f);
+    }
+    v_ = MatrixOf(good_values_, v_.rows, v_.columns);
+  }
+
+  State StateOf(std::span<const double> row) const {
+    if (HasNan(row)) return State::kUndefined;
+    const bool sees_bad =
+        std::any_of(bad_values_.begin(), bad_values_.end(), [&](uint64_t j) { return row[j] > 0; });
+    return sees_bad ? State::kNoOutput : State::kMeasured;
+  }
+
+  void RunSet(size_t set, uint64_t begin, uint64_t count, std::span<const int64_t> positions) {
+    AttentionRows& out = out_[set];
+    bool any_lost = false;
+    for (uint64_t i = 0; i < count; ++i) {
+      const int64_t position = positions.empty() ? UINT32_MAX - 1 : positions[begin + i];
+      any_lost |=
+          KeptRow(Row(i), sets_[set], position, largest_[i], begin + i, out, &narrow_[i * keys_]);
+    }
+    // The difference goes through the GEMM itself: its rounding is relative to the error, and keys
+    // that change nothing contribute exactly nothing.
+    if (any_lost && !v_.empty()) Outputs(narrow_, count, v_, e_);
+    if (!any_lost) e_.assign(o_.size(), 0.0f);
+    for (uint64_t i = 0; i < count; ++i) {
+      if (!v_.empty()) {
+        StoreOutput(&o_[i * v_.columns], &e_[i * v_.columns], v_.columns, gradients_, begin + i,
+                    out);
+      }
+      if (states_[i] == State::kUndefined) StoreUndefined(begin + i, out);
+      if (states_[i] == State::kNoOutput) StoreUndefinedOutput(begin + i, out);
+    }
+  }
+
+  uint64_t rows_, keys_;
+  FloatMatrix v_;
+  std::vector<uint64_t> bad_values_;
+  std::vector<float> good_values_;
+  std::span<const KeptBefore> sets_;
+  OutputGradients gradients_;
+  std::vector<AttentionRows> out_;
+  std::vector<double> p_;
+  std::vector<float> narrow_, o_, e_;
+  std::vector<std::vector<uint32_t>> largest_;
+  std::vector<State> states_;
+};
 
 }  // namespace
 
@@ -102,6 +336,47 @@ AttentionRows CompareCaches(const HeadQueries& queries, const HeadCache& full,
     }
   }
   return out;
+}
+
+std::vector<AttentionRows> CompareKeptSets(const HeadQueries& queries, const HeadCache& full,
+                                           std::span<const KeptBefore> sets,
+                                           const AttentionRule& rule, OutputGradients gradients) {
+  const auto fill = [&](uint64_t begin, uint64_t count, std::span<double> out) {
+    AttentionProbabilities(queries, full, rule, begin, count, out);
+  };
+  return KeptComparison(queries.q.rows, full.k.rows, full.v, sets, gradients)
+      .Run(fill, queries.positions);
+}
+
+std::vector<AttentionRows> CompareKeptSetsProbabilities(const FloatMatrix& probabilities,
+                                                        std::span<const int64_t> positions,
+                                                        const FloatMatrix& v,
+                                                        std::span<const KeptBefore> sets,
+                                                        OutputGradients gradients) {
+  const uint64_t keys = probabilities.columns;
+  const auto fill = [&](uint64_t begin, uint64_t count, std::span<double> out) {
+    for (uint64_t i = 0; i < count; ++i) {
+      std::copy_n(probabilities.row(begin + i), keys, &out[i * keys]);
+    }
+  };
+  return KeptComparison(probabilities.rows, keys, v, sets, gradients).Run(fill, positions);
+}
+
+void AppendRows(const AttentionRows& from, AttentionRows& to) {
+  const auto append = [](const auto& more, auto& all) {
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  using Rows = AttentionRows;
+  for (const auto values : {&Rows::mass, &Rows::changed_mass, &Rows::kl, &Rows::js, &Rows::error2,
+                            &Rows::norm2, &Rows::changed_norm2, &Rows::dot}) {
+    append(from.*values, to.*values);
+  }
+  append(from.evicting, to.evicting);
+  for (size_t i = 0; i < kTopK.size(); ++i) append(from.top_k[i], to.top_k[i]);
+  to.log_p_change.resize(std::max(to.log_p_change.size(), from.log_p_change.size()));
+  for (size_t i = 0; i < from.log_p_change.size(); ++i) {
+    append(from.log_p_change[i], to.log_p_change[i]);
+  }
 }
 
 }  // namespace kv

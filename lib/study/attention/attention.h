@@ -7,14 +7,13 @@
 #include <span>
 #include <vector>
 
-#include "lib/core/snapshot/token_range.h"
+#include "lib/core/snapshot/snapshot.h"
 #include "lib/study/attention/probabilities.h"
 
 // Measures what a smaller cache costs in attention, against the full one: per (layer, head), from
 // queries and keys or from recorded probabilities. One call is one head and a pure function, so
 // callers may spread heads over threads. Query rows go by tiles: a whole probability matrix never
-// exists. attention.cc compares caches, attention_kept.cc kept sets of keys; what both share is in
-// attention_rows.cc.
+// exists.
 namespace kv {
 
 // The top-k figures' k.

@@ -54,49 +54,48 @@ double ClusterError::Get(uint64_t clusters, uint64_t population) const {
   return std::sqrt(variance) / (weight / n);
 }
 
+RowOutput::RowOutput(std::span<const AttentionRows> heads, uint64_t row) {
+  for (const AttentionRows& head : heads) {
+    if (!head.has_output()) continue;
+    error2 += head.error2[row];
+    norm2 += head.norm2[row];
+    changed2 += head.changed_norm2[row];
+    dot += head.dot[row];
+  }
+}
+
+double RowOutput::error() const {
+  return std::sqrt(error2) / std::max(std::sqrt(norm2), kOutputEps);
+}
+
 void AttentionSamples::Pool::AddHead(const AttentionRows& head, std::span<const uint64_t> of) {
-  const auto add = [](double value, uint64_t row, std::vector<double>& values,
-                      ClusterError& error) {
-    values.push_back(value);
-    error.Add(row, value);
-  };
   for (const uint64_t row : of) {
-    add(head.mass[row], row, mass, mass_error);
-    changed_mass.push_back(head.changed_mass[row]);
-    add(head.kl[row], row, kl, kl_error);
-    add(head.js[row], row, js, js_error);
-    for (size_t i = 0; i < kTopK.size(); ++i) {
-      add(head.top_k[i][row], row, top_k[i], top_k_error[i]);
-    }
+    mass.Add(row, head.mass[row]);
+    changed_mass.Add(row, head.changed_mass[row]);
+    kl.Add(row, head.kl[row]);
+    js.Add(row, head.js[row]);
+    for (size_t i = 0; i < kTopK.size(); ++i) top_k[i].Add(row, head.top_k[i][row]);
   }
 }
 
 void AttentionSamples::Pool::AddRow(std::span<const AttentionRows> heads, uint64_t row) {
   ++rows;
   evicting_rows += Evicts(heads, row);
-  bool undefined = false;
-  double row_error2 = 0, row_norm2 = 0, changed2 = 0, dot = 0;
-  for (const AttentionRows& head : heads) {
-    undefined |= std::isnan(head.mass[row]);
-    if (!head.has_output()) continue;
-    row_error2 += head.error2[row];
-    row_norm2 += head.norm2[row];
-    changed2 += head.changed_norm2[row];
-    dot += head.dot[row];
-  }
+  bool undefined = std::any_of(heads.begin(), heads.end(), [&](const AttentionRows& head) {
+    return std::isnan(head.mass[row]);
+  });
   has_output = heads.front().has_output();
   if (has_output) {
-    output_error.push_back(std::sqrt(row_error2) / std::max(std::sqrt(row_norm2), kOutputEps));
-    output_cosine.push_back(OutputCosine(row_error2, row_norm2, changed2, dot));
-    output_error_error.Add(row, output_error.back());
-    output_cosine_error.Add(row, output_cosine.back());
-    const bool is_measured = std::isfinite(row_error2) && std::isfinite(row_norm2);
+    const RowOutput output(heads, row);
+    output_error.Add(row, output.error());
+    output_cosine.Add(row, output.cosine());
+    const bool is_measured = std::isfinite(output.error2) && std::isfinite(output.norm2);
     undefined |= !is_measured;
     if (is_measured) {
       ++finite_outputs;
-      error2 += row_error2;
-      norm2 += row_norm2;
-      squared_error.Add(row, row_error2, row_norm2);
+      error2 += output.error2;
+      norm2 += output.norm2;
+      squared_error.Add(row, output.error2, output.norm2);
     }
   }
   undefined_rows += undefined;
@@ -108,30 +107,29 @@ AttentionSummary AttentionSamples::Of(const Pool& pool) const {
   out.evicting_rows = pool.evicting_rows;
   out.undefined_rows = pool.undefined_rows;
   out.has_output = pool.has_output;
-  out.mass = Describe(pool.mass);
-  out.changed_mass = Describe(pool.changed_mass);
-  out.kl = Describe(pool.kl);
-  out.js = Describe(pool.js);
-  for (size_t i = 0; i < kTopK.size(); ++i) out.top_k[i] = Describe(pool.top_k[i]);
-  out.output_error = Describe(pool.output_error);
-  out.output_cosine = Describe(pool.output_cosine);
+  const auto describe = [&](const Pooled& of, Distribution& figure, double& error) {
+    figure = Describe(of.values);
+    error = of.error.Get(clusters_, population_);
+  };
+  AttentionSummary::StandardErrors& errors = out.standard_error;
+  describe(pool.mass, out.mass, errors.mass);
+  out.changed_mass = Describe(pool.changed_mass.values);
+  describe(pool.kl, out.kl, errors.kl);
+  describe(pool.js, out.js, errors.js);
+  for (size_t i = 0; i < kTopK.size(); ++i) {
+    describe(pool.top_k[i], out.top_k[i], errors.top_k[i]);
+  }
+  describe(pool.output_error, out.output_error, errors.output_error);
+  describe(pool.output_cosine, out.output_cosine, errors.output_cosine);
   if (pool.finite_outputs > 0) {
     out.output_error_frobenius =
         std::sqrt(pool.error2) / std::max(std::sqrt(pool.norm2), kOutputEps);
   }
-  const auto error = [&](const ClusterError& of) { return of.Get(clusters_, population_); };
-  out.standard_error = {
-      error(pool.mass_error),
-      error(pool.kl_error),
-      error(pool.js_error),
-      error(pool.output_error_error),
-      error(pool.output_cosine_error),
-      // Of a root: d sqrt(x) = dx / (2 sqrt(x)).
-      pool.error2 == 0 ? 0 : error(pool.squared_error) / (2 * out.output_error_frobenius),
-      {}};
-  for (size_t i = 0; i < kTopK.size(); ++i) {
-    out.standard_error.top_k[i] = error(pool.top_k_error[i]);
-  }
+  // Of a root: d sqrt(x) = dx / (2 sqrt(x)).
+  errors.output_error_frobenius =
+      pool.error2 == 0
+          ? 0
+          : pool.squared_error.Get(clusters_, population_) / (2 * out.output_error_frobenius);
   return out;
 }
 

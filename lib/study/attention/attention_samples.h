@@ -36,6 +36,19 @@ struct AttentionSummary {
   } standard_error;
 };
 
+// The cosine of o and o' from |o - o'|^2, |o|^2, |o'|^2 and o.o'. A row that changed nothing has
+// cosine 1 by definition, not up to rounding, zero rows too; other rows with a zero have 0.
+double OutputCosine(double error2, double norm2, double changed2, double dot);
+
+// What the outputs of one row add up to over heads; NaN where some head's are.
+struct RowOutput {
+  double error2 = 0, norm2 = 0, changed2 = 0, dot = 0;
+
+  RowOutput(std::span<const AttentionRows> heads, uint64_t row);
+  double error() const;  // |o - o'| / max(|o|, 1e-12)
+  double cosine() const { return OutputCosine(error2, norm2, changed2, dot); }
+};
+
 // Computes the standard error of a mean over values that come in clusters: the heads of a query
 // row, in every layer, stand or fall together. The clusters are a simple random sample, drawn
 // without replacement.
@@ -72,16 +85,23 @@ class AttentionSamples {
   AttentionSummary SummariseEvicting() const { return Of(evicting_); }
 
  private:
+  struct Pooled {
+    std::vector<double> values;
+    ClusterError error;
+
+    void Add(uint64_t row, double value) {
+      values.push_back(value);
+      error.Add(row, value);
+    }
+  };
   struct Pool {
     uint64_t rows = 0, evicting_rows = 0, undefined_rows = 0;
     uint64_t finite_outputs = 0;  // rows of error2 and norm2
     bool has_output = false;
-    std::vector<double> mass, changed_mass, kl, js, output_error, output_cosine;
-    std::array<std::vector<double>, kTopK.size()> top_k;
+    Pooled mass, changed_mass, kl, js, output_error, output_cosine;
+    std::array<Pooled, kTopK.size()> top_k;
     double error2 = 0, norm2 = 0;
-    ClusterError mass_error, kl_error, js_error, output_error_error, output_cosine_error;
     ClusterError squared_error;  // of error2 / norm2
-    std::array<ClusterError, kTopK.size()> top_k_error;
 
     void AddHead(const AttentionRows& head, std::span<const uint64_t> rows);
     void AddRow(std::span<const AttentionRows> heads, uint64_t row);
@@ -91,10 +111,6 @@ class AttentionSamples {
   uint64_t population_, clusters_ = 0;
   Pool all_, evicting_;
 };
-
-// The cosine of o and o' from |o - o'|^2, |o|^2, |o'|^2 and o.o'. A row that changed nothing has
-// cosine 1 by definition, not up to rounding, zero rows too; other rows with a zero have 0.
-double OutputCosine(double error2, double norm2, double changed2, double dot);
 
 // Summarises all rows of one layer's heads.
 inline AttentionSummary Summarise(std::span<const AttentionRows> heads) {

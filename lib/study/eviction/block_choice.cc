@@ -11,6 +11,16 @@
 namespace kv::eviction {
 namespace {
 
+// Far beyond any cache, small enough that sums of parameters cannot overflow.
+constexpr int64_t kMost = int64_t{1} << 40;
+
+int64_t Raised(int64_t least, int64_t value) { return std::clamp(value, least, kMost); }
+
+// A NaN parameter counts as the lower bound.
+float Within(float low, float high, float value) {
+  return value > low ? std::min(value, high) : low;
+}
+
 struct Blocks {
   uint64_t length, tokens_per_block, count;
 
@@ -40,6 +50,35 @@ Protected ProtectedBlocks(const BlockConfig& config, const Blocks& blocks) {
 bool Better(double a, double b) { return std::isnan(b) ? !std::isnan(a) : a > b; }
 
 }  // namespace
+
+BlockConfig Sanitised(const BlockConfig& config) {
+  BlockConfig c = config;
+  c.layer_start = Raised(0, c.layer_start);
+  c.layer_end = Raised(-1, c.layer_end);
+  c.block_tokens = Raised(1, c.block_tokens);
+  c.sink_tokens = Raised(0, c.sink_tokens);
+  c.recent_tokens = Raised(0, c.recent_tokens);
+  c.target_keep_ratio = Within(0.0f, 1.0f, c.target_keep_ratio);
+  c.target_lossy_ratio = Within(1.0f, INFINITY, c.target_lossy_ratio);
+  c.ema_alpha = Within(0.0f, 1.0f, c.ema_alpha);
+  c.update_interval = Raised(1, c.update_interval);
+  c.trigger_min_tokens = Raised(1, c.trigger_min_tokens);
+  return c;
+}
+
+float TargetKeepShare(const BlockConfig& sanitised) {
+  return sanitised.target_mode == TargetMode::kStatic ? sanitised.target_keep_ratio
+                                                      : 1.0f / sanitised.target_lossy_ratio;
+}
+
+LayerRange EvictedLayers(const BlockConfig& sanitised, uint32_t layers) {
+  if (layers == 0) return {1, 0};
+  const int64_t top = layers - 1;
+  const int64_t first = std::min(sanitised.layer_start, top);
+  const int64_t last = sanitised.layer_end < 0 ? top : std::min(sanitised.layer_end, top);
+  if (first > last) return {1, 0};
+  return {static_cast<uint32_t>(first), static_cast<uint32_t>(last)};
+}
 
 BlockBudget BlockBudgetOf(const BlockConfig& config, uint64_t length, uint64_t wanted) {
   const Blocks blocks(config, length);

@@ -6,9 +6,42 @@
 #include <vector>
 
 #include "lib/core/snapshot/keep_plan.h"
-#include "lib/study/eviction/block_config.h"
 
 namespace kv::eviction {
+
+enum class TargetMode { kStatic = 0, kAdaptive = 1 };
+
+// The parameters of the rule of policy "block", with the defaults of the engine that has it, which
+// are for long caches. Ratios are float because the engine computes in float: 1 / 3.0f * n may
+// exceed the exact integer and cost one token.
+struct BlockConfig {
+  int64_t layer_start = 2;
+  int64_t layer_end = -1;  // negative: the last layer; the range includes both ends
+  int64_t block_tokens = 64;
+  int64_t sink_tokens = 32;     // rounded up to whole blocks
+  int64_t recent_tokens = 256;  // rounded up to whole blocks and the partial last one
+  // "adaptive" is the engine's word for a target given as a ratio; nothing adapts.
+  TargetMode target_mode = TargetMode::kAdaptive;
+  float target_keep_ratio = 0.5f;   // read in static mode
+  float target_lossy_ratio = 3.0f;  // read in adaptive mode
+  float ema_alpha = 0.9f;
+  int64_t update_interval = 16;  // tokens, or layer calls where an engine counts these
+  int64_t trigger_min_tokens = 512;
+
+  bool operator==(const BlockConfig&) const = default;
+};
+
+// Returns the values that the engine computes with. It clamps values and refuses none.
+BlockConfig Sanitised(const BlockConfig& config);
+
+// Returns the share of tokens to keep, in [0, 1], before the floor and rounding apply.
+float TargetKeepShare(const BlockConfig& sanitised);
+
+struct LayerRange {
+  uint32_t first = 0, last = 0;  // inclusive; empty when first > last
+  bool Contains(uint32_t layer) const { return first <= layer && layer <= last; }
+};
+LayerRange EvictedLayers(const BlockConfig& sanitised, uint32_t layers);
 
 // How many tokens the block rule keeps at a trigger. This depends on lengths only, never on scores.
 struct BlockBudget {
@@ -22,8 +55,8 @@ struct BlockBudget {
   bool operator==(const BlockBudget&) const = default;
 };
 
-// What to do if the floor alone reaches the target. MNN's final branch evicts nothing then; the
-// measured build (R6) evicted everything between sink and recent blocks.
+// What to do if the floor alone reaches the target: evict nothing, or everything between sink and
+// recent blocks.
 enum class FloorRule { kKeepAll, kKeepFloor };
 
 struct BlockChoice {

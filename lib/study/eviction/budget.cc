@@ -129,34 +129,34 @@ BlockConfig FollowTrace(const BlockConfig& config, const std::set<std::string, s
   };
   const auto tokens = static_cast<int64_t>(std::min<uint64_t>(least, INT32_MAX));
   const BlockConfig engine;  // its parameters are for long caches: never more than those
-  follow("h2o_layer_start", c.layer_start, 0);
-  follow("h2o_trigger_min_tokens", c.trigger_min_tokens, 1);
+  follow("layer_start", c.layer_start, 0);
+  follow("trigger_min_tokens", c.trigger_min_tokens, 1);
   int64_t block = 1;
   while (2 * block <= std::min(tokens / kBlocksInBudget, engine.block_tokens)) block *= 2;
-  follow("h2o_block_tokens", c.block_tokens, block);
+  follow("block_tokens", c.block_tokens, block);
   // Sinks only where whole blocks of them leave room for the recent tokens.
   const auto sink_blocks = [&](int64_t sink) {
     return CeilDiv(static_cast<uint64_t>(sink), static_cast<uint64_t>(c.block_tokens)) *
            static_cast<uint64_t>(c.block_tokens);
   };
   const int64_t recent = std::min(engine.recent_tokens, tokens / kRecentDivisor);
-  const int64_t wanted_recent = chosen.contains("h2o_recent_tokens") ? c.recent_tokens : recent;
+  const int64_t wanted_recent = chosen.contains("recent_tokens") ? c.recent_tokens : recent;
   const int64_t sink = std::min(engine.sink_tokens, tokens / kSinkDivisor);
   const bool room = sink_blocks(sink) + static_cast<uint64_t>(wanted_recent) <= least;
-  follow("h2o_sink_tokens", c.sink_tokens, room ? sink : 0);
+  follow("sink_tokens", c.sink_tokens, room ? sink : 0);
   const uint64_t sinks = sink_blocks(c.sink_tokens);
-  follow("h2o_recent_tokens", c.recent_tokens,
+  follow("recent_tokens", c.recent_tokens,
          std::min(recent, static_cast<int64_t>(least - std::min(least, sinks))));
   return c;
 }
 
-void RequireFloor(std::string_view policy, const BlockConfig& config, const PaperParameters& paper,
+void RequireFloor(const PolicyInfo& policy, const BlockConfig& config, const PaperParameters& paper,
                   const KeepBudget& budget, uint64_t end) {
   const uint64_t most = budget.At(end);
   if (most >= end) return;
   const std::string asked =
       fmt::format("{} {}", budget.as_ratio ? "--target-ratio" : "--budget", budget.Text());
-  if (policy == "block" && BlockFloor(config) > most) {
+  if (policy.tuned_by == Tuning::kBlocks && BlockFloor(config) > most) {
     throw Error(Finding::kUsage,
                 fmt::format("{}: {} tokens of {}, but policy block always keeps {}: --sink {} in "
                             "blocks of {} and --recent {}",
@@ -164,7 +164,7 @@ void RequireFloor(std::string_view policy, const BlockConfig& config, const Pape
                             config.block_tokens, config.recent_tokens))
         .Hint("without --sink and --recent they follow the budget");
   }
-  if (policy == "streaming" && paper.sinks > most) {
+  if (policy.tuned_by == Tuning::kSinks && paper.sinks > most) {
     throw Error(Finding::kUsage,
                 fmt::format("{}: {} tokens of {}, but policy streaming always keeps {} sinks "
                             "(--streaming-sink)",
@@ -204,10 +204,7 @@ LayerSchedule BudgetSchedule(const PolicyInfo& policy, const PolicyOptions& opti
 LayerSchedule CommonSchedule(const PolicyInfo& policy, const PolicyOptions& options,
                              const LayerPlace& place, const LayerSchedule& common) {
   LayerSchedule own = common;
-  if (policy.spending == Spending::kNone) {
-    own.evictions.clear();
-    own.triggers = own.floor_dominated = 0;
-  }
+  if (policy.spending == Spending::kNone) own.Clear();
   if (policy.spending != Spending::kPyramid) return own;
   uint64_t length = 0, next = 0;
   for (Eviction& eviction : own.evictions) {

@@ -58,13 +58,14 @@ uint64_t BlockFloor(const BlockConfig& sanitised);
 uint64_t FirstEviction(const BlockConfig& sanitised, uint64_t first_row, uint64_t prompt);
 
 // Fits the parameters of the block rule to a trace in which the smallest budget is `least` tokens.
-// Parameters named in `chosen` stay as they are. Adds the names of the others to `followed`.
+// Parameters named in `chosen`, as BlockConfig names them, stay as they are. Adds the names of the
+// others to `followed`.
 BlockConfig FollowTrace(const BlockConfig& config, const std::set<std::string, std::less<>>& chosen,
                         uint64_t least, std::vector<std::string>& followed);
 
 // Throws kUsage if the sinks and recent tokens that a policy always keeps exceed the budget even at
 // `end`, where it is largest.
-void RequireFloor(std::string_view policy, const BlockConfig& sanitised,
+void RequireFloor(const PolicyInfo& policy, const BlockConfig& sanitised,
                   const PaperParameters& paper, const KeepBudget& budget, uint64_t end);
 
 }  // namespace kv::eviction

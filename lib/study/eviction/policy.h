@@ -25,6 +25,9 @@ enum class Spending {
   kNone,         // the policy never evicts
 };
 
+// Which parameters a policy has: those of BlockConfig, or one of PaperParameters.
+enum class Tuning { kNone, kBlocks, kSinks, kHeavyShare, kWindow };
+
 // A row of the table of policies, policies/table.h.
 struct PolicyInfo {
   std::string_view name;
@@ -38,6 +41,15 @@ struct PolicyInfo {
   bool needs_keys = false;
   // Whether the paper compresses once, at the end of the prompt, rather than at every step.
   bool at_prompt_end = false;
+  Tuning tuned_by = Tuning::kNone;
+  // Whether it is tried where nobody asks for a policy.
+  bool is_usual = false;
+  // Whether it is a bound, because it knows the rows to come, which no engine does.
+  bool is_bound = false;
+  // Whether it keeps the most recent tokens and nothing else.
+  bool keeps_recent = false;
+  // The policy that it amounts to where it spreads a budget evenly over layers.
+  std::string_view evenly = {};
 };
 std::span<const PolicyInfo> Policies();
 const PolicyInfo* FindPolicy(std::string_view name);

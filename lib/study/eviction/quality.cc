@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -13,18 +14,45 @@
 #include "lib/core/base/checked.h"
 #include "lib/core/base/error.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/study/eviction/re_rotation.h"
-#include "lib/study/eviction/splitmix.h"
+#include "lib/study/eviction/rule.h"
 
 namespace kv::eviction {
 namespace {
+
+// The cache of one head as one row finds it.
+struct TurnedCache {
+  std::vector<float> k, v;
+  std::vector<int64_t> positions;   // that keys stand at now
+  std::vector<TokenRange> sources;  // the tokens that they are
+};
+
+TurnedCache CacheOf(const KeepPlan& held, uint64_t row, std::span<const float> k,
+                    std::span<const float> v, size_t dim, size_t v_dim, const Rope& rope) {
+  TurnedCache cache;
+  const std::vector<uint32_t> tokens = TokensOf(held);
+  std::vector<int64_t> turns;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const uint64_t t = tokens[i];
+    const uint64_t place = row - (tokens.size() - 1 - i);  // in a cache without gaps
+    turns.push_back(static_cast<int64_t>(place - t));
+    cache.positions.push_back(static_cast<int64_t>(place));
+    cache.sources.push_back({t, t + 1});
+    cache.k.insert(cache.k.end(), k.begin() + static_cast<std::ptrdiff_t>(t * dim),
+                   k.begin() + static_cast<std::ptrdiff_t>((t + 1) * dim));
+    if (v.empty()) continue;
+    cache.v.insert(cache.v.end(), v.begin() + static_cast<std::ptrdiff_t>(t * v_dim),
+                   v.begin() + static_cast<std::ptrdiff_t>((t + 1) * v_dim));
+  }
+  const RopeTable table(rope, static_cast<uint32_t>(dim), turns);
+  if (!table.turns_anything()) return cache;
+  for (size_t i = 0; i < tokens.size(); ++i) table.Rotate(i, 1, &cache.k[i * dim]);
+  return cache;
+}
 
 // Row sums of recorded probabilities may be off by what their storage type rounds away.
 constexpr double kHalfSumTolerance = 1e-2, kFloatSumTolerance = 1e-4;
 
 constexpr uint64_t kTileRows = 64;
-
-constexpr double kLeastOutputNorm = 1e-12;  // so that no error is divided by zero
 
 // [plan][unit][position]: queries before this position see the key.
 using KeptBeforeOf = std::vector<std::vector<std::vector<uint32_t>>>;
@@ -161,26 +189,54 @@ LayerQuality Describe(uint32_t layer, std::span<const AttentionRows> heads, uint
     quality.evicting_heads.push_back(one.SummariseEvicting());
   }
   for (uint64_t row = 0; row < heads.front().rows(); ++row) {
-    double mass = 0, error2 = 0, norm2 = 0, changed2 = 0, dot = 0;  // NaN where some head's are
-    for (const AttentionRows& head : heads) {
-      mass += head.mass[row];
-      if (!head.has_output()) continue;
-      error2 += head.error2[row];
-      norm2 += head.norm2[row];
-      changed2 += head.changed_norm2[row];
-      dot += head.dot[row];
-    }
+    double mass = 0;  // NaN where some head's is
+    for (const AttentionRows& head : heads) mass += head.mass[row];
     quality.step_mass.push_back(mass / static_cast<double>(heads.size()));
-    if (heads.front().has_output()) {
-      quality.step_output_error.push_back(std::sqrt(error2) /
-                                          std::max(std::sqrt(norm2), kLeastOutputNorm));
-      quality.step_output_cosine.push_back(OutputCosine(error2, norm2, changed2, dot));
-    }
+    if (!heads.front().has_output()) continue;
+    const RowOutput output(heads, row);
+    quality.step_output_error.push_back(output.error());
+    quality.step_output_cosine.push_back(output.cosine());
   }
   return quality;
 }
 
 }  // namespace
+
+AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan& plan,
+                               uint32_t head, std::span<const uint64_t> positions,
+                               std::span<const float> k, std::span<const float> v,
+                               OutputGradients gradients) {
+  const size_t dim = attention.head_dim();
+  const size_t v_dim = v.empty() ? 0 : attention.kv().v->head_dim;
+  const uint32_t unit = plan.units == 1 ? 0 : head / attention.group();
+  AttentionRows all;
+  std::vector<float> query(dim);
+  std::vector<FloatMatrix> of_row(gradients.size());
+  for (size_t r = 0; r < positions.size(); ++r) {
+    const uint64_t row = positions[r];
+    KeepPlan held = plan.HeldBefore(unit, row);
+    Append(held, {static_cast<uint32_t>(row), 1});
+    const TurnedCache turned = CacheOf(held, row, k, v, dim, v_dim, *plan.turned_by);
+    ReadQueries(attention.rows(), head, row - attention.first_row(), 1, query.data());
+    const int64_t position = static_cast<int64_t>(row);
+    const HeadQueries queries{MatrixOf(query, 1, dim), {&position, 1}};
+    FloatMatrix full_v, turned_v;
+    if (!v.empty()) {
+      full_v = MatrixOf(v, row + 1, v_dim);
+      turned_v = MatrixOf(turned.v, turned.positions.size(), v_dim);
+    }
+    for (size_t sample = 0; sample < gradients.size(); ++sample) {
+      of_row[sample] = {gradients[sample].row(r), 1, v_dim, v_dim};
+    }
+    AppendRows(
+        CompareCaches(
+            queries, {MatrixOf(k, row + 1, dim), full_v, {}, {}}, queries,
+            {MatrixOf(turned.k, turned.positions.size(), dim), turned_v, turned.positions, {}},
+            turned.sources, attention.rule(), of_row),
+        all);
+  }
+  return all;
+}
 
 void LogPChange::Add(const LogPChange& other) {
   if (values.empty()) *this = LogPChange{other.samples, other.rows, {}};
@@ -267,6 +323,101 @@ std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
     pooled[p].Add(of_plan[p]);
   }
   return qualities;
+}
+
+namespace {
+
+// The mean of figures of rows, and what is needed for its error.
+struct RowMeans {
+  std::vector<double> values;  // of the rows that have one
+  double within = 0;           // sum over these rows of the variance among a row's samples
+
+  double Mean() const {
+    double sum = 0;
+    for (const double value : values) sum += value;
+    return sum / static_cast<double>(values.size());
+  }
+  // Of two stages: rows drawn without replacement from `population`, then samples within a row.
+  double StandardError(uint64_t population, uint64_t samples) const {
+    const auto n = static_cast<double>(values.size()), all = static_cast<double>(population);
+    const double share = n < all ? n / all : 1;
+    double between = 0;
+    if (values.size() > 1) {
+      const double mean = Mean();
+      for (const double value : values) between += (value - mean) * (value - mean);
+      between /= n - 1;
+    } else if (share < 1 || samples == 1) {
+      return std::numeric_limits<double>::quiet_NaN();
+    }
+    // One sample a row says nothing of its spread: all spread counts as if it came from sampling.
+    if (samples == 1) return std::sqrt(between / n);
+    const double inside = samples == 0 ? 0 : within / n / static_cast<double>(samples);
+    return std::sqrt(((1 - share) * between + share * inside) / n);
+  }
+};
+
+std::optional<PredictedKl> Predicted(KlMethod method, const RowMeans& rows, uint64_t population,
+                                     uint64_t samples) {
+  if (rows.values.empty()) return std::nullopt;
+  return PredictedKl{method,
+                     rows.Mean(),
+                     rows.StandardError(population, samples),
+                     rows.values.size(),
+                     population,
+                     samples,
+                     Cause::kEviction};
+}
+
+}  // namespace
+
+std::string_view Name(KlMethod method) {
+  return method == KlMethod::kGradients ? "gradients" : "sensitivity";
+}
+
+const Calibration& CalibrationOf(KlMethod method, Cause cause) {
+  if (cause == Cause::kQuantisation) {
+    return method == KlMethod::kGradients ? kQuantGradientCalibration
+                                          : kQuantSensitivityCalibration;
+  }
+  return method == KlMethod::kGradients ? kGradientCalibration : kSensitivityCalibration;
+}
+
+std::optional<PredictedKl> PredictKl(const LogPChange& change, uint64_t population) {
+  RowMeans rows;
+  std::vector<double> of_row(change.samples);
+  for (uint64_t row = 0; row < change.rows; ++row) {
+    double sum = 0;
+    for (uint64_t sample = 0; sample < change.samples; ++sample) {
+      const double d = change.at(sample, row);
+      of_row[sample] = d * d / 2;
+      sum += of_row[sample];
+    }
+    const double mean = sum / static_cast<double>(change.samples);
+    if (!std::isfinite(mean)) continue;
+    rows.values.push_back(mean);
+    double squares = 0;
+    for (const double value : of_row) squares += (value - mean) * (value - mean);
+    if (change.samples > 1) rows.within += squares / static_cast<double>(change.samples - 1);
+  }
+  return Predicted(KlMethod::kGradients, rows, population, change.samples);
+}
+
+std::optional<PredictedKl> PredictKl(std::span<const LayerQuality> layers,
+                                     const LayerWeights& weights, uint64_t population) {
+  if (layers.empty()) return std::nullopt;
+  RowMeans rows;
+  const size_t measured = layers.front().step_output_cosine.size();
+  for (size_t row = 0; row < measured; ++row) {
+    double sum = 0;
+    for (const LayerQuality& layer : layers) {
+      const auto weight = weights.find(layer.layer);
+      if (weight == weights.end()) continue;
+      // |o - o'|^2 / |o|^2 is 2 (1 - cos) for outputs of equal norm.
+      sum += weight->second * 2 * (1 - layer.step_output_cosine[row]);
+    }
+    if (std::isfinite(sum)) rows.values.push_back(sum);
+  }
+  return Predicted(KlMethod::kSensitivity, rows, population, 0);
 }
 
 }  // namespace kv::eviction

@@ -2,10 +2,15 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <cstdint>
+#include <map>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "lib/core/base/parallel.h"
+#include "lib/study/attention/attention.h"
 #include "lib/study/attention/attention_samples.h"
 #include "lib/study/attention/layer_attention.h"
 #include "lib/study/eviction/timeline.h"
@@ -65,5 +70,80 @@ std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
                                        std::span<const LayerPlan* const> plans,
                                        const MeasuredRows& rows, std::span<AttentionSamples> pooled,
                                        ThreadPool& pool, bool with_changes = false);
+
+// StreamingLLM counts positions within the cache: the distance of a kept key from the query is the
+// number of kept keys between them. In effect it turns the key on by the number of evicted tokens
+// after it. Returns what the rows of one head at `positions` lose by a plan with `turned_by`,
+// compared with the full cache as it was. `k` and `v` are all keys and values of the head as
+// floats, [token][dim]; `v` is empty without values. `gradients` have a row per position.
+AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan& plan,
+                               uint32_t head, std::span<const uint64_t> positions,
+                               std::span<const float> k, std::span<const float> v,
+                               OutputGradients gradients = {});
+
+// The rest predicts what an eviction, or storing a cache in smaller types, costs the model in nats:
+// KL(full || changed) of the next token, mean of the decode rows.
+
+// Predicted over real KL in a study that applied plans in the model itself: quantiles over its
+// runs.
+struct Calibration {
+  double p10, median, p90;
+};
+// Of 498 runs of SmolLM2-135M-Instruct (Q4_1) with 4 samples a row: 336 of docs/closed-loop.md (8
+// policies, 4 budgets, 6 texts, plans on all layers and on some) and 162 of the study before it (10
+// policies, 3 ratios, 3 texts). Apart they say 0.46, 0.73, 1.20 and 0.47, 0.70, 1.02.
+inline constexpr Calibration kGradientCalibration = {0.46, 0.72, 1.13};
+// Of 60 runs of the older study, those with a KL below 0.2, with one weight a layer measured on one
+// of the texts.
+inline constexpr Calibration kSensitivityCalibration = {0.69, 0.89, 1.54};
+// Of 75 runs of the same model with its weights widened to F32, on 3 texts of 1,024 tokens: pairs
+// of types in llama.cpp (-ctk, -ctv) and in torch, rows from 512 on, 4 or 8 samples a row. All 90
+// runs of docs/closed-loop.md say 0.59, 0.73, 0.93.
+inline constexpr Calibration kQuantGradientCalibration = {0.55, 0.72, 0.92};
+// Of the same runs, with layer weights measured on a fourth text. It takes K (0.76) and V (1.55)
+// for more alike than they are.
+inline constexpr Calibration kQuantSensitivityCalibration = {0.66, 1.0, 1.95};
+
+// What changes the outputs. Errors of stored values point anywhere, those of lost tokens do not.
+enum class Cause { kEviction, kQuantisation };
+
+enum class KlMethod {
+  kGradients,    // Fisher information: 1/2 (sum over layers of g . (o' - o))^2
+  kSensitivity,  // sum over layers of weight x 2 (1 - cos(o, o'))
+};
+std::string_view Name(KlMethod method);
+
+// What the study of this cause found for this method.
+const Calibration& CalibrationOf(KlMethod method, Cause cause);
+
+struct PredictedKl {
+  KlMethod method = KlMethod::kGradients;
+  double nats = 0;            // as the method computes it
+  double standard_error = 0;  // of `nats`, from the rows and tokens that were drawn; NaN: unknown
+  uint64_t rows = 0;          // measured
+  uint64_t population = 0;    // rows that could have been
+  uint64_t samples = 0;       // next tokens drawn for each row; 0 without gradients
+  Cause cause = Cause::kEviction;
+
+  const Calibration& calibration() const { return CalibrationOf(method, cause); }
+  // The real KL that runs of the study had at such a prediction: their median, and the range of
+  // four fifths of them.
+  double expected() const { return nats / calibration().median; }
+  double low() const { return nats / calibration().p90; }
+  double high() const { return nats / calibration().p10; }
+};
+
+// Predicts from the sum of the changes that all layers make together; any mixture of plans has the
+// sum of its parts. Rows that are NaN for some sample are left out. `population` is the number of
+// rows that `change` was drawn from. Nothing if no row is left.
+std::optional<PredictedKl> PredictKl(const LogPChange& change, uint64_t population);
+
+// KL that one layer's output error causes, per relative squared error of its output.
+using LayerWeights = std::map<uint32_t, double>;
+// Predicts from the cosines of the measured layers; one without a weight must lose nothing. Rows
+// that are undefined in some layer are left out. Nothing if no row is left or outputs were not
+// measured.
+std::optional<PredictedKl> PredictKl(std::span<const LayerQuality> layers,
+                                     const LayerWeights& weights, uint64_t population);
 
 }  // namespace kv::eviction

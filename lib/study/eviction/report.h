@@ -1,32 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by report.cc, replay_page.cc
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "lib/core/snapshot/keep_plan.h"
 #include "lib/fields/fields.h"
-#include "lib/study/eviction/predicted_kl.h"
-#include "lib/study/eviction/timeline.h"
+#include "lib/report/html.h"
+#include "lib/study/eviction/replay.h"
 
-// What documents of several commands say of evictions.
 namespace kv::eviction {
 
-// An eviction of kvtool.h2o-plan/1: what a layer or kv head keeps from a position on.
-struct PlanEvent {
-  uint32_t layer = 0;
-  std::optional<uint32_t> kv_head;  // none: all of the layer
-  Eviction eviction;
-  KeepPlan kept;  // positions
-};
 const Fields<PlanEvent>& PlanEventFields();
 // Those but the position, for events that have one of their own.
 const Fields<PlanEvent>& PlanEventPartFields();
 
 // [first, count] of each range.
 std::vector<std::array<uint64_t, 2>> RangesOf(const KeepPlan& plan);
+
+// What a replay's document says. The engine that decided adds its own tables.
+struct Report {
+  const Snapshot& snapshot;
+  const AttentionTrace& trace;
+  const ReplayRequest& request;
+  const ReplayResult& result;
+  bool detail = false;  // whether to list the bytes of every step
+};
+const Fields<Report>& TraceFields();
+const Fields<PaperParameters>& PaperFields();
+const Fields<MeasuredRows>& MeasuredFields();
+const Fields<StepBytes>& BytesFields();  // but for the token
+
+// A run of a report.
+struct Run {
+  const Report& report;
+  const ReplayRun& run;
+};
+// The fields of a run that its report adds nothing to; those with a heading are its columns.
+const Fields<ReplayRun>& OwnFields();
+std::vector<Run> RunsOf(const Report& of);
+// `params` and `engine_report` are under the names of the engine.
+Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engine_report);
+
+// What people read, on the console and in the page: a row for each run.
+TextTable RunTable(const ReplayResult& result);
+// Returns the report as a self-contained HTML page.
+report::Page ReportPage(const Report& of, const std::string& footer);
 
 const Fields<Calibration>& CalibrationFields();
 const Fields<PredictedKl>& PredictedKlFields(Cause cause);

@@ -2,16 +2,79 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
-#include "lib/study/eviction/logit_rows.h"
+#include "lib/core/base/parallel.h"
+#include "lib/core/snapshot/keep_plan.h"
+#include "lib/study/attention/layer_attention.h"
 #include "lib/study/eviction/policy.h"
-#include "lib/study/eviction/top_tokens.h"
 
 namespace kv::eviction {
+
+// One step of splitmix64: a number that looks random and depends on `x` alone.
+inline uint64_t SplitMix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+using Scores = std::vector<double>;
+
+// Returns `keep` tokens: the `last` ones in any case, and those with the highest scores among the
+// others. Of equal scores the lower index stays; NaN goes first.
+KeepPlan TopTokens(std::span<const double> scores, uint64_t keep, uint64_t last);
+
+// Moves the scores of kept tokens to the places that the tokens have in the compacted cache.
+void CompactScores(const KeepPlan& plan, Scores& scores);
+
+// The maximum and the factor of one softmax. With them parts of the row can be weighted later, and
+// come out the same to the bit.
+struct SoftmaxScale {
+  float maximum = 0;
+  float factor = 0;  // 0 if the row is empty or its weights are not numbers
+};
+// Turns logits into weights, in place.
+SoftmaxScale Softmax(std::span<float> row, std::vector<float>& scratch);
+void WeighAs(const SoftmaxScale& scale, std::span<float> part);
+
+// Holds the logits of consecutive rows over the whole, unevicted cache, for all query heads. The
+// weights of a row over any subset of the keys are a softmax over some of its logits. Rules that
+// evict at every step therefore need no compacted keys of their own, and all rules share one
+// product.
+class LogitRows {
+ public:
+  // `whole` must hold the keys of every kv head, at least up to the last row.
+  LogitRows(const LayerAttention& attention, std::span<const KeptKeys> whole, ThreadPool& pool);
+
+  // Computes the tile that the row at `position` belongs to, and returns the position after the
+  // tile. The bounds of tiles do not depend on the request, so a row comes out the same every time.
+  uint64_t LoadTileOf(uint64_t position);
+  bool Holds(uint64_t position) const { return begin_ <= position && position < end_; }
+  // Returns the position + 1 logits of the row at `position`, which must be loaded.
+  const float* Row(uint32_t head, uint64_t position) const;
+  // Pick the logits of the keys at `positions`, which ascend and do not exceed `position`; Weigh
+  // turns them into weights.
+  void Pick(uint32_t head, uint64_t position, std::span<const uint32_t> positions,
+            std::vector<float>& logits) const;
+  void Weigh(uint32_t head, uint64_t position, std::span<const uint32_t> positions, WeightRule rule,
+             std::vector<float>& weights, std::vector<float>& scratch) const;
+
+ private:
+  void LoadHead(uint32_t head);
+
+  const LayerAttention& attention_;
+  std::span<const KeptKeys> whole_;
+  ThreadPool& pool_;
+  uint64_t tile_rows_ = 1;
+  uint64_t begin_ = 0, end_ = 0, stride_ = 0;
+  std::vector<std::vector<float>> of_head_;  // [query head][row][key]
+};
 
 // Sums of attention weights over query rows: [kv head][key].
 using HeadSums = std::vector<std::vector<double>>;
@@ -81,5 +144,31 @@ struct RuleSetup {
   const LayerSchedule& schedule;
   const LayerCaches& caches;
 };
+
+// Returns keys as floats, [key][dim].
+std::vector<float> FloatKeys(const LayerAttention& attention, std::span<const uint32_t> positions,
+                             uint32_t kv_head);
+
+double Norm(const float* row, size_t dim);
+
+// Returns [kv head][key]: the weights of rows [begin, begin + row_weights.size()), each row times
+// its `row_weights`, summed. Query heads run on several threads and are added in head order.
+HeadSums ColumnSums(LayerCaches& caches, uint64_t begin, std::span<const float> row_weights,
+                    WeightRule rule);
+
+// Returns the softmax weights of one row over the cache; keys that it does not see have 0.
+Scores RowWeights(const LayerCaches& caches, uint32_t head, uint64_t position);
+
+// One policy over one layer, which follows a given schedule.
+struct PlanJob {
+  const PolicyInfo* policy = nullptr;
+  const PolicyOptions* options = nullptr;
+  const LayerSchedule* schedule = nullptr;
+};
+
+// Replays policies over one layer. At each eviction a policy keeps as many tokens as its schedule
+// says. Returns plans in the order of the jobs; they are the same for any number of threads.
+std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t prompt,
+                                 std::span<const PlanJob> jobs, ThreadPool& pool);
 
 }  // namespace kv::eviction

@@ -66,31 +66,4 @@ KeepPlan LayerPlan::HeldBefore(uint32_t unit, uint64_t position) const {
   return held;
 }
 
-LayerSchedule ExactSchedule(const BlockConfig& config, uint32_t layer, uint32_t layers,
-                            uint64_t prompt, uint64_t end) {
-  LayerSchedule schedule;
-  schedule.layer = layer;
-  schedule.in_range = EvictedLayers(config, layers).Contains(layer);
-  if (!schedule.in_range) return schedule;
-  const auto interval = static_cast<uint64_t>(config.update_interval);
-  uint64_t length = prompt, since_trigger = 0;
-  for (uint64_t token = prompt; token < end; ++token) {
-    ++length;
-    ++since_trigger;
-    if (length < static_cast<uint64_t>(config.trigger_min_tokens) || since_trigger < interval) {
-      continue;
-    }
-    since_trigger = 0;
-    ++schedule.triggers;
-    const BlockBudget budget = BlockBudgetOf(config, length);
-    if (budget.floor_dominates) {
-      ++schedule.floor_dominated;
-    } else if (budget.quantised < length) {
-      schedule.evictions.push_back({token, length, budget.quantised});
-      length = budget.quantised;
-    }
-  }
-  return schedule;
-}
-
 }  // namespace kv::eviction

@@ -36,6 +36,11 @@ struct LayerSchedule {
 
   // Counts the evictions that take keys from some query at a position before `end`.
   uint64_t evictions_in_effect(uint64_t end) const;
+  // Makes it that of a layer that never decides.
+  void Clear() {
+    evictions.clear();
+    triggers = floor_dominated = 0;
+  }
 };
 
 // Returns how many tokens a layer holds, position after position.
@@ -75,11 +80,5 @@ class LayerPlan {
  private:
   std::vector<std::vector<uint32_t>> last_seen_;  // [unit][position]; positions beyond stay
 };
-
-// Returns the schedule by the clock of MNN's design: it counts tokens, separately in each layer,
-// and its target is a share of the cache as it is at each trigger. Token `prompt` is the first
-// decode step.
-LayerSchedule ExactSchedule(const BlockConfig& sanitised, uint32_t layer, uint32_t layers,
-                            uint64_t prompt, uint64_t end);
 
 }  // namespace kv::eviction

@@ -11,7 +11,6 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/json.h"
-#include "lib/study/gate/engine.h"
 
 namespace kv::gate {
 namespace {
@@ -25,13 +24,14 @@ std::string WordOr(const Document& json, const char* key) {
 }
 
 // {"content": {"mismatches": 0}} to "content.mismatches".
-void Collect(const Document& json, const std::string& prefix, Engines engines, FigureMap& figures) {
+void Collect(const Document& json, const std::string& prefix, const Engine& engine,
+             FigureMap& figures) {
   if (!json.is_object()) return;
   for (const auto& [key, value] : json.items()) {
     const std::string name = prefix.empty() ? key : prefix + "." + key;
     if (value.is_object() && prefix.empty()) {
-      Collect(value, name, engines, figures);
-    } else if ((value.is_number() || value.is_boolean()) && FindMetric(engines, name) != nullptr) {
+      Collect(value, name, engine, figures);
+    } else if ((value.is_number() || value.is_boolean()) && engine.FindMetric(name) != nullptr) {
       figures[name] = value.is_boolean() ? (value.get<bool>() ? 1 : 0) : value.get<double>();
     }
   }
@@ -84,9 +84,9 @@ std::map<std::string, std::string> ReadSettings(const Document& item) {
 }
 
 void ReadCase(const Document& item, const std::map<std::string, std::string>& hashes,
-              Engines engines, BaselineCase& of) {
+              const Engine& engine, BaselineCase& of) {
   for (const char* part : {"engine", "true_figures"}) {
-    if (item.contains(part)) Collect(item[part], "", engines, of.figures);
+    if (item.contains(part)) Collect(item[part], "", engine, of.figures);
   }
   of.origin = WordOr(item, "origin");
   Conclude(WordOr(item, "status"), of);
@@ -128,7 +128,7 @@ RuleOutcome Compare(const DeltaRule& rule, Op op, double limit, double older,
 
 }  // namespace
 
-Baseline ParseBaseline(std::string_view text, std::string file, Engines engines) {
+Baseline ParseBaseline(std::string_view text, std::string file, const Engine& engine) {
   Baseline baseline;
   baseline.file = std::move(file);
   const Document json = ReadJson(text);
@@ -151,7 +151,7 @@ Baseline ParseBaseline(std::string_view text, std::string file, Engines engines)
     const std::string name = row.is_object() ? WordOr(row, "case") : std::string();
     if (name.empty()) throw Error(Finding::kBadField, "a row has no 'case'");
     BaselineCase& of = baseline.cases[name];
-    Collect(row, "", engines, of.figures);
+    Collect(row, "", engine, of.figures);
     if (baseline.is_ours) continue;
     of.origin = "engine_logs";
     Conclude(IsTrue(row, "overall_pass") ? "pass" : "fail", of);
@@ -161,7 +161,7 @@ Baseline ParseBaseline(std::string_view text, std::string file, Engines engines)
     for (const Document& item : ArrayAt(json, "cases")) {
       const std::string name = item.is_object() ? WordOr(item, "name") : std::string();
       if (name.empty()) throw Error(Finding::kBadField, "a case has no 'name'");
-      ReadCase(item, hashes, engines, baseline.cases[name]);
+      ReadCase(item, hashes, engine, baseline.cases[name]);
     }
   }
   baseline.passed = Passed(json, baseline);

@@ -4,20 +4,41 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
-#include "lib/study/gate/params.h"
 #include "lib/study/gate/rules.h"
 
 namespace kv::gate {
 
-struct Engine;
-// The program's table of engines. The first one shapes summaries and cases that name none.
-using Engines = std::span<const Engine* const>;
+// A parameter of an engine under the engine's name for it, as a config gives it. The engine clamps
+// numbers; words are checked here, because an engine may take a typo for its default.
+using ParamValue = std::variant<double, std::string>;
+using Params = std::vector<std::pair<std::string, ParamValue>>;
+
+struct ParamInfo {
+  std::string_view name;
+  std::string_view words = {};  // the words that it takes, between bars; "*": any list of words
+  std::optional<uint64_t> most = {};  // a whole number that must not be larger
+  std::string_view word = {};         // what a config may call it that knows no engine's words
+};
+// By the engine's name or the other.
+const ParamInfo* FindParam(std::span<const ParamInfo> known, std::string_view name);
+
+// Sets a parameter. A new value replaces the old one in its place.
+void Assign(std::string_view name, ParamValue value, Params& params);
+void Merge(const Params& over, Params& params);
+const ParamValue* Find(const Params& params, std::string_view name);
+// Whether a switch is on. A switch that nobody set is on.
+bool IsOn(const Params& params, std::string_view name);
+double NumberOr(const Params& params, std::string_view name, double fallback);
 
 // How to read a snapshot. Each member means what the flag of the same name means.
 struct Reading {
@@ -45,10 +66,9 @@ enum class OnNotRun { kFail, kWarn };
 // One case of the gate, ready to run.
 struct CaseSpec {
   std::string name;
-  const Engine* engine = nullptr;  // the engine whose case this is, or whose report shows it
-  std::string suite;               // one of the engine's suites
-  std::string mode;                // one of the engine's modes, kCompare or kQuant
-  bool only_engine = false;        // the engine must run it: no replay stands in for that
+  std::string suite;         // one of the engine's suites
+  std::string mode;          // one of the engine's modes, kCompare or kQuant
+  bool only_engine = false;  // the engine must run it: no replay stands in for that
   std::string snapshot, trace;
   Reading reading;
   std::string reference;  // a cache that this one must equal; may be empty
@@ -71,12 +91,87 @@ inline constexpr std::string_view kCompare = "compare";
 inline constexpr std::string_view kQuant = "quant";
 inline bool OnlyCompares(const CaseSpec& spec) { return spec.mode == kCompare; }
 
-// Requires that decoded bytes equal their source, unless a rule of the case already speaks of that
-// or the case compresses nothing.
-void RequireContent(CaseSpec& spec);
 // Adds the rules that a case with a reference has: the same layers, and no value beyond the
 // tolerance unless its own rules limit the distance in other figures. Any figure that a rule on the
 // reference names becomes required.
 void RequireReference(CaseSpec& spec);
+
+struct CaseResult;
+struct CaseView;
+struct OutputNames;
+
+// A group of an engine's cases, its heading in summary.md, and the key of a summary that counts its
+// cases.
+struct SuiteInfo {
+  std::string_view name, heading, count_key;
+};
+
+// A figure as the engine defines it, and the figure that answers the question behind it.
+struct FigurePair {
+  std::string_view question, engine, truth;
+  std::string_view suite = {};  // cases of other suites do not show the pair; empty: all do
+  bool is_verdict = false;      // the truth stands beside every verdict on the engine's figure
+};
+
+// A figure that a page draws over several runs.
+struct HistoryFigure {
+  std::string_view name, label, caption;
+  bool bytes = false, from_zero = false;
+};
+
+// A table of how reports show an engine's cases. The engine's own tools write the same rows and
+// lines.
+struct EngineReport {
+  std::string_view title;                     // of summary.md
+  std::span<const std::string_view> columns;  // the table of true figures in summary.md
+  std::span<const FigurePair> pairs;
+  std::span<const HistoryFigure> history;
+  std::span<const std::string_view> remarks;  // on how to read the engine's own summary.json
+  // The row of a replayed case, in which null is not measured, and its schema.
+  Value (*row)(const CaseResult& result, const OutputNames& outputs);
+  Value (*row_schema)();
+  Value::Object (*log_figures)();  // schemas of the true figures that only logs have
+  Value (*logs_schema)();          // what logs say of a whole suite
+  std::string (*line)(const nlohmann::ordered_json& row);   // the row as summary.md shows it
+  CaseView (*read_row)(const nlohmann::ordered_json& row);  // a row of its own summary.json
+};
+
+// What can be named in a config and is shown in reports, as the program hands it in: the suite of
+// an engine, its runtimes, parameters and figures.
+struct Engine {
+  std::span<const std::string_view> runtimes;  // that a case may be replayed on; the first: unless
+                                               // the case says otherwise
+  std::span<const std::string_view> modes;
+  std::string_view mode_param;    // the parameter that says the mode too
+  std::string_view switch_param;  // the parameter without which nothing is compressed
+  std::span<const ParamInfo> params;
+  std::span<const MetricInfo> metrics;           // besides OwnMetrics()
+  std::span<const DeltaRule> baseline_rules;     // where a config has none
+  std::span<const SuiteInfo> suites;             // the first: unless a case says otherwise
+  std::span<const std::string_view> case_names;  // of all suites, in their order
+  // One of `case_names` with its suite, mode, parameters and rules.
+  CaseSpec (*suite_case)(std::string_view name);
+  std::vector<Rule> (*rules_of)(std::string_view mode);  // where a config has none
+  EngineReport report;
+
+  // Every figure that a rule can name: the gate's own, then the engine's.
+  std::vector<const MetricInfo*> Metrics() const;
+  // By its name or its word. Null: no such figure.
+  const MetricInfo* FindMetric(std::string_view name) const;
+  // A nameless case in the first suite.
+  CaseSpec NewCase() const;
+  // Nothing for other names.
+  std::optional<CaseSpec> FindSuiteCase(std::string_view name) const;
+};
+
+// Requires that decoded bytes equal their source, unless a rule of the case already speaks of that
+// or the case compresses nothing.
+void RequireContent(const Engine& engine, CaseSpec& spec);
+
+// Returns what a report shows beside a verdict on this figure, such as " (measured_ratio 1.27)".
+// The caller looks up the `truth`, the figure that answers the question. Empty for figures without
+// one.
+std::string Beside(const EngineReport& report, std::string_view metric,
+                   const std::function<std::optional<double>(std::string_view truth)>& figure);
 
 }  // namespace kv::gate

@@ -3,20 +3,148 @@
 #include "lib/study/gate/config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
+#include "lib/core/base/json.h"
+#include "lib/core/base/utf8.h"
 #include "lib/core/base/number.h"
-#include "lib/study/gate/config_node.h"
-#include "lib/study/gate/engine.h"
 #include "lib/study/quantisation/types/cache_type.h"
 
 namespace kv::gate {
 namespace {
+
+// One value of a config, with its path, such as "cases[2].rules[0]". Each accessor throws kConfig
+// with the path if the value is not of the kind that is asked for.
+struct ConfigNode {
+  const nlohmann::ordered_json& json;
+  std::string path;
+
+  Error Wrong(const std::string& message) const;
+  ConfigNode At(const std::string& key) const;
+  ConfigNode At(size_t i) const;
+  bool Has(const std::string& key) const { return json.contains(key); }
+
+  void RequireKeys(const std::vector<std::string>& known) const;
+  std::string Text() const;
+  std::string OneOf(const std::vector<std::string>& words) const;
+  double Number() const;
+  uint64_t Whole(double least, double most) const;
+  bool Flag() const;
+  void ForEach(const std::function<void(const ConfigNode&)>& visit) const;
+};
+
+// Returns "; did you mean 'x'?" with the nearest known word, or nothing if none is near.
+std::string Suggest(std::string_view word, const std::vector<std::string>& known);
+
+// Parses JSON with // comments, in which no key may be given twice. Throws kConfig with line and
+// offset.
+nlohmann::ordered_json ParseConfigText(std::string_view text);
+
+using Json = nlohmann::ordered_json;
+
+std::string Suggest(std::string_view word, const std::vector<std::string>& known) {
+  const std::string nearest = Nearest(word, known);
+  return nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest);
+}
+
+void ConfigNode::RequireKeys(const std::vector<std::string>& known) const {
+  if (!json.is_object()) {
+    throw Wrong(fmt::format("expected an object, found {}", json.type_name()));
+  }
+  for (const auto& item : json.items()) {
+    if (std::find(known.begin(), known.end(), item.key()) != known.end()) continue;
+    throw Wrong(fmt::format("unknown key '{}'{}", Escaped(item.key()), Suggest(item.key(), known)));
+  }
+}
+
+std::string ConfigNode::Text() const {
+  if (!json.is_string()) {
+    throw Wrong(fmt::format("expected a string, found {}", json.type_name()));
+  }
+  return json.get<std::string>();
+}
+
+std::string ConfigNode::OneOf(const std::vector<std::string>& words) const {
+  const std::string word = Text();
+  if (std::find(words.begin(), words.end(), word) == words.end()) {
+    throw Wrong(fmt::format("'{}' is none of {}{}", Escaped(word), fmt::join(words, ", "),
+                            Suggest(word, words)));
+  }
+  return word;
+}
+
+double ConfigNode::Number() const {
+  if (!json.is_number()) {
+    throw Wrong(fmt::format("expected a number, found {}", json.type_name()));
+  }
+  const auto value = json.get<double>();
+  if (!std::isfinite(value)) throw Wrong("expected a finite number");
+  return value;
+}
+
+uint64_t ConfigNode::Whole(double least, double most) const {
+  const double value = Number();
+  if (!(value >= least && value <= most) || value != std::floor(value)) {
+    throw Wrong(fmt::format("expected a whole number from {:.0f} to {:.0f}, found {}", least, most,
+                            ShowJson(json)));
+  }
+  return static_cast<uint64_t>(value);
+}
+
+bool ConfigNode::Flag() const {
+  if (!json.is_boolean()) {
+    throw Wrong(fmt::format("expected true or false, found {}", json.type_name()));
+  }
+  return json.get<bool>();
+}
+
+void ConfigNode::ForEach(const std::function<void(const ConfigNode&)>& visit) const {
+  if (!json.is_array()) {
+    throw Wrong(fmt::format("expected an array, found {}", json.type_name()));
+  }
+  for (size_t i = 0; i < json.size(); ++i) visit(At(i));
+}
+
+Error ConfigNode::Wrong(const std::string& message) const {
+  return Error(Finding::kConfig, path.empty() ? message : path + ": " + message);
+}
+
+ConfigNode ConfigNode::At(const std::string& key) const {
+  return {json.at(key), path.empty() ? key : path + "." + key};
+}
+
+ConfigNode ConfigNode::At(size_t i) const { return {json.at(i), fmt::format("{}[{}]", path, i)}; }
+
+Json ParseConfigText(std::string_view text) {
+  constexpr size_t kMostKeys = 256;  // the largest object has fewer than 100
+  // nlohmann keeps the last of equal keys; a threshold given twice is a mistake.
+  constexpr JsonLimits kLimits{.keys = kMostKeys, .comments = true, .unique_keys = true};
+  JsonMistake mistake;
+  Json json;
+  try {
+    json = ReadOrderedJson(text, kLimits, &mistake);
+  } catch (const Error& error) {
+    throw Error(Finding::kConfig, error.message());
+  }
+  if (!json.is_discarded()) return json;
+  if (mistake.kind == JsonMistake::Kind::kTwice) {
+    throw Error(Finding::kConfig, fmt::format("key '{}' is given twice", Escaped(mistake.text)));
+  }
+  const std::string what = mistake.text.substr(mistake.text.find("] ") + 2);
+  if (mistake.kind == JsonMistake::Kind::kRange) {
+    throw Error(Finding::kConfig, fmt::format("not valid JSON: {}", what));
+  }
+  const size_t at = std::min<size_t>(mistake.at, text.size());
+  const auto line = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n') + 1;
+  throw Error(Finding::kConfig, fmt::format("line {}: not valid JSON: {}", line, what)).At(at);
+}
 
 using Node = ConfigNode;
 
@@ -27,12 +155,12 @@ constexpr double kMostRepeats = 1000;
 constexpr size_t kLongestName = 200;  // as the messages say
 constexpr size_t kShortestCommit = 7;
 
-const MetricInfo& Metric(const Node& node, Engines engines) {
+const MetricInfo& Metric(const Node& node, const Engine& engine) {
   const std::string name = node.Text();
-  const MetricInfo* info = FindMetric(engines, name);
+  const MetricInfo* info = engine.FindMetric(name);
   if (info != nullptr) return *info;
   std::vector<std::string> known;
-  for (const MetricInfo* one : Metrics(engines)) {
+  for (const MetricInfo* one : engine.Metrics()) {
     known.emplace_back(one->name);
     if (!one->word.empty()) known.emplace_back(one->word);
   }
@@ -40,19 +168,19 @@ const MetricInfo& Metric(const Node& node, Engines engines) {
       .Hint("'kvtool gate --list-metrics' tells them");
 }
 
-Rule RuleOf(const Node& node, Engines engines) {
+Rule RuleOf(const Node& node, const Engine& engine) {
   node.RequireKeys({"metric", "op", "limit", "required"});
   for (const char* key : {"metric", "op", "limit"}) {
     if (!node.Has(key)) throw node.Wrong(fmt::format("a rule needs '{}'", key));
   }
-  const MetricInfo& metric = Metric(node.At("metric"), engines);
+  const MetricInfo& metric = Metric(node.At("metric"), engine);
   Rule rule{std::string(metric.name)};
   if (node.At("metric").Text() == metric.word) rule.word = metric.word;
   const std::optional<Op> op = ParseOp(node.At("op").Text());
   if (!op) throw node.At("op").Wrong("expected one of >=, <=, >, <, ==, !=");
   rule.op = *op;
-  rule.is_flag = metric.is_flag;
-  if (metric.is_flag) {
+  rule.is_flag = metric.is_flag();
+  if (metric.is_flag()) {
     if (*op != Op::kEqual && *op != Op::kDiffers) {
       throw node.At("op").Wrong(fmt::format("{} is true or false: expected == or !=", metric.name));
     }
@@ -64,11 +192,11 @@ Rule RuleOf(const Node& node, Engines engines) {
   return rule;
 }
 
-DeltaRule DeltaOf(const Node& node, Engines engines) {
+DeltaRule DeltaOf(const Node& node, const Engine& engine) {
   node.RequireKeys({"metric", "max_drop", "max_rise"});
   if (!node.Has("metric")) throw node.Wrong("a rule needs 'metric'");
-  const MetricInfo& metric = Metric(node.At("metric"), engines);
-  DeltaRule rule{metric.name, {}, {}, metric.is_flag, true};
+  const MetricInfo& metric = Metric(node.At("metric"), engine);
+  DeltaRule rule{metric.name, {}, {}, metric.is_flag(), true};
   for (auto [key, member] : {std::pair{"max_drop", &rule.max_drop}, {"max_rise", &rule.max_rise}}) {
     if (!node.Has(key)) continue;
     *member = node.At(key).Number();
@@ -78,9 +206,9 @@ DeltaRule DeltaOf(const Node& node, Engines engines) {
   return rule;
 }
 
-std::vector<DeltaRule> DeltasOf(const Node& node, Engines engines) {
+std::vector<DeltaRule> DeltasOf(const Node& node, const Engine& engine) {
   std::vector<DeltaRule> rules;
-  node.ForEach([&](const Node& rule) { rules.push_back(DeltaOf(rule, engines)); });
+  node.ForEach([&](const Node& rule) { rules.push_back(DeltaOf(rule, engine)); });
   return rules;
 }
 
@@ -215,7 +343,7 @@ QuantTypes QuantOf(const Node& node) {
 }
 
 // The keys that "defaults" and a case share. Rules are the caller's.
-void ApplyShared(const Node& node, const std::filesystem::path& folder, Engines engines,
+void ApplyShared(const Node& node, const std::filesystem::path& folder, const Engine& engine,
                  CaseSpec& spec) {
   if (node.Has("snapshot")) spec.snapshot = Resolved(node.At("snapshot").Text(), folder);
   if (node.Has("trace")) spec.trace = Resolved(node.At("trace").Text(), folder);
@@ -228,16 +356,7 @@ void ApplyShared(const Node& node, const std::filesystem::path& folder, Engines 
     spec.reading.head_dim = static_cast<uint32_t>(node.At("head_dim").Whole(1, kMostDim));
   }
   if (node.Has("engine")) {
-    std::vector<std::string> runtimes;
-    for (const Engine* engine : engines) {
-      runtimes.insert(runtimes.end(), engine->runtimes.begin(), engine->runtimes.end());
-    }
-    spec.runtime = node.At("engine").OneOf(runtimes);
-    const Engine* engine = FindRuntime(engines, spec.runtime);
-    if (engine != spec.engine) {
-      spec.engine = engine;
-      spec.suite = engine->suites.front().name;
-    }
+    spec.runtime = node.At("engine").OneOf({engine.runtimes.begin(), engine.runtimes.end()});
   }
   if (node.Has("repeat")) spec.repeat = node.At("repeat").Whole(1, kMostRepeats);
   if (node.Has("prompt_tokens")) {
@@ -258,7 +377,7 @@ void ApplyShared(const Node& node, const std::filesystem::path& folder, Engines 
   if (node.Has("tolerance")) spec.tolerance = ToleranceOf(node.At("tolerance"));
   if (node.Has("quant")) spec.quant = QuantOf(node.At("quant"));
   if (node.Has("on_not_run")) spec.on_not_run = OnNotRunOf(node.At("on_not_run"));
-  if (node.Has("params")) AddParams(node.At("params"), *spec.engine, spec.params);
+  if (node.Has("params")) AddParams(node.At("params"), engine, spec.params);
 }
 
 const std::vector<std::string>& SharedKeys() {
@@ -269,9 +388,9 @@ const std::vector<std::string>& SharedKeys() {
   return keys;
 }
 
-std::vector<Rule> RulesOf(const Node& node, Engines engines) {
+std::vector<Rule> RulesOf(const Node& node, const Engine& engine) {
   std::vector<Rule> rules;
-  node.ForEach([&](const Node& rule) { rules.push_back(RuleOf(rule, engines)); });
+  node.ForEach([&](const Node& rule) { rules.push_back(RuleOf(rule, engine)); });
   return rules;
 }
 
@@ -279,7 +398,7 @@ std::vector<Rule> RulesOf(const Node& node, Engines engines) {
 struct CommonSettings {
   const Json& defaults;
   const std::filesystem::path& folder;
-  Engines engines;
+  const Engine& engine;
   OnNotRun on_not_run = OnNotRun::kFail;
 };
 
@@ -300,8 +419,7 @@ std::string ModeOf(const Node& node, const Engine& engine) {
 }
 
 // A parameter may say the mode, too.
-void SetModeFromParams(const Node& node, CaseSpec& spec) {
-  const std::string_view name = spec.engine->mode_param;
+void SetModeFromParams(const Node& node, std::string_view name, CaseSpec& spec) {
   const ParamValue* mode = Find(spec.params, name);
   if (mode == nullptr) return;
   const auto& word = std::get<std::string>(*mode);
@@ -319,8 +437,8 @@ CaseSpec CaseOf(const Node& node, const CommonSettings& common) {
   const std::string name = node.At("name").Text();
   if (name.empty() || name.size() > kLongestName)
     throw node.At("name").Wrong("expected 1 to 200 bytes");
-  const std::optional<CaseSpec> known = FindSuiteCase(common.engines, name);
-  CaseSpec spec = known.value_or(NewCase(*common.engines.front()));
+  const std::optional<CaseSpec> known = common.engine.FindSuiteCase(name);
+  CaseSpec spec = known.value_or(common.engine.NewCase());
   spec.name = name;
   spec.on_not_run = common.on_not_run;
 
@@ -328,39 +446,40 @@ CaseSpec CaseOf(const Node& node, const CommonSettings& common) {
   const Params preset = spec.params;
   for (const Node* from : {&base, &node}) {
     if (!from->Has("mode") || (known && from == &base)) continue;
-    const std::string mode = ModeOf(from->At("mode"), *spec.engine);
+    const std::string mode = ModeOf(from->At("mode"), common.engine);
     if (known && mode != known->mode) {
       throw from->At("mode").Wrong(
           fmt::format("{} is of mode {}; choose another name", name, known->mode));
     }
     spec.mode = mode;
   }
-  ApplyShared(base, common.folder, common.engines, spec);
+  ApplyShared(base, common.folder, common.engine, spec);
   Merge(preset, spec.params);
-  ApplyShared(node, common.folder, common.engines, spec);
-  SetModeFromParams(node, spec);
+  ApplyShared(node, common.folder, common.engine, spec);
+  SetModeFromParams(node, common.engine.mode_param, spec);
   if (spec.mode.empty() && !spec.reference.empty()) spec.mode = kCompare;
   if (spec.mode.empty() && spec.quant) spec.mode = kQuant;
   if (spec.mode == kQuant && !spec.quant) throw node.Wrong("mode quant needs 'quant'");
   if (spec.mode.empty()) {
-    throw node.Wrong("a case needs 'mode': " + Alternatives(spec.engine->modes));
+    throw node.Wrong("a case needs 'mode': " + Alternatives(common.engine.modes));
   }
 
   const bool has_default_rules = base.Has("rules") && !spec.only_engine;
   spec.own_rules = node.Has("rules") || has_default_rules;
   if (spec.own_rules) {
-    spec.rules = RulesOf((node.Has("rules") ? node : base).At("rules"), common.engines);
+    spec.rules = RulesOf((node.Has("rules") ? node : base).At("rules"), common.engine);
   } else if (!known && !OnlyCompares(spec) && spec.mode != kQuant) {
-    spec.rules = spec.engine->rules_of(spec.mode);
+    spec.rules = common.engine.rules_of(spec.mode);
   }
-  RequireContent(spec);
+  RequireContent(common.engine, spec);
   RequireReference(spec);
   return spec;
 }
 
 }  // namespace
 
-Config ParseConfig(std::string_view text, const std::filesystem::path& folder, Engines engines) {
+Config ParseConfig(std::string_view text, const std::filesystem::path& folder,
+                   const Engine& engine) {
   const Json json = ParseConfigText(text);
   const Node root{json, ""};
   root.RequireKeys({"$schema", "schema", "defaults", "cases", "baseline_rules", "pinned_rules",
@@ -372,12 +491,12 @@ Config ParseConfig(std::string_view text, const std::filesystem::path& folder, E
   const Json defaults = root.Has("defaults") ? json.at("defaults") : Json::object();
   Node{defaults, "defaults"}.RequireKeys(SharedKeys());
   // Checked even where no case uses it.
-  CaseSpec unused = NewCase(*engines.front());
-  ApplyShared({defaults, "defaults"}, folder, engines, unused);
-  if (defaults.contains("rules")) RulesOf({defaults["rules"], "defaults.rules"}, engines);
+  CaseSpec unused = engine.NewCase();
+  ApplyShared({defaults, "defaults"}, folder, engine, unused);
+  if (defaults.contains("rules")) RulesOf({defaults["rules"], "defaults.rules"}, engine);
 
   Config config;
-  CommonSettings common{defaults, folder, engines};
+  CommonSettings common{defaults, folder, engine};
   if (root.Has("on_not_run")) common.on_not_run = OnNotRunOf(root.At("on_not_run"));
   config.on_not_run = common.on_not_run;
   if (root.Has("expected_cases")) config.expected = ExpectedOf(root.At("expected_cases"));
@@ -395,30 +514,31 @@ Config ParseConfig(std::string_view text, const std::filesystem::path& folder, E
   });
   if (config.cases.empty() && !of_logs)
     throw root.Wrong("'cases' is empty: a gate without cases decides nothing");
-  config.baseline_rules = root.Has("baseline_rules") ? DeltasOf(root.At("baseline_rules"), engines)
-                                                     : DefaultBaselineRules(engines);
-  if (root.Has("pinned_rules")) config.pinned_rules = DeltasOf(root.At("pinned_rules"), engines);
+  config.baseline_rules = root.Has("baseline_rules") ? DeltasOf(root.At("baseline_rules"), engine)
+                                                     : DefaultBaselineRules(engine);
+  if (root.Has("pinned_rules")) config.pinned_rules = DeltasOf(root.At("pinned_rules"), engine);
   if (root.Has("pinned_commit")) config.pinned_commit = CommitOf(root.At("pinned_commit"));
   return config;
 }
 
-Config CompareConfig(const std::string& snapshot, const std::string& reference, Engines engines) {
-  CaseSpec spec = NewCase(*engines.front());
+Config CompareConfig(const std::string& snapshot, const std::string& reference,
+                     const Engine& engine) {
+  CaseSpec spec = engine.NewCase();
   spec.name = "reference";
   spec.mode = kCompare;
   spec.snapshot = snapshot;
   spec.reference = reference;
   RequireReference(spec);
-  return {.cases = {std::move(spec)}, .baseline_rules = DefaultBaselineRules(engines)};
+  return {.cases = {std::move(spec)}, .baseline_rules = DefaultBaselineRules(engine)};
 }
 
-Config SuiteConfig(const std::string& snapshot, const std::string& trace, Engines engines) {
-  Config config{.baseline_rules = DefaultBaselineRules(engines)};
-  for (const std::string_view name : engines.front()->case_names) {
-    CaseSpec spec = engines.front()->suite_case(name);
+Config SuiteConfig(const std::string& snapshot, const std::string& trace, const Engine& engine) {
+  Config config{.baseline_rules = DefaultBaselineRules(engine)};
+  for (const std::string_view name : engine.case_names) {
+    CaseSpec spec = engine.suite_case(name);
     spec.snapshot = snapshot;
     spec.trace = trace;
-    RequireContent(spec);
+    RequireContent(engine, spec);
     // Part of the suite, but nobody asked for them here.
     if (spec.only_engine) spec.on_not_run = OnNotRun::kWarn;
     config.cases.push_back(std::move(spec));
@@ -426,8 +546,8 @@ Config SuiteConfig(const std::string& snapshot, const std::string& trace, Engine
   return config;
 }
 
-std::vector<DeltaRule> DefaultBaselineRules(Engines engines) {
-  const auto rules = engines.front()->baseline_rules;
+std::vector<DeltaRule> DefaultBaselineRules(const Engine& engine) {
+  const auto rules = engine.baseline_rules;
   return {rules.begin(), rules.end()};
 }
 

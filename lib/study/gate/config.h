@@ -8,8 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/study/gate/baseline.h"
-#include "lib/study/gate/cases.h"
+#include "lib/study/gate/result.h"
 
 namespace kv::gate {
 
@@ -35,17 +34,19 @@ struct Config {
 // name and mode; rules that it gives replace both. A config without cases takes them from engine
 // logs, and must then give "expected_cases". Throws kConfig for an unknown key, metric or
 // parameter, and names the nearest known one.
-Config ParseConfig(std::string_view text, const std::filesystem::path& folder, Engines engines);
+Config ParseConfig(std::string_view text, const std::filesystem::path& folder,
+                   const Engine& engine);
 
 // A config with one case of mode compare.
-Config CompareConfig(const std::string& snapshot, const std::string& reference, Engines engines);
+Config CompareConfig(const std::string& snapshot, const std::string& reference,
+                     const Engine& engine);
 
 // A config with all suite cases of the first engine over one snapshot. Cases that only the engine
 // can run do not fail the gate.
-Config SuiteConfig(const std::string& snapshot, const std::string& trace, Engines engines);
+Config SuiteConfig(const std::string& snapshot, const std::string& trace, const Engine& engine);
 
 // The first engine's rules on how far figures may move from a baseline's.
-std::vector<DeltaRule> DefaultBaselineRules(Engines engines);
+std::vector<DeltaRule> DefaultBaselineRules(const Engine& engine);
 
 // Keeps only the cases of these names. Throws kUsage if there is no case of a name.
 void KeepCases(const std::vector<std::string>& names, Config& config);

@@ -5,12 +5,148 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "lib/core/base/bytes.h"
-#include "lib/study/gate/thresholds.h"
+#include "lib/core/base/number.h"
 
 namespace kv::gate {
 namespace {
+
+// A margin is this many standard deviations of the noise: of normal noise one in 740 lies beyond.
+constexpr double kDeviations = 3;
+
+// A figure with a limit on the side where worse lies. Margins are shares of what was measured: at
+// least `least`, so that rounding and small changes of kvtool itself stay inside, and at most
+// `most` where only one recording is there. Then the noise is guessed from other tokens of the same
+// recording, and a guess must not make a gate that nothing can fail.
+struct Watched {
+  std::string_view metric, word;
+  Op op;
+  double least, most;
+  std::string_view why = {};
+};
+
+constexpr Watched kWatched[] = {
+    {"measured_ratio", {}, Op::kAtLeast, 0.01, 0.10},
+    {"layer_ratio.least", {}, Op::kAtLeast, 0.02, 0.10},
+    {"layer_ratio.most",
+     {},
+     Op::kAtMost,
+     0.10,
+     0.25,
+     "a layer that suddenly compresses much better has lost its content"},
+    {"whole_model_ratio", {}, Op::kAtLeast, 0.01, 0.10},
+    {"lossy_worst", "eviction_ratio", Op::kAtLeast, 0.01, 0.10},
+    {"attention_error.evicting_mean", {}, Op::kAtMost, 0.05, 0.25},
+    {"attention_error.evicting_p95", {}, Op::kAtMost, 0.05, 0.25},
+};
+
+struct Scatter {
+  double least = 0, most = 0, deviation = 0;
+};
+
+Scatter ScatterOf(const std::vector<double>& values) {
+  Scatter spread;
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  spread.least = *low;
+  spread.most = *high;
+  if (values.size() < 2) return spread;
+  double mean = 0, squares = 0;
+  for (const double value : values) mean += value / static_cast<double>(values.size());
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  spread.deviation = std::sqrt(squares / static_cast<double>(values.size() - 1));
+  return spread;
+}
+
+// To four digits, away from what was measured: a limit that is pleasant to read and never inside.
+double Outward(double limit, Op op) {
+  if (limit == 0) return 0;
+  const double unit = std::pow(10.0, std::floor(std::log10(std::abs(limit))) - 3);
+  const double steps = op == Op::kAtLeast ? std::floor(limit / unit) : std::ceil(limit / unit);
+  // Read back from its decimal text, or a unit below 1 would leave digits behind it.
+  return ParseNumber<double>(fmt::format("{:.4g}", steps * unit)).value();
+}
+
+std::vector<double> Known(std::string_view metric, std::span<const CaseResult* const> results) {
+  std::vector<double> values;
+  for (const CaseResult* result : results) {
+    if (const auto value = result->measured.Value(metric)) values.push_back(*value);
+  }
+  return values;
+}
+
+std::string Percent(double share) { return fmt::format("{:.2g}%", 100 * share); }
+
+// Whether a figure says anything in this case: a ratio of 1 where nothing was evicted does not.
+bool Says(const Watched& watched, const CaseResult& result) {
+  if (!result.measured.Value(watched.metric)) return false;
+  const bool of_eviction = watched.metric == "lossy_worst" || watched.metric == "whole_model_ratio";
+  return !of_eviction || result.measured.Value("evictions").value_or(0) > 0;
+}
+
+std::optional<SizedRule> Size(const Watched& watched,
+                              std::span<const MeasuredCase* const> recordings) {
+  const CaseResult& own = recordings.front()->samples.front();
+  if (!Says(watched, own)) return std::nullopt;
+  const double measured = *own.measured.Value(watched.metric);
+  std::vector<const CaseResult*> firsts, samples;
+  for (const MeasuredCase* one : recordings) firsts.push_back(&one->samples.front());
+  for (const CaseResult& sample : recordings.front()->samples) samples.push_back(&sample);
+  const std::vector<double> across = Known(watched.metric, firsts),
+                            within = Known(watched.metric, samples);
+  const Scatter repeats = ScatterOf(across), tokens = ScatterOf(within);
+  const bool repeated = across.size() > 1;
+  // Recordings of the same thing show its noise itself; other tokens only stand in for that.
+  const Scatter& noise = repeated ? repeats : tokens;
+  const double worst = watched.op == Op::kAtLeast ? repeats.least : repeats.most;
+  if (!(worst > 0)) return std::nullopt;
+  const double wanted = kDeviations * noise.deviation / worst;
+  const double share = std::max(watched.least, repeated ? wanted : std::min(wanted, watched.most));
+
+  SizedRule sized;
+  const double limit = worst * (watched.op == Op::kAtLeast ? 1 - share : 1 + share);
+  sized.rule = {std::string(watched.metric), watched.op, Outward(limit, watched.op), true};
+  sized.rule.word = watched.word;
+  const Measurement& place = *own.measured.Find(watched.metric);
+  std::string& text = sized.remark;
+  text = fmt::format("measured {:.4g}", measured);
+  if (place.where.known()) text += ", decided by " + Text(place.where);
+  if (repeated) {
+    text += fmt::format("; {} recordings: {:.4g} to {:.4g}, noise {}", across.size(), repeats.least,
+                        repeats.most, Percent(noise.deviation / worst));
+  } else if (within.size() > 1) {
+    text += fmt::format("; over {} samples of its tokens: {:.4g} to {:.4g}, noise {}",
+                        within.size(), tokens.least, tokens.most, Percent(noise.deviation / worst));
+  }
+  text += "; margin " + Percent(share);
+  if (share > wanted) text += " (the least that is taken)";
+  if (share < wanted) text += " (the most without a second recording)";
+  if (!watched.why.empty()) text += "; " + std::string(watched.why);
+  return sized;
+}
+
+// What is exact has no margin.
+void AddExact(const CaseResult& own, std::vector<SizedRule>& rules) {
+  const auto add = [&](const char* metric, Op op, double limit, std::string remark) {
+    rules.push_back({{metric, op, limit, true}, std::move(remark)});
+  };
+  const auto value = [&](const char* metric) { return own.measured.Value(metric).value_or(0); };
+  if (const double ranges = value("content.compared_ranges"); ranges > 0) {
+    add("content.mismatches", Op::kAtMost, 0,
+        fmt::format("exact: {:.0f} ranges were decoded and compared with their source", ranges));
+    add("content.compared_ranges", Op::kAtLeast, 1, "so that nothing compared is no pass");
+  }
+  if (value("evictions") > 0) {
+    add("evictions", Op::kAtLeast, 1,
+        fmt::format("measured {:.0f}; so that nothing evicted is no pass", value("evictions")));
+  }
+  add("runtime_failures", Op::kAtMost, value("runtime_failures"), "exact");
+  const double broken = value("content.not_finite");
+  add("content.not_finite", Op::kAtMost, broken,
+      broken == 0 ? "exact: no NaN and no infinite value"
+                  : fmt::format("this run already has {:.0f} NaN or infinite values", broken));
+}
 
 constexpr std::string_view kHead =
     R"(// Every limit below is what this data measured, less a margin: three standard deviations of the noise,
@@ -28,10 +164,10 @@ std::string Word(const ParamInfo& info) {
   return std::string(info.word.empty() ? info.name : info.word);
 }
 
-std::string ParamsText(const CaseSpec& spec) {
+std::string ParamsText(const Engine& engine, const CaseSpec& spec) {
   std::string text;
   for (const auto& [name, value] : spec.params) {
-    const ParamInfo* info = FindParam(spec.engine->params, name);
+    const ParamInfo* info = FindParam(engine.params, name);
     KV_ASSERT(info != nullptr);
     const auto* number = std::get_if<double>(&value);
     text +=
@@ -48,13 +184,13 @@ std::string RulesText(const std::vector<SizedRule>& rules) {
     text += fmt::format(
         "        // {}\n        {{\"metric\": {}, \"op\": \"{}\", \"limit\": {}, \"required\": "
         "true}}{}\n",
-        rules[i].remark, Quoted(rule.shown()), Name(rule.op), FigureJson(rule.limit, false).dump(),
-        i + 1 < rules.size() ? "," : "");
+        rules[i].remark, Quoted(rule.shown()), Name(rule.op),
+        ToJson(FigureValue(rule.limit, false)).dump(), i + 1 < rules.size() ? "," : "");
   }
   return text;
 }
 
-std::string CaseText(const MeasuredRun& run, const MeasuredCase& measured,
+std::string CaseText(const Engine& engine, const MeasuredRun& run, const MeasuredCase& measured,
                      const std::vector<SizedRule>& rules) {
   const CaseSpec& spec = measured.sized.spec;
   std::string text = fmt::format("    {{\n      // {}\n      \"name\": {},\n",
@@ -75,7 +211,7 @@ std::string CaseText(const MeasuredRun& run, const MeasuredCase& measured,
   member("engine", spec.runtime);
   member("mode", spec.mode);
   text += fmt::format("      \"params\": {{{}\n      }},\n      \"rules\": [\n{}      ]\n    }}",
-                      ParamsText(spec), RulesText(rules));
+                      ParamsText(engine, spec), RulesText(rules));
   return text;
 }
 
@@ -91,15 +227,24 @@ std::vector<const MeasuredCase*> Recordings(std::span<const MeasuredRun> runs,
 
 }  // namespace
 
+std::vector<SizedRule> SizeRules(std::span<const MeasuredCase* const> recordings) {
+  std::vector<SizedRule> rules;
+  for (const Watched& watched : kWatched) {
+    if (auto rule = Size(watched, recordings)) rules.push_back(std::move(*rule));
+  }
+  if (!rules.empty()) AddExact(recordings.front()->samples.front(), rules);
+  return rules;
+}
+
 std::vector<uint64_t> SamplePrompts(const DataSize& size) {
   const uint64_t step = (size.tokens - size.prompt_tokens) / 8;
   if (step == 0) return {size.prompt_tokens};
   return {size.prompt_tokens, size.prompt_tokens + step, size.prompt_tokens + 2 * step};
 }
 
-std::string FirstConfig(std::span<const MeasuredRun> runs, Engines engines,
+std::string FirstConfig(std::span<const MeasuredRun> runs, const Engine& engine,
                         std::string_view made_by) {
-  KV_ASSERT(!runs.empty() && !engines.empty());
+  KV_ASSERT(!runs.empty());
   std::string cases, names, remarks;
   for (const MeasuredRun& run : runs) {
     for (size_t i = 0; i < run.cases.size(); ++i) {
@@ -111,7 +256,7 @@ std::string FirstConfig(std::span<const MeasuredRun> runs, Engines engines,
                                ratio == nullptr ? "nothing was measured" : Escaped(ratio->reason));
         continue;
       }
-      cases += (cases.empty() ? "" : ",\n") + CaseText(run, run.cases[i], rules);
+      cases += (cases.empty() ? "" : ",\n") + CaseText(engine, run, run.cases[i], rules);
       names += (names.empty() ? "" : ", ") + Quoted(run.cases[i].sized.spec.name);
     }
     if (run.has_attention) continue;

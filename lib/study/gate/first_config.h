@@ -2,18 +2,25 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "lib/study/gate/engine.h"
+#include "lib/study/gate/result.h"
 
 namespace kv::gate {
 
 // Writes a config for somebody who has runs and no thresholds yet. Every limit is a figure that was
 // measured on the run itself, less a margin that is sized to the figure's noise; the config says
 // both in words. So the gate passes on the same data, and fails on data that are clearly worse.
+
+// What a case can be sized to.
+struct DataSize {
+  uint64_t layers = 0, prompt_tokens = 0, tokens = 0;  // of the whole cache; the prompt is shorter
+  bool has_attention = false;                          // queries or probabilities were recorded
+};
+
+// A case without rules whose parameters fit some data, and what it asks in a sentence.
+struct SizedCase {
+  CaseSpec spec;
+  std::string_view question;
+};
 
 // One case of a run. The first sample is the case as the config will have it; the others move the
 // end of the prompt, so that the figures are over other tokens.
@@ -36,7 +43,17 @@ std::vector<uint64_t> SamplePrompts(const DataSize& size);
 
 // Returns kvtool.gate-config/1 with comments. `made_by` stands in its first line. The list must not
 // be empty.
-std::string FirstConfig(std::span<const MeasuredRun> runs, Engines engines,
+std::string FirstConfig(std::span<const MeasuredRun> runs, const Engine& engine,
                         std::string_view made_by);
+
+// A rule for a first config, and how its limit was found.
+struct SizedRule {
+  Rule rule;
+  std::string remark;
+};
+
+// Sizes the rules of one case to what was measured. `recordings` are this case in every run of the
+// same kind, this one first. Figures that are not known have no rule.
+std::vector<SizedRule> SizeRules(std::span<const MeasuredCase* const> recordings);
 
 }  // namespace kv::gate

@@ -16,7 +16,6 @@ namespace kv::gate {
 namespace {
 
 constexpr size_t kShownKey = 80;
-constexpr double kLargestExact = 9007199254740992.0;  // 2^53: every smaller integer is a double
 
 // Returns whether a word is a number beyond the range of a double.
 bool Overflows(std::string_view word) {
@@ -108,17 +107,5 @@ bool TruthAt(const Json& object, std::string_view key) {
   if (found->is_string()) return !found->get_ref<const std::string&>().empty();
   return !found->empty();
 }
-
-Json FigureJson(double value, bool is_flag) {
-  if (std::isnan(value)) return nullptr;
-  if (is_flag) return value != 0;
-  const double clamped = std::clamp(value, -kLargestExact, kLargestExact);
-  if (value == static_cast<double>(static_cast<int64_t>(clamped))) {
-    return static_cast<int64_t>(value);
-  }
-  return value;
-}
-
-Json NumberJson(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
 
 }  // namespace kv::gate

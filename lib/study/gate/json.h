@@ -18,6 +18,11 @@ using Json = nlohmann::ordered_json;
 // has too many keys.
 Json ParseJson(std::string_view text, std::string_view file);
 
+// Null for nothing.
+inline Json NumberJson(const std::optional<double>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
 // The value under a key. Null if `object` is no object, lacks the key, or holds null there.
 const Json* Find(const Json& object, std::string_view key);
 // The number or the flag under a key; nothing if the value is of another type.
@@ -27,10 +32,5 @@ std::optional<bool> FlagIn(const Json& object, std::string_view key);
 std::string TextAt(const Json& object, std::string_view key, std::string otherwise = {});
 // Whether Python would take the value under a key for true.
 bool TruthAt(const Json& object, std::string_view key);
-
-// The number as it is, or null.
-Json NumberJson(const std::optional<double>& value);
-// A figure: counts and bytes stay whole numbers, flags become true or false, NaN becomes null.
-Json FigureJson(double value, bool is_flag);
 
 }  // namespace kv::gate

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "lib/study/gate/config.h"
-#include "lib/study/gate/result.h"
 
 namespace kv::gate {
 

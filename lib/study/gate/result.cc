@@ -5,6 +5,22 @@
 #include <algorithm>
 
 namespace kv::gate {
+namespace {
+
+// Quotes a word for a shell if it needs that.
+std::string ShellWord(const std::string& word) {
+  constexpr std::string_view kPlain = "_-+=./,:@%";
+  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [&](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           kPlain.find(c) != kPlain.npos;
+  });
+  if (plain) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
+}  // namespace
 
 std::string_view Name(Origin origin) {
   return origin == Origin::kReplay    ? "replay"
@@ -23,6 +39,12 @@ uint64_t GateResult::count(Status status) const {
   return static_cast<uint64_t>(
       std::count_if(cases.begin(), cases.end(),
                     [&](const CaseResult& result) { return result.status == status; }));
+}
+
+uint64_t GateResult::count(const SuiteInfo& suite) const {
+  return static_cast<uint64_t>(
+      std::count_if(cases.begin(), cases.end(),
+                    [&](const CaseResult& result) { return result.spec.suite == suite.name; }));
 }
 
 const Noise* GateResult::worst_noise() const {
@@ -49,6 +71,56 @@ CaseResult NotRun(CaseSpec spec, std::string reason) {
   result.spec = std::move(spec);
   result.reason = std::move(reason);
   return result;
+}
+
+std::optional<CaseResult> TakeCase(const CaseSpec& spec, std::vector<CaseResult>& of_logs) {
+  const auto found = std::find_if(of_logs.begin(), of_logs.end(), [&](const CaseResult& item) {
+    return item.spec.name == spec.name;
+  });
+  if (found == of_logs.end()) return std::nullopt;
+  CaseResult result = std::move(*found);
+  of_logs.erase(found);
+  result.spec.on_not_run = spec.on_not_run;
+  if (!spec.own_rules) return result;
+  // Thresholds are the config's; what fails a case whatever its figures say is no threshold.
+  result.spec.rules = spec.rules;
+  std::erase_if(result.spec.rules, [](const Rule& rule) { return rule.implied; });
+  std::erase_if(result.rules, [](const RuleOutcome& outcome) { return !outcome.rule.implied; });
+  result.status = Status::kNotRun;
+  result.reason.clear();
+  return result;
+}
+
+void AddFromLogs(const CaseSpec& spec, std::string_view path, std::vector<CaseResult>& of_logs,
+                 CaseResult& replayed) {
+  std::optional<CaseResult> taken = TakeCase(spec, of_logs);
+  if (!taken) return;
+  for (RuleOutcome& outcome : taken->rules) {
+    if (outcome.where.log.empty()) outcome.where.log = path;
+    replayed.rules.push_back(std::move(outcome));
+  }
+}
+
+void AddReproduction(const std::vector<std::string>& command, GateResult& result) {
+  std::string line;
+  for (const std::string& word : command) line += (line.empty() ? "" : " ") + ShellWord(word);
+  for (CaseResult& item : result.cases) {
+    for (RuleOutcome& rule : item.rules) {
+      if (rule.status != Status::kFail && rule.status != Status::kInconclusive) continue;
+      rule.reproduce = line + " --case " + ShellWord(item.spec.name);
+    }
+  }
+}
+
+const RuleOutcome* DecidingRule(const CaseResult& result) {
+  if (const RuleOutcome* failure = result.first_failure()) return failure;
+  if (const RuleOutcome* open = result.first(Status::kInconclusive)) return open;
+  const RuleOutcome* closest = nullptr;
+  for (const RuleOutcome& rule : result.rules) {
+    if (rule.status != Status::kPass || !rule.margin) continue;
+    if (closest == nullptr || rule.slack() < closest->slack()) closest = &rule;
+  }
+  return closest;
 }
 
 }  // namespace kv::gate

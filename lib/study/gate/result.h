@@ -3,17 +3,41 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "lib/study/gate/baseline.h"
+#include "lib/core/snapshot/diff.h"
 #include "lib/study/gate/cases.h"
 #include "lib/study/gate/json.h"
-#include "lib/study/gate/metrics.h"
-#include "lib/study/gate/rules.h"
 
 namespace kv::gate {
+
+struct BaselineCase {
+  std::map<std::string, double, std::less<>> figures;  // without those that were unknown
+  std::string origin;                                  // such as "replay"; empty if not stated
+  bool passed = false, failed = false;
+  std::vector<std::string> snapshot_hashes;  // the older run may state one, or the same twice
+  bool states_trace = false;  // whether it says which trace it was of, or that it had none
+  std::string trace_hash;     // empty without a trace
+  // Parameters and lengths that a replay ran with, as JSON texts.
+  std::map<std::string, std::string> settings;
+};
+
+// An older summary.json, as far as this run is compared with it.
+struct Baseline {
+  std::string file;
+  std::string generated_at, verdict, commit, version;
+  bool is_ours = false;  // written by kvtool, not by the engine's suite
+  bool passed = false;   // the summary says so, and no case of it failed
+  std::map<std::string, BaselineCase, std::less<>> cases;
+
+  // What it lets one say about this run.
+  std::vector<std::string> missing_cases = {};  // cases of the baseline that this run lacks
+  std::vector<std::string> problems = {};       // why the baseline says little or nothing here
+};
 
 // Figures of one layer in the worst row. A ratio that was not measured is absent.
 struct LayerFigures {
@@ -56,10 +80,10 @@ struct CaseResult {
   std::vector<LayerFigures> layers;
   std::vector<ResidentSample> resident_over_time;
   std::vector<std::string> warnings;
-  std::optional<LogFigures> logs;  // if the case comes from engine logs
-  std::string snapshot_hash;       // of the snapshot's files; empty without one
-  std::string trace_hash;          // of the trace's files; empty without one
-  std::optional<Json> reference;   // how the cache differs from its reference, by layer
+  std::optional<LogFigures> logs;         // if the case comes from engine logs
+  std::string snapshot_hash;              // of the snapshot's files; empty without one
+  std::string trace_hash;                 // of the trace's files; empty without one
+  std::optional<SnapshotDiff> reference;  // how the cache differs from its reference
 
   const RuleOutcome* first(Status status) const;  // null if no rule has this status
   const RuleOutcome* first_failure() const { return first(Status::kFail); }
@@ -70,23 +94,17 @@ struct OutputNames {
   std::string summary_json, summary_md, cases_jsonl;
 };
 
-// What a baseline lets one say about this run.
-struct BaselineFindings {
-  std::vector<std::string> missing_cases;  // cases of the baseline that this run lacks
-  std::vector<std::string> problems;       // why the baseline says little or nothing here
-};
-
 struct GateResult {
-  Engines engines;
+  const Engine* engine = nullptr;  // whose cases, figures and reports these are
   std::string commit;  // what this run measures, in the words of its caller; may be empty
   std::vector<CaseResult> cases;
   // The last run, and one that stays the same from run to run: small steps add up against it.
   std::optional<Baseline> baseline, pinned;
-  BaselineFindings of_baseline, of_pinned;
   std::vector<std::string> reasons, warnings;  // of a verdict that no rule explains
-  std::optional<Json> engine_logs;             // what logs say of the whole suite
+  std::optional<Value> engine_logs;            // what logs say of the whole suite
 
   uint64_t count(Status status) const;
+  uint64_t count(const SuiteInfo& suite) const;
   // The noise of the case whose equal baselines differ most; null if none was measured.
   const Noise* worst_noise() const;
   bool failed() const { return !reasons.empty() || count(Status::kFail) > 0; }
@@ -98,5 +116,22 @@ struct GateResult {
 
 // Makes the result of a case that will not be run.
 CaseResult NotRun(CaseSpec spec, std::string reason);
+
+// Takes the case of this name out of the logs' cases. If the config gives rules of its own, these
+// replace the thresholds, but not the engine's evidence. Nothing if the logs have no such case.
+std::optional<CaseResult> TakeCase(const CaseSpec& spec, std::vector<CaseResult>& of_logs);
+
+// Takes the case out likewise, and adds the outcomes of its rules to those of a case that was
+// replayed. `path` is where the logs lie.
+void AddFromLogs(const CaseSpec& spec, std::string_view path, std::vector<CaseResult>& of_logs,
+                 CaseResult& replayed);
+
+// Gives every failed or inconclusive rule the command that runs its case again. `command` has the
+// words of this run without its outputs, such as "kvtool", "gate", "gate.json".
+void AddReproduction(const std::vector<std::string>& command, GateResult& result);
+
+// The rule that a reader should see first: the first that failed, else the first inconclusive one,
+// else the one that passed most narrowly. Null if no rule has a margin.
+const RuleOutcome* DecidingRule(const CaseResult& result);
 
 }  // namespace kv::gate

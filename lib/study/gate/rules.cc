@@ -11,6 +11,82 @@
 namespace kv::gate {
 namespace {
 
+constexpr auto kTrue = Voice::kTrue;
+constexpr auto kReplay = Needs::kReplay;
+constexpr auto kClock = Needs::kClock;
+constexpr auto kHigher = Better::kHigher;
+constexpr auto kLower = Better::kLower;
+constexpr auto kNeither = Better::kNeither;
+constexpr auto kNumber = Kind::kNumber;
+constexpr auto kCount = Kind::kCount;
+
+constexpr MetricInfo kMetrics[] = {
+    {"whole_model_ratio", kTrue, kReplay, kHigher, kNumber,
+     "K and V of the whole sequence over the bytes resident at the end; worst row"},
+    {"measured_ratio", kTrue, kReplay, kHigher, kNumber,
+     "raw over compressed of the very bytes that were compressed and decoded; worst row"},
+    {"measured_ratio_mean", kTrue, kReplay, kHigher, kNumber, "the same, mean over rows"},
+    {"layer_ratio.least", kTrue, kReplay, kHigher, kNumber,
+     "measured_ratio of the K or V that compressed worst, in the worst row"},
+    {"layer_ratio.most", kTrue, kReplay, kNeither, kNumber,
+     "of the K or V that compressed best, in the worst row: what lost its content does"},
+    {"lossy_worst", kTrue, kReplay, kHigher, kNumber,
+     "tokens over those that eviction kept, of a row's last plan; worst row", "eviction_ratio"},
+    {"lossy_mean", kTrue, kReplay, kHigher, kNumber, "the same, mean over rows",
+     "eviction_ratio_mean"},
+    {"evictions", kTrue, kReplay, kNeither, kNumber, "plans that removed something; all rows"},
+    {"runtime_failures", kTrue, kReplay, kLower, kNumber,
+     "ranges that failed to encode, decode or verify, exported by the engine or not"},
+    {"content.compared_ranges", kTrue, kReplay, kHigher, kCount,
+     "ranges decoded and compared with their source by hash; all rows"},
+    {"content.mismatches", kTrue, kReplay, kLower, kCount, "of these: not the same bytes"},
+    {"content.not_finite", kTrue, kReplay, kLower, kCount,
+     "NaN and infinite values of K and V that the reference does not have, all layers; fails "
+     "above 0 unless a rule allows it"},
+    {"reference.structure", kTrue, kReplay, kLower, kCount,
+     "differences of geometry, layers, positions or token ids from the reference cache"},
+    {"reference.mismatches", kTrue, kReplay, kLower, kCount,
+     "values beyond the tolerance, or without one values whose stored bits differ"},
+    {"reference.k_mismatches", kTrue, kReplay, kLower, kCount, "of these: K"},
+    {"reference.v_mismatches", kTrue, kReplay, kLower, kCount, "of these: V"},
+    {"reference.different", kTrue, kReplay, kLower, kCount,
+     "values whose stored bits differ from the reference's, within the tolerance or not"},
+    {"reference.max_abs", kTrue, kReplay, kLower, kNumber, "largest |value - reference's|"},
+    {"reference.k_max_abs", kTrue, kReplay, kLower, kNumber, "the same of K"},
+    {"reference.v_max_abs", kTrue, kReplay, kLower, kNumber, "the same of V"},
+    {"reference.mean_abs", kTrue, kReplay, kLower, kNumber, "mean |value - reference's|"},
+    {"reference.max_rel", kTrue, kReplay, kLower, kNumber, "largest difference over |reference's|"},
+    {"attention_error.mean", kTrue, kReplay, kLower, kNumber,
+     "|o - o'| / |o| of the attention output against the full cache; worst row"},
+    {"attention_error.p95", kTrue, kReplay, kLower, kNumber,
+     "95th percentile over steps; worst row"},
+    {"attention_error.worst", kTrue, kReplay, kLower, kNumber, "largest of any layer and step"},
+    {"attention_error.evicting_mean", kTrue, kReplay, kLower, kNumber,
+     "mean over queries that lost a key: those that lost none do not thin it out; worst row"},
+    {"attention_error.evicting_p95", kTrue, kReplay, kLower, kNumber,
+     "95th percentile over queries that lost a key; worst row"},
+    {"quant.ratio", kTrue, kReplay, kHigher, kNumber,
+     "K and V at 16 bits over their bytes in the types of 'quant', scales and all"},
+    {"quant.output_error", kTrue, kReplay, kLower, kNumber,
+     "|O - O'| / |O| of attention outputs with the cache in these types; mean of layers"},
+    {"quant.output_error.worst", kTrue, kReplay, kLower, kNumber, "the same of the worst layer"},
+    {"quant.one_minus_cosine", kTrue, kReplay, kLower, kNumber,
+     "1 - cosine of the same outputs; mean of rows and layers"},
+    {"quant.attention_kl", kTrue, kReplay, kLower, kNumber, "KL(P || P'); mean of rows and layers"},
+    {"quant.mass_moved", kTrue, kReplay, kLower, kNumber,
+     "half of the sum of |P' - P|; mean of rows and layers"},
+    {"quant.predicted_kl", kTrue, kReplay, kLower, kNumber,
+     "nats of the next token that the trace's gradients predict to be lost"},
+    {"resident_bytes.initial", kTrue, kReplay, kNeither, kCount,
+     "K and V held after prefill: raw, blobs and caches"},
+    {"resident_bytes.peak", kTrue, kReplay, kLower, kCount, "most held at any step; worst row"},
+    {"resident_bytes.final", kTrue, kReplay, kLower, kCount, "held after the last step; worst row"},
+    {"attention_tps", kTrue, kClock, kHigher, kNumber,
+     "decode steps/s of attention alone, over the traced layers"},
+    {"attention_drop_ratio", kTrue, kClock, kLower, kNumber,
+     "(baseline - attention_tps) / baseline; judged only beyond the measured noise"},
+};
+
 constexpr std::pair<Op, std::string_view> kOps[] = {
     {Op::kAtLeast, ">="}, {Op::kAtMost, "<="}, {Op::kAbove, ">"},
     {Op::kBelow, "<"},    {Op::kEqual, "=="},  {Op::kDiffers, "!="},
@@ -97,6 +173,83 @@ double Spread(const std::vector<double>& values) {
 }
 
 }  // namespace
+
+std::span<const MetricInfo> OwnMetrics() { return kMetrics; }
+
+Value FigureValue(double value, bool is_flag) {
+  constexpr double kLargestExact = 9007199254740992.0;  // 2^53: every smaller integer is a double
+  if (std::isnan(value)) return nullptr;
+  if (is_flag) return value != 0;
+  const double clamped = std::clamp(value, -kLargestExact, kLargestExact);
+  if (value == static_cast<double>(static_cast<int64_t>(clamped))) {
+    return static_cast<int64_t>(value);
+  }
+  return value;
+}
+
+Value FigureSchema(const MetricInfo& info) {
+  std::string text(info.summary);
+  if (text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 'a' + 'A');
+  const char* type = info.kind == Kind::kFlag    ? "boolean"
+                     : info.kind == Kind::kCount ? "integer"
+                                                 : "number";
+  return Value::Object{{"description", text}, {"type", Value::List{type, "null"}}};
+}
+
+std::string Text(const Where& where, bool always_range) {
+  std::string text;
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  if (where.layer) add(fmt::format("layer {}", *where.layer));
+  if (!where.kind.empty()) text += (text.empty() ? "" : " ") + where.kind;
+  if (where.head) add(fmt::format("head {}", *where.head));
+  if (where.token_begin && where.token_end) {
+    add(!always_range && *where.token_end == *where.token_begin + 1
+            ? fmt::format("token {}", *where.token_begin)
+            : fmt::format("tokens {}:{}", *where.token_begin, *where.token_end));
+  }
+  if (where.dim) add(fmt::format("{} {}", where.head ? "dim" : "channel", *where.dim));
+  if (!where.log.empty()) add(where.log);
+  return text;
+}
+
+void Measurements::Set(std::string_view name, double value, Where where, std::string note) {
+  if (!std::isfinite(value)) return Undefined(name, "not a finite number");
+  by_name_.insert_or_assign(std::string(name),
+                            Measurement{value, std::move(note), std::move(where)});
+}
+
+void Measurements::Missing(std::string_view name, std::string reason) {
+  by_name_.insert_or_assign(std::string(name), Measurement{{}, std::move(reason)});
+}
+
+void Measurements::Undefined(std::string_view name, std::string reason) {
+  Missing(name, std::move(reason));
+  by_name_.find(name)->second.undefined = true;
+}
+
+void Measurements::SetRange(std::string_view name, const FigureRange& range) {
+  const auto found = by_name_.find(name);
+  if (found != by_name_.end()) found->second.range = range;
+}
+
+void Measurements::SetNoise(std::string_view name, double noise) {
+  const auto found = by_name_.find(name);
+  if (found != by_name_.end()) found->second.noise = noise;
+}
+
+void Measurements::Copy(std::string_view name, const Measurements& from) {
+  by_name_.insert_or_assign(std::string(name), *from.Find(name));
+}
+
+const Measurement* Measurements::Find(std::string_view name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &found->second;
+}
+
+std::optional<double> Measurements::Value(std::string_view name) const {
+  const Measurement* found = Find(name);
+  return found == nullptr ? std::nullopt : found->value;
+}
 
 std::string_view Name(Op op) {
   return std::find_if(std::begin(kOps), std::end(kOps),

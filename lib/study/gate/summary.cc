@@ -3,188 +3,490 @@
 #include "lib/study/gate/summary.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "lib/study/gate/engine.h"
+#include "lib/report/diff_report.h"
 
 namespace kv::gate {
 namespace {
 
-template <typename T>
-Json NullableWhole(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
+constexpr const char* kHashPattern = "^[0-9a-f]{16}$";
+
+std::optional<std::string> TextOrNull(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional(text);
 }
 
-Json TextOrNull(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
-
-Json WhereJson(const Where& where) {
-  Json json = {{"layer", NullableWhole(where.layer)},
-               {"kind", where.kind.empty() ? Json(nullptr) : Json(where.kind)},
-               {"head", NullableWhole(where.head)},
-               {"token_begin", NullableWhole(where.token_begin)},
-               {"token_end", NullableWhole(where.token_end)}};
-  if (where.dim) json["dim"] = *where.dim;
-  if (!where.log.empty()) json["log"] = where.log;
-  return json;
+Value Described(std::string_view text, Value type) {
+  return Value::Object{{"description", text}, {"type", std::move(type)}};
 }
 
-Json RuleJson(const RuleOutcome& outcome) {
-  const bool is_flag = outcome.rule.is_flag;
-  Json json = {{"metric", outcome.rule.metric},
-               {"op", Name(outcome.rule.op)},
-               {"limit", FigureJson(outcome.rule.limit, is_flag)},
-               {"value", outcome.value ? FigureJson(*outcome.value, is_flag) : Json(nullptr)},
-               {"margin", NumberJson(outcome.margin)},
-               {"status", Name(outcome.status)},
-               {"reason", outcome.reason},
-               {"required", outcome.rule.required},
-               {"where", WhereJson(outcome.where)},
-               {"reproduce", outcome.reproduce.empty() ? Json(nullptr) : Json(outcome.reproduce)}};
-  if (!outcome.rule.word.empty()) json["word"] = outcome.rule.word;
-  if (outcome.baseline) json["baseline"] = FigureJson(*outcome.baseline, is_flag);
-  if (outcome.pinned) json["against"] = "pinned";
-  if (outcome.engine_value) json["engine_value"] = FigureJson(*outcome.engine_value, is_flag);
-  if (outcome.engine_pass) json["engine_pass"] = *outcome.engine_pass;
-  return json;
-}
+// Figures with a dot in their names are in objects: the part before the dot, and what is told of
+// it.
+struct FigureGroup {
+  std::string_view name, text;
+  bool nullable = true;
+};
 
-// The figures of one voice that this case knows of, dots becoming objects; nulls included.
-Json Figures(Engines engines, const Measurements& measured, Voice voice) {
-  Json json = Json::object();
-  for (const MetricInfo* info : Metrics(engines)) {
-    const Measurement* found = measured.Find(info->name);
-    if (info->voice != voice || found == nullptr) continue;
-    const std::string name(info->name);
-    const size_t dot = name.find('.');
-    Json& place = dot == name.npos ? json[name] : json[name.substr(0, dot)][name.substr(dot + 1)];
-    place = found->value ? FigureJson(*found->value, info->is_flag) : Json(nullptr);
+constexpr FigureGroup kGroups[] = {
+    {"layer_ratio", "measured_ratio of single layers' K or V"},
+    {"content", "Comparison of decoded ranges with their source; null where logs hold no K or V"},
+    {"reference", "How far the cache is from its reference; null if not compared"},
+    {"attention_error",
+     "Relative error |o - o'| / |o| of attention outputs against the full cache"},
+    {"quant", "What keeping the cache in the types of 'quant' would do", false},
+    {"resident_bytes", "Bytes of K and V held: raw, compressed and caches of decoded ranges"},
+};
+
+// Writes the figures of one voice, dots becoming objects. `value` is nothing for a figure to leave
+// out.
+template <typename ValueOf>
+Value::Object Figures(const Engine& engine, Voice voice, ValueOf value) {
+  Value::Object figures;
+  for (const MetricInfo* info : engine.Metrics()) {
+    std::optional<Value> figure = info->voice == voice ? value(*info) : std::nullopt;
+    if (!figure) continue;
+    const size_t dot = info->name.find('.');
+    if (dot == info->name.npos) {
+      figures.emplace_back(info->name, std::move(*figure));
+      continue;
+    }
+    const std::string_view group = info->name.substr(0, dot);
+    auto found = std::find_if(figures.begin(), figures.end(),
+                              [&](const Value::Member& one) { return one.first == group; });
+    if (found == figures.end()) {
+      found = figures.insert(figures.end(), {std::string(group), Value::Object()});
+    }
+    found->second.Put(info->name.substr(dot + 1), std::move(*figure));
   }
-  return json;
+  return figures;
 }
 
-Json Reasons(Engines engines, const Measurements& measured) {
-  Json json = Json::object();
-  for (const MetricInfo* info : Metrics(engines)) {
-    const Measurement* found = measured.Find(info->name);
-    if (found != nullptr && !found->value) json[std::string(info->name)] = found->reason;
+Value FiguresOf(const Engine& engine, const CaseResult& result, Voice voice) {
+  if (result.logs) {
+    return FromJson(voice == Voice::kOriginal ? result.logs->row : result.logs->true_figures);
   }
-  return json;
+  return Figures(engine, voice, [&](const MetricInfo& info) -> std::optional<Value> {
+    const Measurement* found = result.measured.Find(info.name);
+    if (found == nullptr) return std::nullopt;
+    return found->value ? FigureValue(*found->value, info.is_flag()) : Value();
+  });
 }
 
-Json ParamsJson(const Params& params) {
-  Json json = Json::object();
-  for (const auto& [name, value] : params) {
-    const auto* number = std::get_if<double>(&value);
-    json[name] =
-        number != nullptr ? FigureJson(*number, false) : Json(std::get<std::string>(value));
+Value TrueFiguresSchema(const Engine& engine) {
+  Value::Object properties = Figures(engine, Voice::kTrue, [](const MetricInfo& info) {
+    return std::optional(FigureSchema(info));
+  });
+  for (const FigureGroup& group : kGroups) {
+    for (auto& [name, schema] : properties) {
+      if (name != group.name) continue;
+      Value members = std::move(schema);
+      schema = Described(group.text,
+                         group.nullable ? Value(Value::List{"object", "null"}) : Value("object"));
+      schema.Put("properties", std::move(members));
+    }
   }
-  return json;
+  for (auto& figure : engine.report.log_figures()) properties.push_back(std::move(figure));
+  return Value::Object{{"type", "object"}, {"properties", std::move(properties)}};
 }
 
-Json NoiseJson(const Noise& noise) {
-  const bool measured = !noise.baseline_tps.empty();
-  return {{"runs", noise.baseline_tps.size()},
-          {"attention_tps", noise.baseline_tps},
-          {"median_tps", measured ? Json(noise.baseline()) : Json(nullptr)},
-          {"candidate_attention_tps", noise.candidate_tps},
-          {"candidate_median_tps", measured ? Json(noise.candidate()) : Json(nullptr)},
-          {"relative", NumberJson(noise.relative())}};
+// The figures by the engine's definitions are those of its rows, of which none must be there.
+Value EngineFiguresSchema(const Engine& engine) {
+  return Value::Object{{"type", "object"},
+                       {"properties", *engine.report.row_schema().Find("properties")}};
 }
 
-Json RowJson(const RowFigures& row) {
-  return {{"prompt_tokens", row.prompt_tokens},
-          {"decode_tokens", row.decode_tokens},
-          {"h2o_lossy_ratio", row.lossy_ratio},
-          {"h2o_lossless_ratio", row.lossless_ratio},
-          {"whole_model_ratio", row.whole_model_ratio},
-          {"measured_ratio", NumberJson(row.measured_ratio)},
-          {"attention_error_mean", NumberJson(row.attention_error_mean)}};
-}
-
-Json CaseJson(Engines engines, const CaseResult& result) {
-  const CaseSpec& spec = result.spec;
-  Json json = {{"name", spec.name},
-               {"suite", spec.suite},
-               {"mode", spec.mode},
-               {"status", Name(result.status)},
-               {"reason", result.reason},
-               {"origin", Name(result.origin)},
-               {"snapshot", TextOrNull(spec.snapshot)},
-               {"snapshot_xxh3", TextOrNull(result.snapshot_hash)},
-               {"trace", TextOrNull(spec.trace)},
-               {"trace_xxh3", TextOrNull(result.trace_hash)},
-               {"params", ParamsJson(spec.params)}};
-  json["rules"] = Json::array();
-  for (const RuleOutcome& rule : result.rules) json["rules"].push_back(RuleJson(rule));
-  json["engine"] =
-      result.logs ? result.logs->row : Figures(engines, result.measured, Voice::kOriginal);
-  json["true_figures"] =
-      result.logs ? result.logs->true_figures : Figures(engines, result.measured, Voice::kTrue);
-  if (result.reference) json["reference"] = *result.reference;
-  json["not_measured"] = Reasons(engines, result.measured);
-  json["rows"] = Json::array();
-  for (const RowFigures& row : result.rows) json["rows"].push_back(RowJson(row));
-  json["layers"] = Json::array();
-  for (const LayerFigures& layer : result.layers) {
-    json["layers"].push_back({{"layer", layer.layer},
-                              {"k_ratio", NumberJson(layer.k_ratio)},
-                              {"v_ratio", NumberJson(layer.v_ratio)},
-                              {"attention_error", NumberJson(layer.attention_error)}});
+Value ParamsSchema(const Engine& engine, std::string_view (*text)(std::string_view)) {
+  Value::Object properties;
+  for (const ParamInfo& info : engine.params) {
+    properties.emplace_back(info.name,
+                            Described(text(info.name), info.words.empty() ? "number" : "string"));
   }
-  json["resident_over_time"] = Json::array();
-  for (const ResidentSample& sample : result.resident_over_time) {
-    json["resident_over_time"].push_back({{"token", sample.token}, {"bytes", sample.bytes}});
-  }
-  json["baseline_noise"] = NoiseJson(result.noise);
-  json["warnings"] = result.warnings;
-  return json;
+  return Value::Object{{"type", "object"}, {"properties", std::move(properties)}};
 }
 
-Json BaselineJson(const std::optional<Baseline>& baseline, const BaselineFindings& found) {
-  if (!baseline) return nullptr;
-  return {{"file", baseline->file},
-          {"generated_at", TextOrNull(baseline->generated_at)},
-          {"commit", TextOrNull(baseline->commit)},
-          {"verdict", TextOrNull(baseline->verdict)},
-          {"missing_cases", found.missing_cases},
-          {"problems", found.problems}};
+const Fields<Where>& WhereFields() {
+  static const Fields<Where> fields = {
+      {"layer", "Layer; null if it is not of one", &Where::layer},
+      {"kind",
+       "K or V; null if it is not of one",
+       [](const Where& where) { return TextOrNull(where.kind); },
+       {.choices = {"K", "V"}}},
+      {"head", "KV head; null if it is not of one", &Where::head},
+      {"token_begin", "First token; null if it is not of some tokens", &Where::token_begin},
+      {"token_end", "Token after the last; null if it is not of some tokens", &Where::token_end},
+      {"dim",
+       "Place within the head, or channel where the heads are not known",
+       &Where::dim,
+       {.absent = true}},
+      {"log",
+       "Log, or part of it, that the figure was found in",
+       [](const Where& where) { return TextOrNull(where.log); },
+       {.absent = true}}};
+  return fields;
+}
+
+const Fields<RuleOutcome>& RuleFields() {
+  using Outcome = RuleOutcome;
+  // A figure of the rule's metric, which is a flag or a number.
+  const auto figure = [](auto get) {
+    return [=](const Outcome& of) {
+      const std::optional<double> value = get(of);
+      return value ? FigureValue(*value, of.rule.is_flag) : Value();
+    };
+  };
+  const auto schema = [](Value::List types, bool absent) {
+    return FieldOptions{.absent = absent, .schema = Value::Object{{"type", std::move(types)}}};
+  };
+  // Of logs it may be NaN, which is null.
+  static const Fields<Outcome> engine_value = {
+      {"engine_value", "The engine's own figure, where its logs have one",
+       figure(std::mem_fn(&Outcome::engine_value)), schema({"number", "boolean", "null"}, false)}};
+  static const Fields<Outcome> fields = {
+      {"metric", "Figure that the rule is on, as kvtool gate --list-metrics names it",
+       [](const Outcome& of) { return of.rule.metric; }},
+      {"op",
+       "Comparison that must hold: value op limit",
+       [](const Outcome& of) { return Name(of.rule.op); },
+       {.choices = {">=", "<=", ">", "<", "==", "!="}}},
+      {"limit", "What the figure is compared with; null for a rule in words",
+       figure([](const Outcome& of) { return std::optional(of.rule.limit); }),
+       schema({"number", "boolean", "null"}, false)},
+      {"value", "The figure; null if not known", figure(std::mem_fn(&Outcome::value)),
+       schema({"number", "boolean", "null"}, false)},
+      {"margin",
+       "Distance to the limit in the figure's unit, negative where the rule is broken; null for "
+       "flags and figures that are not known",
+       &Outcome::margin},
+      {"status",
+       "What became of the rule",
+       [](const Outcome& of) { return Name(of.status); },
+       {.choices = {"pass", "fail", "not_run", "inconclusive"}}},
+      {"reason", "Why, or a remark on the figure; empty where the numbers say it all",
+       &Outcome::reason},
+      {"required", "Whether a figure that is not known fails the rule",
+       [](const Outcome& of) { return of.rule.required; }},
+      {"where", "Where the figure was found", &Outcome::where, WhereFields()},
+      {"reproduce", "Command that shows the figure again; null if there is none",
+       [](const Outcome& of) { return TextOrNull(of.reproduce); }},
+      {"word",
+       "What the config calls the metric, where that is another name",
+       [](const Outcome& of) { return TextOrNull(of.rule.word); },
+       {.absent = true}},
+      {"baseline", "The figure in the baseline", figure(std::mem_fn(&Outcome::baseline)),
+       schema({"number", "boolean"}, true)},
+      {"against",
+       "The rule is on the pinned baseline, not on the last one",
+       [](const Outcome& of) { return of.pinned ? std::optional("pinned") : std::nullopt; },
+       {.absent = true, .choices = {"pinned"}}},
+      Fields<Outcome>::Inline([](const Outcome& of) { return of.engine_value ? &of : nullptr; },
+                              engine_value),
+      {"engine_pass",
+       "The engine's own verdict on the rule, where its logs have one",
+       &Outcome::engine_pass,
+       {.absent = true}}};
+  return fields;
+}
+
+const Fields<Noise>& NoiseFields() {
+  const auto median = [](double (Noise::*of)() const) {
+    return [=](const Noise& noise) {
+      return noise.baseline_tps.empty() ? std::nullopt : std::optional((noise.*of)());
+    };
+  };
+  static const Fields<Noise> fields = {
+      {"runs", "Equal baselines that were timed; 0 if none was",
+       [](const Noise& noise) { return noise.baseline_tps.size(); }},
+      {"attention_tps", "Decode steps/s of attention alone, of each baseline",
+       &Noise::baseline_tps},
+      {"median_tps", "Median of these; null if nothing was timed", median(&Noise::baseline)},
+      {"candidate_attention_tps",
+       "Decode steps/s of attention alone, of each run with eviction and compression",
+       &Noise::candidate_tps},
+      {"candidate_median_tps", "Median of these; null if nothing was timed",
+       median(&Noise::candidate)},
+      {"relative",
+       "Larger of the two spreads, each (largest - smallest) / median; null with fewer than two "
+       "baselines",
+       &Noise::relative}};
+  return fields;
+}
+
+const Fields<RowFigures>& RowFiguresFields() {
+  static const Fields<RowFigures> fields = {
+      {"prompt_tokens", "Tokens of the prompt", &RowFigures::prompt_tokens},
+      {"decode_tokens", "Tokens decoded after it", &RowFigures::decode_tokens},
+      {"h2o_lossy_ratio", "Ratio of the last eviction plan, of one layer, as the engine reports it",
+       &RowFigures::lossy_ratio},
+      {"h2o_lossless_ratio", "Lossless ratio as the engine reports it",
+       &RowFigures::lossless_ratio},
+      {"whole_model_ratio",
+       "Bytes of K and V of the whole sequence over those resident at the end, all layers",
+       &RowFigures::whole_model_ratio},
+      {"measured_ratio",
+       "Raw over compressed bytes of the ranges that were compressed and decoded; null if nothing "
+       "was",
+       &RowFigures::measured_ratio},
+      {"attention_error_mean", "Mean of |o - o'| / |o| of attention outputs; null if not measured",
+       &RowFigures::attention_error_mean}};
+  return fields;
+}
+
+const Fields<LayerFigures>& LayerFiguresFields() {
+  static const Fields<LayerFigures> fields = {
+      {"layer", "Number of the layer", &LayerFigures::layer},
+      {"k_ratio", "Raw over compressed bytes of verified K; null if none was compressed",
+       &LayerFigures::k_ratio},
+      {"v_ratio", "Raw over compressed bytes of verified V; null if none was compressed",
+       &LayerFigures::v_ratio},
+      {"attention_error", "Mean over steps of |o - o'| / |o|; null if not measured",
+       &LayerFigures::attention_error}};
+  return fields;
+}
+
+const Fields<ResidentSample>& ResidentSampleFields() {
+  static const Fields<ResidentSample> fields = {
+      {"token", "Position of the token decoded", &ResidentSample::token},
+      {"bytes", "Bytes held then, all layers", &ResidentSample::bytes}};
+  return fields;
+}
+
+const Fields<Tolerance>& ToleranceFields() {
+  constexpr const char* kOfK = "Tolerance of K, absolute; null: stored bits decide";
+  constexpr const char* kOfV = "Tolerance of V, absolute; null: stored bits decide";
+  using OfLayer = std::pair<uint32_t, Tolerance::OfBoth>;
+  static const Fields<OfLayer> layer = {
+      {"layer", "Number of the layer", &OfLayer::first},
+      {"k", kOfK, [](const OfLayer& of) { return of.second[0]; }},
+      {"v", kOfV, [](const OfLayer& of) { return of.second[1]; }}};
+  static const Fields<Tolerance> fields = {
+      {"k", kOfK, [](const Tolerance& of) { return of.all[0]; }},
+      {"v", kOfV, [](const Tolerance& of) { return of.all[1]; }},
+      {"layers",
+       "Layers with tolerances of their own",
+       [](const Tolerance& of) {
+         return of.layers.empty() ? std::nullopt : std::optional(of.layers);
+       },
+       layer,
+       {.absent = true}}};
+  return fields;
+}
+
+const Fields<CaseResult>& ReferenceFields() {
+  using Result = CaseResult;
+  static const Fields<Result> fields = {
+      {"file", "Path of the reference as given; it is B, and the cache A",
+       [](const Result& of) { return of.spec.reference; }},
+      {"tolerance", "How far a value may lie from the reference's; null: stored bits decide",
+       [](const Result& of) { return of.spec.tolerance; }, ToleranceFields()},
+      Fields<Result>::Inline([](const Result& of) -> const SnapshotDiff& { return *of.reference; },
+                             DifferenceFields())};
+  return fields;
+}
+
+// A case of a summary.
+struct CaseEntry {
+  const GateResult& gate;
+  const CaseResult& result;
+};
+
+Fields<CaseEntry> CaseFields(const Engine& engine,
+                             std::string_view (*param_text)(std::string_view)) {
+  const auto spec = [](std::string CaseSpec::*member) {
+    return [=](const CaseEntry& of) { return of.result.spec.*member; };
+  };
+  const auto of_result = [](auto member) {
+    return [=](const CaseEntry& of) { return of.result.*member; };
+  };
+  const auto text = [](const std::string& (*get)(const CaseResult&)) {
+    return [=](const CaseEntry& of) { return TextOrNull(get(of.result)); };
+  };
+  const auto figures = [](Voice voice) {
+    return [=](const CaseEntry& of) { return FiguresOf(*of.gate.engine, of.result, voice); };
+  };
+  Value::List suites;
+  for (const SuiteInfo& suite : engine.suites) suites.emplace_back(suite.name);
+  return {
+      {"name", "Name of the case", spec(&CaseSpec::name)},
+      {"suite",
+       "Suite of the engine that the case belongs to",
+       spec(&CaseSpec::suite),
+       {.choices = std::move(suites)}},
+      {"mode", "What was run: a mode of the engine, compare or quant", spec(&CaseSpec::mode)},
+      {"status",
+       "What became of the case",
+       [](const CaseEntry& of) { return Name(of.result.status); },
+       {.choices = {"pass", "fail", "not_run", "inconclusive"}}},
+      {"reason", "Why it failed, was not run or is inconclusive; empty if it passed",
+       of_result(&CaseResult::reason)},
+      {"origin",
+       "Where its figures come from: replay, engine_logs, compare (a cache against its reference); "
+       "none if it was not run",
+       [](const CaseEntry& of) { return Name(of.result.origin); },
+       {.choices = {"replay", "engine_logs", "compare", "none"}}},
+      {"snapshot", "Path of its snapshot as given; null without one",
+       text([](const CaseResult& of) -> const std::string& { return of.spec.snapshot; })},
+      {"snapshot_xxh3",
+       "XXH3 hash of the snapshot's files, 16 hexadecimal digits; null without one",
+       text([](const CaseResult& of) -> const std::string& { return of.snapshot_hash; }),
+       {.pattern = kHashPattern}},
+      {"trace", "Path of its attention trace as given; null without one",
+       text([](const CaseResult& of) -> const std::string& { return of.spec.trace; })},
+      {"trace_xxh3",
+       "XXH3 hash of the trace's files, 16 hexadecimal digits; null without one",
+       text([](const CaseResult& of) -> const std::string& { return of.trace_hash; }),
+       {.pattern = kHashPattern}},
+      {"params",
+       "Parameters of the replay under the engine's names",
+       [](const CaseEntry& of) {
+         Value params = Value::Object();
+         for (const auto& [name, value] : of.result.spec.params) {
+           const auto* number = std::get_if<double>(&value);
+           params.Put(name, number != nullptr ? FigureValue(*number, false)
+                                              : Value(std::get<std::string>(value)));
+         }
+         return params;
+       },
+       {.schema = ParamsSchema(engine, param_text)}},
+      {"rules", "Outcome of each rule", of_result(&CaseResult::rules), RuleFields()},
+      {"engine",
+       "Figures in the engine's voice: those of a replay, or the whole row of the engine's logs",
+       figures(Voice::kOriginal),
+       {.schema = EngineFiguresSchema(engine)}},
+      {"true_figures",
+       "The same run in figures of kvtool's own",
+       figures(Voice::kTrue),
+       {.schema = TrueFiguresSchema(engine)}},
+      {"reference",
+       "How the cache differs from its reference, by layer, K and V",
+       [](const CaseEntry& of) { return of.result.reference ? &of.result : nullptr; },
+       ReferenceFields(),
+       {.absent = true}},
+      {"not_measured",
+       "Reasons of the figures that are not known, by their names",
+       [](const CaseEntry& of) {
+         Value reasons = Value::Object();
+         for (const MetricInfo* info : of.gate.engine->Metrics()) {
+           const Measurement* found = of.result.measured.Find(info->name);
+           if (found != nullptr && !found->value) reasons.Put(info->name, found->reason);
+         }
+         return reasons;
+       },
+       {.schema = Value::Object{{"type", "object"},
+                                {"additionalProperties", Value::Object{{"type", "string"}}}}}},
+      {"rows", "Figures of each prompt length", of_result(&CaseResult::rows), RowFiguresFields()},
+      {"layers", "Figures of each layer, in the row with the least whole_model_ratio",
+       of_result(&CaseResult::layers), LayerFiguresFields()},
+      {"resident_over_time",
+       "Bytes of K and V held as decoding goes on, in some 512 samples at most",
+       of_result(&CaseResult::resident_over_time), ResidentSampleFields()},
+      {"baseline_noise", "Noise of speeds over the case's snapshot", of_result(&CaseResult::noise),
+       NoiseFields()},
+      {"warnings", "Warnings on the case", of_result(&CaseResult::warnings)}};
+}
+
+const Fields<Baseline>& BaselineFields() {
+  const auto text = [](std::string Baseline::*member) {
+    return [=](const Baseline& of) { return TextOrNull(of.*member); };
+  };
+  static const Fields<Baseline> fields = {
+      {"file", "Path of the older summary as given", &Baseline::file},
+      {"generated_at", "When it was made; null if it does not say", text(&Baseline::generated_at)},
+      {"commit", "What the older run says it was of; null if it does not say",
+       text(&Baseline::commit)},
+      {"verdict", "Its verdict; null if it does not say", text(&Baseline::verdict)},
+      {"missing_cases", "Cases of the older run that this run lacks", &Baseline::missing_cases},
+      {"problems", "Why it says nothing about this run, or less than it should",
+       &Baseline::problems}};
+  return fields;
+}
+
+// The table from its beginning to the rows.
+void AddVerdict(const Engine& engine, Fields<GateSummary>& fields) {
+  using Summary = GateSummary;
+  fields.Add({"generated_at",
+              "When the run ended, in UTC as 2026-02-21T15:29:22Z; null with --deterministic",
+              [](const Summary& of) { return TextOrNull(of.generated_at); }});
+  fields.Add({"commit", "What --commit said of this run; null where it was not given",
+              [](const Summary& of) { return TextOrNull(of.result.commit); }});
+  fields.Add({"overall_pass", "Whether the gate passed",
+              [](const Summary& of) { return of.result.passed(); }});
+  fields.Add({"verdict",
+              "pass, fail, or inconclusive where no rule was broken and some case is too noisy to "
+              "judge",
+              [](const Summary& of) { return of.result.verdict(); },
+              {.choices = {"pass", "fail", "inconclusive"}}});
+  fields.Add({"reason", "Why it did not pass, all reasons on one line; empty if it passed",
+              [](const Summary& of) { return of.result.reason(); }});
+  fields.Add(
+      {"total_cases", "Number of cases", [](const Summary& of) { return of.result.cases.size(); }});
+  for (const SuiteInfo& suite : engine.suites) {
+    fields.Add({suite.count_key, "Of these, cases of the suite of this name",
+                [suite](const Summary& of) { return of.result.count(suite); }});
+  }
+  const auto count = [&](std::string_view name, std::string_view text, Status status) {
+    fields.Add({name, text, [=](const Summary& of) { return of.result.count(status); }});
+  };
+  count("passed_cases", "Cases that passed", Status::kPass);
+  count("failed_cases", "Cases that failed", Status::kFail);
+  count("not_run_cases", "Cases that were not decided", Status::kNotRun);
+  count("inconclusive_cases", "Cases whose figures are within the noise of speeds",
+        Status::kInconclusive);
+}
+
+Fields<GateSummary> MakeSummaryFields(const Engine& engine, const Fields<CaseEntry>& cases) {
+  using Summary = GateSummary;
+  const auto baseline = [](std::optional<Baseline> GateResult::*member) {
+    return [=](const Summary& of) {
+      const std::optional<Baseline>& older = of.result.*member;
+      return older ? &*older : nullptr;
+    };
+  };
+  Fields<Summary> fields = {};
+  AddVerdict(engine, fields);
+  fields.Add({"rows",
+              "One row per case in the words of the engine's own suite",
+              [](const Summary& of) {
+                Value rows = Value::List();
+                for (const CaseResult& item : of.result.cases) {
+                  rows.Push(RowOf(of.result, item, of.outputs));
+                }
+                return rows;
+              },
+              {.schema = Value::Object{{"type", "array"}, {"items", engine.report.row_schema()}}}});
+  fields.Add({"cases", "One entry per case: its rules, and the figures behind them",
+              [](const Summary& of) {
+                std::vector<CaseEntry> entries;
+                for (const CaseResult& item : of.result.cases) entries.push_back({of.result, item});
+                return entries;
+              },
+              cases});
+  fields.Add({"baseline_noise", "Noise of speeds in the case whose equal baselines differ most",
+              [](const Summary& of) {
+                const Noise* noise = of.result.worst_noise();
+                return noise == nullptr ? Noise() : *noise;
+              },
+              NoiseFields()});
+  fields.Add({"baseline", "The last run that this one is compared with; null without --baseline",
+              baseline(&GateResult::baseline), BaselineFields()});
+  fields.Add({"pinned", "The baseline that stays the same from run to run; null without --pinned",
+              baseline(&GateResult::pinned), BaselineFields()});
+  fields.Add({"engine_logs",
+              "What the logs say of the whole suite; only with --engine-logs",
+              [](const Summary& of) { return of.result.engine_logs.value_or(Value()); },
+              {.absent = true, .schema = engine.report.logs_schema()}});
+  return fields;
 }
 
 }  // namespace
 
-Json RowOf(const CaseResult& result, const OutputNames& outputs) {
-  return result.logs ? result.logs->row : result.spec.engine->report.row(result, outputs);
+Value RowOf(const GateResult& gate, const CaseResult& result, const OutputNames& outputs) {
+  return result.logs ? FromJson(result.logs->row) : gate.engine->report.row(result, outputs);
 }
 
-Json SummaryJson(const GateResult& result, const std::string& generated_at,
-                 const OutputNames& outputs) {
-  Json json = Json::object();
-  json["generated_at"] = TextOrNull(generated_at);
-  json["commit"] = TextOrNull(result.commit);
-  json["overall_pass"] = result.passed();
-  json["verdict"] = result.verdict();
-  json["reason"] = result.reason();
-  json["total_cases"] = result.cases.size();
-  ForEachSuite(result.engines, [&](const SuiteInfo& suite) {
-    json[CountKey(suite)] =
-        std::count_if(result.cases.begin(), result.cases.end(),
-                      [&](const CaseResult& item) { return item.spec.suite == suite.name; });
-  });
-  json["passed_cases"] = result.count(Status::kPass);
-  json["failed_cases"] = result.count(Status::kFail);
-  json["not_run_cases"] = result.count(Status::kNotRun);
-  json["inconclusive_cases"] = result.count(Status::kInconclusive);
-  json["rows"] = Json::array();
-  for (const CaseResult& item : result.cases) json["rows"].push_back(RowOf(item, outputs));
-  json["cases"] = Json::array();
-  for (const CaseResult& item : result.cases)
-    json["cases"].push_back(CaseJson(result.engines, item));
-  const Noise* noise = result.worst_noise();
-  json["baseline_noise"] = NoiseJson(noise == nullptr ? Noise{} : *noise);
-  json["baseline"] = BaselineJson(result.baseline, result.of_baseline);
-  json["pinned"] = BaselineJson(result.pinned, result.of_pinned);
-  if (result.engine_logs) json["engine_logs"] = *result.engine_logs;
-  return json;
+const Fields<GateSummary>& SummaryFields(const Engine& engine,
+                                         std::string_view (*param_text)(std::string_view name)) {
+  static const Fields<CaseEntry> cases = CaseFields(engine, param_text);
+  static const Fields<GateSummary> fields = MakeSummaryFields(engine, cases);
+  return fields;
 }
 
 }  // namespace kv::gate

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "lib/report/html.h"
-#include "lib/study/gate/engine.h"
 #include "lib/study/gate/summary_view.h"
 
 namespace kv::gate {
@@ -22,7 +21,7 @@ void AddLayers(const CaseView& c, report::Page& page);
 void AddBytes(const CaseView& c, report::Page& page);
 // Adds verdicts and figures over several runs, the oldest first. Adds nothing for a single run. In
 // summary_history.cc.
-void AddHistory(const std::vector<SummaryView>& history, Engines engines, report::Page& page);
+void AddHistory(const std::vector<SummaryView>& history, const Engine& engine, report::Page& page);
 // A run's commit, shortened; else its date, else its file.
 std::string RunName(const SummaryView& view);
 

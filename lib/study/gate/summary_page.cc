@@ -8,7 +8,6 @@
 #include <cmath>
 
 #include "lib/report/html.h"
-#include "lib/study/gate/engine.h"
 #include "lib/study/gate/summary_charts.h"
 #include "lib/study/gate/summary_view.h"
 
@@ -278,10 +277,10 @@ std::vector<std::string> Remarks(const SummaryView& view, const EngineReport& re
 const Summary& Newest(std::span<const Summary> summaries) { return *InOrder(summaries).back(); }
 
 report::Page SummaryPage(std::span<const Summary> summaries, std::string_view footer,
-                         Engines engines) {
-  const EngineReport& report = engines.front()->report;
+                         const Engine& engine) {
+  const EngineReport& report = engine.report;
   std::vector<SummaryView> history;
-  for (const Summary* summary : InOrder(summaries)) history.push_back(ViewOf(*summary, engines));
+  for (const Summary* summary : InOrder(summaries)) history.push_back(ViewOf(*summary, engine));
   const SummaryView& newest = history.back();
   std::string subtitle = newest.file;
   if (!newest.commit.empty()) subtitle += ", commit " + newest.commit;
@@ -294,7 +293,7 @@ report::Page SummaryPage(std::span<const Summary> summaries, std::string_view fo
   AddAbsent(history, page);
   AddOverview(newest, report, page);
   for (const CaseView& c : newest.cases) AddCase(c, report, page);
-  AddHistory(history, engines, page);
+  AddHistory(history, engine, page);
   page.Notes("How to read this", Remarks(newest, report));
   page.Footer(footer);
   return page;

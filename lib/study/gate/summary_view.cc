@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "lib/core/base/error.h"
+#include "lib/report/junit.h"
 #include "lib/report/svg.h"
-#include "lib/study/gate/engine.h"
 
 namespace kv::gate {
 namespace {
@@ -162,6 +162,41 @@ bool Ends(std::string_view name, std::string_view end) {
   return name.size() >= end.size() && name.substr(name.size() - end.size()) == end;
 }
 
+using report::JunitSuite;
+using report::JunitTest;
+
+JunitTest::Outcome OutcomeOf(Status status) {
+  if (status == Status::kPass) return JunitTest::Outcome::kPassed;
+  return status == Status::kFail ? JunitTest::Outcome::kFailed : JunitTest::Outcome::kSkipped;
+}
+
+std::string LimitText(const Rule& rule) {
+  if (std::isnan(rule.limit)) return {};
+  if (rule.is_flag) return fmt::format(" {} {}", Name(rule.op), rule.limit != 0);
+  return fmt::format(" {} {:.6g}", Name(rule.op), rule.limit);
+}
+
+JunitTest TestOf(const RuleOutcome& rule) {
+  JunitTest test;
+  test.name = rule.rule.shown() + LimitText(rule.rule);
+  test.outcome = OutcomeOf(rule.status);
+  test.message = Sentence(rule);
+  if (!rule.reason.empty() && rule.reason != test.message) test.message += ": " + rule.reason;
+  if (rule.status != Status::kFail) return test;
+  const bool is_number = !rule.rule.is_flag;
+  if (rule.value && is_number) test.details += fmt::format("value: {:.9g}\n", *rule.value);
+  if (!std::isnan(rule.rule.limit) && is_number) {
+    test.details += fmt::format("limit: {} {:.9g}\n", Name(rule.rule.op), rule.rule.limit);
+  }
+  if (rule.baseline) test.details += fmt::format("baseline: {:.9g}\n", *rule.baseline);
+  if (rule.where.known()) test.details += "where: " + Text(rule.where, true) + "\n";
+  if (rule.engine_value) {
+    test.details += fmt::format("the engine says: {:.9g}\n", *rule.engine_value);
+  }
+  if (!rule.reproduce.empty()) test.details += "reproduce: " + rule.reproduce + "\n";
+  return test;
+}
+
 }  // namespace
 
 std::string FigureText(std::string_view name, double value) {
@@ -254,7 +289,7 @@ Summary ParseSummary(std::string_view text, std::string_view file) {
   return summary;
 }
 
-SummaryView ViewOf(const Summary& summary, Engines engines) {
+SummaryView ViewOf(const Summary& summary, const Engine& engine) {
   const Json& document = summary.document;
   SummaryView view;
   view.file = summary.file;
@@ -289,9 +324,8 @@ SummaryView ViewOf(const Summary& summary, Engines engines) {
   const Json* cases = Find(document, "cases");
   view.is_original = cases == nullptr || !cases->is_array();
   if (view.is_original) {
-    ForEachIn(document, "rows", [&](const Json& row) {
-      view.cases.push_back(engines.front()->report.read_row(row));
-    });
+    ForEachIn(document, "rows",
+              [&](const Json& row) { view.cases.push_back(engine.report.read_row(row)); });
   } else {
     ForEachIn(document, "cases", [&](const Json& c) { view.cases.push_back(CaseOf(c)); });
   }
@@ -299,6 +333,30 @@ SummaryView ViewOf(const Summary& summary, Engines engines) {
   view.pass = (verdict.empty() ? TruthAt(document, "overall_pass") : verdict == "pass") &&
               view.Count(Status::kFail) == 0;
   return view;
+}
+
+std::string SummaryJunit(const Summary& summary, const Engine& engine) {
+  const SummaryView view = ViewOf(summary, engine);
+  std::vector<JunitSuite> suites;
+  for (const CaseView& c : view.cases) {
+    JunitSuite suite{c.name};
+    bool shown = false;
+    for (const RuleOutcome& rule : c.rules) {
+      suite.tests.push_back(TestOf(rule));
+      shown |= rule.status == c.status;
+    }
+    // What no rule explains: a case without rules, or one that failed on its own.
+    if (!shown) {
+      suite.tests.push_back({std::string("case"), OutcomeOf(c.status), c.reason, c.reason});
+      if (c.status == Status::kPass) suite.tests.back().details.clear();
+    }
+    suites.push_back(std::move(suite));
+  }
+  if (!view.pass && view.Count(Status::kFail) == 0) {
+    const std::string reason = view.reason.empty() ? "no case passed" : view.reason;
+    suites.push_back({"gate", {{"verdict", JunitTest::Outcome::kFailed, reason, reason}}});
+  }
+  return report::JunitXml("kvtool gate", suites);
 }
 
 }  // namespace kv::gate

@@ -2,15 +2,19 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "lib/study/gate/result.h"
-#include "lib/study/gate/summary_page.h"
 
 namespace kv::gate {
+
+// A summary.json: either kvtool's own (kvtool.gate/1) or that of an engine's suite.
+struct Summary {
+  std::string file;  // as given
+  Json document;
+};
+
+// Parses a summary and checks what the renderers rely on. Throws kBadText, kBadField, kLimit. In
+// summary_view.cc.
+Summary ParseSummary(std::string_view text, std::string_view file);
 
 // A summary.json as its readers need it. kvtool's own and that of an engine's suite look the same
 // here. Members are empty if the document lacks them.
@@ -51,10 +55,14 @@ struct SummaryView {
 
 // Reads a summary. A case with a failed rule has failed, and so has a summary with such a case,
 // whatever else the document says.
-SummaryView ViewOf(const Summary& summary, Engines engines);
+SummaryView ViewOf(const Summary& summary, const Engine& engine);
 
 // Writes a figure in the unit that its name implies, such as "3.11x", "1.2 GiB", "13.9 ms" or
 // "4.8%".
 std::string FigureText(std::string_view name, double value);
+
+// Renders a summary as JUnit XML, with one test suite per case and one test per rule. In
+// summary_junit.cc.
+std::string SummaryJunit(const Summary& summary, const Engine& engine);
 
 }  // namespace kv::gate

@@ -9,7 +9,7 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv::quantisation {

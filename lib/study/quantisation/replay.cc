@@ -15,23 +15,23 @@ namespace {
 
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
-// The mean of what is there.
-class Mean {
- public:
-  void Add(double value) {
-    if (std::isnan(value)) return;
-    sum_ += value;
-    ++count_;
-  }
-  double Get() const { return count_ == 0 ? kNothing : sum_ / static_cast<double>(count_); }
+// The figures that are means over what is defined.
+constexpr double PairFigures::*kMeans[] = {
+    &PairFigures::output_error, &PairFigures::one_minus_cosine,
+    &PairFigures::attention_kl, &PairFigures::mass_moved,
+    &PairFigures::top8,         &PairFigures::top64};
 
- private:
-  double sum_ = 0;
-  uint64_t count_ = 0;
-};
+// Figures of rows of which none is defined.
+PairFigures Undefined(uint64_t rows, uint64_t undefined_rows) {
+  PairFigures figures;
+  for (const auto figure : kMeans) figures.*figure = kNothing;
+  figures.rows = rows;
+  figures.undefined_rows = undefined_rows;
+  return figures;
+}
 
 struct PairMeans {
-  Mean cosine, kl, moved, top8, top64;
+  DefinedMean cosine, kl, moved, top8, top64;
   double error2 = 0, norm2 = 0;
   uint64_t rows = 0, undefined = 0;
 
@@ -134,7 +134,7 @@ LayerFigures Describe(const LayerAttention& attention, const StoredLayer& stored
     if (IsFinite(stored, pairs[pair])) continue;
     // The rows that do not see what was lost are no measure of the type.
     const uint64_t rows = figures.all.back().rows;
-    const PairFigures none{kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, rows, rows};
+    const PairFigures none = Undefined(rows, rows);
     figures.all.back() = none;
     std::fill(of_heads.begin(), of_heads.end(), none);
     if (!figures.changes.empty()) {
@@ -242,7 +242,7 @@ bool IsUnchanged(const ReplayRequest& request, const ReplayResult& result, const
 Outcome Evaluate(const ReplayResult& result, const std::vector<size_t>& choice) {
   KV_ASSERT(choice.size() == result.layers.size());
   Outcome outcome{result.missing_bytes, result.missing_bytes, {}, 0, {}};
-  Mean error, cosine, kl, moved, top8, top64;
+  DefinedMean means[std::size(kMeans)];
   eviction::LogPChange change;
   std::vector<eviction::LayerQuality> qualities;
   for (size_t l = 0; l < result.layers.size(); ++l) {
@@ -250,12 +250,7 @@ Outcome Evaluate(const ReplayResult& result, const std::vector<size_t>& choice) 
     const PairFigures& figures = layer.all[choice[l]];
     outcome.bytes += layer.BytesOf(result.pairs[choice[l]]);
     outcome.full_bytes += layer.full_bytes;
-    error.Add(figures.output_error);
-    cosine.Add(figures.one_minus_cosine);
-    kl.Add(figures.attention_kl);
-    moved.Add(figures.mass_moved);
-    top8.Add(figures.top8);
-    top64.Add(figures.top64);
+    for (size_t i = 0; i < std::size(kMeans); ++i) means[i].Add(figures.*kMeans[i]);
     outcome.mean.rows += figures.rows;
     outcome.mean.undefined_rows += figures.undefined_rows;
     outcome.worst_output_error = std::fmax(outcome.worst_output_error, figures.output_error);
@@ -272,17 +267,11 @@ Outcome Evaluate(const ReplayResult& result, const std::vector<size_t>& choice) 
         return figures.rows > 0 && figures.rows == figures.undefined_rows;
       });
   if (is_lost) {  // one layer without outputs leaves the model without any
-    outcome.mean = {kNothing, kNothing, kNothing,          kNothing,
-                    kNothing, kNothing, outcome.mean.rows, outcome.mean.undefined_rows};
+    outcome.mean = Undefined(outcome.mean.rows, outcome.mean.undefined_rows);
     outcome.worst_output_error = kNothing;
     return outcome;
   }
-  outcome.mean.output_error = error.Get();
-  outcome.mean.one_minus_cosine = cosine.Get();
-  outcome.mean.attention_kl = kl.Get();
-  outcome.mean.mass_moved = moved.Get();
-  outcome.mean.top8 = top8.Get();
-  outcome.mean.top64 = top64.Get();
+  for (size_t i = 0; i < std::size(kMeans); ++i) outcome.mean.*kMeans[i] = means[i].Get();
   if (result.kl_method == eviction::KlMethod::kGradients)
     outcome.kl = eviction::PredictKl(change, result.measured.population);
   if (result.kl_method == eviction::KlMethod::kSensitivity)

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lib/core/base/progress.h"
-#include "lib/study/eviction/predicted_kl.h"
+#include "lib/study/eviction/quality.h"
 #include "lib/study/quantisation/stored_layer.h"
 
 // Replays a whole cache in smaller types: every pair of types in every layer, from which the loss

@@ -6,10 +6,17 @@
 
 #include <cmath>
 
+#include "lib/report/html.h"
+#include "lib/report/svg.h"
 #include "lib/study/eviction/report.h"
 
 namespace kv::quantisation {
 namespace {
+
+std::string FigureText(const Value& value) {
+  return std::isnan(value.number()) ? "-" : format::AsNats(value);
+}
+std::string FourPlaces(const Value& value) { return fmt::format("{:.4f}", value.number()); }
 
 const Fields<PairFigures>& FiguresFields() {
   using F = PairFigures;
@@ -17,33 +24,27 @@ const Fields<PairFigures>& FiguresFields() {
       {"output_error",
        "|O - O'| / |O| of attention outputs over rows and heads, of several layers their mean; "
        "null where nothing is defined",
-       &F::output_error,
-       {.nullable = true}},
+       &F::output_error, Nullable(Heading("output error", FigureText))},
       {"one_minus_cosine",
        "1 - cosine between the attention outputs of both caches, mean over rows, then over layers; "
        "null where nothing is defined",
-       &F::one_minus_cosine,
-       {.nullable = true}},
+       &F::one_minus_cosine, Nullable(Heading("1 - cosine", FigureText))},
       {"attention_kl",
        "KL(P || P') of attention in nats, mean over rows and heads, then over layers; null where "
        "nothing is defined",
-       &F::attention_kl,
-       {.nullable = true}},
+       &F::attention_kl, Nullable(Heading("attention KL", FigureText))},
       {"mass_moved",
        "Half of the sum of |P' - P|, the probability that attention moves to other keys, mean over "
        "rows and heads, then over layers; null where nothing is defined",
-       &F::mass_moved,
-       {.nullable = true}},
+       &F::mass_moved, Nullable(Heading("mass moved", FigureText))},
       {"top_8",
        "Share of the 8 largest probabilities that are so in both, of several layers their mean; "
        "null where no row sees more keys",
-       &F::top8,
-       {.nullable = true}},
+       &F::top8, Nullable(Heading("top-8", FigureText))},
       {"top_64",
        "Share of the 64 largest probabilities that are so in both, of several layers their mean; "
        "null where no row sees more keys",
-       &F::top64,
-       {.nullable = true}}};
+       &F::top64, Nullable()}};
   return fields;
 }
 
@@ -72,10 +73,8 @@ std::optional<double> SnrOf(const std::vector<double>& of_types, uint32_t at) {
 const Fields<Layer>& LayerFields() {
   static const Fields<Layer> fields = {
       {"layer", "Number of the layer", [](const Layer& of) { return of.figures.layer; }},
-      {"bytes",
-       "Bytes of K and V of the layer as they are stored",
-       [](const Layer& of) { return of.figures.BytesOf(of.pair.types()); },
-       {.least = 0}},
+      {"bytes", "Bytes of K and V of the layer as they are stored",
+       [](const Layer& of) { return of.figures.BytesOf(of.pair.types()); }, AtLeast(0)},
       {"k_snr_db", "Signal to noise of the stored K in dB; null where nothing changed",
        [](const Layer& of) { return SnrOf(of.figures.k_snr, of.pair.types().k); }},
       {"v_snr_db",
@@ -84,13 +83,11 @@ const Fields<Layer>& LayerFields() {
       Fields<Layer>::Inline(&Layer::all, FiguresFields()),
       {"undefined_rows", "Rows without figures, because queries, keys or values are not finite",
        [](const Layer& of) { return of.all().undefined_rows; }},
-      {"heads",
-       "Figures of each query head; with --detail",
+      {"heads", "Figures of each query head; with --detail",
        [](const Layer& of) {
          return of.pair.report.detail ? &of.figures.heads[of.pair.index] : nullptr;
        },
-       FiguresFields(),
-       {.absent = true}}};
+       FiguresFields(), Absent()}};
   return fields;
 }
 
@@ -102,17 +99,18 @@ std::vector<Layer> LayersOf(const Pair& pair) {
 
 std::string FlagsOf(const Pair& pair) { return EngineFlags(pair.report.request, pair.types()); }
 
-Fields<Pair>::Field TypeField(std::string_view name, std::string_view text, bool is_key) {
+Fields<Pair>::Field TypeField(std::string_view name, std::string_view text,
+                              std::string_view heading, bool is_key) {
   const auto type = [=](const Pair& pair) {
     return TypeName(pair.report.request, pair.types(), is_key);
   };
-  return {name, text, type};
+  return {name, text, type, Heading(heading)};
 }
 
 const Fields<Pair>& PairFields() {
   static const Fields<Pair> fields = {
-      TypeField("k", "Type of K", true),
-      TypeField("v", "Type of V", false),
+      TypeField("k", "Type of K", "K", true),
+      TypeField("v", "Type of V", "V", false),
       {"flags", "Flags of llama.cpp for these types; null where it has no such cache",
        [](const Pair& pair) {
          std::optional<std::string> flags = FlagsOf(pair);
@@ -149,10 +147,8 @@ const Fields<Report>& TraceFields() {
        [](const Report& of) { return of.result.measured.positions.size(); }},
       {"of_rows", "Query rows that they were drawn from",
        [](const Report& of) { return of.result.measured.population; }},
-      {"open_loop",
-       "Each layer gets the recorded queries, whatever layers before it lost",
-       [](const Report&) { return true; },
-       {.choices = {true}}}};
+      {"open_loop", "Each layer gets the recorded queries, whatever layers before it lost",
+       [](const Report&) { return true; }, OneOf(true)}};
   return fields;
 }
 
@@ -160,10 +156,9 @@ const Fields<Report>& SettingsFields() {
   static const Fields<Report> fields = {
       {"input_type", "Type of K in the snapshot",
        [](const Report& of) { return kv::Name(FirstKeys(of).dtype); }},
-      {"rounding",
-       "How q8_0 rounds: avx (x86), ref (plain C) or arm",
+      {"rounding", "How q8_0 rounds: avx (x86), ref (plain C) or arm",
        [](const Report& of) { return RoundingName(of.request.store.rounding); },
-       {.choices = {"avx", "ref", "arm"}}},
+       OneOf("avx", "ref", "arm")},
       {"hadamard",
        "Whether what is quantised is rotated by a Hadamard transform first, as llama.cpp does "
        "since 2026-04",
@@ -173,7 +168,7 @@ const Fields<Report>& SettingsFields() {
        [](const Report& of) {
          return of.request.store.engine_q == EngineQ::kCpu ? "cpu" : "exact";
        },
-       {.choices = {"cpu", "exact"}}},
+       OneOf("cpu", "exact")},
       {"keep_first", "First tokens that stay in full",
        [](const Report& of) { return of.request.store.keep_first; }},
       {"keep_last", "Last tokens that each query sees in full",
@@ -219,29 +214,22 @@ const Fields<OutcomeOf>& OutcomeFields() {
       {"bytes",
        "Bytes of K and V as they are stored, scales of blocks included; layers that were not "
        "measured count in full",
-       [](const OutcomeOf& of) { return of.outcome.bytes; },
-       {.least = 0}},
+       [](const OutcomeOf& of) { return of.outcome.bytes; }, AtLeast(0)},
       {"full_bytes", "Bytes of K and V at 16 bits a value",
        [](const OutcomeOf& of) { return of.outcome.full_bytes; }},
-      {"ratio",
-       "full_bytes / bytes",
-       [](const OutcomeOf& of) { return of.outcome.ratio(); },
-       {.least = 0}},
-      {"bytes_per_token",
-       "Bytes that a token takes in all layers",
+      {"bytes_per_token", "Bytes that a token takes in all layers",
        [](const OutcomeOf& of) { return of.outcome.bytes / static_cast<double>(of.tokens); },
-       {.least = 0}},
-      {"bytes_per_value",
-       "Mean bytes of a value of K and V: 2 / ratio",
+       AtLeast(0)},
+      {"bytes_per_value", "Mean bytes of a value of K and V: 2 / ratio",
        [](const OutcomeOf& of) { return 2 / of.outcome.ratio(); },
-       {.least = 0}},
+       AtLeast(0, Heading("bytes/value", FourPlaces))},
+      {"ratio", "full_bytes / bytes", [](const OutcomeOf& of) { return of.outcome.ratio(); },
+       AtLeast(0, Heading("ratio", format::AsFactor))},
       Fields<OutcomeOf>::Inline(
           [](const OutcomeOf& of) -> const PairFigures& { return of.outcome.mean; },
           FiguresFields()),
-      {"worst_output_error",
-       "The largest output_error of a layer; null where nothing is defined",
-       [](const OutcomeOf& of) { return of.outcome.worst_output_error; },
-       {.nullable = true}},
+      {"worst_output_error", "The largest output_error of a layer; null where nothing is defined",
+       [](const OutcomeOf& of) { return of.outcome.worst_output_error; }, Nullable()},
       {"predicted_kl",
        "Predicted loss in nats of the next token: KL of the full model to the one with this cache; "
        "null where no loss in nats is known",
@@ -256,23 +244,12 @@ const Fields<Report>& ReportFields() {
       {"settings", "How types were applied", Whole, SettingsFields()},
       {"missing_layers", "Layers of the snapshot without rows in the trace; they count in full",
        [](const Report& of) { return of.result.missing_layers; }},
-      {"runs",
-       "The cache as it came, then each type of K alone, of V alone, and both",
-       PairsOf,
-       PairFields(),
-       {.items = 1}}};
+      {"runs", "The cache as it came, then each type of K alone, of V alone, and both", PairsOf,
+       PairFields(), Items(1)}};
   return fields;
 }
 
 namespace {
-
-// A row of the table, with a pair in all layers.
-struct Row {
-  const ReplayRequest& request;
-  const ReplayResult& result;
-  TypePair types;
-  Outcome outcome;
-};
 
 // Mean over the layers that changed.
 std::optional<std::string> Decibels(const ReplayResult& result, uint32_t type,
@@ -289,47 +266,30 @@ std::optional<std::string> Decibels(const ReplayResult& result, uint32_t type,
 }
 
 // What the formula says, and its standard error.
-std::optional<std::string> KlText(const Row& row) {
-  if (!row.outcome.kl) return std::nullopt;
-  const double error = row.outcome.kl->standard_error;
-  const std::string nats = format::Nats(row.outcome.kl->nats);
-  return row.outcome.kl->nats == 0 || !std::isfinite(error)
-             ? nats
-             : fmt::format("{} +-{:.2g}", nats, error);
+std::optional<std::string> KlText(const Pair& pair) {
+  const std::optional<eviction::PredictedKl>& kl = pair.outcome.outcome.kl;
+  if (!kl) return std::nullopt;
+  const double error = kl->standard_error;
+  const std::string nats = format::Nats(kl->nats);
+  return kl->nats == 0 || !std::isfinite(error) ? nats : fmt::format("{} +-{:.2g}", nats, error);
 }
 
-template <typename Getter>
-Fields<Row>::Field Column(std::string_view name, Getter get) {
-  return {name, "", get, {.column = name}};
-}
-Fields<Row>::Field Column(std::string_view name, double PairFigures::*member) {
-  const auto get = [member](const Row& row) {
-    const double value = row.outcome.mean.*member;
-    return std::isnan(value) ? std::nullopt : std::optional(value);
-  };
-  return {name, "", get, {.column = name, .format = format::AsNats}};
-}
-
-const Fields<Row>& Columns() {
-  static const Fields<Row> columns = {
-      Column("K", [](const Row& row) { return TypeName(row.request, row.types, true); }),
-      Column("V", [](const Row& row) { return TypeName(row.request, row.types, false); }),
-      Column("bytes/value",
-             [](const Row& row) { return fmt::format("{:.4f}", 2 / row.outcome.ratio()); }),
-      Column("ratio", [](const Row& row) { return format::Factor(row.outcome.ratio()); }),
-      Column("output error", &PairFigures::output_error),
-      Column("1 - cosine", &PairFigures::one_minus_cosine),
-      Column("attention KL", &PairFigures::attention_kl),
-      Column("mass moved", &PairFigures::mass_moved),
-      Column("top-8", &PairFigures::top8),
-      Column(
-          "K dB",
-          [](const Row& row) { return Decibels(row.result, row.types.k, &LayerFigures::k_snr); }),
-      Column(
-          "V dB",
-          [](const Row& row) { return Decibels(row.result, row.types.v, &LayerFigures::v_snr); }),
-      Column("expected KL", [](const Row& row) { return ExpectedText(row.outcome); }),
-      Column("predicted KL", KlText)};
+const Fields<Pair>& Columns() {
+  static const Fields<Pair> columns = {
+      Fields<Pair>::Inline(PairFields()),
+      {"decibels", "",
+       [](const Pair& of) {
+         return Decibels(of.report.result, of.types().k, &LayerFigures::k_snr);
+       },
+       Heading("K dB")},
+      {"decibels", "",
+       [](const Pair& of) {
+         return Decibels(of.report.result, of.types().v, &LayerFigures::v_snr);
+       },
+       Heading("V dB")},
+      {"expected", "", [](const Pair& of) { return ExpectedText(of.outcome.outcome); },
+       Heading("expected KL")},
+      {"predicted", "", KlText, Heading("predicted KL")}};
   return columns;
 }
 
@@ -342,13 +302,88 @@ std::string ExpectedText(const Outcome& outcome) {
   return fmt::format("{} ({:.2g}-{:.2g})", nats, outcome.kl->low(), outcome.kl->high());
 }
 
-TextTable PairTable(const ReplayRequest& request, const ReplayResult& result) {
+TextTable PairTable(const Report& report) {
   TextTable table{TextHead(Columns()), {}};
-  for (size_t pair = 0; pair < result.pairs.size(); ++pair) {
-    const Row row{request, result, result.pairs[pair], EvaluatePair(result, pair)};
-    table.rows.push_back(TextRow(Columns(), row));
-  }
+  for (const Pair& pair : PairsOf(report)) table.rows.push_back(TextRow(Columns(), pair));
   return table;
+}
+
+namespace {
+
+std::string PairText(const ReplayRequest& request, const TypePair& pair) {
+  return fmt::format("{} / {}", TypeName(request, pair, true), TypeName(request, pair, false));
+}
+
+double LossOf(const Outcome& outcome) {
+  return outcome.kl ? outcome.kl->expected() : outcome.mean.output_error;
+}
+
+void AddChart(const ReplayRequest& request, const ReplayResult& result, report::Page& page) {
+  report::LineChart chart;
+  chart.title = "Loss against the ratio of the whole cache";
+  chart.x_label = "16-bit bytes / stored bytes";
+  chart.y_label = result.kl_method ? "expected KL, nats" : "relative error of attention outputs";
+  chart.y_min = 0;
+  chart.log_x = true;
+  report::ChartSeries pairs{"", {}, false, false, false};
+  for (size_t pair = 1; pair < result.pairs.size(); ++pair) {
+    if (IsUnchanged(request, result, result.pairs[pair])) continue;
+    const Outcome outcome = EvaluatePair(result, pair);
+    pairs.points.push_back(
+        {outcome.ratio(), LossOf(outcome), PairText(request, result.pairs[pair])});
+  }
+  report::ChartSeries best{"", report::Frontier(pairs.points, true), true};
+  for (report::ChartPoint& point : best.points) point.name.clear();
+  chart.series = {best, pairs};
+  page.Figure(Render(chart),
+              "Each point is a type of K and one of V for all layers. The line joins those that no "
+              "other one beats. Pairs that store nothing of this cache are left out.");
+}
+
+void AddLayers(const ReplayRequest& request, const ReplayResult& result, report::Page& page) {
+  report::LineChart chart;
+  chart.title = "Relative error of attention outputs by layer";
+  chart.x_label = "layer";
+  chart.y_label = "output error";
+  chart.whole_x = chart.markers = true;
+  constexpr size_t kMostLines = 8;
+  for (size_t pair = 1; pair < std::min(result.pairs.size(), kMostLines + 1); ++pair) {
+    if (IsUnchanged(request, result, result.pairs[pair])) continue;
+    report::ChartSeries series{PairText(request, result.pairs[pair]), {}, false, false, false};
+    for (const LayerFigures& layer : result.layers) {
+      series.points.push_back({static_cast<double>(layer.layer), layer.all[pair].output_error});
+    }
+    chart.series.push_back(std::move(series));
+  }
+  page.Figure(Render(chart), "Where types hurt. Of many pairs the first ones are drawn.");
+}
+
+}  // namespace
+
+report::Page ReportPage(const Report& report, const std::vector<std::string>& notes,
+                        const std::string& footer) {
+  const ReplayRequest& request = report.request;
+  const ReplayResult& result = report.result;
+  const KvTensor& k = report.snapshot.layers.front().k;
+  report::Page page(
+      "Quantised caches",
+      fmt::format(
+          "{} layers, {} query heads over {} kv heads of {}, {} tokens; {} of {} query rows "
+          "a layer",
+          result.layers.size(), report.trace.query_heads, k.heads, k.head_dim, result.tokens,
+          result.measured.positions.size(), result.measured.population));
+  page.Heading("Loss against ratio");
+  AddChart(request, result, page);
+  AddLayers(request, result, page);
+  TextTable table = PairTable(report);
+  table.head.push_back("flags");
+  for (size_t pair = 0; pair < result.pairs.size(); ++pair)
+    table.rows[pair].push_back(EngineFlags(request, result.pairs[pair]));
+  table.rows.insert(table.rows.begin(), std::move(table.head));
+  page.Table(table.rows);
+  page.Notes("Remarks", notes);
+  page.Footer(footer);
+  return page;
 }
 
 }  // namespace kv::quantisation

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by report.cc, page.cc
+#pragma once
 
 #include <string>
 
@@ -35,13 +35,12 @@ struct OutcomeOf {
 const Fields<OutcomeOf>& OutcomeFields();
 
 // What people read, on the console and in the page: a row for each pair.
-TextTable PairTable(const ReplayRequest& request, const ReplayResult& result);
+TextTable PairTable(const Report& report);
 // What the real KL is expected to be, and where most runs of the study lie; "-" where unknown.
 std::string ExpectedText(const Outcome& outcome);
 
 // A self-contained page.
-report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
-                        const ReplayRequest& request, const ReplayResult& result,
-                        const std::vector<std::string>& notes, const std::string& footer);
+report::Page ReportPage(const Report& report, const std::vector<std::string>& notes,
+                        const std::string& footer);
 
 }  // namespace kv::quantisation

@@ -91,23 +91,8 @@ std::vector<std::vector<PairRows>> MeasureKept(
     const LayerAttention& attention, const StoredLayer& stored, const StoreRequest& request,
     std::span<const KeptPair> kept, const eviction::MeasuredRows& rows, ThreadPool& pool);
 
-namespace ref {
-// MeasurePairs of one query head in double and in index order, from the formulas: the
-// specification.
-PairRows MeasurePair(const LayerAttention& attention, const StoredLayer& stored,
-                     const StoreRequest& request, const TypePair& pair,
-                     const eviction::MeasuredRows& rows, uint32_t head);
-}  // namespace ref
-
 // The queries of one head as the engine's product with keys of this type sees them, in place.
 void RoundQueries(const quant::CacheType& type, const StoreRequest& request, uint32_t dim,
                   std::span<float> queries);
-
-// Whether the query at `position` sees the token in full.
-inline bool SeesInFull(const StoreRequest& request, quant::Tail tail, uint64_t position,
-                       uint64_t token) {
-  return token < request.keep_first || token + request.keep_last > position ||
-         token >= quant::StoredOf(tail, position + 1);
-}
 
 }  // namespace kv::quantisation

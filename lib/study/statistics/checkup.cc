@@ -7,10 +7,10 @@
 #include <map>
 
 #include "lib/core/archive/coded_rows.h"
+#include "lib/core/base/arena.h"
 #include "lib/core/base/hash.h"
-#include "lib/core/base/reuse.h"
 #include "lib/core/kernels/dequantise.h"
-#include "lib/core/snapshot/diff_values.h"
+#include "lib/core/snapshot/diff.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv {

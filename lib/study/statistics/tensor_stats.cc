@@ -8,9 +8,8 @@
 #include "lib/core/base/half.h"
 #include "lib/core/kernels/counts.h"
 #include "lib/core/kernels/dequantise.h"
-#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/core/snapshot/residency.h"
 
 namespace kv {
 namespace {

@@ -7,7 +7,6 @@
 #include <random>
 
 #include "apps/capture-llama/failure.h"
-#include "apps/capture-llama/recorded_run.h"
 #include "apps/capture-llama/tensor_file.h"
 #include "formats/trace/trace.h"
 #include "tests/support/temp_dir.h"

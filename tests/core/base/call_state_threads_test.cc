@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "lib/core/base/call_state.h"
+#include "lib/core/base/progress.h"
 
 namespace kv::call_state_test {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/torch/pickle_machine.h"
+#include "formats/torch/pickle.h"
 #include "lib/study/gate/json.h"
 #include "tests/support/host_locale.h"
 

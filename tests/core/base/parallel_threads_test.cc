@@ -7,7 +7,6 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/parallel.h"
-#include "lib/core/base/stop.h"
 
 namespace kv::parallel_threads_test {
 

@@ -7,7 +7,6 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
-#include "lib/core/base/ranges.h"
 
 namespace kv::ranges_threads_test {
 namespace {

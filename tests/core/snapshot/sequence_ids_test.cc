@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/snapshot/sequence_ids.h"
-
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <vector>
+
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv::sequence_ids_test {
 namespace {

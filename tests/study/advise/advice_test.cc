@@ -10,7 +10,8 @@
 #include <limits>
 #include <random>
 
-#include "lib/engines/mnn/h2o/replay.h"
+#include "lib/engines/mnn/h2o/mnn_engine.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
 #include "tests/support/attention_case.h"
 
 namespace kv::advise::advice_test {
@@ -99,14 +100,15 @@ double NatsByHand(const AttentionCase& made, const std::vector<PlanOfLayer>& pla
 }
 
 // One layer that all heads keep alike, from the study of another folder.
-mnn::h2o::ReplayResult ReplayOf(const AttentionCase& made, const Candidate& candidate) {
-  mnn::h2o::ReplayRequest request;
+eviction::ReplayResult ReplayOf(const AttentionCase& made, const Candidate& candidate) {
+  eviction::ReplayRequest request;
   request.policies = {candidate.policy};
   request.budgets = {candidate.budget};
   request.config = candidate.config;
   request.paper = candidate.paper;
-  eviction::ForEachParameter(candidate.config, [&](std::string_view name, double) {
-    if (candidate.policy == "block") request.chosen.emplace(name);
+  mnn::h2o::ForEachParameter(candidate.config, [&](std::string_view name, double) {
+    if (candidate.policy == "block")
+      request.chosen.emplace(name.substr(std::string_view("h2o_").size()));
   });
   request.prompt_tokens = kPrompt;
   ThreadPool pool(1);
@@ -127,8 +129,8 @@ TEST_CASE("a candidate for all layers costs what replay-h2o says", "[advise]") {
     for (const Point& point : advice.found.uniform) {
       const Candidate& candidate = advice.candidates[*point.uniform];
       INFO(candidate.Text());
-      const mnn::h2o::ReplayResult replayed = ReplayOf(*made, candidate);
-      const mnn::h2o::ReplayRun& run = replayed.runs.front();
+      const eviction::ReplayResult replayed = ReplayOf(*made, candidate);
+      const eviction::ReplayRun& run = replayed.runs.front();
       CHECK(Shown(LossKind::kOutput, point.outcome.loss[0]) ==
             Approx(run.quality->output_error_frobenius).epsilon(1e-5));
       CHECK(point.outcome.ratio() == Approx(run.ratio()));
@@ -163,7 +165,7 @@ TEST_CASE("sensitivities weigh the mean cosine of each layer", "[advise]") {
       SmallRequest(LossKind::kSensitivity, eviction::Granularity::kKvHead);
   const Advice advice = Advise(runs, request, pool);
   for (const Point& point : advice.found.uniform) {
-    const mnn::h2o::ReplayResult replayed = ReplayOf(*made, advice.candidates[*point.uniform]);
+    const eviction::ReplayResult replayed = ReplayOf(*made, advice.candidates[*point.uniform]);
     double expected = 0;
     for (uint32_t layer = 0; layer < 3; ++layer) {
       const AttentionSummary& summary = replayed.runs.front().layers[layer].summary;

@@ -23,30 +23,6 @@ BlockConfig Gate() {
 
 }  // namespace
 
-TEST_CASE("parameters carry the engine's names, defaults and clamps", "[h2o]") {
-  const BlockConfig defaults;
-  CHECK(defaults.target_lossy_ratio == 3.0f);
-  CHECK(defaults.block_tokens == 64);
-  BlockConfig config;
-  CHECK(SetParameter("h2o_block_tokens", 0, config));
-  CHECK(SetParameter("h2o_ema_alpha", 1.5, config));
-  CHECK(SetParameter("h2o_target_mode", 7, config));
-  CHECK(SetParameter("h2o_target_lossy_ratio", NAN, config));
-  CHECK_FALSE(SetParameter("h2o_block_token", 1, config));
-  const BlockConfig sane = Sanitised(config);
-  CHECK(sane.block_tokens == 1);
-  CHECK(sane.ema_alpha == 1.0f);
-  CHECK(sane.target_mode == TargetMode::kAdaptive);
-  CHECK(sane.target_lossy_ratio == 1.0f);
-  int count = 0;
-  ForEachParameter(config, [&](std::string_view name, double value) {
-    BlockConfig copy;
-    CHECK(SetParameter(name, value, copy));
-    ++count;
-  });
-  CHECK(count == 11);
-}
-
 TEST_CASE("the layer range includes both ends and is clamped to the model", "[h2o]") {
   BlockConfig config;
   CHECK(EvictedLayers(Sanitised(config), 5).Contains(4));

@@ -66,10 +66,10 @@ TEST_CASE("block keeps whole blocks and never less than its floor", "[h2o][budge
     CHECK(held >= 30);
     CHECK(held < 30 + 8);
   }
-  CHECK_THROWS_AS(RequireFloor("block", options.config, {}, Tokens(17), 400), Error);
-  CHECK_NOTHROW(RequireFloor("block", options.config, {}, Tokens(18), 400));
-  CHECK_NOTHROW(RequireFloor("window", options.config, {}, Tokens(1), 400));
-  CHECK_THROWS_AS(RequireFloor("streaming", options.config, {}, Tokens(3), 400), Error);
+  CHECK_THROWS_AS(RequireFloor(Policy("block"), options.config, {}, Tokens(17), 400), Error);
+  CHECK_NOTHROW(RequireFloor(Policy("block"), options.config, {}, Tokens(18), 400));
+  CHECK_NOTHROW(RequireFloor(Policy("window"), options.config, {}, Tokens(1), 400));
+  CHECK_THROWS_AS(RequireFloor(Policy("streaming"), options.config, {}, Tokens(3), 400), Error);
 }
 
 TEST_CASE("what goes after the last row alone is no eviction", "[h2o][budget]") {
@@ -96,7 +96,7 @@ TEST_CASE("parameters that nobody chose fit the budget", "[h2o][budget]") {
   std::vector<std::string> followed;
   BlockConfig chosen;
   chosen.block_tokens = 64;
-  const BlockConfig config = FollowTrace(chosen, {"h2o_block_tokens"}, 40, followed);
+  const BlockConfig config = FollowTrace(chosen, {"block_tokens"}, 40, followed);
   CHECK(config.block_tokens == 64);
   CHECK(BlockFloor(config) <= 40);
   // Long caches get the engine's own.

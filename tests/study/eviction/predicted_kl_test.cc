@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/eviction/predicted_kl.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "lib/engines/mnn/h2o/report.h"
+#include "lib/study/eviction/quality.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/small_replay.h"
 
 namespace kv::eviction::predicted_kl_test {
 namespace {
 
-using mnn::h2o::ReplayRequest;
-using mnn::h2o::ReplayResult;
-using mnn::h2o::ReplayRun;
+using eviction::ReplayRequest;
+using eviction::ReplayResult;
+using eviction::ReplayRun;
 using test::AddGradients;
 using test::AttentionCase;
 using test::MakeAttentionCase;

@@ -18,9 +18,9 @@ namespace kv::eviction::quality_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using mnn::h2o::ReplayRequest;
-using mnn::h2o::ReplayResult;
-using mnn::h2o::ReplayRun;
+using eviction::ReplayRequest;
+using eviction::ReplayResult;
+using eviction::ReplayRun;
 using test::AttentionCase;
 using test::MakeAttentionCase;
 using test::RecordProbabilities;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/gate/annotations.h"
-
 #include <catch2/catch.hpp>
 
+#include "lib/study/gate/ci_report.h"
 #include "lib/study/gate/judge.h"
 #include "tests/support/engines.h"
 
@@ -13,7 +12,7 @@ namespace {
 GateResult Judged(size_t rules) {
   GateResult gate = test::NewGate();
   CaseResult item;
-  item.spec = NewCase(*test::Engines().front());
+  item.spec = test::Engine().NewCase();
   item.spec.name = "a: b, c";
   item.spec.mode = "full";
   item.spec.rules.assign(rules, {"measured_ratio", Op::kAtLeast, 3});

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/gate/compare_case.h"
-
 #include <catch2/catch.hpp>
 #include <cstring>
 
 #include "lib/study/gate/judge.h"
+#include "lib/study/gate/measure.h"
 #include "lib/study/gate/summary.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/engines.h"
@@ -30,7 +29,6 @@ struct Twins {
                 &bits, sizeof bits);
   }
   GateResult Judged(CaseSpec spec, bool with_reference = true) {
-    spec.engine = test::Engines().front();
     spec.mode = "compare";
     if (with_reference) {
       spec.reference = "golden";
@@ -57,7 +55,7 @@ TEST_CASE("Equal caches pass, and the first value that differs is named") {
   Twins twins;
   const GateResult same = twins.Judged({});
   CHECK(same.passed());
-  CHECK((*same.cases[0].reference)["verdict"] == "identical");
+  CHECK(Name(same.cases[0].reference->verdict()) == "identical");
   Twins::Set(*twins.ours, 1, true, 7, 1, 3, kOne);
   Twins::Set(*twins.theirs, 1, true, 7, 1, 3, kNearOne);
   Twins::Set(*twins.ours, 2, false, 0, 0, 0, kOne);
@@ -69,7 +67,7 @@ TEST_CASE("Equal caches pass, and the first value that differs is named") {
   CHECK(Text(failure.where) == "layer 1 V, head 1, token 7, dim 3");
   CHECK(failure.reason ==
         "the first value that differs is 1 (0x3c00), the reference has 1.00097656 (0x3c01)");
-  const Json json = SummaryJson(changed, "", {})["cases"][0];
+  const Json json = test::SummaryJson(changed, "", {})["cases"][0];
   CHECK(json["reference"]["first"]["dim"] == 3);
   CHECK(json["reference"]["layers"][1]["v"]["different_count"] == 1);
   CHECK(json["reference"]["layers"][1]["k"]["different_count"] == 0);
@@ -85,7 +83,7 @@ TEST_CASE("A tolerance is of K, of V, of one layer") {
   spec.tolerance.all = {0.01, 0.01};
   const GateResult within = twins.Judged(spec);
   CHECK(within.passed());
-  CHECK((*within.cases[0].reference)["verdict"] == "within_tolerance");
+  CHECK(Name(within.cases[0].reference->verdict()) == "within_tolerance");
   spec.tolerance.all = {0.01, {}};
   CHECK(twins.Judged(spec).failed());
   spec.tolerance.layers = {{1, {{0.0, 0.01}}}};

@@ -14,7 +14,7 @@ namespace {
 
 std::string MessageOf(const std::string& text) {
   try {
-    ParseConfig(text, "", test::Engines());
+    ParseConfig(text, "", test::Engine());
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::kUsage);
     return error.message();
@@ -45,7 +45,7 @@ TEST_CASE("A gate config with comments gives cases with paths beside the config"
         {"name": "mine", "mode": "probe", "prompt_tokens": 32, "engine": "design"} /* block */
       ]
     })",
-                                    "dir/sub", test::Engines());
+                                    "dir/sub", test::Engine());
   REQUIRE(config.cases.size() == 2);
   const CaseSpec& store = config.cases[0];
   CHECK(store.snapshot == "dir/sub/s.bin");
@@ -62,20 +62,20 @@ TEST_CASE("A gate config with comments gives cases with paths beside the config"
   const CaseSpec& mine = config.cases[1];
   CHECK(mine.runtime == "design");
   CHECK(mine.prompt_tokens == std::vector<uint64_t>{32});
-  CHECK(mine.rules.size() == mine.engine->rules_of("probe").size() + 1);
+  CHECK(mine.rules.size() == test::Engine().rules_of("probe").size() + 1);
   CHECK_FALSE(config.baseline_rules.empty());
 }
 
 TEST_CASE("Without a config the gate is the suite with its thresholds") {
-  const Config config = SuiteConfig("s.bin", "t", test::Engines());
-  REQUIRE(config.cases.size() == test::Engines().front()->case_names.size());
+  const Config config = SuiteConfig("s.bin", "t", test::Engine());
+  REQUIRE(config.cases.size() == test::Engine().case_names.size());
   for (const CaseSpec& spec : config.cases) {
     INFO(spec.name);
     CHECK(spec.snapshot == "s.bin");
     CHECK(spec.only_engine == (spec.name.substr(0, 3) == "llm"));
     const bool baseline = spec.name == "runtime_baseline";
     for (const Rule& rule : spec.rules) {
-      REQUIRE(FindMetric(test::Engines(), rule.metric) != nullptr);
+      REQUIRE(test::Engine().FindMetric(rule.metric) != nullptr);
       if (rule.metric == "lossy_best") CHECK(rule.limit == (baseline ? 1.0 : 3.0));
       if (rule.metric == "lossless_selected_value") CHECK(rule.limit == (baseline ? 1.0 : 1.3));
       if (rule.metric == "runtime_async_wait_best_us") {
@@ -91,7 +91,7 @@ TEST_CASE("Rules of the defaults hold for cases that have none, but not for the 
       "defaults": {"rules": [{"metric": "measured_ratio", "op": ">", "limit": 1, "required": true}],
                    "params": {"h2o_enable": 1}},
       "cases": [{"name": "runtime_full"}, {"name": "llm_demo_full"}, {"name": "runtime_baseline"}]})",
-                                    "", test::Engines());
+                                    "", test::Engine());
   REQUIRE(config.cases[0].rules.size() == 2);
   CHECK(config.cases[0].rules[0].required);
   CHECK(config.cases[1].rules.front().metric == "decode_drop_ratio");
@@ -104,7 +104,7 @@ TEST_CASE("A scope is a word or the engine's number of it") {
   const auto scope = [](const std::string& value) {
     const Config config = ParseConfig(
         WithCase(R"("name": "a", "mode": "full", "params": {"h2o_lossless_scope": )" + value + "}"),
-        "", test::Engines());
+        "", test::Engine());
     return std::get<std::string>(*Find(config.cases[0].params, "h2o_lossless_scope"));
   };
   CHECK(scope("0") == "none");
@@ -197,7 +197,7 @@ TEST_CASE("Gate configs that mean nothing are refused") {
 TEST_CASE("A config says what becomes of cases that are not decided, and which must be there") {
   const auto parsed = [](const std::string& members) {
     return ParseConfig(R"({"schema": "kvtool.gate-config/1", )" + members + "}", "",
-                       test::Engines());
+                       test::Engine());
   };
   const std::string one = R"("cases": [{"name": "a", "mode": "full"}])";
   CHECK(parsed(one).cases[0].on_not_run == OnNotRun::kFail);
@@ -223,7 +223,7 @@ TEST_CASE("A config says what becomes of cases that are not decided, and which m
 TEST_CASE("A case may have a reference, and alone it needs nothing else") {
   const auto parsed = [](const std::string& members) {
     return ParseConfig(WithCase(R"("name": "a", "snapshot": "s", )" + members), "dir",
-                       test::Engines())
+                       test::Engine())
         .cases[0];
   };
   const CaseSpec alone = parsed(R"("reference": "golden.kvz")");
@@ -261,7 +261,7 @@ TEST_CASE("A case may have a reference, and alone it needs nothing else") {
 }
 
 TEST_CASE("Cases are chosen by name") {
-  Config config = SuiteConfig("s", "t", test::Engines());
+  Config config = SuiteConfig("s", "t", test::Engine());
   KeepCases({"runtime_store", "runtime_probe"}, config);
   REQUIRE(config.cases.size() == 2);
   CHECK(config.cases[0].name == "runtime_probe");
@@ -273,19 +273,19 @@ TEST_CASE("Words of no engine's name the same metrics and parameters") {
       WithCase(
           R"("name": "a", "mode": "store", "params": {"evict": false, "compress_front_layers": 5},
                   "rules": [{"metric": "eviction_ratio", "op": ">=", "limit": 2}])"),
-      "", test::Engines());
+      "", test::Engine());
   const CaseSpec& spec = config.cases[0];
   CHECK_FALSE(IsOn(spec.params, "h2o_enable"));
   CHECK(NumberOr(spec.params, "h2o_lossless_front_n", 0) == 5);
   CHECK(spec.rules[0].metric == "lossy_worst");
   CHECK(spec.rules[0].shown() == "eviction_ratio");
   // No word means two things, and none is another metric's name.
-  for (const MetricInfo* info : Metrics(test::Engines())) {
-    CHECK(FindMetric(test::Engines(), info->name) == info);
-    if (!info->word.empty()) CHECK(FindMetric(test::Engines(), info->word) == info);
+  for (const MetricInfo* info : test::Engine().Metrics()) {
+    CHECK(test::Engine().FindMetric(info->name) == info);
+    if (!info->word.empty()) CHECK(test::Engine().FindMetric(info->word) == info);
   }
-  for (const ParamInfo& param : test::Engines().front()->params) {
-    CHECK(FindParam(test::Engines().front()->params, param.word) == &param);
+  for (const ParamInfo& param : test::Engine().params) {
+    CHECK(FindParam(test::Engine().params, param.word) == &param);
   }
   CHECK(Says(MessageOf(WithCase(
                  R"("name": "a", "mode": "full", "params": {"evict": 1, "h2o_enable": 0})")),

@@ -6,7 +6,6 @@
 
 #include "lib/study/gate/config.h"
 #include "lib/study/gate/judge.h"
-#include "lib/study/gate/thresholds.h"
 #include "tests/support/engines.h"
 
 namespace kv::gate::first_config_test {
@@ -28,7 +27,7 @@ Measurements Figures(double ratio, double error) {
 }
 
 MeasuredCase Measured(const std::vector<double>& ratios) {
-  MeasuredCase measured{test::Engines().front()->sized_cases(kSize).back(), {}};
+  MeasuredCase measured{mnn::SizedCases(kSize).back(), {}};
   measured.sized.spec.name = "run-evicted";
   for (const double ratio : ratios) {
     CaseResult result;
@@ -100,9 +99,9 @@ TEST_CASE("A first config is read as it was meant, and passes on what it was mea
   run.has_attention = true;
   run.reading.kv_heads = 4;
   run.cases = {Measured({2.0, 2.01, 1.99})};
-  const std::string text = FirstConfig({&run, 1}, test::Engines(), "Written by a test.");
+  const std::string text = FirstConfig({&run, 1}, test::Engine(), "Written by a test.");
   CHECK(text.find("// Written by a test.\n") == 0);
-  const Config config = ParseConfig(text, "ci", test::Engines());
+  const Config config = ParseConfig(text, "ci", test::Engine());
   REQUIRE(config.cases.size() == 1);
   const CaseSpec& spec = config.cases[0];
   CHECK(spec.snapshot == "ci/a \"run\"");
@@ -138,7 +137,7 @@ TEST_CASE("Cases fit data of any size, and samples stay within it") {
         CHECK(sample >= prompt);
         CHECK(sample < tokens);
       }
-      for (const SizedCase& sized : test::Engines().front()->sized_cases(size)) {
+      for (const SizedCase& sized : mnn::SizedCases(size)) {
         const Params& params = sized.spec.params;
         const double floor = NumberOr(params, "h2o_sink_tokens", 0) +
                              NumberOr(params, "h2o_recent_tokens", 0) +

@@ -60,7 +60,7 @@ Finding FindingOf(std::string_view text) {
 }  // namespace
 
 TEST_CASE("a failing rule decides a case, else the one with the least slack", "[gate]") {
-  const SummaryView view = ViewOf(ParseSummary(kOurs, "s.json"), test::Engines());
+  const SummaryView view = ViewOf(ParseSummary(kOurs, "s.json"), test::Engine());
   CHECK_FALSE(view.pass);
   REQUIRE(view.cases.size() == 2);
   const RuleOutcome* rule = view.cases[0].Deciding();
@@ -72,7 +72,7 @@ TEST_CASE("a failing rule decides a case, else the one with the least slack", "[
   CHECK(view.cases[0].Figure("content.compared_ranges") == 12);
   CHECK(view.Count(Status::kNotRun) == 1);
 
-  const SummaryView original = ViewOf(ParseSummary(kOriginal, "o.json"), test::Engines());
+  const SummaryView original = ViewOf(ParseSummary(kOriginal, "o.json"), test::Engine());
   CHECK(original.is_original);
   const RuleOutcome* tightest = original.cases.at(0).Deciding();
   REQUIRE(tightest != nullptr);
@@ -84,12 +84,12 @@ TEST_CASE("a failed case fails the summary, whatever else the document says", "[
   const auto view = [](std::string text, std::string_view from, std::string_view to) {
     const size_t at = text.find(from);
     REQUIRE(at != std::string::npos);
-    return ViewOf(ParseSummary(text.replace(at, from.size(), to), "s.json"), test::Engines());
+    return ViewOf(ParseSummary(text.replace(at, from.size(), to), "s.json"), test::Engine());
   };
   std::string edited(kOurs);
   const std::string stated = R"("overall_pass": false, "verdict": "fail")";
   edited.replace(edited.find(stated), stated.size(), R"("overall_pass": true, "verdict": "pass")");
-  const SummaryView by_status = ViewOf(ParseSummary(edited, "s.json"), test::Engines());
+  const SummaryView by_status = ViewOf(ParseSummary(edited, "s.json"), test::Engine());
   CHECK_FALSE(by_status.pass);
   CHECK(by_status.cases[0].status == Status::kFail);
   // Even where the case denies it too: a rule of it failed.
@@ -97,11 +97,11 @@ TEST_CASE("a failed case fails the summary, whatever else the document says", "[
       view(edited, R"("status": "fail", "origin")", R"("status": "pass", "origin")");
   CHECK_FALSE(by_rule.pass);
   CHECK(by_rule.cases[0].status == Status::kFail);
-  CHECK(Has(SummaryJunit(ParseSummary(edited, "s.json"), test::Engines()), "failures=\"1\""));
-  CHECK(Has(SummaryPage(std::vector{ParseSummary(edited, "s.json")}, "", test::Engines()).Text(),
+  CHECK(Has(SummaryJunit(ParseSummary(edited, "s.json"), test::Engine()), "failures=\"1\""));
+  CHECK(Has(SummaryPage(std::vector{ParseSummary(edited, "s.json")}, "", test::Engine()).Text(),
             "<b>Fail</b>"));
   // The original's.
-  CHECK(ViewOf(ParseSummary(kOriginal, "o.json"), test::Engines()).pass);
+  CHECK(ViewOf(ParseSummary(kOriginal, "o.json"), test::Engine()).pass);
   const std::string original(kOriginal);
   for (const auto& [from, to] :
        {std::pair{R"("failure_reason": "", "overall_pass": true)",
@@ -125,7 +125,7 @@ TEST_CASE("the page says the verdict first and reaches out to nothing", "[gate]"
   const std::vector<Summary> summaries = {ParseSummary(kOurs, "new.json"),
                                           ParseSummary(kOriginal, "old.json")};
   CHECK(Newest(summaries).file == "new.json");
-  const std::string page = SummaryPage(summaries, "Made by a test.", test::Engines()).Text();
+  const std::string page = SummaryPage(summaries, "Made by a test.", test::Engine()).Text();
   const size_t verdict = page.find("<b>Fail</b>"), cases = page.find("<h2>Cases</h2>");
   REQUIRE(verdict != std::string::npos);
   REQUIRE(cases != std::string::npos);
@@ -144,7 +144,7 @@ TEST_CASE("the page says the verdict first and reaches out to nothing", "[gate]"
     INFO(part);
     CHECK_FALSE(Has(page, part));
   }
-  CHECK(page == SummaryPage(summaries, "Made by a test.", test::Engines()).Text());
+  CHECK(page == SummaryPage(summaries, "Made by a test.", test::Engine()).Text());
 }
 
 TEST_CASE(
@@ -165,7 +165,7 @@ TEST_CASE(
       run("3", "fail", 1.8, ""),
       run("1", "pass", 2.0, R"(, {"name": "long gone", "status": "pass"})"),
       run("2", "inconclusive", 1.9, R"(, {"name": "lost", "status": "not_run"})")};
-  const std::string page = SummaryPage(summaries, "", test::Engines()).Text();
+  const std::string page = SummaryPage(summaries, "", test::Engine()).Text();
   // What the run before had comes before everything that is there.
   const size_t absent = page.find("<h2>Absent cases</h2>"), cases = page.find("<h2>Cases</h2>");
   REQUIRE(absent < cases);
@@ -195,8 +195,8 @@ TEST_CASE("the page shows what is there and needs nothing", "[gate]") {
         "{\"cases\": [{\"rules\": [{}], \"layers\": [{}], \"engine\": 3}]}"}) {
     const std::vector<Summary> one = {ParseSummary(text, "s.json")};
     INFO(text);
-    CHECK(Has(SummaryPage(one, "", test::Engines()).Text(), "<b>Fail</b>"));
-    CHECK(Has(SummaryJunit(one[0], test::Engines()), "failures=\"1\""));
+    CHECK(Has(SummaryPage(one, "", test::Engine()).Text(), "<b>Fail</b>"));
+    CHECK(Has(SummaryJunit(one[0], test::Engine()), "failures=\"1\""));
   }
 }
 
@@ -210,7 +210,7 @@ TEST_CASE("what is no summary is refused", "[gate]") {
 }
 
 TEST_CASE("JUnit has a test per rule, skipped where it was not run", "[gate]") {
-  const std::string xml = SummaryJunit(ParseSummary(kOurs, "s.json"), test::Engines());
+  const std::string xml = SummaryJunit(ParseSummary(kOurs, "s.json"), test::Engine());
   CHECK(Has(xml,
             "<testsuites name=\"kvtool gate\" tests=\"4\" failures=\"1\" errors=\"0\" "
             "skipped=\"2\">"));

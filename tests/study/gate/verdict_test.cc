@@ -4,8 +4,9 @@
 #include <limits>
 
 #include "lib/core/base/error.h"
+#include "lib/study/gate/baseline.h"
+#include "lib/study/gate/ci_report.h"
 #include "lib/study/gate/judge.h"
-#include "lib/study/gate/markdown.h"
 #include "lib/study/gate/summary.h"
 #include "tests/support/engines.h"
 
@@ -18,7 +19,7 @@ Status StatusOf(const Rule& rule, const Measurements& measured, const Noise* noi
 
 CaseResult Case(const std::string& name, std::vector<Rule> rules, Measurements measured) {
   CaseResult result;
-  result.spec = FindSuiteCase(test::Engines(), name).value_or(NewCase(*test::Engines().front()));
+  result.spec = test::Engine().FindSuiteCase(name).value_or(test::Engine().NewCase());
   result.spec.name = name;
   if (result.spec.mode.empty()) result.spec.mode = "full";
   result.spec.rules = std::move(rules);
@@ -150,7 +151,7 @@ TEST_CASE("A gate passes by a case that passed, and never by what was not run") 
   const Rule rule{"lossy_best", Op::kAtLeast, 3};
 
   GateResult result = test::NewGate();
-  CaseSpec optional = FindSuiteCase(test::Engines(), "llm_demo_full").value();
+  CaseSpec optional = test::Engine().FindSuiteCase("llm_demo_full").value();
   optional.on_not_run = OnNotRun::kWarn;
   result.cases = {Case("runtime_full", {rule}, good), NotRun(optional, "no engine logs")};
   Judge({}, result);
@@ -161,15 +162,14 @@ TEST_CASE("A gate passes by a case that passed, and never by what was not run") 
   CHECK(result.cases[1].status == Status::kNotRun);
   for (const RuleOutcome& outcome : result.cases[1].rules)
     CHECK(outcome.reason == "no engine logs");
-  const Json row = RowOf(result.cases[1], {});
+  const Json row = ToJson(RowOf(result, result.cases[1], {}));
   CHECK(row["overall_pass"] == false);
   CHECK(row["candidate_decode_tps_avg"].is_null());
   CHECK(row["failure_reason"] == "not run: no engine logs");
 
   GateResult nothing = test::NewGate();
-  nothing.cases = {
-      NotRun(FindSuiteCase(test::Engines(), "llm_demo_full").value(), "no engine logs"),
-      Case("runtime_full", {{"decode_drop_ratio", Op::kAtMost, 1}}, good)};
+  nothing.cases = {NotRun(test::Engine().FindSuiteCase("llm_demo_full").value(), "no engine logs"),
+                   Case("runtime_full", {{"decode_drop_ratio", Op::kAtMost, 1}}, good)};
   Judge({}, nothing);
   CHECK_FALSE(nothing.passed());
   CHECK(nothing.reason().find("no case was decided") == 0);
@@ -181,8 +181,7 @@ TEST_CASE("A gate passes by a case that passed, and never by what was not run") 
   CHECK(failed.cases[0].reason == "lossy_best 3.5 < 4");
 
   GateResult required = test::NewGate();
-  CaseResult demo =
-      NotRun(FindSuiteCase(test::Engines(), "llm_demo_full").value(), "no engine logs");
+  CaseResult demo = NotRun(test::Engine().FindSuiteCase("llm_demo_full").value(), "no engine logs");
   demo.spec.rules.front().required = true;
   required.cases = {demo, Case("runtime_full", {rule}, good)};
   Judge({}, required);
@@ -208,7 +207,7 @@ TEST_CASE("A case that was not decided fails the gate unless it only warns") {
     CHECK(fails.cases[1].status == Status::kNotRun);
     CHECK(fails.failed());
     CHECK(fails.reason().find("case 'other' was not run: ") == 0);
-    CHECK(SummaryJson(fails, "", {})["verdict"] == "fail");
+    CHECK(test::SummaryJson(fails, "", {})["verdict"] == "fail");
     const GateResult warns = judged(rules, OnNotRun::kWarn);
     CHECK(warns.passed());
     CHECK(warns.warnings.size() == 1);
@@ -245,7 +244,7 @@ TEST_CASE("What is inconclusive never passes") {
     CHECK(gate.cases[0].status == Status::kInconclusive);
     CHECK(gate.failed() == !warn);
     CHECK_FALSE(gate.passed());
-    const Json json = SummaryJson(gate, "", {});
+    const Json json = test::SummaryJson(gate, "", {});
     CHECK(json["verdict"] == (warn ? "inconclusive" : "fail"));
     CHECK(json["overall_pass"] == false);
     CHECK(json["inconclusive_cases"] == 1);
@@ -259,7 +258,7 @@ TEST_CASE("Expected cases must be there and decided") {
   good.Set("lossy_best", 3.5);
   const auto judged = [&](ExpectedCases expected) {
     GateResult gate = test::NewGate();
-    CaseSpec optional = FindSuiteCase(test::Engines(), "llm_demo_full").value();
+    CaseSpec optional = test::Engine().FindSuiteCase("llm_demo_full").value();
     optional.on_not_run = OnNotRun::kWarn;
     gate.cases = {Case("a", {{"lossy_best", Op::kAtLeast, 3}}, good),
                   NotRun(optional, "no engine logs")};
@@ -285,8 +284,8 @@ TEST_CASE("An older summary adds rules on how far figures may move") {
                     Case("gone", {{"lossy_worst", Op::kAtLeast, 1}}, old_figures)};
   Judge({}, old_gate);
   Json document = {{"schema", "kvtool.gate/1"}};
-  document.update(SummaryJson(old_gate, "2026-01-01T00:00:00Z", {}));
-  const Baseline baseline = ParseBaseline(document.dump(), "old.json", test::Engines());
+  document.update(test::SummaryJson(old_gate, "2026-01-01T00:00:00Z", {}));
+  const Baseline baseline = ParseBaseline(document.dump(), "old.json", test::Engine());
   CHECK(baseline.verdict == "pass");
   CHECK(baseline.cases.at("runtime_full").figures.at("attention_error.mean") == 0.10);
 
@@ -298,9 +297,9 @@ TEST_CASE("An older summary adds rules on how far figures may move") {
   gate.baseline = baseline;
   gate.cases = {Case("runtime_full", {}, figures),
                 Case("new", {{"lossy_worst", Op::kAbove, 0}}, figures)};
-  Judge({DefaultBaselineRules(test::Engines())}, gate);
+  Judge({DefaultBaselineRules(test::Engine())}, gate);
   CHECK_FALSE(gate.passed());
-  CHECK(gate.of_baseline.missing_cases == std::vector<std::string>{"gone"});
+  CHECK(gate.baseline->missing_cases == std::vector<std::string>{"gone"});
   CHECK(gate.reason() == "baseline old.json: case 'gone' is not in this run");
   REQUIRE(gate.cases[0].rules.size() == 3);
   CHECK(gate.cases[0].rules[0].status == Status::kPass);
@@ -330,13 +329,13 @@ TEST_CASE("A baseline must be able to say something about this run") {
   const auto document = [&](GateResult gate) {
     Judge({}, gate);
     Json json = {{"schema", "kvtool.gate/1"}};
-    json.update(SummaryJson(gate, "", {}));
+    json.update(test::SummaryJson(gate, "", {}));
     return json;
   };
   const Json good = document(run(figures, "0123456789abcdef"));
   const auto against = [&](const Json& old, GateResult gate, bool lenient) {
-    gate.baseline = ParseBaseline(old.dump(), "old.json", test::Engines());
-    Judge({.baseline_rules = DefaultBaselineRules(test::Engines()), .lenient_baseline = lenient},
+    gate.baseline = ParseBaseline(old.dump(), "old.json", test::Engine());
+    Judge({.baseline_rules = DefaultBaselineRules(test::Engine()), .lenient_baseline = lenient},
           gate);
     return gate;
   };
@@ -346,8 +345,8 @@ TEST_CASE("A baseline must be able to say something about this run") {
     CHECK(strict.failed());
     CHECK(strict.reason() == "baseline old.json: " + why);
     CHECK(lenient.passed());
-    CHECK(lenient.of_baseline.problems == std::vector<std::string>{why});
-    CHECK(SummaryJson(lenient, "", {})["baseline"]["problems"][0] == why);
+    CHECK(lenient.baseline->problems == std::vector<std::string>{why});
+    CHECK(test::SummaryJson(lenient, "", {})["baseline"]["problems"][0] == why);
   };
   const GateResult same = run(figures, "0123456789abcdef");
   CHECK(against(good, same, false).passed());
@@ -399,7 +398,7 @@ TEST_CASE("A baseline must be able to say something about this run") {
                                            "attention_error.mean"});
   const GateResult lenient = against(good, run(fewer, "0123456789abcdef"), true);
   CHECK(lenient.passed());
-  CHECK(lenient.of_baseline.problems ==
+  CHECK(lenient.baseline->problems ==
         std::vector<std::string>{
             "case 'a': whole_model_ratio was 2, no longer measured: no memory",
             "case 'a': attention_error.mean was 0.1, no longer measured: no trace"});
@@ -425,8 +424,8 @@ TEST_CASE("Small steps pass the last baseline and add up against the pinned one"
     gate.commit = "commit-" + std::to_string(commit);
     gate.cases = {Case("a", {{"measured_ratio", Op::kAtLeast, 1}}, figures)};
     if (!last.is_null()) {
-      gate.baseline = ParseBaseline(last.dump(), "last.json", test::Engines());
-      gate.pinned = ParseBaseline(pinned.dump(), "pinned.json", test::Engines());
+      gate.baseline = ParseBaseline(last.dump(), "last.json", test::Engine());
+      gate.pinned = ParseBaseline(pinned.dump(), "pinned.json", test::Engine());
     }
     JudgeOptions options{.baseline_rules = {{"measured_ratio", 0.01, {}}},
                          .pinned_rules = {{"measured_ratio", 0.01, {}}},
@@ -437,7 +436,7 @@ TEST_CASE("Small steps pass the last baseline and add up against the pinned one"
     }
     verdicts.emplace_back(gate.verdict());
     last = {{"schema", "kvtool.gate/1"}};
-    last.update(SummaryJson(gate, "", {}));
+    last.update(test::SummaryJson(gate, "", {}));
     CHECK(last["commit"] == gate.commit);
     if (commit == 0) pinned = last;
     if (commit < 3) continue;
@@ -465,7 +464,7 @@ TEST_CASE("A baseline of another trace says nothing about this one") {
   };
   const auto against = [&](const Json& old, const std::string& trace, bool new_recordings = false) {
     GateResult gate = run(trace);
-    gate.baseline = ParseBaseline(old.dump(), "old.json", test::Engines());
+    gate.baseline = ParseBaseline(old.dump(), "old.json", test::Engine());
     Judge({.new_recordings = new_recordings}, gate);
     return gate;
   };
@@ -473,7 +472,7 @@ TEST_CASE("A baseline of another trace says nothing about this one") {
     GateResult gate = run(trace);
     Judge({}, gate);
     Json json = {{"schema", "kvtool.gate/1"}};
-    json.update(SummaryJson(gate, "", {}));
+    json.update(test::SummaryJson(gate, "", {}));
     return json;
   };
   Json old = document("aaaaaaaaaaaaaaaa");
@@ -497,14 +496,14 @@ TEST_CASE("The original's summary serves as a baseline") {
   const Baseline baseline = ParseBaseline(
       R"({"overall_pass": true, "rows": [{"case": "runtime_store", "lossy_best": 3.1,
           "lossless_selected_value": 1.4, "quality_status": "PASS", "unheard_of": 7}]})",
-      "summary.json", test::Engines());
+      "summary.json", test::Engine());
   CHECK(baseline.cases.at("runtime_store").figures.size() == 2);
   CHECK(baseline.cases.at("runtime_store").figures.at("lossless_selected_value") == 1.4);
   for (const char* text : {"{", "[]", "{}", R"({"rows": 3})", R"({"rows": [{}]})",
                            R"({"rows": [3]})", R"({"schema": "kvtool.h2o/1", "rows": []})",
                            R"({"schema": "kvtool.gate/1", "rows": []})"}) {
     INFO(text);
-    CHECK_THROWS_AS(ParseBaseline(text, "old.json", test::Engines()), Error);
+    CHECK_THROWS_AS(ParseBaseline(text, "old.json", test::Engine()), Error);
   }
 }
 
@@ -522,7 +521,7 @@ TEST_CASE("The summary has the original's keys with nulls for what nobody measur
   gate.cases[0].noise.baseline_tps = {10, 11};
   Judge({}, gate);
   gate.cases[0].rules[0].reproduce = "kvtool gate g.json --case runtime_full";
-  const Json json = SummaryJson(gate, "", {"s.json", "s.md", "c.jsonl"});
+  const Json json = test::SummaryJson(gate, "", {"s.json", "s.md", "c.jsonl"});
   CHECK(json["generated_at"].is_null());
   CHECK(json["overall_pass"] == false);
   CHECK(json["verdict"] == "fail");

@@ -9,8 +9,7 @@
 #include <random>
 
 #include "lib/core/base/error.h"
-#include "lib/study/quantisation/types/octave.h"
-#include "lib/study/quantisation/types/ultraquant.h"
+#include "lib/study/quantisation/types/codes.h"
 
 namespace kv::quant {
 namespace {

@@ -14,12 +14,11 @@
 #include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"
-#include "apps/kvtool/line/eviction_targets.h"
 #include "apps/kvtool/line/numbers.h"
-#include "apps/kvtool/line/page_options.h"
+#include "apps/kvtool/line/options.h"
 #include "formats/run/run.h"
 #include "formats/trace/trace.h"
-#include "lib/engines/mnn/h2o/replay.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
 #include "lib/study/advise/report.h"
 
 namespace kv {
@@ -227,13 +226,13 @@ class AdviseCommand : public Command {
   }
 
   uint64_t PromptOf(size_t run, const AttentionTrace& trace) const {
-    mnn::h2o::ReplayRequest request;
+    eviction::ReplayRequest request;
     if (prompt_ >= 0) {
       request.prompt_tokens = static_cast<uint64_t>(prompt_);
     } else if (!trace.prompt_tokens) {
       request.prompt_tokens = prompts_[run];
     }
-    return mnn::h2o::PromptTokens(trace, request);
+    return eviction::PromptTokens(trace, request);
   }
 
   // Nats where they are known and nobody asked for an error.
@@ -298,14 +297,16 @@ class AdviseCommand : public Command {
   void ResolveCandidates(advise::CandidateRequest& candidates) const {
     if (!policies_.empty()) candidates.policies = ParsePolicies(policies_, "--policy");
     const bool all = !policies_.empty() && candidates.policies == ParsePolicies("all");
-    std::erase(candidates.policies, "full");  // everything is there to begin with
-    if (std::count(candidates.policies.begin(), candidates.policies.end(), "oracle-mass") != 0) {
-      if (!all) {
-        throw Error(Finding::kUsage,
-                    "--policy oracle-mass: it knows the rows to come, which no engine does");
+    std::erase_if(candidates.policies, [&](const std::string& name) {
+      const eviction::PolicyInfo& policy = *eviction::FindPolicy(name);
+      if (policy.is_bound && !all) {
+        throw Error(
+            Finding::kUsage,
+            fmt::format("--policy {}: it knows the rows to come, which no engine does", name));
       }
-      std::erase(candidates.policies, "oracle-mass");
-    }
+      // Where nothing is evicted, everything is there to begin with.
+      return policy.is_bound || policy.spending == eviction::Spending::kNone;
+    });
     candidates.budgets =
         budgets_.empty() ? advise::UsualBudgets() : ParseBudgets(budgets_, "--budget");
     if (!sinks_.empty()) candidates.sinks = sinks_;

@@ -9,6 +9,7 @@
 
 #include "lib/core/base/number.h"
 #include "lib/engines/mnn/h2o/advised_settings.h"
+#include "lib/engines/mnn/h2o/mnn_engine.h"
 #include "lib/study/advise/report.h"
 
 namespace kv {
@@ -17,7 +18,7 @@ namespace {
 // Under the names of MNN's configuration file.
 Value MnnParameters(const eviction::BlockConfig& config) {
   Value parameters = Value::Object{{"kv_h2o_enable", true}};
-  eviction::ForEachParameter(config, [&](std::string_view name, double value) {
+  mnn::h2o::ForEachParameter(config, [&](std::string_view name, double value) {
     if (name == "h2o_target_keep_ratio") return;  // read in static mode alone
     const std::string key = fmt::format("kv_{}", name);
     if (name == "h2o_target_mode") {
@@ -60,7 +61,9 @@ void AddStreaming(const advise::AdviceRequest& request, const advise::Advice& ad
   const advise::Point* best = nullptr;
   for (const advise::Point& point : advice.found.uniform) {  // by descending share
     const advise::Candidate& candidate = advice.candidates[*point.uniform];
-    if (candidate.policy != "streaming" || !advise::Meets(point.outcome, request.limits)) continue;
+    if (eviction::FindPolicy(candidate.policy)->tuned_by != eviction::Tuning::kSinks ||
+        !advise::Meets(point.outcome, request.limits))
+      continue;
     const bool loses_less =
         best == nullptr || point.outcome.mean_loss() < best->outcome.mean_loss();
     if (request.limits.loss || loses_less) best = &point;

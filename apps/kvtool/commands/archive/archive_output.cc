@@ -11,7 +11,7 @@
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/base/hash.h"
-#include "lib/core/base/output_system.h"
+#include "lib/core/base/output.h"
 
 namespace kv {
 namespace fs = std::filesystem;
@@ -36,23 +36,22 @@ class FileTarget : public OutputTarget {
 
 class FolderTarget : public OutputTarget {
  public:
-  FolderTarget(const Archive& archive, const std::string& path, const OutputRules& rules)
-      : archive_(archive), folder_(path, rules) {}
+  FolderTarget(RestoredFolder outline, const std::string& path, const OutputRules& rules)
+      : outline_(std::move(outline)), folder_(path, rules) {}
 
   Sink& Begin(size_t file) override {
-    const ArchivedFile& archived = archive_.files()[file];
-    file_ = folder_.Create(archived.name, archived.executable);
+    file_ = folder_.Create(outline_.files[file].name, outline_.files[file].executable);
     return *file_;
   }
   void End(size_t) override { std::exchange(file_, nullptr)->Close(); }
 
   void Commit() override {
-    for (const std::string& name : archive_.empty_folders()) folder_.MakeFolder(name);
+    for (const std::string& name : outline_.empty_folders) folder_.MakeFolder(name);
     folder_.Commit();
   }
 
  private:
-  const Archive& archive_;
+  const RestoredFolder outline_;
   AtomicFolder folder_;
   std::unique_ptr<FolderFile> file_;
 };
@@ -98,12 +97,6 @@ void ArchiveOutput::MakeFolder(const std::string& path) const {
   output::MakeFolders(fs::path(path).parent_path(), ignored);
 }
 
-void ArchiveOutput::RefuseTerminal(const Console& console) const {
-  if (one.force || !console.stdout_is_terminal()) return;
-  throw Error(Finding::kUsage, "binary data is not written to a terminal")
-      .Hint("redirect the output, give -o FILE, or insist with -f");
-}
-
 void ArchiveLimit::Declare(CommandLine& line) {
   line.Add("--base", bases,
            "Cache that an archive refers to, if it is not in its folder: a snapshot or an archive "
@@ -139,19 +132,24 @@ void ArchiveLimit::RequireWritable(const Archive& archive) const {
   const uint64_t lost = archive.source_bytes() - std::min(held, archive.source_bytes());
   const uint64_t most = limit.most().value_or(kMostOfPipe);
   if (lost <= most) return;
-  throw Error(Finding::kLimit,
-              fmt::format("{} bytes are lost; a stream gets zeros for at most {}", lost, most))
+  throw Error(Finding::kLimit, "{} bytes are lost; a stream gets zeros for at most {}", lost, most)
       .Hint("-o FILE has holes in their place, which take no space");
 }
 
-std::unique_ptr<OutputTarget> MakeOutputTarget(const Archive& archive, const std::string& path,
-                                               const OutputRules& rules) {
-  if (!archive.is_folder()) return std::make_unique<FileTarget>(path, rules);
+std::unique_ptr<OutputTarget> MakeOutputTarget(std::optional<RestoredFolder> folder,
+                                               const std::string& path, const OutputRules& rules) {
+  if (!folder) return std::make_unique<FileTarget>(path, rules);
   if (DescriptorNamed(path)) {
     throw Error(Finding::kUsage, "the archive holds a folder, which standard output cannot take")
         .Hint("give -o FOLDER");
   }
-  return std::make_unique<FolderTarget>(archive, path, rules);
+  return std::make_unique<FolderTarget>(*std::move(folder), path, rules);
+}
+
+void RequireSound(const Archive& archive, ThreadPool& pool) {
+  std::vector<Damage> damage = archive.damage();
+  for (Damage& one : archive.CheckStored(pool)) damage.push_back(std::move(one));
+  if (!damage.empty()) throw damage[0].AsError();
 }
 
 std::string Place(const Damage& damage) {
@@ -182,31 +180,24 @@ const Fields<ChunkHead>& ChunkFields() {
        "K or V; null: bytes of the file that are neither",
        KeyOrValue,
        {.choices = {"k", "v"}}},
-      {"layer", "Number of the layer", OfCache(&ChunkHead::layer), {.absent = true}},
-      {"token_begin", "First token", OfCache(&ChunkHead::token_begin), {.absent = true}},
-      {"token_end",
-       "One past the last token",
-       OfCache([](const ChunkHead& head) { return head.token_begin + head.tokens; }),
-       {.absent = true}},
-      {"head_begin", "First head", OfCache(&ChunkHead::head_begin), {.absent = true}},
-      {"heads", "Number of heads", OfCache(&ChunkHead::heads), {.absent = true}}};
+      {"layer", "Number of the layer", OfCache(&ChunkHead::layer), Absent()},
+      {"token_begin", "First token", OfCache(&ChunkHead::token_begin), Absent()},
+      {"token_end", "One past the last token",
+       OfCache([](const ChunkHead& head) { return head.token_begin + head.tokens; }), Absent()},
+      {"head_begin", "First head", OfCache(&ChunkHead::head_begin), Absent()},
+      {"heads", "Number of heads", OfCache(&ChunkHead::heads), Absent()}};
   return fields;
 }
 
 const Fields<Damage>& DamageFields() {
   static const Fields<Damage> fields = {
       {"part", "The part of the archive", &Damage::part},
-      {"finding",
-       "Its number; 'kvtool explain KV1001' documents it",
-       [](const Damage& damage) { return FindingId(damage.finding); },
-       {.pattern = kFindingPattern}},
+      {"finding", "Its number; 'kvtool explain KV1001' documents it",
+       [](const Damage& damage) { return FindingId(damage.finding); }, kFindingNumber},
       {"text", "What is wrong", &Damage::text},
       {"archive_offset", "Where in the archive, in bytes from its beginning", &Damage::offset},
-      {"chunk",
-       "The chunk that is damaged; absent where it is none",
-       &Damage::chunk,
-       ChunkFields(),
-       {.absent = true}}};
+      {"chunk", "The chunk that is damaged; absent where it is none", &Damage::chunk, ChunkFields(),
+       Absent()}};
   return fields;
 }
 
@@ -219,11 +210,8 @@ const Fields<Lost>& LostFields() {
       {"runs", "Number of runs", [](const Lost& lost) { return lost.range.runs; }},
       {"run_step_bytes", "Bytes from the beginning of one run to that of the next",
        [](const Lost& lost) { return lost.range.run_step; }},
-      {"chunk",
-       "The chunk that held them; absent where it was none",
-       [](const Lost& lost) { return lost.range.chunk; },
-       ChunkFields(),
-       {.absent = true}}};
+      {"chunk", "The chunk that held them; absent where it was none",
+       [](const Lost& lost) { return lost.range.chunk; }, ChunkFields(), Absent()}};
   return fields;
 }
 

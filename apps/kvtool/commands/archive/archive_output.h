@@ -28,8 +28,6 @@ struct ArchiveOutput {
                       const Rename& rename) const;
   // Makes what --output-dir adds in front of a result's name.
   void MakeFolder(const std::string& path) const;
-  // Throws kUsage when binary data would go to a terminal.
-  void RefuseTerminal(const Console& console) const;
 
  private:
   void Check() const;
@@ -58,10 +56,44 @@ class OutputTarget : public RestoreTarget {
   virtual bool is_stream() const { return false; }
   virtual void Commit() = 0;
 };
-// `path` may be "-". Throws kUsage for a folder to a stream.
-std::unique_ptr<OutputTarget> MakeOutputTarget(const Archive& archive, const std::string& path,
-                                               const OutputRules& rules);
+// What is in a folder that is restored; nothing of a single file.
+struct RestoredFolder {
+  struct File {
+    std::string name;
+    bool executable;
+  };
+  std::vector<File> files;
+  std::vector<std::string> empty_folders;
 
+  template <typename Files>
+  static std::optional<RestoredFolder> Of(bool is_folder, const Files& files,
+                                          const std::vector<std::string>& empty_folders) {
+    if (!is_folder) return std::nullopt;
+    RestoredFolder folder = {{}, empty_folders};
+    for (const auto& file : files) folder.files.push_back({file.name, file.executable});
+    return folder;
+  }
+};
+// `path` may be "-". Throws kUsage for a folder to a stream.
+std::unique_ptr<OutputTarget> MakeOutputTarget(std::optional<RestoredFolder> folder,
+                                               const std::string& path, const OutputRules& rules);
+// Restored bytes are hashed by Restore and needed no further.
+class NoTarget : public RestoreTarget, private Sink {
+ public:
+  Sink& Begin(size_t) override { return *this; }
+  void End(size_t) override {}
+
+ private:
+  void Write(ByteSpan) override {}
+};
+
+// Restores an archive to nowhere and says what it found; with a source, compares with it. What
+// `kvtool verify` and `kvtool decompress --test` do.
+ExitStatus VerifyArchive(const std::string& input, const std::string& against,
+                         const ArchiveLimit& limit, const ReportOptions& report, Context& context);
+
+// Throws the first damage of the stored bytes, if there is any.
+void RequireSound(const Archive& archive, ThreadPool& pool);
 // "layer 3 K tokens 0:512" or the name of the archive's damaged part.
 std::string Place(const Damage& damage);
 // A range of the source that is lost, and the name of the file that it was in.

@@ -8,10 +8,6 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
-#include "apps/kvtool/console/progress.h"
-#include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/inputs/each_command.h"
-#include "apps/kvtool/inputs/run_input.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/archive/records.h"
@@ -53,10 +49,11 @@ void ReadBack(const AtomicFile& file, ThreadPool& pool, const std::string& path)
   const int descriptor = ::dup(file.descriptor());
   if (descriptor < 0) throw Error(Finding::kReadFailed, "cannot read back").File(path);
   const Archive archive = Archive::Open(FileSource::FromDescriptor(descriptor, path));
-  std::vector<Damage> damage = archive.damage();
-  for (Damage& one : archive.CheckStored(pool)) damage.push_back(std::move(one));
-  if (damage.empty()) return;
-  throw damage[0].AsError().In("reading back what was written").File(path);
+  try {
+    RequireSound(archive, pool);
+  } catch (Error& error) {
+    throw error.In("reading back what was written").File(path);
+  }
 }
 
 std::string Counts(const std::map<std::string, uint64_t>& counts) {
@@ -88,8 +85,7 @@ struct Compressed {
   bool has_bases = false, read_back = false;
   std::vector<std::string> warnings;
   std::optional<UsedProfile> profile;
-  std::optional<RunEnvironment> environment;
-  std::optional<Timing> timing;
+  RunCost cost;
 };
 
 const Fields<Compressed::Params>& CompressParamsFields() {
@@ -122,13 +118,6 @@ const Fields<WriteSummary::Part>& CodedPartFields() {
   return fields;
 }
 
-const Fields<WriteSummary>& SolidFields() {
-  static const Fields<WriteSummary> fields = {
-      {"files", "Number of files that are in a group", &WriteSummary::grouped_files},
-      {"groups", "Number of groups", &WriteSummary::groups}};
-  return fields;
-}
-
 const Fields<WriteSummary::Reference>& UsedReferenceFields() {
   using Reference = WriteSummary::Reference;
   static const Fields<Reference> fields = {
@@ -138,14 +127,10 @@ const Fields<WriteSummary::Reference>& UsedReferenceFields() {
        [](const Reference& base) { return base.name.format; }},
       {"bytes", "Its size in bytes; of an archive, what it restores to",
        [](const Reference& base) { return base.name.source_bytes; }},
-      {"xxh3",
-       "XXH3 hash (64 bits, 16 hex digits) of those bytes",
-       [](const Reference& base) { return HashDigits(base.name.source_hash); },
-       {.pattern = kHashPattern}},
-      {"chain",
-       "1: it stands on its own; otherwise one more than what it is coded against itself",
-       [](const Reference& base) { return base.name.chain; },
-       {.least = 1}},
+      {"xxh3", "XXH3 hash (64 bits, 16 hex digits) of those bytes",
+       [](const Reference& base) { return HashDigits(base.name.source_hash); }, kHashText},
+      {"chain", "1: it stands on its own; otherwise one more than what it is coded against itself",
+       [](const Reference& base) { return base.name.chain; }, AtLeast(1)},
       {"chunks", "Number of chunks of the archive that need it", &Reference::chunks},
       {"rows", "Rows of it that they need: one token of one layer's K or V each", &Reference::rows},
       {"equal_rows", "Those of the rows that are the same here, byte for byte",
@@ -169,10 +154,8 @@ const Fields<Compressed::UsedProfile>& UsedProfileFields() {
   static const Fields<Profile> fields = {
       {"file", "Name of its file, without folders", &Profile::file},
       {"name", "Name of its model", &Profile::name},
-      {"hash",
-       "Its hash (XXH3, 32 hex digits), by which it is found",
-       &Profile::hash,
-       {.pattern = kProfileHashPattern}},
+      {"hash", "Its hash (XXH3, 32 hex digits), by which it is found", &Profile::hash,
+       kProfileHashText},
       {"chunks", "Number of chunks that were coded with it, and decode with it alone",
        &Profile::chunks}};
   return fields;
@@ -184,6 +167,9 @@ const WriteSummary::Part& PartOf(const Compressed& of) {
 }
 
 const Fields<Compressed>& CompressedFields() {
+  static const Fields<WriteSummary> solid_fields = {
+      {"files", "Number of files that are in a group", &WriteSummary::grouped_files},
+      {"groups", "Number of groups", &WriteSummary::groups}};
   static const Fields<Compressed> fields = {
       {"inputs", "What was read", &Compressed::inputs, HashedFileFields()},
       {"params", "What was asked for", &Compressed::params, CompressParamsFields()},
@@ -199,7 +185,7 @@ const Fields<Compressed>& CompressedFields() {
       {"v", "Chunks of V", PartOf<ChunkKind::kValue>, CodedPartFields()},
       {"other", "Chunks of everything else", PartOf<ChunkKind::kOpaque>, CodedPartFields()},
       {"solid", "Files that are coded together, so that chunks span them", &Compressed::made,
-       SolidFields()},
+       solid_fields},
       {"ordered_chunks",
        "Number of chunks whose rows are coded by sequence and position, since the cache holds them "
        "in another order",
@@ -216,26 +202,13 @@ const Fields<Compressed>& CompressedFields() {
        [](const Compressed& of) {
          return of.has_bases ? std::optional(of.made.references) : std::nullopt;
        },
-       UsedReferenceFields(),
-       {.absent = true}},
+       UsedReferenceFields(), Absent()},
       {"proof", "What was done to show that the archive gives the source back",
        [](const Compressed& of) -> const Compressed& { return of; }, CompressProofFields()},
       {"warnings", "Everything that the run warned of at this input", &Compressed::warnings},
-      {"environment",
-       "What the run had; absent in deterministic output",
-       &Compressed::environment,
-       RunEnvironmentFields(),
-       {.absent = true}},
-      {"timing",
-       "How long it took; absent in deterministic output",
-       &Compressed::timing,
-       TimingFields(),
-       {.absent = true}},
-      {"profile",
-       "The profile given with --profile, which the archive names; absent without",
-       &Compressed::profile,
-       UsedProfileFields(),
-       {.absent = true}}};
+      Fields<Compressed>::Inline(&Compressed::cost, RunCostFields()),
+      {"profile", "The profile given with --profile, which the archive names; absent without",
+       &Compressed::profile, UsedProfileFields(), Absent()}};
   return fields;
 }
 
@@ -278,10 +251,8 @@ class Compress : public EachOf<Compress> {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(input_);
-    snapshot_.Files(files);
     output_.Files(input_, name_, ArchiveName, files);
-    report_.Files(files);
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -317,13 +288,7 @@ class Compress : public EachOf<Compress> {
     const auto begin = std::chrono::steady_clock::now();
     const size_t first_warning = context.console.warning_texts().size();
     const std::string path = output_.PathFor(input, name_, ArchiveName);
-    if (path == "-") {
-      output_.RefuseTerminal(context.console);
-      if (report_.json) {
-        throw Error(Finding::kUsage, "the archive and --json both go to standard output")
-            .Hint("give --json-out FILE");
-      }
-    }
+    if (path == "-") output_.one.RequireStdout(context.console, report_.json, "the archive");
     const Source source = snapshot_.Open(input);
     const std::optional<Snapshot> snapshot = Describe(source, options, context.console);
     if (!HasTrait(options.from, kIsOpaque) && IsArchive(source)) {
@@ -347,9 +312,7 @@ class Compress : public EachOf<Compress> {
     WriteSummary summary;
     const Snapshot* described = snapshot ? &*snapshot : nullptr;
     output_.MakeFolder(path);
-    OutputRules rules = RulesFor(output_.one.force);
-    if (input != "-") rules.like = Permissions::Of(input);
-    AtomicFile file(path, rules);
+    AtomicFile file(path, RulesLike(output_.one.force, input));
     try {
       summary = WriteArchive(source, described, write, pool, file);
     } catch (const Error&) {
@@ -373,10 +336,8 @@ class Compress : public EachOf<Compress> {
                            warnings.end());
     if (options.profile != nullptr)
       result.profile = ProfileIn(*options.profile, options.profiles[0], summary);
-    if (!context.global.deterministic) {
-      result.environment = RunEnvironment{context.global.thread_count()};
-      result.timing = Timing::Of(summary.source_bytes, elapsed.count());
-    }
+    result.cost = RunCost::Of(context.global.deterministic, context.global.thread_count(),
+                              summary.source_bytes, elapsed.count());
     result.made = std::move(summary);
     return result;
   }
@@ -418,12 +379,12 @@ class Compress : public EachOf<Compress> {
     if (!parts.empty()) text += parts + "; chunks " + Counts(summary.codecs);
     if (!summary.choices.empty()) text += "; planes " + Counts(summary.choices);
     if (summary.groups > 0) {
-      text += fmt::format("; {} files together in {} group{}", summary.grouped_files,
-                          summary.groups, summary.groups == 1 ? "" : "s");
+      text += fmt::format("; {} files together in {}", summary.grouped_files,
+                          Plural(summary.groups, "group"));
     }
     if (summary.ordered_chunks > 0) {
-      text += fmt::format("; rows of {} chunk{} by sequence and position", summary.ordered_chunks,
-                          summary.ordered_chunks == 1 ? "" : "s");
+      text += fmt::format("; rows of {} by sequence and position",
+                          Plural(summary.ordered_chunks, "chunk"));
     }
     if (!parts.empty()) text += "\n";
     text += fmt::format("  {}: {}, {}", summary.checked ? "identical" : "written",
@@ -435,7 +396,6 @@ class Compress : public EachOf<Compress> {
   std::string level_ = "default";
   uint32_t joined_layers_ = kJoinedLayers;
   bool no_check_ = false, no_solid_ = false;
-  SnapshotOptions snapshot_;
 };
 
 }  // namespace

@@ -6,10 +6,6 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
-#include "apps/kvtool/commands/archive/verify.h"
-#include "apps/kvtool/console/progress.h"
-#include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/inputs/each_command.h"
 #include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
@@ -25,7 +21,7 @@ std::string RestoredName(const std::string& name) {
   if (name.size() > kSuffix.size() && name.ends_with(kSuffix)) {
     return name.substr(0, name.size() - kSuffix.size());
   }
-  throw Error(Finding::kUsage, fmt::format("'{}' does not end in {}: give -o", name, kSuffix));
+  throw Error(Finding::kUsage, "'{}' does not end in {}: give -o", name, kSuffix);
 }
 
 // The result: a restored source, or the tensors that --to wrote.
@@ -47,20 +43,8 @@ struct Decompressed {
   std::string output;
   std::optional<Source> restored;
   std::optional<Tensors> written;
-  std::optional<RunEnvironment> environment;
-  std::optional<Timing> timing;
+  RunCost cost;
 };
-
-const Fields<Decompressed::Params>& DecompressParamsFields() {
-  using Params = Decompressed::Params;
-  static const Fields<Params> fields = {
-      {"keep_going", "Whether what is damaged was to become zeros, rather than end the run",
-       &Params::keep_going},
-      {"to",
-       "Name of the format that the tensors were written in; null: the source itself was restored",
-       &Params::to}};
-  return fields;
-}
 
 const Fields<Decompressed::Source>& RestoredSourceFields() {
   using Source = Decompressed::Source;
@@ -73,8 +57,7 @@ const Fields<Decompressed::Source>& RestoredSourceFields() {
        "XXH3 hash (64 bits, 16 hex digits) of what was restored; null: so much is lost that it was "
        "not "
        "computed",
-       [](const Source& source) { return RestoredHash(source.report); },
-       {.pattern = kHashPattern}},
+       [](const Source& source) { return RestoredHash(source.report); }, kHashText},
       {"identical", "Whether nothing is lost and the hash is that of the source",
        &Source::identical},
       {"damage", "What is damaged in the archive",
@@ -92,22 +75,20 @@ const Fields<Decompressed::Tensors>& WrittenTensorsFields() {
 }
 
 const Fields<Decompressed>& DecompressedFields() {
+  using Params = Decompressed::Params;
+  static const Fields<Params> decompress_params = {
+      {"keep_going", "Whether what is damaged was to become zeros, rather than end the run",
+       &Params::keep_going},
+      {"to",
+       "Name of the format that the tensors were written in; null: the source itself was restored",
+       &Params::to}};
   static const Fields<Decompressed> fields = {
       {"inputs", "The archive that was read", &Decompressed::inputs, SizedFileFields()},
-      {"params", "What was asked for", &Decompressed::params, DecompressParamsFields()},
+      {"params", "What was asked for", &Decompressed::params, decompress_params},
       {"output", "File or folder that was written; -: standard output", &Decompressed::output},
       Fields<Decompressed>::Inline(&Decompressed::restored, RestoredSourceFields()),
       Fields<Decompressed>::Inline(&Decompressed::written, WrittenTensorsFields()),
-      {"environment",
-       "What the run had; absent in deterministic output",
-       &Decompressed::environment,
-       RunEnvironmentFields(),
-       {.absent = true}},
-      {"timing",
-       "How long it took; absent in deterministic output",
-       &Decompressed::timing,
-       TimingFields(),
-       {.absent = true}}};
+      Fields<Decompressed>::Inline(&Decompressed::cost, RunCostFields())};
   return fields;
 }
 
@@ -124,18 +105,18 @@ class Decompress : public EachOf<Decompress> {
         .Suggest(WritableFormats());
     limit_.Declare(line);
     selection_.Declare(line);
-    line.Add("--model|--gguf,--model-config", geometry_.gguf,
+    line.Add("--model|--gguf,--model-config", snapshot_.gguf,
              "Model file that tells the heads, for --to");
-    line.Add("--kv-heads", geometry_.kv_heads, "KV heads per layer, for --to")
+    line.Add("--kv-heads", snapshot_.kv_heads, "KV heads per layer, for --to")
         .Between(1u, 1u << 20);
     line.Add(
         "--rope-pairs", rope_pairs_,
         "Order of K's RoPE pairs in what --to writes: neighbours (2i, 2i+1), halves (i, i+dim/2), "
         "FROM:TO, keep (default: as readers of the format expect it)");
-    line.Add("--head-dim", geometry_.head_dim, "Head size, for --to").Between(1u, 1u << 20);
-    line.Add("--layout", geometry_.open.layout,
+    line.Add("--head-dim", snapshot_.head_dim, "Head size, for --to").Between(1u, 1u << 20);
+    line.Add("--layout", snapshot_.open.layout,
              "Chooses a layout if several fit the archived source, for --to");
-    line.Add("--batch", geometry_.open.batch, "Row of a batch, for --to");
+    line.Add("--batch", snapshot_.open.batch, "Row of a batch, for --to");
     report_.Declare(line);
   }
 
@@ -145,13 +126,11 @@ class Decompress : public EachOf<Decompress> {
   void Continue() override { output_.one.force = true; }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(input_);
-    geometry_.Files(files);
     limit_.Files(files);
     if (!test_)
       output_.Files(
           input_, name_, [this](const std::string& name) { return NameFor(name); }, files);
-    report_.Files(files);
+    Command::Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -179,33 +158,24 @@ class Decompress : public EachOf<Decompress> {
   std::string PathFor(const std::string& input) const {
     return output_.PathFor(input, name_, [this](const std::string& name) { return NameFor(name); });
   }
-  OutputRules RulesLike(const std::string& input) const {
-    OutputRules rules = RulesFor(output_.one.force);
-    if (input != "-") rules.like = Permissions::Of(input);
-    return rules;
-  }
 
   ExitStatus RestoreOne(const std::string& input, ThreadPool& pool, Context& context) const {
     const auto begin = Clock::now();
     const std::string path = PathFor(input);
     const Archive archive = limit_.Open(input);
-    if (path == "-") {
-      output_.RefuseTerminal(context.console);
-      if (report_.json) {
-        throw Error(Finding::kUsage, "the source and --json both go to standard output")
-            .Hint("give --json-out FILE");
-      }
-    }
+    if (path == "-") output_.one.RequireStdout(context.console, report_.json, "the source");
     if (!inputs_.keep_going) RequireReferences(archive);
     output_.MakeFolder(path);
     ProgressLine progress(context.console, context.global.progress_when(), input);
     RestoreOptions options;
     options.keep_going = inputs_.keep_going;
     options.progress = &progress;
-    const std::unique_ptr<OutputTarget> target = MakeOutputTarget(archive, path, RulesLike(input));
+    const std::unique_ptr<OutputTarget> target = MakeOutputTarget(
+        RestoredFolder::Of(archive.is_folder(), archive.files(), archive.empty_folders()), path,
+        RulesLike(output_.one.force, input));
     if (target->is_stream()) {
       // What has gone down a pipe cannot be taken back: look before the first byte.
-      if (!inputs_.keep_going) RefuseDamaged(archive, pool);
+      if (!inputs_.keep_going) RequireSound(archive, pool);
       limit_.RequireWritable(archive);
     }
     const RestoreReport report = Restore(archive, options, pool, *target);
@@ -227,12 +197,6 @@ class Decompress : public EachOf<Decompress> {
                        report.lost_bytes == 0 && archive.source_hash() == report.source_hash};
     Emit(result, context);
     return report.intact() ? kDone : kInvalid;
-  }
-
-  static void RefuseDamaged(const Archive& archive, ThreadPool& pool) {
-    std::vector<Damage> damage = archive.damage();
-    for (Damage& one : archive.CheckStored(pool)) damage.push_back(std::move(one));
-    if (!damage.empty()) throw damage[0].AsError();
   }
 
   void Tell(Context& context, const std::string& input, const std::string& path,
@@ -261,10 +225,8 @@ class Decompress : public EachOf<Decompress> {
     result.params.keep_going = inputs_.keep_going;
     if (!to_.empty()) result.params.to = to_;
     result.output = path;
-    if (!context.global.deterministic) {
-      result.environment = RunEnvironment{context.global.thread_count()};
-      result.timing = Timing::Of(bytes, seconds);
-    }
+    result.cost =
+        RunCost::Of(context.global.deterministic, context.global.thread_count(), bytes, seconds);
     return result;
   }
 
@@ -286,7 +248,7 @@ class Decompress : public EachOf<Decompress> {
       context.console.Warn(input, fmt::format("{}: {}", Place(damage), damage.text));
     }
     ProgressLine progress(context.console, context.global.progress_when(), input);
-    OpenOptions options = geometry_.Resolve(flags_for());
+    OpenOptions options = snapshot_.Resolve(flags_for());
     options.max_bytes = limit_.limit.most().value_or(options.max_bytes);
     Snapshot snapshot = LoadSnapshot(archive, selection, options, pool, &progress);
     snapshot.source.path = input;
@@ -302,10 +264,9 @@ class Decompress : public EachOf<Decompress> {
 
     const double seconds = SecondsSince(begin);
     const uint64_t bytes = snapshot.kv_bytes();
-    context.console.Say(fmt::format("{} -> {}: {} layer{}, {} of K and V, {}", Printable(input),
-                                    Printable(path), snapshot.layers.size(),
-                                    snapshot.layers.size() == 1 ? "" : "s", HumanBytes(bytes),
-                                    HumanRate(bytes, seconds)));
+    context.console.Say(fmt::format("{} -> {}: {}, {} of K and V, {}", Printable(input),
+                                    Printable(path), Plural(snapshot.layers.size(), "layer"),
+                                    HumanBytes(bytes), HumanRate(bytes, seconds)));
     Decompressed result = MakeResult(context, input, path, archive, bytes, seconds);
     result.written = {snapshot.layers.size(), bytes};
     Emit(result, context);
@@ -317,7 +278,6 @@ class Decompress : public EachOf<Decompress> {
   std::string to_, rope_pairs_;
   ArchiveLimit limit_;
   SelectionOptions selection_;
-  SnapshotOptions geometry_;
 };
 
 }  // namespace

@@ -4,27 +4,12 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
-#include "apps/kvtool/commands/archive/verify.h"
-#include "apps/kvtool/console/progress.h"
-#include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/inputs/each_command.h"
-#include "apps/kvtool/inputs/run_input.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/base/hash.h"
 
 namespace kv {
 namespace {
-
-// Restored bytes are hashed by Restore and needed no further.
-class NoTarget : public RestoreTarget, private Sink {
- public:
-  Sink& Begin(size_t) override { return *this; }
-  void End(size_t) override {}
-
- private:
-  void Write(ByteSpan) override {}
-};
 
 struct Findings {
   RestoreReport restored;
@@ -93,11 +78,11 @@ void Print(const Findings& findings, const Archive& archive, const std::string& 
   const RestoreReport& restored = findings.restored;
   std::string verdict;
   if (findings.good()) {
-    const size_t chunks = archive.chunks().size();
     verdict = against.empty() ? console.Verdict(true, "intact")
                               : console.Verdict(true, "identical") + " to " + Printable(against);
-    verdict += fmt::format(": {} bytes in {} chunk{}, {}", restored.bytes, chunks,
-                           chunks == 1 ? "" : "s", HashText(*restored.source_hash));
+    verdict +=
+        fmt::format(": {} bytes in {}, {}", restored.bytes,
+                    Plural(archive.chunks().size(), "chunk"), HashText(*restored.source_hash));
   } else if (!restored.intact()) {
     verdict = fmt::format("{}: {} of {} bytes lost", console.Verdict(false, "damaged"),
                           restored.lost_bytes, restored.bytes);
@@ -121,20 +106,6 @@ Verified MakeResult(Findings findings, const Archive& archive, const std::string
   return result;
 }
 
-const Fields<SourceComparer::Difference>& SourceDifferenceFields() {
-  using Difference = SourceComparer::Difference;
-  static const Fields<Difference> fields = {
-      {"file", "File of the original; empty where there is only one", &Difference::file},
-      {"offset", "Where in that file, in bytes from its beginning", &Difference::offset},
-      {"text", "What differs", &Difference::text},
-      {"chunk",
-       "The chunk that it is in; absent where it is in none",
-       &Difference::chunk,
-       ChunkFields(),
-       {.absent = true}}};
-  return fields;
-}
-
 const Fields<Verified::Params>& VerifyParamsFields() {
   static const Fields<Verified::Params> fields = {
       {"against", "File or folder that the archive had to restore to; null: none was given",
@@ -143,6 +114,13 @@ const Fields<Verified::Params>& VerifyParamsFields() {
 }
 
 const Fields<Verified>& VerifiedFields() {
+  using Difference = SourceComparer::Difference;
+  static const Fields<Difference> source_difference = {
+      {"file", "File of the original; empty where there is only one", &Difference::file},
+      {"offset", "Where in that file, in bytes from its beginning", &Difference::offset},
+      {"text", "What differs", &Difference::text},
+      {"chunk", "The chunk that it is in; absent where it is in none", &Difference::chunk,
+       ChunkFields(), Absent()}};
   static const Fields<Verified> fields = {
       {"inputs", "The archive", &Verified::inputs, SizedFileFields()},
       {"params", "What was asked for", &Verified::params, VerifyParamsFields()},
@@ -157,10 +135,8 @@ const Fields<Verified>& VerifiedFields() {
        [](const Verified& of) { return of.found.restored.bytes; }},
       {"lost_bytes", "Of these, bytes that cannot be restored",
        [](const Verified& of) { return of.found.restored.lost_bytes; }},
-      {"xxh3",
-       "XXH3-64 of the restored bytes, 16 hexadecimal digits; null where something is lost",
-       [](const Verified& of) { return RestoredHash(of.found.restored); },
-       {.pattern = kHashPattern}},
+      {"xxh3", "XXH3-64 of the restored bytes, 16 hexadecimal digits; null where something is lost",
+       [](const Verified& of) { return RestoredHash(of.found.restored); }, kHashText},
       {"damage", "What is damaged in the archive",
        [](const Verified& of) { return of.found.restored.damage; }, DamageFields()},
       {"lost", "Byte ranges of the original that cannot be restored", &Verified::lost,
@@ -168,14 +144,13 @@ const Fields<Verified>& VerifiedFields() {
       {"missing", "Chunks that the archive should have and lacks",
        [](const Verified& of) { return of.found.missing; }, ChunkFields()},
       {"differences", "Where what was restored differs from --against",
-       [](const Verified& of) { return of.found.differences; }, SourceDifferenceFields()}};
+       [](const Verified& of) { return of.found.differences; }, source_difference}};
   return fields;
 }
 
 void RequireOneAgainst(const InputOptions& inputs, const std::string& against) {
   if (against.empty() || inputs.given.size() < 2) return;
-  throw Error(Finding::kUsage,
-              fmt::format("--against takes one archive, {} were given", inputs.given.size()));
+  throw Error(Finding::kUsage, "--against takes one archive, {} were given", inputs.given.size());
 }
 
 class Verify : public EachOf<Verify> {
@@ -196,10 +171,9 @@ class Verify : public EachOf<Verify> {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(input_);
+    Command::Files(files);
     files.Reads(against_);
     limit_.Files(files);
-    report_.Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -234,7 +208,7 @@ ExitStatus VerifyArchive(const std::string& input, const std::string& against,
       [](const Damage& damage) { return InfoOf(damage.finding).code == ErrorCode::kUnsupported; });
   const ExitStatus status = unsupported ? kUnsupported : findings.good() ? kDone : kVerdict;
   const Verified result = MakeResult(std::move(findings), archive, input, against);
-  report.Emit(context.console, "verify", VerifiedFields().Object(result), RulesFor(false));
+  report.Emit(context.console, "verify", VerifiedFields().Object(result));
   return status;
 }
 

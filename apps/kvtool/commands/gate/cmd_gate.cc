@@ -8,23 +8,46 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/gate/gate_cases.h"
-#include "apps/kvtool/commands/gate/gate_files.h"
 #include "apps/kvtool/commands/gate/gate_init.h"
-#include "apps/kvtool/commands/gate/gate_inputs.h"
-#include "apps/kvtool/commands/gate/gate_log_options.h"
 #include "apps/kvtool/commands/gate/gate_report.h"
-#include "apps/kvtool/engines.h"
+#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
-#include "apps/kvtool/line/page_options.h"
+#include "apps/kvtool/line/numbers.h"
+#include "apps/kvtool/line/options.h"
+#include "lib/engines/mnn/gate/engine.h"
+#include "lib/study/gate/ci_report.h"
 #include "lib/study/gate/config.h"
 #include "lib/study/gate/judge.h"
-#include "lib/study/gate/markdown.h"
-#include "lib/study/gate/reproduce.h"
 #include "lib/study/gate/summary_page.h"
 
 namespace kv {
 namespace {
+
+struct GateDocument {
+  std::vector<HashedFile> inputs;
+  gate::GateSummary summary;
+  std::vector<std::string> warnings;
+};
+
+std::string_view ParamText(std::string_view name) {
+  if (name == "h2o_enable") return "1: eviction is on";
+  if (name == "h2o_lossless_runtime_mode") {
+    return "probe: compress samples of the first layer of each kind; full: compress the layers in "
+           "scope; neither changes the cache; store: what is compressed leaves the cache until the "
+           "layer's next step";
+  }
+  return RuntimeParameterText(name).text;
+}
+
+const Fields<GateDocument>& DocumentFields() {
+  static const Fields<GateDocument> fields = {
+      {"inputs", "What was read", &GateDocument::inputs, HashedFileFields()},
+      Fields<GateDocument>::Inline(&GateDocument::summary,
+                                   gate::SummaryFields(mnn::Engine(), ParamText)),
+      {"warnings", "Warnings of the run", &GateDocument::warnings}};
+  return fields;
+}
 
 class Gate : public EachOf<Gate> {
  public:
@@ -186,7 +209,7 @@ class Gate : public EachOf<Gate> {
       files.Open(path);
     }
     gate::GateResult result;
-    result.engines = Engines();
+    result.engine = &mnn::Engine();
     result.commit = commit_;
     if (!baseline_.empty()) result.baseline = ReadGateBaseline(baseline_);
     if (!pinned_.empty()) result.pinned = ReadGateBaseline(pinned_);
@@ -248,11 +271,11 @@ class Gate : public EachOf<Gate> {
     if (!config_.empty()) {
       config = shared_config_ != nullptr ? *shared_config_ : ReadGateConfig(config_);
     } else if (!snapshot_path_.empty() && !reference_.empty()) {
-      config = gate::CompareConfig(snapshot_path_, reference_, Engines());
+      config = gate::CompareConfig(snapshot_path_, reference_, mnn::Engine());
     } else if (!snapshot_path_.empty()) {
-      config = gate::SuiteConfig(snapshot_path_, trace_, Engines());
+      config = gate::SuiteConfig(snapshot_path_, trace_, mnn::Engine());
     } else if (logs_.given()) {
-      config.baseline_rules = gate::DefaultBaselineRules(Engines());
+      config.baseline_rules = gate::DefaultBaselineRules(mnn::Engine());
       return config;
     } else {
       throw Error(Finding::kUsage, "expected CONFIG, or --snapshot and --trace, or --engine-logs");
@@ -340,9 +363,8 @@ class Gate : public EachOf<Gate> {
             ? std::string()
             : fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
     nlohmann::ordered_json document = ReportHeader("gate");
-    document["inputs"] = inputs.records();
-    document.update(gate::SummaryJson(result, now, outputs_));
-    document["warnings"] = context.console.warning_texts();
+    document.update(ToJson(DocumentFields().Object(
+        {inputs.records(), {result, now, outputs_}, context.console.warning_texts()})));
     std::string cases;
     for (const nlohmann::ordered_json& row : document["rows"]) {
       cases += JsonText(row, -1, true) + "\n";
@@ -353,10 +375,10 @@ class Gate : public EachOf<Gate> {
     const gate::Summary summary{outputs_.summary_json, document};
     std::optional<report::Page> page;
     if (page_.wanted()) {
-      page = gate::SummaryPage({&summary, 1}, MadeBy(), Engines());
+      page = gate::SummaryPage({&summary, 1}, MadeBy(), mnn::Engine());
       files.Write(page_.html, page->Text());
     }
-    if (!junit_.empty()) files.Write(junit_, gate::SummaryJunit(summary, Engines()));
+    if (!junit_.empty()) files.Write(junit_, gate::SummaryJunit(summary, mnn::Engine()));
     files.Commit();
     if (page) page_.WritePictures(*page, *this, context.console, RulesFor(force_));
     report_.Emit(context.console, document, RulesFor(false));
@@ -378,6 +400,7 @@ class Gate : public EachOf<Gate> {
 
 }  // namespace
 
+const FieldTable& GateFields() { return DocumentFields(); }
 std::unique_ptr<Command> MakeGate() { return std::make_unique<Gate>(); }
 
 }  // namespace kv

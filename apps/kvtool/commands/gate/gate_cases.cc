@@ -2,21 +2,118 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/kvtool/commands/gate/gate_cases.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 
-#include "apps/kvtool/engines.h"
-#include "lib/study/gate/compare_case.h"
-#include "lib/study/gate/measure_quant.h"
+#include "apps/kvtool/line/numbers.h"
+#include "lib/core/base/number.h"
+#include "lib/engines/mnn/gate/engine.h"
+#include "lib/engines/mnn/gate/replay_case.h"
 
 namespace kv {
+namespace {
+
+std::string FlagOf(std::string_view name) {
+  std::string flag = "--" + std::string(name);
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+// "runtime_full=1" to its place in the codes.
+void AddReturnCode(const std::string& item, std::map<std::string, int64_t>& codes) {
+  const size_t equals = item.find('=');
+  const bool has_both = equals != item.npos && equals != 0;
+  const auto code =
+      has_both ? ParseNumber<int64_t>(std::string_view(item).substr(equals + 1)) : std::nullopt;
+  if (!code) {
+    throw Error(Finding::kUsage,
+                fmt::format("--return-codes '{}': expected CASE=N,CASE=N", Escaped(item)));
+  }
+  if (!codes.emplace(item.substr(0, equals), *code).second) {
+    throw Error(Finding::kUsage, fmt::format("--return-codes: two codes for case '{}'",
+                                             Escaped(item.substr(0, equals))));
+  }
+}
+
+}  // namespace
+
+void EngineLogOptions::Declare(CommandLine& line) {
+  const char* group = "Engine logs (rules of its analyzer, off unless given or part of the suite)";
+  line.Add("--engine-logs", path,
+           "Judge the real engine's own output: a suite's, a folder of bench logs, or one log or "
+           "report")
+      .Group(group);
+  line.Add("--return-codes", return_codes,
+           "Return codes of its cases: runtime_full=1,... (those of the suite's summary)")
+      .Group(group);
+  line.Add("--offline-lossless-json", offline, "Offline report with the upper bound").Group(group);
+  line.Add("--offline-lossless-online-json", online, "Offline report of the simulated online mode")
+      .Group(group);
+  line.Add("--bench-stdout-log", bench_log, "Console output of the bench").Group(group);
+  for (const std::string_view name : mnn::logs::AnalyzerOptionNames()) {
+    const std::string key(name);
+    const ParameterText& told = AnalyzerOptionText(name);
+    const std::string text(told.text);
+    if (told.value.empty()) {
+      line.OnFlag(
+              FlagOf(name), [this, key] { analyzer.emplace_back(key, ""); }, text)
+          .Group(group);
+    } else {
+      line.OnText(
+              FlagOf(name),
+              [this, key](const std::string& value) { analyzer.emplace_back(key, value); }, text)
+          .ValueName(std::string(told.value))
+          .Group(group);
+    }
+  }
+}
+
+void EngineLogOptions::RequireLogs() const {
+  if (given() || (analyzer.empty() && return_codes.empty() && offline.empty() && online.empty() &&
+                  bench_log.empty())) {
+    return;
+  }
+  throw Error(Finding::kUsage, "options of the original analyzer go with --engine-logs");
+}
+
+mnn::logs::EngineLogsInput EngineLogOptions::Resolve() const {
+  mnn::logs::EngineLogsInput input{.path = path,
+                                   .options = analyzer,
+                                   .offline_lossless_json = offline,
+                                   .offline_lossless_online_json = online,
+                                   .bench_stdout_log = bench_log};
+  for (size_t begin = 0; begin < return_codes.size();) {
+    const size_t end = std::min(return_codes.find(',', begin), return_codes.size());
+    AddReturnCode(return_codes.substr(begin, end - begin), input.return_codes);
+    begin = end + 1;
+  }
+  return input;
+}
+
+void EngineLogOptions::AddWords(std::vector<std::string>& words) const {
+  for (const auto& [flag, value] : {std::pair{"--engine-logs", &path},
+                                    {"--return-codes", &return_codes},
+                                    {"--offline-lossless-json", &offline},
+                                    {"--offline-lossless-online-json", &online},
+                                    {"--bench-stdout-log", &bench_log}}) {
+    if (value->empty()) continue;
+    words.emplace_back(flag);
+    words.push_back(*value);
+  }
+  for (const auto& [name, value] : analyzer) {
+    words.push_back(FlagOf(name));
+    if (!value.empty()) words.push_back(value);
+  }
+}
 
 // Without a config and a snapshot the cases are those of the logs.
 std::vector<gate::CaseResult> GateCases::ReadLogs(gate::Config& config,
                                                   gate::GateResult& result) const {
   if (!logs.given()) return {};
-  gate::LogsRead read = logs.engine().read_logs(logs.Resolve());
-  result.engine_logs = std::move(read.summary);
+  mnn::logs::EngineVerdict read = mnn::ReadLogs(logs.Resolve());
+  result.engine_logs = mnn::LogsFields().Object(read);
   std::vector<gate::CaseResult> of_logs = std::move(read.cases);
   if (!config.cases.empty()) return of_logs;
   for (gate::CaseResult& item : of_logs) {
@@ -26,7 +123,7 @@ std::vector<gate::CaseResult> GateCases::ReadLogs(gate::Config& config,
   // A suite that was run in part passes only for who says so: by expected_cases, on_not_run or
   // --case.
   for (const std::string& name : read.absent_cases) {
-    auto spec = gate::FindSuiteCase(Engines(), name);
+    auto spec = mnn::Engine().FindSuiteCase(name);
     if (!spec) continue;
     spec->on_not_run = config.expected.any() ? gate::OnNotRun::kWarn : config.on_not_run;
     config.cases.push_back(std::move(*spec));
@@ -58,10 +155,9 @@ gate::CaseResult GateCases::Replay(const Context& context, const gate::CaseSpec&
                               &pair.of_snapshot,
                               pair.reference,
                               loses_content};
-  gate::CaseResult result = gate::OnlyCompares(spec) ? gate::CompareCase(spec, subject)
-                            : spec.mode == gate::kQuant
-                                ? gate::QuantCase(spec, subject)
-                                : spec.engine->replay(spec, subject, &progress);
+  gate::CaseResult result = gate::OnlyCompares(spec)    ? gate::CompareCase(spec, subject)
+                            : spec.mode == gate::kQuant ? gate::QuantCase(spec, subject)
+                                                        : mnn::ReplayCase(spec, subject, &progress);
   if (spec.quant) gate::MeasureQuant(subject, result);
   result.snapshot_hash = pair.snapshot_hash;
   result.trace_hash = pair.trace_hash;

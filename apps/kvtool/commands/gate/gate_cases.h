@@ -8,12 +8,26 @@
 
 #include "apps/kvtool/command.h"
 #include "apps/kvtool/commands/gate/gate_inputs.h"
-#include "apps/kvtool/commands/gate/gate_log_options.h"
 #include "apps/kvtool/console/progress.h"
-#include "lib/study/gate/config.h"
-#include "lib/study/gate/result.h"
+#include "apps/kvtool/line/options.h"
+#include "lib/engines/mnn/logs/logs.h"
 
 namespace kv {
+
+// --engine-logs and the options of the original analyzer, under its names.
+struct EngineLogOptions {
+  std::string path, return_codes, offline, online, bench_log;
+  std::vector<std::pair<std::string, std::string>> analyzer;  // name with underscores, value
+
+  void Declare(CommandLine& line);
+  void Files(CommandFiles& files) const { files.Reads({path, offline, online, bench_log}); }
+  bool given() const { return !path.empty(); }
+  // Throws kUsage where options of the analyzer stand without logs.
+  void RequireLogs() const;
+  mnn::logs::EngineLogsInput Resolve() const;
+  // The same options as words of a command line.
+  void AddWords(std::vector<std::string>& words) const;
+};
 
 // Runs the cases of a config: by replay, by comparison, or out of an engine's logs.
 struct GateCases {

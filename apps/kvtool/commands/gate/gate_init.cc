@@ -10,9 +10,10 @@
 
 #include "apps/kvtool/commands/gate/gate_inputs.h"
 #include "apps/kvtool/console/progress.h"
-#include "apps/kvtool/engines.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "lib/core/base/hash.h"
+#include "lib/engines/mnn/gate/engine.h"
+#include "lib/engines/mnn/gate/replay_case.h"
 #include "lib/study/gate/config.h"
 #include "lib/study/gate/first_config.h"
 
@@ -89,8 +90,7 @@ class Initialiser {
                    init_.reading.kv_heads, init_.reading.head_dim};
     run.kind = KindOf(pair, size);
     run.has_attention = size.has_attention;
-    const gate::Engine& engine = *Engines().front();
-    for (gate::SizedCase& sized : engine.sized_cases(size)) {
+    for (gate::SizedCase& sized : mnn::SizedCases(size)) {
       sized.spec.name = run.name + "-" + sized.spec.name;
       run.cases.push_back(MeasureCase(std::move(sized), size, pair));
     }
@@ -141,7 +141,7 @@ class Initialiser {
     for (const uint64_t prompt : gate::SamplePrompts(size)) {
       gate::CaseSpec spec = measured.sized.spec;
       spec.prompt_tokens = {prompt};
-      measured.samples.push_back(spec.engine->replay(spec, subject, &progress_));
+      measured.samples.push_back(mnn::ReplayCase(spec, subject, &progress_));
       if (is_stream) break;
     }
     return measured;
@@ -175,7 +175,7 @@ ExitStatus RunGateInit(const GateInit& init, Context& context) {
   }
   const nlohmann::ordered_json tool = ReportHeader("gate-config")["tool"];
   const std::string text = gate::FirstConfig(
-      runs, Engines(),
+      runs, mnn::Engine(),
       fmt::format("Written by kvtool {} gate --init over {} run{}.",
                   tool["version"].get<std::string>(), runs.size(), runs.size() == 1 ? "" : "s"));
   if (text.empty()) {
@@ -187,7 +187,7 @@ ExitStatus RunGateInit(const GateInit& init, Context& context) {
         .File(init.runs.front());
   }
   // What was written must be read again.
-  const size_t cases = gate::ParseConfig(text, "", Engines()).cases.size();
+  const size_t cases = gate::ParseConfig(text, "", mnn::Engine()).cases.size();
   if (!file) {
     context.console.Product(text);
     return kDone;

@@ -4,13 +4,78 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "formats/registry.h"
 #include "formats/trace/trace.h"
-#include "lib/core/snapshot/trace_rows.h"
+#include "lib/core/base/file.h"
+#include "lib/core/snapshot/attention_trace.h"
+#include "lib/engines/mnn/gate/engine.h"
+#include "lib/remote/url.h"
+#include "lib/study/gate/baseline.h"
 
 namespace kv {
+namespace {
+
+constexpr uint64_t kMostConfigBytes = uint64_t{16} << 20;
+
+}  // namespace
+
+bool IsGateConfig(const std::string& path) {
+  std::error_code failed;
+  if (path == "-") return true;
+  if (std::filesystem::is_directory(path, failed)) return false;
+  if (!std::filesystem::is_regular_file(path, failed)) {
+    return path.find_first_of("*?[") == path.npos && !remote::IsUrl(path);
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::array<char, 512> head;
+  file.read(head.data(), head.size());
+  return std::find(head.begin(), head.begin() + file.gcount(), '\0') ==
+         head.begin() + file.gcount();
+}
+
+std::string ReadGateText(const std::string& path) {
+  const auto file = FileSource::OpenSmall(path, kMostConfigBytes, "a configuration or summary");
+  const ByteSpan bytes = file->bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+gate::Config ReadGateConfig(const std::string& path) {
+  try {
+    return gate::ParseConfig(ReadGateText(path),
+                             std::filesystem::path(path == "-" ? "" : path).parent_path(),
+                             mnn::Engine());
+  } catch (Error& error) {
+    throw error.File(path);
+  }
+}
+
+gate::Baseline ReadGateBaseline(const std::string& path) {
+  try {
+    return gate::ParseBaseline(ReadGateText(path), path, mnn::Engine());
+  } catch (Error& error) {
+    throw error.File(path);
+  }
+}
+
+gate::OutputNames PlaceOutputs(gate::OutputNames names) {
+  std::error_code ignored;
+  const auto type = std::filesystem::status(names.summary_json, ignored).type();
+  if (names.summary_json.empty() || type == std::filesystem::file_type::character ||
+      type == std::filesystem::file_type::fifo) {
+    return names;
+  }
+  const std::filesystem::path folder = std::filesystem::path(names.summary_json).parent_path();
+  if (names.summary_md.empty()) names.summary_md = (folder / "summary.md").string();
+  if (names.cases_jsonl.empty()) names.cases_jsonl = (folder / "cases.jsonl").string();
+  return names;
+}
 
 SnapshotOptions GateInputs::OptionsFor(const gate::Reading& reading) const {
   SnapshotOptions options = options_;
@@ -97,11 +162,13 @@ const Snapshot& GateInputs::Reference(const gate::CaseSpec& spec, OpenOptions op
 }
 
 std::string GateInputs::Record(const Source& source) {
-  const nlohmann::ordered_json record = InputRecord(source);
-  if (std::find(records_.begin(), records_.end(), record) == records_.end()) {
-    records_.push_back(record);
-  }
-  return record["xxh3"];
+  HashedFile record = HashedFile::Of(source);
+  const std::string hash = record.xxh3;
+  const bool is_known = std::any_of(records_.begin(), records_.end(), [&](const HashedFile& known) {
+    return known.file == record.file && known.xxh3 == hash && known.bytes == record.bytes;
+  });
+  if (!is_known) records_.push_back(std::move(record));
+  return hash;
 }
 
 }  // namespace kv

@@ -4,16 +4,51 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "apps/kvtool/command.h"
-#include "lib/core/base/parallel.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "lib/core/base/output.h"
 #include "lib/core/snapshot/attention_trace.h"
-#include "lib/study/gate/cases.h"
-#include "lib/study/gate/metrics.h"
+#include "lib/study/gate/config.h"
 
 namespace kv {
+
+// Whether a word of the command line is a config, and no snapshot or recorded run: a text, which no
+// cache is. What is not there counts as one.
+bool IsGateConfig(const std::string& path);
+
+// The text of a config or summary. Throws kLimit beyond 16 MiB, and what FileSource::Open throws.
+std::string ReadGateText(const std::string& path);
+
+// Paths in a config are relative to its folder. Both name the file in what they throw: kUsage or
+// kFormat of ParseConfig and ParseBaseline, and what ReadGateText throws.
+gate::Config ReadGateConfig(const std::string& path);
+gate::Baseline ReadGateBaseline(const std::string& path);
+
+// The three files that the original writes, side by side. /dev, or where a pipe lies, is no place
+// for the other two.
+gate::OutputNames PlaceOutputs(gate::OutputNames names);
+
+// All files of a run, refused before the first case runs and finished together.
+class OutputFiles {
+ public:
+  explicit OutputFiles(OutputRules rules) : rules_(std::move(rules)) {}
+
+  void Open(const std::string& path) {
+    if (!path.empty()) files_.emplace(path, std::make_unique<AtomicFile>(path, rules_));
+  }
+  void Write(const std::string& path, const std::string& text) {
+    if (!path.empty()) files_.at(path)->Write(AsBytes(text));
+  }
+  void Commit() {
+    for (auto& [path, file] : files_) file->Commit();
+  }
+
+ private:
+  OutputRules rules_;
+  std::map<std::string, std::unique_ptr<AtomicFile>> files_;
+};
 
 // The snapshots and traces of a gate, each pair opened once for all its cases.
 class GateInputs {
@@ -31,8 +66,8 @@ class GateInputs {
   // What a case is replayed on or compared with. Throws kUsage for a case without a snapshot, and
   // what opening and RequireMatch throw.
   Pair& Open(const gate::CaseSpec& spec, ThreadPool& pool);
-  // InputRecord of every snapshot, trace and reference opened.
-  const nlohmann::ordered_json& records() const { return records_; }
+  // Every snapshot, trace and reference opened.
+  const std::vector<HashedFile>& records() const { return records_; }
 
  private:
   SnapshotOptions OptionsFor(const gate::Reading& reading) const;
@@ -43,7 +78,7 @@ class GateInputs {
   SnapshotOptions options_;
   std::map<std::string, std::unique_ptr<Pair>> pairs_;
   std::map<std::string, std::unique_ptr<Snapshot>> references_;
-  nlohmann::ordered_json records_ = nlohmann::ordered_json::array();
+  std::vector<HashedFile> records_;
 };
 
 }  // namespace kv

@@ -8,9 +8,8 @@
 #include <cmath>
 #include <map>
 
-#include "apps/kvtool/engines.h"
-#include "lib/study/gate/annotations.h"
-#include "lib/study/gate/reproduce.h"
+#include "lib/engines/mnn/gate/engine.h"
+#include "lib/study/gate/ci_report.h"
 
 namespace kv {
 namespace {
@@ -47,7 +46,7 @@ std::string RuleCounts(const CaseResult& item) {
 // is shown beside it.
 std::string DescribeRule(const RuleOutcome& rule, const CaseResult& item) {
   const auto figure = [&](std::string_view name) { return item.measured.Value(name); };
-  return Text(rule) + gate::Beside(item.spec.engine->report, rule.rule.metric, figure);
+  return Text(rule) + gate::Beside(mnn::Engine().report, rule.rule.metric, figure);
 }
 
 std::string DecidedBy(const CaseResult& item) {
@@ -133,12 +132,12 @@ void PrintGate(Console& console, const gate::GateResult& result, const std::stri
 
 void PrintMetrics(Console& console) {
   Table table({"metric", "also called", "whose", "known from", "better", "what it is"});
-  for (const gate::MetricInfo* metric : gate::Metrics(Engines())) {
+  for (const gate::MetricInfo* metric : mnn::Engine().Metrics()) {
     const gate::MetricInfo& info = *metric;
     const char* known = info.needs == gate::Needs::kReplay   ? "replay"
                         : info.needs == gate::Needs::kEngine ? "engine logs"
                                                              : "clock";
-    const char* better = info.is_flag                           ? "true"
+    const char* better = info.is_flag()                         ? "true"
                          : info.better == gate::Better::kHigher ? "higher"
                          : info.better == gate::Better::kLower  ? "lower"
                                                                 : "-";

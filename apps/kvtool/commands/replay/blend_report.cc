@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "formats/npy/npy_header.h"
+#include "formats/npy/npy.h"
 
 namespace kv {
 namespace {

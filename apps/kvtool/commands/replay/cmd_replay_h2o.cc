@@ -3,28 +3,133 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/commands/replay/h2o_flags.h"
+#include "apps/kvtool/commands/replay/trace_replay.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/plan_output.h"
 #include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/inputs/each_command.h"
-#include "apps/kvtool/inputs/run_input.h"
-#include "apps/kvtool/line/eviction_targets.h"
 #include "apps/kvtool/line/numbers.h"
-#include "apps/kvtool/line/page_options.h"
-#include "apps/kvtool/line/rope_options.h"
 #include "formats/key_pairs.h"
-#include "formats/run/run.h"
 #include "formats/trace/trace.h"
-#include "lib/engines/mnn/h2o/compact.h"
+#include "lib/engines/mnn/h2o/mnn_engine.h"
 #include "lib/engines/mnn/h2o/report.h"
+#include "lib/study/eviction/policy.h"
+#include "lib/study/eviction/replay.h"
 
 namespace kv {
 namespace {
+
+constexpr std::string_view kPrefix = "h2o_";  // of the engine's names of the parameters
+
+// The parameters of the engine, under the names its scripts use.
+struct H2oFlags {
+  std::vector<std::pair<std::string, double>> given;  // meta name, value
+  std::string target_mode;
+
+  void Declare(CommandLine& line) {
+    const char* group = "The engine's parameters (engine; with a budget: chosen by the trace)";
+    const auto add = [&](const char* flag, const char* name, const char* text) {
+      line.OnNumber(
+              flag, [this, name](const double& value) { given.emplace_back(name, value); }, text)
+          .Check(ParameterCheck(name))
+          .ValueName(std::string(RuntimeParameterText(name).value))
+          .Group(group);
+    };
+    add("--block-tokens|--h2o-block-tokens", "h2o_block_tokens",
+        "Tokens per block (64; budget/8, a power of 2)");
+    add("--sink|--h2o-sink-tokens,--h2o-sink", "h2o_sink_tokens",
+        "First tokens that block keeps (32; budget/16)");
+    add("--recent|--h2o-recent-tokens,--h2o-recent", "h2o_recent_tokens",
+        "Last tokens that block keeps (256; budget/4)");
+    add("--ema-alpha|--h2o-ema-alpha", "h2o_ema_alpha", "Weight of the old score (0.9)");
+    add("--update-interval|--h2o-update-interval", "h2o_update_interval",
+        "Tokens (exact, design) or layer calls (mnn) between decisions (16; with a budget: every "
+        "step)");
+    add("--trigger-min|--h2o-trigger-min-tokens,--h2o-trigger-min", "h2o_trigger_min_tokens",
+        "Shortest cache that is evicted from (512; 1)");
+    add("--layer-start|--h2o-layer-start", "h2o_layer_start", "First layer that evicts (2; 0)");
+    add("--layer-end|--h2o-layer-end", "h2o_layer_end",
+        "Last layer that evicts, -1 = the last one (-1)");
+    add("--keep-share|--h2o-keep-share,--h2o-target-keep-ratio", "h2o_target_keep_ratio",
+        "With --target-mode static: share of the cache that stays at each trigger (0.5)");
+    line.Add("--target-mode|--h2o-target-mode", target_mode,
+             "adaptive or static: how the engine reads the target (adaptive)")
+        .OneOf({"adaptive", "static"})
+        .Group(group);
+  }
+  // `config` has the values of what is neither given nor recorded in the trace.
+  eviction::BlockConfig Resolve(const AttentionTrace& trace, eviction::BlockConfig config) const {
+    if (trace.block_scores) {
+      for (const auto& [name, value] : trace.block_scores->parameters) {
+        mnn::h2o::SetParameter(name, value, config);
+      }
+    }
+    for (const auto& [name, value] : given) mnn::h2o::SetParameter(name, value, config);
+    if (!target_mode.empty()) {
+      mnn::h2o::SetParameter("h2o_target_mode", target_mode == "static" ? 0 : 1, config);
+    }
+    return config;
+  }
+  // The names that were given, as BlockConfig has them.
+  std::set<std::string, std::less<>> Chosen() const {
+    std::set<std::string, std::less<>> names;
+    for (const auto& [name, value] : given) names.insert(name.substr(kPrefix.size()));
+    return names;
+  }
+};
+
+// The parameters of the papers' rules.
+struct PaperFlags {
+  eviction::PaperParameters paper;
+  std::string after_prompt = "grow";
+
+  void Declare(CommandLine& line) {
+    const char* group = "The papers' parameters";
+    line.Add("--snapkv-window|--window", paper.window,
+             "Last rows, which weigh the others and stay (snapkv, pyramid) (64)")
+        .Group(group);
+    line.Add("--snapkv-kernel|--kernel", paper.kernel,
+             "Keys pooled to one score, odd (snapkv, pyramid) (5)")
+        .Group(group);
+    line.Add("--pyramid-beta", paper.pyramid_beta,
+             "pyramid: mean budget over that of the last layer (20)")
+        .Group(group);
+    line.Add("--streaming-sink|--sinks,--streaming-sinks", paper.sinks,
+             "First tokens that streaming keeps (4)")
+        .Group(group);
+    line.Add("--h2o-heavy-share|--h2o-heavy,--heavy-share", paper.heavy_share,
+             "Share of h2o's budget for heavy hitters, the rest is recent (0.5)")
+        .Group(group);
+    line.Add("--after-prompt", after_prompt,
+             "snapkv, pyramid: grow as published, or hold the budget (grow)")
+        .OneOf({"grow", "hold"})
+        .Group(group);
+  }
+  eviction::PaperParameters Resolve() const {
+    eviction::PaperParameters resolved = paper;
+    const auto refuse = [](const char* flag, auto value, const char* expected) {
+      throw Error(Finding::kUsage, fmt::format("{} {}: expected {}", flag, value, expected));
+    };
+    if (paper.window == 0) refuse("--snapkv-window", paper.window, "at least one row");
+    if (paper.kernel % 2 == 0) refuse("--snapkv-kernel", paper.kernel, "an odd number of keys");
+    if (paper.pyramid_beta == 0) refuse("--pyramid-beta", paper.pyramid_beta, "at least 1");
+    if (!(paper.heavy_share >= 0 && paper.heavy_share <= 1)) {
+      refuse("--h2o-heavy-share", paper.heavy_share, "a share from 0 to 1");
+    }
+    if (std::max({paper.window, paper.kernel, paper.sinks}) > UINT32_MAX) {
+      throw Error(Finding::kUsage,
+                  "--snapkv-window, --snapkv-kernel, --streaming-sink: larger than any cache");
+    }
+    resolved.grow = after_prompt == "grow";
+    return resolved;
+  }
+};
 
 // The result of a run; its document has these fields.
 struct H2oReplayed {
@@ -33,7 +138,7 @@ struct H2oReplayed {
     uint64_t rows_checked = 0;
   };
   std::vector<HashedFile> inputs;
-  mnn::h2o::Report report;
+  eviction::Report report;
   std::optional<Written> snapshot_out;
 };
 
@@ -51,29 +156,26 @@ const Fields<H2oReplayed>& H2oReplayedFields() {
   static const Fields<H2oReplayed> fields = {
       {"inputs", "What was read", &H2oReplayed::inputs, HashedFileFields()},
       Fields<H2oReplayed>::Inline(&H2oReplayed::report, mnn::h2o::ReportFields()),
-      {"snapshot_out",
-       "What --snapshot-out wrote",
-       &H2oReplayed::snapshot_out,
-       H2oWrittenFields(),
-       {.absent = true}}};
+      {"snapshot_out", "What --snapshot-out wrote", &H2oReplayed::snapshot_out, H2oWrittenFields(),
+       Absent()}};
   return fields;
 }
 
 // The paper's schedule: the parameters that nobody chose, with what the trace's length made of
 // them.
-std::string ScheduleText(const mnn::h2o::ReplayResult& result) {
+std::string ScheduleText(const eviction::ReplayResult& result) {
   std::string text = "budgets hold at every step from the prompt's end on";
   std::vector<std::string> followed;
-  eviction::ForEachParameter(result.config, [&](std::string_view name, double value) {
-    if (std::count(result.followed.begin(), result.followed.end(), name) != 0) {
-      followed.push_back(fmt::format("{} {}", name, value));
-    }
+  mnn::h2o::ForEachParameter(result.config, [&](std::string_view name, double value) {
+    const bool is_followed = std::ranges::any_of(
+        result.followed, [&](const std::string& own) { return name == "h2o_" + own; });
+    if (is_followed) followed.push_back(fmt::format("{} {}", name, value));
   });
   if (followed.empty()) return text;
   return text + fmt::format("; chosen by the trace's length: {}", fmt::join(followed, ", "));
 }
 
-class ReplayH2o : public EachOf<ReplayH2o> {
+class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
@@ -105,7 +207,7 @@ class ReplayH2o : public EachOf<ReplayH2o> {
         "--re-rotate", re_rotate_,
         "streaming: count positions within the cache, as published (needs queries and RoPE)");
     line.Add("--seed", seed_, "Seed of policy random and of the sampled rows (0)");
-    line.Add("--sample-rows|--quality-rows", quality_rows_,
+    line.Add("--sample-rows|--quality-rows", rows_,
              "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
     line.Add("--sensitivity", sensitivity_,
              "Predict nats by these layer weights (kvtool.sensitivity/1), not by the trace's "
@@ -120,46 +222,18 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     config_.Declare(line);
     papers_.Declare(line);
-    rope_.Declare(line, "RoPE of the model, for --re-rotate");
-    snapshot_.Declare(line);
-    report_.Declare(line);
-  }
-
-  // In a folder: what brings a trace, unless all share one.
-  bool Takes(std::string_view format, bool is_run) const override {
-    return is_run || (!trace_.empty() && !format.empty());
-  }
-  OpenOptions Reading() const override { return snapshot_.WithLimit(); }
-
-  void TakeRuns() override {
-    run_ = TakeRun(input_, snapshot_);
-    TakeTrace(run_, trace_);
-    TakeRope(run_, snapshot_, rope_);
+    DeclareRest(line, "RoPE of the model, for --re-rotate");
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads({input_, trace_, sensitivity_, rope_.freqs});
-    snapshot_.Files(files);
+    TraceReplay::Files(files);
     files.Writes({{jsonl_, "--jsonl-out"}, {plan_, "--plan-out"}});
     files.Writes(snapshot_out_, "--snapshot-out");
-    page_.Files(files);
-    report_.Files(files);
   }
 
   ExitStatus Run(Context& context) override {
-    RequireTrace(trace_, input_);
-    const OpenOptions options = snapshot_.Resolve(flags_for());
-    const AttentionTrace trace = OpenTrace(trace_, options);
-    const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
-    if (snapshot.layers.empty()) {
-      throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
-    }
-    RequireHeads(snapshot, "a replay");
-    RequireMatch(trace, snapshot);
-    WarnOf(snapshot.notes, input_, context.console);
-    for (const Note& note : trace.notes) context.console.Warn(trace_, note.text);
-
-    const mnn::h2o::ReplayRequest request = RequestFor(trace, options, snapshot);
+    const auto [options, trace, snapshot] = Open(context.console);
+    const eviction::ReplayRequest request = RequestFor(trace, options, snapshot);
     const bool single =
         request.targets.size() + request.budgets.size() <= 1 && request.policies.size() == 1;
     if (!single && (!plan_.empty() || !snapshot_out_.empty())) {
@@ -167,7 +241,7 @@ class ReplayH2o : public EachOf<ReplayH2o> {
                                                plan_.empty() ? "--snapshot-out" : "--plan-out"));
     }
     ThreadPool pool(context.global.thread_count());
-    mnn::h2o::ReplayResult result;
+    eviction::ReplayResult result;
     {
       ProgressLine progress(context.console, context.global.progress_when(), "replay");
       result = mnn::h2o::Replay(snapshot, trace, request, pool, &progress);
@@ -176,23 +250,20 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     WriteOutputs(context, snapshot, trace, request, result);
     if (!report_.json) {
       PrintHead(context.console, trace, result);
-      context.console.Data(Table(mnn::h2o::RunTable(result)).Text());
+      context.console.Data(Table(eviction::RunTable(result)).Text());
       for (const std::string& note : result.notes) context.console.Line("note: " + note);
     }
     return kDone;
   }
 
  private:
-  mnn::h2o::ReplayRequest RequestFor(const AttentionTrace& trace, const OpenOptions& options,
+  eviction::ReplayRequest RequestFor(const AttentionTrace& trace, const OpenOptions& options,
                                      const Snapshot& snapshot) const {
-    mnn::h2o::ReplayRequest request;
-    request.engine = mnn::h2o::ParseEngine(engine_).value_or(mnn::h2o::Engine::kExact);
-    request.config = config_.Resolve(trace, mnn::h2o::DefaultsOf(request.engine));
-    if (!targets_.empty()) {
-      for (const double ratio : ParseRatios(targets_)) {
-        request.targets.push_back(ratio);
-      }
-    }
+    eviction::ReplayRequest request;
+    request.engine = mnn::h2o::FindEngine(engine_, schedule_ == "mnn");
+    request.config =
+        config_.Resolve(trace, request.engine ? request.engine->defaults : eviction::BlockConfig{});
+    if (!targets_.empty()) request.targets = ParseRatios(targets_);
     request.chosen = config_.Chosen();
     ResolveSchedule(request);
     request.paper = papers_.Resolve();
@@ -204,22 +275,18 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     if (granularity_ == "kv-head") request.granularity = eviction::Granularity::kKvHead;
     request.seed = seed_;
     if (prompt_ >= 0) request.prompt_tokens = static_cast<uint64_t>(prompt_);
-    const std::string weights = SensitivityFor(trace);
-    if (!weights.empty()) request.sensitivity = ReadSensitivity(weights).Weights();
+    request.sensitivity = WeightsFor(trace);
     request.measure_quality = !no_quality_;
-    request.quality_rows = quality_rows_;
+    request.quality_rows = rows_;
     return request;
   }
 
-  // A run's own is for traces without gradients, which tell more.
-  std::string SensitivityFor(const AttentionTrace& trace) const {
-    if (!sensitivity_.empty() || !run_ || trace.gradients) return sensitivity_;
-    return run_->sensitivity;
-  }
-
   void ResolveRotation(const AttentionTrace& trace, const OpenOptions& options,
-                       const Snapshot& snapshot, mnn::h2o::ReplayRequest& request) const {
-    if (std::count(request.policies.begin(), request.policies.end(), "streaming") == 0) {
+                       const Snapshot& snapshot, eviction::ReplayRequest& request) const {
+    const bool has_sinks = std::ranges::any_of(request.policies, [](const std::string& policy) {
+      return eviction::FindPolicy(policy)->tuned_by == eviction::Tuning::kSinks;
+    });
+    if (!has_sinks) {
       throw Error(Finding::kUsage, "--re-rotate: for --policy streaming");
     }
     if (!snapshot_out_.empty()) {
@@ -238,11 +305,10 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     }
   }
 
-  void ResolveSchedule(mnn::h2o::ReplayRequest& request) const {
-    const bool exact = request.engine == mnn::h2o::Engine::kExact;
-    if (request.chosen.contains("h2o_target_keep_ratio")) {
+  void ResolveSchedule(eviction::ReplayRequest& request) const {
+    if (request.chosen.contains("target_keep_ratio")) {
       const bool is_read = request.config.target_mode == eviction::TargetMode::kStatic &&
-                           (!exact || schedule_ == "mnn") && targets_.empty();
+                           request.engine != nullptr && targets_.empty();
       if (!is_read) {
         throw Error(Finding::kUsage,
                     "--keep-share: with --target-mode static and a schedule of MNN's, in place of "
@@ -250,13 +316,12 @@ class ReplayH2o : public EachOf<ReplayH2o> {
             .Hint("--budget keeps a share of all tokens seen");
       }
     }
-    if (!exact && schedule_ == "paper") {
+    if (request.engine != nullptr && schedule_ == "paper") {
       throw Error(Finding::kUsage,
                   fmt::format("--schedule paper: engine {} has a schedule of its own", engine_));
     }
-    request.clock = exact && schedule_ != "mnn" ? mnn::h2o::Clock::kPaper : mnn::h2o::Clock::kMnn;
     if (budgets_.empty()) return;
-    if (request.clock == mnn::h2o::Clock::kMnn) {
+    if (request.engine != nullptr) {
       throw Error(
           Finding::kUsage,
           "--budget: for --engine exact --schedule paper; on the mnn schedule a target is a "
@@ -268,21 +333,20 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     request.budgets = ParseBudgets(budgets_);
   }
 
-  void AddWarnings(Console& console, mnn::h2o::ReplayResult& result) const {
+  void AddWarnings(Console& console, eviction::ReplayResult& result) const {
     if (!result.missing_layers.empty()) {
       result.warnings.push_back(
           fmt::format("the trace has no rows of layers {}: they keep everything",
                       fmt::join(result.missing_layers, ", ")));
     }
-    for (const mnn::h2o::ReplayRun& run : result.runs) {
+    for (const eviction::ReplayRun& run : result.runs) {
       if (run.quality && run.quality->undefined_rows > 0) {
         result.warnings.push_back(
             fmt::format("{}: {} of {} measured rows are undefined, by NaN or Inf, and left out",
                         run.policy, run.quality->undefined_rows, run.quality->rows));
       }
-      const std::string why = mnn::h2o::WhyNothing(result, run);
-      if (!why.empty()) {
-        const std::string text = fmt::format("nothing was evicted: {}", why);
+      if (!run.nothing_because.empty()) {
+        const std::string text = fmt::format("nothing was evicted: {}", run.nothing_because);
         if (std::count(result.warnings.begin(), result.warnings.end(), text) == 0) {
           result.warnings.push_back(text);
         }
@@ -292,8 +356,8 @@ class ReplayH2o : public EachOf<ReplayH2o> {
   }
 
   void WriteOutputs(Context& context, const Snapshot& snapshot, const AttentionTrace& trace,
-                    const mnn::h2o::ReplayRequest& request,
-                    const mnn::h2o::ReplayResult& result) const {
+                    const eviction::ReplayRequest& request,
+                    const eviction::ReplayResult& result) const {
     H2oReplayed replayed{
         {HashedFile::Of(snapshot.source)}, {snapshot, trace, request, result, detail_}, {}};
     if (!jsonl_.empty()) {
@@ -309,33 +373,33 @@ class ReplayH2o : public EachOf<ReplayH2o> {
       replayed.snapshot_out = WriteSnapshot(context, snapshot, result.runs.front());
     }
     if (page_.wanted()) {
-      page_.Write(mnn::h2o::ReportPage(snapshot, trace, result, MadeBy()), *this, context.console,
+      page_.Write(eviction::ReportPage(replayed.report, MadeBy()), *this, context.console,
                   RulesFor(force_));
     }
     report_.Emit(context.console, "h2o", H2oReplayedFields().Object(replayed), RulesFor(force_));
   }
 
-  void WritePlan(const Snapshot& snapshot, const mnn::h2o::ReplayResult& result) const {
+  void WritePlan(const Snapshot& snapshot, const eviction::ReplayResult& result) const {
     nlohmann::ordered_json plan = ReportHeader("h2o-plan");
     plan["source"] = InputRecord(snapshot.source);
-    plan["engine"] = mnn::h2o::Name(result.engine);
-    plan["schedule"] = mnn::h2o::Name(result.clock);
+    plan["engine"] = result.engine == nullptr ? "exact" : result.engine->name;
+    plan["schedule"] = result.engine == nullptr ? "paper" : result.engine->schedule;
     plan["policy"] = result.runs.front().policy;
     WritePlanDocument(plan_, RulesFor(force_), std::move(plan), [&](const EmitPlanEvent& emit) {
-      mnn::h2o::ForEachPlanEvent(result.runs.front(), emit);
+      eviction::ForEachPlanEvent(result.runs.front(), emit);
     });
   }
 
   H2oReplayed::Written WriteSnapshot(Context& context, const Snapshot& snapshot,
-                                     const mnn::h2o::ReplayRun& run) const {
+                                     const eviction::ReplayRun& run) const {
     const FormatEntry& format = WritableFormat(to_);
     RequireKeyPairs(format.pairs, snapshot_.Resolve().geometry, snapshot);
-    format.write(mnn::h2o::Compacted(snapshot, run), snapshot_out_,
+    format.write(eviction::Compacted(snapshot, run), snapshot_out_,
                  RulesFor(force_, input_, snapshot.source));
     OpenOptions options;
     options.from = to_;
     const Snapshot written = OpenSnapshot(Source::Open(snapshot_out_), options);
-    const uint64_t rows = mnn::h2o::CheckRows(snapshot, run, written);
+    const uint64_t rows = eviction::CheckRows(snapshot, run, written);
     context.console.Say(fmt::format("{}: {} of K and V, {} rows equal to their source rows by hash",
                                     Printable(snapshot_out_), HumanBytes(written.kv_bytes()),
                                     rows));
@@ -343,12 +407,12 @@ class ReplayH2o : public EachOf<ReplayH2o> {
   }
 
   void PrintHead(Console& console, const AttentionTrace& trace,
-                 const mnn::h2o::ReplayResult& result) const {
+                 const eviction::ReplayResult& result) const {
     console.Line(fmt::format(
         "{}: {} of {} layers, positions {} to {} decoded, engine {}, scores {}, open loop",
         Printable(trace_), Name(trace.level), result.traced_layers.size(), result.prompt,
-        result.end - 1, mnn::h2o::EngineText(result), mnn::h2o::Name(result.weights)));
-    if (result.clock == mnn::h2o::Clock::kPaper) console.Line(ScheduleText(result));
+        result.end - 1, eviction::EngineText(result), eviction::Name(result.weights)));
+    if (result.engine == nullptr) console.Line(ScheduleText(result));
     if (result.measured.is_sample()) {
       console.Line(fmt::format(
           "quality of {} of {} query rows a layer, drawn with seed {}; +- standard errors",
@@ -356,19 +420,11 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     }
   }
 
-  std::string trace_, sensitivity_, engine_ = "exact", policies_ = "block", targets_, budgets_,
-                                    scores_;
-  std::string schedule_;
+  std::string engine_ = "exact", policies_ = "block", targets_, budgets_, scores_, schedule_;
   std::string granularity_ = "layer", jsonl_, plan_, snapshot_out_, to_ = "safetensors";
-  int64_t prompt_ = -1;
-  uint64_t seed_ = 0, quality_rows_ = 512;
-  bool re_rotate_ = false, no_quality_ = false, detail_ = false, force_ = false;
-  std::optional<RecordedRun> run_;
+  bool re_rotate_ = false, no_quality_ = false;
   H2oFlags config_;
   PaperFlags papers_;
-  RopeOptions rope_;
-  SnapshotOptions snapshot_;
-  PageOptions page_;
 };
 
 }  // namespace

@@ -12,12 +12,11 @@
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/numbers.h"
-#include "apps/kvtool/line/page_options.h"
-#include "apps/kvtool/line/parameter_texts.h"
+#include "apps/kvtool/line/options.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/number.h"
-#include "lib/core/base/word.h"
-#include "lib/core/snapshot/trace_rows.h"
+#include "lib/core/base/utf8.h"
+#include "lib/core/snapshot/attention_trace.h"
 #include "lib/engines/mnn/runtime/report.h"
 
 namespace kv {
@@ -36,7 +35,7 @@ class ParameterFlags {
       Add(line, name, TextOf(value),
           "The engine's lossless parameters (defaults as in the engine, but switched on)");
     });
-    eviction::ForEachParameter({}, [&](std::string_view name, double value) {
+    mnn::h2o::ForEachParameter({}, [&](std::string_view name, double value) {
       const bool is_word = name == "h2o_target_mode";
       Add(line, name, is_word ? "adaptive" : TextOf(value),
           "The engine's H2O parameters (defaults as in the engine)");
@@ -56,7 +55,7 @@ class ParameterFlags {
     const bool is_stream = trace != nullptr && trace->block_scores.has_value();
     if (is_stream) {
       for (const auto& [name, value] : trace->block_scores->parameters) {
-        eviction::SetParameter(name, value, request.h2o);
+        mnn::h2o::SetParameter(name, value, request.h2o);
       }
     }
     request.h2o_enable = h2o_enable_ < 0 ? gate || is_stream : h2o_enable_ == 1;
@@ -102,7 +101,7 @@ class ParameterFlags {
   static void Set(const std::string& name, const std::string& text,
                   mnn::runtime::ReplayRequest& request) {
     if (name == "h2o_target_mode") {
-      eviction::SetParameter(name, text == "static" ? 0 : 1, request.h2o);
+      mnn::h2o::SetParameter(name, text == "static" ? 0 : 1, request.h2o);
       return;
     }
     const auto number = ParseNumber<double>(text);
@@ -112,7 +111,7 @@ class ParameterFlags {
       if (mnn::runtime::SetParameter(name, value, request.lossless) ==
           mnn::runtime::SetResult::kSet)
         return;
-    } else if (number && eviction::SetParameter(name, *number, request.h2o)) {
+    } else if (number && mnn::h2o::SetParameter(name, *number, request.h2o)) {
       return;
     }
     throw Error(Finding::kUsage, fmt::format("{} is a number, not '{}'", name, Escaped(text)));
@@ -253,7 +252,8 @@ class ReplayLossless : public EachOf<ReplayLossless> {
     if (!jsonl_.empty()) {
       AtomicFile file(jsonl_, RulesFor(force_));
       for (const mnn::runtime::Event& event : result.events) {
-        const Value line = mnn::runtime::EventLineFields().Object({event, timing});
+        Value line = mnn::runtime::EventFields().Object(event);
+        if (!timing) mnn::runtime::RemoveTimes(line);
         file.Write(AsBytes(JsonText(ToJson(line), -1) + "\n"));
       }
       file.Commit();
@@ -262,8 +262,9 @@ class ReplayLossless : public EachOf<ReplayLossless> {
       page_.Write(mnn::runtime::ReportPage(input_, result, MadeBy()), *this, context.console,
                   RulesFor(force_));
     }
-    report_.Emit(context.console, "replay-lossless", LosslessResultFields().Object(document),
-                 RulesFor(force_));
+    Value value = LosslessResultFields().Object(document);
+    if (!timing) mnn::runtime::RemoveTimes(value);
+    report_.Emit(context.console, "replay-lossless", value, RulesFor(force_));
   }
 
   void Print(Context& context, const mnn::runtime::ReplayResult& r) const {
@@ -345,7 +346,7 @@ class ReplayLossless : public EachOf<ReplayLossless> {
 }  // namespace
 
 const FieldTable& ReplayLosslessFields() { return LosslessResultFields(); }
-const FieldTable& ReplayLosslessEventFields() { return mnn::runtime::EventLineFields(); }
+const FieldTable& ReplayLosslessEventFields() { return mnn::runtime::EventFields(); }
 
 std::unique_ptr<Command> MakeReplayLossless() { return std::make_unique<ReplayLossless>(); }
 

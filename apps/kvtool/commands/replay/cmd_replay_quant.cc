@@ -3,37 +3,262 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <optional>
+#include <string>
 
+#include "apps/kvtool/command.h"
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/replay/quant_advice.h"
-#include "apps/kvtool/commands/replay/quant_against.h"
 #include "apps/kvtool/commands/replay/quant_plan.h"
-#include "apps/kvtool/commands/replay/quant_state.h"
-#include "apps/kvtool/commands/replay/quant_table.h"
+#include "apps/kvtool/commands/replay/trace_replay.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/result_fields.h"
-#include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/inputs/each_command.h"
-#include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/numbers.h"
-#include "apps/kvtool/line/page_options.h"
-#include "apps/kvtool/line/rope_options.h"
-#include "formats/run/run.h"
-#include "formats/trace/trace.h"
+#include "formats/key_pairs.h"
+#include "formats/registry.h"
+#include "lib/core/base/error.h"
+#include "lib/core/base/output.h"
+#include "lib/core/base/parallel.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/core/snapshot/snapshot.h"
+#include "lib/fields/fields.h"
+#include "lib/study/quantisation/origin.h"
 #include "lib/study/quantisation/report.h"
 #include "lib/study/quantisation/search.h"
+#include "lib/study/quantisation/types/cache_type.h"
 
 namespace kv {
 namespace {
 
+using quantisation::Agreement;
+using quantisation::Hypothesis;
+using quantisation::Origin;
 using quantisation::ReplayRequest;
 using quantisation::ReplayResult;
+using quantisation::SideOrigin;
 
 std::vector<std::string> TypeWords() {
   std::vector<std::string> words;
   for (const quant::CacheType& type : quant::CacheTypes()) words.emplace_back(type.name);
   return words;
+}
+
+// The types of K and V of a layer.
+struct LayerTypes {
+  const quant::CacheType* k = nullptr;
+  const quant::CacheType* v = nullptr;
+};
+
+// Rows of a tensor as the engine keeps them.
+std::vector<std::byte> Packed(const KvTensor& tensor, const LayerKv& layer, uint32_t layers,
+                              const quant::CacheType& type, bool is_key,
+                              const quant::StoreOptions& options) {
+  const uint64_t tokens = tensor.tokens();
+  const std::vector<float> values = GatherFloats(tensor, 0, tokens, Order::kTokenHeadDim);
+  const quant::Side side{values, tokens,      tensor.heads, tensor.head_dim,
+                         is_key, layer.index, layers,       DType::kF16};
+  if (side.row() % Info(*type.dtype).block_elements != 0) {
+    throw Error(Finding::kUnsupportedKind,
+                fmt::format("{}: rows of {} values are no whole blocks", type.name, side.row()));
+  }
+  return quant::PackedRows(type, side, options);
+}
+
+// A row is one head where heads are no whole blocks: a state does not say how rows divide.
+KvTensor AsRows(const std::vector<std::byte>& packed, const quant::CacheType& type,
+                const KvTensor& like) {
+  const auto row = static_cast<uint32_t>(like.channels());
+  return ContiguousTensor(packed.data(), *type.dtype, like.tokens(), 1, row, Order::kTokenHeadDim);
+}
+
+void RequireEngineType(const quant::CacheType& type) {
+  if (type.dtype && type.name == Name(*type.dtype)) return;
+  throw Error(Finding::kUsage, fmt::format("--output: llama.cpp has no cache of {}", type.name))
+      .Hint("f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl are its types");
+}
+
+// Writes a cache in types of llama.cpp as a state of one sequence, reads it again and compares what
+// came back, byte for byte. Returns how many rows were compared. `version` is the layout's (empty:
+// the newest). Throws kUsage for types that llama.cpp has no cache of, and what
+// the writer throws.
+uint64_t WriteQuantState(const Snapshot& snapshot,
+                         const std::function<LayerTypes(uint32_t layer)>& types_of,
+                         const quant::StoreOptions& options,
+                         const std::optional<ModelGeometry>& geometry, const std::string& version,
+                         const std::string& path, const OutputRules& rules, ThreadPool& pool) {
+  for (const LayerKv& layer : snapshot.layers) {
+    RequireEngineType(*types_of(layer.index).k);
+    if (layer.v) RequireEngineType(*types_of(layer.index).v);
+  }
+  Snapshot changed = snapshot;
+  const auto layers = static_cast<uint32_t>(snapshot.layers.size());
+  std::vector<std::vector<std::byte>> k_rows(layers), v_rows(layers);
+  pool.ParallelFor(uint64_t{2} * layers, [&](uint64_t i) {
+    const LayerKv& layer = snapshot.layers[i / 2];
+    const LayerTypes types = types_of(layer.index);
+    if (i % 2 == 0) {
+      k_rows[i / 2] = Packed(layer.k, layer, layers, *types.k, true, options);
+    } else if (layer.v) {
+      v_rows[i / 2] = Packed(*layer.v, layer, layers, *types.v, false, options);
+    }
+  });
+  for (uint32_t l = 0; l < layers; ++l) {
+    LayerKv& layer = changed.layers[l];
+    const LayerTypes types = types_of(layer.index);
+    layer.k = AsRows(k_rows[l], *types.k, snapshot.layers[l].k);
+    if (layer.v) layer.v = AsRows(v_rows[l], *types.v, *snapshot.layers[l].v);
+    // Blocks cannot be transposed: such caches belong to runs with flash attention.
+    if (layer.v && IsBlockQuantised(layer.v->dtype)) changed.storage.erase("v_order");
+  }
+  changed.storage.erase("version");
+  if (!version.empty()) changed.storage["version"] = version;
+  const FormatEntry& format = WritableFormat("llama-state");
+  RequireKeyPairs(format.pairs, geometry, snapshot);
+  format.write(changed, path, rules);
+
+  const Snapshot written = OpenSnapshot(Source::Open(path), {});
+  KV_ASSERT(written.layers.size() == layers);
+  uint64_t rows = 0;
+  for (uint32_t l = 0; l < layers; ++l) {
+    const auto check = [&](const KvTensor& tensor, const std::vector<std::byte>& packed) {
+      if (Gather(tensor, 0, tensor.tokens(), Order::kTokenHeadDim) != packed) {
+        throw Error(Finding::kWriteFailed,
+                    fmt::format("layer {}: what was written reads otherwise", l))
+            .File(path);
+      }
+      rows += tensor.tokens();
+    };
+    check(written.layers[l].k, k_rows[l]);
+    if (written.layers[l].v) check(*written.layers[l].v, v_rows[l]);
+  }
+  return rows;
+}
+
+const Fields<Agreement>& AgreementFields() {
+  static const Fields<Agreement> fields = {
+      {"codes", "Quantised codes that were compared", &Agreement::codes},
+      {"equal_codes", "Codes that are equal in both", &Agreement::equal_codes},
+      {"equal_codes_fraction", "equal_codes / codes", &Agreement::share},
+      {"equal_blocks_fraction", "Share of the blocks of which all codes are equal",
+       &Agreement::block_share},
+      {"furthest", "The largest difference of two codes", &Agreement::furthest}};
+  return fields;
+}
+
+// A way to store a side that was tried.
+struct TriedOrigin {
+  DType dtype;
+  const Hypothesis& hypothesis;
+};
+
+const Fields<TriedOrigin>& TriedOriginFields() {
+  static const Fields<TriedOrigin> fields = {
+      {"hadamard", "Whether values are rotated by a Hadamard transform before they are quantised",
+       [](const TriedOrigin& of) { return of.hypothesis.origin.rotated; }},
+      {"rounding", "How q8_0 rounds: avx (x86), ref (plain C) or arm; null for other types",
+       [](const TriedOrigin& of) {
+         return of.dtype == DType::kQ8_0
+                    ? std::optional(quantisation::RoundingName(of.hypothesis.origin.rounding))
+                    : std::nullopt;
+       },
+       OneOf("avx", "ref", "arm")},
+      {"searched", "Whether a search over scales is made, which iq4_nl alone may do",
+       [](const TriedOrigin& of) { return of.hypothesis.origin.searched; }},
+      Fields<TriedOrigin>::Inline(
+          [](const TriedOrigin& of) -> const Agreement& { return of.hypothesis.first_layer; },
+          AgreementFields())};
+  return fields;
+}
+
+std::vector<TriedOrigin> TriedIn(const SideOrigin& side) {
+  std::vector<TriedOrigin> tried;
+  for (const Hypothesis& hypothesis : side.tried) tried.push_back({side.dtype, hypothesis});
+  return tried;
+}
+
+const Fields<SideOrigin>& SideOriginFields() {
+  static const Fields<SideOrigin> fields = {
+      {"type", "The cache type, as q8_0", [](const SideOrigin& side) { return Name(side.dtype); }},
+      {"named",
+       "Whether at least 98% of the first layer's codes agree under the best one that was tried",
+       &SideOrigin::is_named},
+      {"equally_good", "How many of those tried agree as well as the first",
+       &SideOrigin::equally_good, AtLeast(1)},
+      {"tried", "Best first, by the first layer", TriedIn, TriedOriginFields()},
+      {"layers", "Under the best one", &SideOrigin::layers, AgreementFields()}};
+  return fields;
+}
+
+// The roundings that fit equally well: a pair of runs tells them apart only where a tie shows.
+std::string OriginText(const SideOrigin& side) {
+  const Origin& best = side.tried.front().origin;
+  std::string text =
+      fmt::format("{}, {}", Name(side.dtype), best.rotated ? "rotated" : "not rotated");
+  if (best.searched) text += ", with a search over scales";
+  if (side.dtype != DType::kQ8_0) return text;
+  text += ", rounded as";
+  for (size_t i = 0; i < side.equally_good(); ++i) {
+    text += i == 0 ? " " : " or ";
+    text += quantisation::RoundingName(side.tried[i].origin.rounding);
+  }
+  if (side.equally_good() > 1) text += " (two runs do not tell)";
+  return text;
+}
+
+void PrintSide(Console& console, char name, const std::optional<SideOrigin>& side) {
+  if (!side) {
+    console.Line(fmt::format("{}: not quantised", name));
+    return;
+  }
+  const Hypothesis& best = side->tried.front();
+  const double others = side->tried.size() > side->equally_good()
+                            ? side->tried[side->equally_good()].first_layer.share()
+                            : 0;
+  console.Line(
+      fmt::format("{}: {}{}: {:.2f}% of the first layer's codes agree, {:.2f}% under the next best",
+                  name, side->is_named() ? "" : "not named, nearest to ", OriginText(*side),
+                  100 * best.first_layer.share(), 100 * others));
+}
+
+// Whether every quantised side was named.
+bool IsNamed(const quantisation::CacheOrigin& origin) {
+  return (!origin.k || origin.k->is_named()) && (!origin.v || origin.v->is_named());
+}
+
+// The document kvtool.quant-origin, beside its inputs.
+const Fields<quantisation::CacheOrigin>& CacheOriginFields() {
+  using Origins = quantisation::CacheOrigin;
+  static const Fields<Origins> fields = {
+      {"k", "How K was quantised; null where it is not", &Origins::k, SideOriginFields()},
+      {"v", "How V was quantised; null where it is not", &Origins::v, SideOriginFields()},
+      {"named", "Whether both sides that are quantised are named", IsNamed}};
+  return fields;
+}
+
+void PrintOrigin(Console& console, const quantisation::CacheOrigin& origin) {
+  PrintSide(console, 'K', origin.k);
+  PrintSide(console, 'V', origin.v);
+  if (!origin.k && !origin.v) return;
+  Table table({"layer", "K codes", "K blocks", "K furthest", "V codes", "V blocks", "V furthest"});
+  const size_t layers = origin.k ? origin.k->layers.size() : origin.v->layers.size();
+  for (size_t l = 0; l < layers; ++l) {
+    std::vector<std::string> row = {std::to_string(l)};
+    for (const auto* side : {&origin.k, &origin.v}) {
+      if (!*side) {
+        row.insert(row.end(), 3, "-");
+        continue;
+      }
+      const Agreement& agreement = (*side)->layers[l];
+      row.push_back(fmt::format("{:.2f}%", 100 * agreement.share()));
+      row.push_back(fmt::format("{:.2f}%", 100 * agreement.block_share()));
+      row.push_back(std::to_string(agreement.furthest));
+    }
+    table.Row(row);
+  }
+  console.Line("deeper layers drift apart with the hidden states of the two runs:");
+  console.Data(table.Text());
 }
 
 // The result of a run; its document has these fields.
@@ -70,11 +295,8 @@ const Fields<QuantReplayed>& QuantReplayedFields() {
       {"advice", "What --advise chose; null without that flag", &QuantReplayed::advice,
        QuantAdviceFields()},
       {"warnings", "Everything that the run warned of", &QuantReplayed::warnings},
-      {"out",
-       "The state that was written; with --output",
-       &QuantReplayed::out,
-       QuantWrittenFields(),
-       {.absent = true}}};
+      {"out", "The state that was written; with --output", &QuantReplayed::out,
+       QuantWrittenFields(), Absent()}};
   return fields;
 }
 
@@ -91,7 +313,7 @@ const Fields<QuantTraced>& QuantTracedFields() {
   return fields;
 }
 
-class ReplayQuant : public EachOf<ReplayQuant> {
+class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
@@ -138,46 +360,19 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     line.AddFlag("--detail", detail_, "Figures of every head in the JSON document");
     page_.Declare(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
-    rope_.Declare(line, "RoPE of the model, for types that quantise keys before it");
-    snapshot_.Declare(line);
-    report_.Declare(line);
-  }
-
-  // In a folder: what brings a trace, unless all share one.
-  bool Takes(std::string_view format, bool is_run) const override {
-    return is_run || (!trace_.empty() && !format.empty());
-  }
-  OpenOptions Reading() const override { return snapshot_.WithLimit(); }
-
-  void TakeRuns() override {
-    run_ = TakeRun(input_, snapshot_);
-    TakeTrace(run_, trace_);
-    TakeRope(run_, snapshot_, rope_);
+    DeclareRest(line, "RoPE of the model, for types that quantise keys before it");
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads({input_, trace_, against_, sensitivity_, plan_, rope_.freqs});
-    snapshot_.Files(files);
+    TraceReplay::Files(files);
+    files.Reads({against_, plan_});
     files.Writes({{plan_out_, "--plan-out"}, {out_, "-o"}});
-    page_.Files(files);
-    report_.Files(files);
   }
 
   ExitStatus Run(Context& context) override {
     CheckUsage();
     if (!against_.empty()) return RunAgainst(context);
-    RequireTrace(trace_, input_);
-    const OpenOptions options = snapshot_.Resolve(flags_for());
-    const AttentionTrace trace = OpenTrace(trace_, options);
-    const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
-    if (snapshot.layers.empty()) {
-      throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
-    }
-    RequireHeads(snapshot, "a replay");
-    RequireMatch(trace, snapshot);
-    WarnOf(snapshot.notes, input_, context.console);
-    for (const Note& note : trace.notes) context.console.Warn(trace_, note.text);
-
+    const auto [options, trace, snapshot] = Open(context.console);
     const std::optional<ModelRope> rope = rope_.Resolve(options, &snapshot);
     ReplayRequest request = RequestFor(snapshot, trace);
     if (rope) request.store.rope = &*rope;
@@ -194,12 +389,8 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     if (advise_) found = SearchTypes(limits, request, result);
     const std::vector<std::string> warnings = QuantWarnings(snapshot, request, result);
     for (const std::string& warning : warnings) context.console.Warn(input_, warning);
-    QuantReplayed replayed{{HashedFile::Of(snapshot.source)},
-                           {snapshot, trace, request, result, detail_},
-                           {},
-                           {},
-                           warnings,
-                           {}};
+    const quantisation::Report report{snapshot, trace, request, result, detail_};
+    QuantReplayed replayed{{HashedFile::Of(snapshot.source)}, report, {}, {}, warnings, {}};
     if (plan) replayed.plan = {Evaluate(result, ChoiceOf(*plan, request, result)), result.tokens};
     if (found) replayed.advice.emplace(QuantAdvice{limits, request, result, *found});
     if (found && found->best && !plan_out_.empty()) {
@@ -211,14 +402,13 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     }
     if (!out_.empty()) replayed.out = WriteState(context, snapshot, options, request, plan, pool);
     if (page_.wanted()) {
-      page_.Write(ReportPage(snapshot, trace, request, result, warnings, MadeBy()), *this,
-                  context.console, RulesFor(force_));
+      page_.Write(ReportPage(report, warnings, MadeBy()), *this, context.console, RulesFor(force_));
     }
     report_.Emit(context.console, "quant", QuantReplayedFields().Object(replayed),
                  RulesFor(force_));
     if (!report_.json) {
       PrintHead(context.console, result);
-      PrintPairs(context.console, request, result);
+      context.console.Data(Table(quantisation::PairTable(report)).Text());
       if (plan) PrintOutcome(context.console, "plan", replayed.plan->outcome, result);
       if (found) PrintAdvice(context.console, request, result, *found);
     }
@@ -334,10 +524,9 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     request.rows = rows_;
     request.seed = seed_;
     request.prompt_tokens = PromptOf(trace);
-    std::string weights = sensitivity_;
-    if (weights.empty() && run_ && !trace.gradients) weights = run_->sensitivity;
-    if (!weights.empty()) request.weights = ReadSensitivity(weights).Weights();
-    if (max_kl_ && weights.empty() && !trace.gradients) {
+    const auto weights = WeightsFor(trace);
+    if (weights) request.weights = *weights;
+    if (max_kl_ && !weights && !trace.gradients) {
       throw Error(Finding::kUsage,
                   "--max-kl: the trace has no gradients, so no loss in nats is known")
           .File(trace_)
@@ -374,17 +563,12 @@ class ReplayQuant : public EachOf<ReplayQuant> {
                           keep_first_, keep_last_)));
   }
 
-  std::string trace_, against_, out_, version_, plan_, sensitivity_, plan_out_;
-  PageOptions page_;
+  std::string against_, out_, version_, plan_, plan_out_;
   std::vector<std::string> k_, v_;
   std::string rounding_ = "avx", hadamard_ = "yes", engine_q_ = "cpu";
-  uint64_t keep_first_ = 0, keep_last_ = 0, rows_ = 512, seed_ = 0, bytes_ = 0;
-  int64_t prompt_ = -1;
+  uint64_t keep_first_ = 0, keep_last_ = 0, bytes_ = 0;
   std::optional<double> max_kl_;
-  bool advise_ = false, detail_ = false, force_ = false;
-  std::optional<RecordedRun> run_;
-  RopeOptions rope_;
-  SnapshotOptions snapshot_;
+  bool advise_ = false;
 };
 
 }  // namespace

@@ -4,13 +4,25 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "apps/kvtool/console/console.h"
+#include "lib/core/snapshot/snapshot.h"
 #include "lib/fields/fields.h"
 #include "lib/study/quantisation/replay.h"
 #include "lib/study/quantisation/search.h"
 
 namespace kv {
+
+// One line: what all layers together take and lose.
+void PrintOutcome(Console& console, std::string_view what, const quantisation::Outcome& outcome,
+                  const quantisation::ReplayResult& result);
+// What a reader of the figures has to know.
+std::vector<std::string> QuantWarnings(const Snapshot& snapshot,
+                                       const quantisation::ReplayRequest& request,
+                                       const quantisation::ReplayResult& result);
 
 // What types of all layers may cost together.
 struct QuantLimits {

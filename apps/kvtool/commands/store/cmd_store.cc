@@ -1,34 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// `kvtool store VERB`: the verbs, and what they share.
+// `kvtool store VERB`: what verbs share, and those that add, list, give back and free.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
+#include <utility>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/commands/archive/archive_output.h"
 #include "apps/kvtool/commands/store/store_commands.h"
-#include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/line/verbs.h"
 #include "lib/core/base/hash.h"
 
 namespace kv {
 namespace {
-
-constexpr Verb kStoreVerbs[] = {
-    {"add", "Store states; what an earlier one holds already is not stored again", MakeStoreAdd},
-    {"list", "Show the states of a store, and what each costs", MakeStoreList},
-    {"get", "Give a state back, byte for byte", MakeStoreGet},
-    {"verify", "Prove that every state can be restored; --repair makes a new index",
-     MakeStoreVerify},
-    {"stats", "Show what went in, what lies on the disk and what is shared", MakeStoreStats},
-    {"prune", "Remove all but the newest states of each name", MakeStorePrune},
-    {"gc", "Free what no state needs", MakeStoreGc},
-    {"watch", "Add what an engine saves to its folder of slots, as it is saved", MakeStoreWatch},
-};
 
 // What a reader makes of a source, or nothing where its bytes are stored as they are.
 std::optional<Snapshot> SnapshotFor(const Source& source, const OpenOptions& options,
@@ -46,18 +35,21 @@ std::optional<Snapshot> SnapshotFor(const Source& source, const OpenOptions& opt
 
 }  // namespace
 
-std::unique_ptr<Command> MakeStore() { return std::make_unique<VerbCommand>(kStoreVerbs); }
-
-void ReadsStore(const std::string& folder, CommandFiles& files) {
-  std::error_code failed;
-  if (std::filesystem::exists(folder, failed)) files.Reads(folder);
+void StoreCommand::DeclareStore(CommandLine& line, const std::string& text) {
+  line.Add("DIR", folder_, text).Required();
 }
 
-std::function<void()> Waiting(const std::string& folder, Context& context) {
-  return [&context, folder] {
-    context.console.Say(fmt::format("{}: waits for others that use the store", Printable(folder)),
+void StoreCommand::Files(CommandFiles& files) const {
+  std::error_code failed;
+  if (std::filesystem::exists(folder_, failed)) files.Reads(folder_);
+  Command::Files(files);
+}
+
+store::Store StoreCommand::Open(Use use, Context& context) const {
+  return store::Store(folder_, use, [&context, this] {
+    context.console.Say(fmt::format("{}: waits for others that use the store", Printable(folder_)),
                         1);
-  };
+  });
 }
 
 std::string TimeText(int64_t microseconds) {
@@ -94,10 +86,8 @@ const Fields<store::StateRow>& StateFields() {
       {"layers", "Layers with a cache", &Row::layers},
       {"source_bytes", "Bytes of what was added", &Row::source_bytes},
       {"cost_bytes", "Bytes that the store grew by with it, the index left out", cost},
-      {"xxh3",
-       kStateHashText,
-       [](const Row& row) { return HashDigits(row.source_hash); },
-       {.pattern = kHashPattern}}};
+      {"xxh3", kStateHashText, [](const Row& row) { return HashDigits(row.source_hash); },
+       kHashText}};
   return fields;
 }
 
@@ -165,5 +155,419 @@ StoreAdded AddToStore(store::Store& store, const Source& source, const OpenOptio
           std::move(report),
           Elapsed::Of(elapsed.count(), context.global)};
 }
+
+namespace {
+
+constexpr uint32_t kMostBlockTokens = 1 << 20;
+
+// The source of a state that was added.
+HashedFile SourceOf(const StoreAdded& of) {
+  const store::StateRecord& state = of.report.state;
+  return {of.file, state.source_bytes, HashDigits(state.source_hash)};
+}
+
+const Fields<store::AddReport>& StoreAddReportFields() {
+  using Report = store::AddReport;
+  static const Fields<Report> fields = {
+      {"state", "Number of the state", [](const Report& of) { return of.state.id; }},
+      {"name", "Name of the state", [](const Report& of) { return of.state.name; }},
+      {"was_there", "Whether the newest state of this name is the same; then nothing was added",
+       &Report::was_there},
+      {"parent", "State with the longest beginning in common; null: none", &Report::parent},
+      {"prefix_tokens", "Tokens of that beginning", &Report::prefix_tokens},
+      {"tokens", "Tokens of the longest layer", [](const Report& of) { return of.state.tokens; }},
+      {"new_bytes", "Bytes of the pack that came into the store",
+       [](const Report& of) { return of.state.own_bytes; }},
+      {"new_objects", "Objects in it", &Report::new_objects},
+      {"new_raw_bytes", "Bytes of these objects before they were coded", &Report::new_raw_bytes},
+      {"shared_objects", "Objects that were there", &Report::shared_objects},
+      {"shared_raw_bytes", "Bytes of these before they were coded", &Report::shared_raw_bytes}};
+  return fields;
+}
+
+const Fields<StoreAdded>& StoreAddedFields() {
+  using Params = StoreAdded::Params;
+  static const Fields<Params> store_add_params = {
+      {"level", "Level of new objects", &Params::level, {.choices = LevelChoices()}},
+      {"check", "Whether each new object was decoded and compared", &Params::check},
+      {"from", "Format that the source was read as; opaque: its bytes as they are", &Params::from}};
+  static const Fields<StoreAdded> fields = {
+      {"inputs", "What was added", [](const StoreAdded& of) { return std::vector{SourceOf(of)}; },
+       HashedFileFields()},
+      {"params", "What was asked for", &StoreAdded::params, store_add_params},
+      {"store", kStoreText, &StoreAdded::store},
+      Fields<StoreAdded>::Inline(&StoreAdded::report, StoreAddReportFields()),
+      {"timing", "How long it took; left out with --deterministic", &StoreAdded::elapsed,
+       ElapsedFields(), Absent()}};
+  return fields;
+}
+
+// The states of a store; the document lists them.
+struct StoreListing {
+  std::string store;
+  std::vector<store::StateRow> states;
+};
+
+const Fields<StoreListing>& StoreListingFields() {
+  static const Fields<StoreListing> fields = {
+      NoInputs<StoreListing>(),
+      {"store", kStoreText, &StoreListing::store},
+      {"states", "States, the oldest first", &StoreListing::states, StateFields()}};
+  return fields;
+}
+
+class StoreAdd : public StoreCommand {
+ public:
+  void Declare(CommandLine& line) override {
+    DeclareStore(line, "Folder of the store; made where there is none");
+    line.Add("FILE", inputs_,
+             "Snapshots: files or folders. A .kvz is kept as its bytes and shares nothing")
+        .Required();
+    line.Add("--name", name_, "Name of the state (default: that of the file)");
+    line.Add("--level", level_, "Trades time for size: fast, default, high, max")
+        .OneOf({"compat", "fast", "default", "high", "max"})
+        .ShowDefault();
+    line.Add("--block-tokens", block_tokens_,
+             "Most tokens of an object (default: 256, from level high on 1024); what two states "
+             "have "
+             "in common is found in multiples of it")
+        .Between(1u, kMostBlockTokens);
+    line.AddFlag("--no-check", no_check_,
+                 "Do not decode what is stored and compare it with the source");
+    line.AddFlag("--keep-going", keep_going_, "Go on with the next input after an error");
+    snapshot_.Declare(line);
+    report_.Declare(line);
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads(inputs_);
+    StoreCommand::Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    if (!name_.empty() && inputs_.size() > 1)
+      throw Error(Finding::kUsage, "--name names one state, but there are several inputs");
+    OpenOptions options =
+        snapshot_.Resolve(inputs_.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);
+    options.metadata_only = true;
+    options.any_batch = options.may_guess_axes = true;
+    store::AddOptions add;
+    add.effort = *ParseEffort(level_);
+    add.block_tokens = block_tokens_;
+    add.check = !no_check_;
+    ThreadPool pool(context.global.thread_count());
+    Value::List all;
+    ExitStatus status = kDone;
+    for (const std::string& input : inputs_) {
+      try {
+        add.name = name_.empty() ? NameOf(input) : name_;
+        add.added_us = NowMicroseconds(context.global);
+        const Source source = snapshot_.Open(input);
+        // Opened for each, so that nobody who has to be alone waits for all of them.
+        store::Store store = Open(Use::kAdd, context);
+        const StoreAdded added = AddToStore(store, source, options, add, pool, context);
+        all.push_back(StoreAddedFields().Object(added));
+      } catch (Error& error) {
+        if (error.code() == ErrorCode::kUsage) throw;
+        context.console.Report(error.File(input));
+        status = Worse(status, StatusOf(error.code()));
+        if (!keep_going_) break;
+      }
+    }
+    if (!all.empty()) report_.Emit(context.console, "store-add", all);
+    return status;
+  }
+
+ private:
+  static std::string NameOf(const std::string& input) {
+    if (input == "-")
+      throw Error(Finding::kUsage, "standard input has no name").Hint("give --name NAME");
+    std::filesystem::path path = std::filesystem::path(input).lexically_normal();
+    if (!path.has_filename()) path = path.parent_path();
+    return path.filename().string();
+  }
+
+  std::string name_, level_ = "default";
+  std::vector<std::string> inputs_;
+  uint32_t block_tokens_ = 0;
+  bool no_check_ = false, keep_going_ = false;
+};
+
+class StoreList : public StoreCommand {
+ public:
+  void Declare(CommandLine& line) override {
+    DeclareStore(line);
+    line.Add("NAME", names_, "Only the states of these names");
+    report_.Declare(line);
+  }
+
+  ExitStatus Run(Context& context) override {
+    store::Store store = Open(Use::kRead, context);
+    std::vector<store::StateRow> states = store.States();
+    for (const std::string& name : names_) store.Find(name);  // throws where there is none
+    std::erase_if(states, [&](const store::StateRow& row) {
+      return !names_.empty() && std::find(names_.begin(), names_.end(), row.name) == names_.end();
+    });
+    if (!report_.json) Print(states, context.console);
+    const StoreListing result = {folder_, std::move(states)};
+    report_.Emit(context.console, "store-list", StoreListingFields().Object(result));
+    return kDone;
+  }
+
+ private:
+  static void Print(const std::vector<store::StateRow>& states, Console& console) {
+    if (states.empty()) return console.Line("no states");
+    Table table({"state", "name", "tokens", "size", "cost", "level", "added", "geometry", "model"});
+    for (const store::StateRow& row : states) {
+      table.Row({fmt::format("@{}", row.id), Printable(row.name), std::to_string(row.tokens),
+                 HumanBytes(row.source_bytes), HumanBytes(row.own_bytes + row.record_bytes),
+                 std::string(Name(row.level)), TimeText(row.added_us), Printable(row.geometry),
+                 Printable(row.model.empty() ? row.format : row.model)});
+    }
+    console.Data(table.Text());
+  }
+
+  std::vector<std::string> names_;
+};
+
+// The states that were removed and the bytes that were freed.
+struct Pruned {
+  struct Params {
+    uint64_t keep_last = 0;
+    std::vector<std::string> names;
+  };
+  std::string store;
+  Params params;
+  std::vector<store::StateRow> removed;
+  store::CollectReport freed;
+};
+
+const Fields<store::CollectReport>& CollectFields() {
+  using Report = store::CollectReport;
+  static const Fields<Report> fields = {
+      {"before_bytes", "Bytes of the store on the disk before", &Report::before_bytes},
+      {"after_bytes", "Bytes of the store on the disk after", &Report::after_bytes},
+      {"removed_objects", "Objects that no state needed", &Report::removed_objects},
+      {"removed_packs", "Packs in which nothing was needed", &Report::removed_packs},
+      {"rewritten_packs", "Packs of which the needed part was copied", &Report::rewritten_packs},
+      {"leftover_files", "Files of killed runs that were removed", &Report::leftover_files},
+      {"unlisted", kUnlistedText, &Report::unlisted, StateNameFields()}};
+  return fields;
+}
+
+const Fields<Pruned>& CollectedFields() {
+  static const Fields<Pruned> fields = {NoInputs<Pruned>(),
+                                        {"store", kStoreText, &Pruned::store},
+                                        Fields<Pruned>::Inline(&Pruned::freed, CollectFields())};
+  return fields;
+}
+
+const Fields<Pruned>& PrunedFields() {
+  using Params = Pruned::Params;
+  static const Fields<Params> prune_params = {
+      {"keep_last", "States of each name to keep", &Params::keep_last},
+      {"names", "Only these names; empty: all", &Params::names}};
+  static const Fields<Pruned> fields = {
+      NoInputs<Pruned>(),
+      {"store", kStoreText, &Pruned::store},
+      {"params", "What was asked for", &Pruned::params, prune_params},
+      {"removed", "States that were removed", &Pruned::removed, StateNameFields()},
+      Fields<Pruned>::Inline(&Pruned::freed, CollectFields())};
+  return fields;
+}
+
+// Collects, and says what that freed.
+store::CollectReport Collect(store::Store& store, Console& console) {
+  store::CollectReport report = store.Collect();
+  console.Say(fmt::format(
+      "{}: {} to {}; {} objects and {} packs removed, {} packs written anew, {} files left by "
+      "killed runs",
+      Printable(store.folder()), HumanBytes(report.before_bytes), HumanBytes(report.after_bytes),
+      report.removed_objects, report.removed_packs, report.rewritten_packs, report.leftover_files));
+  WarnUnlisted(report.unlisted, store.folder(), console);
+  return report;
+}
+
+class StoreGc : public StoreCommand {
+ public:
+  void Declare(CommandLine& line) override {
+    DeclareStore(line);
+    report_.Declare(line);
+  }
+
+  ExitStatus Run(Context& context) override {
+    store::Store store = Open(Use::kAlone, context);
+    const Pruned result = {folder_, {}, {}, Collect(store, context.console)};
+    report_.Emit(context.console, "store-gc", CollectedFields().Object(result));
+    return kDone;
+  }
+};
+
+class StorePrune : public StoreCommand {
+ public:
+  void Declare(CommandLine& line) override {
+    DeclareStore(line);
+    line.Add("NAME", names_, "Only the states of these names");
+    line.Add("--keep-last", keep_last_, "How many of each name to keep, the newest").Required();
+    report_.Declare(line);
+  }
+
+  ExitStatus Run(Context& context) override {
+    store::Store store = Open(Use::kAlone, context);
+    Pruned result = {folder_, {keep_last_, names_}, {}, {}};
+    result.removed = store.Prune(keep_last_, {names_.begin(), names_.end()});
+    for (const store::StateRow& row : result.removed) {
+      context.console.Say(fmt::format("removed {}, @{}, {}", Printable(row.name), row.id,
+                                      HumanBytes(row.source_bytes)));
+    }
+    result.freed = Collect(store, context.console);
+    report_.Emit(context.console, "store-prune", PrunedFields().Object(result));
+    return kDone;
+  }
+
+ private:
+  std::vector<std::string> names_;
+  uint64_t keep_last_ = 0;
+};
+
+// A record may name one object as often as it likes, so that a forged store of some kilobytes would
+// fill memory and disk. Sound states take at most some 20 times what they are stored in, but for
+// runs of zeros.
+constexpr uint64_t kAlwaysGiven = uint64_t{256} << 20, kMostTimesStored = 100;
+
+// The result of a run; its document has these fields.
+struct StoreGiven {
+  std::string store;
+  store::StateRow state;
+  std::string output;
+  bool identical = true;  // it is an error where it is not
+  std::optional<Elapsed> elapsed;
+};
+
+const Fields<StoreGiven>& StoreGivenFields() {
+  static const Fields<StoreGiven> fields = {
+      NoInputs<StoreGiven>(),
+      {"store", kStoreText, &StoreGiven::store},
+      {"state", "The state that was given back", &StoreGiven::state, StateFields()},
+      {"output", "File or folder that was written", &StoreGiven::output},
+      {"identical",
+       "Whether every object and the whole have the hashes that were stored; a state that has not "
+       "is an error",
+       &StoreGiven::identical},
+      {"timing", "How long it took; left out with --deterministic", &StoreGiven::elapsed,
+       ElapsedFields(), Absent()}};
+  return fields;
+}
+
+class StoreGet : public StoreCommand {
+ public:
+  void Declare(CommandLine& line) override {
+    DeclareStore(line);
+    line.Add("STATE", state_,
+             "Name of a state, which means its newest; NAME@2, the second of that name; @7, the "
+             "state with that number")
+        .Required();
+    output_.Declare(line, "File or folder to write (default: the name of the state)");
+    limit_.Declare(line,
+                   "Limit on the size of the state (default: 256MiB, or 100 times what packs and "
+                   "records take, if that is more)");
+    report_.Declare(line);
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Writes(output_.path, "-o");
+    StoreCommand::Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    const auto begin = std::chrono::steady_clock::now();
+    store::Store store = Open(Use::kRead, context);
+    const store::StateRow row = store.Find(state_);
+    const store::StateRecord record = store.Load(row);
+    RequireWithinLimit(store, record.source_bytes);
+    const std::string path = PathFor(record, context.console);
+    CheckPath(path);
+    ProgressLine progress(context.console, context.global.progress_when(), row.name);
+    ThreadPool pool(context.global.thread_count());
+    OutputRules rules = RulesFor(output_.force);
+    // Who may not look into the store, or into its packs, may not read what comes out of it.
+    rules.like = store.permissions();
+    const std::unique_ptr<OutputTarget> target = MakeOutputTarget(
+        RestoredFolder::Of(record.is_folder, record.files, record.empty_folders), path, rules);
+    store.Restore(record, *target, pool, &progress);
+    target->Commit();
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+    context.console.Say(fmt::format(
+        "{}, @{} -> {}: {}, {}\n  identical: every object and the whole state as added, {}",
+        Printable(row.name), row.id, path == "-" ? "stdout" : Printable(path),
+        HumanBytes(row.source_bytes), HumanRate(row.source_bytes, elapsed.count()),
+        HashText(row.source_hash)));
+    const StoreGiven result = {folder_, row, path, true,
+                               Elapsed::Of(elapsed.count(), context.global)};
+    report_.Emit(context.console, "store-get", StoreGivenFields().Object(result),
+                 RulesFor(output_.force));
+    return kDone;
+  }
+
+ private:
+  void RequireWithinLimit(const store::Store& store, uint64_t bytes) const {
+    limit_.Require(bytes, folder_);
+    if (limit_.most() || bytes <= kAlwaysGiven) return;
+    const uint64_t stored = store.CountBytes();
+    if (bytes / kMostTimesStored < stored) return;
+    throw Error(Finding::kLimit,
+                "the state has {} bytes, more than {} times what the store holds, {}", bytes,
+                kMostTimesStored, stored)
+        .File(folder_)
+        .Hint("--max-bytes {} allows it", bytes);
+  }
+
+  std::string PathFor(const store::StateRecord& record, const Console& console) const {
+    const bool is_stream = output_.to_stdout || DescriptorNamed(output_.path) == STDOUT_FILENO;
+    if (!is_stream) return output_.path.empty() ? record.name : output_.path;
+    if (record.is_folder) {
+      throw Error(Finding::kUsage, "the state is a folder, which standard output cannot take")
+          .Hint("give -o FOLDER");
+    }
+    output_.RequireStdout(console, report_.json, "the state");
+    return "-";
+  }
+
+  // The name of a state, which is what the output is called without -o, is known only now.
+  void CheckPath(const std::string& path) const {
+    if (path == output_.path || path == "-") return;
+    CommandFiles files;
+    Files(files);
+    files.Writes(path, "the state");
+    files.Check();
+  }
+
+  std::string state_;
+  OutputOptions output_;
+  SizeLimit limit_;
+};
+
+constexpr Verb kStoreVerbs[] = {
+    {"add", "Store states; what an earlier one holds already is not stored again",
+     MakeVerb<StoreAdd>},
+    {"list", "Show the states of a store, and what each costs", MakeVerb<StoreList>},
+    {"get", "Give a state back, byte for byte", MakeVerb<StoreGet>},
+    {"verify", "Prove that every state can be restored; --repair makes a new index",
+     MakeStoreVerify},
+    {"stats", "Show what went in, what lies on the disk and what is shared", MakeStoreStats},
+    {"prune", "Remove all but the newest states of each name", MakeVerb<StorePrune>},
+    {"gc", "Free what no state needs", MakeVerb<StoreGc>},
+    {"watch", "Add what an engine saves to its folder of slots, as it is saved", MakeStoreWatch},
+};
+
+}  // namespace
+
+const FieldTable& StoreAddFields() { return StoreAddedFields(); }
+const FieldTable& StoreListFields() { return StoreListingFields(); }
+const FieldTable& StoreGcFields() { return CollectedFields(); }
+const FieldTable& StorePruneFields() { return PrunedFields(); }
+const FieldTable& StoreGetFields() { return StoreGivenFields(); }
+
+std::unique_ptr<Command> MakeStore() { return std::make_unique<VerbCommand>(kStoreVerbs); }
 
 }  // namespace kv

@@ -2,10 +2,9 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/store/store_commands.h"
-#include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/line/numbers.h"
 
 namespace kv {
 namespace {
@@ -20,19 +19,13 @@ struct StoreChecked {
   std::string_view verdict() const { return is_whole() ? "whole" : "damaged"; }
 };
 
-const Fields<store::Problem>& StoreProblemFields() {
-  static const Fields<store::Problem> fields = {
-      {"file", "File of the store", &store::Problem::where},
-      {"finding",
-       "Number that kvtool explain knows",
-       [](const store::Problem& problem) { return FindingId(problem.finding); },
-       {.pattern = kFindingPattern}},
-      {"text", "What is wrong with it", &store::Problem::text}};
-  return fields;
-}
-
 const Fields<store::CheckReport>& StoreCheckFields() {
   using Report = store::CheckReport;
+  static const Fields<store::Problem> store_problem = {
+      {"file", "File of the store", &store::Problem::where},
+      {"finding", "Number that kvtool explain knows",
+       [](const store::Problem& problem) { return FindingId(problem.finding); }, kFindingNumber},
+      {"text", "What is wrong with it", &store::Problem::text}};
   static const Fields<Report> fields = {
       {"states", "States that were checked", &Report::states},
       {"objects", "Objects that were decoded and compared with their names", &Report::objects},
@@ -42,7 +35,7 @@ const Fields<store::CheckReport>& StoreCheckFields() {
        "Files that the index does not name: of killed runs, or of one that is under way",
        &Report::leftover_files},
       {"leftover_bytes", "Bytes of these", &Report::leftover_bytes},
-      {"problems", "What is wrong", &Report::problems, StoreProblemFields()},
+      {"problems", "What is wrong", &Report::problems, store_problem},
       {"damaged", "States that cannot be restored", &Report::damaged, StateNameFields()},
       {"unlisted", kUnlistedText, &Report::unlisted, StateNameFields()},
       {"relisted",
@@ -52,18 +45,14 @@ const Fields<store::CheckReport>& StoreCheckFields() {
   return fields;
 }
 
-const Fields<StoreChecked>& StoreCheckParamsFields() {
-  static const Fields<StoreChecked> fields = {
-      {"repair", "Whether a new index was made", &StoreChecked::repair}};
-  return fields;
-}
-
 const Fields<StoreChecked>& StoreCheckedFields() {
+  static const Fields<StoreChecked> store_check_params = {
+      {"repair", "Whether a new index was made", &StoreChecked::repair}};
   static const Fields<StoreChecked> fields = {
       NoInputs<StoreChecked>(),
       {"store", kStoreText, &StoreChecked::store},
       {"params", "What was asked for",
-       [](const StoreChecked& of) -> const StoreChecked& { return of; }, StoreCheckParamsFields()},
+       [](const StoreChecked& of) -> const StoreChecked& { return of; }, store_check_params},
       {"verdict",
        "whole: every state can be restored and nothing is wrong",
        &StoreChecked::verdict,
@@ -83,23 +72,6 @@ struct StoreCounted {
   uint64_t saved() const { return stats.referenced_raw_bytes - stats.live_raw_bytes; }
 };
 
-const Fields<store::LevelRow>& StoreLevelFields() {
-  using Row = store::LevelRow;
-  static const Fields<Row> fields = {{"level",
-                                      "The level",
-                                      [](const Row& row) { return Name(row.level); },
-                                      {.choices = LevelChoices()}},
-                                     {"objects", "Objects", &Row::objects},
-                                     {"raw_bytes", "Their bytes, decoded", &Row::raw_bytes},
-                                     {"stored_bytes", "Bytes that they take", &Row::stored_bytes},
-                                     Fields<Row>::Inline(
-                                         [](const Row& row) {
-                                           return Saving{row.raw_bytes, row.stored_bytes};
-                                         },
-                                         SavingFields())};
-  return fields;
-}
-
 template <typename Member>
 auto OfStats(Member member) {
   return [member](const StoreCounted& of) { return std::invoke(member, of.stats); };
@@ -107,6 +79,20 @@ auto OfStats(Member member) {
 
 const Fields<StoreCounted>& StoreCountedFields() {
   using Stats = store::StoreStats;
+  using Row = store::LevelRow;
+  static const Fields<Row> store_level = {
+      {"level",
+       "The level",
+       [](const Row& row) { return Name(row.level); },
+       {.choices = LevelChoices()}},
+      {"objects", "Objects", &Row::objects},
+      {"raw_bytes", "Their bytes, decoded", &Row::raw_bytes},
+      {"stored_bytes", "Bytes that they take", &Row::stored_bytes},
+      Fields<Row>::Inline(
+          [](const Row& row) {
+            return Saving{row.raw_bytes, row.stored_bytes};
+          },
+          SavingFields())};
   static const Fields<StoreCounted> fields = {
       NoInputs<StoreCounted>(),
       {"store", kStoreText, &StoreCounted::store},
@@ -134,14 +120,14 @@ const Fields<StoreCounted>& StoreCountedFields() {
        OfStats(&Stats::shared_raw_bytes)},
       {"saved_raw_bytes", "Bytes that sharing saved before any coding", &StoreCounted::saved},
       {"levels", "Objects by the level at which they were coded", OfStats(&Stats::levels),
-       StoreLevelFields()}};
+       store_level}};
   return fields;
 }
 
-class StoreVerify : public Command {
+class StoreVerify : public StoreCommand {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("DIR", folder_, "Folder of the store").Required();
+    DeclareStore(line);
     line.AddFlag("--repair", repair_,
                  "Make a new index of what packs and records hold; waits until nobody else uses "
                  "the store");
@@ -149,15 +135,10 @@ class StoreVerify : public Command {
     report_.Declare(line);
   }
 
-  void Files(CommandFiles& files) const override {
-    ReadsStore(folder_, files);
-    report_.Files(files);
-  }
-
   ExitStatus Run(Context& context) override {
     const uint64_t most = limit_.most().value_or(store::kNoLimit);
-    const auto use = repair_ ? store::Store::Use::kMend : store::Store::Use::kRead;
-    store::Store store(folder_, use, Waiting(folder_, context));
+    const auto use = repair_ ? Use::kMend : Use::kRead;
+    store::Store store = Open(use, context);
     ThreadPool pool(context.global.thread_count());
     ProgressLine progress(context.console, context.global.progress_when(), folder_);
     const StoreChecked result = {
@@ -168,8 +149,7 @@ class StoreVerify : public Command {
     }
     WarnUnlisted(report.unlisted, folder_, context.console);
     if (!report_.json) Print(result, context.console);
-    report_.Emit(context.console, "store-verify", StoreCheckedFields().Object(result),
-                 RulesFor(report_.force));
+    report_.Emit(context.console, "store-verify", StoreCheckedFields().Object(result));
     return result.is_whole() ? kDone : kInvalid;
   }
 
@@ -197,30 +177,22 @@ class StoreVerify : public Command {
                              HumanBytes(report.stored_bytes), result.repair ? ", new index" : ""));
   }
 
-  std::string folder_;
   bool repair_ = false;
   SizeLimit limit_;
-  ReportOptions report_;
 };
 
-class StoreShowStats : public Command {
+class StoreShowStats : public StoreCommand {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("DIR", folder_, "Folder of the store").Required();
+    DeclareStore(line);
     report_.Declare(line);
   }
 
-  void Files(CommandFiles& files) const override {
-    ReadsStore(folder_, files);
-    report_.Files(files);
-  }
-
   ExitStatus Run(Context& context) override {
-    store::Store store(folder_, store::Store::Use::kRead, Waiting(folder_, context));
+    store::Store store = Open(Use::kRead, context);
     const StoreCounted result = {folder_, store.Stats()};
     if (!report_.json) Print(result, context.console);
-    report_.Emit(context.console, "store-stats", StoreCountedFields().Object(result),
-                 RulesFor(report_.force));
+    report_.Emit(context.console, "store-stats", StoreCountedFields().Object(result));
     return kDone;
   }
 
@@ -244,9 +216,6 @@ class StoreShowStats : public Command {
                                HumanRatio(level.raw_bytes, level.stored_bytes)));
     }
   }
-
-  std::string folder_;
-  ReportOptions report_;
 };
 
 }  // namespace

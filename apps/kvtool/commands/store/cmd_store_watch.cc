@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/store/store_commands.h"
 
 namespace kv {
@@ -56,7 +57,7 @@ bool IsBeingWritten(const std::string& path) {
   return is_refused;
 }
 
-class StoreWatch : public Command {
+class StoreWatch : public StoreCommand {
  public:
   void Declare(CommandLine& line) override {
     line.Add("--slots", slots_, "Folder to which an engine saves: --slot-save-path of llama-server")
@@ -72,8 +73,6 @@ class StoreWatch : public Command {
     limit_.Declare(line, "Limit on inflated or derived data (default: 64GiB)");
   }
 
-  void Files(CommandFiles&) const override {}
-
   ExitStatus Run(Context& context) override {
     std::error_code failed;
     if (!std::filesystem::is_directory(slots_, failed)) {
@@ -85,7 +84,7 @@ class StoreWatch : public Command {
           .File(slots_);
     }
     // Made now, so that `list` knows it before the first save.
-    store::Store(folder_, store::Store::Use::kAdd, Waiting(folder_, context));
+    Open(Use::kAdd, context);
     context.console.Say(fmt::format("{} -> {}: watching", Printable(slots_), Printable(folder_)));
     ThreadPool pool(context.global.thread_count());
     constexpr uint32_t kLooksPerSettling = 2;
@@ -139,7 +138,7 @@ class StoreWatch : public Command {
       add.name = std::filesystem::path(path).filename().string();
       add.effort = *ParseEffort(level_);
       add.added_us = NowMicroseconds(context.global);
-      store::Store store(folder_, store::Store::Use::kAdd, Waiting(folder_, context));
+      store::Store store = Open(Use::kAdd, context);
       AddToStore(store, Source::Open(path), options, add, pool, context);
       return true;
     } catch (Error& error) {
@@ -155,7 +154,7 @@ class StoreWatch : public Command {
     return false;
   }
 
-  std::string slots_, folder_, level_ = "default";
+  std::string slots_, level_ = "default";
   uint32_t settle_ms_ = 1000;
   bool once_ = false;
   SizeLimit limit_;

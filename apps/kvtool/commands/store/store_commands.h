@@ -14,20 +14,26 @@
 
 namespace kv {
 
-// The verbs of `kvtool store`, each a command of its own.
-std::unique_ptr<Command> MakeStoreAdd();
-std::unique_ptr<Command> MakeStoreList();
-std::unique_ptr<Command> MakeStoreGet();
+// A verb of `kvtool store`.
+class StoreCommand : public Command {
+ public:
+  // No output may replace what is in the store.
+  void Files(CommandFiles& files) const override;
+
+ protected:
+  using Use = store::Store::Use;
+
+  void DeclareStore(CommandLine& line, const std::string& text = "Folder of the store");
+  // Says if somebody else has to finish first.
+  store::Store Open(Use use, Context& context) const;
+
+  std::string folder_;
+};
+
 std::unique_ptr<Command> MakeStoreVerify();
 std::unique_ptr<Command> MakeStoreStats();
-std::unique_ptr<Command> MakeStoreGc();
-std::unique_ptr<Command> MakeStorePrune();
 std::unique_ptr<Command> MakeStoreWatch();
 
-// No output may replace what is in the store.
-void ReadsStore(const std::string& folder, CommandFiles& files);
-// Says that somebody else has to finish first.
-std::function<void()> Waiting(const std::string& folder, Context& context);
 // How long a command took, of documents that say no more of how fast it was.
 struct Elapsed {
   uint64_t microseconds = 0;

@@ -1,38 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// `kvtool weights VERB`: the verbs, and what they share.
+// `kvtool weights VERB`: what verbs share, and those of two files.
 #include <fmt/format.h>
+
+#include <filesystem>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/weights/weights_commands.h"
 #include "apps/kvtool/documents/snapshot_report.h"
-#include "apps/kvtool/line/verbs.h"
 #include "lib/core/base/number.h"
+#include "lib/engines/infinilm/value_stats.h"
 
 namespace kv {
 namespace {
 
-constexpr Verb kWeightsVerbs[] = {
-    {"inspect", "Show header, blocks, statistics and what looks wrong", MakeWeightsInspect},
-    {"convert", "Write weights as .bin, .pth or safetensors", MakeWeightsConvert},
-    {"verify", "Check every rule; say what the engines' loaders would do", MakeWeightsVerify},
-    {"diff", "Compare two files block by block, whatever their containers", MakeWeightsDiff},
-};
-
 uint32_t Whole(const std::string& text, std::string_view flag) {
   const auto value = ParseNumber<uint32_t>(text);
   if (!value) {
-    throw Error(Finding::kUsage, fmt::format("{} '{}': expected a whole number", flag, text));
+    throw Error(Finding::kUsage, "{} '{}': expected a whole number", flag, text);
   }
   return *value;
 }
 
 }  // namespace
-
-std::unique_ptr<Command> MakeWeights() {
-  return std::make_unique<VerbCommand>(kWeightsVerbs,
-                                       "a verb is missing: inspect, convert, verify or diff");
-}
 
 void CheckpointFlags::Declare(CommandLine& line) {
   line.Add("--prefix-order", prefix_order,
@@ -141,6 +131,312 @@ const Fields<CompressorWeights>& WeightsHeaderFields() {
        "Where in the checkpoint the weights were, as model_state_dict/; empty: at its top",
        &CompressorWeights::container}};
   return fields;
+}
+
+namespace {
+
+struct ConvertedWeights {
+  const CompressorWeights& weights;
+  WeightsContainer to;
+  DType dtype;
+  const std::string& output;
+  const RoundingCounts& rounding;
+  const std::vector<std::string>& warnings;
+};
+
+const Fields<RoundingCounts>& RoundingFields() {
+  static const Fields<RoundingCounts> fields = {
+      {"values", "Values that were written", &RoundingCounts::values},
+      {"changed_count", "Values that are another number now", &RoundingCounts::changed},
+      {"overflowed_count", "Values that were finite and are infinite now",
+       &RoundingCounts::overflowed},
+      {"flushed_count", "Values that were not zero and are zero now", &RoundingCounts::flushed},
+      {"nan_count", "Values that are NaN", &RoundingCounts::nan},
+      {"infinite_count", "Values that were infinite before and are so now",
+       &RoundingCounts::infinite}};
+  return fields;
+}
+
+const Fields<ConvertedWeights>& ConvertedWeightsFields() {
+  using Result = ConvertedWeights;
+  static const Fields<Result> params = {
+      {"to",
+       "The container",
+       [](const Result& of) { return Name(of.to); },
+       {.choices = ContainerChoices()}},
+      {"dtype", "Type of the values", [](const Result& of) { return Name(of.dtype); }}};
+  static const Fields<Result> fields = {
+      {"inputs", "What was read",
+       [](const Result& of) { return std::vector{HashedFile::Of(of.weights.source)}; },
+       HashedFileFields()},
+      {"params", "What was written", std::identity(), params},
+      {"output", "Name of the file that was written", [](const Result& of) { return of.output; }},
+      {"header", "What the header says; for a checkpoint, what a .bin of it would say",
+       [](const Result& of) -> const CompressorWeights& { return of.weights; },
+       WeightsHeaderFields()},
+      {"rounding", "What the change of type did to the values",
+       [](const Result& of) { return of.rounding; }, RoundingFields()},
+      {"warnings", "Everything that the run warned of",
+       [](const Result& of) { return of.warnings; }}};
+  return fields;
+}
+
+class ConvertVerb : public WeightsCommand {
+ public:
+  void Declare(CommandLine& line) override {
+    line.Add("IN", input_, "A .bin, a torch checkpoint or a safetensors file").Required();
+    line.Add("-o,--output", output_, "File to write").Required();
+    line.Add("--to", to_, "bin, pth or safetensors (default: by the ending of the output)");
+    line.Add("--dtype", dtype_,
+             "fp16, bf16 or fp32 (default: fp16 from a checkpoint to .bin, else as it is)");
+    line.AddFlag("-f,--force", force_, "Overwrite the output");
+    checkpoint_.Declare(line);
+    limit_.Declare(line);
+    report_.Declare(line);
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Writes(output_, "-o");
+    Command::Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    Console& console = context.console;
+    const WeightsContainer to = Target();
+    const WeightsFile file = limit_.Open(input_, {checkpoint_.Resolve(), KvcmReading::kStrict});
+    const CompressorWeights& weights = file.weights;
+    const DType dtype = TargetDType(file, to);
+    console.Say(fmt::format("{}: {}", Printable(input_), ChoiceText(weights)));
+    WarnOf(file, console);
+    for (const WeightsFault& fault : CheckWeights(weights)) {
+      console.Warn(input_, fault.ToError().what());
+    }
+
+    std::vector<std::string> losses;
+    const RoundingCounts counts =
+        WriteWeights(weights, to, dtype, output_, RulesFor(force_, input_), losses);
+    for (const std::string& loss : losses) console.Warn(output_, loss);
+    if (counts.overflowed > 0) {
+      console.Warn(output_, fmt::format("{} finite values became infinite in {}", counts.overflowed,
+                                        Name(dtype)));
+    }
+    Report(weights, to, dtype, counts, console);
+    return kDone;
+  }
+
+ private:
+  WeightsContainer Target() const {
+    if (!to_.empty()) {
+      const auto to = ParseWeightsContainer(to_);
+      if (to) return *to;
+      throw Error(Finding::kUsage, "--to '{}': expected bin, pth or safetensors", to_);
+    }
+    std::string ending = std::filesystem::path(output_).extension().string();
+    if (!ending.empty()) ending.erase(0, 1);
+    return ParseWeightsContainer(ending).value_or(WeightsContainer::kBin);
+  }
+
+  DType TargetDType(const WeightsFile& file, WeightsContainer to) const {
+    if (!dtype_.empty()) {
+      const auto dtype = ParseDType(dtype_);
+      if (dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32) return *dtype;
+      throw Error(Finding::kUsage, "--dtype '{}': expected fp16, bf16 or fp32", dtype_);
+    }
+    const bool from_bin = file.container == WeightsContainer::kBin;
+    if (!from_bin && to == WeightsContainer::kBin) return DType::kF16;  // as the original converter
+    const DType own = file.weights.dtype;
+    return own == DType::kF16 || own == DType::kBF16 ? own : DType::kF32;
+  }
+
+  void Report(const CompressorWeights& weights, WeightsContainer to, DType dtype,
+              const RoundingCounts& counts, Console& console) const {
+    const ConvertedWeights result = {weights, to, dtype, output_, counts, console.warning_texts()};
+    report_.Emit(console, "weights-convert", ConvertedWeightsFields().Object(result),
+                 RulesFor(force_));
+    if (report_.json || console.verbosity < 0) return;
+    const WeightsHeader& header = weights.header;
+    // In the words of the original converter, so that logs compare.
+    console.Line(fmt::format(
+        "Wrote {} (layers={}, weights/layer={}, dtype={}, factor={}, hidden_size={}, head_dim={})",
+        Printable(output_), header.num_layers, header.blocks_per_layer,
+        dtype == DType::kF16   ? "fp16"
+        : dtype == DType::kF32 ? "fp32"
+                               : "bf16",
+        header.compression_factor, header.hidden_size, header.head_dim));
+    if (counts.changed > 0) {
+      console.Say(fmt::format("{} of {} values were rounded, {} of them to zero", counts.changed,
+                              counts.values, counts.flushed));
+    }
+  }
+
+  std::string output_, to_, dtype_;
+  bool force_ = false;
+};
+
+struct DiffedWeights {
+  struct Params {
+    double atol, rtol;
+  };
+  std::vector<HashedFile> inputs;
+  Params params;
+  const WeightsDiff& diff;
+};
+
+std::string NineDigits(const Value& value) { return fmt::format("{:.9f}", value.number()); }
+
+std::optional<uint64_t> FirstBeyond(const ValueDiff& diff) {
+  return diff.beyond > 0 ? std::optional(diff.first_beyond) : std::nullopt;
+}
+
+std::optional<std::string> ProblemOf(const BlockDiff& block) {
+  return block.problem.empty() ? std::nullopt : std::optional(block.problem);
+}
+
+const Fields<ValueDiff>& ValueDiffFields() {
+  static const Fields<ValueDiff> fields = {
+      {"values", "Values that were compared", &ValueDiff::values, {.column = "values"}},
+      {"different_count",
+       "Values that are not equal; NaN equals NaN",
+       &ValueDiff::different,
+       {.column = "differ"}},
+      {"beyond_tolerance_count",
+       "Values that differ by more than the tolerance",
+       &ValueDiff::beyond,
+       {.column = "beyond"}},
+      {"max_abs",
+       "Largest |a - b| where both are finite",
+       &ValueDiff::max_abs,
+       {.column = "max abs", .format = format::AsNats}},
+      {"max_rel",
+       "Largest |a - b| / |b| where both are finite and b is not 0",
+       &ValueDiff::max_rel,
+       {.column = "max rel", .format = format::AsNats}},
+      {"mean_abs", "Mean |a - b| where both are finite", &ValueDiff::mean_abs},
+      {"cosine",
+       "Cosine between both, as vectors",
+       &ValueDiff::cosine,
+       {.column = "cosine", .format = NineDigits}},
+      {"first_beyond_index",
+       "Index in C order of the first value beyond the tolerance; absent where there is none",
+       FirstBeyond, Absent()}};
+  return fields;
+}
+
+const Fields<BlockDiff>& BlockDiffFields() {
+  static const Fields<BlockDiff> fields = {
+      {"name", "Layer, MLP and slot, as layer 0 compress_tk slot 3", &BlockDiff::name},
+      {"problem",
+       "Why the block could not be compared, as another shape; absent where there is nothing",
+       ProblemOf, Absent()},
+      {"weight", "How the weight differs; absent where it could not be compared",
+       &BlockDiff::weight, ValueDiffFields(), Absent()},
+      {"bias", "How the bias differs; absent where there is none or it could not be compared",
+       &BlockDiff::bias, ValueDiffFields(), Absent()}};
+  return fields;
+}
+
+const Fields<DiffedWeights>& DiffedWeightsFields() {
+  using Params = DiffedWeights::Params;
+  static const Fields<Params> params = {{"atol", "Absolute tolerance", &Params::atol},
+                                        {"rtol", "Relative tolerance, of |b|", &Params::rtol}};
+  static const Fields<DiffedWeights> fields = {
+      {"inputs", "Both files, A and B", &DiffedWeights::inputs, HashedFileFields()},
+      {"params", "Tolerances: values are equal where |a - b| <= atol + rtol |b|",
+       &DiffedWeights::params, params},
+      {"verdict",
+       "equal: nothing differs in structure or beyond the tolerance",
+       [](const DiffedWeights& of) { return of.diff.equal() ? "equal" : "different"; },
+       {.choices = {"equal", "different"}}},
+      {"structure", "Numbers of the header and MLPs that differ, in words",
+       [](const DiffedWeights& of) { return of.diff.structure; }},
+      {"notes", "Differences that do not count, as of type and slot numbers",
+       [](const DiffedWeights& of) { return of.diff.notes; }},
+      {"blocks", "The blocks of MLPs that both have, in the order of A",
+       [](const DiffedWeights& of) { return of.diff.blocks; }, BlockDiffFields()}};
+  return fields;
+}
+
+class DiffVerb : public WeightsCommand {
+ public:
+  void Declare(CommandLine& line) override {
+    line.Add("A", a_, "Weights in any container").Required();
+    line.Add("B", b_, "Weights in any container").Required();
+    line.Add("--atol", atol_, "Absolute tolerance (default: 0)").NonNegative();
+    line.Add("--rtol", rtol_, "Relative tolerance, of |B| (default: 0)").NonNegative();
+    limit_.Declare(line);
+    report_.Declare(line);
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads({a_, b_});
+    Command::Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    const WeightsOpenOptions compat{{}, KvcmReading::kCompat};
+    const WeightsFile a = limit_.Open(a_, compat);
+    const WeightsFile b = limit_.Open(b_, compat);
+    WarnOf(a, context.console);
+    WarnOf(b, context.console);
+    const WeightsDiff diff = DiffWeights(a.weights, b.weights, atol_, rtol_);
+    if (!report_.json) Print(diff, context.console);
+    const DiffedWeights result = {
+        {HashedFile::Of(a.weights.source), HashedFile::Of(b.weights.source)}, {atol_, rtol_}, diff};
+    report_.Emit(context.console, "weights-diff", DiffedWeightsFields().Object(result));
+    return diff.equal() ? kDone : kVerdict;
+  }
+
+ private:
+  void Print(const WeightsDiff& diff, Console& console) const {
+    for (const std::string& text : diff.structure) console.Line("  " + text);
+    for (const std::string& text : diff.notes) console.Line("  " + text + " (does not count)");
+    std::vector<std::string> head = TextHead(ValueDiffFields());
+    head.insert(head.begin(), {"block", ""});
+    Table table(std::move(head));
+    size_t rows = 0;
+    uint64_t values = 0, different = 0;
+    const auto add = [&](const BlockDiff& block, const char* part,
+                         const std::optional<ValueDiff>& of) {
+      if (!of) return;
+      values += of->values;
+      different += of->different;
+      if (of->different == 0) return;
+      ++rows;
+      std::vector<std::string> cells = TextRow(ValueDiffFields(), *of);
+      cells.insert(cells.begin(), {block.name, part});
+      table.Row(std::move(cells));
+    };
+    for (const BlockDiff& block : diff.blocks) {
+      if (!block.problem.empty()) console.Line(fmt::format("  {}: {}", block.name, block.problem));
+      add(block, "weight", block.weight);
+      add(block, "bias", block.bias);
+    }
+    if (rows > 0) console.Data(table.Text("  "));
+    std::string verdict = diff.equal() ? "equal" : "DIFFERENT";
+    if (diff.equal() && different > 0) verdict += " within the tolerance";
+    console.Line(fmt::format("{} and {}: {}, {} of {} values differ", Printable(a_), Printable(b_),
+                             console.Verdict(diff.equal(), verdict), different, values));
+  }
+
+  std::string a_, b_;
+  double atol_ = 0, rtol_ = 0;
+};
+
+constexpr Verb kWeightsVerbs[] = {
+    {"inspect", "Show header, blocks, statistics and what looks wrong", MakeWeightsInspect},
+    {"convert", "Write weights as .bin, .pth or safetensors", MakeVerb<ConvertVerb>},
+    {"verify", "Check every rule; say what the engines' loaders would do", MakeWeightsVerify},
+    {"diff", "Compare two files block by block, whatever their containers", MakeVerb<DiffVerb>},
+};
+
+}  // namespace
+
+const FieldTable& WeightsConvertFields() { return ConvertedWeightsFields(); }
+const FieldTable& WeightsDiffFields() { return DiffedWeightsFields(); }
+
+std::unique_ptr<Command> MakeWeights() {
+  return std::make_unique<VerbCommand>(kWeightsVerbs,
+                                       "a verb is missing: inspect, convert, verify or diff");
 }
 
 }  // namespace kv

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The verbs that look at one file of weights.
 #include <fmt/format.h>
 
 #include <set>
 
+#include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/weights/weights_commands.h"
 #include "lib/engines/infinilm/value_stats.h"
 
@@ -46,18 +48,6 @@ const Fields<ValueStats>& ValueStatsFields() {
   return fields;
 }
 
-const Fields<CheckpointShares>& SharesFields() {
-  using Shares = CheckpointShares;
-  static const Fields<Shares> fields = {
-      {"weight_bytes", "Bytes of the compressor's weights", &Shares::weight_bytes},
-      {"optimizer_bytes", "Bytes of the optimizer's state", &Shares::optimizer_bytes},
-      {"other_bytes", "Bytes of anything else", &Shares::other_bytes},
-      {"ignored_keys", "Keys beside the weights that are not used", &Shares::ignored_keys},
-      {"untrained_prefixes", "MLPs for which the optimizer kept no state: they were never trained",
-       &Shares::untrained}};
-  return fields;
-}
-
 const Fields<WeightsBlock>& WeightsBlockFields() {
   static const Fields<WeightsBlock> fields = {
       {"layer", "Number of the layer", &WeightsBlock::layer},
@@ -76,21 +66,23 @@ const Fields<WeightsBlock>& WeightsBlockFields() {
       {"dtype", "Type of its weight",
        [](const WeightsBlock& of) { return Name(of.values.weight.dtype); }},
       {"bytes", "Bytes of the block", [](const WeightsBlock& of) { return BlockBytes(of.values); }},
-      {"weight_stats",
-       "Figures of the weight; with --stats",
-       &WeightsBlock::weight_stats,
-       ValueStatsFields(),
-       {.absent = true}},
-      {"bias_stats",
-       "Figures of the bias, where there is one; with --stats",
-       &WeightsBlock::bias_stats,
-       ValueStatsFields(),
-       {.absent = true}}};
+      {"weight_stats", "Figures of the weight; with --stats", &WeightsBlock::weight_stats,
+       ValueStatsFields(), Absent()},
+      {"bias_stats", "Figures of the bias, where there is one; with --stats",
+       &WeightsBlock::bias_stats, ValueStatsFields(), Absent()}};
   return fields;
 }
 
 const Fields<InspectedWeights>& InspectedWeightsFields() {
   using Result = InspectedWeights;
+  using Shares = CheckpointShares;
+  static const Fields<Shares> shares_fields = {
+      {"weight_bytes", "Bytes of the compressor's weights", &Shares::weight_bytes},
+      {"optimizer_bytes", "Bytes of the optimizer's state", &Shares::optimizer_bytes},
+      {"other_bytes", "Bytes of anything else", &Shares::other_bytes},
+      {"ignored_keys", "Keys beside the weights that are not used", &Shares::ignored_keys},
+      {"untrained_prefixes", "MLPs for which the optimizer kept no state: they were never trained",
+       &Shares::untrained}};
   static const Fields<Result> fields = {
       {"inputs", "The file",
        [](const Result& of) { return std::vector{HashedFile::Of(of.file.weights.source)}; },
@@ -98,29 +90,21 @@ const Fields<InspectedWeights>& InspectedWeightsFields() {
       {"format", "Format of the file: kvcm (.bin), torch or safetensors",
        [](const Result& of) { return of.file.weights.format; }},
       {"header", "What the header says; for a checkpoint, what a .bin of it would say",
-       [](const Result& of) -> const auto& {return of.file.weights;
-}
-, WeightsHeaderFields()
-}  // namespace
-,
-    {"shares",
-     "What a checkpoint's bytes are; absent of a .bin",
-     [](const Result& of) { return of.file.shares; },
-     SharesFields(),
-     {.absent = true}},
-    {"blocks", "Every linear block, by layer and in the order of the file", &Result::blocks,
-     WeightsBlockFields()},
-{
-  "warnings", "Everything that the run warned of", [](const Result& of) { return of.warnings; }
-}
-};  // namespace kv
-return fields;
+       [](const Result& of) -> const CompressorWeights& { return of.file.weights; },
+       WeightsHeaderFields()},
+      {"shares", "What a checkpoint's bytes are; absent of a .bin",
+       [](const Result& of) { return of.file.shares; }, shares_fields, Absent()},
+      {"blocks", "Every linear block, by layer and in the order of the file", &Result::blocks,
+       WeightsBlockFields()},
+      {"warnings", "Everything that the run warned of",
+       [](const Result& of) { return of.warnings; }}};
+  return fields;
 }
 
-class InspectVerb : public Command {
+class InspectVerb : public WeightsCommand {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("FILE", file_, "A .bin, a torch checkpoint or a safetensors file").Required();
+    line.Add("FILE", input_, "A .bin, a torch checkpoint or a safetensors file").Required();
     line.AddFlag("--stats", with_stats_,
                  "Read every value: range, NaN, infinities, overflow on a dtype change");
     line.AddFlag("--blocks", every_block_, "One line per block even when layers are alike");
@@ -129,13 +113,8 @@ class InspectVerb : public Command {
     report_.Declare(line);
   }
 
-  void Files(CommandFiles& files) const override {
-    files.Reads(file_);
-    report_.Files(files);
-  }
-
   ExitStatus Run(Context& context) override {
-    const WeightsFile file = limit_.Open(file_, {checkpoint_.Resolve(), KvcmReading::kCompat});
+    const WeightsFile file = limit_.Open(input_, {checkpoint_.Resolve(), KvcmReading::kCompat});
     const CompressorWeights& weights = file.weights;
     std::vector<WeightsBlock> blocks = Blocks(weights);
     if (!report_.json) Print(file, blocks, context.console);
@@ -143,8 +122,7 @@ class InspectVerb : public Command {
     WarnOf(file, context.console);
     WarnOfFaults(file, context.console);
     const InspectedWeights result = {file, std::move(blocks), context.console.warning_texts()};
-    report_.Emit(context.console, "weights-inspect", InspectedWeightsFields().Object(result),
-                 RulesFor(false));
+    report_.Emit(context.console, "weights-inspect", InspectedWeightsFields().Object(result));
     return kDone;
   }
 
@@ -153,7 +131,7 @@ class InspectVerb : public Command {
     const CompressorWeights& weights = file.weights;
     const WeightsHeader& header = weights.header;
     const uint64_t bytes = weights.source.total_bytes();
-    std::string text = fmt::format("{}: compressor weights ({}), {}\n", Printable(file_),
+    std::string text = fmt::format("{}: compressor weights ({}), {}\n", Printable(input_),
                                    weights.format, HumanBytes(bytes));
     const auto line = [&](std::string_view name, const std::string& value) {
       text += fmt::format("  {:<14} {}\n", name, value);
@@ -254,33 +232,194 @@ class InspectVerb : public Command {
       if (trained.count(prefix) == 0) untrained.push_back(prefix);
     }
     if (untrained.empty()) return;
-    console.Warn(file_, fmt::format("{}: values still fill the range that training starts from",
-                                    fmt::join(untrained, ", ")));
+    console.Warn(input_, fmt::format("{}: values still fill the range that training starts from",
+                                     fmt::join(untrained, ", ")));
   }
 
   void WarnOfFaults(const WeightsFile& file, Console& console) {
     const CompressorWeights& weights = file.weights;
     if (file.container != WeightsContainer::kBin) {  // of a .bin they are notes of the reader
       for (const WeightsFault& fault : CheckWeights(weights)) {
-        console.Warn(file_, fault.ToError().what());
+        console.Warn(input_, fault.ToError().what());
       }
     }
     if (weights.is_text_only()) {
-      console.Warn(file_, "no image MLPs: with an image length above 0 the image prefix stays raw");
+      console.Warn(input_,
+                   "no image MLPs: with an image length above 0 the image prefix stays raw");
     }
   }
 
-  std::string file_;
   bool with_stats_ = false, every_block_ = false;
-  CheckpointFlags checkpoint_;
-  WeightsLimit limit_;
-  ReportOptions report_;
+};
+
+struct VerifiedWeights {
+  std::vector<HashedFile> inputs;
+  std::string reading;
+  bool passes;
+  const WeightsVerdict& found;
+  const std::vector<WeightsFault>& misfits;
+};
+
+std::string HexOffset(const Value& value) {
+  return fmt::format("{:#x}", *value.get_if<uint64_t>());
+}
+
+const Fields<WeightsFault>& WeightsFaultFields() {
+  static const Fields<WeightsFault> fields = {
+      {"offset",
+       "Where in the file, in bytes from its beginning; null where it has no place",
+       &WeightsFault::offset,
+       {.column = "offset", .format = HexOffset}},
+      {"field",
+       "The field or block, as layer 0 compress_tk slot 3 cols",
+       &WeightsFault::field,
+       {.column = "field"}},
+      {"found", "What the file has", &WeightsFault::found, {.column = "found"}},
+      {"expected", "What it should have", &WeightsFault::expected, {.column = "expected"}},
+      {"finding",
+       "Its number; 'kvtool explain KV1001' documents it",
+       [](const WeightsFault& of) { return FindingId(of.finding); },
+       {.pattern = kFindingPattern, .column = "finding"}},
+      {"effect", "What an engine would do about it; absent where that is not known",
+       [](const WeightsFault& of) {
+         return of.effect.empty() ? std::nullopt : std::optional(of.effect);
+       },
+       Absent()}};
+  return fields;
+}
+
+const Fields<LoaderVerdict>& LoaderVerdictFields() {
+  static const Fields<LoaderVerdict> fields = {
+      {"loads", "Whether it loads the file", &LoaderVerdict::loads},
+      {"message", "Its own words where it refuses; empty where it does not",
+       &LoaderVerdict::message},
+      {"offset",
+       "Where in the file it stops, in bytes from its beginning; null where that has no place",
+       &LoaderVerdict::offset}};
+  return fields;
+}
+
+const Fields<VerifiedWeights>& VerifiedWeightsFields() {
+  static const Fields<VerifiedWeights> params = {
+      {"reading",
+       "Whose rules decide: strict, all of the format; csrc or legacy, only what that loader "
+       "refuses",
+       &VerifiedWeights::reading,
+       {.choices = {"strict", "csrc", "legacy"}}}};
+  static const Fields<WeightsVerdict> loaders = {
+      {"csrc", "InfiniLM's present one", &WeightsVerdict::csrc, LoaderVerdictFields()},
+      {"legacy", "The older one of the same engine", &WeightsVerdict::legacy,
+       LoaderVerdictFields()}};
+  static const Fields<VerifiedWeights> fields = {
+      {"inputs", "The file", &VerifiedWeights::inputs, HashedFileFields()},
+      {"params", "What was asked for", std::identity(), params},
+      {"verdict",
+       "pass: no rule that counts is broken; fail: one is, or the weights do not fit the model",
+       [](const VerifiedWeights& of) { return of.passes ? "pass" : "fail"; },
+       {.choices = {"pass", "fail"}}},
+      {"container",
+       "What the file is",
+       [](const VerifiedWeights& of) { return Name(of.found.container); },
+       {.choices = ContainerChoices()}},
+      {"header", "What the header says; absent where it could not be read",
+       [](const VerifiedWeights& of) { return of.found.weights ? &*of.found.weights : nullptr; },
+       WeightsHeaderFields(), Absent()},
+      {"faults", "Rules of the format that are broken",
+       [](const VerifiedWeights& of) { return of.found.faults; }, WeightsFaultFields()},
+      {"misfits", "What does not fit the model that was described by flags",
+       [](const VerifiedWeights& of) { return of.misfits; }, WeightsFaultFields()},
+      {"loaders", "What the loaders of engines would do with the file",
+       [](const VerifiedWeights& of) -> const WeightsVerdict& { return of.found; }, loaders}};
+  return fields;
+}
+
+class VerifyVerb : public WeightsCommand {
+ public:
+  void Declare(CommandLine& line) override {
+    line.Add("FILE", input_, "Weights: a .bin, or a checkpoint to be converted").Required();
+    const Option strict =
+        line.AddFlag("--strict", strict_, "Every rule of the format must hold (the default)");
+    line.Add("--compat", compat_, "Count only what this loader would refuse: csrc, legacy")
+        .OneOf({"csrc", "legacy"})
+        .Excludes(strict);
+    line.Add("--layer-count|--layers", expected_.layers, "Layers of the model the weights are for");
+    line.Add("--head-dim", expected_.head_dim, "Head size of the model");
+    line.Add("--compression-factor|--factor", expected_.factor,
+             "Compression factor the caller will ask for");
+    limit_.Declare(line);
+    report_.Declare(line);
+  }
+
+  ExitStatus Run(Context& context) override {
+    const Source source = limit_.OpenSource(input_);
+    const WeightsVerdict verdict = limit_.Verify(source);
+    std::vector<WeightsFault> misfits;
+    if (verdict.weights) misfits = CheckExpectation(*verdict.weights, expected_);
+
+    const ExitStatus status = StatusOf(verdict, misfits);
+    if (!report_.json) Print(verdict, misfits, status, context.console);
+    const VerifiedWeights result = {{HashedFile::Of(source)},
+                                    compat_.empty() ? "strict" : compat_,
+                                    status == kDone,
+                                    verdict,
+                                    misfits};
+    report_.Emit(context.console, "weights-verify", VerifiedWeightsFields().Object(result));
+    return status;
+  }
+
+ private:
+  ExitStatus StatusOf(const WeightsVerdict& verdict,
+                      const std::vector<WeightsFault>& misfits) const {
+    if (!compat_.empty()) {
+      const LoaderVerdict& loader = compat_ == "csrc" ? verdict.csrc : verdict.legacy;
+      return loader.loads ? kDone : kVerdict;
+    }
+    if (!verdict.faults.empty()) return kInvalid;
+    return misfits.empty() ? kDone : kVerdict;
+  }
+
+  void Print(const WeightsVerdict& verdict, const std::vector<WeightsFault>& misfits,
+             ExitStatus status, Console& console) const {
+    const bool strict = compat_.empty();
+    std::string summary = strict ? "follows every rule" : fmt::format("{} loads it", compat_);
+    if (status == kVerdict && strict) summary = "well-formed, but not for this model";
+    if (status == kVerdict && !strict) summary = fmt::format("{} refuses it", compat_);
+    if (status == kInvalid) summary = Plural(verdict.faults.size(), "fault");
+    console.Line(fmt::format("{}: {}, {}", Printable(input_),
+                             console.Verdict(status == kDone, status == kDone ? "ok" : "FAIL"),
+                             summary));
+    if (!verdict.faults.empty() || !misfits.empty()) {
+      Table table(TextHead(WeightsFaultFields()));
+      for (const auto* list : {&verdict.faults, &misfits}) {
+        for (const WeightsFault& fault : *list) table.Row(TextRow(WeightsFaultFields(), fault));
+      }
+      console.Data("\n" + table.Text("  "));
+      for (const auto* list : {&verdict.faults, &misfits}) {
+        for (const WeightsFault& fault : *list) {
+          if (!fault.effect.empty())
+            console.Data(fmt::format("  {}: {}\n", fault.field, fault.effect));
+        }
+      }
+    }
+    Table loaders({"loader", "loads", "says"});
+    for (const LoaderVerdict* loader : {&verdict.csrc, &verdict.legacy}) {
+      loaders.Row({std::string(loader->loader), loader->loads ? "yes" : "no",
+                   loader->message.empty() ? "-" : loader->message});
+    }
+    console.Data("\n" + loaders.Text("  "));
+  }
+
+  std::string compat_;
+  bool strict_ = false;
+  WeightsExpectation expected_;
 };
 
 }  // namespace
 
 const FieldTable& WeightsInspectFields() { return InspectedWeightsFields(); }
+const FieldTable& WeightsVerifyFields() { return VerifiedWeightsFields(); }
 
 std::unique_ptr<Command> MakeWeightsInspect() { return std::make_unique<InspectVerb>(); }
+std::unique_ptr<Command> MakeWeightsVerify() { return std::make_unique<VerifyVerb>(); }
 
 }  // namespace kv

@@ -13,11 +13,9 @@
 
 namespace kv {
 
-// The verbs of `kvtool weights`, each a command of its own.
+// The verbs of one file; those of two are beside the table of verbs.
 std::unique_ptr<Command> MakeWeightsInspect();
-std::unique_ptr<Command> MakeWeightsConvert();
 std::unique_ptr<Command> MakeWeightsVerify();
-std::unique_ptr<Command> MakeWeightsDiff();
 
 // Options of checkpoints that `convert` and the others share; as texts, parsed by Resolve.
 struct CheckpointFlags {
@@ -38,6 +36,13 @@ struct WeightsLimit {
   Source OpenSource(const std::string& path) const;
   WeightsFile Open(const std::string& path, WeightsOpenOptions options) const;
   WeightsVerdict Verify(const Source& source) const;
+};
+
+// A verb of `kvtool weights`.
+class WeightsCommand : public Command {
+ protected:
+  CheckpointFlags checkpoint_;
+  WeightsLimit limit_;
 };
 
 // Notes of the reader and hints of the checkpoint as warnings on the console.

@@ -131,7 +131,7 @@ class NeighbourErrors::Taps {
                     std::span<const ReferenceRun> runs, const ReferenceRows& references,
                     Hash128Bytes& hash) {
     ExpectedRows expected(Bfloat(), columns_, head.rotation);
-    StreamingHash128 all;
+    StreamingHash all;
     Bytes bytes;
     uint64_t at = 0;
     for (const ReferenceRun& run : runs) at += run.rows;
@@ -150,7 +150,7 @@ class NeighbourErrors::Taps {
       expected.Make(dtype, bytes, run.turn, expected_.data() + at * columns_);
       at += run.rows;
     }
-    hash = all.Digest();
+    hash = all.Digest128();
   }
 
   const uint64_t wanted_;

@@ -8,20 +8,113 @@
 #include <limits>
 
 #include "lib/core/base/error.h"
-#include "lib/engines/mnn/gate/attention_cost.h"
-#include "lib/engines/mnn/gate/offline_ratio.h"
+#include "lib/core/snapshot/cast.h"
 #include "lib/engines/mnn/gate/replay_figures.h"
-#include "lib/study/gate/compare_case.h"
+#include "lib/engines/mnn/offline/offline.h"
 
 namespace kv::mnn {
 namespace {
 
 using namespace gate;
 
+constexpr std::string_view kOfflineRatio = "lossless_selected_value";
+
+std::string WhyNoAttention(const Subject& subject) {
+  if (subject.trace == nullptr) return "no attention trace: give 'trace'";
+  if (subject.trace->block_scores) return "a trace of block scores holds no attention rows";
+  if (subject.trace->layers.empty()) return "the trace has no attention rows";
+  const bool values =
+      std::all_of(subject.trace->layers.begin(), subject.trace->layers.end(),
+                  [&](const TraceLayer& rows) { return subject.snapshot.Find(rows.layer)->v; });
+  return values ? std::string() : "the snapshot has no values";
+}
+
+// Measures the cost of the plans by which the row's cache was really compacted.
+AttentionCost MeasureAttention(const runtime::ReplayResult& row, const Subject& subject) {
+  AttentionCost cost;
+  cost.missing = WhyNoAttention(subject);
+  if (!cost.missing.empty()) return cost;
+  AttentionSamples pooled;
+  const Snapshot values = WithoutHadamard(subject.snapshot, subject.pool);
+  for (const TraceLayer& rows : subject.trace->layers) {
+    const LayerAttention attention(*subject.trace, rows, *values.Find(rows.layer));
+    const auto plan =
+        std::find_if(row.plans.begin(), row.plans.end(),
+                     [&](const eviction::LayerPlan& p) { return p.layer == rows.layer; });
+    KV_ASSERT(plan != row.plans.end());
+    const eviction::LayerPlan* const plans[] = {&*plan};
+    const eviction::MeasuredRows measured = eviction::ChooseRows(
+        row.prompt, std::min(attention.end_row(), row.end), 0, 0);  // a verdict rests on all rows
+    cost.layers.push_back(
+        eviction::MeasureLayer(attention, plans, measured, {&pooled, 1}, subject.pool).front());
+  }
+  cost.summary = pooled.Summarise();
+  cost.evicting = pooled.SummariseEvicting();
+  return cost;
+}
+
+// The original's estimate, one layer at a time: groups and chunks never cross layers, so the sums
+// are those of one run over all of them.
+std::vector<offline::Result> FrontLayers(const Subject& subject) {
+  const std::vector<DumpEntry> entries = DumpEntriesOf(subject.snapshot);
+  offline::Options options = offline::OnlineSimOptions();
+  options.scope = offline::Scope::kLayerIds;
+  std::vector<offline::Result> results;
+  for (int64_t layer = 0; layer < options.front_n; ++layer) {
+    options.layer_ids = {layer};
+    results.push_back(offline::Simulate(entries, options, subject.pool));
+  }
+  return results;
+}
+
+std::string WhyNothing(const std::vector<offline::Result>& layers) {
+  std::string why;
+  for (const offline::Result& layer : layers) {
+    for (const auto& [reason, count] : layer.skip_reasons) {
+      why += fmt::format("{}{} {}", why.empty() ? ": " : ", ", reason, count);
+    }
+  }
+  return "the offline estimate found no 16-bit layer to compress" + why;
+}
+
+void Add(const offline::Sizes& part, offline::Sizes& sum) {
+  sum.raw += part.raw;
+  sum.compressed += part.compressed;
+}
+
+// Measures kOfflineRatio as the original does: by its offline estimate over the cache's front
+// layers, in grouped chunks of 192 tokens with 8 framing bytes.
+void MeasureOfflineRatio(const Subject& subject, Measurements& measured) {
+  const std::vector<offline::Result> layers = FrontLayers(subject);
+  offline::Sizes k, v, both;
+  Where where;
+  double worst = 0;
+  for (const offline::Result& layer : layers) {
+    Add(layer.k, k);
+    Add(layer.v, v);
+    for (const auto& [kind, bytes] : {std::pair{"K", &layer.k}, {"V", &layer.v}}) {
+      if (bytes->compressed == 0 || (where.layer && bytes->ratio() >= worst)) continue;
+      worst = bytes->ratio();
+      where.layer = static_cast<uint32_t>(*layer.layers.begin());
+      where.kind = kind;
+    }
+  }
+  Add(k, both);
+  Add(v, both);
+  if (both.compressed == 0) return measured.Missing(kOfflineRatio, WhyNothing(layers));
+  if (const LayerKv* layer = subject.snapshot.Find(where.layer.value_or(0))) {
+    where.token_begin = 0;
+    where.token_end = layer->k.tokens();
+  }
+  measured.Set(kOfflineRatio, both.ratio(), where,
+               fmt::format("offline estimate, K {:.4f}x, V {:.4f}x; worst {:.4f}x here", k.ratio(),
+                           v.ratio(), worst));
+}
+
 void SetH2o(std::string_view name, const ParamValue& value, eviction::BlockConfig& config) {
   const auto* word = std::get_if<std::string>(&value);
   const double number = word == nullptr ? std::get<double>(value) : (*word == "static" ? 0.0 : 1.0);
-  eviction::SetParameter(name, number, config);
+  mnn::h2o::SetParameter(name, number, config);
 }
 
 void SetLossless(std::string_view name, const ParamValue& value, runtime::Config& config) {
@@ -37,7 +130,7 @@ void SetLossless(std::string_view name, const ParamValue& value, runtime::Config
 // All parameters as the engine computes with them, so that a report says what was run.
 Params Effective(const runtime::ReplayResult& row) {
   Params params = {{"h2o_enable", row.h2o_enabled ? 1.0 : 0.0}};
-  eviction::ForEachParameter(row.h2o, [&](std::string_view name, double value) {
+  mnn::h2o::ForEachParameter(row.h2o, [&](std::string_view name, double value) {
     if (name == "h2o_target_mode") {
       params.emplace_back(std::string(name), std::string(value == 0 ? "static" : "adaptive"));
     } else {
@@ -90,7 +183,7 @@ runtime::ReplayRequest RequestOf(const CaseSpec& spec, const Subject& subject) {
   request.h2o = runtime::GateH2oConfig();
   if (subject.trace != nullptr && subject.trace->block_scores) {
     for (const auto& [name, value] : subject.trace->block_scores->parameters) {
-      eviction::SetParameter(name, value, request.h2o);
+      mnn::h2o::SetParameter(name, value, request.h2o);
     }
   }
   for (const auto& [name, value] : spec.params) {

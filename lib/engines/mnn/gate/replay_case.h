@@ -3,9 +3,8 @@
 #pragma once
 
 #include "lib/core/base/progress.h"
-#include "lib/engines/mnn/runtime/range_codec.h"
-#include "lib/study/gate/result.h"
-#include "lib/study/gate/subject.h"
+#include "lib/engines/mnn/runtime/workers.h"
+#include "lib/study/gate/measure.h"
 
 namespace kv::mnn {
 

@@ -5,9 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-
-#include "lib/engines/mnn/gate/row_figures.h"
-#include "lib/engines/mnn/gate/why_nothing.h"
+#include <cmath>
+#include <functional>
 
 namespace kv::mnn {
 namespace {
@@ -18,6 +17,354 @@ using runtime::Event;
 using runtime::EventKind;
 using runtime::LayerResult;
 using runtime::ReplayResult;
+
+using Rows = std::vector<ReplayedRow>;
+using RowValue = std::function<double(const ReplayResult&)>;
+
+// Say why H2O removed nothing, and why the lossless path compressed nothing. They name the
+// parameter that prevented it, and return an empty text if something was removed or compressed.
+std::string WhyNothingEvicted(const ReplayResult& row) {
+  if (row.h2o_metrics.total_evict_tokens > 0) return {};
+  if (!row.h2o_enabled) return "H2O is off";
+  const eviction::LayerRange range =
+      eviction::EvictedLayers(row.h2o, static_cast<uint32_t>(row.layers.size()));
+  if (range.first > range.last)
+    return "nothing was evicted: h2o_layer_start to h2o_layer_end hold no layer";
+  if (row.end < static_cast<uint64_t>(row.h2o.trigger_min_tokens)) {
+    return fmt::format(
+        "nothing was evicted: the cache never reaches h2o_trigger_min_tokens {}, it ends at {}",
+        row.h2o.trigger_min_tokens, row.end);
+  }
+  // Set by every decision, the fruitless ones included.
+  if (row.h2o_metrics.floor_keep == 0) {
+    return fmt::format("nothing was evicted: no trigger in {} decode steps, h2o_update_interval {}",
+                       row.end - row.prompt, row.h2o.update_interval);
+  }
+  return fmt::format(
+      "nothing was evicted: sink and recent blocks alone reach a target of {:.4g}x: "
+      "h2o_sink_tokens "
+      "{}, h2o_recent_tokens {}, h2o_block_tokens {}",
+      1 / eviction::TargetKeepShare(row.h2o), row.h2o.sink_tokens, row.h2o.recent_tokens,
+      row.h2o.block_tokens);
+}
+
+std::string WhyNothingCompressed(const ReplayResult& row) {
+  if (row.measured.verified_blob_bytes > 0) return {};
+  if (!row.lossless.active()) return "the lossless path is off";
+  if (row.measured.encode_calls > 0) return "no range became smaller";
+  const runtime::Config& config = row.lossless;
+  if (config.scope == runtime::Scope::kNone) {
+    return "nothing was compressed: h2o_lossless_scope is none";
+  }
+  const auto hot = static_cast<uint64_t>(config.hot_sink_tokens + config.hot_recent_tokens);
+  if (row.end <= hot || row.end < static_cast<uint64_t>(row.h2o.trigger_min_tokens)) {
+    return fmt::format(
+        "nothing was compressed: the cache ends at {} tokens, and a cold range begins beyond "
+        "h2o_lossless_hot_sink_tokens {} + h2o_lossless_hot_recent_tokens {} from "
+        "h2o_trigger_min_tokens {} on",
+        row.end, config.hot_sink_tokens, config.hot_recent_tokens, row.h2o.trigger_min_tokens);
+  }
+  return fmt::format(
+      "nothing was compressed: no layer of h2o_lossless_scope {} grew a cold range as long as a "
+      "first piece; sink {} and recent {} tokens stay out",
+      runtime::Name(config.scope), config.hot_sink_tokens, config.hot_recent_tokens);
+}
+
+const Event* Last(const ReplayResult& row, EventKind kind) {
+  const auto found = std::find_if(row.events.rbegin(), row.events.rend(),
+                                  [&](const Event& event) { return event.kind == kind; });
+  return found == row.events.rend() ? nullptr : &*found;
+}
+
+const ReplayedRow& RowWithMost(const Rows& rows, const RowValue& value) {
+  return *std::max_element(rows.begin(), rows.end(),
+                           [&](const ReplayedRow& a, const ReplayedRow& b) {
+                             return value(a.replay) < value(b.replay);
+                           });
+}
+
+const ReplayedRow& RowWithLeast(const Rows& rows, const RowValue& value) {
+  return RowWithMost(rows, [&](const ReplayResult& row) { return -value(row); });
+}
+
+double MeanOf(const Rows& rows, const RowValue& value) {
+  double sum = 0;
+  for (const ReplayedRow& row : rows) sum += value(row.replay);
+  return sum / static_cast<double>(rows.size());
+}
+
+Where TokensOf(uint32_t layer, uint64_t begin, uint64_t end) {
+  Where where;
+  where.layer = layer;
+  where.token_begin = begin;
+  where.token_end = end;
+  return where;
+}
+
+// The engine's ratio is that of its last plan: one layer, as long as it was then.
+Where LastPlan(const ReplayResult& row) {
+  const Event* event = Last(row, EventKind::kEvict);
+  return event == nullptr ? Where{} : TokensOf(event->layer, 0, event->length);
+}
+
+Where FirstEvent(const ReplayResult& row, EventKind kind) {
+  const auto found = std::find_if(row.events.begin(), row.events.end(),
+                                  [&](const Event& event) { return event.kind == kind; });
+  return found == row.events.end()
+             ? Where{}
+             : TokensOf(found->layer, found->begin, found->begin + found->tokens);
+}
+
+// The layer, head and step of the largest error.
+Where WorstStep(const ReplayedRow& row) {
+  Where where;
+  double most = -1;
+  for (const eviction::LayerQuality& layer : row.attention.layers) {
+    for (size_t step = 0; step < layer.step_output_error.size(); ++step) {
+      if (!(layer.step_output_error[step] > most)) continue;
+      most = layer.step_output_error[step];
+      const uint64_t token = row.replay.prompt + step;
+      where = TokensOf(layer.layer, token, token + 1);
+      double head_most = -1;
+      for (size_t head = 0; head < layer.heads.size(); ++head) {
+        if (!(layer.heads[head].output_error.max > head_most)) continue;
+        head_most = layer.heads[head].output_error.max;
+        where.head = static_cast<uint32_t>(head);
+      }
+    }
+  }
+  return where;
+}
+
+// The queries of all rows, and those whose error is undefined: a query, key or value is NaN or
+// infinite.
+struct QueryCounts {
+  uint64_t all = 0, undefined = 0;
+
+  std::string Text() const {
+    return fmt::format("{} of {} queries have no attention error: NaN or infinite values",
+                       undefined, all);
+  }
+};
+
+// The row with the largest mean error; null if no row has one.
+const ReplayedRow* WorstRow(const Rows& rows,
+                            const std::optional<AttentionSummary> AttentionCost::*part) {
+  const auto error = [&](const ReplayedRow& row) -> const Distribution& {
+    return (row.attention.*part)->output_error;
+  };
+  const ReplayedRow* worst = nullptr;
+  for (const ReplayedRow& row : rows) {
+    if (error(row).count == 0) continue;
+    if (worst == nullptr || error(row).mean > error(*worst).mean) worst = &row;
+  }
+  return worst;
+}
+
+// Over the queries that lost a key: a longer prompt, or a trigger that comes late, adds queries
+// that lose nothing and so makes the mean of all look better.
+void MeasureEvictingError(const Rows& rows, const QueryCounts& queries, Measurements& out) {
+  const ReplayedRow* worst = WorstRow(rows, &AttentionCost::evicting);
+  if (worst == nullptr) {
+    const std::string why = WhyNothingEvicted(rows.front().replay);
+    for (const char* name : {"attention_error.evicting_mean", "attention_error.evicting_p95"}) {
+      if (queries.undefined > 0) {
+        out.Undefined(name, queries.Text() + "; no other query lost a key");
+      } else {
+        out.Missing(name, "no query lost a key" + (why.empty() ? "" : ": " + why));
+      }
+    }
+    return;
+  }
+  const AttentionSummary& evicting = *worst->attention.evicting;
+  Where where;
+  where.token_begin = worst->replay.prompt;
+  where.token_end = worst->replay.end;
+  const std::string note =
+      fmt::format("{} of {} queries lost a key", evicting.rows, worst->attention.summary->rows);
+  out.Set("attention_error.evicting_mean", evicting.output_error.mean, where, note);
+  out.Set("attention_error.evicting_p95", evicting.output_error.p95, where, note);
+}
+
+// What eviction does to the attention's output.
+void MeasureAttentionError(const Rows& rows, Measurements& out) {
+  constexpr std::string_view kFigures[] = {"attention_error.mean", "attention_error.p95",
+                                           "attention_error.worst", "attention_error.evicting_mean",
+                                           "attention_error.evicting_p95"};
+  QueryCounts queries;
+  for (const ReplayedRow& row : rows) {
+    if (!row.attention.missing.empty()) {
+      for (const std::string_view name : kFigures) out.Missing(name, row.attention.missing);
+      return;
+    }
+    queries.all += row.attention.summary->rows;
+    queries.undefined += row.attention.summary->undefined_rows;
+  }
+  const ReplayedRow* worst = WorstRow(rows, &AttentionCost::summary);
+  if (worst == nullptr) {
+    for (const std::string_view name : kFigures) out.Undefined(name, queries.Text());
+    return;
+  }
+  const Distribution& error = worst->attention.summary->output_error;
+  const eviction::LayerQuality* layer = nullptr;
+  for (const eviction::LayerQuality& one : worst->attention.layers) {
+    const Distribution& here = one.summary.output_error;
+    if (here.count == 0) continue;
+    if (layer == nullptr || here.mean > layer->summary.output_error.mean) layer = &one;
+  }
+  const Where where = TokensOf(layer->layer, worst->replay.prompt, worst->replay.end);
+  const std::string note = fmt::format("mean of layer {:.4g}", layer->summary.output_error.mean);
+  out.Set("attention_error.mean", error.mean, where, note);
+  out.Set("attention_error.p95", error.p95, where, note);
+  out.Set("attention_error.worst", error.max, WorstStep(*worst));
+  MeasureEvictingError(rows, queries, out);
+  if (queries.undefined == 0) return;
+  for (const std::string_view name : kFigures) {
+    const std::optional<double> least = out.Value(name);
+    if (least) out.SetRange(name, {*least, HUGE_VAL, queries.Text()});
+  }
+}
+
+constexpr char kNeedsEngine[] = "tokens/s of a whole model: only an engine can measure it";
+constexpr char kTimeless[] = "a time: --deterministic omits times";
+
+bool LosslessActive(const ReplayResult& row) { return row.lossless.active(); }
+
+// Sets the figures in the engine's own terms.
+void MeasureEngine(const Rows& rows, const CaseResult& result, Measurements& out) {
+  const auto set_most = [&](std::string_view name, const RowValue& value,
+                            Where (*where)(const ReplayResult&), const std::string& note = {}) {
+    const ReplayResult& row = RowWithMost(rows, value).replay;
+    out.Set(name, value(row), where == nullptr ? Where{} : where(row), note);
+  };
+  const RowValue lossy = [](const ReplayResult& row) { return row.h2o_metrics.lossy_ratio; };
+  set_most("lossy_best", lossy, LastPlan, WhyNothingEvicted(RowWithMost(rows, lossy).replay));
+  const RowValue queue = [](const ReplayResult& row) { return row.metrics.queue_depth_peak; };
+  const RowValue least_queue = [](const ReplayResult& row) {
+    return row.metrics.queue_depth_peak_least;
+  };
+  set_most("runtime_queue_peak_best", queue, nullptr);
+  // An engine's workers overlap with the rest of a token, a replay's with next to nothing.
+  const double most = queue(RowWithMost(rows, queue).replay);
+  const double least = least_queue(RowWithMost(rows, least_queue).replay);
+  if (least < most) {
+    out.SetRange("runtime_queue_peak_best",
+                 {least, most,
+                  fmt::format("between {:.0f} and {:.0f}, as the engine's workers are quick or "
+                              "slow: only the engine's own run decides it",
+                              least, most)});
+  }
+  set_most(
+      "runtime_fallback_best",
+      [](const ReplayResult& row) { return row.metrics.sums.fallback_count; },
+      [](const ReplayResult& row) { return FirstEvent(row, EventKind::kFallback); });
+  set_most(
+      "runtime_backpressure_skip_best",
+      [](const ReplayResult& row) { return row.metrics.sums.backpressure_skip_count; },
+      [](const ReplayResult& row) { return FirstEvent(row, EventKind::kBackpressure); });
+  const double skips = out.Value("runtime_backpressure_skip_best").value_or(0);
+  if (skips > 0 && rows.front().replay.lossless.async_threads > 0) {
+    out.SetRange("runtime_backpressure_skip_best",
+                 {0, skips,
+                  fmt::format("up to {:.0f}, if the engine's workers are slow: only the engine's "
+                              "own run decides it",
+                              skips)});
+  }
+  set_most(
+      "runtime_decode_cache_hit_best",
+      [](const ReplayResult& row) { return row.metrics.decode_cache_hit; }, nullptr);
+  set_most(
+      "runtime_decode_cache_miss_best",
+      [](const ReplayResult& row) { return row.metrics.decode_cache_miss; }, nullptr);
+
+  const RowValue ratio = [](const ReplayResult& row) { return row.metrics.ratio; };
+  out.Set("candidate_lossy_ratio_avg", MeanOf(rows, lossy));
+  out.Set("candidate_lossless_ratio_avg", MeanOf(rows, ratio));
+  out.Set("candidate_runtime_total_ratio_avg",
+          MeanOf(rows, [&](const ReplayResult& row) { return lossy(row) * ratio(row); }));
+  for (const char* name :
+       {"decode_gate_tps", "decode_best", "decode_baseline", "decode_drop_ratio"}) {
+    out.Missing(name, kNeedsEngine);
+  }
+  out.Missing("kv_invalid_log_count", "a replay writes no engine log");
+
+  // The original's test: required in full and store only, and about activity, not about content.
+  const bool required = result.spec.mode != "probe" && LosslessActive(rows.front().replay);
+  const auto any = [&](auto test) {
+    return std::any_of(rows.begin(), rows.end(),
+                       [&](const ReplayedRow& r) { return test(r.replay); });
+  };
+  const bool fallbacks =
+      any([](const ReplayResult& r) { return r.metrics.sums.fallback_count > 0; });
+  const bool queued = any([](const ReplayResult& r) {
+    return r.lossless.async_threads <= 0 || r.metrics.async_queue_peak > 0 ||
+           r.metrics.async_wait_us > 0;
+  });
+  // The original asks for time spent, which a quick machine may round to 0.
+  const bool restored = any([](const ReplayResult& r) {
+    return r.metrics.sums.decompressed_bytes > 0 ||
+           (r.engine == runtime::Engine::kDesign && r.measured.verified_raw_bytes > 0);
+  });
+  std::string note;
+  if (fallbacks) note = "fallbacks";
+  if (!queued) note += std::string(note.empty() ? "" : ", ") + "workers were never used";
+  if (!restored) note += std::string(note.empty() ? "" : ", ") + "nothing was decoded";
+  const std::string why = WhyNothingCompressed(rows.front().replay);
+  if (!why.empty() && !note.empty()) note += "; " + why;
+  out.Set("kv_content_consistency_pass", !required || (!fallbacks && queued && restored) ? 1 : 0,
+          fallbacks ? FirstEvent(rows.front().replay, EventKind::kFallback) : Where{}, note);
+}
+
+// Sets those that only a clock tells.
+void MeasureTimes(const Rows& rows, bool deterministic, const CaseResult& result,
+                  Measurements& out) {
+  constexpr std::string_view kTimes[] = {"runtime_decomp_best_us",
+                                         "runtime_async_wait_best_us",
+                                         "runtime_async_wait_headroom_us",
+                                         "runtime_async_wait_headroom_ratio",
+                                         "attention_tps",
+                                         "attention_drop_ratio"};
+  if (deterministic) {
+    for (const std::string_view name : kTimes) out.Missing(name, kTimeless);
+    return;
+  }
+  const RowValue decode = [](const ReplayResult& row) { return row.metrics.sums.decompress_us; };
+  const ReplayResult& slowest = RowWithMost(rows, decode).replay;
+  out.Set("runtime_decomp_best_us", decode(slowest), {}, WhyNothingCompressed(slowest));
+  const RowValue wait = [](const ReplayResult& row) { return row.metrics.async_wait_us; };
+  const double longest = wait(RowWithMost(rows, wait).replay);
+  out.Set("runtime_async_wait_best_us", longest);
+  const auto limit =
+      std::find_if(result.spec.rules.begin(), result.spec.rules.end(), [](const Rule& rule) {
+        return rule.metric == "runtime_async_wait_best_us" && rule.op == Op::kAtMost;
+      });
+  if (limit != result.spec.rules.end() && limit->limit > 0) {
+    out.Set("runtime_async_wait_headroom_us", limit->limit - longest);
+    out.Set("runtime_async_wait_headroom_ratio", (limit->limit - longest) / limit->limit);
+  } else {
+    out.Missing("runtime_async_wait_headroom_us", "no limit on runtime_async_wait_best_us");
+    out.Missing("runtime_async_wait_headroom_ratio", "no limit on runtime_async_wait_best_us");
+  }
+
+  const ReplayResult& first = rows.front().replay;
+  if (!first.speed || !(first.speed->tokens_per_second() > 0)) {
+    const std::string why =
+        first.no_speed_reason.empty() ? "no queries were recorded" : first.no_speed_reason;
+    out.Missing("attention_tps", why);
+    out.Missing("attention_drop_ratio", why);
+    return;
+  }
+  const gate::Noise& noise = result.noise;
+  if (noise.candidate_tps.empty()) {
+    out.Set("attention_tps", first.speed->tokens_per_second());
+    out.Missing("attention_drop_ratio", "no rule asks for it, so no baseline was replayed");
+  } else {
+    out.Set("attention_tps", noise.candidate());
+    out.Set("attention_drop_ratio", (noise.baseline() - noise.candidate()) / noise.baseline(), {},
+            fmt::format("{:.4g} attention steps/s, baseline {:.4g}", noise.candidate(),
+                        noise.baseline()));
+  }
+}
 
 // The layer of which the largest share is still resident.
 Where HeaviestLayer(const ReplayResult& row) {
@@ -57,7 +404,7 @@ void MeasureRatio(const Rows& rows, Measurements& out) {
     }
     return out.Missing("measured_ratio_mean", why);
   }
-  const Value ratio = [](const ReplayResult& row) { return row.measured.verified_ratio(); };
+  const RowValue ratio = [](const ReplayResult& row) { return row.measured.verified_ratio(); };
   const ReplayResult* worst = &RowWithLeast(rows, ratio).replay;
   out.Set("measured_ratio_mean", MeanOf(rows, ratio));
   if (!compressed(*worst)) {
@@ -110,7 +457,7 @@ void MeasureContent(const Rows& rows, Measurements& out) {
 }
 
 void MeasureResident(const Rows& rows, CaseResult& result) {
-  const Value peak = [](const ReplayResult& r) { return static_cast<double>(r.peak_bytes); };
+  const RowValue peak = [](const ReplayResult& r) { return static_cast<double>(r.peak_bytes); };
   const ReplayResult& row = RowWithMost(rows, peak).replay;
   if (row.steps.empty()) return;
   Measurements& out = result.measured;
@@ -139,11 +486,11 @@ void MeasureResident(const Rows& rows, CaseResult& result) {
 
 void MeasureTrue(const Rows& rows, CaseResult& result) {
   Measurements& out = result.measured;
-  const Value whole = [](const ReplayResult& row) { return row.whole_model_ratio(); };
+  const RowValue whole = [](const ReplayResult& row) { return row.whole_model_ratio(); };
   const ReplayResult& least = RowWithLeast(rows, whole).replay;
   out.Set("whole_model_ratio", whole(least), HeaviestLayer(least), WhyNothingEvicted(least));
   MeasureRatio(rows, out);
-  const Value lossy = [](const ReplayResult& row) { return row.h2o_metrics.lossy_ratio; };
+  const RowValue lossy = [](const ReplayResult& row) { return row.h2o_metrics.lossy_ratio; };
   const ReplayResult& lossiest = RowWithLeast(rows, lossy).replay;
   out.Set("lossy_worst", lossy(lossiest), LastPlan(lossiest), WhyNothingEvicted(lossiest));
   out.Set("lossy_mean", MeanOf(rows, lossy), LastPlan(lossiest));
@@ -182,7 +529,7 @@ void DescribeRows(const Rows& rows, CaseResult& result) {
     }
     result.rows.push_back(figures);
   }
-  const Value whole = [](const ReplayResult& row) { return row.whole_model_ratio(); };
+  const RowValue whole = [](const ReplayResult& row) { return row.whole_model_ratio(); };
   const ReplayedRow& worst = RowWithLeast(rows, whole);
   for (const LayerResult& layer : worst.replay.layers) {
     LayerFigures figures;

@@ -2,13 +2,22 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
-#include "lib/engines/mnn/gate/attention_cost.h"
 #include "lib/engines/mnn/runtime/replay.h"
+#include "lib/study/eviction/quality.h"
 #include "lib/study/gate/result.h"
 
 namespace kv::mnn {
+
+// The attention error that a row's evictions cause, compared with the full cache.
+struct AttentionCost {
+  std::vector<eviction::LayerQuality> layers;         // of the traced layers
+  std::optional<AttentionSummary> summary, evicting;  // of all queries; of those that lost a key
+  std::string missing;  // why nothing could be measured; empty otherwise
+};
 
 struct ReplayedRow {
   runtime::ReplayResult replay;

@@ -2,24 +2,85 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/engines/mnn/gate/rows.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
-#include "lib/engines/mnn/gate/cases.h"
-#include "lib/engines/mnn/gate/metrics.h"
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
 #include "lib/engines/mnn/logs/analyzer.h"
+#include "lib/engines/mnn/logs/truth.h"
+#include "lib/fields/fields.h"
 
 namespace kv::mnn {
-namespace {
 
 using namespace gate;
 
-Json ValueOf(const Measurements& measured, std::string_view name) {
-  const std::optional<double> value = measured.Value(name);
-  const auto metrics = GateMetrics();
-  const auto info = std::find_if(metrics.begin(), metrics.end(),
-                                 [&](const MetricInfo& one) { return one.name == name; });
-  return value ? FigureJson(*value, info->is_flag) : Json(nullptr);
-}
+namespace {
+
+constexpr auto kOriginal = Voice::kOriginal;
+constexpr auto kReplay = Needs::kReplay;
+constexpr auto kEngine = Needs::kEngine;
+constexpr auto kClock = Needs::kClock;
+constexpr auto kHigher = Better::kHigher;
+constexpr auto kLower = Better::kLower;
+constexpr auto kNeither = Better::kNeither;
+constexpr auto kNumber = Kind::kNumber;
+constexpr auto kFlag = Kind::kFlag;
+
+// The figures of MNN's own gate under its keys, with its definitions. "Best" is the maximum over
+// the rows, of latencies and fallbacks too.
+constexpr MetricInfo kMetrics[] = {
+    {"lossy_best", kOriginal, kReplay, kHigher, kNumber,
+     "largest h2o_lossy_ratio of any row: the last plan's, of one layer", "eviction_ratio_best"},
+    {"lossless_selected_value", kOriginal, kReplay, kHigher, kNumber,
+     "offline estimate over the front layers, grouped by 192 tokens; no runtime figure",
+     "offline_ratio"},
+    {"decode_gate_tps", kOriginal, kEngine, kHigher, kNumber, "tokens/s of the whole model",
+     "tokens_per_second"},
+    {"decode_best", kOriginal, kEngine, kHigher, kNumber, "fastest row, tokens/s"},
+    {"decode_baseline", kOriginal, kEngine, kNeither, kNumber, "baseline tokens/s"},
+    {"decode_drop_ratio", kOriginal, kEngine, kLower, kNumber,
+     "(decode_baseline - decode_gate_tps) / decode_baseline", "tokens_per_second_drop"},
+    {"runtime_decomp_best_us", kOriginal, kClock, kLower, kNumber, "slowest row's decode time",
+     "decode_us"},
+    {"runtime_async_wait_best_us", kOriginal, kClock, kLower, kNumber, "longest wait for workers",
+     "wait_us"},
+    {"runtime_async_wait_headroom_us", kOriginal, kClock, kHigher, kNumber, "limit - longest wait"},
+    {"runtime_async_wait_headroom_ratio", kOriginal, kClock, kHigher, kNumber, "headroom / limit"},
+    {"runtime_queue_peak_best", kOriginal, kReplay, kLower, kNumber, "deepest queue of any row",
+     "queue_peak"},
+    {"runtime_fallback_best", kOriginal, kReplay, kLower, kNumber, "most fallbacks of any row",
+     "fallbacks"},
+    {"runtime_backpressure_skip_best", kOriginal, kReplay, kLower, kNumber,
+     "most submissions skipped because the queue was full", "queue_skips"},
+    {"runtime_decode_cache_hit_best", kOriginal, kReplay, kNeither, kNumber, "most cache hits",
+     "cache_hits"},
+    {"runtime_decode_cache_miss_best", kOriginal, kReplay, kNeither, kNumber, "most cache misses",
+     "cache_misses"},
+    {"kv_content_consistency_pass", kOriginal, kReplay, kHigher, kFlag,
+     "no fallback, some activity, no suspicious log line; no byte is compared"},
+    {"kv_invalid_log_count", kOriginal, kEngine, kLower, kNumber, "suspicious lines in the logs",
+     "suspicious_log_lines"},
+    {"baseline_decode_tps_avg", kOriginal, kEngine, kNeither, kNumber, "llm_demo without H2O"},
+    {"candidate_decode_tps_avg", kOriginal, kEngine, kHigher, kNumber, "llm_demo with H2O"},
+    {"candidate_lossy_ratio_avg", kOriginal, kReplay, kHigher, kNumber, "mean over rows"},
+    {"candidate_lossless_ratio_avg", kOriginal, kReplay, kHigher, kNumber, "mean over rows"},
+    {"candidate_runtime_total_ratio_avg", kOriginal, kReplay, kHigher, kNumber,
+     "mean of lossy x lossless: factors of different layers"},
+    {"decode_pass", kOriginal, kEngine, kHigher, kFlag, "the original's own verdict on speed"},
+};
+
+// A case whose row is written.
+struct Row {
+  const CaseResult& result;
+  const OutputNames& outputs;
+
+  bool ran() const { return result.origin != Origin::kNone; }
+  const Row* if_suite(std::string_view name) const {
+    return result.spec.suite == name ? this : nullptr;
+  }
+};
+using RowField = Fields<Row>::Field;
 
 const Rule* LimitOn(const CaseSpec& spec, std::string_view metric, Op op) {
   const auto found = std::find_if(spec.rules.begin(), spec.rules.end(), [&](const Rule& rule) {
@@ -42,51 +103,129 @@ std::string QualityStatus(Status status) {
   return "NOT_RUN";
 }
 
-void PutFigures(const Measurements& measured, std::initializer_list<const char*> names, Json& row) {
-  for (const char* name : names) row[name] = ValueOf(measured, name);
+std::string FailureReason(const Row& row) {
+  const CaseResult& result = row.result;
+  return result.status == Status::kPass           ? std::string()
+         : result.status == Status::kNotRun       ? "not run: " + result.reason
+         : result.status == Status::kInconclusive ? "inconclusive: " + result.reason
+                                                  : result.reason;
 }
 
-void PutDropTarget(const CaseSpec& spec, Json& row) {
-  const Rule* drop = LimitOn(spec, "decode_drop_ratio", Op::kAtMost);
-  row["decode_drop_target"] = drop == nullptr ? Json(nullptr) : Json(drop->limit);
+RowField Figure(std::string_view metric, std::string_view key = {}) {
+  const MetricInfo& info = *std::find_if(std::begin(kMetrics), std::end(kMetrics),
+                                         [&](const auto& one) { return one.name == metric; });
+  return {key.empty() ? metric : key,
+          info.summary,
+          [&info](const Row& row) {
+            const std::optional<double> value = row.result.measured.Value(info.name);
+            return value ? FigureValue(*value, info.is_flag()) : Value();
+          },
+          {.schema = FigureSchema(info)}};
 }
 
-void PutRuntime(const CaseResult& result, Json& row) {
-  const Measurements& measured = result.measured;
-  row["quality_status"] = QualityStatus(result.status);
-  PutFigures(measured, {"lossy_best", "lossless_selected_value"}, row);
-  row["decode_aggregation"] = "avg";
-  PutFigures(measured, {"decode_gate_tps", "decode_best", "decode_baseline", "decode_drop_ratio"},
-             row);
-  PutDropTarget(result.spec, row);
-  PutFigures(measured,
-             {"runtime_decomp_best_us", "runtime_async_wait_best_us",
-              "runtime_async_wait_headroom_us", "runtime_async_wait_headroom_ratio"},
-             row);
-  // The original warns of waits that pass with little to spare.
-  const std::optional<double> headroom = measured.Value("runtime_async_wait_headroom_ratio");
-  row["runtime_async_wait_headroom_warn"] =
-      headroom && *headroom >= 0 &&
-      *headroom < logs::AnalyzerOptions{}.async_wait_headroom_warn_ratio;
-  PutFigures(measured,
-             {"runtime_queue_peak_best", "runtime_fallback_best", "runtime_backpressure_skip_best",
-              "runtime_decode_cache_hit_best", "runtime_decode_cache_miss_best",
-              "kv_content_consistency_pass", "kv_invalid_log_count"},
-             row);
+RowField DropTarget() {
+  return {"decode_drop_target",
+          "Largest decode_drop_ratio that passes; null where no rule limits it",
+          [](const Row& row) {
+            const Rule* drop = LimitOn(row.result.spec, "decode_drop_ratio", Op::kAtMost);
+            return drop == nullptr ? std::nullopt : std::optional(drop->limit);
+          }};
 }
 
-void PutLlmDemo(const CaseResult& result, Json& row) {
-  const Measurements& measured = result.measured;
-  PutFigures(measured, {"baseline_decode_tps_avg", "candidate_decode_tps_avg", "decode_drop_ratio"},
-             row);
-  PutDropTarget(result.spec, row);
-  PutFigures(measured,
-             {"candidate_lossy_ratio_avg", "candidate_lossless_ratio_avg",
-              "candidate_runtime_total_ratio_avg", "runtime_decomp_best_us"},
-             row);
-  row["decode_cache_hit_best"] = ValueOf(measured, "runtime_decode_cache_hit_best");
-  row["decode_pass"] = ValueOf(measured, "decode_pass");
-  row["run_order"] = "";
+// A key of which a replay has no text.
+RowField NoText(std::string_view key, std::string_view text) {
+  return {key, text, [](const Row&) { return ""; }};
+}
+
+const Fields<Row>& RuntimeFields() {
+  static const Fields<Row> fields = {
+      {"quality_status",
+       "The verdict as the engine's scripts spell it: PASS or FAIL; of a replay also NOT_RUN and "
+       "INCONCLUSIVE",
+       [](const Row& row) { return QualityStatus(row.result.status); }},
+      Figure("lossy_best"),
+      Figure("lossless_selected_value"),
+      {"decode_aggregation",
+       "How the tokens/s of rows become decode_gate_tps: avg, median, p90 or best",
+       [](const Row&) { return "avg"; }},
+      Figure("decode_gate_tps"),
+      Figure("decode_best"),
+      Figure("decode_baseline"),
+      Figure("decode_drop_ratio"),
+      DropTarget(),
+      Figure("runtime_decomp_best_us"),
+      Figure("runtime_async_wait_best_us"),
+      Figure("runtime_async_wait_headroom_us"),
+      Figure("runtime_async_wait_headroom_ratio"),
+      {"runtime_async_wait_headroom_warn",
+       "Whether the wait passed with less to spare than the share of the limit that the engine "
+       "warns at, 0.15 by default",
+       [](const Row& row) {
+         const auto headroom = row.result.measured.Value("runtime_async_wait_headroom_ratio");
+         return headroom && *headroom >= 0 &&
+                *headroom < logs::AnalyzerOptions{}.async_wait_headroom_warn_ratio;
+       }},
+      Figure("runtime_queue_peak_best"),
+      Figure("runtime_fallback_best"),
+      Figure("runtime_backpressure_skip_best"),
+      Figure("runtime_decode_cache_hit_best"),
+      Figure("runtime_decode_cache_miss_best"),
+      Figure("kv_content_consistency_pass"),
+      Figure("kv_invalid_log_count")};
+  return fields;
+}
+
+const Fields<Row>& DemoFields() {
+  static const Fields<Row> fields = {
+      Figure("baseline_decode_tps_avg"),
+      Figure("candidate_decode_tps_avg"),
+      Figure("decode_drop_ratio"),
+      DropTarget(),
+      Figure("candidate_lossy_ratio_avg"),
+      Figure("candidate_lossless_ratio_avg"),
+      Figure("candidate_runtime_total_ratio_avg"),
+      Figure("runtime_decomp_best_us"),
+      Figure("runtime_decode_cache_hit_best", "decode_cache_hit_best"),
+      Figure("decode_pass"),
+      NoText("run_order", "Which of the baseline and the candidate ran first; empty for a replay")};
+  return fields;
+}
+
+const Fields<Row>& RowFields() {
+  const auto runtime = [](const Row& row) { return row.if_suite(kRuntimeSuite); };
+  const auto demo = [](const Row& row) { return row.if_suite(kDemoSuite); };
+  static const Fields<Row> report = {
+      {"summary_exists", "Whether a report of the case was found or written",
+       [](const Row& row) { return row.ran() && !row.outputs.summary_md.empty(); }},
+      {"quality_gate_found", "Whether the report holds a verdict; for a replay, whether it was run",
+       [](const Row& row) { return row.ran(); }}};
+  static const Fields<Row> demo_report = {
+      NoText("report_json", "Path of the report on the run of prompts; empty if there is none")};
+  static const Fields<Row> fields = {
+      {"suite",
+       "Suite that the case belongs to: runtime (bench) or llm_demo (prompts)",
+       [](const Row& row) { return row.result.spec.suite; },
+       {.choices = {kRuntimeSuite, kDemoSuite}}},
+      {"case", "Name of the case", [](const Row& row) { return row.result.spec.name; }},
+      {"mode", "What was run: a mode of the engine, compare or quant",
+       [](const Row& row) { return row.result.spec.mode; }},
+      {"return_code", "Exit status of the engine's script, 0 for a replay; null if nothing was run",
+       [](const Row& row) { return row.ran() ? std::optional(0) : std::nullopt; }},
+      Fields<Row>::Inline(runtime, report),
+      {"failure_reason",
+       "Why the case did not pass, 'not run: ' or 'inconclusive: ' in front where that is it; "
+       "empty "
+       "if it passed",
+       FailureReason},
+      {"overall_pass", "Whether the case passed",
+       [](const Row& row) { return row.result.status == Status::kPass; }},
+      {"summary", "Path of its report as given; empty if none was written",
+       [](const Row& row) { return row.outputs.summary_md; }},
+      Fields<Row>::Inline(demo, demo_report),
+      NoText("console_log", "Path of the engine's console log; empty for a replay"),
+      Fields<Row>::Inline(runtime, RuntimeFields()),
+      Fields<Row>::Inline(demo, DemoFields())};
+  return fields;
 }
 
 // The original keeps no rules: those that its row shows are put together again.
@@ -108,7 +247,47 @@ void AddOriginalRules(const Json& row, CaseView& c) {
   }
 }
 
+Value NumberSchema(std::string_view text) {
+  return Value::Object{{"description", text}, {"type", Value::List{"number", "null"}}};
+}
+
+// The schema of a figure over the rows of the logs.
+Value SpreadSchema(std::string_view text) {
+  return Value::Object{
+      {"description", fmt::format("{}, over the rows of the logs", text)},
+      {"type", "object"},
+      {"properties",
+       Value::Object{{"least", NumberSchema("Smallest; null where rows are not known")},
+                     {"mean", NumberSchema("Mean; null if not known")},
+                     {"median", NumberSchema("Median; null where rows are not known")},
+                     {"most", NumberSchema("Largest; null if not known")}}}};
+}
+
+const Fields<logs::LosslessLines::Layer>& LayerLinesFields() {
+  using Layer = logs::LosslessLines::Layer;
+  static const Fields<Layer> fields = {
+      {"layer", "Number of the layer", &Layer::layer},
+      {"lines", "Lossless log lines of the layer", &Layer::lines},
+      {"ratio", "Lossless ratio of the last of them", &Layer::last_ratio, {.nullable = true}},
+      {"fallbacks", "Fallbacks that they count", &Layer::fallbacks, {.nullable = true}}};
+  return fields;
+}
+
 }  // namespace
+
+std::span<const MetricInfo> GateMetrics() { return kMetrics; }
+
+Value RowOf(const CaseResult& result, const OutputNames& outputs) {
+  return RowFields().Object({result, outputs});
+}
+
+// Rows of the engine's own may lack any key that only one suite has.
+Value RowSchema() {
+  Value schema = RowFields().Schema();
+  std::erase_if(*schema.get_if<Value::Object>(),
+                [](const Value::Member& one) { return one.first == "dependentRequired"; });
+  return schema;
+}
 
 CaseView ReadRow(const Json& row) {
   CaseView c;
@@ -137,32 +316,47 @@ CaseView ReadRow(const Json& row) {
   return c;
 }
 
-Json RowOf(const CaseResult& result, const OutputNames& outputs) {
-  const bool is_runtime = result.spec.suite == kRuntimeSuite;
-  const bool ran = result.origin != Origin::kNone;
-  Json row = {{"suite", result.spec.suite},
-              {"case", result.spec.name},
-              {"mode", result.spec.mode},
-              {"return_code", ran ? Json(0) : Json(nullptr)}};
-  if (is_runtime) {
-    row["summary_exists"] = ran && !outputs.summary_md.empty();
-    row["quality_gate_found"] = ran;
-  }
-  row["failure_reason"] = result.status == Status::kPass     ? std::string()
-                          : result.status == Status::kNotRun ? "not run: " + result.reason
-                          : result.status == Status::kInconclusive
-                              ? "inconclusive: " + result.reason
-                              : result.reason;
-  row["overall_pass"] = result.status == Status::kPass;
-  row["summary"] = outputs.summary_md;
-  if (!is_runtime) row["report_json"] = "";
-  row["console_log"] = "";
-  if (is_runtime) {
-    PutRuntime(result, row);
-  } else {
-    PutLlmDemo(result, row);
-  }
-  return row;
+Value::Object LogFigureSchemas() {
+  const auto text = [](std::string_view sentence) {
+    return Value::Object{{"description", sentence}, {"type", "string"}};
+  };
+  return {
+      {"rows", Value::Object{{"description", "Rows of the logs that the figures are of"},
+                             {"type", "integer"},
+                             {"minimum", 0}}},
+      {"lossy_median",
+       NumberSchema("Median of the rows' lossy ratios, as the logs report them; null if not "
+                    "known")},
+      {"lossless_worst",
+       NumberSchema("Smallest lossless ratio of a row, as the logs report it; null where rows are "
+                    "not known")},
+      {"lossless_mean",
+       NumberSchema("Mean of the rows' lossless ratios, as the logs report them; null if not "
+                    "known")},
+      {"whole_model_ratio_reason", text("Why whole_model_ratio is null")},
+      {"content_reason", text("Why content is null")},
+      {"decode_tokens_per_second", SpreadSchema("Tokens/s of decoding")},
+      {"decode_repeat_deviation",
+       NumberSchema("Relative deviation of the tokens/s over the repetitions of a row; null if the "
+                    "logs do not say")},
+      {"decode_drop_like_for_like",
+       NumberSchema("Drop of tokens/s as a share of baseline rows of the same lengths; null "
+                    "without these")},
+      {"decode_drop_worst", NumberSchema("Largest decode_drop_ratio of a bucket of prompts")},
+      {"decode_noise",
+       NumberSchema("Relative noise of the tokens/s, below which a drop says nothing: that of the "
+                    "baselines or twice decode_repeat_deviation, whichever is larger; null if not "
+                    "known")},
+      {"decompress_us", SpreadSchema("Microseconds spent decompressing")},
+      {"async_wait_us", SpreadSchema("Microseconds spent waiting for workers")},
+      {"queue_peak", SpreadSchema("Most ranges waiting for compression")},
+      {"fallbacks",
+       SpreadSchema("Fallbacks, which are ranges that failed to be compressed or to be restored")},
+      {"backpressure_skips", SpreadSchema("Ranges skipped because the queue was full")},
+      {"decode_cache_hits", SpreadSchema("Reads answered from the cache of decoded ranges")},
+      {"layers", Value::Object{{"description", "Layers that the logs have lossless lines of"},
+                               {"type", "array"},
+                               {"items", LayerLinesFields().Schema()}}}};
 }
 
 }  // namespace kv::mnn

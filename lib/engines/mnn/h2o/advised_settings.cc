@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "lib/engines/mnn/h2o/replay.h"
-#include "lib/engines/mnn/h2o/replay_notes.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
+#include "lib/study/eviction/replay.h"
 
 namespace kv::mnn::h2o {
 namespace {
@@ -38,13 +38,13 @@ void Try(const advise::Runs& runs, const advise::AdviceRequest& request,
     std::vector<advise::PlansOfRun> plans;
     for (AdvisedSettings& settings : together) {
       ReplayRequest replay;
-      replay.engine = Engine::kMnn;
+      replay.engine = &kMnn;
       replay.config = settings.config;
       replay.prompt_tokens = run->prompt();
       replay.measure_quality = false;
-      const ReplayResult result = Replay(run->snapshot(), run->trace(), replay, pool);
+      const ReplayResult result = eviction::Replay(run->snapshot(), run->trace(), replay, pool);
       plans.push_back(result.runs.front().plans);
-      if (!settings.compounds) settings.compounds = WhereTargetsEnd(result);
+      if (!settings.compounds) settings.compounds = eviction::WhereTargetsEnd(result);
     }
     const auto outcomes = advise::MeasurePlans(*run, plans, request.measure, pool);
     for (size_t i = 0; i < together.size(); ++i) Add(outcomes[i], together[i].outcome);
@@ -65,7 +65,9 @@ std::optional<AdvisedSettings> AdviseSettings(const advise::Runs& runs,
   std::vector<AdvisedSettings> all;
   for (const advise::Point* point : order) {
     const advise::Candidate& candidate = advice.candidates[*point->uniform];
-    if (candidate.policy != "block" || candidate.budget.tokens) continue;
+    if (eviction::FindPolicy(candidate.policy)->tuned_by != eviction::Tuning::kBlocks ||
+        candidate.budget.tokens)
+      continue;
     all.push_back(SettingsOf(candidate, shortest_prompt));
   }
   for (size_t begin = 0; begin < all.size(); begin += kTriedTogether) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <variant>
 
 #include "lib/core/base/checked.h"
 #include "lib/core/base/error.h"
@@ -17,7 +18,60 @@ float Ratio(uint64_t part, uint64_t whole) {
   return static_cast<float>(part) / static_cast<float>(std::max<uint64_t>(1, whole));
 }
 
+struct Parameter {
+  std::string_view name;
+  std::variant<int64_t eviction::BlockConfig::*, float eviction::BlockConfig::*,
+               eviction::TargetMode eviction::BlockConfig::*>
+      member;
+};
+
+constexpr Parameter kParameters[] = {
+    {"h2o_layer_start", &eviction::BlockConfig::layer_start},
+    {"h2o_layer_end", &eviction::BlockConfig::layer_end},
+    {"h2o_block_tokens", &eviction::BlockConfig::block_tokens},
+    {"h2o_sink_tokens", &eviction::BlockConfig::sink_tokens},
+    {"h2o_recent_tokens", &eviction::BlockConfig::recent_tokens},
+    {"h2o_target_mode", &eviction::BlockConfig::target_mode},
+    {"h2o_target_keep_ratio", &eviction::BlockConfig::target_keep_ratio},
+    {"h2o_target_lossy_ratio", &eviction::BlockConfig::target_lossy_ratio},
+    {"h2o_ema_alpha", &eviction::BlockConfig::ema_alpha},
+    {"h2o_update_interval", &eviction::BlockConfig::update_interval},
+    {"h2o_trigger_min_tokens", &eviction::BlockConfig::trigger_min_tokens},
+};
+
+// Far beyond any cache, small enough that sums of parameters cannot overflow.
+constexpr double kMost = static_cast<double>(int64_t{1} << 40);
+
+int64_t Rounded(double value) {
+  if (std::isnan(value)) return 0;
+  return static_cast<int64_t>(std::clamp(value, -kMost, kMost));
+}
+
 }  // namespace
+
+void ForEachParameter(const eviction::BlockConfig& config,
+                      const std::function<void(std::string_view name, double value)>& visit) {
+  for (const Parameter& parameter : kParameters) {
+    std::visit([&](auto member) { visit(parameter.name, static_cast<double>(config.*member)); },
+               parameter.member);
+  }
+}
+
+bool SetParameter(std::string_view meta_name, double value, eviction::BlockConfig& config) {
+  const auto* found = std::find_if(std::begin(kParameters), std::end(kParameters),
+                                   [&](const Parameter& p) { return p.name == meta_name; });
+  if (found == std::end(kParameters)) return false;
+  if (const auto* whole = std::get_if<int64_t eviction::BlockConfig::*>(&found->member)) {
+    config.** whole = Rounded(value);
+  } else if (const auto* real = std::get_if<float eviction::BlockConfig::*>(&found->member)) {
+    config.** real = static_cast<float>(value);
+  } else {
+    // The engine knows 0; anything else is adaptive.
+    config.target_mode =
+        value == 0 ? eviction::TargetMode::kStatic : eviction::TargetMode::kAdaptive;
+  }
+  return true;
+}
 
 MnnEngine::MnnEngine(const eviction::BlockConfig& config, const MnnGeometry& geometry,
                      MnnRevision revision, uint64_t prompt_tokens)

@@ -3,11 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "lib/study/eviction/block_choice.h"
-#include "lib/study/eviction/block_config.h"
 
 namespace kv::mnn::h2o {
 
@@ -17,6 +18,13 @@ namespace kv::mnn::h2o {
 //     scores are remapped as soon as it is made.
 //  3. h2o_keep_ratio and h2o_lossy_ratio are those of the last plan, whichever layer made it, and
 //     relative to that layer's length at the time.
+
+// Visits the parameters under the names of the engine's meta fields ("h2o_layer_start" ...), which
+// are those of BlockConfig behind "h2o_".
+void ForEachParameter(const eviction::BlockConfig& config,
+                      const std::function<void(std::string_view name, double value)>& visit);
+// Returns false if there is no such parameter.
+bool SetParameter(std::string_view meta_name, double value, eviction::BlockConfig& config);
 
 enum class MnnRevision {
   kFinal,  // the final branch

@@ -10,8 +10,7 @@
 
 #include "lib/core/base/parallel.h"
 #include "lib/engines/mnn/h2o/mnn_engine.h"
-#include "lib/study/attention/layer_attention.h"
-#include "lib/study/eviction/timeline.h"
+#include "lib/study/eviction/replay.h"
 
 namespace kv::mnn::h2o {
 
@@ -24,15 +23,11 @@ struct MnnCall {
   MnnMetrics metrics;  // after the call
 };
 
-struct MnnReplay {
-  std::vector<eviction::LayerSchedule> schedules;  // of every layer; of unknown ones empty
-  std::vector<eviction::LayerPlan> plans;          // of every layer
+struct MnnReplay : eviction::EngineRun {
   std::vector<MnnCall> calls;
   MnnMetrics metrics;
   uint64_t meta_previous = 0;
   uint64_t plans_dropped = 0;
-  // Per step: capacity of all buffers together; those of unknown layers hold every token.
-  std::vector<uint64_t> allocated_tokens;
   std::vector<uint64_t> capacities;  // per layer, at the end
 };
 
@@ -64,5 +59,23 @@ std::unique_ptr<BlockSumSource> StreamBlockSums(std::unique_ptr<BlockScoreReader
 // Decodes positions [prompt, end), or as many as the source has.
 MnnReplay ReplayMnn(const eviction::BlockConfig& config, const MnnGeometry& geometry,
                     MnnRevision revision, uint64_t prompt, uint64_t end, BlockSumSource& source);
+
+using eviction::ReplayRequest;
+using eviction::ReplayResult;
+using eviction::ReplayRun;
+
+// The policies as their papers have them, but at the engine's intervals: down to a ratio of the
+// cache as it is then, by the floor rule of the final branch.
+extern const eviction::EngineRule kIntervals;
+extern const eviction::EngineRule kDesign;  // the published text, with its target of 3.5
+extern const eviction::EngineRule kMnn;     // the final branch
+extern const eviction::EngineRule kMnnR6;   // the measured build
+
+// Returns the rule that --engine names, or null for "exact" without the engine's intervals.
+const eviction::EngineRule* FindEngine(std::string_view name, bool at_intervals);
+
+// Replays as eviction::Replay does, and says under the engine's names why a run evicted nothing.
+ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
+                    const ReplayRequest& request, ThreadPool& pool, Progress* progress = nullptr);
 
 }  // namespace kv::mnn::h2o

@@ -2,17 +2,82 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/engines/mnn/h2o/report.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "lib/core/base/number.h"
-#include "lib/core/base/word.h"
-#include "lib/engines/mnn/h2o/quality_report.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv::mnn::h2o {
 namespace {
+
+using eviction::PlanEvent;
+
+uint64_t KeptBy(const PlanEvent& event) { return KeptTokens(event.kept); }
+
+const Fields<PlanEvent>& EvictionFields() {
+  static const Fields<PlanEvent> fields = {
+      Fields<PlanEvent>::Inline(eviction::PlanEventPartFields()),
+      {"kept_tokens", "Tokens that stay", KeptBy},
+      {"evicted_tokens", "Tokens that go",
+       [](const PlanEvent& event) { return event.eviction.length_before - KeptBy(event); }},
+      {"keep_ratio", "Eviction: kept_tokens over length_before", [](const PlanEvent& event) {
+         return static_cast<double>(KeptBy(event)) /
+                static_cast<double>(event.eviction.length_before);
+       }}};
+  return fields;
+}
+
+// A layer without rows has a length, but nothing says which tokens make it up.
+std::optional<std::vector<std::array<uint64_t, 2>>> PlannedBy(const MnnCall& call) {
+  if (!call.end.decision.plan.empty() && call.planned.empty()) return std::nullopt;
+  return eviction::RangesOf(call.planned);
+}
+
+const Fields<MnnCall>& DecisionFields() {
+  static const Fields<MnnCall> fields = {
+      {"floor_dominates",
+       "Call: whether sink and recent blocks alone reach the target, so that nothing goes",
+       [](const MnnCall& call) { return call.end.decision.budget.floor_dominates; }},
+      {"kept_tokens", "Tokens that stay",
+       [](const MnnCall& call) { return call.end.decision.kept; }},
+      {"evicted_tokens", "Tokens that go",
+       [](const MnnCall& call) { return call.end.decision.evicted; }},
+      {"kept",
+       "[first, count] of each run of positions that stays, ascending; absent where nothing says",
+       PlannedBy, Absent()},
+      Fields<MnnCall>::Inline(&MnnCall::metrics, MetricsFields())};
+  return fields;
+}
+
+const Fields<MnnCall>& CallFields() {
+  static const Fields<MnnCall> fields = {
+      {"global_step", "Call: layer calls so far, including this one",
+       [](const MnnCall& call) { return call.start.global_step; }},
+      {"plan_applied", "Call: whether a pending plan was applied at its start",
+       [](const MnnCall& call) { return call.start.plan_applied; }},
+      {"plan_dropped", "Call: whether a pending plan no longer fitted the cache and was dropped",
+       [](const MnnCall& call) { return call.start.plan_dropped; }},
+      {"length_before", "Tokens in the layer's cache before",
+       [](const MnnCall& call) { return call.start.length_before; }},
+      {"length_compacted", "Call: tokens in the cache after a plan was applied, before the new one",
+       [](const MnnCall& call) { return call.start.length_compacted; }},
+      {"length", "Call: tokens in the cache with the new one",
+       [](const MnnCall& call) { return call.start.length; }},
+      {"triggered", "Call: whether the layer made a decision",
+       [](const MnnCall& call) { return call.end.triggered; }},
+      {"final_keep_tokens", "Call: tokens that the engine lets its lossless path compress",
+       [](const MnnCall& call) { return call.end.final_keep_tokens; }},
+      Fields<MnnCall>::Inline(
+          [](const MnnCall& call) { return call.end.triggered ? &call : nullptr; },
+          DecisionFields())};
+  return fields;
+}
+
+std::optional<uint32_t> LayerOf(const ReplayEvent& event) {
+  if (event.call == nullptr) return std::nullopt;
+  return event.run.schedules[event.call->start.layer].layer;
+}
 
 // A whole number without a fraction, any other as a float prints; a budget of tokens has no ratio.
 Fields<eviction::BlockConfig>::Field Ratio(std::string_view name, std::string_view text,
@@ -45,7 +110,7 @@ const Fields<eviction::BlockConfig>& ConfigFields() {
        [](const Config& config) {
          return config.target_mode == eviction::TargetMode::kStatic ? "static" : "adaptive";
        },
-       {.choices = {"static", "adaptive"}}},
+       OneOf("static", "adaptive")},
       Ratio("h2o_target_keep_ratio",
             "Target of mode static: share of the tokens that stays, 0 to 1",
             &Config::target_keep_ratio),
@@ -62,23 +127,6 @@ const Fields<eviction::BlockConfig>& ConfigFields() {
   return fields;
 }
 
-const Fields<eviction::PaperParameters>& PaperFields() {
-  using Paper = eviction::PaperParameters;
-  static const Fields<Paper> fields = {
-      {"snapkv_window", "Last rows, which weigh the others and stay (snapkv, pyramid)",
-       &Paper::window},
-      {"snapkv_kernel", "Keys pooled to one score (snapkv, pyramid)", &Paper::kernel},
-      {"pyramid_beta", "Mean budget over that of the last layer (pyramid)", &Paper::pyramid_beta},
-      {"streaming_sinks", "First tokens that streaming keeps", &Paper::sinks},
-      {"h2o_heavy_share", "Share of h2o's budget for heavy hitters; the rest is recent",
-       &Paper::heavy_share},
-      {"after_prompt",
-       "Whether snapkv and pyramid hold their budget after the prompt, or grow as published",
-       [](const Paper& paper) { return paper.grow ? "grow" : "hold"; },
-       {.choices = {"hold", "grow"}}}};
-  return fields;
-}
-
 const Fields<MnnReplay>& EngineReportFields() {
   static const Fields<MnnReplay> fields = {
       Fields<MnnReplay>::Inline(&MnnReplay::metrics, MetricsFields()),
@@ -86,254 +134,6 @@ const Fields<MnnReplay>& EngineReportFields() {
        "Length that the engine's shared record has at the end, which follows the last layer only",
        &MnnReplay::meta_previous},
       {"plans_dropped", "Plans that no longer fitted the cache", &MnnReplay::plans_dropped}};
-  return fields;
-}
-
-const Fields<StepBytes>& StepFields() {
-  static const Fields<StepBytes> fields = {
-      {"token", "Position of the token decoded", &StepBytes::token},
-      Fields<StepBytes>::Inline(BytesFields())};
-  return fields;
-}
-
-// What was asked to stay, and what does at the end of the last step in a layer that evicts.
-struct Budget {
-  const eviction::KeepBudget& budget;
-  uint64_t end;
-};
-
-const Fields<Budget>& BudgetFields() {
-  static const Fields<Budget> fields = {{"text", "As given to --budget, or made of a ratio",
-                                         [](const Budget& of) { return of.budget.Text(); }},
-                                        {"share", "Of all tokens seen; null for a number of tokens",
-                                         [](const Budget& of) {
-                                           return of.budget.tokens ? std::nullopt
-                                                                   : std::optional(of.budget.share);
-                                         }},
-                                        {"tokens", "Number of tokens; null for a share",
-                                         [](const Budget& of) { return of.budget.tokens; }},
-                                        {"tokens_at_end",
-                                         "Tokens that may stay after the last step",
-                                         [](const Budget& of) { return of.budget.At(of.end); },
-                                         {.least = 1}}};
-  return fields;
-}
-
-bool IsTraced(const ReplayResult& result, uint32_t layer) {
-  return std::count(result.traced_layers.begin(), result.traced_layers.end(), layer) != 0;
-}
-
-struct Layer {
-  const ReplayResult& result;
-  const ReplayRun& run;
-  const eviction::LayerSchedule& schedule;
-  uint64_t length;                        // at the end
-  const eviction::LayerQuality* quality;  // null: not measured
-
-  std::optional<std::vector<std::array<uint64_t, 2>>> Kept() const {
-    for (const eviction::LayerPlan& plan : run.plans) {
-      if (plan.layer == schedule.layer && plan.units == 1) {
-        return eviction::RangesOf(plan.HeldBefore(0, result.end));
-      }
-    }
-    return std::nullopt;
-  }
-  std::optional<std::vector<Head>> Heads() const {
-    if (quality == nullptr) return std::nullopt;
-    std::vector<Head> heads;
-    for (size_t h = 0; h < quality->heads.size(); ++h) {
-      heads.push_back({h, quality->heads[h], quality->evicting_heads[h]});
-    }
-    return heads;
-  }
-};
-
-// Pointers to members of a layer's schedule and quality, as getters of the layer.
-template <typename Member>
-auto OfSchedule(Member member) {
-  return [member](const Layer& layer) { return std::invoke(member, layer.schedule); };
-}
-auto OfQuality(AttentionSummary eviction::LayerQuality::*member) {
-  return [member](const Layer& layer) -> const AttentionSummary* {
-    return layer.quality == nullptr ? nullptr : &(layer.quality->*member);
-  };
-}
-
-const Fields<Layer>& LayerFields() {
-  using Schedule = eviction::LayerSchedule;
-  static const Fields<Layer> fields = {
-      {"layer", "Number of the layer", OfSchedule(&Schedule::layer)},
-      {"in_range", "Whether the layer may evict", OfSchedule(&Schedule::in_range)},
-      {"traced", "Whether the trace has rows of it",
-       [](const Layer& layer) { return IsTraced(layer.result, layer.schedule.layer); }},
-      {"triggers", "Its decisions, including those that evicted nothing",
-       OfSchedule(&Schedule::triggers)},
-      {"floor_dominated_triggers",
-       "Of these, decisions that kept all because sink and recent blocks reach the target",
-       OfSchedule(&Schedule::floor_dominated)},
-      {"evictions", "Its evictions that a later query is the poorer for",
-       [](const Layer& layer) { return layer.schedule.evictions_in_effect(layer.result.end); }},
-      {"full_tokens", "Tokens of the sequence at the end",
-       [](const Layer& layer) { return layer.result.end; }},
-      {"kept_tokens", "Tokens that the layer holds at the end", &Layer::length},
-      {"kept_fraction",
-       "Share of the tokens that stays",
-       [](const Layer& layer) {
-         return static_cast<double>(layer.length) / static_cast<double>(layer.result.end);
-       },
-       {.nullable = true}},
-      {"kept",
-       "[first, count] of each run of positions that stays, ascending; absent where kv heads "
-       "differ",
-       &Layer::Kept,
-       {.absent = true}},
-      {"attention", "Attention of the layer over all measured rows; null if not measured",
-       OfQuality(&eviction::LayerQuality::summary), AttentionFields()},
-      {"evicting", "The same over the rows that lose something; null if not measured",
-       OfQuality(&eviction::LayerQuality::evicting), AttentionFields()},
-      {"heads",
-       "Figures of each query head; absent if not measured",
-       &Layer::Heads,
-       HeadFields(),
-       {.absent = true}}};
-  return fields;
-}
-
-struct Run {
-  const Report& report;
-  const ReplayRun& run;
-
-  StepBytes Last() const { return run.steps.empty() ? StepBytes{} : run.steps.back(); }
-  std::vector<Layer> Layers() const {
-    std::vector<Layer> layers;
-    for (const eviction::LayerSchedule& schedule : run.schedules) {
-      const auto quality =
-          std::find_if(run.layers.begin(), run.layers.end(),
-                       [&](const auto& each) { return each.layer == schedule.layer; });
-      layers.push_back({report.result, run, schedule,
-                        eviction::LengthWalk(schedule).At(report.result.end - 1),
-                        quality == run.layers.end() ? nullptr : &*quality});
-    }
-    return layers;
-  }
-};
-
-template <typename Member>
-auto OfRun(Member member) {
-  return [member](const Run& of) { return std::invoke(member, of.run); };
-}
-
-std::optional<std::string> IfAny(std::string_view text) {
-  return text.empty() ? std::nullopt : std::optional(std::string(text));
-}
-
-const Fields<Run>& RunFields() {
-  static const Fields<Run> fields = {
-      {"policy", "What chooses the tokens to keep", OfRun(&ReplayRun::policy)},
-      {"same_as",
-       "The policy that this one amounts to here, because it keeps what that one would; null: none",
-       [](const Run& of) { return IfAny(of.run.same_as); }},
-      {"target_ratio",
-       "As asked for; null for a budget in tokens. The ratio reached is 'ratio'.",
-       OfRun(&ReplayRun::target_ratio),
-       {.nullable = true}},
-      {"budget", "What may stay of a layer that evicts; null on the mnn schedule.",
-       [](const Run& of) {
-         return of.run.budget ? std::optional(Budget{*of.run.budget, of.run.end}) : std::nullopt;
-       },
-       BudgetFields()},
-      {"params", "The engine's parameters, limited as it limits them", OfRun(&ReplayRun::config),
-       ConfigFields()},
-      {"triggers", "Decisions of all layers, including those that evicted nothing",
-       OfRun(&ReplayRun::triggers)},
-      {"floor_dominated_triggers",
-       "Of these, decisions that kept all because sink and recent blocks reach the target",
-       OfRun(&ReplayRun::floor_dominated)},
-      {"evictions", "Those that a later query is the poorer for.", OfRun(&ReplayRun::evictions)},
-      {"nothing_evicted_because", "Why no token went; null if some did, or nothing should",
-       [](const Run& of) { return IfAny(WhyNothing(of.report.result, of.run)); }},
-      {"full_bytes",
-       "Bytes of K and V that all layers would hold at the last step without eviction",
-       [](const Run& of) { return of.Last().full; }},
-      {"kept_bytes", "At the last step: on a budget when it is over, else when its query attends.",
-       [](const Run& of) { return of.Last().kept; }},
-      {"allocated_bytes",
-       "Bytes of the buffers at the last step, more than kept_bytes where they never shrink",
-       [](const Run& of) { return of.Last().allocated; }},
-      {"ratio",
-       "full_bytes over kept_bytes at the last step",
-       OfRun(&ReplayRun::ratio),
-       {.nullable = true}},
-      {"mean_ratio",
-       "The same over all steps together, which the attention figures belong with",
-       OfRun(&ReplayRun::mean_ratio),
-       {.nullable = true}},
-      {"removed_fraction",
-       "1 - 1 / ratio: share of the bytes that eviction saves",
-       [](const Run& of) { return 1 - 1 / of.run.ratio(); },
-       {.nullable = true}},
-      {"engine_report",
-       "What the engine itself reports at the end; null with engine exact and for other policies",
-       [](const Run& of) { return of.run.mnn ? &*of.run.mnn : nullptr; }, EngineReportFields()},
-      {"attention", "Attention over all measured rows against the full cache; null without quality",
-       OfRun(&ReplayRun::quality), AttentionFields()},
-      {"evicting", "attention over the rows that lose something; null without quality",
-       OfRun(EvictingOf), EvictingFields()},
-      {"predicted_kl",
-       "KL(full || evicted) of the next token in nats, mean of the decode rows; null where nothing "
-       "predicts nats",
-       OfRun(&ReplayRun::predicted_kl), PredictedKlFields(eviction::Cause::kEviction)},
-      {"deciles", "Attention by tenths of the decode steps; empty without quality",
-       [](const Run& of) { return DecilesOf(of.run.layers, of.report.result.measured); },
-       DecileFields()},
-      {"layers", "Figures of each layer", &Run::Layers, LayerFields()},
-      {"steps",
-       "Bytes after each decoded token, with --detail",
-       [](const Run& of) { return of.report.detail ? &of.run.steps : nullptr; },
-       StepFields(),
-       {.absent = true}}};
-  return fields;
-}
-
-template <typename Member>
-auto OfTrace(Member member) {
-  return [member](const Report& of) { return std::invoke(member, of.trace); };
-}
-
-const Fields<Report>& TraceFields() {
-  static const Fields<Report> fields = {
-      {"file", "Path of the trace as given", OfTrace(&AttentionTrace::path)},
-      {"level",
-       "What it recorded: queries, attention probabilities, or scores of blocks",
-       [](const Report& of) { return WithUnderscores(Name(of.trace.level)); },
-       {.choices = {"queries", "probabilities", "block_scores"}}},
-      {"format", "Format of the trace",
-       [](const Report& of) { return WithUnderscores(of.trace.format); }},
-      {"engine", "Engine that recorded it; empty if it does not say",
-       OfTrace(&AttentionTrace::engine)},
-      {"model", "Model that it is of; empty if it does not say", OfTrace(&AttentionTrace::model)},
-      {"layers", "Layers replayed", [](const Report& of) { return of.result.traced_layers; }},
-      {"missing_layers", "Layers of the snapshot that the trace has no rows of",
-       [](const Report& of) { return of.result.missing_layers; }},
-      {"rows", "Query rows of a layer", OfTrace(&AttentionTrace::rows)},
-      {"q_start", "Position of the first query row", OfTrace(&AttentionTrace::q_start)},
-      {"query_heads", "Query heads of a layer", OfTrace(&AttentionTrace::query_heads)},
-      {"kv_heads", "KV heads of a layer",
-       [](const Report& of) { return of.snapshot.layers.front().k.heads; }},
-      {"head_dim", "Values of a head",
-       [](const Report& of) { return of.snapshot.layers.front().k.head_dim; }},
-      {"prompt_tokens", "Where prefill ends, in tokens",
-       [](const Report& of) { return of.result.prompt; }},
-      {"decode_steps", "Positions replayed after the prompt",
-       [](const Report& of) { return of.result.end - of.result.prompt; }},
-      {"undefined_rows", "Query rows with NaN or infinite values, in the whole trace",
-       [](const Report& of) { return of.result.undefined.rows; }},
-      {"undefined_gradient_rows", "Gradient rows with NaN or infinite values, in the whole trace",
-       [](const Report& of) { return of.result.undefined_gradients.rows; }},
-      {"open_loop",
-       "True: queries are those of the full cache, whatever was evicted",
-       [](const Report&) { return true; },
-       {.choices = {true}}}};
   return fields;
 }
 
@@ -348,28 +148,35 @@ std::vector<std::string> BudgetTexts(const Report& of) {
   return texts;
 }
 
+std::vector<std::string> FollowedNames(const Report& of) {
+  std::vector<std::string> names;
+  for (const std::string& name : of.result.followed) names.push_back("h2o_" + name);
+  return names;
+}
+
 const Fields<Report>& ParamsFields() {
   static const Fields<Report> fields = {
       {"engine",
        "exact: policies as their papers have them; design: MNN's published text; mnn: its code; "
        "mnn-r6: its older code",
-       [](const Report& of) { return Name(of.result.engine); },
-       {.choices = {"exact", "design", "mnn", "mnn-r6"}}},
+       [](const Report& of) {
+         return of.result.engine == nullptr ? "exact" : of.result.engine->name;
+       },
+       OneOf("exact", "design", "mnn", "mnn-r6")},
       {"schedule",
        "paper: a budget is held at every step from the prompt's end on. mnn: a ratio of the cache "
        "as it is at each trigger.",
-       [](const Report& of) { return Name(of.result.clock); },
-       {.choices = {"paper", "mnn"}}},
-      {"scores",
-       "How attention becomes scores: exact softmax, or flash as MNN's kernel sums it",
-       [](const Report& of) { return Name(of.result.weights); },
-       {.choices = {"exact", "flash"}}},
-      {"granularity",
-       "Whether a plan is made per layer or per kv head",
+       [](const Report& of) {
+         return of.result.engine == nullptr ? "paper" : of.result.engine->schedule;
+       },
+       OneOf("paper", "mnn")},
+      {"scores", "How attention becomes scores: exact softmax, or flash as MNN's kernel sums it",
+       [](const Report& of) { return eviction::Name(of.result.weights); }, OneOf("exact", "flash")},
+      {"granularity", "Whether a plan is made per layer or per kv head",
        [](const Report& of) {
          return of.request.granularity == eviction::Granularity::kLayer ? "layer" : "kv-head";
        },
-       {.choices = {"layer", "kv-head"}}},
+       OneOf("layer", "kv-head")},
       {"seed", "Seed of policy random and of the rows drawn", OfRequest(&ReplayRequest::seed)},
       {"quality_rows", "Most query rows of a layer to measure; 0: all",
        OfRequest(&ReplayRequest::quality_rows)},
@@ -378,58 +185,82 @@ const Fields<Report>& ParamsFields() {
       {"budgets", "As given to --budget.", BudgetTexts},
       {"followed_the_trace",
        "Parameters of the engine that nobody gave and that the trace's length decided.",
-       [](const Report& of) { return of.result.followed; }},
+       FollowedNames},
       {"paper", "Parameters of the papers' policies",
-       [](const Report& of) { return of.result.paper; }, PaperFields()},
+       [](const Report& of) { return of.result.paper; }, eviction::PaperFields()},
       {"re_rotated", "Whether streaming counted positions within its cache, as published",
        [](const Report& of) { return of.request.re_rotation.has_value(); }}};
   return fields;
-}
-
-const Fields<eviction::MeasuredRows>& MeasuredFields() {
-  using Rows = eviction::MeasuredRows;
-  static const Fields<Rows> fields = {
-      {"measured", "Rows measured", [](const Rows& rows) { return rows.positions.size(); }},
-      {"of", "Rows that there are", &Rows::population},
-      {"sampled", "Whether they were drawn at random", &Rows::is_sample}};
-  return fields;
-}
-
-std::vector<Run> RunsOf(const Report& of) {
-  std::vector<Run> runs;
-  for (const ReplayRun& run : of.result.runs) runs.push_back({of, run});
-  return runs;
 }
 
 const Report& Whole(const Report& report) { return report; }
 
 }  // namespace
 
-std::string_view Name(WeightRule rule) { return rule == WeightRule::kSoftmax ? "exact" : "flash"; }
+using eviction::PlanEvent;
+
+const Fields<ReplayEvent>& ReplayEventFields() {
+  using Event = ReplayEvent;
+  static const Fields<Event> fields = {
+      {"schema", "Name and version of this schema",
+       [](const Event&) { return "kvtool.h2o-event/1"; }, OneOf("kvtool.h2o-event/1")},
+      {"type",
+       "call: a layer call of the engines design, mnn and mnn-r6 that made or applied a plan; "
+       "eviction: one of engine exact; step: bytes after a decoded token",
+       &Event::type, OneOf("call", "eviction", "step")},
+      {"policy", "What chooses the tokens to keep",
+       [](const Event& event) { return event.run.policy; }},
+      {"target_ratio", "Ratio asked for; null for a budget in tokens",
+       [](const Event& event) { return event.run.target_ratio(); }, Nullable()},
+      {"token", "Position of the token decoded", &Event::token},
+      Fields<Event>::Inline(&Event::step, eviction::BytesFields()),
+      {"layer", "Number of the layer", LayerOf, Absent()},
+      Fields<Event>::Inline(&Event::call, CallFields()),
+      Fields<Event>::Inline(&Event::eviction, EvictionFields())};
+  return fields;
+}
+
+void ForEachEvent(const ReplayResult& result, const std::function<void(const ReplayEvent&)>& emit) {
+  for (const ReplayRun& run : result.runs) {
+    eviction::PlanCursor plans(run);
+    const MnnReplay* mnn = MnnReplayOf(run);
+    size_t calls = 0;
+    const auto events_before = [&](uint64_t end) {
+      if (mnn == nullptr) {
+        plans.EmitUpTo(end, [&](const PlanEvent& event) {
+          emit({run, "eviction", event.eviction.token, nullptr, nullptr, &event});
+        });
+        return;
+      }
+      const std::vector<MnnCall>& all = mnn->calls;
+      for (; calls < all.size() && all[calls].token < end; ++calls) {
+        emit({run, "call", all[calls].token, nullptr, &all[calls]});
+      }
+    };
+    for (const eviction::StepBytes& step : run.steps) {
+      events_before(step.token + 1);
+      emit({run, "step", step.token, &step});
+    }
+    events_before(UINT64_MAX);
+  }
+}
 
 const Fields<MnnMetrics>& MetricsFields() {
   using M = MnnMetrics;
   static const Fields<M> fields = {
-      {"h2o_keep_ratio",
-       "Kept tokens over length, of the last plan of any layer",
-       &M::keep_ratio,
-       {.nullable = true}},
+      {"h2o_keep_ratio", "Kept tokens over length, of the last plan of any layer", &M::keep_ratio,
+       Nullable()},
       {"h2o_lossy_ratio",
        "Bytes before over bytes kept and those of the plan itself, of the last plan of any layer",
-       &M::lossy_ratio,
-       {.nullable = true}},
+       &M::lossy_ratio, Nullable()},
       {"h2o_target_keep_effective",
        "Target of the last decision as a share of the length, not below the floor",
-       &M::target_keep_effective,
-       {.nullable = true}},
+       &M::target_keep_effective, Nullable()},
       {"h2o_floor_keep_by_recent_sink",
-       "Share of the length that sink and recent blocks alone keep",
-       &M::floor_keep,
-       {.nullable = true}},
+       "Share of the length that sink and recent blocks alone keep", &M::floor_keep, Nullable()},
       {"h2o_block_quantized_keep",
        "Target of the last decision as a share of the length, rounded up to whole blocks",
-       &M::quantized_keep,
-       {.nullable = true}},
+       &M::quantized_keep, Nullable()},
       {"h2o_last_evict_tokens", "Tokens that the last decision evicts", &M::last_evict_tokens},
       {"h2o_total_evict_tokens",
        "Tokens evicted by all plans so far, counted per layer when planned",
@@ -437,76 +268,24 @@ const Fields<MnnMetrics>& MetricsFields() {
   return fields;
 }
 
-const Fields<StepBytes>& BytesFields() {
-  static const Fields<StepBytes> fields = {
-      {"full_bytes", "Bytes of K and V that all layers would hold without eviction",
-       &StepBytes::full},
-      {"kept_bytes", "Bytes of K and V that all layers hold", &StepBytes::kept},
-      {"allocated_bytes", "Bytes of the buffers, more than kept_bytes where they never shrink",
-       &StepBytes::allocated},
-      {"ratio",
-       "full_bytes over kept_bytes",
-       [](const StepBytes& step) {
-         return step.kept == 0 ? 1.0
-                               : static_cast<double>(step.full) / static_cast<double>(step.kept);
-       },
-       {.nullable = true}}};
-  return fields;
-}
-
 const Fields<Report>& ReportFields() {
+  static const Fields<Run> runs = RunFields(
+      ConfigFields(),
+      {"engine_report",
+       "What the engine itself reports at the end; null with engine exact and for other policies",
+       [](const Run& of) { return MnnReplayOf(of.run); }, EngineReportFields()});
   static const Fields<Report> fields = {
-      {"trace", "The attention trace that was replayed", Whole, TraceFields()},
+      {"trace", "The attention trace that was replayed", Whole, eviction::TraceFields()},
       {"params", "What was asked for", Whole, ParamsFields()},
       {"quality_rows", "Query rows of a layer that the attention figures are of",
-       [](const Report& of) { return of.result.measured; }, MeasuredFields()},
-      {"runs", "One entry per policy and target", RunsOf, RunFields(), {.items = 1}},
+       [](const Report& of) { return of.result.measured; }, eviction::MeasuredFields()},
+      {"runs", "One entry per policy and target", eviction::RunsOf, runs, Items(1)},
       {"notes",
        "What the figures mean here: a rule that comes down to another, a budget met in blocks, "
        "rows that the trace lacks.",
        [](const Report& of) { return of.result.notes; }},
       {"warnings", "Warnings of the run", [](const Report& of) { return of.result.warnings; }}};
   return fields;
-}
-
-std::string WhyNothing(const ReplayResult& result, const ReplayRun& run) {
-  if (run.policy == "full" || run.evictions() > 0) return {};
-  const eviction::BlockConfig& config = run.config;
-  const uint64_t steps = result.end - result.prompt;
-  if (run.budget && run.budget->At(result.end) >= result.end) {
-    return fmt::format("the budget of {} holds all {} tokens", run.target_text(), result.end);
-  }
-  bool in_range = false, traced = false;
-  for (const eviction::LayerSchedule& schedule : run.schedules) {
-    in_range |= schedule.in_range;
-    traced |= schedule.in_range && IsTraced(result, schedule.layer);
-  }
-  if (!traced) {
-    return fmt::format("no layer {}: h2o_layer_start {}, h2o_layer_end {}",
-                       in_range ? "with rows in the trace is in the range" : "is in the range",
-                       config.layer_start, config.layer_end);
-  }
-  if (run.budget && eviction::FindPolicy(run.policy)->at_prompt_end && result.paper.grow) {
-    return fmt::format("{} compresses the prompt alone, of which {} holds all {} tokens",
-                       run.policy, run.target_text(), result.prompt);
-  }
-  if (run.budget && result.end >= static_cast<uint64_t>(config.trigger_min_tokens)) {
-    return fmt::format("{} is above the budget after the last row only, and no query follows it",
-                       run.policy);
-  }
-  if (run.triggers() > 0) {
-    return fmt::format(
-        "{} triggers, but sink and recent blocks alone reach the target: h2o_sink_tokens {}, "
-        "h2o_recent_tokens {}, h2o_block_tokens {}",
-        run.triggers(), config.sink_tokens, config.recent_tokens, config.block_tokens);
-  }
-  if (result.end < static_cast<uint64_t>(config.trigger_min_tokens)) {
-    return fmt::format(
-        "no trigger fired: the cache never reaches h2o_trigger_min_tokens {}, it ends at {}",
-        config.trigger_min_tokens, result.end);
-  }
-  return fmt::format("no trigger fired: h2o_update_interval {} is longer than the {} decode steps",
-                     config.update_interval, steps);
 }
 
 }  // namespace kv::mnn::h2o

@@ -136,20 +136,16 @@ bool LayerCache::FlipBitOfLast() {
   return true;
 }
 
-Bytes LayerCache::Gather(bool is_value, uint64_t begin, uint64_t tokens) const {
-  KV_ASSERT(begin + tokens <= size());
-  const TensorShape& shape = shapes_[is_value];
-  return Reordered(
-      shape,
-      ByteSpan(rows_[is_value]).subspan(begin * shape.row_bytes(), tokens * shape.row_bytes()),
-      tokens, Order::kTokenHeadDim, Order::kHeadTokenDim);
-}
-
 RangeBytes LayerCache::Gather(uint64_t begin, uint64_t tokens) const {
+  KV_ASSERT(begin + tokens <= size());
   RangeBytes range;
-  range.tensors[0] = std::make_shared<const Bytes>(Gather(false, begin, tokens));
-  if (has_values()) {
-    range.tensors[1] = std::make_shared<const Bytes>(Gather(true, begin, tokens));
+  for (const bool is_value : {false, true}) {
+    if (is_value && !has_values()) continue;
+    const TensorShape& shape = shapes_[is_value];
+    const ByteSpan rows =
+        ByteSpan(rows_[is_value]).subspan(begin * shape.row_bytes(), tokens * shape.row_bytes());
+    range.tensors[is_value] = std::make_shared<const Bytes>(
+        Reordered(shape, rows, tokens, Order::kTokenHeadDim, Order::kHeadTokenDim));
   }
   return range;
 }
@@ -167,30 +163,14 @@ CachePiece LayerCache::Piece(bool is_value) const {
   return {0, size(), rows_[is_value].data(), shape.row_bytes(), shape.head_bytes()};
 }
 
-Bytes SelectTokens(const TensorShape& shape, ByteSpan from, uint64_t tokens, const KeepPlan& kept) {
-  Bytes to;
-  to.reserve(KeptTokens(kept) * shape.row_bytes());
-  const uint64_t unit = shape.head_bytes();
-  for (uint64_t head = 0; head < shape.heads; ++head) {
-    for (const KeepRange& range : kept) {
-      const ByteSpan part = from.subspan((head * tokens + range.begin) * unit, range.count * unit);
-      to.insert(to.end(), part.begin(), part.end());
-    }
+void LayerCache::Compare(uint64_t begin, uint64_t tokens, ContentCheck& check) const {
+  for (const bool is_value : {false, true}) {
+    if (is_value && !has_values()) continue;
+    const uint64_t row = shapes_[is_value].row_bytes();
+    CompareRows(*source_, is_value, positions().subspan(begin, tokens),
+                ByteSpan(rows_[is_value]).subspan(begin * row, tokens * row), Order::kTokenHeadDim,
+                check);
   }
-  return to;
-}
-
-Bytes JoinTokens(const TensorShape& shape, ByteSpan first, uint64_t first_tokens, ByteSpan second,
-                 uint64_t second_tokens) {
-  Bytes to;
-  to.reserve(first.size() + second.size());
-  const uint64_t a = first_tokens * shape.head_bytes(), b = second_tokens * shape.head_bytes();
-  for (uint64_t head = 0; head < shape.heads; ++head) {
-    const ByteSpan of_first = first.subspan(head * a, a), of_second = second.subspan(head * b, b);
-    to.insert(to.end(), of_first.begin(), of_first.end());
-    to.insert(to.end(), of_second.begin(), of_second.end());
-  }
-  return to;
 }
 
 void ContentCheck::Add(const ContentCheck& other) {
@@ -201,13 +181,13 @@ void ContentCheck::Add(const ContentCheck& other) {
 }
 
 void CompareRows(const LayerKv& source, bool is_value, std::span<const uint32_t> positions,
-                 ByteSpan rows, RowOrder order, ContentCheck& check) {
+                 ByteSpan rows, Order order, ContentCheck& check) {
   if (positions.empty()) return;
   const KvTensor& tensor = TensorOf(source, is_value);
   const TensorShape shape = ShapeOf(tensor);
   Bytes theirs = SourceRows(tensor, positions);
   KV_ASSERT(theirs.size() == rows.size());
-  if (order == RowOrder::kHeadTokenDim) {
+  if (order == Order::kHeadTokenDim) {
     theirs = Reordered(shape, theirs, positions.size(), Order::kTokenHeadDim, Order::kHeadTokenDim);
   }
   ++check.ranges;
@@ -218,7 +198,7 @@ void CompareRows(const LayerKv& source, bool is_value, std::span<const uint32_t>
   const auto at = static_cast<uint64_t>(
       std::mismatch(rows.begin(), rows.end(), theirs.begin()).first - rows.begin());
   const uint64_t unit = at / shape.head_bytes();
-  const bool by_token = order == RowOrder::kTokenHeadDim;
+  const bool by_token = order == Order::kTokenHeadDim;
   const uint64_t head = by_token ? unit % shape.heads : unit / positions.size();
   const uint64_t token = by_token ? unit / shape.heads : unit % positions.size();
   check.first = Difference{source.index, is_value, static_cast<uint32_t>(head), positions[token]};

@@ -9,9 +9,9 @@
 #include <span>
 #include <vector>
 
+#include "lib/core/base/dtype.h"
 #include "lib/core/snapshot/keep_plan.h"
 #include "lib/core/snapshot/snapshot.h"
-#include "lib/engines/mnn/runtime/counters.h"
 
 namespace kv::mnn::runtime {
 
@@ -41,49 +41,6 @@ struct RangeBytes {
   uint64_t size() const;
 };
 
-// Holds the rows of one layer as an engine does: in one growing buffer per tensor, laid out as
-// [token][head][dim]. Rows come from a snapshot by their position.
-class LayerCache {
- public:
-  // A buffer that is too small grows by `expand_tokens` more than it needs.
-  LayerCache(const LayerKv& source, uint64_t expand_tokens);
-
-  void Append(uint64_t begin, uint64_t end);  // these positions of the source
-  void Compact(const KeepPlan& kept);         // keeps these rows; the buffers keep their size
-  void PopFront(uint64_t tokens);             // drops the first rows; the buffers shrink
-  LayerCache TakeFront(uint64_t tokens);      // moves the first rows out; the buffers shrink
-  void Zero(uint64_t begin, uint64_t tokens);
-  bool FlipBitOfLast();  // flips a bit of K's last row; false if there are no rows
-
-  Bytes Gather(bool is_value, uint64_t begin, uint64_t tokens) const;  // [head][token][dim]
-  RangeBytes Gather(uint64_t begin, uint64_t tokens) const;
-  void Scatter(bool is_value, uint64_t begin, uint64_t tokens, ByteSpan from);
-
-  const LayerKv& source() const { return *source_; }
-  bool has_values() const { return source_->v.has_value(); }
-  const TensorShape& shape(bool is_value) const { return shapes_[is_value]; }
-  uint64_t size() const { return positions_.size(); }
-  uint64_t capacity() const { return capacity_; }
-  std::span<const uint32_t> positions() const { return positions_; }
-  uint64_t row_bytes() const { return shapes_[0].row_bytes() + shapes_[1].row_bytes(); }
-  ByteSpan rows(bool is_value) const { return rows_[is_value]; }
-  CachePiece Piece(bool is_value) const;
-
- private:
-  const LayerKv* source_;
-  std::array<TensorShape, 2> shapes_;  // K, V
-  std::array<Bytes, 2> rows_;
-  std::vector<uint32_t> positions_;
-  uint64_t expand_tokens_, capacity_ = 0;  // in tokens
-};
-
-// Selects the tokens in `kept` from a range of `tokens` tokens; both are laid out
-// [head][token][dim].
-Bytes SelectTokens(const TensorShape& shape, ByteSpan from, uint64_t tokens, const KeepPlan& kept);
-// Joins two ranges of that layout, one after the other.
-Bytes JoinTokens(const TensorShape& shape, ByteSpan first, uint64_t first_tokens, ByteSpan second,
-                 uint64_t second_tokens);
-
 // The place of the first byte that differed from the snapshot.
 struct Difference {
   uint32_t layer = 0;
@@ -102,9 +59,45 @@ struct ContentCheck {
   void Add(const ContentCheck& other);
 };
 
-enum class RowOrder { kTokenHeadDim, kHeadTokenDim };
-// Compares the rows at these positions with those of the source.
+// Holds the rows of one layer as an engine does: in one growing buffer per tensor, laid out as
+// [token][head][dim]. Rows come from a snapshot by their position.
+class LayerCache {
+ public:
+  // A buffer that is too small grows by `expand_tokens` more than it needs.
+  LayerCache(const LayerKv& source, uint64_t expand_tokens);
+
+  void Append(uint64_t begin, uint64_t end);  // these positions of the source
+  void Compact(const KeepPlan& kept);         // keeps these rows; the buffers keep their size
+  void PopFront(uint64_t tokens);             // drops the first rows; the buffers shrink
+  LayerCache TakeFront(uint64_t tokens);      // moves the first rows out; the buffers shrink
+  void Zero(uint64_t begin, uint64_t tokens);
+  bool FlipBitOfLast();  // flips a bit of K's last row; false if there are no rows
+
+  RangeBytes Gather(uint64_t begin, uint64_t tokens) const;
+  void Scatter(bool is_value, uint64_t begin, uint64_t tokens, ByteSpan from);
+
+  const LayerKv& source() const { return *source_; }
+  bool has_values() const { return source_->v.has_value(); }
+  const TensorShape& shape(bool is_value) const { return shapes_[is_value]; }
+  uint64_t size() const { return positions_.size(); }
+  uint64_t capacity() const { return capacity_; }
+  std::span<const uint32_t> positions() const { return positions_; }
+  uint64_t row_bytes() const { return shapes_[0].row_bytes() + shapes_[1].row_bytes(); }
+  CachePiece Piece(bool is_value) const;
+  // Compares K and V of these rows with the source.
+  void Compare(uint64_t begin, uint64_t tokens, ContentCheck& check) const;
+
+ private:
+  const LayerKv* source_;
+  std::array<TensorShape, 2> shapes_;  // K, V
+  std::array<Bytes, 2> rows_;
+  std::vector<uint32_t> positions_;
+  uint64_t expand_tokens_, capacity_ = 0;  // in tokens
+};
+
+// Compares the rows at these positions, [token][head][dim] or [head][token][dim], with those of the
+// source.
 void CompareRows(const LayerKv& source, bool is_value, std::span<const uint32_t> positions,
-                 ByteSpan rows, RowOrder order, ContentCheck& check);
+                 ByteSpan rows, Order order, ContentCheck& check);
 
 }  // namespace kv::mnn::runtime

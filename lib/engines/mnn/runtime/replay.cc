@@ -5,12 +5,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "lib/core/base/error.h"
+#include "lib/core/kernels/convert.h"
+#include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/cast.h"
-#include "lib/engines/mnn/h2o/replay.h"
-#include "lib/engines/mnn/runtime/attention_step.h"
-#include "lib/engines/mnn/runtime/stopwatch.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
+#include "lib/study/attention/layer_attention.h"
 
 namespace kv::mnn::runtime {
 namespace {
@@ -20,19 +22,180 @@ constexpr int64_t kNever = int64_t{1} << 40;
 constexpr int64_t kMostThreads = 256;
 constexpr uint64_t kCacheShare = 16;
 
-bool IsStorable(DType dtype) {
-  return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32;
-}
-
 bool AllStorable(const Snapshot& snapshot) {
-  return std::all_of(snapshot.layers.begin(), snapshot.layers.end(), [](const LayerKv& layer) {
-    return IsStorable(layer.k.dtype) && (!layer.v || IsStorable(layer.v->dtype));
+  const auto is_storable = [](DType dtype) {
+    return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32;
+  };
+  return std::all_of(snapshot.layers.begin(), snapshot.layers.end(), [&](const LayerKv& layer) {
+    return is_storable(layer.k.dtype) && (!layer.v || is_storable(layer.v->dtype));
   });
 }
 
 uint64_t RowBytes(const LayerKv& layer) {
   return layer.k.row_bytes() + (layer.v ? layer.v->row_bytes() : 0);
 }
+
+constexpr uint64_t kTileTokens = 64;
+// Multiplications of one call below which threads cost more than they give.
+constexpr uint64_t kWorthThreads = uint64_t{1} << 20;
+
+void WidenRow(DType dtype, const std::byte* from, float* to, size_t count) {
+  if (dtype == DType::kF16) {
+    HalfToFloat(from, to, count);
+  } else if (dtype == DType::kBF16) {
+    BFloatToFloat(from, to, count);
+  } else {
+    std::memcpy(to, from, count * sizeof(float));
+  }
+}
+
+// Computes the attention of one decode step over a layer's cache as the runtime holds it, so that
+// whatever the runtime lost is missing here too. Recorded queries attend to the cache itself;
+// recorded probabilities and block scores are taken as they are; without any of these, all keys
+// weigh the same.
+class AttentionStep {
+ public:
+  // `trace` may be null. The snapshot is the one that the runtime reads.
+  AttentionStep(const Snapshot& snapshot, const AttentionTrace* trace, WeightRule weights,
+                const eviction::BlockConfig& h2o, uint64_t prompt, ThreadPool& pool)
+      : snapshot_(snapshot),
+        weights_(weights),
+        block_tokens_(static_cast<uint64_t>(h2o.block_tokens)),
+        pool_(pool) {
+    layers_.resize(snapshot.layers.size());
+    if (trace == nullptr) return;
+    if (trace->block_scores) {
+      recorded_ = mnn::h2o::StreamBlockSums(trace->block_scores->open(),
+                                            trace->block_scores->layers, prompt);
+      return;
+    }
+    std::vector<uint32_t> places;
+    for (size_t i = 0; i < snapshot.layers.size(); ++i) {
+      const LayerKv& layer = snapshot.layers[i];
+      const TraceLayer* rows = trace->Find(layer.index);
+      if (rows == nullptr) continue;
+      if (rows->queries) {
+        layers_[i] = std::make_unique<LayerAttention>(*trace, *rows, layer);
+        has_queries_ = true;
+      } else {
+        traced_.emplace_back(*trace, *rows, layer);
+        places.push_back(static_cast<uint32_t>(i));
+      }
+    }
+    if (!traced_.empty()) {
+      recorded_ = mnn::h2o::TraceBlockSums(traced_, places, block_tokens_, weights, pool);
+    }
+  }
+
+  // Attends and returns the block sums that H2O needs of a layer in its range. Returns nothing once
+  // a recorded stream has ended.
+  std::optional<std::vector<float>> Score(const mnn::h2o::CallStart& start, uint64_t position,
+                                          uint64_t blocks, Runtime& runtime) {
+    std::vector<float> sums(start.in_range ? blocks : 0);
+    if (layers_[start.layer] != nullptr) {
+      Attend(start.layer, position, runtime, start.in_range ? &sums : nullptr);
+      return sums;
+    }
+    if (recorded_ != nullptr) return recorded_->Sums(start, blocks, position);
+    return sums;
+  }
+
+  // Attends, and adds up the blocks if `sums` are wanted.
+  void Attend(uint32_t layer, uint64_t position, Runtime& runtime, std::vector<float>* sums) {
+    if (layers_[layer] == nullptr) return;
+    const Stopwatch watch;
+    const LayerAttention& attention = *layers_[layer];
+    const std::span<const uint32_t> positions = runtime.positions(layer);
+    const uint32_t heads = attention.query_heads();
+    const uint64_t dim = attention.head_dim();
+    length_ = positions.size();
+    queries_.resize(heads * dim);
+    logits_.resize(heads * length_);
+    for (uint32_t head = 0; head < heads; ++head) {
+      ReadQueries(attention.rows(), head, position - attention.first_row(), 1,
+                  &queries_[head * dim]);
+    }
+    runtime.Visit(layer, false, [&](const CachePiece& piece) { Logits(attention, piece); });
+    for (uint32_t head = 0; head < heads; ++head) {
+      float* row = &logits_[head * length_];
+      attention.Mask(position, positions, row);
+      if (sums != nullptr) {
+        weights_row_.assign(row, row + length_);
+        WeighRow(weights_row_.data(), length_, weights_);
+        AddInOrder(weights_row_.data(), length_, block_tokens_, sums->data());
+      }
+      WeighRow(row, length_, WeightRule::kSoftmax);
+    }
+    if (attention.kv().v) {
+      outputs_.assign(heads * uint64_t{attention.kv().v->head_dim}, 0.0f);
+      value_tiles_.resize(attention.kv_heads());
+      runtime.Visit(layer, true, [&](const CachePiece& piece) { AddValues(attention, piece); });
+    }
+    seconds_ += watch.seconds();
+  }
+
+  bool has_queries() const { return has_queries_; }
+  double seconds() const { return seconds_; }  // spent computing, the runtime's reads included
+
+ private:
+  // Runs the body for each kv head, on all threads if the work is large enough.
+  void ForHeads(const LayerAttention& attention, uint64_t tokens,
+                const std::function<void(uint64_t)>& body) {
+    if (tokens * attention.query_heads() * attention.head_dim() >= kWorthThreads) {
+      pool_.ParallelFor(attention.kv_heads(), body);
+    } else {
+      for (uint64_t head = 0; head < attention.kv_heads(); ++head) body(head);
+    }
+  }
+
+  void Logits(const LayerAttention& attention, const CachePiece& piece) {
+    const uint64_t dim = attention.head_dim(), group = attention.group();
+    ForHeads(attention, piece.tokens, [&](uint64_t kv_head) {
+      const KeyRows rows{piece.data + kv_head * piece.head_step, attention.key_type(),
+                         piece.token_step, piece.tokens, dim};
+      for (uint64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+        QueryLogits(&queries_[head * dim], rows, attention.scale(),
+                    &logits_[head * length_ + piece.begin]);
+      }
+    });
+  }
+
+  void AddValues(const LayerAttention& attention, const CachePiece& piece) {
+    const KvTensor& v = *attention.kv().v;
+    const uint64_t dim = v.head_dim, group = attention.group();
+    ForHeads(attention, piece.tokens, [&](uint64_t kv_head) {
+      std::vector<float>& tile = value_tiles_[kv_head];
+      tile.resize(kTileTokens * dim);
+      for (uint64_t begin = 0; begin < piece.tokens; begin += kTileTokens) {
+        const uint64_t tokens = std::min(kTileTokens, piece.tokens - begin);
+        for (uint64_t t = 0; t < tokens; ++t) {
+          WidenRow(v.dtype, piece.data + kv_head * piece.head_step + (begin + t) * piece.token_step,
+                   &tile[t * dim], dim);
+        }
+        for (uint64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+          const float* weights = &logits_[head * length_ + piece.begin + begin];
+          for (uint64_t t = 0; t < tokens; ++t) {
+            AddScaled(&tile[t * dim], dim, weights[t], &outputs_[head * dim]);
+          }
+        }
+      }
+    });
+  }
+
+  const Snapshot& snapshot_;
+  WeightRule weights_;
+  uint64_t block_tokens_;
+  ThreadPool& pool_;
+  bool has_queries_ = false;
+  std::vector<std::unique_ptr<LayerAttention>> layers_;  // by place; null without queries
+  std::vector<LayerAttention> traced_;                   // of a trace of probabilities
+  std::unique_ptr<mnn::h2o::BlockSumSource> recorded_;
+  double seconds_ = 0;
+  // Buffers of the call that runs.
+  uint64_t length_ = 0;
+  std::vector<float> queries_, logits_, weights_row_, outputs_;
+  std::vector<std::vector<float>> value_tiles_;  // per kv head
+};
 
 class Replayer {
  public:
@@ -64,13 +227,14 @@ class Replayer {
     }
     runtime_->Settle();
     Collect();
-    runtime_->Finish();
-    CollectContent();
     return std::move(result_);
   }
 
  private:
   uint32_t layer_count() const { return static_cast<uint32_t>(snapshot_.layers.size()); }
+  eviction::LayerRange h2o_range() const {
+    return eviction::EvictedLayers(result_.h2o, layer_count());
+  }
 
   // K and V in element types that the codec knows.
   void Prepare() {
@@ -156,9 +320,9 @@ class Replayer {
                        longest));
     }
     if (trace_ != nullptr) {
-      mnn::h2o::ReplayRequest request;
+      eviction::ReplayRequest request;
       request.prompt_tokens = request_.prompt_tokens;
-      result_.prompt = mnn::h2o::PromptTokens(*trace_, request);
+      result_.prompt = eviction::PromptTokens(*trace_, request);
       if (!trace_->block_scores) result_.end = std::min(shortest, trace_->end_position());
     } else if (request_.prompt_tokens) {
       result_.prompt = *request_.prompt_tokens;
@@ -181,7 +345,7 @@ class Replayer {
   RuntimeSetup SetupFor(const RangeCodec& codec) {
     return {.snapshot = snapshot_,
             .config = result_.lossless,
-            .h2o_range = eviction::EvictedLayers(result_.h2o, layer_count()),
+            .h2o_range = h2o_range(),
             .trigger_min = static_cast<uint64_t>(result_.h2o.trigger_min_tokens),
             .update_interval = static_cast<uint64_t>(result_.h2o.update_interval),
             .prompt = result_.prompt,
@@ -228,10 +392,6 @@ class Replayer {
     }
     result_.end = result_.prompt + steps;
     result_.h2o_metrics = engine.metrics();
-    NoteSpeed(attention, steps, seconds);
-  }
-
-  void NoteSpeed(const AttentionStep& attention, uint64_t steps, double seconds) {
     if (attention.has_queries()) {
       result_.speed = Speed{steps, seconds, attention.seconds()};
     } else {
@@ -259,7 +419,7 @@ class Replayer {
       if (request_.h2o_enable) {
         sums = attention.Score(start, token, blocks, *runtime_);
       } else {
-        attention.Attend(layer, token, *runtime_);
+        attention.Attend(layer, token, *runtime_, nullptr);
         sums.emplace(start.in_range ? blocks : 0);
       }
       if (!sums) return false;  // a recorded stream is at its end: the step did not happen
@@ -271,15 +431,9 @@ class Replayer {
           Log(EventKind::kEvict, token, layer, start.length, end.decision.kept);
         }
       }
-      LayerCall call;
-      call.layer = layer;
-      call.h2o_range = eviction::EvictedLayers(result_.h2o, layer_count());
-      call.token_step = token - result_.prompt + 1;
-      call.length = start.length;
-      call.final_keep_tokens = end.final_keep_tokens;
-      if (runtime_->Step(call, token)) {
-        result_.h2o_plans_cleared += engine.DropPlan(layer);
-      }
+      const LayerCall call{layer, h2o_range(), token - result_.prompt + 1, start.length,
+                           end.final_keep_tokens};
+      if (runtime_->Step(call)) result_.h2o_plans_cleared += engine.DropPlan(layer);
       const Stopwatch counting;
       result_.peak_bytes = std::max(result_.peak_bytes, runtime_->TotalBytes().total());
       counting_seconds_ += counting.seconds();
@@ -296,13 +450,8 @@ class Replayer {
 
   void Log(EventKind kind, uint64_t token, uint32_t layer, uint64_t length, uint64_t tokens) {
     if (!request_.keep_events) return;
-    Event event;
-    event.kind = kind;
-    event.token = token;
-    event.layer = snapshot_.layers[layer].index;
-    event.length = length;
-    event.tokens = tokens;
-    result_.events.push_back(event);
+    result_.events.push_back(
+        {kind, token, snapshot_.layers[layer].index, length, 0, tokens, 0, 0, 0, {}});
   }
 
   void NoteBytes(uint64_t token) {
@@ -313,33 +462,27 @@ class Replayer {
     result_.steps.push_back(bytes);
   }
 
-  void CollectContent() {
-    for (uint32_t i = 0; i < layer_count(); ++i) {
-      result_.layers[i].content = runtime_->ContentOf(i);
-      result_.content.Add(result_.layers[i].content);
-    }
-  }
-
   void Collect() {
     result_.metrics = runtime_->Metrics();
-    const uint64_t last = result_.steps.back().token, full = result_.steps.back().full;
+    const Resident last = result_.steps.back();
     result_.steps.back() = runtime_->TotalBytes();
-    result_.steps.back().token = last;
-    result_.steps.back().full = full;
+    result_.steps.back().token = last.token;
+    result_.steps.back().full = last.full;
     for (uint32_t i = 0; i < layer_count(); ++i) {
-      LayerResult layer;
-      layer.layer = snapshot_.layers[i].index;
-      layer.in_h2o_range = eviction::EvictedLayers(result_.h2o, layer_count()).Contains(i);
-      layer.length = runtime_->positions(i).size();
-      layer.cold_tokens = ColdRangeOf(result_.lossless, layer.length).size();
-      layer.counters = runtime_->Counters(i);
-      layer.measured = runtime_->MeasuredOf(i);
-      layer.end = runtime_->LayerBytes(i);
-      layer.end.full = result_.end * RowBytes(snapshot_.layers[i]);
-      result_.measured.Add(layer.measured);
-      result_.layers.push_back(layer);
+      const uint64_t length = runtime_->positions(i).size();
+      result_.layers.push_back(
+          {runtime_->Record(i), snapshot_.layers[i].index, h2o_range().Contains(i), length,
+           ColdRangeOf(result_.lossless, length).size(), runtime_->LayerBytes(i)});
+      result_.layers.back().end.full = result_.end * RowBytes(snapshot_.layers[i]);
+      result_.measured.Add(result_.layers.back().measured);
     }
     result_.measured.wait_us = runtime_->wait_us();
+    // The counts above leave out what the last comparison restores.
+    runtime_->Finish();
+    for (uint32_t i = 0; i < layer_count(); ++i) {
+      result_.layers[i].content = runtime_->Record(i).content;
+      result_.content.Add(result_.layers[i].content);
+    }
   }
 
   Snapshot snapshot_;

@@ -12,18 +12,14 @@
 #include "lib/core/snapshot/attention_trace.h"
 #include "lib/core/snapshot/snapshot.h"
 #include "lib/engines/mnn/h2o/mnn_engine.h"
-#include "lib/engines/mnn/runtime/config.h"
-#include "lib/engines/mnn/runtime/layer_cache.h"
 #include "lib/engines/mnn/runtime/runtime.h"
 #include "lib/study/dense/score.h"
 #include "lib/study/eviction/timeline.h"
 
 namespace kv::mnn::runtime {
 
-class RangeCodec;  // lib/engines/mnn/runtime/range_codec.h
-
 // A replay runs on MNN's own runtime, event for event, with the eviction of its code today or of
-// the build that its authors measured (kMnnR6), or on the design behind it, which design_runtime.h
+// the build that its authors measured (kMnnR6), or on the design behind it, which design_runtime.cc
 // describes.
 enum class Engine { kMnn, kDesign, kMnnR6 };
 std::string_view Name(Engine engine);
@@ -50,14 +46,11 @@ struct ReplayRequest {
   std::stop_token stop;               // ends the replay between two layer calls
 };
 
-struct LayerResult {
+struct LayerResult : LayerRecord {
   uint32_t layer = 0;         // of the snapshot
   bool in_h2o_range = false;  // by the range alone, whether H2O is on or not
   uint64_t length = 0;        // tokens held at the end
   uint64_t cold_tokens = 0;   // of these, those that are neither sink nor recent
-  LayerCounters counters;     // by the engine's definitions
-  Measured measured;
-  ContentCheck content;
   Resident end;
 };
 

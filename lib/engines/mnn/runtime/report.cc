@@ -8,9 +8,17 @@
 #include <cmath>
 
 #include "lib/core/base/number.h"
+#include "lib/report/svg.h"
 
 namespace kv::mnn::runtime {
 namespace {
+
+constexpr size_t kMaxPoints = 400;  // of one line: more than a screen shows
+
+std::optional<double> RatioOf(uint64_t raw, uint64_t blob) {
+  if (blob == 0) return std::nullopt;
+  return static_cast<double>(raw) / static_cast<double>(blob);
+}
 
 Value NumberOf(double value) {
   if (value == static_cast<double>(static_cast<int64_t>(value))) return static_cast<int64_t>(value);
@@ -20,7 +28,7 @@ Value NumberOf(double value) {
 Value ParamsOf(const Report& report) {
   const ReplayResult& result = report.result;
   Value params = Value::Object{{"h2o_enable", result.h2o_enabled}};
-  eviction::ForEachParameter(result.h2o, [&](std::string_view name, double value) {
+  mnn::h2o::ForEachParameter(result.h2o, [&](std::string_view name, double value) {
     params.Put(name, name == "h2o_target_mode" ? Value(value == 0 ? "static" : "adaptive")
                                                : NumberOf(value));
   });
@@ -54,162 +62,136 @@ Value ParamsSchema() {
        Value::Object{{"type", Value::List{"number", "string", "boolean"}}}}};
 }
 
-// A result whose times are left out of deterministic documents.
-template <typename T>
-struct Timed {
-  const T& of;
-  bool timing;
-};
-
-template <typename M, typename T>
-auto Figure(M T::*member) {
-  return [member](const Timed<T>& result) -> const M& { return result.of.*member; };
-}
-template <typename M, typename T>
-auto Time(M T::*member) {
-  return [member](const Timed<T>& result) {
-    return result.timing ? std::optional<M>(result.of.*member) : std::nullopt;
-  };
-}
+// Times are left out of deterministic documents.
 const FieldOptions kTime = {.absent = true, .least = 0};
 
-const Fields<Timed<LayerCounters>>& CountersFields() {
+const Fields<LayerCounters>& CountersFields() {
   using Counters = LayerCounters;
-  static const Fields<Timed<Counters>> fields = {
+  static const Fields<Counters> fields = {
       {"h2o_lossless_raw_bytes", "Raw bytes of the ranges whose results were taken",
-       Figure(&Counters::raw_bytes)},
+       &Counters::raw_bytes},
       {"h2o_lossless_compressed_bytes",
        "Compressed bytes of these ranges; the raw size where encoding failed or gained nothing",
-       Figure(&Counters::compressed_bytes)},
+       &Counters::compressed_bytes},
       {"h2o_lossless_decompressed_bytes",
        "Raw bytes that came back, whether a decoder ran or a cache had them",
-       Figure(&Counters::decompressed_bytes)},
+       &Counters::decompressed_bytes},
       {"h2o_lossless_compress_us",
        "Time in encoders in microseconds, without gathering; not with --deterministic",
-       Time(&Counters::compress_us), kTime},
+       &Counters::compress_us, kTime},
       {"h2o_lossless_decompress_us",
        "Time of bringing data back in microseconds, at least 1 where any came back; not with "
        "--deterministic",
-       Time(&Counters::decompress_us), kTime},
+       &Counters::decompress_us, kTime},
       {"h2o_lossless_fallback_count",
        "Failures of gathering, encoding, decoding or writing back, and blocks that were discarded "
        "undecoded; what gained nothing is none",
-       Figure(&Counters::fallback_count)},
+       &Counters::fallback_count},
       {"h2o_lossless_backpressure_skip_count",
-       "Ranges that were skipped because the queue was full",
-       Figure(&Counters::backpressure_skip_count)}};
+       "Ranges that were skipped because the queue was full", &Counters::backpressure_skip_count}};
   return fields;
 }
 
-const Fields<Timed<EngineMetrics>>& EngineMetricsFields() {
+const Fields<ReplayResult>& EngineTermsFields() {
   using Metrics = EngineMetrics;
-  static const Fields<Timed<Metrics>> fields = {
+  const auto metric = [](auto member) {
+    return [member](const ReplayResult& of) { return of.metrics.*member; };
+  };
+  const auto eviction = [](auto member) {
+    return [member](const ReplayResult& of) { return of.h2o_metrics.*member; };
+  };
+  static const Fields<ReplayResult> fields = {
       {"h2o_lossless_ratio",
        "Sum of raw / sum of compressed bytes of the layers in scope; samples without gain and "
        "failures count as ratio 1",
-       Figure(&Metrics::ratio)},
-      Fields<Timed<Metrics>>::Inline(
-          [](const Timed<Metrics>& result) {
-            return Timed<LayerCounters>{result.of.sums, result.timing};
-          },
-          CountersFields()),
+       metric(&Metrics::ratio)},
+      Fields<ReplayResult>::Inline(metric(&Metrics::sums), CountersFields()),
       {"h2o_lossless_queue_depth_peak",
        "Most blocks that a layer held or had pending, and tasks of workers, at one time",
-       Figure(&Metrics::queue_depth_peak)},
+       metric(&Metrics::queue_depth_peak)},
       {"h2o_lossless_async_queue_peak", "Most tasks queued or running at one time",
-       Figure(&Metrics::async_queue_peak)},
+       metric(&Metrics::async_queue_peak)},
       {"h2o_lossless_async_wait_us",
        "Time blocked waiting for workers, in microseconds; not with --deterministic",
-       Time(&Metrics::async_wait_us), kTime},
+       metric(&Metrics::async_wait_us), kTime},
       {"h2o_codec_us",
        "Encoding time of the last result, in microseconds; not with --deterministic",
-       Time(&Metrics::codec_us), kTime}};
-  return fields;
-}
-
-const Fields<Timed<EngineMetrics>>& DecodeCacheFields() {
-  static const Fields<Timed<EngineMetrics>> fields = {
+       metric(&Metrics::codec_us), kTime},
+      {"h2o_evict_us", "Time of H2O's last decision, in microseconds; not with --deterministic",
+       &ReplayResult::h2o_evict_us, kTime},
       {"h2o_lossless_decode_cache_hit", "Times that a cache of decoded ranges had what was wanted",
-       Figure(&EngineMetrics::decode_cache_hit)},
+       metric(&Metrics::decode_cache_hit)},
       {"h2o_lossless_decode_cache_miss", "Times that it had not and a decoder ran",
-       Figure(&EngineMetrics::decode_cache_miss)}};
-  return fields;
-}
-
-const Fields<h2o::MnnMetrics>& EvictionMetricsFields() {
-  using h2o::MnnMetrics;
-  static const Fields<MnnMetrics> fields = {
+       metric(&Metrics::decode_cache_miss)},
       {"h2o_keep_ratio",
        "Kept tokens / tokens of the layer at the last H2O decision that the floor of recent and "
        "sink tokens did not settle; 1 before",
-       &MnnMetrics::keep_ratio},
+       eviction(&h2o::MnnMetrics::keep_ratio)},
       {"h2o_lossy_ratio",
        "Bytes of the layer before / after that decision, the bytes of its plan included; 1 before",
-       &MnnMetrics::lossy_ratio},
+       eviction(&h2o::MnnMetrics::lossy_ratio)},
       {"h2o_target_keep_effective", "Share of the tokens that H2O was to keep at its last decision",
-       &MnnMetrics::target_keep_effective},
+       eviction(&h2o::MnnMetrics::target_keep_effective)},
       {"h2o_floor_keep_by_recent_sink",
-       "Share of the tokens that recent and sink tokens keep at least", &MnnMetrics::floor_keep},
+       "Share of the tokens that recent and sink tokens keep at least",
+       eviction(&h2o::MnnMetrics::floor_keep)},
       {"h2o_block_quantized_keep", "Share of the tokens to keep after rounding to whole blocks",
-       &MnnMetrics::quantized_keep},
+       eviction(&h2o::MnnMetrics::quantized_keep)},
       {"h2o_last_evict_tokens",
        "Tokens that the last decision evicts",
-       &MnnMetrics::last_evict_tokens,
+       eviction(&h2o::MnnMetrics::last_evict_tokens),
        {.least = 0}},
       {"h2o_total_evict_tokens",
        "Tokens that all decisions evict, counted for each layer when planned",
-       &MnnMetrics::total_evict_tokens,
-       {.least = 0}}};
+       eviction(&h2o::MnnMetrics::total_evict_tokens),
+       {.least = 0}},
+      {"h2o_plans_cleared",
+       "H2O plans that the lossless path's shrink rule threw away before they were applied",
+       &ReplayResult::h2o_plans_cleared}};
   return fields;
 }
 
-const Fields<Timed<Measured>>& MeasuredFields() {
-  const auto ratio = [](auto raw, auto blob) {
-    return [raw, blob](const Timed<Measured>& result) -> std::optional<double> {
-      const uint64_t bytes = blob(result.of);
-      if (bytes == 0) return std::nullopt;
-      return static_cast<double>(raw(result.of)) / static_cast<double>(bytes);
-    };
+std::optional<double> VerifiedRatio(const Measured& of, size_t tensor) {
+  return RatioOf(of.verified_raw_of[tensor], of.verified_blob_of[tensor]);
+}
+
+const Fields<Measured>& MeasuredFields() {
+  const auto ratio_of = [](size_t tensor) {
+    return [tensor](const Measured& of) { return VerifiedRatio(of, tensor); };
   };
-  const auto ratio_of = [ratio](size_t tensor) {
-    return ratio([tensor](const Measured& of) { return of.verified_raw_of[tensor]; },
-                 [tensor](const Measured& of) { return of.verified_blob_of[tensor]; });
-  };
-  static const Fields<Timed<Measured>> fields = {
-      {"encode_calls", "Times that the encoder ran", Figure(&Measured::encode_calls)},
+  static const Fields<Measured> fields = {
+      {"encode_calls", "Times that the encoder ran", &Measured::encode_calls},
       {"encoded_tokens", "Tokens handed to the encoder, counted each time",
-       Figure(&Measured::encoded_tokens)},
+       &Measured::encoded_tokens},
       {"encoded_raw_bytes", "Bytes handed to the encoder, counted each time",
-       Figure(&Measured::encoded_raw_bytes)},
+       &Measured::encoded_raw_bytes},
       {"encoded_blob_bytes", "Bytes that it made, whether they were used or not",
-       Figure(&Measured::encoded_blob_bytes)},
+       &Measured::encoded_blob_bytes},
       {"verified_raw_bytes", "Raw bytes of the blobs that decoded to what they were made of",
-       Figure(&Measured::verified_raw_bytes)},
-      {"verified_blob_bytes", "Bytes of these blobs", Figure(&Measured::verified_blob_bytes)},
+       &Measured::verified_raw_bytes},
+      {"verified_blob_bytes", "Bytes of these blobs", &Measured::verified_blob_bytes},
       {"verified_ratio", "verified_raw_bytes / verified_blob_bytes; null: nothing was verified",
-       ratio([](const Measured& of) { return of.verified_raw_bytes; },
-             [](const Measured& of) { return of.verified_blob_bytes; })},
+       [](const Measured& of) { return RatioOf(of.verified_raw_bytes, of.verified_blob_bytes); }},
       {"verified_k_ratio", "The same for K alone; null: nothing was verified", ratio_of(0)},
       {"verified_v_ratio", "The same for V alone; null: nothing was verified", ratio_of(1)},
       {"verify_failures", "Blobs that did not decode to what they were made of",
-       Figure(&Measured::verify_failures)},
-      {"no_gain", "Ranges whose blob is not smaller than the range", Figure(&Measured::no_gain)},
-      {"failures", "Encoders and decoders that failed", Figure(&Measured::failures)},
-      {"backpressure", "Times that a range met a full queue", Figure(&Measured::backpressure)},
+       &Measured::verify_failures},
+      {"no_gain", "Ranges whose blob is not smaller than the range", &Measured::no_gain},
+      {"failures", "Encoders and decoders that failed", &Measured::failures},
+      {"backpressure", "Times that a range met a full queue", &Measured::backpressure},
       {"decode_calls", "Times that a decoder ran because the bytes were needed",
-       Figure(&Measured::decode_calls)},
+       &Measured::decode_calls},
       {"cache_copies", "Times that a cache of decoded ranges had the bytes",
-       Figure(&Measured::cache_copies)},
-      {"seeded_hits", "Of these, entries that no decoder ever filled",
-       Figure(&Measured::seeded_hits)},
+       &Measured::cache_copies},
+      {"seeded_hits", "Of these, entries that no decoder ever filled", &Measured::seeded_hits},
       {"encode_us", "Time in encoders in microseconds; not with --deterministic",
-       Time(&Measured::encode_us), kTime},
+       &Measured::encode_us, kTime},
       {"decode_us",
        "Time in decoders in microseconds, for the design's engine with the proof of each blob; not "
        "with --deterministic",
-       Time(&Measured::decode_us), kTime},
+       &Measured::decode_us, kTime},
       {"wait_us", "Time waiting for workers in microseconds; not with --deterministic",
-       Time(&Measured::wait_us), kTime}};
+       &Measured::wait_us, kTime}};
   return fields;
 }
 
@@ -301,39 +283,107 @@ const Fields<ReplayResult>& SpeedFields() {
   return fields;
 }
 
-using TimedLayer = Timed<LayerResult>;
-
-const Fields<TimedLayer>& LayerFields() {
-  static const Fields<TimedLayer> fields = {
-      {"layer", "Number of the layer in the snapshot",
-       [](const TimedLayer& of) { return of.of.layer; }},
+const Fields<LayerResult>& LayerFields() {
+  static const Fields<LayerResult> fields = {
+      {"layer", "Number of the layer in the snapshot", &LayerResult::layer},
       {"in_h2o_range", "Whether it is in H2O's range of layers, even if H2O is off",
-       [](const TimedLayer& of) { return of.of.in_h2o_range; }},
-      {"held_tokens", "Tokens that it holds at the end",
-       [](const TimedLayer& of) { return of.of.length; }},
+       &LayerResult::in_h2o_range},
+      {"held_tokens", "Tokens that it holds at the end", &LayerResult::length},
       {"cold_tokens", "Of these, those that are neither sink nor recent",
-       [](const TimedLayer& of) { return of.of.cold_tokens; }},
-      {"memory", "Its bytes at the end", [](const TimedLayer& of) { return of.of.end; },
-       ResidentFields()},
-      {"measured", "The replay's own counts for it",
-       [](const TimedLayer& of) {
-         return Timed<Measured>{of.of.measured, of.timing};
-       },
-       MeasuredFields()},
-      {"content", "Comparison of what it held with the snapshot",
-       [](const TimedLayer& of) { return of.of.content; }, ContentFields()},
-      {"engine_terms", "Its counters by the engine's definitions",
-       [](const TimedLayer& of) {
-         return Timed<LayerCounters>{of.of.counters, of.timing};
-       },
+       &LayerResult::cold_tokens},
+      {"memory", "Its bytes at the end", &LayerResult::end, ResidentFields()},
+      {"measured", "The replay's own counts for it", &LayerResult::measured, MeasuredFields()},
+      {"content", "Comparison of what it held with the snapshot", &LayerResult::content,
+       ContentFields()},
+      {"engine_terms", "Its counters by the engine's definitions", &LayerResult::counters,
        CountersFields()}};
   return fields;
 }
 
-std::vector<TimedLayer> LayersOf(const Report& report) {
-  std::vector<TimedLayer> layers;
-  for (const LayerResult& layer : report.result.layers) layers.push_back({layer, report.timing});
-  return layers;
+std::string Times(double ratio) { return fmt::format("{:.3g}x", ratio); }
+std::string ShortText(uint64_t bytes) { return report::ShortBytes(static_cast<double>(bytes)); }
+
+std::string RatioText(const Measured& measured, size_t tensor) {
+  const auto ratio = VerifiedRatio(measured, tensor);
+  return ratio ? Times(*ratio) : "-";
+}
+
+void AddMemory(const ReplayResult& result, report::Page& page) {
+  report::LineChart chart;
+  chart.title = "Resident bytes at each decode step";
+  chart.x_label = "position";
+  chart.y_label = "bytes of K and V, all layers";
+  chart.bytes = true;
+  chart.y_min = 0;
+  report::ChartSeries full{"full", {}, false, true}, resident{"resident", {}, true, false};
+  report::ChartSeries raw{"raw rows", {}, false, false}, blobs{"blobs", {}, false, false};
+  report::ChartSeries caches{"copies", {}, false, false};
+  const size_t stride = std::max<size_t>(1, result.steps.size() / kMaxPoints);
+  for (size_t i = 0; i < result.steps.size(); ++i) {
+    if (i % stride != 0 && i + 1 != result.steps.size()) continue;
+    const Resident& step = result.steps[i];
+    const auto x = static_cast<double>(step.token);
+    full.points.push_back({x, static_cast<double>(step.full)});
+    resident.points.push_back({x, static_cast<double>(step.total())});
+    raw.points.push_back({x, static_cast<double>(step.raw)});
+    blobs.points.push_back({x, static_cast<double>(step.blobs)});
+    caches.points.push_back({x, static_cast<double>(step.caches + step.in_flight)});
+  }
+  chart.series = {resident, full, raw, blobs, caches};
+  page.Heading("Memory and ratio");
+  page.Figure(Render(chart),
+              result.engine == Engine::kDesign
+                  ? "Raw rows give way to blobs once a blob was decoded again and found equal; "
+                    "copies are bounded by the cache's capacity."
+                  : "The engine's buffers never shrink: blobs and decoded copies come on top of "
+                    "the raw rows they stand for.");
+}
+
+// Beside the memory: figures that follow each other share a row.
+void AddRatios(const ReplayResult& result, report::Page& page) {
+  report::LineChart chart;
+  chart.title = "Ratio of verified blobs by layer";
+  chart.x_label = "layer";
+  chart.y_label = "raw / compressed, decoded again and equal";
+  chart.whole_x = true;
+  for (const bool is_value : {false, true}) {
+    report::ChartSeries series{is_value ? "V" : "K", {}, false, false, false};
+    for (const LayerResult& layer : result.layers) {
+      const auto ratio = VerifiedRatio(layer.measured, is_value);
+      if (ratio) series.points.push_back({static_cast<double>(layer.layer), *ratio});
+    }
+    if (!series.points.empty()) chart.series.push_back(std::move(series));
+  }
+  if (!chart.series.empty()) {
+    page.Figure(Render(chart), "Layers without a point had nothing encoded.");
+  }
+}
+
+void AddLayers(const ReplayResult& result, report::Page& page) {
+  page.Heading("Layers");
+  std::vector<std::vector<std::string>> rows = {{"layer", "held", "cold", "encoded", "K ratio",
+                                                 "V ratio", "decoded", "copied", "resident",
+                                                 "content"}};
+  for (const LayerResult& layer : result.layers) {
+    const Measured& m = layer.measured;
+    rows.push_back({std::to_string(layer.layer), std::to_string(layer.length),
+                    std::to_string(layer.cold_tokens), std::to_string(m.encoded_tokens),
+                    RatioText(m, 0), RatioText(m, 1), std::to_string(m.decode_calls),
+                    std::to_string(m.cache_copies), ShortText(layer.end.total()),
+                    layer.content.equal() ? "equal" : "differs"});
+  }
+  page.Table(rows);
+}
+
+void AddEngineTerms(const ReplayResult& result, report::Page& page) {
+  page.Heading("In the engine's terms");
+  std::vector<std::vector<std::string>> rows = {{"figure", "value"}};
+  const Value terms = EngineTermsFields().Object(result);
+  for (const auto& [name, value] : *terms.get_if<Value::Object>()) {
+    const auto* real = value.get_if<double>();
+    rows.push_back({name, real != nullptr ? report::ShortNumber(*real) : format::Plain(value)});
+  }
+  page.Table(rows);
 }
 
 }  // namespace
@@ -343,7 +393,6 @@ Totals TotalsOf(const ReplayResult& result) {
   for (const LayerResult& layer : result.layers) {
     totals.held_tokens += layer.length;
     totals.cold_tokens += layer.cold_tokens;
-    totals.full_bytes += layer.end.full;
   }
   return totals;
 }
@@ -369,27 +418,10 @@ std::string WhyNothing(const ReplayResult& result) {
   return "no cold range in scope grew to a whole step";
 }
 
-const Fields<Report>& EngineTermsFields() {
-  const auto metrics = [](const Report& of) {
-    return Timed<EngineMetrics>{of.result.metrics, of.timing};
-  };
-  static const Fields<Report> fields = {
-      Fields<Report>::Inline(metrics, EngineMetricsFields()),
-      {"h2o_evict_us", "Time of H2O's last decision, in microseconds; not with --deterministic",
-       [](const Report& of) {
-         return of.timing ? std::optional(of.result.h2o_evict_us) : std::nullopt;
-       },
-       kTime},
-      Fields<Report>::Inline(metrics, DecodeCacheFields()),
-      Fields<Report>::Inline([](const Report& of) { return of.result.h2o_metrics; },
-                             EvictionMetricsFields()),
-      {"h2o_plans_cleared",
-       "H2O plans that the lossless path's shrink rule threw away before they were applied",
-       [](const Report& of) { return of.result.h2o_plans_cleared; }}};
-  return fields;
-}
-
 const Fields<Report>& ReportFields() {
+  const auto result = [](auto member) {
+    return [member](const Report& of) { return of.result.*member; };
+  };
   static const Fields<Report> fields = {
       {"engine",
        "mnn: what its code does; mnn-r6: its runtime, with the eviction of the build that its "
@@ -417,34 +449,37 @@ const Fields<Report>& ReportFields() {
       {"cold_token_rows", "Of these, those that are neither sink nor recent",
        [](const Report& of) { return TotalsOf(of.result).cold_tokens; }},
       {"content", "Comparison of what the cache held with the snapshot",
-       [](const Report& of) { return of.result.content; }, ContentFields()},
+       result(&ReplayResult::content), ContentFields()},
       {"memory", "Bytes of K and V of all layers", std::identity(), MemoryFields()},
-      {"measured", "The replay's own counts of the work",
-       [](const Report& of) {
-         return Timed<Measured>{of.result.measured, of.timing};
-       },
+      {"measured", "The replay's own counts of the work", result(&ReplayResult::measured),
        MeasuredFields()},
-      {"engine_terms", "The same by the engine's own definitions and names", std::identity(),
-       EngineTermsFields()},
-      Fields<Report>::Inline([](const Report& of) { return of.timing ? &of.result : nullptr; },
-                             SpeedFields()),
-      {"layers", "The same of each layer", LayersOf, LayerFields()},
-      {"why_nothing", "Why nothing was encoded; null where something was",
-       [](const Report& of) {
-         const std::string why = WhyNothing(of.result);
-         return why.empty() ? std::nullopt : std::optional(why);
-       }},
-      {"warnings", "Everything that the run warned of",
-       [](const Report& of) { return of.result.warnings; }}};
-  return fields;
+      {"engine_terms", "The same by the engine's own definitions and names",
+       [](const Report& of) -> const auto& {return of.result;
+}
+, EngineTermsFields()
+}  // namespace kv::mnn::runtime
+,
+    Fields<Report>::Inline([](const Report& of) { return of.timing ? &of.result : nullptr; },
+                           SpeedFields()),
+    {"layers", "The same of each layer", result(&ReplayResult::layers), LayerFields()},
+    {"why_nothing", "Why nothing was encoded; null where something was",
+     [](const Report& of) {
+       const std::string why = WhyNothing(of.result);
+       return why.empty() ? std::nullopt : std::optional(why);
+     }},
+{
+  "warnings", "Everything that the run warned of", result(&ReplayResult::warnings)
+}
+}
+;
+return fields;
 }
 
-const Fields<EventLine>& EventLineFields() {
-  using Line = EventLine;
-  static const Fields<Line> fields = {
+const Fields<Event>& EventFields() {
+  static const Fields<Event> fields = {
       {"schema",
        "Name and version of this schema",
-       [](const Line&) { return "kvtool.replay-lossless-event/1"; },
+       [](const Event&) { return "kvtool.replay-lossless-event/1"; },
        {.choices = {"kvtool.replay-lossless-event/1"}}},
       {"kind",
        "evict: H2O decided; compact: its plan was applied; encode: a range was handed to the "
@@ -452,34 +487,66 @@ const Fields<EventLine>& EventLineFields() {
        "came back; decode: it was decoded and compared; shrink: the cold range became shorter, "
        "blocks and plan were thrown away; backpressure: the queue was full; fallback: something "
        "failed",
-       [](const Line& of) { return Name(of.event.kind); },
+       [](const Event& of) { return Name(of.kind); },
        {.choices = {"evict", "compact", "encode", "apply", "drop", "restore", "decode", "shrink",
                     "backpressure", "fallback"}}},
-      {"token", "Position of the token that is decoded",
-       [](const Line& of) { return of.event.token; }},
-      {"layer", "Number of the layer in the snapshot",
-       [](const Line& of) { return of.event.layer; }},
-      {"length", "Tokens in the layer's cache", [](const Line& of) { return of.event.length; }},
-      {"begin", "First token of the range, in the layer's cache",
-       [](const Line& of) { return of.event.begin; }},
-      {"tokens", "Tokens of the range; of evict and compact, those that are kept",
-       [](const Line& of) { return of.event.tokens; }},
-      {"raw_bytes", "Bytes of the range before encoding",
-       [](const Line& of) { return of.event.raw_bytes; }},
+      {"token", "Position of the token that is decoded", &Event::token},
+      {"layer", "Number of the layer in the snapshot", &Event::layer},
+      {"length", "Tokens in the layer's cache", &Event::length},
+      {"begin", "First token of the range, in the layer's cache", &Event::begin},
+      {"tokens", "Tokens of the range; of evict and compact, those that are kept", &Event::tokens},
+      {"raw_bytes", "Bytes of the range before encoding", &Event::raw_bytes},
       {"compressed_bytes", "Bytes of the range after encoding; 0 where nothing was encoded yet",
-       [](const Line& of) { return of.event.compressed_bytes; }},
-      {"us",
-       "Time that it took in microseconds; not with --deterministic",
-       [](const Line& of) { return of.timing ? std::optional(of.event.us) : std::nullopt; },
-       {.absent = true, .least = 0}},
+       &Event::compressed_bytes},
+      {"us", "Time that it took in microseconds; not with --deterministic", &Event::us, kTime},
       {"what",
        "Of restore and decode, where the bytes came from: cache or decoder; of fallback, the step "
        "that failed; absent of other events",
-       [](const Line& of) {
-         return of.event.what.empty() ? std::nullopt : std::optional(of.event.what);
-       },
+       [](const Event& of) { return of.what.empty() ? std::nullopt : std::optional(of.what); },
        {.absent = true}}};
   return fields;
+}
+
+void RemoveTimes(Value& document) {
+  if (auto* list = document.get_if<Value::List>()) {
+    for (Value& element : *list) RemoveTimes(element);
+  }
+  if (auto* object = document.get_if<Value::Object>()) {
+    std::erase_if(*object, [](const Value::Member& member) {
+      return member.first == "us" || member.first.ends_with("_us");
+    });
+    for (auto& [key, value] : *object) RemoveTimes(value);
+  }
+}
+
+report::Page ReportPage(const std::string& name, const ReplayResult& result,
+                        const std::string& footer) {
+  report::Page page(
+      "Lossless runtime replay",
+      fmt::format("{}: engine {}, mode {}, scope {}; prompt {}, {} decoded", name,
+                  Name(result.engine), Name(result.lossless.mode), Name(result.lossless.scope),
+                  result.prompt, result.end - result.prompt));
+  page.Facts({{"ratio, whole model", Times(result.whole_model_ratio())},
+              {"ratio, encoded ranges", Times(result.metrics.ratio)},
+              {"content", result.content.equal() ? "equal" : "differs"},
+              {"before", ShortText(result.steps.front().total())},
+              {"peak", ShortText(result.peak_bytes)},
+              {"end", ShortText(result.steps.back().total())}});
+  page.Paragraph(
+      "The ratio of the whole model is the K and V of the whole sequence over what is resident at "
+      "the end: raw rows, blobs, decoded copies and what is in flight. The ratio of encoded "
+      "ranges, which the engine reports, knows nothing of all the others.");
+  AddMemory(result, page);
+  AddRatios(result, page);
+  AddLayers(result, page);
+  AddEngineTerms(result, page);
+  std::vector<std::string> notes = result.warnings;
+  if (const std::string why = WhyNothing(result); !why.empty()) {
+    notes.push_back("nothing was encoded: " + why);
+  }
+  page.Notes("Remarks", notes);
+  page.Footer(footer);
+  return page;
 }
 
 }  // namespace kv::mnn::runtime

@@ -10,30 +10,25 @@
 
 namespace kv::mnn::runtime {
 
-// The result of replay-lossless. `detail` adds the bytes of every step;
-// `timing` adds times and all that depends on them.
+// The result of replay-lossless. `detail` adds the bytes of every step; without `timing` there is
+// no speed, and RemoveTimes takes all other times out of the document.
 struct Report {
   const ReplayResult& result;
   bool detail = false;
   bool timing = true;
 };
 const Fields<Report>& ReportFields();
+// The events are in the order of time.
+const Fields<Event>& EventFields();
+void RemoveTimes(Value& document);
 
-// A line of the events, which are in the order of time.
-struct EventLine {
-  const Event& event;
-  bool timing = true;
-};
-const Fields<EventLine>& EventLineFields();
-
-// The report as a self-contained HTML page. In page.cc.
+// The report as a self-contained HTML page.
 report::Page ReportPage(const std::string& name, const ReplayResult& result,
                         const std::string& footer);
 
 // Sums over the layers, which several outputs show.
 struct Totals {
   uint64_t held_tokens = 0, cold_tokens = 0;  // counted once in each layer
-  uint64_t full_bytes = 0;
 };
 Totals TotalsOf(const ReplayResult& result);
 

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by runtime.cc, mnn_runtime.cc, design_runtime.cc
 
 #include <memory>
 #include <string_view>
 #include <vector>
 
-#include "lib/engines/mnn/runtime/counters.h"
-#include "lib/engines/mnn/runtime/layer_cache.h"
-#include "lib/engines/mnn/runtime/range_codec.h"
-#include "lib/engines/mnn/runtime/schedule.h"
+#include "lib/engines/mnn/runtime/workers.h"
 
 namespace kv::mnn::runtime {
 
@@ -50,7 +47,66 @@ struct Resident {
   uint64_t in_flight = 0;  // of copies that wait for a worker, at most until their token ends
 
   uint64_t total() const { return raw + blobs + caches + in_flight; }
-  void Add(const Resident& other);
+};
+
+// The engine's counters of one layer, by its definitions: samples without gain and failures count
+// as if compressed to their raw size, skipped ranges do not count, and a time is at least 1 us if
+// data came back.
+struct LayerCounters {
+  uint64_t raw_bytes = 0, compressed_bytes = 0, decompressed_bytes = 0;
+  int64_t compress_us = 0, decompress_us = 0;
+  uint64_t fallback_count = 0;
+  uint64_t update_count = 0;
+  uint64_t backpressure_skip_count = 0;
+
+  void Add(const LayerCounters& other);
+};
+
+// The figures that the engine exports after a layer call (h2o_lossless_*): sums over the layers.
+struct EngineMetrics {
+  double ratio = 1.0;    // h2o_lossless_ratio
+  int64_t codec_us = 0;  // h2o_codec_us: of the last result
+  LayerCounters sums;    // h2o_lossless_raw_bytes ...
+  // With workers as slow as they may be: a real engine's lie between these and the least, which are
+  // of workers that take no time.
+  uint64_t queue_depth_peak = 0, queue_depth_peak_least = 0;
+  uint64_t async_queue_peak = 0;
+  int64_t async_wait_us = 0;
+  uint64_t decode_cache_hit = 0, decode_cache_miss = 0;
+};
+
+// Our own counts of the same work.
+struct Measured {
+  uint64_t encode_calls = 0, encoded_tokens = 0;
+  uint64_t encoded_raw_bytes = 0;   // handed to the encoder, counted each time
+  uint64_t encoded_blob_bytes = 0;  // its outputs, whether they were used or not
+  // Bytes of blobs that decoded to the bytes that they were made of: only their ratio is proven. On
+  // MNN's own runtime the replay decodes each blob once for this, outside all timings.
+  uint64_t verified_raw_bytes = 0, verified_blob_bytes = 0;
+  std::array<uint64_t, 2> verified_raw_of{}, verified_blob_of{};  // the same for K and V
+  uint64_t verify_failures = 0;
+  uint64_t no_gain = 0;   // ranges whose blob is not smaller than the range
+  uint64_t failures = 0;  // encoders and decoders that threw
+  uint64_t backpressure = 0;
+  uint64_t decode_calls = 0;  // times that a decoder ran because somebody needed the bytes
+  uint64_t cache_copies = 0;  // times that a cache of decoded ranges had the bytes
+  uint64_t seeded_hits = 0;   // of these, entries that no decoder ever filled
+  int64_t encode_us = 0, decode_us = 0, wait_us = 0;
+
+  void Add(const Measured& other);
+  void AddVerified(bool is_value, uint64_t raw_bytes, uint64_t blob_bytes);
+  double verified_ratio() const {
+    return verified_blob_bytes == 0
+               ? 1.0
+               : static_cast<double>(verified_raw_bytes) / static_cast<double>(verified_blob_bytes);
+  }
+};
+
+// What a runtime counts of one layer.
+struct LayerRecord {
+  LayerCounters counters;  // by the engine's definitions
+  Measured measured;
+  ContentCheck content;
 };
 
 // What a runtime is made from. All that it refers to must outlive the runtime.
@@ -65,38 +121,73 @@ struct RuntimeSetup {
   std::vector<Event>* events = nullptr;
 };
 
-// The caches of all layers, and the operations on them in the order of a layer call. One thread
-// makes all calls; a runtime may use worker threads inside.
+// The lossless runtime: the caches of all layers, and the operations on them in the order of a
+// layer call. What it counts, its workers and its comparisons with the snapshot are the same under
+// both policies, the engine's and its design's, which decide what is encoded and what is given up
+// for it. One thread makes all calls; worker threads only encode.
 class Runtime {
  public:
   virtual ~Runtime() = default;
 
-  virtual void Start(uint32_t layer, uint64_t token) = 0;  // restores dropped raw bytes
+  // Begins a layer call. Restores dropped raw bytes.
+  void Start(uint32_t layer, uint64_t token) {
+    token_ = token;
+    Restore(layer);
+  }
   virtual void Compact(uint32_t layer, const KeepPlan& kept) = 0;
   virtual void Append(uint32_t layer, uint64_t position) = 0;
   virtual std::span<const uint32_t> positions(uint32_t layer) = 0;
   virtual void Visit(uint32_t layer, bool is_value, const PieceVisitor& visit) = 0;
   // Takes the lossless step. Returns true if H2O must forget its plan for this layer.
-  virtual bool Step(const LayerCall& call, uint64_t token) = 0;
+  bool Step(const LayerCall& call);
   // Flips one bit of the last row that layer 0 holds raw, a fault that the comparison must find.
   // Returns false if the layer holds no raw row.
   virtual bool Damage() = 0;
-  // Waits for the results of workers after the last call.
-  virtual void Settle() = 0;
-  // Then restores everything that was dropped, and compares all rows with the snapshot.
-  virtual void Finish() = 0;
+  // Waits for the results of workers. Nothing reads a layer before its next call, one token later,
+  // so results are taken at the end of each token. The engine also takes what is ready between two
+  // layer calls, which would only make the bytes held in between a matter of luck.
+  void Settle();
+  // Restores everything that was dropped, and compares all rows with the snapshot.
+  void Finish();
 
   virtual Resident LayerBytes(uint32_t layer) const = 0;
-  virtual Resident TotalBytes() const = 0;
-  virtual LayerCounters Counters(uint32_t layer) const = 0;
-  virtual EngineMetrics Metrics() const = 0;
-  virtual Measured MeasuredOf(uint32_t layer) const = 0;
-  virtual ContentCheck ContentOf(uint32_t layer) const = 0;
-  virtual int64_t wait_us() const = 0;  // spent waiting for workers
+  virtual Resident TotalBytes() const;
+  virtual LayerRecord Record(uint32_t layer) const { return records_[layer]; }
+  virtual EngineMetrics Metrics() const;
+  int64_t wait_us() const { return wait_us_; }  // spent waiting for workers
   // Spent on comparisons, which a replay makes and an engine does not.
-  virtual double audit_seconds() const = 0;
+  double audit_seconds() const { return audit_seconds_; }
+
+ protected:
+  Runtime(const RuntimeSetup& setup, bool has_workers);
+
+  // The policy's part of a layer call, of a result, and of the end.
+  virtual void Restore(uint32_t /*layer*/) {}
+  virtual bool EncodeNext(const LayerCall& call) = 0;
+  virtual void Apply(EncodeResult& result, LayerRecord& record) = 0;
+  virtual void Compare(uint32_t layer) = 0;
+
+  uint64_t untaken() const { return workers_ == nullptr ? 0 : workers_->untaken(); }
+  // Encodes, on a worker if there are any; fewer results than the queue's length must be untaken.
+  void Submit(EncodeTask task);
+
+  const RuntimeSetup setup_;
+  std::vector<LayerRecord> records_;  // by place
+  CodecScratch scratch_;
+  uint64_t token_ = 0, next_id_ = 0;
+  uint64_t in_flight_bytes_ = 0;
+  uint64_t queue_peak_ = 0, queue_peak_least_ = 0, async_peak_ = 0;
+  double audit_seconds_ = 0;
+  std::unique_ptr<EncodeWorkers> workers_;
+
+ private:
+  void Take(EncodeResult result);
+
+  int64_t wait_us_ = 0, last_codec_us_ = 0;
 };
 
+// The engine's code, event for event: mnn_runtime.cc. What its documentation promises:
+// design_runtime.cc.
 std::unique_ptr<Runtime> MakeMnnRuntime(const RuntimeSetup& setup);
 std::unique_ptr<Runtime> MakeDesignRuntime(const RuntimeSetup& setup);
 

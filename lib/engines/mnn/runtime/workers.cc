@@ -2,17 +2,27 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/engines/mnn/runtime/workers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 #include <new>
 
+#include "lib/core/base/error.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/parallel.h"
+#include "lib/core/codec/planes/gear.h"
 #include "lib/engines/mnn/runtime/fnv1a.h"
-#include "lib/engines/mnn/runtime/stopwatch.h"
 
 namespace kv::mnn::runtime {
 namespace {
+
+GearKind KindOf(uint32_t element_bytes) {
+  if (element_bytes == 2) return GearKind::kTwoPlanes;
+  if (element_bytes == 4) return GearKind::kFourPlanes;
+  throw Error(Finding::kUnsupportedDtype,
+              fmt::format("elements of {} bytes: the codec knows 2 and 4", element_bytes));
+}
 
 void Encode(const RangeCodec& codec, EncodeResult& result, CodecScratch& scratch) {
   const Stopwatch watch;
@@ -24,21 +34,6 @@ void Encode(const RangeCodec& codec, EncodeResult& result, CodecScratch& scratch
     result.failed |= result.blobs[is_value].empty();
   }
   result.us = watch.us();
-  if (result.failed) result.what = "the encoder returned nothing";
-}
-
-bool IsEqualAfterDecode(const RangeCodec& codec, const EncodeResult& result, bool is_value,
-                        CodecScratch& scratch) {
-  try {
-    Bytes decoded(result.task.raw.tensors[is_value]->size());
-    codec.Decode(is_value, result.task.element_bytes[is_value], result.blobs[is_value], decoded,
-                 scratch);
-    return Hash64(decoded) == result.hashes[is_value];
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (const std::exception&) {
-    return false;
-  }
 }
 
 void Describe(const RangeCodec& codec, EncodeResult& result, CodecScratch& scratch) {
@@ -57,12 +52,40 @@ void Describe(const RangeCodec& codec, EncodeResult& result, CodecScratch& scrat
   const Stopwatch watch;
   for (const bool is_value : {false, true}) {
     if (task.raw.tensors[is_value] == nullptr) continue;
-    result.verified[is_value] = IsEqualAfterDecode(codec, result, is_value, scratch);
+    result.verified[is_value] = DecodesToSource(codec, result, is_value, scratch);
   }
   result.verify_us = watch.us();
 }
 
 }  // namespace
+
+Bytes GearRangeCodec::Encode(bool is_value, uint32_t element_bytes, ByteSpan raw,
+                             CodecScratch& scratch) const {
+  GearOptions options;
+  options.predictors.fill(is_value ? values_ : keys_);
+  Bytes blob;
+  EncodeGear(KindOf(element_bytes), raw, options, scratch, blob);
+  return blob;
+}
+
+void GearRangeCodec::Decode(bool /*is_value*/, uint32_t element_bytes, ByteSpan blob,
+                            std::span<std::byte> raw, CodecScratch& scratch) const {
+  DecodeGear(KindOf(element_bytes), blob, raw, scratch);
+}
+
+bool DecodesToSource(const RangeCodec& codec, const EncodeResult& result, bool is_value,
+                     CodecScratch& scratch) {
+  try {
+    Bytes decoded(result.task.raw.tensors[is_value]->size());
+    codec.Decode(is_value, result.task.element_bytes[is_value], result.blobs[is_value], decoded,
+                 scratch);
+    return Hash64(decoded) == result.hashes[is_value];
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
 
 EncodeResult RunEncoder(const RangeCodec& codec, EncodeTask task, CodecScratch& scratch) noexcept {
   EncodeResult result;
@@ -72,12 +95,8 @@ EncodeResult RunEncoder(const RangeCodec& codec, EncodeTask task, CodecScratch& 
     Describe(codec, result, scratch);
   } catch (const std::bad_alloc&) {
     std::terminate();  // our memory, not the engine's failure: nothing to count and go on with
-  } catch (const std::exception& error) {
-    result.failed = true;
-    result.what = error.what();
   } catch (...) {
     result.failed = true;
-    result.what = "unknown exception";
   }
   if (result.failed) result.blobs = {};
   return result;

@@ -3,18 +3,61 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "lib/core/codec/backends.h"
+#include "lib/engines/mnn/runtime/config.h"
 #include "lib/engines/mnn/runtime/layer_cache.h"
-#include "lib/engines/mnn/runtime/range_codec.h"
 
 namespace kv::mnn::runtime {
+
+// Measures the time since its construction.
+class Stopwatch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  int64_t us() const { return static_cast<int64_t>(seconds() * 1e6); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// Turns a range of K or V, gathered as [head][token][dim], into a blob and back. Tests derive
+// codecs that fail or damage blobs. Any thread may call it, each with scratch memory of its own.
+class RangeCodec {
+ public:
+  virtual ~RangeCodec() = default;
+  // Throws on failure; an empty blob counts as a failure too.
+  virtual Bytes Encode(bool is_value, uint32_t element_bytes, ByteSpan raw,
+                       CodecScratch& scratch) const = 0;
+  // Fills `raw` or throws.
+  virtual void Decode(bool is_value, uint32_t element_bytes, ByteSpan blob,
+                      std::span<std::byte> raw, CodecScratch& scratch) const = 0;
+};
+
+// The engine's codec, which makes a gear container per tensor.
+class GearRangeCodec : public RangeCodec {
+ public:
+  explicit GearRangeCodec(const Config& config)
+      : keys_(config.predictors_k), values_(config.predictors_v) {}
+
+  Bytes Encode(bool is_value, uint32_t element_bytes, ByteSpan raw,
+               CodecScratch& scratch) const override;
+  void Decode(bool is_value, uint32_t element_bytes, ByteSpan blob, std::span<std::byte> raw,
+              CodecScratch& scratch) const override;
+
+ private:
+  PredictorSet keys_, values_;
+};
 
 // A range to encode. Its bytes are shared with the code that gathered them.
 struct EncodeTask {
@@ -36,13 +79,16 @@ struct EncodeResult {
   int64_t verify_us = 0;  // of decoding and comparing
   bool failed = false;    // an encoder threw or returned nothing
   std::array<bool, 2> verified{};
-  std::string what;  // why it failed
 
   uint64_t blob_bytes() const { return blobs[0].size() + blobs[1].size(); }
 };
 
 // Encodes, and verifies if the task asks for it. Whatever the codec throws becomes a failed result.
 EncodeResult RunEncoder(const RangeCodec& codec, EncodeTask task, CodecScratch& scratch) noexcept;
+
+// Returns whether a blob of the result decodes to the bytes that it was made of.
+bool DecodesToSource(const RangeCodec& codec, const EncodeResult& result, bool is_value,
+                     CodecScratch& scratch);
 
 // Runs encoders on threads of its own, which start as work comes in, behind one queue of bounded
 // length. Results wait until the owner takes them. The destructor drops queued tasks and waits for

@@ -5,8 +5,7 @@
 
 #include "lib/core/base/checked.h"
 #include "lib/core/base/error.h"
-#include "lib/study/eviction/policies/table.h"
-#include "lib/study/eviction/row_scores.h"
+#include "lib/study/eviction/rule.h"
 
 namespace kv::eviction {
 namespace {

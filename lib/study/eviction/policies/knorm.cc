@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/eviction/key_floats.h"
-#include "lib/study/eviction/policies/table.h"
+#include "lib/study/eviction/rule.h"
 
 namespace kv::eviction {
 namespace {

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "lib/study/eviction/policies/table.h"
-#include "lib/study/eviction/row_scores.h"
+#include "lib/study/eviction/rule.h"
 
 namespace kv::eviction {
 namespace {

@@ -2,8 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <algorithm>
 
-#include "lib/study/eviction/policies/table.h"
-#include "lib/study/eviction/row_scores.h"
+#include "lib/study/eviction/rule.h"
 
 namespace kv::eviction {
 namespace {

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <algorithm>
 
-#include "lib/study/eviction/policies/table.h"
+#include "lib/study/eviction/rule.h"
 
 namespace kv::eviction {
 namespace {

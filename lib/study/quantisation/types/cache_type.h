@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by cache_type.cc, cache_type_table.cc
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -50,16 +50,16 @@ inline constexpr uint64_t kTailTokens = 128;
 uint64_t StoredOf(Tail tail, uint64_t tokens);
 
 struct CacheType {
-  std::string_view name, alias, engine, text;
-  std::optional<DType> dtype;  // of a llama.cpp state
-  bool has_tail = false;       // keys and values have their Tail
-  bool full_at_ends = false;   // the first two and last two layers stay in 16 bits
-
+  std::string_view engine, name, text;
   // Writes what attention reads, as many values as the side has, and returns the bytes that they
   // take, scales and all. Throws kUnsupportedKind for shapes that the engine refuses, kUsage
   // without a rotation where one is needed.
   double (*store)(const CacheType& type, const Side& side, const StoreOptions& options,
                   std::span<float> out) = nullptr;
+  bool has_tail = false;      // keys and values have their Tail
+  bool full_at_ends = false;  // the first two and last two layers stay in 16 bits
+  std::string_view alias = {};
+  std::optional<DType> dtype = {};  // of a llama.cpp state
 
   Tail TailOf(bool is_key) const {
     return !has_tail ? Tail::kNone : is_key ? Tail::kKeys : Tail::kValues;
@@ -77,17 +77,5 @@ const CacheType& ParseCacheType(std::string_view name, std::string_view flag);
 // What llama.cpp writes of a side: rotated where the type is, then in blocks.
 std::vector<std::byte> PackedRows(const CacheType& type, const Side& side,
                                   const StoreOptions& options);
-
-// The implementations that the table names.
-double StoreFull(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreBlocks(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreFp8(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreTokenHead(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreKiviSide(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreKvQuantSide(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreQuantoSide(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreTurbo(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreUltraSide(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
-double StoreOctaveSide(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
 
 }  // namespace kv::quant

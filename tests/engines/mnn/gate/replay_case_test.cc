@@ -28,7 +28,7 @@ struct RealCase {
 };
 
 CaseSpec SmallSpec(const std::string& mode) {
-  CaseSpec spec = NewCase(Engine());
+  CaseSpec spec = Engine().NewCase();
   spec.name = "small_" + mode;
   spec.mode = mode;
   spec.prompt_tokens = {64};
@@ -70,13 +70,13 @@ TEST_CASE("A config's parameters are those of the engine, all of them") {
   };
   runtime::ForEachParameter(
       {}, [&](std::string_view name, const runtime::ParameterValue&) { has(name); });
-  eviction::ForEachParameter({}, [&](std::string_view name, double) { has(name); });
+  mnn::h2o::ForEachParameter({}, [&](std::string_view name, double) { has(name); });
   // And nothing else but the switch of H2O itself.
   for (const std::string& name : known) {
     eviction::BlockConfig h2o;
     runtime::Config lossless;
     const bool taken =
-        eviction::SetParameter(name, 1, h2o) ||
+        mnn::h2o::SetParameter(name, 1, h2o) ||
         runtime::SetParameter(name, 1.0, lossless) != runtime::SetResult::kNoSuchName;
     INFO(name);
     CHECK(taken == (name != "h2o_enable"));
@@ -167,7 +167,7 @@ TEST_CASE("The measured ratio is that of the worst row") {
 
 TEST_CASE("A case without H2O and without compression loses nothing and says why") {
   RealCase real;
-  CaseSpec spec = FindSuiteCase(test::Engines(), "runtime_baseline").value();
+  CaseSpec spec = test::Engine().FindSuiteCase("runtime_baseline").value();
   spec.prompt_tokens = {96};
   const CaseResult result = ReplayCase(spec, real.subject());
   CHECK(Figure(result, "lossy_best") == 1);
@@ -177,7 +177,7 @@ TEST_CASE("A case without H2O and without compression loses nothing and says why
   CHECK(Judged(result, {"lossy_best", Op::kAtLeast, 1}) == Status::kPass);
 
   // The suite's parameters on a cache that is too short for them.
-  CaseSpec shorter = FindSuiteCase(test::Engines(), "runtime_full").value();
+  CaseSpec shorter = test::Engine().FindSuiteCase("runtime_full").value();
   shorter.prompt_tokens = {96};
   const CaseResult nothing = ReplayCase(shorter, real.subject());
   CHECK(nothing.measured.Find("lossy_best")->reason.find("h2o_trigger_min_tokens 384") !=
@@ -200,12 +200,12 @@ TEST_CASE("Equal summaries for any number of threads") {
         CaseSpec spec = SmallSpec(mode);
         spec.runtime = engine;
         spec.rules = Engine().rules_of(mode);
-        RequireContent(spec);
+        RequireContent(Engine(), spec);
         gate.cases.push_back(ReplayCase(spec, {real.snapshot, &real.trace, true, pool, nullptr}));
       }
     }
     Judge({}, gate);
-    const std::string text = SummaryJson(gate, "", {}).dump();
+    const std::string text = test::SummaryJson(gate, "", {}).dump();
     if (first.empty()) first = text;
     CHECK(text == first);
   }

@@ -49,6 +49,30 @@ std::vector<Triggered> Decode(MnnEngine& engine, uint64_t tokens) {
 
 }  // namespace
 
+TEST_CASE("parameters carry the engine's names, defaults and clamps", "[h2o]") {
+  const eviction::BlockConfig defaults;
+  CHECK(defaults.target_lossy_ratio == 3.0f);
+  CHECK(defaults.block_tokens == 64);
+  eviction::BlockConfig config;
+  CHECK(SetParameter("h2o_block_tokens", 0, config));
+  CHECK(SetParameter("h2o_ema_alpha", 1.5, config));
+  CHECK(SetParameter("h2o_target_mode", 7, config));
+  CHECK(SetParameter("h2o_target_lossy_ratio", NAN, config));
+  CHECK_FALSE(SetParameter("h2o_block_token", 1, config));
+  const eviction::BlockConfig sane = eviction::Sanitised(config);
+  CHECK(sane.block_tokens == 1);
+  CHECK(sane.ema_alpha == 1.0f);
+  CHECK(sane.target_mode == eviction::TargetMode::kAdaptive);
+  CHECK(sane.target_lossy_ratio == 1.0f);
+  int count = 0;
+  ForEachParameter(config, [&](std::string_view name, double value) {
+    eviction::BlockConfig copy;
+    CHECK(SetParameter(name, value, copy));
+    ++count;
+  });
+  CHECK(count == 11);
+}
+
 TEST_CASE("the clock counts layer calls: two layers per token at interval 16", "[h2o]") {
   MnnEngine engine(Gate(), {32, 32, 32, 128, 2}, MnnRevision::kFinal, 512);
   // Layers 15 and 31 at the first token, then 16 (15 is compacted and too short), then 2 and 18.

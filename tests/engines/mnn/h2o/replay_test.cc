@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/mnn/h2o/replay.h"
+#include "lib/study/eviction/replay.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <span>
 
-#include "lib/engines/mnn/h2o/compact.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
 #include "lib/engines/mnn/h2o/report.h"
-#include "lib/study/eviction/re_rotation.h"
+#include "lib/study/eviction/quality.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/small_replay.h"
 #include "tests/support/targets.h"
@@ -40,6 +41,9 @@ std::string Text(const AttentionCase& made, const ReplayRequest& request, int th
          PlanEvents(result.runs.front()).dump();
 }
 
+// Budgets, then every rule of the engine.
+constexpr const eviction::EngineRule* kEngines[] = {nullptr, &kIntervals, &kDesign, &kMnn, &kMnnR6};
+
 std::vector<std::string> AllPolicies() {
   std::vector<std::string> names;
   for (const eviction::PolicyInfo& policy : eviction::Policies()) names.emplace_back(policy.name);
@@ -53,14 +57,10 @@ TEST_CASE("replays are the same for every SIMD target and number of threads", "[
   ReplayRequest request = SmallRequest();
   request.policies = AllPolicies();
   request.targets = {1.5f, 3.0f};
-  for (const auto& [engine, clock] :
-       {std::pair(Engine::kExact, Clock::kPaper), std::pair(Engine::kExact, Clock::kMnn),
-        std::pair(Engine::kDesign, Clock::kMnn), std::pair(Engine::kMnn, Clock::kMnn),
-        std::pair(Engine::kMnnR6, Clock::kMnn)}) {
+  for (const eviction::EngineRule* engine : kEngines) {
     request.engine = engine;
-    request.clock = clock;
-    request.chosen = {"h2o_layer_start"};
-    request.config.layer_start = engine == Engine::kMnnR6 ? 0 : 1;
+    request.chosen = {"layer_start"};
+    request.config.layer_start = engine == &kMnnR6 ? 0 : 1;
     const std::string expected = Text(*made, request, 1);
     CHECK(Text(*made, request, 4) == expected);
     test::ForEachTarget([&](const std::string& target) {
@@ -124,13 +124,13 @@ TEST_CASE("probabilities give the plans and figures of the queries they came fro
     double softcap;
     uint64_t window;
     WeightRule weights;
-    Clock clock = Clock::kMnn;
+    const eviction::EngineRule* engine = &kIntervals;
   };
   for (const Variant& variant :
        {Variant{0, 0, WeightRule::kSoftmax}, Variant{0, 0, WeightRule::kFlashLocal},
         Variant{3, 0, WeightRule::kSoftmax}, Variant{0, 50, WeightRule::kSoftmax},
-        Variant{3, 0, WeightRule::kSoftmax, Clock::kPaper},
-        Variant{0, 50, WeightRule::kSoftmax, Clock::kPaper}}) {
+        Variant{3, 0, WeightRule::kSoftmax, nullptr},
+        Variant{0, 50, WeightRule::kSoftmax, nullptr}}) {
     INFO("softcap " << variant.softcap << " window " << variant.window);
     const auto queries = MakeAttentionCase({}, 5);
     const auto probabilities = MakeAttentionCase({}, 5);
@@ -140,7 +140,7 @@ TEST_CASE("probabilities give the plans and figures of the queries they came fro
     }
     RecordProbabilities(*probabilities);
     ReplayRequest request = SmallRequest();
-    request.clock = variant.clock;
+    request.engine = variant.engine;
     request.policies = AllPolicies();
     request.weights = variant.weights;
     const ReplayResult a = RunOn(*queries, request), b = RunOn(*probabilities, request);
@@ -182,7 +182,7 @@ TEST_CASE("a missing layer changes nothing of the others in the mnn engine", "[h
   auto part = MakeAttentionCase({}, 7);
   part->trace.layers.erase(part->trace.layers.begin() + 1);
   ReplayRequest request = SmallRequest();
-  request.engine = Engine::kMnn;
+  request.engine = &kMnn;
   const ReplayResult a = RunOn(*whole, request), b = RunOn(*part, request);
   CHECK(b.missing_layers == std::vector<uint32_t>{1});
   REQUIRE(b.runs[0].plans.size() == 2);
@@ -191,7 +191,7 @@ TEST_CASE("a missing layer changes nothing of the others in the mnn engine", "[h
   for (const eviction::Eviction& event : of_b.events) {
     CHECK(of_a.HeldBefore(0, event.token + 1) == of_b.HeldBefore(0, event.token + 1));
   }
-  request.engine = Engine::kMnnR6;
+  request.engine = &kMnnR6;
   CHECK_THROWS_AS(RunOn(*part, request), Error);  // one score vector needs every layer
 }
 
@@ -202,7 +202,7 @@ TEST_CASE("a run in which nothing happens names the parameter", "[h2o]") {
     request.measure_quality = false;
     change(request);
     const ReplayResult result = RunOn(*made, request);
-    return WhyNothing(result, result.runs.front());
+    return result.runs.front().nothing_because;
   };
   CHECK(why([](ReplayRequest&) {}).empty());
   CHECK(why([](ReplayRequest& r) {
@@ -216,7 +216,7 @@ TEST_CASE("a run in which nothing happens names the parameter", "[h2o]") {
   CHECK(why([](ReplayRequest& r) {
           r.config.layer_start = 2;
           r.config.layer_end = 1;
-        }).find("h2o_layer_start") != std::string::npos);
+        }).find("layer_start") != std::string::npos);
 }
 
 TEST_CASE("the trace is refused by name where the snapshot differs", "[h2o]") {
@@ -285,8 +285,8 @@ TEST_CASE("budgets of a pyramid fall from layer to layer and add up", "[h2o]") {
 TEST_CASE("a budget is met at every step, by every policy alike", "[h2o]") {
   const auto made = MakeAttentionCase({}, 11);
   ReplayRequest request = SmallRequest();
-  request.clock = Clock::kPaper;
-  request.chosen = {"h2o_layer_start"};
+  request.engine = nullptr;
+  request.chosen = {"layer_start"};
   request.paper.window = 6;
   request.paper.grow = false;
   request.policies = AllPolicies();
@@ -322,7 +322,7 @@ TEST_CASE("a budget is met at every step, by every policy alike", "[h2o]") {
 TEST_CASE("ratios rise with the target, and runs come in their order", "[h2o]") {
   const auto made = MakeAttentionCase({}, 12);
   ReplayRequest request = SmallRequest();
-  request.clock = Clock::kPaper;
+  request.engine = nullptr;
   request.measure_quality = false;
   request.policies = {"block", "tova"};
   request.targets = {8, 1.5, 4, 2, 3};
@@ -355,7 +355,7 @@ TEST_CASE("sinks turned to their places in the cache attend as if nothing lay be
   layer.k = ContiguousTensor(keys, DType::kF32, 160, 1, 16, Order::kTokenHeadDim);
   made->trace.layers[0].queries = ContiguousView(DType::kF32, {160, 1, 16}, keys);
   ReplayRequest request = SmallRequest();
-  request.clock = Clock::kPaper;
+  request.engine = nullptr;
   request.policies = {"streaming"};
   request.targets.clear();
   request.budgets = {{30, 1, false}};
@@ -401,7 +401,7 @@ TEST_CASE("tokens outside a sliding window are neither held nor saved", "[h2o]")
   const auto made = MakeAttentionCase({}, 41);
   for (TraceLayer& layer : made->trace.layers) layer.rule.window = 40;
   ReplayRequest request = SmallRequest();
-  request.clock = Clock::kPaper;
+  request.engine = nullptr;
   request.config.layer_start = 0;
   request.targets.clear();
   request.policies = {"window"};
@@ -424,16 +424,13 @@ TEST_CASE("tokens outside a sliding window are neither held nor saved", "[h2o]")
 TEST_CASE("layers without rows count as kept, as the run's own plan has it", "[h2o]") {
   auto made = MakeAttentionCase({}, 14);
   made->trace.layers.erase(made->trace.layers.begin() + 1);
-  for (const auto& [engine, clock] :
-       {std::pair(Engine::kExact, Clock::kPaper), std::pair(Engine::kExact, Clock::kMnn),
-        std::pair(Engine::kDesign, Clock::kMnn), std::pair(Engine::kMnn, Clock::kMnn)}) {
+  for (const eviction::EngineRule* engine : std::span(kEngines).first(4)) {
     ReplayRequest request = SmallRequest();
     request.engine = engine;
-    request.clock = clock;
     request.policies = {"block", "window"};
     const ReplayResult result = RunOn(*made, request);
     for (const ReplayRun& run : result.runs) {
-      INFO(Name(engine) << " " << Name(clock) << " " << run.policy);
+      INFO(eviction::EngineText(result) << " " << run.policy);
       uint64_t kept = 0;  // by what the plan says before the last row, or after it on a budget
       for (const LayerKv& layer : made->snapshot.layers) {
         const auto plan = std::find_if(run.plans.begin(), run.plans.end(),
@@ -460,7 +457,7 @@ TEST_CASE("layers without rows count as kept, as the run's own plan has it", "[h
 TEST_CASE("a policy that amounts to another one says so", "[h2o]") {
   const auto made = MakeAttentionCase({}, 15);
   ReplayRequest request = SmallRequest();
-  request.clock = Clock::kPaper;
+  request.engine = nullptr;
   request.policies = {"snapkv", "pyramid", "window", "streaming"};
   request.targets.clear();
   request.budgets = {{30, 1, false}};
@@ -481,7 +478,8 @@ TEST_CASE("a policy that amounts to another one says so", "[h2o]") {
   request.paper.window = 64;
   request.budgets.push_back({100, 1, false});
   const ReplayResult result = RunOn(*made, request);
-  const std::string page = ReportPage(made->snapshot, made->trace, result, "").Text();
+  const std::string page =
+      eviction::ReportPage({made->snapshot, made->trace, request, result}, "").Text();
   CHECK(page.find("streaming (= window here)</text>") != std::string::npos);
   CHECK(page.find(">snapkv (= window here)</th>") != std::string::npos);
 }

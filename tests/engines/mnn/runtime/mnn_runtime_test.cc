@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <catch2/catch.hpp>
 
-#include "lib/engines/mnn/h2o/replay.h"
+#include "lib/engines/mnn/h2o/report.h"
 #include "tests/support/lossless_case.h"
 
 namespace kv::mnn::runtime::mnn_runtime_test {
@@ -153,13 +153,13 @@ TEST_CASE("H2O under the lossless path decides as it does alone", "[lossless]") 
   request.lossless.front_n = 1;
   const ReplayResult result = RunCase(*made, request);
   ThreadPool pool(1);
-  mnn::h2o::ReplayRequest alone;
-  alone.engine = mnn::h2o::Engine::kMnn;
+  eviction::ReplayRequest alone;
+  alone.engine = &mnn::h2o::kMnn;
   alone.config = request.h2o;
   alone.prompt_tokens = 96;
   alone.measure_quality = false;
-  const mnn::h2o::ReplayResult expected = Replay(made->snapshot, made->trace, alone, pool);
-  const mnn::h2o::MnnReplay& mnn = *expected.runs.front().mnn;
+  const eviction::ReplayResult expected = Replay(made->snapshot, made->trace, alone, pool);
+  const mnn::h2o::MnnReplay& mnn = *mnn::h2o::MnnReplayOf(expected.runs.front());
   CHECK(expected.runs.front().evictions() > 0);
   CHECK(CountEvents(result, EventKind::kEvict) == expected.runs.front().evictions());
   CHECK(result.h2o_metrics.lossy_ratio == mnn.metrics.lossy_ratio);

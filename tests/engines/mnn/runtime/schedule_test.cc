@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/mnn/runtime/schedule.h"
+#include "lib/engines/mnn/runtime/config.h"
 
 #include <catch2/catch.hpp>
 #include <set>

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/kvz/kvz.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "formats/stated.h"
+#include "lib/core/archive/archive.h"
+#include "lib/core/archive/records.h"
+#include "lib/core/base/hash.h"
+#include "lib/core/snapshot/snapshot.h"
+
+namespace kv {
+
+namespace {
+
+std::string Ratio(uint64_t raw, uint64_t stored) {
+  return stored == 0
+             ? "-"
+             : fmt::format("{:.3f}x", static_cast<double>(raw) / static_cast<double>(stored));
+}
+
+// What it needs of each of its references.
+void AddReferences(const Archive& archive,
+                   std::vector<std::pair<std::string, std::string>>& facts) {
+  const std::vector<ReferenceName>& names = archive.reference_names();
+  if (names.empty()) return;
+  struct Needs {
+    uint64_t chunks = 0, equal = 0, near = 0;  // rows
+  };
+  std::vector<Needs> needs(names.size());
+  for (const ArchivedChunk& chunk : archive.chunks()) {
+    std::vector<bool> counted(names.size());
+    std::vector<ReferenceRun> runs;
+    try {
+      runs = archive.RunsOf(chunk);
+    } catch (const Error&) {
+      continue;  // damage is reported where the chunk is read
+    }
+    for (const ReferenceRun& run : runs) {
+      if (run.reference >= names.size()) continue;
+      Needs& one = needs[run.reference];
+      if (!counted[run.reference]) ++one.chunks;
+      counted[run.reference] = true;
+      (run.equal ? one.equal : one.near) += run.rows;
+    }
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    const ReferenceName& name = names[i];
+    std::string text = fmt::format("{}, {}, {} bytes, {}: ", name.file, name.format,
+                                   name.source_bytes, HashText(name.source_hash));
+    text += needs[i].chunks == 0
+                ? "not needed"
+                : fmt::format("{} chunks need {} rows of it, {} of them equal", needs[i].chunks,
+                              needs[i].equal + needs[i].near, needs[i].equal);
+    if (name.chain > 1) text += fmt::format(", a chain of {}", name.chain);
+    facts.emplace_back(names.size() == 1 ? "reference" : fmt::format("reference {}", i),
+                       std::move(text));
+  }
+}
+
+// How many chunks are coded by others, and how many of these one takes at most. Nothing is read but
+// heads.
+void AddNeighbours(const Archive& archive,
+                   std::vector<std::pair<std::string, std::string>>& facts) {
+  uint64_t layered = 0;
+  uint32_t depth = 0;
+  for (const ArchivedChunk& chunk : archive.chunks()) {
+    if (!HasNeighbours(static_cast<CodecId>(chunk.head.codec))) continue;
+    ++layered;
+    depth = std::max(depth, chunk.head.codec_parameter);
+  }
+  if (layered == 0) return;
+  facts.emplace_back("joined", fmt::format("{} of {} chunks are coded by others of the archive: to "
+                                           "read one takes up to {} more",
+                                           layered, archive.chunks().size(), depth));
+}
+
+// The facts of the archive, before those of its source.
+std::vector<std::pair<std::string, std::string>> FactsOf(const Archive& archive) {
+  std::vector<std::pair<std::string, std::string>> facts;
+  facts.emplace_back(
+      "restores",
+      fmt::format("{} {}, {} bytes{}", archive.files().size(),
+                  archive.files().size() == 1 ? "file" : "files", archive.source_bytes(),
+                  archive.source_hash() ? ", " + HashText(*archive.source_hash()) : ""));
+  facts.emplace_back("chunks", std::to_string(archive.chunks().size()));
+  if (!archive.groups().empty()) {
+    uint64_t files = 0;
+    for (const FileGroup& group : archive.groups()) files += group.files.size();
+    facts.emplace_back(
+        "solid", fmt::format("{} files are coded together, in {} group{}", files,
+                             archive.groups().size(), archive.groups().size() == 1 ? "" : "s"));
+  }
+  std::string ratio = "whole " + Ratio(archive.source_bytes(), archive.data().size());
+  for (const auto& [kind, name] :
+       {std::pair{ChunkKind::kKey, "K"}, {ChunkKind::kValue, "V"}, {ChunkKind::kOpaque, "other"}}) {
+    if (archive.stored_bytes(kind) == 0) continue;
+    ratio +=
+        fmt::format(", {} {}", name, Ratio(archive.raw_bytes(kind), archive.stored_bytes(kind)));
+  }
+  facts.emplace_back("ratio", ratio);
+  if (const uint64_t ordered = archive.ordered_chunks(); ordered > 0) {
+    facts.emplace_back("rows", fmt::format("of {} chunk{} are coded by sequence and position",
+                                           ordered, ordered == 1 ? "" : "s"));
+  }
+  AddReferences(archive, facts);
+  if (const std::optional<ProfileName>& profile = archive.profile_name()) {
+    const uint64_t chunks = archive.profiled_chunks();
+    facts.emplace_back(
+        "profile",
+        fmt::format("{}{}{}: {}", profile->file.empty() ? "" : profile->file + ", ",
+                    profile->model.empty() ? "" : profile->model + ", ",
+                    ProfileHashText(profile->hash),
+                    chunks == 0 ? "not needed" : fmt::format("{} chunks need it", chunks)));
+  }
+  AddNeighbours(archive, facts);
+  return facts;
+}
+
+}  // namespace
+
+Confidence ProbeKvz(const Source& source) {
+  if (source.is_folder || source.files.size() != 1) return Confidence::kNo;
+  const FileSource& data = *source.files[0].data;
+  data.Need(0, kvz::kHeaderBytes);
+  data.Need(data.size() - std::min(data.size(), kvz::kTrailerBytes), kvz::kTrailerBytes);
+  const ByteSpan bytes = data.bytes();
+  return kvz::HasMagic(bytes) || kvz::HasTrailerMagic(bytes) ? Confidence::kCertain
+                                                             : Confidence::kNo;
+}
+
+Snapshot OpenKvz(Source source, const OpenOptions& options) {
+  if (source.files.size() != 1) {
+    throw Error(Finding::kBadMagic, "an archive is one file, not a folder");
+  }
+  Archive archive = Archive::Open(source.files[0].data);
+  Snapshot snapshot;
+  // What its flags decide is not in the description of an archive.
+  const bool decides = IsUndecided(archive) && (options.batch || !options.layout.empty());
+  if (options.metadata_only && !decides) {
+    if (archive.description()) {
+      snapshot = *archive.description();
+      RequireAsArchived(options, snapshot);
+    }
+  } else {
+    FindReferences(archive, source.path, options);
+    std::optional<ThreadPool> own;
+    ThreadPool& pool = options.pool != nullptr ? *options.pool : own.emplace(UsableCpus());
+    snapshot = LoadSnapshot(archive, {}, options, pool);
+  }
+  snapshot.source = std::move(source);
+  snapshot.unpacked_bytes = archive.source_bytes();
+  snapshot.format_version =
+      snapshot.format.empty()
+          ? fmt::format("version {}, of opaque bytes", kvz::kVersion)
+          : fmt::format("version {}, of {}{}{}", kvz::kVersion, snapshot.format,
+                        snapshot.format_version.empty() ? "" : ", ", snapshot.format_version);
+  std::vector<std::pair<std::string, std::string>> facts = FactsOf(archive);
+  facts.insert(facts.end(), snapshot.facts.begin(), snapshot.facts.end());
+  snapshot.facts = std::move(facts);
+  for (const Damage& damage : archive.damage()) {
+    snapshot.notes.push_back({fmt::format("damaged {}: {}", damage.part, damage.text), true});
+  }
+  return snapshot;
+}
+
+// How the profile of an archive is found.
+
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kProfileSuffix = ".kvp";
+// Profiles beside an archive that are looked at for their hash.
+constexpr size_t kMostBeside = 1024;
+
+// A profile ends in its hash, so that only the one that is wanted is read.
+bool EndsIn(const FileSource& file, const Hash128Bytes& hash) {
+  return file.size() >= hash.size() && file.size() <= kMostProfileBytes &&
+         std::memcmp(file.bytes().data() + file.size() - hash.size(), hash.data(), hash.size()) ==
+             0;
+}
+
+std::string Wanted(const ProfileName& name) {
+  std::string text = "the profile";
+  if (!name.model.empty()) text += " of " + Printable(name.model);
+  text += " (";
+  if (!name.file.empty()) text += fmt::format("'{}', ", Printable(name.file));
+  return text + ProfileHashText(name.hash) + ")";
+}
+
+// Regular files in the archive's folder: the one of the profile's name, then all that end in .kvp.
+std::vector<fs::path> Beside(const ProfileName& name, const std::string& archive) {
+  std::vector<fs::path> paths;
+  fs::path folder = fs::path(archive).parent_path();
+  if (folder.empty()) folder = ".";
+  std::error_code ignored;
+  for (fs::directory_iterator at(folder, ignored), end; at != end && paths.size() < kMostBeside;
+       at.increment(ignored)) {
+    if (ignored) break;
+    const std::string file = at->path().filename().string();
+    if (file != name.file && !file.ends_with(kProfileSuffix)) continue;
+    if (at->is_regular_file(ignored)) paths.push_back(at->path());
+  }
+  std::ranges::sort(paths, {}, [&](const fs::path& path) {
+    return std::pair(path.filename().string() != name.file, path.string());
+  });
+  return paths;
+}
+
+}  // namespace
+
+std::shared_ptr<const Profile> OpenProfile(const std::string& path) {
+  try {
+    return Profile::Read(FileSource::Open(path, kMostProfileBytes)->bytes());
+  } catch (Error& error) {
+    throw error.File(path);
+  }
+}
+
+void FindProfile(Archive& archive, const std::string& path, const OpenOptions& options) {
+  if (archive.profiled_chunks() == 0) return;
+  if (!archive.profile_name()) {
+    return archive.MissProfile(Error(Finding::kProfileMissing,
+                                     "chunks need a profile, and the archive does not say which"));
+  }
+  const ProfileName& name = *archive.profile_name();
+  std::string others;  // that were given, and are not it
+  if (options.profile != nullptr) {
+    if (options.profile->hash() == name.hash) return archive.UseProfile(options.profile);
+    others =
+        fmt::format("; the one that was given is {}", ProfileHashText(options.profile->hash()));
+  }
+  for (const std::string& given : options.profiles) {
+    const std::shared_ptr<const Profile> profile = OpenProfile(given);
+    if (profile->hash() == name.hash) return archive.UseProfile(profile);
+    others += fmt::format("; '{}' is {}", Printable(given), ProfileHashText(profile->hash()));
+  }
+  if (path != "-" && !options.in_memory) {
+    for (const fs::path& beside : Beside(name, path)) {
+      try {
+        const std::shared_ptr<const FileSource> file = FileSource::Open(beside);
+        if (EndsIn(*file, name.hash)) return archive.UseProfile(Profile::Read(file->bytes()));
+      } catch (const Error&) {
+        continue;  // what merely lies there is no reason to fail
+      }
+    }
+  }
+  Error why(Finding::kProfileMissing, "the archive needs {}, which is not beside it{}",
+            Wanted(name), others);
+  why.Hint("--profile FILE names it; one that is trained anew is another profile");
+  archive.MissProfile(std::move(why));
+}
+
+// Archives whose values lie in opaque chunks (packed tiles, deflated members): the source is
+// restored into an unnamed temporary file and read again.
+
+namespace {
+
+// All files of a source, one after another in a temporary file.
+class SpoolTarget : public RestoreTarget, private Sink {
+ public:
+  SpoolTarget() : descriptor_(OpenSpool()) {}
+  ~SpoolTarget() override {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  SpoolTarget(const SpoolTarget&) = delete;
+  SpoolTarget& operator=(const SpoolTarget&) = delete;
+
+  Sink& Begin(size_t file) override {
+    begins_[file] = size_;
+    return *this;
+  }
+  void End(size_t) override {}
+
+  Source Take(const Archive& archive) {
+    const auto whole = FileSource::FromDescriptor(std::exchange(descriptor_, -1), "temporary file");
+    Source source;
+    source.path = archive.data().name();
+    source.is_folder = archive.is_folder();
+    for (size_t i = 0; i < archive.files().size(); ++i) {
+      const ArchivedFile& file = archive.files()[i];
+      const std::string& name = source.is_folder ? file.name : source.path;
+      source.files.push_back({name, FileSource::Slice(whole, begins_.at(i), file.size, name)});
+    }
+    return source;
+  }
+
+ private:
+  void Write(ByteSpan bytes) override {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) throw Error(Finding::kWriteFailed, "cannot write the temporary file");
+      bytes = bytes.subspan(static_cast<size_t>(written));
+      size_ += static_cast<uint64_t>(written);
+    }
+  }
+
+  int descriptor_;
+  uint64_t size_ = 0;
+  std::map<size_t, uint64_t> begins_;  // by file; they come in any order
+};
+
+bool HoldsAll(const Archive& archive, const Selection& wanted) {
+  // What the description of an archive has no room for.
+  if (archive.description()->storage.count("extension_words") != 0) return false;
+  const std::vector<LayerKv>& layers = archive.description()->layers;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (!wanted.HasLayer(layers[i].index)) continue;
+    if (wanted.keys && !archive.HoldsTensor(i, false)) return false;
+    if (wanted.values && layers[i].v && !archive.HoldsTensor(i, true)) return false;
+  }
+  return true;
+}
+
+// Reads the source as it was read when it was archived. Where a format has two readings of one
+// source (MNN: logical, packed) their names serve as --layout.
+Snapshot ReadAgain(const Source& source, const Snapshot& described, OpenOptions options) {
+  options.from = described.format;
+  options.metadata_only = false;
+  Snapshot snapshot = options.open(source, options);
+  if (snapshot.format_version != described.format_version && options.layout.empty()) {
+    options.layout = described.format_version;
+    options.is_shared = true;
+    snapshot = options.open(source, options);
+  }
+  if (snapshot.format_version == described.format_version) return snapshot;
+  throw Error(Finding::kAmbiguousFormat,
+              "the restored source reads as {}, but it was archived as {}", snapshot.format_version,
+              described.format_version)
+      .File(source.path)
+      .Hint("decompress it without --to and convert the restored source");
+}
+
+void RequireAllowed(std::string_view what, uint64_t bytes, const Archive& archive,
+                    const OpenOptions& options) {
+  if (bytes <= options.max_bytes) return;
+  throw Error(Finding::kLimit, "{} {} bytes; at most {} are allowed", what, bytes,
+              options.max_bytes)
+      .File(archive.data().name())
+      .Hint("--max-bytes raises the limit");
+}
+
+// What LoadTensors decodes.
+uint64_t WantedBytes(const Archive& archive, const Selection& wanted) {
+  uint64_t bytes = 0;
+  for (const ArchivedChunk& chunk : archive.chunks()) {
+    const ChunkHead& head = chunk.head;
+    const bool is_wanted = head.kind == ChunkKind::kKey     ? wanted.keys
+                           : head.kind == ChunkKind::kValue ? wanted.values
+                                                            : false;
+    if (is_wanted && wanted.HasLayer(head.layer) &&
+        wanted.HasTokens(head.token_begin, head.token_begin + head.tokens))
+      bytes += head.raw_bytes;
+  }
+  return bytes;
+}
+
+Snapshot LoadSource(const Archive& archive, const OpenOptions& options, ThreadPool& pool,
+                    Progress* progress) {
+  const Snapshot& described = *archive.description();
+  if (described.format == kKvzFormat) {
+    throw Error(Finding::kUnsupportedKind, "an archive of an archive").File(archive.data().name());
+  }
+  RequireAllowed("its source has", archive.source_bytes(), archive, options);
+  RestoreOptions restore;
+  restore.progress = progress;
+  SpoolTarget target;
+  Restore(archive, restore, pool, target);
+  return ReadAgain(target.Take(archive), described, options);
+}
+
+}  // namespace
+
+bool IsUndecided(const Archive& archive) {
+  const auto& described = archive.description();
+  return described && (BatchRows(*described) > 1 || described->storage.count(kAxesGuessed) != 0);
+}
+
+Snapshot LoadSnapshot(const Archive& archive, const Selection& wanted, const OpenOptions& options,
+                      ThreadPool& pool, Progress* progress) {
+  if (!archive.description() ||
+      (!IsUndecided(archive) && (!archive.damage().empty() || HoldsAll(archive, wanted)))) {
+    try {
+      if (archive.description()) RequireAsArchived(options, *archive.description());
+    } catch (Error& error) {
+      throw error.File(archive.data().name());
+    }
+    RequireAllowed("K and V that are wanted have", WantedBytes(archive, wanted), archive, options);
+    return LoadTensors(archive, wanted, pool, progress);
+  }
+  Snapshot snapshot = LoadSource(archive, options, pool, progress);
+  for (LayerKv& layer : snapshot.layers) {
+    if (!wanted.keys) layer.k.pieces.clear();
+    if (!wanted.values) layer.v.reset();
+  }
+  // The views keep their bytes when the archive becomes the source of the snapshot.
+  for (const SourceFile& file : snapshot.source.files) snapshot.spools.push_back(file.data);
+  return snapshot;
+}
+
+}  // namespace kv

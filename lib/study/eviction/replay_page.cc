@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "lib/report/html.h"
+#include "lib/report/svg.h"
+#include "lib/study/eviction/replay.h"
+#include "lib/study/eviction/report.h"
+
+namespace kv::eviction {
+namespace {
+
+// What a page can show without growing heavy.
+constexpr size_t kMostPoints = 400, kMostPointsOfLayer = 200;
+constexpr double kShades = 20;
+
+using report::ChartSeries;
+using report::LineChart;
+using report::StripMap;
+using report::StripRow;
+using report::StripSpan;
+using RunValue = std::function<double(const ReplayRun&)>;
+
+std::string Times(double ratio) { return fmt::format("{:.3g}x", ratio); }
+using format::Percent;
+std::string Shown(const Distribution& of, double Distribution::*figure) {
+  return of.count == 0 ? std::string(1, '-') : Percent(of.*figure);
+}
+std::string ErrorOf(const AttentionSummary& of) {
+  return of.output_error.count == 0 ? std::string(1, '-') : Percent(of.output_error_frobenius);
+}
+std::string NatsOf(const ReplayRun& run) {
+  if (!run.predicted_kl) return "-";
+  const PredictedKl& kl = *run.predicted_kl;
+  return fmt::format("{:.3g} ({:.3g} to {:.3g})", kl.expected(), kl.low(), kl.high());
+}
+// The run that the detailed figures show: the first one that evicts.
+const ReplayRun& MainRun(const ReplayResult& result) {
+  for (const ReplayRun& run : result.runs) {
+    if (run.evictions() > 0) return run;
+  }
+  return result.runs.front();
+}
+
+// What the real KL is expected to be, and where most runs of the study lie.
+std::string NatsText(const PredictedKl& kl) {
+  const std::string expected = format::Nats(kl.expected());
+  return kl.nats == 0
+             ? expected
+             : fmt::format("{} ({}-{})", expected, format::Nats(kl.low()), format::Nats(kl.high()));
+}
+
+// A share of rows with its standard error, where rows were drawn.
+std::optional<std::string> ShareText(const Distribution& of, double value, double error) {
+  if (of.count == 0) return std::nullopt;
+  const std::string share = format::Percent(value);
+  return error == 0 ? share : fmt::format("{} +-{}", share, format::Percent(error));
+}
+
+std::optional<std::string> ErrorText(const AttentionSummary& rows) {
+  return ShareText(rows.output_error, rows.output_error_frobenius,
+                   rows.standard_error.output_error_frobenius);
+}
+std::optional<std::string> MassText(const AttentionSummary& rows) {
+  return ShareText(rows.mass, rows.mass.mean, rows.standard_error.mass);
+}
+
+// A column of what quality says of the rows that lose something, or of all.
+template <typename Getter>
+Fields<ReplayRun>::Field Column(
+    std::string_view name, Getter get, Format format = format::Plain,
+    std::optional<AttentionSummary> ReplayRun::*of = &ReplayRun::evicting) {
+  const auto getter = [=](const ReplayRun& run) {
+    return run.*of ? Value(get(*(run.*of))) : Value();
+  };
+  return {name, "", getter, Heading(name, format)};
+}
+auto Figured(Distribution AttentionSummary::*of, double Distribution::*member) {
+  return [=](const AttentionSummary& rows) {
+    return (rows.*of).count == 0 ? std::nullopt : std::optional((rows.*of).*member);
+  };
+}
+
+void AddQuality(Fields<ReplayRun>& columns) {
+  using Rows = AttentionSummary;
+  using D = Distribution;
+  columns.Add(Column("output error", ErrorText));
+  columns.Add(Column(
+      "1 - cosine",
+      [](const Rows& rows) {
+        return rows.output_cosine.count == 0 ? std::nullopt
+                                             : std::optional(1 - rows.output_cosine.mean);
+      },
+      format::AsReal));
+  columns.Add(Column("error p95", Figured(&Rows::output_error, &D::p95), format::AsPercent));
+  columns.Add(Column("mass", MassText));
+  columns.Add(Column("mass p5", Figured(&Rows::mass, &D::p5), format::AsPercent));
+  columns.Add(Column("attention KL", Figured(&Rows::kl, &D::mean), format::AsReal));
+  columns.Add(Column(
+      "top-16",
+      [](const Rows& rows) {
+        return rows.top_k[1].count == 0 ? std::nullopt : std::optional(rows.top_k[1].mean);
+      },
+      format::AsPercent));
+  columns.Add(Column("error (all rows)", ErrorText, format::Plain, &ReplayRun::quality));
+  columns.Add(Column("mass (all rows)", MassText, format::Plain, &ReplayRun::quality));
+}
+
+Fields<ReplayRun> ColumnsOf(const ReplayResult& result) {
+  Fields<ReplayRun> columns = {{"policy", "", &ReplayRun::policy_text, Heading("policy")},
+                               {"target", "", &ReplayRun::target_text, Heading("target")},
+                               Fields<ReplayRun>::Inline(OwnFields())};
+  if (result.engine != nullptr && !result.engine->ratio_name.empty()) {
+    const auto ratio = [](const ReplayRun& run) {
+      return run.engine ? std::optional(fmt::format("{:.4f}x", run.engine->reported_ratio))
+                        : std::nullopt;
+    };
+    const std::string_view name = result.engine->ratio_name;
+    columns.Add({name, "", ratio, Heading(name)});
+  }
+  if (result.kl_method) {
+    const auto nats = [](const ReplayRun& run) {
+      return run.predicted_kl ? std::optional(NatsText(*run.predicted_kl)) : std::nullopt;
+    };
+    columns.Add({"predicted_kl", "", nats, Heading("predicted KL")});
+  }
+  const auto has_quality = [](const ReplayRun& run) { return run.quality.has_value(); };
+  if (std::any_of(result.runs.begin(), result.runs.end(), has_quality)) AddQuality(columns);
+  return columns;
+}
+
+// One line per policy: a value of each run against what the run achieved.
+std::vector<ChartSeries> ByPolicy(const ReplayResult& result, const RunValue& x,
+                                  const RunValue& y) {
+  std::vector<ChartSeries> series;
+  for (const ReplayRun& run : result.runs) {
+    if (run.info().spending == Spending::kNone || !run.evicting || run.evicting->mass.count == 0)
+      continue;
+    auto found = std::find_if(series.begin(), series.end(),
+                              [&](const ChartSeries& s) { return s.name == run.policy; });
+    if (found == series.end()) {
+      series.push_back(
+          {run.policy, {}, run.info().tuned_by == Tuning::kBlocks, run.info().is_bound});
+      found = std::prev(series.end());
+    }
+    found->points.push_back(
+        {x(run), y(run), run.same_as.empty() ? std::string() : run.policy_text()});
+  }
+  for (ChartSeries& s : series) {
+    // What all points amount to is said once, beside the line.
+    const std::string name = s.points.front().name;
+    if (!name.empty() && std::all_of(s.points.begin(), s.points.end(),
+                                     [&](const auto& point) { return point.name == name; })) {
+      s.name = name;
+      for (report::ChartPoint& point : s.points) point.name.clear();
+    }
+    std::stable_sort(s.points.begin(), s.points.end(),
+                     [](const auto& a, const auto& b) { return a.x < b.x; });
+  }
+  return series;
+}
+
+// The ratios that were asked for.
+std::vector<report::ChartTarget> TargetsOf(const ReplayResult& result) {
+  std::vector<report::ChartTarget> targets;
+  for (const ReplayRun& run : result.runs) {
+    const double ratio = run.target_ratio();
+    const bool known = std::any_of(targets.begin(), targets.end(),
+                                   [&](const auto& target) { return target.at == ratio; });
+    if (std::isfinite(ratio) && !known) targets.push_back({ratio, run.target_text()});
+  }
+  std::sort(targets.begin(), targets.end(),
+            [](const auto& a, const auto& b) { return a.at < b.at; });
+  return targets;
+}
+
+// A kind of loss: one panel each.
+struct Loss {
+  std::string name, y_label, caption;
+  RunValue value;
+};
+
+std::vector<Loss> LossesOf(const ReplayResult& result) {
+  std::vector<Loss> losses;
+  if (result.kl_method) {
+    losses.push_back({"Predicted KL", "expected KL of the next token, nats", PredictionText(result),
+                      [](const ReplayRun& run) {
+                        return run.predicted_kl ? run.predicted_kl->expected() : NAN;
+                      }});
+  }
+  if (result.runs.front().quality && result.runs.front().quality->has_output) {
+    losses.push_back(
+        {"Attention output error", "|O - O'| / |O| over evicting rows",
+         "The error of the attention output, all heads of a layer together: of the figures that "
+         "need no gradients the best predictor of harm.",
+         [](const ReplayRun& run) { return run.evicting->output_error_frobenius; }});
+  }
+  losses.push_back({"Attention mass lost", "mass lost, mean of evicting rows",
+                    "Every policy keeps as many tokens at the same moments, save that block keeps "
+                    "whole blocks, and that snapkv and pyramid may compress the prompt alone; "
+                    "oracle-mass knows the future.",
+                    [](const ReplayRun& run) { return 1 - run.evicting->mass.mean; }});
+  return losses;
+}
+
+double MeanBytes(const ReplayRun& run) {
+  double sum = 0;
+  for (const StepBytes& step : run.steps) sum += static_cast<double>(step.kept);
+  return run.steps.empty() ? NAN : sum / static_cast<double>(run.steps.size());
+}
+
+void AddCurves(const ReplayResult& result, report::Page& page) {
+  const bool any = std::any_of(result.runs.begin(), result.runs.end(),
+                               [](const ReplayRun& run) { return run.quality.has_value(); });
+  if (!any) return;
+  page.Heading("Loss against what was achieved");
+  const std::vector<Loss> losses = LossesOf(result);
+  const auto add = [&](const Loss& loss, const RunValue& x, LineChart chart,
+                       const std::string& caption) {
+    chart.y_label = loss.y_label;
+    chart.markers = true;
+    chart.y_min = 0;
+    chart.series = ByPolicy(result, x, loss.value);
+    page.Figure(Render(chart), caption);
+  };
+  for (const Loss& loss : losses) {
+    LineChart chart;
+    chart.title = loss.name + " against the achieved ratio";
+    chart.x_label = "ratio of the whole model, mean of the steps";
+    chart.targets = TargetsOf(result);
+    add(
+        loss, [](const ReplayRun& run) { return run.mean_ratio(); }, std::move(chart),
+        fmt::format("{}: lower is better. {}{}", loss.name, loss.caption,
+                    &loss == &losses.front() ? " Dotted: the targets." : ""));
+  }
+  LineChart chart;
+  chart.title = losses.front().name + " against bytes held";
+  chart.x_label = "K and V held, mean of the steps";
+  chart.x_bytes = true;
+  add(losses.front(), MeanBytes, std::move(chart),
+      losses.front().name + " against what stays in memory: low and left is better.");
+}
+
+void AddBytes(const ReplayRun& run, report::Page& page) {
+  LineChart chart;
+  chart.title = "Bytes of K and V held at each decode step";
+  chart.x_label = "position";
+  chart.y_label = "bytes held by all layers";
+  chart.bytes = true;
+  chart.y_min = 0;
+  ChartSeries full{"full", {}, false, false}, kept{"kept", {}, true, false};
+  ChartSeries allocated{"allocated", {}, false, true};
+  const size_t stride = std::max<size_t>(1, run.steps.size() / kMostPoints);
+  for (size_t i = 0; i < run.steps.size(); ++i) {
+    if (i % stride != 0 && i + 1 != run.steps.size()) continue;
+    const auto x = static_cast<double>(run.steps[i].token);
+    full.points.push_back({x, static_cast<double>(run.steps[i].full)});
+    kept.points.push_back({x, static_cast<double>(run.steps[i].kept)});
+    allocated.points.push_back({x, static_cast<double>(run.steps[i].allocated)});
+  }
+  chart.series = {kept, full};
+  if (run.engine) chart.series.push_back(allocated);
+  page.Figure(Render(chart),
+              run.engine ? "The engine's buffers never shrink: what is evicted frees room for new "
+                           "tokens, not memory."
+                         : "Memory if evicted rows are given back.");
+}
+
+// For how many of the units' decode steps together a position stayed; `steps` of each if for all.
+uint64_t StayOf(const LayerPlan& plan, uint64_t position, const ReplayResult& result) {
+  uint64_t held = 0;
+  for (uint32_t unit = 0; unit < plan.units; ++unit) {
+    const uint64_t last = plan.last_seen(unit, position);
+    held += last == LayerPlan::kStays
+                ? result.end - std::min(result.prompt, result.end)
+                : std::min(last + 1, result.end) - std::min(result.prompt, last + 1);
+  }
+  return held;
+}
+
+// Columns of a few positions each, of which neighbours with the same shade become one span.
+StripRow LayerRow(const ReplayResult& result, const LayerPlan& plan, uint64_t columns) {
+  StripRow row{fmt::format("L{}", plan.layer), {}};
+  const uint64_t end = result.end, steps = std::max<uint64_t>(1, end - result.prompt);
+  const uint64_t width = (end + columns - 1) / std::max<uint64_t>(1, columns);
+  const auto add = [&](uint64_t begin, uint64_t next, double share) {
+    const bool kept = share >= 1;
+    const std::string tip =
+        kept ? fmt::format("layer {}: positions {} to {} kept", plan.layer, begin, next - 1)
+             : fmt::format("layer {}: positions {} to {} held for {:.0f}% of the decode steps",
+                           plan.layer, begin, next - 1, 100 * share);
+    row.spans.push_back({static_cast<double>(begin), static_cast<double>(next),
+                         kept ? 1 : 0.75 * share, kept ? 0 : 1, tip});
+  };
+  uint64_t span_begin = 0;
+  double span_share = -1;
+  for (uint64_t begin = 0; begin < end; begin += width) {
+    const uint64_t next = std::min(end, begin + width);
+    uint64_t held = 0;
+    bool all = true;
+    for (uint64_t p = begin; p < next; ++p) {
+      for (uint32_t unit = 0; unit < plan.units; ++unit) {
+        all = all && plan.last_seen(unit, p) == LayerPlan::kStays;
+      }
+      held += StayOf(plan, p, result);
+    }
+    const auto most = static_cast<double>((next - begin) * plan.units * steps);
+    const double share =
+        all ? 1 : std::min(0.95, std::round(static_cast<double>(held) / most * kShades) / kShades);
+    if (share == span_share) continue;
+    if (begin > 0) add(span_begin, begin, span_share);
+    span_begin = begin;
+    span_share = share;
+  }
+  if (end > 0) add(span_begin, end, span_share);
+  return row;
+}
+
+void AddMap(const ReplayResult& result, const ReplayRun& run, report::Page& page) {
+  page.Heading(fmt::format("What stays: {} at target {}", run.policy_text(), run.target_text()));
+  StripMap map;
+  map.title = "Kept tokens by layer and position";
+  map.x_label = fmt::format("position (prefill ends at {})", result.prompt);
+  map.x_end = static_cast<double>(result.end);
+  map.high_label = "kept to the end";
+  map.second_label = "evicted; fainter: sooner";
+  const uint64_t columns = report::MapColumns(result.end, run.plans.size());
+  size_t cells = 0;
+  for (const LayerPlan& plan : run.plans) {
+    map.rows.push_back(LayerRow(result, plan, columns));
+    cells += map.rows.back().spans.size();
+  }
+  if (!report::HasRoomForTips(cells, 1)) {
+    for (StripRow& row : map.rows) {
+      for (StripSpan& span : row.spans) span.tip.clear();
+    }
+  }
+  page.Figure(Render(map),
+              "Blue: held to the end. Orange: evicted, the fainter the sooner. One row per traced "
+              "layer, one column per original position, or a few where there are many.");
+  AddBytes(run, page);
+}
+
+void AddHeads(const ReplayRun& run, report::Page& page) {
+  if (run.layers.empty()) return;
+  page.Heading("Where it costs");
+  const bool output = run.layers.front().summary.has_output;
+  double most = 0;
+  const auto value_of = [&](const AttentionSummary& head) {
+    return output ? head.output_error.mean : 1 - head.mass.mean;
+  };
+  for (const LayerQuality& layer : run.layers) {
+    for (const AttentionSummary& head : layer.heads) most = std::max(most, value_of(head));
+  }
+  StripMap map;
+  map.title = "Error by layer and head";
+  map.x_label = "query head";
+  map.unit_ticks = true;
+  map.low_label = "0";
+  map.high_label = Percent(most);
+  for (const LayerQuality& layer : run.layers) {
+    StripRow row{fmt::format("L{}", layer.layer), {}};
+    for (size_t h = 0; h < layer.heads.size(); ++h) {
+      const double value = value_of(layer.heads[h]);
+      if (std::isnan(value)) continue;  // no row of this head has a figure
+      const auto x = static_cast<double>(h);
+      row.spans.push_back({x, x + 1, most > 0 ? value / most : 0, 0,
+                           fmt::format("layer {} head {}: {}", layer.layer, h, Percent(value))});
+    }
+    map.x_end = static_cast<double>(std::max<size_t>(1, layer.heads.size()));
+    map.rows.push_back(std::move(row));
+  }
+  page.Figure(Render(map), output ? "Mean error of the attention output, layers down, query heads "
+                                    "across."
+                                  : "Mean attention mass lost, layers down, query heads across.");
+  LineChart steps;
+  steps.title = "Attention mass lost at each decode step";
+  steps.x_label = "decode step";
+  steps.y_label = "attention mass lost, mean of heads";
+  steps.y_min = 0;
+  for (const LayerQuality& layer : run.layers) {
+    if (steps.series.size() == 8) break;
+    ChartSeries series{fmt::format("layer {}", layer.layer), {}, false, false};
+    const size_t stride = std::max<size_t>(1, layer.step_mass.size() / kMostPointsOfLayer);
+    for (size_t i = 0; i < layer.step_mass.size(); i += stride) {
+      series.points.push_back({static_cast<double>(i), 1 - layer.step_mass[i]});
+    }
+    steps.series.push_back(std::move(series));
+  }
+  page.Figure(Render(steps), run.layers.size() > 8 ? "The first eight traced layers."
+                                                   : "One line per traced layer.");
+}
+
+std::string Subtitle(const Report& of) {
+  return fmt::format("{} with {} of {} ({}); engine {}, scores {}", of.snapshot.source.path,
+                     Name(of.trace.level), of.trace.path, of.trace.format, EngineText(of.result),
+                     Name(of.result.weights));
+}
+
+}  // namespace
+
+TextTable RunTable(const ReplayResult& result) {
+  const Fields<ReplayRun> columns = ColumnsOf(result);
+  TextTable table{TextHead(columns), {}};
+  for (const ReplayRun& run : result.runs) table.rows.push_back(TextRow(columns, run));
+  return table;
+}
+
+report::Page ReportPage(const Report& of, const std::string& footer) {
+  const ReplayResult& result = of.result;
+  const ReplayRun& run = MainRun(result);
+  report::Page page("H2O eviction replay", Subtitle(of));
+  std::vector<std::pair<std::string, std::string>> facts = {
+      {"true ratio", Times(run.ratio())},
+      {"K and V at the end",
+       report::ShortBytes(run.steps.empty() ? 0 : static_cast<double>(run.steps.back().kept))},
+      {"layers traced",
+       fmt::format("{} of {}", result.traced_layers.size(), of.snapshot.layers.size())},
+      {"decode steps", std::to_string(result.end - result.prompt)}};
+  if (run.engine) {
+    facts.insert(facts.begin() + 1, {"the engine says", Times(run.engine->reported_ratio)});
+  }
+  if (run.quality) {
+    if (run.predicted_kl) facts.push_back({"predicted KL, nats", NatsOf(run)});
+    if (run.quality->has_output) facts.push_back({"output error", ErrorOf(*run.evicting)});
+    facts.push_back({"attention mass kept", Shown(run.evicting->mass, &Distribution::mean)});
+  }
+  page.Facts(facts);
+  if (run.engine) page.Paragraph(std::string(result.engine->ratio_remark));
+  std::vector<std::string> notes = result.notes;
+  notes.insert(notes.end(), result.warnings.begin(), result.warnings.end());
+  for (const ReplayRun& each : result.runs) {
+    if (each.nothing_because.empty()) continue;
+    notes.push_back(
+        fmt::format("{} at {}: {}", each.policy, each.target_text(), each.nothing_because));
+  }
+  AddCurves(result, page);
+  page.Heading("Runs");
+  std::vector<size_t> strong;
+  for (size_t i = 0; i < result.runs.size(); ++i) {
+    if (&result.runs[i] == &run) strong.push_back(i);
+  }
+  TextTable table = RunTable(result);
+  table.rows.insert(table.rows.begin(), std::move(table.head));
+  page.Table(table.rows, strong);
+  AddMap(result, run, page);
+  AddHeads(run, page);
+  if (run.quality) {
+    notes.push_back(
+        "Attention figures are over evicting rows: queries of a layer that lose a key in some "
+        "head. "
+        "Those named (all rows) are diluted by rows and layers that lose nothing.");
+  }
+  notes.push_back("Open loop: hidden states of later layers do not react to what was evicted.");
+  page.Notes("Remarks", notes);
+  page.Footer(footer);
+  return page;
+}
+
+}  // namespace kv::eviction

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Finds code that compares the name of a policy, a codec, a format or an engine instead of asking a row of its table for a
+property: such a comparison is a second list, which the next row is not in.
+
+  check/names.py [--root ROOT]
+
+Exit 1 for such a comparison, and for a line of OTHER_WORDS that nothing needs any more.
+"""
+import argparse
+import collections
+import pathlib
+import re
+import sys
+
+# Words of options and files that are also names of rows, but are not meant as such.
+OTHER_WORDS = {
+    "apps/kvtool/commands/replay/cmd_replay_blend.cc": "lmcache",
+    "apps/kvtool/commands/replay/cmd_replay_quant.cc": "ref",
+    "formats/tensors/tensor_snapshot.cc": "rotated",
+    "formats/trace/trace_tensors.cc": "window",
+    "lib/engines/cacheblend/chunks.cc": "rotated",
+    "lib/engines/mnn/logs/analyzer.cc": "full",
+    "lib/engines/mnn/logs/case_rules.cc": "full",
+}
+ENGINES = ("MNN", "llama.cpp", "vLLM", "SGLang", "LMCache", "MLX", "transformers", "InfiniLM")
+COMPARED = re.compile(r'[=!]= ?"([^"\\]+)"|"([^"\\]+)" [=!]= ')
+
+
+def read_names(root):
+    """Returns every name in the tables, with the file or folder that may compare it: its own."""
+    names = {engine: "" for engine in ENGINES}
+    policies = root / "lib/study/eviction/policy.cc"
+    codecs = root / "lib/core/codec/table.cc"
+    for table in (policies, codecs):
+        for name in re.findall(r'\.name = "([^"]+)"', table.read_text()):
+            names[name] = table.relative_to(root).parent.as_posix() + "/"
+    for name in re.findall(r'^    \{"([\w-]+)",', (root / "formats/registry.cc").read_text(), re.M):
+        names[name] = "formats/" + name.split("-")[0]
+    return names
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", default=".", type=pathlib.Path)
+    root = parser.parse_args().root.resolve()
+    names = read_names(root)
+    found = collections.defaultdict(list)
+    for top in ("lib", "formats", "apps/kvtool", "apps/python/src"):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix not in (".h", ".cc"):
+                continue
+            file = path.relative_to(root).as_posix()
+            for number, line in enumerate(path.read_text().split("\n"), 1):
+                for match in COMPARED.finditer(line.split("//")[0]):
+                    name = match[1] or match[2]
+                    if name in names and not (names[name] and file.startswith(names[name])):
+                        found[file, name].append(number)
+    listed = {(file, name) for file, listed in OTHER_WORDS.items() for name in listed.split()}
+    wrong = [f"{file}:{lines[0]}: compares {name}: make what it asks a property of the row"
+             for (file, name), lines in found.items() if (file, name) not in listed]
+    wrong += [f"{file}: compares {name} no more: take it off the list" for file, name in sorted(listed) if (file, name) not in found]
+    print("\n".join(wrong) if wrong else f"none of {len(names)} names is compared")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
