@@ -14,17 +14,7 @@ import re
 import sys
 
 # Comparisons that there still are: the names in each file. The list may only shrink.
-ALLOWED = {
-    "apps/kvtool/commands/advise/engine_settings.cc": "streaming",
-    "lib/api/policy.cc": "oracle-mass",
-    "lib/engines/mnn/h2o/advised_settings.cc": "block",
-    "lib/engines/mnn/h2o/page.cc": "block full oracle-mass",
-    "lib/engines/mnn/h2o/replay.cc": "block full streaming",
-    "lib/engines/mnn/h2o/replay_notes.cc": "block full h2o pyramid snapkv window",
-    "lib/engines/mnn/h2o/report.cc": "full",
-    "lib/study/advise/candidates.cc": "block h2o pyramid snapkv streaming",
-    "lib/study/eviction/budget.cc": "block streaming",
-}
+ALLOWED = {}
 # Words of options and files that are also names of rows, but are not meant as such.
 OTHER_WORDS = {
     "apps/kvtool/commands/replay/cmd_replay_blend.cc": "lmcache",
@@ -42,11 +32,9 @@ COMPARED = re.compile(r'[=!]= ?"([^"\\]+)"|"([^"\\]+)" [=!]= ')
 def read_names(root):
     """Returns every name in the tables, with the file or folder that may compare it: its own."""
     names = {engine: "" for engine in ENGINES}
-    policies = root / "lib/study/eviction/policies/table.h"
-    codecs = root / "lib/core/codec/table.cc"
-    for table in (policies, codecs):
-        for name in re.findall(r'\.name = "([^"]+)"', table.read_text()):
-            names[name] = table.relative_to(root).parent.as_posix() + "/"
+    for table, own in (("lib/study/eviction/policy.cc", "lib/study/eviction/policies/"), ("lib/core/codec/table.cc", "lib/core/codec/")):
+        for name in re.findall(r'\.name = "([^"]+)"', (root / table).read_text()):
+            names[name] = own
     for name in re.findall(r'^    \{"([\w-]+)",', (root / "formats/registry.cc").read_text(), re.M):
         names[name] = "formats/" + name.split("-")[0]
     return names
