@@ -13,7 +13,6 @@
 #include "apps/kvtool/exit_status.h"
 #include "apps/kvtool/inputs/command_files.h"
 #include "apps/kvtool/line/options.h"
-#include "apps/kvtool/line/page_options.h"
 
 namespace kv {
 

@@ -117,9 +117,8 @@ void RequireStack() {
   constexpr rlim_t kLeastStack = 512 << 10;
   struct rlimit limit;
   if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeastStack) return;
-  throw Error(Finding::kNoResources,
-              fmt::format("the stack is limited to {} KiB, but kvtool needs {}",
-                          limit.rlim_cur >> 10, kLeastStack >> 10))
+  throw Error(Finding::kNoResources, "the stack is limited to {} KiB, but kvtool needs {}",
+              limit.rlim_cur >> 10, kLeastStack >> 10)
       .Hint("'ulimit -s 8192' sets the usual limit");
 }
 
@@ -133,7 +132,7 @@ void Configure(Console& console, const GlobalOptions& global) {
   for (const SimdTarget& target : SimdTargets()) {
     if (target.supported) known += (known.empty() ? "" : ", ") + target.name;
   }
-  throw Error(Finding::kUsage, fmt::format("--simd '{}': expected one of {}", global.simd, known));
+  throw Error(Finding::kUsage, "--simd '{}': expected one of {}", global.simd, known);
 }
 
 // -v: what was read and written, to the byte, and what it took.
@@ -183,7 +182,7 @@ ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
     return status;
   } catch (Error& error) {
     if (error.code() == ErrorCode::kUsage && error.hint().empty()) {
-      error.Hint(fmt::format("'kvtool {} -h' shows how it is used", name));
+      error.Hint("'kvtool {} -h' shows how it is used", name);
     }
     throw;
   }
@@ -200,7 +199,7 @@ void RequireConfig(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) {
     if (std::string_view(argv[i]).starts_with("--config")) return;
   }
-  throw Error(Finding::kConfig, fmt::format("cannot be read: {}", std::strerror(problem)))
+  throw Error(Finding::kConfig, "cannot be read: {}", std::strerror(problem))
       .File(path)
       .Hint("KVTOOL_CONFIG names it");
 }

@@ -5,7 +5,7 @@ property: such a comparison is a second list, which the next row is not in.
 
   check/names.py [--root ROOT]
 
-Exit 1 for a comparison that ALLOWED does not list, and for a line of ALLOWED that nothing needs any more.
+Exit 1 for such a comparison, and for a line of OTHER_WORDS that nothing needs any more.
 """
 import argparse
 import collections
@@ -13,8 +13,6 @@ import pathlib
 import re
 import sys
 
-# Comparisons that there still are: the names in each file. The list may only shrink.
-ALLOWED = {}
 # Words of options and files that are also names of rows, but are not meant as such.
 OTHER_WORDS = {
     "apps/kvtool/commands/replay/cmd_replay_blend.cc": "lmcache",
@@ -32,9 +30,11 @@ COMPARED = re.compile(r'[=!]= ?"([^"\\]+)"|"([^"\\]+)" [=!]= ')
 def read_names(root):
     """Returns every name in the tables, with the file or folder that may compare it: its own."""
     names = {engine: "" for engine in ENGINES}
-    for table, own in (("lib/study/eviction/policy.cc", "lib/study/eviction/policies/"), ("lib/core/codec/table.cc", "lib/core/codec/")):
-        for name in re.findall(r'\.name = "([^"]+)"', (root / table).read_text()):
-            names[name] = own
+    policies = root / "lib/study/eviction/policy.cc"
+    codecs = root / "lib/core/codec/table.cc"
+    for table in (policies, codecs):
+        for name in re.findall(r'\.name = "([^"]+)"', table.read_text()):
+            names[name] = table.relative_to(root).parent.as_posix() + "/"
     for name in re.findall(r'^    \{"([\w-]+)",', (root / "formats/registry.cc").read_text(), re.M):
         names[name] = "formats/" + name.split("-")[0]
     return names
@@ -56,11 +56,11 @@ def main():
                     name = match[1] or match[2]
                     if name in names and not (names[name] and file.startswith(names[name])):
                         found[file, name].append(number)
-    listed = {(file, name) for known in (ALLOWED, OTHER_WORDS) for file, listed in known.items() for name in listed.split()}
+    listed = {(file, name) for file, listed in OTHER_WORDS.items() for name in listed.split()}
     wrong = [f"{file}:{lines[0]}: compares {name}: make what it asks a property of the row"
              for (file, name), lines in found.items() if (file, name) not in listed]
     wrong += [f"{file}: compares {name} no more: take it off the list" for file, name in sorted(listed) if (file, name) not in found]
-    print("\n".join(wrong) if wrong else f"no name is compared but {sum(len(names.split()) for names in ALLOWED.values())} that are allowed")
+    print("\n".join(wrong) if wrong else f"none of {len(names)} names is compared")
     return 1 if wrong else 0
 
 

@@ -5,7 +5,6 @@
 #include "lib/core/kernels/planes.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/engines/mnn/offline/offline.h"
-#include "lib/engines/mnn/offline/plane_coder.h"
 #include "tests/bench/stand_in.h"
 #include "tests/bench/versus.h"
 

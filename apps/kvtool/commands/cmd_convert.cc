@@ -89,9 +89,8 @@ class Convert : public EachOf<Convert> {
     if (!selection.keys || !selection.values)
       throw Error(Finding::kUsage, "--kv: convert always writes both K and V");
     if ((!v_order_.empty() || !version_.empty()) && !format.has_choices) {
-      throw Error(Finding::kUsage,
-                  fmt::format("{}: {} has no such choice",
-                              v_order_.empty() ? "--target-version" : "--v-order", to_));
+      throw Error(Finding::kUsage, "{}: {} has no such choice",
+                  v_order_.empty() ? "--target-version" : "--v-order", to_);
     }
     const OpenOptions options = snapshot_.Resolve(flags_for());
     Snapshot snapshot = Select(OpenSnapshot(snapshot_.Open(input_), options), selection);
@@ -155,7 +154,7 @@ class Convert : public EachOf<Convert> {
 
   DType ParseValueType() const {
     if (const std::optional<DType> dtype = ParseDType(dtype_)) return *dtype;
-    throw Error(Finding::kUsage, fmt::format("--dtype '{}': expected f32, f16 or bf16", dtype_));
+    throw Error(Finding::kUsage, "--dtype '{}': expected f32, f16 or bf16", dtype_);
   }
 
   std::string to_, output_, output_dir_, dtype_, v_order_, version_, rope_pairs_;

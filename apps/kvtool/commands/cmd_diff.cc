@@ -87,7 +87,7 @@ class Diff : public Command {
 
   ExitStatus Run(Context& context) override {
     if (atol_ && !(*atol_ >= 0))
-      throw Error(Finding::kUsage, fmt::format("--atol {}: expected 0 or more", *atol_));
+      throw Error(Finding::kUsage, "--atol {}: expected 0 or more", *atol_);
     const Selection selection = selection_.Resolve();
     const OpenOptions options = snapshot_.Resolve(FlagsFor::kSeveral);
     OpenOptions options_b = options;

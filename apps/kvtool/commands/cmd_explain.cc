@@ -260,7 +260,7 @@ class Explain : public Command {
       context.console.Data(ExplanationText(*info));
       return kDone;
     }
-    throw Error(Finding::kUsage, fmt::format("unknown finding '{}'", Escaped(id_)))
+    throw Error(Finding::kUsage, "unknown finding '{}'", Escaped(id_))
         .Hint("'kvtool explain' lists them");
   }
 

@@ -13,7 +13,7 @@ GearKind KindOf(const std::string& word) {
   const std::optional<DType> dtype = ParseDType(word);
   if (dtype == DType::kF16 || dtype == DType::kBF16) return GearKind::kTwoPlanes;
   if (dtype == DType::kF32) return GearKind::kFourPlanes;
-  throw Error(Finding::kUsage, fmt::format("--dtype '{}': expected f16, bf16 or f32", word));
+  throw Error(Finding::kUsage, "--dtype '{}': expected f16, bf16 or f32", word);
 }
 
 // -o FILE, -o - or -c, checked before any work is done.
@@ -230,8 +230,8 @@ class Frame : public Command {
       try {
         const GearLayout other = ReadGear(container);
         if (other.planes.size() != PlanesOf(kind)) {
-          error.Hint(fmt::format("it has {} planes: try --dtype {}", other.planes.size(),
-                                 other.planes.size() == 2 ? "f16" : "f32"));
+          error.Hint("it has {} planes: try --dtype {}", other.planes.size(),
+                     other.planes.size() == 2 ? "f16" : "f32");
         }
       } catch (const Error&) {
         error.Hint(

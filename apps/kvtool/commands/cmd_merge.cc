@@ -6,7 +6,7 @@
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/inputs/corpus_entries.h"
-#include "apps/kvtool/line/page_options.h"
+#include "apps/kvtool/line/options.h"
 #include "lib/corpus/merge_report.h"
 
 namespace kv {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/line/page_options.h"
+#include "apps/kvtool/line/options.h"
 #include "lib/engines/mnn/gate/engine.h"
 #include "lib/study/gate/summary_page.h"
 

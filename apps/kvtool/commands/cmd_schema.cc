@@ -126,7 +126,7 @@ class Schema : public Command {
       return kDone;
     }
     if (name_.empty()) return kDone;
-    throw Error(Finding::kUsage, fmt::format("no schema '{}'", Escaped(name_)))
+    throw Error(Finding::kUsage, "no schema '{}'", Escaped(name_))
         .Hint("'kvtool schema' lists them");
   }
 
@@ -166,8 +166,8 @@ class Schema : public Command {
     if (version.empty() || asked == kSummary) return true;
     if (schema.document == nullptr) return version == "/1";
     if (version == "/1") {
-      throw Error(Finding::kUsage, fmt::format("'{}': {}", Escaped(name_), WrongJsonVersion("1")))
-          .Hint(fmt::format("'kvtool schema {}'", name));
+      throw Error(Finding::kUsage, "'{}': {}", Escaped(name_), WrongJsonVersion("1"))
+          .Hint("'kvtool schema {}'", name);
     }
     return version == fmt::format("/{}", kJsonVersion);
   }

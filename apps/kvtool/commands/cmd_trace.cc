@@ -145,9 +145,7 @@ class Trace : public Command {
   // Attentions of torch have batches, and named arrays K and V in one of two orders.
   void RequireUse(const AttentionTrace& trace) const {
     const auto refuse = [&](std::string_view flag, std::string_view what) {
-      throw Error(Finding::kUsage, fmt::format("{}: {}", flag, what))
-          .File(input_)
-          .Hint(fmt::format("leave {} out", flag));
+      throw Error(Finding::kUsage, "{}: {}", flag, what).File(input_).Hint("leave {} out", flag);
     };
     const bool is_torch = IsTorchForm(trace.format);
     if (options_.batch && !is_torch) refuse("--batch", "this trace holds no batch");
@@ -213,7 +211,6 @@ class Trace : public Command {
     }
   }
 
-  std::string input_;
   OpenOptions options_;
   SizeLimit limit_;
 };

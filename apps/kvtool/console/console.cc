@@ -210,7 +210,7 @@ void Console::Finish() {
   if (std::fflush(stdout) != 0 && stdout_error_ == 0) stdout_error_ = errno;
   // A reader that closed the pipe early (head) is no failure; a full disk behind stdout is.
   if (stdout_error_ == 0 || stdout_error_ == EPIPE) return;
-  throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(stdout_error_)))
+  throw Error(Finding::kWriteFailed, "cannot write: {}", std::strerror(stdout_error_))
       .File("stdout");
 }
 

@@ -148,16 +148,15 @@ void CheckAgainstInputs(const CommandFiles::Output& output, const InputPlaces& i
   const auto status = StatusOf(output.path);
   if (!status) return;
   if (S_ISBLK(status->st_mode)) {
-    throw Error(Finding::kUsage,
-                fmt::format("{}: is a block device, which no output replaces", output.flag))
+    throw Error(Finding::kUsage, "{}: is a block device, which no output replaces", output.flag)
         .File(output.path);
   }
   const bool is_folder = S_ISDIR(status->st_mode);
   if (!is_folder && !S_ISREG(status->st_mode)) return;  // written through: nothing is lost
   const std::string* lost = inputs.LostTo(output.path, *status);
   if (lost == nullptr) return;
-  throw Error(Finding::kUsage,
-              fmt::format("{} would be written over an input, {}", output.flag, Printable(*lost)))
+  throw Error(Finding::kUsage, "{} would be written over an input, {}", output.flag,
+              Printable(*lost))
       .File(output.path);
 }
 
@@ -225,9 +224,8 @@ void CommandFiles::Add(const CommandFiles& one, size_t inputs, bool has_output_d
       if (is_known && output.flag == "--json-out") continue;
       if (is_known) {
         const bool is_result = has_output_dir && (output.flag == "-o" || output.flag == "-c");
-        throw Error(Finding::kUsage,
-                    fmt::format("{} takes one input, {} were given{}", output.flag, inputs,
-                                is_result ? "; --output-dir takes many" : ""));
+        throw Error(Finding::kUsage, "{} takes one input, {} were given{}", output.flag, inputs,
+                    is_result ? "; --output-dir takes many" : "");
       }
     }
     outputs_.push_back(output);
@@ -236,8 +234,7 @@ void CommandFiles::Add(const CommandFiles& one, size_t inputs, bool has_output_d
 
 void CommandFiles::Check() const {
   if (streams_ > 1) {
-    throw Error(Finding::kUsage,
-                fmt::format("{} inputs are standard input, which can be read once", streams_));
+    throw Error(Finding::kUsage, "{} inputs are standard input, which can be read once", streams_);
   }
   const std::vector<std::string> all = inputs();
   const InputPlaces places(all);
@@ -263,8 +260,7 @@ void CommandFiles::CheckAgainstOutputs() const {
     if (status && S_ISCHR(status->st_mode)) continue;  // /dev/null takes everything
     const auto [before, added] = taken.emplace(PlaceOf(output.path), &output);
     if (added) continue;
-    throw Error(Finding::kUsage,
-                fmt::format("{} and {} are the same file", before->second->flag, output.flag))
+    throw Error(Finding::kUsage, "{} and {} are the same file", before->second->flag, output.flag)
         .File(output.path);
   }
 }

@@ -2,19 +2,33 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/kvtool/inputs/corpus_entries.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <glob.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <set>
+#include <thread>
 
+#include "apps/kvtool/console/console.h"
 #include "apps/kvtool/doctor/doctor.h"
 #include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/exit_status.h"
+#include "apps/kvtool/line/options.h"
 #include "formats/registry.h"
 #include "formats/run/run.h"
+#include "lib/core/base/error.h"
+#include "lib/core/base/file.h"
+#include "lib/core/base/output.h"
 #include "lib/core/snapshot/layout.h"
+#include "lib/corpus/corpus.h"
 #include "lib/remote/url.h"
 
 namespace kv {
@@ -94,7 +108,7 @@ class Searcher {
       children.push_back(entry->path());
     }
     if (failed) {
-      throw Error(Finding::kOpenFailed, fmt::format("cannot be read: {}", failed.message()))
+      throw Error(Finding::kOpenFailed, "cannot be read: {}", failed.message())
           .File(folder.string());
     }
     std::sort(children.begin(), children.end());
@@ -223,7 +237,7 @@ std::vector<std::string> ListedPaths(const InputOptions& inputs) {
     std::string path(text.substr(begin, end - begin));
     if (remote::IsUrl(path)) {
       if (!inputs.fetch_listed) {
-        throw Error(Finding::kUsage, fmt::format("--files-from: entry {} is a URL", number))
+        throw Error(Finding::kUsage, "--files-from: entry {} is a URL", number)
             .File(inputs.files_from)
             .Hint("--fetch-listed fetches the URLs of a list");
       }
@@ -253,12 +267,34 @@ void AddManifest(const InputOptions& inputs, std::vector<CorpusEntry>& entries) 
 std::string FolderOfManifest(const std::string& path, const std::string& said) {
   const fs::path folder = fs::path(said).lexically_normal();
   if (folder.is_absolute() || (!folder.empty() && *folder.begin() == "..")) {
-    throw Error(Finding::kUnsafeName,
-                fmt::format("its folder '{}' is not below the manifest", Printable(said)))
+    throw Error(Finding::kUnsafeName, "its folder '{}' is not below the manifest", Printable(said))
         .Hint("--corpus-dir FOLDER says where the inputs are, if this one is right");
   }
   const fs::path beside = path == "-" ? fs::path() : fs::path(path).parent_path();
   return (beside / folder).lexically_normal().string();
+}
+
+// Whether a text without a newline can be what a kill left of the first line. It must name the
+// schema: a shorter beginning, such as "{", is that of other files, too.
+bool IsTornHead(std::string_view text) {
+  const std::string head = JsonText({{"schema", corpus::kResultsSchema}}, -1);
+  return text.starts_with(std::string_view(head).substr(0, head.size() - 1));  // without }
+}
+
+// Whether no other run has the file. One that was killed has it until its last thread is gone,
+// which a run that follows at once need not notice. Some file systems of clusters have no locks;
+// there the scheduler alone keeps runs apart.
+bool TakesLock(int descriptor) {
+  constexpr int kTries = 40;
+  for (int i = 0; i < kTries; ++i) {
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return false;
+}
+
+Error WriteFailure() {
+  return {Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno))};
 }
 
 }  // namespace
@@ -390,7 +426,93 @@ std::vector<CorpusEntry> CorpusEntries(const InputOptions& inputs, const FolderR
   if (!inputs.given.empty()) {
     throw Error(Finding::kUsage, "there is nothing to run over").File(inputs.given.front());
   }
-  throw Error(Finding::kUsage, fmt::format("{} is required", place));
+  throw Error(Finding::kUsage, "{} is required", place);
+}
+
+ResultsFile::ResultsFile(const std::string& path, const corpus::ResultsHead& head, bool anew)
+    : path_(path), head_(head) {
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) {
+    throw Error(Finding::kOpenFailed, "cannot open: {}", std::strerror(errno)).File(path);
+  }
+  try {
+    struct stat status;
+    if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+      throw Error(Finding::kUsage, "--results: is no regular file, to which more can be added");
+    }
+    if (!TakesLock(descriptor_)) throw Error(Finding::kExists, "another run writes to it");
+    if (anew && ::ftruncate(descriptor_, 0) != 0) {
+      throw WriteFailure();
+    }
+    Load();
+  } catch (Error& error) {
+    ::close(descriptor_);
+    throw error.File(path);
+  }
+}
+
+ResultsFile::~ResultsFile() { ::close(descriptor_); }
+
+void ResultsFile::Load() {
+  std::optional<corpus::ResultsHead> there;
+  size_t whole = 0;
+  if (::lseek(descriptor_, 0, SEEK_END) > 0) {
+    const auto file = FileSource::FromDescriptor(::dup(descriptor_), path_);
+    const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()), file->size());
+    whole = text.rfind('\n') + 1;  // npos + 1 is 0
+    there = corpus::ReadResults(text, [&](const nlohmann::ordered_json& line, size_t number) {
+      known_[corpus::TextIn(line, "key", number)] =
+          static_cast<int>(corpus::NumberIn(line, "exit_code", number, UINT8_MAX));
+    });
+    if (!there && !IsTornHead(text)) {
+      throw Error(Finding::kUsage, "--results: holds something else than results")
+          .Hint("choose another name, or begin anew with -f");
+    }
+  }
+  if (there) {
+    std::string difference = there->DifferenceTo(head_);
+    if (difference.empty() && there->shard.index != head_.shard.index) {
+      difference = fmt::format("of shard {} rather than {}", there->shard.index, head_.shard.index);
+    }
+    if (!difference.empty()) {
+      throw Error(Finding::kUsage, "--results: has results {}", difference)
+          .Hint("choose another name, or begin anew with -f");
+    }
+  }
+  if (::ftruncate(descriptor_, static_cast<off_t>(there ? whole : 0)) != 0) {
+    throw WriteFailure();
+  }
+  continues_ = there.has_value();
+  if (!there) Append(head_.ToJson(ReportHeader("results")["tool"]));
+}
+
+std::optional<int> ResultsFile::StatusOf(const std::string& key) const {
+  const auto found = known_.find(key);
+  if (found == known_.end()) return std::nullopt;
+  // A disk may be back, and a bug mended.
+  if (found->second == kIoError || found->second == kBug) return std::nullopt;
+  return found->second;
+}
+
+void ResultsFile::Append(const nlohmann::ordered_json& line) {
+  const std::string text = JsonText(line, -1) + "\n";
+  const std::lock_guard lock(mutex_);
+  if (is_torn_) return;  // whoever tore the last line has said so
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t written = ::write(descriptor_, text.data() + at, text.size() - at);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      is_torn_ = true;
+      throw WriteFailure().File(path_);
+    }
+    at += static_cast<size_t>(written);
+  }
+}
+
+void ResultsFile::Finish() {
+  output::SyncNameOf(path_);
+  if (::fsync(descriptor_) == 0) return;
+  throw WriteFailure().File(path_);
 }
 
 }  // namespace kv

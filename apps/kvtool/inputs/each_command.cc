@@ -17,7 +17,7 @@
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/exit_status.h"
-#include "apps/kvtool/inputs/results_file.h"
+#include "apps/kvtool/inputs/corpus_entries.h"
 #include "apps/kvtool/line/options.h"
 #include "formats/run/run.h"
 #include "lib/core/base/bytes.h"
@@ -170,8 +170,8 @@ corpus::Shard ShardFromEnvironment() {
   if (slurm != nullptr && kubernetes != nullptr &&
       std::string_view(slurm) != std::string_view(kubernetes)) {
     throw Error(Finding::kUsage,
-                fmt::format("--shard auto: SLURM_ARRAY_TASK_ID says {}, JOB_COMPLETION_INDEX {}",
-                            slurm, kubernetes));
+                "--shard auto: SLURM_ARRAY_TASK_ID says {}, JOB_COMPLETION_INDEX {}", slurm,
+                kubernetes);
   }
   return corpus::ParseShard(fmt::format("{}/{}", slurm != nullptr ? slurm : kubernetes, count),
                             "--shard auto");
@@ -243,7 +243,7 @@ class EachRun {
         throw Error(Finding::kUsage, "standard input has no name that a result could have");
       }
       if (!names.insert(entry.name).second) {
-        throw Error(Finding::kUsage, fmt::format("two inputs are called {}", Printable(entry.name)))
+        throw Error(Finding::kUsage, "two inputs are called {}", Printable(entry.name))
             .Hint("'kvtool corpus make' names them by their folders");
       }
       members_.push_back(
@@ -373,8 +373,8 @@ class EachRun {
     } else if (std::filesystem::exists(entry.path)) {
       const uint64_t bytes = BytesOf(entry.path);
       if (bytes != member.bytes) {
-        throw Error(Finding::kSizeMismatch,
-                    fmt::format("has {} bytes, {} says {}", bytes, inputs_.corpus, member.bytes));
+        throw Error(Finding::kSizeMismatch, "has {} bytes, {} says {}", bytes, inputs_.corpus,
+                    member.bytes);
       }
     }
     return corpus::ResultKey(results_->head(), member);
@@ -387,8 +387,8 @@ class EachRun {
     if (read.empty() || !read[0].contains("xxh3") || read[0]["file"] != entry.path) return;
     if (std::filesystem::is_directory(entry.path) || read[0]["xxh3"] == entry.xxh3) return;
     throw Error(Finding::kContentDiffers,
-                fmt::format("is not what it was when {} was made: its XXH3 is {}, not {}",
-                            inputs_.corpus, read[0]["xxh3"].get<std::string>(), entry.xxh3));
+                "is not what it was when {} was made: its XXH3 is {}, not {}", inputs_.corpus,
+                read[0]["xxh3"].get<std::string>(), entry.xxh3);
   }
 
   // What groups are made of: the input's model or format, as its manifest, its recorded run or its

@@ -146,7 +146,7 @@ void RequireTrace(const std::string& trace, const std::string& input) {
   if (input != "-" && !std::filesystem::exists(input, ignored)) Source::Open(input);
   Error error(Finding::kUsage, "--trace is missing: only a recorded run brings its own");
   const std::string beside = TraceBeside(input);
-  if (!beside.empty()) error.Hint(fmt::format("--trace {} lies beside it", Printable(beside)));
+  if (!beside.empty()) error.Hint("--trace {} lies beside it", Printable(beside));
   throw std::move(error.File(input));
 }
 

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "apps/kvtool/line/options.h"
-#include "apps/kvtool/line/rope_options.h"
 #include "formats/run/run.h"
 #include "lib/fields/fields.h"
 

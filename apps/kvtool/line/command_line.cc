@@ -120,11 +120,9 @@ Error ExplainConfigError(std::string_view text, const CLI::App& app) {
     for (const std::string& name : option->get_lnames()) keys.push_back(name);
   }
   const std::string nearest = Nearest(key, keys);
-  return Error(Finding::kUsage,
-               fmt::format("--config: unknown key or section '{}'{}", Escaped(key, 80),
-                           nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)))
-      .Hint(fmt::format("keys are the long names of options; '{} --help' lists them",
-                        app.get_name()));
+  return Error(Finding::kUsage, "--config: unknown key or section '{}'{}", Escaped(key, 80),
+               nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest))
+      .Hint("keys are the long names of options; '{} --help' lists them", app.get_name());
 }
 
 bool IsAlias(const CLI::Option& option, const std::string& name, const Option::NotesOf& notes) {
@@ -170,8 +168,7 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
       if (std::find(known.all.begin(), known.all.end(), flag) != known.all.end()) continue;
       const std::string nearest = Nearest(flag, known.shown);
       if (!nearest.empty() && (flag[0] == '-') == (nearest[0] == '-')) {
-        return Error(Finding::kUsage,
-                     fmt::format("unknown '{}'; did you mean '{}'?", Escaped(flag), nearest))
+        return Error(Finding::kUsage, "unknown '{}'; did you mean '{}'?", Escaped(flag), nearest)
             .Hint(HintOfUse(app));
       }
     }

@@ -20,7 +20,7 @@ namespace kv {
 namespace {
 
 Error BadValue(std::string_view flag, std::string_view text, std::string_view expected) {
-  return Error(Finding::kUsage, fmt::format("{} '{}': expected {}", flag, text, expected));
+  return Error(Finding::kUsage, "{} '{}': expected {}", flag, text, expected);
 }
 
 uint64_t ParseWhole(std::string_view text, std::string_view flag, std::string_view whole) {
@@ -266,8 +266,7 @@ std::vector<double> ParseShares(std::string_view text, std::string_view flag, do
                                 double most, std::string_view expected) {
   std::vector<double> shares;
   const auto refuse = [&](std::string_view part) {
-    throw Error(Finding::kUsage,
-                fmt::format("{} '{}': expected {}", flag, Escaped(part), expected));
+    throw Error(Finding::kUsage, "{} '{}': expected {}", flag, Escaped(part), expected);
   };
   for (const std::string_view part : Split(text, ',')) {
     const bool percent = part.ends_with('%');
@@ -289,16 +288,15 @@ std::vector<double> ParseShares(std::string_view text, std::string_view flag, do
 double ParseShare(std::string_view text, std::string_view flag, double least, double most) {
   const std::vector<double> shares = ParseShares(text, flag, least, most);
   if (shares.size() == 1) return shares.front();
-  throw Error(Finding::kUsage,
-              fmt::format("{} '{}': expected one share, such as 0.05 or 5%", flag, Escaped(text)));
+  throw Error(Finding::kUsage, "{} '{}': expected one share, such as 0.05 or 5%", flag,
+              Escaped(text));
 }
 
 std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text, std::string_view flag) {
   constexpr std::string_view kExpected = "shares above 0 and up to 1, or tokens as 512t";
   std::vector<eviction::KeepBudget> budgets;
   const auto refuse = [&](std::string_view part) {
-    throw Error(Finding::kUsage,
-                fmt::format("{} '{}': expected {}", flag, Escaped(part), kExpected));
+    throw Error(Finding::kUsage, "{} '{}': expected {}", flag, Escaped(part), kExpected);
   };
   for (const std::string_view part : Split(text, ',')) {
     if (part.ends_with('t')) {
@@ -320,7 +318,7 @@ std::vector<double> ParseRatios(const std::string& text, std::string_view flag) 
   std::vector<double> ratios = ParseSweep(text, flag);
   for (const double ratio : ratios) {
     if (ratio >= 1 && ratio <= kMost) continue;
-    throw Error(Finding::kUsage, fmt::format("{}: a ratio is at least 1, at most 1e9", flag));
+    throw Error(Finding::kUsage, "{}: a ratio is at least 1, at most 1e9", flag);
   }
   return ratios;
 }
@@ -340,8 +338,7 @@ std::vector<std::string> ParsePolicies(std::string_view text, std::string_view f
     std::string known = "all";
     for (const eviction::PolicyInfo& policy : eviction::Policies())
       known += fmt::format(", {}", policy.name);
-    throw Error(Finding::kUsage,
-                fmt::format("{} '{}': expected one of {}", flag, Escaped(names.back()), known));
+    throw Error(Finding::kUsage, "{} '{}': expected one of {}", flag, Escaped(names.back()), known);
   }
   return names;
 }

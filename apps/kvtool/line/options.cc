@@ -9,13 +9,18 @@
 #include <filesystem>
 
 #include "apps/kvtool/documents/document_fields.h"
+#include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
+#include "formats/model_config/model_config.h"
 #include "formats/registry.h"
 #include "lib/core/base/checked.h"
+#include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/parallel.h"
+#include "version.h"
 
 namespace kv {
+namespace fs = std::filesystem;
 namespace {
 
 const std::vector<std::string> kWhenWords = {"auto", "always", "never"};
@@ -25,6 +30,24 @@ When ParseWhen(const std::string& word) {
          : word == "never" ? When::kNever
          : word == "json"  ? When::kJson
                            : When::kAuto;
+}
+
+bool IsFileName(const std::string& path) { return fs::path(path).extension() == ".svg"; }
+
+// Where each picture goes: to the file itself if it is the only one, else beside it under its own
+// name; or into the folder.
+std::vector<std::string> PlacesOf(const std::vector<report::PictureFile>& pictures,
+                                  const std::string& svg) {
+  if (pictures.size() == 1 && (IsFileName(svg) || DescriptorNamed(svg))) return {svg};
+  std::vector<std::string> places;
+  for (const report::PictureFile& picture : pictures) {
+    const fs::path path(svg);
+    places.push_back(
+        IsFileName(svg)
+            ? (path.parent_path() / (path.stem().string() + "-" + picture.name)).string()
+            : (path / picture.name).string());
+  }
+  return places;
 }
 
 }  // namespace
@@ -121,8 +144,8 @@ std::optional<uint64_t> SizeLimit::most() const {
 void SizeLimit::Require(uint64_t source_bytes, const std::string& file) const {
   const std::optional<uint64_t> most = this->most();
   if (!most || source_bytes <= *most) return;
-  throw Error(Finding::kLimit,
-              fmt::format("the source has {} bytes, --max-bytes allows {}", source_bytes, *most))
+  throw Error(Finding::kLimit, "the source has {} bytes, --max-bytes allows {}", source_bytes,
+              *most)
       .File(file);
 }
 
@@ -179,7 +202,7 @@ void OutputOptions::RequireStdout(const Console& console, bool json, std::string
         .Hint("redirect the output, give -o FILE, or insist with -f");
   }
   if (json) {
-    throw Error(Finding::kUsage, fmt::format("{} and --json both go to standard output", what))
+    throw Error(Finding::kUsage, "{} and --json both go to standard output", what)
         .Hint("give --json-out FILE");
   }
 }
@@ -257,6 +280,165 @@ Selection SelectionOptions::Resolve() const {
 
 nlohmann::ordered_json InputRecord(const Source& source) {
   return ToJson(HashedFileFields().Object(HashedFile::Of(source)));
+}
+
+void PageOptions::Declare(CommandLine& line, const std::string& of) {
+  line.Add("--html-out", html, "Write a self-contained page" + of);
+  line.Add("--svg-out", svg,
+           "Write the page's pictures as SVG: into a folder, made if need be, each named for what "
+           "it shows; or NAME.svg for a single one and NAME-....svg for several");
+}
+
+std::string MadeBy() { return fmt::format("Made by kvtool {}.", KVTOOL_VERSION); }
+
+// What goes into a folder that is there is checked when it is known.
+void PageOptions::Files(CommandFiles& files) const {
+  files.Writes(html, "--html-out");
+  std::error_code ignored;
+  if (!fs::is_directory(svg, ignored)) files.Writes(svg, "--svg-out");
+}
+
+void PageOptions::Write(const report::Page& page, const FileUser& command, Console& console,
+                        const OutputRules& rules) const {
+  CheckedPlaces(page, command);  // before anything is written
+  WriteText(html, page.Text(), rules);
+  WritePictures(page, command, console, rules);
+}
+
+std::vector<std::string> PageOptions::CheckedPlaces(const report::Page& page,
+                                                    const FileUser& command) const {
+  const std::vector<report::PictureFile>& pictures = page.pictures();
+  if (svg.empty() || pictures.empty()) return {};
+  if (DescriptorNamed(svg) && pictures.size() > 1) {
+    throw Error(Finding::kUsage, "--svg-out: {} pictures do not go into one stream",
+                pictures.size())
+        .File(svg)
+        .Hint("give a folder");
+  }
+  std::vector<std::string> places = PlacesOf(pictures, svg);
+  CommandFiles files;
+  command.Files(files);
+  for (const std::string& place : places) {
+    if (place != svg) files.Writes(place, "--svg-out");
+  }
+  files.Check();
+  return places;
+}
+
+void PageOptions::WritePictures(const report::Page& page, const FileUser& command, Console& console,
+                                const OutputRules& rules) const {
+  if (svg.empty()) return;
+  const std::vector<std::string> places = CheckedPlaces(page, command);
+  if (places.empty()) return console.Warn(svg, "nothing to draw: no picture is written");
+  std::error_code failed;
+  if (!IsFileName(svg) && !DescriptorNamed(svg)) fs::create_directories(svg, failed);
+  if (failed) throw Error(Finding::kWriteFailed, failed.message()).File(svg);
+  for (size_t i = 0; i < places.size(); ++i) {
+    WriteText(places[i], page.pictures()[i].text, rules);
+    console.Say(fmt::format("{}: written", Printable(places[i])), 1);
+  }
+}
+
+void RopeOptions::Declare(CommandLine& line, const char* group) {
+  DeclareUnpaired(line, group);
+  const CommandLine::Heading heading(line, group);
+  line.Add("--rope-style", style,
+           "neox (halves) or gptj (pairs) (default: as the file has them, or neox)")
+      .OneOf({"neox", "gptj"});
+}
+
+void RopeOptions::DeclareUnpaired(CommandLine& line, const char* group) {
+  const CommandLine::Heading heading(line, group);
+  line.Add("--rope-base|--rope-theta", base, "RoPE base theta (default: from --model)").Positive();
+  line.Add("--rope-dims|--rope-dim", dims, "Rotated dims of a head (default: --model, or all)");
+  line.Add("--rope-scaling", scaling,
+           "none, linear:FACTOR, llama3[:FACTOR,LOW,HIGH,ORIGINAL], "
+           "yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION]] or dynamic:FACTOR,ORIGINAL "
+           "(default: --model, or none)");
+  line.Add("--rope-freqs", freqs,
+           "File with the frequency of each pair (inv_freq): .npy, or numbers as text");
+}
+
+std::optional<ModelRope> RopeOptions::Resolve(const OpenOptions& options,
+                                              const Snapshot* keys) const {
+  ModelRope model;
+  bool known = FromModel(options, model);
+  if (base != 0 || !scaling.empty() || !freqs.empty()) model.layers.clear();
+  if (base != 0) model.rope.theta = base;
+  if (!scaling.empty()) model.rope.scaling = ParseScaling(scaling);
+  if (!freqs.empty()) {
+    model.rope.scaling = {};
+    model.rope.scaling.kind = RopeScaling::Kind::kGiven;
+    model.rope.scaling.frequencies = ReadFrequencies(freqs);
+    model.rope.rotary_dim = static_cast<uint32_t>(2 * model.rope.scaling.frequencies.size());
+  }
+  known = known || base != 0 || !freqs.empty();
+  if (!known) return std::nullopt;
+  const std::optional<RopePairs> pairs = PairsFor(options, keys);
+  const auto finish = [&](Rope& rope) {
+    if (dims != 0) rope.rotary_dim = dims;
+    if (pairs) rope.pairs = *pairs;
+  };
+  finish(model.rope);
+  for (Rope& rope : model.layers) finish(rope);
+  return model;
+}
+
+std::optional<RopePairs> RopeOptions::PairsFor(const OpenOptions& options,
+                                               const Snapshot* keys) const {
+  if (!style.empty()) return ParsePairs(style);
+  if (keys == nullptr) return std::nullopt;
+  switch (KeyPairsOf(*keys, options.geometry)) {
+    case KeyPairs::kHalves:
+      return RopePairs::kHalves;
+    case KeyPairs::kNeighbours:
+      return RopePairs::kNeighbours;
+    case KeyPairs::kNone:
+      return std::nullopt;
+    case KeyPairs::kUnknown:
+      break;
+  }
+  // A GGUF has the order of llama.cpp's caches, a config.json that of transformers.
+  const bool is_told = options.geometry && options.geometry->file != nullptr;
+  const bool has_owner = FindPairsOwner(*keys) != PairsOwner::kUnknown;
+  if (!is_told ||
+      (has_owner && (!options.geometry->rope_style.empty() || keys->engine != kPairsOfLlama)))
+    return std::nullopt;
+  throw Error(Finding::kUsage,
+              "which values of a head RoPE turns together in {}'s caches of this model "
+              "is not known",
+              keys->engine)
+      .File(keys->source.path)
+      .Hint(has_owner ? "give the GGUF as --model, or --rope-style"
+                      : "give --rope-style: neox (halves) or gptj (neighbours)");
+}
+
+std::optional<ModelRope> RopeOptions::ResolveOrWarn(const OpenOptions& options,
+                                                    const Snapshot* keys,
+                                                    std::string_view consequence,
+                                                    Console& console) const {
+  try {
+    return Resolve(options, keys);
+  } catch (const Error& error) {
+    const bool by_flags = base != 0 || !scaling.empty() || !freqs.empty();
+    if (by_flags || error.code() == ErrorCode::kUsage) throw;
+    console.Warn(error.file(), fmt::format("{}: {}{}{}", error.message(), consequence,
+                                           error.hint().empty() ? "" : "; ", error.hint()));
+    return std::nullopt;
+  }
+}
+
+bool RopeOptions::FromModel(const OpenOptions& options, ModelRope& model) const {
+  if (!options.geometry || options.geometry->file == nullptr) return false;
+  try {
+    const auto told = ReadModelRope(*options.geometry->file);
+    if (told) model = *told;
+    return told.has_value();
+  } catch (const Error&) {
+    // What the flags say in its place needs no file.
+    if (base != 0 || !freqs.empty()) return false;
+    throw;
+  }
 }
 
 }  // namespace kv

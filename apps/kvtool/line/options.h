@@ -15,8 +15,10 @@
 #include "apps/kvtool/line/numbers.h"
 #include "formats/registry.h"
 #include "lib/core/base/file.h"
+#include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/select.h"
 #include "lib/fields/value.h"
+#include "lib/report/html.h"
 
 namespace kv {
 
@@ -128,5 +130,50 @@ struct SelectionOptions {
 
 // {"file", "bytes", "xxh3"} of an input.
 nlohmann::ordered_json InputRecord(const Source& source);
+
+// --html-out, --svg-out: a report as a page, and its pictures as files.
+struct PageOptions {
+  std::string html, svg;
+
+  // `of` ends the sentence about the page, such as " of the statistics".
+  void Declare(CommandLine& line, const std::string& of = "");
+  void Files(CommandFiles& files) const;
+  bool wanted() const { return !html.empty() || !svg.empty(); }
+  void Write(const report::Page& page, const FileUser& command, Console& console,
+             const OutputRules& rules) const;
+  // The pictures alone.
+  void WritePictures(const report::Page& page, const FileUser& command, Console& console,
+                     const OutputRules& rules) const;
+
+ private:
+  // Where each picture goes. Throws kUsage if a name is that of another output or of an input.
+  std::vector<std::string> CheckedPlaces(const report::Page& page, const FileUser& command) const;
+};
+
+// How every page ends: "Made by kvtool 0.2.0."
+std::string MadeBy();
+
+// How a model rotates its keys: the model file, and flags above it.
+struct RopeOptions {
+  std::string style, scaling, freqs;
+  double base = 0;
+  uint32_t dims = 0;
+
+  void Declare(CommandLine& line, const char* group);
+  // The same without --rope-style, for commands that try both.
+  void DeclareUnpaired(CommandLine& line, const char* group);
+  // One flag of bases or scalings stands for all layers. Nothing where nobody says. Without
+  // --rope-style the pairs are those of `keys`, which engines order in their own ways (null: pairs
+  // do not matter). Throws kUsage where the model's file does not tell them.
+  std::optional<ModelRope> Resolve(const OpenOptions& options, const Snapshot* keys) const;
+  // For commands that can do without: a model file whose rotation is not supported, or that ends
+  // before it tells all of it, is nothing, with a warning that ends in `consequence`.
+  std::optional<ModelRope> ResolveOrWarn(const OpenOptions& options, const Snapshot* keys,
+                                         std::string_view consequence, Console& console) const;
+
+ private:
+  bool FromModel(const OpenOptions& options, ModelRope& model) const;
+  std::optional<RopePairs> PairsFor(const OpenOptions& options, const Snapshot* keys) const;
+};
 
 }  // namespace kv

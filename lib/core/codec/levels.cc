@@ -367,12 +367,13 @@ EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort, co
   const bool whole = raw.size() % Info(shape.dtype).block_bytes == 0;
   EncodedChunk best;
   if (shape.dtype == DType::kF32 && whole) {
-    best = EncodeWide(shape, raw, scratch, [&](const ChunkShape& inner, ByteSpan halves) {
+    const auto encode = [&](const ChunkShape& inner, ByteSpan halves) {
       EncodedChunk chunk = EncodeHalves(inner, halves, effort, steps, scratch);
       if (chunk.payload.size() < halves.size()) return chunk;
       scratch.Recycle(std::move(chunk.payload));
       return StoredRaw(halves, scratch);
-    });
+    };
+    best = EncodeWide(shape, raw, scratch, std::ref(encode));
     const uint64_t rows = GridOf(shape, raw.size()).rows;
     if (effort == Effort::kMax ||
         (effort > Effort::kFast && WantsMatches(raw, rows, shape.dtype, effort))) {

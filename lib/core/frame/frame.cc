@@ -28,7 +28,10 @@ void FrameCoder::ForEachSegment(size_t count, const std::function<void(size_t, W
 
 EncodedChunk FrameCoder::EncodeSegment(const FrameDescription& description, const ChunkShape& shape,
                                        ByteSpan raw, Sides sides, CodecScratch& scratch) const {
-  const InnerEncoder encode = EncoderAt(level_, scratch);
+  const auto at_level = [&](const ChunkShape& inner, ByteSpan bytes) {
+    return EncodeChunk(inner, bytes, level_, scratch);
+  };
+  const InnerEncoder encode = std::ref(at_level);  // by reference: pages allocate nothing
   if (profile_ != nullptr && sides == Sides::kTogether) {
     ProfilePlace place;
     if (description.role == FrameRole::kKey || description.role == FrameRole::kValue)

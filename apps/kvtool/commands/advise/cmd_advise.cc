@@ -15,7 +15,7 @@
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/numbers.h"
-#include "apps/kvtool/line/page_options.h"
+#include "apps/kvtool/line/options.h"
 #include "formats/run/run.h"
 #include "formats/trace/trace.h"
 #include "lib/engines/mnn/h2o/mnn_replay.h"

@@ -3,8 +3,10 @@
 #include "apps/kvtool/commands/analyze/analyze_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 namespace kv {
@@ -21,27 +23,25 @@ std::string Row(std::string_view name, std::string_view value) {
 
 std::string Ratio(double ratio) { return fmt::format("{:.3f}x", ratio); }
 
+void ForEachTensor(const Analysis& analysis,
+                   const std::function<void(const TensorAnalysis& tensor)>& use) {
+  for (const LayerAnalysis& layer : analysis.layers) {
+    for (const auto* tensor : {&layer.k, &layer.v}) {
+      if (*tensor) use(**tensor);
+    }
+  }
+}
+
 // "f16", or "f16 and q8_0" where tensors differ.
 std::string DTypesOf(const Analysis& analysis) {
   std::set<std::string_view> names;
-  for (const LayerAnalysis& layer : analysis.layers) {
-    for (const auto* tensor : {&layer.k, &layer.v}) {
-      if (*tensor) names.insert(Name((*tensor)->dtype));
-    }
-  }
-  std::string text;
-  for (const std::string_view name : names)
-    text += fmt::format("{}{}", text.empty() ? "" : " and ", name);
-  return text;
+  ForEachTensor(analysis, [&](const TensorAnalysis& tensor) { names.insert(Name(tensor.dtype)); });
+  return fmt::format("{}", fmt::join(names, " and "));
 }
 
 uint64_t MostTokens(const Analysis& analysis) {
   uint64_t most = 0;
-  for (const LayerAnalysis& layer : analysis.layers) {
-    for (const auto* tensor : {&layer.k, &layer.v}) {
-      if (*tensor) most = std::max(most, (*tensor)->tokens);
-    }
-  }
+  ForEachTensor(analysis, [&](const TensorAnalysis& t) { most = std::max(most, t.tokens); });
   return most;
 }
 
@@ -90,13 +90,11 @@ std::string Percent(uint64_t part, uint64_t whole) {
 }
 
 std::string PlanesOf(const TensorAnalysis& tensor) {
-  std::string text;
-  if (tensor.measured.planes.size() > 4) return "-";
-  for (auto plane = tensor.measured.planes.rbegin(); plane != tensor.measured.planes.rend();
-       ++plane) {
-    text += fmt::format("{}{:.2f}", text.empty() ? "" : " ", plane->ratio());
-  }
-  return text.empty() ? "-" : text;
+  const auto& planes = tensor.measured.planes;
+  if (planes.empty() || planes.size() > 4) return "-";
+  std::vector<std::string> ratios;
+  for (const auto& plane : planes) ratios.push_back(fmt::format("{:.2f}", plane.ratio()));
+  return fmt::format("{}", fmt::join(ratios.rbegin(), ratios.rend(), " "));
 }
 
 std::string WorstAndBestHead(const TensorAnalysis& tensor) {
@@ -156,13 +154,10 @@ bool IsShown(const std::string& name, const std::vector<Value>& rows) {
 // What storing exact values in half the size would give in all.
 std::string NarrowLine(const Analysis& analysis) {
   analysis::Coded as_is, narrow;
-  for (const LayerAnalysis& layer : analysis.layers) {
-    for (const auto* tensor : {&layer.k, &layer.v}) {
-      if (!*tensor) continue;
-      as_is.Add((*tensor)->measured);
-      narrow.Add((*tensor)->narrow ? *(*tensor)->narrow : (*tensor)->measured);
-    }
-  }
+  ForEachTensor(analysis, [&](const TensorAnalysis& tensor) {
+    as_is.Add(tensor.measured);
+    narrow.Add(tensor.narrow ? *tensor.narrow : tensor.measured);
+  });
   if (narrow.coded_bytes == as_is.coded_bytes) return {};
   return fmt::format("{:<8} if those values were stored in two bytes, without losing a bit",
                      Ratio(narrow.ratio()));
@@ -206,11 +201,7 @@ std::string AnalysisText(const Snapshot& snapshot, const Analysis& analysis,
   }
   for (const std::string& finding : analysis.findings) text += Row("note", finding);
   bool per_head = false;
-  for (const LayerAnalysis& layer : analysis.layers) {
-    for (const auto* tensor : {&layer.k, &layer.v}) {
-      per_head |= *tensor && !(*tensor)->heads_coded.empty();
-    }
-  }
+  ForEachTensor(analysis, [&](const TensorAnalysis& t) { per_head |= !t.heads_coded.empty(); });
   return text + "\n" + LayersTable(analysis, level, per_head).Text("  ");
 }
 
@@ -230,13 +221,12 @@ std::string OfflineText(const mnn::offline::Options& options, const mnn::offline
         Row("counted", fmt::format("{} of {} entries in {} layers, {} as f16", result.entries,
                                    result.scanned, result.layers.size(), HumanBytes(total.raw)));
     for (size_t i = 0; i < mnn::offline::kStreams; ++i) {
-      std::string chosen;
+      std::vector<std::string> chosen;
       for (const auto& [predictor, count] : result.mode_counts[i]) {
-        if (count > 0) {
-          chosen += fmt::format("{}{} {}", chosen.empty() ? "" : ", ", Name(predictor), count);
-        }
+        if (count > 0) chosen.push_back(fmt::format("{} {}", Name(predictor), count));
       }
-      text += Row(Name(static_cast<mnn::offline::Stream>(i)), chosen.empty() ? "-" : chosen);
+      text += Row(Name(static_cast<mnn::offline::Stream>(i)),
+                  chosen.empty() ? "-" : fmt::format("{}", fmt::join(chosen, ", ")));
     }
   }
   for (const auto& [reason, count] : result.skip_reasons) {

@@ -132,8 +132,7 @@ void ArchiveLimit::RequireWritable(const Archive& archive) const {
   const uint64_t lost = archive.source_bytes() - std::min(held, archive.source_bytes());
   const uint64_t most = limit.most().value_or(kMostOfPipe);
   if (lost <= most) return;
-  throw Error(Finding::kLimit,
-              fmt::format("{} bytes are lost; a stream gets zeros for at most {}", lost, most))
+  throw Error(Finding::kLimit, "{} bytes are lost; a stream gets zeros for at most {}", lost, most)
       .Hint("-o FILE has holes in their place, which take no space");
 }
 

@@ -21,7 +21,7 @@ std::string RestoredName(const std::string& name) {
   if (name.size() > kSuffix.size() && name.ends_with(kSuffix)) {
     return name.substr(0, name.size() - kSuffix.size());
   }
-  throw Error(Finding::kUsage, fmt::format("'{}' does not end in {}: give -o", name, kSuffix));
+  throw Error(Finding::kUsage, "'{}' does not end in {}: give -o", name, kSuffix);
 }
 
 // The result: a restored source, or the tensors that --to wrote.

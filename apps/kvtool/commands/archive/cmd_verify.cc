@@ -150,8 +150,7 @@ const Fields<Verified>& VerifiedFields() {
 
 void RequireOneAgainst(const InputOptions& inputs, const std::string& against) {
   if (against.empty() || inputs.given.size() < 2) return;
-  throw Error(Finding::kUsage,
-              fmt::format("--against takes one archive, {} were given", inputs.given.size()));
+  throw Error(Finding::kUsage, "--against takes one archive, {} were given", inputs.given.size());
 }
 
 class Verify : public EachOf<Verify> {

@@ -12,7 +12,7 @@
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/numbers.h"
-#include "apps/kvtool/line/page_options.h"
+#include "apps/kvtool/line/options.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"

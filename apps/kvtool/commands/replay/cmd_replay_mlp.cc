@@ -11,7 +11,7 @@
 #include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"
-#include "apps/kvtool/line/rope_options.h"
+#include "apps/kvtool/line/options.h"
 #include "formats/key_pairs.h"
 #include "formats/trace/trace.h"
 #include "formats/weights_file.h"

@@ -3,8 +3,7 @@
 #pragma once
 
 #include "apps/kvtool/inputs/each_command.h"
-#include "apps/kvtool/line/page_options.h"
-#include "apps/kvtool/line/rope_options.h"
+#include "apps/kvtool/line/options.h"
 #include "formats/run/run.h"
 #include "formats/trace/trace.h"
 

@@ -516,10 +516,10 @@ class StoreGet : public StoreCommand {
     const uint64_t stored = store.CountBytes();
     if (bytes / kMostTimesStored < stored) return;
     throw Error(Finding::kLimit,
-                fmt::format("the state has {} bytes, more than {} times what the store holds, {}",
-                            bytes, kMostTimesStored, stored))
+                "the state has {} bytes, more than {} times what the store holds, {}", bytes,
+                kMostTimesStored, stored)
         .File(folder_)
-        .Hint(fmt::format("--max-bytes {} allows it", bytes));
+        .Hint("--max-bytes {} allows it", bytes);
   }
 
   std::string PathFor(const store::StateRecord& record, const Console& console) const {

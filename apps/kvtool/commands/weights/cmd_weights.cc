@@ -17,7 +17,7 @@ namespace {
 uint32_t Whole(const std::string& text, std::string_view flag) {
   const auto value = ParseNumber<uint32_t>(text);
   if (!value) {
-    throw Error(Finding::kUsage, fmt::format("{} '{}': expected a whole number", flag, text));
+    throw Error(Finding::kUsage, "{} '{}': expected a whole number", flag, text);
   }
   return *value;
 }
@@ -229,7 +229,7 @@ class ConvertVerb : public WeightsCommand {
     if (!to_.empty()) {
       const auto to = ParseWeightsContainer(to_);
       if (to) return *to;
-      throw Error(Finding::kUsage, fmt::format("--to '{}': expected bin, pth or safetensors", to_));
+      throw Error(Finding::kUsage, "--to '{}': expected bin, pth or safetensors", to_);
     }
     std::string ending = std::filesystem::path(output_).extension().string();
     if (!ending.empty()) ending.erase(0, 1);
@@ -240,8 +240,7 @@ class ConvertVerb : public WeightsCommand {
     if (!dtype_.empty()) {
       const auto dtype = ParseDType(dtype_);
       if (dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32) return *dtype;
-      throw Error(Finding::kUsage,
-                  fmt::format("--dtype '{}': expected fp16, bf16 or fp32", dtype_));
+      throw Error(Finding::kUsage, "--dtype '{}': expected fp16, bf16 or fp32", dtype_);
     }
     const bool from_bin = file.container == WeightsContainer::kBin;
     if (!from_bin && to == WeightsContainer::kBin) return DType::kF16;  // as the original converter

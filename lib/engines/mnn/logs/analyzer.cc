@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <variant>
 
 #include "lib/core/base/error.h"
-#include "lib/engines/mnn/logs/text.h"
+#include "lib/core/base/number.h"
 
 namespace kv::mnn::logs {
 namespace {
@@ -18,19 +18,97 @@ constexpr size_t kMaxExamples = 5;
 constexpr size_t kExampleLength = 220;                 // in characters
 constexpr size_t kMaxBytesRead = 16 * kExampleLength;  // of a line, before it is cut
 
-constexpr std::array<std::string_view, 8> kRuntimeColumns = {
+constexpr std::string_view kRuntimeColumns[] = {
     "h2o_lossless_decomp_us",         "h2o_lossless_queue_peak",       "h2o_lossless_fallback",
     "h2o_lossless_backpressure_skip", "h2o_lossless_async_queue_peak", "h2o_lossless_async_wait_us",
     "h2o_lossless_decode_cache_hit",  "h2o_lossless_decode_cache_miss"};
 
-constexpr std::array<std::string_view, 8> kInvalidPatterns = {"Invalid KV realloc",
-                                                              "Invalid KV reserve range",
-                                                              "KV length/meta previous mismatch",
-                                                              "Drop stale per-layer pending plan",
-                                                              "corrupted size",
-                                                              "double free",
-                                                              "Segmentation fault",
-                                                              "munmap_chunk"};
+constexpr std::string_view kInvalidPatterns[] = {"Invalid KV realloc",
+                                                 "Invalid KV reserve range",
+                                                 "KV length/meta previous mismatch",
+                                                 "Drop stale per-layer pending plan",
+                                                 "corrupted size",
+                                                 "double free",
+                                                 "Segmentation fault",
+                                                 "munmap_chunk"};
+
+using O = AnalyzerOptions;
+
+// How a looser value of an option compares with the suite's.
+enum class Looser { kNever, kLess, kMore };
+
+struct OptionEntry {
+  std::string_view name;
+  std::variant<double O::*, int64_t O::*, bool O::*, std::string O::*> member;
+  std::string_view bullet = name;  // its key in a report
+  Looser looser = Looser::kNever;
+  std::string_view enabled = {};  // for a limit, the key that says whether there is one
+  int digits = 4;
+  std::string_view choices = {};  // of a text: words between bars; empty: any text
+};
+constexpr OptionEntry kOptions[] = {
+    {"lossy_target", &O::lossy_target, "lossy_target", Looser::kLess},
+    {"lossless_target", &O::lossless_target, "lossless_target", Looser::kLess},
+    {"decode_baseline", &O::decode_baseline},
+    {"decode_gate_aggregation", &O::decode_gate_aggregation, "decode_aggregation", Looser::kNever,
+     "", 0, "|avg|median|p90|best|"},
+    {"decode_baseline_source", &O::decode_baseline_source},
+    {"decode_baseline_samples", &O::decode_baseline_samples},
+    {"decode_drop_target", &O::decode_drop_target, "decode_drop_target", Looser::kMore, "", 6},
+    {"runtime_mode", &O::runtime_mode, "runtime_mode", Looser::kNever, "", 0,
+     "||probe|full|store|"},
+    {"async_threads", &O::async_threads},
+    {"require_kv_content_consistency", &O::require_kv_content_consistency},
+    {"max_kv_invalid_log_lines", &O::max_kv_invalid_log_lines, "kv_invalid_log_max_allowed",
+     Looser::kMore},
+    {"max_lossless_queue_peak", &O::max_lossless_queue_peak, "runtime_queue_peak_target",
+     Looser::kMore, "runtime_queue_peak_gate_enabled"},
+    {"max_lossless_fallback", &O::max_lossless_fallback, "runtime_fallback_target", Looser::kMore,
+     "runtime_fallback_gate_enabled"},
+    {"max_lossless_backpressure_skip", &O::max_lossless_backpressure_skip,
+     "runtime_backpressure_skip_target", Looser::kMore, "runtime_backpressure_skip_gate_enabled"},
+    {"max_lossless_decomp_us", &O::max_lossless_decomp_us, "runtime_decomp_target_us",
+     Looser::kMore, "runtime_decomp_gate_enabled"},
+    {"max_lossless_async_wait_us", &O::max_lossless_async_wait_us, "runtime_async_wait_target_us",
+     Looser::kMore, "runtime_async_wait_gate_enabled"},
+    {"async_wait_headroom_warn_ratio", &O::async_wait_headroom_warn_ratio,
+     "runtime_async_wait_headroom_warn_ratio", Looser::kNever, "", 6},
+    {"require_runtime_decomp", &O::require_runtime_decomp, "runtime_decomp_required"},
+    {"require_decode_cache_hit", &O::require_decode_cache_hit, "runtime_decode_cache_required"},
+    {"require_async_queue_activity", &O::require_async_queue_activity,
+     "runtime_async_queue_activity_required"},
+    {"require_decode_cache_activity", &O::require_decode_cache_activity,
+     "runtime_decode_cache_activity_required"},
+    {"strict_runtime_metric_columns", &O::strict_runtime_metric_columns,
+     "runtime_metric_columns_strict"},
+};
+
+[[noreturn]] void Refuse(std::string_view name, std::string_view expected, std::string_view found) {
+  throw Error(Finding::kUsage, fmt::format("{}: expected {}, found '{}'", name, expected, found));
+}
+
+void Set(const OptionEntry& entry, std::string_view value, AnalyzerOptions& options) {
+  if (const auto* number = std::get_if<double O::*>(&entry.member)) {
+    const auto parsed = WholeNumber(value);
+    if (!parsed || !std::isfinite(*parsed)) Refuse(entry.name, "a number", value);
+    options.*(*number) = *parsed;
+  } else if (const auto* whole = std::get_if<int64_t O::*>(&entry.member)) {
+    const auto parsed = ParseNumber<int64_t>(value);
+    if (!parsed) Refuse(entry.name, "a whole number", value);
+    options.*(*whole) = *parsed;
+  } else if (const auto* flag = std::get_if<bool O::*>(&entry.member)) {
+    const bool on = value.empty() || value == "1" || value == "true";
+    if (!on && value != "0" && value != "false") Refuse(entry.name, "true or false", value);
+    options.*(*flag) = on;
+  } else {
+    if (!entry.choices.empty() && !Contains(entry.choices, fmt::format("|{}|", value))) {
+      std::string words(StripAll(entry.choices, '|'));
+      std::replace(words.begin(), words.end(), '|', ' ');
+      Refuse(entry.name, "one of " + words, value);
+    }
+    options.*std::get<std::string O::*>(entry.member) = value;
+  }
+}
 
 // What follows the first "<br>" that a number follows.
 std::string_view DecodeText(std::string_view cell) {
@@ -54,120 +132,254 @@ AnalyzerRow ReadRow(const BenchTable& table, size_t i, RowReading reading) {
   };
   // The tool reads "h2o_lossy" as 2.
   const bool no_figures = reading == RowReading::kExact && table.IsHeaderAgain(i);
-  const auto number = [&](std::string_view column) {
-    return no_figures ? NAN : read(table.Cell(i, column));
-  };
   AnalyzerRow row;
-  row.keep = number("h2o_keep");
-  row.lossy = number("h2o_lossy");
-  row.lossless = number("h2o_lossless");
-  row.target_keep_effective = number("h2o_target_keep_effective");
-  row.floor_keep = number("h2o_floor_keep");
-  row.quantized_keep = number("h2o_quantized_keep");
-  row.evict_us = number("h2o_evict_us");
-  row.codec_us = number("h2o_codec_us");
-  row.raw_mb = number("h2o_lossless_raw_mb");
-  row.comp_mb = number("h2o_lossless_comp_mb");
-  row.comp_us = number("h2o_lossless_comp_us");
-  row.decomp_us = number("h2o_lossless_decomp_us");
-  row.queue_peak = number("h2o_lossless_queue_peak");
-  row.fallback = number("h2o_lossless_fallback");
-  row.backpressure_skip = number("h2o_lossless_backpressure_skip");
-  row.async_queue_peak = number("h2o_lossless_async_queue_peak");
-  row.async_wait_us = number("h2o_lossless_async_wait_us");
-  row.cache_hit = number("h2o_lossless_decode_cache_hit");
-  row.cache_miss = number("h2o_lossless_decode_cache_miss");
-  row.decompressed_bytes = number("h2o_lossless_decompressed_bytes");
-  row.decode_tps = read(DecodeText(table.Cell(i, "speed(tok/s)")));
+  for (const RowFigure& figure : kRowFigures) {
+    row.*figure.of = no_figures ? NAN : read(table.Cell(i, figure.column));
+  }
+  const bool has_misses = table.HasColumn("h2o_lossless_decode_cache_miss");
+  row.cache_activity = row.cache_hit + (has_misses ? row.cache_miss : 0);
+  row.decode_tps = read(DecodeText(table.Cell(i, kSpeedColumn)));
   row.log_file = table.Cell(i, "log_file");
   return row;
 }
 
-double Most(const std::vector<AnalyzerRow>& rows, double AnalyzerRow::*figure) {
-  double most = rows.front().*figure;
-  for (const AnalyzerRow& row : rows) most = row.*figure > most ? row.*figure : most;
-  return most;
-}
+// Writes bullets, and adds up the verdict on the whole.
+class BulletWriter {
+ public:
+  explicit BulletWriter(const GateFigures& figures) : f_(figures), o_(figures.options) {}
 
-void SelectLossless(GateFigures& f) {
-  const double online = f.online ? f.online->ratio : 0, upper = f.upper ? f.upper->ratio : 0;
-  if (online > 0) {
-    f.selected_lossless = online;
-    f.selected_source = "offline_online_sim";
-  } else if (upper > 0) {
-    f.selected_lossless = upper;
-    f.selected_source = "offline_upper_bound";
-  } else {
+  GateBullets Write() {
+    for (const RowFigure& figure : kRowFigures) {
+      if (!figure.best.empty()) Number(figure.best, Most(figure.of));
+    }
+    WriteOptions();
+    Verdict("lossy_pass", Most(&AnalyzerRow::lossy) >= o_.lossy_target);
+    WriteLossless();
+    Flag("runtime_metric_columns_ok", f_.missing_columns.empty());
+    Text("runtime_metric_missing_columns", PythonList(f_.missing_columns));
+    Verdict("runtime_metric_columns_pass",
+            !o_.strict_runtime_metric_columns || f_.missing_columns.empty());
+    for (const RuntimeActivity& activity : kRuntimeActivities) {
+      Verdict(activity.pass, !(o_.*activity.required) || Most(activity.of) > 0);
+    }
+    for (const RuntimeLimit& limit : kRuntimeLimits) {
+      Verdict(limit.pass, !(o_.*limit.limit >= 0) || Most(limit.of) <= o_.*limit.limit);
+    }
+    Flag("runtime_decomp_pass", bullets_["runtime_decomp_required_pass"] == "true" &&
+                                    bullets_["runtime_decomp_budget_pass"] == "true");
+    WriteHeadroom();
+    WriteConsistency();
+    WriteDecode();
+    WriteOffline("upper", f_.upper);
+    WriteOffline("online", f_.online);
+    Flag("overall_pass", all_);
+    Text("quality_status", all_ ? "PASS" : "FAIL");
+    return std::move(bullets_);
+  }
+
+ private:
+  void Text(std::string_view key, std::string_view value) { bullets_[std::string(key)] = value; }
+  void Number(std::string_view key, double value, int digits = 4) {
+    Text(key, Fixed(value, digits));
+  }
+  void Flag(std::string_view key, bool value) { Text(key, Bool(value)); }
+  void Whole(std::string_view key, int64_t value) { Text(key, std::to_string(value)); }
+  bool Verdict(std::string_view key, bool holds) {
+    Flag(key, holds);
+    all_ &= holds;
+    return holds;
+  }
+
+  double Most(double AnalyzerRow::*figure) const {
+    double most = f_.rows.front().*figure;
+    for (const AnalyzerRow& row : f_.rows) most = row.*figure > most ? row.*figure : most;
+    return most;
+  }
+
+  void WriteOptions() {
+    for (const OptionEntry& entry : kOptions) {
+      if (const auto* number = std::get_if<double O::*>(&entry.member)) {
+        const double value = o_.**number;
+        if (!entry.enabled.empty()) Flag(entry.enabled, value >= 0);
+        if (entry.enabled.empty() || value >= 0) Number(entry.bullet, value, entry.digits);
+      } else if (const auto* whole = std::get_if<int64_t O::*>(&entry.member)) {
+        Whole(entry.bullet, o_.**whole);
+      } else if (const auto* flag = std::get_if<bool O::*>(&entry.member)) {
+        Flag(entry.bullet, o_.**flag);
+      } else {
+        Text(entry.bullet, o_.*std::get<std::string O::*>(entry.member));
+      }
+    }
+    Whole("kv_invalid_log_max_allowed", std::max<int64_t>(0, o_.max_kv_invalid_log_lines));
+    const bool judged = o_.decode_baseline > 0;
+    if (!judged) bullets_.erase("decode_baseline");
+    if (!judged) bullets_.erase("decode_drop_target");
+    if (!judged || o_.decode_baseline_source.empty()) bullets_.erase("decode_baseline_source");
+    if (!judged || o_.decode_baseline_samples <= 0) bullets_.erase("decode_baseline_samples");
+  }
+
+  void WriteLossless() {
+    const double online = f_.online ? f_.online->ratio : 0, upper = f_.upper ? f_.upper->ratio : 0;
     double sum = 0;
-    for (const AnalyzerRow& row : f.rows) sum += row.lossless;
-    f.selected_lossless = sum / static_cast<double>(f.rows.size());
-    f.selected_source = "runtime";
+    for (const AnalyzerRow& row : f_.rows) sum += row.lossless;
+    const double selected = online > 0  ? online
+                            : upper > 0 ? upper
+                                        : sum / static_cast<double>(f_.rows.size());
+    Text("lossless_selected_source", online > 0  ? "offline_online_sim"
+                                     : upper > 0 ? "offline_upper_bound"
+                                                 : "runtime");
+    Number("lossless_selected_value", selected);
+    Flag("lossless_selected_pass", selected >= o_.lossless_target);
+    Number("lossless_online_value", selected);
+    Verdict("lossless_online_pass", selected >= o_.lossless_target);
   }
-  f.online_lossless = online > 0 ? online : f.selected_lossless;
-}
 
-void AggregateDecode(GateFigures& f) {
-  std::vector<double> speeds;
-  for (const AnalyzerRow& row : f.rows) speeds.push_back(row.decode_tps);
-  std::sort(speeds.begin(), speeds.end());
-  const size_t n = speeds.size();
-  for (const double speed : speeds) f.decode_avg += speed;
-  f.decode_avg /= static_cast<double>(n);
-  f.decode_median = n % 2 == 1 ? speeds[n / 2] : (speeds[n / 2 - 1] + speeds[n / 2]) / 2;
-  const auto p90 = static_cast<size_t>(std::ceil(0.9 * static_cast<double>(n)));
-  f.decode_p90 = speeds[std::clamp<size_t>(p90, 1, n) - 1];
-  f.decode_best = speeds.back();
-  const std::string& how = f.options.decode_gate_aggregation;
-  f.decode_gate = how == "best"     ? f.decode_best
-                  : how == "median" ? f.decode_median
-                  : how == "p90"    ? f.decode_p90
-                                    : f.decode_avg;
-  const double baseline = f.options.decode_baseline;
-  if (baseline > 0) {
-    f.decode_drop_ratio = (baseline - f.decode_gate) / baseline;
-    f.decode_pass = f.decode_drop_ratio <= f.options.decode_drop_target;
+  void WriteHeadroom() {
+    const double limit = o_.max_lossless_async_wait_us;
+    if (!(limit >= 0)) {
+      bullets_.erase("runtime_async_wait_headroom_warn_ratio");
+      return;
+    }
+    const double best = Most(&AnalyzerRow::async_wait_us), warn = o_.async_wait_headroom_warn_ratio;
+    const double headroom = limit > 0 ? limit - best : 0;
+    const double ratio = limit > 0 ? headroom / limit : 1;
+    Number("runtime_async_wait_headroom_us", headroom);
+    Number("runtime_async_wait_headroom_ratio", ratio, 6);
+    Flag("runtime_async_wait_headroom_warn",
+         limit > 0 && warn >= 0 && best <= limit && ratio < warn);
   }
-}
 
-void CheckLimits(GateFigures& f) {
-  const AnalyzerOptions& o = f.options;
-  const auto within = [](double value, double limit) { return !(limit >= 0) || value <= limit; };
-  f.decomp_budget_pass = within(f.decomp_best, o.max_lossless_decomp_us);
-  f.async_wait_pass = within(f.async_wait_best, o.max_lossless_async_wait_us);
-  f.queue_peak_pass = within(f.queue_peak_best, o.max_lossless_queue_peak);
-  f.fallback_pass = within(f.fallback_best, o.max_lossless_fallback);
-  f.backpressure_pass = within(f.backpressure_skip_best, o.max_lossless_backpressure_skip);
-  f.decomp_required_pass = !o.require_runtime_decomp || f.decomp_best > 0;
-  f.cache_required_pass = !o.require_decode_cache_hit || f.cache_hit_best > 0;
-  f.queue_activity_pass = !o.require_async_queue_activity || f.async_queue_peak_best > 0;
-  f.cache_activity_pass = !o.require_decode_cache_activity || f.cache_activity_best > 0;
-  f.columns_pass = !o.strict_runtime_metric_columns || f.missing_columns.empty();
-  if (o.max_lossless_async_wait_us > 0) {
-    f.headroom_us = o.max_lossless_async_wait_us - f.async_wait_best;
-    f.headroom_ratio = f.headroom_us / o.max_lossless_async_wait_us;
-    f.headroom_warn = o.async_wait_headroom_warn_ratio >= 0 && f.async_wait_pass &&
-                      f.headroom_ratio < o.async_wait_headroom_warn_ratio;
+  void WriteConsistency() {
+    const bool few_invalid = f_.invalid.count <= static_cast<uint64_t>(std::max<int64_t>(
+                                                     0, o_.max_kv_invalid_log_lines));
+    const bool needs_async = o_.async_threads > 0 && o_.runtime_mode != "probe";
+    const bool has_async = !needs_async || Most(&AnalyzerRow::async_queue_peak) > 0 ||
+                           Most(&AnalyzerRow::async_wait_us) > 0;
+    const bool needs_restore = o_.runtime_mode == "full" || o_.runtime_mode == "store";
+    const bool has_bytes = !f_.has_decompressed_bytes || Most(&AnalyzerRow::decompressed_bytes) > 0;
+    const bool restores = !needs_restore || (Most(&AnalyzerRow::decomp_us) > 0 && has_bytes);
+    const bool is_clean = Most(&AnalyzerRow::fallback) <= 0;
+    Flag("runtime_decompressed_bytes_available", f_.has_decompressed_bytes);
+    Flag("kv_restore_required", needs_restore);
+    Flag("kv_restore_activity_pass", restores);
+    Flag("kv_fallback_clean_pass", is_clean);
+    Flag("kv_async_activity_required", needs_async);
+    Flag("kv_async_activity_pass", has_async);
+    Whole("kv_invalid_log_count", static_cast<int64_t>(f_.invalid.count));
+    Flag("kv_invalid_log_pass", few_invalid);
+    Text("kv_invalid_log_examples", PythonList(f_.invalid.examples));
+    Verdict("kv_content_consistency_pass", !o_.require_kv_content_consistency ||
+                                               (few_invalid && has_async && restores && is_clean));
   }
-}
 
-void CheckConsistency(GateFigures& f) {
-  const AnalyzerOptions& o = f.options;
-  const int64_t allowed = std::max<int64_t>(0, o.max_kv_invalid_log_lines);
-  f.invalid_log_pass = f.invalid.count <= static_cast<uint64_t>(allowed);
-  f.async_activity_required = o.async_threads > 0 && o.runtime_mode != "probe";
-  f.async_activity_pass =
-      !f.async_activity_required || f.async_queue_peak_best > 0 || f.async_wait_best > 0;
-  f.restore_required = o.runtime_mode == "full" || o.runtime_mode == "store";
-  f.restore_activity_pass =
-      !f.restore_required ||
-      (f.decomp_best > 0 && (!f.has_decompressed_bytes || f.decompressed_bytes_best > 0));
-  f.fallback_clean_pass = f.fallback_best <= 0;
-  f.consistency_pass =
-      !o.require_kv_content_consistency || (f.invalid_log_pass && f.async_activity_pass &&
-                                            f.restore_activity_pass && f.fallback_clean_pass);
+  void WriteDecode() {
+    std::vector<double> speeds;
+    double sum = 0;
+    for (const AnalyzerRow& row : f_.rows) speeds.push_back(row.decode_tps);
+    std::sort(speeds.begin(), speeds.end());
+    for (const double speed : speeds) sum += speed;
+    const size_t n = speeds.size();
+    const double average = sum / static_cast<double>(n);
+    const double median = n % 2 == 1 ? speeds[n / 2] : (speeds[n / 2 - 1] + speeds[n / 2]) / 2;
+    const auto rank = static_cast<size_t>(std::ceil(0.9 * static_cast<double>(n)));
+    const double p90 = speeds[std::clamp<size_t>(rank, 1, n) - 1];
+    const std::string& how = o_.decode_gate_aggregation;
+    const double speed = how == "best"     ? speeds.back()
+                         : how == "median" ? median
+                         : how == "p90"    ? p90
+                                           : average;
+    Flag("decode_gate_enabled", o_.decode_baseline > 0);
+    Number("decode_gate_tps", speed);
+    Number("decode_avg_tps", average);
+    Number("decode_median_tps", median);
+    Number("decode_p90_tps", p90);
+    if (!(o_.decode_baseline > 0)) return;
+    const double drop = (o_.decode_baseline - speed) / o_.decode_baseline;
+    Number("decode_best", speeds.back());
+    Number("decode_drop_ratio", drop, 6);
+    Verdict("decode_pass", drop <= o_.decode_drop_target);
+  }
+
+  void WriteOffline(const std::string& name, const std::optional<OfflineRatio>& offline) {
+    if (!offline) return;
+    Whole(name + "_selected_entries", offline->selected_entries);
+    Text(name + "_selected_layers", offline->selected_layers);
+    Text(name + "_json", offline->path);
+  }
+
+  const GateFigures& f_;
+  const AnalyzerOptions& o_;
+  GateBullets bullets_;
+  bool all_ = true;
+};
+
+// Visits the bullets below each "## Quality Gate". A report has one such section, and its readers
+// look at the first.
+void ForEachBullet(std::string_view markdown,
+                   const std::function<void(bool in_first, const std::string& key,
+                                            const std::string& value)>& use) {
+  bool inside = false, is_first = true;
+  const std::string clean = OnlyUtf8(markdown);
+  ForEachLine(clean, [&](std::string_view raw) {
+    const std::string_view line = Strip(raw);
+    const bool begins = line == "## Quality Gate";
+    if (inside && !begins && line.starts_with("## ")) is_first = false;
+    inside = begins || (inside && !line.starts_with("## "));
+    const size_t colon = line.find(':', 2);
+    if (!inside || !line.starts_with("- ") || colon == std::string_view::npos) return;
+    use(is_first, std::string(Strip(line.substr(2, colon - 2))),
+        std::string(StripAll(Strip(line.substr(colon + 1)), '`')));
+  });
 }
 
 }  // namespace
+
+void SetAnalyzerOption(std::string_view name, std::string_view value, AnalyzerOptions& options) {
+  std::string key(name.substr(name.starts_with("--") ? 2 : 0));
+  std::replace(key.begin(), key.end(), '-', '_');
+  const auto* found = std::find_if(std::begin(kOptions), std::end(kOptions),
+                                   [&](const OptionEntry& entry) { return entry.name == key; });
+  if (found == std::end(kOptions)) {
+    throw Error(Finding::kUsage, fmt::format("'{}' is no option of the analyzer", name))
+        .Hint("the names are those of analyze_h2o_final.py, such as lossy_target");
+  }
+  Set(*found, value, options);
+}
+
+std::vector<std::string_view> AnalyzerOptionNames() {
+  std::vector<std::string_view> names;
+  for (const OptionEntry& entry : kOptions) names.push_back(entry.name);
+  return names;
+}
+
+AnalyzerOptions SuiteOptions(std::string_view case_name) {
+  AnalyzerOptions options;
+  if (!case_name.starts_with("runtime_")) return options;
+  options.decode_baseline_source = "same_batch";
+  options.decode_baseline_samples = 1;
+  options.async_threads = 2;
+  options.max_lossless_queue_peak = 8;
+  options.max_lossless_fallback = 0;
+  options.strict_runtime_metric_columns = true;
+  options.runtime_mode = "full";
+  if (case_name == "runtime_baseline") {
+    options.lossy_target = 1;
+    options.lossless_target = 1;
+    options.decode_drop_target = 1;
+    options.strict_runtime_metric_columns = false;
+  } else if (case_name == "runtime_probe") {
+    options.runtime_mode = "probe";
+    options.max_lossless_async_wait_us = 20000;
+  } else {
+    const bool store = case_name == "runtime_store";
+    options.runtime_mode = store ? "store" : "full";
+    options.require_runtime_decomp = true;
+    options.require_kv_content_consistency = true;
+    options.max_lossless_decomp_us = store ? 70000 : 30000;
+    options.max_lossless_async_wait_us = store ? 40000 : 20000;
+  }
+  return options;
+}
 
 OfflineRatio ParseOfflineRatio(std::string_view json, std::string_view path) {
   const Json document = ParseJson(json, path);
@@ -210,7 +422,7 @@ void ForEachInvalidLine(std::string_view text, const std::function<void(std::str
     const std::string_view raw = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     const bool hit =
-        std::any_of(kInvalidPatterns.begin(), kInvalidPatterns.end(),
+        std::any_of(std::begin(kInvalidPatterns), std::end(kInvalidPatterns),
                     [&](std::string_view pattern) { return ContainsIgnoringCase(raw, pattern); });
     if (hit) use(raw);
   }
@@ -246,45 +458,118 @@ GateFigures Analyze(const BenchTable& table, const AnalyzerOptions& options,
                     const std::optional<OfflineRatio>& upper,
                     const std::optional<OfflineRatio>& online, const InvalidLines& invalid) {
   if (table.size() == 0) throw Error(Finding::kMissingRecord, "the table has no rows");
-  GateFigures f;
-  f.options = options;
-  f.upper = upper;
-  f.online = online;
-  f.invalid = invalid;
-  for (size_t i = 0; i < table.size(); ++i)
-    f.rows.push_back(ReadRow(table, i, RowReading::kAsTheTool));
+  GateFigures figures{{}, options, upper, online, invalid, {}};
+  for (size_t i = 0; i < table.size(); ++i) {
+    figures.rows.push_back(ReadRow(table, i, RowReading::kAsTheTool));
+  }
   for (const std::string_view column : kRuntimeColumns) {
-    if (!table.HasColumn(column)) f.missing_columns.emplace_back(column);
+    if (!table.HasColumn(column)) figures.missing_columns.emplace_back(column);
   }
-  f.has_decompressed_bytes = table.HasColumn("h2o_lossless_decompressed_bytes");
+  figures.has_decompressed_bytes = table.HasColumn("h2o_lossless_decompressed_bytes");
+  return figures;
+}
 
-  SelectLossless(f);
-  f.lossy_best = Most(f.rows, &AnalyzerRow::lossy);
-  f.decomp_best = Most(f.rows, &AnalyzerRow::decomp_us);
-  f.queue_peak_best = Most(f.rows, &AnalyzerRow::queue_peak);
-  f.fallback_best = Most(f.rows, &AnalyzerRow::fallback);
-  f.backpressure_skip_best = Most(f.rows, &AnalyzerRow::backpressure_skip);
-  f.async_queue_peak_best = Most(f.rows, &AnalyzerRow::async_queue_peak);
-  f.async_wait_best = Most(f.rows, &AnalyzerRow::async_wait_us);
-  f.cache_hit_best = Most(f.rows, &AnalyzerRow::cache_hit);
-  f.cache_miss_best = Most(f.rows, &AnalyzerRow::cache_miss);
-  f.decompressed_bytes_best = Most(f.rows, &AnalyzerRow::decompressed_bytes);
-  f.cache_activity_best = f.rows.front().cache_hit + f.rows.front().cache_miss;
-  for (const AnalyzerRow& row : f.rows) {
-    const double activity = row.cache_hit + row.cache_miss;
-    if (activity > f.cache_activity_best) f.cache_activity_best = activity;
+GateBullets GateBulletsOf(const GateFigures& figures) { return BulletWriter(figures).Write(); }
+
+GateBullets ParseGateBullets(std::string_view markdown) {
+  GateBullets bullets;
+  ForEachBullet(markdown, [&](bool in_first, const std::string& key, const std::string& value) {
+    if (in_first) bullets[key] = value;
+  });
+  return bullets;
+}
+
+std::vector<std::string> Contradictions(std::string_view markdown) {
+  GateBullets seen;
+  std::vector<std::string> found;
+  ForEachBullet(markdown, [&](bool, const std::string& key, const std::string& value) {
+    const auto [before, is_new] = seen.emplace(key, value);
+    if (is_new || before->second == value) return;
+    found.push_back(fmt::format("{} ({}, {})", key, FirstCodePoints(before->second, kShownCell),
+                                FirstCodePoints(value, kShownCell)));
+  });
+  return found;
+}
+
+std::vector<std::string> MissingBullets(const GateBullets& bullets) {
+  const auto is_on = [&](std::string_view key) { return TextAt(bullets, key) == "true"; };
+  GateFigures asked;
+  asked.rows.emplace_back();
+  asked.options.decode_baseline = is_on("decode_gate_enabled") ? 1 : 0;
+  for (const OptionEntry& entry : kOptions) {
+    if (entry.enabled.empty()) continue;
+    asked.options.*std::get<double O::*>(entry.member) = is_on(entry.enabled) ? 0 : -1;
   }
-  f.lossy_pass = f.lossy_best >= options.lossy_target;
-  f.selected_lossless_pass = f.selected_lossless >= options.lossless_target;
-  f.online_lossless_pass = f.online_lossless >= options.lossless_target;
-  AggregateDecode(f);
-  CheckLimits(f);
-  CheckConsistency(f);
-  f.overall_pass = f.lossy_pass && f.online_lossless_pass && f.decode_pass && f.columns_pass &&
-                   f.decomp_pass() && f.async_wait_pass && f.queue_activity_pass &&
-                   f.cache_required_pass && f.cache_activity_pass && f.queue_peak_pass &&
-                   f.fallback_pass && f.backpressure_pass && f.consistency_pass;
-  return f;
+  const std::string source = TextAt(bullets, "lossless_selected_source");
+  if (source == "offline_online_sim") asked.online.emplace();
+  if (source == "offline_upper_bound" || bullets.contains("upper_selected_entries")) {
+    asked.upper.emplace();
+  }
+  std::vector<std::string> missing;
+  for (const auto& [key, value] : GateBulletsOf(asked)) {
+    if (!bullets.contains(key)) missing.push_back(key);
+  }
+  return missing;
+}
+
+AnalyzerOptions OptionsOfReport(const GateBullets& bullets, AnalyzerOptions options) {
+  if (!bullets.empty()) options.decode_baseline = 0;
+  for (const OptionEntry& entry : kOptions) {
+    const auto found = bullets.find(entry.bullet);
+    const auto value = NumberIn(bullets, entry.bullet);
+    if (const auto* number = std::get_if<double O::*>(&entry.member)) {
+      if (!entry.enabled.empty()) {
+        const auto enabled = bullets.find(entry.enabled);
+        if (enabled == bullets.end()) continue;
+        options.** number = -1;
+        if (enabled->second != "true") continue;
+      }
+      if (value) options.** number = *value;
+    } else if (const auto* whole = std::get_if<int64_t O::*>(&entry.member)) {
+      if (value && std::abs(*value) < kLargestWhole)
+        options.** whole = static_cast<int64_t>(*value);
+    } else if (found == bullets.end()) {
+      continue;
+    } else if (const auto* flag = std::get_if<bool O::*>(&entry.member)) {
+      options.** flag = found->second == "true";
+    } else {
+      options.*std::get<std::string O::*>(entry.member) = found->second;
+    }
+  }
+  return options;
+}
+
+std::vector<std::string> LooserOptions(const AnalyzerOptions& report,
+                                       const AnalyzerOptions& suite) {
+  std::vector<std::string> looser;
+  for (const OptionEntry& entry : kOptions) {
+    const auto value = [&](const AnalyzerOptions& options) {
+      const auto* number = std::get_if<double O::*>(&entry.member);
+      if (number != nullptr) return options.**number;
+      const auto* whole = std::get_if<int64_t O::*>(&entry.member);
+      return whole == nullptr ? 0 : static_cast<double>(options.**whole);
+    };
+    const double applied = value(report), own = value(suite);
+    const bool is_less = entry.looser == Looser::kLess && applied < own;
+    const bool is_more =
+        entry.looser == Looser::kMore && own >= 0 && (applied < 0 || applied > own);
+    if (!is_less && !is_more) continue;
+    looser.push_back(
+        fmt::format("the report was made with {} {:.6g}, but the suite's own is {:.6g}", entry.name,
+                    applied, own));
+  }
+  return looser;
+}
+
+std::string TextAt(const GateBullets& bullets, std::string_view key, std::string otherwise) {
+  const auto found = bullets.find(key);
+  return found == bullets.end() ? otherwise : found->second;
+}
+
+std::optional<double> NumberIn(const GateBullets& bullets, std::string_view key) {
+  if (key.empty()) return std::nullopt;  // of a figure that a report does not have
+  const auto number = FirstNumber(TextAt(bullets, key));
+  return number && std::isfinite(*number) ? number : std::nullopt;
 }
 
 }  // namespace kv::mnn::logs

@@ -4,18 +4,19 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lib/engines/mnn/logs/table.h"
+#include "lib/engines/mnn/logs/text.h"
 
 namespace kv::mnn::logs {
 
 // The quality gate of the engine's own suite: the thresholds under the names of its analyzer's
 // options, and its figures with its definitions. truth.h corrects what those definitions get wrong.
-// Implemented by analyzer.cc and options.cc.
 
 struct AnalyzerOptions {
   double lossy_target = 3.0;
@@ -74,45 +75,86 @@ void AddInvalidLine(std::string_view line, std::string_view log, InvalidLines& f
 
 // The numbers of one row of the table, read as the analyzer reads them.
 struct AnalyzerRow {
-  double keep, lossy, lossless, target_keep_effective, floor_keep, quantized_keep, evict_us,
-      codec_us, raw_mb, comp_mb, comp_us, decomp_us, queue_peak, fallback, backpressure_skip,
-      async_queue_peak, async_wait_us, cache_hit, cache_miss, decompressed_bytes, decode_tps;
+  double lossy = 0, lossless = 0, floor_keep = 0, quantized_keep = 0, raw_mb = 0, comp_mb = 0,
+         decomp_us = 0, queue_peak = 0, fallback = 0, backpressure_skip = 0, async_queue_peak = 0,
+         async_wait_us = 0, cache_hit = 0, cache_miss = 0, cache_activity = 0,
+         decompressed_bytes = 0, decode_tps = 0;
   std::string log_file;
 };
 
-// The analyzer's figures under its names. Each *_best is the maximum over the rows, even where a
-// larger value is worse.
-struct GateFigures {
-  std::vector<AnalyzerRow> rows;
-  AnalyzerOptions options;
-  std::optional<OfflineRatio> upper, online;
-  InvalidLines invalid;
+// A figure of a row, its column, and its names in the analyzer's report: of the maximum over the
+// rows, which it calls best even where a larger value is worse, and of the mean.
+struct RowFigure {
+  std::string_view column;
+  double AnalyzerRow::*of;
+  std::string_view best = {}, average = {};
 
-  std::string selected_source;  // offline_online_sim, offline_upper_bound, runtime
-  double selected_lossless = 0, online_lossless = 0;
-  double lossy_best = 0, decomp_best = 0, queue_peak_best = 0, fallback_best = 0,
-         backpressure_skip_best = 0, async_queue_peak_best = 0, async_wait_best = 0,
-         cache_hit_best = 0, cache_miss_best = 0, cache_activity_best = 0,
-         decompressed_bytes_best = 0;
-  double decode_avg = 0, decode_median = 0, decode_p90 = 0, decode_best = 0, decode_gate = 0,
-         decode_drop_ratio = 0;
-  double headroom_us = 0, headroom_ratio = 1;
-  bool headroom_warn = false;
-  std::vector<std::string> missing_columns;
-  bool has_decompressed_bytes = false;
-
-  bool lossy_pass = false, selected_lossless_pass = false, online_lossless_pass = false,
-       decode_pass = true, columns_pass = true, decomp_required_pass = true,
-       decomp_budget_pass = true, async_wait_pass = true, queue_activity_pass = true,
-       cache_required_pass = true, cache_activity_pass = true, queue_peak_pass = true,
-       fallback_pass = true, backpressure_pass = true;
-  bool invalid_log_pass = true, async_activity_required = false, async_activity_pass = true,
-       restore_required = false, restore_activity_pass = true, fallback_clean_pass = true,
-       consistency_pass = true;
-  bool overall_pass = false;
-
-  bool decomp_pass() const { return decomp_required_pass && decomp_budget_pass; }
+  std::string_view key() const { return best.empty() ? column : best; }
 };
+inline constexpr RowFigure kRowFigures[] = {
+    {"h2o_lossy", &AnalyzerRow::lossy, "lossy_best", "Avg lossy ratio"},
+    {"h2o_lossless", &AnalyzerRow::lossless, {}, "Avg runtime lossless ratio"},
+    {"h2o_floor_keep", &AnalyzerRow::floor_keep},
+    {"h2o_quantized_keep", &AnalyzerRow::quantized_keep},
+    {"h2o_lossless_raw_mb", &AnalyzerRow::raw_mb, {}, "Avg lossless raw MB"},
+    {"h2o_lossless_comp_mb", &AnalyzerRow::comp_mb, {}, "Avg lossless comp MB"},
+    {"h2o_lossless_decomp_us", &AnalyzerRow::decomp_us, "runtime_decomp_best_us",
+     "Avg lossless decomp us"},
+    {"h2o_lossless_queue_peak", &AnalyzerRow::queue_peak, "runtime_queue_peak_best",
+     "Avg lossless queue peak"},
+    {"h2o_lossless_fallback", &AnalyzerRow::fallback, "runtime_fallback_best",
+     "Avg lossless fallback"},
+    {"h2o_lossless_backpressure_skip", &AnalyzerRow::backpressure_skip,
+     "runtime_backpressure_skip_best", "Avg lossless backpressure skip"},
+    {"h2o_lossless_async_queue_peak", &AnalyzerRow::async_queue_peak,
+     "runtime_async_queue_peak_best", "Avg lossless async queue peak"},
+    {"h2o_lossless_async_wait_us", &AnalyzerRow::async_wait_us, "runtime_async_wait_best_us",
+     "Avg lossless async wait us"},
+    {"h2o_lossless_decode_cache_hit", &AnalyzerRow::cache_hit, "runtime_decode_cache_hit_best",
+     "Avg lossless decode cache hit"},
+    {"h2o_lossless_decode_cache_miss", &AnalyzerRow::cache_miss, "runtime_decode_cache_miss_best"},
+    {"h2o_lossless_decompressed_bytes", &AnalyzerRow::decompressed_bytes,
+     "runtime_decompressed_bytes_best"},
+    // Hits and misses together.
+    {"h2o_lossless_decode_cache_hit", &AnalyzerRow::cache_activity,
+     "runtime_decode_cache_activity_best"}};
+
+// A limit on what should be small, and the analyzer's keys of the figure and of its verdict.
+struct RuntimeLimit {
+  double AnalyzerOptions::*limit;
+  double AnalyzerRow::*of;
+  std::string_view best, pass;
+};
+inline constexpr RuntimeLimit kRuntimeLimits[] = {
+    {&AnalyzerOptions::max_lossless_decomp_us, &AnalyzerRow::decomp_us, "runtime_decomp_best_us",
+     "runtime_decomp_budget_pass"},
+    {&AnalyzerOptions::max_lossless_async_wait_us, &AnalyzerRow::async_wait_us,
+     "runtime_async_wait_best_us", "runtime_async_wait_pass"},
+    {&AnalyzerOptions::max_lossless_queue_peak, &AnalyzerRow::queue_peak, "runtime_queue_peak_best",
+     "runtime_queue_peak_pass"},
+    {&AnalyzerOptions::max_lossless_fallback, &AnalyzerRow::fallback, "runtime_fallback_best",
+     "runtime_fallback_pass"},
+    {&AnalyzerOptions::max_lossless_backpressure_skip, &AnalyzerRow::backpressure_skip,
+     "runtime_backpressure_skip_best", "runtime_backpressure_skip_pass"}};
+
+// Something that must have happened, if it is required.
+struct RuntimeActivity {
+  bool AnalyzerOptions::*required;
+  double AnalyzerRow::*of;
+  std::string_view metric, best, pass;
+};
+inline constexpr RuntimeActivity kRuntimeActivities[] = {
+    {&AnalyzerOptions::require_runtime_decomp, &AnalyzerRow::decomp_us, "runtime_decomp_required",
+     "runtime_decomp_best_us", "runtime_decomp_required_pass"},
+    {&AnalyzerOptions::require_decode_cache_hit, &AnalyzerRow::cache_hit,
+     "runtime_decode_cache_required", "runtime_decode_cache_hit_best",
+     "runtime_decode_cache_required_pass"},
+    {&AnalyzerOptions::require_async_queue_activity, &AnalyzerRow::async_queue_peak,
+     "runtime_async_queue_activity_required", "runtime_async_queue_peak_best",
+     "runtime_async_queue_activity_pass"},
+    {&AnalyzerOptions::require_decode_cache_activity, &AnalyzerRow::cache_activity,
+     "runtime_decode_cache_activity_required", "runtime_decode_cache_activity_best",
+     "runtime_decode_cache_activity_pass"}};
 
 // Reads the rows exactly: "1e-05" is not 1, and a cell that is no number is NaN.
 std::vector<AnalyzerRow> ExactRows(const BenchTable& table);
@@ -120,9 +162,36 @@ std::vector<AnalyzerRow> ExactRows(const BenchTable& table);
 // plus-minus sign, or 0 without one.
 double DecodeDeviation(const BenchTable& table, size_t row);
 
-// Computes the analyzer's figures and its verdict. Throws kMissingRecord if the table has no rows.
+// What the analyzer computes its verdict from.
+struct GateFigures {
+  std::vector<AnalyzerRow> rows;  // never empty
+  AnalyzerOptions options;
+  std::optional<OfflineRatio> upper, online;
+  InvalidLines invalid;
+  std::vector<std::string> missing_columns;
+  bool has_decompressed_bytes = false;
+};
+// Throws kMissingRecord if the table has no rows.
 GateFigures Analyze(const BenchTable& table, const AnalyzerOptions& options,
                     const std::optional<OfflineRatio>& upper,
                     const std::optional<OfflineRatio>& online, const InvalidLines& invalid);
+
+// The bullets below "## Quality Gate" in the analyzer's report: keys to values without back-quotes.
+using GateBullets = std::map<std::string, std::string, std::less<>>;
+// The bullets that the analyzer would write of these figures, with its decimals.
+GateBullets GateBulletsOf(const GateFigures& figures);
+GateBullets ParseGateBullets(std::string_view markdown);
+// The keys to which a report gives two values, such as "overall_pass (true, false)".
+std::vector<std::string> Contradictions(std::string_view markdown);
+// The keys that the analyzer always writes, given what these bullets say, and that they lack.
+std::vector<std::string> MissingBullets(const GateBullets& bullets);
+// The thresholds that a report says it applied; those that it does not name from `otherwise`.
+AnalyzerOptions OptionsOfReport(const GateBullets& bullets, AnalyzerOptions otherwise);
+// Says which options of a report let more pass than the suite's own.
+std::vector<std::string> LooserOptions(const AnalyzerOptions& report, const AnalyzerOptions& suite);
+
+std::string TextAt(const GateBullets& bullets, std::string_view key, std::string otherwise = {});
+// The number under a key, if it is finite.
+std::optional<double> NumberIn(const GateBullets& bullets, std::string_view key);
 
 }  // namespace kv::mnn::logs

@@ -8,25 +8,205 @@
 #include <cmath>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/json.h"
 
 namespace kv::mnn::logs {
 namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kStdout = "bench_stdout.log";
+constexpr const char* kCsv = "h2o_metrics.csv";
+constexpr const char* kManifest = "manifest.json";
+constexpr size_t kMaxFailures = 8;
 constexpr size_t kMaxNotes = 8;
 constexpr double kLeastKeep = 1e-9;  // of a row that has none
 constexpr double kRounding = 1e-6;   // of the printed share
 constexpr int kDepth = 4;            // of folders in that of a case, where a log may lie
 constexpr const char *kUpper = "offline_lossless_upper.json",
                      *kOnline = "offline_lossless_online_grouped.json";
+
+bool HasTable(const std::string& text) {
+  bool has_line = false;
+  ForEachLine(text, [&](std::string_view line) { has_line |= Strip(line).starts_with("|"); });
+  return has_line;
+}
+
+std::string BaseOf(const std::string& path) { return path.substr(path.find_last_of("/\\") + 1); }
+
+std::string NameOf(const Json& run, size_t index) {
+  return OnlyUtf8(TextAt(run, "run_id", fmt::format("{} of the list", index + 1)));
+}
+
+// The names that a run's log may have.
+std::vector<std::string> LogNames(const Json& run) {
+  const std::string log = TextAt(run, "log"), id = TextAt(run, "run_id");
+  if (!log.empty()) return {BaseOf(log)};
+  if (id.empty()) return {};
+  // run_0001_p512_g128_... is also written as run_0001.log.
+  return {id + ".log", id.substr(0, id.find('_', id.find('_') + 1)) + ".log"};
+}
+
+// Reads the logs of one bench run.
+class BenchReader {
+ public:
+  BenchReader(BenchLogs& bench, Evidence& evidence) : bench_(bench), evidence_(evidence) {}
+
+  // A case of the suite; a bench without a suite, which may have JSON results too; or a baseline of
+  // the same batch, where a log without a table is another program's.
+  enum class Kind { kCase, kLoose, kBaseline };
+  // Reads bench_stdout.log, logs/, h2o_metrics.csv and manifest.json.
+  void Read(const LogFolder& folder, Kind kind) {
+    const auto text = folder.Text(kStdout);
+    if (text && !bench_.has_stdout) AddStdout(*text, folder.Shown(kStdout));
+    AddLogsIn(folder.Sub("logs"), true);
+    AddLogsIn(folder, bench_.logs == 0 && kind != Kind::kBaseline);
+    for (const std::string& name : folder.Files()) {
+      const bool other = name.starts_with("offline_") || name == kManifest;
+      if (kind != Kind::kLoose || !name.ends_with(".json") || other) continue;
+      bench_.table.AddJson(*folder.Text(name), folder.Shown(name));
+    }
+    AddCsv(folder);
+    AddManifest(folder);
+    CheckCells(bench_.table, evidence_);
+  }
+
+  void AddStdout(const std::string& text, const std::string& shown) {
+    bench_.has_stdout = true;
+    bench_.was_begun |= !LastWords(text).empty();
+    Scan(text, shown);
+  }
+
+  // Adds a log that must have a row; a missing row is a gap in the evidence.
+  void AddLog(const std::string& text, const std::string& shown) {
+    ++bench_.logs;
+    const std::string last = LastWords(text);
+    TableState state;
+    try {
+      bench_.table.AddMarkdown(text, shown, &state);
+    } catch (Error& error) {
+      error.File(shown);
+      throw;
+    }
+    bench_.was_begun |= state.has_header || !last.empty();
+    if (state.rows == 0 || state.cut > 0) {
+      std::string gap = state.cut > 0 ? fmt::format("{}: {} of its rows are cut", shown, state.cut)
+                        : state.has_header    ? shown + ": it ends after the header of its table"
+                        : Strip(text).empty() ? shown + ": empty"
+                                              : shown + ": it has no table";
+      if (!last.empty()) gap += fmt::format("; its last words: '{}'", last);
+      evidence_.gaps.Add(gap);
+    }
+    Scan(text, shown);
+  }
+
+ private:
+  void Scan(const std::string& text, const std::string& shown) {
+    ScanInvalidLines(text, shown, bench_.invalid);
+    evidence_.damage.AddBench(text, shown);
+    ScanLosslessLines(text, bench_.lossless);
+  }
+
+  // If only the bench writes there (`only_bench`), a log without a table lacks its rows; elsewhere
+  // such a log is only searched for lines of a broken cache.
+  void AddLogsIn(const LogFolder& folder, bool only_bench) {
+    for (const std::string& name : folder.Files(IsLog)) {
+      if (name == kStdout && bench_.has_stdout) continue;
+      const std::string text = *folder.Text(name), shown = folder.Shown(name);
+      const bool is_bench = IsBenchLog(name);
+      if (is_bench && (only_bench || HasTable(text))) {
+        AddLog(text, shown);
+        continue;
+      }
+      // The analyzer looks for broken lines in every *.log of the bench's folder.
+      if (only_bench && name.ends_with(".log")) ScanInvalidLines(text, shown, bench_.invalid);
+      evidence_.damage.AddBench(text, shown);
+    }
+  }
+
+  void AddCsv(const LogFolder& folder) {
+    const auto text = folder.Text(kCsv);
+    if (!text) return;
+    BenchTable csv = BenchTable::FromCsv(*text);
+    if (bench_.logs > 0 && csv.size() > bench_.table.size()) {
+      evidence_.gaps.Add(fmt::format("{} has {} rows, but the logs beside it have {}",
+                                     folder.Shown(kCsv), csv.size(), bench_.table.size()));
+    }
+    if (bench_.table.size() == 0) bench_.table = std::move(csv);
+  }
+
+  void AddManifest(const LogFolder& folder) {
+    const auto text = folder.Text(kManifest);
+    if (!text) return;
+    const std::string shown = folder.Shown(kManifest);
+    Json list;
+    try {
+      list = ParseJson(OnlyUtf8(*text), shown);
+    } catch (const Error& error) {
+      return evidence_.gaps.Add(error.what());
+    }
+    if (list.is_object() && list.contains("runs")) list = Json(list["runs"]);
+    if (!list.is_array() || list.empty()) return evidence_.gaps.Add(shown + ": it lists no runs");
+    bench_.was_begun = true;
+    const LogFolder inside = folder.Sub("logs");
+    bool all_named = true;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const Json& run = list[i];
+      const Json code = run.is_object() ? run.value("return_code", Json()) : Json();
+      if (!code.is_number()) {
+        evidence_.gaps.Add(
+            fmt::format("{}: run {} has return_code {}", shown, NameOf(run, i), ShowJson(code)));
+      } else if (code.get<double>() != 0) {
+        ++bench_.failed_runs;
+        if (bench_.failures.size() < kMaxFailures) {
+          bench_.failures.push_back(
+              fmt::format("run {} returned {:.0f}", NameOf(run, i), code.get<double>()));
+        }
+      }
+      const std::vector<std::string> names = LogNames(run);
+      const bool is_there = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+        return folder.Has(name) || inside.Has(name);
+      });
+      all_named &= is_there;
+      if (!names.empty() && !is_there) {
+        evidence_.gaps.Add(fmt::format("{}: the log of run {}, {}, is not there", shown,
+                                       NameOf(run, i), OnlyUtf8(names.back())));
+      }
+    }
+    bench_.runs += list.size();
+    if (!all_named && list.size() > bench_.logs &&
+        (bench_.logs > 0 || bench_.table.size() < list.size())) {
+      evidence_.gaps.Add(
+          fmt::format("{} lists {} runs, but {} logs are there", shown, list.size(), bench_.logs));
+    } else if (bench_.logs > 0 && list.size() > bench_.table.size()) {
+      evidence_.gaps.Add(fmt::format("{} lists {} runs, but their logs have {} rows", shown,
+                                     list.size(), bench_.table.size()));
+    }
+  }
+
+  BenchLogs& bench_;
+  Evidence& evidence_;
+};
+
+// Reads an offline estimate. Returns nothing without one; a file that cannot be read is a gap.
+std::optional<OfflineRatio> ReadOffline(const LogFolder& folder, const std::string& name,
+                                        Evidence& evidence) {
+  try {
+    const auto text = folder.Text(name);
+    if (text) return ParseOfflineRatio(*text, folder.Shown(name));
+  } catch (const Error& error) {
+    evidence.gaps.Add(error.what());
+  }
+  return std::nullopt;
+}
+
 // Where the engine's report and the logs that it was made of disagree.
 void CompareReports(const GateBullets& written, const GateBullets& made,
                     std::vector<std::string>& notes) {
   for (const auto& [key, value] : made) {
     const auto found = written.find(key);
-    const bool is_figure = EndsWith(key, "_best") || EndsWith(key, "_pass") ||
-                           EndsWith(key, "_best_us") || key == "decode_gate_tps";
+    const bool is_figure = key.ends_with("_best") || key.ends_with("_pass") ||
+                           key.ends_with("_best_us") || key == "decode_gate_tps";
     if (!is_figure || found == written.end() || found->second == value) continue;
     if (notes.size() >= kMaxNotes) return;
     notes.push_back(fmt::format("summary.md says {} {}, but the logs beside it give {}", key,
@@ -52,13 +232,14 @@ void NoteFeasibility(const GateFigures& figures, std::vector<std::string>& notes
 }
 
 // Sets the facts of the bench's table, and returns what the analyzer would say of it.
-GateBullets Analyse(const BenchTable* baseline, const std::optional<OfflineRatio>& upper,
+GateBullets Analyse(const BenchTable& baseline, const std::optional<OfflineRatio>& upper,
                     const std::optional<OfflineRatio>& online, CaseLogs& logs) {
   const BenchLogs& bench = logs.bench;
-  logs.facts = FactsOfTable(bench.table, baseline);
+  const bool has_baseline = baseline.size() > 0;
+  logs.facts = FactsOfTable(bench.table, has_baseline ? &baseline : nullptr);
   // Without a baseline of its own, the engine's rule: the best row of the same-batch baseline.
-  if (baseline != nullptr && !(logs.options.decode_baseline > 0)) {
-    logs.options.decode_baseline = FactsOfTable(*baseline, nullptr).decode.most.value_or(0);
+  if (has_baseline && !(logs.options.decode_baseline > 0)) {
+    logs.options.decode_baseline = FactsOfTable(baseline, nullptr).decode.most.value_or(0);
     logs.options.decode_baseline_source = "same_batch";
     logs.options.decode_baseline_samples = 1;
   }
@@ -87,22 +268,13 @@ std::vector<std::string> DeniedByLogs(const GateBullets& written, const GateBull
 // The engine's words where they are worse: those written, or those that the logs beside them give.
 GateBullets WorseOf(GateBullets written, const GateBullets& made) {
   for (const auto& [key, value] : made) {
-    const bool is_verdict = EndsWith(key, "_pass") || EndsWith(key, "_ok");
-    if (!is_verdict || value != "false" || StartsWith(key, "lossless_")) continue;
+    const bool is_verdict = key.ends_with("_pass") || key.ends_with("_ok");
+    if (!is_verdict || value != "false" || key.starts_with("lossless_")) continue;
     written[key] = value;
     if (key != "runtime_metric_columns_ok") continue;
     written["runtime_metric_missing_columns"] = made.at("runtime_metric_missing_columns");
   }
   return written;
-}
-
-// A report that was made of more rows than the logs have.
-void CheckReportRows(const SuiteCase& c, CaseLogs& logs) {
-  const size_t rows = FactsOfReport(*c.summary_text).rows;
-  if (rows <= logs.bench.table.size()) return;
-  logs.evidence.gaps.Add(
-      fmt::format("{}/summary.md was made of {} rows, but the logs beside it have {}", c.folder,
-                  rows, logs.bench.table.size()));
 }
 
 // Notes where a report is cut or contradicts itself.
@@ -135,42 +307,26 @@ void ReadReportAndLogs(const LogFolder& folder, const std::optional<OfflineRatio
     CheckFigures(ReportAverages(*c.summary_text), shown, logs.evidence);
     return;
   }
-  const BenchTable baseline = ReadBaselineTable(folder.Sub("baseline_batch"), logs.evidence);
-  const GateBullets made = Analyse(baseline.size() > 0 ? &baseline : nullptr, upper, online, logs);
+  BenchLogs baseline;
+  const LogFolder batch = folder.Sub("baseline_batch");
+  if (batch.exists()) {
+    BenchReader(baseline, logs.evidence).Read(batch, BenchReader::Kind::kBaseline);
+  }
+  const GateBullets made = Analyse(baseline.table, upper, online, logs);
   CompareReports(logs.bullets, made, logs.notes);
   AddDenial(DeniedByLogs(logs.bullets, made),
             "the engine's analyzer, given the logs in " + c.folder, logs.evidence);
   if (logs.bullets.empty()) {
     logs.bullets = made;
-  } else {
-    CheckReportRows(c, logs);
-    logs.bullets = WorseOf(std::move(logs.bullets), made);
+    return;
   }
-}
-
-// Where a report was made with a limit that lets more pass than the suite's own.
-void NoteLooseLimits(const AnalyzerOptions& suite, CaseLogs& logs) {
-  const AnalyzerOptions& report = logs.options;
-  const auto note = [&](const char* name, double applied, double own) {
-    logs.notes.push_back(fmt::format(
-        "the report was made with {} {:.6g}, but the suite's own is {:.6g}", name, applied, own));
-  };
-  const auto least = [&](const char* name, double applied, double own) {
-    if (applied < own) note(name, applied, own);
-  };
-  const auto most = [&](const char* name, double applied, double own) {
-    if (own >= 0 && (applied < 0 || applied > own)) note(name, applied, own);
-  };
-  least("lossy_target", report.lossy_target, suite.lossy_target);
-  least("lossless_target", report.lossless_target, suite.lossless_target);
-  most("decode_drop_target", report.decode_drop_target, suite.decode_drop_target);
-  most("max_kv_invalid_log_lines", static_cast<double>(report.max_kv_invalid_log_lines),
-       static_cast<double>(suite.max_kv_invalid_log_lines));
-  most("max_lossless_queue_peak", report.max_lossless_queue_peak, suite.max_lossless_queue_peak);
-  most("max_lossless_fallback", report.max_lossless_fallback, suite.max_lossless_fallback);
-  most("max_lossless_decomp_us", report.max_lossless_decomp_us, suite.max_lossless_decomp_us);
-  most("max_lossless_async_wait_us", report.max_lossless_async_wait_us,
-       suite.max_lossless_async_wait_us);
+  const size_t rows = FactsOfReport(*c.summary_text).rows;
+  if (rows > logs.bench.table.size()) {
+    logs.evidence.gaps.Add(
+        fmt::format("{}/summary.md was made of {} rows, but the logs beside it have {}", c.folder,
+                    rows, logs.bench.table.size()));
+  }
+  logs.bullets = WorseOf(std::move(logs.bullets), made);
 }
 
 // The rows of one file, or the analyzer's report.
@@ -179,17 +335,22 @@ void ReadOneFile(const fs::path& path, const std::string& shown, CaseLogs& logs)
   logs.bullets = ParseGateBullets(text);
   if (!logs.bullets.empty()) {
     logs.suite_case.summary_text = text;
-  } else if (EndsWith(shown, ".csv")) {
+  } else if (shown.ends_with(".csv")) {
     logs.bench.table = BenchTable::FromCsv(text);
-  } else if (EndsWith(shown, ".json") || EndsWith(shown, ".jsonl")) {
+  } else if (shown.ends_with(".json") || shown.ends_with(".jsonl")) {
     logs.bench.table.AddJson(text, shown);
   } else {
-    logs.bench.AddLog(text, shown, logs.evidence);
+    BenchReader(logs.bench, logs.evidence).AddLog(text, shown);
   }
   CheckCells(logs.bench.table, logs.evidence);
 }
 
 }  // namespace
+
+bool IsBenchLog(std::string_view name) {
+  return name.ends_with(".log") && !name.ends_with("stdout.log") &&
+         !name.ends_with(".stderr.log") && !name.ends_with(".console.log");
+}
 
 CaseLogs ReadRuntimeCase(const LogFolder& folder, SuiteCase suite_case) {
   CaseLogs logs{std::move(suite_case), {}};
@@ -198,8 +359,8 @@ CaseLogs ReadRuntimeCase(const LogFolder& folder, SuiteCase suite_case) {
   c.bullets = logs.bullets = ParseGateBullets(c.summary_text.value_or(""));
   logs.report_missing = logs.bullets.empty();
   logs.options = OptionsOfReport(logs.bullets, SuiteOptions(c.name));
-  if (!logs.bullets.empty()) NoteLooseLimits(SuiteOptions(c.name), logs);
-  ReadBench(folder, BenchKind::kCase, logs.bench, logs.evidence);
+  if (!logs.bullets.empty()) logs.notes = LooserOptions(logs.options, SuiteOptions(c.name));
+  BenchReader(logs.bench, logs.evidence).Read(folder, BenchReader::Kind::kCase);
   logs.evidence.damage.AddFolder(folder, kDepth);
   const auto upper = ReadOffline(folder, kUpper, logs.evidence);
   const auto online = ReadOffline(folder, kOnline, logs.evidence);
@@ -207,40 +368,41 @@ CaseLogs ReadRuntimeCase(const LogFolder& folder, SuiteCase suite_case) {
   return logs;
 }
 
-CaseLogs ReadBenchLogs(const fs::path& path, const std::string& shown, SuiteCase suite_case,
-                       const LooseOptions& loose) {
-  CaseLogs logs{std::move(suite_case), loose.options};
+CaseLogs ReadBenchLogs(const EngineLogsInput& input, const std::string& shown, SuiteCase suite_case,
+                       const AnalyzerOptions& options) {
+  CaseLogs logs{std::move(suite_case), options};
   SuiteCase& c = logs.suite_case;
-  const LogFolder folder(path, shown);
+  const LogFolder folder(input.path, shown);
   std::optional<OfflineRatio> upper, online;
-  if (!loose.bench_stdout.empty()) {
-    const std::string name = loose.bench_stdout.generic_string();
-    logs.bench.AddStdout(ReadLog(loose.bench_stdout, name), name, logs.evidence);
+  BenchReader reader(logs.bench, logs.evidence);
+  if (!input.bench_stdout_log.empty()) {
+    const std::string name = input.bench_stdout_log.generic_string();
+    reader.AddStdout(ReadLog(input.bench_stdout_log, name), name);
   }
   if (folder.exists()) {
-    ReadBench(folder, BenchKind::kLoose, logs.bench, logs.evidence);
+    reader.Read(folder, BenchReader::Kind::kLoose);
     logs.evidence.damage.AddFolder(folder, 0);
     c.summary_text = folder.Text("summary.md");
     logs.bullets = ParseGateBullets(c.summary_text.value_or(""));
     upper = ReadOffline(folder, kUpper, logs.evidence);
     online = ReadOffline(folder, kOnline, logs.evidence);
   } else {
-    ReadOneFile(path, shown, logs);
+    ReadOneFile(input.path, shown, logs);
   }
-  const auto offline = [](const fs::path& file) {
+  const auto read_offline = [](const fs::path& file, std::optional<OfflineRatio>& offline) {
     const std::string name = file.generic_string();
-    return ParseOfflineRatio(ReadLog(file, name), name);
+    if (!file.empty()) offline = ParseOfflineRatio(ReadLog(file, name), name);
   };
-  if (!loose.offline_upper.empty()) upper = offline(loose.offline_upper);
-  if (!loose.offline_online.empty()) online = offline(loose.offline_online);
+  read_offline(input.offline_lossless_json, upper);
+  read_offline(input.offline_lossless_online_json, online);
   if (logs.bench.table.size() == 0 && logs.bullets.empty() && !logs.bench.was_begun) {
     throw Error(Finding::kMissingRecord,
                 "no row of llm_bench, no case of the suite and no run of llm_demo in it")
         .File(shown);
   }
-  c.bullets = logs.bullets;
   const bool has_report = !logs.bullets.empty();
   if (has_report) logs.options = OptionsOfReport(logs.bullets, logs.options);
+  c.bullets = logs.bullets;
   ReadReportAndLogs(folder, upper, online, logs);
   if (!has_report) {
     c.summary_text.reset();

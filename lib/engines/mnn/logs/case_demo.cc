@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
+#include <map>
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/json.h"
@@ -20,12 +20,10 @@ constexpr double kDemoTolerance = 1e-9;  // relative, of figures that are summed
 constexpr int kDemoDepth = 4;            // of folders in that of a case, where a log may lie
 constexpr const char* kReport = "llm_demo_report.json";
 
-std::optional<Json> ReadObject(const LogFolder& folder, const std::string& name) {
-  const auto text = folder.Text(name);
-  if (!text) return std::nullopt;
-  Json document = ParseJson(OnlyUtf8(*text), folder.Shown(name));
+Json ParseObject(const std::string& text, const std::string& shown) {
+  Json document = ParseJson(OnlyUtf8(text), shown);
   if (!document.is_object()) {
-    throw Error(Finding::kBadText, "expected a JSON object").File(folder.Shown(name));
+    throw Error(Finding::kBadText, "expected a JSON object").File(shown);
   }
   return document;
 }
@@ -43,11 +41,16 @@ Json ReadRuns(const std::string& text, const std::string& shown) {
 }
 
 // A *_summary.json, else the same figures from *_runs.jsonl; named as printed.
-std::optional<std::pair<Json, std::string>> ReadDemoSummary(const LogFolder& folder,
-                                                            const std::string& tag) {
+struct DemoSummary {
+  Json document;
+  std::string shown;
+};
+std::optional<DemoSummary> ReadDemoSummary(const LogFolder& folder, const std::string& tag) {
   for (const LogFolder& place : {folder.Sub(tag), folder}) {
     const std::string summary = tag + "_summary.json", runs = tag + "_runs.jsonl";
-    if (auto document = ReadObject(place, summary)) return {{*document, place.Shown(summary)}};
+    if (const auto text = place.Text(summary)) {
+      return {{ParseObject(*text, place.Shown(summary)), place.Shown(summary)}};
+    }
     if (const auto text = place.Text(runs)) {
       return {{SummariseBuckets(ReadRuns(*text, place.Shown(runs))), place.Shown(runs)}};
     }
@@ -55,16 +58,9 @@ std::optional<std::pair<Json, std::string>> ReadDemoSummary(const LogFolder& fol
   return std::nullopt;
 }
 
-bool HoldsSummary(const LogFolder& folder, const std::string& tag) {
-  for (const LogFolder& place : {folder.Sub(tag), folder}) {
-    if (place.Text(tag + "_summary.json") || place.Text(tag + "_runs.jsonl")) return true;
-  }
-  return false;
-}
-
 // Every run of a summary has ended well, its runs are all there, and its figures are numbers.
-void CheckSummary(const LogFolder& folder, const std::string& tag,
-                  const std::pair<Json, std::string>& summary, Evidence& evidence) {
+void CheckSummary(const LogFolder& folder, const std::string& tag, const DemoSummary& summary,
+                  Evidence& evidence) {
   const auto& [document, shown] = summary;
   CheckFigures(document, shown, evidence);
   const double total = NumberAt(document, "total_runs"), passed = NumberAt(document, "pass_runs");
@@ -73,59 +69,45 @@ void CheckSummary(const LogFolder& folder, const std::string& tag,
               fmt::format("{}: {:.0f} of {:.0f} runs ended well; it", shown, passed, total),
               evidence);
   }
-  for (const LogFolder& place : {folder.Sub(tag), folder}) {
-    const std::string name = tag + "_runs.jsonl";
-    const auto text = place.Text(name);
-    if (!text) continue;
-    const Json rows = ReadRuns(*text, place.Shown(name));
-    CheckFigures(rows, place.Shown(name), evidence);
-    if (static_cast<double>(rows.size()) < total) {
-      evidence.gaps.Add(fmt::format("{} tells of {:.0f} runs, but {} has {}", shown, total,
-                                    place.Shown(name), rows.size()));
-    }
-    for (const Json& row : rows) {
-      const Json code = row.is_object() ? row.value("returncode", Json(0)) : Json();
-      if (code.is_number() && code.get<double>() == 0) continue;
-      evidence.gaps.Add(fmt::format("{}: a run of {} with returncode {}", place.Shown(name),
-                                    OnlyUtf8(TextAt(row, "prompt_file", "no name")),
-                                    ShowJson(code)));
-    }
-    return;
+  const std::string name = tag + "_runs.jsonl";
+  const LogFolder own = folder.Sub(tag), place = own.Has(name) ? own : folder;
+  const auto text = place.Text(name);
+  if (!text) return;
+  const Json rows = ReadRuns(*text, place.Shown(name));
+  CheckFigures(rows, place.Shown(name), evidence);
+  if (static_cast<double>(rows.size()) < total) {
+    evidence.gaps.Add(fmt::format("{} tells of {:.0f} runs, but {} has {}", shown, total,
+                                  place.Shown(name), rows.size()));
+  }
+  for (const Json& row : rows) {
+    const Json code = row.is_object() ? row.value("returncode", Json(0)) : Json();
+    if (code.is_number() && code.get<double>() == 0) continue;
+    evidence.gaps.Add(fmt::format("{}: a run of {} with returncode {}", place.Shown(name),
+                                  OnlyUtf8(TextAt(row, "prompt_file", "no name")), ShowJson(code)));
   }
 }
 
 // Runs without a runner around them: PROMPT.jsonl metrics and PROMPT.stdout.log transcripts.
 Json LooseRuns(const LogFolder& folder, Evidence& evidence) {
+  constexpr std::pair<std::string_view, std::string DemoRunFiles::*> kKinds[] = {
+      {".stdout.log", &DemoRunFiles::standard_output},
+      {".stderr.log", &DemoRunFiles::standard_error},
+      {".jsonl", &DemoRunFiles::metrics_jsonl}};
   std::map<std::string, DemoRunFiles> by_prompt;
-  std::vector<std::unique_ptr<std::string>> texts;
-  const auto keep = [&](const std::string& name) {
-    texts.push_back(std::make_unique<std::string>(*folder.Text(name)));
-    return std::string_view(*texts.back());
-  };
   for (const std::string& name : folder.Files()) {
-    for (const char* suffix : {".stdout.log", ".stderr.log", ".jsonl"}) {
-      if (!EndsWith(name, suffix) || by_prompt.size() == kMaxRuns) continue;
-      const std::string prompt = name.substr(0, name.size() - std::string_view(suffix).size());
-      DemoRunFiles& run = by_prompt[prompt];
-      run.run_tag = "candidate";
-      run.prompt_file = prompt + ".txt";
-      const bool is_metrics = EndsWith(name, ".jsonl");
-      auto& text = is_metrics                      ? run.metrics_jsonl
-                   : EndsWith(name, ".stdout.log") ? run.standard_output
-                                                   : run.standard_error;
-      auto& path = is_metrics                      ? run.metrics_path
-                   : EndsWith(name, ".stdout.log") ? run.stdout_log
-                                                   : run.stderr_log;
-      text = keep(name);
-      path = folder.Shown(name);
+    for (const auto& [suffix, text] : kKinds) {
+      if (!name.ends_with(suffix) || by_prompt.size() == kMaxRuns) continue;
+      const std::string prompt = name.substr(0, name.size() - suffix.size());
+      by_prompt[prompt].prompt_file = prompt + ".txt";
+      by_prompt[prompt].*text = *folder.Text(name);
     }
   }
   Json rows = Json::array();
   for (const auto& [prompt, run] : by_prompt) {
-    rows.push_back(DemoRun(run, static_cast<int64_t>(rows.size()) + 1));
+    rows.push_back(DemoRun(run));
     CheckFigures(rows.back(), folder.Shown(prompt), evidence);
     if (!Strip(run.metrics_jsonl).empty() && rows.back()["h2o_metrics"].empty()) {
-      evidence.gaps.Add(run.metrics_path + ": its last line is not a JSON object");
+      evidence.gaps.Add(folder.Shown(prompt) + ".jsonl: its last line is not a JSON object");
     }
   }
   return rows;
@@ -143,8 +125,8 @@ void CompareDemoReports(const Json& written, const Json& made, std::vector<std::
 }
 
 // A summary that cannot be read is missing.
-std::optional<std::pair<Json, std::string>> SummaryOf(const LogFolder& folder,
-                                                      const std::string& tag, Evidence& evidence) {
+std::optional<DemoSummary> SummaryOf(const LogFolder& folder, const std::string& tag,
+                                     Evidence& evidence) {
   try {
     auto summary = ReadDemoSummary(folder, tag);
     if (summary) CheckSummary(folder, tag, *summary, evidence);
@@ -161,9 +143,7 @@ void ReadReport(const std::string& shown, CaseLogs& logs) {
   logs.report_missing = !c.report_text.has_value();
   if (!c.report_text) return;
   try {
-    Json report = ParseJson(OnlyUtf8(*c.report_text), shown);
-    if (!report.is_object()) throw Error(Finding::kBadText, "expected a JSON object").File(shown);
-    logs.report = std::move(report);
+    logs.report = ParseObject(*c.report_text, shown);
   } catch (const Error& error) {
     logs.report_missing = true;
     logs.report_trouble = error.what();
@@ -200,12 +180,15 @@ bool IsDemoReport(std::string_view text) {
 
 bool HoldsDemo(const LogFolder& folder) {
   if (!folder.exists()) return false;
-  if (folder.Text(kReport) || HoldsSummary(folder, "candidate")) return true;
+  if (folder.Has(kReport)) return true;
+  for (const LogFolder& place : {folder.Sub("candidate"), folder}) {
+    if (place.Has("candidate_summary.json") || place.Has("candidate_runs.jsonl")) return true;
+  }
   const std::vector<std::string> files = folder.Files(), logs = folder.Sub("logs").Files();
   return std::none_of(files.begin(), files.end(), IsBenchLog) &&
          std::none_of(logs.begin(), logs.end(), IsBenchLog) &&
          std::any_of(files.begin(), files.end(), [](const std::string& name) {
-           return EndsWith(name, ".jsonl") || EndsWith(name, ".stdout.log");
+           return name.ends_with(".jsonl") || name.ends_with(".stdout.log");
          });
 }
 
@@ -230,8 +213,9 @@ CaseLogs ReadDemoCase(const LogFolder& folder, SuiteCase suite_case) {
   logs.evidence.damage.AddFolder(folder, kDemoDepth);
   if (!candidate) return logs;
   const Json none = {{"overall_pass", true}};
-  const Json made = DemoReport(baseline ? baseline->first : none, baseline ? baseline->second : "",
-                               candidate->first, candidate->second, OptionsOf(logs.report));
+  const Json made =
+      DemoReport(baseline ? baseline->document : none, baseline ? baseline->shown : "",
+                 candidate->document, candidate->shown, OptionsOf(logs.report));
   if (logs.report.empty()) {
     logs.report = made;
     return logs;

@@ -21,7 +21,7 @@ std::string_view After(std::string_view text, std::string_view label, std::strin
   for (size_t at = text.find(label); at != std::string_view::npos; at = text.find(label, at + 1)) {
     const std::string_view rest = text.substr(at + label.size());
     const size_t length = std::min(rest.find_first_not_of(set), rest.size());
-    if (length > 0 && StartsWith(rest.substr(length), tail)) return rest.substr(0, length);
+    if (length > 0 && rest.substr(length).starts_with(tail)) return rest.substr(0, length);
   }
   return {};
 }
@@ -30,35 +30,37 @@ int64_t Whole(double value) {
   return std::isfinite(value) && std::abs(value) < 9e18 ? static_cast<int64_t>(value) : 0;
 }
 
-// Mean, largest and smallest of values, all 0 for none.
-struct Figures {
-  std::vector<double> values;
-
-  double Mean() const {
-    double sum = 0;
-    for (const double value : values) sum += value;
-    return values.empty() ? 0 : sum / static_cast<double>(values.size());
-  }
-  double Most() const {
-    return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
-  }
-  double Least() const {
-    return values.empty() ? 0 : *std::min_element(values.begin(), values.end());
-  }
-};
-
-bool Succeeded(const Json& row) { return NumberAt(row, "effective_returncode", 1) == 0; }
-
-std::string ReturnWord(int64_t code) {
-  if (code == 0) return "ok";
-  return code < 0 ? fmt::format("signal_{}", -code) : fmt::format("rc_{}", code);
+double MeanOf(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return values.empty() ? 0 : sum / static_cast<double>(values.size());
 }
+double MostOf(const std::vector<double>& values) {
+  return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
+
+// A figure of llm_demo's metrics, and what a summary calls its mean or, if `is_most`, its largest.
+struct MetricFigure {
+  const char *key, *metric;
+  double unit = 1;
+  bool is_most = false;
+};
+constexpr MetricFigure kMetricFigures[] = {
+    {"h2o_keep_ratio_avg", "h2o_keep_ratio"},
+    {"h2o_lossy_ratio_avg", "h2o_lossy_ratio"},
+    {"h2o_lossless_ratio_avg", "h2o_lossless_ratio"},
+    {"h2o_runtime_total_ratio_avg", nullptr},  // the product of the two above
+    {"h2o_lossless_raw_mb_avg", "h2o_lossless_raw_bytes", kMebibyte},
+    {"h2o_lossless_comp_mb_avg", "h2o_lossless_compressed_bytes", kMebibyte},
+    {"runtime_decomp_us_max", "h2o_lossless_decompress_us", 1, true},
+    {"decode_cache_hit_max", "h2o_lossless_decode_cache_hit", 1, true}};
 
 std::vector<std::string> BucketOrder(const Json& baseline, const Json& candidate) {
   std::vector<std::string> order;
   for (const Json* summary : {&baseline, &candidate}) {
-    if (!summary->is_object() || !summary->contains("bucket_order")) continue;
-    for (const Json& bucket : (*summary)["bucket_order"]) {
+    const Json* buckets = gate::Find(*summary, "bucket_order");
+    if (buckets == nullptr) continue;
+    for (const Json& bucket : *buckets) {
       if (!bucket.is_string()) continue;
       const std::string name = bucket.get<std::string>();
       if (std::find(order.begin(), order.end(), name) == order.end()) order.push_back(name);
@@ -68,9 +70,9 @@ std::vector<std::string> BucketOrder(const Json& baseline, const Json& candidate
 }
 
 Json BucketStats(const Json& summary, const std::string& bucket) {
-  if (!summary.is_object() || !summary.contains("bucket_stats")) return Json::object();
-  const Json& all = summary["bucket_stats"];
-  return all.is_object() && all.contains(bucket) ? all[bucket] : Json::object();
+  const Json* all = gate::Find(summary, "bucket_stats");
+  const Json* stats = all == nullptr ? nullptr : gate::Find(*all, bucket);
+  return stats == nullptr ? Json::object() : *stats;
 }
 
 Json CompareBucket(const Json& baseline, const Json& candidate, double target) {
@@ -96,6 +98,63 @@ Json CompareBucket(const Json& baseline, const Json& candidate, double target) {
       {"candidate_lossy_ratio_avg", NumberAt(candidate, "h2o_lossy_ratio_avg")},
       {"baseline_runtime_total_ratio_avg", NumberAt(baseline, "h2o_runtime_total_ratio_avg")},
       {"candidate_runtime_total_ratio_avg", NumberAt(candidate, "h2o_runtime_total_ratio_avg")}};
+}
+
+// Buckets of a llm_demo report, those that are objects.
+std::vector<std::pair<std::string, Json>> Buckets(const Json& report) {
+  std::vector<std::pair<std::string, Json>> buckets;
+  const Json* all = gate::Find(report, "bucket_report");
+  if (all == nullptr) return buckets;
+  for (const auto& item : all->items()) {
+    if (item.value().is_object()) buckets.emplace_back(item.key(), item.value());
+  }
+  return buckets;
+}
+
+std::optional<double> Figure(const Json& object, std::string_view key) {
+  const double number = NumberAt(object, key, NAN);
+  return std::isnan(number) ? std::nullopt : std::optional(number);
+}
+
+// The drop that a report states, or that its speeds show: the worse of both.
+std::optional<double> DropOf(const Json& object) {
+  std::optional<double> drop = Figure(object, "decode_drop_ratio");
+  const auto before = Figure(object, "baseline_decode_tps_avg");
+  const auto after = Figure(object, "candidate_decode_tps_avg");
+  if (before && after && *before > 0) {
+    const double shown = (*before - *after) / *before;
+    drop = std::max(drop.value_or(shown), shown);
+  }
+  return drop;
+}
+
+// The engine has no threshold on the ratios of real prompts. Short ones are not evicted, so that
+// the target of its bench is asked of them only by who names it; what must not be is that nothing
+// was evicted, or that a bucket has no ratio at all.
+RuleOutcome DemoLossyRule(const Json& report,
+                          const std::vector<std::pair<std::string, Json>>& buckets,
+                          const AnalyzerOptions& options, bool is_asked) {
+  const std::optional<double> mean = Figure(report, "candidate_lossy_ratio_avg");
+  std::optional<double> worst = mean;
+  std::string where;
+  for (const auto& [name, bucket] : buckets) {
+    const double ratio = NumberAt(bucket, "candidate_lossy_ratio_avg");
+    if (worst && !(ratio < *worst)) continue;
+    worst = ratio;
+    where = "bucket " + OnlyUtf8(name);
+  }
+  RuleOutcome rule = Decide("candidate_lossy_ratio_avg", Op::kAtLeast, options.lossy_target, worst,
+                            where, "the engine has no rule on the ratio of real prompts");
+  if (rule.status != Status::kFail || is_asked) return rule;
+  if (*worst < 1) {
+    rule.reason = "a ratio below 1: these runs have no figures";
+  } else if (!mean || *mean <= 1) {
+    rule.reason += "; at 1 nothing was evicted";
+  } else {
+    rule.status = Status::kNotRun;
+    rule.reason += ", of which short ones are not evicted: --lossy-target judges it";
+  }
+  return rule;
 }
 
 }  // namespace
@@ -149,92 +208,58 @@ std::string PromptBucket(std::string_view prompt_file) {
   return "other";
 }
 
-Json DemoRun(const DemoRunFiles& files, int64_t run_index) {
-  const std::string both =
-      std::string(files.standard_output) + "\n" + std::string(files.standard_error);
+Json DemoRun(const DemoRunFiles& files) {
+  const std::string both = files.standard_output + "\n" + files.standard_error;
   const Json cli = ParseDemoStdout(both);
   const Json metrics = LastMetrics(files.metrics_jsonl);
-  const bool has_cli = NumberAt(cli, "prompt_tokens") > 0 && NumberAt(cli, "prefill_s") > 0;
-  const bool has_jsonl =
-      NumberAt(metrics, "prompt_tokens") > 0 && NumberAt(metrics, "prefill_us") > 0;
-  int64_t effective = files.return_code;
-  std::string reason = ReturnWord(files.return_code);
-  if (Contains(both, "LLM init error")) {
-    effective = 1;
-    reason = "llm_init_error";
-  }
-  if (effective == 0 && !has_cli && !has_jsonl) {
-    effective = 2;
-    reason = "missing_summary_metrics";
-  }
+  const auto has = [](const Json& figures, const char* time) {
+    return NumberAt(figures, "prompt_tokens") > 0 && NumberAt(figures, time) > 0;
+  };
+  const int64_t code = Contains(both, "LLM init error")                        ? 1
+                       : !has(cli, "prefill_s") && !has(metrics, "prefill_us") ? 2
+                                                                               : 0;
+  // What the metrics say, else the transcript.
   const auto better = [&](double structured, const char* key) {
     return structured > 0 ? structured : NumberAt(cli, key);
   };
-  const double prompt_tokens = better(NumberAt(metrics, "prompt_tokens"), "prompt_tokens");
-  const double decode_tokens = better(NumberAt(metrics, "decode_tokens"), "decode_tokens");
-  const double prefill_s = better(NumberAt(metrics, "prefill_us") / 1e6, "prefill_s");
-  const double decode_s = better(NumberAt(metrics, "decode_us") / 1e6, "decode_s");
-  return {{"run_index", run_index},
-          {"run_tag", files.run_tag},
-          {"prompt_file", files.prompt_file},
-          {"prompt_bucket", PromptBucket(files.prompt_file)},
-          {"returncode", files.return_code},
-          {"effective_returncode", effective},
-          {"status_reason", reason},
-          {"has_cli_summary_metrics", has_cli},
-          {"has_jsonl_summary_metrics", has_jsonl},
-          {"prompt_tokens", Whole(prompt_tokens)},
-          {"decode_tokens", Whole(decode_tokens)},
-          {"prefill_s", prefill_s},
-          {"decode_s", decode_s},
-          {"prefill_tps", prefill_s > 0 ? prompt_tokens / prefill_s : 0.0},
-          {"decode_tps", decode_s > 0 ? decode_tokens / decode_s : 0.0},
-          {"h2o_metrics", metrics},
-          {"cli_prompt_tokens", Whole(NumberAt(cli, "prompt_tokens"))},
-          {"cli_decode_tokens", Whole(NumberAt(cli, "decode_tokens"))},
-          {"cli_prefill_s", NumberAt(cli, "prefill_s")},
-          {"cli_decode_s", NumberAt(cli, "decode_s")},
-          {"stdout_log", files.stdout_log},
-          {"stderr_log", files.stderr_log},
-          {"metrics_jsonl", files.metrics_path}};
+  const double tokens = better(NumberAt(metrics, "decode_tokens"), "decode_tokens");
+  const double seconds = better(NumberAt(metrics, "decode_us") / 1e6, "decode_s");
+  return {{"prompt_bucket", PromptBucket(files.prompt_file)},
+          {"effective_returncode", code},
+          {"prefill_s", better(NumberAt(metrics, "prefill_us") / 1e6, "prefill_s")},
+          {"decode_s", seconds},
+          {"decode_tps", seconds > 0 ? tokens / seconds : 0.0},
+          {"h2o_metrics", metrics}};
 }
 
 Json SummariseRuns(const Json& rows) {
-  Figures speed, keep, lossy, lossless, total, raw, compressed, decompress, hits;
+  std::vector<double> speeds;
+  std::vector<Json> metrics;
   size_t passed = 0;
   for (const Json& row : rows) {
-    passed += Succeeded(row) ? 1 : 0;
-    const double decode = NumberAt(row, "decode_tps");
-    if (decode > 0) speed.values.push_back(decode);
-    if (!row.is_object()) continue;
-    const Json metrics = row.value("h2o_metrics", Json::object());
-    if (!metrics.is_object()) continue;
-    const auto add = [&](Figures& figures, const char* key, double unit = 1) {
-      figures.values.push_back(NumberAt(metrics, key) / unit);
-    };
-    add(keep, "h2o_keep_ratio");
-    add(lossy, "h2o_lossy_ratio");
-    add(lossless, "h2o_lossless_ratio");
-    total.values.push_back(lossy.values.back() * lossless.values.back());
-    add(raw, "h2o_lossless_raw_bytes", kMebibyte);
-    add(compressed, "h2o_lossless_compressed_bytes", kMebibyte);
-    add(decompress, "h2o_lossless_decompress_us");
-    add(hits, "h2o_lossless_decode_cache_hit");
+    passed += NumberAt(row, "effective_returncode", 1) == 0;
+    const double speed = NumberAt(row, "decode_tps");
+    if (speed > 0) speeds.push_back(speed);
+    Json of_row = row.is_object() ? row.value("h2o_metrics", Json::object()) : Json();
+    if (of_row.is_object()) metrics.push_back(std::move(of_row));
   }
-  return {{"total_runs", rows.size()},
-          {"pass_runs", passed},
-          {"decode_tps_avg", speed.Mean()},
-          {"decode_tps_min", speed.Least()},
-          {"decode_tps_max", speed.Most()},
-          {"h2o_keep_ratio_avg", keep.Mean()},
-          {"h2o_lossy_ratio_avg", lossy.Mean()},
-          {"h2o_lossless_ratio_avg", lossless.Mean()},
-          {"h2o_runtime_total_ratio_avg", total.Mean()},
-          {"h2o_lossless_raw_mb_avg", raw.Mean()},
-          {"h2o_lossless_comp_mb_avg", compressed.Mean()},
-          {"runtime_decomp_us_max", decompress.Most()},
-          {"decode_cache_hit_max", hits.Most()},
-          {"overall_pass", !rows.empty() && passed == rows.size()}};
+  Json summary = {
+      {"total_runs", rows.size()},
+      {"pass_runs", passed},
+      {"decode_tps_avg", MeanOf(speeds)},
+      {"decode_tps_min", speeds.empty() ? 0.0 : *std::min_element(speeds.begin(), speeds.end())},
+      {"decode_tps_max", MostOf(speeds)}};
+  for (const MetricFigure& figure : kMetricFigures) {
+    std::vector<double> values;
+    for (const Json& one : metrics) {
+      values.push_back(figure.metric != nullptr ? NumberAt(one, figure.metric) / figure.unit
+                                                : NumberAt(one, "h2o_lossy_ratio") *
+                                                      NumberAt(one, "h2o_lossless_ratio"));
+    }
+    summary[figure.key] = figure.is_most ? MostOf(values) : MeanOf(values);
+  }
+  summary["overall_pass"] = !rows.empty() && passed == rows.size();
+  return summary;
 }
 
 Json SummariseBuckets(const Json& rows) {
@@ -320,6 +345,83 @@ Json DemoReport(const Json& baseline, std::string_view baseline_name, const Json
                      {"baseline_overall_pass", TruthAt(baseline, "overall_pass")},
                      {"candidate_overall_pass", TruthAt(candidate, "overall_pass")}});
   return report;
+}
+
+std::vector<RuleOutcome> DemoRules(const Json& report, const AnalyzerOptions& options,
+                                   const BaselineNoise& noise, bool lossy_asked) {
+  std::vector<RuleOutcome> rules;
+  const auto buckets = Buckets(report);
+  const double target = NumberAt(report, "decode_drop_target", DemoOptions{}.decode_drop_target);
+  RuleOutcome drop = DecideDrop("decode_drop_ratio", target, DropOf(report), noise.relative());
+  drop.engine_pass = TruthAt(report, "decode_pass");
+  if (!(NumberAt(report, "baseline_decode_tps_avg") > 0)) {
+    drop.status = Status::kNotRun;
+    drop.reason = "the baseline has no decode speed";
+  }
+  rules.push_back(std::move(drop));
+  rules.push_back(DemoLossyRule(report, buckets, options, lossy_asked));
+  rules.push_back(Decide("candidate_lossless_ratio_avg", Op::kAtLeast, options.lossless_target,
+                         Figure(report, "candidate_lossless_ratio_avg"), {},
+                         "the engine has no rule on the ratio of real prompts"));
+  for (RuleOutcome& rule : rules) rule.engine_value = Figure(report, rule.rule.metric);
+  if (TruthAt(report, "require_baseline_decode")) {
+    rules.push_back(Decide("baseline_decode_tps_avg", Op::kAbove, 0,
+                           Figure(report, "baseline_decode_tps_avg"), {}, {}));
+  }
+  const auto must_happen = [&](const char* metric, const char* value, const char* pass) {
+    if (!TruthAt(report, metric)) return;
+    RuleOutcome rule = Decide(metric, Op::kAbove, 0, NumberAt(report, value), {}, {});
+    rule.engine_value = NumberAt(report, value);
+    rule.engine_pass = TruthAt(report, pass);
+    rules.push_back(std::move(rule));
+  };
+  must_happen("require_runtime_decomp", "runtime_decomp_best_us", "runtime_decomp_pass");
+  must_happen("require_decode_cache_hit", "decode_cache_hit_best", "decode_cache_hit_pass");
+  for (const auto& [name, bucket] : buckets) {
+    RuleOutcome rule = DecideDrop("bucket_" + OnlyUtf8(name) + "_decode_drop_ratio", target,
+                                  DropOf(bucket), noise.relative());
+    rule.engine_value = Figure(bucket, "decode_drop_ratio");
+    rule.engine_pass = TruthAt(bucket, "decode_pass");
+    if (!TruthAt(bucket, "sample_aligned") && bucket.contains("sample_aligned")) {
+      rule.status = Status::kFail;
+      rule.reason =
+          fmt::format("{:.0f} baseline runs against {:.0f}", NumberAt(bucket, "baseline_runs"),
+                      NumberAt(bucket, "candidate_runs"));
+    }
+    rules.push_back(std::move(rule));
+  }
+  for (const char* who : {"baseline_overall_pass", "candidate_overall_pass"}) {
+    if (!report.is_object() || !report.contains(who) || TruthAt(report, who)) continue;
+    RuleOutcome rule = NewRule(who, Op::kEqual);
+    rule.status = Status::kFail;
+    rule.engine_pass = false;
+    rule.reason = "a run of these prompts did not end well";
+    rules.push_back(std::move(rule));
+  }
+  return rules;
+}
+
+Json DemoFigures(const Json& report, const BaselineNoise& noise) {
+  const auto buckets = Buckets(report);
+  Json figures = {
+      {"lossy_mean", gate::NumberJson(Figure(report, "candidate_lossy_ratio_avg"))},
+      {"lossless_mean", gate::NumberJson(Figure(report, "candidate_lossless_ratio_avg"))}};
+  if (!buckets.empty()) {
+    double lossy = HUGE_VAL, drop = -HUGE_VAL;
+    for (const auto& [name, bucket] : buckets) {
+      lossy = std::min(lossy, NumberAt(bucket, "candidate_lossy_ratio_avg"));
+      drop = std::max(drop, NumberAt(bucket, "decode_drop_ratio"));
+    }
+    figures["lossy_worst"] = lossy;
+    figures["decode_drop_worst"] = drop;
+  }
+  figures["decode_noise"] = gate::NumberJson(noise.relative());
+  figures["whole_model_ratio"] = nullptr;
+  figures["whole_model_ratio_reason"] =
+      "candidate_runtime_total_ratio_avg multiplies ratios of different layers";
+  figures["content"] = nullptr;
+  figures["content_reason"] = "engine logs hold no K or V bytes";
+  return figures;
 }
 
 }  // namespace kv::mnn::logs

@@ -4,8 +4,9 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "lib/engines/mnn/logs/text.h"
+#include "lib/engines/mnn/logs/truth.h"
 
 namespace kv::mnn::logs {
 
@@ -20,14 +21,12 @@ Json LastMetrics(std::string_view jsonl);
 // Returns the bucket that a prompt's file name gives: "512" for "prompt_512_3.txt", else "other".
 std::string PromptBucket(std::string_view prompt_file);
 
-// The files of one prompt's run, from which DemoRun makes a line of *_runs.jsonl.
+// The files of one prompt's run, from which DemoRun makes the figures of a line of *_runs.jsonl
+// that its summary needs.
 struct DemoRunFiles {
-  std::string run_tag, prompt_file;
-  int64_t return_code = 0;
-  std::string_view standard_output, standard_error, metrics_jsonl;
-  std::string stdout_log, stderr_log, metrics_path;  // as reports print them
+  std::string prompt_file, standard_output, standard_error, metrics_jsonl;
 };
-Json DemoRun(const DemoRunFiles& files, int64_t run_index);
+Json DemoRun(const DemoRunFiles& files);
 // Averages and extremes over rows of runs.
 Json SummariseRuns(const Json& rows);
 // As much of a *_summary.json as the report needs: the figures of all rows and of each bucket.
@@ -44,5 +43,11 @@ struct DemoOptions {
 // Makes llm_demo_report.json from two summaries. Their names appear in it.
 Json DemoReport(const Json& baseline, std::string_view baseline_name, const Json& candidate,
                 std::string_view candidate_name, const DemoOptions& options);
+
+// The rules of an llm_demo report, and those that it lacks. A ratio below the lossy target of the
+// engine's bench fails it only if the target was asked for (`lossy_asked`).
+std::vector<RuleOutcome> DemoRules(const Json& report, const AnalyzerOptions& options,
+                                   const BaselineNoise& noise, bool lossy_asked);
+Json DemoFigures(const Json& report, const BaselineNoise& noise);
 
 }  // namespace kv::mnn::logs

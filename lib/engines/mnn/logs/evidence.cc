@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace kv::mnn::logs {
@@ -16,38 +15,26 @@ constexpr size_t kMostExamples = 3;
 constexpr size_t kMaxSeen = 4096;
 constexpr size_t kComparedBytes = 512;  // of a line that may repeat another
 constexpr size_t kMaxWords = 120;
-constexpr std::string_view kSpeed = "speed(tok/s)";
 
-constexpr std::array<std::string_view, 5> kLogEndings = {".log", ".err", ".out", ".stderr",
-                                                         ".stdout"};
-constexpr std::array<std::string_view, 14> kDeaths = {
+constexpr std::string_view kLogEndings[] = {".log", ".err", ".out", ".stderr", ".stdout"};
+constexpr std::string_view kDeaths[] = {
     "FAIL:",      "error:",    "Error:",         "Traceback",    "No such file",
     "not found",  "Aborted",   "core dumped",    "Killed",       "Segmentation fault",
     "terminate ", "Bus error", "not executable", "out of memory"};
 
 // Printed by the analyzer, but parts of its verdict only where the report asks for consistency.
-constexpr std::array<std::string_view, 4> kPartsOfConsistency = {
+constexpr std::string_view kPartsOfConsistency[] = {
     "kv_restore_activity_pass", "kv_fallback_clean_pass", "kv_async_activity_pass",
     "kv_invalid_log_pass"};
 
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  return lower;
+bool HasFigures(std::string_view column) {
+  return column == kSpeedColumn || column.starts_with("h2o_");
 }
-
-bool Is(const GateBullets& bullets, std::string_view key, std::string_view word) {
-  const auto found = bullets.find(key);
-  return found != bullets.end() && Lower(found->second) == word;
-}
-
-bool HasFigures(std::string_view column) { return column == kSpeed || StartsWith(column, "h2o_"); }
 
 // What follows the break of a speed; other cells as they are.
 std::string_view FigureText(std::string_view column, std::string_view cell) {
   constexpr std::string_view kBreak = "<br>";
-  const size_t at = column == kSpeed ? cell.find(kBreak) : std::string_view::npos;
+  const size_t at = column == kSpeedColumn ? cell.find(kBreak) : std::string_view::npos;
   return at == std::string_view::npos ? cell : cell.substr(at + kBreak.size());
 }
 
@@ -55,21 +42,6 @@ std::string_view FigureText(std::string_view column, std::string_view cell) {
 bool BeginsWithNumber(std::string_view text) {
   text = Strip(text);
   return text.find_first_of("0123456789.+-") == 0 && FirstNumber(text).has_value();
-}
-
-void CheckNumbers(const Json& value, const std::string& name, const std::string& shown,
-                  Evidence& evidence) {
-  if (value.is_structured()) {
-    for (const auto& item : value.items()) CheckNumbers(item.value(), item.key(), shown, evidence);
-    return;
-  }
-  // ParseJson makes texts of such numbers.
-  const auto quoted = value.is_string() ? WholeNumber(value.get_ref<const std::string&>())
-                                        : std::optional<double>();
-  const bool is_number = value.is_number_float() || quoted;
-  if (!is_number || std::isfinite(quoted ? *quoted : value.get<double>())) return;
-  evidence.non_finite.Add(fmt::format("{}: {} is {}", shown, OnlyUtf8(name),
-                                      value.is_string() ? value.get<std::string>() : "no number"));
 }
 
 }  // namespace
@@ -98,7 +70,7 @@ void Damage::Add(std::string_view text, std::string_view shown, bool again) {
 }
 
 void Damage::AddFolder(const LogFolder& folder, int depth) {
-  for (const std::string& name : folder.FilesLike(IsLog)) {
+  for (const std::string& name : folder.Files(IsLog)) {
     const std::string shown = folder.Shown(name);
     if (read_.find(shown) == read_.end()) AddOther(*folder.Text(name), shown);
   }
@@ -107,8 +79,8 @@ void Damage::AddFolder(const LogFolder& folder, int depth) {
 }
 
 bool IsLog(std::string_view name) {
-  return std::any_of(kLogEndings.begin(), kLogEndings.end(),
-                     [&](std::string_view ending) { return EndsWith(name, ending); });
+  return std::any_of(std::begin(kLogEndings), std::end(kLogEndings),
+                     [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
 std::string LastWords(std::string_view log) {
@@ -119,9 +91,9 @@ std::string LastWords(std::string_view log) {
   ForEachInvalidLine(log, keep);
   const std::string clean = OnlyUtf8(log);
   ForEachLine(clean, [&](std::string_view line) {
-    const bool dies = std::any_of(kDeaths.begin(), kDeaths.end(), [&](std::string_view death) {
-      return ContainsIgnoringCase(line, death);
-    });
+    const bool dies =
+        std::any_of(std::begin(kDeaths), std::end(kDeaths),
+                    [&](std::string_view death) { return ContainsIgnoringCase(line, death); });
     if (dies) keep(line);
   });
   return words;
@@ -164,21 +136,32 @@ void CheckFigures(const GateBullets& bullets, const std::string& shown, Evidence
   }
 }
 
-void CheckFigures(const Json& document, const std::string& shown, Evidence& evidence) {
-  CheckNumbers(document, "", shown, evidence);
+void CheckFigures(const Json& value, const std::string& shown, Evidence& evidence,
+                  const std::string& name) {
+  if (value.is_structured()) {
+    for (const auto& item : value.items()) CheckFigures(item.value(), shown, evidence, item.key());
+    return;
+  }
+  // ParseJson makes texts of such numbers.
+  const auto quoted = value.is_string() ? WholeNumber(value.get_ref<const std::string&>())
+                                        : std::optional<double>();
+  const bool is_number = value.is_number_float() || quoted;
+  if (!is_number || std::isfinite(quoted ? *quoted : value.get<double>())) return;
+  evidence.non_finite.Add(fmt::format("{}: {} is {}", shown, OnlyUtf8(name),
+                                      value.is_string() ? value.get<std::string>() : "no number"));
 }
 
 std::vector<std::string> DeniedBy(const GateBullets& bullets) {
   std::vector<std::string> keys;
   if (bullets.empty()) return keys;
-  if (!Is(bullets, "overall_pass", "true")) keys.emplace_back("overall_pass");
-  const bool asks = Is(bullets, "require_kv_content_consistency", "true");
+  if (Lower(TextAt(bullets, "overall_pass")) != "true") keys.emplace_back("overall_pass");
+  const bool asks = Lower(TextAt(bullets, "require_kv_content_consistency")) == "true";
   for (const auto& [key, value] : bullets) {
     if (key == "overall_pass" || key == "lossless_selected_pass") continue;
-    const bool is_part = std::find(kPartsOfConsistency.begin(), kPartsOfConsistency.end(), key) !=
-                         kPartsOfConsistency.end();
+    const bool is_part = std::find(std::begin(kPartsOfConsistency), std::end(kPartsOfConsistency),
+                                   key) != std::end(kPartsOfConsistency);
     if (is_part && !asks) continue;
-    if (EndsWith(key, "_pass") && Lower(value) != "true") keys.push_back(key);
+    if (key.ends_with("_pass") && Lower(value) != "true") keys.push_back(key);
     if (key == "quality_status" && Lower(value) != "pass") keys.push_back(key);
   }
   return keys;
@@ -192,8 +175,8 @@ std::vector<std::string> DeniedBy(const Json& report) {
     keys.emplace_back("overall_pass");
   }
   for (const auto& item : report.items()) {
-    const bool is_verdict = EndsWith(item.key(), "_pass") && !StartsWith(item.key(), "require_");
-    const bool is_list = EndsWith(item.key(), "_failures") && item.value().is_array();
+    const bool is_verdict = item.key().ends_with("_pass") && !item.key().starts_with("require_");
+    const bool is_list = item.key().ends_with("_failures") && item.value().is_array();
     if (item.key() == "overall_pass" || (!is_verdict && !is_list)) continue;
     if (is_list ? !item.value().empty() : !is_true(item.value())) keys.push_back(item.key());
   }

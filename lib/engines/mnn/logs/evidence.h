@@ -9,7 +9,6 @@
 
 #include "lib/engines/mnn/logs/analyzer.h"
 #include "lib/engines/mnn/logs/files.h"
-#include "lib/engines/mnn/logs/suite.h"
 
 namespace kv::mnn::logs {
 
@@ -64,8 +63,9 @@ std::string LastWords(std::string_view log);
 // Checks the cells of all columns with figures. An empty cell is a gap; so is a cut row.
 void CheckCells(const BenchTable& table, Evidence& evidence);
 void CheckFigures(const GateBullets& bullets, const std::string& shown, Evidence& evidence);
-// Checks the numbers anywhere in a document.
-void CheckFigures(const Json& document, const std::string& shown, Evidence& evidence);
+// Checks the numbers anywhere in a document, or in the value under a name.
+void CheckFigures(const Json& value, const std::string& shown, Evidence& evidence,
+                  const std::string& name = {});
 
 // Lists the rules that the analyzer's report says are broken, without those that it did not ask
 // for.

@@ -8,7 +8,6 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
-#include "lib/engines/mnn/logs/encoding.h"
 
 namespace kv::mnn::logs {
 namespace {
@@ -18,10 +17,82 @@ namespace fs = std::filesystem;
 constexpr uint64_t kMaxLogBytes = 64u << 20;
 constexpr size_t kMaxFiles = 4096;
 
+constexpr std::string_view kMark8 = "\xef\xbb\xbf", kMarkLittle = "\xff\xfe", kMarkBig = "\xfe\xff";
+// So many units in a row that are two ASCII characters each are no UTF-16: someone appended 8-bit
+// text.
+constexpr size_t kForeignRun = 8;
+
+uint32_t Byte(std::string_view text, size_t i) { return static_cast<unsigned char>(text[i]); }
+
+bool IsAsciiText(uint32_t byte) {
+  return (byte >= 0x20 && byte < 0x7f) || byte == '\n' || byte == '\r' || byte == '\t';
+}
+
+void AppendUtf8(uint32_t c, std::string& out) {
+  const auto put = [&](uint32_t byte) { out += static_cast<char>(byte); };
+  if (c < 0x80) return put(c);
+  if (c < 0x800) {
+    put(0xc0 | c >> 6);
+  } else {
+    put(c < 0x10000 ? 0xe0 | c >> 12 : 0xf0 | c >> 18);
+    if (c >= 0x10000) put(0x80 | (c >> 12 & 0x3f));
+    put(0x80 | (c >> 6 & 0x3f));
+  }
+  put(0x80 | (c & 0x3f));
+}
+
+// Nothing where the text does not stay UTF-16 to its end. A surrogate without its other half is
+// left out.
+std::optional<std::string> FromUtf16(std::string_view text, bool is_big) {
+  std::string out;
+  uint32_t high = 0;
+  size_t run = 0;
+  for (size_t i = 0; i + 1 < text.size(); i += 2) {
+    const uint32_t first = Byte(text, i), second = Byte(text, i + 1);
+    run = IsAsciiText(first) && IsAsciiText(second) ? run + 1 : 0;
+    if (run == kForeignRun) return std::nullopt;
+    const uint32_t unit = is_big ? first << 8 | second : second << 8 | first;
+    if (unit >= 0xd800 && unit < 0xdc00) {
+      high = unit;
+      continue;
+    }
+    const bool is_low = unit >= 0xdc00 && unit < 0xe000;
+    if (is_low && high != 0) AppendUtf8(0x10000 + ((high - 0xd800) << 10) + unit - 0xdc00, out);
+    if (!is_low && unit != 0) AppendUtf8(unit, out);
+    high = 0;
+  }
+  return out;
+}
+
+// A byte beside a 0 is one character of UTF-16, on whichever side the 0 stands; all others are
+// 8-bit text. Right for all that Latin letters are enough for, wherever the encoding changes.
+std::string FromMixture(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const uint32_t here = Byte(text, i);
+    const bool has_next = i + 1 < text.size();
+    const uint32_t next = has_next ? Byte(text, i + 1) : 0;
+    if (has_next && (here == 0) != (next == 0)) {
+      AppendUtf8(here | next, out);
+      ++i;
+    } else if (here != 0) {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
-bool EndsWith(std::string_view text, std::string_view suffix) {
-  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
+std::string LogText(std::string_view bytes) {
+  if (bytes.starts_with(kMark8)) bytes.remove_prefix(kMark8.size());
+  const bool is_big = bytes.starts_with(kMarkBig);
+  if (is_big || bytes.starts_with(kMarkLittle)) {
+    bytes.remove_prefix(kMarkBig.size());
+    if (auto text = FromUtf16(bytes, is_big)) return *text;
+  }
+  if (bytes.find('\0') == std::string_view::npos) return std::string(bytes);
+  return FromMixture(bytes);
 }
 
 std::string ReadLog(const fs::path& path, const std::string& shown) {
@@ -58,10 +129,6 @@ std::vector<std::string> LogFolder::Names(bool folders, Wanted wanted) const {
   std::sort(names.begin(), names.end());
   return names;
 }
-
-std::vector<std::string> LogFolder::Files() const { return Names(false, nullptr); }
-std::vector<std::string> LogFolder::Folders() const { return Names(true, nullptr); }
-std::vector<std::string> LogFolder::FilesLike(Wanted wanted) const { return Names(false, wanted); }
 
 bool LogFolder::Has(const std::string& name) const {
   std::error_code error;

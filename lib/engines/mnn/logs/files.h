@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace kv::mnn::logs {
@@ -20,12 +21,11 @@ class LogFolder {
   std::string Shown(const std::string& name) const { return shown_ + "/" + name; }
   bool exists() const;
   LogFolder Sub(const std::string& name) const { return {path_ / name, Shown(name)}; }
-  // The names of the regular files, or of the folders, directly in it, sorted. Throws kLimit.
-  std::vector<std::string> Files() const;
-  std::vector<std::string> Folders() const;
-  // The names of the wanted files. Other files, such as dumps, do not count towards the limit.
+  // The names of the regular files, or of the folders, directly in it, sorted. Files that are not
+  // wanted, such as dumps, do not count towards the limit. Throws kLimit.
   using Wanted = bool (*)(std::string_view name);
-  std::vector<std::string> FilesLike(Wanted wanted) const;
+  std::vector<std::string> Files(Wanted wanted = nullptr) const { return Names(false, wanted); }
+  std::vector<std::string> Folders() const { return Names(true, nullptr); }
   bool Has(const std::string& name) const;
   // The whole text of a file, or nothing if there is none. Throws kReadFailed, kLimit.
   std::optional<std::string> Text(const std::string& name) const;
@@ -38,6 +38,10 @@ class LogFolder {
 };
 
 std::string ReadLog(const std::filesystem::path& path, const std::string& shown);
-bool EndsWith(std::string_view text, std::string_view suffix);
+
+// Converts a log to UTF-8. A shell's redirection may have written it as UTF-16 of either byte
+// order, with or without a byte order mark, or switched encodings within the file. The result has
+// no zero bytes, so that searches for words find them; all other bytes stay as they are.
+std::string LogText(std::string_view bytes);
 
 }  // namespace kv::mnn::logs

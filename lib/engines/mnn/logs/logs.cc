@@ -8,8 +8,7 @@
 #include <cmath>
 
 #include "lib/engines/mnn/logs/case.h"
-#include "lib/engines/mnn/logs/reading.h"
-#include "lib/engines/mnn/logs/truth.h"
+#include "lib/engines/mnn/logs/demo.h"
 
 namespace kv::mnn::logs {
 namespace {
@@ -59,6 +58,125 @@ void Conclude(CaseResult& c) {
   c.status = Worst(statuses);
   if (c.reason.empty()) c.reason = unsure;
   if (c.reason.empty() && !open.empty()) c.reason = "not run: " + open;
+}
+
+// A count of bad things that must be 0, or of good ones that must not.
+RuleOutcome CountRule(std::string_view metric, Op op, uint64_t count, std::string_view reason) {
+  return Decide(metric, op, 0, static_cast<double>(count), {}, reason);
+}
+
+// A rule that its limit alone decides, whatever it was before.
+void DecideAgain(double limit, double value, std::string_view reason, RuleOutcome& rule) {
+  rule.rule.implied = true;
+  rule.rule.limit = limit;
+  rule.value = value;
+  rule.status = value <= limit ? Status::kPass : Status::kFail;
+  if (!reason.empty()) rule.reason = reason;
+}
+
+RuleOutcome* FindRule(std::string_view metric, CaseResult& result) {
+  const auto found =
+      std::find_if(result.rules.begin(), result.rules.end(),
+                   [&](const RuleOutcome& rule) { return rule.rule.metric == metric; });
+  return found == result.rules.end() ? nullptr : &*found;
+}
+
+// Lines of a broken cache where the analyzer's rules do not speak of them, or read fewer logs.
+void AddDamageRule(const CaseLogs& logs, const AnalyzerOptions& options, CaseResult& result) {
+  constexpr std::string_view kMetric = "kv_invalid_log_count";
+  if (FindRule(kMetric, result) == nullptr) {
+    if (logs.evidence.damage.logs() == 0) return;
+    result.rules.push_back(NewRule(kMetric, Op::kAtMost));
+  }
+  RuleOutcome& rule = *FindRule(kMetric, result);
+  const InvalidLines& lines = logs.evidence.damage.lines();
+  const auto allowed = static_cast<double>(std::max<int64_t>(0, options.max_kv_invalid_log_lines));
+  DecideAgain(allowed, std::max(rule.value.value_or(0), static_cast<double>(lines.count)),
+              lines.count == 0 ? std::string()
+                               : "lines that say the cache is broken: " + lines.examples.front(),
+              rule);
+}
+
+// A range that fell back was not kept as the case says, whatever limit the engine was given.
+void AddFallbackRule(const CaseLogs& logs, CaseResult& result) {
+  constexpr std::string_view kMetric = "runtime_fallback_best";
+  if (!logs.facts || !logs.facts->of(kMetric).most) return;
+  if (RuleOutcome* rule = FindRule(kMetric, result)) {
+    rule->rule.implied = true;
+    return;
+  }
+  const Spread& fallback = logs.facts->of(kMetric);
+  RuleOutcome rule = Decide(kMetric, Op::kAtMost, 0, fallback.most, fallback.most_log,
+                            "the engine was given no limit; --max-lossless-fallback allows more");
+  rule.rule.implied = true;
+  result.rules.push_back(std::move(rule));
+}
+
+// Adds a rule for each kind of evidence that fails a case whatever its figures say.
+void AddEvidenceRules(const CaseLogs& logs, const AnalyzerOptions& options, CaseResult& result) {
+  const Evidence& evidence = logs.evidence;
+  AddFallbackRule(logs, result);
+  AddDamageRule(logs, options, result);
+  const auto add = [&](RuleOutcome rule) {
+    rule.rule.implied = true;
+    result.rules.push_back(std::move(rule));
+  };
+  if (logs.bench.runs > 0) {
+    const std::vector<std::string>& failures = logs.bench.failures;
+    add(CountRule("bench_runs_failed", Op::kAtMost, logs.bench.failed_runs,
+                  failures.empty() ? std::string() : "manifest.json: " + failures.front()));
+  }
+  add(CountRule("non_finite_figures", Op::kAtMost, evidence.non_finite.count,
+                evidence.non_finite.Text()));
+  add(CountRule("missing_evidence", Op::kAtMost, evidence.gaps.count, evidence.gaps.Text()));
+  // The engine's own word on the case, from all its documents.
+  for (const Denial& denial : evidence.denials) {
+    RuleOutcome rule = NewRule(denial.metric, Op::kEqual);
+    rule.engine_pass = false;
+    rule.status = Status::kFail;
+    rule.reason = denial.reason;
+    add(std::move(rule));
+  }
+}
+
+// Adds the checks that the suite's shell script makes on the engine's own lines.
+void AddLineRules(const CaseLogs& logs, const AnalyzerOptions& options, CaseResult& result) {
+  const LosslessLines& lines = logs.bench.lossless;
+  const bool compresses = !options.runtime_mode.empty() && logs.suite_case.name != kBaselineCase;
+  const bool expected = logs.bench.has_stdout && compresses &&
+                        (options.runtime_mode == "full" || options.runtime_mode == "store");
+  if (expected || lines.count > 0) {
+    result.rules.push_back(CountRule("h2o_lossless_lines", Op::kAbove, lines.count,
+                                     "no [H2O-LOSSLESS] line: the lossless runtime never ran"));
+  }
+  if (compresses && logs.bench.table.HasColumn("h2o_lossless_raw_mb")) {
+    uint64_t compressing = 0;
+    for (const AnalyzerRow& row : ExactRows(logs.bench.table)) {
+      compressing += row.raw_mb > 0 && row.lossless > 1;
+    }
+    result.rules.push_back(CountRule("h2o_lossless_rows", Op::kAbove, compressing,
+                                     "no row has raw bytes and a lossless ratio above 1, as the "
+                                     "engine's script asks"));
+  }
+  if (lines.count == 0) return;
+  // The engine's counters leave out fallbacks of layers where nothing was compressed; its lines do
+  // not.
+  RuleOutcome fallbacks = NewRule("h2o_lossless_line_fallbacks", Op::kAtMost);
+  DecideAgain(std::max(0.0, options.max_lossless_fallback),
+              static_cast<double>(lines.most_fallbacks), {}, fallbacks);
+  if (fallbacks.status == Status::kFail) {
+    fallbacks.reason = "a [H2O-LOSSLESS] line tells of more, whatever the table says";
+  }
+  result.rules.push_back(std::move(fallbacks));
+  result.rules.push_back(CountRule("h2o_lossless_lines_of_192_tokens", Op::kAtMost,
+                                   lines.of_192_tokens, "an engine that still groups 192 tokens"));
+  Json& layers = result.logs->true_figures["layers"] = Json::array();
+  for (const LosslessLines::Layer& layer : lines.layers) {
+    layers.push_back({{"layer", layer.layer},
+                      {"lines", layer.lines},
+                      {"ratio", layer.last_ratio},
+                      {"fallbacks", layer.fallbacks}});
+  }
 }
 
 double BaselineOf(const CaseLogs& logs) {
@@ -114,7 +232,7 @@ void NoteStrictEngine(const CaseLogs& logs, CaseResult& c) {
 
 bool IsAsked(std::string_view option, const EngineLogsInput& input) {
   return std::any_of(input.options.begin(), input.options.end(), [&](const auto& given) {
-    std::string name = given.first.substr(StartsWith(given.first, "--") ? 2 : 0);
+    std::string name = given.first.substr(given.first.starts_with("--") ? 2 : 0);
     std::replace(name.begin(), name.end(), '-', '_');
     return name == option;
   });

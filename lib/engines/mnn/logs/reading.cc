@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/mnn/logs/reading.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
-#include "lib/engines/mnn/logs/suite_output.h"
+#include "lib/engines/mnn/logs/case.h"
+#include "lib/engines/mnn/logs/demo.h"
 
 namespace kv::mnn::logs {
 namespace {
@@ -18,14 +18,14 @@ namespace fs = std::filesystem;
 constexpr std::string_view kConsole = ".console.log";
 constexpr size_t kMostCases = 1000;  // as of a configuration; the suite has fewer than 20
 
-bool IsCaseName(std::string_view name) { return StartsWith(name, "runtime_") || IsDemoName(name); }
+bool IsCaseName(std::string_view name) { return name.starts_with("runtime_") || IsDemoName(name); }
 
 std::string ModeOf(std::string_view name) {
   for (const SuiteCaseName& known : kSuiteCases) {
     if (known.name == name) return std::string(known.mode);
   }
   for (const char* mode : {"probe", "full", "store"}) {
-    if (EndsWith(name, std::string("_") + mode)) return mode;
+    if (name.ends_with(std::string("_") + mode)) return mode;
   }
   return {};
 }
@@ -35,7 +35,7 @@ std::string ModeOf(std::string_view name) {
 std::vector<std::string> CasesIn(const LogFolder& folder, const SuiteOutput& output) {
   std::vector<std::string> found = folder.Folders();
   for (const std::string& file : folder.Files()) {
-    if (EndsWith(file, kConsole)) found.push_back(file.substr(0, file.size() - kConsole.size()));
+    if (file.ends_with(kConsole)) found.push_back(file.substr(0, file.size() - kConsole.size()));
   }
   found.erase(std::remove_if(found.begin(), found.end(),
                              [](const std::string& name) { return !IsCaseName(name); }),
@@ -55,6 +55,79 @@ std::vector<std::string> CasesIn(const LogFolder& folder, const SuiteOutput& out
   std::stable_sort(found.begin(), found.end(),
                    [&](const std::string& a, const std::string& b) { return rank(a) < rank(b); });
   return found;
+}
+
+void RequireKeys(std::span<const RowKey> keys, const Json& row, const std::string& place,
+                 Evidence& evidence) {
+  std::vector<std::string_view> missing;
+  for (const RowKey& key : keys) {
+    if (key.required && gate::Find(row, key.name) == nullptr) missing.emplace_back(key.name);
+  }
+  if (missing.empty()) return;
+  evidence.gaps.Add(fmt::format(
+      "{}: the row of {} was cut: it lacks {}{}", place, TextAt(row, "case"), missing.front(),
+      missing.size() == 1 ? "" : fmt::format(" and {} more figures", missing.size() - 1)));
+}
+
+// The suite keeps the largest of the rows alone.
+RuntimeFacts FactsOfRow(const Json& row) {
+  const auto largest = [&](std::string_view key) {
+    return row.contains(std::string(key)) ? std::optional(NumberAt(row, key)) : std::nullopt;
+  };
+  RuntimeFacts facts;
+  for (const RowFigure& figure : kRowFigures)
+    facts.figures[figure.key()].most = largest(figure.best);
+  facts.selected_lossless = largest("lossless_selected_value");
+  facts.decode.most = largest("decode_best");
+  facts.decode.mean = largest("decode_gate_tps");
+  facts.notes.emplace_back(
+      "judged by summary.json alone: of each figure it has the largest of any row, and of the "
+      "ratio of compressed bytes nothing but an offline estimate");
+  return facts;
+}
+
+// Returns the row under the keys of the engine's report.
+GateBullets BulletsOfRow(const Json& row) {
+  GateBullets bullets;
+  for (const auto& item : row.items()) {
+    const Json& value = item.value();
+    if (value.is_primitive() && !value.is_null()) {
+      bullets[item.key()] = value.is_string() ? value.get<std::string>() : value.dump();
+    }
+  }
+  return bullets;
+}
+
+// Reads a row of the suite's summary.json at `place`, without the folder of its case.
+CaseLogs ReadRow(const Json& row, const std::string& place, SuiteCase suite_case) {
+  CaseLogs logs{std::move(suite_case), {}};
+  logs.row = row;
+  const SuiteCase& c = logs.suite_case;
+  if (IsDemoName(c.name)) {
+    RequireKeys(kDemoRowKeys, row, place, logs.evidence);
+    logs.report = row;
+    // The suite asks for these; its rows do not repeat it.
+    const DemoOptions asked;
+    logs.report["require_baseline_decode"] = asked.require_baseline_decode;
+    logs.report["require_runtime_decomp"] = asked.require_runtime_decomp;
+    logs.report["runtime_decomp_pass"] = NumberAt(row, "runtime_decomp_best_us") > 0;
+    return logs;
+  }
+  logs.options = SuiteOptions(c.name);
+  logs.report_missing = !TruthAt(row, "summary_exists") || !TruthAt(row, "quality_gate_found");
+  if (logs.report_missing) return logs;
+  RequireKeys(kRuntimeRowKeys, row, place, logs.evidence);
+  logs.bullets = BulletsOfRow(row);
+  logs.options.decode_baseline = NumberAt(row, "decode_baseline");
+  const double target = NumberAt(row, "decode_drop_target", logs.options.decode_drop_target);
+  if (target > logs.options.decode_drop_target) {
+    logs.notes.push_back(
+        fmt::format("the suite was run with decode_drop_target {:.6g}, but its own is {:.6g}",
+                    target, logs.options.decode_drop_target));
+  }
+  logs.options.decode_drop_target = target;
+  logs.facts = FactsOfRow(row);
+  return logs;
 }
 
 void Append(const Trouble& from, Trouble& to) {
@@ -90,7 +163,7 @@ void AddConsoleVerdict(bool code_known, CaseLogs& logs) {
   logs.evidence.damage.AddOther(*c.console_text, c.console_log);
   if (code_known) return;
   const std::string last = ConsoleFailure(*c.console_text);
-  if (!StartsWith(last, "FAIL:") && !StartsWith(last, "Traceback")) return;
+  if (!last.starts_with("FAIL:") && !last.starts_with("Traceback")) return;
   AddDenial({"console_log"}, c.console_log + ", with no return code known,", logs.evidence, last);
 }
 
@@ -134,11 +207,11 @@ Error NoCase(const std::string& name) {
 
 // Reads what the suite wrote about its cases: the documents of a folder, or one summary.json.
 SuiteOutput ReadSuiteWords(const LogFolder& folder, const fs::path& path) {
-  if (folder.exists() || !EndsWith(folder.shown(), ".json")) return ReadSuiteOutput(folder);
+  if (folder.exists() || !folder.shown().ends_with(".json")) return ReadSuiteOutput(folder);
   const std::string text = ReadLog(path, folder.shown());
   if (IsSuiteSummary(text)) return ReadSuiteSummary(text, folder.shown());
   // A cut document says so itself; its first line is no log either. Other logs may be JSON lines.
-  if (StartsWith(text, "{\n") || StartsWith(text, "{\r\n"))
+  if (text.starts_with("{\n") || text.starts_with("{\r\n"))
     ParseJson(OnlyUtf8(text), folder.shown());
   return {};
 }
@@ -150,7 +223,7 @@ CaseLogs ReadLooseLogs(const EngineLogsInput& input, const std::string& shown) {
   if (c.name.empty()) c.name = fs::path(shown).parent_path().filename().string();
   c.folder = shown;
   const LogFolder folder(input.path, shown);
-  const bool is_json = !folder.exists() && EndsWith(shown, ".json");
+  const bool is_json = !folder.exists() && shown.ends_with(".json");
   const std::string report = is_json ? ReadLog(input.path, shown) : "";
   const bool alone = !report.empty() && IsDemoReport(report);
   const bool demo = alone || HoldsDemo(folder);
@@ -163,14 +236,13 @@ CaseLogs ReadLooseLogs(const EngineLogsInput& input, const std::string& shown) {
     c.mode = ModeOf(c.name);
     return alone ? ReadDemoReport(report, shown, std::move(c)) : ReadDemoCase(folder, std::move(c));
   }
-  LooseOptions loose{SuiteOptions(c.name), input.offline_lossless_json,
-                     input.offline_lossless_online_json, input.bench_stdout_log};
-  for (const auto& [name, value] : input.options) SetAnalyzerOption(name, value, loose.options);
-  c.mode = loose.options.runtime_mode;
-  return ReadBenchLogs(input.path, shown, std::move(c), loose);
+  AnalyzerOptions options = SuiteOptions(c.name);
+  for (const auto& [name, value] : input.options) SetAnalyzerOption(name, value, options);
+  c.mode = options.runtime_mode;
+  return ReadBenchLogs(input, shown, std::move(c), options);
 }
 
-std::string Shown(const EngineLogsInput& input) {
+std::string ShownPath(const EngineLogsInput& input) {
   std::string shown =
       OnlyUtf8(input.shown_as.empty() ? input.path.generic_string() : input.shown_as);
   while (shown.size() > 1 && shown.back() == '/') shown.pop_back();
@@ -179,11 +251,11 @@ std::string Shown(const EngineLogsInput& input) {
 
 }  // namespace
 
-bool IsDemoName(std::string_view name) { return StartsWith(name, "llm_demo"); }
+bool IsDemoName(std::string_view name) { return name.starts_with("llm_demo"); }
 
 LogsRead ReadEngineLogs(const EngineLogsInput& input) {
   LogsRead read;
-  read.shown = Shown(input);
+  read.shown = ShownPath(input);
   std::error_code error;
   if (!fs::exists(input.path, error)) {
     throw Error(Finding::kOpenFailed, "no such file or folder").File(read.shown);

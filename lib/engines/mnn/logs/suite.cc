@@ -5,159 +5,187 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <deque>
-#include <functional>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/json.h"
+#include "lib/core/base/number.h"
 
 namespace kv::mnn::logs {
 namespace {
 
 constexpr size_t kConsoleTail = 240;  // lines that the suite reads
 constexpr size_t kMaxLine = 4096;
-constexpr std::array<std::string_view, 9> kFailureWords = {
+constexpr std::string_view kFailureWords[] = {
     "FAIL:",        "error:",         "Error:",    "Traceback",
     "No such file", "not executable", "not found", "Segmentation fault",
     "Aborted"};
 
-std::string Bullet(const GateBullets& bullets, std::string_view key, std::string otherwise = {}) {
-  const auto found = bullets.find(key);
-  return found == bullets.end() ? otherwise : found->second;
+// A row as the suite's summary.md shows it: texts as they are, numbers with so many decimals.
+constexpr std::string_view kRuntimeLine =
+    "case={case}, mode={mode}, pass={overall_pass}, rc={return_code}, "
+    "decode={decode_gate_tps:4}/{decode_baseline:4}({decode_aggregation}), "
+    "drop={decode_drop_ratio:6}/{decode_drop_target:6}, lossy={lossy_best:4}, "
+    "lossless={lossless_selected_value:4}, decomp_us={runtime_decomp_best_us:4}, "
+    "async_wait_us={runtime_async_wait_best_us:4}, "
+    "async_wait_headroom={runtime_async_wait_headroom_ratio:4}, queue={runtime_queue_peak_best:4}, "
+    "fallback={runtime_fallback_best:4}, cache_hit={runtime_decode_cache_hit_best:4}, "
+    "cache_miss={runtime_decode_cache_miss_best:4}, kv_consistency={kv_content_consistency_pass}, "
+    "kv_invalid_logs={kv_invalid_log_count:0}, summary=`{summary}`";
+constexpr std::string_view kDemoLine =
+    "case={case}, mode={mode}, pass={overall_pass}, rc={return_code}, "
+    "decode={baseline_decode_tps_avg:4}->{candidate_decode_tps_avg:4}, "
+    "drop={decode_drop_ratio:6}/{decode_drop_target:6}, lossy={candidate_lossy_ratio_avg:4}, "
+    "lossless={candidate_lossless_ratio_avg:4}, total={candidate_runtime_total_ratio_avg:4}, "
+    "decomp_us={runtime_decomp_best_us:4}, cache_hit={decode_cache_hit_best:4}, "
+    "run_order={run_order}, summary=`{summary}`";
+
+constexpr const char *kSummary = "summary.json", *kRows = "cases.jsonl", *kText = "summary.md";
+constexpr size_t kMaxName = 200;
+constexpr size_t kHeader = 4096;  // bytes of a summary that hold its schema
+
+bool IsOurs(const std::string& text) { return Contains(text.substr(0, kHeader), "\"kvtool.gate/"); }
+
+// A name that is a folder of the suite's, not a way out of it.
+bool IsName(const std::string& name) {
+  return !name.empty() && name.size() <= kMaxName && name[0] != '.' && name == OnlyUtf8(name) &&
+         name.find_first_of("/\\") == std::string::npos;
 }
 
-bool IsTrue(const GateBullets& bullets, std::string_view key) {
-  std::string word = Bullet(bullets, key);
-  std::transform(word.begin(), word.end(), word.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  return word == "true";
+void PutCode(const Json& code, const std::string& place, CaseOutput& output) {
+  const double value = code.is_number() ? code.get<double>() : NAN;
+  if (!(std::abs(value) < kLargestWhole) || value != std::floor(value)) {
+    output.code_unreadable = true;
+    output.code_place = place;
+    return;
+  }
+  if (output.return_code.value_or(0) != 0) return;
+  output.return_code = static_cast<int64_t>(value);
+  output.code_place = place;
 }
 
-// Visits the bullets below each "## Quality Gate". A report has one such section, and its readers
-// look at the first.
-void ForEachBullet(std::string_view markdown,
-                   const std::function<void(bool in_first, const std::string& key,
-                                            const std::string& value)>& use) {
-  bool inside = false, is_first = true;
-  const std::string clean = OnlyUtf8(markdown);
-  ForEachLine(clean, [&](std::string_view raw) {
+// The documents repeat each other: what several say is said once.
+void Deny(const std::vector<std::string>& keys, const std::string& who, const std::string& why,
+          CaseOutput& output) {
+  if (output.evidence.denials.empty()) AddDenial(keys, who, output.evidence, why);
+}
+
+void AddRow(const Json& row, const std::string& place, SuiteOutput& output) {
+  const std::string name = TextAt(row, "case");
+  if (!IsName(name)) {
+    output.evidence.gaps.Add(fmt::format("{}: a row does not name its case", place));
+    return;
+  }
+  CaseOutput& of_case = output.cases[name];
+  const auto code = row.find("return_code");
+  PutCode(code == row.end() ? Json() : *code, place, of_case);
+  CheckFigures(row, place, of_case.evidence);
+  if (of_case.row.is_null()) {
+    of_case.row = row;
+    of_case.row_place = place;
+  } else if (of_case.row_place == place) {
+    of_case.evidence.gaps.Add(fmt::format("{} has two rows of {}", place, name));
+  }
+  std::vector<std::string> denied;
+  if (gate::FlagIn(row, "overall_pass") != true) denied.emplace_back("overall_pass");
+  for (const char* key : {"decode_pass", "kv_content_consistency_pass"}) {
+    if (row.contains(key) && gate::FlagIn(row, key) != true) denied.emplace_back(key);
+  }
+  const std::string status = TextAt(row, "quality_status", "PASS");
+  if (status != "PASS") denied.emplace_back("quality_status");
+  const std::string reason = OnlyUtf8(TextAt(row, "failure_reason"));
+  if (denied.empty() && !reason.empty()) denied.emplace_back("failure_reason");
+  Deny(denied, place, reason, of_case);
+}
+
+void ReadSummary(const std::string& text, const std::string& shown, SuiteOutput& output) {
+  const Json document = ParseJson(OnlyUtf8(text), shown);
+  const auto rows = document.is_object() ? document.find("rows") : document.end();
+  if (!document.is_object() || rows == document.end() || !rows->is_array()) {
+    return output.evidence.gaps.Add(shown + ": it lists no rows");
+  }
+  bool all = true;
+  for (const Json& row : *rows) {
+    AddRow(row, shown, output);
+    all &= gate::FlagIn(row, "overall_pass") == true;
+  }
+  const auto total = document.find("total_cases");
+  if (total != document.end() && *total != rows->size()) {
+    output.evidence.gaps.Add(fmt::format("{}: total_cases is {}, but it has {} rows", shown,
+                                         ShowJson(*total), rows->size()));
+  }
+  // Where a row says no, that case fails by itself.
+  if (all && gate::FlagIn(document, "overall_pass") != true) {
+    AddDenial({"overall_pass"}, shown + ", of the whole suite,", output.evidence);
+  }
+}
+
+// "1. case=runtime_full, mode=full, pass=false, rc=1, decode=..." Returns whether the line passes;
+// nothing for other lines.
+std::optional<bool> ReadLine(std::string_view line, const std::string& shown, SuiteOutput& output) {
+  const size_t at = line.find(". case=");
+  if (at == std::string_view::npos || line.find_first_not_of("0123456789") != at) return {};
+  const auto field = [&](std::string_view key) {
+    const size_t begin = line.find(key);
+    if (begin == std::string_view::npos) return std::string();
+    const std::string_view rest = line.substr(begin + key.size());
+    return std::string(rest.substr(0, rest.find(',')));
+  };
+  Json row = {{"case", field(". case=")}, {"overall_pass", field(" pass=") == "true"}};
+  if (const auto code = ParseNumber<int64_t>(field(" rc="))) row["return_code"] = *code;
+  AddRow(row, shown, output);
+  return row["overall_pass"].get<bool>();
+}
+
+// The suite's summary.md: a line for each case between a head that counts them and an end.
+void ReadText(const std::string& text, const std::string& shown, SuiteOutput& output) {
+  uint64_t lines = 0;
+  bool all = true, denied = false, ended = false;
+  std::string total;
+  ForEachLine(text, [&](std::string_view raw) {
     const std::string_view line = Strip(raw);
-    const bool begins = line == "## Quality Gate";
-    if (inside && !begins && StartsWith(line, "## ")) is_first = false;
-    inside = begins || (inside && !StartsWith(line, "## "));
-    const size_t colon = line.find(':', 2);
-    if (!inside || !StartsWith(line, "- ") || colon == std::string_view::npos) return;
-    use(is_first, std::string(Strip(line.substr(2, colon - 2))),
-        std::string(StripAll(Strip(line.substr(colon + 1)), '`')));
+    if (const std::optional<bool> pass = ReadLine(line, shown, output)) {
+      ++lines;
+      all &= *pass;
+    }
+    const auto value = [&](std::string_view key) {
+      return line.starts_with(key) ? std::string(Strip(line.substr(key.size()))) : std::string();
+    };
+    const std::string pass = value("- overall_pass:");
+    denied |= !pass.empty() && pass != "true";
+    if (total.empty()) total = value("- total_cases:");
+    ended |= line.starts_with("- cases_jsonl:");
   });
+  if (!ended || total != std::to_string(lines)) {
+    output.evidence.gaps.Add(fmt::format(
+        "{} was cut: total_cases is {}, it has lines of {}, and its "
+        "end is {}",
+        shown, total.empty() ? "missing" : OnlyUtf8(total), lines, ended ? "there" : "missing"));
+  }
+  if (all && denied) AddDenial({"overall_pass"}, shown + ", of the whole suite,", output.evidence);
 }
 
-std::string ReturnFailure(const SuiteCase& c) {
+// Says why a case failed; `otherwise` if its return code does not.
+std::string FailureReason(const SuiteCase& c, bool pass, std::string otherwise) {
+  if (pass) return {};
+  if (c.return_code == 0) return otherwise;
   return c.console_text ? ConsoleFailure(*c.console_text) : "console log missing";
 }
 
 // Figures that nobody measured are null in rows that kvtool makes.
-constexpr std::string_view kUnknown = "n/a";
-
-std::string ShownNumber(const Json& row, const char* key, int digits = 4) {
-  const auto number = gate::NumberIn(row, key);
-  return number ? Fixed(*number, digits) : std::string(kUnknown);
-}
-
-std::string ShownText(const Json& row, const char* key) {
-  const Json* found = gate::Find(row, key);
-  if (found == nullptr) return std::string(kUnknown);
+std::string Shown(const Json& row, std::string_view field) {
+  constexpr const char* kUnknown = "n/a";
+  if (const size_t colon = field.find(':'); colon != std::string_view::npos) {
+    const auto number = gate::NumberIn(row, field.substr(0, colon));
+    return number ? Fixed(*number, field[colon + 1] - '0') : kUnknown;
+  }
+  const Json* found = gate::Find(row, field);
+  if (found == nullptr) return kUnknown;
   return found->is_string() ? found->get<std::string>() : found->dump();
 }
 
-std::string LineStart(const Json& row) {
-  return fmt::format("case={}, mode={}, pass={}, rc={}, decode=", ShownText(row, "case"),
-                     ShownText(row, "mode"), ShownText(row, "overall_pass"),
-                     ShownText(row, "return_code"));
-}
-
-std::string LineEnd(const Json& row) {
-  const std::string reason = ShownText(row, "failure_reason");
-  return fmt::format("summary=`{}`{}", ShownText(row, "summary"),
-                     reason.empty() ? reason : ", reason=" + reason);
-}
-
-std::string RuntimeLine(const Json& row) {
-  const auto n = [&](const char* key) { return ShownNumber(row, key); };
-  return LineStart(row) +
-         fmt::format("{}/{}({}), drop={}/{}, lossy={}, lossless={}, decomp_us={}, ",
-                     n("decode_gate_tps"), n("decode_baseline"),
-                     ShownText(row, "decode_aggregation"), ShownNumber(row, "decode_drop_ratio", 6),
-                     ShownNumber(row, "decode_drop_target", 6), n("lossy_best"),
-                     n("lossless_selected_value"), n("runtime_decomp_best_us")) +
-         fmt::format("async_wait_us={}, async_wait_headroom={}, queue={}, fallback={}, ",
-                     n("runtime_async_wait_best_us"), n("runtime_async_wait_headroom_ratio"),
-                     n("runtime_queue_peak_best"), n("runtime_fallback_best")) +
-         fmt::format("cache_hit={}, cache_miss={}, kv_consistency={}, kv_invalid_logs={}, ",
-                     n("runtime_decode_cache_hit_best"), n("runtime_decode_cache_miss_best"),
-                     ShownText(row, "kv_content_consistency_pass"),
-                     ShownNumber(row, "kv_invalid_log_count", 0)) +
-         LineEnd(row);
-}
-
-std::string DemoLine(const Json& row) {
-  const auto n = [&](const char* key) { return ShownNumber(row, key); };
-  return LineStart(row) +
-         fmt::format("{}->{}, drop={}/{}, lossy={}, lossless={}, total={}, ",
-                     n("baseline_decode_tps_avg"), n("candidate_decode_tps_avg"),
-                     ShownNumber(row, "decode_drop_ratio", 6),
-                     ShownNumber(row, "decode_drop_target", 6), n("candidate_lossy_ratio_avg"),
-                     n("candidate_lossless_ratio_avg"), n("candidate_runtime_total_ratio_avg")) +
-         fmt::format("decomp_us={}, cache_hit={}, run_order={}, ", n("runtime_decomp_best_us"),
-                     n("decode_cache_hit_best"), ShownText(row, "run_order")) +
-         LineEnd(row);
-}
-
 }  // namespace
-
-GateBullets ParseGateBullets(std::string_view markdown) {
-  GateBullets bullets;
-  ForEachBullet(markdown, [&](bool in_first, const std::string& key, const std::string& value) {
-    if (in_first) bullets[key] = value;
-  });
-  return bullets;
-}
-
-std::vector<std::string> Contradictions(std::string_view markdown) {
-  GateBullets seen;
-  std::vector<std::string> found;
-  ForEachBullet(markdown, [&](bool, const std::string& key, const std::string& value) {
-    const auto [before, is_new] = seen.emplace(key, value);
-    if (is_new || before->second == value) return;
-    found.push_back(fmt::format("{} ({}, {})", key, FirstCodePoints(before->second, kShownCell),
-                                FirstCodePoints(value, kShownCell)));
-  });
-  return found;
-}
-
-std::vector<std::string> MissingBullets(const GateBullets& bullets) {
-  const auto limit = [&](std::string_view enabled) {
-    return Bullet(bullets, enabled) == "true" ? 0.0 : -1.0;
-  };
-  GateFigures asked;
-  AnalyzerOptions& options = asked.options;
-  options.decode_baseline = limit("decode_gate_enabled") + 1;
-  options.max_lossless_decomp_us = limit("runtime_decomp_gate_enabled");
-  options.max_lossless_async_wait_us = limit("runtime_async_wait_gate_enabled");
-  options.max_lossless_queue_peak = limit("runtime_queue_peak_gate_enabled");
-  options.max_lossless_fallback = limit("runtime_fallback_gate_enabled");
-  options.max_lossless_backpressure_skip = limit("runtime_backpressure_skip_gate_enabled");
-  const std::string source = Bullet(bullets, "lossless_selected_source");
-  if (source == "offline_online_sim") asked.online.emplace();
-  if (source == "offline_upper_bound" || bullets.contains("upper_selected_entries")) {
-    asked.upper.emplace();
-  }
-  std::vector<std::string> missing;
-  for (const auto& [key, value] : GateBulletsOf(asked)) {
-    if (!bullets.contains(key)) missing.push_back(key);
-  }
-  return missing;
-}
 
 std::string ConsoleFailure(std::string_view console_log) {
   std::deque<std::string> tail;
@@ -166,7 +194,7 @@ std::string ConsoleFailure(std::string_view console_log) {
     if (tail.size() > kConsoleTail) tail.pop_front();
   });
   const auto names_failure = [](const std::string& line) {
-    return std::any_of(kFailureWords.begin(), kFailureWords.end(),
+    return std::any_of(std::begin(kFailureWords), std::end(kFailureWords),
                        [&](std::string_view word) { return Contains(line, word); });
   };
   const auto named = std::find_if(tail.rbegin(), tail.rend(), names_failure);
@@ -178,47 +206,38 @@ std::string ConsoleFailure(std::string_view console_log) {
 
 Json RuntimeRow(const SuiteCase& c) {
   const GateBullets& bullets = c.bullets;
+  const auto is_true = [&](std::string_view key) { return Lower(TextAt(bullets, key)) == "true"; };
   const bool exists = !bullets.empty() || !c.summary_text.value_or("").empty();
-  const bool pass = c.return_code == 0 && IsTrue(bullets, "overall_pass");
-  std::string reason;
-  if (!pass) {
-    reason = c.return_code != 0 ? ReturnFailure(c)
-             : !exists          ? "summary missing"
-             : bullets.empty()
-                 ? "quality gate section missing"
-                 : "quality gate failed: status=" + Bullet(bullets, "quality_status", "unknown");
-  }
-  const auto number = [&](std::string_view key) { return LooseNumber(Bullet(bullets, key)); };
+  const bool pass = c.return_code == 0 && is_true("overall_pass");
+  const std::string status = TextAt(bullets, "quality_status", "unknown");
   Json row = {{"suite", "runtime"},
               {"case", c.name},
               {"mode", c.mode},
               {"return_code", c.return_code},
               {"summary_exists", exists},
               {"quality_gate_found", !bullets.empty()},
-              {"failure_reason", reason},
+              {"failure_reason",
+               FailureReason(c, pass,
+                             !exists           ? "summary missing"
+                             : bullets.empty() ? "quality gate section missing"
+                                               : "quality gate failed: status=" + status)},
               {"overall_pass", pass},
               {"summary", c.folder + "/summary.md"},
-              {"console_log", c.console_log},
-              {"quality_status", Bullet(bullets, "quality_status")}};
-  row["lossy_best"] = number("lossy_best");
-  row["lossless_selected_value"] = number("lossless_selected_value");
-  row["decode_aggregation"] = Bullet(bullets, "decode_aggregation", "best");
-  row["decode_gate_tps"] =
-      number(bullets.count("decode_gate_tps") != 0 ? "decode_gate_tps" : "decode_best");
-  for (const char* key :
-       {"decode_best", "decode_baseline", "decode_drop_ratio", "decode_drop_target",
-        "runtime_decomp_best_us", "runtime_async_wait_best_us", "runtime_async_wait_headroom_us",
-        "runtime_async_wait_headroom_ratio"}) {
-    row[key] = number(key);
+              {"console_log", c.console_log}};
+  for (const RowKey& key : kRuntimeRowKeys) {
+    const std::string_view name = key.name;
+    const std::string text = TextAt(bullets, name);
+    if (name == "quality_status") {
+      row[key.name] = text;
+    } else if (name == "decode_aggregation") {
+      row[key.name] = TextAt(bullets, name, "best");
+    } else if (name.ends_with("_warn") || name.ends_with("_pass")) {
+      row[key.name] = is_true(name);
+    } else {
+      const bool older = name == "decode_gate_tps" && !bullets.contains(name);
+      row[key.name] = LooseNumber(older ? TextAt(bullets, "decode_best") : text);
+    }
   }
-  row["runtime_async_wait_headroom_warn"] = IsTrue(bullets, "runtime_async_wait_headroom_warn");
-  for (const char* key :
-       {"runtime_queue_peak_best", "runtime_fallback_best", "runtime_backpressure_skip_best",
-        "runtime_decode_cache_hit_best", "runtime_decode_cache_miss_best"}) {
-    row[key] = number(key);
-  }
-  row["kv_content_consistency_pass"] = IsTrue(bullets, "kv_content_consistency_pass");
-  row["kv_invalid_log_count"] = number("kv_invalid_log_count");
   return row;
 }
 
@@ -232,34 +251,94 @@ Json DemoRow(const SuiteCase& c) {
     }
   }
   const bool pass = c.return_code == 0 && TruthAt(report, "overall_pass");
-  std::string reason;
-  if (!pass) {
-    reason = c.return_code != 0 ? ReturnFailure(c)
-             : !c.report_text   ? "report json missing"
-                                : "llm_demo gate failed";
+  Json row = {
+      {"suite", "llm_demo"},
+      {"case", c.name},
+      {"mode", c.mode},
+      {"return_code", c.return_code},
+      {"failure_reason",
+       FailureReason(c, pass, c.report_text ? "llm_demo gate failed" : "report json missing")},
+      {"overall_pass", pass},
+      {"summary", c.folder + "/llm_demo_report.md"},
+      {"report_json", c.folder + "/llm_demo_report.json"},
+      {"console_log", c.console_log}};
+  for (const RowKey& key : kDemoRowKeys) {
+    const std::string_view name = key.name;
+    if (name == "decode_pass") {
+      row[key.name] = TruthAt(report, name);
+    } else if (name == "run_order") {
+      row[key.name] = TextAt(report, name);
+    } else {
+      row[key.name] = NumberAt(report, name);
+    }
   }
-  Json row = {{"suite", "llm_demo"},
-              {"case", c.name},
-              {"mode", c.mode},
-              {"return_code", c.return_code},
-              {"failure_reason", reason},
-              {"overall_pass", pass},
-              {"summary", c.folder + "/llm_demo_report.md"},
-              {"report_json", c.folder + "/llm_demo_report.json"},
-              {"console_log", c.console_log}};
-  for (const char* key :
-       {"baseline_decode_tps_avg", "candidate_decode_tps_avg", "decode_drop_ratio",
-        "decode_drop_target", "candidate_lossy_ratio_avg", "candidate_lossless_ratio_avg",
-        "candidate_runtime_total_ratio_avg", "runtime_decomp_best_us", "decode_cache_hit_best"}) {
-    row[key] = NumberAt(report, key);
-  }
-  row["decode_pass"] = TruthAt(report, "decode_pass");
-  row["run_order"] = TextAt(report, "run_order");
   return row;
 }
 
 std::string SuiteLine(const Json& row) {
-  return TextAt(row, "suite") == "runtime" ? RuntimeLine(row) : DemoLine(row);
+  std::string_view rest = TextAt(row, "suite") == "runtime" ? kRuntimeLine : kDemoLine;
+  std::string line;
+  for (size_t open = rest.find('{'); open != std::string_view::npos; open = rest.find('{')) {
+    const size_t close = rest.find('}');
+    line += rest.substr(0, open);
+    line += Shown(row, rest.substr(open + 1, close - open - 1));
+    rest.remove_prefix(close + 1);
+  }
+  line += rest;
+  const std::string reason = Shown(row, "failure_reason");
+  return reason.empty() ? line : line + ", reason=" + reason;
+}
+
+bool IsSuiteSummary(std::string_view text) {
+  try {
+    const Json document = ParseJson(OnlyUtf8(text), kSummary);
+    if (!document.is_object() || !document.contains("overall_pass")) return false;
+    const auto rows = document.find("rows");
+    return rows != document.end() && rows->is_array();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+SuiteOutput ReadSuiteSummary(const std::string& text, const std::string& shown) {
+  if (IsOurs(text)) {
+    throw Error(Finding::kMissingRecord, "kvtool wrote this summary, not the engine's suite")
+        .File(shown)
+        .Hint("'kvtool report' shows it");
+  }
+  SuiteOutput output;
+  ReadSummary(text, shown, output);
+  return output;
+}
+
+SuiteOutput ReadSuiteOutput(const LogFolder& folder) {
+  SuiteOutput output;
+  // One that cannot be read speaks for none of the cases.
+  const auto read = [&](const char* name, const auto& use) {
+    try {
+      if (const auto text = folder.Text(name)) use(*text, folder.Shown(name));
+    } catch (const Error& error) {
+      output.evidence.gaps.Add(error.what());
+    }
+  };
+  bool is_ours = false;
+  read(kSummary, [&](const std::string& text, const std::string& shown) {
+    is_ours = IsOurs(text);
+    if (!is_ours) ReadSummary(text, shown, output);
+  });
+  if (is_ours) {
+    output.notes.push_back(folder.Shown(kSummary) +
+                           " was written by kvtool: what the suite wrote there is gone");
+    return output;
+  }
+  read(kRows, [&](const std::string& text, const std::string& shown) {
+    ForEachLine(text, [&](std::string_view line) {
+      if (!Strip(line).empty()) AddRow(ParseJson(OnlyUtf8(line), shown), shown, output);
+    });
+  });
+  read(kText,
+       [&](const std::string& text, const std::string& shown) { ReadText(text, shown, output); });
+  return output;
 }
 
 }  // namespace kv::mnn::logs

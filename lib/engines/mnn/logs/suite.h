@@ -3,26 +3,17 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "lib/engines/mnn/logs/analyzer.h"
-#include "lib/engines/mnn/logs/text.h"
+#include "lib/engines/mnn/logs/evidence.h"
 
 namespace kv::mnn::logs {
 
 // What the engine's suite writes about its cases: the rows of summary.json and cases.jsonl, and the
-// lines of summary.md. Implemented by suite.cc and bullets.cc.
-
-// The bullets below "## Quality Gate" in a report: keys to values without back-quotes.
-using GateBullets = std::map<std::string, std::string, std::less<>>;
-GateBullets ParseGateBullets(std::string_view markdown);
-// The keys to which a report gives two values, such as "overall_pass (true, false)".
-std::vector<std::string> Contradictions(std::string_view markdown);
-// The keys that the analyzer always writes, given what these bullets say, and that they lack.
-std::vector<std::string> MissingBullets(const GateBullets& bullets);
-// The bullets that the analyzer would write of these figures, with its decimals.
-GateBullets GateBulletsOf(const GateFigures& figures);
+// lines of summary.md.
 
 // The suite's cases in its order, with the mode that each runs in. Those of the runtime suite come
 // first; the others are whole runs of llm_demo.
@@ -48,10 +39,72 @@ struct SuiteCase {
   GateBullets bullets = {};  // those of summary.md, or those that the analyzer would write
   std::optional<std::string> report_text = {};  // llm_demo_report.json
 };
+
+// The figures of a row in their order. The suite writes each of them into every row, as 0 where a
+// report lacks it. A row without one that is required was cut or edited, and no rule could judge
+// it.
+struct RowKey {
+  const char* name;
+  bool required = true;
+};
+inline constexpr RowKey kRuntimeRowKeys[] = {{"quality_status"},
+                                             {"lossy_best"},
+                                             {"lossless_selected_value"},
+                                             {"decode_aggregation", false},
+                                             {"decode_gate_tps"},
+                                             {"decode_best"},
+                                             {"decode_baseline"},
+                                             {"decode_drop_ratio"},
+                                             {"decode_drop_target"},
+                                             {"runtime_decomp_best_us"},
+                                             {"runtime_async_wait_best_us"},
+                                             {"runtime_async_wait_headroom_us", false},
+                                             {"runtime_async_wait_headroom_ratio", false},
+                                             {"runtime_async_wait_headroom_warn", false},
+                                             {"runtime_queue_peak_best"},
+                                             {"runtime_fallback_best"},
+                                             {"runtime_backpressure_skip_best"},
+                                             {"runtime_decode_cache_hit_best"},
+                                             {"runtime_decode_cache_miss_best", false},
+                                             {"kv_content_consistency_pass"},
+                                             {"kv_invalid_log_count"}};
+inline constexpr RowKey kDemoRowKeys[] = {{"baseline_decode_tps_avg"},
+                                          {"candidate_decode_tps_avg"},
+                                          {"decode_drop_ratio"},
+                                          {"decode_drop_target"},
+                                          {"candidate_lossy_ratio_avg"},
+                                          {"candidate_lossless_ratio_avg"},
+                                          {"candidate_runtime_total_ratio_avg", false},
+                                          {"runtime_decomp_best_us"},
+                                          {"decode_cache_hit_best"},
+                                          {"decode_pass"},
+                                          {"run_order", false}};
 Json RuntimeRow(const SuiteCase& suite_case);
 Json DemoRow(const SuiteCase& suite_case);
 
 // A row as the suite's summary.md shows it, without its number.
 std::string SuiteLine(const Json& row);
+
+// What the suite itself wrote about one of its cases in summary.json, cases.jsonl and summary.md.
+struct CaseOutput {
+  std::optional<int64_t> return_code = {};  // the first that is not 0, else 0 if any is there
+  bool code_unreadable = false;             // a code is there, but is no number
+  std::string code_place = {};              // the document that has the code
+  Json row = {};                            // as the first document has it
+  std::string row_place = {};               // that document
+  Evidence evidence = {};
+};
+
+struct SuiteOutput {
+  std::map<std::string, CaseOutput, std::less<>> cases = {};
+  // Evidence on the whole suite, which concerns every case.
+  Evidence evidence = {};
+  std::vector<std::string> notes = {};
+};
+SuiteOutput ReadSuiteOutput(const LogFolder& folder);
+// True for a summary.json, of the suite or of kvtool.
+bool IsSuiteSummary(std::string_view text);
+// Reads the suite's summary.json alone. Throws kMissingRecord for one of kvtool.
+SuiteOutput ReadSuiteSummary(const std::string& text, const std::string& shown);
 
 }  // namespace kv::mnn::logs

@@ -9,13 +9,15 @@
 
 namespace kv::mnn::logs {
 
-// What the engine's parser makes of the table in a log. It drops rows without a word.
+// What a log's table holds beside the rows that were added. The engine's parser drops rows without
+// a word.
 struct TableState {
   bool has_header = false;
   size_t rows = 0;  // rows that are whole
-  size_t cut = 0;   // rows of another width than the header, or without their end: dropped
+  size_t cut = 0;   // rows of another width than the header, or without their end
 };
-TableState StateOfTable(std::string_view text);
+
+inline constexpr std::string_view kSpeedColumn = "speed(tok/s)";
 
 // What llm_bench measured, with a row per combination of prompt and generation length. Cells are
 // texts such as "6.00 ± 0.05", as the engine printed them.
@@ -24,7 +26,7 @@ class BenchTable {
   // Adds the rows of the markdown table in a log, by the rules of the engine's parser: it takes the
   // lines that start with '|', the first as the header, skips the second, and drops rows of another
   // width. Returns how many rows were added.
-  size_t AddMarkdown(std::string_view text, std::string_view log_file);
+  size_t AddMarkdown(std::string_view text, std::string_view log_file, TableState* state = nullptr);
   // Adds the rows of llm_bench's JSON output: one document, or one per line. The cells are those
   // that the markdown table would show. Throws kBadText.
   size_t AddJson(std::string_view text, std::string_view log_file);
@@ -45,8 +47,8 @@ class BenchTable {
 
   size_t Find(std::string_view name) const;
   size_t Column(std::string_view name);  // added if new
-  Row& NewRow();
-  void Put(Row& row, std::string_view column, std::string_view cell);
+  // Sets a cell of the last row.
+  void Put(std::string_view column, std::string_view cell);
 
   std::vector<std::string> columns_;  // in order of appearance
   std::vector<Row> rows_;             // each at most as long as columns_

@@ -15,13 +15,10 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\n\r\v\f\x1c\x1d\x1e\x1f";
 
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 char LowerChar(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 
 size_t Digits(std::string_view text, size_t from) {
-  size_t end = from;
-  while (end < text.size() && IsDigit(text[end])) ++end;
-  return end - from;
+  return std::min(text.find_first_not_of("0123456789", from), text.size()) - from;
 }
 
 double ToDouble(std::string_view digits) {
@@ -78,8 +75,10 @@ bool ContainsIgnoringCase(std::string_view text, std::string_view part) {
   return std::search(text.begin(), text.end(), part.begin(), part.end(), same) != text.end();
 }
 
-bool StartsWith(std::string_view text, std::string_view prefix) {
-  return text.substr(0, prefix.size()) == prefix;
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(), LowerChar);
+  return lower;
 }
 
 void ForEachLine(std::string_view text, const std::function<void(std::string_view)>& use) {
@@ -117,8 +116,7 @@ double LooseNumber(std::string_view text, double otherwise, bool words) {
     return ToDouble(text.substr(match.begin, match.end - match.begin));
   }
   if (words) {
-    std::string word(Strip(text));
-    std::transform(word.begin(), word.end(), word.begin(), LowerChar);
+    std::string word = Lower(Strip(text));
     const bool negative = !word.empty() && word[0] == '-';
     if (!word.empty() && (word[0] == '-' || word[0] == '+')) word.erase(0, 1);
     if (word == "nan") return NAN;
@@ -146,14 +144,13 @@ std::optional<double> WholeNumber(std::string_view text) {
 }
 
 bool IsNonFinite(std::string_view word) {
-  std::string lower(word);
-  std::transform(lower.begin(), lower.end(), lower.begin(), LowerChar);
+  const std::string lower = Lower(word);
   for (const char* odd : {"#inf", "#qnan", "#snan", "#ind"}) {
     if (Contains(lower, odd)) return true;
   }
   const bool is_signed = !lower.empty() && (lower[0] == '-' || lower[0] == '+');
   const std::string_view bare = std::string_view(lower).substr(is_signed ? 1 : 0);
-  if (bare == "nan" || StartsWith(bare, "nan(") || bare == "inf" || bare == "infinity") return true;
+  if (bare == "nan" || bare.starts_with("nan(") || bare == "inf" || bare == "infinity") return true;
   const auto number = FirstNumber(word);
   return number && !std::isfinite(*number);
 }

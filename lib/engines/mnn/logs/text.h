@@ -22,8 +22,8 @@ using gate::TruthAt;
 std::string_view Strip(std::string_view text);
 std::string_view StripAll(std::string_view text, char c);
 bool Contains(std::string_view text, std::string_view part);
+std::string Lower(std::string_view text);  // ASCII letters
 bool ContainsIgnoringCase(std::string_view text, std::string_view part);
-bool StartsWith(std::string_view text, std::string_view prefix);
 // Visits the lines without their ends, as str.splitlines finds them (ASCII line ends only).
 void ForEachLine(std::string_view text, const std::function<void(std::string_view)>& use);
 

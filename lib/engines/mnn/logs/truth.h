@@ -2,40 +2,61 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "lib/engines/mnn/logs/decide.h"
-#include "lib/engines/mnn/logs/logs.h"
-#include "lib/engines/mnn/logs/suite.h"
+#include "lib/engines/mnn/logs/analyzer.h"
+#include "lib/study/gate/rules.h"
 
 namespace kv::mnn::logs {
 
+using gate::Op;
+using gate::RuleOutcome;
+using gate::Status;
+
 // What the logs of a case really say, beside the engine's own figures. The engine takes the best
 // row, we take the worst; it takes an offline estimate, we take the bytes that were compressed; we
-// compare rows of equal lengths, and mind the noise of the baselines. Implemented by facts.cc (the
-// figures), truth.cc (the rules) and truth_demo.cc (those of llm_demo).
+// compare rows of equal lengths, and mind the noise of the baselines.
+
+// How much the engine's speed varies when nothing is changed, from repeated baselines of a suite.
+struct BaselineNoise {
+  std::vector<double> tokens_per_second = {};
+
+  double mean() const;
+  // Half the spread of the values over their mean, or nothing from fewer than two values.
+  std::optional<double> relative() const;
+};
+
+// A rule without a limit, such as a verdict in words.
+RuleOutcome NewRule(std::string_view metric, Op op);
+// Judges a value against a limit. `unlike` explains a failure that the engine's own verdict may
+// not show.
+RuleOutcome Decide(std::string_view metric, Op op, double limit, const std::optional<double>& value,
+                   std::string_view log, std::string_view unlike);
+// Judges a drop in speed, but only if it lies beyond the limit whichever way its noise is counted.
+RuleOutcome DecideDrop(std::string_view metric, double limit, const std::optional<double>& drop,
+                       const std::optional<double>& noise);
 
 // One figure over the rows of a case.
 struct Spread {
   std::optional<double> least, mean, median, most;
   std::string least_log, most_log;  // the log and row that have it
 };
-Json SpreadJson(const Spread& spread);
 
 struct RuntimeFacts {
   size_t rows = 0;
-  Spread lossy, lossless, decode, decomp_us, async_wait_us, queue_peak, fallback, backpressure_skip,
-      cache_hit, cache_activity, async_queue_peak;
+  std::map<std::string_view, Spread> figures = {};  // by RowFigure::key
+  Spread decode;                                    // tokens/s
   Spread measured;                           // raw over compressed bytes, of rows that have any
   std::optional<double> selected_lossless;   // the engine's estimate, if it is all there is
-  std::optional<double> raw_mb, comp_mb;     // means over the rows
   std::optional<double> repeat_deviation;    // relative, of the decode speed over repetitions
   std::optional<double> like_for_like_drop;  // against baseline rows of the same lengths
   std::vector<std::string> notes = {};
 
+  const Spread& of(std::string_view key) const;
   // The mean of the rows' ratios if they are known, else the ratio of their mean bytes.
   std::optional<double> measured_ratio_mean() const;
 };
@@ -46,18 +67,9 @@ RuntimeFacts FactsOfReport(std::string_view markdown);
 // The bullets above the report's quality gate.
 GateBullets ReportAverages(std::string_view markdown);
 
-// The thresholds that a report says it applied; those that it does not name from `otherwise`.
-AnalyzerOptions OptionsOfReport(const GateBullets& bullets, AnalyzerOptions otherwise);
-
 std::vector<RuleOutcome> RuntimeRules(const RuntimeFacts& facts, const GateBullets& engine,
                                       const AnalyzerOptions& options, const BaselineNoise& noise);
 Json RuntimeFigures(const RuntimeFacts& facts, const BaselineNoise& noise);
-
-// The rules of an llm_demo report, and those that it lacks. A ratio below the lossy target of the
-// engine's bench fails it only if the target was asked for (`lossy_asked`).
-std::vector<RuleOutcome> DemoRules(const Json& report, const AnalyzerOptions& options,
-                                   const BaselineNoise& noise, bool lossy_asked);
-Json DemoFigures(const Json& report, const BaselineNoise& noise);
 
 // The [H2O-LOSSLESS] lines of a log: one per layer call that compressed.
 struct LosslessLines {

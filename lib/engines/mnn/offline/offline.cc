@@ -3,28 +3,43 @@
 #include "lib/engines/mnn/offline/offline.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <tuple>
 
 #include "lib/core/base/arena.h"
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/planes.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/engines/mnn/offline/plane_coder.h"
 
 namespace kv::mnn::offline {
 namespace {
 
+constexpr std::string_view kEntryModes[] = {"per_meta", "aggregate", "chunked", "chunked_grouped"};
+constexpr std::string_view kCodecModes[] = {"legacy", "adaptive_v22"};
+constexpr std::string_view kScopes[] = {"front_n", "layer_range", "layer_ids"};
+constexpr std::string_view kStages[] = {"both", "prefill", "decode"};
+constexpr std::string_view kPredictors[] = {"raw", "delta_seq", "xor_seq", "pair_delta",
+                                            "pair_delta_delta_seq"};
+constexpr std::string_view kStreamNames[] = {"k_hi", "k_lo", "v_hi", "v_lo"};
+
+std::string_view Trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == text.npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t\r\n") + 1 - begin);
+}
+
 void Skip(Result& result, const std::string& reason) {
   ++result.skipped;
-  for (auto& [known, count] : result.skip_reasons) {
-    if (known == reason) {
-      ++count;
-      return;
-    }
+  const auto known = std::find_if(result.skip_reasons.begin(), result.skip_reasons.end(),
+                                  [&](const auto& entry) { return entry.first == reason; });
+  if (known == result.skip_reasons.end()) {
+    result.skip_reasons.emplace_back(reason, 1);
+  } else {
+    ++known->second;
   }
-  result.skip_reasons.emplace_back(reason, 1);
 }
 
 bool InScope(int64_t layer, const Options& options) {
@@ -153,9 +168,11 @@ struct Task {
   uint64_t begin = 0, tokens = 0;
 };
 
+using Counts = std::map<Predictor, uint64_t>;
+
 struct Outcome {
   uint64_t compressed = 0;
-  std::map<Predictor, uint64_t> hi_counts, lo_counts;
+  std::array<Counts, 2> counts;  // of the high plane and of the low one
 };
 
 // What a thread keeps from task to task.
@@ -194,6 +211,10 @@ std::span<std::byte> ValuesOf(const Task& task, Worker& worker) {
   return values;
 }
 
+Stream StreamOf(const Task& task, bool is_low) {
+  return static_cast<Stream>((task.is_value ? kVHi : kKHi) + is_low);
+}
+
 Outcome Run(const Task& task, const Options& options, Worker& worker) {
   const auto values = ValuesOf(task, worker);
   const size_t words = values.size() / 2;
@@ -203,10 +224,10 @@ Outcome Run(const Task& task, const Options& options, Worker& worker) {
   const PlaneShape shape = {task.tokens, task.group->row(),
                             static_cast<uint64_t>(task.group->parts.front()->head_dim)};
   Outcome outcome;
-  outcome.compressed =
-      worker.coder.Size(high, shape, options, task.is_value ? kVHi : kKHi, outcome.hi_counts);
-  outcome.compressed +=
-      worker.coder.Size(low, shape, options, task.is_value ? kVLo : kKLo, outcome.lo_counts);
+  for (const bool is_low : {false, true}) {
+    outcome.compressed += worker.coder.Size(is_low ? low : high, shape, options,
+                                            StreamOf(task, is_low), outcome.counts[is_low]);
+  }
   return outcome;
 }
 
@@ -221,10 +242,6 @@ std::vector<Task> MakeTasks(const Group& group, const Options& options) {
     }
   }
   return tasks;
-}
-
-void Merge(const std::map<Predictor, uint64_t>& from, std::map<Predictor, uint64_t>& to) {
-  for (const auto& [predictor, count] : from) to[predictor] += count;
 }
 
 void AddGroup(const Group& group, const Options& options, Result& result) {
@@ -250,11 +267,236 @@ void AddTask(const Task& task, const Outcome& outcome, const Options& options, R
     sizes.chunk_meta += framing;
     ++result.chunks;
   }
-  Merge(outcome.hi_counts, result.mode_counts[task.is_value ? kVHi : kKHi]);
-  Merge(outcome.lo_counts, result.mode_counts[task.is_value ? kVLo : kKLo]);
+  for (const bool is_low : {false, true}) {
+    for (const auto& [predictor, count] : outcome.counts[is_low]) {
+      result.mode_counts[StreamOf(task, is_low)][predictor] += count;
+    }
+  }
+}
+
+uint8_t* U8(std::byte* p) { return reinterpret_cast<uint8_t*>(p); }
+const uint8_t* U8(const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); }
+
+// Written so that compilers turn the loops into vectors: `from` and `to` never overlap.
+void DeltaRows(const PlaneShape& shape, const uint8_t* __restrict from, uint8_t* __restrict to) {
+  const size_t size = shape.tokens * shape.row, row = shape.row;
+  std::memcpy(to, from, row);
+  for (size_t i = row; i < size; ++i) to[i] = static_cast<uint8_t>(from[i] - from[i - row]);
+}
+
+void XorRows(const PlaneShape& shape, const uint8_t* __restrict from, uint8_t* __restrict to) {
+  const size_t size = shape.tokens * shape.row, row = shape.row;
+  std::memcpy(to, from, row);
+  for (size_t i = row; i < size; ++i) to[i] = from[i] ^ from[i - row];
+}
+
+// Odd dims minus the even dim before them; an odd last dim stays.
+void PairDelta(const PlaneShape& shape, const uint8_t* __restrict from, uint8_t* __restrict to) {
+  const size_t size = shape.tokens * shape.row, dim = shape.dim;
+  if (dim % 2 == 0) {
+    // Both bytes of a pair at once: as a 16-bit number, odd minus even is minus 256 times even.
+    for (size_t i = 0; i < size; i += 2) {
+      const auto pair = LoadLE<uint16_t>(from + i);
+      StoreLE(to + i, static_cast<uint16_t>(pair - (pair << 8)));
+    }
+    return;
+  }
+  for (size_t head = 0; head < size; head += dim) {
+    for (size_t d = 0; d < dim; ++d) {
+      to[head + d] = static_cast<uint8_t>(from[head + d] - (d % 2 == 1 ? from[head + d - 1] : 0));
+    }
+  }
+}
+
+// From the last token to the first, so that it works in place.
+void DeltaRowsInPlace(const PlaneShape& shape, uint8_t* data) {
+  for (size_t token = shape.tokens - 1; token > 0; --token) {
+    uint8_t* __restrict to = data + token * shape.row;
+    const uint8_t* __restrict before = to - shape.row;
+    for (size_t i = 0; i < shape.row; ++i) to[i] = static_cast<uint8_t>(to[i] - before[i]);
+  }
+}
+
+// Several predictors write the same bytes for one token, or for heads of one dim. Such a candidate
+// compresses to the size of the one it equals and can never win against it.
+Predictor SimplestEqual(Predictor predictor, const PlaneShape& block) {
+  const bool one_token = block.tokens == 1, one_dim = block.dim == 1;
+  switch (predictor) {
+    case Predictor::kDeltaSeq:
+    case Predictor::kXorSeq:
+      return one_token ? Predictor::kRaw : predictor;
+    case Predictor::kPairDelta:
+      return one_dim ? Predictor::kRaw : predictor;
+    case Predictor::kPairDeltaDeltaSeq:
+      if (one_dim) return SimplestEqual(Predictor::kDeltaSeq, block);
+      return one_token ? Predictor::kPairDelta : predictor;
+    case Predictor::kRaw:
+      break;
+  }
+  return predictor;
 }
 
 }  // namespace
+
+std::string_view Name(EntryMode mode) { return kEntryModes[static_cast<size_t>(mode)]; }
+std::string_view Name(CodecMode mode) { return kCodecModes[static_cast<size_t>(mode)]; }
+std::string_view Name(Scope scope) { return kScopes[static_cast<size_t>(scope)]; }
+std::string_view Name(Stage stage) { return kStages[static_cast<size_t>(stage)]; }
+std::string_view Name(Predictor predictor) { return kPredictors[static_cast<size_t>(predictor)]; }
+std::string_view Name(Stream stream) { return kStreamNames[stream]; }
+
+std::vector<Predictor> ParsePredictorList(std::string_view list, std::string_view flag) {
+  std::vector<Predictor> predictors;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    const std::string_view word = Trimmed(list.substr(begin, end - begin));
+    begin = end + 1;
+    if (word.empty()) continue;
+    const auto* known = std::find(std::begin(kPredictors), std::end(kPredictors), word);
+    if (known == std::end(kPredictors)) {
+      throw Error(Finding::kUsage, fmt::format("{} '{}': expected one of {}", flag,
+                                               Escaped(word, 40), fmt::join(kPredictors, ", ")));
+    }
+    const auto predictor = static_cast<Predictor>(known - std::begin(kPredictors));
+    if (std::find(predictors.begin(), predictors.end(), predictor) == predictors.end()) {
+      predictors.push_back(predictor);
+    }
+  }
+  if (predictors.empty()) throw Error(Finding::kUsage, fmt::format("{}: the list is empty", flag));
+  return predictors;
+}
+
+std::array<std::vector<Predictor>, kStreams> Options::DefaultPredictors() {
+  const std::vector<Predictor> along = {Predictor::kRaw, Predictor::kDeltaSeq, Predictor::kXorSeq};
+  std::vector<Predictor> all = along;
+  all.insert(all.end(), {Predictor::kPairDelta, Predictor::kPairDeltaDeltaSeq});
+  return {all, all, along, along};
+}
+
+Options OnlineSimOptions() {
+  Options options;
+  options.entry_mode = EntryMode::kChunkedGrouped;
+  options.chunk_tokens = 192;
+  options.framing_bytes = 8;
+  return options;
+}
+
+void Predict(Predictor predictor, const PlaneShape& shape, const std::byte* from, std::byte* to) {
+  switch (predictor) {
+    case Predictor::kRaw:
+      std::memcpy(to, from, shape.tokens * shape.row);
+      return;
+    case Predictor::kDeltaSeq:
+      return DeltaRows(shape, U8(from), U8(to));
+    case Predictor::kXorSeq:
+      return XorRows(shape, U8(from), U8(to));
+    case Predictor::kPairDelta:
+      return PairDelta(shape, U8(from), U8(to));
+    case Predictor::kPairDeltaDeltaSeq:
+      PairDelta(shape, U8(from), U8(to));
+      return DeltaRowsInPlace(shape, U8(to));
+  }
+}
+
+void BitShuffle(const std::byte* from, size_t size, std::byte* to) {
+  if (size % 8 != 0) {
+    std::memset(to, 0, size);
+    for (size_t i = 0; i < size; ++i) {
+      for (size_t b = 0; b < 8; ++b) {
+        const size_t bit = b * size + i;
+        U8(to)[bit / 8] |= static_cast<uint8_t>((U8(from)[i] >> b & 1) << bit % 8);
+      }
+    }
+    return;
+  }
+  const size_t plane = size / 8;
+  for (size_t i = 0; i < plane; ++i) {
+    // The 8 x 8 bits of eight bytes, transposed by swapping blocks of 4, 2 and 1 bits.
+    uint64_t x = LoadLE<uint64_t>(from + 8 * i);
+    uint64_t t = (x ^ (x >> 7)) & 0x00aa00aa00aa00aa;
+    x ^= t ^ (t << 7);
+    t = (x ^ (x >> 14)) & 0x0000cccc0000cccc;
+    x ^= t ^ (t << 14);
+    t = (x ^ (x >> 28)) & 0x00000000f0f0f0f0;
+    x ^= t ^ (t << 28);
+    for (size_t b = 0; b < 8; ++b) to[b * plane + i] = static_cast<std::byte>(x >> (8 * b));
+  }
+}
+
+uint64_t PlaneCoder::Compressed(ByteSpan bytes, int level) {
+  const size_t size = zstd_.Compress(bytes, compressed_.Get(Zstd::Bound(bytes.size())), level);
+  KV_ASSERT(size > 0);  // the room is zstd's own bound
+  return size;
+}
+
+ByteSpan PlaneCoder::Payload(Predictor predictor, const PlaneShape& block, const std::byte* from,
+                             bool bitshuffle) {
+  const size_t size = block.tokens * block.row;
+  ByteSpan payload(from, size);
+  if (predictor != Predictor::kRaw) {
+    const auto predicted = predicted_.Get(size);
+    Predict(predictor, block, from, predicted.data());
+    payload = predicted;
+  }
+  if (bitshuffle) {
+    const auto shuffled = shuffled_.Get(size);
+    BitShuffle(payload.data(), size, shuffled.data());
+    payload = shuffled;
+  }
+  return payload;
+}
+
+uint64_t PlaneCoder::BestOfBlock(const PlaneShape& block, const std::byte* from,
+                                 const Options& options, const std::vector<Predictor>& predictors,
+                                 Predictor& best, std::byte* to) {
+  uint64_t best_size = UINT64_MAX;
+  std::vector<Predictor> tried;
+  for (const Predictor predictor : predictors) {
+    const Predictor simplest = SimplestEqual(predictor, block);
+    if (std::find(tried.begin(), tried.end(), simplest) != tried.end()) continue;
+    tried.push_back(simplest);
+    const ByteSpan payload = Payload(simplest, block, from, options.bitshuffle);
+    const uint64_t size = Compressed(payload, options.zstd_level);
+    if (size >= best_size) continue;  // of equal ones the first
+    best_size = size;
+    best = predictor;
+    std::memcpy(to, payload.data(), payload.size());
+  }
+  return best_size;
+}
+
+uint64_t PlaneCoder::AdaptiveSize(ByteSpan plane, const PlaneShape& shape, const Options& options,
+                                  Stream stream, std::map<Predictor, uint64_t>& counts) {
+  const std::vector<Predictor>& predictors = options.predictors[stream];
+  for (const Predictor predictor : predictors) counts.try_emplace(predictor, 0);
+  const uint64_t block = std::min(static_cast<uint64_t>(options.block_tokens), shape.tokens);
+  const auto merged = merged_.Get(plane.size());
+  uint64_t blocks = 0, size_of_last = 0;
+  for (uint64_t begin = 0; begin < shape.tokens; begin += block, ++blocks) {
+    const PlaneShape part = {std::min(block, shape.tokens - begin), shape.row, shape.dim};
+    Predictor best = predictors.front();
+    size_of_last = BestOfBlock(part, plane.data() + begin * shape.row, options, predictors, best,
+                               merged.data() + begin * shape.row);
+    ++counts[best];
+  }
+  // One block is compressed as it was when it was chosen.
+  const uint64_t data = blocks == 1 ? size_of_last : Compressed(merged, options.zstd_level);
+  constexpr uint64_t kHeader = 8;
+  return data + blocks + kHeader;
+}
+
+uint64_t PlaneCoder::Size(ByteSpan plane, const PlaneShape& shape, const Options& options,
+                          Stream stream, std::map<Predictor, uint64_t>& counts) {
+  KV_ASSERT(shape.tokens > 0 && plane.size() == shape.tokens * shape.row);
+  if (options.codec == CodecMode::kAdaptive) {
+    return AdaptiveSize(plane, shape, options, stream, counts);
+  }
+  const bool high = stream == kKHi || stream == kVHi;
+  const Predictor predictor = high ? Predictor::kDeltaSeq : Predictor::kRaw;
+  ++counts[predictor];
+  return Compressed(Payload(predictor, shape, plane.data(), options.bitshuffle),
+                    options.zstd_level);
+}
 
 Result Simulate(std::span<const DumpEntry> entries, const Options& options, ThreadPool& pool,
                 Progress* progress) {

@@ -13,12 +13,13 @@
 
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
+#include "lib/core/codec/backends.h"
 #include "lib/core/snapshot/dump_entry.h"
 
 // MNN's offline experiment, which estimates the size that a cache would compress to. It splits
 // 16-bit values into byte planes, predicts each token of a block from the token before it, and
 // counts the bytes that zstd needs. It writes nothing and decodes nothing. With the same zstd
-// library the sizes equal the original's. Implemented by offline.cc and names.cc.
+// library the sizes equal the original's.
 namespace kv::mnn::offline {
 
 // How entries are cut before they are compressed.
@@ -99,6 +100,41 @@ struct Result {
     return {k.raw + v.raw, k.compressed + v.compressed, k.chunk_meta + v.chunk_meta};
   }
   double ratio() const { return total().ratio(); }
+};
+
+// One byte plane of [tokens][heads][dim] values. A token has `row` bytes, and a head `dim` of them.
+struct PlaneShape {
+  uint64_t tokens = 0, row = 0, dim = 0;
+};
+
+// Writes the residuals of a block (tokens x row bytes) to `to`. The first token has nothing to be
+// predicted from.
+void Predict(Predictor predictor, const PlaneShape& shape, const std::byte* from, std::byte* to);
+
+// Transposes bits: bit b of byte i becomes bit b * size + i of the output, counted from the least
+// significant bit of byte 0.
+void BitShuffle(const std::byte* from, size_t size, std::byte* to);
+
+// Counts the bytes that the original's coder would need for a plane. Each thread needs its own.
+class PlaneCoder {
+ public:
+  // Returns the size and adds to `counts` the predictor that each block chose. Only adaptive mode
+  // chooses; legacy mode takes delta_seq for the high plane and raw for the low one.
+  uint64_t Size(ByteSpan plane, const PlaneShape& shape, const Options& options, Stream stream,
+                std::map<Predictor, uint64_t>& counts);
+
+ private:
+  uint64_t Compressed(ByteSpan bytes, int level);
+  uint64_t AdaptiveSize(ByteSpan plane, const PlaneShape& shape, const Options& options,
+                        Stream stream, std::map<Predictor, uint64_t>& counts);
+  // Writes the best payload of one block to `to` and returns its compressed size.
+  uint64_t BestOfBlock(const PlaneShape& block, const std::byte* from, const Options& options,
+                       const std::vector<Predictor>& predictors, Predictor& best, std::byte* to);
+  ByteSpan Payload(Predictor predictor, const PlaneShape& block, const std::byte* from,
+                   bool bitshuffle);
+
+  Zstd zstd_;
+  ScratchBuffer compressed_, predicted_, shuffled_, merged_;
 };
 
 // Runs the estimate. Entries must be in the original's order, sorted by the paths of their metas.

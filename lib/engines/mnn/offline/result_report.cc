@@ -28,36 +28,11 @@ std::vector<std::pair<std::string_view, uint64_t>> CountsOf(const Options& optio
   return ordered;
 }
 
-auto NamesOf(Stream stream) {
-  return [stream](const Document& of) {
-    std::vector<std::string_view> names;
-    for (const Predictor predictor : of.options.predictors[stream])
-      names.push_back(Name(predictor));
-    return names;
-  };
-}
-
 Value ObjectOf(const auto& counts) {
   Value::Object object;
   for (const auto& [name, count] : counts) object.emplace_back(name, count);
   return object;
 }
-
-auto ModeCounts(Stream stream) {
-  return [stream](const Document& of) { return ObjectOf(CountsOf(of.options, of.result, stream)); };
-}
-
-auto RatioOf(Sizes (*sizes)(const Result&)) {
-  return [sizes](const Document& of) -> std::optional<double> {
-    const double ratio = sizes(of.result).ratio();
-    if (of.zero_is_null && ratio == 0) return std::nullopt;
-    return ratio;
-  };
-}
-
-Sizes KeySizes(const Result& of) { return of.k; }
-Sizes ValueSizes(const Result& of) { return of.v; }
-Sizes AllSizes(const Result& of) { return of.total(); }
 
 // Python's words for what it prints without being asked.
 std::string PythonBool(bool value) { return value ? "True" : "False"; }
@@ -91,6 +66,31 @@ const Fields<Document>& DocumentFields() {
   const auto word = [](auto member) {
     return [member](const Document& of) { return Name(of.options.*member); };
   };
+  const auto list = [](const std::set<int64_t>& layers) {
+    return std::vector(layers.begin(), layers.end());
+  };
+  const auto names = [](Stream stream) {
+    return [stream](const Document& of) {
+      std::vector<std::string_view> names;
+      for (const Predictor one : of.options.predictors[stream]) names.push_back(Name(one));
+      return names;
+    };
+  };
+  const auto mode_counts = [](Stream stream) {
+    return
+        [stream](const Document& of) { return ObjectOf(CountsOf(of.options, of.result, stream)); };
+  };
+  const auto bytes = [](Sizes Result::*part, uint64_t Sizes::*member) {
+    return [part, member](const Document& of) { return of.result.*part.*member; };
+  };
+  // A ratio of K or V, or of both for nullptr.
+  const auto ratio = [](Sizes Result::*part) {
+    return [part](const Document& of) -> std::optional<double> {
+      const Sizes sizes = part == nullptr ? of.result.total() : of.result.*part;
+      if (of.zero_is_null && sizes.ratio() == 0) return std::nullopt;
+      return sizes.ratio();
+    };
+  };
   static const Fields<Document> fields = {
       {"schema_version",
        "Version of the original's document",
@@ -105,13 +105,9 @@ const Fields<Document>& DocumentFields() {
       {"layer_end", "Last layer, under scope layer_range; -1: the last of the model",
        option(&Options::layer_end)},
       {"layer_ids", "The layers asked for, under scope layer_ids",
-       [](const Document& of) {
-         return std::vector(of.options.layer_ids.begin(), of.options.layer_ids.end());
-       }},
+       [list](const Document& of) { return list(of.options.layer_ids); }},
       {"selected_layers", "Numbers of the layers that were counted",
-       [](const Document& of) {
-         return std::vector(of.result.layers.begin(), of.result.layers.end());
-       }},
+       [list](const Document& of) { return list(of.result.layers); }},
       {"selected_entries", "Number of dumps of a layer that were selected",
        result(&Result::entries)},
       {"selected_dumps", "Number of runs that the selected entries come from",
@@ -135,50 +131,50 @@ const Fields<Document>& DocumentFields() {
       {"adaptive_block_seq", "Tokens of a block for which a predictor is chosen",
        option(&Options::block_tokens)},
       {"k_hi_predictors", "Names of the predictors that compete for the high bytes of K",
-       NamesOf(kKHi)},
+       names(kKHi)},
       {"k_lo_predictors", "Names of the predictors that compete for the low bytes of K",
-       NamesOf(kKLo)},
+       names(kKLo)},
       {"v_hi_predictors", "Names of the predictors that compete for the high bytes of V",
-       NamesOf(kVHi)},
+       names(kVHi)},
       {"v_lo_predictors", "Names of the predictors that compete for the low bytes of V",
-       NamesOf(kVLo)},
+       names(kVLo)},
       {"zstd_level", "Level of zstd", option(&Options::zstd_level)},
-      {"k_raw_bytes", "Bytes of K as f16", [](const Document& of) { return of.result.k.raw; }},
+      {"k_raw_bytes", "Bytes of K as f16", bytes(&Result::k, &Sizes::raw)},
       {"k_compressed_bytes", "Bytes that K would take when coded, frames included",
-       [](const Document& of) { return of.result.k.compressed; }},
-      {"v_raw_bytes", "Bytes of V as f16", [](const Document& of) { return of.result.v.raw; }},
+       bytes(&Result::k, &Sizes::compressed)},
+      {"v_raw_bytes", "Bytes of V as f16", bytes(&Result::v, &Sizes::raw)},
       {"v_compressed_bytes", "Bytes that V would take when coded, frames included",
-       [](const Document& of) { return of.result.v.compressed; }},
+       bytes(&Result::v, &Sizes::compressed)},
       {"k_chunk_meta_bytes", "Bytes of these that describe the chunks of K",
-       [](const Document& of) { return of.result.k.chunk_meta; }},
+       bytes(&Result::k, &Sizes::chunk_meta)},
       {"v_chunk_meta_bytes", "Bytes of these that describe the chunks of V",
-       [](const Document& of) { return of.result.v.chunk_meta; }},
+       bytes(&Result::v, &Sizes::chunk_meta)},
       {"raw_bytes", "Bytes of K and V as f16",
        [](const Document& of) { return of.result.total().raw; }},
       {"compressed_bytes", "Bytes that K and V would take when coded",
        [](const Document& of) { return of.result.total().compressed; }},
-      {"k_lossless_ratio", "k_raw_bytes / k_compressed_bytes", RatioOf(KeySizes), {.least = 0}},
-      {"v_lossless_ratio", "v_raw_bytes / v_compressed_bytes", RatioOf(ValueSizes), {.least = 0}},
+      {"k_lossless_ratio", "k_raw_bytes / k_compressed_bytes", ratio(&Result::k), {.least = 0}},
+      {"v_lossless_ratio", "v_raw_bytes / v_compressed_bytes", ratio(&Result::v), {.least = 0}},
       {"lossless_ratio",
        "raw_bytes / compressed_bytes; null where nothing was coded, where the original has 0",
-       RatioOf(AllSizes),
+       ratio(nullptr),
        {.least = 0}},
       {"weighted_lossless_ratio",
        "The same as lossless_ratio, under the original's second name",
-       RatioOf(AllSizes),
+       ratio(nullptr),
        {.least = 0}},
       {"k_hi_mode_counts",
        "Number of blocks of the high bytes of K that each predictor won, by its name",
-       ModeCounts(kKHi), counts},
+       mode_counts(kKHi), counts},
       {"k_lo_mode_counts",
        "Number of blocks of the low bytes of K that each predictor won, by its name",
-       ModeCounts(kKLo), counts},
+       mode_counts(kKLo), counts},
       {"v_hi_mode_counts",
        "Number of blocks of the high bytes of V that each predictor won, by its name",
-       ModeCounts(kVHi), counts},
+       mode_counts(kVHi), counts},
       {"v_lo_mode_counts",
        "Number of blocks of the low bytes of V that each predictor won, by its name",
-       ModeCounts(kVLo), counts},
+       mode_counts(kVLo), counts},
       {"scanned_entries", "Number of entries that were looked at", result(&Result::scanned)},
       {"converted_fp32_entries", "Number of entries that were rounded from f32 to f16",
        result(&Result::converted)},

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -16,6 +17,17 @@ struct RangeIdentity {
   uint64_t begin = 0, tokens = 0;
   uint64_t raw_hash = 0, blob_hash = 0;  // 0 means not computed
   uint64_t raw_bytes = 0, compressed_bytes = 0;
+
+  bool IsAt(const RangeIdentity& other) const {
+    return begin == other.begin && tokens == other.tokens;
+  }
+  bool HasSizeOf(const RangeIdentity& other) const {
+    return raw_bytes == other.raw_bytes && compressed_bytes == other.compressed_bytes;
+  }
+  bool Matches(const RangeIdentity& other) const {
+    return HasSizeOf(other) && ((raw_hash != 0 && raw_hash == other.raw_hash) ||
+                                (blob_hash != 0 && blob_hash == other.blob_hash));
+  }
 };
 
 // The engine's cache of decoded ranges. Its capacity is a number of entries, and it evicts the
@@ -33,14 +45,34 @@ class DecodeCache {
 
   // Finds an entry and makes it the most recently used. With `same_place`, begin and tokens must
   // match too.
-  const Entry* Find(const RangeIdentity& id, bool same_place);
+  const Entry* Find(const RangeIdentity& id, bool same_place) {
+    const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+      return entry.id.Matches(id) && (!same_place || entry.id.IsAt(id));
+    });
+    if (found == entries_.end()) return nullptr;
+    std::rotate(found, found + 1, entries_.end());
+    return &entries_.back();
+  }
+
   // Inserts an entry in place of those with the same size and hash, and with `by_place` also in
   // place of those with the same position and size.
-  void Insert(Entry entry, bool by_place);
+  void Insert(Entry entry, bool by_place) {
+    if (capacity_ == 0) return;
+    std::erase_if(entries_, [&](const Entry& old) {
+      return old.id.Matches(entry.id) ||
+             (by_place && old.id.IsAt(entry.id) && old.id.HasSizeOf(entry.id));
+    });
+    entries_.push_back(std::move(entry));
+    if (entries_.size() > capacity_) entries_.pop_front();
+  }
   void Clear() { entries_.clear(); }
 
   uint64_t size() const { return entries_.size(); }
-  uint64_t bytes() const;
+  uint64_t bytes() const {
+    uint64_t sum = 0;
+    for (const Entry& entry : entries_) sum += entry.decoded.size();
+    return sum;
+  }
 
  private:
   uint64_t capacity_;
@@ -66,10 +98,26 @@ class RangeCache {
 
   explicit RangeCache(uint64_t capacity_bytes) : capacity_(capacity_bytes) {}
 
-  std::shared_ptr<const Bytes> Find(const Key& key) const;
+  std::shared_ptr<const Bytes> Find(const Key& key) const {
+    const auto found = entries_.find(key);
+    return found == entries_.end() ? nullptr : found->second;
+  }
+
   // Returns whether there was room.
-  bool Insert(const Key& key, std::shared_ptr<const Bytes> bytes);
-  void Erase(const Key& key);
+  bool Insert(const Key& key, std::shared_ptr<const Bytes> bytes) {
+    Erase(key);
+    if (bytes->size() > capacity_ - bytes_) return false;
+    bytes_ += bytes->size();
+    entries_.emplace(key, std::move(bytes));
+    return true;
+  }
+
+  void Erase(const Key& key) {
+    const auto found = entries_.find(key);
+    if (found == entries_.end()) return;
+    bytes_ -= found->second->size();
+    entries_.erase(found);
+  }
 
   uint64_t bytes() const { return bytes_; }
 

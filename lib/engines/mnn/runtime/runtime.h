@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by runtime.cc, mnn_runtime.cc, design_runtime.cc
 
 #include <memory>
 #include <string_view>

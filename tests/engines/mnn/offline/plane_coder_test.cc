@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/mnn/offline/plane_coder.h"
+#include "lib/engines/mnn/offline/offline.h"
 
 #include <catch2/catch.hpp>
 #include <random>
