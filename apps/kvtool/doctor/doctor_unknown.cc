@@ -16,8 +16,8 @@
 #include "formats/torch/torch.h"
 #include "formats/trace/trace.h"
 #include "formats/weights_file.h"
-#include "lib/engines/mnn/gate/engine.h"
 #include "lib/core/codec/planes/gear.h"
+#include "lib/engines/mnn/gate/engine.h"
 #include "lib/study/gate/summary_view.h"
 #include "lib/study/statistics/tensor_stats.h"
 

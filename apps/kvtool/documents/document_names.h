@@ -12,8 +12,8 @@ class FieldTable;
 
 // A kind of document that --json prints in the envelope of a run.
 struct DocumentKind {
-  std::string_view command;  // the words of the command, as "weights inspect"
-  std::string_view name;     // kvtool.NAME/2
+  std::string_view command;       // the words of the command, as "weights inspect"
+  std::string_view name;          // kvtool.NAME/2
   const FieldTable& (*fields)();  // of an element of "results"; its schema comes from them
   std::string_view title;
 };
