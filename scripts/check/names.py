@@ -19,7 +19,7 @@ OTHER_WORDS = {
     "apps/kvtool/commands/replay/cmd_replay_quant.cc": "ref",
     "formats/tensors/tensor_snapshot.cc": "rotated",
     "formats/trace/trace_tensors.cc": "window",
-    "lib/engines/cacheblend/chunks.cc": "rotated",
+    "lib/engines/cacheblend/cache_pair.cc": "rotated",
     "lib/engines/mnn/logs/analyzer.cc": "full",
     "lib/engines/mnn/logs/logs.cc": "full",
 }
