@@ -79,8 +79,8 @@ constexpr CommandEntry kCommands[] = {
      "search for what to evict: the plan that saves most within a loss that you name",
      "  kvtool advise run/ --max-kl 0.02 --plan-out plan.json\n"
      "  kvtool advise runs/* --max-kl 0.02 --min-ratio 2 --html-out advice.html\n"
-     "  kvtool advise slot0.bin --trace dir/stem --granularity layer --context 32768 "
-     "--plan-out plan.json\n",
+     "  kvtool advise slot0.bin --trace dir/stem --granularity layer --context 32768 --plan-out "
+     "plan.json\n",
      MakeAdvise},
     {"replay-quant", "Replaying",
      "replay quantised caches: what each type of K and V saves and costs in attention",
@@ -92,16 +92,15 @@ constexpr CommandEntry kCommands[] = {
      "replay the engine's lossless path, or its intended design, as a cache is decoded",
      "  kvtool replay-lossless slot0.bin --mode store --prompt-tokens 512\n"
      "  kvtool replay-lossless slot0.bin --trace t.npz --mode store --preset gate --json\n"
-     "  kvtool replay-lossless slot0.bin --trace t.npz --mode store --engine design "
-     "--html-out l.html\n",
+     "  kvtool replay-lossless slot0.bin --trace t.npz --mode store --engine design --html-out "
+     "l.html\n",
      MakeReplayLossless},
     {"replay-blend", "Replaying",
      "replay CacheBlend: what it recomputes of cached chunks, and the error left",
      "  kvtool replay-blend --full prompt.bin --chunks sys.bin a.bin b.bin ask.bin --model "
      "model.gguf\n"
      "  kvtool replay-blend --full f.safetensors --chunks-joined old_kvs.pt --chunk-tokens "
-     "33,512,17 "
-     "--rope-base 1e4\n"
+     "33,512,17 --rope-base 1e4\n"
      "  kvtool replay-blend --full f.npz --chunks a.npz b.npz --trace q.npz --html-out "
      "blend.html\n",
      MakeReplayBlend},

@@ -204,8 +204,8 @@ void FillScaling(const Config& config, const json& told, double partial, Rope& r
     throw Error(Finding::kUnsupportedKind,
                 "the model has M-RoPE: its tokens have three positions, which caches do not keep")
         .Hint(
-            "for a prompt of text alone all three are equal: give --rope-base and "
-            "--rope-scaling none instead of the config");
+            "for a prompt of text alone all three are equal: give --rope-base and --rope-scaling "
+            "none instead of the config");
   }
   const auto factor = Real(told, "factor");
   scaling.factor = factor.value_or(1);
@@ -327,11 +327,9 @@ ModelRope RopeOf(const Config& config) {
   const json& text = config.text();
   if (config.Count("kv_lora_rank", 1 << 20).value_or(0) != 0) {
     throw Error(Finding::kUnsupportedKind,
-                "the model has latent attention: what turns of its keys stands behind "
-                "what does not, and differs by engine")
-        .Hint(
-            "give --kv-heads and --head-dim instead of the config; keys then "
-            "stay as they are");
+                "the model has latent attention: what turns of its keys stands behind what does "
+                "not, and differs by engine")
+        .Hint("give --kv-heads and --head-dim instead of the config; keys then stay as they are");
   }
   const json& newer = ObjectAt(text, "rope_parameters");
   const json& told = newer.empty() ? ObjectAt(text, "rope_scaling") : newer;

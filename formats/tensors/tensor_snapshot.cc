@@ -135,7 +135,7 @@ Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
 
 template <typename... Values>
 Error Undecided(fmt::format_string<Values...> text, Values&&... values) {
-  return Error(Finding::kAmbiguousFormat, fmt::format(text, std::forward<Values>(values)...))
+  return Error(Finding::kAmbiguousFormat, text, std::forward<Values>(values)...)
       .Hint("name the axes with --layout, e.g. --layout 2ltc");
 }
 

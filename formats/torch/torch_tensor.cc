@@ -168,8 +168,7 @@ std::optional<TensorView> TensorBuilder::Build(PickleId id) {
   const uint64_t item = Info(view.dtype).block_bytes, numel = data.size() / item;
   if (last >= numel && !IsEmpty(view)) {
     FailAt(node, Finding::kBadOffsets,
-           "a tensor of shape [{}], strides [{}], offset {} leaves its storage '{}' of "
-           "{} elements",
+           "a tensor of shape [{}], strides [{}], offset {} leaves its storage '{}' of {} elements",
            fmt::join(view.shape, ", "), fmt::join(view.strides, ", "), offset,
            embedded ? "in the pickle" : Escaped(storage.key), numel);
   }

@@ -154,8 +154,7 @@ Role RoleOfFile(std::string_view name, std::string_view stem) {
 
 template <typename... Values>
 Error BadTensor(const NamedTensor& tensor, fmt::format_string<Values...> text, Values&&... values) {
-  return Error(Finding::kBadField, fmt::format(text, std::forward<Values>(values)...))
-      .In(Escaped(tensor.name));
+  return Error(Finding::kBadField, text, std::forward<Values>(values)...).In(Escaped(tensor.name));
 }
 
 void RequireFloats(const NamedTensor& tensor) {

@@ -24,7 +24,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kManifestSchema = "kvtool.corpus/1";
 
 Error InLine(size_t number, const std::string& what) {
-  return Error(Finding::kBadField, fmt::format("line {}: {}", number, what));
+  return Error(Finding::kBadField, "line {}: {}", number, what);
 }
 
 Member MemberIn(const Json& line, size_t number) {
@@ -96,12 +96,11 @@ Shard ParseShard(std::string_view text, std::string_view from) {
   };
   if (slash == text.npos || !parse(text.substr(0, slash), shard.index) ||
       !parse(text.substr(slash + 1), shard.count) || shard.count == 0) {
-    throw Error(Finding::kUsage,
-                fmt::format("{} '{}': expected INDEX/COUNT, such as 0/16", from, text));
+    throw Error(Finding::kUsage, "{} '{}': expected INDEX/COUNT, such as 0/16", from, text);
   }
   if (shard.index >= shard.count) {
-    throw Error(Finding::kUsage, fmt::format("{}: there is no shard {} of {}; they count from 0",
-                                             from, shard.index, shard.count));
+    throw Error(Finding::kUsage, "{}: there is no shard {} of {}; they count from 0", from,
+                shard.index, shard.count);
   }
   return shard;
 }
@@ -166,16 +165,16 @@ Manifest ReadManifest(std::string_view text) {
     manifest.members.push_back(MemberIn(line, number + 1));
     manifest.lines.push_back(std::move(line));
     if (!names.insert(manifest.members.back().name).second) {
-      throw Error(Finding::kDuplicateName, fmt::format("line {}: a second '{}'", number + 1,
-                                                       Escaped(manifest.members.back().name, 80)));
+      throw Error(Finding::kDuplicateName, "line {}: a second '{}'", number + 1,
+                  Escaped(manifest.members.back().name, 80));
     }
   }
   if (number == 0) throw Error(Finding::kTruncated, "is empty");
   manifest.folder = TextIn(head, "folder", 1);
   const uint64_t entries = NumberIn(head, "entries", 1);
   if (entries != manifest.members.size()) {
-    throw Error(Finding::kTruncated, fmt::format("{} entries were announced, {} are there", entries,
-                                                 manifest.members.size()));
+    throw Error(Finding::kTruncated, "{} entries were announced, {} are there", entries,
+                manifest.members.size());
   }
   if (TextIn(head, "xxh3", 1) != CorpusHash(manifest.members)) {
     throw Error(Finding::kChecksum, "the hash of its first line is of other entries");

@@ -325,14 +325,13 @@ void Merger::AddLine(const ResultsHead& head, uint32_t file, const MergeJson& li
   try {
     const std::string name = TextIn(line, "name", number);
     if (name.find('\0') != name.npos) {
-      throw Error(Finding::kBadField, fmt::format("line {}: the name holds a NUL", number));
+      throw Error(Finding::kBadField, "line {}: the name holds a NUL", number);
     }
     if (line.at("corpus_xxh3") != head.corpus_xxh3 ||
         line.at("shard").at("index") != head.shard.index ||
         line.at("shard").at("count") != head.shard.count) {
-      throw Error(Finding::kInconsistent,
-                  fmt::format("line {}: the result of {} is of another shard or corpus", number,
-                              Escaped(name, 200)));
+      throw Error(Finding::kInconsistent, "line {}: the result of {} is of another shard or corpus",
+                  number, Escaped(name, 200));
     }
     const MergeJson& result = line.at("result");
     const MergeJson& errors = line.at("errors");
@@ -364,7 +363,7 @@ void Merger::AddLine(const ResultsHead& head, uint32_t file, const MergeJson& li
     AppendSortable(static_cast<uint64_t>(number), record);
     lines_.Add(record + PackedInput(input, figures));
   } catch (const nlohmann::json::exception& error) {
-    throw Error(Finding::kBadField, fmt::format("line {}: {}", number, error.what()));
+    throw Error(Finding::kBadField, "line {}: {}", number, error.what());
   }
 }
 
@@ -379,15 +378,14 @@ void Merger::Add(const std::string& file, std::string_view text,
       const ShardFile& other = shards_.begin()->second;
       const std::string difference = head->DifferenceTo(other.head);
       if (!difference.empty()) {
-        throw Error(Finding::kInconsistent,
-                    fmt::format("a foreign shard: {}, as {} is", difference, other.file));
+        throw Error(Finding::kInconsistent, "a foreign shard: {}, as {} is", difference,
+                    other.file);
       }
     }
     const auto [before, is_new] = shards_.emplace(head->shard.index, ShardFile{file, *head, 0});
     if (!is_new) {
-      throw Error(Finding::kDuplicateName,
-                  fmt::format("shard {} of {} is here twice: {} has it, too", head->shard.index,
-                              head->shard.count, before->second.file));
+      throw Error(Finding::kDuplicateName, "shard {} of {} is here twice: {} has it, too",
+                  head->shard.index, head->shard.count, before->second.file);
     }
     const auto number_of_file = static_cast<uint32_t>(shard_of_file_.size());
     shard_of_file_.push_back(head->shard.index);
@@ -433,10 +431,9 @@ void Merger::TakeInputs(Merged& merged, ExternalSorter& values) {
     if (!is_same) {
       take();
     } else if (file_of(last) != file_of(record)) {
-      throw Error(Finding::kDuplicateName,
-                  fmt::format("the result of {} is in {}, too",
-                              Escaped(std::string(record.substr(0, end)), 200),
-                              shards_.at(shard_of_file_[file_of(last)]).file))
+      throw Error(Finding::kDuplicateName, "the result of {} is in {}, too",
+                  Escaped(std::string(record.substr(0, end)), 200),
+                  shards_.at(shard_of_file_[file_of(last)]).file)
           .File(shards_.at(shard_of_file_[file_of(record)]).file);
     }
     last = record;
@@ -468,8 +465,8 @@ void Merger::RequireAll(const Merged& merged) const {
         .Hint("run them again, with the same --results: they do only what is missing");
   }
   if (merged.entries != merged.head.corpus_entries) {
-    throw Error(Finding::kInconsistent, fmt::format("the corpus has {} inputs, the shards have {}",
-                                                    merged.head.corpus_entries, merged.entries));
+    throw Error(Finding::kInconsistent, "the corpus has {} inputs, the shards have {}",
+                merged.head.corpus_entries, merged.entries);
   }
 }
 

@@ -193,22 +193,16 @@ const Fields<MergedCase>& CaseFields() {
     };
   };
   static const Fields<MergedCase> fields = {
-      {"name", "Name of the case", &MergedCase::name, {.column = "case"}},
-      {"pass", "Number of inputs that passed", count("pass"), {.column = "passed"}},
-      {"fail", "Number of inputs that failed", count("fail"), {.column = "failed"}},
-      {"not_run",
-       "Number of inputs of which nothing could be decided",
-       count("not_run"),
-       {.column = "not run"}},
-      {"inconclusive",
-       "Number of inputs within the noise",
-       count("inconclusive"),
-       {.column = "inconclusive"}},
-      {"failing",
-       "Rules that failed, and how often",
-       [](const MergedCase& of) { return CountsOf(of.failing); },
-       rules,
-       {.column = "failing rules", .format = FailingText}}};
+      {"name", "Name of the case", &MergedCase::name, Heading("case")},
+      {"pass", "Number of inputs that passed", count("pass"), Heading("passed")},
+      {"fail", "Number of inputs that failed", count("fail"), Heading("failed")},
+      {"not_run", "Number of inputs of which nothing could be decided", count("not_run"),
+       Heading("not run")},
+      {"inconclusive", "Number of inputs within the noise", count("inconclusive"),
+       Heading("inconclusive")},
+      {"failing", "Rules that failed, and how often",
+       [](const MergedCase& of) { return CountsOf(of.failing); }, rules,
+       Heading("failing rules", FailingText)}};
   return fields;
 }
 
@@ -362,17 +356,13 @@ const Fields<Spread>& SpreadFields() {
     return FieldOptions{.column = column, .format = format::AsReal};
   };
   static const Fields<Spread> fields = {
-      {"what",
-       "Of which level, policy and budget, or types",
-       key(&FigureKey::what),
-       {.column = "what"}},
-      {"figure",
-       "What was measured: ratio, output_error, predicted_kl_nats ...",
-       key(&FigureKey::figure),
-       {.column = "figure"}},
-      {"part", "Of all, k, v or other", key(&FigureKey::part), {.column = "part"}},
+      {"what", "Of which level, policy and budget, or types", key(&FigureKey::what),
+       Heading("what")},
+      {"figure", "What was measured: ratio, output_error, predicted_kl_nats ...",
+       key(&FigureKey::figure), Heading("figure")},
+      {"part", "Of all, k, v or other", key(&FigureKey::part), Heading("part")},
       {"layer", "Number of the layer; null: of the whole cache", key(&FigureKey::layer)},
-      {"count", "Number of inputs that have it", &Spread::count, {.column = "inputs"}},
+      {"count", "Number of inputs that have it", &Spread::count, Heading("inputs")},
       {"weighted", "Of a ratio: all originals / all that is left; null: no ratio",
        &Spread::weighted, shown("all together")},
       {"mean", "Mean over inputs, each counted alike", &Spread::mean, shown("mean")},
@@ -420,10 +410,8 @@ const Fields<MergeReport>& MergeReportFields() {
       {"done", "Of them, those with exit status 0", of(&Merged::done)},
       {"negative", "With exit status 1: a negative verdict", of(&Merged::negative)},
       {"failed", "With a higher one", of(&Merged::failed)},
-      {"verdict",
-       "Over all inputs: fail where one is not done; null: the command gives none",
-       &Report::verdict,
-       {.choices = {"pass", "fail", "inconclusive"}}},
+      {"verdict", "Over all inputs: fail where one is not done; null: the command gives none",
+       &Report::verdict, OneOf("pass", "fail", "inconclusive")},
       {"verdicts", "How often each verdict came",
        [](const Report& of) { return CountsOf(of.merged->verdicts); }, verdicts},
       {"cases", "Of a gate its cases; of other commands nothing", of(&Merged::cases), CaseFields()},

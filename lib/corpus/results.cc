@@ -31,7 +31,7 @@ nlohmann::ordered_json ResultsHead::ToJson(const nlohmann::ordered_json& tool) c
 
 ResultsHead ResultsHead::Read(const nlohmann::ordered_json& line) {
   if (!line.is_object() || !line.contains("schema") || line["schema"] != kResultsSchema) {
-    throw Error(Finding::kBadMagic, fmt::format("line 1: is no {}", kResultsSchema));
+    throw Error(Finding::kBadMagic, "line 1: is no {}", kResultsSchema);
   }
   ResultsHead head;
   const Json& corpus = ObjectIn(line, "corpus", 1);
@@ -52,8 +52,8 @@ ResultsHead ResultsHead::Read(const nlohmann::ordered_json& line) {
   head.shard.index = static_cast<uint32_t>(NumberIn(shard, "index", 1, UINT32_MAX));
   head.shard.count = static_cast<uint32_t>(NumberIn(shard, "count", 1, UINT32_MAX));
   if (head.shard.index >= head.shard.count) {
-    throw Error(Finding::kBadField, fmt::format("line 1: there is no shard {} of {}",
-                                                head.shard.index, head.shard.count));
+    throw Error(Finding::kBadField, "line 1: there is no shard {} of {}", head.shard.index,
+                head.shard.count);
   }
   head.balance = TextIn(shard, "balance", 1);
   head.entries = NumberIn(line, "entries", 1);

@@ -2,7 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/corpus/spill.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,8 +40,7 @@ void Spill::Flush() {
                                      static_cast<off_t>(in_file_ + at));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
-      throw Error(Finding::kWriteFailed,
-                  fmt::format("cannot write a temporary file: {}", std::strerror(errno)));
+      throw Error(Finding::kWriteFailed, "cannot write a temporary file: {}", std::strerror(errno));
     }
     at += static_cast<size_t>(written);
   }

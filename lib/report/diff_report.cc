@@ -71,10 +71,8 @@ const Fields<TensorDiff>& DifferingPlaceFields() {
 const Fields<FirstDifference>& FirstDifferenceFields() {
   static const Fields<FirstDifference> fields = {
       {"layer", "Number of the layer", &FirstDifference::layer},
-      {"part",
-       "Whether it is in K or in V",
-       [](const FirstDifference& of) { return of.part == 'K' ? "k" : "v"; },
-       {.choices = {"k", "v"}}},
+      {"part", "Whether it is in K or in V",
+       [](const FirstDifference& of) { return of.part == 'K' ? "k" : "v"; }, OneOf("k", "v")},
       Fields<FirstDifference>::Inline(
           [](const FirstDifference& of) -> const TensorDiff& { return *of.diff; },
           DifferingPlaceFields())};
@@ -192,7 +190,7 @@ Fields<SnapshotDiff>::Field VerdictField() {
           "How the snapshots compare: every stored bit equal, every value equal in other types, "
           "equal within the tolerance, or different",
           [](const SnapshotDiff& of) { return Name(of.verdict()); },
-          {.choices = {"identical", "equal_values", "within_tolerance", "different"}}};
+          OneOf("identical", "equal_values", "within_tolerance", "different")};
 }
 
 Fields<SnapshotDiff>::Field PartsField() {
@@ -224,31 +222,24 @@ const Fields<TensorDiff>& TensorDiffFields() {
       {"values",
        "Number of values that were compared; a block of a block type of the same name counts as "
        "one",
-       &TensorDiff::values,
-       {.column = "values"}},
-      {"different_count", kDifferent, &TensorDiff::different, {.column = "differ"}},
-      {"beyond_tolerance_count", kBeyond, &TensorDiff::beyond, {.column = "beyond"}},
+       &TensorDiff::values, Heading("values")},
+      {"different_count", kDifferent, &TensorDiff::different, Heading("differ")},
+      {"beyond_tolerance_count", kBeyond, &TensorDiff::beyond, Heading("beyond")},
       {"not_finite_count",
        "Number of the different values that are NaN or infinite on a side, which have no distance",
        &TensorDiff::not_finite},
-      {"max_abs",
-       "Largest of abs(a - b) over finite pairs",
-       DistanceOf<&TensorDiff::largest_abs>,
-       {.column = "max abs", .format = format::AsNats}},
+      {"max_abs", "Largest of abs(a - b) over finite pairs", DistanceOf<&TensorDiff::largest_abs>,
+       Heading("max abs", format::AsNats)},
       {"mean_abs",
        "Mean of abs(a - b) over all pairs but those with a NaN or infinity on one side; null if "
        "there are no others",
-       DistanceOf<&TensorDiff::mean_abs>,
-       {.column = "mean abs", .format = format::AsNats}},
-      {"max_rel",
-       "Largest of abs(a - b) / abs(b) over finite pairs in which b is not 0",
-       DistanceOf<&TensorDiff::largest_rel>,
-       {.column = "max rel", .format = format::AsNats}},
+       DistanceOf<&TensorDiff::mean_abs>, Heading("mean abs", format::AsNats)},
+      {"max_rel", "Largest of abs(a - b) / abs(b) over finite pairs in which b is not 0",
+       DistanceOf<&TensorDiff::largest_rel>, Heading("max rel", format::AsNats)},
       {"max_ulp",
        "The same in units of the last place; null across element types, for block types and of no "
        "pair",
-       &TensorDiff::largest_ulp,
-       {.column = "max ulp"}},
+       &TensorDiff::largest_ulp, Heading("max ulp")},
       {"first", "The first value that counts, or else that differs; absent where all are equal",
        [](const TensorDiff& of) { return of.first ? &of : nullptr; }, DifferingPlaceFields(),
        Absent()}};

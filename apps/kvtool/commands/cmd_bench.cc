@@ -143,14 +143,10 @@ const Fields<Benched::Entrant>& BenchEntrantFields() {
   using Entrant = Benched::Entrant;
   static const Fields<Entrant> fields = {
       {"name", "Name of the level or of the other compressor", &Entrant::name},
-      {"kind",
-       "Whether it is a level of kvtool or another compressor",
-       [](const Entrant& of) { return of.is_peer ? "peer" : "level"; },
-       {.choices = {"level", "peer"}}},
-      {"rounds",
-       "Number of rounds it ran, 1 of slow ones; absent in deterministic output",
-       &Entrant::rounds,
-       {.absent = true, .least = 1}},
+      {"kind", "Whether it is a level of kvtool or another compressor",
+       [](const Entrant& of) { return of.is_peer ? "peer" : "level"; }, OneOf("level", "peer")},
+      {"rounds", "Number of rounds it ran, 1 of slow ones; absent in deterministic output",
+       &Entrant::rounds, Absent(AtLeast(1))},
       {"k", "What it makes of K", &Entrant::k, BenchPartFields()},
       {"v", "What it makes of V", &Entrant::v, BenchPartFields()},
       Fields<Entrant>::Inline(
@@ -178,8 +174,7 @@ const Fields<Benched::Bound>& BenchBoundFields() {
        "alone: one table of signs, exponents and the next bits; above: one for each sign and "
        "exponent of the value above; mixed: an adaptive mixture of the distributions of level max "
        "and counters",
-       &Bound::model,
-       {.choices = {"alone", "above", "mixed"}}},
+       &Bound::model, OneOf("alone", "above", "mixed")},
       {"k", "What it needs for K", &Bound::k, BenchNeedFields()},
       {"v", "What it needs for V", &Bound::v, BenchNeedFields()}};
   return fields;

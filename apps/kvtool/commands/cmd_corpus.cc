@@ -87,10 +87,8 @@ const Fields<CorpusVerdict>& CorpusVerdictFields() {
          return std::vector<SizedFile>{{of.manifest, of.input_bytes}};
        },
        SizedFileFields()},
-      {"verdict",
-       "Whether all inputs are what they were",
-       &Of::verdict,
-       {.choices = {"unchanged", "changed"}}},
+      {"verdict", "Whether all inputs are what they were", &Of::verdict,
+       OneOf("unchanged", "changed")},
       {"entries", "Number of inputs in the manifest", &Of::entries},
       {"corpus_xxh3", "Hash of the corpus: of names, sizes and contents, by the manifest",
        &Of::hash, kHashText},

@@ -147,10 +147,8 @@ const Fields<SizedFile>& DiagnosedFileFields() {
 
 const Fields<Diagnosis>& DiagnosisFields() {
   static const Fields<Diagnosis> sound_fields = {
-      {"verdict",
-       "yes: as far as the text says it was looked at",
-       [](const Diagnosis& of) { return Word(of.sound); },
-       {.choices = {"yes", "no", "unknown"}}},
+      {"verdict", "yes: as far as the text says it was looked at",
+       [](const Diagnosis& of) { return Word(of.sound); }, OneOf("yes", "no", "unknown")},
       {"text", "What was looked at, or why it cannot be read",
        [](const Diagnosis& of) { return IfAny(of.sound_text); }},
       {"findings", "What is wrong: NaN, layers of zeros, equal layers, damage",
@@ -165,8 +163,8 @@ const Fields<Diagnosis>& DiagnosisFields() {
        "What the file is: foreign is known but not read, broken is of a known format but cannot be "
        "read",
        &Diagnosis::kind,
-       {.choices = {"snapshot", "archive", "run", "trace", "weights", "model", "plan", "document",
-                    "frame", "foreign", "broken", "unknown", "missing"}}},
+       OneOf("snapshot", "archive", "run", "trace", "weights", "model", "plan", "document", "frame",
+             "foreign", "broken", "unknown", "missing")},
       {"format", "The format's name, as 'kvtool formats' lists it or as the document says",
        [](const Diagnosis& of) { return IfAny(of.format); }},
       {"what", "The same in words", &Diagnosis::what},

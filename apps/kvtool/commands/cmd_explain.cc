@@ -47,8 +47,7 @@ constexpr Explanation kExplanations[] = {
      "$ kvtool inspect kv.npy --from npy"},
     {kConfig, "A setting that is silently ignored would make a check pass that was never made.",
      "Correct the key that the message names: keys of --config are the long names of options, "
-     "those "
-     "of a gate are in its schema.",
+     "those of a gate are in its schema.",
      "$ kvtool compress --help\n"
      "$ kvtool schema gate-config"},
     {kOutputTooSmall, "The output would be cut off. Nothing was written beyond the buffer.",

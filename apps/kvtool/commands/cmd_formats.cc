@@ -50,7 +50,7 @@ const Fields<KnownFormats>& KnownFormatsFields() {
        "What it holds: a snapshot, names of files or tensors in one, a preset of options for one, "
        "an attention trace, weights, or a model",
        [](const Listing& format) { return Name(format.kind); },
-       {.choices = {"snapshot", "names", "preset", "trace", "weights", "model"}}},
+       OneOf("snapshot", "names", "preset", "trace", "weights", "model")},
       {"detected", "Whether it is known by its bytes, without --from", &Listing::detected},
       {"reads", "Whether kvtool reads it", &Listing::reads},
       {"writes", "Whether kvtool writes it", &Listing::writes},

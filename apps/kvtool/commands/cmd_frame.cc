@@ -68,10 +68,8 @@ const Fields<PlaneFrame>& PlaneFields() {
     return Saving{plane.raw_bytes, kPlaneHeaderBytes + plane.payload.size()};
   };
   static const Fields<PlaneFrame> fields = {
-      {"offset",
-       "Where the plane begins in the container, in bytes",
-       &PlaneFrame::offset,
-       {.column = "offset", .format = AsOffset}},
+      {"offset", "Where the plane begins in the container, in bytes", &PlaneFrame::offset,
+       Heading("offset", AsOffset)},
       {"predictor",
        "What was subtracted before coding: nothing, the byte before, or the byte before by "
        "exclusive or",
@@ -81,18 +79,12 @@ const Fields<PlaneFrame>& PlaneFields() {
        "What coded the bytes",
        [](const PlaneFrame& plane) { return Name(static_cast<Backend>(plane.codec)); },
        {.choices = {"rle", "zstd"}, .column = "backend"}},
-      {"raw_bytes",
-       "Bytes of the plane before coding",
-       &PlaneFrame::raw_bytes,
-       {.column = "raw bytes"}},
-      {"payload_bytes",
-       "Bytes of the plane after coding, without its header",
-       [](const PlaneFrame& plane) { return plane.payload.size(); },
-       {.column = "payload bytes"}},
-      {"ratio",
-       "Bytes of the plane / bytes after coding with its header",
-       RatioIn<PlaneFrame>(saving),
-       {.column = "ratio", .format = format::AsFactor}},
+      {"raw_bytes", "Bytes of the plane before coding", &PlaneFrame::raw_bytes,
+       Heading("raw bytes")},
+      {"payload_bytes", "Bytes of the plane after coding, without its header",
+       [](const PlaneFrame& plane) { return plane.payload.size(); }, Heading("payload bytes")},
+      {"ratio", "Bytes of the plane / bytes after coding with its header",
+       RatioIn<PlaneFrame>(saving), Heading("ratio", format::AsFactor)},
       {"removed_fraction", "Share of the plane's bytes that coding saves, its header counted",
        RemovedIn<PlaneFrame>(saving)}};
   return fields;

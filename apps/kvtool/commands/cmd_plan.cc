@@ -118,10 +118,9 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
        [](const Of& of) { return of.checked.findings; }, PlanFindingFields()},
       {"findings_count", "How many things are wrong, also beyond the twenty",
        [](const Of& of) { return of.checked.wrong; }},
-      {"verdict",
-       "sound: the plan can be applied to the snapshot; wrong: it cannot",
+      {"verdict", "sound: the plan can be applied to the snapshot; wrong: it cannot",
        [](const Of& of) { return of.checked.wrong == 0 ? "sound" : "wrong"; },
-       {.choices = {"sound", "wrong"}}}};
+       OneOf("sound", "wrong")}};
   return fields;
 }
 

@@ -50,7 +50,7 @@ Capabilities FindCapabilities() {
 
 const Fields<SimdTarget>& SimdTargetFields() {
   static const Fields<SimdTarget> fields = {
-      {"name", "Name that --simd takes", &SimdTarget::name, {.column = "name"}},
+      {"name", "Name that --simd takes", &SimdTarget::name, Heading("name")},
       {"supported",
        "Whether this CPU has it",
        &SimdTarget::supported,
@@ -67,24 +67,16 @@ std::string YesOrDash(const Value& value) { return *value.get_if<bool>() ? "yes"
 const Fields<FormatEntry>& FormatEntryFields() {
   using Entry = FormatEntry;
   static const Fields<Entry> fields = {
-      {"name", "Name that --from and --to take", &Entry::id, {.column = "name"}},
-      {"detected",
-       "Whether files of it are recognised by their content",
-       [](const Entry& format) { return format.probe != nullptr; },
-       {.column = "detected", .format = YesOrDash}},
-      {"reads",
-       "Whether it can be read",
-       [](const Entry& format) { return format.open != nullptr; },
-       {.column = "reads", .format = YesOrDash}},
-      {"writes",
-       "Whether it can be written",
-       [](const Entry& format) { return format.write != nullptr; },
-       {.column = "writes", .format = YesOrDash}},
-      {"summary", "What it is", &Entry::summary, {.column = "what it is"}},
-      {"needs",
-       "What the user must supply beyond the file; empty: nothing",
-       &Entry::needs,
-       {.column = "you supply"}}};
+      {"name", "Name that --from and --to take", &Entry::id, Heading("name")},
+      {"detected", "Whether files of it are recognised by their content",
+       [](const Entry& format) { return format.probe != nullptr; }, Heading("detected", YesOrDash)},
+      {"reads", "Whether it can be read",
+       [](const Entry& format) { return format.open != nullptr; }, Heading("reads", YesOrDash)},
+      {"writes", "Whether it can be written",
+       [](const Entry& format) { return format.write != nullptr; }, Heading("writes", YesOrDash)},
+      {"summary", "What it is", &Entry::summary, Heading("what it is")},
+      {"needs", "What the user must supply beyond the file; empty: nothing", &Entry::needs,
+       Heading("you supply")}};
   return fields;
 }
 

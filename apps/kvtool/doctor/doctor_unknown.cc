@@ -311,12 +311,11 @@ void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out) {
       break;
     default:
       if (known) out.format = Meant(source);
-      out.what = !known               ? fmt::format("not known: {}", Seeming(source))
-                 : out.format.empty() ? Seeming(source)
-                                      : fmt::format(
-                                            "{} by its first bytes ({}), but it cannot be "
-                                            "read",
-                                            out.format, HumanBytes(source.total_bytes()));
+      out.what = !known ? fmt::format("not known: {}", Seeming(source))
+                 : out.format.empty()
+                     ? Seeming(source)
+                     : fmt::format("{} by its first bytes ({}), but it cannot be read", out.format,
+                                   HumanBytes(source.total_bytes()));
       if (!known && source.total_bytes() > 0) break;
       out.sound_text = fmt::format("{} [{}]", message, FindingId(error.finding()));
       // A limit says how far it was looked at, not that something is wrong beyond.

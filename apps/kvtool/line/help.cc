@@ -258,9 +258,8 @@ std::string ShortHelp(const CommandEntry& entry, const CommandLine& line) {
 std::string LongHelp(const CommandEntry& entry, const CommandLine& line) {
   return Help(entry, line, {}) +
          Wrapped(
-             "Exit status: 0 done, 1 a negative verdict (mismatch, gate failed), 2 wrong usage, "
-             "3 invalid input, 4 I/O, 5 recognised but unsupported, 70 a bug, 130 "
-             "interrupted.\n",
+             "Exit status: 0 done, 1 a negative verdict (mismatch, gate failed), 2 wrong usage, 3 "
+             "invalid input, 4 I/O, 5 recognised but unsupported, 70 a bug, 130 interrupted.\n",
              HelpWidth(), 0);
 }
 

@@ -98,8 +98,8 @@ void SnapshotOptions::Declare(CommandLine& line) {
   line.Add("--from", open.from, "Format of the input (default: detected by its bytes)")
       .Suggest(ReadableFormats());
   line.Add("--raw", open.raw,
-           "Layout of headerless data: DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128, or "
-           "a preset of kvtool formats, e.g. hicache:bf16:L=32,H=8,D=128");
+           "Layout of headerless data: DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128, or a preset "
+           "of kvtool formats, e.g. hicache:bf16:L=32,H=8,D=128");
   line.Add("--order", open.order,
            "Join the files of a folder as pages of one cache, in this order: a file with one name "
            "per line, or a pattern such as '*.data' (sorted by name)");
@@ -125,8 +125,7 @@ void SnapshotOptions::Declare(CommandLine& line) {
       .KeepAll();
   line.Add("--profile", open.profiles,
            "Profile (.kvp) that an archive was or, in compress, is to be coded with, if it is not "
-           "in "
-           "the archive's folder (repeatable)")
+           "in the archive's folder (repeatable)")
       .KeepAll();
   line.Add("--max-bytes", limit.text,
            "Limit on inflated or derived data and on streams (default 64GiB)");
@@ -374,8 +373,8 @@ void RopeOptions::DeclareUnpaired(CommandLine& line, const char* group) {
   line.Add("--rope-dims|--rope-dim", dims, "Rotated dims of a head (default: --model, or all)");
   line.Add("--rope-scaling", scaling,
            "none, linear:FACTOR, llama3[:FACTOR,LOW,HIGH,ORIGINAL], "
-           "yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION]] or dynamic:FACTOR,ORIGINAL "
-           "(default: --model, or none)");
+           "yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION]] or dynamic:FACTOR,ORIGINAL (default: "
+           "--model, or none)");
   line.Add("--rope-freqs", freqs,
            "File with the frequency of each pair (inv_freq): .npy, or numbers as text");
 }
@@ -425,10 +424,10 @@ std::optional<RopePairs> RopeOptions::PairsFor(const OpenOptions& options,
   if (!is_told ||
       (has_owner && (!options.geometry->rope_style.empty() || keys->engine != kPairsOfLlama)))
     return std::nullopt;
-  throw Error(Finding::kUsage,
-              "which values of a head RoPE turns together in {}'s caches of this model "
-              "is not known",
-              keys->engine)
+  throw Error(
+      Finding::kUsage,
+      "which values of a head RoPE turns together in {}'s caches of this model is not known",
+      keys->engine)
       .File(keys->source.path)
       .Hint(has_owner ? "give the GGUF as --model, or --rope-style"
                       : "give --rope-style: neox (halves) or gptj (neighbours)");

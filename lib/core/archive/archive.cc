@@ -232,8 +232,7 @@ std::vector<Neighbour> NeighboursOf(const ChunkHead& head, ByteSpan payload) {
 }
 
 Error LostWith(const ChunkHead& needed, std::string_view why) {
-  return Error(Finding::kLostChunk,
-               fmt::format("it is coded by {}, which {}", Describe(needed), why));
+  return Error(Finding::kLostChunk, "it is coded by {}, which {}", Describe(needed), why);
 }
 
 }  // namespace
@@ -305,8 +304,8 @@ std::optional<size_t> Archive::NeighbourOf(const ChunkHead& head,
                                            const Neighbour& neighbour) const {
   const std::optional<size_t> place = neighbours_->index.Find(head, neighbour);
   if (place && DepthOf(chunks_[*place].head) >= DepthOf(head)) {
-    throw Error(Finding::kBadFrame, fmt::format("it is coded by {}, which is no less deep",
-                                                Describe(chunks_[*place].head)));
+    throw Error(Finding::kBadFrame, "it is coded by {}, which is no less deep",
+                Describe(chunks_[*place].head));
   }
   return place;
 }
@@ -322,7 +321,7 @@ std::vector<size_t> Archive::NeededBy(
     if (bring) bring(one);
     if (!IsLayered(one.head)) continue;
     if (one.head.codec_parameter > kMaxLayerDepth)
-      throw Error(Finding::kLimit, fmt::format("a chunk {} deep", one.head.codec_parameter));
+      throw Error(Finding::kLimit, "a chunk {} deep", one.head.codec_parameter);
     data_->Need(one.payload_offset, one.payload_bytes);
     std::vector<Neighbour> neighbours;
     try {
@@ -434,8 +433,8 @@ ByteSpan Archive::PayloadOf(const ArchivedChunk& chunk) const {
       Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);
   const auto codec = static_cast<CodecId>(chunk.head.codec);
   if (Name(codec).empty()) {
-    throw Error(Finding::kUnsupportedVersion,
-                fmt::format("codec {} is unknown to this program", chunk.head.codec));
+    throw Error(Finding::kUnsupportedVersion, "codec {} is unknown to this program",
+                chunk.head.codec);
   }
   if (codec == CodecId::kProfiled && profile_missing_) throw *profile_missing_;
   return payload;
@@ -465,9 +464,8 @@ void Archive::DecodePayload(const ArchivedChunk& chunk, ByteSpan payload,
     computed = Hash64(raw);
   }
   if (computed != head.raw_hash) {
-    throw Error(Finding::kChecksum, fmt::format("decoded bytes: checksum {:016x} stored, {:016x} "
-                                                "computed",
-                                                head.raw_hash, computed))
+    throw Error(Finding::kChecksum, "decoded bytes: checksum {:016x} stored, {:016x} computed",
+                head.raw_hash, computed)
         .At(chunk.payload_offset);
   }
 }

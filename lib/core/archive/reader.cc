@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
@@ -266,8 +265,8 @@ class ArchiveReader {
       }
       const uint64_t size = SizeAt(file);
       if (covered != size) {
-        throw Error(Finding::kBadOffsets,
-                    fmt::format("chunks hold {} of the {} bytes of file {}", covered, size, file));
+        throw Error(Finding::kBadOffsets, "chunks hold {} of the {} bytes of file {}", covered,
+                    size, file);
       }
     }
   }

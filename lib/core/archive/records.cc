@@ -35,8 +35,8 @@ bool StartsWith(ByteSpan bytes, std::string_view text) {
 }
 
 Error Mismatch(std::string_view what, uint64_t stored, uint64_t computed, uint64_t offset) {
-  return Error(Finding::kChecksum,
-               fmt::format("{}: checksum {:016x} stored, {:016x} computed", what, stored, computed))
+  return Error(Finding::kChecksum, "{}: checksum {:016x} stored, {:016x} computed", what, stored,
+               computed)
       .At(offset);
 }
 
@@ -61,8 +61,8 @@ void CheckHeader(ByteSpan archive) {
   if (magic != kMagic) throw Error(Finding::kBadMagic, "the magic number is wrong").At(0);
   if (stored != computed) throw Mismatch("header", stored, computed, 16);
   if (version != kVersion || reserved != 0) {
-    throw Error(Finding::kUnsupportedVersion,
-                fmt::format("archive version {}, this program reads {}", version, kVersion))
+    throw Error(Finding::kUnsupportedVersion, "archive version {}, this program reads {}", version,
+                kVersion)
         .At(8);
   }
 }
@@ -84,8 +84,7 @@ bool HasTrailerMagic(ByteSpan archive) {
 
 Trailer ReadTrailer(ByteSpan archive) {
   if (archive.size() < kHeaderBytes + kTrailerBytes) {
-    throw Error(Finding::kTruncated,
-                fmt::format("{} bytes cannot hold header and trailer", archive.size()));
+    throw Error(Finding::kTruncated, "{} bytes cannot hold header and trailer", archive.size());
   }
   const uint64_t at = archive.size() - kTrailerBytes;
   ByteReader in(archive.last(kTrailerBytes), at);
@@ -101,8 +100,8 @@ Trailer ReadTrailer(ByteSpan archive) {
   if (trailer.archive_bytes != archive.size() || trailer.index_bytes > at - kHeaderBytes ||
       trailer.index_offset != at - trailer.index_bytes) {
     throw Error(Finding::kBadOffsets,
-                fmt::format("the trailer describes an archive of {} bytes, this one has {}",
-                            trailer.archive_bytes, archive.size()))
+                "the trailer describes an archive of {} bytes, this one has {}",
+                trailer.archive_bytes, archive.size())
         .At(at);
   }
   return trailer;
@@ -138,8 +137,8 @@ Record ReadRecord(ByteSpan archive, uint64_t offset) {
   record.payload_bytes = in.U64("payload length");
   record.payload_hash = in.U64("payload hash");
   if (head_bytes > kMaxHeadBytes) {
-    throw Error(Finding::kBadField, fmt::format("record head of {} bytes, at most {} expected",
-                                                head_bytes, kMaxHeadBytes))
+    throw Error(Finding::kBadField, "record head of {} bytes, at most {} expected", head_bytes,
+                kMaxHeadBytes)
         .At(offset + 8);
   }
   record.head = in.Take(head_bytes, "record head");
@@ -153,9 +152,8 @@ Record ReadRecord(ByteSpan archive, uint64_t offset) {
 
 ByteSpan Payload(ByteSpan archive, uint64_t offset, uint64_t bytes, uint64_t hash) {
   if (offset > archive.size() || bytes > archive.size() - offset) {
-    throw Error(Finding::kTruncated,
-                fmt::format("a payload of {} bytes, {} are left", bytes,
-                            archive.size() - std::min<uint64_t>(offset, archive.size())))
+    throw Error(Finding::kTruncated, "a payload of {} bytes, {} are left", bytes,
+                archive.size() - std::min<uint64_t>(offset, archive.size()))
         .At(offset);
   }
   const ByteSpan payload = archive.subspan(offset, bytes);
@@ -202,12 +200,11 @@ Bytes ReadTable(ByteSpan archive, const Record& record, uint64_t max_bytes) {
   const auto id = static_cast<CodecId>(codec);
   if (reserved != 0) throw Error(Finding::kBadField, "reserved field is not 0").At(in.offset());
   if (codec > 0xff || (id != CodecId::kRaw && id != CodecId::kZstd)) {
-    throw Error(Finding::kUnsupportedVersion, fmt::format("table codec {} is unknown", codec))
+    throw Error(Finding::kUnsupportedVersion, "table codec {} is unknown", codec)
         .At(record.offset + kPrefixBytes);
   }
   if (raw_bytes > max_bytes) {
-    throw Error(Finding::kLimit,
-                fmt::format("a table of {} bytes, at most {} expected", raw_bytes, max_bytes))
+    throw Error(Finding::kLimit, "a table of {} bytes, at most {} expected", raw_bytes, max_bytes)
         .At(record.offset + kPrefixBytes);
   }
   const ByteSpan payload =
@@ -223,7 +220,7 @@ Bytes ReadTable(ByteSpan archive, const Record& record, uint64_t max_bytes) {
 namespace {
 
 void Require(bool holds, std::string_view rule) {
-  if (!holds) throw Error(Finding::kBadField, fmt::format("chunk head: {}", rule));
+  if (!holds) throw Error(Finding::kBadField, "chunk head: {}", rule);
 }
 
 void CheckOpaque(const ChunkHead& head) {
@@ -251,8 +248,8 @@ void CheckTensor(const ChunkHead& head) {
   Require(head.heads_known || head.heads == 1, "heads that are not known are one");
   const uint64_t row = CheckedProduct({head.heads, head.units, head.unit_bytes}, "chunk size");
   if (CheckedMul(row, head.tokens, "chunk size") != head.raw_bytes) {
-    throw Error(Finding::kSizeMismatch, fmt::format("chunk head: {} tokens x {} bytes are not {}",
-                                                    head.tokens, row, head.raw_bytes));
+    throw Error(Finding::kSizeMismatch, "chunk head: {} tokens x {} bytes are not {}", head.tokens,
+                row, head.raw_bytes);
   }
   CheckedAdd(head.token_begin, head.tokens, "token range");
   CheckedAdd(head.extent_token_begin, head.tokens, "token range");
@@ -362,8 +359,8 @@ ChunkHead ReadHead(ByteReader& in) {
   Require(head.lead.empty() || head.extent_token_begin == 0, "the lead comes before the extent");
 
   if (head.raw_bytes == 0 || head.raw_bytes > kMaxChunkBytes) {
-    throw Error(Finding::kLimit, fmt::format("chunk head: {} decoded bytes, 1..{} expected",
-                                             head.raw_bytes, kMaxChunkBytes));
+    throw Error(Finding::kLimit, "chunk head: {} decoded bytes, 1..{} expected", head.raw_bytes,
+                kMaxChunkBytes);
   }
   CheckedAdd(head.source_offset, head.extent_bytes, "extent");
   head.kind == ChunkKind::kOpaque ? CheckOpaque(head) : CheckTensor(head);

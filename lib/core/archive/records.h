@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by records.cc, table.cc
 
-#include <fmt/format.h>
-
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -132,7 +130,7 @@ template <typename E>
 E ReadEnum(ByteReader& in, uint8_t last, std::string_view field) {
   const uint8_t value = in.U8(field);
   if (value > last) {
-    throw Error(Finding::kBadField, fmt::format("{} {}: at most {} expected", field, value, last))
+    throw Error(Finding::kBadField, "{} {}: at most {} expected", field, value, last)
         .At(in.offset() - 1);
   }
   return static_cast<E>(value);

@@ -17,9 +17,8 @@ namespace kv {
 namespace {
 
 Error Differs(const ReferenceRun& run, const Reference& reference, std::string_view how) {
-  return Error(Finding::kReferenceDiffers,
-               fmt::format("layer {} {} of '{}' {}", run.layer, run.is_value ? 'V' : 'K',
-                           Printable(reference.name.file), how));
+  return Error(Finding::kReferenceDiffers, "layer {} {} of '{}' {}", run.layer,
+               run.is_value ? 'V' : 'K', Printable(reference.name.file), how);
 }
 
 }  // namespace
@@ -31,8 +30,8 @@ RowsOfReferences::Found RowsOfReferences::Find(const ReferenceRun& run, uint64_t
   };
   if (references_.empty()) throw missing();  // nobody looked for any
   if (run.reference >= references_.size()) {
-    throw Error(Finding::kBadFrame, fmt::format("the chunk names reference {} of {}", run.reference,
-                                                references_.size()));
+    throw Error(Finding::kBadFrame, "the chunk names reference {} of {}", run.reference,
+                references_.size());
   }
   const Reference* reference = references_[run.reference].get();
   if (reference == nullptr) throw missing();

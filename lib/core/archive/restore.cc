@@ -279,9 +279,8 @@ class Restorer {
 
   void Lose(LostRange lost) {
     if (!options_.keep_going) {
-      throw Error(Finding::kLostChunk, fmt::format("bytes {} to {} of the source are not in the "
-                                                   "archive",
-                                                   lost.offset, lost.end()));
+      throw Error(Finding::kLostChunk, "bytes {} to {} of the source are not in the archive",
+                  lost.offset, lost.end());
     }
     report_.lost_bytes += lost.bytes();
     if (const FileGroup* group = archive_.GroupOf(lost.file)) {

@@ -30,8 +30,8 @@ uint32_t ReadCount(ByteReader& in, uint64_t item_bytes, std::string_view field) 
   const uint64_t at = in.offset();
   const auto count = in.U32(field);
   if (count > in.remaining() / item_bytes) {
-    throw Error(Finding::kTruncated,
-                fmt::format("{} {} do not fit the {} bytes left", count, field, in.remaining()))
+    throw Error(Finding::kTruncated, "{} {} do not fit the {} bytes left", count, field,
+                in.remaining())
         .At(at);
   }
   return count;
@@ -63,12 +63,12 @@ KvTensor ReadTensor(ByteReader& in, bool& held) {
   tensor.head_dim = in.U32("head dim");
   const uint64_t tokens = in.U64("tokens");
   if (tensor.head_dim % Info(tensor.dtype).block_elements != 0) {
-    throw Error(Finding::kSizeMismatch, fmt::format("heads of {} do not hold whole {} blocks",
-                                                    tensor.head_dim, Name(tensor.dtype)));
+    throw Error(Finding::kSizeMismatch, "heads of {} do not hold whole {} blocks", tensor.head_dim,
+                Name(tensor.dtype));
   }
   if (CheckedMul(tensor.row_bytes(), tokens, "tensor size") > kMaxTensorBytes ||
       tokens > kMaxTensorBytes) {
-    throw Error(Finding::kLimit, fmt::format("a tensor of {} tokens", tokens));
+    throw Error(Finding::kLimit, "a tensor of {} tokens", tokens);
   }
   tensor.pieces.push_back({nullptr, tokens, {}, {}, {}});
   return tensor;
@@ -127,7 +127,7 @@ CellGroup ReadCells(ByteReader& in, uint64_t& cell_cost) {
     for (uint32_t s = 0; s < sequences; ++s) cell.sequences.push_back(in.I32("sequence"));
     cell_cost += uint64_t{count} * CostOf(cell);
     if (cell_cost > kMaxCells || first > INT64_MAX - count) {
-      throw Error(Finding::kLimit, fmt::format("more than {} cells", kMaxCells)).At(in.offset());
+      throw Error(Finding::kLimit, "more than {} cells", kMaxCells).At(in.offset());
     }
     for (uint32_t c = 0; c < count; ++c, ++cell.position) group.cells.push_back(cell);
   }
@@ -233,12 +233,12 @@ void ReadDescription(ByteReader& in, SourceTable& table) {
 
 void CheckName(const std::string& name, const std::string* before) {
   if (!IsSafeRelativePath(name)) {
-    throw Error(Finding::kUnsafeName,
-                fmt::format("the stored name '{}' would leave the output folder", Escaped(name)));
+    throw Error(Finding::kUnsafeName, "the stored name '{}' would leave the output folder",
+                Escaped(name));
   }
   if (before != nullptr && *before >= name) {
-    throw Error(Finding::kDuplicateName,
-                fmt::format("the stored name '{}' comes twice or out of order", Escaped(name)));
+    throw Error(Finding::kDuplicateName, "the stored name '{}' comes twice or out of order",
+                Escaped(name));
   }
 }
 
@@ -291,8 +291,7 @@ void ReadAttributes(ByteReader& in, SourceTable& table) {
 // It is looked for in a folder: the name of a file must not lead out of it.
 void RequireFileName(const std::string& name, std::string_view what) {
   if (IsSafeRelativePath(name) && name.find('/') == std::string::npos) return;
-  throw Error(Finding::kUnsafeName,
-              fmt::format("the name '{}' of a {} is none of a file", Escaped(name), what));
+  throw Error(Finding::kUnsafeName, "the name '{}' of a {} is none of a file", Escaped(name), what);
 }
 
 void AppendGroups(const SourceTable& table, ByteWriter& out) {
@@ -308,7 +307,7 @@ void AppendGroups(const SourceTable& table, ByteWriter& out) {
 // Throws kBadField, kLimit for a group that breaks a rule; `taken` are files of groups before.
 void CheckGroup(const FileGroup& group, const SourceTable& table, std::vector<bool>& taken) {
   const auto require = [](bool holds, std::string_view rule) {
-    if (!holds) throw Error(Finding::kBadField, fmt::format("group: {}", rule));
+    if (!holds) throw Error(Finding::kBadField, "group: {}", rule);
   };
   require(group.files.size() >= 2, "it has at least two files");
   uint64_t bytes = 0;
@@ -369,8 +368,8 @@ void ReadReferences(ByteReader& in, SourceTable& table) {
     reference.chain = in.U32("length of a chain");
     RequireFileName(reference.file, "reference");
     if (reference.chain == 0 || reference.chain > kMaxReferenceChain) {
-      throw Error(Finding::kLimit, fmt::format("a chain of {} references, 1..{} expected",
-                                               reference.chain, kMaxReferenceChain));
+      throw Error(Finding::kLimit, "a chain of {} references, 1..{} expected", reference.chain,
+                  kMaxReferenceChain);
     }
   }
   if (table.references.empty() || table.references.size() > UINT16_MAX)
@@ -426,7 +425,7 @@ SourceTable DecodeTable(ByteSpan bytes) {
   try {
     const auto flags = in.U32("flags");
     if ((flags & ~kKnownFlags) != 0)
-      throw Error(Finding::kBadField, fmt::format("flags {:#x} are unknown", flags));
+      throw Error(Finding::kBadField, "flags {:#x} are unknown", flags);
     table.is_folder = (flags & kIsFolder) != 0;
     table.by_cells = (flags & kByCells) != 0;
     if (table.by_cells && (flags & kHasDescription) == 0)

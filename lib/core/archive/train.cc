@@ -20,8 +20,8 @@ void ProfileBuilder::AddTensor(uint32_t layer, bool is_value, const KvTensor& te
   if (tensor.tokens() == 0 || tensor.channels() == 0) return;
   const std::string where = fmt::format("layer {} {}", layer, is_value ? 'V' : 'K');
   if (tensor.channels() > kMostProfileColumns) {
-    throw Error(Finding::kLimit, fmt::format("rows of {} values; {} are the most",
-                                             tensor.channels(), kMostProfileColumns))
+    throw Error(Finding::kLimit, "rows of {} values; {} are the most", tensor.channels(),
+                kMostProfileColumns)
         .In(where);
   }
   const auto columns = static_cast<uint32_t>(tensor.channels());
@@ -29,8 +29,7 @@ void ProfileBuilder::AddTensor(uint32_t layer, bool is_value, const KvTensor& te
   auto at = trainers_.find(key);
   if (at == trainers_.end()) {
     if (trainers_.size() == kMostProfileEntries) {
-      throw Error(Finding::kLimit,
-                  fmt::format("a profile describes at most {} tensors", kMostProfileEntries));
+      throw Error(Finding::kLimit, "a profile describes at most {} tensors", kMostProfileEntries);
     }
     at = trainers_
              .emplace(key,
@@ -38,8 +37,8 @@ void ProfileBuilder::AddTensor(uint32_t layer, bool is_value, const KvTensor& te
              .first;
   }
   if (at->second.first != columns) {
-    throw Error(Finding::kInconsistent, fmt::format("rows of {} values, of {} in a snapshot before",
-                                                    columns, at->second.first))
+    throw Error(Finding::kInconsistent, "rows of {} values, of {} in a snapshot before", columns,
+                at->second.first)
         .In(where)
         .Hint("a profile is of one model");
   }

@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/codec/rotation.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -240,8 +238,8 @@ Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, 
 
 void CheckSteps(const RowSteps& steps, uint64_t rows) {
   if (steps.empty() || steps.size() == rows) return;
-  throw Error(Finding::kBadFrame,
-              fmt::format("the frame has {} rows, the chunk {} positions", rows, steps.size()));
+  throw Error(Finding::kBadFrame, "the frame has {} rows, the chunk {} positions", rows,
+              steps.size());
 }
 
 void WriteRotation(const Rotation& rotation, ByteWriter& out) {
@@ -253,9 +251,8 @@ void WriteRotation(const Rotation& rotation, ByteWriter& out) {
 void CheckRotation(uint64_t distance, uint64_t turns, uint64_t columns, uint64_t offset) {
   if (distance == 0 || distance > columns || turns > columns ||
       (distance > 1 && turns > 0 && turns != distance)) {
-    throw Error(
-        Finding::kBadFrame,
-        fmt::format("{} angles do not fit partners that are {} channels apart", turns, distance))
+    throw Error(Finding::kBadFrame, "{} angles do not fit partners that are {} channels apart",
+                turns, distance)
         .At(offset);
   }
 }

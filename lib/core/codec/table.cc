@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -35,8 +34,7 @@ bool EncodeRaw(const ChunkShape&, ByteSpan raw, uint64_t, const RowSteps&, Codec
 void DecodeRaw(const ChunkShape&, ByteSpan payload, std::span<std::byte> raw, CodecScratch&,
                const ChunkInputs&) {
   if (payload.size() != raw.size()) {
-    throw Error(Finding::kBadFrame,
-                fmt::format("{} bytes stored raw, expected {}", payload.size(), raw.size()));
+    throw Error(Finding::kBadFrame, "{} bytes stored raw, expected {}", payload.size(), raw.size());
   }
   std::copy(payload.begin(), payload.end(), raw.begin());
 }
@@ -96,9 +94,8 @@ bool EncodeZstd(const ChunkShape&, ByteSpan raw, uint64_t, const RowSteps&, Code
 void DecodeZstd(const ChunkShape&, ByteSpan payload, std::span<std::byte> raw,
                 CodecScratch& scratch, const ChunkInputs&) {
   if (scratch.zstd.Decompress(payload, raw)) return;
-  throw Error(Finding::kBadPayload,
-              fmt::format("the zstd frame of {} bytes does not decode to {} bytes", payload.size(),
-                          raw.size()));
+  throw Error(Finding::kBadPayload, "the zstd frame of {} bytes does not decode to {} bytes",
+              payload.size(), raw.size());
 }
 
 bool EncodePrev(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat, const RowSteps&,
@@ -362,8 +359,8 @@ void DecodeChunk(CodecId codec, const ChunkShape& shape, ByteSpan payload, std::
   const CodecRow* row = FindCodec(codec);
   if (row != nullptr && row->takes(shape.dtype))
     return row->decode(shape, payload, raw, scratch, inputs);
-  throw Error(Finding::kBadFrame, fmt::format("there is no codec {} for {}",
-                                              static_cast<unsigned>(codec), Name(shape.dtype)));
+  throw Error(Finding::kBadFrame, "there is no codec {} for {}", static_cast<unsigned>(codec),
+              Name(shape.dtype));
 }
 
 }  // namespace kv

@@ -109,8 +109,8 @@ uint64_t FrameCoder::Encode(const FrameDescription& description, ByteSpan raw,
   }
   if (needed != nullptr) *needed = header.frame_bytes();
   if (out.size() < header.frame_bytes()) {
-    throw Error(Finding::kOutputTooSmall, fmt::format("the frame has {} bytes, the buffer {}",
-                                                      header.frame_bytes(), out.size()));
+    throw Error(Finding::kOutputTooSmall, "the frame has {} bytes, the buffer {}",
+                header.frame_bytes(), out.size());
   }
 
   WriteFrameHeader(header, out.first<kFrameHeaderBytes>());
@@ -159,8 +159,8 @@ const Profile* FrameCoder::ProfileOf(const FrameHeader& header) const {
                                 ? ""
                                 : fmt::format("; '{}' is {}", Printable(profile_->name()),
                                               ProfileHashText(profile_->hash()));
-  throw Error(Finding::kProfileMissing, fmt::format("the frame needs the profile {}{}",
-                                                    ProfileHashText(header.profile), other));
+  throw Error(Finding::kProfileMissing, "the frame needs the profile {}{}",
+              ProfileHashText(header.profile), other);
 }
 
 FrameHeader FrameCoder::Decode(ByteSpan frame, const Hash128Bytes* context,
@@ -168,8 +168,8 @@ FrameHeader FrameCoder::Decode(ByteSpan frame, const Hash128Bytes* context,
   const FrameHeader header = ReadFrameHeader(frame);
   CheckContext(header, context);
   if (raw.size() != header.raw_bytes) {
-    throw Error(Finding::kSizeMismatch, fmt::format("the frame holds {} bytes, the buffer {}",
-                                                    header.raw_bytes, raw.size()));
+    throw Error(Finding::kSizeMismatch, "the frame holds {} bytes, the buffer {}", header.raw_bytes,
+                raw.size());
   }
   const Profile* profile = ProfileOf(header);
   const SegmentTable table = ReadSegments(header, frame);
@@ -192,13 +192,13 @@ uint64_t FrameCoder::DecodeTokens(ByteSpan frame, const Hash128Bytes* context, u
                             : "the frame's order does not keep the bytes of a token together");
   }
   if (begin > tokens || count > tokens - begin) {
-    throw Error(Finding::kBadArgument,
-                fmt::format("tokens {}:{} of a frame of {}", begin, begin + count, tokens));
+    throw Error(Finding::kBadArgument, "tokens {}:{} of a frame of {}", begin, begin + count,
+                tokens);
   }
   const uint64_t row = header.raw_bytes / tokens, first = begin * row, size = count * row;
   if (out.size() < size) {
-    throw Error(Finding::kOutputTooSmall,
-                fmt::format("{} tokens have {} bytes, the buffer {}", count, size, out.size()));
+    throw Error(Finding::kOutputTooSmall, "{} tokens have {} bytes, the buffer {}", count, size,
+                out.size());
   }
   if (count == 0) return 0;
   const Profile* profile = ProfileOf(header);

@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/frame/layout.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <optional>
@@ -141,16 +139,16 @@ namespace {
 void RequireCodec(CodecId codec) {
   if (FindCodec(codec) != nullptr) return;
   throw Error(Finding::kUnsupportedKind,
-              fmt::format("the frame needs codec {}, which this version does not have",
-                          static_cast<unsigned>(codec)));
+              "the frame needs codec {}, which this version does not have",
+              static_cast<unsigned>(codec));
 }
 
 }  // namespace
 
 SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame) {
   if (frame.size() - kFrameHeaderBytes < header.payload_bytes) {
-    throw Error(Finding::kTruncated,
-                fmt::format("the frame has {} bytes of {}", frame.size(), header.frame_bytes()));
+    throw Error(Finding::kTruncated, "the frame has {} bytes of {}", frame.size(),
+                header.frame_bytes());
   }
   ByteReader reader(frame.subspan(kFrameHeaderBytes, header.payload_bytes), kFrameHeaderBytes);
   SegmentTable table{GridOfHeader(header), {}};
@@ -166,7 +164,7 @@ SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame) {
   for (size_t index = 0; index < table.grid.count; ++index) {
     const uint32_t size = entries.U32("segment size"), codec = entries.U32("segment codec");
     const uint64_t hash = entries.U64("segment hash");
-    if (codec > 0xff) throw Error(Finding::kBadFrame, fmt::format("there is no codec {}", codec));
+    if (codec > 0xff) throw Error(Finding::kBadFrame, "there is no codec {}", codec);
     RequireCodec(static_cast<CodecId>(codec));
     table.segments.push_back({static_cast<CodecId>(codec), reader.Take(size, "segment"), hash});
   }
@@ -180,7 +178,7 @@ void DecodeSegment(const SegmentTable& table, size_t index, std::span<std::byte>
   DecodeChunk(segment.codec, table.grid.ShapeOf(index), segment.payload, raw, scratch,
               {.profile = profile});
   if (table.segments.size() > 1 && Hash64(raw) != segment.raw_hash) {
-    throw Error(Finding::kChecksum, fmt::format("segment {} is not what was encoded", index));
+    throw Error(Finding::kChecksum, "segment {} is not what was encoded", index);
   }
 }
 
@@ -257,8 +255,8 @@ void WriteFrameHeader(const FrameHeader& header, std::span<std::byte, kFrameHead
 
 FrameHeader ReadFrameHeader(ByteSpan frame) {
   if (frame.size() < kFrameHeaderBytes) {
-    throw Error(Finding::kTruncated, fmt::format("{} bytes are no frame: its header alone has {}",
-                                                 frame.size(), kFrameHeaderBytes));
+    throw Error(Finding::kTruncated, "{} bytes are no frame: its header alone has {}", frame.size(),
+                kFrameHeaderBytes);
   }
   const ByteSpan head = frame.first<kFrameHeaderBytes>();
   if (std::memcmp(head.data(), kMagic.data(), kMagic.size()) != 0) {
@@ -270,8 +268,8 @@ FrameHeader ReadFrameHeader(ByteSpan frame) {
   }
   const auto version = LoadLE<uint16_t>(&head[kAtVersion]);
   if (version != kVersion) {
-    throw Error(Finding::kUnsupportedVersion,
-                fmt::format("the frame has version {}; this library reads {}", version, kVersion));
+    throw Error(Finding::kUnsupportedVersion, "the frame has version {}; this library reads {}",
+                version, kVersion);
   }
   if (LoadLE<uint16_t>(&head[kAtHeaderBytes]) != kFrameHeaderBytes) Contradiction("header size");
   if (!IsZero(head.subspan(kAtReference, 16)))
@@ -298,8 +296,7 @@ FrameHeader ReadFrameHeader(ByteSpan frame) {
   std::ranges::copy(head.subspan(kAtContext, 16), description.context.begin());
   description.dtype = static_cast<DType>(byte_at(kAtDType));
   if (!IsKnown(description.dtype)) {
-    throw Error(Finding::kUnknownDtype,
-                fmt::format("there is no element type {}", byte_at(kAtDType)));
+    throw Error(Finding::kUnknownDtype, "there is no element type {}", byte_at(kAtDType));
   }
   description.order = static_cast<Order>(byte_at(kAtOrder));
   if (byte_at(kAtRole) > static_cast<uint8_t>(FrameRole::kKeyAndValue)) Contradiction("role");

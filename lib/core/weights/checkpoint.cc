@@ -157,8 +157,8 @@ void Finder::ChooseContainer() {
     if (key && IsWanted(key->prefix) && !IsOptimizer(tensor.name)) containers[key->container];
   }
   if (containers.empty()) {
-    throw Error(Finding::kMissingRecord,
-                fmt::format("no compressor weights among {} tensors", file_.tensors.size()))
+    throw Error(Finding::kMissingRecord, "no compressor weights among {} tensors",
+                file_.tensors.size())
         .Hint("keys like compress_tk.0.0.weight are expected; name others with --prefix-order");
   }
   std::string_view best = containers.begin()->first;
@@ -170,8 +170,8 @@ void Finder::ChooseContainer() {
     for (const auto& [container, unused] : containers) {
       all += fmt::format("{}'{}'", all.empty() ? "" : ", ", Escaped(container));
     }
-    throw Error(Finding::kAmbiguousFormat,
-                fmt::format("compressor weights in {} places: {}", containers.size(), all));
+    throw Error(Finding::kAmbiguousFormat, "compressor weights in {} places: {}", containers.size(),
+                all);
   }
   weights_.container = best;
   for (const NamedTensor& tensor : file_.tensors) {
@@ -189,8 +189,8 @@ void Finder::RefuseForeign() const {
   for (const OpaqueValue& value : file_.opaque) {
     if (!value.is_foreign || !value.name.starts_with(folder)) continue;
     if (folder.empty() && value.name.find('/') != std::string::npos) continue;
-    throw Error(Finding::kForbiddenGlobal,
-                fmt::format("'{}', among the weights, is {}", Escaped(value.name), value.kind));
+    throw Error(Finding::kForbiddenGlobal, "'{}', among the weights, is {}", Escaped(value.name),
+                value.kind);
   }
 }
 
@@ -221,9 +221,8 @@ void Finder::ChooseSlots() {
     weights_.slots.assign(found.begin(), found.end());
   }
   if (weights_.slots.size() != kSlotsPerMlp) {
-    throw Error(Finding::kInconsistent,
-                fmt::format("an MLP has weights in slots {}, expected 3 slots",
-                            fmt::join(weights_.slots, ",")))
+    throw Error(Finding::kInconsistent, "an MLP has weights in slots {}, expected 3 slots",
+                fmt::join(weights_.slots, ","))
         .Hint("choose them with --slot-order, as in --slot-order 0,3,6");
   }
 }
@@ -234,14 +233,12 @@ void Finder::CountLayers() {
     const auto& chosen = weights_.prefixes;
     if (std::find(chosen.begin(), chosen.end(), key.prefix) == chosen.end()) continue;
     if (key.layer >= UINT32_MAX) {
-      throw Error(Finding::kBadName,
-                  fmt::format("'{}' names a layer that no model has", Escaped(tensor->name)));
+      throw Error(Finding::kBadName, "'{}' names a layer that no model has", Escaped(tensor->name));
     }
     layers = std::max(layers, key.layer + 1);
   }
   if (layers == 0) {
-    throw Error(Finding::kMissingRecord,
-                fmt::format("no weights of {}", fmt::join(weights_.prefixes, ", ")));
+    throw Error(Finding::kMissingRecord, "no weights of {}", fmt::join(weights_.prefixes, ", "));
   }
   weights_.header.num_layers = static_cast<uint32_t>(layers);
 }
@@ -250,17 +247,16 @@ const TensorView& Finder::Weight(std::string_view prefix, uint64_t layer, uint32
   const std::string key = KeyName(prefix, layer, slot, "weight");
   const NamedTensor* tensor = Find(key);
   if (tensor == nullptr) {
-    throw Error(Finding::kMissingRecord, fmt::format("Missing weight: {}", Escaped(key)));
+    throw Error(Finding::kMissingRecord, "Missing weight: {}", Escaped(key));
   }
   const TensorView& view = tensor->view;
   if (view.rank() != 2) {
-    throw Error(Finding::kInconsistent, fmt::format("Expected 2D weight for {}, got ({})",
-                                                    Escaped(key), fmt::join(view.shape, ", ")));
+    throw Error(Finding::kInconsistent, "Expected 2D weight for {}, got ({})", Escaped(key),
+                fmt::join(view.shape, ", "));
   }
   const auto fits = [](uint64_t extent) { return extent > 0 && extent <= UINT32_MAX; };
   if (!fits(view.shape[0]) || !fits(view.shape[1])) {
-    throw Error(Finding::kBadField,
-                fmt::format("{} has shape ({})", Escaped(key), fmt::join(view.shape, ", ")));
+    throw Error(Finding::kBadField, "{} has shape ({})", Escaped(key), fmt::join(view.shape, ", "));
   }
   return view;
 }
@@ -276,8 +272,8 @@ void Finder::ReadHeader() {
       options_.head_dim > 0 ? options_.head_dim : static_cast<uint32_t>(first.shape[0]);
   if (header.hidden_size % header.head_dim != 0) {
     throw Error(Finding::kInconsistent,
-                fmt::format("Cannot infer compression factor: hidden_size={} head_dim={}",
-                            header.hidden_size, header.head_dim))
+                "Cannot infer compression factor: hidden_size={} head_dim={}", header.hidden_size,
+                header.head_dim)
         .Hint("give the model's head size with --head-dim");
   }
   header.compression_factor = options_.compression_factor > 0
@@ -383,8 +379,7 @@ std::vector<uint32_t> ParseSlotOrder(std::string_view list) {
   for (const std::string_view item : ItemsOf(list)) {
     const auto slot = ParseNumber<uint32_t>(item);
     if (!slot) {
-      throw Error(Finding::kUsage,
-                  fmt::format("--slot-order '{}': expected whole numbers", Escaped(item)));
+      throw Error(Finding::kUsage, "--slot-order '{}': expected whole numbers", Escaped(item));
     }
     slots.push_back(*slot);
   }
@@ -416,7 +411,7 @@ CompressorWeights Adjusted(CompressorWeights weights, const CheckpointOptions& g
     for (const std::string& prefix : order) {
       const auto found = std::find(weights.prefixes.begin(), weights.prefixes.end(), prefix);
       if (found == weights.prefixes.end()) {
-        throw Error(Finding::kMissingRecord, fmt::format("no weights of {}", Escaped(prefix)));
+        throw Error(Finding::kMissingRecord, "no weights of {}", Escaped(prefix));
       }
       const auto first = static_cast<uint32_t>(found - weights.prefixes.begin()) * kSlotsPerMlp;
       for (uint32_t slot = 0; slot < kSlotsPerMlp; ++slot) {

@@ -152,8 +152,7 @@ void RoundTo(DType to, const std::byte* from, uint64_t count, std::byte* out,
     case DType::kBF16:
       return Round<From, AsBF16>(from, count, out, counts);
     default:
-      throw Error(Finding::kUnsupportedDtype,
-                  fmt::format("weights cannot be written as {}", Name(to)));
+      throw Error(Finding::kUnsupportedDtype, "weights cannot be written as {}", Name(to));
   }
 }
 
@@ -168,26 +167,23 @@ void CheckMlp(const CompressorWeights& weights, uint32_t layer, MlpRole role,
   const std::string name =
       fmt::format("layer {} {}", layer, kMlpPrefixes[static_cast<size_t>(role)]);
   if (blocks == nullptr) {
-    throw Error(Finding::kMissingRecord, fmt::format("the weights have no {}", name));
+    throw Error(Finding::kMissingRecord, "the weights have no {}", name);
   }
   const uint64_t in = uint64_t{plan.factor} * tensor.head_dim;
   if (blocks[0].cols() != in) {
-    throw Error(Finding::kInconsistent,
-                fmt::format("{} takes {} values, but {} tokens of head dim {} are {}", name,
-                            blocks[0].cols(), plan.factor, tensor.head_dim, in))
+    throw Error(Finding::kInconsistent, "{} takes {} values, but {} tokens of head dim {} are {}",
+                name, blocks[0].cols(), plan.factor, tensor.head_dim, in)
         .Hint("the compression factor of weights cannot be changed after training");
   }
   for (uint32_t slot = 1; slot < kSlotsPerMlp; ++slot) {
     if (blocks[slot].cols() != blocks[slot - 1].rows()) {
-      throw Error(Finding::kInconsistent,
-                  fmt::format("{}: block {} takes {} values, block {} gives {}", name, slot,
-                              blocks[slot].cols(), slot - 1, blocks[slot - 1].rows()));
+      throw Error(Finding::kInconsistent, "{}: block {} takes {} values, block {} gives {}", name,
+                  slot, blocks[slot].cols(), slot - 1, blocks[slot - 1].rows());
     }
   }
   if (blocks[2].rows() != tensor.head_dim) {
-    throw Error(Finding::kInconsistent,
-                fmt::format("{} gives {} values, but the head dim of the cache is {}", name,
-                            blocks[2].rows(), tensor.head_dim));
+    throw Error(Finding::kInconsistent, "{} gives {} values, but the head dim of the cache is {}",
+                name, blocks[2].rows(), tensor.head_dim);
   }
 }
 
@@ -195,8 +191,7 @@ void CheckTensor(const KvTensor& tensor, HadamardState hadamard) {
   if (tensor.tokens() == 0) throw Error(Finding::kInconsistent, "there are no tokens");
   const DTypeInfo& info = Info(tensor.dtype);
   if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF16 && tensor.dtype != DType::kBF16) {
-    throw Error(Finding::kUnsupportedDtype,
-                fmt::format("the step is not defined for {} caches", info.name))
+    throw Error(Finding::kUnsupportedDtype, "the step is not defined for {} caches", info.name)
         .Hint("--dtype f16 (or f32, bf16) converts the cache first");
   }
   if (hadamard == HadamardState::kYes) {
@@ -226,8 +221,8 @@ void CheckLayer(const Snapshot& snapshot, const LayerKv& layer, const Compressor
       const uint64_t tokens = side.tensor.tokens();
       if (std::min(tokens, settings.seq_len.value_or(tokens)) != plan.tokens) {
         throw Error(Finding::kInconsistent,
-                    fmt::format("{} tokens, where layer {} K has {}: the step needs one length",
-                                tokens, snapshot.layers.front().index, plan.tokens));
+                    "{} tokens, where layer {} K has {}: the step needs one length", tokens,
+                    snapshot.layers.front().index, plan.tokens);
       }
       CheckMlp(weights, layer.index, side.text, side.tensor, plan);
       if (!weights.is_text_only()) CheckMlp(weights, layer.index, side.image, side.tensor, plan);
@@ -386,8 +381,8 @@ Bytes RoundValues(const TensorView& view, DType to, RoundingCounts* counts) {
       round(uint64_t{});
       break;
     default:
-      throw Error(Finding::kUnsupportedDtype,
-                  fmt::format("{} values cannot be read as weights", Name(view.dtype)));
+      throw Error(Finding::kUnsupportedDtype, "{} values cannot be read as weights",
+                  Name(view.dtype));
   }
   return to == view.dtype ? values : out;  // the same type keeps its NaN payloads
 }
@@ -426,9 +421,8 @@ StepPlan PlanStep(const Snapshot& snapshot, const CompressorWeights& weights,
   plan.min_seq_len =
       plan.min_seq_len_from_weights ? weights.header.min_seq_len : settings.min_seq_len;
   if (plan.factor <= 1) {
-    throw Error(
-        Finding::kInconsistent,
-        fmt::format("the weights' compression factor is {}: nothing to compress", plan.factor))
+    throw Error(Finding::kInconsistent,
+                "the weights' compression factor is {}: nothing to compress", plan.factor)
         .Hint("give --compression-factor");
   }
   if (!weights.Has(MlpRole::kTextK) || !weights.Has(MlpRole::kTextV)) {
@@ -440,9 +434,8 @@ StepPlan PlanStep(const Snapshot& snapshot, const CompressorWeights& weights,
   plan.layers = snapshot.layers.size();
   for (const LayerKv& layer : snapshot.layers) {
     if (layer.index >= weights.header.num_layers) {
-      throw Error(Finding::kInconsistent,
-                  fmt::format("the weights have {} layers, the cache has a layer {}",
-                              weights.header.num_layers, layer.index));
+      throw Error(Finding::kInconsistent, "the weights have {} layers, the cache has a layer {}",
+                  weights.header.num_layers, layer.index);
     }
     CheckLayer(snapshot, layer, weights, settings, plan);
   }

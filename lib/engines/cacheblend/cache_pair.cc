@@ -27,8 +27,7 @@ void RequireBoth(const LayerKv& layer) {
                 "no V: a replay needs K and V (latent caches have one vector for both)");
   }
   if (layer.v->heads != layer.k.heads) {
-    throw Error(Finding::kInconsistent,
-                fmt::format("{} heads of K, {} of V", layer.k.heads, layer.v->heads));
+    throw Error(Finding::kInconsistent, "{} heads of K, {} of V", layer.k.heads, layer.v->heads);
   }
 }
 
@@ -43,18 +42,17 @@ void RequireSameShapes(const std::vector<KvRows::Layer>& first, const std::strin
                        const Snapshot& other) {
   const std::vector<KvRows::Layer> shapes = ShapesOf(other);
   if (shapes.size() != first.size()) {
-    throw std::move(Error(Finding::kInconsistent, fmt::format("{} layers, {} has {}", shapes.size(),
-                                                              first_path, first.size()))
+    throw std::move(Error(Finding::kInconsistent, "{} layers, {} has {}", shapes.size(), first_path,
+                          first.size())
                         .File(other.source.path));
   }
   for (size_t i = 0; i < shapes.size(); ++i) {
     if (shapes[i] == first[i]) continue;
     throw std::move(
-        Error(
-            Finding::kInconsistent,
-            fmt::format("layer {} has {} kv heads x {} (V {}), {} has layer {} with {} x {} (V {})",
-                        shapes[i].index, shapes[i].heads, shapes[i].k_dim, shapes[i].v_dim,
-                        first_path, first[i].index, first[i].heads, first[i].k_dim, first[i].v_dim))
+        Error(Finding::kInconsistent,
+              "layer {} has {} kv heads x {} (V {}), {} has layer {} with {} x {} (V {})",
+              shapes[i].index, shapes[i].heads, shapes[i].k_dim, shapes[i].v_dim, first_path,
+              first[i].index, first[i].heads, first[i].k_dim, first[i].v_dim)
             .File(other.source.path));
   }
 }
@@ -86,17 +84,15 @@ std::optional<std::vector<int64_t>> RecordedPositions(const Snapshot& snapshot, 
   std::vector<int64_t> positions;
   for (const Cell& cell : snapshot.cell_groups.front().cells) {
     if (cell.position < 0 || cell.position > INT32_MAX) {
-      throw std::move(
-          Error(Finding::kBadField, fmt::format("row {} is position {}, expected 0 to 2^31",
-                                                positions.size(), cell.position))
-              .File(snapshot.source.path));
+      throw std::move(Error(Finding::kBadField, "row {} is position {}, expected 0 to 2^31",
+                            positions.size(), cell.position)
+                          .File(snapshot.source.path));
     }
     if (!positions.empty() && cell.position != positions.back() + 1) {
       throw std::move(
           Error(Finding::kUnsupportedKind,
-                fmt::format("row {} is position {}, the row before it {}: expected one sequence "
-                            "without holes",
-                            positions.size(), cell.position, positions.back()))
+                "row {} is position {}, the row before it {}: expected one sequence without holes",
+                positions.size(), cell.position, positions.back())
               .File(snapshot.source.path)
               .Hint("save one sequence, or cut the rows out with kvtool convert --tokens"));
     }
@@ -110,16 +106,16 @@ KeyState StateOf(const KeyStateFlag& flag, const Snapshot& snapshot, bool is_chu
   if (snapshot.key_rotation == KeyRotation::kUnrotated) return KeyState::kUnrotated;
   if (is_chunk_file) return KeyState::kLocal;
   throw std::move(Error(Finding::kUsage,
-                        "the file does not say how its keys are rotated: "
-                        "--chunks-rope unrotated, local, global or at:POSITIONS")
+                        "the file does not say how its keys are rotated: --chunks-rope unrotated, "
+                        "local, global or at:POSITIONS")
                       .File(snapshot.source.path)
                       .Hint("CacheBlend's old_kvs is unrotated"));
 }
 
 void RequireOffsets(const KeyStateFlag& flag, KeyState state, size_t chunks) {
   if (state != KeyState::kAt || flag.at.size() == chunks) return;
-  throw Error(Finding::kUsage,
-              fmt::format("--chunks-rope at: {} positions for {} chunks", flag.at.size(), chunks));
+  throw Error(Finding::kUsage, "--chunks-rope at: {} positions for {} chunks", flag.at.size(),
+              chunks);
 }
 
 void AppendRun(int64_t first, uint64_t count, std::vector<int64_t>& positions) {
@@ -144,12 +140,12 @@ void RequireSameTokens(const Snapshot& full, const KvRows::Part& part, uint64_t 
   for (uint64_t i = 0; i < part.rows; ++i) {
     const int32_t ours = ids[part.first_row + i], prompts = full.tokens[start + i];
     if (ours == prompts) continue;
-    throw std::move(Error(Finding::kInconsistent,
-                          fmt::format("token {} has id {}, the full run has {} at position {}: not "
-                                      "the same text",
-                                      part.first_row + i, ours, prompts, start + i))
-                        .File(part.snapshot->source.path)
-                        .Hint("a chunk in another order, or a text that was tokenized again"));
+    throw std::move(
+        Error(Finding::kInconsistent,
+              "token {} has id {}, the full run has {} at position {}: not the same text",
+              part.first_row + i, ours, prompts, start + i)
+            .File(part.snapshot->source.path)
+            .Hint("a chunk in another order, or a text that was tokenized again"));
   }
 }
 
@@ -181,11 +177,9 @@ bool Any(const std::vector<KeyTurn>& turns, bool by_length) {
 void RequireUniformHeads(const std::vector<KvRows::Layer>& layers) {
   for (const KvRows::Layer& layer : layers) {
     if (layer.k_dim == layers.front().k_dim) continue;
-    throw Error(
-        Finding::kUnsupportedLayout,
-        fmt::format("keys of layer {} have {} values, those of layer {} {}: one RoPE does not "
-                    "fit both",
-                    layer.index, layer.k_dim, layers.front().index, layers.front().k_dim));
+    throw Error(Finding::kUnsupportedLayout,
+                "keys of layer {} have {} values, those of layer {} {}: one RoPE does not fit both",
+                layer.index, layer.k_dim, layers.front().index, layers.front().k_dim);
   }
 }
 
@@ -203,10 +197,8 @@ uint64_t RowsOf(const Snapshot& snapshot) {
         if (layer.k.tokens() != rows || layer.v->tokens() != rows) {
           throw Error(
               Finding::kUnsupportedLayout,
-              fmt::format("{} tokens of K and {} of V, layer {} has {}: a replay needs every "
-                          "layer whole",
-                          layer.k.tokens(), layer.v->tokens(), snapshot.layers.front().index,
-                          rows));
+              "{} tokens of K and {} of V, layer {} has {}: a replay needs every layer whole",
+              layer.k.tokens(), layer.v->tokens(), snapshot.layers.front().index, rows);
         }
       } catch (Error& error) {
         throw error.In(fmt::format("layer {}", layer.index));
@@ -302,9 +294,8 @@ KeyStateFlag ParseKeyState(std::string_view text, std::string_view flag) {
   if (text == "local") return {KeyState::kLocal, {}};
   if (text == "global" || text == "rotated") return {KeyState::kGlobal, {}};
   const auto bad = [&] {
-    return Error(
-        Finding::kUsage,
-        fmt::format("{} '{}': expected auto, unrotated, local, global or at:0,4,22", flag, text));
+    return Error(Finding::kUsage, "{} '{}': expected auto, unrotated, local, global or at:0,4,22",
+                 flag, text);
   };
   if (text.substr(0, 3) != "at:") throw bad();
   KeyStateFlag at{KeyState::kAt, {}};
@@ -322,7 +313,7 @@ BosRule ParseBosRule(std::string_view text) {
   if (text == "none") return BosRule::kNone;
   if (text == "drop") return BosRule::kDrop;
   if (text == "dropped") return BosRule::kDropped;
-  throw Error(Finding::kUsage, fmt::format("--bos '{}': expected none, drop or dropped", text));
+  throw Error(Finding::kUsage, "--bos '{}': expected none, drop or dropped", text);
 }
 
 OldCache JoinChunks(const std::vector<std::shared_ptr<const Snapshot>>& parts, BosRule bos,
@@ -344,11 +335,10 @@ OldCache JoinChunks(const std::vector<std::shared_ptr<const Snapshot>>& parts, B
     start += all - dropped;
     const KeyState state = StateOf(flag, snapshot, true);
     if (i > 0 && state != old.state) {
-      throw std::move(
-          Error(Finding::kInconsistent, fmt::format("keys are {}, those of {} {}", Name(state),
-                                                    parts[0]->source.path, Name(old.state)))
-              .File(snapshot.source.path)
-              .Hint("--chunks-rope says how the keys of all chunks are rotated"));
+      throw std::move(Error(Finding::kInconsistent, "keys are {}, those of {} {}", Name(state),
+                            parts[0]->source.path, Name(old.state))
+                          .File(snapshot.source.path)
+                          .Hint("--chunks-rope says how the keys of all chunks are rotated"));
     }
     old.state = state;
     RequireOffsets(flag, state, parts.size());
@@ -376,9 +366,8 @@ OldCache SplitOld(std::shared_ptr<const Snapshot> snapshot, const std::vector<ui
   if (sum != tokens || std::count(chunks.begin(), chunks.end(), uint64_t{0}) != 0) {
     throw std::move(
         Error(Finding::kUsage,
-              fmt::format("--chunk-tokens {}: expected lengths that add up to the {} tokens "
-                          "of the file",
-                          fmt::join(chunks, ","), tokens))
+              "--chunk-tokens {}: expected lengths that add up to the {} tokens of the file",
+              fmt::join(chunks, ","), tokens)
             .File(snapshot->source.path));
   }
   OldCache old;
@@ -405,8 +394,8 @@ FullCache WholePrompt(std::shared_ptr<const Snapshot> full, const KeyStateFlag& 
   }
   if (const auto recorded = RecordedPositions(*full, tokens); recorded && recorded->front() != 0) {
     throw std::move(Error(Finding::kUnsupportedKind,
-                          fmt::format("the first row is position {}, expected the prompt from 0 on",
-                                      recorded->front()))
+                          "the first row is position {}, expected the prompt from 0 on",
+                          recorded->front())
                         .File(full->source.path));
   }
   FullCache cache;
@@ -424,17 +413,15 @@ void RequireSamePrompt(const FullCache& full, const OldCache& old, std::optional
           {old.rows.parts().front().snapshot, 0, 0}});
   const uint64_t have = old.rows.tokens(), want = full.rows.tokens();
   if (have != want && !(suffix && have + *suffix == want)) {
-    Error error(
-        Finding::kInconsistent,
-        fmt::format("the chunks have {} tokens, the full run {} in every layer", have, want));
+    Error error(Finding::kInconsistent, "the chunks have {} tokens, the full run {} in every layer",
+                have, want);
     if (have == want + old.chunks.size() - 1 && old.chunks.size() > 1) {
       error.Hint(
           "one more for each chunk after the first: --bos drop leaves their first token out");
     } else if (have < want) {
       error.Hint(
           fmt::format("--suffix-tokens {} if the last {} tokens are the question, computed anew; "
-                      "texts tokenized "
-                      "again may merge tokens where chunks meet",
+                      "texts tokenized again may merge tokens where chunks meet",
                       want - have, want - have));
     } else {
       error.Hint("texts tokenized again may merge tokens where chunks meet");
@@ -457,9 +444,10 @@ CachePair::CachePair(FullCache full, OldCache old, std::optional<ModelRope> rope
   const bool turn_old = Any(old_turns, by_length);
   if (!turn_old && !full_.unrotated) return;
   if (!rope_) {
-    throw Error(Finding::kUsage, fmt::format("keys of the {} must be rotated to the prompt's "
-                                             "positions: give --rope-base and --rope-style",
-                                             turn_old ? "chunks" : "full run"))
+    throw Error(Finding::kUsage,
+                "keys of the {} must be rotated to the prompt's positions: give --rope-base and "
+                "--rope-style",
+                turn_old ? "chunks" : "full run")
         .Hint(
             "--model reads them from a GGUF or a config.json; --rope-freqs FILE supplies the "
             "frequencies");

@@ -222,15 +222,14 @@ std::pair<Reading, double> BestReading(const CachePair& caches) {
 
 uint64_t TopCount(uint64_t scored, double ratio) {
   if (!(ratio >= 0 && ratio <= 1)) {
-    throw Error(Finding::kUsage, fmt::format("recompute ratio {}: expected 0 to 1", ratio));
+    throw Error(Finding::kUsage, "recompute ratio {}: expected 0 to 1", ratio);
   }
   return static_cast<uint64_t>(static_cast<double>(scored) * ratio);
 }
 
 void RequireSuffix(uint64_t tokens, uint64_t suffix) {
   if (suffix <= tokens) return;
-  throw Error(Finding::kUsage,
-              fmt::format("a suffix of {} tokens, the prompt has {}", suffix, tokens));
+  throw Error(Finding::kUsage, "a suffix of {} tokens, the prompt has {}", suffix, tokens);
 }
 
 float ScoreInDtype(const float* full, const float* old, uint64_t count, DType dtype) {

@@ -45,11 +45,11 @@ Error BadGate(std::string_view text) {
   for (const Figure& figure : kFigures) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", figure.name);
   }
-  return std::move(
-      Error(Finding::kUsage, fmt::format("--fail-unless '{}': expected FIGURE@RATIO.mean<=LIMIT "
-                                         "(or min, max, layerN; or >=)",
-                                         text))
-          .Hint("figures: " + known));
+  return std::move(Error(Finding::kUsage,
+                         "--fail-unless '{}': expected FIGURE@RATIO.mean<=LIMIT "
+                         "(or min, max, layerN; or >=)",
+                         text)
+                       .Hint("figures: " + known));
 }
 
 double ParseReal(std::string_view number, std::string_view whole) {
@@ -115,8 +115,7 @@ GateResult Judge(const Gate& gate, const Result& result) {
       judged.value = gate.over == "min" ? std::min(so_far, *value) : std::max(so_far, *value);
     }
     if (!found) {
-      throw Error(Finding::kUsage,
-                  fmt::format("--fail-unless {}: {} is not blended", gate.Name(), gate.over));
+      throw Error(Finding::kUsage, "--fail-unless {}: {} is not blended", gate.Name(), gate.over);
     }
   }
   judged.pass =

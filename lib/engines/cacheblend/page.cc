@@ -106,12 +106,11 @@ void AddMap(const CachePair& caches, const Result& result, report::Page& page) {
   }
   map.x_label = by_chunk ? "token of the chunk" : "token from the number at the left on";
   page.Heading("Which tokens are recomputed");
-  page.Figure(
-      Render(map),
-      fmt::format("Orange: chosen at layer {} and recomputed in every later layer. Blue: reused "
-                  "from its chunk. The stronger, the further the token is from the full run. "
-                  "Dashed: the question, always recomputed.",
-                  result.request.check_layer));
+  page.Figure(Render(map),
+              fmt::format("Orange: chosen at layer {} and recomputed in every later layer. Blue: "
+                          "reused from its chunk. The stronger, the further the token is from the "
+                          "full run. Dashed: the question, always recomputed.",
+                          result.request.check_layer));
 }
 
 // Where reuse hurts: the mean deviation of each chunk in each layer.
@@ -137,10 +136,9 @@ void AddHeat(const CachePair& caches, const Result& result, report::Page& page) 
   }
   map.low_label = "0";
   map.high_label = fmt::format("{:.3g}", most);
-  page.Figure(
-      Render(map),
-      "How far V of a reused chunk is from the full run, relative to V, mean of its tokens. The "
-      "first chunk has seen all that it would see; later ones have not.");
+  page.Figure(Render(map),
+              "How far V of a reused chunk is from the full run, relative to V, mean of its "
+              "tokens. The first chunk has seen all that it would see; later ones have not.");
 }
 
 ChartSeries SeriesOf(const std::string& name, const Result& result, bool emphasised, bool dashed,
@@ -171,11 +169,10 @@ void AddRemaining(const Result& result, report::Page& page) {
                              [&](const CurveLayer& l) { return part(l.first_of_chunk); }),
                     SeriesOf("oracle", result, false, true,
                              [&](const CurveLayer& l) { return part(l.oracle); })};
-    page.Figure(
-        Render(chart),
-        is_value ? "Lower is better. All choose as many tokens. The oracle chooses anew in every "
-                   "layer: its distance is the price of choosing once."
-                 : "The same tokens, seen from the keys.");
+    page.Figure(Render(chart),
+                is_value ? "Lower is better. All choose as many tokens. The oracle chooses anew in "
+                           "every layer: its distance is the price of choosing once."
+                         : "The same tokens, seen from the keys.");
   }
 }
 
@@ -235,11 +232,10 @@ void AddLayers(const Result& result, report::Page& page) {
   if (overlap.points.empty()) return;
   ranks.y_min = least;
   ranks.series = {overlap, jaccard, spearman};
-  page.Figure(
-      Render(ranks),
-      fmt::format("Overlap and Jaccard: this layer's own best tokens against those of layer {}. "
-                  "Spearman: ranks against the layer before.",
-                  result.request.check_layer));
+  page.Figure(Render(ranks),
+              fmt::format("Overlap and Jaccard: this layer's own best tokens against those of "
+                          "layer {}. Spearman: ranks against the layer before.",
+                          result.request.check_layer));
 }
 
 std::vector<std::pair<std::string, std::string>> FactsOf(const Result& result,
@@ -339,8 +335,7 @@ report::Page ReportPage(const CachePair& caches, const Result& result, const Rep
   page.Facts(FactsOf(result, extras));
   page.Paragraph(
       "Recomputed rows are taken from the full run (\"oracle rows\"). A model computes them over "
-      "the "
-      "blended cache, so what is left here is a lower bound.");
+      "the blended cache, so what is left here is a lower bound.");
   AddGates(extras, page);
   AddMap(caches, result, page);
   AddHeat(caches, result, page);
@@ -360,8 +355,7 @@ report::Page ReportPage(const CachePair& caches, const Result& result, const Rep
     const LayerLeak& first = result.leaks.front();
     faults.push_back(fmt::format(
         "in layer {} keys of the future would take {} of a recomputed query's attention and move "
-        "its "
-        "output by {}",
+        "its output by {}",
         first.layer, Percent(first.error.leaked_mass_mean), Percent(first.error.leak_out_rel_l2)));
   }
   page.Notes("What the original code would do", faults);

@@ -64,16 +64,14 @@ class Replayer {
     RequireSuffix(result_.tokens, request().suffix);
     const auto place = caches_.Place(request().check_layer);
     if (!place) {
-      throw Error(
-          Finding::kUsage,
-          fmt::format("--check-layer {}: the snapshot has layers {} to {}", request().check_layer,
-                      caches_.layers().front().index, caches_.layers().back().index));
+      throw Error(Finding::kUsage, "--check-layer {}: the snapshot has layers {} to {}",
+                  request().check_layer, caches_.layers().front().index,
+                  caches_.layers().back().index);
     }
     result_.check_place = *place;
     if (*place + 1 == caches_.layers().size() && !is_lmcache()) {
-      throw Error(Finding::kUsage, fmt::format("--check-layer {}: no layer comes after it, nothing "
-                                               "is blended",
-                                               request().check_layer));
+      throw Error(Finding::kUsage, "--check-layer {}: no layer comes after it, nothing is blended",
+                  request().check_layer);
     }
     if (request().check_layer == 0) {
       result_.warnings.push_back(
@@ -131,10 +129,10 @@ class Replayer {
     result_.selection = check.Select(k, is_lmcache() ? scored_ : result_.tokens);
     result_.nonfinite = check.nonfinite();
     if (request().check_layer != 0 && IsRounding(result_.layers[result_.check_place])) {
-      result_.warnings.push_back(fmt::format(
-          "layer {} deviates by rounding only: there is nothing to blend, and the choice "
-          "is arbitrary",
-          request().check_layer));
+      result_.warnings.push_back(
+          fmt::format("layer {} deviates by rounding only: there is nothing to blend, and the "
+                      "choice is arbitrary",
+                      request().check_layer));
     }
     if (result_.nonfinite > 0) {
       result_.warnings.push_back(
@@ -155,16 +153,16 @@ class Replayer {
     for (const Filter& filter : request().filters) {
       const auto place = caches_.Place(filter.layer);
       if (!place || *place <= before || *place + 1 == result_.layers.size()) {
-        throw Error(Finding::kUsage,
-                    fmt::format("--check-layer {}: later check layers rise from layer {} and leave "
-                                "a layer after them",
-                                filter.layer, result_.layers[before].layer));
+        throw Error(
+            Finding::kUsage,
+            "--check-layer {}: later check layers rise from layer {} and leave a layer after them",
+            filter.layer, result_.layers[before].layer);
       }
       if (filter.ratio > ratio) {
         throw Error(Finding::kUsage,
-                    fmt::format("--recompute-share {} at layer {}: a later check layer keeps no "
-                                "more than the one before, {}",
-                                filter.ratio, filter.layer, ratio));
+                    "--recompute-share {} at layer {}: a later check layer keeps no more than the "
+                    "one before, {}",
+                    filter.ratio, filter.layer, ratio);
       }
       const auto order = rankings_[*place].order();
       std::vector<uint8_t> is_kept(scored_);
@@ -203,12 +201,11 @@ class Replayer {
       }
     }
     result_.filtered_compute_share = rows / layers;
-    result_.faults.push_back(
-        {"later_check_layers",
-         "check_layers: at a second check layer the original compares rows of unequal number and "
-         "stops, and LMCache reads only the first of each list; here later layers filter, as in "
-         "the paper",
-         std::nullopt});
+    result_.faults.push_back({"later_check_layers",
+                              "check_layers: at a second check layer the original compares rows of "
+                              "unequal number and stops, and LMCache reads only the first of each "
+                              "list; here later layers filter, as in the paper",
+                              std::nullopt});
     if (trace_ != nullptr) {
       result_.warnings.push_back("attention figures are those of the first check layer's choice");
     }
@@ -310,11 +307,10 @@ class Replayer {
 
   void AddSuffixFaults() {
     if (request().suffix == 0) {
-      result_.faults.push_back(
-          {"suffix_len_zero",
-           "suffix_len 0: the original slices [:-0], has nothing to score and stops; here every "
-           "token is scored and none is forced",
-           std::nullopt});
+      result_.faults.push_back({"suffix_len_zero",
+                                "suffix_len 0: the original slices [:-0], has nothing to score and "
+                                "stops; here every token is scored and none is forced",
+                                std::nullopt});
       return;
     }
     // Three of the four example scripts measure a list of one element.
@@ -344,13 +340,11 @@ class Replayer {
   void AddBufferFault() {
     for (size_t i = 0; i < result_.check_place; ++i) {
       if (IsRounding(result_.layers[i])) continue;
-      result_.faults.push_back(
-          {"old_layers_kept",
-           fmt::format(
-               "layer {} comes before the check layer: it is computed anew but its old K and "
-               "V stay in the buffer",
-               result_.layers[i].layer),
-           result_.layers[i].v.relative()});
+      result_.faults.push_back({"old_layers_kept",
+                                fmt::format("layer {} comes before the check layer: it is computed "
+                                            "anew but its old K and V stay in the buffer",
+                                            result_.layers[i].layer),
+                                result_.layers[i].v.relative()});
     }
   }
 

@@ -63,10 +63,8 @@ std::optional<std::vector<double>> LayerThetasOf(const Report& of) {
 
 const Fields<Report>& RopeFields() {
   static const Fields<Report> fields = {
-      {"style",
-       "Which dimensions are paired: halves (neox) or neighbours (gptj)",
-       StyleOf,
-       {.choices = {"neox", "gptj"}}},
+      {"style", "Which dimensions are paired: halves (neox) or neighbours (gptj)", StyleOf,
+       OneOf("neox", "gptj")},
       {"theta", "Base of the frequencies; null too where the frequencies themselves were given",
        ThetaOf},
       {"rotary_dim", "Number of dimensions of a head that are turned", RotaryDimOf},
@@ -75,11 +73,10 @@ const Fields<Report>& RopeFields() {
       {"old_state",
        "Whether the chunks' keys came unrotated, or at which positions they were rotated",
        [](const Report& of) { return Name(of.caches.old().state); },
-       {.choices = {"unrotated", "rotated-local", "rotated-global", "rotated-at"}}},
-      {"full_state",
-       "Whether the full run's keys are rotated",
+       OneOf("unrotated", "rotated-local", "rotated-global", "rotated-at")},
+      {"full_state", "Whether the full run's keys are rotated",
        [](const Report& of) { return of.caches.full().unrotated ? "unrotated" : "rotated"; },
-       {.choices = {"rotated", "unrotated"}}}};
+       OneOf("rotated", "unrotated")}};
   return fields;
 }
 
@@ -189,14 +186,12 @@ std::optional<std::vector<uint64_t>> Listed(const ReportExtras& extras,
 
 const Fields<Report>& SelectionFields() {
   static const Fields<Report> fields = {
-      {"variant",
-       "Whose rule selects, and from which tensor's deviations",
+      {"variant", "Whose rule selects, and from which tensor's deviations",
        [](const Report& of) { return VariantName(of.result.request); },
-       {.choices = {"cacheblend-v", "cacheblend-k", "lmcache-k", "lmcache-v", "k+v"}}},
-      {"engine",
-       "Whose code is replayed",
+       OneOf("cacheblend-v", "cacheblend-k", "lmcache-k", "lmcache-v", "k+v")},
+      {"engine", "Whose code is replayed",
        [](const Report& of) { return Name(of.result.request.engine); },
-       {.choices = {"cacheblend", "lmcache"}}},
+       OneOf("cacheblend", "lmcache")},
       {"check_layer", "Number of the layer whose deviations select",
        [](const Report& of) { return of.result.request.check_layer; }},
       {"recomputed_fraction",
@@ -207,14 +202,11 @@ const Fields<Report>& SelectionFields() {
        [](const Report& of) { return of.result.selection.topk; }},
       {"count", "Number of tokens that are recomputed, the forced suffix included",
        [](const Report& of) { return of.result.selection.indices.size(); }},
-      {"score_dtype",
-       "Element type in which scores are computed",
+      {"score_dtype", "Element type in which scores are computed",
        [](const Report& of) { return kv::Name(of.result.request.emulate.value_or(DType::kF32)); },
-       {.choices = {"f32", "f16", "bf16"}}},
-      {"tie_rule",
-       "Which of equal scores comes first",
-       [](const Report&) { return "lower-index"; },
-       {.choices = {"lower-index"}}},
+       OneOf("f32", "f16", "bf16")},
+      {"tie_rule", "Which of equal scores comes first", [](const Report&) { return "lower-index"; },
+       OneOf("lower-index")},
       {"boundary", "The scores on both sides of the cut",
        [](const Report& of) -> const Selection& { return of.result.selection; }, BoundaryFields()},
       {"filters",
@@ -465,11 +457,9 @@ const Fields<Controller>& ControllerFields() {
 
 const Fields<Fault>& FaultFields() {
   static const Fields<Fault> fields = {
-      {"name",
-       "Name of the fault",
-       &Fault::name,
-       {.choices = {"suffix_len_zero", "suffix_len_one", "future_keys", "double_rotation",
-                    "old_layers_kept", "later_check_layers"}}},
+      {"name", "Name of the fault", &Fault::name,
+       OneOf("suffix_len_zero", "suffix_len_one", "future_keys", "double_rotation",
+             "old_layers_kept", "later_check_layers")},
       {"text", "What goes wrong, in words", &Fault::text},
       {"value", "How much, in the unit that the text names; null: it has no figure",
        &Fault::value}};
@@ -483,10 +473,8 @@ const Fields<GateResult>& GateFields() {
        "\"dev_v_remaining_frac@0.16.mean\"",
        [](const GateResult& of) { return of.gate.Name(); }},
       {"value", "The figure; null: it was not measured, and the gate fails", &GateResult::value},
-      {"op",
-       "Whether the figure must be at most or at least the limit",
-       [](const GateResult& of) { return of.gate.at_most ? "<=" : ">="; },
-       {.choices = {"<=", ">="}}},
+      {"op", "Whether the figure must be at most or at least the limit",
+       [](const GateResult& of) { return of.gate.at_most ? "<=" : ">="; }, OneOf("<=", ">=")},
       {"limit", "The limit", [](const GateResult& of) { return of.gate.limit; }},
       {"pass", "Whether the figure is within the limit", &GateResult::pass}};
   return fields;
@@ -507,15 +495,13 @@ const Fields<Report>& ReportFields() {
       {"tokens", "The prompt", Whole, TokensFields()},
       {"selection", "The tokens that are recomputed at the ratio asked for", Whole,
        SelectionFields()},
-      {"rows",
-       "Recomputed rows are the full run's: what remains is a lower bound",
-       [](const Report&) { return "oracle"; },
-       {.choices = {"oracle"}}},
+      {"rows", "Recomputed rows are the full run's: what remains is a lower bound",
+       [](const Report&) { return "oracle"; }, OneOf("oracle")},
       {"mask",
        "Mask of the recomputed queries: exact as a prefill's, or bottom-right as the engines' "
        "kernels have it",
        [](const Report& of) { return Name(of.result.request.mask); },
-       {.choices = {"exact", "bottom-right"}}},
+       OneOf("exact", "bottom-right")},
       {"layers", "How the chunks' caches deviate from the full run, layer by layer", LayersOf,
        LayerFields(), Items(1)},
       {"curve",

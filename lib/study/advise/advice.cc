@@ -491,8 +491,7 @@ Advice Advise(const Runs& runs, const AdviceRequest& request, ThreadPool& pool,
   for (const auto& run : runs) shortest = std::min(shortest, run->end());
   advice.candidates = MakeCandidates(request.candidates, shortest);
   if (advice.candidates.empty() || runs.front()->layers().empty()) {
-    throw Error(Finding::kUsage,
-                fmt::format("no policy can hold a budget within {} tokens", shortest))
+    throw Error(Finding::kUsage, "no policy can hold a budget within {} tokens", shortest)
         .Hint("give a smaller --budget, or fewer --streaming-sink tokens");
   }
   advice.effects = MeasureEffects(runs, advice.candidates, request.measure, pool, progress);

@@ -139,8 +139,7 @@ void RequireLike(const RunOf& run, const RunOf& first) {
   }
   if (same && run.snapshot().layers.size() == first.snapshot().layers.size()) return;
   throw Error(Finding::kTraceMismatch,
-              fmt::format("its layers and heads are not those of {}: advice is for one model",
-                          first.name()))
+              "its layers and heads are not those of {}: advice is for one model", first.name())
       .File(run.name());
 }
 

@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/study/advise/effects.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -101,19 +99,16 @@ void RequireLossOf(const MeasureRequest& request, const RunOf& run) {
   const LossKind kind = request.kind;
   for (const LayerAttention& attention : run.layers()) {
     if (!attention.kv().v) {
-      throw Error(Finding::kUsage, fmt::format("layer {} has no V: what attention puts out cannot "
-                                               "be compared",
-                                               attention.layer()))
+      throw Error(Finding::kUsage, "layer {} has no V: what attention puts out cannot be compared",
+                  attention.layer())
           .File(run.name());
     }
     if (kind == LossKind::kSensitivity && request.weights.count(attention.layer()) == 0) {
-      throw Error(Finding::kUsage,
-                  fmt::format("--sensitivity: has no weight of layer {}", attention.layer()))
+      throw Error(Finding::kUsage, "--sensitivity: has no weight of layer {}", attention.layer())
           .File(run.name());
     }
     if (kind == LossKind::kFisher && !eviction::HasChanges(attention)) {
-      throw Error(Finding::kUsage,
-                  fmt::format("layer {} has no gradients: no loss in nats", attention.layer()))
+      throw Error(Finding::kUsage, "layer {} has no gradients: no loss in nats", attention.layer())
           .File(run.name());
     }
   }
@@ -176,9 +171,8 @@ class Measurer {
     if (begin >= end) {
       throw Error(
           Finding::kUsage,
-          fmt::format("its gradients are of positions {} to {}: none of a decode step, "
-                      "which begin at {}",
-                      run.trace().gradients->begin, run.trace().gradients->end() - 1, run.prompt()))
+          "its gradients are of positions {} to {}: none of a decode step, which begin at {}",
+          run.trace().gradients->begin, run.trace().gradients->end() - 1, run.prompt())
           .File(run.name());
     }
     effects_.rows.push_back(eviction::ChooseRows(begin, end, request_.rows, request_.seed));
@@ -352,9 +346,9 @@ Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidate
   for (size_t r = 0; r < runs.size(); ++r) {
     if (effects.measured.runs[r].rows > 0) continue;
     throw Error(Finding::kBadField,
-                fmt::format("all {} measured rows are undefined, by NaN or Inf in queries, keys, "
-                            "values or gradients: nothing is left to advise by",
-                            effects.undefined_rows[r]))
+                "all {} measured rows are undefined, by NaN or Inf in queries, keys, values or "
+                "gradients: nothing is left to advise by",
+                effects.undefined_rows[r])
         .File(runs[r]->name());
   }
   return effects;

@@ -78,18 +78,12 @@ const Fields<PointOf>& PointFields() {
        [](const PointOf& of) { return PlanText(of.advice, of.point); }},
       {"candidate", "index into candidates, if all parts follow one",
        [](const PointOf& of) { return of.point.uniform; }},
-      {"ratio",
-       "whole cache over kept at the end, mean of the prompts' kept shares",
-       [](const PointOf& of) { return of.point.outcome.ratio(); },
-       {.least = kLeastRatio}},
-      {"mean_ratio",
-       "the same over all decode steps together",
-       [](const PointOf& of) { return of.point.outcome.mean_ratio(); },
-       {.least = kLeastRatio}},
-      {"worst_ratio",
-       "Whole cache / what is kept at the end, in the run that keeps most",
-       [](const PointOf& of) { return 1 / of.point.outcome.worst_share(); },
-       {.least = kLeastRatio}},
+      {"ratio", "whole cache over kept at the end, mean of the prompts' kept shares",
+       [](const PointOf& of) { return of.point.outcome.ratio(); }, AtLeast(kLeastRatio)},
+      {"mean_ratio", "the same over all decode steps together",
+       [](const PointOf& of) { return of.point.outcome.mean_ratio(); }, AtLeast(kLeastRatio)},
+      {"worst_ratio", "Whole cache / what is kept at the end, in the run that keeps most",
+       [](const PointOf& of) { return 1 / of.point.outcome.worst_share(); }, AtLeast(kLeastRatio)},
       {"removed_fraction",
        "Share of the cache's bytes that goes by the end, mean of the runs",
        [](const PointOf& of) { return 1 - of.point.outcome.mean_share(); },
@@ -178,8 +172,7 @@ const Fields<Report>& ParamsFields() {
        }},
       {"min_ratio",
        "Least ratio, whole cache / what is kept, that the worst run must reach; 1: no limit",
-       [](const Report& of) { return 1 / of.request.limits.share; },
-       {.least = kLeastRatio}},
+       [](const Report& of) { return 1 / of.request.limits.share; }, AtLeast(kLeastRatio)},
       {"policies", "Names of the policies that were tried",
        [](const Report& of) { return of.request.candidates.policies; }},
       {"budgets",
@@ -197,12 +190,11 @@ const Fields<Report>& ParamsFields() {
        [](const Report& of) { return of.request.candidates.recent; }},
       {"windows", "Numbers of rows by which the policies snapkv and pyramid weigh tokens",
        [](const Report& of) { return of.request.candidates.windows; }},
-      {"granularity",
-       "What chooses on its own: each layer, or each kv head",
+      {"granularity", "What chooses on its own: each layer, or each kv head",
        [](const Report& of) {
          return of.request.measure.units == eviction::Granularity::kLayer ? "layer" : "kv-head";
        },
-       {.choices = {"layer", "kv-head"}}},
+       OneOf("layer", "kv-head")},
       {"rows", "Most decode rows to measure in a run; 0: all",
        [](const Report& of) { return of.request.measure.rows; }},
       {"seed", "Seed of the sample of rows and of policy random",
@@ -216,12 +208,12 @@ const Fields<Report>& MethodFields() {
        "What losses are computed from: gradients, the sensitivity of layers, or the error of "
        "attention outputs",
        [](const Report& of) { return Name(KindOf(of)); },
-       {.choices = {"gradients", "sensitivity", "output-error"}}},
+       OneOf("gradients", "sensitivity", "output-error")},
       {"unit",
        "Unit of all losses: nats of KL of the next token, or relative error of attention outputs "
        "(Frobenius)",
        [](const Report& of) { return KindOf(of) == LossKind::kOutput ? "relative_error" : "nats"; },
-       {.choices = {"nats", "relative_error"}}},
+       OneOf("nats", "relative_error")},
       {"calibration", "predicted over real KL in a study: losses here are divided by its median",
        [](const Report& of) {
          return KindOf(of) == LossKind::kOutput ? nullptr : &CalibrationOf(KindOf(of));
@@ -274,22 +266,19 @@ const Fields<Report>& CheckFields() {
       {"left_out",
        "What each fold leaves out of the search: one run, or half of the rows of a single run",
        [](const Report& of) { return of.advice.check.halves ? "half_of_the_rows" : "run"; },
-       {.choices = {"run", "half_of_the_rows"}}},
-      {"optimism",
-       "what plans cost where they were not chosen over what they promised",
+       OneOf("run", "half_of_the_rows")},
+      {"optimism", "what plans cost where they were not chosen over what they promised",
        [](const Report& of) {
          return Shown(KindOf(of), of.advice.check.optimism()) / Shown(KindOf(of), 1);
        },
-       {.least = 1}},
-      {"folds",
-       "One search for each run (or half) that is left out",
+       AtLeast(1)},
+      {"folds", "One search for each run (or half) that is left out",
        [](const Report& of) {
          std::vector<FoldOf> folds;
          for (const Fold& fold : of.advice.check.folds) folds.push_back({KindOf(of), fold});
          return folds;
        },
-       FoldFields(),
-       {.items = 2}}};
+       FoldFields(), Items(2)}};
   return fields;
 }
 
@@ -300,10 +289,8 @@ const Fields<AtContext>& AtContextFields() {
        [](const AtContext& at) { return static_cast<uint64_t>(std::llround(at.full_bytes)); }},
       {"kept_bytes", "Bytes of K and V that the best plan would keep of it",
        [](const AtContext& at) { return static_cast<uint64_t>(std::llround(at.kept_bytes)); }},
-      {"ratio",
-       "full_bytes / kept_bytes",
-       [](const AtContext& at) { return at.full_bytes / at.kept_bytes; },
-       {.least = kLeastRatio}}};
+      {"ratio", "full_bytes / kept_bytes",
+       [](const AtContext& at) { return at.full_bytes / at.kept_bytes; }, AtLeast(kLeastRatio)}};
   return fields;
 }
 

@@ -285,10 +285,8 @@ const Fields<Chosen>& ChosenFields() {
       {"bytes_per_token", "Bytes at the end, in all layers, by the tokens that were seen",
        [](const Chosen& of) { return FullBytes(of.report) * of.best.outcome.mean_share(); },
        AtLeast(0)},
-      {"ratio",
-       "Bytes of the whole cache / those of the point",
-       [](const Chosen& of) { return of.best.outcome.ratio(); },
-       {.least = kLeastRatio}},
+      {"ratio", "Bytes of the whole cache / those of the point",
+       [](const Chosen& of) { return of.best.outcome.ratio(); }, AtLeast(kLeastRatio)},
       {"worst_loss", "Largest loss of a run, in the rows it was chosen on",
        [](const Chosen& of) { return Shown(KindOf(of.report), of.best.outcome.worst_loss()); },
        AtLeast(0)},
@@ -419,10 +417,9 @@ void AddSavings(const AdviceRequest& request, const Savings& savings,
                    [](const auto& a, const auto& b) { return a.x < b.x; });
   chart.series.push_back(std::move(front));
   page.Heading("Everything that saves memory");
-  page.Figure(
-      Render(chart),
-      "Each point is a plan: low and left is better. The line joins those that no other one "
-      "beats.");
+  page.Figure(Render(chart),
+              "Each point is a plan: low and left is better. The line joins those that no other "
+              "one beats.");
   std::vector<std::vector<std::string>> table = {
       {"what", "plan", "bytes a token", "over the link", "worst prompt", "on the front", "flags"}};
   for (const SavingRow& row : rows) {

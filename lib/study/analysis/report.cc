@@ -26,8 +26,7 @@ const Fields<Totals>& TotalsFields() {
        AtLeast(0)},
       {"bound_bits_per_value",
        "Bits per value under the cheapest entropy model of each tensor; of order 0 or 1, so a "
-       "codec "
-       "that draws on more may need less",
+       "codec that draws on more may need less",
        &Totals::bound, AtLeast(0)},
       {"bound_ratio", "Bytes of the tensors / bytes under those models", &Totals::bound_ratio,
        AtLeast(0)},
@@ -38,10 +37,8 @@ const Fields<Totals>& TotalsFields() {
 const Fields<Extreme>& ExtremeFields() {
   static const Fields<Extreme> fields = {
       {"layer", "Number of the layer", &Extreme::layer},
-      {"tensor",
-       "Whether it is K or V",
-       [](const Extreme& of) { return of.is_value ? "v" : "k"; },
-       {.choices = {"k", "v"}}},
+      {"tensor", "Whether it is K or V", [](const Extreme& of) { return of.is_value ? "v" : "k"; },
+       OneOf("k", "v")},
       {"ratio",
        "Its ratio under the better of both codecs, original / coded; null without any tensor",
        [](const Extreme& of) { return of.ratio == 0 ? std::nullopt : std::optional(of.ratio); },
@@ -95,10 +92,9 @@ void AddCharts(const Analysis& analysis, const std::string& level, report::Page&
   add(
       " entropy", false, [](const TensorAnalysis& tensor) { return tensor.bound().total_bits(); },
       bits);
-  page.Figure(
-      Render(bits),
-      "What the better codec needs, and the best entropy model of order 0 or 1. A codec that "
-      "draws on earlier rows, which such models do not see, goes below it.");
+  page.Figure(Render(bits),
+              "What the better codec needs, and the best entropy model of order 0 or 1. A codec "
+              "that draws on earlier rows, which such models do not see, goes below it.");
   std::vector<LayerStats> stats;
   for (const LayerAnalysis& layer : analysis.layers) {
     LayerStats& of = stats.emplace_back(LayerStats{layer.layer});

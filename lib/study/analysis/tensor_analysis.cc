@@ -462,16 +462,14 @@ const Fields<TensorAnalysis>& TensorAnalysisFields() {
       {"pairs",
        "Which dimensions the rotation pairs: neighbours (2i, 2i+1), or halves (i, i + dims/2)",
        [](const Unrotated& of) { return of.interleaved ? "adjacent" : "halves"; },
-       {.choices = {"adjacent", "halves"}}},
+       OneOf("adjacent", "halves")},
       {"models", "Every entropy model of the values without the rotation", &Unrotated::models,
        EntropyModelFields()}};
   static const Fields<Narrowed> narrow = {
       Fields<Narrowed>::Inline([](const Narrowed& of) -> const Measured& { return of.measured; },
                                MeasuredFields()),
-      {"dtype",
-       "The narrower type in which the values were coded",
-       [](const Narrowed& of) { return Name(of.dtype); },
-       {.choices = {"f16", "bf16"}}}};
+      {"dtype", "The narrower type in which the values were coded",
+       [](const Narrowed& of) { return Name(of.dtype); }, OneOf("f16", "bf16")}};
   static const Value entropy = Value::Object{{"type", "number"}, {"minimum", 0}, {"maximum", 8}};
   static const Fields<Tensor> fields = {
       {"dtype", "Element type as stored", [](const Tensor& of) { return Name(of.dtype); }},

@@ -23,7 +23,7 @@ namespace kv {
 namespace {
 
 [[noreturn]] void Fail(std::string_view name) {
-  throw Error(Finding::kInternal, fmt::format("{} failed", name));
+  throw Error(Finding::kInternal, "{} failed", name);
 }
 
 Contestant Copy() {
@@ -218,7 +218,7 @@ void Prove(const ContestChunk& chunk, const Contestant& one, const ContestPayloa
     return bytes.size() == raw.size() && std::memcmp(raw.data(), bytes.data(), raw.size()) == 0;
   };
   if (!equals(chunk.raw) && !equals(chunk.by_head)) {
-    throw Error(Finding::kInternal, fmt::format("{} does not give back its input", one.name));
+    throw Error(Finding::kInternal, "{} does not give back its input", one.name);
   }
 }
 

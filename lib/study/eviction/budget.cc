@@ -158,17 +158,17 @@ void RequireFloor(const PolicyInfo& policy, const BlockConfig& config, const Pap
       fmt::format("{} {}", budget.as_ratio ? "--target-ratio" : "--budget", budget.Text());
   if (policy.tuned_by == Tuning::kBlocks && BlockFloor(config) > most) {
     throw Error(Finding::kUsage,
-                fmt::format("{}: {} tokens of {}, but policy block always keeps {}: --sink {} in "
-                            "blocks of {} and --recent {}",
-                            asked, most, end, BlockFloor(config), config.sink_tokens,
-                            config.block_tokens, config.recent_tokens))
+                "{}: {} tokens of {}, but policy block always keeps {}: --sink {} in "
+                "blocks of {} and --recent {}",
+                asked, most, end, BlockFloor(config), config.sink_tokens, config.block_tokens,
+                config.recent_tokens)
         .Hint("without --sink and --recent they follow the budget");
   }
   if (policy.tuned_by == Tuning::kSinks && paper.sinks > most) {
     throw Error(Finding::kUsage,
-                fmt::format("{}: {} tokens of {}, but policy streaming always keeps {} sinks "
-                            "(--streaming-sink)",
-                            asked, most, end, paper.sinks));
+                "{}: {} tokens of {}, but policy streaming always keeps {} sinks "
+                "(--streaming-sink)",
+                asked, most, end, paper.sinks);
   }
 }
 

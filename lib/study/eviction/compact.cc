@@ -79,8 +79,8 @@ uint64_t CompareTensor(const KvTensor& source, const LayerPlan* plan, const KvTe
       Gather(written, 0, written.tokens(), head, 1, Order::kHeadTokenDim, theirs);
     }
     if (!same_shape || Hash64(GatherRanges(source, held, head)) != Hash64(theirs)) {
-      throw Error(Finding::kContentDiffers,
-                  fmt::format("{} of head {}: the rows written are not the rows kept", name, head));
+      throw Error(Finding::kContentDiffers, "{} of head {}: the rows written are not the rows kept",
+                  name, head);
     }
   }
   return written.tokens() * source.heads;

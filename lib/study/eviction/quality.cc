@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/study/eviction/quality.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -102,9 +100,9 @@ std::vector<float> Probabilities(const LayerAttention& attention, uint32_t head,
       (j <= position ? sum : hidden) += static_cast<double>(row[j]);
     if (hidden != 0 || !(std::abs(sum - 1) <= tolerance)) {
       throw Error(Finding::kTraceMismatch,
-                  fmt::format("layer {} head {} row {}: probabilities of visible keys add up to "
-                              "{:.6g}, of later ones to {:.3g}; expected 1 within {} and 0",
-                              attention.layer(), head, position, sum, hidden, tolerance))
+                  "layer {} head {} row {}: probabilities of visible keys add up to "
+                  "{:.6g}, of later ones to {:.3g}; expected 1 within {} and 0",
+                  attention.layer(), head, position, sum, hidden, tolerance)
           .File(attention.trace().path);
     }
     const auto norm = static_cast<float>(1 / sum);

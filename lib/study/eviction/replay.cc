@@ -9,8 +9,8 @@
 #include <set>
 
 #include "lib/core/base/error.h"
-#include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/attention_trace.h"
+#include "lib/core/snapshot/cast.h"
 
 namespace kv::eviction {
 namespace {
@@ -28,12 +28,11 @@ class Prediction {
     method_ = KlMethod::kSensitivity;
     for (const auto& [layer, weight] : *request.sensitivity) {
       if (snapshot.Find(layer) != nullptr) continue;
-      throw std::move(
-          Error(Finding::kTraceMismatch,
-                fmt::format("the sensitivity of layer {} is given, but the snapshot has no such "
+      throw std::move(Error(Finding::kTraceMismatch,
+                            "the sensitivity of layer {} is given, but the snapshot has no such "
                             "layer: it is another model's",
-                            layer))
-              .File(trace.path));
+                            layer)
+                          .File(trace.path));
     }
   }
 
@@ -168,8 +167,8 @@ class Replayer {
     }
     const uint32_t layers = trace_.block_scores->layers;
     if (layers == layer_count()) return;
-    throw Error(Finding::kTraceMismatch,
-                fmt::format("the stream has {} layers, the snapshot {}", layers, layer_count()))
+    throw Error(Finding::kTraceMismatch, "the stream has {} layers, the snapshot {}", layers,
+                layer_count())
         .File(trace_.path);
   }
 
@@ -210,11 +209,10 @@ class Replayer {
       if (!undefined.empty()) result_.warnings.push_back(undefined);
     }
     if (trace_.q_start == 0) return;
-    result_.warnings.push_back(
-        fmt::format("the trace has no queries of the prompt's positions 0 to {}: rules that weigh "
-                    "the prompt by "
-                    "its own attention (h2o, snapkv, pyramid) see only what comes later",
-                    std::min(trace_.q_start, result_.prompt) - 1));
+    result_.warnings.push_back(fmt::format(
+        "the trace has no queries of the prompt's positions 0 to {}: rules that weigh the prompt "
+        "by its own attention (h2o, snapkv, pyramid) see only what comes later",
+        std::min(trace_.q_start, result_.prompt) - 1));
   }
 
   // Layer numbers of the engine are positions among the layers of the snapshot.

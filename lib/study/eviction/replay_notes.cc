@@ -93,10 +93,9 @@ void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const Attentio
       return e.kept <= e.token - first.token + window;
     });
     if (full != least.end() && full->token + 1 < result.end) {
-      notes.Add(
-          run, fmt::format("{}keeps the most recent tokens from position {} on: its window and the "
-                           "tokens after the prompt fill the budget",
-                           where, full->token + 1));
+      notes.Add(run, fmt::format("{}keeps the most recent tokens from position {} on: its window "
+                                 "and the tokens after the prompt fill the budget",
+                                 where, full->token + 1));
     }
   }
   if (!run.info().evenly.empty() && even) {
@@ -197,8 +196,8 @@ std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrac
   if (!prediction.empty()) texts.push_back(std::move(prediction));
   if (late) {
     texts.push_back(
-        fmt::format("the trace has no row of the prompt: the first eviction comes after "
-                    "position {}, not at the prompt's end",
+        fmt::format("the trace has no row of the prompt: the first eviction comes after position "
+                    "{}, not at the prompt's end",
                     trace.q_start));
   }
   return texts;
@@ -314,9 +313,8 @@ uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request)
   if (trace.prompt_tokens && request.prompt_tokens &&
       *trace.prompt_tokens != *request.prompt_tokens) {
     throw std::move(Error(Finding::kUsage,
-                          fmt::format("--prompt-tokens {}: the trace says that its prompt ends at "
-                                      "{}",
-                                      *request.prompt_tokens, *trace.prompt_tokens))
+                          "--prompt-tokens {}: the trace says that its prompt ends at {}",
+                          *request.prompt_tokens, *trace.prompt_tokens)
                         .File(trace.path));
   }
   const std::optional<uint64_t> prompt =
@@ -329,8 +327,8 @@ uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request)
   if (trace.block_scores) return *prompt;
   if (*prompt < trace.q_start || *prompt >= trace.end_position()) {
     throw std::move(Error(Finding::kUsage,
-                          fmt::format("--prompt-tokens {}: the trace's rows are positions {} to {}",
-                                      *prompt, trace.q_start, trace.end_position() - 1))
+                          "--prompt-tokens {}: the trace's rows are positions {} to {}", *prompt,
+                          trace.q_start, trace.end_position() - 1)
                         .File(trace.path));
   }
   return *prompt;

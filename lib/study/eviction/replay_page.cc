@@ -193,17 +193,16 @@ std::vector<Loss> LossesOf(const ReplayResult& result) {
                       }});
   }
   if (result.runs.front().quality && result.runs.front().quality->has_output) {
-    losses.push_back(
-        {"Attention output error", "|O - O'| / |O| over evicting rows",
-         "The error of the attention output, all heads of a layer together: of the figures that "
-         "need no gradients the best predictor of harm.",
-         [](const ReplayRun& run) { return run.evicting->output_error_frobenius; }});
+    losses.push_back({"Attention output error", "|O - O'| / |O| over evicting rows",
+                      "The error of the attention output, all heads of a layer together: of the "
+                      "figures that need no gradients the best predictor of harm.",
+                      [](const ReplayRun& run) { return run.evicting->output_error_frobenius; }});
   }
-  losses.push_back({"Attention mass lost", "mass lost, mean of evicting rows",
-                    "Every policy keeps as many tokens at the same moments, save that block keeps "
-                    "whole blocks, and that snapkv and pyramid may compress the prompt alone; "
-                    "oracle-mass knows the future.",
-                    [](const ReplayRun& run) { return 1 - run.evicting->mass.mean; }});
+  losses.push_back(
+      {"Attention mass lost", "mass lost, mean of evicting rows",
+       "Every policy keeps as many tokens at the same moments, save that block keeps whole blocks, "
+       "and that snapkv and pyramid may compress the prompt alone; oracle-mass knows the future.",
+       [](const ReplayRun& run) { return 1 - run.evicting->mass.mean; }});
   return losses;
 }
 
@@ -264,10 +263,9 @@ void AddBytes(const ReplayRun& run, report::Page& page) {
   }
   chart.series = {kept, full};
   if (run.engine) chart.series.push_back(allocated);
-  page.Figure(Render(chart),
-              run.engine ? "The engine's buffers never shrink: what is evicted frees room for new "
-                           "tokens, not memory."
-                         : "Memory if evicted rows are given back.");
+  page.Figure(Render(chart), run.engine ? "The engine's buffers never shrink: what is evicted "
+                                          "frees room for new tokens, not memory."
+                                        : "Memory if evicted rows are given back.");
 }
 
 // For how many of the units' decode steps together a position stayed; `steps` of each if for all.
@@ -374,9 +372,9 @@ void AddHeads(const ReplayRun& run, report::Page& page) {
     map.x_end = static_cast<double>(std::max<size_t>(1, layer.heads.size()));
     map.rows.push_back(std::move(row));
   }
-  page.Figure(Render(map), output ? "Mean error of the attention output, layers down, query heads "
-                                    "across."
-                                  : "Mean attention mass lost, layers down, query heads across.");
+  page.Figure(Render(map),
+              output ? "Mean error of the attention output, layers down, query heads across."
+                     : "Mean attention mass lost, layers down, query heads across.");
   LineChart steps;
   steps.title = "Attention mass lost at each decode step";
   steps.x_label = "decode step";
@@ -450,8 +448,7 @@ report::Page ReportPage(const Report& of) {
   if (run.quality) {
     notes.push_back(
         "Attention figures are over evicting rows: queries of a layer that lose a key in some "
-        "head. "
-        "Those named (all rows) are diluted by rows and layers that lose nothing.");
+        "head. Those named (all rows) are diluted by rows and layers that lose nothing.");
   }
   notes.push_back("Open loop: hidden states of later layers do not react to what was evicted.");
   page.Notes("Remarks", notes);

@@ -100,15 +100,15 @@ Json ParseConfigText(std::string_view text) {
   }
   if (!json.is_discarded()) return json;
   if (mistake.kind == JsonMistake::Kind::kTwice) {
-    throw Error(Finding::kConfig, fmt::format("key '{}' is given twice", Escaped(mistake.text)));
+    throw Error(Finding::kConfig, "key '{}' is given twice", Escaped(mistake.text));
   }
   const std::string what = mistake.text.substr(mistake.text.find("] ") + 2);
   if (mistake.kind == JsonMistake::Kind::kRange) {
-    throw Error(Finding::kConfig, fmt::format("not valid JSON: {}", what));
+    throw Error(Finding::kConfig, "not valid JSON: {}", what);
   }
   const size_t at = std::min<size_t>(mistake.at, text.size());
   const auto line = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n') + 1;
-  throw Error(Finding::kConfig, fmt::format("line {}: not valid JSON: {}", line, what)).At(at);
+  throw Error(Finding::kConfig, "line {}: not valid JSON: {}", line, what).At(at);
 }
 
 constexpr size_t kMostCases = 1000;
@@ -522,8 +522,8 @@ void KeepCases(const std::vector<std::string>& names, Config& config) {
   for (const CaseSpec& spec : config.cases) known.push_back(spec.name);
   for (const std::string& name : names) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    throw Error(Finding::kUsage,
-                fmt::format("--case '{}': no such case{}", Escaped(name), Suggest(name, known)));
+    throw Error(Finding::kUsage, "--case '{}': no such case{}", Escaped(name),
+                Suggest(name, known));
   }
   std::erase_if(config.cases, [&](const CaseSpec& spec) {
     return std::find(names.begin(), names.end(), spec.name) == names.end();

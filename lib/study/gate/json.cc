@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/study/gate/json.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -64,8 +62,8 @@ Json ParseJson(std::string_view text, std::string_view file) {
   }
   if (!json.is_discarded()) return json;
   if (mistake.kind == JsonMistake::Kind::kTwice) {
-    throw Error(Finding::kBadText,
-                fmt::format("a JSON object has two keys '{}'", Escaped(mistake.text, kShownKey)))
+    throw Error(Finding::kBadText, "a JSON object has two keys '{}'",
+                Escaped(mistake.text, kShownKey))
         .File(file);
   }
   if (mistake.kind == JsonMistake::Kind::kRange) {

@@ -44,8 +44,7 @@ void Collect(const Document& json, const std::string& prefix, const Engine& engi
 const Document& ArrayAt(const Document& json, const char* key) {
   const auto found = json.find(key);
   if (found == json.end() || !found->is_array()) {
-    throw Error(Finding::kBadField,
-                fmt::format("this is not a summary of a gate: '{}' is not an array", key));
+    throw Error(Finding::kBadField, "this is not a summary of a gate: '{}' is not an array", key);
   }
   return *found;
 }
@@ -533,8 +532,7 @@ Baseline ParseBaseline(std::string_view text, std::string file, const Engine& en
     throw Error(Finding::kBadField, "this is not a summary of a gate: it is not an object");
   const std::string schema = WordOr(json, "schema");
   if (!schema.empty() && schema != "kvtool.gate/1") {
-    throw Error(Finding::kBadField,
-                fmt::format("expected schema kvtool.gate/1, found '{}'", Escaped(schema)));
+    throw Error(Finding::kBadField, "expected schema kvtool.gate/1, found '{}'", Escaped(schema));
   }
   baseline.generated_at = WordOr(json, "generated_at");
   baseline.verdict = WordOr(json, "verdict");

@@ -106,21 +106,15 @@ Value ParamsSchema(const Engine& engine, std::string_view (*text)(std::string_vi
 const Fields<Where>& WhereFields() {
   static const Fields<Where> fields = {
       {"layer", "Layer; null if it is not of one", &Where::layer},
-      {"kind",
-       "K or V; null if it is not of one",
-       [](const Where& where) { return TextOrNull(where.kind); },
-       {.choices = {"K", "V"}}},
+      {"kind", "K or V; null if it is not of one",
+       [](const Where& where) { return TextOrNull(where.kind); }, OneOf("K", "V")},
       {"head", "KV head; null if it is not of one", &Where::head},
       {"token_begin", "First token; null if it is not of some tokens", &Where::token_begin},
       {"token_end", "Token after the last; null if it is not of some tokens", &Where::token_end},
-      {"dim",
-       "Place within the head, or channel where the heads are not known",
-       &Where::dim,
-       {.absent = true}},
-      {"log",
-       "Log, or part of it, that the figure was found in",
-       [](const Where& where) { return TextOrNull(where.log); },
-       {.absent = true}}};
+      {"dim", "Place within the head, or channel where the heads are not known", &Where::dim,
+       Absent()},
+      {"log", "Log, or part of it, that the figure was found in",
+       [](const Where& where) { return TextOrNull(where.log); }, Absent()}};
   return fields;
 }
 
@@ -143,10 +137,8 @@ const Fields<RuleOutcome>& RuleFields() {
   static const Fields<Outcome> fields = {
       {"metric", "Figure that the rule is on, as kvtool gate --list-metrics names it",
        [](const Outcome& of) { return of.rule.metric; }},
-      {"op",
-       "Comparison that must hold: value op limit",
-       [](const Outcome& of) { return Name(of.rule.op); },
-       {.choices = {">=", "<=", ">", "<", "==", "!="}}},
+      {"op", "Comparison that must hold: value op limit",
+       [](const Outcome& of) { return Name(of.rule.op); }, OneOf(">=", "<=", ">", "<", "==", "!=")},
       {"limit", "What the figure is compared with; null for a rule in words",
        figure([](const Outcome& of) { return std::optional(of.rule.limit); }),
        schema({"number", "boolean", "null"}, false)},
@@ -156,10 +148,8 @@ const Fields<RuleOutcome>& RuleFields() {
        "Distance to the limit in the figure's unit, negative where the rule is broken; null for "
        "flags and figures that are not known",
        &Outcome::margin},
-      {"status",
-       "What became of the rule",
-       [](const Outcome& of) { return Name(of.status); },
-       {.choices = {"pass", "fail", "not_run", "inconclusive"}}},
+      {"status", "What became of the rule", [](const Outcome& of) { return Name(of.status); },
+       OneOf("pass", "fail", "not_run", "inconclusive")},
       {"reason", "Why, or a remark on the figure; empty where the numbers say it all",
        &Outcome::reason},
       {"required", "Whether a figure that is not known fails the rule",
@@ -167,22 +157,17 @@ const Fields<RuleOutcome>& RuleFields() {
       {"where", "Where the figure was found", &Outcome::where, WhereFields()},
       {"reproduce", "Command that shows the figure again; null if there is none",
        [](const Outcome& of) { return TextOrNull(of.reproduce); }},
-      {"word",
-       "What the config calls the metric, where that is another name",
-       [](const Outcome& of) { return TextOrNull(of.rule.word); },
-       {.absent = true}},
+      {"word", "What the config calls the metric, where that is another name",
+       [](const Outcome& of) { return TextOrNull(of.rule.word); }, Absent()},
       {"baseline", "The figure in the baseline", figure(std::mem_fn(&Outcome::baseline)),
        schema({"number", "boolean"}, true)},
-      {"against",
-       "The rule is on the pinned baseline, not on the last one",
+      {"against", "The rule is on the pinned baseline, not on the last one",
        [](const Outcome& of) { return of.pinned ? std::optional("pinned") : std::nullopt; },
-       {.absent = true, .choices = {"pinned"}}},
+       Absent(OneOf("pinned"))},
       Fields<Outcome>::Inline([](const Outcome& of) { return of.engine_value ? &of : nullptr; },
                               engine_value),
-      {"engine_pass",
-       "The engine's own verdict on the rule, where its logs have one",
-       &Outcome::engine_pass,
-       {.absent = true}}};
+      {"engine_pass", "The engine's own verdict on the rule, where its logs have one",
+       &Outcome::engine_pass, Absent()}};
   return fields;
 }
 
@@ -260,13 +245,11 @@ const Fields<Tolerance>& ToleranceFields() {
   static const Fields<Tolerance> fields = {
       {"k", kOfK, [](const Tolerance& of) { return of.all[0]; }},
       {"v", kOfV, [](const Tolerance& of) { return of.all[1]; }},
-      {"layers",
-       "Layers with tolerances of their own",
+      {"layers", "Layers with tolerances of their own",
        [](const Tolerance& of) {
          return of.layers.empty() ? std::nullopt : std::optional(of.layers);
        },
-       layer,
-       {.absent = true}}};
+       layer, Absent()}};
   return fields;
 }
 
@@ -311,17 +294,16 @@ Fields<CaseEntry> CaseFields(const Engine& engine,
        spec(&CaseSpec::suite),
        {.choices = std::move(suites)}},
       {"mode", "What was run: a mode of the engine, compare or quant", spec(&CaseSpec::mode)},
-      {"status",
-       "What became of the case",
+      {"status", "What became of the case",
        [](const CaseEntry& of) { return Name(of.result.status); },
-       {.choices = {"pass", "fail", "not_run", "inconclusive"}}},
+       OneOf("pass", "fail", "not_run", "inconclusive")},
       {"reason", "Why it failed, was not run or is inconclusive; empty if it passed",
        of_result(&CaseResult::reason)},
       {"origin",
        "Where its figures come from: replay, engine_logs, compare (a cache against its reference); "
        "none if it was not run",
        [](const CaseEntry& of) { return Name(of.result.origin); },
-       {.choices = {"replay", "engine_logs", "compare", "none"}}},
+       OneOf("replay", "engine_logs", "compare", "none")},
       {"snapshot", "Path of its snapshot as given; null without one",
        text([](const CaseResult& of) -> const std::string& { return of.spec.snapshot; })},
       {"snapshot_xxh3",
@@ -355,11 +337,9 @@ Fields<CaseEntry> CaseFields(const Engine& engine,
        "The same run in figures of kvtool's own",
        figures(Voice::kTrue),
        {.schema = TrueFiguresSchema(engine)}},
-      {"reference",
-       "How the cache differs from its reference, by layer, K and V",
+      {"reference", "How the cache differs from its reference, by layer, K and V",
        [](const CaseEntry& of) { return of.result.reference ? &of.result : nullptr; },
-       ReferenceFields(),
-       {.absent = true}},
+       ReferenceFields(), Absent()},
       {"not_measured",
        "Reasons of the figures that are not known, by their names",
        [](const CaseEntry& of) {
@@ -413,7 +393,7 @@ void AddVerdict(const Engine& engine, Fields<GateSummary>& fields) {
               "pass, fail, or inconclusive where no rule was broken and some case is too noisy to "
               "judge",
               [](const Summary& of) { return of.result.verdict(); },
-              {.choices = {"pass", "fail", "inconclusive"}}});
+              OneOf("pass", "fail", "inconclusive")});
   fields.Add({"reason", "Why it did not pass, all reasons on one line; empty if it passed",
               [](const Summary& of) { return of.result.reason(); }});
   fields.Add(

@@ -269,16 +269,15 @@ Summary ParseSummary(std::string_view text, std::string_view file) {
   }
   const Json& entries = has_cases ? *cases : *rows;
   if (entries.size() > kMaxCases) {
-    throw Error(Finding::kLimit,
-                fmt::format("{} cases; at most {} are shown", entries.size(), kMaxCases))
+    throw Error(Finding::kLimit, "{} cases; at most {} are shown", entries.size(), kMaxCases)
         .File(file);
   }
   for (const Json& entry : entries) {
     for (const char* key : {"rules", "rows", "layers", "resident_over_time", "notes", "warnings"}) {
       const Json* list = Find(entry, key);
       if (list == nullptr || list->size() <= kMaxEntries) continue;
-      throw Error(Finding::kLimit, fmt::format("{} entries in '{}'; at most {} are shown",
-                                               list->size(), key, kMaxEntries))
+      throw Error(Finding::kLimit, "{} entries in '{}'; at most {} are shown", list->size(), key,
+                  kMaxEntries)
           .File(file);
     }
   }

@@ -366,11 +366,10 @@ report::Page ReportPage(const Report& report, const std::vector<std::string>& no
   const KvTensor& k = report.snapshot.layers.front().k;
   report::Page page(
       "Quantised caches",
-      fmt::format(
-          "{} layers, {} query heads over {} kv heads of {}, {} tokens; {} of {} query rows "
-          "a layer",
-          result.layers.size(), report.trace.query_heads, k.heads, k.head_dim, result.tokens,
-          result.measured.positions.size(), result.measured.population));
+      fmt::format("{} layers, {} query heads over {} kv heads of {}, {} tokens; {} of {} query "
+                  "rows a layer",
+                  result.layers.size(), report.trace.query_heads, k.heads, k.head_dim,
+                  result.tokens, result.measured.positions.size(), result.measured.population));
   page.Heading("Loss against ratio");
   AddChart(request, result, page);
   AddLayers(request, result, page);

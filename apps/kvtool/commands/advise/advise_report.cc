@@ -203,8 +203,7 @@ FoundSavings SavingsOptions::Find(const advise::Runs& runs, const advise::Advice
   found.why_not = advise::WhyNoTypes(runs);
   if (!found.why_not.empty()) {
     if (types.empty()) return found;
-    throw Error(Finding::kUsage, fmt::format("--types: {}", found.why_not))
-        .File(runs.front()->name());
+    throw Error(Finding::kUsage, "--types: {}", found.why_not).File(runs.front()->name());
   }
   try {
     found.savings = advise::FindSavings(runs, request, wanted, advice, pool, progress);
@@ -288,10 +287,8 @@ const Fields<EngineSettings>& EngineSettingsFields() {
        "The engine's own parameters under its own names",
        &S::parameters,
        {.schema = Value::Object{{"type", "object"}}}},
-      {"ratio",
-       "Whole cache / what is kept at the end, in the run that keeps most",
-       &S::ratio,
-       {.least = advise::kLeastRatio}},
+      {"ratio", "Whole cache / what is kept at the end, in the run that keeps most", &S::ratio,
+       AtLeast(advise::kLeastRatio)},
       {"loss", "Largest loss of a run, in the unit that loss.unit names", &S::loss, AtLeast(0)},
       {"note", "What to know before the settings are used", &S::note},
       {"configuration", "Which of the engine's configurations takes the parameters; null: its own",

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -87,10 +86,9 @@ class AdviseCommand : public Command {
         .Separator(',');
     line.Add("--granularity", granularity_, "What chooses on its own: layer or kv-head (layer)")
         .OneOf({"layer", "kv-head"});
-    line.Add(
-        "--sensitivity", sensitivity_,
-        "Nats by these layer weights (kvtool.sensitivity/1), not by gradients (a run's own, where "
-        "its trace has none)");
+    line.Add("--sensitivity", sensitivity_,
+             "Nats by these layer weights (kvtool.sensitivity/1), not by gradients (a run's own, "
+             "where its trace has none)");
     line.Add("--context", context_,
              "The model's full context, to say what a plan saves there (a run's own)")
         .Positive();
@@ -155,9 +153,8 @@ class AdviseCommand : public Command {
                                                      PromptOf(i, files[i].trace), pool));
     }
     if (runs.size() > 1 && !(plan_.empty() && chosen_plan_.empty())) {
-      throw Error(Finding::kUsage,
-                  fmt::format("{}: a plan names the tokens of one prompt; give one run",
-                              plan_.empty() ? "--chosen-plan-out" : "--plan-out"));
+      throw Error(Finding::kUsage, "{}: a plan names the tokens of one prompt; give one run",
+                  plan_.empty() ? "--chosen-plan-out" : "--plan-out");
     }
     const advise::AdviceRequest request = RequestFor(runs);
     Advice advice;
@@ -170,10 +167,8 @@ class AdviseCommand : public Command {
       savings = savings_.Find(runs, request, advice, nullptr, pool, &progress);
     }
     if (!savings.savings && !(chosen_plan_.empty() && quant_plan_.empty())) {
-      throw Error(Finding::kUsage,
-                  fmt::format("{}: only eviction was tried: {}",
-                              quant_plan_.empty() ? "--chosen-plan-out" : "--quant-plan-out",
-                              savings.why_not));
+      throw Error(Finding::kUsage, "{}: only eviction was tried: {}",
+                  quant_plan_.empty() ? "--chosen-plan-out" : "--quant-plan-out", savings.why_not);
     }
     if (savings.savings) {
       const std::vector<std::string>& more = savings.savings->warnings;
@@ -194,8 +189,7 @@ class AdviseCommand : public Command {
   std::vector<RunFiles> OpenRuns(Console& console) const {
     for (size_t i = 0; i < inputs_.size(); ++i) RequireTrace(traces_[i], names_[i]);
     if (left_traces_ > 0) {
-      throw Error(Finding::kUsage,
-                  fmt::format("--trace: {} more than snapshots that need one", left_traces_));
+      throw Error(Finding::kUsage, "--trace: {} more than snapshots that need one", left_traces_);
     }
     const OpenOptions options =
         snapshot_.Resolve(inputs_.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);
@@ -295,9 +289,8 @@ class AdviseCommand : public Command {
     std::erase_if(candidates.policies, [&](const std::string& name) {
       const eviction::PolicyInfo& policy = *eviction::FindPolicy(name);
       if (policy.is_bound && !all) {
-        throw Error(
-            Finding::kUsage,
-            fmt::format("--policy {}: it knows the rows to come, which no engine does", name));
+        throw Error(Finding::kUsage, "--policy {}: it knows the rows to come, which no engine does",
+                    name);
       }
       // Where nothing is evicted, everything is there to begin with.
       return policy.is_bound || policy.spending == eviction::Spending::kNone;

@@ -143,10 +143,8 @@ const Fields<Analysed>& AnalysedFields() {
       {"format", "Name of the format the input was read as", &Analysed::format},
       {"engine", "The engine that wrote it; empty: not known", &Analysed::engine},
       {"model", "The model it is of; empty: not known", &Analysed::model},
-      {"level",
-       "Level of compress that was measured beside MNN's codec; compat: none",
-       &Analysed::level,
-       {.choices = {"compat", "fast", "default", "high", "max"}}},
+      {"level", "Level of compress that was measured beside MNN's codec; compat: none",
+       &Analysed::level, OneOf("compat", "fast", "default", "high", "max")},
       Fields<Analysed>::Inline(
           [](const Analysed& of) -> const auto& { return of.analysis; },
           analysis::AnalysisFields())};
@@ -160,37 +158,23 @@ const Fields<AnalyzeResult>& AnalyzeResultFields() {
       Fields<AnalysedRun>::Inline(&AnalysedRun::analysed, AnalysedFields())};
   static const Fields<AnalyzeTiming> timing = {
       {"elapsed_us", "Wall time of the command, in microseconds", &AnalyzeTiming::elapsed_us},
-      {"threads", "Number of threads that were used", &AnalyzeTiming::threads, {.least = 0}}};
+      {"threads", "Number of threads that were used", &AnalyzeTiming::threads, AtLeast(0)}};
   static const Fields<Result> fields = {
       {"inputs", "What was read", &Result::inputs, HashedFileFields()},
       {"runs",
        "of a folder that holds several runs of dumps: what stands in the document otherwise, run "
        "by run",
-       &Result::runs,
-       runs,
-       {.absent = true}},
+       &Result::runs, runs, Absent()},
       Fields<Result>::Inline(&Result::analysed, AnalysedFields()),
-      {"offline",
-       "the document of MNN's offline_lossless_fp16.py, schema_version 3",
-       &Result::offline,
-       mnn::offline::DocumentFields(),
-       {.absent = true}},
-      {"distribution",
-       "Entropies and zstd ratios of each dump, or of each layer of a snapshot",
-       &Result::distribution,
-       analysis::RowsReportFields(),
-       {.absent = true}},
-      {"packed",
-       "Entropies and zstd ratios of packed MNN dumps, padding included",
-       &Result::packed,
-       analysis::RowsReportFields(),
-       {.absent = true}},
+      {"offline", "the document of MNN's offline_lossless_fp16.py, schema_version 3",
+       &Result::offline, mnn::offline::DocumentFields(), Absent()},
+      {"distribution", "Entropies and zstd ratios of each dump, or of each layer of a snapshot",
+       &Result::distribution, analysis::RowsReportFields(), Absent()},
+      {"packed", "Entropies and zstd ratios of packed MNN dumps, padding included", &Result::packed,
+       analysis::RowsReportFields(), Absent()},
       {"warnings", "Everything that the run warned of", &Result::warnings},
-      {"timing",
-       "How long it took; absent in deterministic output",
-       &Result::timing,
-       timing,
-       {.absent = true}}};
+      {"timing", "How long it took; absent in deterministic output", &Result::timing, timing,
+       Absent()}};
   return fields;
 }
 
@@ -199,8 +183,7 @@ class Analyze : public EachOf<Analyze> {
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "FILE", "Snapshots or folders of dumps: files, folders, '-' for stdin");
     line.Add("--level", level_,
-             "Level of compress to measure beside MNN's codec (default: default; compat: "
-             "none)")
+             "Level of compress to measure beside MNN's codec (default: default; compat: none)")
         .OneOf({"compat", "fast", "default", "high", "max"});
     line.AddFlag("--per-head", per_head_, "Also code every head on its own (takes twice as long)");
     line.AddFlag("--distribution", distribution_,

@@ -176,10 +176,7 @@ std::optional<std::string_view> KeyOrValue(const ChunkHead& head) {
 
 const Fields<ChunkHead>& ChunkFields() {
   static const Fields<ChunkHead> fields = {
-      {"kv",
-       "K or V; null: bytes of the file that are neither",
-       KeyOrValue,
-       {.choices = {"k", "v"}}},
+      {"kv", "K or V; null: bytes of the file that are neither", KeyOrValue, OneOf("k", "v")},
       {"layer", "Number of the layer", OfCache(&ChunkHead::layer), Absent()},
       {"token_begin", "First token", OfCache(&ChunkHead::token_begin), Absent()},
       {"token_end", "One past the last token",

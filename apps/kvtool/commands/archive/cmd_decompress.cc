@@ -55,8 +55,7 @@ const Fields<Decompressed::Source>& RestoredSourceFields() {
        [](const Source& source) { return source.report.lost_bytes; }},
       {"xxh3",
        "XXH3 hash (64 bits, 16 hex digits) of what was restored; null: so much is lost that it was "
-       "not "
-       "computed",
+       "not computed",
        [](const Source& source) { return RestoredHash(source.report); }, kHashText},
       {"identical", "Whether nothing is lost and the hash is that of the source",
        &Source::identical},
@@ -95,10 +94,9 @@ const Fields<Decompressed>& DecompressedFields() {
 class Decompress : public EachOf<Decompress> {
  public:
   void Declare(CommandLine& line) override {
-    DeclareInputs(
-        line, "FILE", "Archives, '-' for stdin",
-        "Restore what can be restored, write zeros for the rest and report it; go on with "
-        "the next input after an error");
+    DeclareInputs(line, "FILE", "Archives, '-' for stdin",
+                  "Restore what can be restored, write zeros for the rest and report it; go on "
+                  "with the next input after an error");
     output_.Declare(line, "File or folder to write (default: FILE without .kvz)");
     line.AddFlag("-t,--test", test_, "Write nothing, as 'kvtool verify' does");
     line.Add("--to", to_, "Write tensors in this format instead of the source (see kvtool formats)")
@@ -109,10 +107,9 @@ class Decompress : public EachOf<Decompress> {
              "Model file that tells the heads, for --to");
     line.Add("--kv-heads", snapshot_.kv_heads, "KV heads per layer, for --to")
         .Between(1u, 1u << 20);
-    line.Add(
-        "--rope-pairs", rope_pairs_,
-        "Order of K's RoPE pairs in what --to writes: neighbours (2i, 2i+1), halves (i, i+dim/2), "
-        "FROM:TO, keep (default: as readers of the format expect it)");
+    line.Add("--rope-pairs", rope_pairs_,
+             "Order of K's RoPE pairs in what --to writes: neighbours (2i, 2i+1), halves (i, "
+             "i+dim/2), FROM:TO, keep (default: as readers of the format expect it)");
     line.Add("--head-dim", snapshot_.head_dim, "Head size, for --to").Between(1u, 1u << 20);
     line.Add("--layout", snapshot_.open.layout,
              "Chooses a layout if several fit the archived source, for --to");

@@ -126,10 +126,8 @@ const Fields<Verified>& VerifiedFields() {
       {"params", "What was asked for", &Verified::params, VerifyParamsFields()},
       {"verdict",
        "intact: every chunk decodes and the whole has its hash; identical: so, and equal to "
-       "--against; "
-       "damaged: something is lost; different: intact, but not equal",
-       &Verified::verdict,
-       {.choices = {"intact", "identical", "damaged", "different"}}},
+       "--against; damaged: something is lost; different: intact, but not equal",
+       &Verified::verdict, OneOf("intact", "identical", "damaged", "different")},
       {"chunks", "Chunks of the archive", &Verified::chunks},
       {"source_bytes", "Bytes of what was compressed",
        [](const Verified& of) { return of.found.restored.bytes; }},

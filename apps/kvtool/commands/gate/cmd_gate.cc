@@ -148,9 +148,9 @@ class Initialiser {
     size.layers = pair.snapshot.layers.size();
     size.tokens = TokensOf(pair.snapshot);
     if (size.tokens < kFewestTokens) {
-      throw Error(Finding::kUsage, fmt::format("a cache of {} tokens is too short to set "
-                                               "thresholds by: at least {} are needed",
-                                               size.tokens, kFewestTokens))
+      throw Error(Finding::kUsage,
+                  "a cache of {} tokens is too short to set thresholds by: at least {} are needed",
+                  size.tokens, kFewestTokens)
           .File(path);
     }
     std::optional<uint64_t> prompt = init_.prompt_tokens;
@@ -166,8 +166,8 @@ class Initialiser {
     size.prompt_tokens = prompt.value_or(size.tokens - size.tokens / 4);
     if (size.prompt_tokens == 0 || size.prompt_tokens >= size.tokens) {
       throw Error(Finding::kUsage,
-                  fmt::format("the prompt of {} tokens leaves nothing of the cache's {} to decode",
-                              size.prompt_tokens, size.tokens))
+                  "the prompt of {} tokens leaves nothing of the cache's {} to decode",
+                  size.prompt_tokens, size.tokens)
           .File(path)
           .Hint("--prompt-tokens N says where the prompt ends");
     }
@@ -201,8 +201,7 @@ class Initialiser {
 
 ExitStatus RunGateInit(const GateInit& init, Context& context) {
   if (init.runs.empty() || init.runs.size() > kMostRuns) {
-    throw Error(Finding::kUsage,
-                fmt::format("--init: expected 1 to {} recorded runs or snapshots", kMostRuns));
+    throw Error(Finding::kUsage, "--init: expected 1 to {} recorded runs or snapshots", kMostRuns);
   }
   if (init.runs.size() > 1 && !init.trace.empty()) {
     throw Error(Finding::kUsage,
@@ -247,11 +246,10 @@ class Gate : public EachOf<Gate> {
  public:
   void Declare(CommandLine& line) override {
     place_ = "INPUT";
-    line.Add(
-        "CONFIG", inputs_.given,
-        "Cases and thresholds (JSON, // comments allowed), and behind it snapshots or recorded "
-        "runs to judge, each by all cases; without a config the six cases; with --init: "
-        "recorded runs or snapshots");
+    line.Add("CONFIG", inputs_.given,
+             "Cases and thresholds (JSON, // comments allowed), and behind it snapshots or "
+             "recorded runs to judge, each by all cases; without a config the six cases; with "
+             "--init: recorded runs or snapshots");
     inputs_.DeclareRest(line);
     line.AddFlag("--init", init_,
                  "Measure the runs, and write a config whose limits fit them (-o FILE)");
@@ -370,8 +368,8 @@ class Gate : public EachOf<Gate> {
     for (const gate::CaseSpec& spec : shared_config_->cases) {
       if (spec.snapshot.empty()) continue;
       throw Error(Finding::kUsage,
-                  fmt::format("case '{}' has a snapshot of its own, and inputs were given, too",
-                              Escaped(spec.name)))
+                  "case '{}' has a snapshot of its own, and inputs were given, too",
+                  Escaped(spec.name))
           .File(config_)
           .Hint("a config for inputs says nothing of snapshots: each case judges each input");
     }
@@ -497,9 +495,8 @@ class Gate : public EachOf<Gate> {
 
   void CheckBaselineFlags() const {
     if (baseline_.empty() && pinned_.empty() && (lenient_ || new_recordings_)) {
-      throw Error(Finding::kUsage,
-                  fmt::format("{} goes with --baseline or --pinned",
-                              lenient_ ? "--baseline-lenient" : "--new-recordings"));
+      throw Error(Finding::kUsage, "{} goes with --baseline or --pinned",
+                  lenient_ ? "--baseline-lenient" : "--new-recordings");
     }
     constexpr size_t kLongest = 200;
     if (commit_.size() > kLongest || Escaped(commit_) != commit_) {

@@ -41,12 +41,11 @@ void AddReturnCode(const std::string& item, std::map<std::string, int64_t>& code
   const auto code =
       has_both ? ParseNumber<int64_t>(std::string_view(item).substr(equals + 1)) : std::nullopt;
   if (!code) {
-    throw Error(Finding::kUsage,
-                fmt::format("--return-codes '{}': expected CASE=N,CASE=N", Escaped(item)));
+    throw Error(Finding::kUsage, "--return-codes '{}': expected CASE=N,CASE=N", Escaped(item));
   }
   if (!codes.emplace(item.substr(0, equals), *code).second) {
-    throw Error(Finding::kUsage, fmt::format("--return-codes: two codes for case '{}'",
-                                             Escaped(item.substr(0, equals))));
+    throw Error(Finding::kUsage, "--return-codes: two codes for case '{}'",
+                Escaped(item.substr(0, equals)));
   }
 }
 
@@ -114,13 +113,13 @@ SnapshotOptions GateInputs::OptionsFor(const gate::Reading& reading) const {
 
 GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool) {
   if (spec.snapshot.empty()) {
-    throw Error(Finding::kUsage, fmt::format("case '{}' has no snapshot", Escaped(spec.name)))
+    throw Error(Finding::kUsage, "case '{}' has no snapshot", Escaped(spec.name))
         .Hint("give the case 'snapshot', or all cases --snapshot");
   }
   const gate::Reading& reading = spec.reading;
   const bool replays = !gate::OnlyCompares(spec);
   if (!replays && spec.reference.empty()) {
-    throw Error(Finding::kUsage, fmt::format("case '{}' has no reference", Escaped(spec.name)))
+    throw Error(Finding::kUsage, "case '{}' has no reference", Escaped(spec.name))
         .Hint("give the case 'reference', or all cases --reference");
   }
   const std::string key = fmt::format(

@@ -84,11 +84,10 @@ std::string Summary(const std::string& path, const blend::CachePair& caches, con
 
 std::string Choice(const Result& result) {
   const blend::Selection& selection = result.selection;
-  std::string text = fmt::format(
-      "{} at layer {}, ratio {}: {} tokens chosen, {} recomputed ({} of "
-      "the prefill)",
-      VariantName(result.request), result.request.check_layer, result.request.ratio, selection.topk,
-      selection.indices.size(), Percent(result.main().compute_share));
+  std::string text =
+      fmt::format("{} at layer {}, ratio {}: {} tokens chosen, {} recomputed ({} of the prefill)",
+                  VariantName(result.request), result.request.check_layer, result.request.ratio,
+                  selection.topk, selection.indices.size(), Percent(result.main().compute_share));
   if (selection.margin) {
     text += selection.ties > 0 ? fmt::format("; {} tokens tie at the cut", selection.ties)
                                : fmt::format("; margin {:.3g}", *selection.margin);
@@ -122,8 +121,7 @@ void PrintBlend(Console& console, const std::string& path, const blend::CachePai
     const blend::LayerLeak& first = result.leaks.front();
     console.Line(
         fmt::format("\nmask: bottom-right shows {:.1f} keys of the future to a recomputed query; "
-                    "in layer {} they "
-                    "take {} of the attention and move the output by {}",
+                    "in layer {} they take {} of the attention and move the output by {}",
                     result.extra_keys_mean, first.layer, Percent(first.error.leaked_mass_mean),
                     Percent(first.error.leak_out_rel_l2)));
   }
@@ -190,10 +188,8 @@ struct Blended {
 const Fields<Blended::Input>& BlendInputFields() {
   using Input = Blended::Input;
   static const Fields<Input> fields = {
-      {"role",
-       "What it is: the full run, an old cache of a chunk, or queries",
-       &Input::role,
-       {.choices = {"full", "old", "q"}}},
+      {"role", "What it is: the full run, an old cache of a chunk, or queries", &Input::role,
+       OneOf("full", "old", "q")},
       {"file", "Name of the input as it was given", &Input::file},
       {"bytes", "Size of the input in bytes, all its files together",
        [](const Input& of) { return of.content ? std::optional(of.content->bytes) : std::nullopt; },
@@ -210,9 +206,7 @@ const Fields<Blended>& BlendedFields() {
   static const Fields<Blended> fields = {
       {"inputs",
        "What was read: the full run, the chunks' caches, and queries where they were given",
-       &Blended::inputs,
-       BlendInputFields(),
-       {.items = 2}},
+       &Blended::inputs, BlendInputFields(), Items(2)},
       Fields<Blended>::Inline(&Blended::report, blend::ReportFields()),
       {"warnings", "What may make the figures wrong", &Blended::warnings}};
   return fields;
@@ -393,14 +387,14 @@ class ReplayBlend : public Command {
                                    : blend::ScoreRule::kV;
     const std::vector<double> shares = ParseRatios(shares_, "--recompute-share");
     if (shares.size() != check_layers_.size()) {
-      throw Error(Finding::kUsage,
-                  fmt::format("--check-layer has {} layers, --recompute-share {} shares: give one "
-                              "share for each layer",
-                              check_layers_.size(), shares.size()));
+      throw Error(
+          Finding::kUsage,
+          "--check-layer has {} layers, --recompute-share {} shares: give one share for each layer",
+          check_layers_.size(), shares.size());
     }
     for (const uint64_t layer : check_layers_) {
       if (layer > UINT32_MAX)
-        throw Error(Finding::kUsage, fmt::format("--check-layer {}: no model has it", layer));
+        throw Error(Finding::kUsage, "--check-layer {}: no model has it", layer);
     }
     request.check_layer = static_cast<uint32_t>(check_layers_.front());
     request.ratio = shares.front();
@@ -449,9 +443,9 @@ class ReplayBlend : public Command {
       ratios = ParseSweep(sweep, flag);
     } catch (const Error&) {
       throw Error(Finding::kUsage,
-                  fmt::format("{} '{}': expected shares such as 0.1,0.15,0.2 or ranges "
-                              "that rise, such as 0.05-0.5+0.05",
-                              flag, Escaped(text, 60)));
+                  "{} '{}': expected shares such as 0.1,0.15,0.2 or ranges that rise, such as "
+                  "0.05-0.5+0.05",
+                  flag, Escaped(text, 60));
     }
     // 0.05 + 2 * 0.05 is 0.15000000000000002: the ratio a user would write is meant.
     for (double& ratio : ratios) ratio = std::round(ratio * 1e9) / 1e9;

@@ -114,7 +114,7 @@ struct PaperFlags {
   eviction::PaperParameters Resolve() const {
     eviction::PaperParameters resolved = paper;
     const auto refuse = [](const char* flag, auto value, const char* expected) {
-      throw Error(Finding::kUsage, fmt::format("{} {}: expected {}", flag, value, expected));
+      throw Error(Finding::kUsage, "{} {}: expected {}", flag, value, expected);
     };
     if (paper.window == 0) refuse("--snapkv-window", paper.window, "at least one row");
     if (paper.kernel % 2 == 0) refuse("--snapkv-kernel", paper.kernel, "an odd number of keys");
@@ -182,8 +182,7 @@ class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
     line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set (a run's own)");
     line.Add("--engine", engine_,
              "exact (policies as their papers have them), design (MNN's published text), mnn (its "
-             "code) "
-             "or mnn-r6 (its old code)")
+             "code) or mnn-r6 (its old code)")
         .OneOf({"exact", "design", "mnn", "mnn-r6"});
     line.Add("--policy", policies_, "What to keep: block (the engine's rule), a comma list, or all")
         .Suggest(PolicyWords());
@@ -194,8 +193,7 @@ class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
              "Budgets of what may stay: shares 0.5,0.25 or tokens 512t (exact)");
     line.Add("--schedule", schedule_,
              "With --engine exact: paper (a budget at every step) or mnn (a ratio at intervals, by "
-             "the "
-             "floor rule of engine mnn) (paper)")
+             "the floor rule of engine mnn) (paper)")
         .OneOf({"paper", "mnn"});
     line.Add("--scores", scores_, "exact or flash: how attention becomes scores")
         .OneOf({"exact", "flash"});
@@ -209,9 +207,9 @@ class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
     line.Add("--seed", seed_, "Seed of policy random and of the sampled rows (0)");
     line.Add("--sample-rows|--quality-rows", rows_,
              "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
-    line.Add("--sensitivity", sensitivity_,
-             "Predict nats by these layer weights (kvtool.sensitivity/1), not by the trace's "
-             "gradients");
+    line.Add(
+        "--sensitivity", sensitivity_,
+        "Predict nats by these layer weights (kvtool.sensitivity/1), not by the trace's gradients");
     line.AddFlag("--no-quality", no_quality_, "Plans and bytes only: no attention figures");
     line.AddFlag("--detail", detail_, "Bytes of every step in the JSON document");
     line.Add("--jsonl-out|--jsonl", jsonl_, "Write one JSON record per event");
@@ -237,8 +235,8 @@ class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
     const bool single =
         request.targets.size() + request.budgets.size() <= 1 && request.policies.size() == 1;
     if (!single && (!plan_.empty() || !snapshot_out_.empty())) {
-      throw Error(Finding::kUsage, fmt::format("{}: choose one --policy and one target",
-                                               plan_.empty() ? "--snapshot-out" : "--plan-out"));
+      throw Error(Finding::kUsage, "{}: choose one --policy and one target",
+                  plan_.empty() ? "--snapshot-out" : "--plan-out");
     }
     ThreadPool pool(context.global.thread_count());
     eviction::ReplayResult result;
@@ -317,15 +315,14 @@ class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
       }
     }
     if (request.engine != nullptr && schedule_ == "paper") {
-      throw Error(Finding::kUsage,
-                  fmt::format("--schedule paper: engine {} has a schedule of its own", engine_));
+      throw Error(Finding::kUsage, "--schedule paper: engine {} has a schedule of its own",
+                  engine_);
     }
     if (budgets_.empty()) return;
     if (request.engine != nullptr) {
-      throw Error(
-          Finding::kUsage,
-          "--budget: for --engine exact --schedule paper; on the mnn schedule a target is a "
-          "ratio of the cache as it is at each trigger");
+      throw Error(Finding::kUsage,
+                  "--budget: for --engine exact --schedule paper; on the mnn schedule a target is "
+                  "a ratio of the cache as it is at each trigger");
     }
     if (!targets_.empty()) {
       throw Error(Finding::kUsage, "--budget and --target-ratio: give one of them");

@@ -114,7 +114,7 @@ class ParameterFlags {
     } else if (number && mnn::h2o::SetParameter(name, *number, request.h2o)) {
       return;
     }
-    throw Error(Finding::kUsage, fmt::format("{} is a number, not '{}'", name, Escaped(text)));
+    throw Error(Finding::kUsage, "{} is a number, not '{}'", name, Escaped(text));
   }
 
   std::vector<std::pair<std::string, std::string>> given_;  // meta name, text
@@ -135,17 +135,13 @@ struct LosslessResult {
 const Fields<LosslessResult>& LosslessResultFields() {
   static const Fields<RecordedAttention> trace = {
       {"file", "Its name as it was given", &RecordedAttention::file},
-      {"level",
-       "What was recorded of each query row",
-       &RecordedAttention::level,
-       {.choices = {"queries", "probabilities", "block_scores"}}}};
+      {"level", "What was recorded of each query row", &RecordedAttention::level,
+       OneOf("queries", "probabilities", "block_scores")}};
   static const Fields<LosslessResult> fields = {
       {"inputs", "What was read", &LosslessResult::inputs, HashedFileFields()},
       {"trace", "The recorded attention; null without --trace", &LosslessResult::trace, trace},
-      {"limited",
-       "The replay ended after the tokens of --limit",
-       &LosslessResult::limited,
-       {.absent = true, .choices = {true}}},
+      {"limited", "The replay ended after the tokens of --limit", &LosslessResult::limited,
+       Absent(OneOf(true))},
       Fields<LosslessResult>::Inline(&LosslessResult::report, mnn::runtime::ReportFields())};
   return fields;
 }

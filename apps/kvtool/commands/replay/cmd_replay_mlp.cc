@@ -26,9 +26,8 @@ namespace {
 
 RecordedQueries QueriesOf(const AttentionTrace& trace) {
   if (trace.level != TraceLevel::kQueries) {
-    throw Error(
-        Finding::kTraceMismatch,
-        fmt::format("holds {}, but only queries can measure a changed cache", Name(trace.level)))
+    throw Error(Finding::kTraceMismatch, "holds {}, but only queries can measure a changed cache",
+                Name(trace.level))
         .File(trace.path);
   }
   RecordedQueries queries;
@@ -151,7 +150,7 @@ class ReplayMlp : public Command {
     if (dry_run_) throw Error(Finding::kUsage, "--dry-run writes nothing: leave out -o");
     const FormatEntry* format = FindFormat(to_);
     if (format == nullptr || (format->write == nullptr && format->write_step == nullptr)) {
-      throw Error(Finding::kUsage, fmt::format("--to '{}' cannot be written", to_))
+      throw Error(Finding::kUsage, "--to '{}' cannot be written", to_)
           .Hint("'kvtool formats' lists them");
     }
     return format;
@@ -159,7 +158,7 @@ class ReplayMlp : public Command {
 
   DType ParseCacheDType() const {
     const std::optional<DType> dtype = ParseDType(dtype_);
-    if (!dtype) throw Error(Finding::kUsage, fmt::format("--dtype '{}' is not a dtype", dtype_));
+    if (!dtype) throw Error(Finding::kUsage, "--dtype '{}' is not a dtype", dtype_);
     return *dtype;
   }
 
@@ -175,9 +174,8 @@ class ReplayMlp : public Command {
     }
     const std::vector<std::string> prefixes = ParsePrefixOrder(prefix_order_);
     if (prefixes.size() * kSlotsPerMlp != weights.header.blocks_per_layer) {
-      throw Error(Finding::kUsage,
-                  fmt::format("--prefix-order names {} MLPs, layers have {} blocks of three",
-                              prefixes.size(), weights.header.blocks_per_layer))
+      throw Error(Finding::kUsage, "--prefix-order names {} MLPs, layers have {} blocks of three",
+                  prefixes.size(), weights.header.blocks_per_layer)
           .File(weights_path_);
     }
     weights.prefixes = prefixes;
@@ -189,8 +187,8 @@ class ReplayMlp : public Command {
     uint64_t tokens = settings_.seq_len.value_or(UINT64_MAX);
     for (const LayerKv& layer : cache.layers) tokens = std::min(tokens, layer.k.tokens());
     if (settings_.image_len <= tokens) return;
-    throw Error(Finding::kUsage, fmt::format("--image-tokens {}: there are {} tokens to compress",
-                                             settings_.image_len, tokens))
+    throw Error(Finding::kUsage, "--image-tokens {}: there are {} tokens to compress",
+                settings_.image_len, tokens)
         .File(input_);
   }
 

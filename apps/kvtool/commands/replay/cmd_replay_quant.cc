@@ -60,8 +60,8 @@ std::vector<std::byte> Packed(const KvTensor& tensor, const LayerKv& layer, uint
   const quant::Side side{values, tokens,      tensor.heads, tensor.head_dim,
                          is_key, layer.index, layers,       DType::kF16};
   if (side.row() % Info(*type.dtype).block_elements != 0) {
-    throw Error(Finding::kUnsupportedKind,
-                fmt::format("{}: rows of {} values are no whole blocks", type.name, side.row()));
+    throw Error(Finding::kUnsupportedKind, "{}: rows of {} values are no whole blocks", type.name,
+                side.row());
   }
   return quant::PackedRows(type, side, options);
 }
@@ -75,7 +75,7 @@ KvTensor AsRows(const std::vector<std::byte>& packed, const quant::CacheType& ty
 
 void RequireEngineType(const quant::CacheType& type) {
   if (type.dtype && type.name == Name(*type.dtype)) return;
-  throw Error(Finding::kUsage, fmt::format("--output: llama.cpp has no cache of {}", type.name))
+  throw Error(Finding::kUsage, "--output: llama.cpp has no cache of {}", type.name)
       .Hint("f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl are its types");
 }
 
@@ -124,8 +124,7 @@ uint64_t WriteQuantState(const Snapshot& snapshot,
   for (uint32_t l = 0; l < layers; ++l) {
     const auto check = [&](const KvTensor& tensor, const std::vector<std::byte>& packed) {
       if (Gather(tensor, 0, tensor.tokens(), Order::kTokenHeadDim) != packed) {
-        throw Error(Finding::kWriteFailed,
-                    fmt::format("layer {}: what was written reads otherwise", l))
+        throw Error(Finding::kWriteFailed, "layer {}: what was written reads otherwise", l)
             .File(path);
       }
       rows += tensor.tokens();
@@ -449,8 +448,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
       throw Error(Finding::kUsage, "--advise: needs --max-kl, --bytes-per-token or both");
     }
     if (!advise_ && has_limit) {
-      throw Error(Finding::kUsage,
-                  fmt::format("{}: for --advise", max_kl_ ? "--max-kl" : "--bytes-per-token"));
+      throw Error(Finding::kUsage, "{}: for --advise", max_kl_ ? "--max-kl" : "--bytes-per-token");
     }
     if (!advise_ && !plan_out_.empty()) throw Error(Finding::kUsage, "--plan-out: for --advise");
     if (!out_.empty() && plan_.empty() && (k_.size() != 1 || v_.size() != 1 || advise_))
@@ -544,8 +542,8 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
                                             : trace.q_start;
     prompt = std::max(prompt, trace.q_start);
     if (prompt >= trace.end_position()) {
-      throw Error(Finding::kUsage, fmt::format("--prompt-tokens {}: the trace ends at position {}",
-                                               prompt, trace.end_position() - 1))
+      throw Error(Finding::kUsage, "--prompt-tokens {}: the trace ends at position {}", prompt,
+                  trace.end_position() - 1)
           .Hint("--prompt-tokens 0 measures all rows");
     }
     return prompt;

@@ -75,10 +75,8 @@ const Fields<AttentionSummary>& AttentionFields() {
     for (size_t i = 0; i < kTopK.size(); ++i) {
       names[i] = fmt::to_string(kTopK[i]);
       texts[i] = fmt::format("Of the {} largest; null where it is not finite", kTopK[i]);
-      shares.Add({names[i],
-                  texts[i],
-                  [i](const Summary& of) { return of.top_k[i].mean; },
-                  {.nullable = true}});
+      shares.Add(
+          {names[i], texts[i], [i](const Summary& of) { return of.top_k[i].mean; }, Nullable()});
     }
     return shares;
   }();
@@ -156,8 +154,7 @@ const Fields<MethodAgainst>& MethodFields() {
       {"positions",
        "new-len: queries are moved to positions from the new length on; original: they stay where "
        "they were",
-       [](const Method& of) { return PositionWord(of.moved); },
-       {.choices = {"new-len", "original"}}},
+       [](const Method& of) { return PositionWord(of.moved); }, OneOf("new-len", "original")},
       {"all", "Figures over all layers", &Method::all, AttentionFields()},
       {"layers", "Figures of each layer", &Method::layers, layers}};
   static const Fields<MethodAgainst> fields = {
@@ -196,17 +193,13 @@ const Fields<MlpParams>& MlpParamsFields() {
       {"weights_dtype", "Type of the weights in their file", &MlpParams::weights_dtype},
       {"weights_cast",
        "How weights are rounded to the type of the cache: to the nearest, or cut off as csrc does",
-       &MlpParams::weights_cast,
-       {.choices = {"nearest", "truncate"}}},
-      {"compat",
-       "csrc: do nothing where csrc would silently do nothing; none: plan by the rules",
-       &MlpParams::compat,
-       {.choices = {"none", "csrc"}}},
+       &MlpParams::weights_cast, OneOf("nearest", "truncate")},
+      {"compat", "csrc: do nothing where csrc would silently do nothing; none: plan by the rules",
+       &MlpParams::compat, OneOf("none", "csrc")},
       {"positions",
        "Position of the next token that was asked for: new-len, the new length, or original, the "
        "length before",
-       &MlpParams::positions,
-       {.choices = {"new-len", "original"}}},
+       &MlpParams::positions, OneOf("new-len", "original")},
       {"trace", "Trace with recorded queries; null: none", &MlpParams::trace},
       {"dry_run", "Whether only the plan was made", &MlpParams::dry_run}};
   return fields;
@@ -263,8 +256,7 @@ const Fields<CsrcOutcome>& CsrcFields() {
        "layers are overwritten and the old length returned; throws: an exception comes after some "
        "layers are overwritten",
        [](const CsrcOutcome& of) { return Name(of.effect); },
-       {.choices = {"compresses", "nothing", "wrong_mlp", "loses_tokens", "half_written",
-                    "throws"}}},
+       OneOf("compresses", "nothing", "wrong_mlp", "loses_tokens", "half_written", "throws")},
       {"returned_tokens", "The length that it returns; 0 where it throws",
        &CsrcOutcome::returned_length},
       {"layers_overwritten", "By layer, whether its values change",
@@ -281,20 +273,16 @@ const Fields<StepQuality>& StepQualityFields() {
       {"k", "Of K; null: nothing with a norm above 0 was compressed", &NormRatio::k},
       {"v", "Of V; null: nothing with a norm above 0 was compressed", &NormRatio::v}};
   static const Fields<StepQuality> fields = {
-      {"open_loop",
-       "Each layer's cache is the recorded one, whatever layers before it lost",
-       [](const StepQuality&) { return true; },
-       {.choices = {true}}},
+      {"open_loop", "Each layer's cache is the recorded one, whatever layers before it lost",
+       [](const StepQuality&) { return true; }, OneOf(true)},
       {"queries",
        "keys-as-queries: the keys of the last tokens stand in; recorded: those of the trace",
-       &StepQuality::queries,
-       {.choices = {"keys-as-queries", "recorded"}}},
+       &StepQuality::queries, OneOf("keys-as-queries", "recorded")},
       {"query_rows", "Query rows of a layer", &StepQuality::query_rows},
       {"query_heads", "Query heads of a layer", &StepQuality::query_heads},
-      {"positions",
-       "Position of the next token that was measured; original where RoPE is unknown",
+      {"positions", "Position of the next token that was measured; original where RoPE is unknown",
        [](const StepQuality& of) { return PositionWord(of.positions_moved); },
-       {.choices = {"new-len", "original"}}},
+       OneOf("new-len", "original")},
       {"bytes_full", "Bytes of K and V of the measured layers before the step",
        &StepQuality::bytes_full},
       {"relative_norms",
@@ -332,12 +320,12 @@ const Fields<MlpResult>& MlpResultFields() {
   static const Fields<StepTiming> timing = {
       {"step_us", "Time of the step in microseconds", &StepTiming::step_us},
       {"gflops", "10^9 operations a second in it", &StepTiming::gflops, Nullable()},
-      {"threads", "Threads that it had", &StepTiming::threads, {.least = 1}}};
+      {"threads", "Threads that it had", &StepTiming::threads, AtLeast(1)}};
   static const Fields<WrittenCache> output = {
       {"path", "Name of the file or folder", &WrittenCache::path},
       {"format", "Its format, one of kvtool formats", &WrittenCache::format}};
   static const Fields<MlpResult> fields = {
-      {"inputs", "The cache and the weights", &MlpResult::inputs, HashedFileFields(), {.items = 2}},
+      {"inputs", "The cache and the weights", &MlpResult::inputs, HashedFileFields(), Items(2)},
       {"params", "What was asked for", &MlpResult::params, MlpParamsFields()},
       {"plan", "What the step does", &MlpResult::plan, StepPlanFields()},
       {"csrc",

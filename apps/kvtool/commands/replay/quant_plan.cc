@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/kvtool/commands/replay/quant_plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "formats/json_fields.h"
@@ -34,13 +32,13 @@ QuantPlan PlanOf(const nlohmann::json& document) {
     if (!number) throw Error(Finding::kBadField, "an entry of 'layers' has no 'layer'");
     for (const std::string& name : {layer.k, layer.v}) {
       if (quant::FindCacheType(name) == nullptr) {
-        throw Error(Finding::kBadField,
-                    fmt::format("layer {}: '{}' is no cache type", layer.layer, Escaped(name)));
+        throw Error(Finding::kBadField, "layer {}: '{}' is no cache type", layer.layer,
+                    Escaped(name));
       }
     }
     if (!plan.layers.empty() && plan.layers.back().layer >= layer.layer) {
-      throw Error(Finding::kDuplicateName, fmt::format("layer {} comes after layer {}", layer.layer,
-                                                       plan.layers.back().layer));
+      throw Error(Finding::kDuplicateName, "layer {} comes after layer {}", layer.layer,
+                  plan.layers.back().layer);
     }
     plan.layers.push_back(std::move(layer));
   }
@@ -107,8 +105,7 @@ QuantPlan TakePlan(const std::string& path, const Snapshot& snapshot, ReplayRequ
   std::vector<std::string> k = {std::string(request.store.k_types[0]->name)}, v = k;
   for (const QuantPlan::Layer& layer : plan.layers) {
     if (snapshot.Find(layer.layer) == nullptr) {
-      throw Error(Finding::kInconsistent,
-                  fmt::format("layer {}: the snapshot has no such layer", layer.layer))
+      throw Error(Finding::kInconsistent, "layer {}: the snapshot has no such layer", layer.layer)
           .File(path);
     }
     k.push_back(layer.k);

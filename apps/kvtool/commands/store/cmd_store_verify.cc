@@ -53,10 +53,8 @@ const Fields<StoreChecked>& StoreCheckedFields() {
       {"store", kStoreText, &StoreChecked::store},
       {"params", "What was asked for",
        [](const StoreChecked& of) -> const StoreChecked& { return of; }, store_check_params},
-      {"verdict",
-       "whole: every state can be restored and nothing is wrong",
-       &StoreChecked::verdict,
-       {.choices = {"whole", "damaged"}}},
+      {"verdict", "whole: every state can be restored and nothing is wrong", &StoreChecked::verdict,
+       OneOf("whole", "damaged")},
       Fields<StoreChecked>::Inline(&StoreChecked::report, StoreCheckFields())};
   return fields;
 }
@@ -128,9 +126,9 @@ class StoreVerify : public StoreCommand {
  public:
   void Declare(CommandLine& line) override {
     DeclareStore(line);
-    line.AddFlag("--repair", repair_,
-                 "Make a new index of what packs and records hold; waits until nobody else uses "
-                 "the store");
+    line.AddFlag(
+        "--repair", repair_,
+        "Make a new index of what packs and records hold; waits until nobody else uses the store");
     limit_.Declare(line, "Limit on what all objects decode to (default: none)");
     report_.Declare(line);
   }
@@ -167,8 +165,7 @@ class StoreVerify : public StoreCommand {
     }
     if (report.leftover_files > 0) {
       console.Line(
-          fmt::format("  {} of files that no state needs, {}: 'kvtool store gc' removes "
-                      "them",
+          fmt::format("  {} of files that no state needs, {}: 'kvtool store gc' removes them",
                       report.leftover_files, HumanBytes(report.leftover_bytes)));
     }
     console.Line(fmt::format("{}: {}: {} states, {} objects, {} in {}{}", Printable(result.store),

@@ -38,10 +38,8 @@ const Fields<ValueStats>& ValueStatsFields() {
   static const Fields<ValueStats> fields = {
       Fields<ValueStats>::Inline([](const ValueStats& of) -> const ValueSummary& { return of; },
                                  ValueSummaryFields()),
-      {"f16_overflow_count",
-       "Finite values that would become infinite in f16",
-       &ValueStats::f16_overflows,
-       {.column = "over f16"}},
+      {"f16_overflow_count", "Finite values that would become infinite in f16",
+       &ValueStats::f16_overflows, Heading("over f16")},
       {"f16_flush_count", "Values that would become zero in f16", &ValueStats::f16_flushes},
       {"bf16_overflow_count", "Finite values that would become infinite in bf16",
        &ValueStats::bf16_overflows}};
@@ -266,16 +264,12 @@ std::string HexOffset(const Value& value) {
 
 const Fields<WeightsFault>& WeightsFaultFields() {
   static const Fields<WeightsFault> fields = {
-      {"offset",
-       "Where in the file, in bytes from its beginning; null where it has no place",
-       &WeightsFault::offset,
-       {.column = "offset", .format = HexOffset}},
-      {"field",
-       "The field or block, as layer 0 compress_tk slot 3 cols",
-       &WeightsFault::field,
-       {.column = "field"}},
-      {"found", "What the file has", &WeightsFault::found, {.column = "found"}},
-      {"expected", "What it should have", &WeightsFault::expected, {.column = "expected"}},
+      {"offset", "Where in the file, in bytes from its beginning; null where it has no place",
+       &WeightsFault::offset, Heading("offset", HexOffset)},
+      {"field", "The field or block, as layer 0 compress_tk slot 3 cols", &WeightsFault::field,
+       Heading("field")},
+      {"found", "What the file has", &WeightsFault::found, Heading("found")},
+      {"expected", "What it should have", &WeightsFault::expected, Heading("expected")},
       {"finding",
        "Its number; 'kvtool explain KV1001' documents it",
        [](const WeightsFault& of) { return FindingId(of.finding); },
@@ -304,8 +298,7 @@ const Fields<VerifiedWeights>& VerifiedWeightsFields() {
       {"reading",
        "Whose rules decide: strict, all of the format; csrc or legacy, only what that loader "
        "refuses",
-       &VerifiedWeights::reading,
-       {.choices = {"strict", "csrc", "legacy"}}}};
+       &VerifiedWeights::reading, OneOf("strict", "csrc", "legacy")}};
   static const Fields<WeightsVerdict> loaders = {
       {"csrc", "InfiniLM's present one", &WeightsVerdict::csrc, LoaderVerdictFields()},
       {"legacy", "The older one of the same engine", &WeightsVerdict::legacy,
@@ -316,7 +309,7 @@ const Fields<VerifiedWeights>& VerifiedWeightsFields() {
       {"verdict",
        "pass: no rule that counts is broken; fail: one is, or the weights do not fit the model",
        [](const VerifiedWeights& of) { return of.passes ? "pass" : "fail"; },
-       {.choices = {"pass", "fail"}}},
+       OneOf("pass", "fail")},
       {"container",
        "What the file is",
        [](const VerifiedWeights& of) { return Name(of.found.container); },

@@ -327,8 +327,7 @@ void SlotReader::Refill() {
 
 void SlotReader::CheckEnd() const {
   if (used_ != words_.size()) {
-    throw Error(Finding::kTrailingBytes,
-                fmt::format("{} bytes are left over", words_.size() - used_))
+    throw Error(Finding::kTrailingBytes, "{} bytes are left over", words_.size() - used_)
         .At(words_at_ + used_);
   }
   if (state_ != kSlotStateLow) Refuse("the coded values do not end where they began");

@@ -231,8 +231,8 @@ class LayerForecast : public RowForecast {
       if (!IsHalfFloat(chunk.dtype) || row_bytes * grid.rows != chunk.raw->size() ||
           row_bytes % 2 != 0 || one.columns > row_bytes / 2 ||
           row_bytes / 2 > ChannelModel::kMaxColumns) {
-        throw Error(Finding::kBadFrame, fmt::format("layer {} {} cannot be a neighbour", one.layer,
-                                                    one.is_value ? 'V' : 'K'));
+        throw Error(Finding::kBadFrame, "layer {} {} cannot be a neighbour", one.layer,
+                    one.is_value ? 'V' : 'K');
       }
       if (!one.is_value) {
         CheckRotation(head.rotation.distance, head.rotation.turns.size(), row_bytes / 2, 0);

@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/codec/context/likeness.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -215,8 +213,7 @@ LikenessPlan ReadLikenesses(ByteReader& reader, uint64_t rows, uint64_t columns,
   const ByteSpan frame = reader.Take(reader.U32("length of the likenesses"), "likenesses");
   const std::span<std::byte> planes = scratch.planes.Get(3 * rows).first(3 * rows);
   if (!scratch.zstd.Decompress(frame, planes)) {
-    throw Error(Finding::kBadPayload,
-                fmt::format("the likenesses do not decode to {} bytes", planes.size()))
+    throw Error(Finding::kBadPayload, "the likenesses do not decode to {} bytes", planes.size())
         .At(at);
   }
   plan.likenesses = ArenaVector<Likeness>(rows, &scratch.context.arena);
@@ -227,9 +224,8 @@ LikenessPlan ReadLikenesses(ByteReader& reader, uint64_t rows, uint64_t columns,
                     static_cast<uint32_t>(planes[2 * rows + row]) << 8;
     if (like.likeness >= kLikenessClasses || like.distance > row ||
         (like.likeness > 0) != (like.distance > 0)) {
-      throw Error(Finding::kBadFrame,
-                  fmt::format("row {} cannot have likeness class {} and refer {} rows up", row,
-                              like.likeness, like.distance))
+      throw Error(Finding::kBadFrame, "row {} cannot have likeness class {} and refer {} rows up",
+                  row, like.likeness, like.distance)
           .At(at);
     }
   }

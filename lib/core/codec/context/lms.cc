@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/codec/context/lms.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -294,8 +292,7 @@ void DecodeLms(ByteSpan frame, bool bfloat, bool with_likenesses, std::span<std:
   const uint32_t escape_count = reader.U32("escape count");
   CheckGrid(shape, grid, values.size());
   if (largest == 0 || largest > kMaxLmsExponent) {
-    throw Error(Finding::kBadFrame, fmt::format("the largest exponent cannot be {}", largest))
-        .At(3);
+    throw Error(Finding::kBadFrame, "the largest exponent cannot be {}", largest).At(3);
   }
   const ByteSpan escapes = reader.Take(escape_count, "escapes");
   if (with_likenesses) CheckSteps(steps, grid.rows);

@@ -2,7 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // How tables are stored: frequencies to four steps an octave, each as it differs from its
 // neighbours in Rice codes. A model takes half of what listing frequencies does.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
@@ -202,8 +201,8 @@ void ReadMap(ByteReader& reader, uint32_t tables, const std::vector<uint16_t>& o
     for (uint32_t i = 0; i < length; ++i) table_of[order[context++]] = static_cast<uint8_t>(table);
   }
   if (context != order.size()) {
-    throw Error(Finding::kBadFrame,
-                fmt::format("the context map covers {} of {} contexts", context, order.size()))
+    throw Error(Finding::kBadFrame, "the context map covers {} of {} contexts", context,
+                order.size())
         .At(at);
   }
 }
@@ -222,7 +221,7 @@ void ReadPackedTables(ByteReader& reader, uint32_t count, ContextModel& model) {
     LeveledTable table;
     for (uint32_t i = 0; i < symbols; ++i) table.levels[order[i]] = here[i];
     if (!table.SetFrequencies(symbols))
-      throw Error(Finding::kBadFrame, fmt::format("table {} has no symbols", t)).At(at);
+      throw Error(Finding::kBadFrame, "table {} has no symbols", t).At(at);
     model.tables.push_back(table.frequencies);
   }
   reader.Skip(bits.Used(), "tables");
@@ -244,8 +243,7 @@ void ReadListedTables(ByteReader& reader, uint32_t count, ContextModel& model) {
       if (f == 0) sum += kRansTotal + 1;  // a present symbol has a frequency
     }
     if (sum != kRansTotal) {
-      throw Error(Finding::kBadFrame,
-                  fmt::format("table {}: frequencies do not sum to {}", t, kRansTotal))
+      throw Error(Finding::kBadFrame, "table {}: frequencies do not sum to {}", t, kRansTotal)
           .At(at);
     }
     model.tables.push_back(table);
@@ -323,9 +321,7 @@ ContextModel ReadModel(ByteReader& reader, uint32_t symbol_bits, const std::vect
   const uint64_t at = reader.offset();
   const uint32_t head = reader.U8("table count"), count = head & ~uint32_t{kPacked};
   if (count == 0 || count > kMaxRansTables) {
-    throw Error(Finding::kBadFrame,
-                fmt::format("{} tables, expected 1 to {}", count, kMaxRansTables))
-        .At(at);
+    throw Error(Finding::kBadFrame, "{} tables, expected 1 to {}", count, kMaxRansTables).At(at);
   }
   ReadMap(reader, count, order, model.table_of);
   model.tables.reserve(count);

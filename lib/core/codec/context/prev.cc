@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/codec/context/prev.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 
@@ -26,8 +24,7 @@ void ReadSymbolsAndLanes(ByteReader& reader, SymbolShape& shape, RansGrid& grid)
   shape.symbol_bits = both & 15;
   grid.lanes = kRansLanes << (both >> 4);
   if (grid.lanes > kMaxRansLanes) {
-    throw Error(Finding::kBadFrame,
-                fmt::format("{} lanes are not a number that decoders know", grid.lanes))
+    throw Error(Finding::kBadFrame, "{} lanes are not a number that decoders know", grid.lanes)
         .At(0);
   }
 }
@@ -58,8 +55,7 @@ void ReadStates(ByteReader& reader, uint32_t lanes, CodedPart& coded) {
     state = reader.U32("lane state");
     // Outside, kernels would not agree on what to do; no encoder goes there.
     if (state < kRansLow || state >= 1u << 31) {
-      throw Error(Finding::kBadFrame,
-                  fmt::format("a lane begins in the impossible state {}", state))
+      throw Error(Finding::kBadFrame, "a lane begins in the impossible state {}", state)
           .At(reader.offset() - 4);
     }
   }
@@ -75,8 +71,8 @@ CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,
   CodedPart coded;
   const uint64_t plane_bytes = RawPlaneBytes(grid.rows * grid.columns, shape.raw_bits());
   if (hidden > plane_bytes) {
-    throw Error(Finding::kBadFrame,
-                fmt::format("the lane states claim to hold {} of {} bytes", hidden, plane_bytes))
+    throw Error(Finding::kBadFrame, "the lane states claim to hold {} of {} bytes", hidden,
+                plane_bytes)
         .At(2);
   }
   coded.planes = reader.Take(plane_bytes - hidden, "raw bits");
@@ -101,10 +97,9 @@ void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes) {
   // Of no values no side may be long.
   if (value_bytes == 0 || uint64_t{grid.rows} * grid.columns * 2 != value_bytes ||
       (grid.rows > 1 && grid.columns < grid.lanes)) {
-    throw Error(
-        Finding::kBadFrame,
-        fmt::format("the frame has {} rows of {} values, which are not the expected {} bytes",
-                    grid.rows, grid.columns, value_bytes))
+    throw Error(Finding::kBadFrame,
+                "the frame has {} rows of {} values, which are not the expected {} bytes",
+                grid.rows, grid.columns, value_bytes)
         .At(4);
   }
 }
@@ -217,7 +212,7 @@ void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
   shape.exponent_base = reader.U8("exponent base");
   const uint16_t hides = reader.U16("what states hide");
   if (hides > kHidden)
-    throw Error(Finding::kBadFrame, fmt::format("the frame has the unknown form {}", hides)).At(2);
+    throw Error(Finding::kBadFrame, "the frame has the unknown form {}", hides).At(2);
   grid.rows = reader.U32("rows");
   grid.columns = reader.U32("columns");
   const uint32_t escape_count = reader.U32("escape count");

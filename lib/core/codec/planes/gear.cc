@@ -121,9 +121,8 @@ void AppendHeader(const PlaneChoice& choice, Bytes& out) {
 PlaneChoice EncodePlane(ByteSpan plane, const PredictorSet& predictors, bool use_zstd,
                         CodecScratch& scratch, Bytes& out) {
   if (RleBound(plane.size()) > std::numeric_limits<uint32_t>::max()) {
-    throw Error(
-        Finding::kLimit,
-        fmt::format("a plane has {} bytes, but gear frames count in 32 bits", plane.size()));
+    throw Error(Finding::kLimit, "a plane has {} bytes, but gear frames count in 32 bits",
+                plane.size());
   }
   if (plane.empty()) {
     AppendHeader({}, out);
@@ -173,8 +172,7 @@ PlaneFrame ReadPlaneFrame(ByteReader& reader) {
   const uint32_t payload_bytes = reader.U32("payload_len");
   frame.payload = reader.Take(payload_bytes, "payload");
   if (frame.raw_bytes == 0 && payload_bytes != 0) {
-    throw Error(Finding::kBadFrame,
-                fmt::format("raw_len is 0, but {} bytes of payload follow", payload_bytes))
+    throw Error(Finding::kBadFrame, "raw_len is 0, but {} bytes of payload follow", payload_bytes)
         .At(frame.offset + 2);
   }
   return frame;
@@ -183,22 +181,21 @@ PlaneFrame ReadPlaneFrame(ByteReader& reader) {
 void CheckPlaneFrame(const PlaneFrame& frame) {
   if (frame.raw_bytes == 0) return;
   if (frame.codec > static_cast<uint8_t>(Backend::kZstd)) {
-    throw Error(Finding::kBadFrame,
-                fmt::format("codec {} does not exist (expected 0 = rle, 1 = zstd)", frame.codec))
+    throw Error(Finding::kBadFrame, "codec {} does not exist (expected 0 = rle, 1 = zstd)",
+                frame.codec)
         .At(frame.offset + 1);
   }
   if (frame.mode > static_cast<uint8_t>(Predictor::kXorSeq)) {
     throw Error(Finding::kBadFrame,
-                fmt::format("mode {} does not exist (expected 0 = raw, 1 = delta_seq, 2 = xor_seq)",
-                            frame.mode))
+                "mode {} does not exist (expected 0 = raw, 1 = delta_seq, 2 = xor_seq)", frame.mode)
         .At(frame.offset);
   }
   const auto backend = static_cast<Backend>(frame.codec);
   const uint64_t most = MaxDecodedBytes(backend, frame.payload);
   if (frame.raw_bytes > most) {
     throw Error(Finding::kBadFrame,
-                fmt::format("raw_len is {}, but the {} payload of {} bytes holds at most {}",
-                            frame.raw_bytes, Name(backend), frame.payload.size(), most))
+                "raw_len is {}, but the {} payload of {} bytes holds at most {}", frame.raw_bytes,
+                Name(backend), frame.payload.size(), most)
         .At(frame.offset + 2);
   }
 }
@@ -213,9 +210,8 @@ void DecodePlane(const PlaneFrame& frame, std::span<std::byte> plane, CodecScrat
           ? RleDecode(frame.payload.data(), frame.payload.size(), plane.data(), plane.size())
           : scratch.zstd.Decompress(frame.payload, plane);
   if (!decoded) {
-    throw Error(Finding::kBadPayload,
-                fmt::format("the {} payload of {} bytes does not decode to {} bytes", Name(backend),
-                            frame.payload.size(), plane.size()))
+    throw Error(Finding::kBadPayload, "the {} payload of {} bytes does not decode to {} bytes",
+                Name(backend), frame.payload.size(), plane.size())
         .At(frame.offset + kPlaneHeaderBytes);
   }
   switch (static_cast<Predictor>(frame.mode)) {
@@ -248,15 +244,13 @@ PlaneChoices EncodeGear(GearKind kind, ByteSpan raw, const GearOptions& options,
                         CodecScratch& scratch, Bytes& out) {
   const uint32_t count = PlanesOf(kind);
   if (raw.empty() || raw.size() % count != 0) {
-    throw Error(
-        Finding::kSizeMismatch,
-        fmt::format("{} bytes are not a positive number of {}-byte words", raw.size(), count));
+    throw Error(Finding::kSizeMismatch, "{} bytes are not a positive number of {}-byte words",
+                raw.size(), count);
   }
   const size_t words = raw.size() / count;
   if (words > std::numeric_limits<uint32_t>::max()) {
-    throw Error(
-        Finding::kLimit,
-        fmt::format("there are {} words, but a gear container counts them in 32 bits", words));
+    throw Error(Finding::kLimit, "there are {} words, but a gear container counts them in 32 bits",
+                words);
   }
   const std::span<std::byte> planes = scratch.planes.Get(raw.size());
   std::array<std::byte*, kMaxGearPlanes> plane{};
@@ -295,8 +289,8 @@ void ReadPlanes(ByteReader& reader, uint32_t count, GearLayout& layout) {
     try {
       const PlaneFrame frame = ReadPlaneFrame(reader);
       if (frame.raw_bytes != layout.words) {
-        throw Error(Finding::kBadFrame, fmt::format("raw_len is {}, but the container has {} words",
-                                                    frame.raw_bytes, layout.words))
+        throw Error(Finding::kBadFrame, "raw_len is {}, but the container has {} words",
+                    frame.raw_bytes, layout.words)
             .At(frame.offset + 2);
       }
       CheckPlaneFrame(frame);
@@ -364,8 +358,8 @@ void DecodeGear(GearKind kind, ByteSpan container, std::span<std::byte> raw,
                 CodecScratch& scratch) {
   const GearLayout layout = ReadGear(kind, container);
   if (layout.raw_bytes() != raw.size()) {
-    throw Error(Finding::kBadFrame, fmt::format("the container holds {} bytes, expected {}",
-                                                layout.raw_bytes(), raw.size()))
+    throw Error(Finding::kBadFrame, "the container holds {} bytes, expected {}", layout.raw_bytes(),
+                raw.size())
         .At(0);
   }
   JoinPlanes(kind, DecodePlanes(layout, scratch), layout.words, raw.data());
@@ -381,8 +375,7 @@ Bytes DecodeGear(GearKind kind, ByteSpan container, CodecScratch& scratch) {
     JoinPlanes(kind, planes, layout.words, raw.data());
     return raw;
   } catch (const std::bad_alloc&) {
-    throw Error(Finding::kLimit,
-                fmt::format("decoding needs {} bytes of memory", 2 * layout.raw_bytes()));
+    throw Error(Finding::kLimit, "decoding needs {} bytes of memory", 2 * layout.raw_bytes());
   }
 }
 

@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/kernels/window4.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 
@@ -58,8 +56,7 @@ void DecodeWindow(ByteSpan frame, std::span<std::byte> values) {
   const size_t count = values.size() / 2;
   const uint32_t base = reader.U32("first exponent"), escaped = reader.U32("escape count");
   if (base > kMaxWindow4Base || values.size() % 2 != 0) {
-    throw Error(Finding::kBadFrame, fmt::format("a window of exponents cannot begin at {}", base))
-        .At(0);
+    throw Error(Finding::kBadFrame, "a window of exponents cannot begin at {}", base).At(0);
   }
   const ByteSpan fields = reader.Take(count, "signs and mantissas");
   const ByteSpan nibbles = reader.Take(Window4NibbleBytes(count), "exponents");

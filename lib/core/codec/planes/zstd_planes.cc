@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <fmt/format.h>
 
 #include "lib/core/codec/planes/planes.h"
 #include "lib/core/kernels/reorder.h"
@@ -56,7 +55,7 @@ size_t AppendFrame(ByteSpan plane, bool matches, bool literals, CodecScratch& sc
   if (matches) {
     best = scratch.zstd.Compress(plane, frame);
     if (best == 0 || best > UINT32_MAX)
-      throw Error(Finding::kLimit, fmt::format("zstd cannot compress {} bytes", plane.size()));
+      throw Error(Finding::kLimit, "zstd cannot compress {} bytes", plane.size());
     PutFrame(frame.first(best), at, out);
   }
   if (!literals) return best;
@@ -65,7 +64,7 @@ size_t AppendFrame(ByteSpan plane, bool matches, bool literals, CodecScratch& sc
   if (store) size = Zstd::StoredSize(plane.size());
   if (size >= best) return best;
   if (size > UINT32_MAX)
-    throw Error(Finding::kLimit, fmt::format("zstd cannot compress {} bytes", plane.size()));
+    throw Error(Finding::kLimit, "zstd cannot compress {} bytes", plane.size());
   if (!store) {
     PutFrame(frame.first(size), at, out);
     return size;
@@ -105,9 +104,8 @@ void DecodeBlockPlanes(DType dtype, ByteSpan payload, std::span<std::byte> raw,
                        CodecScratch& scratch) {
   const uint32_t block_bytes = Info(dtype).block_bytes;
   if (!HasBlockPlanes(dtype) || raw.empty() || raw.size() % block_bytes != 0) {
-    throw Error(Finding::kBadFrame,
-                fmt::format("{} bytes of {} cannot be split into planes of blocks", raw.size(),
-                            Name(dtype)));
+    throw Error(Finding::kBadFrame, "{} bytes of {} cannot be split into planes of blocks",
+                raw.size(), Name(dtype));
   }
   const uint64_t blocks = raw.size() / block_bytes;
   ByteReader reader(payload);
@@ -117,9 +115,8 @@ void DecodeBlockPlanes(DType dtype, ByteSpan payload, std::span<std::byte> raw,
     const ByteSpan frame = reader.Take(size, "plane");
     const std::span<std::byte> plane = scratch.planes.Get(blocks * field.bytes);
     if (!scratch.zstd.Decompress(frame, plane)) {
-      throw Error(
-          Finding::kBadPayload,
-          fmt::format("the zstd frame of {} bytes does not decode to {} bytes", size, plane.size()))
+      throw Error(Finding::kBadPayload, "the zstd frame of {} bytes does not decode to {} bytes",
+                  size, plane.size())
           .At(offset);
     }
     CopyStrided2D(plane.data(), field.bytes, field.bytes, raw.data() + field.offset, block_bytes,

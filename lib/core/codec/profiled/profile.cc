@@ -44,7 +44,7 @@ void WriteEntry(const ProfileEntry& entry, ByteWriter& out) {
 }
 
 [[noreturn]] void BadEntry(std::string_view what, uint64_t at) {
-  throw Error(Finding::kBadField, fmt::format("a profile cannot have {}", what)).At(at);
+  throw Error(Finding::kBadField, "a profile cannot have {}", what).At(at);
 }
 
 ProfileEntry ReadEntry(ByteReader& reader) {
@@ -141,21 +141,19 @@ std::shared_ptr<const Profile> Profile::Read(ByteSpan file) {
   ByteReader reader(file);
   if (!HasMagic(file)) throw Error(Finding::kBadMagic, "this is not a profile").At(0);
   if (file.size() > kMostProfileBytes) {
-    throw Error(Finding::kLimit, fmt::format("the profile has {} bytes; {} are the most",
-                                             file.size(), kMostProfileBytes));
+    throw Error(Finding::kLimit, "the profile has {} bytes; {} are the most", file.size(),
+                kMostProfileBytes);
   }
   reader.Skip(kProfileMagic.size(), "magic");
   const uint32_t version = reader.U32("version");
   if (version != kProfileVersion) {
-    throw Error(
-        Finding::kUnsupportedVersion,
-        fmt::format("the profile has version {}; this program reads {}", version, kProfileVersion));
+    throw Error(Finding::kUnsupportedVersion, "the profile has version {}; this program reads {}",
+                version, kProfileVersion);
   }
   const uint32_t count = reader.U32("number of entries");
   const uint64_t bytes = reader.U64("file size");
   if (bytes > file.size()) {
-    throw Error(Finding::kTruncated,
-                fmt::format("the profile has {} bytes of {}", file.size(), bytes));
+    throw Error(Finding::kTruncated, "the profile has {} bytes of {}", file.size(), bytes);
   }
   if (bytes < file.size() || file.size() < reader.offset() + kProfileHashBytes)
     throw Error(Finding::kTrailingBytes, "the profile is longer than it says").At(bytes);
@@ -163,8 +161,8 @@ std::shared_ptr<const Profile> Profile::Read(ByteSpan file) {
   if (!std::ranges::equal(Hash128(hashed), file.last(kProfileHashBytes)))
     throw Error(Finding::kChecksum, "the profile is damaged").At(hashed.size());
   if (count == 0 || count > kMostProfileEntries) {
-    throw Error(Finding::kLimit, fmt::format("the profile has {} entries, expected 1 to {}", count,
-                                             kMostProfileEntries))
+    throw Error(Finding::kLimit, "the profile has {} entries, expected 1 to {}", count,
+                kMostProfileEntries)
         .At(12);
   }
   const uint32_t name_bytes = reader.U32("length of the name");

@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/codec/profiled/profiled.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 
@@ -72,8 +70,7 @@ uint64_t ReadNumber(ByteReader& reader, std::string_view what) {
   for (int shift = 0;; shift += 7) {
     const uint8_t byte = reader.U8(what);
     if (shift > 28) {
-      throw Error(Finding::kBadFrame, fmt::format("the {} is too long a number", what))
-          .At(reader.offset() - 1);
+      throw Error(Finding::kBadFrame, "the {} is too long a number", what).At(reader.offset() - 1);
     }
     number |= uint64_t{byte & 127u} << shift;
     if (byte < 128) return number;
@@ -277,7 +274,7 @@ ProfiledHead ReadHead(ByteReader& reader, const ChunkShape& shape, const Profile
   ProfiledHead head;
   head.entry = reader.U16("entry");
   if (head.entry >= profile.entries().size()) {
-    throw Error(Finding::kBadFrame, fmt::format("the profile has no entry {}", head.entry)).At(0);
+    throw Error(Finding::kBadFrame, "the profile has no entry {}", head.entry).At(0);
   }
   if (profile.entries()[head.entry].dtype != shape.dtype)
     throw Error(Finding::kBadFrame, "the profile's entry is of another type").At(0);
@@ -293,8 +290,8 @@ ProfiledHead ReadHead(ByteReader& reader, const ChunkShape& shape, const Profile
       std::min<uint64_t>(ReadNumber(reader, "number of exceptions"), UINT32_MAX));
   const uint64_t row_bytes = uint64_t{head.grid.columns} * 2;
   if (raw_bytes == 0 || row_bytes == 0 || raw_bytes % row_bytes != 0) {
-    throw Error(Finding::kBadFrame, fmt::format("rows of {} values are not the expected {} bytes",
-                                                head.grid.columns, raw_bytes))
+    throw Error(Finding::kBadFrame, "rows of {} values are not the expected {} bytes",
+                head.grid.columns, raw_bytes)
         .At(4);
   }
   head.grid.rows = raw_bytes / row_bytes;

@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/codec/ref/near.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cfloat>
@@ -57,14 +55,12 @@ void ReadFactors(ByteReader& reader, NearRows& near, CodecScratch& scratch) {
   const ByteSpan frame = reader.Take(size, "row factors");
   const auto bytes = std::as_writable_bytes(std::span(near.factors));
   if (!scratch.zstd.Decompress(frame, bytes)) {
-    throw Error(Finding::kBadPayload,
-                fmt::format("the row factors do not decode to {} bytes", bytes.size()))
+    throw Error(Finding::kBadPayload, "the row factors do not decode to {} bytes", bytes.size())
         .At(at);
   }
   for (const uint8_t factor : near.factors) {
     if (factor > kOwnRow)
-      throw Error(Finding::kBadFrame, fmt::format("a row has the impossible factor {}", factor))
-          .At(at);
+      throw Error(Finding::kBadFrame, "a row has the impossible factor {}", factor).At(at);
   }
 }
 
@@ -78,10 +74,9 @@ void CopyEqualRows(NearRows& near) {
 
 void RequireRows(bool fits, const ReferenceRun& run) {
   if (fits) return;
-  throw Error(
-      Finding::kReferenceDiffers,
-      fmt::format("rows of layer {} {} of reference {} are of another size than the chunk's",
-                  run.layer, run.is_value ? 'V' : 'K', run.reference));
+  throw Error(Finding::kReferenceDiffers,
+              "rows of layer {} {} of reference {} are of another size than the chunk's", run.layer,
+              run.is_value ? 'V' : 'K', run.reference);
 }
 
 void ReferenceRows::ReadEqual(const ReferenceRun& run, DType dtype, uint64_t elements,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -260,8 +259,7 @@ void EncodeNearDifferences(const NearRows& near, CodecScratch& scratch, ByteWrit
 void DecodeNearDifferences(ByteReader& reader, NearRows& near, CodecScratch& scratch) {
   const uint64_t at = reader.offset();
   const uint32_t start = reader.U8("start of the means");
-  if (start > kMostStart)
-    throw Error(Finding::kBadFrame, fmt::format("means start at 2^{}", start)).At(at);
+  if (start > kMostStart) throw Error(Finding::kBadFrame, "means start at 2^{}", start).At(at);
   const size_t count = near.values.size();
   scratch.context.tables.resize(count);
   uint8_t* classes = scratch.context.tables.data();

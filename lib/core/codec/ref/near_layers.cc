@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -22,9 +21,8 @@ void CheckRowsOfReference(const ReferenceRun& run, DType dtype, uint64_t columns
     return;
   }
   throw Error(Finding::kReferenceDiffers,
-              fmt::format("rows of layer {} {} of reference {} are of another size than a "
-                          "neighbour's",
-                          run.layer, run.is_value ? 'V' : 'K', run.reference));
+              "rows of layer {} {} of reference {} are of another size than a neighbour's",
+              run.layer, run.is_value ? 'V' : 'K', run.reference);
 }
 
 std::vector<uint32_t> RowsOf(std::span<const ReferenceRun> runs) {
@@ -60,8 +58,8 @@ ErrorsHead ReadErrorsHead(ByteReader& reader, uint64_t near_runs) {
   const uint64_t at = reader.offset();
   const uint32_t count = reader.U8("number of neighbours"), flags = reader.U8("flags");
   if (count == 0 || count > kMaxNeighbours || flags > 1 || near_runs == 0) {
-    throw Error(Finding::kBadFrame,
-                fmt::format("{} neighbours of {} runs with flags {}", count, near_runs, flags))
+    throw Error(Finding::kBadFrame, "{} neighbours of {} runs with flags {}", count, near_runs,
+                flags)
         .At(at);
   }
   head.turns = flags == 1;
@@ -121,8 +119,8 @@ class NeighbourErrors::Taps {
     if (!IsHalfFloat(chunk_.dtype) || row_bytes * rows != chunk_.raw->size() ||
         row_bytes % 2 != 0 || one.columns > row_bytes / 2 ||
         row_bytes / 2 > ChannelModel::kMaxColumns) {
-      throw Error(Finding::kBadFrame, fmt::format("layer {} {} cannot be a neighbour", one.layer,
-                                                  one.is_value ? 'V' : 'K'));
+      throw Error(Finding::kBadFrame, "layer {} {} cannot be a neighbour", one.layer,
+                  one.is_value ? 'V' : 'K');
     }
     return row_bytes / 2;
   }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -33,7 +32,7 @@ void WriteReferenceHead(const ReferenceHead& head, ByteWriter& out) {
 
 ReferenceHead ReadReferenceHead(ByteReader& reader, const ChunkShape& shape, uint64_t raw_bytes) {
   const auto require = [&](bool holds, std::string_view rule) {
-    if (!holds) throw Error(Finding::kBadFrame, fmt::format("reference runs: {}", rule)).At(0);
+    if (!holds) throw Error(Finding::kBadFrame, "reference runs: {}", rule).At(0);
   };
   const uint64_t rows = ReferenceGridRows(shape, raw_bytes);
   const bool halves = IsHalfFloat(shape.dtype) && rows > 0 && raw_bytes % (2 * rows) == 0;
@@ -95,10 +94,10 @@ namespace {
 void RequireHash(ByteSpan rows, const ReferenceRun& run) {
   if (Hash128(rows) != run.hash) {
     throw Error(Finding::kReferenceDiffers,
-                fmt::format("tokens {}:{} of layer {} {} of reference {} are not those that the "
-                            "chunk was coded with",
-                            run.first_token, run.first_token + run.rows, run.layer,
-                            run.is_value ? 'V' : 'K', run.reference));
+                "tokens {}:{} of layer {} {} of reference {} are not those that the "
+                "chunk was coded with",
+                run.first_token, run.first_token + run.rows, run.layer, run.is_value ? 'V' : 'K',
+                run.reference);
   }
 }
 
@@ -120,9 +119,9 @@ void DecodeByNeighbours(const ChunkShape& shape, const ErrorsHead& head,
     const ErrorNeighbour& one = head.neighbours[i];
     if (forecast.hashes()[i] == one.hash) continue;
     throw Error(Finding::kReferenceDiffers,
-                fmt::format("tokens of layer {} {} of the references are not those that the chunk "
-                            "was coded with",
-                            one.layers.front(), one.neighbour.is_value ? 'V' : 'K'));
+                "tokens of layer {} {} of the references are not those that the chunk "
+                "was coded with",
+                one.layers.front(), one.neighbour.is_value ? 'V' : 'K');
   }
   DecodeNearDistributions(reader, near, scratch, &forecast);
 }

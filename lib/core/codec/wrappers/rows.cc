@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
@@ -112,16 +111,14 @@ RowPlan ReadReferences(ByteReader& reader, uint64_t rows, CodecScratch& scratch)
   const uint64_t at = reader.offset();
   plan.unique = reader.U32("new rows");
   if (plan.unique == 0 || plan.unique > rows) {
-    throw Error(Finding::kBadFrame, fmt::format("{} of {} rows cannot be new", plan.unique, rows))
-        .At(at);
+    throw Error(Finding::kBadFrame, "{} of {} rows cannot be new", plan.unique, rows).At(at);
   }
   const uint32_t size = reader.U32("length of the references");
   const ByteSpan frame = reader.Take(size, "references");
   const uint32_t width = ReferenceBytes(plan.unique);
   const std::span<std::byte> planes = scratch.planes.Get(rows * width).first(rows * width);
   if (!scratch.zstd.Decompress(frame, planes)) {
-    throw Error(Finding::kBadPayload,
-                fmt::format("the references do not decode to {} bytes", planes.size()))
+    throw Error(Finding::kBadPayload, "the references do not decode to {} bytes", planes.size())
         .At(at + 8);
   }
   plan.references.reserve(rows);
@@ -132,14 +129,13 @@ RowPlan ReadReferences(ByteReader& reader, uint64_t rows, CodecScratch& scratch)
       reference |= static_cast<uint32_t>(planes[byte * rows + row]) << (8 * byte);
     if (reference == 0) ++next;
     if (reference > next || next > plan.unique) {
-      throw Error(Finding::kBadFrame, fmt::format("row {} refers to a row that is not there", row))
-          .At(at + 8);
+      throw Error(Finding::kBadFrame, "row {} refers to a row that is not there", row).At(at + 8);
     }
     plan.references.push_back(reference);
   }
   if (next != plan.unique) {
-    throw Error(Finding::kBadFrame,
-                fmt::format("{} rows are new, but the header announces {}", next, plan.unique))
+    throw Error(Finding::kBadFrame, "{} rows are new, but the header announces {}", next,
+                plan.unique)
         .At(at);
   }
   return plan;
@@ -186,7 +182,7 @@ void DecodeRepeatedRows(const ChunkShape& shape, ByteSpan payload, std::span<std
   const ChunkGrid grid = GridOf(shape, raw.size());
   const uint64_t row_bytes = raw.size() / grid.rows;
   if (raw.empty() || row_bytes * grid.rows != raw.size()) {
-    throw Error(Finding::kBadFrame, fmt::format("{} bytes are not {} rows", raw.size(), grid.rows));
+    throw Error(Finding::kBadFrame, "{} bytes are not {} rows", raw.size(), grid.rows);
   }
   ByteReader reader(payload);
   const auto codec = static_cast<CodecId>(reader.U8("codec of the rows"));

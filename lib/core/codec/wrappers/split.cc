@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -71,9 +70,8 @@ void DecodeSplit(const ChunkShape& shape, ByteSpan payload, std::span<std::byte>
   const uint32_t reserved = reader.U16("reserved field");
   const uint32_t first_bytes = reader.U32("length of the first halves");
   if (!MayBeInside(first) || !MayBeInside(second) || reserved != 0) {
-    throw Error(Finding::kBadFrame,
-                fmt::format("halves cannot be in codecs {} and {}", static_cast<unsigned>(first),
-                            static_cast<unsigned>(second)))
+    throw Error(Finding::kBadFrame, "halves cannot be in codecs {} and {}",
+                static_cast<unsigned>(first), static_cast<unsigned>(second))
         .At(0);
   }
   const uint64_t half = HalfOfHead(shape);

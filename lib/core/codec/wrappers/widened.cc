@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -89,7 +88,7 @@ void DecodeWide(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> 
   // Rows have been taken out before, and their buffer may be what is filled here.
   if (form < 1 || form > 2 || reserved != 0 || codec == CodecId::kRows || !MayBeInside(codec) ||
       raw.size() % 4 != 0) {
-    throw Error(Finding::kBadFrame, fmt::format("the floats have the unknown form {}", form)).At(0);
+    throw Error(Finding::kBadFrame, "the floats have the unknown form {}", form).At(0);
   }
   const size_t count = raw.size() / 4;
   const std::span<std::byte> halves = scratch.halves.Get(2 * count).first(2 * count);
@@ -109,8 +108,7 @@ void DecodeWide(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> 
     for (size_t byte = 0; byte < 2; ++byte) {
       const PlaneFrame frame = ReadPlaneFrame(reader);
       if (frame.raw_bytes != count) {
-        throw Error(Finding::kBadFrame,
-                    fmt::format("a plane has {} bytes, expected {}", frame.raw_bytes, count))
+        throw Error(Finding::kBadFrame, "a plane has {} bytes, expected {}", frame.raw_bytes, count)
             .At(frame.offset);
       }
       const std::span<std::byte> plane = scratch.planes.Get(count).first(count);

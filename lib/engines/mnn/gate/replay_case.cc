@@ -123,7 +123,7 @@ void SetLossless(std::string_view name, const ParamValue& value, runtime::Config
                                             ? runtime::ParameterValue(std::string_view(*word))
                                             : runtime::ParameterValue(std::get<double>(value));
   if (runtime::SetParameter(name, typed, config) != runtime::SetResult::kSet) {
-    throw Error(Finding::kConfig, fmt::format("{}: not a value of this parameter", name));
+    throw Error(Finding::kConfig, "{}: not a value of this parameter", name);
   }
 }
 
@@ -206,9 +206,8 @@ runtime::ReplayRequest RequestOf(const CaseSpec& spec, const Subject& subject) {
 void RequireLength(const CaseSpec& spec, const runtime::ReplayResult& row) {
   if (!spec.decode_tokens || row.end - row.prompt == *spec.decode_tokens) return;
   throw Error(Finding::kUsage,
-              fmt::format("decode_tokens {}: after a prompt of {} the cache or its trace holds {} "
-                          "more tokens",
-                          *spec.decode_tokens, row.prompt, row.end - row.prompt))
+              "decode_tokens {}: after a prompt of {} the cache or its trace holds {} more tokens",
+              *spec.decode_tokens, row.prompt, row.end - row.prompt)
       .In(fmt::format("case '{}'", spec.name));
 }
 

@@ -193,10 +193,8 @@ const Fields<Row>& RowFields() {
   static const Fields<Row> demo_report = {
       NoText("report_json", "Path of the report on the run of prompts; empty if there is none")};
   static const Fields<Row> fields = {
-      {"suite",
-       "Suite that the case belongs to: runtime (bench) or llm_demo (prompts)",
-       [](const Row& row) { return row.result.spec.suite; },
-       {.choices = {kRuntimeSuite, kDemoSuite}}},
+      {"suite", "Suite that the case belongs to: runtime (bench) or llm_demo (prompts)",
+       [](const Row& row) { return row.result.spec.suite; }, OneOf(kRuntimeSuite, kDemoSuite)},
       {"case", "Name of the case", [](const Row& row) { return row.result.spec.name; }},
       {"mode", "What was run: a mode of the engine, compare or quant",
        [](const Row& row) { return row.result.spec.mode; }},
@@ -205,8 +203,7 @@ const Fields<Row>& RowFields() {
       Fields<Row>::Inline(runtime, report),
       {"failure_reason",
        "Why the case did not pass, 'not run: ' or 'inconclusive: ' in front where that is it; "
-       "empty "
-       "if it passed",
+       "empty if it passed",
        FailureReason},
       {"overall_pass", "Whether the case passed",
        [](const Row& row) { return row.result.status == Status::kPass; }},
@@ -259,8 +256,8 @@ const Fields<logs::LosslessLines::Layer>& LayerLinesFields() {
   static const Fields<Layer> fields = {
       {"layer", "Number of the layer", &Layer::layer},
       {"lines", "Lossless log lines of the layer", &Layer::lines},
-      {"ratio", "Lossless ratio of the last of them", &Layer::last_ratio, {.nullable = true}},
-      {"fallbacks", "Fallbacks that they count", &Layer::fallbacks, {.nullable = true}}};
+      {"ratio", "Lossless ratio of the last of them", &Layer::last_ratio, Nullable()},
+      {"fallbacks", "Fallbacks that they count", &Layer::fallbacks, Nullable()}};
   return fields;
 }
 
@@ -316,14 +313,13 @@ Value::Object LogFigureSchemas() {
                              {"type", "integer"},
                              {"minimum", 0}}},
       {"lossy_median",
-       NumberSchema("Median of the rows' lossy ratios, as the logs report them; null if not "
-                    "known")},
-      {"lossless_worst",
-       NumberSchema("Smallest lossless ratio of a row, as the logs report it; null where rows are "
-                    "not known")},
+       NumberSchema(
+           "Median of the rows' lossy ratios, as the logs report them; null if not known")},
+      {"lossless_worst", NumberSchema("Smallest lossless ratio of a row, as the logs report it; "
+                                      "null where rows are not known")},
       {"lossless_mean",
-       NumberSchema("Mean of the rows' lossless ratios, as the logs report them; null if not "
-                    "known")},
+       NumberSchema(
+           "Mean of the rows' lossless ratios, as the logs report them; null if not known")},
       {"whole_model_ratio_reason", text("Why whole_model_ratio is null")},
       {"content_reason", text("Why content is null")},
       {"decode_tokens_per_second", SpreadSchema("Tokens/s of decoding")},
@@ -331,13 +327,13 @@ Value::Object LogFigureSchemas() {
        NumberSchema("Relative deviation of the tokens/s over the repetitions of a row; null if the "
                     "logs do not say")},
       {"decode_drop_like_for_like",
-       NumberSchema("Drop of tokens/s as a share of baseline rows of the same lengths; null "
-                    "without these")},
+       NumberSchema(
+           "Drop of tokens/s as a share of baseline rows of the same lengths; null without these")},
       {"decode_drop_worst", NumberSchema("Largest decode_drop_ratio of a bucket of prompts")},
       {"decode_noise",
-       NumberSchema("Relative noise of the tokens/s, below which a drop says nothing: that of the "
-                    "baselines or twice decode_repeat_deviation, whichever is larger; null if not "
-                    "known")},
+       NumberSchema(
+           "Relative noise of the tokens/s, below which a drop says nothing: that of the baselines "
+           "or twice decode_repeat_deviation, whichever is larger; null if not known")},
       {"decompress_us", SpreadSchema("Microseconds spent decompressing")},
       {"async_wait_us", SpreadSchema("Microseconds spent waiting for workers")},
       {"queue_peak", SpreadSchema("Most ranges waiting for compression")},

@@ -105,9 +105,8 @@ class FromStream : public BlockSumSource {
       }
       if (!start.in_range) return std::vector<float>();
       if (!next_) {
-        throw Error(
-            Finding::kTraceMismatch,
-            fmt::format("the stream ends inside step {}: layer {} is missing", step, start.layer));
+        throw Error(Finding::kTraceMismatch, "the stream ends inside step {}: layer {} is missing",
+                    step, start.layer);
       }
       throw Differs(fmt::format("step {} layer {} is missing: the parameters evict there", step,
                                 start.layer));
@@ -271,16 +270,16 @@ MnnReplay ReplayStream(const EngineCase& of, MnnRevision revision) {
 MnnReplay ReplayRows(const EngineCase& of, MnnRevision revision) {
   const std::vector<LayerKv>& layers = of.snapshot.layers;
   if (of.request.granularity != eviction::Granularity::kLayer) {
-    throw Error(Finding::kUsage, fmt::format("--granularity kv-head: engine {} decides per layer",
-                                             of.request.engine->name));
+    throw Error(Finding::kUsage, "--granularity kv-head: engine {} decides per layer",
+                of.request.engine->name);
   }
   const auto range = eviction::EvictedLayers(of.config, static_cast<uint32_t>(layers.size()));
   for (uint32_t i = range.first; revision == MnnRevision::kR6 && i <= range.last; ++i) {
     if (of.trace.Find(layers[i].index) != nullptr) continue;
     throw Error(Finding::kTraceMismatch,
-                fmt::format("layer {} has no rows: mnn-r6 folds all layers into one score vector "
-                            "and needs every one of the range",
-                            layers[i].index))
+                "layer {} has no rows: mnn-r6 folds all layers into one score vector "
+                "and needs every one of the range",
+                layers[i].index)
         .File(of.trace.path);
   }
   // The engine counts layers by their place, whatever the file calls them.

@@ -84,7 +84,7 @@ constexpr OptionEntry kOptions[] = {
 };
 
 [[noreturn]] void Refuse(std::string_view name, std::string_view expected, std::string_view found) {
-  throw Error(Finding::kUsage, fmt::format("{}: expected {}, found '{}'", name, expected, found));
+  throw Error(Finding::kUsage, "{}: expected {}, found '{}'", name, expected, found);
 }
 
 void Set(const OptionEntry& entry, std::string_view value, AnalyzerOptions& options) {
@@ -340,7 +340,7 @@ void SetAnalyzerOption(std::string_view name, std::string_view value, AnalyzerOp
   const auto* found = std::find_if(std::begin(kOptions), std::end(kOptions),
                                    [&](const OptionEntry& entry) { return entry.name == key; });
   if (found == std::end(kOptions)) {
-    throw Error(Finding::kUsage, fmt::format("'{}' is no option of the analyzer", name))
+    throw Error(Finding::kUsage, "'{}' is no option of the analyzer", name)
         .Hint("the names are those of analyze_h2o_final.py, such as lossy_target");
   }
   Set(*found, value, options);
@@ -398,9 +398,8 @@ OfflineRatio ParseOfflineRatio(std::string_view json, std::string_view path) {
                                                                       : "lossless_ratio");
   if (!(offline.ratio > 0) || !std::isfinite(offline.ratio)) {
     throw Error(Finding::kBadField,
-                fmt::format("expected a positive weighted_lossless_ratio or lossless_ratio, found "
-                            "{}",
-                            offline.ratio))
+                "expected a positive weighted_lossless_ratio or lossless_ratio, found {}",
+                offline.ratio)
         .File(path);
   }
   const double entries = number("selected_entries");

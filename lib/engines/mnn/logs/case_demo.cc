@@ -33,7 +33,7 @@ Json ReadRuns(const std::string& text, const std::string& shown) {
   ForEachLine(text, [&](std::string_view line) {
     if (Strip(line).empty()) return;
     if (rows.size() == kMaxRuns) {
-      throw Error(Finding::kLimit, fmt::format("more than {} runs", kMaxRuns)).File(shown);
+      throw Error(Finding::kLimit, "more than {} runs", kMaxRuns).File(shown);
     }
     rows.push_back(ParseJson(OnlyUtf8(line), shown));
   });

@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/engines/mnn/logs/files.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "lib/core/base/error.h"
@@ -99,8 +97,7 @@ std::string ReadLog(const fs::path& path, const std::string& shown) {
   std::error_code error;
   const uint64_t size = fs::file_size(path, error);
   if (!error && size > kMaxLogBytes) {
-    throw Error(Finding::kLimit,
-                fmt::format("a log of {} bytes; at most {} are read", size, kMaxLogBytes))
+    throw Error(Finding::kLimit, "a log of {} bytes; at most {} are read", size, kMaxLogBytes)
         .File(shown);
   }
   const auto source = FileSource::Open(path);
@@ -122,8 +119,7 @@ std::vector<std::string> LogFolder::Names(bool folders, Wanted wanted) const {
     if (wanted != nullptr && !wanted(name)) continue;
     names.push_back(std::move(name));
     if (names.size() > kMaxFiles) {
-      throw Error(Finding::kLimit, fmt::format("a folder of more than {} logs", kMaxFiles))
-          .File(shown_);
+      throw Error(Finding::kLimit, "a folder of more than {} logs", kMaxFiles).File(shown_);
     }
   }
   std::sort(names.begin(), names.end());

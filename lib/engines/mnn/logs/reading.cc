@@ -44,8 +44,7 @@ std::vector<std::string> CasesIn(const LogFolder& folder, const SuiteOutput& out
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   if (found.size() > kMostCases) {
-    throw Error(Finding::kLimit,
-                fmt::format("has {} cases; at most {} are judged", found.size(), kMostCases))
+    throw Error(Finding::kLimit, "has {} cases; at most {} are judged", found.size(), kMostCases)
         .File(folder.shown());
   }
   const auto rank = [](const std::string& name) {
@@ -201,8 +200,7 @@ std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteOutput& outp
 }
 
 Error NoCase(const std::string& name) {
-  return Error(Finding::kUsage,
-               fmt::format("return codes: no case '{}' in the logs", Escaped(name)));
+  return Error(Finding::kUsage, "return codes: no case '{}' in the logs", Escaped(name));
 }
 
 // Reads what the suite wrote about its cases: the documents of a folder, or one summary.json.

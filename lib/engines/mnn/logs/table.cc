@@ -64,7 +64,7 @@ std::vector<std::string_view> SplitRow(std::string_view line) {
     cells.push_back(Strip(line.substr(0, bar)));
     if (bar == std::string_view::npos) return cells;
     if (cells.size() == kMaxColumns) {
-      throw Error(Finding::kLimit, fmt::format("a table has more than {} columns", kMaxColumns));
+      throw Error(Finding::kLimit, "a table has more than {} columns", kMaxColumns);
     }
     line.remove_prefix(bar + 1);
   }
@@ -93,7 +93,7 @@ bool NextRecord(std::string_view& text, std::vector<std::string>& fields) {
       at_start = false;
     } else if (!quoted && c == ',') {
       if (fields.size() + 1 == kMaxColumns) {
-        throw Error(Finding::kLimit, fmt::format("a row has more than {} fields", kMaxColumns));
+        throw Error(Finding::kLimit, "a row has more than {} fields", kMaxColumns);
       }
       fields.push_back(std::move(field));
       field.clear();
@@ -126,7 +126,7 @@ size_t BenchTable::Column(std::string_view name) {
   const size_t found = Find(name);
   if (found < columns_.size()) return found;
   if (columns_.size() == kMaxColumns) {
-    throw Error(Finding::kLimit, fmt::format("the logs name more than {} columns", kMaxColumns));
+    throw Error(Finding::kLimit, "the logs name more than {} columns", kMaxColumns);
   }
   columns_.emplace_back(name);
   return found;
@@ -138,7 +138,7 @@ void BenchTable::Put(std::string_view column, std::string_view cell) {
   if (row.size() <= place) {
     cells_ += place + 1 - row.size();
     if (cells_ > kMaxCells) {
-      throw Error(Finding::kLimit, fmt::format("the tables have more than {} cells", kMaxCells));
+      throw Error(Finding::kLimit, "the tables have more than {} cells", kMaxCells);
     }
     row.resize(place + 1);
   }

@@ -354,15 +354,15 @@ std::vector<Predictor> ParsePredictorList(std::string_view list, std::string_vie
     if (word.empty()) continue;
     const auto* known = std::find(std::begin(kPredictors), std::end(kPredictors), word);
     if (known == std::end(kPredictors)) {
-      throw Error(Finding::kUsage, fmt::format("{} '{}': expected one of {}", flag,
-                                               Escaped(word, 40), fmt::join(kPredictors, ", ")));
+      throw Error(Finding::kUsage, "{} '{}': expected one of {}", flag, Escaped(word, 40),
+                  fmt::join(kPredictors, ", "));
     }
     const auto predictor = static_cast<Predictor>(known - std::begin(kPredictors));
     if (std::find(predictors.begin(), predictors.end(), predictor) == predictors.end()) {
       predictors.push_back(predictor);
     }
   }
-  if (predictors.empty()) throw Error(Finding::kUsage, fmt::format("{}: the list is empty", flag));
+  if (predictors.empty()) throw Error(Finding::kUsage, "{}: the list is empty", flag);
   return predictors;
 }
 

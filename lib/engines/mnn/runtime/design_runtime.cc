@@ -387,12 +387,11 @@ class DesignRuntime : public Runtime {
       ++records_[index].measured.failures;
       Log(EventKind::kFallback, layer, block, 0, 0, 0, "decode");
     }
-    throw std::move(
-        Error(Finding::kContentDiffers,
-              fmt::format("{} of positions {} to {} does not come back from its blob: {}",
+    throw std::move(Error(Finding::kContentDiffers,
+                          "{} of positions {} to {} does not come back from its blob: {}",
                           is_value ? "V" : "K", block.positions.front(), block.positions.back(),
-                          what))
-            .In(fmt::format("layer {}", layer.hot.source().index)));
+                          what)
+                        .In(fmt::format("layer {}", layer.hot.source().index)));
   }
 
   // `begin` is where the blocks begin in the layer's cache. Returns where they ended.

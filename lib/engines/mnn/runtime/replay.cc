@@ -209,8 +209,8 @@ class Replayer {
     result_.h2o = eviction::Sanitised(request_.h2o);
     result_.h2o_enabled = request_.h2o_enable;
     if (result_.lossless.async_threads > kMostThreads) {
-      throw Error(Finding::kUsage, fmt::format("h2o_lossless_async_threads {}: at most {}",
-                                               result_.lossless.async_threads, kMostThreads));
+      throw Error(Finding::kUsage, "h2o_lossless_async_threads {}: at most {}",
+                  result_.lossless.async_threads, kMostThreads);
     }
     Prepare();
     FindSteps();
@@ -273,10 +273,10 @@ class Replayer {
       }
     }
     if (windowed.empty()) return;
-    Warn(fmt::format(
-        "sliding windows in layers {}: this runtime holds tokens outside them, too, and "
-        "what it drops there counts as saved; replay-h2o leaves both out",
-        fmt::join(windowed, ", ")));
+    Warn(
+        fmt::format("sliding windows in layers {}: this runtime holds tokens outside them, too, "
+                    "and what it drops there counts as saved; replay-h2o leaves both out",
+                    fmt::join(windowed, ", ")));
   }
 
   void AddTraceWarnings() {
@@ -287,11 +287,10 @@ class Replayer {
     }
     if (missing.empty()) return;
     if (request_.engine == Engine::kMnnR6 && request_.h2o_enable) {
-      throw Error(
-          Finding::kTraceMismatch,
-          fmt::format("the trace has no rows of layers {}: mnn-r6 folds all layers into one "
-                      "score vector and needs every one",
-                      fmt::join(missing, ", ")))
+      throw Error(Finding::kTraceMismatch,
+                  "the trace has no rows of layers {}: mnn-r6 folds all layers into one score "
+                  "vector and needs every one",
+                  fmt::join(missing, ", "))
           .File(trace_->path);
     }
     Warn(
@@ -333,9 +332,8 @@ class Replayer {
     }
     if (result_.prompt == 0 || result_.prompt >= result_.end) {
       throw Error(Finding::kUsage,
-                  fmt::format("--prompt-tokens {}: the cache holds {} tokens, and at least one "
-                              "must be decoded",
-                              result_.prompt, result_.end));
+                  "--prompt-tokens {}: the cache holds {} tokens, and at least one must be decoded",
+                  result_.prompt, result_.end);
     }
     if (request_.decode_tokens) {
       result_.end = std::min(result_.end, result_.prompt + *request_.decode_tokens);

@@ -48,16 +48,15 @@ Value ParamsSchema() {
       {"type", "object"},
       {"required", Value::List{"h2o_enable", "h2o_lossless_runtime_mode", "h2o_lossless_scope"}},
       {"properties",
-       Value::Object{
-           {"h2o_enable",
-            Value::Object{{"description", "Whether H2O evicts"}, {"type", "boolean"}}},
-           {"h2o_lossless_runtime_mode",
-            choice("probe: encode samples of a layer; full: encode and compare; store: give up the "
-                   "raw bytes of a range until they are read again",
-                   {"probe", "full", "store"})},
-           {"h2o_lossless_scope",
-            choice("Which layers the path is for",
-                   {"none", "front_n", "h2o_kept", "front_n_and_h2o_kept"})}}},
+       Value::Object{{"h2o_enable",
+                      Value::Object{{"description", "Whether H2O evicts"}, {"type", "boolean"}}},
+                     {"h2o_lossless_runtime_mode",
+                      choice("probe: encode samples of a layer; full: encode and compare; store: "
+                             "give up the raw bytes of a range until they are read again",
+                             {"probe", "full", "store"})},
+                     {"h2o_lossless_scope",
+                      choice("Which layers the path is for",
+                             {"none", "front_n", "h2o_kept", "front_n_and_h2o_kept"})}}},
       {"additionalProperties",
        Value::Object{{"type", Value::List{"number", "string", "boolean"}}}}};
 }
@@ -137,14 +136,11 @@ const Fields<ReplayResult>& EngineTermsFields() {
        eviction(&h2o::MnnMetrics::floor_keep)},
       {"h2o_block_quantized_keep", "Share of the tokens to keep after rounding to whole blocks",
        eviction(&h2o::MnnMetrics::quantized_keep)},
-      {"h2o_last_evict_tokens",
-       "Tokens that the last decision evicts",
-       eviction(&h2o::MnnMetrics::last_evict_tokens),
-       {.least = 0}},
+      {"h2o_last_evict_tokens", "Tokens that the last decision evicts",
+       eviction(&h2o::MnnMetrics::last_evict_tokens), AtLeast(0)},
       {"h2o_total_evict_tokens",
        "Tokens that all decisions evict, counted for each layer when planned",
-       eviction(&h2o::MnnMetrics::total_evict_tokens),
-       {.least = 0}},
+       eviction(&h2o::MnnMetrics::total_evict_tokens), AtLeast(0)},
       {"h2o_plans_cleared",
        "H2O plans that the lossless path's shrink rule threw away before they were applied",
        &ReplayResult::h2o_plans_cleared}};
@@ -198,10 +194,8 @@ const Fields<Measured>& MeasuredFields() {
 const Fields<ContentCheck>& ContentFields() {
   static const Fields<Difference> first = {
       {"layer", "Number of the layer", &Difference::layer},
-      {"tensor",
-       "K or V",
-       [](const Difference& of) { return of.is_value ? "v" : "k"; },
-       {.choices = {"k", "v"}}},
+      {"tensor", "K or V", [](const Difference& of) { return of.is_value ? "v" : "k"; },
+       OneOf("k", "v")},
       {"head", "The kv head", &Difference::head},
       {"position", "Position of the token", &Difference::position}};
   static const Fields<ContentCheck> fields = {
@@ -250,11 +244,8 @@ const Fields<Report>& MemoryFields() {
        [](const Report& of) { return of.result.whole_model_ratio(); }},
       {"removed_fraction", "1 - 1 / ratio; negative where more is resident than without the path",
        [](const Report& of) { return 1 - 1 / of.result.whole_model_ratio(); }},
-      {"steps",
-       "Bytes after the prompt and after each decoded token; with --detail",
-       [](const Report& of) { return of.detail ? &of.result.steps : nullptr; },
-       step,
-       {.absent = true}}};
+      {"steps", "Bytes after the prompt and after each decoded token; with --detail",
+       [](const Report& of) { return of.detail ? &of.result.steps : nullptr; }, step, Absent()}};
   return fields;
 }
 
@@ -274,12 +265,11 @@ const Fields<ReplayResult>& SpeedFields() {
       {"attention_only_speed",
        "Speed of the layer calls that attention is all of; null where no_speed_reason says why",
        &ReplayResult::speed, speed},
-      {"no_speed_reason",
-       "Why there is no speed; absent where there is one",
+      {"no_speed_reason", "Why there is no speed; absent where there is one",
        [](const ReplayResult& of) {
          return of.speed ? std::nullopt : std::optional(of.no_speed_reason);
        },
-       {.absent = true}}};
+       Absent()}};
   return fields;
 }
 
@@ -331,12 +321,11 @@ void AddMemory(const ReplayResult& result, report::Page& page) {
   }
   chart.series = {resident, full, raw, blobs, caches};
   page.Heading("Memory and ratio");
-  page.Figure(Render(chart),
-              result.engine == Engine::kDesign
-                  ? "Raw rows give way to blobs once a blob was decoded again and found equal; "
-                    "copies are bounded by the cache's capacity."
-                  : "The engine's buffers never shrink: blobs and decoded copies come on top of "
-                    "the raw rows they stand for.");
+  page.Figure(Render(chart), result.engine == Engine::kDesign
+                                 ? "Raw rows give way to blobs once a blob was decoded again and "
+                                   "found equal; copies are bounded by the cache's capacity."
+                                 : "The engine's buffers never shrink: blobs and decoded copies "
+                                   "come on top of the raw rows they stand for.");
 }
 
 // Beside the memory: figures that follow each other share a row.
@@ -426,8 +415,7 @@ const Fields<Report>& ReportFields() {
       {"engine",
        "mnn: what its code does; mnn-r6: its runtime, with the eviction of the build that its "
        "authors measured; design: what its documentation promises",
-       [](const Report& of) { return Name(of.result.engine); },
-       {.choices = {"mnn", "mnn-r6", "design"}}},
+       [](const Report& of) { return Name(of.result.engine); }, OneOf("mnn", "mnn-r6", "design")},
       {"params",
        "The parameters that were in effect, by the engine's names; those of h2o_lossless_ are the "
        "lossless path's",
@@ -437,13 +425,12 @@ const Fields<Report>& ReportFields() {
        [](const Report& of) { return of.result.prompt; }},
       {"decode_tokens", "Tokens that were decoded",
        [](const Report& of) { return of.result.end - of.result.prompt; }},
-      {"cache_capacity_bytes",
-       "Room for decoded ranges in bytes; of the design's engine only",
+      {"cache_capacity_bytes", "Room for decoded ranges in bytes; of the design's engine only",
        [](const Report& of) {
          const bool has_room = of.result.engine == Engine::kDesign;
          return has_room ? std::optional(of.result.cache_bytes) : std::nullopt;
        },
-       {.absent = true}},
+       Absent()},
       {"held_token_rows", "Tokens that layers hold at the end, summed over layers",
        [](const Report& of) { return TotalsOf(of.result).held_tokens; }},
       {"cold_token_rows", "Of these, those that are neither sink nor recent",
@@ -477,10 +464,9 @@ return fields;
 
 const Fields<Event>& EventFields() {
   static const Fields<Event> fields = {
-      {"schema",
-       "Name and version of this schema",
+      {"schema", "Name and version of this schema",
        [](const Event&) { return "kvtool.replay-lossless-event/1"; },
-       {.choices = {"kvtool.replay-lossless-event/1"}}},
+       OneOf("kvtool.replay-lossless-event/1")},
       {"kind",
        "evict: H2O decided; compact: its plan was applied; encode: a range was handed to the "
        "encoder; apply: its result came back; drop: its raw bytes were given up; restore: they "
@@ -488,8 +474,8 @@ const Fields<Event>& EventFields() {
        "blocks and plan were thrown away; backpressure: the queue was full; fallback: something "
        "failed",
        [](const Event& of) { return Name(of.kind); },
-       {.choices = {"evict", "compact", "encode", "apply", "drop", "restore", "decode", "shrink",
-                    "backpressure", "fallback"}}},
+       OneOf("evict", "compact", "encode", "apply", "drop", "restore", "decode", "shrink",
+             "backpressure", "fallback")},
       {"token", "Position of the token that is decoded", &Event::token},
       {"layer", "Number of the layer in the snapshot", &Event::layer},
       {"length", "Tokens in the layer's cache", &Event::length},
@@ -503,7 +489,7 @@ const Fields<Event>& EventFields() {
        "Of restore and decode, where the bytes came from: cache or decoder; of fallback, the step "
        "that failed; absent of other events",
        [](const Event& of) { return of.what.empty() ? std::nullopt : std::optional(of.what); },
-       {.absent = true}}};
+       Absent()}};
   return fields;
 }
 

@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/engines/mnn/runtime/workers.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <exception>
 #include <new>
@@ -19,8 +17,8 @@ namespace {
 GearKind KindOf(uint32_t element_bytes) {
   if (element_bytes == 2) return GearKind::kTwoPlanes;
   if (element_bytes == 4) return GearKind::kFourPlanes;
-  throw Error(Finding::kUnsupportedDtype,
-              fmt::format("elements of {} bytes: the codec knows 2 and 4", element_bytes));
+  throw Error(Finding::kUnsupportedDtype, "elements of {} bytes: the codec knows 2 and 4",
+              element_bytes);
 }
 
 void Encode(const RangeCodec& codec, EncodeResult& result, CodecScratch& scratch) {

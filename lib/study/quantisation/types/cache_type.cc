@@ -21,7 +21,7 @@ constexpr uint32_t kBlockValues = 32, kGroup = 32, kQuantoGroup = 64;
 constexpr double kFullBytes = 2, kHalfBytes = 2, kOutlierBytes = 4;
 
 Error Refused(const CacheType& type, std::string text) {
-  return Error(Finding::kUnsupportedKind, fmt::format("{}: {}", type.name, text));
+  return Error(Finding::kUnsupportedKind, "{}: {}", type.name, text);
 }
 
 float RoundToModel(const Side& side, float value) {
@@ -203,9 +203,8 @@ double StoreKvQuantSide(const CacheType& type, const Side& side, const StoreOpti
            2 * kHalfBytes * static_cast<double>(side.tokens);
   }
   if (options.rope == nullptr) {
-    throw Error(
-        Finding::kUsage,
-        fmt::format("{}: K is quantised before RoPE, and how it is rotated is unknown", type.name))
+    throw Error(Finding::kUsage, "{}: K is quantised before RoPE, and how it is rotated is unknown",
+                type.name)
         .Hint("give --model MODEL, or --rope-base and --rope-style");
   }
   std::vector<int64_t> positions(side.tokens);
@@ -373,7 +372,7 @@ const CacheType& ParseCacheType(std::string_view name, std::string_view flag) {
     names += names.empty() ? "" : ", ";
     names += type.name;
   }
-  throw Error(Finding::kUsage, fmt::format("{} '{}': no such cache type", flag, Escaped(name)))
+  throw Error(Finding::kUsage, "{} '{}': no such cache type", flag, Escaped(name))
       .Hint("they are " + names);
 }
 
