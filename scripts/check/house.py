@@ -94,6 +94,17 @@ def check_commands(root):
             yield f"{source}: no table of commands lists {maker}"
 
 
+def check_members(root):
+    """A second member of the name of a Command's own would hide it, and Command::Files would guard an empty one."""
+    command = (root / "apps/kvtool/command.h").read_text()
+    own = re.findall(r"^  [\w:]+ (\w+_);$", command[command.index("protected:"):command.index("struct CommandEntry")], re.M)
+    for source in sorted((root / "apps/kvtool/commands").rglob("*.*")):
+        for number, line in enumerate(source.read_text().split("\n"), 1):
+            for name in own:
+                if re.match(rf"  [\w:]+ (\w+, )*{name}[;,]", line):
+                    yield f"{source}:{number}: hides {name} of Command"
+
+
 def check_kernels(root):
     tests = " ".join(path.read_text() for path in (root / "tests").rglob("*_test.cc"))
     for header in sorted((root / "lib/core/kernels").glob("*.h")):
@@ -180,7 +191,7 @@ def check_numbers(root):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    checks = [check_policies, check_codecs, check_formats, check_commands, check_kernels, check_sources,
+    checks = [check_policies, check_codecs, check_formats, check_commands, check_members, check_kernels, check_sources,
               check_thread_locals, check_braced_json, check_presets, check_registries, check_json_readers,
               check_numbers]
     wrong = [line for check in checks for line in check(root)]

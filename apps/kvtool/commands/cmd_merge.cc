@@ -119,9 +119,7 @@ class Merge : public Command {
 
   std::vector<std::string> files_;
   std::string output_, junit_;
-  PageOptions page_;
   SizeLimit limit_;
-  ReportOptions report_;
 };
 
 }  // namespace

@@ -190,7 +190,7 @@ class Plan : public Command {
                      : fmt::format("{}: {} findings", console.Verdict(false, "wrong"), plan.wrong));
   }
 
-  std::string plan_, input_;
+  std::string plan_;
 };
 
 }  // namespace

@@ -72,7 +72,6 @@ class Report : public Command {
 
   std::vector<std::string> files_;
   std::string junit_;
-  PageOptions page_;
   bool force_ = false;
 };
 

@@ -369,14 +369,11 @@ class AdviseCommand : public Command {
   std::string max_error_, min_ratio_, policies_, budgets_, recent_, sensitivity_, plan_;
   std::string chosen_plan_, quant_plan_;
   SavingsOptions savings_;
-  PageOptions page_;
   std::string granularity_ = "layer";
   std::vector<uint64_t> sinks_, windows_;
   uint64_t context_ = 0, bytes_per_token_ = 0, rows_ = 256, seed_ = 0;
   int64_t prompt_ = -1;
   bool force_ = false;
-  SnapshotOptions snapshot_;
-  ReportOptions report_;
 };
 
 }  // namespace

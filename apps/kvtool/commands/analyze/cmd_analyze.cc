@@ -407,8 +407,6 @@ class Analyze : public EachOf<Analyze> {
   RopeOptions rope_;
   OfflineOptions offline_;
   SelectionOptions selection_;
-  SnapshotOptions snapshot_;
-  PageOptions page_;
 };
 
 }  // namespace

@@ -577,7 +577,6 @@ class Gate : public EachOf<Gate> {
 
   std::string config_, snapshot_path_, trace_, reference_, prompts_, baseline_, pinned_, commit_,
       annotations_, junit_, fault_;
-  PageOptions page_;
   std::string given_trace_;                            // before a run brought its own
   std::shared_ptr<const gate::Config> shared_config_;  // of all inputs
   std::vector<std::string> only_;

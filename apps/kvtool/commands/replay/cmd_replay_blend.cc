@@ -515,9 +515,6 @@ class ReplayBlend : public Command {
   uint64_t seed_ = 0;
   bool detail_ = false, force_ = false;
   RopeFlags rope_;
-  SnapshotOptions snapshot_;
-  PageOptions page_;
-  ReportOptions report_;
 };
 
 }  // namespace

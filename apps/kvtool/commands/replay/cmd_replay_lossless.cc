@@ -332,11 +332,9 @@ class ReplayLossless : public EachOf<ReplayLossless> {
 
   std::string trace_, mode_, engine_ = "mnn", preset_ = "engine", scores_ = "flash";
   std::string cache_size_, jsonl_;
-  PageOptions page_;
   int64_t prompt_ = -1, limit_ = -1;
   bool detail_ = false, force_ = false;
   ParameterFlags parameters_;
-  SnapshotOptions snapshot_;
 };
 
 }  // namespace

@@ -318,15 +318,13 @@ class ReplayMlp : public Command {
                              count, quality.norm_ratios.size(), kFar));
   }
 
-  std::string input_, weights_path_, trace_path_, dtype_, compat_, output_, to_, positions_;
+  std::string weights_path_, trace_path_, dtype_, compat_, output_, to_, positions_;
   std::string cast_ = "nearest";
   std::string prefix_order_;
   StepSettings settings_;
   RopeOptions rope_;
   uint32_t key_queries_ = 64;
   bool dry_run_ = false, force_ = false, no_quality_ = false;
-  SnapshotOptions snapshot_;
-  ReportOptions report_;
 };
 
 }  // namespace

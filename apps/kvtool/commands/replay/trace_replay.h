@@ -39,9 +39,7 @@ class TraceReplay : public EachCommand {
   uint64_t rows_ = 512, seed_ = 0;
   bool detail_ = false, force_ = false;
   std::optional<RecordedRun> run_;
-  PageOptions page_;
   RopeOptions rope_;
-  SnapshotOptions snapshot_;
 };
 
 }  // namespace kv
