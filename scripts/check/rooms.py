@@ -16,11 +16,11 @@ SLACK = 100  # lines by which a ceiling may be loose
 
 # room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
 ROOMS = {
-    "apps/kvtool": (20640, 10000),
+    "apps/kvtool": (20650, 10000),
     "apps/capture-llama": (3180, 2400),
     "apps/python": (2270, 2200),
     "formats": (18540, 17000),
-    "lib/fields": (930, 1200),
+    "lib/fields": (940, 1200),
     "lib/report": (1980, 1700),
     "lib/core/base": (4180, 3700),
     "lib/core/kernels": (5750, 5900),
@@ -43,7 +43,7 @@ ROOMS = {
     "lib/engines/cacheblend": (3550, 2900),
     "lib/corpus": (1820, 1600),
     "lib/store": (3600, 2800),
-    "lib/remote": (700, 800),
+    "lib/remote": (720, 800),
     "lib/api": (3440, 3200),
 }
 MOST_FILES = 664
