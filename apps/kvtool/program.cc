@@ -221,7 +221,7 @@ int ShowVersion(Console& console, int argc, char** argv) {
 // Returns the program and the words after it as a shell takes them.
 std::string CommandText(int count, char** words) {
   std::string text = "kvtool";
-  for (int i = 0; i < count; ++i) text += " " + ShellQuoted(words[i]);
+  for (int i = 0; i < count; ++i) text += " " + ShellQuoted(remote::WithoutUrlSecrets(words[i]));
   return text;
 }
 
@@ -270,7 +270,7 @@ int Dispatch(Console& console, int argc, char** argv) {
       break;
   }
   console.document().Take(line);
-  console.only_products = line.Value("--csv") == "-";
+  console.only_products = DescriptorNamed(line.Value("--csv")) == STDOUT_FILENO;
   RequireConfig(argc, argv);
   Context context{console, global};
   return RunCommand(entry->name, *command, context, line);

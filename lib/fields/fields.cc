@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/core/base/utf8.h"
+
 namespace kv {
 namespace {
 
@@ -129,6 +131,16 @@ const Value::List* ListIn(const Value* value) {
   return value == nullptr ? nullptr : value->get_if<Value::List>();
 }
 
+// Names come from files of others: control characters are escaped, and a quote keeps a spreadsheet
+// from taking a name such as "=cmd" for a formula.
+std::string CellOfText(const std::string& text) {
+  std::string cell = Printable(text);
+  if (cell.size() > 1 && std::string_view("=+-@").find(cell[0]) != std::string_view::npos) {
+    cell.insert(cell.begin(), '\'');
+  }
+  return cell;
+}
+
 // Collects rows. A null element adds its columns alone, so that the head of a list does not depend
 // on what its elements lack.
 class RowCollector {
@@ -199,14 +211,16 @@ class RowCollector {
     if (found == table_.head.end()) table_.head.push_back(column);
     if (value == nullptr || value->is_null()) return;
     row.resize(std::max(row.size(), at + 1));
-    row[at] = format::Plain(*value);
+    const std::string* text = value->get_if<std::string>();
+    row[at] = text != nullptr ? CellOfText(*text) : format::Plain(*value);
   }
 
   TextTable table_;
 };
 
 std::string CsvCell(const std::string& cell) {
-  if (cell.find_first_of(",\"\r\n") == cell.npos) return cell;
+  const bool is_trimmed = !cell.starts_with(' ') && !cell.ends_with(' ');
+  if (is_trimmed && cell.find_first_of(",\"\r\n") == cell.npos) return cell;
   std::string quoted = "\"";
   for (const char c : cell) quoted += c == '"' ? "\"\"" : std::string(1, c);
   return quoted + "\"";

@@ -70,6 +70,25 @@ std::string NameOfUrl(const std::string& url) {
   return at->second;
 }
 
+std::string WithoutUrlSecrets(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    size_t begin = 0;
+    while (begin < text.size() && !IsUrl(text.substr(begin))) ++begin;
+    shown += text.substr(0, begin);
+    text.remove_prefix(begin);
+    size_t end = 0;
+    const auto ends = [&] {
+      return std::string_view(" \t\n'\"").find(text[end]) != std::string_view::npos ||
+             (text[end] == ',' && IsUrl(text.substr(end + 1)));
+    };
+    while (end < text.size() && !ends()) ++end;
+    if (end > 0) shown += WithoutSecrets(std::string(text.substr(0, end)));
+    text.remove_prefix(end);
+  }
+  return shown;
+}
+
 void SetWaitNotice(std::function<void(const std::string& line)> say) {
   const std::lock_guard lock(WaitNotice().mutex);
   WaitNotice().say = std::move(say);

@@ -21,6 +21,10 @@ bool IsUrl(std::string_view text);
 // name gets a number behind it.
 std::string NameOfUrl(const std::string& url);
 
+// Returns `text` with each URL in it as NameOfUrl names it, but for numbers. A URL ends before a
+// quote, white space, or a comma and another URL. For texts that are shown, such as command lines.
+std::string WithoutUrlSecrets(std::string_view text);
+
 // For SetUrlOpener. `name` is what NameOfUrl returned; null if it is no URL. Asks the server for
 // the size. Throws kReadFailed, and kOpenFailed also for a URL that NameOfUrl has not named: one
 // that a file names is not fetched.

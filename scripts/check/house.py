@@ -176,6 +176,19 @@ def check_json_readers(root):
                     yield f"{source}:{number}: a JSON parser without limits: say ReadJson or ReadOrderedJson"
 
 
+def check_named_sources(root):
+    """A page or a comment that names a source which has moved sends its reader nowhere."""
+    tops = ("apps", "docs", "formats", "lib", "tests")
+    there = {path.name for top in tops for path in (root / top).rglob("*.cc")}
+    for top in tops:
+        for page in sorted((root / top).rglob("*")):
+            if page.suffix not in (".md", ".h", ".cc"):
+                continue
+            for name in re.findall(r"(?<![\w/.*-])[a-z]\w*\.cc\b", page.read_text(errors="ignore")):
+                if name not in there:
+                    yield f"{page}: there is no {name}"
+
+
 def check_numbers(root):
     """strtod and its kin read by the locale of the program that loaded the library, and each takes other texts for
     numbers. kvtool-capture-llama, which includes nothing of the house, calls from_chars itself."""
@@ -193,7 +206,7 @@ def main():
     root = pathlib.Path(sys.argv[1])
     checks = [check_policies, check_codecs, check_formats, check_commands, check_members, check_kernels, check_sources,
               check_thread_locals, check_braced_json, check_presets, check_registries, check_json_readers,
-              check_numbers]
+              check_named_sources, check_numbers]
     wrong = [line for check in checks for line in check(root)]
     for line in wrong:
         print(line)

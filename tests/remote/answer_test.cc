@@ -94,6 +94,15 @@ TEST_CASE("The name of a URL holds no secret and opens it") {
   CHECK(OpenUrl("slot0.bin") == nullptr);
 }
 
+TEST_CASE("A text that is shown keeps no secret of the URLs in it") {
+  CHECK(WithoutUrlSecrets("--trace=https://u:p@host/t?sig=1") == "--trace=https://host/t");
+  CHECK(WithoutUrlSecrets("a,HTTP://host/a?x,https://u@host/b?s=1,2") ==
+        "a,HTTP://host/a,https://host/b");
+  CHECK(WithoutUrlSecrets("-t'https://host/a?x' b") == "-t'https://host/a' b");
+  CHECK(WithoutUrlSecrets("https://") == "https://");
+  CHECK(WithoutUrlSecrets("").empty());
+}
+
 TEST_CASE("A URL that the command line does not name is not opened") {
   try {
     OpenUrl("http://user:secret@192.0.2.1/a.kvz?key=secret");

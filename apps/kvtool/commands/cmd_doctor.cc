@@ -98,7 +98,7 @@ void PrintSteps(const std::vector<Diagnosis::Step>& steps, Console& console) {
     begin = end + 1;
   }
   // A name that is wider than the terminal stays whole.
-  if (console.verbosity >= 0) console.Product(text);
+  if (console.verbosity >= 0 && !console.only_products) console.Product(text);
 }
 
 void Print(const Diagnosis& found, Console& console) {

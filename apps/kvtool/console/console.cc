@@ -200,6 +200,10 @@ void Console::Product(std::string_view text) {
   Print(Shown(text));
 }
 
+void Console::Rows(const std::string& text) {
+  if (embedding_ == nullptr && verbosity >= -1) Print(text);
+}
+
 void Console::Print(const std::string& shown) {
   if (captured_ != nullptr) return captured_->pieces.push_back({false, shown});
   ClearProgress();
@@ -422,7 +426,9 @@ void RunDocument::Write(ExitStatus status, Console& console) {
     WriteText(path_, JsonText(Envelope(status, console, results_)) + "\n", rules_);
   }
   if (csv_.empty()) return;
-  WriteText(csv_, Csv(RowTable(DocumentNamed(name_)->fields(), FromJson(results_))), rules_);
+  const std::string rows = Csv(RowTable(DocumentNamed(name_)->fields(), FromJson(results_)));
+  if (DescriptorNamed(csv_) == STDOUT_FILENO) return console.Rows(rows);
+  WriteText(csv_, rows, rules_);
 }
 
 void RunDocument::Print(ExitStatus status, Console& console) {

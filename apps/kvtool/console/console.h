@@ -110,6 +110,7 @@ class Console {
   void Line(std::string_view text);  // the same, with a newline
   // stdout, for programs, and what was asked for as such: lines as they are, nothing with -qq.
   void Product(std::string_view text);
+  void Rows(const std::string& text);              // CSV whose cells are escaped already
   void Json(nlohmann::ordered_json document);      // a product; non-finite numbers are null
   void Say(std::string_view text, int level = 0);  // stderr, from this verbosity on
   void Warn(std::string_view file, std::string_view text);

@@ -227,8 +227,8 @@ void ReportOptions::DeclareVersion(CommandLine& line) {
 void ReportOptions::Files(CommandFiles& files) const {
   files.Writes(json_out, "--json-out");
   files.Writes(csv, "--csv");
-  if (json && csv == "-") {
-    throw Error(Finding::kUsage, "--csv -: --json has standard output already");
+  if (json && DescriptorNamed(csv) == STDOUT_FILENO) {
+    throw Error(Finding::kUsage, "--csv {}: --json has standard output already", csv);
   }
 }
 
@@ -298,16 +298,33 @@ void PageOptions::Declare(CommandLine& line, const std::string& of) {
            "it shows; or NAME.svg for a single one and NAME-....svg for several");
 }
 
+// Name, size and hash of an input for the footer of a page. A page is not lost for it: what cannot
+// be read once more (a pipe), or has changed meanwhile, is named alone, and large files are not
+// hashed.
+std::string InputText(const std::string& path) {
+  constexpr uint64_t kMostHashed = uint64_t{4} << 30;
+  std::error_code failed;
+  const fs::file_type type = fs::status(path, failed).type();
+  if (type != fs::file_type::regular && type != fs::file_type::directory) {
+    return Printable(path) + ": not a file, not hashed";
+  }
+  try {
+    const Source source = Source::Open(path);
+    const std::string text =
+        fmt::format("{}: {} bytes", Printable(source.path), source.total_bytes());
+    if (source.total_bytes() > kMostHashed) return text + ", too large to be hashed";
+    return fmt::format("{}, XXH3 {}", text, HashedFile::Of(source).xxh3);
+  } catch (const Error&) {
+    return Printable(path) + ": cannot be read any more";
+  }
+}
+
 report::Origin OriginOf(const FileUser& command, const Console& console) {
   report::Origin origin{
       fmt::format("kvtool {}, commit {}", KVTOOL_VERSION, KVTOOL_GIT), console.command_line, {}};
   CommandFiles files;
   command.Files(files);
-  for (const std::string& path : files.inputs()) {
-    const HashedFile input = HashedFile::Of(Source::Open(path));
-    origin.inputs.push_back(
-        fmt::format("{}: {} bytes, XXH3 {}", Printable(input.file), input.bytes, input.xxh3));
-  }
+  for (const std::string& path : files.inputs()) origin.inputs.push_back(InputText(path));
   return origin;
 }
 

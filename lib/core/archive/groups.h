@@ -10,7 +10,7 @@
 #include "lib/core/snapshot/layout.h"
 
 // Small files of a folder that are coded together, so that chunks span them (FORMAT.md, Groups).
-// groups.cc implements what both sides need, grouping.cc the choice of groups.
+// The choice of groups is the writer's; readers need their bounds.
 namespace kv {
 
 constexpr uint64_t kMostGroupBytes = uint64_t{64} << 20;

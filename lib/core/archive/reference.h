@@ -11,8 +11,8 @@
 #include "lib/core/codec/ref/ref.h"
 #include "lib/core/snapshot/snapshot.h"
 
-// Caches that the chunks of an archive refer to. reference.cc reads their rows, match.cc finds
-// which of them stand for which rows of a snapshot.
+// Caches that the chunks of an archive refer to: their rows, and which of them stand for which rows
+// of a snapshot.
 namespace kv {
 
 // A chain of archives, each coded against the next, has at most this many references in a row.

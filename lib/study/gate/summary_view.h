@@ -61,8 +61,7 @@ SummaryView ViewOf(const Summary& summary, const Engine& engine);
 // "4.8%".
 std::string FigureText(std::string_view name, double value);
 
-// Renders a summary as JUnit XML, with one test suite per case and one test per rule. In
-// summary_junit.cc.
+// Renders a summary as JUnit XML, with one test suite per case and one test per rule.
 std::string SummaryJunit(const Summary& summary, const Engine& engine);
 
 }  // namespace kv::gate

@@ -22,3 +22,14 @@ try() { "$KVTOOL" "$@" || echo "status $?"; }
 try verify slot.kvz --csv - --json > /dev/null
 try diff slot.bin slot.kvz --csv slot.bin
 try diff slot.bin slot.kvz --csv diff.csv
+# Standard output by another name, with bytes of a state, and with nothing but rows.
+try verify slot.kvz --csv /dev/stdout | wc -l
+try verify slot.kvz --csv /dev/stdout --json > /dev/null
+try verify slot.kvz --csv - -qq
+"$KVTOOL" store add -q st slot.bin
+try store get st slot.bin -c --csv - > /dev/null
+"$KVTOOL" doctor slot.bin --csv - | grep -c next || true
+# Names of others: no escape sequence, no formula.
+name=$(printf '=1+1,\033[31m"x\342\200\256')
+cp slot.bin "$name"
+"$KVTOOL" inspect "./$name" "$name" --kv-heads 4 --csv - | cut -d, -f1-3

@@ -475,7 +475,7 @@ class StoreGet : public StoreCommand {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Writes(output_.path, "-o");
+    files.Writes(output_.to_stdout ? "-" : output_.path, output_.to_stdout ? "-c" : "-o");
     StoreCommand::Files(files);
   }
 
