@@ -20,7 +20,7 @@ ROOMS = {
     "apps/capture-llama": (3180, 2400),
     "apps/python": (2270, 2200),
     "formats": (18540, 17000),
-    "lib/fields": (940, 1200),
+    "lib/fields": (950, 1200),
     "lib/report": (1980, 1700),
     "lib/core/base": (4180, 3700),
     "lib/core/kernels": (5750, 5900),
