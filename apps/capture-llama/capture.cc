@@ -30,7 +30,7 @@
 namespace kv::capture {
 namespace {
 
-// What a run says of itself, in run.json and in the trace.
+// A run describes itself by these in run.json and in the trace.
 struct RunFacts {
   std::string model_file, build;
   bool hash = true;

@@ -31,7 +31,7 @@ class RunFolder {
   bool force_;
 };
 
-// What of a recorded run is repeated.
+// The part of a recorded run that a replay repeats.
 struct RecordedRun {
   std::string model_file;  // "" if the run does not say
   std::string trace;       // folder

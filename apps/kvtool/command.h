@@ -39,7 +39,7 @@ class Command : public FileUser {
   virtual EachCommand* AsEach() { return nullptr; }
 
  protected:
-  // What most commands have; the rest leave them as they are, which is to read and write nothing.
+  // Most commands have these. A command without one leaves it empty, and then it names no file.
   std::string input_;
   SnapshotOptions snapshot_;
   PageOptions page_;

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-// What the file of a command includes.
+// The file of a command includes this header.
 #include "apps/kvtool/command.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"

@@ -26,7 +26,7 @@ bool TakesFile(const OptionDescription& option) {
   return option.value == "FILE" || option.value == "FOLDER" || option.value == "TEXT";
 }
 
-// What may follow a command without a flag: its verbs, and the words of its first place.
+// These may follow a command without a flag: its verbs, and the words of its first place.
 std::vector<std::string> WordsOf(const LineDescription& line) {
   std::vector<std::string> words;
   for (const LineDescription& verb : line.verbs) words.push_back(verb.name);

@@ -15,7 +15,7 @@
 namespace kv {
 namespace {
 
-// What `kvtool explain` says of a finding beside what it means.
+// `kvtool explain` prints these of a finding beside its meaning.
 struct Explanation {
   Finding finding;
   std::string_view why;      // why it matters

@@ -276,21 +276,15 @@ Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, Thread
 
 std::string ShellWord(const std::string& path) {
   const std::string safe = path.starts_with('-') && path != "-" ? "./" + path : path;
-  const auto is_plain = [](unsigned char c) {
-    return std::isalnum(c) != 0 ||
-           std::string_view("_./+:@%,-=").find(static_cast<char>(c)) != std::string_view::npos;
-  };
-  if (!safe.empty() && std::all_of(safe.begin(), safe.end(), is_plain)) return safe;
-  // What the console would show otherwise is written so that a shell reads it back.
-  const bool odd = Printable(safe) != safe;
-  std::string quoted = odd ? "$'" : "'";
+  if (Printable(safe) == safe) return ShellQuoted(safe);
+  // The console would escape such a name, so it is written as a shell reads it back.
+  std::string quoted = "$'";
   for (const char c : safe) {
     const auto byte = static_cast<unsigned char>(c);
-    if (odd && (byte < 0x20 || byte >= 0x7f)) {
+    if (byte < 0x20 || byte >= 0x7f) {
       quoted += fmt::format("\\x{:02x}", byte);
-    } else if (c == '\'' || (odd && c == '\\')) {
-      quoted += odd ? std::string("\\") + c : "'\\''";
     } else {
+      if (c == '\'' || c == '\\') quoted += '\\';
       quoted += c;
     }
   }

@@ -16,7 +16,7 @@
 
 namespace kv {
 
-// What `advise` found beyond eviction.
+// Results of `advise` beyond eviction.
 struct FoundSavings {
   std::optional<advise::Savings> savings;  // none: `why_not` says why
   std::string why_not;
@@ -41,7 +41,7 @@ struct SavingsOptions {
   advise::SavingsRequest RequestFor(const Snapshot& snapshot) const;
 };
 
-// How an engine is told to do what one candidate does, and what comes of it.
+// Settings with which an engine does what one candidate does, and their result.
 struct EngineSettings {
   std::string engine;
   std::string configuration;  // of the engine, which takes the parameters; empty: its own

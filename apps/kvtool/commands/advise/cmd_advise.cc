@@ -292,7 +292,7 @@ class AdviseCommand : public Command {
         throw Error(Finding::kUsage, "--policy {}: it knows the rows to come, which no engine does",
                     name);
       }
-      // Where nothing is evicted, everything is there to begin with.
+      // A plan that evicts nothing holds all tokens from the start.
       return policy.is_bound || policy.spending == eviction::Spending::kNone;
     });
     candidates.budgets =

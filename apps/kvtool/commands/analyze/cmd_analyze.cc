@@ -87,7 +87,7 @@ struct OfflineOptions {
     add("--offline-md-out", md_out, "Write the script's own Markdown summary");
   }
 
-  // Nothing unless --offline-codec was given. Throws kUsage.
+  // Returns nothing unless --offline-codec was given. Throws kUsage.
   std::optional<mnn::offline::Options> Resolve() const {
     if (codec.empty()) return std::nullopt;
     using namespace mnn::offline;

@@ -56,7 +56,7 @@ class OutputTarget : public RestoreTarget {
   virtual bool is_stream() const { return false; }
   virtual void Commit() = 0;
 };
-// What is in a folder that is restored; nothing of a single file.
+// Lists the contents of a restored folder; a single file has none.
 struct RestoredFolder {
   struct File {
     std::string name;

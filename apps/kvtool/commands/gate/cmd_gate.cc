@@ -162,7 +162,7 @@ class Initialiser {
       size.tokens = std::min(size.tokens, pair.trace->end_position());
       size.has_attention = !pair.trace->block_scores && !pair.trace->layers.empty();
     }
-    // Nobody says where the prompt ends: it is then the larger part of the cache.
+    // Without a stated end, the prompt is taken to be the larger part of the cache.
     size.prompt_tokens = prompt.value_or(size.tokens - size.tokens / 4);
     if (size.prompt_tokens == 0 || size.prompt_tokens >= size.tokens) {
       throw Error(Finding::kUsage,

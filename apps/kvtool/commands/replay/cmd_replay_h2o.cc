@@ -33,13 +33,13 @@ struct H2oFlags {
   std::string target_mode;
 
   void Declare(CommandLine& line) {
-    const char* group = "The engine's parameters (engine; with a budget: chosen by the trace)";
+    const CommandLine::Heading heading(
+        line, "The engine's parameters (engine; with a budget: chosen by the trace)");
     const auto add = [&](const char* flag, const char* name, const char* text) {
       line.OnNumber(
               flag, [this, name](const double& value) { given.emplace_back(name, value); }, text)
           .Check(ParameterCheck(name))
-          .ValueName(std::string(RuntimeParameterText(name).value))
-          .Group(group);
+          .ValueName(std::string(RuntimeParameterText(name).value));
     };
     add("--block-tokens|--h2o-block-tokens", "h2o_block_tokens",
         "Tokens per block (64; budget/8, a power of 2)");
@@ -60,8 +60,7 @@ struct H2oFlags {
         "With --target-mode static: share of the cache that stays at each trigger (0.5)");
     line.Add("--target-mode|--h2o-target-mode", target_mode,
              "adaptive or static: how the engine reads the target (adaptive)")
-        .OneOf({"adaptive", "static"})
-        .Group(group);
+        .OneOf({"adaptive", "static"});
   }
   // `config` has the values of what is neither given nor recorded in the trace.
   eviction::BlockConfig Resolve(const AttentionTrace& trace, eviction::BlockConfig config) const {
@@ -90,26 +89,20 @@ struct PaperFlags {
   std::string after_prompt = "grow";
 
   void Declare(CommandLine& line) {
-    const char* group = "The papers' parameters";
+    const CommandLine::Heading heading(line, "The papers' parameters");
     line.Add("--snapkv-window|--window", paper.window,
-             "Last rows, which weigh the others and stay (snapkv, pyramid) (64)")
-        .Group(group);
+             "Last rows, which weigh the others and stay (snapkv, pyramid) (64)");
     line.Add("--snapkv-kernel|--kernel", paper.kernel,
-             "Keys pooled to one score, odd (snapkv, pyramid) (5)")
-        .Group(group);
+             "Keys pooled to one score, odd (snapkv, pyramid) (5)");
     line.Add("--pyramid-beta", paper.pyramid_beta,
-             "pyramid: mean budget over that of the last layer (20)")
-        .Group(group);
+             "pyramid: mean budget over that of the last layer (20)");
     line.Add("--streaming-sink|--sinks,--streaming-sinks", paper.sinks,
-             "First tokens that streaming keeps (4)")
-        .Group(group);
+             "First tokens that streaming keeps (4)");
     line.Add("--h2o-heavy-share|--h2o-heavy,--heavy-share", paper.heavy_share,
-             "Share of h2o's budget for heavy hitters, the rest is recent (0.5)")
-        .Group(group);
+             "Share of h2o's budget for heavy hitters, the rest is recent (0.5)");
     line.Add("--after-prompt", after_prompt,
              "snapkv, pyramid: grow as published, or hold the budget (grow)")
-        .OneOf({"grow", "hold"})
-        .Group(group);
+        .OneOf({"grow", "hold"});
   }
   eviction::PaperParameters Resolve() const {
     eviction::PaperParameters resolved = paper;
