@@ -18,11 +18,6 @@ using Json = nlohmann::ordered_json;
 // has too many keys.
 Json ParseJson(std::string_view text, std::string_view file);
 
-// Null for nothing.
-inline Json NumberJson(const std::optional<double>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
 // The value under a key. Null if `object` is no object, lacks the key, or holds null there.
 const Json* Find(const Json& object, std::string_view key);
 // The number or the flag under a key; nothing if the value is of another type.
