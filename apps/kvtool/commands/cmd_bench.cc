@@ -347,7 +347,7 @@ class Bench : public Command {
                       EntrantsOf(results, timing),
                       {}};
     if (bounds) result.bounds = BoundsIn(*bounds);
-    report_.Emit(context.console, "bench", BenchedFields().Object(result), RulesFor(force_));
+    report_.Emit(context.console, "bench", BenchedFields, result, RulesFor(force_));
     if (page_.wanted())
       page_.Write(PageOf(chunks, results, rows, timing), *this, context.console, RulesFor(force_));
     return kDone;

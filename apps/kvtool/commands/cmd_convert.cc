@@ -127,7 +127,7 @@ class Convert : public EachOf<Convert> {
                               snapshot.kv_bytes(),
                               IfAny(pairs),
                               not_kept};
-    report_.Emit(context.console, "convert", ConvertedFields().Object(result), RulesFor(force_));
+    report_.Emit(context.console, "convert", ConvertedFields, result, RulesFor(force_));
     if (!report_.json) {
       context.console.Say(fmt::format("{}: {} layers, {} of K and V, from {} to {}",
                                       Printable(output_), snapshot.layers.size(),

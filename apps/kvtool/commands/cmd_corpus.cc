@@ -217,7 +217,7 @@ class Corpus : public Command {
                                        context.console.Verdict(good, result.verdict()),
                                        result.entries - result.changed.size(), result.entries));
     }
-    report_.Emit(context.console, "corpus-check", CorpusVerdictFields().Object(result));
+    report_.Emit(context.console, "corpus-check", CorpusVerdictFields, result);
     return good ? kDone : kVerdict;
   }
 

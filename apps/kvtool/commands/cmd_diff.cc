@@ -106,7 +106,7 @@ class Diff : public Command {
           {{HashedFile::Of(a.source), a.format}, {HashedFile::Of(b.source), b.format}},
           atol_,
           diff};
-      report_.Emit(context.console, "diff", DiffedFields().Object(result));
+      report_.Emit(context.console, "diff", DiffedFields, result);
     }
     if (page_.wanted()) {
       page_.Write(DiffPage(a_, b_, diff), *this, context.console, RulesFor(report_.force));

@@ -193,7 +193,7 @@ class Doctor : public EachOf<Doctor> {
     const Diagnosis found = Diagnose(input_, limit_.most(), pool);
     if (!report_.json) Print(found, context.console);
     if (found.error) context.console.Report(*found.error);
-    report_.Emit(context.console, "doctor", DiagnosisFields().Object(found));
+    report_.Emit(context.console, "doctor", DiagnosisFields, found);
     return found.status;
   }
 

@@ -71,7 +71,7 @@ class ListOfFormats : public Command {
 
   ExitStatus Run(Context& context) override {
     if (!report_.json) Print(context.console);
-    report_.Emit(context.console, "formats", KnownFormatsFields().Object({}));
+    report_.Emit(context.console, "formats", KnownFormatsFields, {});
     return kDone;
   }
 

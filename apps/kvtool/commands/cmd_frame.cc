@@ -239,7 +239,7 @@ class Frame : public Command {
     const GearLayout layout = Read(source.files[0].data->bytes());
     const FrameLook result = {HashedFile::Of(source), layout};
     if (!report_.json) Print(console, result);
-    report_.Emit(console, "frame", FrameLookFields().Object(result));
+    report_.Emit(console, "frame", FrameLookFields, result);
   }
 
   static GearLayout Read(ByteSpan container) {

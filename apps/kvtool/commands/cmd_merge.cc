@@ -62,7 +62,7 @@ class Merge : public Command {
     }
     ReportOptions report = report_;
     if (!output_.empty()) report.json_out = output_;
-    report.Emit(context.console, "merge", DocumentFields().Object(document), RulesFor(false));
+    report.Emit(context.console, "merge", DocumentFields, document, RulesFor(false));
     if (junit) {
       corpus::WriteMergedJunit(merged, [&](std::string_view text) { junit->Write(AsBytes(text)); });
       junit->Commit();

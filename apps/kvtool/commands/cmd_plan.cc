@@ -155,7 +155,7 @@ class Plan : public Command {
     const CheckedPlan plan = Check(plan_, snapshot, walk);
     if (!report_.json) Print(context.console, plan, walk);
     const PlanVerdict result = {plan_, input_, plan, walk};
-    report_.Emit(context.console, "plan-check", PlanVerdictFields().Object(result));
+    report_.Emit(context.console, "plan-check", PlanVerdictFields, result);
     return plan.wrong == 0 ? kDone : kVerdict;
   }
 

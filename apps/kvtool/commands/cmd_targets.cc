@@ -111,7 +111,7 @@ class Targets : public Command {
   ExitStatus Run(Context& context) override {
     const Capabilities found = FindCapabilities();
     if (!report_.json) Print(context.console, found);
-    report_.Emit(context.console, "targets", CapabilitiesFields().Object(found));
+    report_.Emit(context.console, "targets", CapabilitiesFields, found);
     return kDone;
   }
 

@@ -165,7 +165,7 @@ class Trace : public Command {
     for (const Note& note : trace.notes) context.console.Warn(input_, note.text);
     if (trace.block_scores) CountCalls(result);
     if (!report_.json) Print(context.console, result);
-    report_.Emit(context.console, "trace", InspectedTraceFields().Object(result));
+    report_.Emit(context.console, "trace", InspectedTraceFields, result);
     return kDone;
   }
 

@@ -88,7 +88,7 @@ class Train : public Command {
     file.Commit();
 
     const Trained result = {std::move(inputs), output_.path, builder.values(), profile};
-    report_.Emit(context.console, "train", TrainedFields().Object(result), RulesFor(output_.force));
+    report_.Emit(context.console, "train", TrainedFields, result, RulesFor(output_.force));
     if (!report_.json) {
       context.console.Say(fmt::format("{}: {}, learnt from {} values: {}", Printable(output_.path),
                                       ProfileSummary(*profile), builder.values(),

@@ -17,7 +17,7 @@
 #include "lib/core/base/file.h"
 #include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/select.h"
-#include "lib/fields/value.h"
+#include "lib/fields/fields.h"
 #include "lib/report/html.h"
 
 namespace kv {
@@ -117,6 +117,15 @@ struct ReportOptions {
   // The same for a result made of fields, or a list of them, as the document `name`.
   void Emit(Console& console, std::string_view name, const Value& result,
             const OutputRules& rules = RulesFor(false)) const;
+  // The same for the result of one run. Nothing is made of it unless a document or table was asked
+  // for.
+  template <typename T>
+  void Emit(Console& console, std::string_view name, const Fields<T>& (*fields)(),
+            const std::type_identity_t<T>& result,
+            const OutputRules& rules = RulesFor(false)) const {
+    if (wanted() || console.captured() != nullptr)
+      Emit(console, name, fields().Object(result), rules);
+  }
   void Files(CommandFiles& files) const;  // throws kUsage where two documents go to stdout
 };
 

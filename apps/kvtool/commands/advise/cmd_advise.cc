@@ -318,7 +318,7 @@ class AdviseCommand : public Command {
       if (savings.savings) advise::AddSavings(request, *savings.savings, savings.rows, page);
       page_.Write(page, *this, context.console, RulesFor(force_));
     }
-    report_.Emit(context.console, "advise", AdvisedFields().Object(advised), RulesFor(force_));
+    report_.Emit(context.console, "advise", AdvisedFields, advised, RulesFor(force_));
   }
 
   void WritePlan(const advise::RunOf& run, const Advice& advice) const {

@@ -242,8 +242,7 @@ class Analyze : public EachOf<Analyze> {
     if (page_.wanted()) {
       page_.Write(page, *this, context.console, RulesFor(force_));
     }
-    report_.Emit(context.console, "analyze", AnalyzeResultFields().Object(result),
-                 RulesFor(force_));
+    report_.Emit(context.console, "analyze", AnalyzeResultFields, result, RulesFor(force_));
     return status;
   }
 

@@ -277,7 +277,7 @@ class Compress : public EachOf<Compress> {
     }
     ThreadPool pool(context.global.thread_count());
     const Compressed result = CompressOne(input_, options, references, pool, context);
-    report_.Emit(context.console, "compress", CompressedFields().Object(result),
+    report_.Emit(context.console, "compress", CompressedFields, result,
                  RulesFor(output_.one.force));
     return kDone;
   }

@@ -230,7 +230,7 @@ class Decompress : public EachOf<Decompress> {
   }
 
   void Emit(const Decompressed& result, Context& context) const {
-    report_.Emit(context.console, "decompress", DecompressedFields().Object(result),
+    report_.Emit(context.console, "decompress", DecompressedFields, result,
                  RulesFor(output_.one.force));
   }
 

@@ -206,7 +206,7 @@ ExitStatus VerifyArchive(const std::string& input, const std::string& against,
       [](const Damage& damage) { return InfoOf(damage.finding).code == ErrorCode::kUnsupported; });
   const ExitStatus status = unsupported ? kUnsupported : findings.good() ? kDone : kVerdict;
   const Verified result = MakeResult(std::move(findings), archive, input, against);
-  report.Emit(context.console, "verify", VerifiedFields().Object(result));
+  report.Emit(context.console, "verify", VerifiedFields, result);
   return status;
 }
 

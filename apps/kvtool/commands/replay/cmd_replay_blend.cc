@@ -475,7 +475,7 @@ class ReplayBlend : public Command {
       }
       const Blended blended{
           Inputs(*full, trace, old), {caches, result, extras}, context.console.warning_texts()};
-      report_.Emit(context.console, "blend", BlendedFields().Object(blended), RulesFor(force_));
+      report_.Emit(context.console, "blend", BlendedFields, blended, RulesFor(force_));
     }
     if (!report_.json) PrintBlend(context.console, full_, caches, result, extras);
     return extras.pass() ? kDone : kVerdict;

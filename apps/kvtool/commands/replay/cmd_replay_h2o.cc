@@ -365,7 +365,7 @@ class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
     if (page_.wanted()) {
       page_.Write(eviction::ReportPage(replayed.report), *this, context.console, RulesFor(force_));
     }
-    report_.Emit(context.console, "h2o", H2oReplayedFields().Object(replayed), RulesFor(force_));
+    report_.Emit(context.console, "h2o", H2oReplayedFields, replayed, RulesFor(force_));
   }
 
   void WritePlan(const Snapshot& snapshot, const eviction::ReplayResult& result) const {

@@ -119,7 +119,7 @@ class ReplayMlp : public Command {
     if (result.csrc) Print(context.console, fmt::format("csrc {}\n", CsrcText(*result.csrc)));
     if (!dry_run_) Apply(context, cache, weights, quality, format, options.geometry, pool, result);
     result.warnings = context.console.warning_texts();
-    report_.Emit(context.console, "replay-mlp", MlpResultFields().Object(result), RulesFor(force_));
+    report_.Emit(context.console, "replay-mlp", MlpResultFields, result, RulesFor(force_));
     return kDone;
   }
 

@@ -403,8 +403,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     if (page_.wanted()) {
       page_.Write(ReportPage(report, warnings), *this, context.console, RulesFor(force_));
     }
-    report_.Emit(context.console, "quant", QuantReplayedFields().Object(replayed),
-                 RulesFor(force_));
+    report_.Emit(context.console, "quant", QuantReplayedFields, replayed, RulesFor(force_));
     if (!report_.json) {
       PrintHead(context.console, result);
       context.console.Data(Table(quantisation::PairTable(report)).Text());
@@ -431,8 +430,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
           .File(input_);
     }
     traced.inputs = {HashedFile::Of(quantised.source), HashedFile::Of(full.source)};
-    report_.Emit(context.console, "quant-origin", QuantTracedFields().Object(traced),
-                 RulesFor(force_));
+    report_.Emit(context.console, "quant-origin", QuantTracedFields, traced, RulesFor(force_));
     if (!report_.json) PrintOrigin(context.console, origin);
     return IsNamed(origin) ? kDone : kVerdict;
   }

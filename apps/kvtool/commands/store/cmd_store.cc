@@ -310,7 +310,7 @@ class StoreList : public StoreCommand {
     });
     if (!report_.json) Print(states, context.console);
     const StoreListing result = {folder_, std::move(states)};
-    report_.Emit(context.console, "store-list", StoreListingFields().Object(result));
+    report_.Emit(context.console, "store-list", StoreListingFields, result);
     return kDone;
   }
 
@@ -398,7 +398,7 @@ class StoreGc : public StoreCommand {
   ExitStatus Run(Context& context) override {
     store::Store store = Open(Use::kAlone, context);
     const Pruned result = {folder_, {}, {}, Collect(store, context.console)};
-    report_.Emit(context.console, "store-gc", CollectedFields().Object(result));
+    report_.Emit(context.console, "store-gc", CollectedFields, result);
     return kDone;
   }
 };
@@ -421,7 +421,7 @@ class StorePrune : public StoreCommand {
                                       HumanBytes(row.source_bytes)));
     }
     result.freed = Collect(store, context.console);
-    report_.Emit(context.console, "store-prune", PrunedFields().Object(result));
+    report_.Emit(context.console, "store-prune", PrunedFields, result);
     return kDone;
   }
 
@@ -504,8 +504,7 @@ class StoreGet : public StoreCommand {
         HashText(row.source_hash)));
     const StoreGiven result = {folder_, row, path, true,
                                Elapsed::Of(elapsed.count(), context.global)};
-    report_.Emit(context.console, "store-get", StoreGivenFields().Object(result),
-                 RulesFor(output_.force));
+    report_.Emit(context.console, "store-get", StoreGivenFields, result, RulesFor(output_.force));
     return kDone;
   }
 

@@ -147,7 +147,7 @@ class StoreVerify : public StoreCommand {
     }
     WarnUnlisted(report.unlisted, folder_, context.console);
     if (!report_.json) Print(result, context.console);
-    report_.Emit(context.console, "store-verify", StoreCheckedFields().Object(result));
+    report_.Emit(context.console, "store-verify", StoreCheckedFields, result);
     return result.is_whole() ? kDone : kInvalid;
   }
 
@@ -189,7 +189,7 @@ class StoreShowStats : public StoreCommand {
     store::Store store = Open(Use::kRead, context);
     const StoreCounted result = {folder_, store.Stats()};
     if (!report_.json) Print(result, context.console);
-    report_.Emit(context.console, "store-stats", StoreCountedFields().Object(result));
+    report_.Emit(context.console, "store-stats", StoreCountedFields, result);
     return kDone;
   }
 

@@ -251,8 +251,7 @@ class ConvertVerb : public WeightsCommand {
   void Report(const CompressorWeights& weights, WeightsContainer to, DType dtype,
               const RoundingCounts& counts, Console& console) const {
     const ConvertedWeights result = {weights, to, dtype, output_, counts, console.warning_texts()};
-    report_.Emit(console, "weights-convert", ConvertedWeightsFields().Object(result),
-                 RulesFor(force_));
+    report_.Emit(console, "weights-convert", ConvertedWeightsFields, result, RulesFor(force_));
     if (report_.json || console.verbosity < 0) return;
     const WeightsHeader& header = weights.header;
     // In the words of the original converter, so that logs compare.
@@ -371,7 +370,7 @@ class DiffVerb : public WeightsCommand {
     if (!report_.json) Print(diff, context.console);
     const DiffedWeights result = {
         {HashedFile::Of(a.weights.source), HashedFile::Of(b.weights.source)}, {atol_, rtol_}, diff};
-    report_.Emit(context.console, "weights-diff", DiffedWeightsFields().Object(result));
+    report_.Emit(context.console, "weights-diff", DiffedWeightsFields, result);
     return diff.equal() ? kDone : kVerdict;
   }
 

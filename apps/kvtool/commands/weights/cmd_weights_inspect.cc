@@ -120,7 +120,7 @@ class InspectVerb : public WeightsCommand {
     WarnOf(file, context.console);
     WarnOfFaults(file, context.console);
     const InspectedWeights result = {file, std::move(blocks), context.console.warning_texts()};
-    report_.Emit(context.console, "weights-inspect", InspectedWeightsFields().Object(result));
+    report_.Emit(context.console, "weights-inspect", InspectedWeightsFields, result);
     return kDone;
   }
 
@@ -356,7 +356,7 @@ class VerifyVerb : public WeightsCommand {
                                     status == kDone,
                                     verdict,
                                     misfits};
-    report_.Emit(context.console, "weights-verify", VerifiedWeightsFields().Object(result));
+    report_.Emit(context.console, "weights-verify", VerifiedWeightsFields, result);
     return status;
   }
 
