@@ -81,7 +81,40 @@ constexpr PolicyInfo kPolicies[] = {
      .is_bound = true},
 };
 
+constexpr PaperParameter kPaperParameters[] = {
+    {.flags = "--snapkv-window|--window",
+     .key = "snapkv_window",
+     .text = "Last rows, which weigh the others and stay (snapkv, pyramid)",
+     .value = &PaperParameters::window,
+     .least = 1,
+     .expected = "at least one row"},
+    {.flags = "--snapkv-kernel|--kernel",
+     .key = "snapkv_kernel",
+     .text = "Neighbouring keys pooled to one score, odd (snapkv, pyramid)",
+     .value = &PaperParameters::kernel,
+     .odd = true,
+     .expected = "an odd number of keys"},
+    {.flags = "--pyramid-beta",
+     .key = "pyramid_beta",
+     .text = "Mean budget over that of the last layer (pyramid)",
+     .value = &PaperParameters::pyramid_beta,
+     .least = 1,
+     .expected = "at least 1"},
+    {.flags = "--streaming-sink|--sinks,--streaming-sinks",
+     .key = "streaming_sinks",
+     .text = "First tokens, which streaming always keeps",
+     .value = &PaperParameters::sinks},
+    {.flags = "--h2o-heavy-share|--h2o-heavy,--heavy-share",
+     .key = "h2o_heavy_share",
+     .text = "Share of h2o's budget for heavy hitters; the rest is recent",
+     .value = &PaperParameters::heavy_share,
+     .most = 1,
+     .expected = "a share from 0 to 1"},
+};
+
 }  // namespace
+
+std::span<const PaperParameter> PaperParameterTable() { return kPaperParameters; }
 
 std::span<const PolicyInfo> Policies() { return kPolicies; }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "lib/core/base/parallel.h"
@@ -56,17 +57,29 @@ const PolicyInfo* FindPolicy(std::string_view name);
 
 enum class Granularity { kLayer, kKvHead };
 
-// The parameters of the papers, with the papers' values.
+// The parameters of the papers, with the papers' values. PaperParameterTable() describes each.
 struct PaperParameters {
-  uint64_t window = 64;        // snapkv, pyramid: the last rows, which score the others and stay
-  uint64_t kernel = 5;         // snapkv, pyramid: neighbouring keys averaged to one score; odd
-  uint64_t pyramid_beta = 20;  // pyramid: mean budget over that of the last layer
-  uint64_t sinks = 4;          // streaming: first tokens, which always stay
-  double heavy_share = 0.5;    // h2o: share of the budget for heavy hitters; the rest is recent
-  bool grow = true;            // snapkv, pyramid: nothing is evicted after the end of the prompt
+  uint64_t window = 64;
+  uint64_t kernel = 5;
+  uint64_t pyramid_beta = 20;
+  uint64_t sinks = 4;
+  double heavy_share = 0.5;
+  bool grow = true;  // snapkv, pyramid: nothing is evicted after the end of the prompt
 
   bool operator==(const PaperParameters&) const = default;
 };
+
+// Describes one number of PaperParameters: its option, its key in documents and its limits.
+struct PaperParameter {
+  std::string_view flags;  // as CommandLine::Add takes them: older names follow a '|'
+  std::string_view key;
+  std::string_view text;
+  std::variant<uint64_t PaperParameters::*, double PaperParameters::*> value;
+  double least = 0, most = UINT32_MAX;  // no cache has more rows
+  bool odd = false;
+  std::string_view expected = "a number of rows of a cache";  // said of a value out of limits
+};
+std::span<const PaperParameter> PaperParameterTable();
 
 struct PolicyOptions {
   BlockConfig config;  // for policy "block"; sanitised

@@ -431,17 +431,18 @@ const Fields<PredictedKl>& PredictedKlFields(Cause cause) {
 
 const Fields<PaperParameters>& PaperFields() {
   using Paper = PaperParameters;
-  static const Fields<Paper> fields = {
-      {"snapkv_window", "Last rows, which weigh the others and stay (snapkv, pyramid)",
-       &Paper::window},
-      {"snapkv_kernel", "Keys pooled to one score (snapkv, pyramid)", &Paper::kernel},
-      {"pyramid_beta", "Mean budget over that of the last layer (pyramid)", &Paper::pyramid_beta},
-      {"streaming_sinks", "First tokens that streaming keeps", &Paper::sinks},
-      {"h2o_heavy_share", "Share of h2o's budget for heavy hitters; the rest is recent",
-       &Paper::heavy_share},
-      {"after_prompt",
-       "Whether snapkv and pyramid hold their budget after the prompt, or grow as published",
-       [](const Paper& paper) { return paper.grow ? "grow" : "hold"; }, OneOf("hold", "grow")}};
+  static const Fields<Paper> fields = [] {
+    Fields<Paper> all = {};
+    for (const PaperParameter& parameter : PaperParameterTable()) {
+      const auto add = [&](auto member) { all.Add({parameter.key, parameter.text, member}); };
+      std::visit(add, parameter.value);
+    }
+    all.Add({"after_prompt",
+             "Whether snapkv and pyramid hold their budget after the prompt, or grow as published",
+             [](const Paper& paper) { return paper.grow ? "grow" : "hold"; },
+             OneOf("hold", "grow")});
+    return all;
+  }();
   return fields;
 }
 

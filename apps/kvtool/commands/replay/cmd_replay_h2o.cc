@@ -90,34 +90,30 @@ struct PaperFlags {
 
   void Declare(CommandLine& line) {
     const CommandLine::Heading heading(line, "The papers' parameters");
-    line.Add("--snapkv-window|--window", paper.window,
-             "Last rows, which weigh the others and stay (snapkv, pyramid) (64)");
-    line.Add("--snapkv-kernel|--kernel", paper.kernel,
-             "Keys pooled to one score, odd (snapkv, pyramid) (5)");
-    line.Add("--pyramid-beta", paper.pyramid_beta,
-             "pyramid: mean budget over that of the last layer (20)");
-    line.Add("--streaming-sink|--sinks,--streaming-sinks", paper.sinks,
-             "First tokens that streaming keeps (4)");
-    line.Add("--h2o-heavy-share|--h2o-heavy,--heavy-share", paper.heavy_share,
-             "Share of h2o's budget for heavy hitters, the rest is recent (0.5)");
+    for (const eviction::PaperParameter& parameter : eviction::PaperParameterTable()) {
+      const auto add = [&](auto member) {
+        line.Add(std::string(parameter.flags), paper.*member, std::string(parameter.text))
+            .ShowDefault();
+      };
+      std::visit(add, parameter.value);
+    }
     line.Add("--after-prompt", after_prompt,
              "snapkv, pyramid: grow as published, or hold the budget (grow)")
         .OneOf({"grow", "hold"});
   }
   eviction::PaperParameters Resolve() const {
     eviction::PaperParameters resolved = paper;
-    const auto refuse = [](const char* flag, auto value, const char* expected) {
-      throw Error(Finding::kUsage, "{} {}: expected {}", flag, value, expected);
-    };
-    if (paper.window == 0) refuse("--snapkv-window", paper.window, "at least one row");
-    if (paper.kernel % 2 == 0) refuse("--snapkv-kernel", paper.kernel, "an odd number of keys");
-    if (paper.pyramid_beta == 0) refuse("--pyramid-beta", paper.pyramid_beta, "at least 1");
-    if (!(paper.heavy_share >= 0 && paper.heavy_share <= 1)) {
-      refuse("--h2o-heavy-share", paper.heavy_share, "a share from 0 to 1");
-    }
-    if (std::max({paper.window, paper.kernel, paper.sinks}) > UINT32_MAX) {
-      throw Error(Finding::kUsage,
-                  "--snapkv-window, --snapkv-kernel, --streaming-sink: larger than any cache");
+    for (const eviction::PaperParameter& parameter : eviction::PaperParameterTable()) {
+      const auto check = [&](auto member) {
+        const auto number = static_cast<double>(paper.*member);
+        const bool fits = number >= parameter.least && number <= parameter.most &&
+                          (!parameter.odd || std::fmod(number, 2) == 1);
+        if (fits) return;
+        throw Error(Finding::kUsage, "{} {}: expected {}",
+                    parameter.flags.substr(0, parameter.flags.find('|')), paper.*member,
+                    parameter.expected);
+      };
+      std::visit(check, parameter.value);
     }
     resolved.grow = after_prompt == "grow";
     return resolved;
