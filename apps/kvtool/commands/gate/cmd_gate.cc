@@ -291,6 +291,20 @@ class Gate : public EachOf<Gate> {
     reading_.Declare(line);
   }
 
+  // `gate --from SUMMARY` shows a summary. The option also says the format of snapshots.
+  std::vector<std::string> Instead(const std::vector<std::string>& arguments) const override {
+    const std::vector<std::string> formats = ReadableFormats();
+    const std::string& from = reading_.open.from;
+    if (from.empty() || std::find(formats.begin(), formats.end(), from) != formats.end()) return {};
+    constexpr std::string_view kFlag = "--from";
+    std::vector<std::string> words = {"report"};
+    for (const std::string& word : arguments) {
+      if (word == kFlag) continue;
+      words.push_back(word.starts_with("--from=") ? word.substr(kFlag.size() + 1) : word);
+    }
+    return words;
+  }
+
   // The first word is the config, if it is none of the inputs.
   EachCommand* AsEach() override {
     if (!init_ && !inputs_.given.empty() && IsGateConfig(inputs_.given.front())) {
