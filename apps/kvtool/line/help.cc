@@ -303,7 +303,7 @@ Error UnknownCommand(std::string_view name) {
   std::string message = fmt::format("unknown command '{}'", Escaped(name));
   if (!nearest.empty()) message += fmt::format("; did you mean '{}'?", nearest);
   Error error(Finding::kUsage, std::move(message));
-  return error.Hint("'kvtool help all' lists the commands");
+  return error.Hint("'kvtool help' lists the commands");
 }
 
 std::string VersionLine() {
