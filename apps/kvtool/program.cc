@@ -243,7 +243,7 @@ bool IsFindingNumber(std::string_view word) {
 
 // `kvtool help formats`, `help schema NAME` and `help KV1001` are the commands that answer.
 int ShowHelp(Console& console, int count, char** words) {
-  if (count == 0) {
+  if (count == 0 || *words[0] == '-') {
     console.Product(FirstScreen());
     return kDone;
   }
