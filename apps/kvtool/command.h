@@ -62,8 +62,8 @@ enum class Shelf { kFirst, kReplay, kMore, kBatch, kEngines, kHelp };
 struct CommandEntry {
   std::string_view name;  // as JSON documents, results and older command lines have it
   Shelf shelf;
-  std::string_view summary;   // one line
-  std::string_view examples;  // real ones, shown first by -h
+  std::string_view summary;                      // one line
+  std::string_view examples;                     // real ones, shown first by -h
   std::unique_ptr<Command> (*make)() = nullptr;  // null: the first word of commands of two
   std::string_view words = {};                   // as it is written, where that is not the name
 

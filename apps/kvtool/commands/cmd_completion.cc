@@ -182,8 +182,8 @@ std::string BashCompletion(const std::vector<CommandDescription>& commands) {
     return fmt::format("    {}) words='{}' ;;\n", name, words);
   });
   const std::string families = ForEachFamily([](std::string_view name, const std::string&) {
-    return fmt::format("    {}) ((i + 1 < COMP_CWORD)) && command+=\" ${{COMP_WORDS[i + 1]}}\" ;;\n",
-                       name);
+    return fmt::format(
+        "    {}) ((i + 1 < COMP_CWORD)) && command+=\" ${{COMP_WORDS[i + 1]}}\" ;;\n", name);
   });
   return fmt::format(R"(# bash completion of kvtool: source <(kvtool completion bash)
 _kvtool() {{
@@ -277,8 +277,8 @@ std::string FishCompletion(const std::vector<CommandDescription>& commands) {
       "~/.config/fish/completions/kvtool.fish\n";
   for (const CommandEntry& entry : Commands()) {
     if (!entry.words.empty()) continue;
-    text += fmt::format("complete -c kvtool -n __fish_use_subcommand -f -a {} -d '{}'\n", entry.name,
-                        Quoted(entry.summary, "\\'"));
+    text += fmt::format("complete -c kvtool -n __fish_use_subcommand -f -a {} -d '{}'\n",
+                        entry.name, Quoted(entry.summary, "\\'"));
   }
   text += ForEachFamily([](std::string_view name, const std::string& words) {
     return fmt::format("complete -c kvtool -n '__fish_seen_subcommand_from {}' -a '{}'\n", name,
@@ -290,9 +290,10 @@ std::string FishCompletion(const std::vector<CommandDescription>& commands) {
     const std::string condition =
         entry.words.empty()
             ? fmt::format("__fish_seen_subcommand_from {}", entry.name)
-            : fmt::format("__fish_seen_subcommand_from {}; and __fish_seen_subcommand_from {}; or "
-                          "__fish_seen_subcommand_from {}",
-                          entry.words.substr(0, space), entry.words.substr(space + 1), entry.name);
+            : fmt::format(
+                  "__fish_seen_subcommand_from {}; and __fish_seen_subcommand_from {}; or "
+                  "__fish_seen_subcommand_from {}",
+                  entry.words.substr(0, space), entry.words.substr(space + 1), entry.name);
     const std::vector<std::string> words = WordsOf(command.line);
     if (!words.empty()) {
       text += fmt::format("complete -c kvtool -n '{}' -a '{}'\n", condition, fmt::join(words, " "));

@@ -18,7 +18,9 @@ namespace {
 class Inspect : public EachOf<Inspect> {
  public:
   void Declare(CommandLine& line) override {
-    DeclareInputs(line, "FILE", "Snapshots: files, folders, '-' for stdin; or one trace, plan, frame, store, or weights");
+    DeclareInputs(
+        line, "FILE",
+        "Snapshots: files, folders, '-' for stdin; or one trace, plan, frame, store, or weights");
     line.AddFlag("--stats", with_stats_,
                  "Read every value: ranges, NaNs, entropy per byte plane, predicted ratio");
     line.AddFlag("--tensors", with_tensors_, "One line per layer even when all are alike");

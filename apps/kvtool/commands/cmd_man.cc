@@ -140,6 +140,20 @@ std::string CommandPage(const CommandDescription& command) {
   return text + std::string(kExitStatus) + ".SH SEE ALSO\n.BR kvtool (1)\n";
 }
 
+// The page of a word that only begins others: `kvtool replay`.
+std::string FamilyPage(const CommandEntry& family) {
+  std::string text = PageTitle(PageName(family), family.summary);
+  text += fmt::format(
+      ".SH SYNOPSIS\n\\fBkvtool {}\\fR \\fIVERB\\fR [\\fIOPTIONS\\fR]\n.SH EXAMPLES\n.nf\n{}.fi\n"
+      ".SH VERBS\n",
+      family.name, Roff(family.examples));
+  for (const CommandEntry& entry : Commands()) {
+    if (!entry.words.starts_with(fmt::format("{} ", family.name))) continue;
+    text += fmt::format(".TP\n.BR {} (1)\n{}\n", Roff(PageName(entry)), Roff(entry.summary));
+  }
+  return text + std::string(kExitStatus) + ".SH SEE ALSO\n.BR kvtool (1)\n";
+}
+
 std::string MainPage(const std::vector<CommandDescription>& commands) {
   std::string text =
       PageTitle("kvtool", "analyse, compress, compare and replay the KV caches of LLM engines") +
@@ -175,6 +189,9 @@ std::vector<ManualPage> ManualPages(const std::vector<CommandDescription>& comma
   for (const CommandDescription& command : commands) {
     pages.push_back({PageName(*command.entry) + ".1", CommandPage(command)});
   }
+  for (const CommandEntry& entry : Commands()) {
+    if (entry.make == nullptr) pages.push_back({PageName(entry) + ".1", FamilyPage(entry)});
+  }
   return pages;
 }
 
@@ -194,7 +211,7 @@ class Man : public Command {
   ExitStatus Run(Context& context) override {
     const std::string name = fmt::format("{}", fmt::join(command_, " "));
     const CommandEntry* entry = FindCommand(name);
-    if (!name.empty() && (entry == nullptr || entry->make == nullptr)) throw UnknownCommand(name);
+    if (!name.empty() && entry == nullptr) throw UnknownCommand(name);
     const std::vector<ManualPage> pages = ManualPages(DescribeCommands());
     if (!folder_.empty()) {
       if (!command_.empty())

@@ -120,12 +120,12 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
       {"last_token", "Token after which the last event comes; null without events",
        [](const Of& of) { return of.IfEvents(of.checked.last_token); }},
       {"layers", "What the plan leaves of each layer",
-       [](const Of& of) {
-         return of.walk == nullptr ? std::vector<Layer>() : of.walk->Layers();
-       },
+       [](const Of& of) { return of.walk == nullptr ? std::vector<Layer>() : of.walk->Layers(); },
        plan_layer, CsvRows()},
       {"full_bytes", "Bytes of K and V of the whole snapshot; null without one",
-       [](const Of& of) { return of.IfWalked([](const auto& walk) { return walk.full_bytes(); }); }},
+       [](const Of& of) {
+         return of.IfWalked([](const auto& walk) { return walk.full_bytes(); });
+       }},
       {"kept_bytes", "Bytes of K and V that are held at the end; null without a snapshot",
        [](const Of& of) { return of.IfWalked([](const auto& walk) { return walk.kept_bytes(); }); },
        AtLeast(0)},

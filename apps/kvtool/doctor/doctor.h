@@ -71,7 +71,7 @@ bool DiagnoseOther(const Source& source, Diagnosis& out);
 // The words of the commands that show and check a file that is neither cache nor archive: a trace,
 // a plan, weights, a frame, a store. Null for all other files, and for what cannot be read twice.
 struct OtherKind {
-  std::string_view kind;  // as Diagnosis has it
+  std::string_view kind;                     // as Diagnosis has it
   std::vector<std::string> inspect, verify;  // empty: none
 };
 const OtherKind* FindOtherKind(const std::string& path);

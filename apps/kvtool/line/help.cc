@@ -333,7 +333,8 @@ Value VersionDocument() { return AboutProgramFields().Object({}); }
 
 std::string FirstScreen() {
   return Wrap(
-             "kvtool: what is in this KV cache, does it compress, is the restored one the same?\n") +
+             "kvtool: what is in this KV cache, does it compress, is the restored one the "
+             "same?\n") +
          "\nUsage: kvtool COMMAND [OPTIONS] FILE...\n\n" + CommandsOn(Shelf::kFirst, 11) + "\n" +
          Wrap("more: kvtool help batch | engines | all, kvtool help COMMAND\n") +
          Wrap("'kvtool COMMAND -h' shows examples and the first options, '--help' all of them;\n") +
@@ -345,10 +346,8 @@ std::string FamilyHelp(const CommandEntry& family) {
   const std::string begin = fmt::format("{} ", family.name);
   for (const CommandEntry& entry : Commands()) {
     if (!entry.words.starts_with(begin)) continue;
-    line.verbs.push_back({std::string(entry.words.substr(begin.size())),
-                          std::string(entry.summary),
-                          {},
-                          {}});
+    line.verbs.push_back(
+        {std::string(entry.words.substr(begin.size())), std::string(entry.summary), {}, {}});
   }
   const Subject subject{ProgramOf(family), "", line.summary, line};
   return Help(family, subject, kFirstExamples, HelpWidth()) +

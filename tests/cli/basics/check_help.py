@@ -57,7 +57,7 @@ for words in ([], ["-h"], ["--help"], ["help"]):
     shown = subprocess.run([KVTOOL, *words], capture_output=True, text=True, check=False).stdout
     check_size(" ".join(["kvtool", *words]), shown, MOST_FIRST)
 seen = set()
-for words in [["replay"], *names, *older, *verbs]:
+for words in [*names, *older, *verbs]:
     name = " ".join(words)
     short = text_of(*words, "-h")
     check_size(f"{name} -h", short, MOST_SHORT)

@@ -42,7 +42,7 @@ for call in CALLS:
 names = subprocess.run([KVTOOL, "help", "all"], check=True, capture_output=True, text=True).stdout
 commands = re.findall(r"^  ([a-z][a-z0-9-]*(?: [a-z]+)?)  ", names, re.M)
 called = {" ".join(call[: 2 if call[0] == "replay" else 1]) for call in CALLS + PRODUCTS}
-assert len(commands) > 20 and called == set(commands), called ^ set(commands)
+assert len(commands) > 20 and called | {"replay"} == set(commands), called ^ set(commands)
 for command in commands:
     piped = subprocess.run([KVTOOL, *command.split(), "--help"], check=True, capture_output=True, text=True).stdout
     for columns in (60, 120):
