@@ -75,6 +75,8 @@ struct OtherKind {
   std::vector<std::string> inspect, verify;  // empty: none
 };
 const OtherKind* FindOtherKind(const std::string& path);
+// Tells an error about a file that is no archive what the file is, and which command reads it.
+Error& ExplainNoArchive(Error& error, const std::string& path);
 // Of what nobody knows, or cannot read: what it seems to be, and the way out.
 void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out);
 

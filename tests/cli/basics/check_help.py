@@ -49,7 +49,7 @@ def check_example(where, example):
 
 overview = text_of("help", "all")
 names = [name.split() for name in re.findall(r"^  ([a-z][a-z0-9-]*(?: [a-z]+)?)  ", overview, re.M)]
-older = [[name] for name in re.findall(r"(replay-[a-z0-9]+) \(", overview)]
+older = [[name] for name in re.findall(r"(replay-[a-z0-9]+)\s\(", overview)]
 verbs = [line["command"].split() for line in json.loads(text_of("__options")) if " " in line["command"]]
 assert len(names) > 25 and len(verbs) > 15 and len(older) == 5, (names, verbs, older)
 

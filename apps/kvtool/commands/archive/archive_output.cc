@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "apps/kvtool/doctor/doctor.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/base/hash.h"
@@ -114,43 +113,14 @@ void ArchiveLimit::Declare(CommandLine& line) {
                 "archives from a stream (default: 64GiB)");
 }
 
-namespace {
-
-// Says what a file that is no archive is instead, and which command reads it.
-template <typename Open>
-Archive ExplainNoArchive(const std::string& path, const Open& open) {
-  try {
-    return open();
-  } catch (Error& error) {
-    if (error.finding() != Finding::kBadMagic || path == "-") throw;
-    const std::string file = ShellWord(path);
-    std::string format;
-    try {
-      format = DetectFormat(Source::Open(path), {}).id;
-    } catch (const Error&) {
-    }
-    if (const OtherKind* other = FindOtherKind(path)) {
-      error.Hint("it is a {}: 'kvtool inspect {}' shows it", other->kind, file);
-    } else if (!format.empty()) {
-      error.Hint("it is a cache ({}): 'kvtool compress {}' makes an archive of it", format, file);
-    } else {
-      error.Hint("'kvtool doctor {}' says what it may be", file);
-    }
-    throw;
-  }
-}
-
-}  // namespace
-
 Archive ArchiveLimit::Open(const std::string& path) const {
   OpenOptions options;
   options.open = OpenSnapshot;
   options.bases = bases;
   options.profiles = profiles;
   options.max_bytes = limit.most().value_or(options.max_bytes);
-  const auto file = SizeLimit::WithHint(
-      [&] { return FileSource::Open(path, limit.most(), FetchMode::kAsNeeded); });
-  Archive archive = ExplainNoArchive(path, [&] { return Archive::Open(file); });
+  Archive archive = Archive::Open(SizeLimit::WithHint(
+      [&] { return FileSource::Open(path, limit.most(), FetchMode::kAsNeeded); }));
   limit.Require(archive.source_bytes(), path);
   FindReferences(archive, path, options);
   return archive;

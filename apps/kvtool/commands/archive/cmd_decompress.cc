@@ -6,6 +6,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
+#include "apps/kvtool/doctor/doctor.h"
 #include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
@@ -140,8 +141,12 @@ class Decompress : public EachOf<Decompress> {
           .Hint("a part of a source is not a source; --to npz, for example, writes tensors");
     }
     ThreadPool pool(context.global.thread_count());
-    return to_.empty() ? RestoreOne(input_, pool, context)
-                       : ExtractOne(input_, selection, pool, context);
+    try {
+      return to_.empty() ? RestoreOne(input_, pool, context)
+                         : ExtractOne(input_, selection, pool, context);
+    } catch (Error& error) {
+      throw ExplainNoArchive(error, input_);
+    }
   }
 
  private:
@@ -151,7 +156,19 @@ class Decompress : public EachOf<Decompress> {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
+  // A file that is no archive needs another command, and not another name.
+  void RequireArchive() const {
+    try {
+      if (ProbeKvz(Source::Open(input_)) != Confidence::kNo) return;
+    } catch (const Error&) {
+      return;  // said when it is opened to be read
+    }
+    Error error(Finding::kBadMagic, "this is not a .kvz archive");
+    throw ExplainNoArchive(error.File(input_), input_);
+  }
+
   std::string NameFor(const std::string& archive) const {
+    if (!archive.ends_with(kSuffix)) RequireArchive();
     return RestoredName(archive) + (to_.empty() ? "" : "." + to_);
   }
   std::string PathFor(const std::string& input) const {

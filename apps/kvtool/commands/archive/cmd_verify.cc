@@ -179,10 +179,10 @@ class Verify : public EachOf<Verify> {
   ExitStatus Run(Context& context) override {
     try {
       return VerifyArchive(input_, against_, limit_, report_, context);
-    } catch (const Error& error) {
+    } catch (Error& error) {
       const bool is_other = error.finding() == Finding::kBadMagic || error.code() == ErrorCode::kIo;
       const OtherKind* other = is_other && context.run_as ? FindOtherKind(input_) : nullptr;
-      if (other == nullptr || other->verify.empty()) throw;
+      if (other == nullptr || other->verify.empty()) throw ExplainNoArchive(error, input_);
       return context.run_as(other->verify);
     }
   }

@@ -263,15 +263,16 @@ class Gate : public EachOf<Gate> {
     line.Add("--decode-tokens", decode_, "Tokens decoded after each prompt, e.g. 128 (to the end)");
     line.Add("--case", only_, "Run this case only; may be repeated").KeepAll();
     line.Add("-o,--output", outputs_.summary_json,
-             "Write summary.json, with summary.md and cases.jsonl beside it");
+             "Write summary.json, with summary.md and cases.jsonl beside it")
+        .Essential();
     line.Add("--md-out", outputs_.summary_md, "Write summary.md here");
     line.Add("--cases-out", outputs_.cases_jsonl, "Write cases.jsonl here");
     page_.Declare(line);
-    line.Add("--junit-out", junit_, "Write JUnit XML: one test per rule");
+    line.Add("--junit-out", junit_, "Write JUnit XML: one test per rule").Essential();
     line.Add("--annotations", annotations_,
              "Say on standard error what failed, as a CI system shows it beside the config")
         .OneOf({"none", "github"});
-    line.Add("--baseline", baseline_, "An older summary.json to compare with");
+    line.Add("--baseline", baseline_, "An older summary.json to compare with").Essential();
     line.Add("--pinned", pinned_,
              "A summary.json that stays the same from run to run: small steps add up against it");
     line.AddFlag("--baseline-lenient", lenient_,
