@@ -125,6 +125,11 @@ Error ExplainConfigError(std::string_view text, const CLI::App& app) {
       .Hint("keys are the long names of options; '{} --help' lists them", app.get_name());
 }
 
+bool IsHidden(const CLI::Option& option, const Option::NotesOf& notes) {
+  const auto found = notes.find(&option);
+  return option.get_group().empty() || (found != notes.end() && found->second.hidden);
+}
+
 bool IsAlias(const CLI::Option& option, const std::string& name, const Option::NotesOf& notes) {
   const auto found = notes.find(&option);
   if (found == notes.end()) return false;
@@ -147,7 +152,7 @@ KnownWords KnownWordsOf(const CLI::App& app, const Option::NotesOf& notes) {
        level = level->get_subcommands().empty() ? nullptr : level->get_subcommands().front()) {
     for (const CLI::Option* option : level->get_options()) {
       for (const std::string& name : option->get_lnames()) {
-        const bool is_shown = !option->get_group().empty();
+        const bool is_shown = !IsHidden(*option, notes);
         add("--" + name, is_shown && !IsAlias(*option, "--" + name, notes));
       }
     }
@@ -222,7 +227,7 @@ OptionDescription DescriptionOf(const CLI::Option& option, const Option::NotesOf
 LineDescription DescriptionOf(const CLI::App& app, const Option::NotesOf& notes) {
   LineDescription line{app.get_name(), app.get_description(), {}, {}};
   for (const CLI::Option* option : app.get_options()) {
-    if (!option->get_group().empty()) line.options.push_back(DescriptionOf(*option, notes));
+    if (!IsHidden(*option, notes)) line.options.push_back(DescriptionOf(*option, notes));
   }
   for (const CLI::App* verb : app.get_subcommands(nullptr)) {
     line.verbs.push_back(DescriptionOf(*verb, notes));
@@ -355,6 +360,11 @@ Option& Option::Group(const std::string& heading) {
 
 Option& Option::Essential() {
   (*notes_)[option_].essential = true;
+  return *this;
+}
+
+Option& Option::Hide() {
+  (*notes_)[option_].hidden = true;
   return *this;
 }
 

@@ -39,6 +39,7 @@ class Option {
     bool closed = false;               // no others may be given
     bool needed = false;               // though the parser does without
     bool essential = false;            // always shown by -h
+    bool hidden = false;               // works, but is shown nowhere
     std::vector<std::string> aliases;  // names that work but are not shown, with their dashes
     std::string letters;               // short names that the parser is not told
   };
@@ -51,6 +52,7 @@ class Option {
   Option& RequiredAlone();
   Option& Group(const std::string& heading);  // where help lists it; none hides it
   Option& Essential();                        // -h shows it, wherever it is declared
+  Option& Hide();                             // no help, manual or completion shows it
   Option& OneOf(const std::vector<std::string>& words);
   Option& Suggest(std::vector<std::string> words);  // for completions; others may be given
   // Both ends belong to the range.

@@ -30,7 +30,7 @@ def check_size(name, text, most):
 
 def examples_in(text):
     body = re.search(r"^Examples:\n((?:  .*\n)+)", text, re.M)
-    lines = re.sub(r" ?\\\n +", " ", body[1]).splitlines() if body else []
+    lines = re.sub(r"\n {4,}", " ", body[1]).splitlines() if body else []
     return [line.strip() for line in lines]
 
 

@@ -6,7 +6,7 @@ grep -o '^  [a-z]*' overview | xargs
 "$KVTOOL" replay evict -h > short; "$KVTOOL" replay-h2o -h | cmp - short; head -1 short
 "$KVTOOL" help replay evict > long; "$KVTOOL" replay evict --help | cmp - long; "$KVTOOL" help replay-h2o | cmp - long
 "$KVTOOL" help store watch | head -1; "$KVTOOL" store watch -h | head -1
-"$KVTOOL" help replay | grep -o '^  [a-z]* ' | xargs
+"$KVTOOL" help replay | sed -n '/^Verbs/,$p' | grep -o '^  [a-z]* ' | xargs
 "$KVTOOL" replay || echo "exit $?"
 "$KVTOOL" replay evcit run || echo "exit $?"
 "$KVTOOL" help replay evcit || echo "exit $?"
@@ -14,12 +14,12 @@ grep -o '^  [a-z]*' overview | xargs
 "$KVTOOL" help formats | cmp - <("$KVTOOL" formats); "$KVTOOL" help targets --json | jq -r .schema
 "$KVTOOL" help schema inspect | cmp - <("$KVTOOL" schema inspect)
 for topic in KV1001 1001 "explain KV1001"; do "$KVTOOL" help $topic | head -1; done
-"$KVTOOL" help completion bash | cmp - <("$KVTOOL" completion bash); "$KVTOOL" help man replay evict | head -4 | tail -1
+"$KVTOOL" help completion bash | cmp - <("$KVTOOL" completion bash); "$KVTOOL" help man replay evict | sed -n 3p
 "$KVTOOL" help batch | grep -o -e '--[a-z-]*' | head -8 | xargs
 "$KVTOOL" help engines | grep -o '^  [a-z]* [a-z]* ' | xargs
 "$KVTOOL" help nonsense || echo "exit $?"
 # Options of many inputs are named once, and work everywhere; those that say the default stay, unseen.
 "$KVTOOL" inspect --help | grep -c -e '--files-from' || "$KVTOOL" inspect --help | grep 'help batch'
-"$KVTOOL" weights verify --help | grep -e '--strict' || "$KVTOOL" weights verify --strict none 2>&1 | grep -o KV0101
-"$KVTOOL" compress --help | grep -e '--keep$' || "$KVTOOL" compress --keep none 2>&1 | grep -o KV0101
+"$KVTOOL" weights verify --help | grep -e '--strict' || "$KVTOOL" weights verify --strict none 2>&1 | grep -o KV0101 || :
+"$KVTOOL" compress --help | grep -e '--keep$' || "$KVTOOL" compress --keep none 2>&1 | grep -o KV0101 || :
 "$KVTOOL" version | cmp - <("$KVTOOL" -V); "$KVTOOL" version --json | jq -r .schema

@@ -65,7 +65,7 @@ void ArchiveOutput::Declare(CommandLine& line, const std::string& what) {
   // Scripts written for gzip or zstd give it; inputs are always kept.
   line.OnFlag(
           "-k,--keep", [] {}, "Has no effect, because inputs are always kept")
-      .Group("");
+      .Hide();
 }
 
 void ArchiveOutput::Check() const {
