@@ -16,7 +16,7 @@ constexpr ShelfEntry kShelves[] = {
 };
 
 constexpr CommandEntry kCommands[] = {
-    {"inspect", Shelf::kFirst, "show what a file is: engine, layers, heads, dtypes, sizes",
+    {"inspect", Shelf::kFirst, "show what a snapshot is: engine, layers, heads, dtypes, sizes",
      "  kvtool inspect slot0.bin\n"
      "  kvtool inspect slot0.bin --stats --model model.gguf\n"
      "  kvtool inspect dump/run_1 --json | jq .results[0].layers[0]\n"
