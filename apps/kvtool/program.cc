@@ -264,9 +264,10 @@ int ShowFamily(Console& console, const CommandEntry& family, int argc, char** ar
     console.Product(FamilyHelp(family));
     return kDone;
   }
-  Error error(
-      Finding::kUsage, "{}: {}", family.name,
-      word.empty() ? "a verb is missing" : fmt::format("'{}' is none of its verbs", Escaped(word)));
+  Error error(Finding::kUsage, "{}: {}", family.name,
+              word.empty() || word.starts_with('-')
+                  ? "a verb is missing"
+                  : fmt::format("'{}' is none of its verbs", Escaped(word)));
   console.Report(error.Hint("'kvtool {} -h' lists them", family.name));
   return kUsageError;
 }
