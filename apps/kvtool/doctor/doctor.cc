@@ -432,20 +432,20 @@ const OtherKind* FindOtherKind(const std::string& path) {
   return kind == kinds.end() ? nullptr : &*kind;
 }
 
-Error& ExplainNoArchive(Error& error, const std::string& path) {
-  if (error.finding() != Finding::kBadMagic || IsStream(path)) return error;
+std::string ReaderInstead(const std::string& path) {
+  if (IsStream(path)) return {};
   const std::string file = ShellWord(path);
-  std::string format;
-  try {
-    format = DetectFormat(Source::Open(path), {}).id;
-  } catch (const Error&) {
-  }
   if (const OtherKind* other = FindOtherKind(path)) {
-    return error.Hint("it is a {}: 'kvtool inspect {}' shows it", other->kind, file);
+    return fmt::format("it is a {}: 'kvtool inspect {}' shows it", other->kind, file);
   }
-  if (format.empty()) return error.Hint("'kvtool doctor {}' says what it may be", file);
-  return error.Hint("it is a cache ({}): 'kvtool compress {}' makes an archive of it", format,
-                    file);
+  try {
+    const Source source = Source::Open(path);
+    if (ProbeKvz(source) != Confidence::kNo) return {};
+    return fmt::format("it is a cache ({}): 'kvtool compress {}' makes an archive of it",
+                       DetectFormat(source, {}).id, file);
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 }  // namespace kv

@@ -75,8 +75,9 @@ struct OtherKind {
   std::vector<std::string> inspect, verify;  // empty: none
 };
 const OtherKind* FindOtherKind(const std::string& path);
-// Tells an error about a file that is no archive what the file is, and which command reads it.
-Error& ExplainNoArchive(Error& error, const std::string& path);
+// "it is a cache (npz): ...": what a file that is no archive is, and which command reads it. Empty
+// for archives and what nobody knows.
+std::string ReaderInstead(const std::string& path);
 // Of what nobody knows, or cannot read: what it seems to be, and the way out.
 void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out);
 

@@ -145,7 +145,8 @@ class Decompress : public EachOf<Decompress> {
       return to_.empty() ? RestoreOne(input_, pool, context)
                          : ExtractOne(input_, selection, pool, context);
     } catch (Error& error) {
-      throw ExplainNoArchive(error, input_);
+      if (error.finding() == Finding::kBadMagic) error.Hint("{}", ReaderInstead(input_));
+      throw;
     }
   }
 
@@ -156,19 +157,13 @@ class Decompress : public EachOf<Decompress> {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
-  // A file that is no archive needs another command, and not another name.
-  void RequireArchive() const {
-    try {
-      if (ProbeKvz(Source::Open(input_)) != Confidence::kNo) return;
-    } catch (const Error&) {
-      return;  // said when it is opened to be read
-    }
-    Error error(Finding::kBadMagic, "this is not a .kvz archive");
-    throw ExplainNoArchive(error.File(input_), input_);
-  }
-
   std::string NameFor(const std::string& archive) const {
-    if (!archive.ends_with(kSuffix)) RequireArchive();
+    if (!archive.ends_with(kSuffix)) {
+      // It needs another command, and not another name.
+      const std::string instead = ReaderInstead(input_);
+      if (!instead.empty())
+        throw Error(Finding::kUsage, "'{}' is no archive", input_).Hint("{}", instead);
+    }
     return RestoredName(archive) + (to_.empty() ? "" : "." + to_);
   }
   std::string PathFor(const std::string& input) const {
