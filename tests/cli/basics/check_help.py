@@ -75,4 +75,4 @@ for words in [*names, *older, *verbs]:
         if example not in seen:
             seen.add(example)
             check_example(name, example)
-print(len(seen) > 60, "examples parse")
+print("examples parse:", len(seen) > 60)
