@@ -2,7 +2,9 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +22,9 @@ namespace kv {
 struct Context {
   Console& console;
   const GlobalOptions& global;
+  // Runs the same command line as that of another command, {"trace", "inspect"} in place of
+  // inspect. Empty where this one is a part of something larger.
+  std::function<ExitStatus(std::vector<std::string> command)> run_as = nullptr;
 };
 
 class EachCommand;
@@ -37,6 +42,11 @@ class Command : public FileUser {
   virtual ExitStatus Run(Context& context) = 0;
   // The same, if it does the same to each of its inputs.
   virtual EachCommand* AsEach() { return nullptr; }
+  // The words of another command line that means the same as this one, `arguments` behind the
+  // command's name; nothing if this one runs itself.
+  virtual std::vector<std::string> Instead(const std::vector<std::string>& /*arguments*/) const {
+    return {};
+  }
 
  protected:
   // Most commands have these. A command without one leaves it empty, and then it names no file.
@@ -46,16 +56,29 @@ class Command : public FileUser {
   ReportOptions report_;
 };
 
+// Where help lists a command. Each has a row in Shelves().
+enum class Shelf { kFirst, kReplay, kMore, kBatch, kEngines, kHelp };
+
 struct CommandEntry {
-  std::string_view name;
-  std::string_view group;     // heading in the overview
-  std::string_view summary;   // one line
-  std::string_view examples;  // real ones, shown first by -h
-  std::unique_ptr<Command> (*make)();
+  std::string_view name;  // as JSON documents, results and older command lines have it
+  Shelf shelf;
+  std::string_view summary;                      // one line
+  std::string_view examples;                     // real ones, shown first by -h
+  std::unique_ptr<Command> (*make)() = nullptr;  // null: the first word of commands of two
+  std::string_view words = {};                   // as it is written, where that is not the name
+
+  std::string_view shown() const { return words.empty() ? name : words; }
 };
 
 // The table of commands, in the order of the overview.
 std::span<const CommandEntry> Commands();
+
+struct ShelfEntry {
+  Shelf shelf;
+  std::string_view topic;    // of `kvtool help TOPIC`; empty: none
+  std::string_view heading;  // in the overview
+};
+std::span<const ShelfEntry> Shelves();
 
 struct Verb {
   std::string_view name, summary;

@@ -183,21 +183,21 @@ ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
     return status;
   } catch (Error& error) {
     if (error.code() == ErrorCode::kUsage && error.hint().empty()) {
-      error.Hint("'kvtool {} -h' shows how it is used", name);
+      error.Hint("'{} -h' shows how it is used", line.program());
     }
     throw;
   }
 }
 
 // The parser reads what KVTOOL_CONFIG names if that is a file, and says nothing if not.
-void RequireConfig(int argc, char** argv) {
+void RequireConfig(int argc, char* const* argv) {
   const char* path = std::getenv("KVTOOL_CONFIG");
   if (path == nullptr || *path == '\0') return;
   int problem = ::access(path, R_OK) == 0 ? 0 : errno;
   std::error_code ignored;
   if (problem == 0 && std::filesystem::is_directory(path, ignored)) problem = EISDIR;
   if (problem == 0) return;
-  for (int i = 2; i < argc; ++i) {
+  for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]).starts_with("--config")) return;
   }
   throw Error(Finding::kConfig, "cannot be read: {}", std::strerror(problem))
@@ -225,55 +225,112 @@ std::string CommandText(int count, char** words) {
   return text;
 }
 
-int Dispatch(Console& console, int argc, char** argv) {
-  console.document().Guess(argc, argv);
-  console.command_line = CommandText(argc - 1, argv + 1);
-  if (argc < 2) {
-    console.Product(Overview());
-    return kUsageError;
-  }
-  const std::string word = argv[1];
-  if (word == "-V" || word == "--version") return ShowVersion(console, argc, argv);
-  if (word == "-h" || word == "--help" || word == "help") {
-    if (word == "help" && argc > 2) return ShowHelp(console, argv[2]);
-    console.Product(Overview());
-    return kDone;
-  }
-  if (word == "__options") {  // for scripts/check/flags.py
-    console.Json(OptionsDocument(DescribeCommands()));
-    return kDone;
-  }
-  const CommandEntry* entry = FindCommand(word);
-  if (entry == nullptr) {
-    console.Report(UnknownCommand(word));
-    return kUsageError;
-  }
+int Dispatch(Console& console, int argc, char** argv);
 
-  console.document().Name(FindDocument(entry->name));
-  if (argc > 2) {
-    console.document().Name(FindDocument(fmt::format("{} {}", entry->name, argv[2])));
+// Dispatches other words than those that were given.
+int DispatchWords(Console& console, std::vector<std::string> words) {
+  words.insert(words.begin(), "kvtool");
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  return Dispatch(console, static_cast<int>(words.size()), pointers.data());
+}
+
+bool IsFindingNumber(std::string_view word) {
+  if (word.starts_with("KV") || word.starts_with("kv")) word.remove_prefix(2);
+  return !word.empty() && word.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// `kvtool help formats`, `help schema NAME` and `help KV1001` are the commands that answer.
+int ShowHelp(Console& console, int count, char** words) {
+  if (count == 0 || *words[0] == '-') {
+    console.Product(FirstScreen());
+    return kDone;
   }
-  const std::unique_ptr<Command> command = entry->make();
+  if (IsFindingNumber(words[0])) return DispatchWords(console, {"explain", words[0]});
+  const CommandEntry* entry = FindCommand(words[0]);
+  if (entry != nullptr && entry->shelf == Shelf::kHelp) {
+    return DispatchWords(console, {words, words + count});
+  }
+  console.Product(HelpOn(count, words));
+  return kDone;
+}
+
+// `kvtool replay` without one of its verbs.
+int ShowFamily(Console& console, const CommandEntry& family, int argc, char** argv) {
+  const std::string_view word = argc > 2 ? argv[2] : "";
+  if (word == "-h" || word == "--help") {
+    console.document().Drop();
+    console.Product(FamilyHelp(family));
+    return kDone;
+  }
+  Error error(Finding::kUsage, "{}: {}", family.name,
+              word.empty() || word.starts_with('-')
+                  ? "a verb is missing"
+                  : fmt::format("'{}' is none of its verbs", Escaped(word)));
+  console.Report(error.Hint("'kvtool {} -h' lists them", family.name));
+  return kUsageError;
+}
+
+int RunGiven(Console& console, const GivenCommand& given, int argc, char** argv) {
+  const CommandEntry& entry = *given.entry;
+  console.document().Name(FindDocument(entry.name));
+  const std::vector<std::string> arguments(argv + 1 + given.words, argv + argc);
+  if (!arguments.empty()) {
+    console.document().Name(FindDocument(fmt::format("{} {}", entry.name, arguments.front())));
+  }
+  const std::unique_ptr<Command> command = entry.make();
   GlobalOptions global;
-  CommandLine line(fmt::format("kvtool {}", entry->name));
+  CommandLine line(fmt::format("kvtool {}", given.words > 1 ? entry.words : entry.name));
   Declare(line, *command, global);
-  switch (line.Parse(argc - 1, argv + 1)) {
+  switch (line.Parse(argc - given.words, argv + given.words)) {
     case CommandLine::Asked::kShortHelp:
       console.document().Drop();
-      console.Product(ShortHelp(*entry, line));
+      console.Product(ShortHelp(entry, line));
       return kDone;
     case CommandLine::Asked::kLongHelp:
       console.document().Drop();
-      console.Product(LongHelp(*entry, line));
+      console.Product(LongHelp(entry, line));
       return kDone;
     case CommandLine::Asked::kRun:
       break;
   }
+  const std::vector<std::string> instead = command->Instead(arguments);
+  if (!instead.empty()) return DispatchWords(console, instead);
   console.document().Take(line);
   console.only_products = DescriptorNamed(line.Value("--csv")) == STDOUT_FILENO;
-  RequireConfig(argc, argv);
-  Context context{console, global};
-  return RunCommand(entry->name, *command, context, line);
+  RequireConfig(static_cast<int>(arguments.size()) + 1, argv + given.words);
+  const auto run_as = [&](std::vector<std::string> words) {
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return static_cast<ExitStatus>(DispatchWords(console, std::move(words)));
+  };
+  Context context{console, global, run_as};
+  return RunCommand(entry.name, *command, context, line);
+}
+
+int Dispatch(Console& console, int argc, char** argv) {
+  console.document().Guess(argc, argv);
+  console.command_line = CommandText(argc - 1, argv + 1);
+  if (argc < 2) {
+    console.Product(FirstScreen());
+    return kUsageError;
+  }
+  const std::string word = argv[1];
+  if (word == "-V" || word == "--version" || word == "version")
+    return ShowVersion(console, argc, argv);
+  if (word == "-h" || word == "--help") return ShowHelp(console, 0, nullptr);
+  if (word == "help") return ShowHelp(console, argc - 2, argv + 2);
+  if (word == "__options") {  // for scripts/check/flags.py
+    console.Json(OptionsDocument(DescribeCommands()));
+    return kDone;
+  }
+  const GivenCommand given = TakeCommand(argc - 1, argv + 1);
+  if (given.entry == nullptr) {
+    console.Report(UnknownCommand(word));
+    return kUsageError;
+  }
+  if (given.entry->make == nullptr) return ShowFamily(console, *given.entry, argc, argv);
+  return RunGiven(console, given, argc, argv);
 }
 
 // What was written is whole, but what it replaced (or what was begun) is still there, hidden.

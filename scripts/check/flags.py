@@ -116,7 +116,7 @@ def hidden_faults(kvtool, document):
     shells = "".join(subprocess.run([kvtool, "completion", shell], check=True, capture_output=True, text=True).stdout
                      for shell in ("bash", "zsh", "fish"))
     for command in sorted({command.split()[0] for command, _ in all_options(document)}):
-        help_text = subprocess.run([kvtool, "help", command], check=True, capture_output=True, text=True).stdout
+        help_text = subprocess.run([kvtool, command, "--help"], check=True, capture_output=True, text=True).stdout
         page = subprocess.run([kvtool, "man", command], check=True, capture_output=True, text=True).stdout
         for name, option in all_options(document):
             if name.split()[0] != command:

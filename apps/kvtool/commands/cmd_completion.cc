@@ -39,11 +39,44 @@ std::vector<std::string> WordsOf(const LineDescription& line) {
   return words;
 }
 
-std::string CommandNames(const std::vector<CommandDescription>& commands) {
+std::string CommandNames() {
   std::string names = "help";
-  for (const CommandDescription& command : commands)
-    names += fmt::format(" {}", command.entry->name);
+  for (const CommandEntry& entry : Commands()) {
+    if (entry.words.empty()) names += fmt::format(" {}", entry.name);
+  }
   return names;
+}
+
+// The second words of the commands of two that begin with `family`.
+std::string SecondWords(std::string_view family) {
+  const std::string begin = fmt::format("{} ", family);
+  std::string words;
+  for (const CommandEntry& entry : Commands()) {
+    if (!entry.words.starts_with(begin)) continue;
+    words += fmt::format("{}{}", words.empty() ? "" : " ", entry.words.substr(begin.size()));
+  }
+  return words;
+}
+
+// Lines of a shell's `case`, by `line`, which is called for each family and its second words.
+template <typename Line>
+std::string ForEachFamily(const Line& line) {
+  std::string text;
+  for (const CommandEntry& entry : Commands()) {
+    if (entry.make == nullptr) text += line(entry.name, SecondWords(entry.name));
+  }
+  return text;
+}
+
+// Lines of a `case` that turn the older name of a command into the words that it has now.
+std::string OlderNames() {
+  std::string text;
+  for (const CommandEntry& entry : Commands()) {
+    if (!entry.words.empty()) {
+      text += fmt::format("    {}) command='{}' ;;\n", entry.name, entry.words);
+    }
+  }
+  return text;
 }
 
 // One line of a `case` for each option that takes a value: what completes it.
@@ -74,7 +107,7 @@ std::string BashCommand(const CommandDescription& command) {
   }
   std::sort(flags.begin(), flags.end());
   flags.erase(std::unique(flags.begin(), flags.end()), flags.end());
-  return fmt::format("    {}) flags='{}' words='{}' ;;\n", command.entry->name,
+  return fmt::format("    '{}') flags='{}' words='{}' ;;\n", command.entry->shown(),
                      fmt::join(flags, " "), fmt::join(WordsOf(command.line), " "));
 }
 
@@ -143,8 +176,15 @@ std::string BashCompletion(const std::vector<CommandDescription>& commands) {
   std::string by_command, values;
   for (const CommandDescription& command : commands) {
     by_command += BashCommand(command);
-    values += BashValues(command.entry->name, command.line);
+    values += BashValues(command.entry->shown(), command.line);
   }
+  by_command += ForEachFamily([](std::string_view name, const std::string& words) {
+    return fmt::format("    {}) words='{}' ;;\n", name, words);
+  });
+  const std::string families = ForEachFamily([](std::string_view name, const std::string&) {
+    return fmt::format(
+        "    {}) ((i + 1 < COMP_CWORD)) && command+=\" ${{COMP_WORDS[i + 1]}}\" ;;\n", name);
+  });
   return fmt::format(R"(# bash completion of kvtool: source <(kvtool completion bash)
 _kvtool() {{
   local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}}
@@ -166,6 +206,8 @@ _kvtool() {{
     COMPREPLY=($(compgen -W '{0} --version' -- "$current"))
     return
   fi
+  case $command in
+{3}{4}  esac
   case "$command $previous" in
 {2}    *)
       case $command in
@@ -187,14 +229,23 @@ _kvtool() {{
 }}
 complete -F _kvtool kvtool
 )",
-                     CommandNames(commands), by_command, values);
+                     CommandNames(), by_command, values, families, OlderNames());
 }
 
 std::string ZshCompletion(const std::vector<CommandDescription>& commands) {
   std::string names, by_command;
+  for (const CommandEntry& entry : Commands()) {
+    if (!entry.words.empty()) continue;
+    names += fmt::format("    '{}:{}'\n", entry.name, ZshText(entry.summary));
+  }
+  const std::string families = ForEachFamily([](std::string_view name, const std::string& words) {
+    return fmt::format(
+        "    {})\n      if (( CURRENT == 2 )); then\n        compadd {}\n        return\n      fi\n"
+        "      command+=\" $words[2]\"\n      shift words\n      (( CURRENT-- ))\n      ;;\n",
+        name, words);
+  });
   for (const CommandDescription& command : commands) {
-    names += fmt::format("    '{}:{}'\n", command.entry->name, ZshText(command.entry->summary));
-    by_command += fmt::format("    {})\n      ", command.entry->name);
+    by_command += fmt::format("    '{}')\n      ", command.entry->shown());
     by_command += ZshArguments(command.line, "        ") + "      ;;\n";
   }
   return fmt::format(R"(#compdef kvtool
@@ -211,24 +262,38 @@ _kvtool() {{
   shift words
   (( CURRENT-- ))
   case $command in
+{}{}  esac
+  case $command in
 {}  esac
 }}
 if [[ $funcstack[1] == _kvtool ]]; then _kvtool "$@"; else compdef _kvtool kvtool; fi
 )",
-                     names, by_command);
+                     names, families, OlderNames(), by_command);
 }
 
 std::string FishCompletion(const std::vector<CommandDescription>& commands) {
   std::string text =
       "# fish completion of kvtool: kvtool completion fish > "
       "~/.config/fish/completions/kvtool.fish\n";
-  for (const CommandDescription& command : commands) {
+  for (const CommandEntry& entry : Commands()) {
+    if (!entry.words.empty()) continue;
     text += fmt::format("complete -c kvtool -n __fish_use_subcommand -f -a {} -d '{}'\n",
-                        command.entry->name, Quoted(command.entry->summary, "\\'"));
+                        entry.name, Quoted(entry.summary, "\\'"));
   }
+  text += ForEachFamily([](std::string_view name, const std::string& words) {
+    return fmt::format("complete -c kvtool -n '__fish_seen_subcommand_from {}' -a '{}'\n", name,
+                       words);
+  });
   for (const CommandDescription& command : commands) {
+    const CommandEntry& entry = *command.entry;
+    const size_t space = entry.words.find(' ');
     const std::string condition =
-        fmt::format("__fish_seen_subcommand_from {}", command.entry->name);
+        entry.words.empty()
+            ? fmt::format("__fish_seen_subcommand_from {}", entry.name)
+            : fmt::format(
+                  "__fish_seen_subcommand_from {}; and __fish_seen_subcommand_from {}; or "
+                  "__fish_seen_subcommand_from {}",
+                  entry.words.substr(0, space), entry.words.substr(space + 1), entry.name);
     const std::vector<std::string> words = WordsOf(command.line);
     if (!words.empty()) {
       text += fmt::format("complete -c kvtool -n '{}' -a '{}'\n", condition, fmt::join(words, " "));

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/doctor/doctor.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/study/statistics/stats_page.h"
@@ -17,7 +18,9 @@ namespace {
 class Inspect : public EachOf<Inspect> {
  public:
   void Declare(CommandLine& line) override {
-    DeclareInputs(line, "FILE", "Snapshots: files, folders, '-' for stdin");
+    DeclareInputs(
+        line, "FILE",
+        "Snapshots: files, folders, '-' for stdin; or one trace, plan, frame, store, or weights");
     line.AddFlag("--stats", with_stats_,
                  "Read every value: ranges, NaNs, entropy per byte plane, predicted ratio");
     line.AddFlag("--tensors", with_tensors_, "One line per layer even when all are alike");
@@ -70,6 +73,9 @@ class Inspect : public EachOf<Inspect> {
         all.push_back(report_.wanted() ? SnapshotDescriptionFields().Object(described)
                                        : Value(Value::Object()));
       } catch (Error& error) {
+        if (joined_.size() == 1 && context.run_as) {
+          if (const OtherKind* other = FindOtherKind(file)) return context.run_as(other->inspect);
+        }
         context.console.Report(error.File(file));
         status = Worse(status, StatusOf(error.code()));
       }

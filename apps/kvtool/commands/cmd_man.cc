@@ -39,11 +39,14 @@ std::string Roff(std::string_view text) {
   return escaped;
 }
 
-std::string PageTitle(std::string_view name, std::string_view summary) {
+// `older` is another name that finds the page.
+std::string PageTitle(std::string_view name, std::string_view summary,
+                      const std::string& older = "") {
   std::string upper(name);
   for (char& c : upper) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  return fmt::format(".TH {} 1 \"\" \"kvtool {}\" \"User Commands\"\n.SH NAME\n{} \\- {}\n",
-                     Roff(upper), KVTOOL_VERSION, Roff(name), Roff(summary));
+  return fmt::format(".TH {} 1 \"\" \"kvtool {}\" \"User Commands\"\n.SH NAME\n{}{} \\- {}\n",
+                     Roff(upper), KVTOOL_VERSION, Roff(name),
+                     older.empty() ? "" : ", " + Roff(older), Roff(summary));
 }
 
 std::string RoffValue(const OptionDescription& option) {
@@ -111,11 +114,18 @@ constexpr std::string_view kExitStatus =
     ".TP\n2\nWrong usage.\n.TP\n3\nInvalid input.\n.TP\n4\nAn input or output failed.\n"
     ".TP\n5\nRecognised but unsupported.\n.TP\n70\nA bug in kvtool.\n.TP\n130\nInterrupted.\n";
 
+// "kvtool-replay-evict"
+std::string PageName(const CommandEntry& entry) {
+  std::string name = fmt::format("kvtool-{}", entry.shown());
+  std::replace(name.begin(), name.end(), ' ', '-');
+  return name;
+}
+
 std::string CommandPage(const CommandDescription& command) {
   const CommandEntry& entry = *command.entry;
-  const std::string program = fmt::format("kvtool {}", entry.name);
-  std::string text =
-      PageTitle(fmt::format("kvtool-{}", entry.name), entry.summary) + ".SH SYNOPSIS\n";
+  const std::string program = fmt::format("kvtool {}", entry.shown());
+  const std::string older = entry.words.empty() ? "" : fmt::format("kvtool-{}", entry.name);
+  std::string text = PageTitle(PageName(entry), entry.summary, older) + ".SH SYNOPSIS\n";
   if (command.line.verbs.empty()) text += UsageLine(program, command.line);
   for (const LineDescription& verb : command.line.verbs) {
     text += (text.ends_with("SYNOPSIS\n") ? "" : ".br\n") +
@@ -126,6 +136,20 @@ std::string CommandPage(const CommandDescription& command) {
   for (const LineDescription& verb : command.line.verbs) {
     text += fmt::format(".SH {}\n{}\n{}", Roff(fmt::format("{} {}", program, verb.name)),
                         Roff(verb.summary), OptionEntries(verb));
+  }
+  return text + std::string(kExitStatus) + ".SH SEE ALSO\n.BR kvtool (1)\n";
+}
+
+// The page of a word that only begins others: `kvtool replay`.
+std::string FamilyPage(const CommandEntry& family) {
+  std::string text = PageTitle(PageName(family), family.summary);
+  text += fmt::format(
+      ".SH SYNOPSIS\n\\fBkvtool {}\\fR \\fIVERB\\fR [\\fIOPTIONS\\fR]\n.SH EXAMPLES\n.nf\n{}.fi\n"
+      ".SH VERBS\n",
+      family.name, Roff(family.examples));
+  for (const CommandEntry& entry : Commands()) {
+    if (!entry.words.starts_with(fmt::format("{} ", family.name))) continue;
+    text += fmt::format(".TP\n.BR {} (1)\n{}\n", Roff(PageName(entry)), Roff(entry.summary));
   }
   return text + std::string(kExitStatus) + ".SH SEE ALSO\n.BR kvtool (1)\n";
 }
@@ -142,14 +166,13 @@ std::string MainPage(const std::vector<CommandDescription>& commands) {
       "the "
       "standard error; with \\fB\\-\\-json\\fR a command prints a document whose schema \\fBkvtool "
       "schema\\fR prints.\n.SH COMMANDS\n";
-  std::string_view group;
-  for (const CommandDescription& command : commands) {
-    if (command.entry->group != group) {
-      group = command.entry->group;
-      text += fmt::format(".SS {}\n", Roff(group));
+  for (const ShelfEntry& shelf : Shelves()) {
+    text += fmt::format(".SS {}\n", Roff(shelf.heading));
+    for (const CommandDescription& command : commands) {
+      if (command.entry->shelf != shelf.shelf) continue;
+      text += fmt::format(".TP\n.BR {} (1)\n{}\n", Roff(PageName(*command.entry)),
+                          Roff(command.entry->summary));
     }
-    text += fmt::format(".TP\n.BR kvtool\\-{} (1)\n{}\n", Roff(command.entry->name),
-                        Roff(command.entry->summary));
   }
   text +=
       ".SH ENVIRONMENT\n.TP\n\\fBKVTOOL_CONFIG\\fR\nA file with defaults of options, as "
@@ -164,7 +187,10 @@ std::string MainPage(const std::vector<CommandDescription>& commands) {
 std::vector<ManualPage> ManualPages(const std::vector<CommandDescription>& commands) {
   std::vector<ManualPage> pages = {{"kvtool.1", MainPage(commands)}};
   for (const CommandDescription& command : commands) {
-    pages.push_back({fmt::format("kvtool-{}.1", command.entry->name), CommandPage(command)});
+    pages.push_back({PageName(*command.entry) + ".1", CommandPage(command)});
+  }
+  for (const CommandEntry& entry : Commands()) {
+    if (entry.make == nullptr) pages.push_back({PageName(entry) + ".1", FamilyPage(entry)});
   }
   return pages;
 }
@@ -173,7 +199,9 @@ class Man : public Command {
  public:
   void Declare(CommandLine& line) override {
     std::vector<std::string> names;
-    for (const CommandEntry& entry : Commands()) names.emplace_back(entry.name);
+    for (const CommandEntry& entry : Commands()) {
+      if (entry.words.empty()) names.emplace_back(entry.name);
+    }
     line.Add("COMMAND", command_, "Command whose page is printed (default: kvtool's own)")
         .Suggest(names);
     line.Add("--output-dir", folder_, "Write every page to a folder, as NAME.1");
@@ -181,7 +209,9 @@ class Man : public Command {
   }
 
   ExitStatus Run(Context& context) override {
-    if (!command_.empty() && FindCommand(command_) == nullptr) throw UnknownCommand(command_);
+    const std::string name = fmt::format("{}", fmt::join(command_, " "));
+    const CommandEntry* entry = FindCommand(name);
+    if (!name.empty() && entry == nullptr) throw UnknownCommand(name);
     const std::vector<ManualPage> pages = ManualPages(DescribeCommands());
     if (!folder_.empty()) {
       if (!command_.empty())
@@ -193,8 +223,7 @@ class Man : public Command {
       }
       return kDone;
     }
-    const std::string file =
-        command_.empty() ? "kvtool.1" : fmt::format("kvtool-{}.1", FindCommand(command_)->name);
+    const std::string file = (name.empty() ? "kvtool" : PageName(*entry)) + ".1";
     for (const ManualPage& page : pages) {
       if (page.file == file) context.console.Product(page.text);
     }
@@ -202,7 +231,8 @@ class Man : public Command {
   }
 
  private:
-  std::string command_, folder_;
+  std::vector<std::string> command_;
+  std::string folder_;
   bool force_ = false;
 };
 

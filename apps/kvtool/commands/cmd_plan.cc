@@ -44,14 +44,21 @@ double RatioOf(const EvictionPlanWalk& walk) {
   return static_cast<double>(walk.full_bytes()) / walk.kept_bytes();
 }
 
-CheckedPlan Check(const std::string& path, const Snapshot& snapshot, EvictionPlanWalk& walk) {
+// Without a walk over a snapshot only the plan itself is read.
+CheckedPlan Read(const std::string& path, EvictionPlanWalk* walk) {
   CheckedPlan plan;
   plan.header =
       ReadPlan(*FileSource::Open(path, kMostOfList), [&](uint64_t number, const PlanEvent& event) {
         if (plan.events++ == 0) plan.first_token = event.token;
         plan.last_token = event.token;
-        if (auto wrong = walk.Apply(event)) plan.Add(PlaceOf(number, event), std::move(*wrong));
+        if (walk == nullptr) return;
+        if (auto wrong = walk->Apply(event)) plan.Add(PlaceOf(number, event), std::move(*wrong));
       });
+  return plan;
+}
+
+CheckedPlan Check(const std::string& path, const Snapshot& snapshot, EvictionPlanWalk& walk) {
+  CheckedPlan plan = Read(path, &walk);
   const HashedFile source = HashedFile::Of(snapshot.source);
   if (source.xxh3 != plan.header.source_xxh3 || source.bytes != plan.header.source_bytes) {
     plan.Add("source",
@@ -66,9 +73,17 @@ CheckedPlan Check(const std::string& path, const Snapshot& snapshot, EvictionPla
 struct PlanVerdict {
   std::string plan, snapshot;
   const CheckedPlan& checked;
-  const EvictionPlanWalk& walk;
+  const EvictionPlanWalk* walk = nullptr;  // null without a snapshot
 
-  std::vector<NamedFile> inputs() const { return {{"plan", plan}, {"snapshot", snapshot}}; }
+  std::vector<NamedFile> inputs() const {
+    if (walk == nullptr) return {{"plan", plan}};
+    return {{"plan", plan}, {"snapshot", snapshot}};
+  }
+  // A figure that needs the snapshot.
+  template <typename Get>
+  auto IfWalked(const Get& get) const {
+    return walk == nullptr ? std::nullopt : std::optional(get(*walk));
+  }
   std::optional<uint64_t> IfEvents(uint64_t token) const {
     return checked.events == 0 ? std::nullopt : std::optional(token);
   }
@@ -105,22 +120,32 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
       {"last_token", "Token after which the last event comes; null without events",
        [](const Of& of) { return of.IfEvents(of.checked.last_token); }},
       {"layers", "What the plan leaves of each layer",
-       [](const Of& of) { return of.walk.Layers(); }, plan_layer, CsvRows()},
-      {"full_bytes", "Bytes of K and V of the whole snapshot",
-       [](const Of& of) { return of.walk.full_bytes(); }},
-      {"kept_bytes", "Bytes of K and V that are held at the end",
-       [](const Of& of) { return of.walk.kept_bytes(); }, AtLeast(0)},
-      {"ratio", "full_bytes / kept_bytes; null if nothing stays",
-       [](const Of& of) { return RatioOf(of.walk); }, Nullable()},
-      {"common", "Whether all layers and kv heads hold the same at every moment",
-       [](const Of& of) { return of.walk.is_common(); }},
+       [](const Of& of) { return of.walk == nullptr ? std::vector<Layer>() : of.walk->Layers(); },
+       plan_layer, CsvRows()},
+      {"full_bytes", "Bytes of K and V of the whole snapshot; null without one",
+       [](const Of& of) {
+         return of.IfWalked([](const auto& walk) { return walk.full_bytes(); });
+       }},
+      {"kept_bytes", "Bytes of K and V that are held at the end; null without a snapshot",
+       [](const Of& of) { return of.IfWalked([](const auto& walk) { return walk.kept_bytes(); }); },
+       AtLeast(0)},
+      {"ratio", "full_bytes / kept_bytes; null if nothing stays, and without a snapshot",
+       [](const Of& of) { return of.IfWalked([](const auto& walk) { return RatioOf(walk); }); },
+       Nullable()},
+      {"common",
+       "Whether all layers and kv heads hold the same at every moment; null without a snapshot",
+       [](const Of& of) { return of.IfWalked([](const auto& walk) { return walk.is_common(); }); }},
       {"findings", "The first twenty things that are wrong with the plan",
        [](const Of& of) { return of.checked.findings; }, PlanFindingFields()},
       {"findings_count", "How many things are wrong, also beyond the twenty",
        [](const Of& of) { return of.checked.wrong; }},
-      {"verdict", "sound: the plan can be applied to the snapshot; wrong: it cannot",
-       [](const Of& of) { return of.checked.wrong == 0 ? "sound" : "wrong"; },
-       OneOf("sound", "wrong")}};
+      {"verdict",
+       "sound: the plan can be applied to the snapshot; wrong: it cannot; read: there is no "
+       "snapshot, and every event reads",
+       [](const Of& of) {
+         return of.checked.wrong != 0 ? "wrong" : of.walk == nullptr ? "read" : "sound";
+       },
+       OneOf("sound", "wrong", "read")}};
   return fields;
 }
 
@@ -129,13 +154,18 @@ class Plan : public Command {
   void Declare(CommandLine& line) override {
     line.RequireVerb();
     CommandLine* check = &line.AddVerb("check", "Say whether a plan can be applied to a cache");
-    check->Add("PLAN", plan_, "Plan of replay-h2o --plan-out or of your own").Required();
-    check->Add("--snapshot", input_, "The cache that it is for, or a recorded run").Required();
+    check->Add("PLAN", plan_, "Plan of replay evict --plan-out or of your own").Required();
+    check
+        ->Add("--snapshot", input_,
+              "The cache that it is for, or a recorded run; without it the plan alone is read")
+        .Essential();
     snapshot_.Declare(*check);
     report_.Declare(*check);
   }
 
-  void TakeRuns() override { TakeRun(input_, snapshot_); }
+  void TakeRuns() override {
+    if (!input_.empty()) TakeRun(input_, snapshot_);
+  }
 
   void Files(CommandFiles& files) const override {
     files.Reads(plan_);
@@ -143,6 +173,15 @@ class Plan : public Command {
   }
 
   ExitStatus Run(Context& context) override {
+    if (input_.empty()) {
+      const CheckedPlan plan = Read(plan_, nullptr);
+      if (!report_.json) {
+        PrintHead(context.console, plan);
+        context.console.Line("  every event reads; --snapshot says whether it fits a cache");
+      }
+      report_.Emit(context.console, "plan-check", PlanVerdictFields().Object({plan_, "", plan}));
+      return kDone;
+    }
     OpenOptions options = snapshot_.Resolve();
     options.metadata_only = true;
     const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options);
@@ -154,13 +193,13 @@ class Plan : public Command {
     EvictionPlanWalk walk(snapshot);
     const CheckedPlan plan = Check(plan_, snapshot, walk);
     if (!report_.json) Print(context.console, plan, walk);
-    const PlanVerdict result = {plan_, input_, plan, walk};
+    const PlanVerdict result = {plan_, input_, plan, &walk};
     report_.Emit(context.console, "plan-check", PlanVerdictFields, result);
     return plan.wrong == 0 ? kDone : kVerdict;
   }
 
  private:
-  void Print(Console& console, const CheckedPlan& plan, const EvictionPlanWalk& walk) const {
+  void PrintHead(Console& console, const CheckedPlan& plan) const {
     const PlanHeader& header = plan.header;
     console.Line(fmt::format("{}: policy {}, engine {}, schedule {}; made of {}", Printable(plan_),
                              Printable(header.policy), Printable(header.engine),
@@ -168,6 +207,10 @@ class Plan : public Command {
     console.Line(plan.events == 0 ? std::string("  no events: everything stays")
                                   : fmt::format("  {} events, after tokens {} to {}", plan.events,
                                                 plan.first_token, plan.last_token));
+  }
+
+  void Print(Console& console, const CheckedPlan& plan, const EvictionPlanWalk& walk) const {
+    PrintHead(console, plan);
     Table table({"layer", "events", "plans", "kept tokens", "of"});
     for (const EvictionPlanWalk::Layer& layer : walk.Layers()) {
       table.Row({std::to_string(layer.layer), std::to_string(layer.events),

@@ -16,6 +16,7 @@
 #include "formats/run/run.h"
 #include "formats/torch/torch.h"
 #include "lib/core/snapshot/snapshot.h"
+#include "lib/remote/url.h"
 #include "lib/study/statistics/checkup.h"
 
 namespace kv {
@@ -46,6 +47,11 @@ void Look(const std::string& path, std::optional<uint64_t> most, ThreadPool& poo
     out.Fail(error);
     DiagnoseUnknown(source, error, out);
   }
+}
+
+bool IsStream(const std::string& path) {
+  std::error_code failed;
+  return path == "-" || remote::IsUrl(path) || std::filesystem::is_fifo(path, failed);
 }
 
 constexpr size_t kMostNamed = 4;
@@ -394,6 +400,52 @@ void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out) {
                    "makes an archive of its snapshot, proved byte for byte", ""});
   steps.push_back({"kvtool inspect " + folder, "everything that it says of itself", ""});
   out.next = std::move(steps);
+}
+
+const OtherKind* FindOtherKind(const std::string& path) {
+  static const std::vector<OtherKind> kinds = {
+      {"trace", {"trace", "inspect"}, {}},
+      {"plan", {"plan", "check"}, {"plan", "check"}},
+      {"weights", {"weights", "inspect"}, {"weights", "verify"}},
+      // Every plane has been decoded when a file counts as a frame.
+      {"frame", {"frame", "inspect"}, {"frame", "inspect"}},
+      {"store", {"store", "stats"}, {"store", "verify"}},
+  };
+  if (IsStream(path)) return nullptr;
+  Diagnosis found;
+  found.file = path;
+  std::error_code failed;
+  try {
+    Source source;
+    source.path = path;
+    if (std::filesystem::exists(std::filesystem::path(path) / "kvtool-store", failed)) {
+      found.kind = "store";
+    } else {
+      if (std::filesystem::exists(path, failed)) source = Source::Open(path);
+      DiagnoseOther(source, found);
+    }
+  } catch (const Error&) {
+    return nullptr;
+  }
+  const auto kind =
+      std::ranges::find_if(kinds, [&](const OtherKind& one) { return one.kind == found.kind; });
+  return kind == kinds.end() ? nullptr : &*kind;
+}
+
+std::string ReaderInstead(const std::string& path) {
+  if (IsStream(path)) return {};
+  const std::string file = ShellWord(path);
+  if (const OtherKind* other = FindOtherKind(path)) {
+    return fmt::format("it is a {}: 'kvtool inspect {}' shows it", other->kind, file);
+  }
+  try {
+    const Source source = Source::Open(path);
+    if (ProbeKvz(source) != Confidence::kNo) return {};
+    return fmt::format("it is a cache ({}): 'kvtool compress {}' makes an archive of it",
+                       DetectFormat(source, {}).id, file);
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 }  // namespace kv

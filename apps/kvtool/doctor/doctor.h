@@ -68,6 +68,16 @@ void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out);
 void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out);
 // Of a file that is no cache: whether it is something else that is known.
 bool DiagnoseOther(const Source& source, Diagnosis& out);
+// The words of the commands that show and check a file that is neither cache nor archive: a trace,
+// a plan, weights, a frame, a store. Null for all other files, and for what cannot be read twice.
+struct OtherKind {
+  std::string_view kind;                     // as Diagnosis has it
+  std::vector<std::string> inspect, verify;  // empty: none
+};
+const OtherKind* FindOtherKind(const std::string& path);
+// "it is a cache (npz): ...": what a file that is no archive is, and which command reads it. Empty
+// for archives and what nobody knows.
+std::string ReaderInstead(const std::string& path);
 // Of what nobody knows, or cannot read: what it seems to be, and the way out.
 void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out);
 

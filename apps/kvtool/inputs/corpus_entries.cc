@@ -311,7 +311,7 @@ void InputOptions::Declare(CommandLine& line, const std::string& place, const st
 }
 
 void InputOptions::DeclareRest(CommandLine& line, const std::string& keep_going_text) {
-  const CommandLine::Heading heading(line, "Many inputs");
+  const CommandLine::Heading heading(line, kManyInputs);
   line.AddFlag("-r,--recursive", recursive,
                "Search folders: each snapshot, recorded run and dump below them is one input");
   line.Add("--files-from", files_from, "Also the inputs that a file ('-': stdin) lists, one a line")
@@ -338,9 +338,10 @@ void InputOptions::DeclareRest(CommandLine& line, const std::string& keep_going_
            "Inputs at once, which share the threads; 0: one after another, or with --keep-going "
            "as many as there are threads")
       .Between(0, 1024);
-  line.AddFlag(
+  Option option = line.AddFlag(
       "--keep-going", keep_going,
       keep_going_text.empty() ? "Go on with the next input after an error" : keep_going_text);
+  if (!keep_going_text.empty()) option.Essential();
 }
 
 void InputOptions::Files(CommandFiles& files) const {

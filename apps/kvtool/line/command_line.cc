@@ -125,6 +125,11 @@ Error ExplainConfigError(std::string_view text, const CLI::App& app) {
       .Hint("keys are the long names of options; '{} --help' lists them", app.get_name());
 }
 
+bool IsHidden(const CLI::Option& option, const Option::NotesOf& notes) {
+  const auto found = notes.find(&option);
+  return option.get_group().empty() || (found != notes.end() && found->second.hidden);
+}
+
 bool IsAlias(const CLI::Option& option, const std::string& name, const Option::NotesOf& notes) {
   const auto found = notes.find(&option);
   if (found == notes.end()) return false;
@@ -147,7 +152,8 @@ KnownWords KnownWordsOf(const CLI::App& app, const Option::NotesOf& notes) {
        level = level->get_subcommands().empty() ? nullptr : level->get_subcommands().front()) {
     for (const CLI::Option* option : level->get_options()) {
       for (const std::string& name : option->get_lnames()) {
-        add("--" + name, !IsAlias(*option, "--" + name, notes));
+        const bool is_shown = !IsHidden(*option, notes);
+        add("--" + name, is_shown && !IsAlias(*option, "--" + name, notes));
       }
     }
     for (const CLI::App* child : level->get_subcommands(nullptr)) add(child->get_name(), true);
@@ -211,7 +217,9 @@ OptionDescription DescriptionOf(const CLI::Option& option, const Option::NotesOf
   description.environment = option.get_envname();
   description.standard = option.get_default_str();
   const auto noted = notes.find(&option);
-  description.required = option.get_required() || (noted != notes.end() && noted->second.needed);
+  const bool is_noted = noted != notes.end();
+  description.required = option.get_required() || (is_noted && noted->second.needed);
+  description.essential = description.required || (is_noted && noted->second.essential);
   description.many = option.get_expected_max() > 1;
   return description;
 }
@@ -219,7 +227,7 @@ OptionDescription DescriptionOf(const CLI::Option& option, const Option::NotesOf
 LineDescription DescriptionOf(const CLI::App& app, const Option::NotesOf& notes) {
   LineDescription line{app.get_name(), app.get_description(), {}, {}};
   for (const CLI::Option* option : app.get_options()) {
-    if (!option->get_group().empty()) line.options.push_back(DescriptionOf(*option, notes));
+    if (!IsHidden(*option, notes)) line.options.push_back(DescriptionOf(*option, notes));
   }
   for (const CLI::App* verb : app.get_subcommands(nullptr)) {
     line.verbs.push_back(DescriptionOf(*verb, notes));
@@ -350,6 +358,16 @@ Option& Option::Group(const std::string& heading) {
   return *this;
 }
 
+Option& Option::Essential() {
+  (*notes_)[option_].essential = true;
+  return *this;
+}
+
+Option& Option::Hide() {
+  (*notes_)[option_].hidden = true;
+  return *this;
+}
+
 Option& Option::OneOf(const std::vector<std::string>& words) {
   option_->check(CLI::IsMember(words));
   (*notes_)[option_].closed = true;
@@ -425,14 +443,15 @@ CommandLine::CommandLine(const std::string& program)
     : root_(std::make_unique<CLI::App>("", program)),
       app_(root_.get()),
       notes_(std::make_shared<Option::NotesOf>()) {
-  app_->set_help_flag("-h", "Short help with examples");
-  app_->set_help_all_flag("--help", "All options");
+  app_->set_help_flag("-h", "Short help with examples")->group(kEverywhere);
+  app_->set_help_all_flag("--help", "All options")->group(kEverywhere);
   // CLI11 looks at the variable only after it has read the file.
   const char* config = std::getenv("KVTOOL_CONFIG");
   app_->set_config("--config", config == nullptr ? "" : config,
                    "Read option defaults from a file (TOML or INI)")
       ->type_name("FILE")
-      ->envname("KVTOOL_CONFIG");
+      ->envname("KVTOOL_CONFIG")
+      ->group(kEverywhere);
   app_->config_formatter(std::make_shared<BoundedConfig>());
   app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt key is no default
   app_->option_defaults()->take_last();
@@ -501,6 +520,8 @@ CommandLine::Heading::~Heading() { line_.app_->option_defaults()->group(before_)
 CommandLine& CommandLine::AddVerb(std::string_view name, std::string_view summary) {
   CLI::App* verb = app_->add_subcommand(std::string(name), std::string(summary));
   verb->fallthrough();  // it takes the options of its command, too
+  verb->set_help_flag("-h", "Short help with examples")->group(kEverywhere);
+  verb->set_help_all_flag("--help", "All options")->group(kEverywhere);
   return *verbs_.emplace_back(new CommandLine(verb, notes_));
 }
 
@@ -549,6 +570,8 @@ CommandLine::Asked CommandLine::Parse(int argc, char** argv) {
 }
 
 bool CommandLine::parsed() const { return app_->parsed(); }
+
+const std::string& CommandLine::program() const { return app_->get_name(); }
 
 const CLI::Option* CommandLine::Find(const std::string& option) const {
   const CLI::Option* own = app_->get_option_no_throw(option);

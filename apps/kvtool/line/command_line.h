@@ -20,6 +20,10 @@ class ParseError;
 
 namespace kv {
 
+// Headings of the options that -h leaves out: those of every command, and of many.
+inline constexpr const char* kEverywhere = "Everywhere";
+inline constexpr const char* kManyInputs = "Many inputs";
+
 // What commands declare their options on. The parser stands behind command_line.cc alone: a source
 // that sees its header takes seconds more to compile, and every command declares options.
 
@@ -34,6 +38,8 @@ class Option {
     std::vector<std::string> words;    // that completions offer
     bool closed = false;               // no others may be given
     bool needed = false;               // though the parser does without
+    bool essential = false;            // always shown by -h
+    bool hidden = false;               // works, but is shown nowhere
     std::vector<std::string> aliases;  // names that work but are not shown, with their dashes
     std::string letters;               // short names that the parser is not told
   };
@@ -45,6 +51,8 @@ class Option {
   // Needed, unless another option says the same: the command looks.
   Option& RequiredAlone();
   Option& Group(const std::string& heading);  // where help lists it; none hides it
+  Option& Essential();                        // -h shows it, wherever it is declared
+  Option& Hide();                             // no help, manual or completion shows it
   Option& OneOf(const std::vector<std::string>& words);
   Option& Suggest(std::vector<std::string> words);  // for completions; others may be given
   // Both ends belong to the range.
@@ -73,7 +81,7 @@ struct OptionDescription {
   std::vector<std::string> words;    // that the value may be, or usually is; empty: any
   bool closed = false;               // it must be one of the words
   std::string text, group, environment, standard;  // standard: what holds where it is not given
-  bool required = false, many = false;
+  bool required = false, many = false, essential = false;
 
   bool positional() const { return !names.front().starts_with('-'); }
 };
@@ -135,6 +143,7 @@ class CommandLine {
   // Throws kUsage in one line, with a suggestion where a flag or a key looks mistyped.
   Asked Parse(int argc, char** argv);
   bool parsed() const;  // of a verb: it was the one given
+  const std::string& program() const;
   // On the command line or in the file, of the command or of the verb that was given.
   bool Given(const std::string& option) const;
   std::string Value(const std::string& option) const;  // the same, or in the environment

@@ -21,6 +21,10 @@
 namespace kv {
 namespace {
 
+// Heading of the options that are declared below none.
+constexpr const char* kHeadless = "Options";
+constexpr size_t kFirstExamples = 3;
+
 // Texts stand beside the names of options where there is room for both.
 constexpr size_t kNames = 28, kRoomForBoth = 76;
 
@@ -76,10 +80,16 @@ std::string FullText(const OptionDescription& option) {
   return text;
 }
 
-// Usage, arguments, options by their headings, and verbs, `width` columns wide. The headings in
-// `left_out` are not shown.
-std::string OptionsHelp(const std::string& program, const LineDescription& line, size_t width,
-                        const std::vector<std::string_view>& left_out) {
+void AddOptions(const std::string& group, const LineDescription& line, size_t width,
+                std::string& out) {
+  for (const OptionDescription& option : line.options) {
+    if (option.positional() || option.group != group) continue;
+    AddEntry(NamesOf(option), FullText(option), width, out);
+  }
+}
+
+// Usage, arguments, options by their headings, and verbs, `width` columns wide.
+std::string OptionsHelp(const std::string& program, const LineDescription& line, size_t width) {
   std::string out = Wrapped(UsageOf(program, line), width, 2) + "\n";
   if (!line.verbs.empty()) out += "\nVerbs:\n";
   for (const LineDescription& verb : line.verbs) AddEntry(verb.name, verb.summary, width, out);
@@ -95,12 +105,8 @@ std::string OptionsHelp(const std::string& program, const LineDescription& line,
     }
   }
   for (const std::string& group : groups) {
-    if (std::find(left_out.begin(), left_out.end(), group) != left_out.end()) continue;
     out += "\n" + Wrapped(group + ":", width, 2) + "\n";
-    for (const OptionDescription& option : line.options) {
-      if (option.positional() || option.group != group) continue;
-      AddEntry(NamesOf(option), FullText(option), width, out);
-    }
+    AddOptions(group, line, width, out);
   }
   return out;
 }
@@ -128,51 +134,138 @@ void AddLine(const std::string& name, const LineDescription& line, nlohmann::ord
   }
 }
 
-constexpr const char* kShared = "Everywhere";
-constexpr const char* kReading = "Reading the snapshot";
-
 // Lines longer than this are hard to read; a pager behind a pipe has 80 columns at least.
 size_t HelpWidth() {
   const size_t columns = ColumnsOf(STDOUT_FILENO);
   return columns == kAnyWidth ? 80 : std::min<size_t>(columns, 100);
 }
 
-// Of the examples of a command, those of the verb that was asked for, unless there are none.
-std::string ExamplesOf(const CommandEntry& entry, std::string_view verb) {
-  const std::string_view all = entry.examples;
-  if (verb.empty()) return std::string(all);
-  const std::string begin = fmt::format("  kvtool {} {} ", entry.name, verb);
-  std::string chosen;
-  for (size_t at = 0; at < all.size();) {
-    const size_t end = std::min(all.find('\n', at), all.size() - 1) + 1;
-    if (all.substr(at, end - at).starts_with(begin)) chosen += all.substr(at, end - at);
-    at = end;
-  }
-  return chosen.empty() ? std::string(all) : chosen;
+std::string Wrap(const std::string& text, size_t indent = 0) {
+  return Wrapped(text, HelpWidth(), indent);
 }
 
-// What a command, or the verb that was given, takes, with examples.
-std::string Help(const CommandEntry& entry, const CommandLine& line,
-                 const std::vector<std::string_view>& left_out) {
-  LineDescription shown = line.Describe();
-  std::string program = fmt::format("kvtool {}", entry.name);
-  std::string_view summary = entry.summary;
-  std::string verb;
-  if (const CommandLine* given = line.given_verb()) {
-    LineDescription own = given->Describe();
-    // A verb takes the options of every command, too.
-    for (OptionDescription& option : shown.options) {
-      if (option.group == kShared) own.options.push_back(std::move(option));
-    }
-    shown = std::move(own);
-    verb = shown.name;
-    summary = shown.summary;
-    program += " " + verb;
+std::string ProgramOf(const CommandEntry& entry) { return fmt::format("kvtool {}", entry.shown()); }
+
+// Of the examples of a command, those of the verb that was asked for, unless there are none; at
+// most so many.
+std::string ExamplesOf(const CommandEntry& entry, std::string_view verb, size_t most) {
+  const std::string begin = fmt::format("  {} {} ", ProgramOf(entry), verb);
+  const bool has_own = !verb.empty() && entry.examples.find(begin) != std::string_view::npos;
+  std::string chosen;
+  for (std::string_view rest = entry.examples; !rest.empty() && most > 0;) {
+    const std::string_view example = rest.substr(0, rest.find('\n') + 1);
+    rest.remove_prefix(example.size());
+    if (has_own && !example.starts_with(begin)) continue;
+    chosen += example;
+    --most;
   }
-  const size_t width = HelpWidth();
-  return fmt::format(
-      "{}\n\nExamples:\n{}\n{}\n", Wrapped(fmt::format("{}: {}", program, summary), width, 0),
-      Wrapped(ExamplesOf(entry, verb), width, 4), OptionsHelp(program, shown, width, left_out));
+  return chosen;
+}
+
+// What a command, or the verb of it that was given, is called and takes.
+struct Subject {
+  std::string program, verb, summary;
+  LineDescription line;
+};
+
+Subject SubjectOf(const CommandEntry& entry, const CommandLine& line) {
+  Subject subject{ProgramOf(entry), "", std::string(entry.summary), line.Describe()};
+  const CommandLine* given = line.given_verb();
+  if (given == nullptr) return subject;
+  LineDescription own = given->Describe();
+  // A verb takes the options of every command, too.
+  for (OptionDescription& option : subject.line.options) {
+    const bool is_own = std::ranges::any_of(
+        own.options, [&](const auto& other) { return other.names == option.names; });
+    if (option.group == kEverywhere && !is_own) own.options.push_back(std::move(option));
+  }
+  subject.line = std::move(own);
+  subject.verb = subject.line.name;
+  subject.summary = subject.line.summary;
+  subject.program += " " + subject.verb;
+  return subject;
+}
+
+std::string Help(const CommandEntry& entry, const Subject& subject, size_t examples, size_t width) {
+  return fmt::format("{}\n\nExamples:\n{}\n{}\n",
+                     Wrapped(fmt::format("{}: {}", subject.program, subject.summary), width, 0),
+                     Wrapped(ExamplesOf(entry, subject.verb, examples), width, 4),
+                     OptionsHelp(subject.program, subject.line, width));
+}
+
+// One screen: the essential options, and of those without a heading as many as there is room for,
+// the first ones first.
+std::vector<OptionDescription> FirstOptions(const CommandEntry& entry, Subject subject) {
+  constexpr size_t kMostLines = 40, kLinesAround = 4, kColumns = 80;
+  const auto lines_in = [](const std::string& text) {
+    return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  };
+  std::vector<OptionDescription> all = std::move(subject.line.options);
+  subject.line.options.clear();
+  std::vector<bool> shows(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    shows[i] = all[i].positional() || all[i].essential;
+    if (!shows[i]) continue;
+    subject.line.options.push_back(all[i]);
+    subject.line.options.back().group = kHeadless;
+  }
+  size_t lines = lines_in(Help(entry, subject, kFirstExamples, kColumns)) + kLinesAround;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (shows[i] || all[i].group != kHeadless) continue;
+    std::string text;
+    AddEntry(NamesOf(all[i]), FullText(all[i]), kColumns, text);
+    lines += lines_in(text);
+    if (lines > kMostLines) break;
+    shows[i] = true;
+  }
+  std::vector<OptionDescription> first;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!shows[i]) continue;
+    all[i].group = kHeadless;
+    first.push_back(std::move(all[i]));
+  }
+  return first;
+}
+
+std::string CommandsOn(Shelf shelf, size_t names) {
+  std::string text;
+  for (const CommandEntry& entry : Commands()) {
+    const bool is_family = entry.make == nullptr && shelf != Shelf::kFirst;
+    if (entry.shelf != shelf || is_family) continue;
+    text += Wrap(fmt::format("  {:<{}} {}\n", entry.shown(), names, entry.summary), names + 3);
+  }
+  return text;
+}
+
+std::string Overview() {
+  std::string text = "Usage: kvtool COMMAND [OPTIONS]\n";
+  for (const ShelfEntry& shelf : Shelves()) {
+    text += fmt::format("\n{}:\n{}", shelf.heading, CommandsOn(shelf.shelf, 16));
+  }
+  std::string older;
+  for (const CommandEntry& entry : Commands()) {
+    if (!entry.words.empty()) {
+      older += fmt::format("{}{} ({})", older.empty() ? "" : ", ", entry.name, entry.words);
+    }
+  }
+  return text + "\n" + Wrap(fmt::format("Older names that stay: {}.\n", older)) +
+         Wrap("'kvtool COMMAND -h' shows examples and the first options, '--help' all of them.\n");
+}
+
+// The commands of a shelf; of the one of many caches also the options that come with many.
+std::string TopicHelp(const ShelfEntry& shelf) {
+  std::string text = fmt::format("{}:\n{}", shelf.heading, CommandsOn(shelf.shelf, 16));
+  if (shelf.shelf == Shelf::kBatch) {
+    const CommandEntry& any = *FindCommand("inspect");
+    const std::unique_ptr<Command> command = any.make();
+    GlobalOptions global;
+    CommandLine line(ProgramOf(any));
+    Declare(line, *command, global);
+    text += "\n" + Wrap("Options of every command that treats each of its inputs alike:") + "\n";
+    AddOptions(kManyInputs, line.Describe(), HelpWidth(), text);
+  }
+  return text + "\n" +
+         Wrap("'kvtool COMMAND -h' shows examples and the first options, '--help' all of them.\n");
 }
 
 }  // namespace
@@ -180,9 +273,18 @@ std::string Help(const CommandEntry& entry, const CommandLine& line,
 const CommandEntry* FindCommand(std::string_view name) {
   if (name == "list") name = "inspect";
   for (const CommandEntry& entry : Commands()) {
-    if (entry.name == name) return &entry;
+    if (entry.name == name || entry.words == name) return &entry;
   }
   return nullptr;
+}
+
+GivenCommand TakeCommand(int count, char* const* words) {
+  if (count < 1 || *words[0] == '\0') return {};
+  if (count > 1) {
+    const CommandEntry* entry = FindCommand(fmt::format("{} {}", words[0], words[1]));
+    if (entry != nullptr) return {entry, 2};
+  }
+  return {FindCommand(words[0]), 1};
 }
 
 Error UnknownCommand(std::string_view name) {
@@ -193,7 +295,10 @@ Error UnknownCommand(std::string_view name) {
   }
 #endif
   std::vector<std::string> names;
-  for (const CommandEntry& entry : Commands()) names.emplace_back(entry.name);
+  for (const CommandEntry& entry : Commands()) {
+    names.emplace_back(entry.name);
+    if (!entry.words.empty()) names.emplace_back(entry.words);
+  }
   const std::string nearest = Nearest(name, names);
   std::string message = fmt::format("unknown command '{}'", Escaped(name));
   if (!nearest.empty()) message += fmt::format("; did you mean '{}'?", nearest);
@@ -226,63 +331,83 @@ const Fields<AboutProgram>& AboutProgramFields() {
 const FieldTable& VersionFields() { return AboutProgramFields(); }
 Value VersionDocument() { return AboutProgramFields().Object({}); }
 
-std::string Overview() {
-  std::string text =
-      Wrapped("kvtool: what is in this KV cache, does it compress, is the restored one the same?\n",
-              HelpWidth(), 0) +
-      "\nUsage: kvtool COMMAND [OPTIONS]\n";
-  std::string_view group;
+std::string FirstScreen() {
+  return Wrap(
+             "kvtool: what is in this KV cache, does it compress, is the restored one the "
+             "same?\n") +
+         "\nUsage: kvtool COMMAND [OPTIONS] FILE...\n\n" + CommandsOn(Shelf::kFirst, 11) + "\n" +
+         Wrap("more: kvtool help batch | engines | all, kvtool help COMMAND\n") +
+         Wrap("'kvtool COMMAND -h' shows examples and the first options, '--help' all of them;\n") +
+         Wrap("'kvtool doctor FILE' says what a file is and which command comes next.\n");
+}
+
+std::string FamilyHelp(const CommandEntry& family) {
+  LineDescription line{std::string(family.name), std::string(family.summary), {}, {}};
+  const std::string begin = fmt::format("{} ", family.name);
   for (const CommandEntry& entry : Commands()) {
-    if (entry.group != group) {
-      group = entry.group;
-      text += fmt::format("\n{}:\n", group);
-    }
-    text += Wrapped(fmt::format("  {:<16} {}\n", entry.name, entry.summary), HelpWidth(), 17);
+    if (!entry.words.starts_with(begin)) continue;
+    line.verbs.push_back(
+        {std::string(entry.words.substr(begin.size())), std::string(entry.summary), {}, {}});
   }
-  return text + "\n" +
-         Wrapped(
-             "'kvtool COMMAND -h' shows examples and options, 'kvtool COMMAND --help' all "
-             "options.\n",
-             HelpWidth(), 0);
+  const Subject subject{ProgramOf(family), "", line.summary, line};
+  return Help(family, subject, kFirstExamples, HelpWidth()) +
+         Wrap(fmt::format("'{} VERB -h' shows examples and options of one.\n", subject.program));
 }
 
 std::string ShortHelp(const CommandEntry& entry, const CommandLine& line) {
-  // Shared options stay out of the one-screen help.
-  return Help(entry, line, {kShared, kReading}) +
-         Wrapped(
-             "'--help' also lists the options that every command has, and those for reading "
-             "snapshots.\n",
-             HelpWidth(), 0);
+  Subject subject = SubjectOf(entry, line);
+  const size_t count = subject.line.options.size();
+  subject.line.options = FirstOptions(entry, subject);
+  return Help(entry, subject, kFirstExamples, HelpWidth()) +
+         Wrap(fmt::format("'{} --help' lists all {} options.\n", subject.program, count));
 }
 
 std::string LongHelp(const CommandEntry& entry, const CommandLine& line) {
-  return Help(entry, line, {}) +
-         Wrapped(
+  Subject subject = SubjectOf(entry, line);
+  const size_t all = std::erase_if(subject.line.options, [](const OptionDescription& option) {
+    return option.group == kManyInputs && !option.essential;
+  });
+  return Help(entry, subject, std::string::npos, HelpWidth()) +
+         (all == 0 ? ""
+                   : Wrap(fmt::format("{}: 'kvtool help batch' lists the options for folders, "
+                                      "lists and corpora.\n",
+                                      kManyInputs))) +
+         Wrap(
              "Exit status: 0 done, 1 a negative verdict (mismatch, gate failed), 2 wrong usage, 3 "
-             "invalid input, 4 I/O, 5 recognised but unsupported, 70 a bug, 130 interrupted.\n",
-             HelpWidth(), 0);
+             "invalid input, 4 I/O, 5 recognised but unsupported, 70 a bug, 130 interrupted.\n");
 }
 
-int ShowHelp(Console& console, std::string_view name) {
-  const CommandEntry* entry = FindCommand(name);
-  if (entry == nullptr) {
-    console.Report(UnknownCommand(name));
-    return kUsageError;
+std::string HelpOn(int count, char* const* words) {
+  const std::string_view topic = words[0];
+  if (topic == "all") return Overview();
+  for (const ShelfEntry& shelf : Shelves()) {
+    if (shelf.topic == topic && !topic.empty()) return TopicHelp(shelf);
   }
-  const std::unique_ptr<Command> command = entry->make();
+  const GivenCommand given = TakeCommand(count, words);
+  if (given.entry == nullptr) throw UnknownCommand(topic);
+  if (given.entry->make == nullptr) {
+    if (count > 1) throw UnknownCommand(fmt::format("{} {}", topic, words[1]));
+    return FamilyHelp(*given.entry);
+  }
+  const std::unique_ptr<Command> command = given.entry->make();
   GlobalOptions global;
-  CommandLine line(fmt::format("kvtool {}", entry->name));
+  CommandLine line(ProgramOf(*given.entry));
   Declare(line, *command, global);
-  console.Product(LongHelp(*entry, line));
-  return kDone;
+  std::vector<std::string> rest(words + given.words - 1, words + count);
+  rest.emplace_back("--help");
+  std::vector<char*> pointers;
+  for (std::string& word : rest) pointers.push_back(word.data());
+  line.Parse(static_cast<int>(pointers.size()), pointers.data());
+  return LongHelp(*given.entry, line);
 }
 
 std::vector<CommandDescription> DescribeCommands() {
   std::vector<CommandDescription> all;
   for (const CommandEntry& entry : Commands()) {
+    if (entry.make == nullptr) continue;
     const std::unique_ptr<Command> command = entry.make();
     GlobalOptions global;
-    CommandLine line(fmt::format("kvtool {}", entry.name));
+    CommandLine line(ProgramOf(entry));
     Declare(line, *command, global);
     all.push_back({&entry, line.Describe()});
   }

@@ -11,17 +11,28 @@
 
 namespace kv {
 
+// By its name, or by the words that it is written with. Null if there is none.
 const CommandEntry* FindCommand(std::string_view name);
+// The command that the first words of a command line name, and how many words that takes.
+struct GivenCommand {
+  const CommandEntry* entry = nullptr;
+  int words = 1;
+};
+GivenCommand TakeCommand(int count, char* const* words);
 // With the nearest known command as a hint.
 Error UnknownCommand(std::string_view name);
 
 std::string VersionLine();
-Value VersionDocument();  // of --version --json
-std::string Overview();
-// -h: summary, examples, usage, the command's own options. --help: everything.
+Value VersionDocument();    // of --version --json
+std::string FirstScreen();  // the commands of every day
+// -h: summary, examples, usage, and as many of the first options as one screen holds. --help:
+// everything.
 std::string ShortHelp(const CommandEntry& entry, const CommandLine& line);
 std::string LongHelp(const CommandEntry& entry, const CommandLine& line);
-int ShowHelp(Console& console, std::string_view command);
+// `kvtool replay -h`: the commands that begin with this word.
+std::string FamilyHelp(const CommandEntry& family);
+// `kvtool help WORDS`: "all", a shelf's topic, a command, or a verb of it. Throws kUsage.
+std::string HelpOn(int count, char* const* words);
 
 // What each command takes, in the order of the overview.
 struct CommandDescription {

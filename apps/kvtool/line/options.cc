@@ -53,7 +53,7 @@ std::vector<std::string> PlacesOf(const std::vector<report::PictureFile>& pictur
 }  // namespace
 
 void GlobalOptions::Declare(CommandLine& line) {
-  const CommandLine::Heading heading(line, "Everywhere");
+  const CommandLine::Heading heading(line, kEverywhere);
   line.Add("-T,--threads", threads, "Threads, 0 = all usable CPUs")
       .Environment("KVTOOL_THREADS")
       .Between(0, 1024);
@@ -104,9 +104,11 @@ void SnapshotOptions::Declare(CommandLine& line) {
            "Join the files of a folder as pages of one cache, in this order: a file with one name "
            "per line, or a pattern such as '*.data' (sorted by name)");
   line.Add("--model|--gguf,--model-config", gguf,
-           "Model file that tells the heads: GGUF or config.json");
+           "Model file that tells the heads: GGUF or config.json")
+      .Essential();
   line.Add("--kv-heads", kv_heads, "KV heads per layer, if the file does not say")
-      .Between(1u, 1u << 20);
+      .Between(1u, 1u << 20)
+      .Essential();
   line.Add("--head-dim", head_dim, "Head size, if the file does not say").Between(1u, 1u << 20);
   line.Add("--k-pattern", open.k_pattern, "Name of K tensors, {i} = layer");
   line.Add("--v-pattern", open.v_pattern, "Name of V tensors, {i} = layer");
@@ -207,7 +209,7 @@ void OutputOptions::RequireStdout(const Console& console, bool json, std::string
 }
 
 void ReportOptions::Declare(CommandLine& line) {
-  line.AddFlag("--json", json, "JSON document on standard output instead of the table");
+  line.AddFlag("--json", json, "JSON document on standard output instead of the table").Essential();
   line.Add("--json-out", json_out, "Write the JSON document to a file");
   line.Add("--csv", csv, "Write the rows of the result as CSV; '-': instead of the table")
       .ValueName("FILE");
@@ -221,7 +223,7 @@ void ReportOptions::DeclareVersion(CommandLine& line) {
            "Version of the JSON document: 2, the only one; can be left out")
       .Check([](const std::string& text) { return WrongJsonVersion(text); })
       .Environment(kJsonVersionVariable)
-      .Group("Everywhere");
+      .Group(kEverywhere);
 }
 
 void ReportOptions::Files(CommandFiles& files) const {
@@ -292,7 +294,7 @@ nlohmann::ordered_json InputRecord(const Source& source) {
 }
 
 void PageOptions::Declare(CommandLine& line, const std::string& of) {
-  line.Add("--html-out", html, "Write a self-contained page" + of);
+  line.Add("--html-out", html, "Write a self-contained page" + of).Essential();
   line.Add("--svg-out", svg,
            "Write the page's pictures as SVG: into a folder, made if need be, each named for what "
            "it shows; or NAME.svg for a single one and NAME-....svg for several");

@@ -36,18 +36,21 @@ def parser() -> argparse.ArgumentParser:
     add("--model", metavar="MODEL", help="a model's folder, a GGUF file, or a name that transformers knows")
     add("--engine", choices=("torch", "llama"), default="torch", help="where plans are applied (torch)")
     add("--llama", metavar="PROGRAM", default=PROGRAM, help=f"kvtool-capture-llama, for --engine llama ({PROGRAM})")
-    add("--plan", nargs="+", action="extend", default=[], metavar="FILE", help="plans of replay-h2o --plan-out")
-    add("--policies", type=_list, default=[], metavar="A,B", help="policies of replay-h2o, for plans made here")
-    add("--budgets", type=_list, default=["0.5", "0.25"], metavar="X,Y", help="what may stay: 0.5, 512t (0.5,0.25)")
+    add("--plan", nargs="+", action="extend", default=[], metavar="FILE", help="plans of replay evict --plan-out")
+    add("--policy", dest="policies", type=_list, default=[], metavar="A,B", help="policies of replay evict, for plans made here")
+    add("--budget", dest="budgets", type=_list, default=["0.5", "0.25"], metavar="X,Y", help="what may stay: 0.5, 512t (0.5,0.25)")
     add("--granularity", choices=("kv-head", "layer"), default="kv-head", help="of a plan (kv-head)")
-    add("--with", dest="options", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of replay-h2o")
+    add("--with", dest="options", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of replay evict")
     add("--iterate", action="store_true", help="replay on the evicted run's own states, until plans repeat (torch)")
     add("--lossless", action="store_true", help="compress, restore, go on: the same logits at every level (torch)")
-    add("--threads", type=int, metavar="N", help="of the engine (its own choice)")
+    add("-T", "--threads", type=int, metavar="N", help="of the engine (its own choice)")
     add("-o", "--output", metavar="FILE", help="write the document (JSON)")
-    add("--html", metavar="FILE", help="write a self-contained page")
+    add("--html-out", dest="html", metavar="FILE", help="write a self-contained page")
     add("-f", "--force", action="store_true", help="overwrite outputs")
     add("-q", "--quiet", action="store_true", help="no table")
+    # Older names, which no help shows.
+    for older, dest, kind in (("--policies", "policies", _list), ("--budgets", "budgets", _list), ("--html", "html", str)):
+        add(older, dest=dest, type=kind, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return result
 
 
@@ -68,15 +71,15 @@ def _option(text: str) -> tuple[str, Any]:
 def check(arguments: argparse.Namespace, usage: argparse.ArgumentParser) -> None:
     """What does not go together, and outputs that must not be overwritten, before anything is computed."""
     if not arguments.plan and not arguments.policies and not arguments.lossless:
-        usage.error("nothing to do: give --plan, --policies or --lossless")
+        usage.error("nothing to do: give --plan, --policy or --lossless")
     if arguments.plan and len(arguments.runs) > 1:
-        usage.error("--plan: a plan is of one run; give one RUN, or --policies")
+        usage.error("--plan: a plan is of one run; give one RUN, or --policy")
     if arguments.engine == "torch" and not arguments.model:
         usage.error("--model: the model that the run was captured from")
     if arguments.engine == "llama" and (arguments.iterate or arguments.lossless):
         usage.error("--iterate and --lossless are for --engine torch")
     if arguments.iterate and not arguments.policies:
-        usage.error("--iterate: makes plans anew, and needs --policies")
+        usage.error("--iterate: makes plans anew, and needs --policy")
     for path in (arguments.output, arguments.html):
         if path:
             _loop_document.refuse_existing(path, arguments.force)

@@ -124,7 +124,7 @@ CommandOutcome RunCommand(const std::string& command, nb::handle arguments, nb::
   std::optional<kv::Error> failure;
   RunInterruptibly(progress, [&](kv::Embedding& embedding) {
     const kv::CommandEntry* entry = kv::FindCommand(command);
-    if (entry == nullptr) throw kv::UnknownCommand(command);
+    if (entry == nullptr || entry->make == nullptr) throw kv::UnknownCommand(command);
     const std::unique_ptr<kv::Command> runs = entry->make();
     outcome.status = kv::RunEmbedded(entry->name, *runs, words, embedding);
     auto& listener = static_cast<Listener&>(embedding);

@@ -46,8 +46,8 @@ LLAMA = "--engine llama --llama ./program --model m.gguf".split()
 
 
 def test_document_and_page(workplace, capsys):
-    words = ["a", "b", *LLAMA, "--policies", "streaming,random,knorm", "--budgets", "0.75,0.5,0.25"]
-    assert closed_loop.main([*words, "-o", "out.json", "--html", "page.html"]) == 0
+    words = ["a", "b", *LLAMA, "--policy", "streaming,random,knorm", "--budget", "0.75,0.5,0.25"]
+    assert closed_loop.main([*words, "-o", "out.json", "--html-out", "page.html"]) == 0
     document = json.loads((workplace / "out.json").read_text())
     assert [(plan["run"], plan["policy"], plan["budget"]) for plan in document["plans"][:4]] == [
         ("a", "streaming", "0.75"), ("a", "streaming", "0.5"), ("a", "streaming", "0.25"), ("a", "random", "0.75"),

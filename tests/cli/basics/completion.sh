@@ -13,6 +13,10 @@ complete_words kvtool compress --lev
 complete_words kvtool compress --level h
 complete_words kvtool compress --level = d
 complete_words kvtool replay-h2o --policy s
+complete_words kvtool replay ''
+complete_words kvtool replay evict --policy s
+complete_words kvtool replay evict --sched
+complete_words kvtool rep
 complete_words kvtool advise --policy s
 complete_words kvtool bench --sl
 complete_words kvtool convert slot0.bin --to saf
@@ -26,5 +30,5 @@ for shell in zsh fish; do
   "$KVTOOL" completion $shell > kvtool.$shell
   # Their own parsers, where these shells are installed.
   ! command -v $shell > /dev/null || $shell -n kvtool.$shell
-  for word in replay-h2o snapkv llama-state keep-going; do grep -q "$word" kvtool.$shell || echo "$shell: no $word"; done
+  for word in replay-h2o evict snapkv llama-state keep-going; do grep -q "$word" kvtool.$shell || echo "$shell: no $word"; done
 done

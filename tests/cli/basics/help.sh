@@ -1,6 +1,25 @@
-"$KVTOOL" help > overview; "$KVTOOL" --help | cmp - overview; "$KVTOOL" -V
-for command in $(grep '^  [a-z]' overview | awk '{print $1}'); do
-  "$KVTOOL" help "$command" > long
-  "$KVTOOL" "$command" -h > short
-  grep -q '^Examples:' short && grep -q 'Exit status' long || echo "$command: help is incomplete"
-done
+# The first screen, -h of every command and verb, and the examples that they show.
+export KVTOOL; "$PYTHON" "$SHARED_SUITE/check_help.py"
+"$KVTOOL" help > overview; "$KVTOOL" --help | cmp - overview; "$KVTOOL" | cmp - overview || echo "exit ${PIPESTATUS[0]}"
+grep -o '^  [a-z]*' overview | xargs
+# Two words are one command, by its older name or not, and help is asked for in many ways.
+"$KVTOOL" replay evict -h > short; "$KVTOOL" replay-h2o -h | cmp - short; head -1 short
+"$KVTOOL" help replay evict > long; "$KVTOOL" replay evict --help | cmp - long; "$KVTOOL" help replay-h2o | cmp - long
+"$KVTOOL" help store watch | head -1; "$KVTOOL" store watch -h | head -1
+"$KVTOOL" help replay | sed -n '/^Verbs/,$p' | grep -o '^  [a-z]* ' | xargs
+"$KVTOOL" replay || echo "exit $?"
+"$KVTOOL" replay evcit run || echo "exit $?"
+"$KVTOOL" help replay evcit || echo "exit $?"
+# The topics are the commands that have always answered.
+"$KVTOOL" help formats | cmp - <("$KVTOOL" formats); "$KVTOOL" help targets --json | jq -r .schema
+"$KVTOOL" help schema inspect | cmp - <("$KVTOOL" schema inspect)
+for topic in KV1001 1001 "explain KV1001"; do "$KVTOOL" help $topic | head -1; done
+"$KVTOOL" help completion bash | cmp - <("$KVTOOL" completion bash); "$KVTOOL" help man replay evict | sed -n 3p
+"$KVTOOL" help batch | grep -o -e '--[a-z-]*' | head -8 | xargs
+"$KVTOOL" help engines | grep -o '^  [a-z]* [a-z]* ' | xargs
+"$KVTOOL" help nonsense || echo "exit $?"
+# Options of many inputs are named once, and work everywhere; those that say the default stay, unseen.
+"$KVTOOL" inspect --help | grep -c -e '--files-from' || "$KVTOOL" inspect --help | grep 'help batch'
+"$KVTOOL" weights verify --help | grep -e '--strict' || "$KVTOOL" weights verify --strict none 2>&1 | grep -o KV0101 || :
+"$KVTOOL" compress --help | grep -e '--keep$' || "$KVTOOL" compress --keep none 2>&1 | grep -o KV0101 || :
+"$KVTOOL" version | cmp - <("$KVTOOL" -V); "$KVTOOL" version --json | jq -r .schema

@@ -97,7 +97,7 @@ class AdviseCommand : public Command {
     line.Add("--sample-rows|--rows", rows_,
              "Decode rows of a run to measure, drawn by --seed; 0: all (256)");
     line.Add("--seed", seed_, "Seed of the sampled rows and of policy random (0)");
-    line.Add("--plan-out", plan_, "Write the plan of one run (kvtool.h2o-plan/1)");
+    line.Add("--plan-out", plan_, "Write the plan of one run (kvtool.h2o-plan/1)").Essential();
     line.Add("--chosen-plan-out", chosen_plan_,
              "Write which tokens the point chosen among all keeps (kvtool.h2o-plan/1)");
     line.Add("--quant-plan-out", quant_plan_,

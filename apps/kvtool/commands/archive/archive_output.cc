@@ -62,8 +62,10 @@ void ArchiveOutput::Declare(CommandLine& line, const std::string& what) {
   one.Declare(line, what);
   line.Add("--output-dir", folder,
            "Folder for the results of many inputs; relative names keep their folders");
+  // Scripts written for gzip or zstd give it; inputs are always kept.
   line.OnFlag(
-      "-k,--keep", [] {}, "Has no effect, because inputs are always kept; accepted out of habit");
+          "-k,--keep", [] {}, "Has no effect, because inputs are always kept")
+      .Hide();
 }
 
 void ArchiveOutput::Check() const {

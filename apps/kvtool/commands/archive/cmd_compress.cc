@@ -12,6 +12,7 @@
 #include "formats/registry.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -212,6 +213,20 @@ const Fields<Compressed>& CompressedFields() {
   return fields;
 }
 
+// "-19" is a level of zstd and gzip, and would be taken for the name of a file.
+void RefuseZstdLevel(const std::string& word) {
+  std::error_code ignored;
+  const auto level = ParseNumber<int>(word);
+  if (!level || *level >= 0 || std::filesystem::exists(word, ignored)) return;
+  const std::string_view meant = *level >= -2    ? "fast"
+                                 : *level >= -9  ? "default"
+                                 : *level >= -18 ? "high"
+                                                 : "max";
+  throw Error(Finding::kUsage, "{}: levels have names; '--level {}' is what zstd's {} comes to",
+              word, meant, word)
+      .Hint("-1 and -2 are --level fast, -3 to -9 default, -10 to -18 high, -19 and more max");
+}
+
 class Compress : public EachOf<Compress> {
  public:
   void Declare(CommandLine& line) override {
@@ -233,6 +248,11 @@ class Compress : public EachOf<Compress> {
         "Code each small file of a folder apart: it takes more, and damage costs fewer files");
     snapshot_.Declare(line);
     report_.Declare(line);
+  }
+
+  EachCommand* AsEach() override {
+    for (const std::string& word : inputs_.given) RefuseZstdLevel(word);
+    return this;
   }
 
   // What is an archive already gains nothing.

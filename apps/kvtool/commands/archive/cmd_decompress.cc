@@ -6,6 +6,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
+#include "apps/kvtool/doctor/doctor.h"
 #include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
@@ -140,8 +141,13 @@ class Decompress : public EachOf<Decompress> {
           .Hint("a part of a source is not a source; --to npz, for example, writes tensors");
     }
     ThreadPool pool(context.global.thread_count());
-    return to_.empty() ? RestoreOne(input_, pool, context)
-                       : ExtractOne(input_, selection, pool, context);
+    try {
+      return to_.empty() ? RestoreOne(input_, pool, context)
+                         : ExtractOne(input_, selection, pool, context);
+    } catch (Error& error) {
+      if (error.finding() == Finding::kBadMagic) error.Hint("{}", ReaderInstead(input_));
+      throw;
+    }
   }
 
  private:
@@ -152,6 +158,12 @@ class Decompress : public EachOf<Decompress> {
   }
 
   std::string NameFor(const std::string& archive) const {
+    if (!archive.ends_with(kSuffix)) {
+      // It needs another command, and not another name.
+      const std::string instead = ReaderInstead(input_);
+      if (!instead.empty())
+        throw Error(Finding::kUsage, "'{}' is no archive", input_).Hint("{}", instead);
+    }
     return RestoredName(archive) + (to_.empty() ? "" : "." + to_);
   }
   std::string PathFor(const std::string& input) const {

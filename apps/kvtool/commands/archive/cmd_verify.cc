@@ -4,6 +4,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
+#include "apps/kvtool/doctor/doctor.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/base/hash.h"
@@ -154,7 +155,8 @@ void RequireOneAgainst(const InputOptions& inputs, const std::string& against) {
 class Verify : public EachOf<Verify> {
  public:
   void Declare(CommandLine& line) override {
-    DeclareInputs(line, "FILE", "Archives, '-' for stdin");
+    DeclareInputs(line, "FILE",
+                  "Archives, '-' for stdin; or one trace, plan, frame, store, or weights");
     line.Add("--against", against_, "File or folder that the archive must restore to");
     limit_.Declare(line);
     report_.Declare(line);
@@ -175,7 +177,15 @@ class Verify : public EachOf<Verify> {
   }
 
   ExitStatus Run(Context& context) override {
-    return VerifyArchive(input_, against_, limit_, report_, context);
+    try {
+      return VerifyArchive(input_, against_, limit_, report_, context);
+    } catch (Error& error) {
+      const bool is_other = error.finding() == Finding::kBadMagic || error.code() == ErrorCode::kIo;
+      const OtherKind* other = is_other && context.run_as ? FindOtherKind(input_) : nullptr;
+      if (other != nullptr && !other->verify.empty()) return context.run_as(other->verify);
+      if (error.finding() == Finding::kBadMagic) error.Hint("{}", ReaderInstead(input_));
+      throw;
+    }
   }
 
  private:

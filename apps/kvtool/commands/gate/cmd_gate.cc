@@ -263,15 +263,16 @@ class Gate : public EachOf<Gate> {
     line.Add("--decode-tokens", decode_, "Tokens decoded after each prompt, e.g. 128 (to the end)");
     line.Add("--case", only_, "Run this case only; may be repeated").KeepAll();
     line.Add("-o,--output", outputs_.summary_json,
-             "Write summary.json, with summary.md and cases.jsonl beside it");
+             "Write summary.json, with summary.md and cases.jsonl beside it")
+        .Essential();
     line.Add("--md-out", outputs_.summary_md, "Write summary.md here");
     line.Add("--cases-out", outputs_.cases_jsonl, "Write cases.jsonl here");
     page_.Declare(line);
-    line.Add("--junit-out", junit_, "Write JUnit XML: one test per rule");
+    line.Add("--junit-out", junit_, "Write JUnit XML: one test per rule").Essential();
     line.Add("--annotations", annotations_,
              "Say on standard error what failed, as a CI system shows it beside the config")
         .OneOf({"none", "github"});
-    line.Add("--baseline", baseline_, "An older summary.json to compare with");
+    line.Add("--baseline", baseline_, "An older summary.json to compare with").Essential();
     line.Add("--pinned", pinned_,
              "A summary.json that stays the same from run to run: small steps add up against it");
     line.AddFlag("--baseline-lenient", lenient_,
@@ -289,6 +290,20 @@ class Gate : public EachOf<Gate> {
     line.Add("--inject-fault", fault_).Group("");
     logs_.Declare(line);
     reading_.Declare(line);
+  }
+
+  // `gate --from SUMMARY` shows a summary. The option also says the format of snapshots.
+  std::vector<std::string> Instead(const std::vector<std::string>& arguments) const override {
+    const std::vector<std::string> formats = ReadableFormats();
+    const std::string& from = reading_.open.from;
+    if (from.empty() || std::find(formats.begin(), formats.end(), from) != formats.end()) return {};
+    constexpr std::string_view kFlag = "--from";
+    std::vector<std::string> words = {"report"};
+    for (const std::string& word : arguments) {
+      if (word == kFlag) continue;
+      words.push_back(word.starts_with("--from=") ? word.substr(kFlag.size() + 1) : word);
+    }
+    return words;
   }
 
   // The first word is the config, if it is none of the inputs.

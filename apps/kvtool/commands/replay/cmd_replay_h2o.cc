@@ -177,6 +177,7 @@ class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
         .Suggest(PolicyWords());
     line.Add("--target-ratio|--h2o-target-ratio,--h2o-target-lossy-ratio", targets_,
              "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (3; design: 3.5)")
+        .Group("Ratios in place of --budget, as the engine has them")
         .Check(CheckedBy([](const std::string& text) { ParseRatios(text); }));
     line.Add("--budget", budgets_,
              "Budgets of what may stay: shares 0.5,0.25 or tokens 512t (exact)");
@@ -189,7 +190,8 @@ class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
     line.Add("--granularity", granularity_, "One plan per layer or per kv-head")
         .OneOf({"layer", "kv-head"});
     line.Add("--prompt-tokens", prompt_, "Where prefill ends, if the trace does not say")
-        .Between(int64_t{0}, int64_t{UINT32_MAX});
+        .Between(int64_t{0}, int64_t{UINT32_MAX})
+        .Essential();
     line.AddFlag(
         "--re-rotate", re_rotate_,
         "streaming: count positions within the cache, as published (needs queries and RoPE)");
@@ -203,7 +205,7 @@ class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
     line.AddFlag("--detail", detail_, "Bytes of every step in the JSON document");
     line.Add("--jsonl-out|--jsonl", jsonl_, "Write one JSON record per event");
     page_.Declare(line);
-    line.Add("--plan-out", plan_, "Write what to keep (one policy, one ratio)");
+    line.Add("--plan-out", plan_, "Write what to keep (one policy, one ratio)").Essential();
     line.Add("--snapshot-out", snapshot_out_, "Write the compacted snapshot, rows checked");
     line.Add("--to", to_, "Format of --snapshot-out (safetensors)").Suggest(WritableFormats());
     line.AddFlag("-f,--force", force_, "Overwrite outputs");

@@ -346,10 +346,12 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     line.Add("--seed", seed_, "Seed of the sampled rows (0)");
     line.Add("--sensitivity", sensitivity_,
              "Predict nats by these layer weights (kvtool.sensitivity/1), not by gradients");
-    line.AddFlag("--advise", advise_, "Choose types for each layer; needs one limit or both");
+    line.AddFlag("--advise", advise_, "Choose types for each layer; needs one limit or both")
+        .Essential();
     line.Add("--max-kl", max_kl_,
              "With --advise: calibrated nats of the next token that may be lost")
-        .NonNegative();
+        .NonNegative()
+        .Essential();
     line.Add("--bytes-per-token", bytes_, "With --advise: what a token may take in all layers")
         .Positive();
     line.Add("--plan-out", plan_out_, "With --advise: write the types of each layer");

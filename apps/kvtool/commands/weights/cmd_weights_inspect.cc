@@ -330,8 +330,9 @@ class VerifyVerb : public WeightsCommand {
  public:
   void Declare(CommandLine& line) override {
     line.Add("FILE", input_, "Weights: a .bin, or a checkpoint to be converted").Required();
+    // Says the default.
     const Option strict =
-        line.AddFlag("--strict", strict_, "Every rule of the format must hold (the default)");
+        line.AddFlag("--strict", strict_, "Every rule of the format must hold").Hide();
     line.Add("--compat", compat_, "Count only what this loader would refuse: csrc, legacy")
         .OneOf({"csrc", "legacy"})
         .Excludes(strict);
