@@ -389,45 +389,71 @@ const Fields<SavingsReport>& SavingsFields() {
   return fields;
 }
 
+namespace {
+
+// What a table says of a row, from its kind on.
+std::vector<std::string> CellsOf(const SavingRow& row, LossKind kind) {
+  return {std::string(row.kind),
+          row.plan,
+          fmt::format("{:.0f}", row.bytes_per_token),
+          fmt::format("{:.0f}", row.link_bytes),
+          LossText(kind, row.mean_loss),
+          LossText(kind, row.worst_loss),
+          row.flags.empty() ? "-" : row.flags};
+}
+
+}  // namespace
+
 void AddSavings(const AdviceRequest& request, const Savings& savings,
                 const std::vector<SavingRow>& rows, report::Page& page) {
   const LossKind kind = request.measure.kind;
   report::LineChart chart;
   chart.title = "Loss against bytes, of everything that saves memory";
   chart.x_label = "bytes of a token in memory, all layers";
-  chart.y_label = kind == LossKind::kOutput ? "output error" : "KL to be expected, nats";
-  chart.x_bytes = true;
+  chart.y_label = kind == LossKind::kOutput ? "output error, mean of prompts"
+                                            : "KL to be expected, nats, mean of prompts";
+  chart.x_unit = report::Unit::kBytes;
+  chart.y_unit = kind == LossKind::kOutput ? report::Unit::kPercent : report::Unit::kMeasured;
   chart.y_min = 0;
   double most = request.limits.loss ? 3 * *request.limits.loss : INFINITY;
-  const auto in_sight = [&](const SavingRow& row) { return row.mean_loss <= most; };
-  report::ChartSeries front{"front", {}};
+  const auto point_of = [&](const SavingRow& row, std::string name) {
+    return report::ChartPoint{row.bytes_per_token, Shown(kind, row.mean_loss), std::move(name)};
+  };
+  report::ChartSeries front{"front, numbered as below", {}, true};
   for (const std::string_view each : {"eviction", "types", "both", "lossless"}) {
-    report::ChartSeries series{std::string(each), {}, false, false, false};
+    report::ChartSeries series{std::string(each), {}, false, false, false, false};
     for (const SavingRow& row : rows) {
-      if (row.kind == each && in_sight(row))
-        series.points.push_back({row.bytes_per_token, Shown(kind, row.mean_loss), row.plan});
+      if (row.kind == each && row.mean_loss <= most)
+        series.points.push_back(point_of(row, row.plan));
     }
     if (!series.points.empty()) chart.series.push_back(std::move(series));
   }
+  std::vector<const SavingRow*> best;
   for (const SavingRow& row : rows) {
-    if (row.on_front && in_sight(row))
-      front.points.push_back({row.bytes_per_token, Shown(kind, row.mean_loss), ""});
+    if (row.on_front) best.push_back(&row);
   }
-  std::stable_sort(front.points.begin(), front.points.end(),
-                   [](const auto& a, const auto& b) { return a.x < b.x; });
+  std::stable_sort(best.begin(), best.end(), [](const SavingRow* a, const SavingRow* b) {
+    return a->bytes_per_token > b->bytes_per_token;
+  });
+  const std::vector<std::string> head = {
+      "what", "plan", "bytes a token", "over the link", "mean loss", "worst prompt", "flags"};
+  TextTable all{head, {}}, numbered{head, {}};
+  numbered.head.insert(numbered.head.begin(), "#");
+  for (const SavingRow* row : best) {
+    const std::string number = std::to_string(numbered.rows.size() + 1);
+    if (row->mean_loss <= most) front.points.push_back(point_of(*row, number));
+    numbered.rows.push_back(CellsOf(*row, kind));
+    numbered.rows.back().insert(numbered.rows.back().begin(), number);
+  }
+  for (const SavingRow& row : rows) all.rows.push_back(CellsOf(row, kind));
   chart.series.push_back(std::move(front));
   page.Heading("Everything that saves memory");
   page.Figure(Render(chart),
               "Each point is a plan: low and left is better. The line joins those that no other "
               "one beats.");
-  std::vector<std::vector<std::string>> table = {
-      {"what", "plan", "bytes a token", "over the link", "worst prompt", "on the front", "flags"}};
-  for (const SavingRow& row : rows) {
-    table.push_back({std::string(row.kind), row.plan, fmt::format("{:.0f}", row.bytes_per_token),
-                     fmt::format("{:.0f}", row.link_bytes), LossText(kind, row.worst_loss),
-                     row.on_front ? "yes" : "no", row.flags.empty() ? "-" : row.flags});
-  }
-  page.Table(table);
+  page.Feature();
+  page.Table(std::move(numbered));
+  page.LongTable(std::move(all), "plans in all");
   if (!savings.warnings.empty()) page.Notes("Types", savings.warnings);
 }
 
