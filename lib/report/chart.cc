@@ -138,23 +138,16 @@ Plot PlotOf(const LineChart& chart) {
   return plot;
 }
 
-// Labels are moved inwards where they would leave the chart, and left out where they would meet.
 void DrawAxes(const Plot& plot, Marks& out) {
   for (const double value : plot.y.Ticks()) {
     out.push_back(Line("g", plot.x.begin, plot.y.At(value), plot.x.end, plot.y.At(value)));
     out.push_back(
         Text("t e", plot.x.begin - 5, plot.y.At(value) + 4, plot.y.Label(value), kMostTickWidth));
   }
-  double free_from = 0;
   for (const double value : plot.x.Ticks()) {
     out.push_back(Line("g", plot.x.At(value), plot.y.end, plot.x.At(value), plot.y.begin));
-    const std::string label = plot.x.Label(value);
-    const double half = TextWidth(label) / 2;
-    const double middle = std::min(plot.x.At(value), kChartWidth - half);
-    if (middle - half < free_from) continue;
-    out.push_back(Text("t m", middle, plot.y.begin + 17, label));
-    free_from = middle + half + 5;
   }
+  DrawTickLabels(plot.x, 0, plot.y.begin + 17, out);
   out.push_back(Line("a", plot.x.begin, plot.y.begin, plot.x.end, plot.y.begin));
   out.push_back(Text("t m", kChartWidth / 2, plot.y.begin + 33, plot.chart.x_label, kChartWidth));
   out.push_back(Text("t", 2, 12, plot.chart.y_label, kChartWidth - 4));

@@ -118,11 +118,9 @@ Picture Render(const StripMap& map) {
   Axis ticks = axis;
   ticks.whole = map.unit_ticks;
   if (map.unit_ticks) ticks.high = std::max(axis.high - 1, 1e-9);
-  for (const double x : ticks.Ticks()) {
-    const std::string label = ShortNumber(x);
-    const double half = TextWidth(label) / 2, at = axis.At(map.unit_ticks ? x + 0.5 : x);
-    out.push_back(Text("t m", std::min(at, kChartWidth - half), bottom + 14, label));
-  }
+  // The last column's tick is at its middle, but the axis ends behind it.
+  ticks.end = axis.At(ticks.high);
+  DrawTickLabels(ticks, map.unit_ticks ? 0.5 : 0, bottom + 14, out);
   out.push_back(Text("t m", (left + axis.end) / 2, bottom + 30, map.x_label, kChartWidth));
   picture.height = DrawLegend(LegendOf(map), picture.height, out);
   if (rows < map.rows.size()) {

@@ -200,7 +200,7 @@ void WriteMark(const Mark& mark, std::string& out) {
       attributes = fmt::format(" x=\"{}\" y=\"{}\"", Coordinate(mark.x), Coordinate(mark.y));
       break;
   }
-  if (mark.strength < 1) {
+  if (Coordinate(mark.strength) != "1") {
     attributes += fmt::format(" fill-opacity=\"{}\"", Coordinate(mark.strength));
   }
   if (!mark.tip.empty()) content += fmt::format("<title>{}</title>", EscapeMarkup(mark.tip));
@@ -413,6 +413,18 @@ std::vector<std::string> WrapText(std::string_view text, double width) {
     }
   }
   return lines;
+}
+
+void DrawTickLabels(const Axis& axis, double shift, double y, Marks& marks) {
+  double free_from = 0;
+  for (const double value : axis.Ticks()) {
+    const std::string label = axis.Label(value);
+    const double half = TextWidth(label) / 2;
+    const double middle = std::min(axis.At(value + shift), kChartWidth - half);
+    if (middle - half < free_from) continue;
+    marks.push_back(Text("t m", middle, y, label));
+    free_from = middle + half + 5;
+  }
 }
 
 double DrawLegend(const std::vector<LegendEntry>& entries, double top, Marks& marks) {

@@ -54,6 +54,10 @@ double PdfWidth(std::string_view text, bool is_bold = false);
 // Breaks text at blanks, so that no line is wider than `width`.
 std::vector<std::string> WrapText(std::string_view text, double width);
 
+// Draws labels of ticks below an axis, each `shift` of its value further on: they are moved inwards
+// where they would leave the chart, and left out where they would meet.
+void DrawTickLabels(const Axis& axis, double shift, double y, Marks& marks);
+
 // Entries side by side in rows below a chart, in their order.
 struct LegendEntry {
   std::vector<Mark> marks;  // drawn around (0, 0), the middle of its left end
