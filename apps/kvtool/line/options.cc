@@ -313,21 +313,19 @@ void PageOptions::Declare(CommandLine& line, const std::string& of) {
 }
 
 // Name, size and hash of an input for the footer of a page. A page is not lost for it: what cannot
-// be read once more (a pipe), or has changed meanwhile, is named alone, and large files are not
-// hashed.
+// be read once more (a pipe), or has changed meanwhile, is named alone.
 std::string InputText(const std::string& path) {
-  constexpr uint64_t kMostHashed = uint64_t{4} << 30;
+  const auto text = [](const HashedFile& file) {
+    return fmt::format("{}: {} bytes, XXH3 {}", Printable(file.file), file.bytes, file.xxh3);
+  };
   std::error_code failed;
   const fs::file_type type = fs::status(path, failed).type();
   if (type != fs::file_type::regular && type != fs::file_type::directory) {
     return Printable(path) + ": not a file, not hashed";
   }
   try {
-    const Source source = Source::Open(path);
-    const std::string text =
-        fmt::format("{}: {} bytes", Printable(source.path), source.total_bytes());
-    if (source.total_bytes() > kMostHashed) return text + ", too large to be hashed";
-    return fmt::format("{}, XXH3 {}", text, HashedFile::Of(source).xxh3);
+    if (const auto known = HashedFile::Known(path)) return text(*known);
+    return text(HashedFile::Of(Source::Open(path)));
   } catch (const Error&) {
     return Printable(path) + ": cannot be read any more";
   }
