@@ -450,7 +450,7 @@ void Page::Feature(std::string_view more) {
   feature_text_ = more;
 }
 
-std::optional<Picture> Page::Featured(std::string_view program) const {
+std::optional<PictureFile> Page::Featured(std::string_view program) const {
   if (pictures_.empty()) return std::nullopt;
   const PictureFile& file = pictures_[featured_];
   std::string text = file.caption;
@@ -460,7 +460,8 @@ std::optional<Picture> Page::Featured(std::string_view program) const {
     if (!text.empty()) text += text.back() == '.' ? " " : ". ";
     text += part;
   }
-  return file.picture.WithCaption(text + ".");
+  text += ".";
+  return PictureFile{file.name, file.picture.WithCaption(text), text};
 }
 
 void Page::Notes(std::string_view heading, const std::vector<std::string>& notes) {

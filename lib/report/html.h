@@ -103,7 +103,7 @@ class Page {
   // The figures, in their order.
   const std::vector<PictureFile>& pictures() const { return pictures_; }
   // The figure that stands for the page, with a caption that needs no page around it; or nothing.
-  std::optional<Picture> Featured(std::string_view program) const;
+  std::optional<PictureFile> Featured(std::string_view program) const;
 
  private:
   void EndFigures();

@@ -108,12 +108,12 @@ TEST_CASE("hostile names stay text", "[svg]") {
   std::string text = page.Text();
   for (const PictureFile& picture : page.pictures()) text += picture.Text();
   page.Feature(hostile);
-  const Picture featured = page.Featured(hostile).value();
-  text += featured.File();
+  const PictureFile featured = page.Featured(hostile).value();
+  text += featured.Text();
   for (const std::string part : {"<script>a", "\xff", "\x01", "\xe2\x80\xae", "\xef\xbf\xbe"}) {
     CHECK(text.find(part) == std::string::npos);
   }
-  for (const char c : featured.Pdf()) CHECK((c == '\n' || (c >= ' ' && c <= '~')));
+  for (const char c : featured.picture.Pdf()) CHECK((c == '\n' || (c >= ' ' && c <= '~')));
   CHECK(page.pictures().at(0).name == "text-script-alert-1-script.svg");
   CHECK(page.pictures().at(1).name == "text-script-alert-1-script-2.svg");
 }
@@ -270,10 +270,10 @@ TEST_CASE("a figure stands alone, as SVG and as PDF", "[svg]") {
   chart.title = "Loss (of \\ all)";
   chart.series = {{"s\xc3\xa9ries \xe2\x86\x92", {{1, 1}, {2, 3}}, true, true}};
   page.Figure(Render(chart), "The second.");
-  const std::string first = page.Featured("kvtool 1").value().File();
+  const std::string first = page.Featured("kvtool 1").value().Text();
   CHECK(first.find("The first. cache.bin with a trace. kvtool 1.") != std::string::npos);
   page.Feature("Budgets 0.5");
-  const Picture picture = page.Featured("kvtool 1").value();
+  const Picture picture = page.Featured("kvtool 1").value().picture;
   CHECK(picture.File().find("The second. cache.bin with a trace. Budgets") != std::string::npos);
   CheckTexts(picture);
   const std::string pdf = picture.Pdf();

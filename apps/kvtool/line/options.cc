@@ -356,9 +356,9 @@ void PageOptions::Write(const report::Page& page, const FileUser& command, Conso
 
 void PageOptions::WriteFigure(const report::Page& page, Console& console,
                               const OutputRules& rules) const {
-  const std::optional<report::Picture> picture = page.Featured(ProgramText());
-  if (!picture) return console.Warn(figure, "nothing to draw: no figure is written");
-  WriteText(figure, IsPdfName(figure) ? picture->Pdf() : picture->File(), rules);
+  const std::optional<report::PictureFile> file = page.Featured(ProgramText());
+  if (!file) return console.Warn(figure, "nothing to draw: no figure is written");
+  WriteText(figure, IsPdfName(figure) ? file->picture.Pdf() : file->Text(), rules);
   console.Say(fmt::format("{}: written", Printable(figure)), 1);
 }
 
