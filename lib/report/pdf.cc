@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
-#include <charconv>
-#include <cmath>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,11 +44,11 @@ std::string PdfText(std::string_view text) {
 // Components of a colour, mixed with paper where it is not at full strength.
 std::string ColourText(std::string_view name, double strength) {
   const std::string_view hex = LightColour(name);
+  const auto digit = [&](size_t at) { return hex[at] <= '9' ? hex[at] - '0' : hex[at] - 'a' + 10; };
   std::string text;
-  for (size_t i = 0; i < 3; ++i) {
-    int value = 0;
-    std::from_chars(hex.data() + 1 + 2 * i, hex.data() + 3 + 2 * i, value, 16);
-    text += fmt::format("{:.3f} ", 1 - strength * (1 - value / 255.0));
+  for (const size_t at : {1, 3, 5}) {
+    const double share = (16 * digit(at) + digit(at + 1)) / 255.0;
+    text += fmt::format("{:.3f} ", 1 - strength * (1 - share));
   }
   return text;
 }
