@@ -150,9 +150,13 @@ std::string Subtitle(const Runs& runs, const AdviceRequest& request, LossKind ki
     limits += fmt::format("{}ratio at least {}", limits.empty() ? "" : ", ",
                           format::Factor(1 / request.limits.share));
   }
-  return fmt::format("{}{}; {}; {}", runs.front()->name(),
+  const Snapshot& first = runs.front()->snapshot();
+  const KvTensor& k = first.layers.front().k;
+  return fmt::format("{}{}, {} layers of {} kv heads x {} in {}, trace {}; {}; {}",
+                     runs.front()->name(),
                      runs.size() == 1 ? "" : fmt::format(" and {} more prompts", runs.size() - 1),
-                     LossName(kind), limits);
+                     first.layers.size(), k.heads, k.head_dim, kv::Name(k.dtype),
+                     runs.front()->trace().path, LossName(kind), limits);
 }
 
 }  // namespace
