@@ -39,6 +39,7 @@ std::string Plain(const Value& value) { return value.Visit(PlainText()); }
 std::string Percent(double share) { return fmt::format("{:.2f}%", 100 * share); }
 std::string Factor(double factor) { return fmt::format("{:.3f}x", factor); }
 std::string Nats(double nats) { return fmt::format("{:.3g}", nats); }
+std::string Rate(double rate) { return fmt::format("{:.{}f}", rate, rate < 99.95 ? 1 : 0); }
 std::string Real(double number) { return fmt::format("{:.4g}", number); }
 
 std::string Bytes(uint64_t bytes) {

@@ -20,6 +20,7 @@ std::string Percent(double share);      // 0.1234 -> "12.34%"
 std::string Factor(double factor);      // 3.5 -> "3.500x"
 std::string Nats(double nats);          // three significant digits
 std::string Real(double number);        // four significant digits
+std::string Rate(double rate);          // "1234", "12.3": three figures at least
 std::string Bytes(uint64_t bytes);      // "1.234 MiB", IEC units, 4 significant digits
 
 std::string AsPercent(const Value& value);

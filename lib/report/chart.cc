@@ -15,82 +15,46 @@
 namespace kv::report {
 namespace {
 
-// Where labels stand, so that none hides another.
-
+// Where texts are, so that none hides another.
 struct Box {
   double left, top, right, bottom;
 
-  double Area() const { return (right - left) * (bottom - top); }
-  double Overlap(const Box& other) const {
-    const double width = std::min(right, other.right) - std::max(left, other.left);
-    const double height = std::min(bottom, other.bottom) - std::max(top, other.top);
-    return width > 0 && height > 0 ? width * height : 0;
+  bool Meets(const Box& other) const {
+    return left < other.right && other.left < right && top < other.bottom && other.top < bottom;
+  }
+  bool Holds(const Box& other) const {
+    return left <= other.left && top <= other.top && other.right <= right && other.bottom <= bottom;
   }
 };
 
-// Labels in a column beside the plot, each as near to the height of its line's end as the others
-// allow.
-struct EndLabel {
-  double y;
-  size_t series;
-};
-
-// A label at a dot: beside it, above, below, or a little further off.
-struct DotLabel {
+// A name at a dot: beside it, above, below, or further off with a line to it.
+struct Place {
   double x, y;         // of the text
   const char* anchor;  // the class that aligns it
   Box box;
+  bool is_away;
 };
 
-std::vector<DotLabel> Places(double x, double y, double width) {
-  std::vector<DotLabel> places;
-  for (const double away : {0.0, 10.0, 20.0, 30.0, 42.0, 54.0}) {
+std::vector<Place> PlacesAt(double x, double y, double width) {
+  std::vector<Place> places;
+  for (const double away : {0.0, 12.0, 24.0, 36.0}) {
+    const double left = x - 8 - away / 2, right = x + 8 + away / 2;
     for (const double at : {y + 4 + away, y + 4 - away}) {
-      places.push_back({x + 8, at, "", {x + 8, at - 10, x + 8 + width, at + 2}});
-      places.push_back({x - 8, at, " e", {x - 8 - width, at - 10, x - 8, at + 2}});
+      places.push_back({right, at, "", {right, at - 10, right + width, at + 3}, away > 0});
+      places.push_back({left, at, " e", {left - width, at - 10, left, at + 3}, away > 0});
     }
     for (const double at : {y - 8 - away, y + 17 + away}) {
-      places.push_back({x, at, " m", {x - width / 2, at - 10, x + width / 2, at + 2}});
+      places.push_back({x, at, " m", {x - width / 2, at - 10, x + width / 2, at + 3}, away > 0});
     }
   }
   return places;
 }
 
-std::vector<EndLabel> Spread(std::vector<EndLabel> labels, double top, double bottom, double step) {
-  std::sort(labels.begin(), labels.end(), [](const EndLabel& a, const EndLabel& b) {
-    return a.y != b.y ? a.y < b.y : a.series < b.series;
-  });
-  for (size_t i = 0; i < labels.size(); ++i) {
-    labels[i].y = std::max(labels[i].y, i == 0 ? top : labels[i - 1].y + step);
-  }
-  double limit = bottom;
-  for (auto label = labels.rbegin(); label != labels.rend(); ++label, limit -= step) {
-    label->y = std::min(label->y, limit);
-  }
-  return labels;
-}
-
-// Returns the first place that hides nothing that is taken, or the one that hides least.
-DotLabel PlaceAt(double x, double y, double width, const Box& inside,
-                 const std::vector<Box>& taken) {
-  DotLabel best{};
-  double least = INFINITY;
-  for (const DotLabel& place : Places(x, y, width)) {
-    double cost = 9 * (place.box.Area() - place.box.Overlap(inside));
-    for (const Box& other : taken) cost += place.box.Overlap(other);
-    if (cost < least - 1e-6) {
-      least = cost;
-      best = place;
-    }
-  }
-  return best;
-}
-
-constexpr double kRow = 14;           // height of a label
-constexpr size_t kMostLetters = 28;   // of a label beside the plot
-constexpr size_t kMostNamed = 60;     // points of one chart: more names hide each other
-constexpr size_t kMostPoints = 2000;  // of a series: more than a screen shows
-constexpr size_t kMostLabels = 40;    // beside the plot
+constexpr size_t kMostNamed = 60;       // points of one chart that look for a place for their name
+constexpr size_t kMostPoints = 2000;    // of a series: more than a screen shows
+constexpr size_t kMostEntries = 40;     // of a legend
+constexpr double kMostNameWidth = 190;  // of a point
+constexpr double kMostTickWidth = 90;
 
 // A chart with the places of its axes.
 struct Plot {
@@ -102,10 +66,9 @@ struct Plot {
   }
   double X(const ChartPoint& point) const { return x.At(point.x); }
   double Y(const ChartPoint& point) const { return y.At(point.y); }
-  const ChartPoint* LastOf(const ChartSeries& series) const {
-    const auto last = std::find_if(series.points.rbegin(), series.points.rend(),
-                                   [&](const ChartPoint& point) { return IsDrawable(point); });
-    return last == series.points.rend() ? nullptr : &*last;
+  bool HasPoint(const ChartSeries& series) const {
+    return std::any_of(series.points.begin(), series.points.end(),
+                       [&](const ChartPoint& point) { return IsDrawable(point); });
   }
 };
 
@@ -137,6 +100,13 @@ void Fit(const Plot& plot, double ChartPoint::*value, bool is_y, Axis& axis) {
   axis.high = high;
 }
 
+// The classes of a series' line.
+std::string LineClasses(const LineChart& chart, size_t index) {
+  const ChartSeries& series = chart.series[index];
+  return fmt::format("l c{}{}{}", index % kChartColours, series.emphasised ? " em" : "",
+                     series.dashed || index >= kChartColours ? " da" : "");
+}
+
 bool HasTargets(const LineChart& chart, bool is_y) {
   return std::any_of(chart.targets.begin(), chart.targets.end(),
                      [&](const ChartTarget& target) { return target.is_y == is_y; });
@@ -144,23 +114,13 @@ bool HasTargets(const LineChart& chart, bool is_y) {
 
 Plot PlotOf(const LineChart& chart) {
   Plot plot{chart, {}, {}};
-  double longest = 0;  // of the names
-  size_t labels = 0;
-  for (const ChartSeries& series : chart.series) {
-    if (series.name.empty() || plot.LastOf(series) == nullptr) continue;
-    const auto letters = static_cast<double>(std::min(Letters(series.name), kMostLetters + 1));
-    longest = std::max(longest, 6.6 * letters * (series.emphasised ? 1.1 : 1));
-    ++labels;
-  }
-  const double room = longest == 0 ? 8 : 26 + longest;
-  const double top = HasTargets(chart, false) ? 40 : 22;
-  const double rows = kRow * static_cast<double>(std::min(labels, kMostLabels));
-  plot.x = {chart.bytes ? 66.0 : 48.0, kChartWidth - room};
-  plot.y = {top + std::max(190.0, rows), top};
+  const double top = HasTargets(chart, false) ? 40 : 24;
+  plot.x = {48, kChartWidth - 10};
+  plot.y = {top + 190, top};
   plot.x.is_log = chart.log_x;
-  plot.x.bytes = chart.x_bytes;
+  plot.x.unit = chart.x_unit;
   plot.x.whole = chart.whole_x;
-  plot.y.bytes = chart.bytes;
+  plot.y.unit = chart.y_unit;
   if (chart.log_x) plot.x.low = 1, plot.x.high = 10;
   Fit(plot, &ChartPoint::x, false, plot.x);
   Fit(plot, &ChartPoint::y, true, plot.y);
@@ -170,49 +130,59 @@ Plot PlotOf(const LineChart& chart) {
   if (plot.y.high <= plot.y.low) plot.y.high = plot.y.low + 1;
   if (!chart.y_min) plot.y.RoundLow();
   if (!chart.y_max) plot.y.RoundHigh();
+  double widest = 0;  // of the labels at the left
+  for (const double value : plot.y.Ticks()) {
+    widest = std::max(widest, TextWidth(plot.y.Label(value)));
+  }
+  plot.x.begin = 9 + std::min(widest, kMostTickWidth);
   return plot;
 }
 
-void DrawAxes(const Plot& plot, std::string& out) {
+void DrawAxes(const Plot& plot, Marks& out) {
   for (const double value : plot.y.Ticks()) {
-    out += Line("g", plot.x.begin, plot.y.At(value), plot.x.end, plot.y.At(value));
-    out += Text("t e", plot.x.begin - 5, plot.y.At(value) + 4, plot.y.Label(value));
+    out.push_back(Line("g", plot.x.begin, plot.y.At(value), plot.x.end, plot.y.At(value)));
+    out.push_back(
+        Text("t e", plot.x.begin - 5, plot.y.At(value) + 4, plot.y.Label(value), kMostTickWidth));
   }
   for (const double value : plot.x.Ticks()) {
-    out += Line("g", plot.x.At(value), plot.y.end, plot.x.At(value), plot.y.begin);
-    out += Text("t m", plot.x.At(value), plot.y.begin + 15, plot.x.Label(value));
+    out.push_back(Line("g", plot.x.At(value), plot.y.end, plot.x.At(value), plot.y.begin));
   }
-  out += Line("a", plot.x.begin, plot.y.begin, plot.x.end, plot.y.begin);
-  out += Text("t m", (plot.x.begin + plot.x.end) / 2, plot.y.begin + 31, plot.chart.x_label);
-  out += Text("t", 2, 12, plot.chart.y_label);
+  DrawTickLabels(plot.x, 0, plot.y.begin + 17, out);
+  out.push_back(Line("a", plot.x.begin, plot.y.begin, plot.x.end, plot.y.begin));
+  out.push_back(Text("t m", kChartWidth / 2, plot.y.begin + 33, plot.chart.x_label, kChartWidth));
+  out.push_back(Text("t", 2, 12, plot.chart.y_label, kChartWidth - 4));
 }
 
 // Names of targets are left out where they would hide each other; all are tooltips.
-void DrawTargets(const Plot& plot, std::string& out) {
+void DrawTargets(const Plot& plot, std::vector<Box>& taken, Marks& out) {
   double free_from = 0;
   for (const ChartTarget& target : plot.chart.targets) {
     if (!std::isfinite(target.at) || (!target.is_y && plot.x.is_log && target.at <= 0)) continue;
     const Axis& axis = target.is_y ? plot.y : plot.x;
     if (target.at < axis.low || target.at > axis.high) continue;
     const double at = axis.At(target.at);
-    out += target.is_y ? Line("ta", plot.x.begin, at, plot.x.end, at)
-                       : Line("ta", at, plot.y.end, at, plot.y.begin);
+    out.push_back(target.is_y ? Line("ta", plot.x.begin, at, plot.x.end, at)
+                              : Line("ta", at, plot.y.end, at, plot.y.begin));
+    out.back().tip = target.name;
+    const Mark name = Text("t m", 0, 0, target.name, kMostNameWidth);
+    const double half = TextWidth(name.text) / 2;
     if (target.is_y) {
-      out += Text("t e", plot.x.end - 2, at - 4, target.name, kMostLetters);
+      const double y = at - plot.y.end < kRow ? at + 13 : at - 4;
+      out.push_back(Text("t e n", plot.x.end - 2, y, target.name, kMostNameWidth));
+      taken.push_back({plot.x.end - 2 - 2 * half, y - 10, plot.x.end, y + 3});
       continue;
     }
-    const double half = TextWidth(target.name) / 2;
     const double middle = std::clamp(at, half, std::max(half, kChartWidth - half));
     if (middle - half < free_from) continue;
-    out += Text("t m", middle, plot.y.end - 8, target.name, kMostLetters);
+    out.push_back(Text("t m", middle, plot.y.end - 8, target.name, kMostNameWidth));
     free_from = middle + half + 6;
   }
 }
 
-void DrawSeries(const Plot& plot, size_t index, std::string& out) {
+void DrawSeries(const Plot& plot, size_t index, Marks& out) {
   const ChartSeries& series = plot.chart.series[index];
   const size_t stride = (series.points.size() + kMostPoints - 1) / kMostPoints;
-  std::string path;
+  Mark path{Mark::Kind::kPath};
   std::vector<const ChartPoint*> dots;
   size_t run = 0;  // points since the last gap
   const ChartPoint* last = nullptr;
@@ -229,55 +199,42 @@ void DrawSeries(const Plot& plot, size_t index, std::string& out) {
     if (stride > 1 && i % stride != 0 && i + 1 != series.points.size()) continue;
     if (plot.chart.markers || !series.joined) dots.push_back(&point);
     if (!series.joined) continue;
-    path += fmt::format("{}{} {}", run++ == 0 ? "M" : "L", Coordinate(plot.X(point)),
-                        Coordinate(plot.Y(point)));
+    path.steps.push_back({run++ == 0 ? 'M' : 'L', plot.X(point), plot.Y(point)});
     last = &point;
   }
   end_run();
-  if (!path.empty()) {
-    out += fmt::format("<path class=\"l c{}{}{}\" d=\"{}\"/>\n", index % kChartColours,
-                       series.emphasised ? " em" : "",
-                       series.dashed || index >= kChartColours ? " da" : "", path);
+  if (!path.steps.empty()) {
+    path.classes = LineClasses(plot.chart, index);
+    out.push_back(std::move(path));
   }
   for (const ChartPoint* point : dots) {
     const std::string& name = point->name.empty() ? series.name : point->name;
     const std::string tip = fmt::format("{}{}{}, {}", name, name.empty() ? "" : ": ",
-                                        plot.x.Label(point->x), plot.y.Label(point->y));
-    out += Dot(index, plot.X(*point), plot.Y(*point), series.emphasised ? 4 : 3, tip);
+                                        plot.x.Exact(point->x), plot.y.Exact(point->y));
+    out.push_back(Dot(index, plot.X(*point), plot.Y(*point), series.emphasised ? 4 : 3, tip));
   }
 }
 
-void DrawEndLabels(const Plot& plot, std::string& out) {
-  std::vector<EndLabel> labels;
-  for (size_t i = 0; i < plot.chart.series.size(); ++i) {
+// Names of series below the plot, in their order, which is the same in all charts of a page.
+std::vector<LegendEntry> LegendOf(const Plot& plot) {
+  std::vector<LegendEntry> entries;
+  for (size_t i = 0; i < plot.chart.series.size() && entries.size() < kMostEntries; ++i) {
     const ChartSeries& series = plot.chart.series[i];
-    const ChartPoint* last = series.name.empty() ? nullptr : plot.LastOf(series);
-    if (last != nullptr && labels.size() < kMostLabels) labels.push_back({plot.Y(*last), i});
-  }
-  const double left = plot.x.end + 12;
-  for (const EndLabel& label : Spread(std::move(labels), plot.y.end, plot.y.begin, kRow)) {
-    const ChartSeries& series = plot.chart.series[label.series];
-    const ChartPoint& last = *plot.LastOf(series);
-    // From the line's end to its name.
-    const double x = plot.X(last) + 4, y = plot.Y(last);
-    if (series.joined && x < left - 3) {
-      out +=
-          fmt::format("<path class=\"ld c{}\" d=\"M{} {}L{} {}\"/>\n", label.series % kChartColours,
-                      Coordinate(x), Coordinate(y), Coordinate(left - 1), Coordinate(label.y));
+    if (series.name.empty() || !plot.HasPoint(series)) continue;
+    LegendEntry& entry = entries.emplace_back();
+    entry.text = series.name;
+    entry.is_bold = series.emphasised;
+    entry.width = series.joined ? 18 : 8;
+    if (series.joined) entry.marks.push_back(Line(LineClasses(plot.chart, i), 0, 0, 18, 0));
+    if (!series.joined || plot.chart.markers) {
+      entry.marks.push_back(Dot(i, entry.width / 2, 0, 3, ""));
     }
-    if (series.joined && !plot.chart.markers) {
-      out += fmt::format("<rect class=\"f{}\" x=\"{}\" y=\"{}\" width=\"8\" height=\"3\"/>\n",
-                         label.series % kChartColours, Coordinate(left), Coordinate(label.y - 1.5));
-    } else {
-      out += Dot(label.series, left + 4, label.y, 3, "");
-    }
-    out += Text(series.emphasised ? "t b" : "t", left + 11, label.y + 4, series.name, kMostLetters);
   }
+  return entries;
 }
 
-// Names of points. Those that matter most choose their places first.
-void DrawNames(const Plot& plot, std::string& out) {
-  std::vector<Box> taken;
+// Names of points, where there is room. Those that matter most choose their places first.
+void DrawNames(const Plot& plot, std::vector<Box> taken, Marks& out) {
   std::vector<std::pair<const ChartPoint*, bool>> named;
   for (const bool emphasised : {true, false}) {
     for (const ChartSeries& series : plot.chart.series) {
@@ -285,19 +242,33 @@ void DrawNames(const Plot& plot, std::string& out) {
       for (const ChartPoint& point : series.points) {
         if (!plot.IsDrawable(point) || taken.size() >= kMostPoints) continue;
         const double x = plot.X(point), y = plot.Y(point);
-        if (!series.joined || plot.chart.markers) taken.push_back({x - 5, y - 5, x + 5, y + 5});
-        if (!point.name.empty()) named.emplace_back(&point, emphasised);
+        if (!series.joined || plot.chart.markers) taken.push_back({x - 4, y - 4, x + 4, y + 4});
+        if (series.named && !point.name.empty()) named.emplace_back(&point, emphasised);
       }
     }
   }
   named.resize(std::min(named.size(), kMostNamed));
   const Box inside{plot.x.begin, plot.y.end - 6, kChartWidth, plot.y.begin};
   for (const auto& [point, emphasised] : named) {
-    const double width = TextWidth(point->name) * (emphasised ? 1.08 : 1);
-    const DotLabel label = PlaceAt(plot.X(*point), plot.Y(*point), width, inside, taken);
-    taken.push_back(label.box);
-    out += Text(fmt::format("{}{}", emphasised ? "t b" : "t", label.anchor), label.x, label.y,
-                point->name, 2 * kMostLetters);
+    const double x = plot.X(*point), y = plot.Y(*point);
+    Mark name = Text("", 0, 0, point->name, kMostNameWidth);
+    const std::vector<Place> places = PlacesAt(x, y, TextWidth(name.text) * (emphasised ? 1.1 : 1));
+    const auto place = std::find_if(places.begin(), places.end(), [&](const Place& at) {
+      return inside.Holds(at.box) && std::none_of(taken.begin(), taken.end(), [&](const Box& box) {
+               return at.box.Meets(box);
+             });
+    });
+    if (place == places.end()) continue;
+    const Box& box = place->box;
+    taken.push_back(box);
+    if (place->is_away) {
+      out.push_back(Line("ld", x, y, std::clamp(x, box.left, box.right),
+                         std::clamp(y, box.top + 3, box.bottom)));
+    }
+    name.classes = fmt::format("{} n{}", emphasised ? "b" : "t", place->anchor);
+    name.x = place->x;
+    name.y = place->y;
+    out.push_back(std::move(name));
   }
 }
 
@@ -315,16 +286,18 @@ LineChart ChartByLayer(std::string title, std::string y_label, std::optional<dou
 
 Picture Render(const LineChart& chart) {
   const Plot plot = PlotOf(chart);
-  Picture picture{chart.title, kChartWidth, plot.y.begin + 38, {}};
-  DrawAxes(plot, picture.body);
-  DrawTargets(plot, picture.body);
+  Picture picture{chart.title, kChartWidth, plot.y.begin + 40};
+  DrawAxes(plot, picture.marks);
+  std::vector<Box> taken;
+  DrawTargets(plot, taken, picture.marks);
   std::vector<size_t> order(chart.series.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_partition(order.begin(), order.end(),
                         [&](size_t i) { return !chart.series[i].emphasised; });
-  for (const size_t index : order) DrawSeries(plot, index, picture.body);
-  DrawEndLabels(plot, picture.body);
-  DrawNames(plot, picture.body);
+  for (const size_t index : order) DrawSeries(plot, index, picture.marks);
+  DrawNames(plot, std::move(taken), picture.marks);
+  picture.height = DrawLegend(LegendOf(plot), picture.height, picture.marks) + 3;
+  DrawTitle(picture);
   return picture;
 }
 

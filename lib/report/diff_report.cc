@@ -286,9 +286,10 @@ report::Page DiffPage(const std::string& a, const std::string& b, const Snapshot
   }
   if (total.different > 0) {
     page.Heading("How much");
-    LineChart share = report::ChartByLayer("Values that differ by layer", "% of the values", 0);
+    LineChart share = report::ChartByLayer("Values that differ by layer", "share of the values", 0);
+    share.y_unit = report::Unit::kPercent;
     share.series = report::SeriesOfTensors(
-        diff.layers, [](const TensorDiff& of) { return 100 * ShareOf(of.different, of.values); });
+        diff.layers, [](const TensorDiff& of) { return ShareOf(of.different, of.values); });
     page.Figure(Render(share), "How many values differ at all.");
     LineChart largest = report::ChartByLayer("Largest difference by layer", "largest |a - b|", 0);
     largest.series =

@@ -195,15 +195,17 @@ std::string_view TableStyle() {
 .scroll{overflow-x:auto;margin:.5rem 0;background:linear-gradient(to left,var(--paper) 40%,transparent) 100% 0/2.4rem 100% no-repeat local,
 linear-gradient(to left,var(--edge),transparent) 100% 0/1rem 100% no-repeat scroll}
 table{border-collapse:separate;border-spacing:0;font-variant-numeric:tabular-nums;overflow-wrap:normal}
-th,td{padding:.25rem .7rem;border-bottom:1px solid var(--rule);text-align:left;white-space:nowrap}
-thead th{color:var(--dim);font-weight:600;font-size:.85rem;vertical-align:bottom}tbody th{font-weight:400}
+th,td{padding:.25rem .5rem;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top}
+.t td,.t th{font-size:.85rem;max-width:22rem}td.n,tbody th.n{white-space:nowrap}.t td:not(.n){min-width:5rem}
+thead th{color:var(--dim);font-weight:600;font-size:.82rem;vertical-align:bottom}tbody th{font-weight:400}
 .t th:first-child{position:sticky;left:0;z-index:1;background:var(--paper);border-right:1px solid var(--rule)}
 th.n,td.n{text-align:right}tr.s td,tr.s th{font-weight:700}
 .t thead button{font:inherit;color:inherit;background:none;border:0;padding:0;margin:0;cursor:pointer;text-align:inherit}
 .t thead button::after{content:"\2195";opacity:.45;margin-left:.25em}
 .t [aria-sort=ascending] button::after{content:"\2191";opacity:1}.t [aria-sort=descending] button::after{content:"\2193";opacity:1}
 .find{display:block;color:var(--dim);font-size:.85rem;margin:.5rem 0 0}.find input{font:inherit;color:var(--ink);background:var(--paper);border:1px solid var(--dim);border-radius:.3rem;padding:.15rem .5rem;width:12rem}
-@media(max-width:44rem){.t tbody th{max-width:9rem;white-space:normal;overflow-wrap:break-word}th,td{padding:.25rem .5rem}}
+.t tbody th:not(.n){min-width:8rem}
+@media(max-width:44rem){.t tbody th:not(.n){min-width:5rem}.t tbody th{max-width:9rem;white-space:normal;overflow-wrap:break-word}}
 @media print{.find{display:none}.scroll{overflow:visible}}
 )";
 }
@@ -235,14 +237,14 @@ table.parentNode.before(label)}
 
 constexpr std::string_view kStyle = R"(*{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
-main{max-width:68rem;margin:0 auto;padding:1.2rem 1rem 3rem;overflow-wrap:anywhere}
+main{max-width:72rem;margin:0 auto;padding:1.2rem 1rem 3rem;overflow-wrap:anywhere}
 h1{font-size:1.5rem;margin:.2rem 0 0}h2{font-size:1.1rem;margin:2rem 0 .5rem}
 .sub{color:var(--dim);margin:0 0 1rem}p{max-width:46rem;margin:.4rem 0}
-.facts{display:flex;flex-wrap:wrap;gap:.6rem;margin:1rem 0;padding:0}
+.of{margin:1rem 0 -.6rem;color:var(--dim);font-size:.85rem}.facts{display:flex;flex-wrap:wrap;gap:.6rem;margin:1rem 0;padding:0}
 .facts div{border:1px solid var(--rule);border-radius:.5rem;padding:.45rem .8rem;min-width:7rem}
 .facts dt{color:var(--dim);font-size:.8rem}.facts dd{margin:0;font-size:1.15rem;font-weight:600}
-.row{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr));gap:.5rem 1.2rem}
-figure{margin:.5rem 0;max-width:28rem}svg{width:100%;height:auto;display:block}
+.row{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,22.4rem),1fr));gap:.5rem 1rem}
+figure{margin:.5rem 0;max-width:27rem}svg{width:100%;height:auto;display:block}
 figcaption{color:var(--dim);font-size:.85rem;max-width:46rem}
 ul{padding-left:1.2rem}footer{color:var(--dim);font-size:.85rem;margin-top:2rem}
 @media print{main{max-width:none}}
@@ -354,6 +356,14 @@ void Page::EndFold() {
   body_ += "</details>\n";
 }
 
+void Page::LongTable(TextTable table, std::string_view what, const std::vector<size_t>& strong) {
+  constexpr size_t kMostOpenRows = 12;
+  const bool folds = table.rows.size() > kMostOpenRows;
+  if (folds) Fold(fmt::format("{} {}", table.rows.size(), what));
+  Table(std::move(table), strong);
+  if (folds) EndFold();
+}
+
 void Page::Table(TextTable table, const std::vector<size_t>& strong) {
   table.rows.insert(table.rows.begin(), std::move(table.head));
   Table(table.rows, strong);
@@ -385,7 +395,8 @@ void Page::Table(const std::vector<std::vector<std::string>>& rows,
   if (end < rows.size()) Paragraph(fmt::format("{} more rows are not shown.", rows.size() - end));
 }
 
-Page::Page(std::string_view title, std::string_view subtitle) : title_(EscapeMarkup(title)) {
+Page::Page(std::string_view title, std::string_view subtitle)
+    : title_(EscapeMarkup(title)), subtitle_(subtitle) {
   body_ = fmt::format("<h1>{}</h1>\n", title_);
   if (!subtitle.empty()) {
     body_ += fmt::format("<p class=\"sub\">{}</p>\n", EscapeMarkup(subtitle));
@@ -408,8 +419,10 @@ void Page::Paragraph(std::string_view text) {
   body_ += fmt::format("<p>{}</p>\n", EscapeMarkup(text));
 }
 
-void Page::Facts(const std::vector<std::pair<std::string, std::string>>& facts) {
+void Page::Facts(const std::vector<std::pair<std::string, std::string>>& facts,
+                 std::string_view of) {
   EndFigures();
+  if (!of.empty()) body_ += fmt::format("<p class=\"of\">{}</p>\n", EscapeMarkup(of));
   body_ += "<dl class=\"facts\">\n";
   for (const auto& [name, value] : facts) {
     body_ +=
@@ -430,7 +443,26 @@ void Page::Figure(const Picture& picture, std::string_view caption) {
   };
   std::string file = name + ".svg";
   for (int i = 2; taken(file); ++i) file = fmt::format("{}-{}.svg", name, i);
-  pictures_.push_back({std::move(file), picture.File(caption)});
+  pictures_.push_back({std::move(file), picture, std::string(caption)});
+}
+
+void Page::Feature(std::string_view more) {
+  featured_ = pictures_.size() - 1;
+  feature_text_ = more;
+}
+
+std::optional<PictureFile> Page::Featured(std::string_view program) const {
+  if (pictures_.empty()) return std::nullopt;
+  const PictureFile& file = pictures_[featured_];
+  std::string text = file.caption;
+  for (const std::string_view part :
+       {std::string_view(subtitle_), std::string_view(feature_text_), program}) {
+    if (part.empty()) continue;
+    if (!text.empty()) text += text.back() == '.' ? " " : ". ";
+    text += part;
+  }
+  text += ".";
+  return PictureFile{file.name, file.picture.WithCaption(text), text};
 }
 
 void Page::Notes(std::string_view heading, const std::vector<std::string>& notes) {

@@ -34,10 +34,13 @@ struct GridRow {
   std::vector<Cell> cells;
 };
 
-// A picture of a page as a file of its own.
+// A picture of a page, for files of its own.
 struct PictureFile {
   std::string name;  // "error-against-ratio.svg", different for each picture of a page
-  std::string text;
+  Picture picture;
+  std::string caption;
+
+  std::string Text() const { return picture.File(caption); }
 };
 
 // What a page was made by and from, for its end.
@@ -56,10 +59,15 @@ class Page {
 
   void Heading(std::string_view text);
   void Paragraph(std::string_view text);
-  // Adds short facts side by side, such as {"ratio", "2.07x"}.
-  void Facts(const std::vector<std::pair<std::string, std::string>>& facts);
+  // Adds short facts side by side, such as {"ratio", "2.07x"}, and above them what they are facts
+  // of, such as a run.
+  void Facts(const std::vector<std::pair<std::string, std::string>>& facts,
+             std::string_view of = {});
   // Adds a figure. Consecutive figures share a row if the screen is wide enough.
   void Figure(const Picture& picture, std::string_view caption);
+  // Makes the last figure the one that stands for the page in a paper (else the first one does).
+  // Alone it has to say of which model, trace and budget it is: the subtitle, and `more`.
+  void Feature(std::string_view more = {});
   // Adds a table whose first row is the header and whose first column stays in sight. Columns of
   // numbers are right-aligned; a unit that all their cells have ("x", "%", "KiB") moves to the
   // header. `strong` lists rows to emphasise, counted from 0 without the header. Rows beyond the
@@ -67,6 +75,8 @@ class Page {
   void Table(const std::vector<std::vector<std::string>>& rows,
              const std::vector<size_t>& strong = {});
   void Table(TextTable table, const std::vector<size_t>& strong = {});
+  // The same, folded away if it has more than a few rows: a list that few readers read through.
+  void LongTable(TextTable table, std::string_view what, const std::vector<size_t>& strong = {});
   // Adds a list of remarks, or nothing if it is empty.
   void Notes(std::string_view heading, const std::vector<std::string>& notes);
 
@@ -92,13 +102,17 @@ class Page {
   std::string Text(const Origin& origin = {}) const;
   // The figures, in their order.
   const std::vector<PictureFile>& pictures() const { return pictures_; }
+  // The figure that stands for the page, with a caption that needs no page around it; or nothing.
+  std::optional<PictureFile> Featured(std::string_view program) const;
 
  private:
   void EndFigures();
 
-  std::string title_, body_;
+  std::string title_, subtitle_, body_;
   std::string section_;  // the last heading
   std::vector<PictureFile> pictures_;
+  size_t featured_ = 0;
+  std::string feature_text_;
   bool in_figures_ = false, judges_ = false, has_tables_ = false;
 };
 

@@ -10,33 +10,57 @@
 
 namespace kv::report {
 
-// Renders charts as SVG, without scripts and network access. Equal data give equal bytes. Charts
-// are drawn 400 units wide and scale with the page; their text stays readable on a phone.
-// Implemented by chart.cc and heat_map.cc with the marks of svg_text.h.
+// Draws charts and writes them as SVG, without scripts and network access, or as PDF. Equal data
+// give equal bytes. A chart is 356 units wide, the width of a phone's page, so that its text of 12
+// units is 12 px there. Implemented by chart.cc and heat_map.cc with the marks of svg_text.h, and
+// by pdf.cc.
+
+// One thing that is drawn. `classes` names its styles, separated by blanks (svg_text.h).
+struct Mark {
+  enum class Kind { kLine, kRect, kCircle, kPath, kText };
+  struct Step {  // of a path
+    char to;     // 'M': begin here; 'L': draw a line to here; 'Z': draw one to the last beginning
+    double x = 0, y = 0;
+  };
+  Kind kind = Kind::kLine;
+  std::string classes = {};
+  double x = 0, y = 0;
+  double right = 0, bottom = 0;     // the other end of a line or corner of a rectangle
+  double radius = 0;                // of a circle
+  double strength = 1;              // of its fill
+  std::vector<Step> steps = {};     // of a path
+  std::string text = {}, tip = {};  // as given: escaped where it is written
+};
 
 // A drawn chart.
 struct Picture {
-  std::string title;  // for screen readers, tooltips and file names
+  std::string title;  // stands above it, and names its file
   double width = 0, height = 0;
-  std::string body;  // elements
+  std::vector<Mark> marks = {};
 
   // For a page that has ChartStyle. The description is for screen readers.
   std::string Inline(std::string_view description = {}) const;
   // A file of its own, with its colours for light and dark readers.
   std::string File(std::string_view description = {}) const;
+  // A file of one page for papers. Its letters are those of Western Europe (others become '?'),
+  // because the fonts are the ones that every reader has.
+  std::string Pdf() const;
+  // The same with a caption below.
+  Picture WithCaption(std::string_view caption) const;
 };
 
 struct ChartPoint {
   double x = 0, y = 0;
-  std::string name = {};  // written beside it, where nothing is hidden
+  std::string name = {};  // written beside it where there is room, and in its tooltip
 };
 
 struct ChartSeries {
-  std::string name;                // written at the line's end; empty: nowhere
+  std::string name;                // written in the legend; empty: nowhere
   std::vector<ChartPoint> points;  // in drawing order; those that are not finite leave a gap
   bool emphasised = false;         // drawn thicker, on top
   bool dashed = false;
   bool joined = true;  // false: points alone, which may stand for unlike things
+  bool named = true;   // false: names of points are tooltips alone
 };
 
 // A value that was asked for, drawn as a line across the chart.
@@ -46,6 +70,10 @@ struct ChartTarget {
   bool is_y = false;  // a value of y, else of x
 };
 
+// How the values of an axis are written: short on the axis, in tooltips as tables write them.
+// kMeasured has three significant digits, as format::Nats; kRate is a speed, as format::Rate.
+enum class Unit { kNumber, kBytes, kPercent, kFactor, kMeasured, kRate };
+
 // A chart of lines and points over two axes.
 struct LineChart {
   std::string title;
@@ -53,10 +81,9 @@ struct LineChart {
   std::vector<ChartSeries> series;
   std::optional<double> y_min = {}, y_max = {};  // by default round values around the data
   bool markers = false;                          // draws a dot with a tooltip at each point
-  bool bytes = false;                            // labels y values in KiB, MiB and so on
-  bool whole_x = false;                          // x values count things: ticks are whole
-  bool x_bytes = false;                          // labels x values in KiB, MiB and so on
-  bool log_x = false;                            // points at or below 0 have no place
+  Unit x_unit = Unit::kNumber, y_unit = Unit::kNumber;
+  bool whole_x = false;  // x values count things: ticks are whole
+  bool log_x = false;    // points at or below 0 have no place
   std::vector<ChartTarget> targets = {};
 };
 Picture Render(const LineChart& chart);

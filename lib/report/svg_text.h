@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/report/svg.h"
+
 namespace kv::report {
 
 // An axis from `begin` to `end` on the page, which shows the values from `low` to `high`.
@@ -15,7 +17,7 @@ struct Axis {
   double begin = 0, end = 0;
   double low = 0, high = 1;
   bool is_log = false;
-  bool bytes = false;  // labels in KiB, MiB and so on
+  Unit unit = Unit::kNumber;
   bool whole = false;  // values count things: ticks are whole
 
   double At(double value) const {
@@ -24,31 +26,61 @@ struct Axis {
     return begin + share * (end - begin);
   }
   std::vector<double> Ticks() const;
-  std::string Label(double value) const;
+  std::string Label(double value) const;  // of a tick
+  std::string Exact(double value) const;  // as tables write it
   // Extends the axis to ticks.
   void RoundLow();
   void RoundHigh();
 };
 
-// The few SVG elements that charts are made of, as text.
-
-inline constexpr double kChartWidth = 400;
+inline constexpr double kChartWidth = 356;
 inline constexpr int kChartColours = 8;
+inline constexpr double kRow = 15;  // height of a line of text
 
-std::string Coordinate(double value);  // with at most two decimals
-std::string Line(std::string_view classes, double x1, double y1, double x2, double y2);
-std::string Text(std::string_view classes, double x, double y, std::string_view text);
-// The same, cut to `letters`; then the whole text is a tooltip.
-std::string Text(std::string_view classes, double x, double y, std::string_view text,
-                 size_t letters);
+using Marks = std::vector<Mark>;
+
+Mark Line(std::string_view classes, double x1, double y1, double x2, double y2);
+Mark Rect(std::string_view classes, double x, double y, double width, double height);
+Mark Text(std::string_view classes, double x, double y, std::string_view text);
+// The same, cut to `width`; then the whole text is a tooltip.
+Mark Text(std::string_view classes, double x, double y, std::string_view text, double width);
 // The mark of a point: a circle, square, triangle or diamond, so that colour is not all that tells
 // series apart.
-std::string Dot(size_t series, double x, double y, double radius, std::string_view tip);
-// How wide a text is at most, in about; letters are counted, not bytes.
+Mark Dot(size_t series, double x, double y, double radius, std::string_view tip);
+
+// How wide a text of 12 units is at most on a screen, in about, and in PDF exactly.
 double TextWidth(std::string_view text);
-size_t Letters(std::string_view text);
+double PdfWidth(std::string_view text, bool is_bold = false);
+// Breaks text at blanks, so that no line is wider than `width`.
+std::vector<std::string> WrapText(std::string_view text, double width);
+
+// Draws labels of ticks below an axis, each `shift` of its value further on: they are moved inwards
+// where they would leave the chart, and left out where they would meet.
+void DrawTickLabels(const Axis& axis, double shift, double y, Marks& marks);
+
+// Entries side by side in rows below a chart, in their order.
+struct LegendEntry {
+  std::vector<Mark> marks;  // drawn around (0, 0), the middle of its left end
+  double width = 0;         // of the marks
+  std::string text;
+  bool is_bold = false;
+};
+// Draws them from `top` on and returns where they end.
+double DrawLegend(const std::vector<LegendEntry>& entries, double top, Marks& marks);
+// Puts the picture's title above what is drawn.
+void DrawTitle(Picture& picture);
+
+// What a mark of these classes is painted with: names of colours, empty for none.
+struct Paint {
+  std::string_view stroke, fill, dash;
+  double width = 1;
+};
+Paint PaintOf(const Mark& mark);
+// "#rrggbb" of a named colour on white paper.
+std::string_view LightColour(std::string_view name);
 
 // The rules of ChartStyle with literal colours, for files that stand alone.
 std::string FileStyle();
+std::string Coordinate(double value);  // with at most two decimals
 
 }  // namespace kv::report

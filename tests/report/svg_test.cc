@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "lib/report/html.h"
+#include "lib/report/svg_text.h"
 
 namespace kv::report::svg_test {
 namespace {
@@ -105,10 +106,14 @@ TEST_CASE("hostile names stay text", "[svg]") {
   page.Figure(Render(map), hostile);
   page.Table({{hostile, "v"}, {hostile, hostile}});
   std::string text = page.Text();
-  for (const PictureFile& picture : page.pictures()) text += picture.text;
+  for (const PictureFile& picture : page.pictures()) text += picture.Text();
+  page.Feature(hostile);
+  const PictureFile featured = page.Featured(hostile).value();
+  text += featured.Text();
   for (const std::string part : {"<script>a", "\xff", "\x01", "\xe2\x80\xae", "\xef\xbf\xbe"}) {
     CHECK(text.find(part) == std::string::npos);
   }
+  for (const char c : featured.picture.Pdf()) CHECK((c == '\n' || (c >= ' ' && c <= '~')));
   CHECK(page.pictures().at(0).name == "text-script-alert-1-script.svg");
   CHECK(page.pictures().at(1).name == "text-script-alert-1-script-2.svg");
 }
@@ -128,14 +133,14 @@ TEST_CASE("pictures and tables are bounded", "[svg]") {
   CHECK_FALSE(HasRoomForTips(columns, 200));
   CHECK(MapColumns(7, 3) == 7);
   CHECK(MapColumns(0, 0) == 1);
-  CHECK(Render(map).body.find("744 more rows") != std::string::npos);
+  CHECK(Render(map).Inline().find("744 more rows") != std::string::npos);
   map.rows.resize(200);
   for (StripRow& row : map.rows) row.name = "L";
-  CHECK(Render(map).body.size() < 900'000);
+  CHECK(Render(map).Inline().size() < 900'000);
   LineChart chart;
   ChartSeries& series = chart.series.emplace_back();
   for (int i = 0; i < 1'000'000; ++i) series.points.push_back({static_cast<double>(i), 1});
-  CHECK(Render(chart).body.size() < 40'000);
+  CHECK(Render(chart).Inline().size() < 40'000);
   Page page("many rows");
   page.Table(std::vector<std::vector<std::string>>(10'001, {"a", "1"}));
   CHECK(page.Text().size() < 200'000);
@@ -157,20 +162,135 @@ TEST_CASE("units of a column move to its head", "[svg]") {
   CHECK(text.find("<th scope=\"col\">none</th>") != std::string::npos);
 }
 
-TEST_CASE("names beside the plot never overlap", "[svg]") {
+namespace {
+
+// Where a text is on a screen with wide letters.
+struct TextBox {
+  double left, top, right, bottom;
+};
+TextBox BoxOf(const Mark& mark) {
+  const auto has = [&](const char* name) {
+    return (" " + mark.classes + " ").find(std::string(" ") + name + " ") != std::string::npos;
+  };
+  const double width = TextWidth(mark.text);
+  const double left = mark.x - (has("m") ? width / 2 : has("e") ? width : 0);
+  return {left, mark.y - 10, left + width, mark.y + 2};
+}
+
+// Every text is inside the picture, and none hides another.
+void CheckTexts(const Picture& picture) {
+  std::vector<const Mark*> texts;
+  for (const Mark& mark : picture.marks) {
+    if (mark.kind == Mark::Kind::kText && !mark.text.empty()) texts.push_back(&mark);
+  }
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const TextBox a = BoxOf(*texts[i]);
+    INFO(texts[i]->text);
+    CHECK(a.left >= -0.5);
+    CHECK(a.right <= picture.width + 0.5);
+    CHECK(a.top >= 0);
+    CHECK(a.bottom <= picture.height + 0.5);
+    for (size_t j = 0; j < i; ++j) {
+      const TextBox b = BoxOf(*texts[j]);
+      INFO(texts[j]->text);
+      CHECK_FALSE((a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("texts of charts are whole and hide none of each other", "[svg]") {
   LineChart chart;
+  chart.title = "A title that is so long that it takes more than one line of the chart to say it";
+  chart.x_label = std::string(90, 'x');
+  chart.y_label = std::string(90, 'y');
   for (int i = 0; i < 12; ++i) {
-    chart.series.push_back({"s" + std::to_string(i), {{0, 0}, {1, i < 9 ? 0.5 : 1.0}}});
+    chart.series.push_back({"a series named " + std::to_string(i), {{0, 0}, {1, i < 9 ? 0.5 : 1}}});
   }
-  const std::string text = Render(chart).body;
-  std::vector<double> heights;
-  for (size_t at = 0; (at = text.find("\">s", at)) != std::string::npos; ++at) {
-    const size_t y = text.rfind("y=\"", at) + 3;
-    heights.push_back(std::strtod(text.c_str() + y, nullptr));
+  CheckTexts(Render(chart));
+  // Names where there is room: many points, most of them in one place.
+  for (ChartSeries& series : chart.series) {
+    series.joined = false;
+    for (ChartPoint& point : series.points) point.name = "candidate " + series.name;
   }
-  REQUIRE(heights.size() == 12);
-  std::sort(heights.begin(), heights.end());
-  for (size_t i = 1; i < heights.size(); ++i) CHECK(heights[i] - heights[i - 1] >= 13.99);
+  const Picture crowd = Render(chart);
+  CheckTexts(crowd);
+  size_t named = 0;
+  for (const Mark& mark : crowd.marks) {
+    named += mark.kind == Mark::Kind::kText && mark.text.starts_with("candidate") ? 1U : 0U;
+  }
+  CHECK(named >= 3);
+  CHECK(named < 24);
+  // Labels at the right end, and wide ones at the left, as 1000 MiB/s or 1e-05.
+  for (const Unit unit : {Unit::kNumber, Unit::kBytes, Unit::kPercent, Unit::kFactor}) {
+    for (const double most : {2000.0, 1e-5, 123456789.0}) {
+      for (const bool is_log : {false, true}) {
+        LineChart axes;
+        axes.title = "axes";
+        axes.x_unit = axes.y_unit = unit;
+        axes.log_x = is_log;
+        axes.series = {{"s", {{most / 200, most / 3}, {most, most}}}};
+        CheckTexts(Render(axes));
+      }
+    }
+  }
+  StripMap map;
+  map.title = "map";
+  map.x_label = "position";
+  map.x_end = 1'000'000;
+  map.rows = {{std::string(60, 'n'), {{0, 1, 1}}}};
+  map.low_label = "0";
+  map.high_label = std::string(30, 'h');
+  map.second_label = std::string(30, 's');
+  CheckTexts(Render(map));
+}
+
+TEST_CASE("legends have the order of the series", "[svg]") {
+  LineChart chart;
+  chart.series = {{"low", {{0, 0}, {1, 1}}}, {"high", {{0, 0}, {1, 9}}}, {"none", {}}};
+  const std::string text = Render(chart).Inline();
+  CHECK(text.find(">low<") < text.find(">high<"));
+  CHECK(text.find(">none<") == std::string::npos);
+}
+
+TEST_CASE("tooltips have the digits of tables", "[svg]") {
+  LineChart chart;
+  chart.x_unit = Unit::kFactor;
+  chart.y_unit = Unit::kPercent;
+  chart.series = {{"s", {{1.28949, 0.046912}}, false, false, false}};
+  CHECK(Render(chart).Inline().find("<title>s: 1.289x, 4.69%</title>") != std::string::npos);
+}
+
+TEST_CASE("a figure stands alone, as SVG and as PDF", "[svg]") {
+  Page page("title", "cache.bin with a trace");
+  CHECK_FALSE(page.Featured("kvtool 1"));
+  page.Figure(Render(StripMap{}), "The first.");
+  LineChart chart;
+  chart.title = "Loss (of \\ all)";
+  chart.series = {{"s\xc3\xa9ries \xe2\x86\x92", {{1, 1}, {2, 3}}, true, true}};
+  page.Figure(Render(chart), "The second.");
+  const std::string first = page.Featured("kvtool 1").value().Text();
+  CHECK(first.find("The first. cache.bin with a trace. kvtool 1.") != std::string::npos);
+  page.Feature("Budgets 0.5");
+  const Picture picture = page.Featured("kvtool 1").value().picture;
+  CHECK(picture.File().find("The second. cache.bin with a trace. Budgets") != std::string::npos);
+  CheckTexts(picture);
+  const std::string pdf = picture.Pdf();
+  CHECK(pdf.starts_with("%PDF-1.4\n"));
+  CHECK(pdf.ends_with("%%EOF\n"));
+  CHECK(pdf.find("(Loss \\(of \\\\ all\\))") != std::string::npos);
+  CHECK(pdf.find("(s\\351ries ?)") != std::string::npos);
+  // Every object is where the table says.
+  size_t at = std::strtoul(pdf.c_str() + pdf.find("startxref") + 9, nullptr, 10);
+  CHECK(pdf.compare(at, 5, "xref\n") == 0);
+  at = pdf.find("65535 f \n", at) + 9;
+  for (int object = 1; object <= 7; ++object, at += 20) {
+    const size_t offset = std::strtoul(pdf.c_str() + at, nullptr, 10);
+    CHECK(pdf.compare(offset, 7, std::to_string(object) + " 0 obj") == 0);
+  }
+  const size_t length = std::strtoul(pdf.c_str() + pdf.find("/Length ") + 8, nullptr, 10);
+  CHECK(pdf.find("endstream") - (pdf.find("stream\n") + 7) == length);
 }
 
 TEST_CASE("colours stand out from the paper in both settings", "[svg]") {
@@ -223,10 +343,10 @@ TEST_CASE("numbers are short", "[svg]") {
 TEST_CASE("charts without data are empty frames", "[svg]") {
   LineChart chart;
   chart.series = {{"nothing", {}, false, false}, {"nan", {{NAN, 1}, {1, INFINITY}}, false, false}};
-  const std::string text = Render(chart).body;
+  const std::string text = Render(chart).Inline();
   CHECK(text.find("<path") == std::string::npos);
   CHECK(text.find("nan") == std::string::npos);
-  CHECK(Render(StripMap{}).body.find("nan") == std::string::npos);
+  CHECK(Render(StripMap{}).Inline().find("nan") == std::string::npos);
 }
 
 }  // namespace kv::report::svg_test

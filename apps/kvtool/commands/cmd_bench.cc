@@ -208,9 +208,6 @@ std::string RatioText(uint64_t raw, uint64_t stored) {
 // As people read it, in MiB/s.
 double BinaryRate(uint64_t bytes, double seconds) { return Rate(bytes, seconds) * 1e6 / (1 << 20); }
 
-// "1234", "12.3": three figures at least, for the slow ones.
-std::string RateText(double rate) { return fmt::format("{:.{}f}", rate, rate < 99.95 ? 1 : 0); }
-
 std::vector<std::vector<std::string>> Rows(const std::vector<ContestResult>& results, bool timing) {
   std::vector<std::vector<std::string>> rows = {{"level", "K", "V", "both"}};
   if (timing) {
@@ -224,8 +221,8 @@ std::vector<std::vector<std::string>> Rows(const std::vector<ContestResult>& res
     if (!timing) continue;
     for (const std::vector<double>* seconds :
          {&result.both.encode_seconds, &result.both.decode_seconds}) {
-      row.push_back(RateText(BinaryRate(result.raw_bytes(), seconds->front())));
-      row.push_back(RateText(BinaryRate(result.raw_bytes(), Median(*seconds))));
+      row.push_back(format::Rate(BinaryRate(result.raw_bytes(), seconds->front())));
+      row.push_back(format::Rate(BinaryRate(result.raw_bytes(), Median(*seconds))));
     }
   }
   return rows;
@@ -414,6 +411,7 @@ class Bench : public Command {
     chart.x_label = "row of the table";
     chart.y_label = "original / compressed";
     chart.whole_x = true;
+    chart.y_unit = report::Unit::kFactor;
     for (const size_t part : {0, 1}) {
       report::ChartSeries series{part == 0 ? "K" : "V", {}, false, false, false};
       for (size_t i = 0; i < results.size(); ++i) {
@@ -439,9 +437,12 @@ class Bench : public Command {
         chart.title = fmt::format("{}: ratio against {} speed", part == 0 ? "K" : "V",
                                   encode ? "encoding" : "decoding");
         chart.x_label = fmt::format("{}, MiB/s of one thread", encode ? "encoding" : "decoding");
-        chart.y_label = fmt::format("{}: original / compressed", part == 0 ? "K" : "V");
+        chart.y_label = "original / compressed";
         chart.log_x = true;
-        report::ChartSeries levels{"", {}, true, false, false}, peers{"", {}, false, false, false};
+        chart.x_unit = report::Unit::kRate;
+        chart.y_unit = report::Unit::kFactor;
+        report::ChartSeries levels{"levels of kvtool", {}, true, false, false};
+        report::ChartSeries peers{"others", {}, false, false, false};
         for (const ContestResult& result : results) {
           if (result.name == "memcpy") continue;
           const ContestPart& own = result.parts[part];
@@ -452,8 +453,9 @@ class Bench : public Command {
         }
         std::vector<report::ChartPoint> all = levels.points;
         all.insert(all.end(), peers.points.begin(), peers.points.end());
-        chart.series = {levels, peers, {"", report::Frontier(std::move(all), false), false, true}};
-        page.Figure(report::Render(chart), chart.title + "; up and to the right is better.");
+        chart.series = {
+            levels, peers, {"the best", report::Frontier(std::move(all), false), false, true}};
+        page.Figure(report::Render(chart), "Up and to the right is better.");
       }
     }
     page.Table(rows);

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 
 #include "lib/core/base/hash.h"
 #include "lib/core/codec/chunk.h"
@@ -38,8 +40,36 @@ uint64_t HashContent(const Source& source, bool with_names) {
   return hash.Digest();
 }
 
+namespace {
+
+// The inputs that were hashed. The bound is for programs that never end, as `store watch`.
+struct HashedFiles {
+  static constexpr size_t kMost = 10'000;
+  std::mutex mutex;
+  std::map<std::string, HashedFile> by_name;
+
+  static HashedFiles& Instance() {
+    static HashedFiles files;
+    return files;
+  }
+};
+
+}  // namespace
+
 HashedFile HashedFile::Of(const Source& source) {
-  return {source.path, source.total_bytes(), HashDigits(HashContent(source))};
+  HashedFile file{source.path, source.total_bytes(), HashDigits(HashContent(source))};
+  HashedFiles& known = HashedFiles::Instance();
+  const std::lock_guard lock(known.mutex);
+  if (known.by_name.size() == HashedFiles::kMost) known.by_name.clear();
+  known.by_name[file.file] = file;
+  return file;
+}
+
+std::optional<HashedFile> HashedFile::Known(const std::string& path) {
+  HashedFiles& known = HashedFiles::Instance();
+  const std::lock_guard lock(known.mutex);
+  const auto found = known.by_name.find(path);
+  return found == known.by_name.end() ? std::nullopt : std::optional(found->second);
 }
 
 const Fields<HashedFile>& HashedFileFields() {

@@ -33,6 +33,9 @@ struct HashedFile {
   std::string xxh3;
 
   static HashedFile Of(const Source& source);  // reads all of it
+  // What Of last said of an input of this name, so that the footer of a page need not read a large
+  // one again; or nothing.
+  static std::optional<HashedFile> Known(const std::string& path);
 };
 const Fields<HashedFile>& HashedFileFields();
 

@@ -133,13 +133,13 @@ void CorpusTotal::Tell(size_t all, bool more_than_names, Console& console) const
 
 // Options that no result depends on.
 const std::set<std::string_view> kOfTheRunAlone = {
-    "--recursive",   "--files-from", "--null",        "--fetch-listed", "--corpus",
-    "--corpus-dir",  "--results",    "--shard",       "--balance",      "--jobs",
-    "--threads",     "--progress",   "--no-progress", "--color",        "--no-color",
-    "--verbose",     "--quiet",      "--json",        "--json-out",     "--force",
-    "--config",      "--simd",       "--keep",        "--json-version", "--deterministic",
-    "--output",      "--output-dir", "--plan-out",    "--html-out",     "--svg-out",
-    "--annotations", "--csv"};
+    "--recursive",  "--files-from",  "--null",        "--fetch-listed", "--corpus",
+    "--corpus-dir", "--results",     "--shard",       "--balance",      "--jobs",
+    "--threads",    "--progress",    "--no-progress", "--color",        "--no-color",
+    "--verbose",    "--quiet",       "--json",        "--json-out",     "--force",
+    "--config",     "--simd",        "--keep",        "--json-version", "--deterministic",
+    "--output",     "--output-dir",  "--plan-out",    "--html-out",     "--svg-out",
+    "--figure-out", "--annotations", "--csv"};
 
 // How one input went.
 struct EachOutcome {

@@ -33,6 +33,11 @@ When ParseWhen(const std::string& word) {
 }
 
 bool IsFileName(const std::string& path) { return fs::path(path).extension() == ".svg"; }
+bool IsPdfName(const std::string& path) { return fs::path(path).extension() == ".pdf"; }
+
+std::string ProgramText() {
+  return fmt::format("kvtool {}, commit {}", KVTOOL_VERSION, KVTOOL_GIT);
+}
 
 // Where each picture goes: to the file itself if it is the only one, else beside it under its own
 // name; or into the folder.
@@ -298,32 +303,38 @@ void PageOptions::Declare(CommandLine& line, const std::string& of) {
   line.Add("--svg-out", svg,
            "Write the page's pictures as SVG: into a folder, made if need be, each named for what "
            "it shows; or NAME.svg for a single one and NAME-....svg for several");
+  line.Add("--figure-out", figure,
+           "Write the picture that matters most, captioned for a paper, as NAME.svg or NAME.pdf")
+      .ValueName("FILE")
+      .Check([](const std::string& text) {
+        return IsFileName(text) || IsPdfName(text)
+                   ? std::string()
+                   : fmt::format("a name that ends in .svg or .pdf expected, not {}",
+                                 Printable(text));
+      });
 }
 
 // Name, size and hash of an input for the footer of a page. A page is not lost for it: what cannot
-// be read once more (a pipe), or has changed meanwhile, is named alone, and large files are not
-// hashed.
+// be read once more (a pipe), or has changed meanwhile, is named alone.
 std::string InputText(const std::string& path) {
-  constexpr uint64_t kMostHashed = uint64_t{4} << 30;
+  const auto text = [](const HashedFile& file) {
+    return fmt::format("{}: {} bytes, XXH3 {}", Printable(file.file), file.bytes, file.xxh3);
+  };
   std::error_code failed;
   const fs::file_type type = fs::status(path, failed).type();
   if (type != fs::file_type::regular && type != fs::file_type::directory) {
     return Printable(path) + ": not a file, not hashed";
   }
   try {
-    const Source source = Source::Open(path);
-    const std::string text =
-        fmt::format("{}: {} bytes", Printable(source.path), source.total_bytes());
-    if (source.total_bytes() > kMostHashed) return text + ", too large to be hashed";
-    return fmt::format("{}, XXH3 {}", text, HashedFile::Of(source).xxh3);
+    if (const auto known = HashedFile::Known(path)) return text(*known);
+    return text(HashedFile::Of(Source::Open(path)));
   } catch (const Error&) {
     return Printable(path) + ": cannot be read any more";
   }
 }
 
 report::Origin OriginOf(const FileUser& command, const Console& console) {
-  report::Origin origin{
-      fmt::format("kvtool {}, commit {}", KVTOOL_VERSION, KVTOOL_GIT), console.command_line, {}};
+  report::Origin origin{ProgramText(), console.command_line, {}};
   CommandFiles files;
   command.Files(files);
   for (const std::string& path : files.inputs()) origin.inputs.push_back(InputText(path));
@@ -333,6 +344,7 @@ report::Origin OriginOf(const FileUser& command, const Console& console) {
 // What goes into a folder that is there is checked when it is known.
 void PageOptions::Files(CommandFiles& files) const {
   files.Writes(html, "--html-out");
+  files.Writes(figure, "--figure-out");
   std::error_code ignored;
   if (!fs::is_directory(svg, ignored)) files.Writes(svg, "--svg-out");
 }
@@ -342,6 +354,14 @@ void PageOptions::Write(const report::Page& page, const FileUser& command, Conso
   CheckedPlaces(page, command);  // before anything is written
   if (!html.empty()) WriteText(html, page.Text(OriginOf(command, console)), rules);
   WritePictures(page, command, console, rules);
+}
+
+void PageOptions::WriteFigure(const report::Page& page, Console& console,
+                              const OutputRules& rules) const {
+  const std::optional<report::PictureFile> file = page.Featured(ProgramText());
+  if (!file) return console.Warn(figure, "nothing to draw: no figure is written");
+  WriteText(figure, IsPdfName(figure) ? file->picture.Pdf() : file->Text(), rules);
+  console.Say(fmt::format("{}: written", Printable(figure)), 1);
 }
 
 std::vector<std::string> PageOptions::CheckedPlaces(const report::Page& page,
@@ -366,6 +386,7 @@ std::vector<std::string> PageOptions::CheckedPlaces(const report::Page& page,
 
 void PageOptions::WritePictures(const report::Page& page, const FileUser& command, Console& console,
                                 const OutputRules& rules) const {
+  if (!figure.empty()) WriteFigure(page, console, rules);
   if (svg.empty()) return;
   const std::vector<std::string> places = CheckedPlaces(page, command);
   if (places.empty()) return console.Warn(svg, "nothing to draw: no picture is written");
@@ -373,7 +394,7 @@ void PageOptions::WritePictures(const report::Page& page, const FileUser& comman
   if (!IsFileName(svg) && !DescriptorNamed(svg)) fs::create_directories(svg, failed);
   if (failed) throw Error(Finding::kWriteFailed, failed.message()).File(svg);
   for (size_t i = 0; i < places.size(); ++i) {
-    WriteText(places[i], page.pictures()[i].text, rules);
+    WriteText(places[i], page.pictures()[i].Text(), rules);
     console.Say(fmt::format("{}: written", Printable(places[i])), 1);
   }
 }

@@ -140,21 +140,23 @@ struct SelectionOptions {
 // {"file", "bytes", "xxh3"} of an input.
 nlohmann::ordered_json InputRecord(const Source& source);
 
-// --html-out, --svg-out: a report as a page, and its pictures as files.
+// --html-out, --svg-out, --figure-out: a report as a page, its pictures as files, and the one of
+// them that a paper wants.
 struct PageOptions {
-  std::string html, svg;
+  std::string html, svg, figure;
 
   // `of` ends the sentence about the page, such as " of the statistics".
   void Declare(CommandLine& line, const std::string& of = "");
   void Files(CommandFiles& files) const;
-  bool wanted() const { return !html.empty() || !svg.empty(); }
+  bool wanted() const { return !html.empty() || !svg.empty() || !figure.empty(); }
   void Write(const report::Page& page, const FileUser& command, Console& console,
              const OutputRules& rules) const;
-  // The pictures alone.
+  // The pictures and the figure alone.
   void WritePictures(const report::Page& page, const FileUser& command, Console& console,
                      const OutputRules& rules) const;
 
  private:
+  void WriteFigure(const report::Page& page, Console& console, const OutputRules& rules) const;
   // Where each picture goes. Throws kUsage if a name is that of another output or of an input.
   std::vector<std::string> CheckedPlaces(const report::Page& page, const FileUser& command) const;
 };

@@ -8,18 +8,18 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# The colours of the program's pages (lib/report/svg.cc).
+# The colours of the program's pages (lib/report/svg_text.cc).
 STYLE = """:root{--paper:#fff;--ink:#1c2430;--dim:#5b6573;--rule:#e3e7ec;
 --c0:#0b62c4;--c1:#c2410c;--c2:#0f7b4f;--c3:#8b3fb8;--c4:#a16207;--c5:#0e7490;--c6:#be185d;--c7:#64748b}
 @media(prefers-color-scheme:dark){:root{--paper:#12161c;--ink:#e6eaf0;--dim:#9aa5b3;--rule:#2a323d;
 --c0:#5aa7ff;--c1:#ff9255;--c2:#4fcf96;--c3:#c792ea;--c4:#e3b341;--c5:#4dd0e1;--c6:#ff7eb6;--c7:#a3afbf}}
 svg{width:100%;height:auto;display:block;background:var(--paper)}
-svg text{font:11px system-ui,sans-serif;fill:var(--dim)}svg .m{text-anchor:middle}svg .e{text-anchor:end}
+svg text{font:12px system-ui,sans-serif;fill:var(--dim)}svg .b{font-weight:600;fill:var(--ink)}svg .m{text-anchor:middle}svg .e{text-anchor:end}
 svg .g{stroke:var(--rule)}svg .a{stroke:var(--dim);stroke-dasharray:4 3}
 """
 _COLOURS = 8
-_WIDTH, _PLOT, _LEFT, _TOP = 420, 320, 56, 12
-_KEY, _LETTER = 15, 5.8  # height of a line of the key, width of a letter in it
+_WIDTH, _PLOT, _LEFT, _TOP = 356, 270, 64, 28  # as wide as a phone's page, so that letters are 12 px there
+_KEY, _LETTER = 15, 7.2  # height of a line of the key, width of a letter in it
 # Marks go through all colours before the next shape.
 _SHAPES = ("M-3,0a3,3 0 1 0 6,0a3,3 0 1 0 -6,0", "M0,-4L3.6,3L-3.6,3Z", "M-2.8,-2.8H2.8V2.8H-2.8Z")
 
@@ -66,7 +66,7 @@ def scatter(points: Sequence[Point], title: str, x_label: str, y_label: str, dia
     right, bottom = _WIDTH - 12, _TOP + _PLOT
     x, y = _Axis(*x_span, _LEFT, right), _Axis(*y_span, bottom, _TOP)
     series = sorted({point.series for point in drawn})
-    parts = _grid(x, y, x_label, y_label)
+    parts = [f'<text class="b" x="2" y="12">{html.escape(title)}</text>', *_grid(x, y, x_label, y_label)]
     if diagonal:
         ends = [10 ** x.low, 10 ** x.high]
         parts.append(_line(x.at(ends[0]), y.at(ends[0]), x.at(ends[1]), y.at(ends[1]), "a"))
@@ -74,9 +74,10 @@ def scatter(points: Sequence[Point], title: str, x_label: str, y_label: str, dia
         mark = _mark(series.index(point.series), x.at(point.x), y.at(point.y))
         parts.append(f"{mark}<title>{html.escape(point.tip)}: {point.x:.4g}, {point.y:.4g}</title></path>")
     below = bottom + 46
-    columns = max(1, int((right - _LEFT) // (_LETTER * max(map(len, series)) + 18)))
+    room = _WIDTH - 8
+    columns = max(1, int(room // (_LETTER * max(map(len, series)) + 18)))
     for i, name in enumerate(series):
-        left, line = _LEFT + (i % columns) * (right - _LEFT) / columns, below + i // columns * _KEY
+        left, line = 4 + (i % columns) * room / columns, below + i // columns * _KEY
         text = f'<text x="{left + 12:.1f}" y="{line}">{html.escape(name)}</text>'
         parts.append(f"{_mark(i, left + 4, line - 4)}</path>{text}")
     height = below + (len(series) - 1) // columns * _KEY + 8

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 from collections.abc import Sequence
 from typing import Any
@@ -14,11 +15,11 @@ from ._loop_summary import IN_NATS, PREDICTORS, usable
 
 _STYLE = """*{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
-main{max-width:68rem;margin:0 auto;padding:1.2rem 1rem 3rem}
+main{max-width:72rem;margin:0 auto;padding:1.2rem 1rem 3rem}
 h1{font-size:1.5rem;margin:.2rem 0 0}h2{font-size:1.1rem;margin:2rem 0 .5rem}
 .sub,footer,figcaption{color:var(--dim)}p{max-width:46rem;margin:.4rem 0}
-.row{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1rem}
-figure{margin:.5rem 0}figcaption,footer{font-size:.85rem}
+.row{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,22.4rem),1fr));gap:1rem}
+figure{margin:.5rem 0;max-width:27rem}figcaption,footer{font-size:.85rem}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.5rem 0}
 th,td{padding:.25rem .7rem;border-bottom:1px solid var(--rule);text-align:left;white-space:nowrap}
 th{color:var(--dim);font-weight:600;font-size:.85rem}.n{text-align:right}footer{margin-top:2rem}
@@ -129,18 +130,40 @@ def _archives(document: dict[str, Any]) -> str:
     return "<h2>Compressed, restored, gone on from</h2>\n" + table(head, rows, 4)
 
 
-def page(document: dict[str, Any]) -> str:
-    """The page of a document."""
+def _footer(document: dict[str, Any], command: str, inputs: Sequence[str]) -> str:
+    by = f"Made by kvtool {document['tool']['version']}, plans applied in {document['engine']}"
+    lines = [f"<p>{html.escape(by)}{', with' if command else '.'}</p>"]
+    if command:
+        lines.append(f"<p><code>{html.escape(command)}</code></p>")
+    for path in inputs:
+        lines.append(f"<p>{html.escape(_input_text(path))}</p>")
+    return "<footer>" + "\n".join(lines) + "</footer>\n"
+
+
+def _input_text(path: str) -> str:
+    """Name, size and hash. A page is not lost for a file that went away meanwhile."""
+    hashed, size = hashlib.sha256(), 0
+    try:
+        with open(path, "rb") as file:
+            while part := file.read(1 << 20):
+                hashed.update(part)
+                size += len(part)
+    except OSError:
+        return f"{path}: cannot be read any more"
+    return f"{path}: {size} bytes, SHA-256 {hashed.hexdigest()}"
+
+
+def page(document: dict[str, Any], command: str = "", inputs: Sequence[str] = ()) -> str:
+    """The page of a document: command and inputs say at its end what it was made by and from."""
     runs = [
         f"{run['name']}: {run['model']}, {run['prompt_tokens']} + {run['tokens'] - run['prompt_tokens']} tokens"
         for run in document["runs"]
     ]
-    by = f"Made by kvtool {document['tool']['version']}, plans applied in {document['engine']}."
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<title>Predicted and real losses</title>\n'
         f"<style>\n{CHART_STYLE}{_STYLE}</style>\n</head>\n<body>\n<main>\n<h1>Predicted and real losses</h1>\n"
         f'<p class="sub">{html.escape("; ".join(runs))}</p>\n{_plans(document)}{_passes(document)}{_archives(document)}'
-        f"<footer>{html.escape(by)}</footer>\n</main>\n</body>\n</html>\n"
+        f"{_footer(document, command, inputs)}</main>\n</body>\n</html>\n"
     )

@@ -14,6 +14,7 @@ kvtool-capture-llama. docs/closed-loop.md is the manual, and says how well predi
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from typing import Any
 
@@ -133,7 +134,9 @@ def main(words: list[str] | None = None) -> int:
         if arguments.output:
             _loop_document.write(arguments.output, _loop_document.text(document), arguments.force)
         if arguments.html:
-            _loop_document.write(arguments.html, _loop_page.page(document), arguments.force)
+            command = shlex.join(["python", "-m", "kvtool.closed_loop", *(sys.argv[1:] if words is None else words)])
+            inputs = [str(Run(path).snapshot_path) for path in arguments.runs] + arguments.plan
+            _loop_document.write(arguments.html, _loop_page.page(document, command, inputs), arguments.force)
         return _loop_document.verdict(document)
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)

@@ -191,10 +191,10 @@ def test_chart():
     width, height = map(float, svg.get("viewBox").split()[2:])
     places = [re.search(r"translate\((\S+) (\S+)\)", path.get("transform")).groups() for path in svg.iter(f"{name}path")]
     assert all(0 < float(x) < width and 0 < float(y) < height for x, y in places) and len(places) == 8
-    long = [_loop_chart.Point(1, 1, f"a policy with a long name {i}", "") for i in range(3)]
+    long = [_loop_chart.Point(1, 1, f"a policy of length {i}", "") for i in range(3)]
     texts = ElementTree.fromstring(_loop_chart.scatter(long, "t", "x", "y")).iter(f"{name}text")
     key = [text for text in texts if text.text.startswith("a policy")]
-    assert [float(text.get("x")) for text in key] == [68, 244, 68] and len({text.get("y") for text in key}) == 2
+    assert [float(text.get("x")) for text in key] == [16, 190, 16] and len({text.get("y") for text in key}) == 2
     lost = ElementTree.fromstring(_loop_chart.scatter([*points, _loop_chart.Point(0, 1, "s", "")], "t", "x", "y"))
     assert any("1 at or below 0 not shown" in (text.text or "") for text in lost.iter(f"{name}text"))
     assert "<svg" in _loop_chart.scatter([], "t", "x", "y")
@@ -207,6 +207,10 @@ def test_page_of_what_is_not_there(workplace):
     check_page(_loop_page.page(nothing), charts=0)
     run["name"] = "<&>"
     check_page(_loop_page.page(_loop_document.document("torch", [run], [row("<&>", '"', 1.0, 0.0)], [])), charts=2)
+    made = _loop_page.page(nothing, "python -m kvtool.closed_loop 'a<b'", [__file__, "gone <&>"])
+    check_page(made, charts=0)
+    assert "closed_loop &#x27;a&lt;b&#x27;" in made and "gone &lt;&amp;&gt;: cannot be read any more" in made
+    assert re.search(r"test_closed_loop\.py: [0-9]+ bytes, SHA-256 [0-9a-f]{64}", made)
 
 
 def test_a_reader_that_has_seen_enough_ends_only_the_table():

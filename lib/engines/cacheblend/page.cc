@@ -159,6 +159,7 @@ void AddRemaining(const Result& result, report::Page& page) {
         fmt::format("Deviation of {} left against the recompute ratio", is_value ? "V" : "K");
     chart.x_label = "recompute ratio";
     chart.y_label = fmt::format("deviation of {} left, mean of layers", is_value ? "V" : "K");
+    chart.y_unit = report::Unit::kPercent;
     chart.y_min = 0;
     chart.markers = true;
     chart.series = {SeriesOf("chosen", result, true, false,
@@ -173,6 +174,7 @@ void AddRemaining(const Result& result, report::Page& page) {
                 is_value ? "Lower is better. All choose as many tokens. The oracle chooses anew in "
                            "every layer: its distance is the price of choosing once."
                          : "The same tokens, seen from the keys.");
+    if (is_value) page.Feature();
   }
 }
 
@@ -185,12 +187,14 @@ void AddAttention(const Result& result, report::Page& page) {
   chart.title = "Error of the attention output against the recompute ratio";
   chart.x_label = "recompute ratio";
   chart.y_label = "output error |O - O'| / |O|, mean of layers";
+  chart.y_unit = report::Unit::kPercent;
   chart.y_min = 0;
   chart.markers = true;
   chart.series = {SeriesOf("output", result, true, false, value(&AttentionError::out_rel_l2))};
   page.Figure(Render(chart), "Attention of the question's own queries over the blended cache.");
   chart.title = "Attention deviation against the recompute ratio";
   chart.y_label = "|P - P'|, mean of layers";
+  chart.y_unit = report::Unit::kNumber;
   chart.series = {SeriesOf("deviation", result, true, false, value(&AttentionError::dev_l2))};
   page.Figure(Render(chart), "The paper's attention deviation: probabilities, all heads and rows.");
 }
@@ -199,7 +203,7 @@ void AddLayers(const Result& result, report::Page& page) {
   page.Heading("Layer by layer");
   LineChart deviation = report::ChartByLayer("Relative deviation of V by layer",
                                              "deviation of a token's V, relative to V", 0);
-  ChartSeries p50{"half", {}, true, false, false}, p90{"p90", {}, false, false, false};
+  ChartSeries p50{"p50", {}, true, false, false}, p90{"p90", {}, false, false, false};
   ChartSeries p99{"p99", {}, false, false, false}, max{"max", {}, false, false, false};
   for (const LayerDeviation& layer : result.layers) {
     const auto x = static_cast<double>(layer.layer);
@@ -332,7 +336,9 @@ report::Page ReportPage(const CachePair& caches, const Result& result, const Rep
           caches.full().rows.parts().front().snapshot->source.path, result.tokens,
           caches.old().chunks.size(), caches.layers().size(), shape.heads, shape.k_dim,
           VariantName(result.request), result.request.check_layer, result.request.ratio));
-  page.Facts(FactsOf(result, extras));
+  page.Facts(FactsOf(result, extras),
+             fmt::format("{} at layer {}, ratio {}", VariantName(result.request),
+                         result.request.check_layer, result.request.ratio));
   page.Paragraph(
       "Recomputed rows are taken from the full run (\"oracle rows\"). A model computes them over "
       "the blended cache, so what is left here is a lower bound.");

@@ -26,6 +26,7 @@ void AddPlans(const Advice& advice, report::LineChart chart,
               const std::function<double(const Outcome&)>& achieved, std::string_view caption,
               report::Page& page) {
   const LossKind kind = advice.measured().kind;
+  chart.y_unit = kind == LossKind::kOutput ? report::Unit::kPercent : report::Unit::kMeasured;
   chart.y_label = kind == LossKind::kOutput ? "output error, mean of prompts"
                                             : "KL to be expected, nats, mean of prompts";
   const auto point_of = [&](const Point& point, std::string name) {
@@ -66,6 +67,7 @@ void AddFrontier(const Advice& advice, const AdviceRequest& request, report::Pag
   report::LineChart chart;
   chart.title = "Loss against the ratio of the whole model";
   chart.x_label = "ratio of K and V at the end";
+  chart.x_unit = report::Unit::kFactor;
   chart.log_x = true;
   chart.y_min = 0;
   chart.targets = TargetsOf(kind, request.limits);
@@ -78,16 +80,18 @@ void AddFrontier(const Advice& advice, const AdviceRequest& request, report::Pag
       "Each point is a plan. The line joins those that no other one beats; the points beside it "
       "are candidates that every layer follows alike. Dotted: what was asked for.",
       page);
+  page.Feature();
   chart.title = "Loss against the share of bytes that stays";
-  chart.x_label = "K and V that stay at the end, % of all";
+  chart.x_label = "K and V that stay at the end, of all";
   chart.log_x = false;
+  chart.x_unit = report::Unit::kPercent;
   chart.targets = TargetsOf(kind, request.limits);
   if (request.limits.share < 1) {
     chart.targets.push_back(
-        {100 * request.limits.share, fmt::format("at most {:.3g}%", 100 * request.limits.share)});
+        {request.limits.share, fmt::format("at most {:.3g}%", 100 * request.limits.share)});
   }
   AddPlans(
-      advice, chart, [](const Outcome& outcome) { return 100 / outcome.ratio(); },
+      advice, chart, [](const Outcome& outcome) { return 1 / outcome.ratio(); },
       "The same plans by what they hold: low and left is better.", page);
 }
 
@@ -114,7 +118,7 @@ void AddBest(const Advice& advice, report::Page& page) {
         {fmt::format("of {} at {} tokens", report::ShortBytes(at.full_bytes), at.tokens),
          report::ShortBytes(at.kept_bytes)});
   }
-  page.Facts(facts);
+  page.Facts(facts, "The advised plan, " + PlanText(advice, best));
   page.Heading("The plan");
   page.Table(PartsTable(advice, best.choice));
 }
@@ -146,8 +150,13 @@ std::string Subtitle(const Runs& runs, const AdviceRequest& request, LossKind ki
     limits += fmt::format("{}ratio at least {}", limits.empty() ? "" : ", ",
                           format::Factor(1 / request.limits.share));
   }
-  return fmt::format("{} prompt{}; {}; {}", runs.size(), runs.size() == 1 ? "" : "s",
-                     LossName(kind), limits);
+  const Snapshot& first = runs.front()->snapshot();
+  const KvTensor& k = first.layers.front().k;
+  return fmt::format("{}{}, {} layers of {} kv heads x {} in {}, trace {}; {}; {}",
+                     runs.front()->name(),
+                     runs.size() == 1 ? "" : fmt::format(" and {} more prompts", runs.size() - 1),
+                     first.layers.size(), k.heads, k.head_dim, kv::Name(k.dtype),
+                     runs.front()->trace().path, LossName(kind), limits);
 }
 
 }  // namespace
@@ -157,10 +166,10 @@ report::Page AdvicePage(const Runs& runs, const AdviceRequest& request, const Ad
   AddBest(advice, page);
   page.Heading("Loss against ratio");
   AddFrontier(advice, request, page);
-  page.Table(PlansTable(advice, advice.found.frontier));
+  page.LongTable(PlansTable(advice, advice.found.frontier), "plans that no other one beats");
   AddCheck(runs, advice, page);
   page.Heading("One candidate for all layers");
-  page.Table(PlansTable(advice, advice.found.uniform));
+  page.LongTable(PlansTable(advice, advice.found.uniform), "candidates");
   std::vector<std::string> notes = advice.notes;
   notes.insert(notes.end(), advice.warnings.begin(), advice.warnings.end());
   page.Notes("Remarks", notes);

@@ -389,45 +389,77 @@ const Fields<SavingsReport>& SavingsFields() {
   return fields;
 }
 
+namespace {
+
+// The plans of one kind that no other one of it beats, by their bytes: plans that need fewer lose
+// more.
+report::ChartSeries FrontOfKind(const std::vector<SavingRow>& rows, std::string_view kind,
+                                LossKind loss, double most) {
+  report::ChartSeries series{std::string(kind), {}, kind == "both", false, true, false};
+  std::vector<const SavingRow*> order;
+  for (const SavingRow& row : rows) {
+    if (row.kind == kind && row.mean_loss <= most) order.push_back(&row);
+  }
+  std::stable_sort(order.begin(), order.end(), [](const SavingRow* a, const SavingRow* b) {
+    return a->bytes_per_token != b->bytes_per_token ? a->bytes_per_token < b->bytes_per_token
+                                                    : a->mean_loss < b->mean_loss;
+  });
+  double least = INFINITY;
+  for (const SavingRow* row : order) {
+    if (row->mean_loss >= least) continue;
+    least = row->mean_loss;
+    series.points.push_back({row->bytes_per_token, Shown(loss, row->mean_loss), row->plan});
+  }
+  return series;
+}
+
+TextTable RowsTable(const std::vector<SavingRow>& rows, LossKind kind, bool front_alone) {
+  TextTable table{
+      {"what", "plan", "bytes a token", "over the link", "mean loss", "worst prompt", "flags"}, {}};
+  for (const SavingRow& row : rows) {
+    if (front_alone && !row.on_front) continue;
+    table.rows.push_back({std::string(row.kind), row.plan,
+                          fmt::format("{:.0f}", row.bytes_per_token),
+                          fmt::format("{:.0f}", row.link_bytes), LossText(kind, row.mean_loss),
+                          LossText(kind, row.worst_loss), row.flags.empty() ? "-" : row.flags});
+  }
+  return table;
+}
+
+}  // namespace
+
 void AddSavings(const AdviceRequest& request, const Savings& savings,
                 const std::vector<SavingRow>& rows, report::Page& page) {
   const LossKind kind = request.measure.kind;
   report::LineChart chart;
   chart.title = "Loss against bytes, of everything that saves memory";
   chart.x_label = "bytes of a token in memory, all layers";
-  chart.y_label = kind == LossKind::kOutput ? "output error" : "KL to be expected, nats";
-  chart.x_bytes = true;
+  chart.y_label = kind == LossKind::kOutput ? "error of attention outputs, mean of prompts"
+                                            : "KL to be expected, nats, mean of prompts";
+  chart.x_unit = report::Unit::kBytes;
+  chart.y_unit = kind == LossKind::kOutput ? report::Unit::kPercent : report::Unit::kMeasured;
   chart.y_min = 0;
-  double most = request.limits.loss ? 3 * *request.limits.loss : INFINITY;
-  const auto in_sight = [&](const SavingRow& row) { return row.mean_loss <= most; };
-  report::ChartSeries front{"front", {}};
-  for (const std::string_view each : {"eviction", "types", "both", "lossless"}) {
-    report::ChartSeries series{std::string(each), {}, false, false, false};
-    for (const SavingRow& row : rows) {
-      if (row.kind == each && in_sight(row))
-        series.points.push_back({row.bytes_per_token, Shown(kind, row.mean_loss), row.plan});
-    }
+  chart.markers = true;
+  double most = INFINITY;  // what is far beyond the limit would press the rest to the axis
+  if (request.limits.loss) {
+    most = 3 * *request.limits.loss;
+    // The losses of outputs are squares of what is shown.
+    if (kind == LossKind::kOutput) most *= 3;
+    chart.targets.push_back({Shown(kind, *request.limits.loss),
+                             "at most " + LossText(kind, *request.limits.loss), true});
+  }
+  for (const std::string_view each : {"none", "lossless", "types", "eviction", "both"}) {
+    report::ChartSeries series = FrontOfKind(rows, each, kind, most);
+    if (each == "none") series.name = "as it came";
     if (!series.points.empty()) chart.series.push_back(std::move(series));
   }
-  for (const SavingRow& row : rows) {
-    if (row.on_front && in_sight(row))
-      front.points.push_back({row.bytes_per_token, Shown(kind, row.mean_loss), ""});
-  }
-  std::stable_sort(front.points.begin(), front.points.end(),
-                   [](const auto& a, const auto& b) { return a.x < b.x; });
-  chart.series.push_back(std::move(front));
   page.Heading("Everything that saves memory");
   page.Figure(Render(chart),
-              "Each point is a plan: low and left is better. The line joins those that no other "
-              "one beats.");
-  std::vector<std::vector<std::string>> table = {
-      {"what", "plan", "bytes a token", "over the link", "worst prompt", "on the front", "flags"}};
-  for (const SavingRow& row : rows) {
-    table.push_back({std::string(row.kind), row.plan, fmt::format("{:.0f}", row.bytes_per_token),
-                     fmt::format("{:.0f}", row.link_bytes), LossText(kind, row.worst_loss),
-                     row.on_front ? "yes" : "no", row.flags.empty() ? "-" : row.flags});
-  }
-  page.Table(table);
+              "Each point is a plan: low and left is better. A line joins the plans of one kind "
+              "that no other one of it beats.");
+  page.Feature();
+  page.LongTable(RowsTable(rows, kind, true), "plans that no other one beats");
+  page.LongTable(RowsTable(rows, kind, false), "plans in all");
   if (!savings.warnings.empty()) page.Notes("Types", savings.warnings);
 }
 

@@ -76,6 +76,7 @@ void AddCharts(const Analysis& analysis, const std::string& level, report::Page&
     }
   };
   LineChart ratios = report::ChartByLayer("Ratio by layer", "original / compressed");
+  ratios.y_unit = report::Unit::kFactor;
   const bool with_own = level != "compat";
   const auto own_ratio = [](const TensorAnalysis& tensor) {
     return tensor.own ? tensor.own->ratio() : NAN;

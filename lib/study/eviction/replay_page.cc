@@ -25,7 +25,6 @@ using report::StripRow;
 using report::StripSpan;
 using RunValue = std::function<double(const ReplayRun&)>;
 
-std::string Times(double ratio) { return fmt::format("{:.3g}x", ratio); }
 using format::Percent;
 std::string Shown(const Distribution& of, double Distribution::*figure) {
   return of.count == 0 ? std::string(1, '-') : Percent(of.*figure);
@@ -146,6 +145,7 @@ std::vector<ChartSeries> ByPolicy(const ReplayResult& result, const RunValue& x,
       series.push_back(
           {run.policy, {}, run.info().tuned_by == Tuning::kBlocks, run.info().is_bound});
       found = std::prev(series.end());
+      found->named = false;
     }
     found->points.push_back(
         {x(run), y(run), run.same_as.empty() ? std::string() : run.policy_text()});
@@ -178,9 +178,25 @@ std::vector<report::ChartTarget> TargetsOf(const ReplayResult& result) {
   return targets;
 }
 
+// What was asked for, for a figure that stands alone.
+std::string BudgetText(const ReplayResult& result) {
+  std::vector<std::string> targets;
+  for (const ReplayRun& run : result.runs) {
+    const std::string text = run.target_text();
+    if (std::count(targets.begin(), targets.end(), text) == 0) targets.push_back(text);
+  }
+  return fmt::format("Budgets {}; prompt of {} tokens, {} decoded", fmt::join(targets, ", "),
+                     result.prompt, result.end - result.prompt);
+}
+
+std::string RunText(const ReplayRun& run) {
+  return fmt::format("{} at target {}", run.policy_text(), run.target_text());
+}
+
 // A kind of loss: one panel each.
 struct Loss {
   std::string name, y_label, caption;
+  report::Unit unit;
   RunValue value;
 };
 
@@ -188,7 +204,7 @@ std::vector<Loss> LossesOf(const ReplayResult& result) {
   std::vector<Loss> losses;
   if (result.kl_method) {
     losses.push_back({"Predicted KL", "expected KL of the next token, nats", PredictionText(result),
-                      [](const ReplayRun& run) {
+                      report::Unit::kMeasured, [](const ReplayRun& run) {
                         return run.predicted_kl ? run.predicted_kl->expected() : NAN;
                       }});
   }
@@ -196,13 +212,14 @@ std::vector<Loss> LossesOf(const ReplayResult& result) {
     losses.push_back({"Attention output error", "|O - O'| / |O| over evicting rows",
                       "The error of the attention output, all heads of a layer together: of the "
                       "figures that need no gradients the best predictor of harm.",
+                      report::Unit::kPercent,
                       [](const ReplayRun& run) { return run.evicting->output_error_frobenius; }});
   }
   losses.push_back(
       {"Attention mass lost", "mass lost, mean of evicting rows",
        "Every policy keeps as many tokens at the same moments, save that block keeps whole blocks, "
        "and that snapkv and pyramid may compress the prompt alone; oracle-mass knows the future.",
-       [](const ReplayRun& run) { return 1 - run.evicting->mass.mean; }});
+       report::Unit::kPercent, [](const ReplayRun& run) { return 1 - run.evicting->mass.mean; }});
   return losses;
 }
 
@@ -221,6 +238,7 @@ void AddCurves(const ReplayResult& result, report::Page& page) {
   const auto add = [&](const Loss& loss, const RunValue& x, LineChart chart,
                        const std::string& caption) {
     chart.y_label = loss.y_label;
+    chart.y_unit = loss.unit;
     chart.markers = true;
     chart.y_min = 0;
     chart.series = ByPolicy(result, x, loss.value);
@@ -230,16 +248,18 @@ void AddCurves(const ReplayResult& result, report::Page& page) {
     LineChart chart;
     chart.title = loss.name + " against the achieved ratio";
     chart.x_label = "ratio of the whole model, mean of the steps";
+    chart.x_unit = report::Unit::kFactor;
     chart.targets = TargetsOf(result);
     add(
         loss, [](const ReplayRun& run) { return run.mean_ratio(); }, std::move(chart),
         fmt::format("{}: lower is better. {}{}", loss.name, loss.caption,
                     &loss == &losses.front() ? " Dotted: the targets." : ""));
+    if (&loss == &losses.front()) page.Feature(BudgetText(result));
   }
   LineChart chart;
   chart.title = losses.front().name + " against bytes held";
   chart.x_label = "K and V held, mean of the steps";
-  chart.x_bytes = true;
+  chart.x_unit = report::Unit::kBytes;
   add(losses.front(), MeanBytes, std::move(chart),
       losses.front().name + " against what stays in memory: low and left is better.");
 }
@@ -249,7 +269,7 @@ void AddBytes(const ReplayRun& run, report::Page& page) {
   chart.title = "Bytes of K and V held at each decode step";
   chart.x_label = "position";
   chart.y_label = "bytes held by all layers";
-  chart.bytes = true;
+  chart.y_unit = report::Unit::kBytes;
   chart.y_min = 0;
   ChartSeries full{"full", {}, false, false}, kept{"kept", {}, true, false};
   ChartSeries allocated{"allocated", {}, false, true};
@@ -319,7 +339,7 @@ StripRow LayerRow(const ReplayResult& result, const LayerPlan& plan, uint64_t co
 }
 
 void AddMap(const ReplayResult& result, const ReplayRun& run, report::Page& page) {
-  page.Heading(fmt::format("What stays: {} at target {}", run.policy_text(), run.target_text()));
+  page.Heading("What stays: " + RunText(run));
   StripMap map;
   map.title = "Kept tokens by layer and position";
   map.x_label = fmt::format("position (prefill ends at {})", result.prompt);
@@ -345,7 +365,7 @@ void AddMap(const ReplayResult& result, const ReplayRun& run, report::Page& page
 
 void AddHeads(const ReplayRun& run, report::Page& page) {
   if (run.layers.empty()) return;
-  page.Heading("Where it costs");
+  page.Heading("Where it costs: " + RunText(run));
   const bool output = run.layers.front().summary.has_output;
   double most = 0;
   const auto value_of = [&](const AttentionSummary& head) {
@@ -380,6 +400,7 @@ void AddHeads(const ReplayRun& run, report::Page& page) {
   steps.x_label = "decode step";
   steps.y_label = "attention mass lost, mean of heads";
   steps.y_min = 0;
+  steps.y_unit = report::Unit::kPercent;
   for (const LayerQuality& layer : run.layers) {
     if (steps.series.size() == 8) break;
     ChartSeries series{fmt::format("layer {}", layer.layer), {}, false, false};
@@ -413,21 +434,23 @@ report::Page ReportPage(const Report& of) {
   const ReplayRun& run = MainRun(result);
   report::Page page("H2O eviction replay", Subtitle(of));
   std::vector<std::pair<std::string, std::string>> facts = {
-      {"true ratio", Times(run.ratio())},
+      {"true ratio", format::Factor(run.ratio())},
+      {"mean ratio", format::Factor(run.mean_ratio())},
       {"K and V at the end",
        report::ShortBytes(run.steps.empty() ? 0 : static_cast<double>(run.steps.back().kept))},
       {"layers traced",
        fmt::format("{} of {}", result.traced_layers.size(), of.snapshot.layers.size())},
       {"decode steps", std::to_string(result.end - result.prompt)}};
   if (run.engine) {
-    facts.insert(facts.begin() + 1, {"the engine says", Times(run.engine->reported_ratio)});
+    facts.insert(facts.begin() + 1,
+                 {"the engine says", fmt::format("{:.4f}x", run.engine->reported_ratio)});
   }
   if (run.quality) {
     if (run.predicted_kl) facts.push_back({"predicted KL, nats", NatsOf(run)});
     if (run.quality->has_output) facts.push_back({"output error", ErrorOf(*run.evicting)});
     facts.push_back({"attention mass kept", Shown(run.evicting->mass, &Distribution::mean)});
   }
-  page.Facts(facts);
+  page.Facts(facts, RunText(run));
   if (run.engine) page.Paragraph(std::string(result.engine->ratio_remark));
   std::vector<std::string> notes = result.notes;
   notes.insert(notes.end(), result.warnings.begin(), result.warnings.end());

@@ -102,7 +102,7 @@ void AddBytes(const CaseView& c, Page& page) {
   chart.title = "Resident bytes over time";
   chart.x_label = "token";
   chart.y_label = "bytes held";
-  chart.bytes = true;
+  chart.y_unit = report::Unit::kBytes;
   chart.y_min = 0;
   ChartSeries series{"held", {}, true, false};
   const size_t stride = (c.resident.size() + kMaxPoints - 1) / kMaxPoints;
@@ -277,7 +277,7 @@ LineChart NewChart(const HistoryFigure& figure, std::string title) {
   chart.x_label = "run, 1 is the oldest";
   chart.y_label = figure.label;
   chart.markers = chart.whole_x = true;
-  chart.bytes = figure.bytes;
+  chart.y_unit = figure.bytes ? report::Unit::kBytes : report::Unit::kNumber;
   return chart;
 }
 

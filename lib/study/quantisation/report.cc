@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "lib/report/html.h"
 #include "lib/report/svg.h"
@@ -325,19 +327,28 @@ void AddChart(const ReplayRequest& request, const ReplayResult& result, report::
   chart.y_label = result.kl_method ? "expected KL, nats" : "relative error of attention outputs";
   chart.y_min = 0;
   chart.log_x = true;
-  report::ChartSeries pairs{"", {}, false, false, false};
+  chart.x_unit = report::Unit::kFactor;
+  chart.y_unit = report::Unit::kMeasured;
+  report::ChartSeries pairs{"pairs of types, K / V", {}, false, false, false};
   for (size_t pair = 1; pair < result.pairs.size(); ++pair) {
     if (IsUnchanged(request, result, result.pairs[pair])) continue;
     const Outcome outcome = EvaluatePair(result, pair);
     pairs.points.push_back(
         {outcome.ratio(), LossOf(outcome), PairText(request, result.pairs[pair])});
   }
-  report::ChartSeries best{"", report::Frontier(pairs.points, true), true};
-  for (report::ChartPoint& point : best.points) point.name.clear();
+  // The names of the best ones choose their places first.
+  report::ChartSeries best{"the best", report::Frontier(pairs.points, true), true};
+  for (report::ChartPoint& point : best.points) {
+    const auto pair = std::find_if(pairs.points.begin(), pairs.points.end(), [&](const auto& of) {
+      return of.x == point.x && of.y == point.y;
+    });
+    if (pair != pairs.points.end()) point.name = std::exchange(pair->name, {});
+  }
   chart.series = {best, pairs};
   page.Figure(Render(chart),
               "Each point is a type of K and one of V for all layers. The line joins those that no "
               "other one beats. Pairs that store nothing of this cache are left out.");
+  page.Feature();
 }
 
 void AddLayers(const ReplayRequest& request, const ReplayResult& result, report::Page& page) {
@@ -346,6 +357,7 @@ void AddLayers(const ReplayRequest& request, const ReplayResult& result, report:
   chart.x_label = "layer";
   chart.y_label = "output error";
   chart.whole_x = chart.markers = true;
+  chart.y_unit = report::Unit::kMeasured;
   constexpr size_t kMostLines = 8;
   for (size_t pair = 1; pair < std::min(result.pairs.size(), kMostLines + 1); ++pair) {
     if (IsUnchanged(request, result, result.pairs[pair])) continue;
@@ -366,18 +378,20 @@ report::Page ReportPage(const Report& report, const std::vector<std::string>& no
   const KvTensor& k = report.snapshot.layers.front().k;
   report::Page page(
       "Quantised caches",
-      fmt::format("{} layers, {} query heads over {} kv heads of {}, {} tokens; {} of {} query "
-                  "rows a layer",
-                  result.layers.size(), report.trace.query_heads, k.heads, k.head_dim,
-                  result.tokens, result.measured.positions.size(), result.measured.population));
+      fmt::format("{} with {}: {} layers, {} query heads over {} kv heads of {}, {} tokens; {} of "
+                  "{} query rows a layer",
+                  report.snapshot.source.path, report.trace.path, result.layers.size(),
+                  report.trace.query_heads, k.heads, k.head_dim, result.tokens,
+                  result.measured.positions.size(), result.measured.population));
   page.Heading("Loss against ratio");
   AddChart(request, result, page);
   AddLayers(request, result, page);
+  page.Heading("Pairs of types");
   TextTable table = PairTable(report);
   table.head.push_back("flags");
   for (size_t pair = 0; pair < result.pairs.size(); ++pair)
     table.rows[pair].push_back(EngineFlags(request, result.pairs[pair]));
-  page.Table(std::move(table));
+  page.LongTable(std::move(table), "pairs");
   page.Notes("Remarks", notes);
   return page;
 }

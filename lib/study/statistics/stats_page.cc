@@ -67,6 +67,7 @@ void AddPlaneEntropies(const std::vector<LayerStats>& layers, report::Page& page
 void AddStats(const std::vector<LayerStats>& layers, report::Page& page) {
   AddPlaneEntropies(layers, page);
   LineChart ratios = report::ChartByLayer("Predicted ratio by layer", "original / compressed");
+  ratios.y_unit = report::Unit::kFactor;
   ratios.series = report::SeriesOfTensors(
       layers, [](const TensorStats& stats) { return stats.predicted_ratio; });
   page.Figure(Render(ratios), "What a coder of the byte planes without context could reach.");

@@ -14,7 +14,7 @@ class Page(HTMLParser):
         self.stack, self.scripts, self.figures, self.tables = [], 0, 0, 0
 
     def handle_starttag(self, tag, attributes):
-        if tag not in VOID or tag in ("path", "circle", "rect"):
+        if tag not in VOID or tag in ("path", "circle", "rect", "line"):
             self.stack.append(tag)
         self.scripts += tag == "script"
         self.figures += tag == "svg"

@@ -290,12 +290,11 @@ const Fields<LayerResult>& LayerFields() {
   return fields;
 }
 
-std::string Times(double ratio) { return fmt::format("{:.3g}x", ratio); }
 std::string ShortText(uint64_t bytes) { return report::ShortBytes(static_cast<double>(bytes)); }
 
 std::string RatioText(const Measured& measured, size_t tensor) {
   const auto ratio = VerifiedRatio(measured, tensor);
-  return ratio ? Times(*ratio) : "-";
+  return ratio ? format::Factor(*ratio) : "-";
 }
 
 void AddMemory(const ReplayResult& result, report::Page& page) {
@@ -303,7 +302,7 @@ void AddMemory(const ReplayResult& result, report::Page& page) {
   chart.title = "Resident bytes at each decode step";
   chart.x_label = "position";
   chart.y_label = "bytes of K and V, all layers";
-  chart.bytes = true;
+  chart.y_unit = report::Unit::kBytes;
   chart.y_min = 0;
   report::ChartSeries full{"full", {}, false, true}, resident{"resident", {}, true, false};
   report::ChartSeries raw{"raw rows", {}, false, false}, blobs{"blobs", {}, false, false};
@@ -335,6 +334,7 @@ void AddRatios(const ReplayResult& result, report::Page& page) {
   chart.x_label = "layer";
   chart.y_label = "raw / compressed, decoded again and equal";
   chart.whole_x = true;
+  chart.y_unit = report::Unit::kFactor;
   for (const bool is_value : {false, true}) {
     report::ChartSeries series{is_value ? "V" : "K", {}, false, false, false};
     for (const LayerResult& layer : result.layers) {
@@ -511,8 +511,8 @@ report::Page ReportPage(const std::string& name, const ReplayResult& result) {
       fmt::format("{}: engine {}, mode {}, scope {}; prompt {}, {} decoded", name,
                   Name(result.engine), Name(result.lossless.mode), Name(result.lossless.scope),
                   result.prompt, result.end - result.prompt));
-  page.Facts({{"ratio, whole model", Times(result.whole_model_ratio())},
-              {"ratio, encoded ranges", Times(result.metrics.ratio)},
+  page.Facts({{"ratio, whole model", format::Factor(result.whole_model_ratio())},
+              {"ratio, encoded ranges", format::Factor(result.metrics.ratio)},
               {"content", result.content.equal() ? "equal" : "differs"},
               {"before", ShortText(result.steps.front().total())},
               {"peak", ShortText(result.peak_bytes)},
