@@ -196,7 +196,7 @@ std::string_view TableStyle() {
 linear-gradient(to left,var(--edge),transparent) 100% 0/1rem 100% no-repeat scroll}
 table{border-collapse:separate;border-spacing:0;font-variant-numeric:tabular-nums;overflow-wrap:normal}
 th,td{padding:.25rem .5rem;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top}
-.t td,.t th{font-size:.85rem;max-width:22rem}td.n,tbody th.n{white-space:nowrap}.t td:not(.n){min-width:5rem}
+.t td,.t th{font-size:.85rem;max-width:22rem}td.n,tbody th.n{white-space:nowrap}
 thead th{color:var(--dim);font-weight:600;font-size:.82rem;vertical-align:bottom}tbody th{font-weight:400}
 .t th:first-child{position:sticky;left:0;z-index:1;background:var(--paper);border-right:1px solid var(--rule)}
 th.n,td.n{text-align:right}tr.s td,tr.s th{font-weight:700}
@@ -205,7 +205,7 @@ th.n,td.n{text-align:right}tr.s td,tr.s th{font-weight:700}
 .t [aria-sort=ascending] button::after{content:"\2191";opacity:1}.t [aria-sort=descending] button::after{content:"\2193";opacity:1}
 .find{display:block;color:var(--dim);font-size:.85rem;margin:.5rem 0 0}.find input{font:inherit;color:var(--ink);background:var(--paper);border:1px solid var(--dim);border-radius:.3rem;padding:.15rem .5rem;width:12rem}
 .t tbody th:not(.n){min-width:8rem}
-@media(max-width:44rem){.t tbody th:not(.n){min-width:5rem}.t tbody th{max-width:9rem;white-space:normal;overflow-wrap:break-word}}
+@media(max-width:44rem){.t tbody th:not(.n){min-width:5rem}.t tbody th{max-width:11rem;overflow-wrap:break-word}.t td{max-width:none;white-space:nowrap}}
 @media print{.find{display:none}.scroll{overflow:visible}}
 )";
 }

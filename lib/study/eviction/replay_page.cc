@@ -145,7 +145,6 @@ std::vector<ChartSeries> ByPolicy(const ReplayResult& result, const RunValue& x,
       series.push_back(
           {run.policy, {}, run.info().tuned_by == Tuning::kBlocks, run.info().is_bound});
       found = std::prev(series.end());
-      found->named = false;
     }
     found->points.push_back(
         {x(run), y(run), run.same_as.empty() ? std::string() : run.policy_text()});
