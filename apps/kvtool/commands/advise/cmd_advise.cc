@@ -5,6 +5,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/advise/advise_report.h"
+#include "apps/kvtool/commands/advise/advise_states.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/plan_output.h"
@@ -48,6 +49,14 @@ const Fields<Advised>& AdvisedFields() {
   return fields;
 }
 
+// The result where there is no run; its document has these fields.
+const Fields<advise::StatesAdvice>& AdvisedStatesFields() {
+  static const Fields<advise::StatesAdvice> fields = {
+      NoInputs<advise::StatesAdvice>(),
+      Fields<advise::StatesAdvice>::Inline(advise::StatesFields())};
+  return fields;
+}
+
 // A cache and its trace, as files.
 struct RunFiles {
   Snapshot snapshot;
@@ -57,7 +66,9 @@ struct RunFiles {
 class AdviseCommand : public Command {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("RUN", inputs_, "Recorded runs of one model, or snapshots, each with its --trace")
+    line.Add("RUN", inputs_,
+             "Recorded runs of one model, or snapshots, each with its --trace; without any, a "
+             "folder of saved states, or several: what to keep of them")
         .Required();
     line.Add("--trace", traces_, "Trace of each snapshot, in their order (a run's own)").KeepAll();
     line.Add("--max-kl", max_kl_,
@@ -97,6 +108,8 @@ class AdviseCommand : public Command {
     line.Add("--sample-rows|--rows", rows_,
              "Decode rows of a run to measure, drawn by --seed; 0: all (256)");
     line.Add("--seed", seed_, "Seed of the sampled rows and of policy random (0)");
+    line.Add("--idle-days", idle_days_,
+             "Days without a write or read after which a saved state is idle (30)");
     line.Add("--plan-out", plan_, "Write the plan of one run (kvtool.h2o-plan/1)");
     line.Add("--chosen-plan-out", chosen_plan_,
              "Write which tokens the point chosen among all keeps (kvtool.h2o-plan/1)");
@@ -145,6 +158,7 @@ class AdviseCommand : public Command {
   }
 
   ExitStatus Run(Context& context) override {
+    if (AsksForStates()) return RunStates(context);
     ThreadPool pool(context.global.thread_count());
     std::vector<RunFiles> files = OpenRuns(context.console);
     advise::Runs runs;
@@ -186,6 +200,26 @@ class AdviseCommand : public Command {
   }
 
  private:
+  // Without traces, and if nothing is asked for that needs them.
+  bool AsksForStates() const {
+    const auto is_run = [](const auto& text) { return !text.empty(); };
+    return left_traces_ == 0 && std::none_of(traces_.begin(), traces_.end(), is_run) && !max_kl_ &&
+           max_error_.empty() && min_ratio_.empty() && bytes_per_token_ == 0 && plan_.empty() &&
+           chosen_plan_.empty() && quant_plan_.empty() && sensitivity_.empty() &&
+           AreStates(inputs_);
+  }
+
+  ExitStatus RunStates(Context& context) const {
+    const advise::StatesAdvice advice =
+        AdviseStates({inputs_, snapshot_.Resolve(FlagsFor::kSeveral), idle_days_}, context);
+    if (!report_.json) PrintStates(context.console, advice);
+    report_.Emit(context.console, "advise-states", AdvisedStatesFields().Object(advice),
+                 RulesFor(force_));
+    if (page_.wanted())
+      page_.Write(advise::StatesPage(advice), *this, context.console, RulesFor(force_));
+    return kDone;
+  }
+
   std::vector<RunFiles> OpenRuns(Console& console) const {
     for (size_t i = 0; i < inputs_.size(); ++i) RequireTrace(traces_[i], names_[i]);
     if (left_traces_ > 0) {
@@ -371,7 +405,7 @@ class AdviseCommand : public Command {
   SavingsOptions savings_;
   std::string granularity_ = "layer";
   std::vector<uint64_t> sinks_, windows_;
-  uint64_t context_ = 0, bytes_per_token_ = 0, rows_ = 256, seed_ = 0;
+  uint64_t context_ = 0, bytes_per_token_ = 0, rows_ = 256, seed_ = 0, idle_days_ = 30;
   int64_t prompt_ = -1;
   bool force_ = false;
 };
@@ -379,6 +413,7 @@ class AdviseCommand : public Command {
 }  // namespace
 
 const FieldTable& AdviseFields() { return AdvisedFields(); }
+const FieldTable& AdviseStatesFields() { return AdvisedStatesFields(); }
 
 std::unique_ptr<Command> MakeAdvise() { return std::make_unique<AdviseCommand>(); }
 
