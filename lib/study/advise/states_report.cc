@@ -6,6 +6,7 @@
 #include <ctime>
 #include <set>
 
+#include "lib/core/base/utf8.h"
 #include "lib/study/advise/states.h"
 
 namespace kv::advise {
@@ -49,13 +50,13 @@ std::string SharesText(const SavedState& of) {
     case Kinship::kAlone:
       return of.is_archive ? "(archive)" : "-";
     case Kinship::kBranches:
-      return fmt::format("{} tokens of {}", of.shared_tokens, of.kin);
+      return fmt::format("{} tokens of {}", of.shared_tokens, Printable(of.kin, true));
     case Kinship::kGrows:
-      return fmt::format("{} tokens: all of {}", of.shared_tokens, of.kin);
+      return fmt::format("{} tokens: all of {}", of.shared_tokens, Printable(of.kin, true));
     case Kinship::kContained:
-      return fmt::format("all, in {}", of.kin);
+      return fmt::format("all, in {}", Printable(of.kin, true));
     case Kinship::kSame:
-      return fmt::format("all, same as {}", of.kin);
+      return fmt::format("all, same as {}", Printable(of.kin, true));
   }
   return {};
 }
@@ -127,7 +128,8 @@ std::string LeftOutText(const std::vector<LeftOut>& left_out) {
   constexpr size_t kMostNamed = 3;
   std::string text = fmt::format("left out {}: ", Counted(left_out.size(), "file"));
   for (size_t i = 0; i < std::min(left_out.size(), kMostNamed); ++i)
-    text += fmt::format("{}{} ({})", i == 0 ? "" : ", ", left_out[i].name, left_out[i].why);
+    text += fmt::format("{}{} ({})", i == 0 ? "" : ", ", Printable(left_out[i].name, true),
+                        left_out[i].why);
   if (left_out.size() > kMostNamed)
     text += fmt::format(" and {} more", left_out.size() - kMostNamed);
   return text;
@@ -139,7 +141,7 @@ std::string NamesText(const std::vector<SavedState>& states, bool SavedState::*i
   size_t named = 0, all = 0;
   for (const SavedState& state : states) {
     if (!(state.*is) || ++all > kMostNamed) continue;
-    text += (named++ == 0 ? "" : ", ") + state.name;
+    text += (named++ == 0 ? "" : ", ") + Printable(state.name, true);
   }
   return all > kMostNamed ? text + ", ..." : text;
 }
@@ -150,7 +152,7 @@ std::string AccessText(std::string_view access) {
   return "";
 }
 
-std::vector<std::string> FactsOf(const StatesAdvice& of) {
+std::vector<std::string> StatesFacts(const StatesAdvice& of) {
   std::vector<std::string> facts;
   const uint64_t all = of.bytes(), shared = of.shared_bytes();
   facts.push_back(fmt::format(
@@ -178,7 +180,7 @@ std::vector<std::string> FactsOf(const StatesAdvice& of) {
   return facts;
 }
 
-std::string AnswerOf(const StatesAdvice& of) {
+std::string StatesAnswer(const StatesAdvice& of) {
   switch (of.kind) {
     case StateKind::kKeep:
       return "keep the files as they are: neither sharing nor lossless compression gains 3 %; what "
@@ -193,7 +195,7 @@ std::string AnswerOf(const StatesAdvice& of) {
   return {};
 }
 
-std::string HeadOf(const StatesAdvice& of) {
+std::string StatesHead(const StatesAdvice& of) {
   std::set<std::string> geometries;
   for (const SavedState& state : of.states) {
     if (!state.geometry.empty()) geometries.insert(state.geometry);
@@ -213,7 +215,8 @@ std::string HeadOf(const StatesAdvice& of) {
 const Fields<SavedState>& SavedStateFields() {
   using S = SavedState;
   static const Fields<S> fields = {
-      {"name", "Name of the file or folder", &S::name, Heading("state")},
+      {"name", "Name of the file or folder", &S::name},
+      Fields<S>::Column("state", [](const S& of) { return Printable(of.name, true); }),
       {"bytes", "Bytes on the disk", &S::bytes, Heading("size", format::AsBytes)},
       {"tokens", "Tokens with a K and V", &S::tokens, Heading("tokens")},
       {"written", "When it was last written, in UTC; null: unknown",
@@ -279,13 +282,13 @@ const Fields<StatesAdvice>& StatesFields() {
 
 StatesText TextOf(const StatesAdvice& advice, size_t most_states) {
   StatesText text;
-  text.head = HeadOf(advice);
+  text.head = StatesHead(advice);
   const size_t shown = std::min(advice.states.size(), most_states);
   text.states = TextTableOf(SavedStateFields(), std::span(advice.states).first(shown));
   if (shown < advice.states.size())
     text.facts.push_back(
         fmt::format("and {} more, which --json and --csv list", advice.states.size() - shown));
-  for (std::string& fact : FactsOf(advice)) text.facts.push_back(std::move(fact));
+  for (std::string& fact : StatesFacts(advice)) text.facts.push_back(std::move(fact));
   if (!advice.levels.empty()) {
     text.facts.push_back(
         fmt::format("levels, measured on a sample of {} ({} of {}), and estimates for all:",
@@ -293,7 +296,7 @@ StatesText TextOf(const StatesAdvice& advice, size_t most_states) {
                     Counted(advice.sampled_states, "state")));
   }
   text.levels = TextTableOf(StatesLevelFields(), advice.levels);
-  text.answer = AnswerOf(advice);
+  text.answer = StatesAnswer(advice);
   return text;
 }
 

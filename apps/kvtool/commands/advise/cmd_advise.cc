@@ -33,6 +33,7 @@ struct Advised {
   advise::Report report;
   std::vector<EngineSettings> engines;
   std::optional<advise::SavingsReport> savings;
+  std::optional<advise::Answer> answer;
 };
 
 const Fields<Advised>& AdvisedFields() {
@@ -45,7 +46,11 @@ const Fields<Advised>& AdvisedFields() {
       {"savings",
        "Eviction, smaller types, both, lossless levels and offload on one frontier; null if types "
        "were not tried",
-       &Advised::savings, advise::SavingsFields()}};
+       &Advised::savings, advise::SavingsFields()},
+      {"answer",
+       "The one plan to follow: best or savings.chosen, whichever saves more within the limits; "
+       "null: none is within them",
+       &Advised::answer, advise::AnswerFields()}};
   return fields;
 }
 
@@ -188,15 +193,18 @@ class AdviseCommand : public Command {
       const std::vector<std::string>& more = savings.savings->warnings;
       advice.warnings.insert(advice.warnings.end(), more.begin(), more.end());
     }
+    const std::optional<advise::Answer> answer =
+        advise::FindAnswer(runs, request, advice, savings.savings ? &*savings.savings : nullptr);
     for (const std::string& warning : advice.warnings) context.console.Warn("", warning);
     if (!report_.json) {
       PrintAdvice(context.console, runs, request, advice);
       PrintSettings(context.console, request.measure.kind, settings);
       savings.Print(context.console, runs, request);
+      PrintAnswer(context.console, answer,
+                  CommandFor(answer, runs.size(), context.console.command_line));
     }
-    WriteOutputs(context, runs, request, advice, settings, savings);
-    const bool found = savings.savings && savings.savings->searched.found.best;
-    return advice.found.best || found ? kDone : kVerdict;
+    WriteOutputs(context, runs, request, advice, settings, savings, answer);
+    return answer ? kDone : kVerdict;
   }
 
  private:
@@ -338,9 +346,9 @@ class AdviseCommand : public Command {
 
   void WriteOutputs(Context& context, const advise::Runs& runs,
                     const advise::AdviceRequest& request, const Advice& advice,
-                    const std::vector<EngineSettings>& settings,
-                    const FoundSavings& savings) const {
-    Advised advised{{}, {runs, request, advice}, settings, {}};
+                    const std::vector<EngineSettings>& settings, const FoundSavings& savings,
+                    const std::optional<advise::Answer>& answer) const {
+    Advised advised{{}, {runs, request, advice}, settings, {}, answer};
     for (const auto& run : runs) advised.inputs.push_back(HashedFile::Of(run->snapshot().source));
     if (savings.savings) {
       advised.savings.emplace(advise::SavingsReport{runs, request, *savings.savings, savings.rows});
@@ -348,7 +356,9 @@ class AdviseCommand : public Command {
     }
     if (!plan_.empty()) WritePlan(*runs.front(), advice);
     if (page_.wanted()) {
-      report::Page page = advise::AdvicePage(runs, request, advice);
+      report::Page page =
+          advise::AdvicePage(runs, request, advice, answer,
+                             CommandFor(answer, runs.size(), context.console.command_line));
       if (savings.savings) advise::AddSavings(request, *savings.savings, savings.rows, page);
       page_.Write(page, *this, context.console, RulesFor(force_));
     }
