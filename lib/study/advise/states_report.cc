@@ -34,16 +34,19 @@ std::string_view KindName(StateKind kind) {
   return kind == StateKind::kStore ? "store" : kind == StateKind::kCompress ? "compress" : "keep";
 }
 
-std::optional<std::string> UtcText(std::optional<int64_t> seconds, const char* form) {
+std::string AsSpeed(const Value& value) { return fmt::format("{:.0f} MB/s", value.number()); }
+std::string AsName(const Value& value) { return Printable(format::Plain(value), true); }
+// The day of a time as UtcText writes it.
+std::string AsDay(const Value& value) { return format::Plain(value).substr(0, 10); }
+
+std::optional<std::string> UtcText(std::optional<int64_t> seconds) {
   if (!seconds) return std::nullopt;
   const auto time = static_cast<std::time_t>(*seconds);
   std::tm parts{};
   ::gmtime_r(&time, &parts);
   char text[64];
-  return std::string(text, std::strftime(text, sizeof(text), form, &parts));
+  return std::string(text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%SZ", &parts));
 }
-constexpr const char* kTimeForm = "%Y-%m-%d %H:%M:%SZ";
-constexpr const char* kDayForm = "%Y-%m-%d";
 
 std::string SharesText(const SavedState& of) {
   switch (of.kinship) {
@@ -73,20 +76,9 @@ const Fields<StatesLevel>& StatesLevelFields() {
        AtLeast(0, Heading("ratio", format::AsFactor))},
       {"encode_mb_per_s",
        "Speed of coding on one thread, in MB (1e6 bytes); null: a deterministic run",
-       &L::encode_mb_per_s, AtLeast(0)},
-      Fields<L>::Column("compresses",
-                        [](const L& of) {
-                          return of.encode_mb_per_s ? std::optional(fmt::format(
-                                                          "{:.0f} MB/s", *of.encode_mb_per_s))
-                                                    : std::nullopt;
-                        }),
-      {"decode_mb_per_s", "The same of decoding", &L::decode_mb_per_s, AtLeast(0)},
-      Fields<L>::Column("restores",
-                        [](const L& of) {
-                          return of.decode_mb_per_s ? std::optional(fmt::format(
-                                                          "{:.0f} MB/s", *of.decode_mb_per_s))
-                                                    : std::nullopt;
-                        }),
+       &L::encode_mb_per_s, AtLeast(0, Heading("compresses", AsSpeed))},
+      {"decode_mb_per_s", "The same of decoding", &L::decode_mb_per_s,
+       AtLeast(0, Heading("restores", AsSpeed))},
       {"alone_bytes", "Estimate of what all states take, each compressed alone", &L::alone_bytes,
        Heading("each alone", format::AsBytes)},
       {"store_bytes", "Estimate of what all states take in one store, common rows once",
@@ -215,16 +207,13 @@ std::string StatesHead(const StatesAdvice& of) {
 const Fields<SavedState>& SavedStateFields() {
   using S = SavedState;
   static const Fields<S> fields = {
-      {"name", "Name of the file or folder", &S::name},
-      Fields<S>::Column("state", [](const S& of) { return Printable(of.name, true); }),
+      {"name", "Name of the file or folder", &S::name, Heading("state", AsName)},
       {"bytes", "Bytes on the disk", &S::bytes, Heading("size", format::AsBytes)},
       {"tokens", "Tokens with a K and V", &S::tokens, Heading("tokens")},
       {"written", "When it was last written, in UTC; null: unknown",
-       [](const S& of) { return UtcText(of.written_s, kTimeForm); }},
-      Fields<S>::Column("written", [](const S& of) { return UtcText(of.written_s, kDayForm); }),
+       [](const S& of) { return UtcText(of.written_s); }, Heading("written", AsDay)},
       {"read", "When it was last read, as far as the file system records that, in UTC",
-       [](const S& of) { return UtcText(of.read_s, kTimeForm); }},
-      Fields<S>::Column("read", [](const S& of) { return UtcText(of.read_s, kDayForm); }),
+       [](const S& of) { return UtcText(of.read_s); }, Heading("read", AsDay)},
       {"format", "Format of the file", &S::format},
       {"model", "Model that it names, or empty", &S::model},
       {"geometry", "Layers, channels and type of K, and that of V where it differs", &S::geometry},
@@ -244,7 +233,7 @@ const Fields<SavedState>& SavedStateFields() {
       {"contained", "Whether a state that is not itself contained has all of its rows",
        &S::contained},
       {"idle", "Whether it was neither written nor read for idle_days", &S::idle},
-      Fields<S>::Column("shares", SharesText)};
+      {"relation", "The same in words", SharesText, Heading("shares")}};
   return fields;
 }
 

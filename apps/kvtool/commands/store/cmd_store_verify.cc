@@ -97,13 +97,13 @@ const Fields<StoreCounted::Advice>& StoreAdviceFields() {
   return fields;
 }
 
+std::string AsName(const Value& value) { return Printable(format::Plain(value)); }
+
 const Fields<store::StateUse>& StateUseFields() {
   using Use = store::StateUse;
   static const Fields<Use> fields = {
-      Fields<Use>::Column("state", [](const Use& of) { return fmt::format("@{}", of.row.id); }),
-      {"state", "Its number", [](const Use& of) { return of.row.id; }},
-      {"name", "Its name", [](const Use& of) { return of.row.name; }},
-      Fields<Use>::Column("name", [](const Use& of) { return Printable(of.row.name); }),
+      {"state", "Its number", [](const Use& of) { return of.row.id; }, Heading("state")},
+      {"name", "Its name", [](const Use& of) { return of.row.name; }, Heading("name", AsName)},
       {"source_bytes", "Bytes of what was added", [](const Use& of) { return of.row.source_bytes; },
        Heading("size", format::AsBytes)},
       {"shared_bytes", "Decoded bytes that other states need, too", &Use::shared_bytes,
