@@ -300,7 +300,7 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
   OpenOptions reading = request.reading;
   reading.any_batch = reading.may_guess_axes = reading.is_shared = true;
   reading.max_bytes = std::min(reading.max_bytes, kMostUnpacked);
-  ProgressLine progress(context.console, context.global.progress_when(), "states");
+  ProgressLine progress(context.console, context.global.progress_when(), "states", true);
   uint64_t all = 0;
   for (const Place& place : places) all += place.bytes;
   progress.Begin(all);

@@ -180,7 +180,7 @@ class AdviseCommand : public Command {
     FoundSavings savings;
     std::vector<EngineSettings> settings;
     {
-      ProgressLine progress(context.console, context.global.progress_when(), "measure");
+      ProgressLine progress(context.console, context.global.progress_when(), "measure", true);
       advice = advise::Advise(runs, request, pool, &progress);
       settings = EngineSettingsOf(runs, request, advice, pool);
       savings = savings_.Find(runs, request, advice, nullptr, pool, &progress);
