@@ -76,7 +76,9 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool replay-h2o slot0.bin --trace dir/stem --policy all --html-out h2o.html\n",
      MakeReplayH2o},
     {"advise", "Replaying",
-     "search for what to evict: the plan that saves most within a loss that you name",
+     "search for what to evict: the plan that saves most within a loss that you name; of a folder "
+     "of saved states: what to keep",
+     "  kvtool advise slots/\n"
      "  kvtool advise run/ --max-kl 0.02 --plan-out plan.json\n"
      "  kvtool advise runs/* --max-kl 0.02 --min-ratio 2 --html-out advice.html\n"
      "  kvtool advise slot0.bin --trace dir/stem --granularity layer --context 32768 --plan-out "

@@ -213,6 +213,9 @@ uint64_t AllBytes(const SavedState& of) { return of.bytes; }
 bool Any(const SavedState&) { return true; }
 bool IsArchive(const SavedState& of) { return of.is_archive; }
 bool IsContained(const SavedState& of) { return of.contained; }
+bool IsNear(const SavedState& of) {
+  return of.kinship == Kinship::kBranches && of.shared_tokens * 10 >= of.tokens * 9;
+}
 bool IsIdle(const SavedState& of) { return of.idle; }
 // Ids that would share rows if they had been computed alike.
 bool IsRecomputed(const SavedState& of) { return of.same_ids >= of.shared_tokens + kStoreBlock; }
@@ -225,6 +228,7 @@ uint64_t StatesAdvice::shared_bytes() const {
 uint64_t StatesAdvice::archive_bytes() const { return Sum(states, IsArchive, AllBytes); }
 uint64_t StatesAdvice::contained_states() const { return Sum(states, IsContained, One); }
 uint64_t StatesAdvice::contained_bytes() const { return Sum(states, IsContained, AllBytes); }
+uint64_t StatesAdvice::near_states() const { return Sum(states, IsNear, One); }
 uint64_t StatesAdvice::recomputed_states() const { return Sum(states, IsRecomputed, One); }
 uint64_t StatesAdvice::idle_states() const { return Sum(states, IsIdle, One); }
 uint64_t StatesAdvice::idle_bytes() const { return Sum(states, IsIdle, AllBytes); }

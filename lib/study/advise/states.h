@@ -84,6 +84,7 @@ struct StatesAdvice {
   uint64_t archive_bytes() const;
   uint64_t contained_states() const;
   uint64_t contained_bytes() const;
+  uint64_t near_states() const;        // differ from another in their last tenth alone
   uint64_t recomputed_states() const;  // same tokens as another, but other values
   uint64_t idle_states() const;
   uint64_t idle_bytes() const;

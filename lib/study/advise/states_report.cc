@@ -53,9 +53,9 @@ std::string SharesText(const SavedState& of) {
     case Kinship::kAlone:
       return of.is_archive ? "(archive)" : "-";
     case Kinship::kBranches:
-      return fmt::format("{} tokens of {}", of.shared_tokens, Printable(of.kin, true));
+      return fmt::format("first {} tokens of {}", of.shared_tokens, Printable(of.kin, true));
     case Kinship::kGrows:
-      return fmt::format("{} tokens: all of {}", of.shared_tokens, Printable(of.kin, true));
+      return fmt::format("first {} tokens: all of {}", of.shared_tokens, Printable(of.kin, true));
     case Kinship::kContained:
       return fmt::format("all, in {}", Printable(of.kin, true));
     case Kinship::kSame:
@@ -151,10 +151,15 @@ std::vector<std::string> StatesFacts(const StatesAdvice& of) {
       "shared: {} ({}) of K and V are beginnings that other states have too", format::Bytes(shared),
       format::Percent(all == 0 ? 0 : static_cast<double>(shared) / static_cast<double>(all))));
   if (of.contained_states() > 0) {
-    facts.push_back(fmt::format("contained: {}, {}, whose rows a longer state has all: {}",
+    facts.push_back(fmt::format("contained: {}, {}, wholly the beginning of another state: {}",
                                 Counted(of.contained_states(), "state"),
                                 format::Bytes(of.contained_bytes()),
                                 NamesText(of.states, &SavedState::contained)));
+  }
+  if (of.near_states() > 0) {
+    facts.push_back(fmt::format(
+        "near duplicates: {} differ from another state in the last tenth of their tokens alone",
+        Counted(of.near_states(), "state")));
   }
   if (of.recomputed_states() > 0) {
     facts.push_back(
@@ -178,11 +183,15 @@ std::string StatesAnswer(const StatesAdvice& of) {
       return "keep the files as they are: neither sharing nor lossless compression gains 3 %; what "
              "may be lost needs a recorded run ('kvtool advise RUN')";
     case StateKind::kCompress:
-      return fmt::format("compress each, {} to about {}, byte for byte restorable:",
-                         format::Bytes(of.bytes()), format::Bytes(of.result_bytes));
+      return fmt::format(
+          "compress each, {} to about {}; every file comes back byte for byte, and after 'kvtool "
+          "verify' the files can go:",
+          format::Bytes(of.bytes()), format::Bytes(of.result_bytes));
     case StateKind::kStore:
-      return fmt::format("put them into a store, {} to about {}, byte for byte restorable:",
-                         format::Bytes(of.bytes()), format::Bytes(of.result_bytes));
+      return fmt::format(
+          "put them into a store, {} to about {}; every file comes back byte for byte, and after "
+          "'kvtool store verify' the files can go:",
+          format::Bytes(of.bytes()), format::Bytes(of.result_bytes));
   }
   return {};
 }
@@ -250,6 +259,9 @@ const Fields<StatesAdvice>& StatesFields() {
        &A::shared_bytes},
       {"contained_states", "States whose rows another state has all", &A::contained_states},
       {"contained_bytes", "Bytes of these", &A::contained_bytes},
+      {"near_states",
+       "States that have nine tenths of their tokens in common with another and then differ",
+       &A::near_states},
       {"recomputed_states",
        "States that begin with the tokens of another, but whose values differ earlier",
        &A::recomputed_states},
