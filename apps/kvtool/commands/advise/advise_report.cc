@@ -313,6 +313,7 @@ std::string CommandFor(const std::optional<advise::Answer>& answer, size_t runs,
   if (evicts && runs > 1) return {};  // a plan names the tokens of one prompt
   if (command_line.find("plan-out") != command_line.npos) return {};  // it is written already
   std::string command = command_line;
+  if (command.find("-out") != command.npos) command += " -f";  // these outputs are there now
   if (evicts)
     command += answer->is_chosen ? " --chosen-plan-out plan.json" : " --plan-out plan.json";
   if (stores) command += " --quant-plan-out types.json";

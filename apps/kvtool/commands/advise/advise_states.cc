@@ -354,7 +354,9 @@ void PrintStates(Console& console, const StatesAdvice& advice) {
   for (const std::string& fact : text.facts) console.Line(fact);
   if (!advice.levels.empty()) console.Data(Table(text.levels).Text());
   console.Line(text.answer);
-  if (!advice.command.empty()) console.Product("  " + advice.command + "\n");
+  // Not wrapped, so that it can be pasted.
+  if (!advice.command.empty() && console.verbosity >= 0)
+    console.Product("  " + advice.command + "\n");
 }
 
 }  // namespace kv
