@@ -117,7 +117,7 @@ const StatesAdvice& WholeAdvice(const StatesAdvice& of) { return of; }
 
 std::string LeftOutText(const std::vector<LeftOut>& left_out) {
   if (left_out.empty()) return {};
-  constexpr size_t kMostNamed = 3;
+  constexpr size_t kMostNamed = 2;
   std::string text = fmt::format("left out {}: ", Counted(left_out.size(), "file"));
   for (size_t i = 0; i < std::min(left_out.size(), kMostNamed); ++i)
     text += fmt::format("{}{} ({})", i == 0 ? "" : ", ", Printable(left_out[i].name, true),
@@ -128,7 +128,7 @@ std::string LeftOutText(const std::vector<LeftOut>& left_out) {
 }
 
 std::string NamesText(const std::vector<SavedState>& states, bool SavedState::*is) {
-  constexpr size_t kMostNamed = 3;
+  constexpr size_t kMostNamed = 2;
   std::string text;
   size_t named = 0, all = 0;
   for (const SavedState& state : states) {
@@ -138,20 +138,14 @@ std::string NamesText(const std::vector<SavedState>& states, bool SavedState::*i
   return all > kMostNamed ? text + ", ..." : text;
 }
 
-std::string AccessText(std::string_view access) {
-  if (access == "noatime") return "; this file system does not record reads";
-  if (access == "relatime") return "; reads are recorded once a day at most";
-  return "";
-}
-
 std::vector<std::string> StatesFacts(const StatesAdvice& of) {
   std::vector<std::string> facts;
   const uint64_t all = of.bytes(), shared = of.shared_bytes();
   facts.push_back(fmt::format(
-      "shared: {} ({}) of K and V are beginnings that other states have too", format::Bytes(shared),
+      "shared: {} ({}) of K and V, in beginnings that other states have too", format::Bytes(shared),
       format::Percent(all == 0 ? 0 : static_cast<double>(shared) / static_cast<double>(all))));
   if (of.contained_states() > 0) {
-    facts.push_back(fmt::format("contained: {}, {}, wholly the beginning of another state: {}",
+    facts.push_back(fmt::format("contained: {} ({}) wholly the beginning of others: {}",
                                 Counted(of.contained_states(), "state"),
                                 format::Bytes(of.contained_bytes()),
                                 NamesText(of.states, &SavedState::contained)));
@@ -168,30 +162,24 @@ std::vector<std::string> StatesFacts(const StatesAdvice& of) {
   }
   if (of.knows_time) {
     facts.push_back(fmt::format(
-        "untouched: {} ({}) not written or read for {}{}{}", Counted(of.idle_states(), "state"),
-        format::Bytes(of.idle_bytes()), Counted(of.idle_days, "day"),
-        of.idle_states() > 0 ? ": " + NamesText(of.states, &SavedState::idle) : std::string(),
-        AccessText(of.access_times)));
+        "untouched for {} ({}): {} ({}){}", Counted(of.idle_days, "day"), of.access_times,
+        Counted(of.idle_states(), "state"), format::Bytes(of.idle_bytes()),
+        of.idle_states() > 0 ? ": " + NamesText(of.states, &SavedState::idle) : std::string()));
   }
   if (!of.left_out.empty()) facts.push_back(LeftOutText(of.left_out));
   return facts;
 }
 
 std::string StatesAnswer(const StatesAdvice& of) {
+  const std::string bytes =
+      fmt::format("{} to about {}", format::Bytes(of.bytes()), format::Bytes(of.result_bytes));
   switch (of.kind) {
     case StateKind::kKeep:
-      return "keep the files as they are: neither sharing nor lossless compression gains 3 %; what "
-             "may be lost needs a recorded run ('kvtool advise RUN')";
+      return "answer: keep the files: neither sharing nor lossless levels gain 3 %";
     case StateKind::kCompress:
-      return fmt::format(
-          "compress each, {} to about {}; every file comes back byte for byte, and after 'kvtool "
-          "verify' the files can go:",
-          format::Bytes(of.bytes()), format::Bytes(of.result_bytes));
+      return fmt::format("answer: compress each, {}, every byte back:", bytes);
     case StateKind::kStore:
-      return fmt::format(
-          "put them into a store, {} to about {}; every file comes back byte for byte, and after "
-          "'kvtool store verify' the files can go:",
-          format::Bytes(of.bytes()), format::Bytes(of.result_bytes));
+      return fmt::format("answer: into one store, {}, every byte back:", bytes);
   }
   return {};
 }
@@ -291,10 +279,10 @@ StatesText TextOf(const StatesAdvice& advice, size_t most_states) {
         fmt::format("and {} more, which --json and --csv list", advice.states.size() - shown));
   for (std::string& fact : StatesFacts(advice)) text.facts.push_back(std::move(fact));
   if (!advice.levels.empty()) {
-    text.facts.push_back(
-        fmt::format("levels, measured on a sample of {} ({} of {}), and estimates for all:",
-                    format::Bytes(advice.sampled_bytes), Counted(advice.sampled_chunks, "chunk"),
-                    Counted(advice.sampled_states, "state")));
+    text.facts.push_back(fmt::format("levels on a sample of {} ({} of {}), and estimates for all:",
+                                     format::Bytes(advice.sampled_bytes),
+                                     Counted(advice.sampled_chunks, "chunk"),
+                                     Counted(advice.sampled_states, "state")));
   }
   text.levels = TextTableOf(StatesLevelFields(), advice.levels);
   text.answer = StatesAnswer(advice);
