@@ -145,15 +145,13 @@ std::vector<std::string> StatesFacts(const StatesAdvice& of) {
       "shared: {} ({}) of K and V, in beginnings that other states have too", format::Bytes(shared),
       format::Percent(all == 0 ? 0 : static_cast<double>(shared) / static_cast<double>(all))));
   if (of.contained_states() > 0) {
-    facts.push_back(fmt::format("contained: {} ({}) wholly the beginning of others: {}",
-                                Counted(of.contained_states(), "state"),
-                                format::Bytes(of.contained_bytes()),
-                                NamesText(of.states, &SavedState::contained)));
+    facts.push_back(fmt::format(
+        "contained in others: {} ({}): {}", Counted(of.contained_states(), "state"),
+        format::Bytes(of.contained_bytes()), NamesText(of.states, &SavedState::contained)));
   }
   if (of.near_states() > 0) {
-    facts.push_back(fmt::format(
-        "near duplicates: {} differ from another state in the last tenth of their tokens alone",
-        Counted(of.near_states(), "state")));
+    facts.push_back(fmt::format("near duplicates (nine of ten tokens in common): {}",
+                                Counted(of.near_states(), "state")));
   }
   if (of.recomputed_states() > 0) {
     facts.push_back(

@@ -347,7 +347,7 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
 }
 
 void PrintStates(Console& console, const StatesAdvice& advice) {
-  constexpr size_t kMostShown = 6;  // of a screen of 24 lines
+  constexpr size_t kMostShown = 5;  // of a screen of 24 lines
   const advise::StatesText text = advise::TextOf(advice, kMostShown);
   console.Line(text.head);
   console.Data(Table(text.states).Text());
