@@ -63,7 +63,8 @@ constexpr CommandEntry kCommands[] = {
     {"replay", Shelf::kFirst, "what eviction, smaller types and engines' own paths save and cost",
      "  kvtool replay evict run/ --policy streaming,h2o --budget 0.5\n"
      "  kvtool replay quant run/ --k q8_0,q4_0 --v q8_0,q4_0\n"},
-    {"advise", Shelf::kFirst, "find the eviction that saves most within a loss that you name",
+    {"advise", Shelf::kFirst, "what to keep of saved states, or what to evict within a named loss",
+     "  kvtool advise slots/\n"
      "  kvtool advise run/ --max-kl 0.02 --plan-out plan.json\n"
      "  kvtool advise runs/* --max-kl 0.02 --min-ratio 2 --html-out advice.html\n"
      "  kvtool advise slot0.bin --trace dir/stem --granularity layer --context 32768 --plan-out "

@@ -298,31 +298,69 @@ void Store::LoadObject(const ObjectId& id, uint64_t bytes, CodecScratch& scratch
   }
 }
 
+namespace {
+
+// Who needs an object.
+struct ObjectUse {
+  uint64_t times = 0, bytes = 0;
+  size_t first = 0;  // place of the first state that needs it
+  bool by_several = false, by_newest = false;
+};
+
+// Marks the newest state of each name; rows are by number. Returns how many names there are.
+uint64_t MarkNewest(std::vector<StateUse>& uses) {
+  std::set<std::string_view> names;
+  for (auto use = uses.rbegin(); use != uses.rend(); ++use)
+    use->is_newest = names.insert(use->row.name).second;
+  return names.size();
+}
+
+}  // namespace
+
 StoreStats Store::Stats() {
   StoreStats stats;
-  std::set<std::string> names;
-  std::map<ObjectId, std::pair<uint64_t, uint64_t>> used;  // times, bytes
-  for (const StateRow& row : States()) {
-    const StateRecord record = Load(row);
-    ++stats.states;
-    names.insert(row.name);
-    stats.source_bytes += row.source_bytes;
-    stats.record_bytes += row.record_bytes;
-    ForEachPiece(record, [&](const Extent& extent, const Piece& piece) {
-      auto& [times, bytes] = used[piece.id];
-      ++times;
-      bytes = extent.BytesOf(piece);
+  for (StateRow& row : States()) stats.uses.push_back({std::move(row)});
+  stats.states = stats.uses.size();
+  stats.names = MarkNewest(stats.uses);
+  std::map<ObjectId, ObjectUse> used;
+  // Calls `see` with each object that a state needs, once for each time that it does.
+  const auto for_each = [&](size_t at, const auto& see) {
+    ForEachPiece(Load(stats.uses[at].row), [&](const Extent& extent, const Piece& piece) {
+      see(used[piece.id], extent.BytesOf(piece));
+    });
+  };
+  for (size_t at = 0; at < stats.uses.size(); ++at) {
+    StateUse& use = stats.uses[at];
+    stats.source_bytes += use.row.source_bytes;
+    stats.record_bytes += use.row.record_bytes;
+    use.own_stored_bytes = use.row.record_bytes;
+    if (!use.is_newest) {
+      ++stats.older_states;
+      stats.older_bytes += use.row.record_bytes;
+    }
+    for_each(at, [&](ObjectUse& object, uint64_t bytes) {
+      if (object.times++ == 0) object.first = at;
+      object.by_several |= object.first != at;
+      object.by_newest |= use.is_newest;
+      object.bytes = bytes;
       stats.referenced_raw_bytes += bytes;
+    });
+  }
+  for (size_t at = 0; at < stats.uses.size(); ++at) {
+    for_each(at, [&](const ObjectUse& object, uint64_t bytes) {
+      if (object.by_several) stats.uses[at].shared_bytes += bytes;
     });
   }
   const std::map<ObjectId, Place> objects = index_->Objects();
   for (const auto& [id, use] : used) {
     const auto place = objects.find(id);
-    if (place != objects.end()) stats.live_stored_bytes += place->second.stored_bytes;
-    stats.live_raw_bytes += use.second;
-    if (use.first > 1) stats.shared_raw_bytes += use.second;
+    const uint64_t stored = place == objects.end() ? 0 : place->second.stored_bytes;
+    stats.live_stored_bytes += stored;
+    stats.live_raw_bytes += use.bytes;
+    if (use.times > 1) stats.shared_raw_bytes += use.bytes;
+    if (!use.by_several) stats.uses[use.first].own_stored_bytes += stored;
+    if (!use.by_newest) stats.older_bytes += stored;
   }
-  stats.names = names.size();
   stats.objects = objects.size();
   for (const auto& [pack, bytes] : PackFiles()) {
     stats.pack_bytes += bytes;

@@ -91,7 +91,18 @@ struct CollectReport {
   std::vector<StateRow> unlisted;              // which stay, with all packs
 };
 
+// What a state needs of the store's objects.
+struct StateUse {
+  StateRow row;
+  bool is_newest = false;         // of its name
+  uint64_t shared_bytes = 0;      // decoded, of objects that other states need, too
+  uint64_t own_stored_bytes = 0;  // of objects that only it needs, and of its record
+};
+
 struct StoreStats {
+  std::vector<StateUse> uses;  // by number
+  uint64_t older_states = 0;   // those that are not the newest of their name
+  uint64_t older_bytes = 0;    // that only these need, with their records
   uint64_t states = 0, names = 0, source_bytes = 0, objects = 0;
   // On the disk.
   uint64_t pack_bytes = 0, record_bytes = 0, index_bytes = 0, packs = 0;

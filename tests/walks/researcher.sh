@@ -14,7 +14,7 @@ for policy in streaming h2o tova snapkv; do said "$policy"; done
 page frontier.html
 follow docs/advise.md 'kvtool advise run/ --min-ratio 4 --plan-out plan.json --html-out advice.html' \
   's|run/|trace/s260k.seq0.bin --trace trace/s260k --prompt-tokens 64|'
-said 'best: 4.'
+said 'eviction alone: 4.'
 page advice.html
 follow docs/plans.md 'kvtool plan check plan.json --snapshot trace/s260k.seq0.bin --kv-heads 4'
 said 'sound'

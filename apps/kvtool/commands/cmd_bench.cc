@@ -43,13 +43,7 @@ std::vector<ContestChunk> ChunksOf(const Snapshot& snapshot, uint64_t chunk_byte
         std::max<uint64_t>(1, static_cast<uint64_t>(share * static_cast<double>(tensor.tokens())));
     const uint64_t step = std::max<uint64_t>(1, chunk_bytes / tensor.row_bytes());
     ForEachPiece(tokens, step, [&](uint64_t begin, uint64_t count) {
-      const ChunkShape shape{tensor.dtype, count, tensor.heads, tensor.units_per_head(),
-                             Order::kTokenHeadDim};
-      ContestChunk& chunk = chunks.emplace_back();
-      chunk.head = HeadOfRows(place.is_value, shape, tensor.heads_known);
-      chunk.raw = Gather(tensor, begin, count, Order::kTokenHeadDim);
-      if (tensor.heads > 1) chunk.by_head = Gather(tensor, begin, count, Order::kHeadTokenDim);
-      if (!orders.empty()) chunk.order = orders.Of(place.layer, begin, count);
+      chunks.push_back(MakeContestChunk(tensor, place.layer, place.is_value, begin, count, orders));
     });
   }
   return chunks;

@@ -18,10 +18,11 @@ namespace {
 
 // Whether there is anybody to look at progress. Of one input among many nothing is drawn: how many
 // are done is.
-bool ShowsProgress(const Console& console, When when) {
+bool ShowsProgress(const Console& console, When when, bool is_long) {
   if (console.captured() != nullptr || console.embedding() != nullptr || when == When::kNever)
     return false;
-  return when != When::kAuto || (console.stderr_is_terminal() && console.verbosity >= 0);
+  return when != When::kAuto ||
+         ((console.stderr_is_terminal() || is_long) && console.verbosity >= 0);
 }
 
 }  // namespace
@@ -40,14 +41,19 @@ void PrintProgress(const ProgressState& state) {
   std::fputs((JsonText(line, -1) + "\n").c_str(), stderr);
 }
 
-ProgressPace::ProgressPace(Console& console, When when)
+ProgressPace::ProgressPace(Console& console, When when, bool is_long)
     : console_(console),
-      enabled_(ShowsProgress(console, when)),
+      enabled_(ShowsProgress(console, when, is_long)),
       terminal_(console.stderr_is_terminal()),
       json_(when == When::kJson),
+      step_(json_                            ? 1000ms
+            : terminal_                      ? 100ms
+            : is_long && when == When::kAuto ? 60000ms
+                                             : 30000ms),
       begin_(Clock::now()),
       next_(begin_ + (json_       ? 0ms
                       : terminal_ ? 500ms
+                      : is_long   ? 1000ms
                                   : 30000ms)) {}
 
 ProgressPace::~ProgressPace() {
@@ -57,7 +63,7 @@ ProgressPace::~ProgressPace() {
 std::optional<double> ProgressPace::Due(bool is_last) {
   const auto now = Clock::now();
   if (!enabled_ || (now < next_ && !(json_ && is_last))) return std::nullopt;
-  next_ = now + (json_ ? 1000ms : terminal_ ? 100ms : 30000ms);
+  next_ = now + step_;
   return std::chrono::duration<double>(now - begin_).count();
 }
 
@@ -71,8 +77,8 @@ void ProgressPace::Draw(const std::string& line) {
   std::fprintf(stderr, "\r%s\x1b[K", Shortened(line, ColumnsOf(STDERR_FILENO) - 1).c_str());
 }
 
-ProgressLine::ProgressLine(Console& console, When when, const std::string& label)
-    : console_(console), label_(Printable(label)), pace_(console, when) {}
+ProgressLine::ProgressLine(Console& console, When when, const std::string& label, bool is_long)
+    : console_(console), label_(Printable(label)), pace_(console, when, is_long) {}
 
 void ProgressLine::Begin(uint64_t total_bytes) {
   const std::lock_guard lock(mutex_);

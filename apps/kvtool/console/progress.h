@@ -24,10 +24,11 @@ void PrintProgress(const ProgressState& state);
 
 // Where and when a line of progress appears on stderr. On a terminal after half a second, at most
 // ten times a second; with --progress always and no terminal, a plain line every 30 seconds; with
-// json a line for programs each second.
+// json a line for programs each second. Work that `is_long` has one without a terminal, too, after
+// a second and then every minute, so that the log of a batch job shows that it goes on.
 class ProgressPace {
  public:
-  ProgressPace(Console& console, When when);
+  ProgressPace(Console& console, When when, bool is_long = false);
   ~ProgressPace();
   // Returns the seconds since the beginning if a line is due now.
   std::optional<double> Due(bool is_last = false);
@@ -39,13 +40,14 @@ class ProgressPace {
 
   Console& console_;
   bool enabled_, terminal_, json_;
+  Clock::duration step_;  // between lines
   Clock::time_point begin_, next_;
 };
 
 // One line: bytes, percent, rate, time left.
 class ProgressLine : public Progress {
  public:
-  ProgressLine(Console& console, When when, const std::string& label);
+  ProgressLine(Console& console, When when, const std::string& label, bool is_long = false);
   void Begin(uint64_t total_bytes) override;
   void Advance(uint64_t bytes) override;
 

@@ -11,6 +11,8 @@ namespace {
 
 constexpr DocumentKind kDocuments[] = {
     {"advise", "advise", AdviseFields, "kvtool advise --json"},
+    {"advise FOLDER", "advise-states", AdviseStatesFields,
+     "kvtool advise --json of saved states without a run"},
     {"analyze", "analyze", AnalyzeFields, "kvtool analyze --json"},
     {"bench", "bench", BenchFields, "kvtool bench --json"},
     {"compress", "compress", CompressFields, "kvtool compress --json"},

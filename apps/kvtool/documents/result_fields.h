@@ -8,6 +8,7 @@
 namespace kv {
 
 const FieldTable& AdviseFields();
+const FieldTable& AdviseStatesFields();  // without a run
 const FieldTable& AnalyzeFields();
 const FieldTable& BenchFields();
 const FieldTable& CompressFields();

@@ -87,6 +87,20 @@ std::atomic<UrlOpener> url_opener = nullptr;
 
 void SetUrlOpener(UrlOpener opener) { url_opener = opener; }
 
+namespace {
+
+// Leaves the access time as it is where the file is the user's own: to look at a file is not to use
+// it, and operators find idle files by that time.
+int OpenToLook(const fs::path& path) {
+#ifdef O_NOATIME
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOATIME);
+  if (descriptor >= 0 || errno != EPERM) return descriptor;
+#endif
+  return ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+}
+
+}  // namespace
+
 std::shared_ptr<const FileSource> FileSource::Open(const fs::path& path,
                                                    std::optional<uint64_t> most_of_stream,
                                                    FetchMode fetch) {
@@ -100,7 +114,7 @@ std::shared_ptr<const FileSource> FileSource::Open(const fs::path& path,
     }
   }
   const std::string name = path == "-" ? "stdin" : path.string();
-  Descriptor file(path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  Descriptor file(path == "-" ? ::dup(STDIN_FILENO) : OpenToLook(path));
   struct stat status;
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
     throw SystemError(Finding::kOpenFailed, "cannot open", name);

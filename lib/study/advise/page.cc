@@ -8,6 +8,7 @@
 #include "lib/report/html.h"
 #include "lib/report/svg.h"
 #include "lib/study/advise/report.h"
+#include "lib/study/advise/savings.h"
 
 namespace kv::advise {
 namespace {
@@ -54,7 +55,7 @@ void AddPlans(const Advice& advice, report::LineChart chart,
   // Named where it is in sight.
   if (!frontier.points.empty()) frontier.name = "mixtures";
   if (!uniform.points.empty()) uniform.name = "one for all";
-  if (advice.found.best) advised.points.push_back(point_of(*advice.found.best, "advised"));
+  if (advice.found.best) advised.points.push_back(point_of(*advice.found.best, "best eviction"));
   if (advice.found.best_uniform) {
     uniform.points.push_back(point_of(*advice.found.best_uniform, "best of them"));
   }
@@ -97,7 +98,7 @@ void AddFrontier(const Advice& advice, const AdviceRequest& request, report::Pag
 
 void AddBest(const Advice& advice, report::Page& page) {
   if (!advice.found.best) {
-    page.Verdict(report::Tone::kBad, "no plan", "No plan that was tried is within the limits.");
+    page.Paragraph("No plan that evicts alone is within the limits.");
     return;
   }
   const Point& best = *advice.found.best;
@@ -161,8 +162,13 @@ std::string Subtitle(const Runs& runs, const AdviceRequest& request, LossKind ki
 
 }  // namespace
 
-report::Page AdvicePage(const Runs& runs, const AdviceRequest& request, const Advice& advice) {
-  report::Page page("Eviction advice", Subtitle(runs, request, advice.measured().kind));
+report::Page AdvicePage(const Runs& runs, const AdviceRequest& request, const Advice& advice,
+                        const std::optional<Answer>& answer, const std::string& command) {
+  report::Page page("What to save", Subtitle(runs, request, advice.measured().kind));
+  page.Verdict(answer ? report::Tone::kGood : report::Tone::kBad, answer ? "answer" : "no plan",
+               AnswerText(answer));
+  if (!command.empty()) page.Command(command);
+  page.Heading("Eviction alone");
   AddBest(advice, page);
   page.Heading("Loss against ratio");
   AddFrontier(advice, request, page);

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,7 +51,10 @@ std::vector<UnitChoice> ChoicesOf(const Advice& advice, const Choice& choice);
 // Of lists that stand in a file of their own.
 Value ChoicesValue(const std::vector<UnitChoice>& choices);
 
-// Returns the advice as a self-contained HTML page.
-report::Page AdvicePage(const Runs& runs, const AdviceRequest& request, const Advice& advice);
+struct Answer;  // savings.h
+// Returns the advice as a self-contained HTML page, which begins with the answer and `command`,
+// which carries it out (empty: none).
+report::Page AdvicePage(const Runs& runs, const AdviceRequest& request, const Advice& advice,
+                        const std::optional<Answer>& answer, const std::string& command);
 
 }  // namespace kv::advise

@@ -76,6 +76,23 @@ std::string TypesText(const Savings& savings, uint32_t pair);
 // What llama.cpp takes for the types of a choice: empty if layers differ or it has no such type.
 std::string FlagsOf(const Runs& runs, const Savings& savings);
 
+// The one plan that advice ends with: of what was found by eviction alone and among everything, the
+// smaller one, or without a limit on the loss the one that loses less.
+struct Answer {
+  LossKind loss_kind = LossKind::kOutput;
+  std::string_view kind;  // none, eviction, types, both
+  std::string plan;
+  bool is_chosen = false;  // among everything, or the best by eviction alone
+  double bytes_per_token = 0, ratio = 1, expected_loss = 0;
+  std::string flags;  // llama.cpp's, where they can say it
+};
+// `savings` may be null. Empty if no plan is within the limits.
+std::optional<Answer> FindAnswer(const Runs& runs, const AdviceRequest& request,
+                                 const Advice& advice, const Savings* savings);
+// "both: mixed, 2 choices: 1312 bytes a token, 1.561x, to be expected 9.80%".
+std::string AnswerText(const std::optional<Answer>& answer);
+const Fields<Answer>& AnswerFields();
+
 // The part "savings" of the document.
 struct SavingsReport {
   const Runs& runs;

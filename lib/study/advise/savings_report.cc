@@ -357,6 +357,66 @@ std::vector<SavingRow> SavingRows(const Runs& runs, const Advice& advice, const 
   return Collector(runs, advice, savings).Run(levels);
 }
 
+std::optional<Answer> FindAnswer(const Runs& runs, const AdviceRequest& request,
+                                 const Advice& advice, const Savings* savings) {
+  const auto full = static_cast<double>(runs.front()->bytes_per_token());
+  std::optional<Answer> answer;
+  const auto offer = [&](const Point& point, double expected_loss, bool is_chosen) {
+    const bool is_better =
+        !answer || (request.limits.loss ? point.outcome.ratio() >= answer->ratio
+                                        : expected_loss <= answer->expected_loss);
+    if (!is_better) return;
+    answer.emplace();
+    answer->loss_kind = request.measure.kind;
+    answer->is_chosen = is_chosen;
+    answer->bytes_per_token = full * point.outcome.mean_share();
+    answer->ratio = point.outcome.ratio();
+    answer->expected_loss = expected_loss;
+  };
+  if (const auto& best = advice.found.best) {
+    offer(*best, advice.expected_loss(), false);
+    answer->kind = best->outcome.mean_share() < 1 ? "eviction" : "none";
+    answer->plan = PlanText(advice, *best);
+  }
+  if (savings == nullptr || !savings->searched.found.best) return answer;
+  const Point& chosen = *savings->searched.found.best;
+  offer(chosen, savings->expected_loss(), true);
+  if (!answer->is_chosen) return answer;
+  const size_t choices = DistinctChoices(savings->measured, chosen.choice);
+  const Saving* saving = savings->OptionOf(chosen.choice, 0);
+  answer->kind = KindOf(*savings, chosen.choice);
+  answer->plan = choices > 1         ? fmt::format("mixed, {} choices", choices)
+                 : saving == nullptr ? "everything as it came"
+                                     : OptionText(advice, *savings, *saving);
+  answer->flags = FlagsOf(runs, *savings);
+  return answer;
+}
+
+std::string AnswerText(const std::optional<Answer>& answer) {
+  if (!answer) return "no plan of any kind is within the limits";
+  return fmt::format("{}: {}: {:.0f} bytes a token, {}, to be expected {}", answer->kind,
+                     answer->plan, answer->bytes_per_token, format::Factor(answer->ratio),
+                     LossText(answer->loss_kind, answer->expected_loss));
+}
+
+const Fields<Answer>& AnswerFields() {
+  using A = Answer;
+  static const Fields<A> fields = {
+      {"from", "Which of the two it is: best, by eviction alone, or chosen, among everything",
+       [](const A& of) { return of.is_chosen ? "savings.chosen" : "best"; },
+       OneOf("best", "savings.chosen")},
+      {"kind", "What saves: none, eviction, types or both", &A::kind,
+       OneOf("none", "eviction", "types", "both")},
+      {"plan", "The plan in words", &A::plan},
+      {"bytes_per_token", "Bytes at the end, in all layers, by the tokens that were seen",
+       &A::bytes_per_token, AtLeast(0)},
+      {"ratio", "Bytes of the whole cache / those of the plan", &A::ratio, AtLeast(kLeastRatio)},
+      {"expected_loss", "Loss of the worst run to be expected, in the unit that loss.unit names",
+       [](const A& of) { return Shown(of.loss_kind, of.expected_loss); }, AtLeast(0)},
+      {"flags", "The flags of llama.cpp that do it; null: it has none", IfAny(&A::flags)}};
+  return fields;
+}
+
 const Fields<SavingsReport>& SavingsFields() {
   static const Fields<SavingsReport> fields = {
       {"k_types", "Types of K that were tried",

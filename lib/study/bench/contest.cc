@@ -17,6 +17,7 @@
 
 #include "lib/core/codec/planes/gear.h"
 #include "lib/core/kernels/planes.h"
+#include "lib/core/snapshot/layout.h"
 #include "lib/study/bench/contest.h"
 
 namespace kv {
@@ -254,6 +255,18 @@ std::vector<Contestant> LevelContestants() {
          }});
   }
   return levels;
+}
+
+ContestChunk MakeContestChunk(const KvTensor& tensor, uint32_t layer, bool is_value, uint64_t begin,
+                              uint64_t count, const RowOrders& orders) {
+  const ChunkShape shape{tensor.dtype, count, tensor.heads, tensor.units_per_head(),
+                         Order::kTokenHeadDim};
+  ContestChunk chunk;
+  chunk.head = HeadOfRows(is_value, shape, tensor.heads_known);
+  chunk.raw = Gather(tensor, begin, count, Order::kTokenHeadDim);
+  if (tensor.heads > 1) chunk.by_head = Gather(tensor, begin, count, Order::kHeadTokenDim);
+  if (!orders.empty()) chunk.order = orders.Of(layer, begin, count);
+  return chunk;
 }
 
 std::vector<ContestResult> RunContest(const std::vector<ContestChunk>& chunks,

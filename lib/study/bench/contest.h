@@ -24,6 +24,10 @@ struct ContestChunk {
   DType dtype() const { return head.dtype; }
 };
 
+// Gathers the rows [begin, begin + count) of a tensor that layer `layer` has.
+ContestChunk MakeContestChunk(const KvTensor& tensor, uint32_t layer, bool is_value, uint64_t begin,
+                              uint64_t count, const RowOrders& orders);
+
 // What a contestant made of a chunk.
 struct ContestPayload : EncodedChunk {
   ChunkHead head;  // as kvtool's levels coded it

@@ -130,7 +130,7 @@ void PrintBest(Console& console, const advise::AdviceRequest& request, const Adv
   const LossKind kind = request.measure.kind;
   if (!advice.found.best) {
     console.Line(fmt::format(
-        "no plan is within the limits{}",
+        "eviction alone: no plan is within the limits{}",
         request.limits.loss
             ? fmt::format(": {} at {:.4g}x", advise::LossText(kind, *request.limits.loss),
                           1 / request.limits.share)
@@ -142,7 +142,7 @@ void PrintBest(Console& console, const advise::AdviceRequest& request, const Adv
       static_cast<size_t>(std::max_element(best.outcome.loss.begin(), best.outcome.loss.end()) -
                           best.outcome.loss.begin());
   console.Line(
-      fmt::format("best: {:.3f}x at the end, {:.3f}x over the steps, to be expected {}{}",
+      fmt::format("eviction alone: {:.3f}x at the end, {:.3f}x over the steps, to be expected {}{}",
                   best.outcome.ratio(), best.outcome.mean_ratio(),
                   advise::LossTextWithError(kind, advice.expected_loss(),
                                             advice.optimism * best.outcome.standard_error[worst]),
@@ -252,16 +252,6 @@ void FoundSavings::Print(Console& console, const advise::Runs& runs,
   console.Line(fmt::format("everything that saves memory, {} plans, those that no other one beats:",
                            rows.size()));
   console.Data(table.Text());
-  if (!savings->searched.found.best) {
-    console.Line("no plan of any kind is within the limits");
-    return;
-  }
-  const advise::Point& best = *savings->searched.found.best;
-  console.Line(fmt::format("chosen: {:.0f} bytes a token, {:.3f}x, to be expected {}",
-                           full * best.outcome.mean_share(), best.outcome.ratio(),
-                           advise::LossText(kind, savings->expected_loss())));
-  const std::string flags = advise::FlagsOf(runs, *savings);
-  if (!flags.empty()) console.Line("llama.cpp: " + flags);
 }
 
 std::vector<EngineSettings> EngineSettingsOf(const advise::Runs& runs,
@@ -312,6 +302,28 @@ void PrintAdvice(Console& console, const advise::Runs& runs, const advise::Advic
   console.Data(Table(advise::PlansTable(advice, advice.found.frontier, kMostLines)).Text());
   console.Line(advise::CheckText(advice));
   for (const std::string& note : advice.notes) console.Line("note: " + note);
+}
+
+std::string CommandFor(const std::optional<advise::Answer>& answer, size_t runs,
+                       const std::string& command_line) {
+  if (!answer || answer->kind == "none") return {};
+  if (!answer->flags.empty() && answer->kind == "types")
+    return "llama-server " + answer->flags + " ...";
+  const bool evicts = answer->kind != "types", stores = answer->kind != "eviction";
+  if (evicts && runs > 1) return {};  // a plan names the tokens of one prompt
+  if (command_line.find("plan-out") != command_line.npos) return {};  // it is written already
+  std::string command = command_line;
+  if (command.find("-out") != command.npos) command += " -f";  // these outputs are there now
+  if (evicts)
+    command += answer->is_chosen ? " --chosen-plan-out plan.json" : " --plan-out plan.json";
+  if (stores) command += " --quant-plan-out types.json";
+  return command;
+}
+
+void PrintAnswer(Console& console, const std::optional<advise::Answer>& answer,
+                 const std::string& command) {
+  console.Line("answer: " + advise::AnswerText(answer));
+  if (!command.empty()) console.Line("  " + command);
 }
 
 void PrintSettings(Console& console, LossKind kind, const std::vector<EngineSettings>& settings) {

@@ -63,6 +63,14 @@ const Fields<EngineSettings>& EngineSettingsFields();
 void PrintAdvice(Console& console, const advise::Runs& runs, const advise::AdviceRequest& request,
                  const advise::Advice& advice);
 
+// Returns the command that carries the answer out: llama.cpp's flags, or this run again with the
+// outputs that plans are written to. Empty if there is none, or if this run writes them.
+std::string CommandFor(const std::optional<advise::Answer>& answer, size_t runs,
+                       const std::string& command_line);
+// The last lines of all.
+void PrintAnswer(Console& console, const std::optional<advise::Answer>& answer,
+                 const std::string& command);
+
 // How each engine is told to do it, one line for its parameters and one for their effect.
 void PrintSettings(Console& console, advise::LossKind kind,
                    const std::vector<EngineSettings>& settings);

@@ -5,6 +5,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/advise/advise_report.h"
+#include "apps/kvtool/commands/advise/advise_states.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/plan_output.h"
@@ -32,6 +33,7 @@ struct Advised {
   advise::Report report;
   std::vector<EngineSettings> engines;
   std::optional<advise::SavingsReport> savings;
+  std::optional<advise::Answer> answer;
 };
 
 const Fields<Advised>& AdvisedFields() {
@@ -44,7 +46,19 @@ const Fields<Advised>& AdvisedFields() {
       {"savings",
        "Eviction, smaller types, both, lossless levels and offload on one frontier; null if types "
        "were not tried",
-       &Advised::savings, advise::SavingsFields()}};
+       &Advised::savings, advise::SavingsFields()},
+      {"answer",
+       "The one plan to follow: best or savings.chosen, whichever saves more within the limits; "
+       "null: none is within them",
+       &Advised::answer, advise::AnswerFields()}};
+  return fields;
+}
+
+// The result where there is no run; its document has these fields.
+const Fields<advise::StatesAdvice>& AdvisedStatesFields() {
+  static const Fields<advise::StatesAdvice> fields = {
+      NoInputs<advise::StatesAdvice>(),
+      Fields<advise::StatesAdvice>::Inline(advise::StatesFields())};
   return fields;
 }
 
@@ -57,7 +71,9 @@ struct RunFiles {
 class AdviseCommand : public Command {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("RUN", inputs_, "Recorded runs of one model, or snapshots, each with its --trace")
+    line.Add("RUN", inputs_,
+             "Recorded runs of one model, or snapshots, each with its --trace; without any, a "
+             "folder of saved states, or several: what to keep of them")
         .Required();
     line.Add("--trace", traces_, "Trace of each snapshot, in their order (a run's own)").KeepAll();
     line.Add("--max-kl", max_kl_,
@@ -97,6 +113,8 @@ class AdviseCommand : public Command {
     line.Add("--sample-rows|--rows", rows_,
              "Decode rows of a run to measure, drawn by --seed; 0: all (256)");
     line.Add("--seed", seed_, "Seed of the sampled rows and of policy random (0)");
+    line.Add("--idle-days", idle_days_,
+             "Days without a write or read after which a saved state is idle (30)");
     line.Add("--plan-out", plan_, "Write the plan of one run (kvtool.h2o-plan/1)").Essential();
     line.Add("--chosen-plan-out", chosen_plan_,
              "Write which tokens the point chosen among all keeps (kvtool.h2o-plan/1)");
@@ -145,6 +163,7 @@ class AdviseCommand : public Command {
   }
 
   ExitStatus Run(Context& context) override {
+    if (AsksForStates()) return RunStates(context);
     ThreadPool pool(context.global.thread_count());
     std::vector<RunFiles> files = OpenRuns(context.console);
     advise::Runs runs;
@@ -161,7 +180,7 @@ class AdviseCommand : public Command {
     FoundSavings savings;
     std::vector<EngineSettings> settings;
     {
-      ProgressLine progress(context.console, context.global.progress_when(), "measure");
+      ProgressLine progress(context.console, context.global.progress_when(), "measure", true);
       advice = advise::Advise(runs, request, pool, &progress);
       settings = EngineSettingsOf(runs, request, advice, pool);
       savings = savings_.Find(runs, request, advice, nullptr, pool, &progress);
@@ -174,18 +193,41 @@ class AdviseCommand : public Command {
       const std::vector<std::string>& more = savings.savings->warnings;
       advice.warnings.insert(advice.warnings.end(), more.begin(), more.end());
     }
+    const std::optional<advise::Answer> answer =
+        advise::FindAnswer(runs, request, advice, savings.savings ? &*savings.savings : nullptr);
     for (const std::string& warning : advice.warnings) context.console.Warn("", warning);
     if (!report_.json) {
       PrintAdvice(context.console, runs, request, advice);
       PrintSettings(context.console, request.measure.kind, settings);
       savings.Print(context.console, runs, request);
+      PrintAnswer(context.console, answer,
+                  CommandFor(answer, runs.size(), context.console.command_line));
     }
-    WriteOutputs(context, runs, request, advice, settings, savings);
-    const bool found = savings.savings && savings.savings->searched.found.best;
-    return advice.found.best || found ? kDone : kVerdict;
+    WriteOutputs(context, runs, request, advice, settings, savings, answer);
+    return answer ? kDone : kVerdict;
   }
 
  private:
+  // Without traces, and if nothing is asked for that needs them.
+  bool AsksForStates() const {
+    const auto is_run = [](const auto& text) { return !text.empty(); };
+    return left_traces_ == 0 && std::none_of(traces_.begin(), traces_.end(), is_run) && !max_kl_ &&
+           max_error_.empty() && min_ratio_.empty() && bytes_per_token_ == 0 && plan_.empty() &&
+           chosen_plan_.empty() && quant_plan_.empty() && sensitivity_.empty() &&
+           AreStates(inputs_);
+  }
+
+  ExitStatus RunStates(Context& context) const {
+    const advise::StatesAdvice advice =
+        AdviseStates({inputs_, snapshot_.Resolve(FlagsFor::kSeveral), idle_days_}, context);
+    if (!report_.json) PrintStates(context.console, advice);
+    report_.Emit(context.console, "advise-states", AdvisedStatesFields().Object(advice),
+                 RulesFor(force_));
+    if (page_.wanted())
+      page_.Write(advise::StatesPage(advice), *this, context.console, RulesFor(force_));
+    return kDone;
+  }
+
   std::vector<RunFiles> OpenRuns(Console& console) const {
     for (size_t i = 0; i < inputs_.size(); ++i) RequireTrace(traces_[i], names_[i]);
     if (left_traces_ > 0) {
@@ -304,9 +346,9 @@ class AdviseCommand : public Command {
 
   void WriteOutputs(Context& context, const advise::Runs& runs,
                     const advise::AdviceRequest& request, const Advice& advice,
-                    const std::vector<EngineSettings>& settings,
-                    const FoundSavings& savings) const {
-    Advised advised{{}, {runs, request, advice}, settings, {}};
+                    const std::vector<EngineSettings>& settings, const FoundSavings& savings,
+                    const std::optional<advise::Answer>& answer) const {
+    Advised advised{{}, {runs, request, advice}, settings, {}, answer};
     for (const auto& run : runs) advised.inputs.push_back(HashedFile::Of(run->snapshot().source));
     if (savings.savings) {
       advised.savings.emplace(advise::SavingsReport{runs, request, *savings.savings, savings.rows});
@@ -314,7 +356,9 @@ class AdviseCommand : public Command {
     }
     if (!plan_.empty()) WritePlan(*runs.front(), advice);
     if (page_.wanted()) {
-      report::Page page = advise::AdvicePage(runs, request, advice);
+      report::Page page =
+          advise::AdvicePage(runs, request, advice, answer,
+                             CommandFor(answer, runs.size(), context.console.command_line));
       if (savings.savings) advise::AddSavings(request, *savings.savings, savings.rows, page);
       page_.Write(page, *this, context.console, RulesFor(force_));
     }
@@ -371,7 +415,7 @@ class AdviseCommand : public Command {
   SavingsOptions savings_;
   std::string granularity_ = "layer";
   std::vector<uint64_t> sinks_, windows_;
-  uint64_t context_ = 0, bytes_per_token_ = 0, rows_ = 256, seed_ = 0;
+  uint64_t context_ = 0, bytes_per_token_ = 0, rows_ = 256, seed_ = 0, idle_days_ = 30;
   int64_t prompt_ = -1;
   bool force_ = false;
 };
@@ -379,6 +423,7 @@ class AdviseCommand : public Command {
 }  // namespace
 
 const FieldTable& AdviseFields() { return AdvisedFields(); }
+const FieldTable& AdviseStatesFields() { return AdvisedStatesFields(); }
 
 std::unique_ptr<Command> MakeAdvise() { return std::make_unique<AdviseCommand>(); }
 

@@ -68,7 +68,53 @@ struct StoreCounted {
     return stats.pack_bytes - std::min(stats.pack_bytes, stats.live_stored_bytes);
   }
   uint64_t saved() const { return stats.referenced_raw_bytes - stats.live_raw_bytes; }
+
+  // What to do about its size: the first of these that frees a thirtieth of the disk's bytes.
+  struct Advice {
+    std::string_view kind;
+    uint64_t freed_bytes = 0;
+    std::string command;
+  };
+  Advice Recommend() const {
+    const auto is_worth_it = [this](uint64_t bytes) { return bytes > stats.disk_bytes() / 30; };
+    const std::string folder = ShellQuoted(store.starts_with('-') ? "./" + store : store);
+    if (unused() > stats.pack_bytes / 4 && is_worth_it(unused()))
+      return {"gc", unused(), "kvtool store gc " + folder};
+    if (is_worth_it(stats.older_bytes))
+      return {"prune", stats.older_bytes, "kvtool store prune " + folder + " --keep-last 1"};
+    return {"keep", 0, {}};
+  }
 };
+
+const Fields<StoreCounted::Advice>& StoreAdviceFields() {
+  using Advice = StoreCounted::Advice;
+  static const Fields<Advice> fields = {
+      {"kind",
+       "gc: packs hold much that no state needs; prune: older versions take much; keep: neither",
+       &Advice::kind, OneOf("gc", "prune", "keep")},
+      {"freed_bytes", "Bytes on the disk that it frees", &Advice::freed_bytes},
+      {"command", "Command that does it; null: nothing to do", IfAny(&Advice::command)}};
+  return fields;
+}
+
+std::string AsName(const Value& value) { return Printable(format::Plain(value)); }
+
+const Fields<store::StateUse>& StateUseFields() {
+  using Use = store::StateUse;
+  static const Fields<Use> fields = {
+      {"state", "Its number", [](const Use& of) { return of.row.id; }, Heading("state")},
+      {"name", "Its name", [](const Use& of) { return of.row.name; }, Heading("name", AsName)},
+      {"source_bytes", "Bytes of what was added", [](const Use& of) { return of.row.source_bytes; },
+       Heading("size", format::AsBytes)},
+      {"shared_bytes", "Decoded bytes that other states need, too", &Use::shared_bytes,
+       Heading("shared", format::AsBytes)},
+      {"own_stored_bytes", "Bytes on the disk that only it needs, its record included",
+       &Use::own_stored_bytes, Heading("only its own", format::AsBytes)},
+      {"added", "When it was added, in UTC; a store does not record reads",
+       [](const Use& of) { return TimeText(of.row.added_us); }, Heading("added")},
+      {"newest", "Whether it is the newest of its name", &Use::is_newest}};
+  return fields;
+}
 
 template <typename Member>
 auto OfStats(Member member) {
@@ -118,7 +164,14 @@ const Fields<StoreCounted>& StoreCountedFields() {
        OfStats(&Stats::shared_raw_bytes)},
       {"saved_raw_bytes", "Bytes that sharing saved before any coding", &StoreCounted::saved},
       {"levels", "Objects by the level at which they were coded", OfStats(&Stats::levels),
-       store_level}};
+       store_level},
+      {"uses", "What each state shares and needs for itself", OfStats(&Stats::uses),
+       StateUseFields(), CsvRows()},
+      {"older_states", "States that are not the newest of their name",
+       OfStats(&Stats::older_states)},
+      {"older_bytes", "Bytes on the disk that only these need", OfStats(&Stats::older_bytes)},
+      {"recommendation", "The one thing to do about its size", &StoreCounted::Recommend,
+       StoreAdviceFields()}};
   return fields;
 }
 
@@ -212,6 +265,28 @@ class StoreShowStats : public StoreCommand {
                                HumanBytes(level.raw_bytes), HumanBytes(level.stored_bytes),
                                HumanRatio(level.raw_bytes, level.stored_bytes)));
     }
+    PrintUses(stats, console);
+    const StoreCounted::Advice advice = result.Recommend();
+    if (advice.command.empty()) return console.Line("keep it as it is: nothing in it is to spare");
+    console.Line(fmt::format("{} frees about {}:",
+                             advice.kind == "gc" ? "collecting what no state needs"
+                                                 : "keeping the newest version of each name alone",
+                             HumanBytes(advice.freed_bytes)));
+    console.Line("  " + advice.command);
+  }
+
+  // Those that take most for themselves, few enough for a screen.
+  static void PrintUses(const store::StoreStats& stats, Console& console) {
+    constexpr size_t kMostShown = 8;
+    std::vector<store::StateUse> uses = stats.uses;
+    std::stable_sort(uses.begin(), uses.end(), [](const auto& a, const auto& b) {
+      return a.own_stored_bytes > b.own_stored_bytes;
+    });
+    const size_t shown = std::min(uses.size(), kMostShown);
+    if (shown == 0) return;
+    console.Data(Table(TextTableOf(StateUseFields(), std::span(uses).first(shown))).Text());
+    if (shown < uses.size())
+      console.Line(fmt::format("and {} more, which --json and --csv list", uses.size() - shown));
   }
 };
 

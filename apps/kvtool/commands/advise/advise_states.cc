@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/commands/advise/advise_states.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "apps/kvtool/console/progress.h"
+#include "apps/kvtool/doctor/doctor.h"
+#include "lib/core/base/utf8.h"
+
+namespace kv {
+namespace fs = std::filesystem;
+namespace {
+
+using advise::LeftOut;
+using advise::SavedState;
+using advise::StatesAdvice;
+
+constexpr size_t kMostStates = 10000;
+constexpr int kMostDepth = 16;
+constexpr size_t kSampledChunks = 8, kSampledGeometries = 3;
+constexpr int64_t kSecondsOfDay = 24 * 60 * 60;
+
+// Whether a file is a cache by itself, wherever it lies.
+bool IsStateFile(const fs::path& path) {
+  try {
+    return (DetectFormat(Source::Open(path), {}).traits & (kStandsAlone | kIsArchive)) != 0;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// To ask a reader about a folder is to open all files in it, so a few of them are asked first.
+bool IsOneDump(const std::string& folder) {
+  constexpr size_t kAsked = 3;
+  size_t asked = 0;
+  std::error_code failed;
+  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    std::error_code unknown;
+    if (fs::symlink_status(entry->path(), unknown).type() != fs::file_type::regular) continue;
+    if (IsStateFile(entry->path())) return false;
+    if (++asked == kAsked) break;
+  }
+  return HoldsOnlyADump(folder);
+}
+
+// A file or folder that may be a state, with the times it had before it was opened.
+struct Place {
+  std::string path, name;
+  uint64_t bytes = 0;
+  int64_t written_s = 0, read_s = 0;
+  bool is_folder = false;
+};
+
+// Finds the states below the inputs, in bounded depth and number. It opens nothing but regular
+// files: to open a pipe is to wait for it, and a link may lead anywhere.
+class StateWalk {
+ public:
+  explicit StateWalk(StatesAdvice& advice) : advice_(advice) {}
+
+  void Take(const std::string& input) {
+    struct stat status;
+    if (::stat(input.c_str(), &status) != 0) {
+      throw Error(Finding::kOpenFailed, "cannot open: {}", std::strerror(errno)).File(input);
+    }
+    Look(input, input, status, 0);
+  }
+  std::vector<Place> Places() { return std::move(places_); }
+  uint64_t beyond() const { return beyond_; }
+
+ private:
+  void LeaveOut(const std::string& name, std::string why) {
+    advice_.left_out.push_back({name, std::move(why)});
+  }
+
+  void Look(const std::string& path, const std::string& name, const struct stat& status,
+            int depth) {
+    if (S_ISLNK(status.st_mode)) return LeaveOut(name, "a link");
+    if (S_ISDIR(status.st_mode)) return LookInto(path, name, status, depth);
+    if (!S_ISREG(status.st_mode)) return LeaveOut(name, "not a regular file");
+    Add({path, name, static_cast<uint64_t>(status.st_size), status.st_mtim.tv_sec,
+         status.st_atim.tv_sec, false});
+  }
+
+  void LookInto(const std::string& path, const std::string& name, const struct stat& status,
+                int depth) {
+    std::error_code failed;
+    if (fs::exists(fs::path(path) / "run.json", failed)) return LeaveOut(name, "a recorded run");
+    if (fs::exists(fs::path(path) / "kvtool-store", failed)) return LeaveOut(name, "a store");
+    if (depth > 0 && IsOneDump(path)) {
+      return Add({path, name, BytesOf(path), status.st_mtim.tv_sec, status.st_atim.tv_sec, true});
+    }
+    if (depth == kMostDepth) return LeaveOut(name, "too many folders deep");
+    std::vector<std::string> children;
+    for (fs::directory_iterator entry(path, failed), end; !failed && entry != end;
+         entry.increment(failed)) {
+      children.push_back(entry->path().filename().string());
+    }
+    if (failed) return LeaveOut(name, failed.message());
+    std::sort(children.begin(), children.end());
+    for (const std::string& child : children) {
+      if (child.starts_with('.')) continue;
+      const std::string below = (fs::path(path) / child).string();
+      struct stat own;
+      if (::lstat(below.c_str(), &own) != 0) continue;  // it is gone already
+      Look(below, depth == 0 ? child : name + "/" + child, own, depth + 1);
+    }
+  }
+
+  void Add(Place place) {
+    if (places_.size() == kMostStates) {
+      ++beyond_;
+      return;
+    }
+    places_.push_back(std::move(place));
+  }
+
+  StatesAdvice& advice_;
+  std::vector<Place> places_;
+  uint64_t beyond_ = 0;
+};
+
+std::string AccessTimes(const std::string& path) {
+  struct statvfs system;
+  if (::statvfs(path.c_str(), &system) != 0) return "unknown";
+  if ((system.f_flag & ST_NOATIME) != 0) return "noatime";
+  return (system.f_flag & ST_RELATIME) != 0 ? "relatime" : "strict";
+}
+
+std::optional<Snapshot> OpenState(const std::string& path, const OpenOptions& reading,
+                                  bool& is_archive) {
+  Source source = Source::Open(path);
+  is_archive = reading.from.empty() && reading.raw.empty() &&
+               (DetectFormat(source, reading).traits & kIsArchive) != 0;
+  if (is_archive) return std::nullopt;
+  return OpenSnapshot(std::move(source), reading);
+}
+
+// Describes the state at a place, or says why there is none.
+struct Described {
+  std::optional<SavedState> state;
+  std::string why;
+};
+
+Described Describe(const Place& place, const OpenOptions& reading) {
+  try {
+    bool is_archive = false;
+    const std::optional<Snapshot> snapshot = OpenState(place.path, reading, is_archive);
+    SavedState state;
+    if (snapshot) {
+      if (snapshot->layers.empty()) return {std::nullopt, "holds no K and V"};
+      state = advise::DescribeState(*snapshot);
+    }
+    state.is_archive = is_archive;
+    state.name = place.name;
+    state.bytes = place.bytes;
+    state.written_s = place.written_s;
+    state.read_s = place.read_s;
+    return {std::move(state), {}};
+  } catch (const Error& error) {
+    return {std::nullopt,
+            error.finding() == Finding::kUnknownFormat ? "no cache" : error.message()};
+  }
+}
+
+// Takes chunks from the largest state of each of the largest geometries, by their bytes.
+std::vector<ContestChunk> TakeSample(const std::map<std::string, const Place*>& places,
+                                     const OpenOptions& reading, StatesAdvice& advice) {
+  std::map<std::string, std::pair<uint64_t, const SavedState*>> geometries;
+  uint64_t all = 0;
+  for (const SavedState& state : advice.states) {  // by size, so the first is the largest
+    if (state.tokens == 0) continue;
+    auto& [bytes, largest] = geometries[state.geometry];
+    bytes += state.bytes;
+    all += state.bytes;
+    if (largest == nullptr) largest = &state;
+  }
+  std::vector<std::pair<uint64_t, const SavedState*>> by_bytes;
+  for (const auto& [geometry, of] : geometries) by_bytes.push_back(of);
+  std::stable_sort(by_bytes.begin(), by_bytes.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  by_bytes.resize(std::min(by_bytes.size(), kSampledGeometries));
+  std::vector<ContestChunk> chunks;
+  for (const auto& [bytes, state] : by_bytes) {
+    const auto share = static_cast<size_t>(static_cast<double>(kSampledChunks) *
+                                           static_cast<double>(bytes) / static_cast<double>(all));
+    try {
+      bool is_archive = false;
+      const auto snapshot = OpenState(places.at(state->name)->path, reading, is_archive);
+      if (!snapshot) continue;
+      const size_t before = chunks.size();
+      advise::SampleState(*snapshot, std::max<size_t>(share, 2), chunks);
+      advice.sampled_states += chunks.size() > before;
+    } catch (const Error&) {
+      continue;  // it is gone, or was written to: the others are sample enough
+    }
+  }
+  return chunks;
+}
+
+// The words for a shell that name the states as inputs of a command.
+class CommandWords {
+ public:
+  CommandWords(const StatesRequest& request, const StatesAdvice& advice,
+               const std::vector<Place>& places)
+      : request_(request), advice_(advice), places_(places) {}
+
+  std::string Store() const {
+    const std::string head = "kvtool store add ";
+    const std::string store = ShellQuoted(Beside(".store"));
+    if (!IsFolder()) return head + store + " " + Listed();
+    const bool is_flat = std::none_of(places_.begin(), places_.end(), [](const Place& place) {
+      return place.is_folder || place.name.find('/') != place.name.npos;
+    });
+    if (is_flat && advice_.left_out.empty()) return head + store + " " + Folder() + "/*";
+    if (places_.size() <= kMostListed) return head + store + " " + Listed();
+    return fmt::format("find {} -type f -exec {}--keep-going {} {{}} +", Folder(), head, store);
+  }
+
+  std::string Compress() const {
+    if (!IsFolder()) return "kvtool compress " + Listed();
+    return fmt::format("kvtool compress -r {} --output-dir {}", Folder(),
+                       ShellQuoted(Beside(".kvz")));
+  }
+
+ private:
+  static constexpr size_t kMostListed = 8;
+
+  bool IsFolder() const {
+    std::error_code failed;
+    return request_.inputs.size() == 1 && fs::is_directory(request_.inputs.front(), failed);
+  }
+  std::string Plain() const {
+    std::string folder = request_.inputs.front();
+    while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+    return folder.starts_with('-') ? "./" + folder : folder;
+  }
+  std::string Folder() const { return ShellQuoted(Plain()); }
+  std::string Listed() const {
+    std::string words;
+    for (const Place& place : places_) {
+      const std::string path = place.path.starts_with('-') ? "./" + place.path : place.path;
+      words += (words.empty() ? "" : " ") + ShellQuoted(path);
+    }
+    return words;
+  }
+  // A name beside the folder that is free, so that the states' own folder stays as it is.
+  std::string Beside(std::string_view end) const {
+    if (!IsFolder()) return "states" + std::string(end);
+    const fs::path folder = Plain();
+    if (folder.filename() != "." && folder.filename() != "..")
+      return folder.string() + std::string(end);
+    std::error_code failed;
+    const fs::path whole = fs::canonical(folder, failed);
+    return (folder / ".." / whole.filename()).lexically_normal().string() + std::string(end);
+  }
+
+  const StatesRequest& request_;
+  const StatesAdvice& advice_;
+  const std::vector<Place>& places_;
+};
+
+void MarkIdle(StatesAdvice& advice) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const int64_t now_s = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  const bool reads = advice.access_times != "noatime";
+  for (SavedState& state : advice.states) {
+    if (!reads) state.read_s.reset();
+    const int64_t last = std::max(*state.written_s, state.read_s.value_or(*state.written_s));
+    state.idle = (now_s - last) / kSecondsOfDay >= static_cast<int64_t>(advice.idle_days);
+  }
+}
+
+}  // namespace
+
+bool AreStates(const std::vector<std::string>& inputs) {
+  if (inputs.size() > 1) return true;
+  struct stat status;
+  return ::stat(inputs.front().c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+         !IsOneDump(inputs.front());
+}
+
+StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
+  StatesAdvice advice;
+  advice.idle_days = request.idle_days;
+  advice.access_times = AccessTimes(request.inputs.front());
+  advice.knows_time = !context.global.deterministic;
+  StateWalk walk(advice);
+  for (const std::string& input : request.inputs) walk.Take(input);
+  std::vector<Place> places = walk.Places();
+  OpenOptions reading = request.reading;
+  reading.any_batch = reading.may_guess_axes = reading.is_shared = true;
+  reading.max_bytes = std::min(reading.max_bytes, kMostUnpacked);
+  ProgressLine progress(context.console, context.global.progress_when(), "states", true);
+  uint64_t all = 0;
+  for (const Place& place : places) all += place.bytes;
+  progress.Begin(all);
+  std::vector<Described> described(places.size());
+  ThreadPool pool(context.global.thread_count());
+  pool.ParallelFor(places.size(), [&](uint64_t i) {
+    described[i] = Describe(places[i], reading);
+    progress.Advance(places[i].bytes);
+  });
+  std::vector<Place> kept;
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (!described[i].state) {
+      advice.left_out.push_back({places[i].name, described[i].why});
+      continue;
+    }
+    advice.states.push_back(std::move(*described[i].state));
+    kept.push_back(places[i]);
+  }
+  if (advice.states.empty()) {
+    throw Error(Finding::kUnknownFormat, "holds no cache that can be read")
+        .File(request.inputs.front())
+        .Hint("'kvtool doctor FILE' says why; recorded runs are given one by one");
+  }
+  if (walk.beyond() > 0) {
+    context.console.Warn("", fmt::format("only the first {} files were looked at, {} more were not",
+                                         kMostStates, walk.beyond()));
+  }
+  std::map<std::string, const Place*> by_name;
+  for (const Place& place : kept) by_name.emplace(place.name, &place);
+  advise::CompareStates(advice.states);
+  std::stable_sort(advice.states.begin(), advice.states.end(),
+                   [](const SavedState& a, const SavedState& b) { return a.bytes > b.bytes; });
+  if (advice.knows_time) {
+    MarkIdle(advice);
+  } else {
+    for (SavedState& state : advice.states) state.written_s = state.read_s = std::nullopt;
+  }
+  advise::MeasureLevels(TakeSample(by_name, reading, advice), advice.knows_time, &progress, advice);
+  advise::Decide(advice);
+  const CommandWords words(request, advice, kept);
+  if (advice.kind == StatesAdvice::Kind::kStore) advice.command = words.Store();
+  if (advice.kind == StatesAdvice::Kind::kCompress) advice.command = words.Compress();
+  return advice;
+}
+
+void PrintStates(Console& console, const StatesAdvice& advice) {
+  constexpr size_t kMostShown = 5;  // of a screen of 24 lines
+  const advise::StatesText text = advise::TextOf(advice, kMostShown);
+  console.Line(text.head);
+  console.Data(Table(text.states).Text());
+  for (const std::string& fact : text.facts) console.Line(fact);
+  if (!advice.levels.empty()) console.Data(Table(text.levels).Text());
+  console.Line(text.answer);
+  // Not wrapped, so that it can be pasted.
+  if (!advice.command.empty() && console.verbosity >= 0)
+    console.Product("  " + advice.command + "\n");
+}
+
+}  // namespace kv

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/advise/states.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "lib/core/base/hash.h"
+#include "lib/core/codec/codec.h"
+#include "lib/core/snapshot/layout.h"
+
+namespace kv::advise {
+namespace {
+
+// A store cuts rows at multiples of this many tokens, and keeps a shorter end only of a state that
+// another one goes on from (lib/store/state.h).
+constexpr uint64_t kStoreBlock = 256, kStoreEnd = 64;
+constexpr uint64_t kGatheredTokens = 4096;
+constexpr uint64_t kChunkBytes = 256 << 10;
+// Below these a change is not worth the work: sharing that calls for a store, and what is left.
+constexpr double kWorthSharing = 0.02, kWorthDoing = 0.97;
+// A contestant that is slower runs once.
+constexpr double kSampleSeconds = 0.1;
+
+std::string GeometryText(const Snapshot& snapshot) {
+  const LayerKv& layer = snapshot.layers.front();
+  const KvTensor& tensor = layer.has_k() ? layer.k : *layer.v;
+  std::string text =
+      fmt::format("{} x {} {}", snapshot.layers.size(), tensor.channels(), Name(tensor.dtype));
+  if (layer.v && layer.v->dtype != tensor.dtype) text += fmt::format("/{}", Name(layer.v->dtype));
+  return text;
+}
+
+bool HasRows(const KvTensor& tensor) {
+  return tensor.tokens() > 0 && tensor.row_bytes() > 0 &&
+         std::all_of(tensor.pieces.begin(), tensor.pieces.end(),
+                     [](const StridedPiece& piece) { return piece.data != nullptr; });
+}
+
+const KvTensor* LateTensor(const Snapshot& snapshot) {
+  for (auto layer = snapshot.layers.rbegin(); layer != snapshot.layers.rend(); ++layer) {
+    if (layer->v && HasRows(*layer->v)) return &*layer->v;
+    if (layer->has_k() && HasRows(layer->k)) return &layer->k;
+  }
+  return nullptr;
+}
+
+uint64_t Chained(uint64_t before, uint64_t next) {
+  const uint64_t pair[2] = {before, next};
+  return Hash64(std::as_bytes(std::span(pair)));
+}
+
+std::vector<uint64_t> HashRows(const Snapshot& snapshot, const KvTensor& tensor) {
+  const uint64_t tokens = std::min(tensor.tokens(), kMostComparedTokens);
+  const uint64_t row = tensor.units_per_head() * tensor.unit_bytes();
+  std::vector<uint64_t> hashes;
+  hashes.reserve(tokens);
+  Bytes rows;
+  uint64_t last = 0;
+  for (uint64_t begin = 0; begin < tokens; begin += kGatheredTokens) {
+    const uint64_t count = std::min(kGatheredTokens, tokens - begin);
+    rows.resize(count * row);
+    Gather(tensor, begin, count, 0, 1, Order::kTokenHeadDim, rows);
+    for (uint64_t i = 0; i < count; ++i) {
+      last = Chained(last, Hash64(ByteSpan(rows).subspan(i * row, row)));
+      hashes.push_back(last);
+    }
+    DropTokens(snapshot, tensor, begin, count);
+  }
+  DropTensor(snapshot, tensor);
+  return hashes;
+}
+
+// Each hash holds for all that came before it, so the first difference is found by halving.
+uint64_t CommonLength(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
+  const size_t most = std::min(a.size(), b.size());
+  size_t low = 0, high = most;
+  while (low < high) {
+    const size_t middle = (low + high) / 2;
+    if (a[middle] == b[middle]) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+using Hashes = std::vector<uint64_t> SavedState::*;
+
+// States of one geometry side by side, and among these by what their hashes begin with. Of equal
+// ones the last written comes last.
+std::vector<size_t> SortedBy(const std::vector<SavedState>& states, Hashes hashes) {
+  std::vector<size_t> order;
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (!(states[i].*hashes).empty()) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](size_t i, size_t j) {
+    const SavedState &a = states[i], &b = states[j];
+    if (a.geometry != b.geometry) return a.geometry < b.geometry;
+    const std::vector<uint64_t>&left = a.*hashes, &right = b.*hashes;
+    const uint64_t common = CommonLength(left, right);
+    if (common < std::min(left.size(), right.size())) return left[common] < right[common];
+    if (left.size() != right.size()) return left.size() < right.size();
+    return a.written_s < b.written_s;
+  });
+  return order;
+}
+
+uint64_t CommonOf(const SavedState& a, const SavedState& b, Hashes hashes) {
+  return a.geometry == b.geometry ? CommonLength(a.*hashes, b.*hashes) : 0;
+}
+
+Kinship KinshipOf(const SavedState& state, const SavedState& kin, uint64_t common) {
+  if (common == 0) return Kinship::kAlone;
+  if (common == state.tokens) return common == kin.tokens ? Kinship::kSame : Kinship::kContained;
+  return common == kin.tokens ? Kinship::kGrows : Kinship::kBranches;
+}
+
+}  // namespace
+
+SavedState DescribeState(const Snapshot& snapshot) {
+  SavedState state;
+  state.format = snapshot.format;
+  state.model = snapshot.model;
+  if (snapshot.layers.empty()) return state;
+  state.geometry = GeometryText(snapshot);
+  state.kv_bytes = snapshot.kv_bytes();
+  const KvTensor* tensor = LateTensor(snapshot);
+  if (tensor == nullptr) return state;
+  state.tokens = tensor->tokens();
+  state.rows = HashRows(snapshot, *tensor);
+  uint64_t last = 0;
+  const size_t ids = std::min<size_t>(snapshot.tokens.size(), kMostComparedTokens);
+  for (size_t i = 0; i < ids; ++i) {
+    last = Chained(last, static_cast<uint32_t>(snapshot.tokens[i]));
+    state.ids.push_back(last);
+  }
+  return state;
+}
+
+void CompareStates(std::vector<SavedState>& states) {
+  const std::vector<size_t> order = SortedBy(states, &SavedState::rows);
+  for (size_t i = 0; i < order.size(); ++i) {
+    SavedState& state = states[order[i]];
+    const auto meet = [&](size_t other) {
+      const SavedState& kin = states[order[other]];
+      const uint64_t common = CommonOf(state, kin, &SavedState::rows);
+      if (common > state.shared_tokens) {
+        state.shared_tokens = common;
+        state.kin = kin.name;
+        state.kinship = KinshipOf(state, kin, common);
+      }
+      return common;
+    };
+    if (i + 1 < order.size()) state.contained = meet(i + 1) == state.tokens;
+    if (i == 0) continue;
+    const uint64_t before = meet(i - 1), end = before % kStoreBlock;
+    const bool goes_on = before == states[order[i - 1]].tokens && end >= kStoreEnd;
+    state.stored_tokens = goes_on || before == state.tokens ? before : before - end;
+  }
+  const std::vector<size_t> by_id = SortedBy(states, &SavedState::ids);
+  for (size_t i = 1; i < by_id.size(); ++i) {
+    SavedState &a = states[by_id[i - 1]], &b = states[by_id[i]];
+    const uint64_t common = CommonOf(a, b, &SavedState::ids);
+    a.same_ids = std::max(a.same_ids, common);
+    b.same_ids = std::max(b.same_ids, common);
+  }
+}
+
+void SampleState(const Snapshot& snapshot, size_t most, std::vector<ContestChunk>& chunks) {
+  std::vector<const LayerKv*> layers;
+  for (const LayerKv& layer : snapshot.layers) {
+    if ((layer.has_k() && HasRows(layer.k)) || (layer.v && HasRows(*layer.v)))
+      layers.push_back(&layer);
+  }
+  if (layers.empty()) return;
+  const RowOrders orders(snapshot);
+  const size_t at_most = chunks.size() + most;
+  std::vector<size_t> places = {layers.size() / 2, layers.size() - 1, 0};
+  places.erase(std::unique(places.begin(), places.end()), places.end());
+  for (const size_t place : places) {
+    const LayerKv& layer = *layers[place];
+    for (const bool is_value : {false, true}) {
+      if (chunks.size() == at_most || (is_value ? !layer.v : !layer.has_k())) continue;
+      const KvTensor& tensor = is_value ? *layer.v : layer.k;
+      if (!HasRows(tensor) || tensor.row_bytes() > kChunkBytes) continue;
+      const uint64_t count =
+          std::min({tensor.tokens(), kStoreBlock, kChunkBytes / tensor.row_bytes()});
+      const uint64_t begin = (tensor.tokens() - count) / 2;
+      chunks.push_back(MakeContestChunk(tensor, layer.index, is_value, begin, count, orders));
+    }
+  }
+}
+
+uint64_t StatesAdvice::bytes() const {
+  return std::accumulate(states.begin(), states.end(), uint64_t{0},
+                         [](uint64_t sum, const SavedState& of) { return sum + of.bytes; });
+}
+
+namespace {
+
+template <typename Is, typename Count>
+uint64_t Sum(const std::vector<SavedState>& states, const Is& is, const Count& count) {
+  uint64_t sum = 0;
+  for (const SavedState& state : states) sum += is(state) ? count(state) : 0;
+  return sum;
+}
+uint64_t One(const SavedState&) { return 1; }
+uint64_t AllBytes(const SavedState& of) { return of.bytes; }
+bool Any(const SavedState&) { return true; }
+bool IsArchive(const SavedState& of) { return of.is_archive; }
+bool IsContained(const SavedState& of) { return of.contained; }
+bool IsNear(const SavedState& of) {
+  return of.kinship == Kinship::kBranches && of.shared_tokens * 10 >= of.tokens * 9;
+}
+bool IsIdle(const SavedState& of) { return of.idle; }
+// Ids that would share rows if they had been computed alike.
+bool IsRecomputed(const SavedState& of) { return of.same_ids >= of.shared_tokens + kStoreBlock; }
+
+}  // namespace
+
+uint64_t StatesAdvice::shared_bytes() const {
+  return Sum(states, Any, [](const SavedState& of) { return of.TokenBytes(of.stored_tokens); });
+}
+uint64_t StatesAdvice::archive_bytes() const { return Sum(states, IsArchive, AllBytes); }
+uint64_t StatesAdvice::contained_states() const { return Sum(states, IsContained, One); }
+uint64_t StatesAdvice::contained_bytes() const { return Sum(states, IsContained, AllBytes); }
+uint64_t StatesAdvice::near_states() const { return Sum(states, IsNear, One); }
+uint64_t StatesAdvice::recomputed_states() const { return Sum(states, IsRecomputed, One); }
+uint64_t StatesAdvice::idle_states() const { return Sum(states, IsIdle, One); }
+uint64_t StatesAdvice::idle_bytes() const { return Sum(states, IsIdle, AllBytes); }
+
+void MeasureLevels(const std::vector<ContestChunk>& chunks, bool has_times, Progress* progress,
+                   StatesAdvice& advice) {
+  if (chunks.empty()) return;
+  std::vector<Contestant> contestants = LevelContestants();
+  contestants.erase(contestants.begin());  // compat, which only very old readers need
+  advice.sampled_chunks = chunks.size();
+  const uint64_t archives = advice.archive_bytes(), shared = advice.shared_bytes();
+  uint64_t rows = 0, all = 0;  // of what is no archive: K and V, and all bytes
+  for (const SavedState& state : advice.states) {
+    if (state.is_archive) continue;
+    rows += state.kv_bytes;
+    all += state.bytes;
+  }
+  const uint64_t rest = all - std::min(all, rows);
+  for (const ContestResult& result : RunContest(chunks, contestants, 1, kSampleSeconds, progress)) {
+    advice.sampled_bytes = result.raw_bytes();
+    const auto left = [&](uint64_t bytes) {
+      return static_cast<uint64_t>(static_cast<double>(bytes) *
+                                   static_cast<double>(result.stored_bytes()) /
+                                   static_cast<double>(result.raw_bytes()));
+    };
+    StatesLevel level;
+    level.level = result.name;
+    level.ratio = static_cast<double>(result.raw_bytes()) /
+                  static_cast<double>(std::max<uint64_t>(result.stored_bytes(), 1));
+    level.alone_bytes = left(rows) + rest + archives;
+    level.store_bytes = left(rows - std::min(rows, shared)) + rest + archives;
+    if (has_times) {
+      const auto rate = [&](double seconds) {
+        return static_cast<double>(result.raw_bytes()) / 1e6 / std::max(seconds, 1e-9);
+      };
+      level.encode_mb_per_s = rate(result.both.encode_seconds.front());
+      level.decode_mb_per_s = rate(result.both.decode_seconds.front());
+    }
+    advice.levels.push_back(level);
+  }
+}
+
+void Decide(StatesAdvice& advice) {
+  using Kind = StatesAdvice::Kind;
+  const auto all = static_cast<double>(advice.bytes());
+  advice.kind = Kind::kKeep;
+  advice.result_bytes = advice.bytes();
+  for (const StatesLevel& level : advice.levels) {
+    if (level.level != Name(Effort::kDefault)) continue;
+    const bool shares = static_cast<double>(advice.shared_bytes()) > kWorthSharing * all;
+    const uint64_t bytes = shares ? level.store_bytes : level.alone_bytes;
+    if (static_cast<double>(bytes) > kWorthDoing * all) continue;
+    advice.kind = shares ? Kind::kStore : Kind::kCompress;
+    advice.result_bytes = bytes;
+  }
+}
+
+}  // namespace kv::advise

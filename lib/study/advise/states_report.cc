@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <set>
+
+#include "lib/core/base/utf8.h"
+#include "lib/study/advise/states.h"
+
+namespace kv::advise {
+namespace {
+
+using StateKind = StatesAdvice::Kind;
+
+std::string_view KinshipName(Kinship kinship) {
+  switch (kinship) {
+    case Kinship::kAlone:
+      return "alone";
+    case Kinship::kBranches:
+      return "branches";
+    case Kinship::kGrows:
+      return "grows";
+    case Kinship::kContained:
+      return "contained";
+    case Kinship::kSame:
+      return "same";
+  }
+  return "?";
+}
+
+std::string_view KindName(StateKind kind) {
+  return kind == StateKind::kStore ? "store" : kind == StateKind::kCompress ? "compress" : "keep";
+}
+
+std::string AsSpeed(const Value& value) { return fmt::format("{:.0f} MB/s", value.number()); }
+std::string AsName(const Value& value) { return Printable(format::Plain(value), true); }
+// The day of a time as UtcText writes it.
+std::string AsDay(const Value& value) { return format::Plain(value).substr(0, 10); }
+
+std::optional<std::string> UtcText(std::optional<int64_t> seconds) {
+  if (!seconds) return std::nullopt;
+  const auto time = static_cast<std::time_t>(*seconds);
+  std::tm parts{};
+  ::gmtime_r(&time, &parts);
+  char text[64];
+  return std::string(text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%SZ", &parts));
+}
+
+std::string SharesText(const SavedState& of) {
+  switch (of.kinship) {
+    case Kinship::kAlone:
+      return of.is_archive ? "(archive)" : "-";
+    case Kinship::kBranches:
+      return fmt::format("first {} tokens of {}", of.shared_tokens, Printable(of.kin, true));
+    case Kinship::kGrows:
+      return fmt::format("first {} tokens: all of {}", of.shared_tokens, Printable(of.kin, true));
+    case Kinship::kContained:
+      return fmt::format("all, in {}", Printable(of.kin, true));
+    case Kinship::kSame:
+      return fmt::format("all, same as {}", Printable(of.kin, true));
+  }
+  return {};
+}
+
+std::string Counted(uint64_t count, std::string_view word) {
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
+}
+
+const Fields<StatesLevel>& StatesLevelFields() {
+  using L = StatesLevel;
+  static const Fields<L> fields = {
+      {"level", "Level of compression", &L::level, Heading("level")},
+      {"ratio", "Bytes of the sample / bytes that the level makes of it", &L::ratio,
+       AtLeast(0, Heading("ratio", format::AsFactor))},
+      {"encode_mb_per_s",
+       "Speed of coding on one thread, in MB (1e6 bytes); null: a deterministic run",
+       &L::encode_mb_per_s, AtLeast(0, Heading("compresses", AsSpeed))},
+      {"decode_mb_per_s", "The same of decoding", &L::decode_mb_per_s,
+       AtLeast(0, Heading("restores", AsSpeed))},
+      {"alone_bytes", "Estimate of what all states take, each compressed alone", &L::alone_bytes,
+       Heading("each alone", format::AsBytes)},
+      {"store_bytes", "Estimate of what all states take in one store, common rows once",
+       &L::store_bytes, Heading("in one store", format::AsBytes)}};
+  return fields;
+}
+
+const Fields<LeftOut>& LeftOutFields() {
+  static const Fields<LeftOut> fields = {
+      {"name", "Name of what was not looked into", &LeftOut::name},
+      {"why", "Why it was left out", &LeftOut::why}};
+  return fields;
+}
+
+const Fields<StatesAdvice>& SampleFields() {
+  using A = StatesAdvice;
+  static const Fields<A> fields = {
+      {"states", "Number of states that chunks were taken from", &A::sampled_states},
+      {"chunks", "Number of chunks, from the middle of a first, middle and last layer",
+       &A::sampled_chunks},
+      {"bytes", "Bytes of these chunks", &A::sampled_bytes}};
+  return fields;
+}
+
+const Fields<StatesAdvice>& RecommendationFields() {
+  using A = StatesAdvice;
+  static const Fields<A> fields = {
+      {"kind", "store: in one store; compress: each as an archive; keep: as they are",
+       [](const A& of) { return KindName(of.kind); }, OneOf("store", "compress", "keep")},
+      {"bytes", "Estimate of what the states take then", &A::result_bytes},
+      {"command", "Command that does it; null: nothing to do", IfAny(&A::command)}};
+  return fields;
+}
+
+const StatesAdvice& WholeAdvice(const StatesAdvice& of) { return of; }
+
+std::string LeftOutText(const std::vector<LeftOut>& left_out) {
+  if (left_out.empty()) return {};
+  constexpr size_t kMostNamed = 2;
+  std::string text = fmt::format("left out {}: ", Counted(left_out.size(), "file"));
+  for (size_t i = 0; i < std::min(left_out.size(), kMostNamed); ++i)
+    text += fmt::format("{}{} ({})", i == 0 ? "" : ", ", Printable(left_out[i].name, true),
+                        left_out[i].why);
+  if (left_out.size() > kMostNamed)
+    text += fmt::format(" and {} more", left_out.size() - kMostNamed);
+  return text;
+}
+
+std::string NamesText(const std::vector<SavedState>& states, bool SavedState::*is) {
+  constexpr size_t kMostNamed = 2;
+  std::string text;
+  size_t named = 0, all = 0;
+  for (const SavedState& state : states) {
+    if (!(state.*is) || ++all > kMostNamed) continue;
+    text += (named++ == 0 ? "" : ", ") + Printable(state.name, true);
+  }
+  return all > kMostNamed ? text + ", ..." : text;
+}
+
+std::vector<std::string> StatesFacts(const StatesAdvice& of) {
+  std::vector<std::string> facts;
+  const uint64_t all = of.bytes(), shared = of.shared_bytes();
+  facts.push_back(fmt::format(
+      "shared: {} ({}) of K and V, in beginnings that other states have too", format::Bytes(shared),
+      format::Percent(all == 0 ? 0 : static_cast<double>(shared) / static_cast<double>(all))));
+  if (of.contained_states() > 0) {
+    facts.push_back(fmt::format(
+        "contained in others: {} ({}): {}", Counted(of.contained_states(), "state"),
+        format::Bytes(of.contained_bytes()), NamesText(of.states, &SavedState::contained)));
+  }
+  if (of.near_states() > 0) {
+    facts.push_back(fmt::format("near duplicates (nine of ten tokens in common): {}",
+                                Counted(of.near_states(), "state")));
+  }
+  if (of.recomputed_states() > 0) {
+    facts.push_back(
+        fmt::format("computed again: {} begin with the tokens of another, but with other values",
+                    Counted(of.recomputed_states(), "state")));
+  }
+  if (of.knows_time) {
+    facts.push_back(fmt::format(
+        "untouched for {} ({}): {} ({}){}", Counted(of.idle_days, "day"), of.access_times,
+        Counted(of.idle_states(), "state"), format::Bytes(of.idle_bytes()),
+        of.idle_states() > 0 ? ": " + NamesText(of.states, &SavedState::idle) : std::string()));
+  }
+  if (!of.left_out.empty()) facts.push_back(LeftOutText(of.left_out));
+  return facts;
+}
+
+std::string StatesAnswer(const StatesAdvice& of) {
+  const std::string bytes =
+      fmt::format("{} to about {}", format::Bytes(of.bytes()), format::Bytes(of.result_bytes));
+  switch (of.kind) {
+    case StateKind::kKeep:
+      return "answer: keep the files: neither sharing nor lossless levels gain 3 %";
+    case StateKind::kCompress:
+      return fmt::format("answer: compress each, {}, every byte back:", bytes);
+    case StateKind::kStore:
+      return fmt::format("answer: into one store, {}, every byte back:", bytes);
+  }
+  return {};
+}
+
+std::string StatesHead(const StatesAdvice& of) {
+  std::set<std::string> geometries;
+  for (const SavedState& state : of.states) {
+    if (!state.geometry.empty()) geometries.insert(state.geometry);
+  }
+  std::string head =
+      fmt::format("{}, {}", Counted(of.states.size(), "state"), format::Bytes(of.bytes()));
+  if (geometries.size() == 1) head += ", all of " + *geometries.begin();
+  if (geometries.size() > 1)
+    head += fmt::format(", of {} geometries, which share nothing", geometries.size());
+  if (of.archive_bytes() > 0)
+    head += fmt::format("; {} in archives, which share nothing", format::Bytes(of.archive_bytes()));
+  return head;
+}
+
+}  // namespace
+
+const Fields<SavedState>& SavedStateFields() {
+  using S = SavedState;
+  static const Fields<S> fields = {
+      {"name", "Name of the file or folder", &S::name, Heading("state", AsName)},
+      {"bytes", "Bytes on the disk", &S::bytes, Heading("size", format::AsBytes)},
+      {"tokens", "Tokens with a K and V", &S::tokens, Heading("tokens")},
+      {"written", "When it was last written, in UTC; null: unknown",
+       [](const S& of) { return UtcText(of.written_s); }, Heading("written", AsDay)},
+      {"read", "When it was last read, as far as the file system records that, in UTC",
+       [](const S& of) { return UtcText(of.read_s); }, Heading("read", AsDay)},
+      {"format", "Format of the file", &S::format},
+      {"model", "Model that it names, or empty", &S::model},
+      {"geometry", "Layers, channels and type of K, and that of V where it differs", &S::geometry},
+      {"kv_bytes", "Bytes of K and V", &S::kv_bytes},
+      {"kinship",
+       "How its rows lie to those of the nearest state: alone: none in common; branches: a common "
+       "beginning; grows: begins with all of it; contained: that begins with all of this; same: "
+       "equal",
+       [](const S& of) { return KinshipName(of.kinship); },
+       OneOf("alone", "branches", "grows", "contained", "same")},
+      {"kin", "Name of the nearest state; null: none", IfAny(&S::kin)},
+      {"shared_tokens", "Tokens whose rows both have, from the first on", &S::shared_tokens},
+      {"shared_bytes", "Bytes that a store need not hold again, as another state has them",
+       [](const S& of) { return of.TokenBytes(of.stored_tokens); }},
+      {"same_ids", "Most token ids in common with another state, whatever the values; 0: unknown",
+       &S::same_ids},
+      {"contained", "Whether a state that is not itself contained has all of its rows",
+       &S::contained},
+      {"idle", "Whether it was neither written nor read for idle_days", &S::idle},
+      {"relation", "The same in words", SharesText, Heading("shares")}};
+  return fields;
+}
+
+const Fields<StatesAdvice>& StatesFields() {
+  using A = StatesAdvice;
+  static const Fields<A> params = {
+      {"idle_days", "Days without a write or read after which a state is idle", &A::idle_days}};
+  static const Fields<A> fields = {
+      {"params", "What was asked for", WholeAdvice, params},
+      {"bytes", "Bytes of all states", &A::bytes},
+      {"states", "The states, the largest first", &A::states, SavedStateFields(), CsvRows()},
+      {"left_out", "What is no state or cannot be read", &A::left_out, LeftOutFields()},
+      {"shared_bytes", "Bytes of K and V that a store would hold once instead of again",
+       &A::shared_bytes},
+      {"contained_states", "States whose rows another state has all", &A::contained_states},
+      {"contained_bytes", "Bytes of these", &A::contained_bytes},
+      {"near_states",
+       "States that have nine tenths of their tokens in common with another and then differ",
+       &A::near_states},
+      {"recomputed_states",
+       "States that begin with the tokens of another, but whose values differ earlier",
+       &A::recomputed_states},
+      {"idle_states",
+       "States that were neither written nor read for idle_days; 0 if no time is "
+       "known",
+       &A::idle_states},
+      {"idle_bytes", "Bytes of these", &A::idle_bytes},
+      {"access_times",
+       "How the file system records reads: noatime: not; relatime: once a day at most; strict: "
+       "each; unknown",
+       &A::access_times, OneOf("noatime", "relatime", "strict", "unknown")},
+      {"sample", "What levels were measured on", WholeAdvice, SampleFields()},
+      {"levels", "What each level does to the sample, and would do to all", &A::levels,
+       StatesLevelFields()},
+      {"recommendation", "The one thing to do", WholeAdvice, RecommendationFields()}};
+  return fields;
+}
+
+StatesText TextOf(const StatesAdvice& advice, size_t most_states) {
+  StatesText text;
+  text.head = StatesHead(advice);
+  const size_t shown = std::min(advice.states.size(), most_states);
+  text.states = TextTableOf(SavedStateFields(), std::span(advice.states).first(shown));
+  if (shown < advice.states.size())
+    text.facts.push_back(
+        fmt::format("and {} more, which --json and --csv list", advice.states.size() - shown));
+  for (std::string& fact : StatesFacts(advice)) text.facts.push_back(std::move(fact));
+  if (!advice.levels.empty()) {
+    text.facts.push_back(fmt::format("levels on a sample of {} ({} of {}), and estimates for all:",
+                                     format::Bytes(advice.sampled_bytes),
+                                     Counted(advice.sampled_chunks, "chunk"),
+                                     Counted(advice.sampled_states, "state")));
+  }
+  text.levels = TextTableOf(StatesLevelFields(), advice.levels);
+  text.answer = StatesAnswer(advice);
+  return text;
+}
+
+report::Page StatesPage(const StatesAdvice& advice) {
+  const StatesText text = TextOf(advice, advice.states.size());
+  report::Page page("What to keep", text.head);
+  page.Paragraph(text.answer);
+  if (!advice.command.empty()) page.Command(advice.command);
+  page.Heading("Levels");
+  page.Table(text.levels);
+  page.Notes("Findings", text.facts);
+  page.Heading("States");
+  page.Table(text.states);
+  return page;
+}
+
+}  // namespace kv::advise

@@ -1,0 +1,41 @@
+# What to keep of many saved states, without a trace: what they share, what is idle, and a command that works as typed.
+state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
+mkdir slots
+for tokens in 100 300; do "$KVTOOL" convert -q "$state" --to llama-state --tokens "0:$tokens" -o "slots/turn$tokens"; done
+cp "$state" slots/whole
+# Another tail: the last value of the last row is another one.
+cp "$state" slots/edited && printf '\377' | dd of=slots/edited bs=1 seek=$(($(stat -c %s "$state") - 1)) conv=notrunc status=none
+cp "$state" slots/twin && touch -d 2020-01-02 slots/twin
+cp "$TESTDATA/trace/kjv3m.seq0.bin" slots/other
+advise() { "$KVTOOL" advise slots --json -q "$@"; }
+advise > all.json
+$VALIDATE < all.json
+jq -r '.schema, (.results[0].states[] | "\(.name): \(.tokens) tokens, \(.kinship) \(.kin) \(.shared_tokens), contained: \(.contained), idle: \(.idle)")' all.json
+jq -c '.results[0] | .idle_states, .contained_states, [.levels[].level], ([.levels[].encode_mb_per_s > 0] | all), .sample.states' all.json
+# Equal for any number of threads, and without speeds and times if it has to be.
+advise --deterministic -T 1 > one.json
+advise --deterministic -T 3 > three.json
+cmp one.json three.json && jq -c '.results[0] | .idle_states, .states[0].written, .levels[0].encode_mb_per_s' one.json
+# To look at files is not to use them: the times that they were read stay.
+before=$(stat -c %X slots/twin)
+advise > /dev/null
+test "$before" = "$(stat -c %X slots/twin)" && echo "not read"
+# The command does what was estimated, to a quarter.
+command=$(jq -r '.results[0].recommendation.command' one.json)
+echo "$command"
+eval "\"$KVTOOL\" ${command#kvtool } -q"
+on_disk=$(du -sb slots.store/packs | cut -f1)
+jq -c --argjson is "$on_disk" '.results[0].recommendation | .kind, (.bytes / $is > 0.75 and .bytes / $is < 1.25)' one.json
+"$KVTOOL" store get -q slots.store edited -c | cmp - slots/edited
+# One screen, 24 lines of 80.
+"$KVTOOL" advise slots > text.txt
+test "$(wc -l < text.txt)" -le 24 && grep -c . text.txt > /dev/null && tail -1 text.txt
+"$KVTOOL" advise slots --html-out page.html --csv rows.csv -q && grep -o "<h2>States" page.html && head -1 rows.csv | cut -d, -f1-4
+# Files one by one, and states that share nothing.
+mkdir apart && cp slots/whole slots/other apart
+"$KVTOOL" advise apart --json -q | jq -c '.results[0] | .shared_bytes, .recommendation.kind, .recommendation.command'
+eval "\"$KVTOOL\" $("$KVTOOL" advise apart --json -q | jq -r '.results[0].recommendation.command' | cut -d' ' -f2-) -q" && ls apart.kvz
+"$KVTOOL" advise slots/turn100 slots/turn300 --json -q | jq -c '.results[0] | [.states[].name], .recommendation.command'
+# What needs a trace still asks for one.
+"$KVTOOL" advise slots/turn100 slots/turn300 --max-error 5% > /dev/null 2>&1 || echo $?
+"$KVTOOL" advise slots --plan-out plan.json > /dev/null 2>&1 || echo $?

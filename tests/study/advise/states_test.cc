@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/advise/states.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "lib/core/snapshot/layout.h"
+
+namespace kv::advise::states_test {
+namespace {
+
+constexpr uint32_t kHeads = 2, kDim = 8;
+
+// A cache of one layer whose rows follow from token ids and, from one token on, from another seed.
+struct Chat {
+  Bytes k, v;
+  Snapshot snapshot;
+
+  Chat(uint64_t tokens, uint64_t other_from = UINT64_MAX, uint32_t seed = 0) {
+    const uint64_t row = uint64_t{kHeads} * kDim * 2;
+    for (Bytes* bytes : {&k, &v}) {
+      bytes->resize(tokens * row);
+      for (uint64_t i = 0; i < bytes->size(); ++i) {
+        const uint64_t mixed = i * 2654435761u + (i / row >= other_from ? seed : 0);
+        (*bytes)[i] = static_cast<std::byte>(mixed >> 8);
+      }
+    }
+    LayerKv layer;
+    layer.k = ContiguousTensor(k.data(), DType::kF16, tokens, kHeads, kDim, Order::kTokenHeadDim);
+    layer.v = ContiguousTensor(v.data(), DType::kF16, tokens, kHeads, kDim, Order::kTokenHeadDim);
+    snapshot.layers.push_back(layer);
+    for (uint64_t i = 0; i < tokens; ++i) snapshot.tokens.push_back(static_cast<int32_t>(i));
+  }
+
+  SavedState As(std::string name) const {
+    SavedState state = DescribeState(snapshot);
+    state.name = std::move(name);
+    state.bytes = k.size() + v.size();
+    return state;
+  }
+};
+
+const SavedState& Named(const std::vector<SavedState>& states, std::string_view name) {
+  return *std::find_if(states.begin(), states.end(),
+                       [&](const SavedState& of) { return of.name == name; });
+}
+
+}  // namespace
+
+TEST_CASE("states are compared by their longest common beginning", "[advise]") {
+  std::vector<SavedState> states = {Chat(700).As("long"), Chat(300).As("short"),
+                                    Chat(700, 600, 99999).As("branch"),
+                                    Chat(200, 0, 12345).As("other")};
+  CompareStates(states);
+  CHECK(Named(states, "short").kinship == Kinship::kContained);
+  CHECK(Named(states, "short").contained);
+  CHECK(Named(states, "long").shared_tokens == 600);
+  CHECK(Named(states, "branch").kinship == Kinship::kBranches);
+  CHECK(Named(states, "branch").same_ids == 700);
+  CHECK(Named(states, "other").kinship == Kinship::kAlone);
+  CHECK_FALSE(Named(states, "other").contained);
+  // One of the two long ones goes on from the short one, the other from the first in blocks of 256.
+  uint64_t stored = 0;
+  for (const SavedState& state : states) stored += state.stored_tokens;
+  CHECK(stored == 256 + 512);
+}
+
+TEST_CASE("of equal states all but the last written are contained", "[advise]") {
+  std::vector<SavedState> states = {Chat(300).As("new"), Chat(300).As("old")};
+  states[0].written_s = 200;
+  states[1].written_s = 100;
+  CompareStates(states);
+  CHECK_FALSE(states[0].contained);
+  CHECK(states[1].contained);
+  CHECK(states[0].kinship == Kinship::kSame);
+  CHECK(states[0].stored_tokens == 300);
+}
+
+TEST_CASE("states of another geometry share nothing, and archives are not looked into",
+          "[advise]") {
+  std::vector<SavedState> states = {Chat(300).As("a"), Chat(300).As("b"), {}};
+  states[1].geometry = "another";
+  states[2].is_archive = true;
+  states[2].bytes = 1000;
+  CompareStates(states);
+  for (const SavedState& state : states) CHECK(state.kinship == Kinship::kAlone);
+}
+
+TEST_CASE("the recommendation follows from what is shared and what compresses", "[advise]") {
+  StatesAdvice advice;
+  advice.states = {Chat(600).As("a"), Chat(600).As("b")};
+  Decide(advice);
+  CHECK(advice.kind == StatesAdvice::Kind::kKeep);  // nothing was measured
+  CompareStates(advice.states);
+  const Chat chat(600);
+  std::vector<ContestChunk> chunks;
+  SampleState(chat.snapshot, 2, chunks);
+  REQUIRE(chunks.size() == 2);
+  MeasureLevels(chunks, false, nullptr, advice);
+  REQUIRE(advice.levels.size() == 4);
+  CHECK_FALSE(advice.levels.front().encode_mb_per_s);
+  for (const StatesLevel& level : advice.levels) CHECK(level.store_bytes <= level.alone_bytes);
+  Decide(advice);
+  CHECK(advice.kind == StatesAdvice::Kind::kStore);
+  for (SavedState& state : advice.states) state.stored_tokens = 0;
+  for (StatesLevel& level : advice.levels) level.alone_bytes = advice.bytes();
+  Decide(advice);
+  CHECK(advice.kind == StatesAdvice::Kind::kKeep);
+}
+
+TEST_CASE("what has no rows is described and alone", "[advise]") {
+  CHECK(DescribeState(Snapshot{}).tokens == 0);
+  Snapshot without_bytes = Chat(10).snapshot;
+  for (LayerKv& layer : without_bytes.layers) layer.k.pieces.clear();
+  for (LayerKv& layer : without_bytes.layers) layer.v.reset();
+  CHECK(DescribeState(without_bytes).rows.empty());
+  std::vector<ContestChunk> chunks;
+  SampleState(without_bytes, 8, chunks);
+  CHECK(chunks.empty());
+}
+
+}  // namespace kv::advise::states_test
