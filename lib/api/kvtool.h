@@ -411,7 +411,7 @@ KVT_API void kvt_ctx_free(kvt_ctx* ctx);
 
 /* Returns the most memory, in bytes, that a context of these parameters holds and uses while it
  * encodes, decodes and verifies: the threads of its pool included, their stacks not. A batch takes
- * up to 64 bytes more for each buffer and each item.
+ * up to 64 bytes more for each buffer and 128 for each item.
  * Returns 0 where nothing bounds the memory (max_raw_bytes is 0, or the sum overflows) and for
  * parameters that kvt_ctx_create refuses. Any thread. */
 KVT_API uint64_t kvt_ctx_bytes(const kvt_params* params);

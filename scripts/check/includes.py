@@ -27,7 +27,7 @@ ALLOWED = [
     ("lib/fields/", ["lib/fields/", "lib/core/base/"]),
     ("lib/remote/", ["lib/remote/", "lib/core/base/"]),
     ("lib/api/study/", ["lib/api/", "lib/engines/mnn/h2o/", "lib/study/", "lib/core/"]),
-    ("lib/api/", ["lib/api/", "formats/", "lib/core/"]),
+    ("lib/api/", ["lib/api/", "formats/", "lib/core/", "kvtool.h"]),
     ("lib/study/dense/", ["lib/study/dense/", "lib/core/kernels/", "lib/core/base/"]),
     ("lib/study/", ["lib/study/", "lib/report/", "lib/fields/", "lib/core/"]),
     ("lib/engines/mnn/", ["lib/engines/mnn/", "lib/study/", "lib/report/", "lib/fields/", "lib/core/"]),

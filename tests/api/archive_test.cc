@@ -115,8 +115,7 @@ Buffer Write(kvt_ctx* ctx, const Cache& cache) {
   Memory out;
   const kvt_sink sink = out.Sink();
   kvt_writer* writer = nullptr;
-  REQUIRE(kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), &sink,
-                            &writer) == 0);
+  REQUIRE(kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), &sink, &writer) == 0);
   for (size_t i = 0; i < cache.parts.size(); ++i) {
     Buffer passing = cache.raw[i];
     REQUIRE(kvt_writer_add(writer, i, passing.data(), passing.size()) == 0);
@@ -189,14 +188,14 @@ TEST_CASE("Misuse of a writer is refused") {
   Memory out;
   const kvt_sink sink = out.Sink();
   const auto create = [&](kvt_writer** writer) {
-    return kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), &sink,
-                             writer);
+    return kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), &sink, writer);
   };
   kvt_writer* writer = nullptr;
   for (const auto& spoil : std::vector<std::function<void(kvt_part&)>>{
            [](kvt_part& p) { p.struct_size = 4; }, [](kvt_part& p) { p.layer = 8; },
            [](kvt_part& p) { p.name = "k_7"; }, [](kvt_part& p) { DescOf(p).heads = 0; },
-           [](kvt_part& p) { DescOf(p).heads = 1 << 20; }, [](kvt_part& p) { DescOf(p).tokens = 0; },
+           [](kvt_part& p) { DescOf(p).heads = 1 << 20; },
+           [](kvt_part& p) { DescOf(p).tokens = 0; },
            [](kvt_part& p) { DescOf(p).tokens = UINT64_MAX; },
            [](kvt_part& p) { DescOf(p).dtype = 99; }, [](kvt_part& p) { DescOf(p).role = KVT_KV; },
            [](kvt_part& p) { DescOf(p).role = KVT_V; },
@@ -211,7 +210,8 @@ TEST_CASE("Misuse of a writer is refused") {
   for (size_t i = 0; i < cache.parts.size(); ++i) cache.parts[i].desc = &cache.descs[i];
   REQUIRE(create(&writer) == 0);
   CHECK(kvt_writer_add(writer, 1, cache.raw[1].data(), cache.raw[1].size()) == KVT_E_BAD_ARGUMENT);
-  CHECK(kvt_writer_add(writer, 0, cache.raw[0].data(), cache.raw[0].size()) == KVT_E_BAD_ARGUMENT);  // it failed
+  CHECK(kvt_writer_add(writer, 0, cache.raw[0].data(), cache.raw[0].size()) ==
+        KVT_E_BAD_ARGUMENT);  // it failed
   CHECK(kvt_writer_finish(writer) == KVT_E_BAD_ARGUMENT);
   kvt_writer_free(writer);
   REQUIRE(create(&writer) == 0);
@@ -245,11 +245,10 @@ TEST_CASE("A callback's own status comes back, and any other number is KV0010") 
     kvt_reference* reference = nullptr;
     CHECK(kvt_reference_create(ctx, &file, 1, nullptr, 0, &reference) == expected);
     kvt_writer* writer = nullptr;
-    CHECK(kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), &sink,
-                            &writer) == expected);
+    CHECK(kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), &sink, &writer) ==
+          expected);
     failing.fail = 0;
-    REQUIRE(kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), &sink,
-                              &writer) == 0);
+    REQUIRE(kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), &sink, &writer) == 0);
     failing.fail = given;
     CHECK(kvt_writer_add(writer, 0, cache.raw[0].data(), cache.raw[0].size()) == expected);
     kvt_writer_free(writer);
@@ -557,7 +556,8 @@ TEST_CASE("Files are packed and come back byte for byte") {
   for (const bool folder : {false, true}) {
     Memory tensors{file}, text{Buffer(3000, 'a')}, empty;
     const kvt_source a = tensors.Source(), b = text.Source(), c = empty.Source();
-    const std::vector<kvt_file> files = {File("b/x.safetensors", &a), File("a.txt", &b), File("c", &c)};
+    const std::vector<kvt_file> files = {File("b/x.safetensors", &a), File("a.txt", &b),
+                                         File("c", &c)};
     Memory packed;
     const kvt_sink sink = packed.Sink();
     REQUIRE(kvt_pack(ctx, files.data(), folder ? files.size() : 1, &sink) == 0);
@@ -576,7 +576,8 @@ TEST_CASE("Files are packed and come back byte for byte") {
 
     packed.bytes[packed.bytes.size() / 2] ^= 1;
     CHECK(kvt_fault(Unpack(ctx, packed, back)) == KVT_FAULT_DATA);
-    const std::vector<kvt_file> escaping = {File("../x", &a)}, twice = {File("a", &a), File("a", &b)},
+    const std::vector<kvt_file> escaping = {File("../x", &a)},
+                                twice = {File("a", &a), File("a", &b)},
                                 nameless = {File(nullptr, &a)};
     CHECK(kvt_pack(ctx, escaping.data(), 1, &sink) == KVT_E_BAD_ARGUMENT);
     CHECK(kvt_pack(ctx, twice.data(), 2, &sink) == KVT_E_BAD_ARGUMENT);

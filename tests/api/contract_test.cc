@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lib/api/kvtool.hpp"
+#include "tests/api/sizes.h"
 
 namespace {
 
@@ -37,26 +38,6 @@ struct Memory {
             }};
   }
 };
-
-// Calls `use` with every size from 0 to 16 beyond the struct's, in memory of which only so many
-// bytes are the struct. Those of versions up to this one are accepted; others are KV0010, and
-// nothing beyond the struct is written.
-template <typename T>
-void TrySizes(const T& sound, const std::function<kvt_status(T*)>& use,
-              const std::set<size_t>& versions = {sizeof(T)}) {
-  for (uint32_t size = 0; size <= sizeof(T) + 16; ++size) {
-    alignas(T) unsigned char memory[sizeof(T) + 16];
-    std::memset(memory, 0xa5, sizeof memory);
-    std::memcpy(memory, &sound, std::min<size_t>(std::max<size_t>(size, 4), sizeof(T)));
-    std::memcpy(memory, &size, sizeof size);
-    INFO(size << " of " << sizeof(T));
-    CHECK(use(reinterpret_cast<T*>(memory)) ==
-          (versions.contains(size) ? kvt_status{KVT_OK} : kvt_status{KVT_E_BAD_ARGUMENT}));
-    const size_t own = std::max<size_t>(size, 4);
-    CHECK(std::all_of(memory + std::min(own, sizeof memory), memory + sizeof memory,
-                      [](unsigned char byte) { return byte == 0xa5; }));
-  }
-}
 
 TEST_CASE("Every struct has its size, and wrong ones are KV0010 from every function") {
   kvtool::Context context(KVT_FAST);
@@ -90,8 +71,7 @@ TEST_CASE("Every struct has its size, and wrong ones are KV0010 from every funct
   });
   const kvt_piece piece = {sizeof piece, 0, const_cast<std::byte*>(page.data()), page.size()};
   kvt_item item = {sizeof item, 0, &desc, &piece, 1, room.data(), room.size(), 0};
-  TrySizes<kvt_item>(item,
-                     [&](kvt_item* items) { return kvt_encode_batch(ctx, items, 1); });
+  TrySizes<kvt_item>(item, [&](kvt_item* items) { return kvt_encode_batch(ctx, items, 1); });
   TrySizes<kvt_piece>(piece, [&](kvt_piece* pieces) {
     item.pieces = pieces;
     return kvt_encode_batch(ctx, &item, 1);
@@ -167,8 +147,9 @@ TEST_CASE("A batch writes neither its items nor their lists") {
     pieces[200].data = other.data();
     pieces[0].bytes = pieces[200].bytes = page.size();
     for (size_t i = 0; i < 2; ++i) {
-      items[i] = {sizeof(kvt_item), 0, nullptr, &pieces[200 * i], 200,
-                  const_cast<std::byte*>(frame.data()), frame.size(), 0};
+      items[i] = {sizeof(kvt_item), 0,   nullptr,
+                  &pieces[200 * i], 200, const_cast<std::byte*>(frame.data()),
+                  frame.size(),     0};
     }
     const kvt_status status = context.DecodeBatch(items);
     return std::pair(status, items[1].status);
@@ -231,8 +212,7 @@ TEST_CASE("The segments of a frame tile it and its raw bytes") {
     CHECK(count == 0);
     CHECK(kvt_frame_segments(frame.data(), frame.size(), nullptr, 0, nullptr) ==
           KVT_E_BAD_ARGUMENT);
-    CHECK(kvt_frame_segments(frame.data(), frame.size(), nullptr, 1, &count) ==
-          KVT_E_BAD_ARGUMENT);
+    CHECK(kvt_frame_segments(frame.data(), frame.size(), nullptr, 1, &count) == KVT_E_BAD_ARGUMENT);
     CHECK(kvt_frame_segments(frame.data(), frame.size(), &one, 0, &count) ==
           KVT_E_OUTPUT_TOO_SMALL);
     CHECK(count == segments.size());

@@ -48,7 +48,7 @@ def compile_unit(compiler, flags, text, suffix, include, folder):
 
 def example(header):
     """The example in the header's first comment, as a function."""
-    comment = re.search(r"/\*(.*?)\*/", header.read_text()[80:], re.S)[1]
+    comment = re.search(r" \* Example:.*?(?= \* These rules)", header.read_text(), re.S)[0]
     lines = [line[3:] for line in comment.splitlines() if line.startswith(" *   ")]
     return "\n".join(re.sub(r"//.*", "", line) for line in lines)
 
@@ -84,6 +84,8 @@ void example(const char* key, void* page, void* frame, void* store) {
         programs = [block for block in re.findall(r"^```c\n(.*?)^```$", page, re.S | re.M) if "int main(" in block]
         if len(programs) != 1:
             wrong.append(f"docs/library.md has {len(programs)} programs")
+        if programs[:1] != [(root / "docs/examples/page_store.c").read_text().split("\n", 1)[1]]:
+            wrong.append("the program of docs/library.md is not docs/examples/page_store.c")
         for text in programs:
             source, program = folder / "program.c", folder / "program"
             source.write_text(text)

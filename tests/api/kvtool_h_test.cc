@@ -211,8 +211,10 @@ TEST_CASE("Wrong arguments are KV0010, whatever they are") {
   }
   CHECK(kvt_encode(nullptr, &desc, page.data(), page.size(), frame.data(), frame.size(), nullptr) ==
         KVT_E_BAD_ARGUMENT);
-  CHECK(kvt_encode(ctx, &desc, nullptr, 5, frame.data(), frame.size(), nullptr) == KVT_E_BAD_ARGUMENT);
-  CHECK(kvt_encode(ctx, &desc, frame.data(), 64, frame.data() + 32, 400, nullptr) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_encode(ctx, &desc, nullptr, 5, frame.data(), frame.size(), nullptr) ==
+        KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_encode(ctx, &desc, frame.data(), 64, frame.data() + 32, 400, nullptr) ==
+        KVT_E_BAD_ARGUMENT);
   CHECK(kvt_frame_info(frame.data(), 128, nullptr) == KVT_E_BAD_ARGUMENT);
   kvt_ctx* other = nullptr;
   const kvt_params level = {sizeof level, 9, 0, nullptr}, size = {4, 0, 0, nullptr};
@@ -363,11 +365,15 @@ TEST_CASE("A null buffer with a size is refused, whatever the function") {
   CHECK(std::count(hash, hash + 16, 0) < 16);
   CHECK(kvt_hash128(page.data(), page.size(), nullptr) == KVT_E_BAD_ARGUMENT);
 
-  CHECK(kvt_encode(ctx, &desc, page.data(), page.size(), nullptr, 500, &written) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_encode(ctx, &desc, page.data(), page.size(), nullptr, 500, &written) ==
+        KVT_E_BAD_ARGUMENT);
   CHECK(kvt_decode(ctx, nullptr, 200, nullptr, room.data(), room.size()) == KVT_E_BAD_ARGUMENT);
-  CHECK(kvt_decode(ctx, frame.data(), frame.size(), nullptr, nullptr, page.size()) == KVT_E_BAD_ARGUMENT);
-  CHECK(kvt_decode(ctx, frame.data(), SIZE_MAX, nullptr, room.data(), room.size()) == KVT_E_BAD_ARGUMENT);
-  CHECK(kvt_decode_tokens(ctx, nullptr, 9, nullptr, 0, 1, room.data(), 9, &written) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_decode(ctx, frame.data(), frame.size(), nullptr, nullptr, page.size()) ==
+        KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_decode(ctx, frame.data(), SIZE_MAX, nullptr, room.data(), room.size()) ==
+        KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_decode_tokens(ctx, nullptr, 9, nullptr, 0, 1, room.data(), 9, &written) ==
+        KVT_E_BAD_ARGUMENT);
   CHECK(kvt_decode_tokens(ctx, frame.data(), frame.size(), nullptr, 0, 1, nullptr, 900, &written) ==
         KVT_E_BAD_ARGUMENT);
   CHECK(kvt_verify(ctx, nullptr, 9, nullptr) == KVT_E_BAD_ARGUMENT);
@@ -418,8 +424,7 @@ TEST_CASE("A busy context says so, and one that is cancelled stops") {
   const kvt_sink sink = {sizeof sink, 0, nullptr,
                          [](void*, const void*, size_t) { return kvt_status{0}; }};
   result = 1;
-  std::thread trainer(
-      [&] { result = kvt_train(ctx, &part, &values, &size, 1, "model", &sink); });
+  std::thread trainer([&] { result = kvt_train(ctx, &part, &values, &size, 1, "model", &sink); });
   was_busy = false;
   while (result == 1 && !was_busy) {
     was_busy = kvt_verify(ctx, frame.data(), 0, nullptr) == KVT_E_BUSY;
@@ -501,7 +506,8 @@ TEST_CASE("a context codes pages with a profile, and decodes them with it alone"
   REQUIRE(kvt_frame_profile(other.data(), without, named) == 0);
   CHECK(std::count(named, named + 16, 0) == 16);
 
-  CHECK(kvt_decode(plain, frame.data(), written, nullptr, back.data(), back.size()) == KVT_E_PROFILE_MISSING);
+  CHECK(kvt_decode(plain, frame.data(), written, nullptr, back.data(), back.size()) ==
+        KVT_E_PROFILE_MISSING);
   CHECK(kvt_verify(plain, frame.data(), written, nullptr) == KVT_E_PROFILE_MISSING);
   REQUIRE(kvt_decode(with, frame.data(), written, nullptr, back.data(), back.size()) == 0);
   CHECK(back == page);
@@ -560,8 +566,8 @@ TEST_CASE("a profile is learnt from values in memory, as the program learns it",
   desc.dtype = other.dtype = KVT_BF16;
   other.tokens /= 2;
   other.heads = 4;
-  CHECK(kvt_train(ctx, parts, values, sizes, 2, std::string(256, 'x').c_str(),
-                  &sink) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_train(ctx, parts, values, sizes, 2, std::string(256, 'x').c_str(), &sink) ==
+        KVT_E_BAD_ARGUMENT);
   desc.dtype = KVT_F32;
   desc.tokens /= 2;
   CHECK(kvt_train(ctx, parts, values, sizes, 1, nullptr, &sink) == KVT_E_UNSUPPORTED_DTYPE);

@@ -206,8 +206,10 @@ TEST_CASE("Misuse of a policy is refused") {
   const Model model;
   const Context context;
   kvt_policy* policy = nullptr;
-  CHECK(kvt_policy_create(context.ctx, "oracle-mass", &kGeometry, 0, &policy) == KVT_E_UNSUPPORTED_KIND);
-  CHECK(kvt_policy_create(context.ctx, "pyramid", &kGeometry, kLayers, &policy) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_policy_create(context.ctx, "oracle-mass", &kGeometry, 0, &policy) ==
+        KVT_E_UNSUPPORTED_KIND);
+  CHECK(kvt_policy_create(context.ctx, "pyramid", &kGeometry, kLayers, &policy) ==
+        KVT_E_BAD_ARGUMENT);
   CHECK(kvt_policy_create(context.ctx, "no such", &kGeometry, 0, &policy) == KVT_E_BAD_ARGUMENT);
   kvt_geometry odd = kGeometry;
   odd.query_heads = 3;
@@ -218,7 +220,8 @@ TEST_CASE("Misuse of a policy is refused") {
   const kvt_scores rows = cache.Scores(model, 19, 20);
   const kvt_plan* plans = nullptr;
   size_t count = 0;
-  CHECK(kvt_policy_choose(policy, &rows, 10, &plans, &count) == KVT_E_BAD_ARGUMENT);  // nothing was observed
+  CHECK(kvt_policy_choose(policy, &rows, 10, &plans, &count) ==
+        KVT_E_BAD_ARGUMENT);  // nothing was observed
   for (const auto& spoil : std::vector<std::function<void(kvt_scores&)>>{
            [](kvt_scores& s) { s.struct_size = 8; }, [](kvt_scores& s) { s.tokens = 0; },
            [](kvt_scores& s) { s.tokens = UINT64_MAX; }, [](kvt_scores& s) { s.queries = nullptr; },

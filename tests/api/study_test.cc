@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// kvtool_study.h as a program sees it: it links the two shared libraries and nothing else of kvtool.
+// kvtool_study.h as a program sees it: it links the two shared libraries and nothing else of
+// kvtool.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "lib/api/kvtool_study.h"
+#include "tests/api/sizes.h"
 
 namespace {
 
@@ -87,11 +89,14 @@ TEST_CASE("An analysis says what compresses") {
   CHECK(json.find("\"repeated_rows\":30") != std::string::npos);
   CHECK(json.back() == '}');
   REQUIRE(kvt_analyze(ctx, &desc, page.data(), page.size(), nullptr, nullptr) == 0);
-  CHECK(kvt_analyze(ctx, &desc, page.data(), page.size() - 2, &analysis, nullptr) == KVT_E_BAD_ARGUMENT);
-  CHECK(kvt_analyze(ctx, nullptr, page.data(), page.size(), &analysis, nullptr) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_analyze(ctx, &desc, page.data(), page.size() - 2, &analysis, nullptr) ==
+        KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_analyze(ctx, nullptr, page.data(), page.size(), &analysis, nullptr) ==
+        KVT_E_BAD_ARGUMENT);
   kvt_desc unknown = desc;
   unknown.order = KVT_ORDER_UNKNOWN;
-  CHECK(kvt_analyze(ctx, &unknown, page.data(), page.size(), &analysis, nullptr) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_analyze(ctx, &unknown, page.data(), page.size(), &analysis, nullptr) ==
+        KVT_E_BAD_ARGUMENT);
   kvt_sink full = sink;
   full.write = [](void*, const void*, size_t) { return kvt_status{-30003}; };
   CHECK(kvt_analyze(ctx, &desc, page.data(), page.size(), nullptr, &full) == -30003);
@@ -154,7 +159,8 @@ TEST_CASE("MNN's eviction runs in a decode loop, and misuse is refused") {
       CHECK(kvt_block_scores(ctx, &scores, sums.data(), blocks - 1) == KVT_E_BAD_ARGUMENT);
       CHECK(kvt_h2o_finish(h2o, sums.data(), blocks - 1, 1, &call) == KVT_E_BAD_ARGUMENT);
       CHECK(kvt_h2o_finish(h2o, sums.data(), blocks, UINT64_MAX, &call) == KVT_E_BAD_ARGUMENT);
-      CHECK(kvt_h2o_finish(h2o, sums.data(), blocks, uint64_t{1} << 31, &call) == KVT_E_BAD_ARGUMENT);
+      CHECK(kvt_h2o_finish(h2o, sums.data(), blocks, uint64_t{1} << 31, &call) ==
+            KVT_E_BAD_ARGUMENT);
       REQUIRE(kvt_h2o_finish(h2o, sums.data(), blocks, 1, &call) == 0);
     }
   }
@@ -178,7 +184,8 @@ TEST_CASE("Wrong scores are refused") {
   CHECK(kvt_block_scores(ctx, &scores, sums.data(), 4) == KVT_E_BAD_ARGUMENT);
   scores.queries = queries.data();
   CHECK(kvt_block_scores(ctx, &scores, nullptr, 4) == KVT_E_BAD_ARGUMENT);
-  CHECK(kvt_block_scores(ctx, &scores, queries.data() + 60, 4) == KVT_E_BAD_ARGUMENT);  // its own queries
+  CHECK(kvt_block_scores(ctx, &scores, queries.data() + 60, 4) ==
+        KVT_E_BAD_ARGUMENT);  // its own queries
   scores.key_token_stride = SIZE_MAX / 2;
   CHECK(kvt_block_scores(ctx, &scores, sums.data(), 4) == KVT_E_BAD_ARGUMENT);
   scores.keys = nullptr;
@@ -188,6 +195,91 @@ TEST_CASE("Wrong scores are refused") {
   scores.keys = page.data();
   scores.key_token_stride = 0;
   CHECK(kvt_block_scores(ctx, &scores, sums.data(), 4) == KVT_E_BAD_ARGUMENT);
+}
+
+TEST_CASE("Every struct of a study has its size") {
+  const Context ctx;
+  const Buffer page = Page(16, 64);
+  const kvt_desc desc = Desc(16, 1, 64);
+  TrySizes<kvt_analysis>({}, [&](kvt_analysis* out) {
+    return kvt_analyze(ctx, &desc, page.data(), page.size(), out, nullptr);
+  });
+  TrySizes<kvt_h2o_params>({}, [](kvt_h2o_params* out) { return kvt_h2o_defaults(out); });
+  TrySizes<kvt_policy_info>({}, [](kvt_policy_info* out) { return kvt_policy_at(0, out); });
+  kvt_geometry geometry = {sizeof geometry, 2, 1, 1, 64, 2};
+  kvt_h2o_params params = {};
+  params.struct_size = sizeof params;
+  REQUIRE(kvt_h2o_defaults(&params) == KVT_OK);
+  const auto create = [&](const kvt_h2o_params* with, const kvt_geometry* of) {
+    kvt_h2o* made = nullptr;
+    const kvt_status status = kvt_h2o_create(ctx, with, of, &made);
+    kvt_h2o_free(made);
+    return status;
+  };
+  TrySizes<kvt_h2o_params>(params, [&](kvt_h2o_params* given) { return create(given, &geometry); });
+  TrySizes<kvt_geometry>(geometry, [&](kvt_geometry* given) { return create(&params, given); });
+  TrySizes<kvt_geometry>(geometry, [&](kvt_geometry* given) {
+    kvt_policy* policy = nullptr;
+    const kvt_status status = kvt_policy_create(ctx, "h2o", given, 0, &policy);
+    kvt_policy_free(policy);
+    return status;
+  });
+  TrySizes<kvt_h2o_call>({}, [&](kvt_h2o_call* call) {
+    kvt_h2o* h2o = nullptr;
+    REQUIRE(kvt_h2o_create(ctx, &params, &geometry, &h2o) == KVT_OK);
+    const kvt_status status = kvt_h2o_begin(h2o, 1, call);
+    kvt_h2o_free(h2o);
+    return status;
+  });
+  const std::vector<float> queries(64, 1);
+  float sum = 0;
+  const kvt_scores scores = {
+      sizeof scores, KVT_BF16, &geometry, queries.data(), 1, page.data(), 4, 4, 128, 0, 0, 4};
+  TrySizes<kvt_scores>(scores, [&](kvt_scores* in) { return kvt_block_scores(ctx, in, &sum, 1); });
+}
+
+TEST_CASE("Errors of MNN's eviction are the context's, with their texts") {
+  const Context ctx;
+  const kvt_geometry geometry = {sizeof geometry, 1, 1, 1, 64, 2};
+  kvt_h2o_params params = {};
+  params.struct_size = sizeof params;
+  REQUIRE(kvt_h2o_defaults(&params) == KVT_OK);
+  params.layer_start = 0;
+  kvt_h2o* h2o = nullptr;
+  const auto text = [&] {
+    kvt_error error = {};
+    error.struct_size = sizeof error;
+    REQUIRE(kvt_ctx_error(ctx, &error) == KVT_OK);
+    return std::string(error.message);
+  };
+  params.revision = 5;
+  CHECK(kvt_h2o_create(ctx, &params, &geometry, &h2o) == KVT_E_BAD_ARGUMENT);
+  CHECK(text() == "params->revision");
+  params.revision = KVT_H2O_R6;
+  params.target_mode = KVT_H2O_ADAPTIVE + 1;
+  CHECK(kvt_h2o_create(ctx, &params, &geometry, &h2o) == KVT_E_BAD_ARGUMENT);
+  CHECK(text() == "params->target_mode");
+  params.target_mode = KVT_H2O_STATIC;
+  REQUIRE(kvt_h2o_create(ctx, &params, &geometry, &h2o) == KVT_OK);
+  kvt_h2o_call call = {};
+  call.struct_size = sizeof call;
+  CHECK(kvt_h2o_finish(h2o, nullptr, 0, 1, &call) == KVT_E_BAD_ARGUMENT);
+  CHECK(text() == "kvt_h2o_finish without kvt_h2o_begin");
+  REQUIRE(kvt_h2o_begin(h2o, 100, &call) == KVT_OK);
+  CHECK(text().empty());
+  REQUIRE(call.plan != nullptr);
+  CHECK(call.plan->struct_size == sizeof(kvt_plan));
+  CHECK(call.in_range == 1);
+  const float sums[9] = {};
+  CHECK(kvt_h2o_finish(h2o, sums, 9, 100, &call) == KVT_E_BAD_ARGUMENT);
+  CHECK(text() == "blocks: 9 sums, the cache has 2 blocks");
+  CHECK(kvt_h2o_finish(h2o, nullptr, 2, 100, &call) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_h2o_truncate(h2o, 0, 1) == KVT_E_BAD_ARGUMENT);
+  REQUIRE(kvt_h2o_finish(h2o, sums, 2, 100, &call) == KVT_OK);
+  CHECK(kvt_h2o_truncate(h2o, 0, 101) == KVT_E_BAD_ARGUMENT);
+  CHECK(text() == "length: the layer's cache has fewer tokens");
+  CHECK(kvt_h2o_begin(nullptr, 1, &call) == KVT_E_BAD_ARGUMENT);
+  kvt_h2o_free(h2o);
 }
 
 }  // namespace

@@ -48,9 +48,7 @@ class Batch {
   const Buffer& AddBuffer(nb::handle object, Buffer::Access access) {
     return buffers_.emplace_back(object, access);
   }
-  static kvt_piece PieceOf(void* data, size_t bytes) {
-    return {sizeof(kvt_piece), 0, data, bytes};
-  }
+  static kvt_piece PieceOf(void* data, size_t bytes) { return {sizeof(kvt_piece), 0, data, bytes}; }
   static void SetFrame(kvt_item& item, void* data, size_t bytes) {
     item.frame = data;
     item.frame_bytes = bytes;

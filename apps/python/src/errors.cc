@@ -18,10 +18,11 @@ void Raise(const Failure& failure) {
       failure.offset == UINT64_MAX ? nb::object(nb::none()) : nb::object(nb::int_(failure.offset));
   const std::string message =
       failure.message.empty() ? kvt_explain(failure.status, KVT_EXPLAIN_SENTENCE) : failure.message;
-  const nb::object error = nb::module_::import_("kvtool._errors")
-                               .attr("make_error")(-failure.status, kvt_explain(failure.status, KVT_EXPLAIN_ID),
-                                                   kvt_fault(failure.status), message, offset,
-                                                   failure.hint, failure.file, failure.text);
+  const nb::object error =
+      nb::module_::import_("kvtool._errors")
+          .attr("make_error")(-failure.status, kvt_explain(failure.status, KVT_EXPLAIN_ID),
+                              kvt_fault(failure.status), message, offset, failure.hint,
+                              failure.file, failure.text);
   PyErr_SetObject(error.type().ptr(), error.ptr());
   throw nb::python_error();
 }
