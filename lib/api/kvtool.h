@@ -104,7 +104,7 @@ typedef int32_t kvt_status;
 
 /* Every status of the library. scripts/check/abi.py writes this list from the table of findings. */
 enum {
-  /* statuses: begin */
+  /* ---- from the table of findings ---- */
   KVT_OK = 0,                        /* success */
   KVT_E_USAGE = -1,                  /* wrong use of the command line */
   KVT_E_GEOMETRY_MISSING = -2,       /* the file does not say its head count or head size */
@@ -157,7 +157,7 @@ enum {
   KVT_E_UNSUPPORTED_LAYOUT = -1304,  /* this layout is known but not supported here */
   KVT_E_TRACE_MISMATCH = -1401,      /* trace and snapshot do not belong together */
   KVT_E_INTERNAL = -9001             /* a bug in kvtool */
-  /* statuses: end */
+  /* ---- end ---- */
 };
 /* Statuses that a caller's own function may return, lowest and highest. */
 enum { KVT_CALLBACK_MIN = -39999, KVT_CALLBACK_MAX = -30000 };
@@ -283,7 +283,7 @@ typedef struct {
 /* Contents of a frame's header. */
 typedef struct {
   uint32_t struct_size;
-  uint16_t version; /* of the frame's grammar */
+  uint16_t version; /* version of the frame's grammar */
   uint8_t codec;    /* number of the only segment's codec, or KVT_CODEC_SEVERAL */
   uint8_t level, dtype, order, role, reserved;
   uint32_t heads, head_dim, tag;
@@ -303,9 +303,9 @@ typedef struct {
   uint32_t kind;  /* KVT_SEGMENT_RAW, KVT_SEGMENT_CODED or KVT_SEGMENT_PROFILED */
   uint32_t codec; /* its number; kvt_codec_name names it */
   uint32_t reserved;
-  uint64_t offset;     /* of its coded bytes, from the first byte of the frame */
-  uint64_t bytes;      /* coded */
-  uint64_t raw_offset; /* of its raw bytes in what the frame decodes to */
+  uint64_t offset;     /* where its coded bytes begin, from the first byte of the frame */
+  uint64_t bytes;      /* length of its coded bytes */
+  uint64_t raw_offset; /* where its raw bytes begin in what the frame decodes to */
   uint64_t raw_bytes;
 } kvt_segment;
 
@@ -333,7 +333,7 @@ typedef struct {
 /* Sums over the calls of a context since it was created. */
 typedef struct {
   uint32_t struct_size, reserved;
-  uint64_t raw_bytes, stored_bytes; /* of the frames encoded */
+  uint64_t raw_bytes, stored_bytes; /* bytes of the frames encoded, raw and as stored */
   uint64_t encode_ns, decode_ns;    /* wall time inside calls, in nanoseconds */
   uint64_t frames;                  /* frames encoded */
   uint64_t stored_raw;              /* frames among them that did not shrink */
@@ -578,7 +578,7 @@ typedef kvt_status (*kvt_write)(void* user, const void* src, size_t n);
 /* Something to read. Its bytes must not change while it is used. */
 typedef struct {
   uint32_t struct_size, reserved;
-  uint64_t bytes; /* its length */
+  uint64_t bytes; /* length of the source */
   void* user;     /* passed to read_at */
   kvt_read_at read_at;
 } kvt_source;
@@ -610,7 +610,7 @@ typedef struct {
   uint64_t bytes;     /* length of its file, or of what its archive restores to */
   uint64_t hash;      /* XXH3, 64 bits, of these bytes; for a folder, of the hashes of its files */
   const char* name;   /* name of the file, without folders */
-  const char* format; /* as `kvtool formats` lists it */
+  const char* format; /* name of its format, as `kvtool formats` lists it */
 } kvt_need;
 
 /* K or V of one layer of an archive. */

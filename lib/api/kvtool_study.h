@@ -42,7 +42,7 @@ enum {
   KVT_H2O_STATIC = 0,  /* target_keep_ratio */
   KVT_H2O_ADAPTIVE = 1 /* target_lossy_ratio */
 };
-/* What a policy looks at: bits of kvt_policy_info.needs. */
+/* Bits of kvt_policy_info.needs: a policy looks at query rows, at keys. */
 enum { KVT_NEEDS_ROWS = 1, KVT_NEEDS_KEYS = 2 };
 
 /* Figures of one tensor: what compresses, and why. */
@@ -51,8 +51,8 @@ typedef struct {
   uint32_t codec; /* number of the codec of most chunks; kvt_codec_name names it */
   uint64_t raw_bytes;
   uint64_t coded_bytes;        /* as an archive of the context's level would hold the tensor */
-  double bits_per_value;       /* that the better of that and MNN's codec needs */
-  double bound_bits_per_value; /* under the best of a set of entropy models; matches beat it */
+  double bits_per_value;       /* needed by the better of that and MNN's codec */
+  double bound_bits_per_value; /* bound of the best of a set of entropy models; matches beat it */
   uint64_t values, nans, infinities, zeros;
   uint64_t zero_rows;     /* tokens whose values are all zero */
   uint64_t repeated_rows; /* tokens that equal an earlier one */
@@ -77,7 +77,7 @@ typedef struct {
   uint32_t struct_size;
   uint32_t layers, query_heads, kv_heads;
   uint32_t head_dim;      /* values */
-  uint32_t element_bytes; /* of one value in the cache */
+  uint32_t element_bytes; /* size of one value in the cache */
 } kvt_geometry;
 
 /* Query rows of one layer, and the keys that they see. */
@@ -119,7 +119,7 @@ typedef struct {
   const kvt_plan* plan;       /* never NULL; lent until the next call on the object */
   uint64_t length;            /* tokens in the layer's cache, the new ones included */
   uint64_t final_keep_tokens; /* finish: the budget that MNN hands to its lossless path */
-  float keep_ratio;           /* of the last plan made, as MNN reports it */
+  float keep_ratio;           /* ratio of the last plan made, as MNN reports it */
   uint32_t in_range;          /* 1: this layer is scored and evicted from */
 } kvt_h2o_call;
 

@@ -39,7 +39,7 @@ def status_faults(header, update):
     """What the header's list of statuses lacks; --update writes it."""
     text = header.read_text()
     wanted = "".join(f"  {line}\n" for line in statuses())
-    section = re.compile(r"(?<=  /\* statuses: begin \*/\n).*?(?=  /\* statuses: end \*/)", re.S)
+    section = re.compile(r"(?<=  /\* ---- from the table of findings ---- \*/\n).*?(?=  /\* ---- end ---- \*/)", re.S)
     squeeze = lambda lines: re.sub(r"\s+", " ", lines).strip()
     if squeeze(section.search(text)[0]) == squeeze(wanted):
         return []
