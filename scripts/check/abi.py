@@ -19,7 +19,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FINDINGS = ROOT / "lib/core/base"
 PRIVATE = "kvtool_private_"  # what libkvtool_study of the same version links
-STUDIES = r"_ZNK?2kv(8eviction|8analysis|3mnn|5dense|10LayerCaches|14LayerAttention)"
+STUDIES = r"_ZNK?2kv(8eviction|8analysis|3mnn3h2o)"
 
 
 def statuses():
