@@ -435,7 +435,7 @@ TEST_CASE("A busy context says so, and one that is cancelled stops") {
   if (was_busy) CHECK(result == KVT_E_CANCELLED);
   CHECK(kvt_ctx_cancel(ctx) == 0);  // while no call runs: the next one is not stopped
   CHECK(Encode(ctx, Desc(8, 8, 128), Page(8, 1024)).size() > 128);
-  CHECK(kvt_fault(-8) == KVT_FAULT_STOPPED);
+  CHECK(kvt_fault(KVT_E_CANCELLED) == KVT_FAULT_STOPPED);
 }
 
 TEST_CASE("A child after fork has threads of its own") {
@@ -460,15 +460,16 @@ TEST_CASE("A child after fork has threads of its own") {
 }
 
 TEST_CASE("Every status has its texts and its fault") {
-  CHECK(std::string(kvt_explain(-1103, 0)) == "KV1103");
-  CHECK(std::string(kvt_explain(-1103, 1)) == "a checksum does not match");
+  CHECK(std::string(kvt_explain(KVT_E_CHECKSUM, KVT_EXPLAIN_ID)) == "KV1103");
+  CHECK(std::string(kvt_explain(KVT_E_CHECKSUM, KVT_EXPLAIN_SENTENCE)) ==
+        "a checksum does not match");
   CHECK(std::string(kvt_explain(-1999, 0)) == "KV1999");
   for (int number = -12000; number < 100; ++number) {
     for (int part = 0; part < 3; ++part) CHECK(std::strlen(kvt_explain(number, part)) > 0);
     CHECK((number == 0) == (kvt_fault(number) == KVT_FAULT_NONE));
   }
-  CHECK(kvt_fault(-1301) == KVT_FAULT_UNSUPPORTED);
-  CHECK(kvt_fault(-9001) == KVT_FAULT_INTERNAL);
+  CHECK(kvt_fault(KVT_E_UNSUPPORTED_VERSION) == KVT_FAULT_UNSUPPORTED);
+  CHECK(kvt_fault(KVT_E_INTERNAL) == KVT_FAULT_INTERNAL);
   CHECK(kvt_version() == KVT_VERSION);
   CHECK(std::strstr(kvt_build(), "kvtool 0.2.0, SIMD ") == kvt_build());
 }
