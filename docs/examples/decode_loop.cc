@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include "kvtool.hpp"
+#include "kvtool_study.hpp"
 
 namespace {
 
@@ -57,7 +57,7 @@ int main() {
     for (LayerCache& layer : cache) {
       const kvt_h2o_call begin = h2o.Begin(1);
       if (begin.apply != 0) {  // decided at this layer's last call, due now
-        layer.Compact(begin.plan);
+        layer.Compact(*begin.plan);
         ++evictions;
       }
       layer.Append(random, 1);
@@ -77,7 +77,7 @@ int main() {
       scores.key_token_stride = size_t{kKvHeads} * kDim * sizeof(float);
       scores.key_head_stride = kDim * sizeof(float);
       scores.block_tokens = params.block_tokens;
-      context.BlockScores(scores, sums);
+      kvtool::BlockScores(context, scores, sums);
       h2o.Finish(sums, 1);
     }
   }

@@ -126,10 +126,11 @@ namespace kv::api {
 namespace {
 
 // The cache that the parts make up, in the order of its layers.
-Snapshot CacheOf(std::span<const kvt_part> parts) {
+Snapshot CacheOf(const Elements<const kvt_part>& parts) {
   std::map<uint32_t, std::array<std::optional<KvTensor>, 2>> layers;
-  for (const kvt_part& part : parts) {
-    Require(part.struct_size == sizeof part && part.desc != nullptr, "part->struct_size, desc");
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const kvt_part part = parts[i];
+    Require(part.desc != nullptr, "part->desc");
     Require(part.name == nullptr, "part->name: names are kvtool's own");
     std::optional<KvTensor>& place = layers[part.layer][part.desc->role == KVT_V ? 1 : 0];
     Require(!place, "parts: K or V of a layer comes twice");
@@ -148,11 +149,12 @@ Snapshot CacheOf(std::span<const kvt_part> parts) {
 }
 
 // Lays out the safetensors file of the parts and starts its archive.
-void Start(kvt_writer& writer, std::span<const kvt_part> parts) {
+void Start(kvt_writer& writer, const Elements<const kvt_part>& parts) {
   const Snapshot cache = CacheOf(parts);
   const TensorExport content = ExportOf(cache);
   std::vector<const TensorToWrite*> order;
-  for (const kvt_part& part : parts) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const kvt_part part = parts[i];
     const std::string name = PartName(part.layer, part.desc->role == KVT_V);
     const auto at = std::ranges::find(content.tensors, name, &TensorToWrite::name);
     KV_ASSERT(at != content.tensors.end());
@@ -161,7 +163,7 @@ void Start(kvt_writer& writer, std::span<const kvt_part> parts) {
   const Bytes head = SafetensorsHead(order, content.metadata);
   uint64_t offset = head.size();
   for (size_t i = 0; i < parts.size(); ++i) {
-    const kvt_desc& desc = *parts[i].desc;
+    const kvt_desc desc = Whole(parts[i].desc, "part->desc->struct_size");
     kvt_writer::Part& part = writer.parts.emplace_back();
     part = {offset,
             order[i]->bytes(),
@@ -197,6 +199,7 @@ kvt_status WriterCall(kvt_writer* writer, F&& f) {
     Require(!writer->failed && !writer->finished, "writer: it failed or is finished");
     writer->failed = true;
     f();
+    writer->ctx->state.Commit();
     writer->failed = false;
   });
 }
@@ -204,15 +207,14 @@ kvt_status WriterCall(kvt_writer* writer, F&& f) {
 }  // namespace
 }  // namespace kv::api
 
-kvt_status kvt_writer_create(kvt_ctx* ctx, const kvt_part* parts, size_t count, size_t part_size,
+kvt_status kvt_writer_create(kvt_ctx* ctx, const kvt_part* parts, size_t count,
                              const kvt_sink* sink, kvt_writer** out) {
-  return Call(ctx, [&] {
-    Require(out != nullptr, "out");
-    Require(parts != nullptr && count > 0, "parts");
-    Require(part_size == sizeof *parts, "part_size");
+  return CallToMake(ctx, out, [&] {
+    Require(count > 0, "count");
+    const auto given = GivenElements(parts, count, "parts->struct_size");
     auto writer = std::make_unique<kvt_writer>(ctx, CheckedSink(sink));
-    Start(*writer, {parts, count});
-    *out = writer.release();
+    Start(*writer, given);
+    return writer;
   });
 }
 
@@ -361,16 +363,15 @@ const kvt_reader::Part& PartAt(const kvt_reader* reader, uint64_t index) {
   return reader->parts[index];
 }
 
-void Describe(const KvTensor& tensor, bool is_value, kvt_desc& desc) {
-  Require(desc.struct_size == sizeof desc, "out->desc->struct_size");
-  desc = {};
-  desc.struct_size = sizeof desc;
+kvt_desc DescriptionOfPart(const KvTensor& tensor, bool is_value) {
+  kvt_desc desc = {};
   desc.dtype = static_cast<uint8_t>(tensor.dtype);
   desc.order = KVT_TOKEN_HEAD_DIM;
   desc.role = is_value ? KVT_V : KVT_K;
   desc.heads = tensor.heads;
   desc.head_dim = tensor.head_dim;
   desc.tokens = tensor.tokens();
+  return desc;
 }
 
 // A few chunks at a time: read here, decoded on the pool.
@@ -408,26 +409,29 @@ void ReadTokens(kvt_reader& reader, const ArchivePart& part, uint64_t begin, uin
 
 kvt_status kvt_reader_open(kvt_ctx* ctx, const kvt_source* source, kvt_reader** out,
                            uint64_t* parts) {
-  return Call(ctx, [&] {
-    Require(out != nullptr, "out");
+  return CallToMake(ctx, out, [&] {
     auto reader = std::make_unique<kvt_reader>(ctx, CheckedSource(source));
     OpenReader(*reader);
     if (parts != nullptr) *parts = reader->parts.size();
-    *out = reader.release();
+    return reader;
   });
 }
 
-kvt_status kvt_reader_part(kvt_reader* reader, uint64_t index, kvt_part* out) {
+kvt_status kvt_reader_part(const kvt_reader* reader, uint64_t index, kvt_part* out,
+                           kvt_desc* desc) {
   if (reader == nullptr) return StatusOf(Finding::kBadArgument);
   return Call(reader->ctx, [&] {
-    Require(out != nullptr && out->struct_size == sizeof *out, "out->struct_size");
-    const kvt_reader::Part& part = PartAt(reader, index);
-    const KvTensor& tensor = kv::TensorOf(*reader->archive, part.part);
-    if (out->desc != nullptr) Describe(tensor, part.part.is_value, *out->desc);
-    out->layer = reader->archive->description()->layers[part.part.layer].index;
-    out->raw_bytes = tensor.bytes();
-    out->stored_bytes = part.stored_bytes;
-    out->name = part.name.c_str();
+    RequireSize(out, "out->struct_size");
+    if (desc != nullptr) RequireSize(desc, "desc->struct_size");
+    const kvt_reader::Part& found = PartAt(reader, index);
+    const KvTensor& tensor = kv::TensorOf(*reader->archive, found.part);
+    if (desc != nullptr) Fill(desc, DescriptionOfPart(tensor, found.part.is_value));
+    kvt_part part = {};
+    part.layer = reader->archive->description()->layers[found.part.layer].index;
+    part.raw_bytes = tensor.bytes();
+    part.stored_bytes = found.stored_bytes;
+    part.name = found.name.c_str();
+    Fill(out, part);
   });
 }
 
@@ -440,11 +444,12 @@ kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin, u
     const KvTensor& tensor = kv::TensorOf(*reader->archive, part);
     Require(begin <= tensor.tokens() && count <= tensor.tokens() - begin, "begin, count");
     const uint64_t bytes = count * tensor.row_bytes();
+    const std::span<std::byte> room = Span(dst, cap);
     if (cap < bytes) {
       throw Error(Finding::kOutputTooSmall, "{} tokens have {} bytes, the buffer {}", count, bytes,
                   cap);
     }
-    ReadTokens(*reader, part, begin, count, Span(dst, bytes));
+    ReadTokens(*reader, part, begin, count, room.first(bytes));
     if (written != nullptr) *written = bytes;
   });
 }
@@ -452,15 +457,17 @@ kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin, u
 kvt_status kvt_reader_need(const kvt_reader* reader, size_t index, kvt_need* out) {
   if (reader == nullptr) return StatusOf(Finding::kBadArgument);
   return Call(reader->ctx, [&] {
-    Require(out != nullptr && out->struct_size == sizeof *out, "out->struct_size");
+    RequireSize(out, "out->struct_size");
     const std::vector<ReferenceName>& names = reader->archive->reference_names();
     Require(index < names.size(), "index");
     const References& given = reader->archive->references();
-    out->found = index < given.size() && !given[index]->missing ? 1 : 0;
-    out->bytes = names[index].source_bytes;
-    out->hash = names[index].source_hash;
-    out->name = names[index].file.c_str();
-    out->format = names[index].format.c_str();
+    kvt_need need = {};
+    need.found = index < given.size() && !given[index]->missing ? 1 : 0;
+    need.bytes = names[index].source_bytes;
+    need.hash = names[index].source_hash;
+    need.name = names[index].file.c_str();
+    need.format = names[index].format.c_str();
+    Fill(out, need);
   });
 }
 

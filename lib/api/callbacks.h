@@ -16,26 +16,25 @@
 // The caller's functions as kvtool's own types.
 namespace kv::api {
 
-inline const kvt_sink& CheckedSink(const kvt_sink* sink) {
-  Require(sink != nullptr && sink->struct_size == sizeof *sink, "sink->struct_size");
-  Require(sink->reserved == 0 && sink->write != nullptr, "sink");
-  return *sink;
+inline kvt_sink CheckedSink(const kvt_sink* sink) {
+  const kvt_sink whole = Whole(sink, "sink->struct_size");
+  Require(whole.reserved == 0 && whole.write != nullptr, "sink");
+  return whole;
 }
 
-inline const kvt_source& CheckedSource(const kvt_source* source) {
-  Require(source != nullptr && source->struct_size == sizeof *source, "source->struct_size");
-  Require(source->reserved == 0 && (source->read_at != nullptr || source->bytes == 0), "source");
-  return *source;
+inline kvt_source CheckedSource(const kvt_source* source) {
+  const kvt_source whole = Whole(source, "source->struct_size");
+  Require(whole.reserved == 0 && (whole.read_at != nullptr || whole.bytes == 0), "source");
+  return whole;
 }
 
 // Ends the call unless a function of the caller's returned 0. A status of the library's would be
 // taken for what the library found, so that those are refused.
 inline void RequireDone(kvt_status returned) {
-  constexpr kvt_status kLeast = -39999, kMost = -30000;
-  if (returned == 0) return;
-  if (returned >= kLeast && returned <= kMost) throw CallbackFailure{returned};
+  if (returned == KVT_OK) return;
+  if (returned >= KVT_CALLBACK_MIN && returned <= KVT_CALLBACK_MAX) throw CallbackFailure{returned};
   throw Error(Finding::kBadArgument, "a callback returned {}: neither 0 nor a status from {} to {}",
-              returned, kLeast, kMost);
+              returned, static_cast<int>(KVT_CALLBACK_MIN), static_cast<int>(KVT_CALLBACK_MAX));
 }
 
 // Reads a piece at a time, so that a call can be cancelled in between.

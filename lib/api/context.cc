@@ -4,7 +4,6 @@
 
 #include <unistd.h>
 
-
 using kv::Finding;
 using kv::api::Caught;
 using kv::api::Require;
@@ -33,6 +32,8 @@ kv::ThreadPool& kvt_pool::Get() {
   return started->pool;  // another thread of this process was first
 }
 
+kv::ThreadPool* kvtool_private_pool(kvt_pool* pool) { return &pool->Get(); }
+
 kvt_status kvt_pool_create(uint32_t threads, kvt_pool** out) {
   return Caught(nullptr, [&] {
     constexpr uint32_t kMostThreads = 4096;
@@ -43,11 +44,10 @@ kvt_status kvt_pool_create(uint32_t threads, kvt_pool** out) {
 
 void kvt_pool_free(kvt_pool* pool) { delete pool; }
 
-// Those that are used; throws for those that are refused.
+// Returns the parameters in use. Throws kBadArgument for those that do not exist.
 static kvt_params Chosen(const kvt_params* params) {
   kvt_params chosen = {sizeof chosen, 0, 0, nullptr};
-  Require(params == nullptr || params->struct_size == sizeof chosen, "params->struct_size");
-  if (params != nullptr) chosen = *params;
+  if (params != nullptr) chosen = kv::api::Whole(params, "params->struct_size");
   if (chosen.level == 0) chosen.level = KVT_DEFAULT;
   Require(chosen.level <= KVT_MAX, "level");
   static_assert(static_cast<int>(kv::Effort::kFast) == KVT_FAST &&
@@ -92,26 +92,34 @@ uint64_t kvt_ctx_bytes(const kvt_params* params) {
   return status == 0 ? bytes : 0;
 }
 
-void kvt_ctx_cancel(kvt_ctx* ctx) {
-  if (ctx != nullptr) ctx->state.Cancel();
+int kvt_ctx_cancel(kvt_ctx* ctx) { return ctx != nullptr && ctx->state.Cancel() ? 1 : 0; }
+
+kvt_status kvt_ctx_stats(const kvt_ctx* ctx, kvt_stats* out) {
+  return Caught(nullptr, [&] {
+    Require(ctx != nullptr, "ctx");
+    kv::api::RequireSize(out, "out->struct_size");
+    kvt_stats stats = {};
+    stats.raw_bytes = ctx->sums.raw_bytes;
+    stats.stored_bytes = ctx->sums.stored_bytes;
+    stats.encode_ns = ctx->sums.encode_ns;
+    stats.decode_ns = ctx->sums.decode_ns;
+    stats.frames = ctx->sums.frames;
+    stats.stored_raw = ctx->sums.stored_raw;
+    stats.decoded = ctx->sums.decoded;
+    stats.refused = ctx->sums.refused;
+    kv::api::Fill(out, stats);
+  });
 }
 
-void kvt_ctx_stats(const kvt_ctx* ctx, kvt_stats* out) {
-  if (ctx == nullptr || out == nullptr || out->struct_size != sizeof *out) return;
-  out->raw_bytes = ctx->sums.raw_bytes;
-  out->stored_bytes = ctx->sums.stored_bytes;
-  out->encode_ns = ctx->sums.encode_ns;
-  out->decode_ns = ctx->sums.decode_ns;
-  out->frames = ctx->sums.frames;
-  out->stored_raw = ctx->sums.stored_raw;
-  out->decoded = ctx->sums.decoded;
-  out->refused = ctx->sums.refused;
-}
-
-void kvt_ctx_error(const kvt_ctx* ctx, kvt_error* out) {
-  if (ctx == nullptr || out == nullptr || out->struct_size != sizeof *out) return;
-  out->status = ctx->last_error.status;
-  out->offset = ctx->last_error.offset;
-  out->message = ctx->last_error.message;
-  out->hint = ctx->last_error.hint;
+kvt_status kvt_ctx_error(const kvt_ctx* ctx, kvt_error* out) {
+  return Caught(nullptr, [&] {
+    Require(ctx != nullptr, "ctx");
+    kv::api::RequireSize(out, "out->struct_size");
+    kvt_error error = {};
+    error.status = ctx->last_error.status;
+    error.offset = ctx->last_error.offset;
+    error.message = ctx->last_error.message;
+    error.hint = ctx->last_error.hint;
+    kv::api::Fill(out, error);
+  });
 }

@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "lib/api/kvtool.h"
+#include "lib/api/structs.h"
 #include "lib/core/archive/archive.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
 #include "lib/core/frame/frame.h"
 
-// The objects behind kvtool.h, and the one place where exceptions become statuses.
+// The objects behind kvtool.h, and the one place where exceptions become statuses. libkvtool_study
+// sees them too: it is of the same version, which the name of kvtool_private_pool's version says.
 
 // Started at the first job, and anew in a child after fork, where the parent's threads do not
 // exist.
@@ -31,6 +33,9 @@ struct kvt_pool {
   struct Started;
   std::atomic<Started*> started_{nullptr};
 };
+
+// The pool's threads, which libkvtool alone starts and ends.
+extern "C" KVT_API kv::ThreadPool* kvtool_private_pool(kvt_pool* pool);
 
 struct kvt_profile {
   std::shared_ptr<const kv::Profile> profile;
@@ -76,7 +81,7 @@ namespace kv::api {
 
 constexpr kvt_status StatusOf(Finding finding) { return -static_cast<kvt_status>(finding); }
 
-// A function of the caller's failed: its status comes back unchanged.
+// A function of the caller's failed: its status is returned unchanged.
 struct CallbackFailure {
   kvt_status status;
 };
@@ -128,20 +133,30 @@ kvt_status Caught(kvt_ctx::LastError* error, F&& f) noexcept {
   }
 }
 
-// One call on a context: one at a time, its failure kept for kvt_ctx_error.
+// Runs one call on a context, which serves one at a time, and keeps its failure for kvt_ctx_error.
+// A request to cancel that came before the result was decided makes the call fail.
 template <typename F>
 kvt_status Call(kvt_ctx* ctx, F&& f) noexcept {
   if (ctx == nullptr) return StatusOf(Finding::kBadArgument);
   if (!ctx->state.Begin()) return StatusOf(Finding::kBusy);
   ctx->last_error = {};
-  const kvt_status status = Caught(&ctx->last_error, f);
+  const kvt_status status = Caught(&ctx->last_error, [&] {
+    f();
+    ctx->state.Commit();
+  });
   ctx->state.End();
   return status;
 }
 
-// Throws kBadArgument naming `what`.
-inline void Require(bool holds, std::string_view what) {
-  if (!holds) throw Error(Finding::kBadArgument, std::string(what));
+// Runs a call that gives the caller what `make` returns, unless the call was cancelled meanwhile.
+template <typename T, typename F>
+kvt_status CallToMake(kvt_ctx* ctx, T** out, F&& make) noexcept {
+  return Call(ctx, [&] {
+    Require(out != nullptr, "out");
+    std::unique_ptr<T> made = make();
+    ctx->state.Commit();
+    *out = made.release();
+  });
 }
 
 inline ByteSpan Span(const void* data, size_t bytes) {
@@ -159,7 +174,7 @@ FrameDescription DescriptionOf(const kvt_desc* desc);
 
 // Null where the calling thread works alone.
 inline ThreadPool* PoolOf(kvt_ctx* ctx) {
-  return ctx->pool == nullptr || ctx->pool->threads == 1 ? nullptr : &ctx->pool->Get();
+  return ctx->pool == nullptr || ctx->pool->threads == 1 ? nullptr : kvtool_private_pool(ctx->pool);
 }
 
 // Throws kBadArgument, which says `what`, if a buffer that is read and one that is written overlap.
@@ -176,9 +191,5 @@ inline uint64_t CheckedProduct(uint64_t a, uint64_t b, std::string_view what) {
   Require(!__builtin_mul_overflow(a, b, &product), what);
   return product;
 }
-
-// What the keys and queries of `in` cover. Throws kBadArgument where that is more than memory is.
-ByteSpan KeysOf(const kvt_scores& in, const kvt_geometry& geometry);
-ByteSpan QueriesOf(const kvt_scores& in, const kvt_geometry& geometry);
 
 }  // namespace kv::api

@@ -25,33 +25,6 @@ Hash128Bytes HashOf(const uint8_t bytes[16]) {
   return hash;
 }
 
-}  // namespace
-
-FrameDescription DescriptionOf(const kvt_desc* desc) {
-  FrameDescription description;
-  if (desc == nullptr) return description;
-  Require(desc->struct_size == sizeof *desc, "desc->struct_size");
-  Require(desc->reserved == 0 && desc->reserved2 == 0, "desc->reserved");
-  description.dtype = static_cast<DType>(desc->dtype);
-  bool known = false;
-  for (const DTypeInfo& info : AllDTypes()) known |= info.dtype == description.dtype;
-  Require(known, "desc->dtype");
-  Require(desc->order == KVT_TOKEN_HEAD_DIM || desc->order == KVT_HEAD_TOKEN_DIM ||
-              desc->order == KVT_ORDER_UNKNOWN,
-          "desc->order");
-  Require(desc->role <= KVT_KV, "desc->role");
-  description.order = static_cast<Order>(desc->order);
-  description.role = static_cast<FrameRole>(desc->role);
-  description.heads = desc->heads;
-  description.head_dim = desc->head_dim;
-  description.tokens = desc->tokens;
-  description.tag = desc->tag;
-  description.context = HashOf(desc->context);
-  return description;
-}
-
-namespace {
-
 void RequireWithinLimit(const kvt_ctx* ctx, uint64_t raw_bytes) {
   if (ctx->max_raw_bytes == 0 || raw_bytes <= ctx->max_raw_bytes) return;
   throw Error(Finding::kLimit, "{} raw bytes, the context's limit is {}", raw_bytes,
@@ -95,8 +68,9 @@ FrameHeader DecodeOne(kvt_ctx* ctx, FrameCoder& coder, ByteSpan frame, const Has
 }
 
 // Sets the status of each item: KV0010 if a buffer of it overlaps one that the batch writes, else
-// 0. Ranges are compared with their neighbours by address, so that n buffers cost n log n.
-void RefuseOverlaps(kvt_ctx* ctx, std::span<kvt_item> items, bool writes_frames) {
+// 0. The batch also writes its items, and reads their descriptions and lists of pieces. Ranges are
+// compared with their neighbours by address, so that n buffers cost n log n.
+void RefuseOverlaps(kvt_ctx* ctx, const Elements<kvt_item>& items, bool writes_frames) {
   std::vector<kvt_ctx::BatchRange>& ranges = ctx->batch_ranges;
   ranges.clear();
   const auto add = [&](const void* data, size_t bytes, size_t item, bool is_written) {
@@ -105,15 +79,24 @@ void RefuseOverlaps(kvt_ctx* ctx, std::span<kvt_item> items, bool writes_frames)
     const uintptr_t end = begin + std::min<size_t>(bytes, UINTPTR_MAX - begin);
     ranges.push_back({begin, end, item, is_written});
   };
+  constexpr size_t kNoItem = SIZE_MAX;
+  add(items.At(0), items.bytes(), kNoItem, true);
   for (size_t i = 0; i < items.size(); ++i) {
-    items[i].status = 0;
-    const size_t pieces = items[i].pieces == nullptr ? 0 : items[i].piece_count;
-    for (size_t p = 0; p < pieces; ++p)
-      add(items[i].pieces[p].data, items[i].pieces[p].bytes, i, !writes_frames);
-    add(items[i].frame, items[i].frame_bytes, i, writes_frames);
+    const kvt_item item = items[i];
+    items.At(i)->status = 0;
+    if (item.desc != nullptr) add(item.desc, kFirstSize<kvt_desc>, i, false);
+    add(item.frame, item.frame_bytes, i, writes_frames);
+    if (!Elements<const kvt_piece>::Holds(item.pieces, item.piece_count))
+      continue;  // refused later
+    const Elements<const kvt_piece> pieces(item.pieces, item.piece_count, "item->pieces");
+    add(item.pieces, pieces.bytes(), i, false);
+    for (size_t p = 0; p < pieces.size(); ++p)
+      add(pieces[p].data, pieces[p].bytes, i, !writes_frames);
   }
   std::ranges::sort(ranges, {}, &kvt_ctx::BatchRange::begin);
-  const auto refuse = [&](size_t item) { items[item].status = StatusOf(Finding::kBadArgument); };
+  const auto refuse = [&](size_t item) {
+    if (item != kNoItem) items.At(item)->status = StatusOf(Finding::kBadArgument);
+  };
   // Where the ranges before this one end, and then where those after it begin.
   uintptr_t any = 0, written = 0;
   for (const kvt_ctx::BatchRange& range : ranges) {
@@ -129,55 +112,59 @@ void RefuseOverlaps(kvt_ctx* ctx, std::span<kvt_item> items, bool writes_frames)
   }
 }
 
-// The raw object of an item: its only piece, or `memory` of the size of all pieces.
+// Returns the raw object of an item: its only piece, or `memory` of the size of all pieces.
 std::span<std::byte> RawOf(const kvt_item& item, Bytes& memory) {
-  Require(item.pieces != nullptr || item.piece_count == 0, "item->pieces");
-  if (item.piece_count == 1) return Span(item.pieces[0].data, item.pieces[0].bytes);
+  const auto pieces = GivenElements(item.pieces, item.piece_count, "item->pieces");
+  if (pieces.size() == 1) return Span(pieces[0].data, pieces[0].bytes);
   size_t bytes = 0;
-  for (size_t i = 0; i < item.piece_count; ++i) {
-    Require(!__builtin_add_overflow(bytes, item.pieces[i].bytes, &bytes), "item->pieces");
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    Require(!__builtin_add_overflow(bytes, pieces[i].bytes, &bytes), "item->pieces");
   }
   memory.resize(bytes);
   return memory;
 }
 
-void Gather(const kvt_item& item, std::span<std::byte> raw) {
-  if (item.piece_count == 1) return;
-  for (size_t i = 0; i < item.piece_count; ++i) {
-    const auto piece = Span(item.pieces[i].data, item.pieces[i].bytes);
-    std::ranges::copy(piece, raw.begin());
-    raw = raw.subspan(piece.size());
-  }
-}
-
-void Scatter(std::span<const std::byte> raw, const kvt_item& item) {
-  if (item.piece_count == 1) return;
-  for (size_t i = 0; i < item.piece_count; ++i) {
-    const auto piece = Span(item.pieces[i].data, item.pieces[i].bytes);
-    std::ranges::copy(raw.first(piece.size()), piece.begin());
-    raw = raw.subspan(piece.size());
-  }
-}
-
-// Every item through `one`, each on one thread, or a single item on all of them. The first failure
-// in the items' order is the call's.
+// Copies between the raw object and its pieces, unless it is its only piece.
 template <typename F>
-void ForEachItem(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size, bool writes_frames,
-                 F&& one) {
-  Require(items != nullptr || count == 0, "items");
-  Require(item_size == sizeof *items, "item_size");
-  RefuseOverlaps(ctx, {items, count}, writes_frames);
+void ForEachPiece(const kvt_item& item, std::span<std::byte> raw, F&& copy) {
+  if (item.piece_count == 1) return;
+  const Elements<const kvt_piece> pieces(item.pieces, item.piece_count, "item->pieces");
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const std::span<std::byte> piece = Span(pieces[i].data, pieces[i].bytes);
+    copy(piece, raw.first(piece.size()));
+    raw = raw.subspan(piece.size());
+  }
+}
+
+void Gather(const kvt_item& item, std::span<std::byte> raw) {
+  ForEachPiece(item, raw, [](auto piece, auto part) { std::ranges::copy(piece, part.begin()); });
+}
+
+void Scatter(std::span<std::byte> raw, const kvt_item& item) {
+  ForEachPiece(item, raw, [](auto piece, auto part) { std::ranges::copy(part, piece.begin()); });
+}
+
+// Passes every item to `one`, each on one thread, or a single item on all of them. The first
+// failure in the order of the items is that of the call.
+template <typename F>
+void ForEachItem(kvt_ctx* ctx, kvt_item* given, size_t count, bool writes_frames, F&& one) {
+  const Elements<kvt_item> items(given, count, "items");
+  items.RequireEqualSizes("items->struct_size");
+  if (count == 0) return;
+  RefuseOverlaps(ctx, items, writes_frames);
   std::mutex mutex;
   size_t first_failed = count;
   kvt_ctx::LastError first;
   const auto run = [&](size_t index, FrameCoder& coder, Bytes& memory) {
     kvt_ctx::LastError error;
-    items[index].written = 0;
-    items[index].status = Caught(&error, [&] {
-      Require(items[index].status == 0, "a buffer of the item overlaps one that the batch writes");
-      one(items[index], coder, memory);
+    kvt_item item = items[index];
+    item.written = 0;
+    item.status = Caught(&error, [&] {
+      Require(item.status == 0, "a buffer of the item overlaps one that the batch writes");
+      one(item, coder, memory);
     });
-    if (items[index].status == 0) return;
+    items.Put(index, item);
+    if (item.status == 0) return;
     const std::lock_guard lock(mutex);
     if (index >= first_failed) return;
     first_failed = index;
@@ -233,27 +220,60 @@ kvt_status kvt_encode(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_
 
 kvt_status kvt_frame_info(const void* src, size_t n, kvt_info* out) {
   return Caught(nullptr, [&] {
-    Require(out != nullptr && out->struct_size == sizeof *out, "out->struct_size");
+    RequireSize(out, "out->struct_size");
     const FrameHeader header = ReadFrameHeader(Span(src, n));
     const FrameDescription& description = header.description;
-    *out = {};
-    out->struct_size = sizeof *out;
-    out->version = header.version;
-    out->codec = static_cast<uint8_t>(header.codec);
-    out->level = static_cast<uint8_t>(header.level);
-    out->dtype = static_cast<uint8_t>(description.dtype);
-    out->order = static_cast<uint8_t>(description.order);
-    out->role = static_cast<uint8_t>(description.role);
-    out->heads = description.heads;
-    out->head_dim = description.head_dim;
-    out->tag = description.tag;
-    out->segment_tokens =
+    kvt_info info = {};
+    info.version = header.version;
+    info.codec = static_cast<uint8_t>(header.codec);
+    info.level = static_cast<uint8_t>(header.level);
+    info.dtype = static_cast<uint8_t>(description.dtype);
+    info.order = static_cast<uint8_t>(description.order);
+    info.role = static_cast<uint8_t>(description.role);
+    info.heads = description.heads;
+    info.head_dim = description.head_dim;
+    info.tag = description.tag;
+    info.segment_tokens =
         static_cast<uint32_t>(std::min<uint64_t>(header.segment_tokens(), UINT32_MAX));
-    out->tokens = description.tokens;
-    out->raw_bytes = header.raw_bytes;
-    out->frame_bytes = header.frame_bytes();
-    std::memcpy(out->raw_hash, header.raw_hash.data(), sizeof out->raw_hash);
-    std::memcpy(out->context, description.context.data(), sizeof out->context);
+    info.tokens = description.tokens;
+    info.raw_bytes = header.raw_bytes;
+    info.frame_bytes = header.frame_bytes();
+    std::memcpy(info.raw_hash, header.raw_hash.data(), sizeof info.raw_hash);
+    std::memcpy(info.context, description.context.data(), sizeof info.context);
+    info.segments = GridOfHeader(header).count;
+    Fill(out, info);
+  });
+}
+
+kvt_status kvt_frame_segments(const void* src, size_t n, kvt_segment* out, size_t cap,
+                              size_t* count) {
+  return Caught(nullptr, [&] {
+    Require(count != nullptr, "count");
+    *count = 0;
+    const Elements<kvt_segment> room(out, cap, "out->struct_size");
+    const ByteSpan frame = Span(src, n);
+    RequireApart(frame, {reinterpret_cast<std::byte*>(out), room.bytes()}, "src and out overlap");
+    const FrameHeader header = ReadFrameHeader(frame);
+    const SegmentTable table = ReadSegments(header, frame);
+    *count = table.segments.size();
+    if (cap == 0 && out == nullptr) return;
+    if (cap < table.segments.size()) {
+      throw Error(Finding::kOutputTooSmall, "the frame has {} segments, there is room for {}",
+                  table.segments.size(), cap);
+    }
+    for (size_t i = 0; i < table.segments.size(); ++i) {
+      const StoredSegment& stored = table.segments[i];
+      kvt_segment segment = {};
+      segment.codec = static_cast<uint32_t>(stored.codec);
+      segment.kind = stored.codec == CodecId::kRaw        ? KVT_SEGMENT_RAW
+                     : stored.codec == CodecId::kProfiled ? KVT_SEGMENT_PROFILED
+                                                          : KVT_SEGMENT_CODED;
+      segment.offset = static_cast<uint64_t>(stored.payload.data() - frame.data());
+      segment.bytes = stored.payload.size();
+      segment.raw_offset = table.grid.Begin(i);
+      segment.raw_bytes = table.grid.Size(i);
+      room.Put(i, segment);
+    }
   });
 }
 
@@ -297,44 +317,49 @@ kvt_status kvt_verify(kvt_ctx* ctx, const void* src, size_t n, const uint8_t con
   });
 }
 
-kvt_status kvt_encode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size) {
+kvt_status kvt_encode_batch(kvt_ctx* ctx, kvt_item* items, size_t count) {
   return Call(ctx, [&] {
-    ForEachItem(
-        ctx, items, count, item_size, true, [&](kvt_item& item, FrameCoder& coder, Bytes& memory) {
-          const std::span<std::byte> raw = RawOf(item, memory);
-          Gather(item, raw);
-          uint64_t needed = 0;
-          item.written =
-              EncodeOne(ctx, coder, item.desc, raw, Span(item.frame, item.frame_bytes), &needed);
-        });
+    ForEachItem(ctx, items, count, true, [&](kvt_item& item, FrameCoder& coder, Bytes& memory) {
+      const std::span<std::byte> raw = RawOf(item, memory);
+      Gather(item, raw);
+      uint64_t needed = 0;
+      const struct Report {
+        uint64_t& needed;
+        size_t& written;
+        ~Report() { written = needed; }
+      } report{needed, item.written};
+      EncodeOne(ctx, coder, item.desc, raw, Span(item.frame, item.frame_bytes), &needed);
+    });
   });
 }
 
-kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size) {
+kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count) {
   return Call(ctx, [&] {
-    ForEachItem(
-        ctx, items, count, item_size, false, [&](kvt_item& item, FrameCoder& coder, Bytes& memory) {
-          const std::span<std::byte> raw = RawOf(item, memory);
-          const Hash128Bytes wanted = DescriptionOf(item.desc).context;
-          DecodeOne(ctx, coder, Span(static_cast<const void*>(item.frame), item.frame_bytes),
-                    item.desc == nullptr ? nullptr : &wanted, raw);
-          Scatter(raw, item);
-          item.written = raw.size();
-        });
+    ForEachItem(ctx, items, count, false, [&](kvt_item& item, FrameCoder& coder, Bytes& memory) {
+      const std::span<std::byte> raw = RawOf(item, memory);
+      const Hash128Bytes wanted = DescriptionOf(item.desc).context;
+      DecodeOne(ctx, coder, Span(static_cast<const void*>(item.frame), item.frame_bytes),
+                item.desc == nullptr ? nullptr : &wanted, raw);
+      Scatter(raw, item);
+      item.written = raw.size();
+    });
   });
 }
 
 kvt_status kvt_estimate(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
-                        kvt_rate* rates, size_t count, size_t rate_size) {
+                        kvt_rate* rates, size_t count) {
   return Call(ctx, [&] {
-    Require(rates != nullptr || count == 0, "rates");
-    Require(rate_size == sizeof *rates, "rate_size");
+    const Elements<kvt_rate> wanted(rates, count, "rates->struct_size");
+    wanted.RequireEqualSizes("rates->struct_size");
     const FrameDescription description = DescriptionOf(desc);
     const ByteSpan raw = Span(src, n);
+    RequireApart(raw, {reinterpret_cast<std::byte*>(rates), wanted.bytes()},
+                 "src and rates overlap");
     // Of the call alone: another level may take far more than the context's.
     CodecScratch scratch;
-    for (kvt_rate& rate : std::span(rates, count)) {
-      Require(rate.struct_size == sizeof rate, "rate->struct_size");
+    for (size_t i = 0; i < count; ++i) {
+      ctx->state.StopIfCancelled();
+      kvt_rate rate = wanted[i];
       Require(rate.level >= KVT_FAST && rate.level <= KVT_MAX, "rate->level");
       constexpr double kMega = 1e6;
       const FrameRate found =
@@ -342,6 +367,7 @@ kvt_status kvt_estimate(kvt_ctx* ctx, const kvt_desc* desc, const void* src, siz
       rate.ratio = found.ratio;
       rate.encode_mb_s = found.encode_bytes_s / kMega;
       rate.decode_mb_s = found.decode_bytes_s / kMega;
+      wanted.Put(i, rate);
     }
   });
 }

@@ -1,26 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0
  * SPDX-FileCopyrightText: The kvtool authors
  *
- * kvtool.h: lossless compression of key-value caches in memory, for engines that store them.
+ * kvtool.h: lossless compression of key-value caches, for engines that store them.
  *
- * Rules for every function, stated once:
- *  - A status is 0, or -N where KVN is a finding that `kvtool explain KVN` describes: -1103 is
- *    KV1103. Functions that can fail return one; on failure their output must not be used.
- *  - Buffers may lie at any alignment. A buffer that a call writes must not overlap another one of
- * that call (KV0010). NULL stands for a buffer of 0 bytes, and with a size is refused (KV0010).
- *  - What an encoder writes depends on the bytes, the description, the level and the version of the
- *    library: never on the number of threads, the CPU or earlier calls.
- *  - One thread at a time per object. A context that is busy answers KV0007; only kvt_ctx_cancel
- * and kvt_ctx_stats may be called beside a running call.
- *  - Nothing returned needs to be freed, objects apart. Every kvt_*_free accepts NULL.
- *  - The library has no global state, writes nothing to any stream and opens no file.
- *  - A context keeps its buffers. Once they have grown, every level encodes and decodes with only
- * small allocations, under 16 KiB each. That takes two calls of a size. Only at KVT_MAX zstd
- * exchanges tables of up to a MiB now and then, while encoding. All memory is malloc's;
- * docs/library.md says why there is no parameter for another allocator.
- *  - Growable structs begin with struct_size, which the caller sets to sizeof. Later versions
- * append fields only; a field that an old caller lacks counts as zero, and zero is the old
- * behaviour.
+ * This header and libkvtool are the stable tier: frames, profiles, archives and references.
+ * kvtool_study.h and libkvtool_study are the second tier: eviction, policies and analysis, which
+ * may change with each minor version.
+ *
+ * Example: one page of 16 tokens, stored under a key and loaded again.
+ *
+ *   kvt_ctx* ctx = NULL;
+ *   kvt_desc desc = {0};
+ *   size_t used = 0;
+ *   desc.struct_size = sizeof desc;
+ *   desc.dtype = KVT_BF16;
+ *   desc.role = KVT_K;
+ *   desc.heads = 8, desc.head_dim = 128, desc.tokens = 16;
+ *   kvt_hash128(key, strlen(key), desc.context);
+ *   if (kvt_ctx_create(NULL, &ctx) != KVT_OK) return;
+ *   if (kvt_encode(ctx, &desc, page, PAGE, frame, KVT_ENCODE_BOUND(PAGE), &used) == KVT_OK)
+ *     put(store, key, frame, used);
+ *   switch (kvt_decode(ctx, frame, used, desc.context, page, PAGE)) {
+ *     case KVT_OK: break;
+ *     case KVT_E_CONTEXT_DIFFERS:  // another page lies under this key
+ *     default: compute(page);      // every failure is a miss, never wrong bytes
+ *   }
+ *   kvt_ctx_free(ctx);
+ *
+ * These rules hold for every function:
+ *  - Status. KVT_OK is 0. A failure is -N, where `kvtool explain N` describes the finding KVN:
+ *    KVT_E_CHECKSUM is -1103, KV1103. After a failure the output must not be used. Every function
+ *    that takes a pointer can return KVT_E_BAD_ARGUMENT (KV0010).
+ *  - Buffers may lie at any alignment. A buffer that a call writes must not overlap another buffer
+ *    of that call: KVT_E_BAD_ARGUMENT. NULL stands for a buffer of 0 bytes; NULL with a size is
+ *    KVT_E_BAD_ARGUMENT.
+ *  - Structs. Every struct begins with struct_size, which the caller sets to its sizeof before each
+ *    call that takes the struct, also where the call fills it. Later versions append fields only. A
+ *    library accepts every size that a version up to its own had: fields that an older caller lacks
+ *    count as zero, zero is the old behaviour, and nothing beyond struct_size is written. Any other
+ *    size is KVT_E_BAD_ARGUMENT. In an array the elements lie struct_size apart and all have the
+ *    same one. Fields called reserved must be zero. Where one struct refers to another it holds a
+ *    pointer, so that both can grow.
+ *  - Determinism. The encoded bytes depend on the input, the description, the level and the version
+ *    of the library, never on the number of threads, the CPU or earlier calls.
+ *  - Threads. An object serves one call at a time; a context that is busy answers KVT_E_BUSY
+ *    (KV0007) at once. Only kvt_ctx_cancel and kvt_ctx_stats may be called beside a running call.
+ *    Functions without an object may be called from any thread at any time.
+ *  - Lifetime. An object that was made from a context (kvt_writer, kvt_reader, and kvt_h2o and
+ *    kvt_policy of kvtool_study.h) uses the threads and the error of that context and must be freed
+ *    before it. A pool must be freed after the last context that uses it. A profile and a reference
+ *    never change, serve any number of threads at once, and may be freed before or after contexts,
+ *    but not beside a call that uses them. Every kvt_*_free accepts NULL. Nothing else needs to be
+ *    freed.
+ *  - Errors. A call that takes a context, or an object that was made from one, leaves its error
+ *    with the context: kvt_ctx_error gives the text, the offset and a hint.
+ *  - The library keeps no global state, writes to no stream and opens no file.
+ *  - Memory. A context keeps its buffers. After two calls of a size, every level encodes and
+ * decodes with small allocations only, below 16 KiB each; zstd alone exchanges tables of up to 1
+ * MiB now and then while KVT_MAX encodes. All memory comes from malloc; docs/library.md says why
+ * there is no parameter for another allocator.
  */
 #ifndef KVTOOL_H_
 #define KVTOOL_H_
@@ -32,545 +70,693 @@
 extern "C" {
 #endif
 
-#if defined(__GNUC__)
+/* KVT_API marks what the libraries export. A program for Windows that links the static library
+ * defines KVT_STATIC. KVT_BUILDING is for the build of the libraries alone. */
+#if defined(KVT_STATIC)
+#define KVT_API
+#elif defined(_WIN32) && defined(KVT_BUILDING)
+#define KVT_API __declspec(dllexport)
+#elif defined(_WIN32)
+#define KVT_API __declspec(dllimport)
+#elif defined(__GNUC__)
 #define KVT_API __attribute__((visibility("default")))
 #else
 #define KVT_API
 #endif
 
-/* Of this header: MAJOR * 10000 + MINOR * 100 + PATCH. */
-#define KVT_VERSION 200u
+/* The version of this header; kvt_version() is that of the library. */
+#define KVT_VERSION_MAJOR 0
+#define KVT_VERSION_MINOR 2
+#define KVT_VERSION_PATCH 0
+#define KVT_VERSION (KVT_VERSION_MAJOR * 10000u + KVT_VERSION_MINOR * 100u + KVT_VERSION_PATCH)
 
-/* ---- types ---- */
+/* Size of a frame's header in bytes: kvt_frame_info reads no more. */
+#define KVT_FRAME_HEADER_BYTES 128
+/* Equals kvt_encode_bound(raw_bytes), for arrays whose size is a constant. */
+#define KVT_ENCODE_BOUND(raw_bytes)                        \
+  ((size_t)(raw_bytes) > SIZE_MAX - KVT_FRAME_HEADER_BYTES \
+       ? (size_t)0                                         \
+       : (size_t)(raw_bytes) + KVT_FRAME_HEADER_BYTES)
+
+/* ---- statuses ---- */
 
 typedef int32_t kvt_status;
 
+/* Every status of the library. scripts/check/abi.py writes this list from the table of findings. */
+enum {
+  /* ---- from the table of findings ---- */
+  KVT_OK = 0,                        /* success */
+  KVT_E_USAGE = -1,                  /* wrong use of the command line */
+  KVT_E_GEOMETRY_MISSING = -2,       /* the file does not say its head count or head size */
+  KVT_E_UNKNOWN_FORMAT = -3,         /* no known format matches the bytes of the file */
+  KVT_E_AMBIGUOUS_FORMAT = -4,       /* the bytes fit two formats or layouts */
+  KVT_E_CONFIG = -5,                 /* a configuration file cannot be used */
+  KVT_E_OUTPUT_TOO_SMALL = -6,       /* the caller's buffer is too small */
+  KVT_E_BUSY = -7,                   /* the context is in use by another thread */
+  KVT_E_CANCELLED = -8,              /* the call was cancelled */
+  KVT_E_NO_MEMORY = -9,              /* the library could not allocate memory */
+  KVT_E_BAD_ARGUMENT = -10,          /* an argument of a library call is wrong */
+  KVT_E_OPEN_FAILED = -101,          /* a file cannot be opened */
+  KVT_E_READ_FAILED = -102,          /* reading failed */
+  KVT_E_WRITE_FAILED = -103,         /* writing failed */
+  KVT_E_EXISTS = -104,               /* the output exists */
+  KVT_E_UNSAFE_NAME = -105,          /* a stored file name would leave the output folder */
+  KVT_E_NO_RESOURCES = -106,         /* the system gave no memory or no thread */
+  KVT_E_TRUNCATED = -1001,           /* the file ends too early */
+  KVT_E_TRAILING_BYTES = -1002,      /* bytes are left over */
+  KVT_E_BAD_MAGIC = -1003,           /* the magic number is wrong */
+  KVT_E_BAD_VERSION = -1004,         /* the version field is impossible */
+  KVT_E_BAD_HEADER = -1005,          /* the header is malformed */
+  KVT_E_BAD_FIELD = -1006,           /* a field has an impossible value */
+  KVT_E_OVERFLOW = -1007,            /* a size computation overflows 64 bits */
+  KVT_E_SIZE_MISMATCH = -1008,       /* two sizes that must agree differ */
+  KVT_E_BAD_OFFSETS = -1009,         /* stored ranges leave holes, overlap or leave the file */
+  KVT_E_UNKNOWN_DTYPE = -1010,       /* the element type is unknown */
+  KVT_E_DUPLICATE_NAME = -1011,      /* a name occurs twice */
+  KVT_E_BAD_NAME = -1012,            /* a name cannot be used */
+  KVT_E_MISSING_RECORD = -1013,      /* something the file refers to is not there */
+  KVT_E_LIMIT = -1014,               /* a limit was reached */
+  KVT_E_BAD_TEXT = -1015,            /* text or JSON inside the file is malformed */
+  KVT_E_INCONSISTENT = -1016,        /* parts of the input contradict each other */
+  KVT_E_BAD_FRAME = -1101,           /* a compressed frame is malformed */
+  KVT_E_BAD_PAYLOAD = -1102,         /* a compressed payload does not decode */
+  KVT_E_CHECKSUM = -1103,            /* a checksum does not match */
+  KVT_E_LOST_CHUNK = -1104,          /* a chunk of the archive is lost */
+  KVT_E_CONTENT_DIFFERS = -1105,     /* restored content differs from its source */
+  KVT_E_CONTEXT_DIFFERS = -1106,     /* the frame belongs to another context */
+  KVT_E_REFERENCE_MISSING = -1107,   /* a reference of the archive was not found */
+  KVT_E_REFERENCE_DIFFERS = -1108,   /* a reference is not the one that the archive was made with */
+  KVT_E_PROFILE_MISSING = -1109,     /* the profile that the data was coded with was not found */
+  KVT_E_FORBIDDEN_GLOBAL = -1201,    /* a pickle names something that must not be loaded */
+  KVT_E_FORBIDDEN_OPCODE = -1202,    /* a pickle uses an opcode that must not be followed */
+  KVT_E_BAD_PICKLE = -1203,          /* a pickle is malformed */
+  KVT_E_BAD_ZIP = -1204,             /* a zip directory is malformed */
+  KVT_E_UNSUPPORTED_VERSION = -1301, /* this version is known but not supported */
+  KVT_E_UNSUPPORTED_KIND = -1302,    /* this kind of content is known but not supported */
+  KVT_E_UNSUPPORTED_DTYPE = -1303,   /* this element type is known but not supported here */
+  KVT_E_UNSUPPORTED_LAYOUT = -1304,  /* this layout is known but not supported here */
+  KVT_E_TRACE_MISMATCH = -1401,      /* trace and snapshot do not belong together */
+  KVT_E_INTERNAL = -9001             /* a bug in kvtool */
+  /* ---- end ---- */
+};
+/* Statuses that a caller's own function may return, lowest and highest. */
+enum { KVT_CALLBACK_MIN = -39999, KVT_CALLBACK_MAX = -30000 };
+
+/* Tells whose fault a status is: what an engine acts on without knowing each number. */
+enum {
+  KVT_FAULT_NONE = 0,
+  KVT_FAULT_CALLER = 1,      /* an argument is wrong */
+  KVT_FAULT_DATA = 2,        /* the bytes that were read are damaged or foreign: a miss */
+  KVT_FAULT_IO = 3,          /* memory or threads ran out, or a caller's function failed */
+  KVT_FAULT_UNSUPPORTED = 4, /* the bytes are sound, but of a kind this version cannot read */
+  KVT_FAULT_INTERNAL = 5,    /* the library has a bug */
+  KVT_FAULT_STOPPED = 6      /* kvt_ctx_cancel stopped the call */
+};
+
+/* Texts of kvt_explain. */
+enum {
+  KVT_EXPLAIN_ID = 0,       /* "KV1103" */
+  KVT_EXPLAIN_SENTENCE = 1, /* one line without a full stop */
+  KVT_EXPLAIN_PAGE = 2      /* the page of `kvtool explain` */
+};
+
+/* ---- types ---- */
+
 typedef struct kvt_pool kvt_pool;           /* worker threads, shared by contexts */
 typedef struct kvt_ctx kvt_ctx;             /* level, scratch memory, last error */
-typedef struct kvt_profile kvt_profile;     /* what pages of one model look like */
+typedef struct kvt_profile kvt_profile;     /* tables of one model, for short pages */
 typedef struct kvt_writer kvt_writer;       /* an archive that is being written */
-typedef struct kvt_reader kvt_reader;       /* an archive that is read */
+typedef struct kvt_reader kvt_reader;       /* an archive that is being read */
 typedef struct kvt_reference kvt_reference; /* a cache that archives are coded beside */
-typedef struct kvt_h2o kvt_h2o;             /* MNN's eviction for one sequence */
-typedef struct kvt_policy kvt_policy;       /* a published policy, for one layer */
 
-/* Element types, by the numbers that .kvz archives and frames store. */
+/* Element types, by the numbers that frames and .kvz archives store. Every number from 0 to
+ * KVT_IQ4_NL is taken. Block types (Q8_0 and on) hold 32 values in each block, as ggml has them. */
 enum {
   KVT_F32 = 0,
   KVT_F16 = 1,
   KVT_BF16 = 2,
+  KVT_F64 = 3,
   KVT_I8 = 4,
   KVT_U8 = 5,
+  KVT_I16 = 6,
+  KVT_U16 = 7,
+  KVT_I32 = 8,
+  KVT_U32 = 9,
+  KVT_I64 = 10,
+  KVT_U64 = 11,
+  KVT_BOOL = 12,
   KVT_F8_E4M3 = 13,
   KVT_F8_E5M2 = 14,
   KVT_Q8_0 = 15,
-  KVT_Q4_0 = 16
+  KVT_Q4_0 = 16,
+  KVT_Q4_1 = 17,
+  KVT_Q5_0 = 18,
+  KVT_Q5_1 = 19,
+  KVT_IQ4_NL = 20
 };
 /* Order of a tensor's values in memory, the outermost axis first. */
-enum { KVT_TOKEN_HEAD_DIM = 0, KVT_HEAD_TOKEN_DIM = 1, KVT_ORDER_UNKNOWN = 3 };
-enum { KVT_FAST = 1, KVT_DEFAULT = 2, KVT_HIGH = 3, KVT_MAX = 4 };
-/* KVT_KV: K and V side by side in each head of each token, head_dim counting both. They are coded
- * apart where that makes the frame smaller. */
-enum { KVT_ROLE_UNKNOWN = 0, KVT_K = 1, KVT_V = 2, KVT_KV = 3 };
-/* Whose fault a status is. */
 enum {
-  KVT_FAULT_NONE = 0,
-  KVT_FAULT_CALLER = 1,      /* an argument */
-  KVT_FAULT_DATA = 2,        /* bytes that were read: treat as a miss */
-  KVT_FAULT_IO = 3,          /* memory, threads, a caller's callback */
-  KVT_FAULT_UNSUPPORTED = 4, /* sound bytes of a kind that this version cannot read */
-  KVT_FAULT_INTERNAL = 5,    /* a bug in the library */
-  KVT_FAULT_STOPPED = 6      /* kvt_ctx_cancel */
+  KVT_TOKEN_HEAD_DIM = 0,
+  KVT_HEAD_TOKEN_DIM = 1,
+  KVT_HEAD_DIM_TOKEN = 2, /* archives of the program have it; no call of this header accepts it */
+  KVT_ORDER_UNKNOWN = 3
 };
+/* Levels. Each is slower than the one before and makes frames that are about as small or smaller.
+ */
+enum {
+  KVT_LEVEL_UNSET = 0, /* in kvt_params: KVT_DEFAULT */
+  KVT_FAST = 1,
+  KVT_DEFAULT = 2,
+  KVT_HIGH = 3,
+  KVT_MAX = 4
+};
+/* Roles of a tensor. KVT_KV has K and V side by side in each head of each token, and head_dim
+ * counts both; they are coded apart where that makes the frame smaller. */
+enum { KVT_ROLE_UNKNOWN = 0, KVT_K = 1, KVT_V = 2, KVT_KV = 3 };
+/* Numbers of codecs that callers compare with; kvt_codec_name names all of them. */
+enum {
+  KVT_CODEC_RAW = 0,      /* the bytes as they are */
+  KVT_CODEC_SEVERAL = 255 /* in kvt_info: the frame has several segments, each with its own codec */
+};
+/* Kinds of segments: what decoding one needs. */
+enum {
+  KVT_SEGMENT_RAW = 0,     /* nothing: its bytes are the raw bytes */
+  KVT_SEGMENT_CODED = 1,   /* the codec that the segment names */
+  KVT_SEGMENT_PROFILED = 2 /* the profile that kvt_frame_profile names */
+};
+/* Layers in a row of an archive of KVT_MAX (kvt_ctx_join_layers), at most and at first. */
+enum { KVT_JOINED_LAYERS_MAX = 16, KVT_JOINED_LAYERS_DEFAULT = 8 };
 
-/* What the last call on a context found. */
+/* Error of the last call on a context. */
 typedef struct {
   uint32_t struct_size;
-  kvt_status status;
-  uint64_t offset; /* in the input of the call that failed; UINT64_MAX: none */
-  const char* message;
-  const char* hint; /* empty, or what to do */
+  kvt_status status;   /* KVT_OK after a success */
+  uint64_t offset;     /* place in the input of that call, in bytes; UINT64_MAX: none is known */
+  const char* message; /* one line; empty after a success */
+  const char* hint;    /* advice, or empty */
 } kvt_error;
 
-/* What a context is made of. */
+/* Parameters of a context. */
 typedef struct {
   uint32_t struct_size;
-  uint32_t level;         /* KVT_FAST to KVT_MAX; 0: KVT_DEFAULT */
-  uint64_t max_raw_bytes; /* larger inputs are refused with KV1014; 0: no limit */
-  kvt_pool* pool;         /* borrowed; NULL: the calling thread alone */
+  uint32_t level;         /* KVT_FAST to KVT_MAX, or KVT_LEVEL_UNSET */
+  uint64_t max_raw_bytes; /* larger inputs are refused (KVT_E_LIMIT); 0: no limit */
+  kvt_pool* pool;         /* borrowed; NULL: calls run on the calling thread alone */
 } kvt_params;
 
-/* What the bytes to encode are. Only `context` is checked when they are decoded; everything else
- * helps the codec, and a wrong value costs compression, never correctness. */
+/* Description of the bytes to encode. Decoding checks `context` alone. Everything else helps the
+ * codec: a wrong value costs compression, never correctness. */
 typedef struct {
   uint32_t struct_size;
-  uint8_t dtype, order, role, reserved;
-  uint32_t heads, head_dim; /* head_dim counts values */
+  uint8_t dtype; /* KVT_F32 ... KVT_IQ4_NL */
+  uint8_t order; /* KVT_TOKEN_HEAD_DIM, KVT_HEAD_TOKEN_DIM or KVT_ORDER_UNKNOWN */
+  uint8_t role;  /* KVT_ROLE_UNKNOWN ... KVT_KV */
+  uint8_t reserved;
+  uint32_t heads;
+  uint32_t head_dim; /* values in a head of a token, not bytes and not blocks */
   uint64_t tokens;
-  uint32_t tag; /* the caller's own; stored */
+  uint32_t tag; /* a number of the caller's, stored in the frame */
   uint32_t reserved2;
-  uint8_t context[16]; /* names model, layer and tokens: made with kvt_hash128 */
+  uint8_t context[16]; /* names the model, the layer and the tokens: made with kvt_hash128 */
 } kvt_desc;
 
-/* What a frame's header says. */
+/* Contents of a frame's header. */
 typedef struct {
   uint32_t struct_size;
-  uint16_t version;
-  uint8_t codec; /* of the only segment; 255: several segments, each with its own */
+  uint16_t version; /* version of the frame's grammar */
+  uint8_t codec;    /* number of the only segment's codec, or KVT_CODEC_SEVERAL */
   uint8_t level, dtype, order, role, reserved;
   uint32_t heads, head_dim, tag;
-  uint32_t segment_tokens; /* what kvt_decode_tokens decodes at once; 0: only whole frames decode */
+  uint32_t
+      segment_tokens; /* tokens that decode without the others; 0: the whole frame alone does */
   uint32_t reserved2;
   uint64_t tokens, raw_bytes, frame_bytes;
-  uint8_t raw_hash[16], context[16];
+  uint8_t raw_hash[16]; /* kvt_hash128 of the raw bytes */
+  uint8_t context[16];
+  /* Version 0.2.0 ends here: 88 bytes. */
+  uint64_t segments; /* how many kvt_frame_segments lists */
 } kvt_info;
 
-/* A part of a raw object: read when encoding, written when decoding. */
+/* One segment of a frame. Segments are coded apart and lie in order. */
 typedef struct {
+  uint32_t struct_size;
+  uint32_t kind;  /* KVT_SEGMENT_RAW, KVT_SEGMENT_CODED or KVT_SEGMENT_PROFILED */
+  uint32_t codec; /* its number; kvt_codec_name names it */
+  uint32_t reserved;
+  uint64_t offset;     /* where its coded bytes begin, from the first byte of the frame */
+  uint64_t bytes;      /* length of its coded bytes */
+  uint64_t raw_offset; /* where its raw bytes begin in what the frame decodes to */
+  uint64_t raw_bytes;
+} kvt_segment;
+
+/* A part of a raw object of a batch: encoding reads it, decoding writes it. */
+typedef struct {
+  uint32_t struct_size, reserved;
   void* data;
   size_t bytes;
 } kvt_piece;
 
 /* One object of a batch. */
 typedef struct {
-  const kvt_desc* desc; /* decoding checks desc->context; NULL: not checked, bytes without shape */
+  uint32_t struct_size;
+  kvt_status status;       /* set by the call, for every item */
+  const kvt_desc* desc;    /* encoding: NULL is bytes without shape. Decoding: only desc->context is
+                            * used, and NULL accepts any context */
   const kvt_piece* pieces; /* in order, together one raw object */
   size_t piece_count;
-  void* frame;
+  void* frame;        /* encoding writes it, decoding reads it */
   size_t frame_bytes; /* encoding: room at `frame`; decoding: bytes there */
-  size_t written;     /* set by encoding: size of the frame; by decoding: raw bytes */
-  kvt_status status;  /* set for every item */
-  uint32_t reserved;
+  size_t written;     /* set by the call: encoding: bytes of the frame, with KVT_E_OUTPUT_TOO_SMALL
+                       * the bytes that it needs; decoding: raw bytes; 0 on other failures */
 } kvt_item;
 
-/* What a context has done since it was created. */
+/* Sums over the calls of a context since it was created. */
 typedef struct {
   uint32_t struct_size, reserved;
-  uint64_t raw_bytes, stored_bytes; /* of frames encoded */
-  uint64_t encode_ns, decode_ns;    /* wall time inside calls */
-  uint64_t frames;                  /* encoded */
-  uint64_t stored_raw;              /* of these: incompressible */
-  uint64_t decoded;                 /* frames decoded or verified with status 0 */
+  uint64_t raw_bytes, stored_bytes; /* bytes of the frames encoded, raw and as stored */
+  uint64_t encode_ns, decode_ns;    /* wall time inside calls, in nanoseconds */
+  uint64_t frames;                  /* frames encoded */
+  uint64_t stored_raw;              /* frames among them that did not shrink */
+  uint64_t decoded;                 /* frames decoded or verified with KVT_OK */
   uint64_t refused;                 /* frames that were damaged, foreign or unsupported */
 } kvt_stats;
 
-/* What a level is likely to make of given bytes. */
+/* Estimate of one level for given bytes. */
 typedef struct {
   uint32_t struct_size;
-  uint32_t level;                  /* set by the caller: KVT_FAST to KVT_MAX */
-  double ratio;                    /* raw bytes over the frame's */
-  double encode_mb_s, decode_mb_s; /* 10^6 raw bytes a second, of one thread */
+  uint32_t level;     /* set by the caller: KVT_FAST to KVT_MAX */
+  double ratio;       /* raw bytes over bytes of the frame */
+  double encode_mb_s; /* 10^6 raw bytes a second, on one thread */
+  double decode_mb_s;
 } kvt_rate;
 
-/* ---- library and findings: any thread, no object needed ---- */
+/* ---- library and statuses ---- */
 
-/* Version of the library that was loaded. With the same SONAME a newer library serves older
- * callers, never the reverse. */
+/* Returns the version of the library that was loaded, as KVT_VERSION counts. With the same SONAME a
+ * newer library serves callers of an older header, never the reverse: a program that needs this
+ * header checks kvt_version() >= KVT_VERSION. Any thread. */
 KVT_API uint32_t kvt_version(void);
-/* Version, SIMD target in use and the libraries inside; static text. */
+
+/* Returns one line for bug reports: the version, the SIMD target in use and the version of zstd.
+ * The text is static. Any thread. */
 KVT_API const char* kvt_build(void);
 
-/* Static text of a status: part 0 its id ("KV1103"), 1 a sentence, 2 the page of `kvtool explain`.
- * Numbers that this library does not know give their id and a general sentence; never NULL. */
+/* Returns a text of a status.
+ * status: any number. part: KVT_EXPLAIN_ID, KVT_EXPLAIN_SENTENCE or KVT_EXPLAIN_PAGE.
+ * The text is static and never NULL; it is empty for a part that does not exist. A status of a
+ * newer library gives its id and a general sentence. Any thread.
+ *
+ *   fprintf(stderr, "%s: %s\n", kvt_explain(status, KVT_EXPLAIN_ID),
+ *           kvt_explain(status, KVT_EXPLAIN_SENTENCE)); */
 KVT_API const char* kvt_explain(kvt_status status, int part);
-/* One of KVT_FAULT_*. */
+
+/* Returns the KVT_FAULT_* of a status: KVT_FAULT_NONE for KVT_OK, KVT_FAULT_IO for a status of a
+ * caller's function. Statuses of newer libraries have the fault of their group. Any thread. */
 KVT_API int kvt_fault(kvt_status status);
 
-/* XXH3, 128 bits, seed 0, canonical byte order: what contexts are made with, so that all engines
- * agree. It finds accidents, not attackers. Zeros where src is NULL and n is not 0. */
-KVT_API void kvt_hash128(const void* src, size_t n, uint8_t out[16]);
+/* Returns the name of a codec ("raw", "zstd"), by the number that frames and archives store;
+ * "several" for KVT_CODEC_SEVERAL, and "unknown" for a number that this library does not have. The
+ * text is static. Any thread. */
+KVT_API const char* kvt_codec_name(uint32_t codec);
+
+/* Hashes the n bytes at src with XXH3, 128 bits, seed 0, in canonical byte order. Contexts are made
+ * with it, so that all engines agree on them. It finds accidents, not attackers.
+ * src: any bytes; NULL with n = 0 is the empty string. out: 16 bytes, which are set to zero where
+ * the call fails.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: out is NULL, or src is NULL and n is not 0. Any thread. */
+KVT_API kvt_status kvt_hash128(const void* src, size_t n, uint8_t out[16]);
 
 /* ---- threads and contexts ---- */
 
-/* Worker threads for any number of contexts; it must outlive them. threads: how many run at once,
- * the caller included; 0: as many as the process may use (affinity, cgroup). Threads start with the
- * first job, and again in a child after fork. */
+/* Creates worker threads for any number of contexts.
+ * threads: how many run at once, the calling thread included, at most 4096; 0: as many as the
+ * process may use (affinity and cgroup). out: receives the pool.
+ * Threads start with the first call that has work for them, and anew in a child after fork.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT; KVT_E_NO_MEMORY. Any thread. */
 KVT_API kvt_status kvt_pool_create(uint32_t threads, kvt_pool** out);
-/* After the last context that uses it. */
+
+/* Destroys a pool and ends its threads. All contexts that use it must have been freed. */
 KVT_API void kvt_pool_free(kvt_pool* pool);
 
-/* params NULL: KVT_DEFAULT, no limit, the calling thread alone. KV0010: a level or a struct_size
- * that does not exist. */
+/* Creates a context. An engine makes one for each of its threads; contexts may share a pool.
+ * params: NULL is KVT_DEFAULT, no limit, the calling thread alone; copied. out: receives the
+ * context.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: the level or the struct_size does not exist;
+ * KVT_E_NO_MEMORY. Any thread. */
 KVT_API kvt_status kvt_ctx_create(const kvt_params* params, kvt_ctx** out);
-/* After the writers and readers that were made from it, and never beside a call. */
+
+/* Destroys a context. Its writers, readers, policies and kvt_h2o must have been freed, and no call
+ * may run on it. */
 KVT_API void kvt_ctx_free(kvt_ctx* ctx);
 
-/* The most memory, in bytes, that a context of these parameters holds and uses while it encodes,
- * decodes and verifies, its pool's threads included but not their stacks. A batch takes up to 64
- * bytes more for each of its buffers. 0 where nothing bounds it: max_raw_bytes is 0, or the sum
- * overflows; and for parameters that kvt_ctx_create refuses. Any thread. */
+/* Returns the most memory, in bytes, that a context of these parameters holds and uses while it
+ * encodes, decodes and verifies: the threads of its pool included, their stacks not. A batch takes
+ * up to 64 bytes more for each buffer and 128 for each item.
+ * Returns 0 where nothing bounds the memory (max_raw_bytes is 0, or the sum overflows) and for
+ * parameters that kvt_ctx_create refuses. Any thread. */
 KVT_API uint64_t kvt_ctx_bytes(const kvt_params* params);
 
-/* Any thread, and signal handlers. Stops the call that runs on the context at this moment, and no
- * later one: it returns KV0008 within one segment (at most 4 MiB of raw bytes) and one use of a
- * callback, or its own status if it was done by then. A request while no call runs does nothing.
- * kvt_train ends after the part that it learns from. kvt_analyze, kvt_reference_create and those of
- * policies and kvt_h2o run to their end. */
-KVT_API void kvt_ctx_cancel(kvt_ctx* ctx);
-/* Any thread; does not wait. Sums since the context was created. */
-KVT_API void kvt_ctx_stats(const kvt_ctx* ctx, kvt_stats* out);
-/* What the last call on the context found; status 0 after a success. The texts belong to the
- * context until its next call. After a batch: the first failed item's. */
-KVT_API void kvt_ctx_error(const kvt_ctx* ctx, kvt_error* out);
+/* Stops the call that runs on the context at this moment, and no later one.
+ * Returns 1: a call runs, and it is going to return KVT_E_CANCELLED, within one segment (at most
+ * 4 MiB of raw bytes) and one use of a caller's function. kvt_train ends after the part that it
+ * learns from; kvt_reference_create and the calls of kvtool_study.h run to their end and then
+ * return KVT_E_CANCELLED. Returns 0: no call runs or its result is already decided, and nothing
+ * changes. A caller that must stop a call which another thread is about to make repeats until 1 or
+ * until that thread is done, so that no request is lost. Any thread, and signal handlers. ctx NULL:
+ * returns 0. */
+KVT_API int kvt_ctx_cancel(kvt_ctx* ctx);
+
+/* Fills `out` with sums over the calls of the context since it was created. Does not wait for a
+ * running call.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: a pointer is NULL or the struct_size is wrong. Any thread. */
+KVT_API kvt_status kvt_ctx_stats(const kvt_ctx* ctx, kvt_stats* out);
+
+/* Fills `out` with the error of the last call on the context, or on an object made from it; after a
+ * batch it is that of the first failed item. The texts belong to the context and hold until its
+ * next call.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: a pointer is NULL or the struct_size is wrong. That error is
+ * not kept, nor is KVT_E_BUSY. Not beside a running call. */
+KVT_API kvt_status kvt_ctx_error(const kvt_ctx* ctx, kvt_error* out);
 
 /* ---- frames: one page, chunk or tensor, complete in itself ---- */
 
-/* The room that always suffices for a frame: raw_bytes + 128, which incompressible bytes need.
- * 0 on overflow. Any thread. */
+/* Returns the room in bytes that always suffices for a frame: raw_bytes + KVT_FRAME_HEADER_BYTES,
+ * which incompressible bytes need. 0: the sum overflows. Any thread. */
 KVT_API size_t kvt_encode_bound(size_t raw_bytes);
 
-/* Writes one frame of the n bytes at src to dst. desc NULL: bytes without shape. A shape that does
- * not multiply to n is dropped. *written (unless NULL): size of the frame; with KV0006, where cap
- * is too small, the size that was needed. */
+/* Encodes n bytes as one frame.
+ * desc: NULL is bytes without shape. A shape that does not multiply to n bytes is dropped.
+ * src: n raw bytes. dst: cap bytes of room. written: NULL, or receives the bytes of the frame; with
+ * KVT_E_OUTPUT_TOO_SMALL the bytes that it needs; 0 on other failures.
+ * Returns KVT_OK; KVT_E_OUTPUT_TOO_SMALL: cap is smaller than the frame; KVT_E_LIMIT: n is above
+ * max_raw_bytes; KVT_E_BAD_ARGUMENT: a field of desc does not exist, or buffers overlap;
+ * KVT_E_CANCELLED; KVT_E_BUSY; KVT_E_NO_MEMORY. On a failure dst holds garbage. */
 KVT_API kvt_status kvt_encode(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
                               void* dst, size_t cap, size_t* written);
 
-/* Reads a header from the first 128 bytes of a frame; any thread, no object. KV1001: fewer bytes;
- * KV1003: not a frame; KV1301: of a newer version; KV1302: needs a reference; KV1103, KV1006,
- * KV1010: damaged. The sizes are claims until a decode or a verify returned 0: never allocate from
- * them without a limit of your own. out->struct_size must be set. */
+/* Reads the header of a frame, without decoding.
+ * src, n: at least the first KVT_FRAME_HEADER_BYTES of the frame. out: filled; struct_size is set.
+ * Returns KVT_OK; KVT_E_TRUNCATED: fewer bytes; KVT_E_BAD_MAGIC: not a frame;
+ * KVT_E_UNSUPPORTED_VERSION: of a newer version; KVT_E_UNSUPPORTED_KIND: it needs what this version
+ * does not have; KVT_E_CHECKSUM, KVT_E_BAD_FIELD, KVT_E_UNKNOWN_DTYPE: damaged.
+ * The sizes are claims until a decode or a verify returned KVT_OK: never allocate from them without
+ * a limit of your own. Any thread. */
 KVT_API kvt_status kvt_frame_info(const void* src, size_t n, kvt_info* out);
 
-/* Fills dst[0, raw_bytes). 0 means: the header, the context (unless NULL; KV1106 where it differs),
- * raw_bytes (KV1008) and the hash of every byte agree. Bytes after the frame are ignored, for
- * stores that pad. On any other status dst holds garbage; nothing outside it is ever written. */
+/* Lists the segments of a frame, without decoding: where an engine copies, places or hands out the
+ * parts of a frame.
+ * src, n: the whole frame; bytes after it are ignored. out: room for `cap` segments; the caller
+ * sets struct_size of the first one, the call fills all. NULL with cap = 0 only counts. count:
+ * receives the number of segments. Returns KVT_OK; KVT_E_OUTPUT_TOO_SMALL: there are more than cap,
+ * and out is untouched; the statuses of kvt_frame_info; KVT_E_TRUNCATED: the frame is not whole;
+ * KVT_E_BAD_FRAME: its table and its segments contradict each other. The bytes of segments are not
+ * checked. Any thread. */
+KVT_API kvt_status kvt_frame_segments(const void* src, size_t n, kvt_segment* out, size_t cap,
+                                      size_t* count);
+
+/* Decodes a frame.
+ * src, n: the frame; bytes after it are ignored, for stores that pad. context: NULL, or the 16
+ * bytes that the frame must have been encoded with. dst: raw_bytes bytes, exactly the frame's.
+ * Returns KVT_OK: the header, the context, raw_bytes and the hash of every byte agree.
+ * KVT_E_CONTEXT_DIFFERS: a sound frame of something else; KVT_E_SIZE_MISMATCH: raw_bytes is not the
+ * frame's; KVT_E_PROFILE_MISSING: see kvt_frame_profile; the statuses of kvt_frame_info;
+ * KVT_E_TRUNCATED, KVT_E_BAD_FRAME, KVT_E_BAD_PAYLOAD, KVT_E_CHECKSUM: damaged; KVT_E_LIMIT,
+ * KVT_E_CANCELLED, KVT_E_BUSY, KVT_E_NO_MEMORY. On a failure dst holds garbage; nothing outside of
+ * it is ever written. */
 KVT_API kvt_status kvt_decode(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16],
                               void* dst, size_t raw_bytes);
 
-/* Decodes tokens [begin, begin + count) of a frame in KVT_TOKEN_HEAD_DIM order: only the segments
- * that hold them, whose hashes are checked. KV1302 where kvt_info.segment_tokens is 0, KV0010
- * beyond the tokens, KV0006 where cap is too small. *written (unless NULL): bytes. */
+/* Decodes tokens [begin, begin + count) of a frame in KVT_TOKEN_HEAD_DIM order. Only the segments
+ * that hold them are decoded, and only their hashes are checked.
+ * src, n, context: as for kvt_decode. dst: cap bytes of room for [token][head][dim]. written: NULL,
+ * or receives the bytes at dst; 0 on a failure.
+ * Returns KVT_OK; KVT_E_UNSUPPORTED_KIND: kvt_info.segment_tokens is 0; KVT_E_BAD_ARGUMENT: the
+ * range ends beyond the tokens; KVT_E_OUTPUT_TOO_SMALL: cap; otherwise as kvt_decode. */
 KVT_API kvt_status kvt_decode_tokens(kvt_ctx* ctx, const void* src, size_t n,
                                      const uint8_t context[16], uint64_t begin, uint64_t count,
                                      void* dst, size_t cap, size_t* written);
 
-/* kvt_decode without an output buffer, for scrubbers. */
+/* Checks a frame as kvt_decode does, without an output buffer: for scrubbers. It holds one segment
+ * for each thread in memory. Returns the statuses of kvt_decode. */
 KVT_API kvt_status kvt_verify(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16]);
 
-/* Many objects in one call, spread over the pool's threads; each is gathered from, or scattered to,
- * its pieces. One bad item changes no other. Items with a buffer that overlaps one that the batch
- * writes are refused (KV0010), all of them; several may read the same bytes. Returns the status of
- * the first failed item. item_size: sizeof(kvt_item). */
-KVT_API kvt_status kvt_encode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size);
-/* The reverse, with the rules of kvt_decode for each item. */
-KVT_API kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size);
+/* Encodes many objects in one call, spread over the threads of the pool. Each is gathered from its
+ * pieces.
+ * items: `count` items; status and written of each are set.
+ * Returns the status of the first failed item, or KVT_OK. A bad item changes no other. Items with a
+ * buffer that overlaps one which the batch writes get KVT_E_BAD_ARGUMENT, all of them; several may
+ * read the same bytes. KVT_E_CANCELLED may come with items of status KVT_OK, which are complete.
+ * Otherwise as kvt_encode. */
+KVT_API kvt_status kvt_encode_batch(kvt_ctx* ctx, kvt_item* items, size_t count);
 
-/* Fills one entry for each rates[i].level from a sample of at most 64 KiB, which is encoded and
- * decoded: for choosing a level. The ratio is an estimate, and low for bytes that repeat over long
- * distances; speeds are those of this machine at this moment. Costs about 0.25 % of encoding 32 MiB
- * at the same levels, 1 % at KVT_MAX. rate_size: sizeof(kvt_rate). */
+/* Decodes many frames in one call, each scattered to its pieces, which together have exactly the
+ * raw bytes of the frame. Rules and statuses for each item are those of kvt_decode, for the batch
+ * those of kvt_encode_batch. */
+KVT_API kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count);
+
+/* Estimates what levels make of given bytes, for choosing one: encodes and decodes a sample of at
+ * most 64 KiB at each.
+ * desc, src, n: as for kvt_encode. rates: `count` entries whose struct_size and level are set; the
+ * call fills the rest.
+ * The ratio is low for bytes that repeat over long distances; speeds are those of this machine at
+ * this moment. Costs about 0.25 % of encoding 32 MiB at the same levels, 1 % at KVT_MAX.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: a level does not exist; KVT_E_CANCELLED; KVT_E_BUSY;
+ * KVT_E_NO_MEMORY. */
 KVT_API kvt_status kvt_estimate(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
-                                kvt_rate* rates, size_t count, size_t rate_size);
+                                kvt_rate* rates, size_t count);
 
 /* ---- profiles: short pages without tables of their own ---- */
 
-/* A profile that `kvtool train` made, from the bytes of its .kvp file, which may go after the call.
- * Pages of 16 to 64 KiB coded with it are about as small as long chunks without one. KV1003: not a
- * profile; KV1301: of a newer version; KV1103 and other findings: damaged. Any thread. */
+/* Opens a profile that `kvtool train` or kvt_train made. Pages of 16 to 64 KiB coded with it are
+ * about as small as long chunks without one.
+ * src, n: the bytes of its .kvp file, which may go after the call. out: receives the profile.
+ * Returns KVT_OK; KVT_E_BAD_MAGIC: not a profile; KVT_E_UNSUPPORTED_VERSION: of a newer version;
+ * KVT_E_TRUNCATED, KVT_E_CHECKSUM and other findings of KVT_FAULT_DATA: damaged;
+ * KVT_E_NO_MEMORY. Any thread. */
 KVT_API kvt_status kvt_profile_open(const void* src, size_t n, kvt_profile** out);
-/* Before or after the contexts that use it. */
+
+/* Destroys a profile. Contexts that use it keep what they need. */
 KVT_API void kvt_profile_free(kvt_profile* profile);
-/* What frames name it by. */
-KVT_API void kvt_profile_hash(const kvt_profile* profile, uint8_t out[16]);
-/* From now on the context encodes with the profile at levels from KVT_DEFAULT on, wherever that
- * makes a frame smaller, and decodes frames that name it. NULL: without. Its tables, up to 160 KiB
- * for K or V of each layer that was met, come on top of kvt_ctx_bytes. Archives that it packs or
- * writes then need the profile where it made them smaller, and it reads those that do. */
+
+/* Gives the 16 bytes by which frames and archives name the profile.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: a pointer is NULL. Any thread. */
+KVT_API kvt_status kvt_profile_hash(const kvt_profile* profile, uint8_t out[16]);
+
+/* Makes the context use a profile for all later calls; NULL removes it. The context encodes with
+ * the profile at KVT_DEFAULT and above wherever that makes a frame smaller, and decodes frames that
+ * name it. Archives that it packs or writes then need the profile where it made them smaller, and
+ * it reads those that do. Tables of up to 160 KiB for K or V of each layer that was met come on top
+ * of kvt_ctx_bytes. The profile may be freed after the call. Returns KVT_OK; KVT_E_BUSY. */
 KVT_API kvt_status kvt_ctx_use_profile(kvt_ctx* ctx, const kvt_profile* profile);
-/* From now on archives that kvt_pack makes at KVT_MAX have up to so many layers in a row coded by
- * those before them: 1 (each on its own) to 16, at first 8. More is smaller and slower, and to read
- * one layer takes those before it too. KV0010: another number. Archives beside references, and
- * those of kvt_writer, join none. */
+
+/* Sets how many layers in a row an archive may have that are coded by those before them, in later
+ * calls of kvt_pack at KVT_MAX.
+ * layers: 1 (each layer on its own) to KVT_JOINED_LAYERS_MAX; at first KVT_JOINED_LAYERS_DEFAULT.
+ * More is smaller and slower, and reading one layer takes those before it too. Archives beside
+ * references and archives of kvt_writer join no layers.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: another number; KVT_E_BUSY. */
 KVT_API kvt_status kvt_ctx_join_layers(kvt_ctx* ctx, uint32_t layers);
-/* The hash of the profile that decoding a frame needs; zeros: none. Statuses of kvt_frame_info. A
- * call that decodes answers KV1109 without the profile. */
+
+/* Gives the hash of the profile that decoding a frame needs, 16 zeros where it needs none. A call
+ * that decodes the frame without it returns KVT_E_PROFILE_MISSING.
+ * src, n: at least the first KVT_FRAME_HEADER_BYTES of the frame.
+ * Returns the statuses of kvt_frame_info. Any thread. */
 KVT_API kvt_status kvt_frame_profile(const void* src, size_t n, uint8_t out[16]);
 
 /* ---- callbacks ---- */
 
-/* Functions of the caller's. They are called on the calling thread alone, and return 0 or a status
- * from -39999 to -30000 of their own, which the running call then returns unchanged. Any other
- * number ends the call with KV0010. */
-/* Fills all n bytes at dst from `offset` on. */
+/* A caller's function is called on the calling thread alone. It returns KVT_OK, or a status of its
+ * own from KVT_CALLBACK_MIN to KVT_CALLBACK_MAX, which the running call then returns unchanged; any
+ * other number ends the call with KVT_E_BAD_ARGUMENT. It must not call the context that calls it,
+ * which answers KVT_E_BUSY, and no exception may leave it. */
+
+/* Fills all n bytes at dst with those of the source from `offset` on. */
 typedef kvt_status (*kvt_read_at)(void* user, uint64_t offset, void* dst, size_t n);
-/* Takes the next n bytes. */
+/* Takes the next n bytes of an output. */
 typedef kvt_status (*kvt_write)(void* user, const void* src, size_t n);
 
-/* Something to read: `bytes` long and unchanged as long as it is used. */
+/* Something to read. Its bytes must not change while it is used. */
 typedef struct {
   uint32_t struct_size, reserved;
-  uint64_t bytes;
-  void* user;
+  uint64_t bytes; /* length of the source */
+  void* user;     /* passed to read_at */
   kvt_read_at read_at;
 } kvt_source;
 
 /* Something to write, from its first byte to its last. */
 typedef struct {
   uint32_t struct_size, reserved;
-  void* user;
+  void* user; /* passed to write */
   kvt_write write;
 } kvt_sink;
 
-/* ---- analysis ---- */
-
-/* What compresses in one tensor, and why. */
-typedef struct {
-  uint32_t struct_size;
-  uint32_t codec; /* that codes most chunks at the context's level, by its number in archives */
-  uint64_t raw_bytes, coded_bytes; /* as an archive of the context's level would hold it */
-  double bits_per_value;           /* that the better of that and MNN's codec needs */
-  double bound_bits_per_value;     /* under the best of a set of entropy models; matches beat it */
-  uint64_t values, nans, infinities, zeros;
-  uint64_t zero_rows, repeated_rows; /* tokens of zeros; equal to an earlier token */
-} kvt_analysis;
-
-/* Codes the tensor, decodes it again (KV9001 if it differs) and walks its values; with one thread.
- * The description must explain all n bytes (KV0010). out (unless NULL) has its struct_size set;
- * json (unless NULL) receives the tensor's object of `kvtool analyze --json` on one line, with null
- * for cross_channel_gain_bits. */
-KVT_API kvt_status kvt_analyze(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
-                               kvt_analysis* out, const kvt_sink* json);
-
 /* ---- archives: .kvz, as the program reads and writes them ---- */
 
-/* Opens an output of `bytes` bytes: sets sink->user and sink->write. Names are relative, with '/',
- * and never lead out of a folder; the name of a single file is empty. */
+/* Opens an output of `bytes` bytes: sets sink->user and sink->write (sink->struct_size is set).
+ * name: relative, with '/', and never leading out of a folder; empty for a single file. */
 typedef kvt_status (*kvt_open_file)(void* user, const char* name, uint64_t bytes, kvt_sink* sink);
 
-/* A file of kvt_pack. */
+/* One file of kvt_pack. */
 typedef struct {
-  const char* name; /* relative, with '/' */
+  uint32_t struct_size, reserved;
+  const char* name; /* relative, with '/', without '..' */
   const kvt_source* source;
 } kvt_file;
 
-/* A cache that an archive was coded beside. */
+/* A cache that an archive was coded beside. All of it is what the archive claims. */
 typedef struct {
   uint32_t struct_size;
-  uint32_t found;     /* 1: it is among those that kvt_reader_beside was given */
-  uint64_t bytes;     /* of its file, or of what its archive restores to */
-  uint64_t hash;      /* of these bytes: XXH3, 64 bits; of a folder, of the hashes of its files */
-  const char* name;   /* of the file, without folders: a claim of the archive's, as all of these */
-  const char* format; /* as `kvtool formats` lists it */
+  uint32_t found;     /* 1: it is among those that kvt_reader_beside was given; 0: it is not */
+  uint64_t bytes;     /* length of its file, or of what its archive restores to */
+  uint64_t hash;      /* XXH3, 64 bits, of these bytes; for a folder, of the hashes of its files */
+  const char* name;   /* name of the file, without folders */
+  const char* format; /* name of its format, as `kvtool formats` lists it */
 } kvt_need;
 
-/* K or V of one layer. */
+/* K or V of one layer of an archive. */
 typedef struct {
   uint32_t struct_size, layer;
-  kvt_desc* desc;                   /* writing: read; reading: filled in, unless NULL */
-  uint64_t raw_bytes, stored_bytes; /* set by reading */
-  const char* name;                 /* reading: of the reader; writing: NULL */
+  const kvt_desc* desc;  /* writing: describes the values; reading: NULL */
+  uint64_t raw_bytes;    /* reading: set; writing: ignored */
+  uint64_t stored_bytes; /* reading: set; writing: ignored */
+  const char* name;      /* reading: set, belongs to the reader; writing: must be NULL */
 } kvt_part;
 
-/* Writes an archive of the parts to the sink, forward only, in memory for one part. What it
- * restores to is a safetensors file of tensors k_0, v_0 ..., [token, head, dim], in the order of
- * the parts. Each part has a complete description: role KVT_K or KVT_V, an order with tokens and
- * heads; K of a layer may come without V. Every chunk is decoded again and compared before it is
- * written. Parts and their descriptions may go after the call; sink->user must stay. The writer
- * uses the context's threads and error and must be freed before it. part_size: sizeof(kvt_part). */
+/* Begins an archive that is written part by part, forward only, with one part in memory at a time.
+ * It restores to a safetensors file of tensors k_0, v_0 and so on, [token][head][dim], in the order
+ * of the parts. Every chunk is decoded again and compared before it is written.
+ * parts: `count` parts, each with a complete description: role KVT_K or KVT_V, an order with tokens
+ * and heads. K of a layer may come without V. They may go after the call. sink: copied; sink->user
+ * must stay until the writer is freed. out: receives the writer.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: parts that contradict each other; the status of the sink;
+ * KVT_E_CANCELLED; KVT_E_BUSY; KVT_E_NO_MEMORY. */
 KVT_API kvt_status kvt_writer_create(kvt_ctx* ctx, const kvt_part* parts, size_t count,
-                                     size_t part_size, const kvt_sink* sink, kvt_writer** out);
-/* The values of part `index`: each part once, in order (KV0010), with exactly its bytes (KV0010).
- * src is free again on return. After a failure the writer can only be freed. */
+                                     const kvt_sink* sink, kvt_writer** out);
+
+/* Adds the values of part `index`, counted from 0: each part once, in order.
+ * src, n: exactly the bytes of the part, in the order that its description says; free on return.
+ * Returns the statuses of kvt_writer_create; KVT_E_BAD_ARGUMENT: another part or another size.
+ * After any failure the writer can only be freed. */
 KVT_API kvt_status kvt_writer_add(kvt_writer* writer, size_t index, const void* src, size_t n);
-/* Writes the index. An archive that ends without one is damaged: readers recover what was added. */
+
+/* Writes the index of the archive, after the last part. An archive that ends without an index is
+ * damaged: readers recover what was added.
+ * Returns the statuses of kvt_writer_add; KVT_E_BAD_ARGUMENT: parts are missing. */
 KVT_API kvt_status kvt_writer_finish(kvt_writer* writer);
-/* Without kvt_writer_finish the archive stays without an index. */
+
+/* Destroys a writer. Nothing more is written. */
 KVT_API void kvt_writer_free(kvt_writer* writer);
 
 /* Learns a profile, as `kvtool train` does, and writes the bytes of its .kvp file to the sink.
- * values[i]: those of part i, sizes[i] bytes, in the part's order; parts are as for
- * kvt_writer_create, but the same layer may come several times, of several caches of one model.
- * Give it some thousand tokens of text as it is going to be used. name (may be NULL): of the model,
- * at most 255 bytes. KV1303: no values of f16 or bf16; KV1016: rows of a layer differ in width. */
+ * parts: `count` parts as for kvt_writer_create, but a layer may come several times, from several
+ * caches of one model. values[i], sizes[i]: the bytes of part i, in the order of its description.
+ * Some thousand tokens of text as it is going to be used are enough. name: of the model, at most
+ * 255 bytes; NULL: none.
+ * Returns KVT_OK; KVT_E_UNSUPPORTED_DTYPE: no values of f16 or bf16; KVT_E_INCONSISTENT: rows of a
+ * layer differ in width; KVT_E_BAD_ARGUMENT; the status of the sink; KVT_E_CANCELLED; KVT_E_BUSY;
+ * KVT_E_NO_MEMORY. */
 KVT_API kvt_status kvt_train(kvt_ctx* ctx, const kvt_part* parts, const void* const* values,
-                             const size_t* sizes, size_t count, size_t part_size, const char* name,
+                             const size_t* sizes, size_t count, const char* name,
                              const kvt_sink* sink);
 
-/* Reads the trailer and the index of an archive, not its data; all of it where they are damaged, to
- * recover what is left. *parts (unless NULL): how many tensors can be read. Any archive will do,
- * whatever wrote it; one whose tensors do not lie in chunks of their own has fewer parts, or none.
- * source->user must stay. Freed before the context, as writers are. KV1003: not an archive; the
- * findings of `kvtool verify` where it is damaged. */
+/* Opens an archive, whatever wrote it. Reads its trailer and its index, not its data; all of it
+ * where they are damaged, to recover what is left.
+ * source: copied; source->user must stay until the reader is freed. out: receives the reader.
+ * parts: NULL, or receives how many tensors can be read; tensors that do not lie in chunks of their
+ * own cannot. Returns KVT_OK; KVT_E_BAD_MAGIC: not an archive; findings of `kvtool verify`: damaged
+ * beyond use; KVT_E_PROFILE_MISSING; the status of the source; KVT_E_CANCELLED; KVT_E_BUSY;
+ * KVT_E_NO_MEMORY. */
 KVT_API kvt_status kvt_reader_open(kvt_ctx* ctx, const kvt_source* source, kvt_reader** out,
                                    uint64_t* parts);
-/* out->struct_size must be set, and that of out->desc, unless it is NULL. KV0010 beyond the parts.
- */
-KVT_API kvt_status kvt_reader_part(kvt_reader* reader, uint64_t index, kvt_part* out);
-/* Tokens [begin, begin + count) of a part as [token][head][dim]. Fetches the chunks that hold them
- * and nothing else, and checks their hashes. KV0010 beyond the tokens, KV0006 where cap is too
- * small; *written (unless NULL): bytes. On a failure dst holds garbage. */
+
+/* Describes part `index`, counted from 0.
+ * out: filled; struct_size is set. desc: NULL, or filled; struct_size is set.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: there is no such part; KVT_E_BUSY. */
+KVT_API kvt_status kvt_reader_part(const kvt_reader* reader, uint64_t index, kvt_part* out,
+                                   kvt_desc* desc);
+
+/* Reads tokens [begin, begin + count) of part `index` as [token][head][dim]. Fetches the chunks
+ * that hold them and nothing else, and checks their hashes. dst: cap bytes of room. written: NULL,
+ * or receives the bytes at dst; 0 on a failure. Returns KVT_OK; KVT_E_BAD_ARGUMENT: no such part,
+ * or the range ends beyond its tokens; KVT_E_OUTPUT_TOO_SMALL: cap; KVT_E_REFERENCE_MISSING,
+ * KVT_E_REFERENCE_DIFFERS: see kvt_reader_beside; KVT_E_CHECKSUM and other findings of
+ * KVT_FAULT_DATA: damaged; the status of the source; KVT_E_CANCELLED; KVT_E_BUSY; KVT_E_NO_MEMORY.
+ * On a failure dst holds garbage. */
 KVT_API kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin,
                                    uint64_t count, void* dst, size_t cap, size_t* written);
-/* The next two are for archives that were coded beside other caches ("references", below). Parts of
- * them may be readable without these; for others kvt_reader_read returns KV1107 where the cache was
- * not given, and KV1108 where its rows are not those that the archive was made with. */
-/* What the archive needs, by index from 0; KV0010 past the end. out->struct_size must be set. The
- * texts belong to the reader. */
+
+/* Describes cache `index`, counted from 0, of those that the archive was coded beside
+ * ("references", below). out: filled; struct_size is set. The texts belong to the reader. Returns
+ * KVT_OK; KVT_E_BAD_ARGUMENT: past the last one; KVT_E_BUSY. */
 KVT_API kvt_status kvt_reader_need(const kvt_reader* reader, size_t index, kvt_need* out);
-/* Gives it caches, in any order, also more than it needs; a second call replaces the first. Fetches
- * a few chunks, to tell which is which. They may be freed before the reader. */
+
+/* Gives the reader the caches that its archive was coded beside, in any order, also more than it
+ * needs; a second call replaces the first. Fetches a few chunks, to tell which is which. Parts may
+ * be readable without: for the others kvt_reader_read returns KVT_E_REFERENCE_MISSING where the
+ * cache was not given, and KVT_E_REFERENCE_DIFFERS where its rows are not those of the archive.
+ * references: `count` pointers; the references may be freed before the reader.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT; the status of the source; KVT_E_CANCELLED; KVT_E_BUSY;
+ * KVT_E_NO_MEMORY. */
 KVT_API kvt_status kvt_reader_beside(kvt_reader* reader, const kvt_reference* const* references,
                                      size_t count);
-/* The names of its parts go with it. */
+
+/* Destroys a reader, and the names of its parts with it. */
 KVT_API void kvt_reader_free(kvt_reader* reader);
 
-/* `kvtool compress` without a file system: archives any files so that kvt_unpack and the program
- * give the very same back; several as a folder. A format that kvtool knows is recognised by its
- * content and compresses better. The files are held in memory. */
+/* Archives any files, as `kvtool compress` does, so that kvt_unpack and the program give the very
+ * same bytes back. A format that kvtool knows is recognised by its content and compresses better.
+ * The files are held in memory.
+ * files: `count` files, at least 1; several become a folder. sink: receives the archive.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: a name that leads out of a folder or comes twice; the status
+ * of a source or the sink; KVT_E_CANCELLED; KVT_E_BUSY; KVT_E_NO_MEMORY. */
 KVT_API kvt_status kvt_pack(kvt_ctx* ctx, const kvt_file* files, size_t count,
                             const kvt_sink* sink);
-/* `kvtool decompress` without a file system: calls `open` for each file, one after another, and
- * then its sink. Stops at the first damage. The archive is held in memory. */
+
+/* Restores the files of an archive, as `kvtool decompress` does: calls `open` for each file, one
+ * after another, and then the sink that it set. Stops at the first damage. The archive is held in
+ * memory.
+ * user: passed to open.
+ * Returns KVT_OK; KVT_E_BAD_MAGIC: not an archive; findings of KVT_FAULT_DATA: damaged, and the
+ * files written so far must be dropped; KVT_E_REFERENCE_MISSING: see kvt_unpack_beside;
+ * KVT_E_PROFILE_MISSING; the status of a caller's function; KVT_E_CANCELLED; KVT_E_BUSY;
+ * KVT_E_NO_MEMORY. */
 KVT_API kvt_status kvt_unpack(kvt_ctx* ctx, const kvt_source* archive, kvt_open_file open,
                               void* user);
 
-/* References. Rows that another cache has as well, or nearly has, cost an archive next to nothing
- * if its reader has that cache, too: an earlier save of the same chat, another chat with the same
- * system prompt. Whoever reads the archive needs the same rows, from whatever file has them: the
- * archive holds their hashes, which decide. */
+/* ---- references: archives beside other caches ---- */
 
-/* A cache to code beside, in memory: files of a format that kvtool knows (several as a folder), or
- * an archive of one; `references` are those that this archive needs itself (KV1107 where one
- * lacks). The object never changes: contexts on several threads may use it at once, and it may
- * outlive all. */
+/* Rows that another cache has as well, or nearly has, cost an archive next to nothing if its reader
+ * has that cache too: an earlier save of the same chat, another chat with the same system prompt.
+ * Whoever reads the archive needs the same rows, from whatever file has them: the archive holds
+ * their hashes, which decide. */
+
+/* Creates a cache to code beside, in memory.
+ * files: `count` files of a format that kvtool knows (several as a folder), or one archive of such.
+ * references: `reference_count` caches that this archive needs itself. out: receives the reference.
+ * Returns KVT_OK; KVT_E_REFERENCE_MISSING: a cache that the archive needs was not given; findings
+ * of KVT_FAULT_DATA: no cache, or damaged; KVT_E_BAD_ARGUMENT; the status of a source;
+ * KVT_E_CANCELLED; KVT_E_BUSY; KVT_E_NO_MEMORY. */
 KVT_API kvt_status kvt_reference_create(kvt_ctx* ctx, const kvt_file* files, size_t count,
                                         const kvt_reference* const* references,
                                         size_t reference_count, kvt_reference** out);
-/* Not beside a call that uses it. */
+
+/* Destroys a reference. No call may use it at that moment. */
 KVT_API void kvt_reference_free(kvt_reference* reference);
-/* kvt_pack beside caches. The archive then needs those of them that helped, and names them as their
- * files were named. KV1014: one of them ends a chain of 8 archives, each coded beside the next. */
+
+/* Archives files beside caches, as kvt_pack does. The archive then needs those of the caches that
+ * helped, and names them as their files were named.
+ * Returns the statuses of kvt_pack; KVT_E_LIMIT: a reference ends a chain of 8 archives, each coded
+ * beside the next. */
 KVT_API kvt_status kvt_pack_beside(kvt_ctx* ctx, const kvt_file* files, size_t count,
                                    const kvt_reference* const* references, size_t reference_count,
                                    const kvt_sink* sink);
-/* kvt_unpack of such an archive. KV1107 and KV1108, as of kvt_reader_read, before a file is opened.
- */
+
+/* Restores the files of an archive that was coded beside caches, as kvt_unpack does.
+ * Returns the statuses of kvt_unpack; KVT_E_REFERENCE_MISSING, KVT_E_REFERENCE_DIFFERS: a cache was
+ * not given or has other rows, found before the first file is opened. */
 KVT_API kvt_status kvt_unpack_beside(kvt_ctx* ctx, const kvt_source* archive,
                                      const kvt_reference* const* references, size_t count,
                                      kvt_open_file open, void* user);
-
-/* ---- eviction ---- */
-
-/* Tokens [begin, begin + count). */
-typedef struct {
-  uint32_t begin, count;
-} kvt_range;
-/* Tokens that are kept: ascending, disjoint ranges of indices into the cache as it is. */
-typedef struct {
-  const kvt_range* ranges;
-  size_t count;
-} kvt_plan;
-
-/* A model's sizes, as far as eviction needs them. */
-typedef struct {
-  uint32_t struct_size;
-  uint32_t layers, query_heads, kv_heads, head_dim, element_bytes;
-} kvt_geometry;
-
-/* Query rows of one layer and the keys that they see. */
-typedef struct {
-  uint32_t struct_size;
-  uint32_t key_dtype; /* KVT_F32, KVT_F16 or KVT_BF16 */
-  const kvt_geometry* geometry;
-  const float* queries; /* [row][query head][dim], after rotation */
-  uint64_t rows;
-  const void* keys; /* [token][kv head][dim], by the strides below */
-  uint64_t tokens;
-  uint64_t visible; /* keys that the first row sees; row r sees visible + r, at most all */
-  size_t key_token_stride, key_head_stride; /* bytes */
-  float scale;                              /* 0: 1 / sqrt(head_dim) */
-  uint32_t block_tokens;
-} kvt_scores;
-
-/* sums[b] = softmax weights of all query heads and rows on the keys of block b. Equal to the bit on
- * every CPU. blocks must be ceil(tokens / block_tokens). */
-KVT_API kvt_status kvt_block_scores(kvt_ctx* ctx, const kvt_scores* in, float* sums, size_t blocks);
-
-/* MNN's parameters under its own names; kvt_h2o_defaults fills in its own values. */
-typedef struct {
-  uint32_t struct_size;
-  uint32_t revision;              /* 0: the final branch; 6: the measured build R6 */
-  int32_t layer_start, layer_end; /* inclusive; a negative end is the last layer */
-  uint32_t block_tokens, sink_tokens, recent_tokens, update_interval;
-  uint32_t trigger_min_tokens;
-  uint32_t target_mode; /* 0 static: target_keep_ratio; 1 adaptive: target_lossy_ratio */
-  float target_keep_ratio, target_lossy_ratio, ema_alpha;
-  uint32_t reserved;
-  uint64_t prompt_tokens; /* in every layer's cache when decoding begins */
-} kvt_h2o_params;
-
-/* One call of one layer. */
-typedef struct {
-  uint32_t struct_size;
-  uint32_t layer;             /* whose call this is */
-  int32_t apply;              /* begin: compact this layer's cache to `plan` before appending */
-  int32_t triggered;          /* finish: a decision was taken */
-  kvt_plan plan;              /* borrowed until the next call on the object */
-  uint64_t length;            /* tokens in the layer's cache, new ones included */
-  uint64_t final_keep_tokens; /* finish: the budget that MNN hands to its lossless path */
-  float keep_ratio;           /* of the last plan made, as MNN reports it */
-  uint32_t in_range;          /* whether this layer is scored and evicted at all */
-} kvt_h2o_call;
-
-/* MNN's own values; out->struct_size must be set. */
-KVT_API void kvt_h2o_defaults(kvt_h2o_params* out);
-/* MNN's eviction as its engine runs it, decision for decision, without tensors. Values are clamped
- * as the engine clamps them. The object may outlive the context. */
-KVT_API kvt_status kvt_h2o_create(kvt_ctx* ctx, const kvt_h2o_params* params,
-                                  const kvt_geometry* geometry, kvt_h2o** out);
-/* Before or after the context that it was made from. */
-KVT_API void kvt_h2o_free(kvt_h2o* h2o);
-/* One begin and one finish per layer call, layers in order, token by token; otherwise KV0010. If
- * call->apply, compact this layer's cache to call->plan; then append new_tokens. */
-KVT_API kvt_status kvt_h2o_begin(kvt_h2o* h2o, uint64_t new_tokens, kvt_h2o_call* call);
-/* Takes the block sums of the layer's cache (kvt_block_scores; ignored where in_range is 0) and
- * says whether a decision was taken; call->plan is then the pending plan, due at this layer's next
- * begin. query_rows: those of this call, below 2^31. After a failure it may be called again. */
-KVT_API kvt_status kvt_h2o_finish(kvt_h2o* h2o, const float* block_sums, size_t blocks,
-                                  uint64_t query_rows, kvt_h2o_call* call);
-/* A layer's cache was cut outside, by a draft that was rolled back: a pending plan that no longer
- * fits is dropped at the layer's next begin. Between calls only. */
-KVT_API kvt_status kvt_h2o_truncate(kvt_h2o* h2o, uint32_t layer, uint64_t length);
-
-/* A policy that the program replays, too (`replay-h2o --policy`). */
-typedef struct {
-  uint32_t struct_size;
-  uint32_t needs; /* KVT_NEEDS_ROWS, KVT_NEEDS_KEYS */
-  const char* name;
-  const char* summary;
-} kvt_policy_info;
-enum { KVT_NEEDS_ROWS = 1, KVT_NEEDS_KEYS = 2 };
-
-/* The policies that kvt_policy_create makes, by index from 0; KV0010 past the end. Static text. Any
- * thread; out->struct_size must be set. */
-KVT_API kvt_status kvt_policy_at(size_t index, kvt_policy_info* out);
-/* A policy for one layer of one sequence, with the parameters of its paper. It uses the context's
- * threads and error and must be freed before it. KV0010: no such policy; KV1302: oracle-mass, which
- * decides by the attention of rows that are yet to come, so that only a replay of a recorded run
- * can know it. layer: below geometry->layers where the policy is pyramid; elsewhere any number. */
-KVT_API kvt_status kvt_policy_create(kvt_ctx* ctx, const char* name, const kvt_geometry* geometry,
-                                     uint32_t layer, kvt_policy** out);
-/* After the last call. */
-KVT_API void kvt_policy_free(kvt_policy* policy);
-/* Both of the following: after a failure other than KV0010 the policy can only be freed. */
-/* Query rows of this layer, in order and each once: rows->tokens tokens are in the cache, and the
- * rows are those of the last ones (rows->visible = tokens - rows + 1). Where the policy needs no
- * rows the rest may be zero. Keys that are new are copied where the policy needs rows; nothing is
- * kept of the caller's memory. block_tokens is ignored. */
-KVT_API kvt_status kvt_policy_observe(kvt_policy* policy, const kvt_scores* rows);
-/* Chooses `keep` tokens of the cache, whose last rows were observed: one plan for all kv heads, or
- * one for each, lent until the next call. The caller must apply them: the next call counts on a
- * cache of what they keep and of what was appended since. The choices are the program's for the
- * same rows. Three policies keep another number of tokens than `keep`, the same in all of their
- * plans:
- *  - full keeps all;
- *  - pyramid takes `keep` for the mean of all layers. The first layers keep more and the last ones
- *    fewer, by a difference that its first choice in this layer sets;
- *  - block keeps whole blocks: its sinks (one block of 64 tokens), its recent tokens (256) and
- * blocks by score up to `keep`, so that it keeps all of a short cache. It is MNN's rule on exact
- * scores; kvt_h2o is MNN's engine, decision for decision. */
-KVT_API kvt_status kvt_policy_choose(kvt_policy* policy, const kvt_scores* cache, uint64_t keep,
-                                     const kvt_plan** plans, size_t* count);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 //
-// kvtool.hpp: kvtool.h with owners, spans and exceptions, C++20. Every function is inline, so no
+// kvtool.hpp: kvtool.h with owners, spans and exceptions, C++20. kvtool_study.hpp adds
+// kvtool_study.h. Every function is inline, so no
 // C++ type crosses the library's boundary and any compiler will do. kvtool.h has the rules and the
 // meaning of each call.
 #ifndef KVTOOL_HPP_
@@ -32,8 +33,8 @@ class Error : public std::exception {
  public:
   Error(kvt_status status, uint64_t offset, std::string_view message, std::string_view hint)
       : status_(status), offset_(offset), hint_(hint) {
-    text_ = std::string(message.empty() ? kvt_explain(status, 1) : message) + " [" +
-            kvt_explain(status, 0) + "]";
+    text_ = std::string(message.empty() ? kvt_explain(status, KVT_EXPLAIN_SENTENCE) : message) +
+            " [" + kvt_explain(status, KVT_EXPLAIN_ID) + "]";
   }
 
   kvt_status status() const noexcept { return status_; }
@@ -56,7 +57,7 @@ inline void Check(kvt_status status) {
 // The 16 bytes that name what a frame holds.
 inline Key MakeKey(std::string_view text) {
   Key key;
-  kvt_hash128(text.data(), text.size(), key.data());
+  Check(kvt_hash128(text.data(), text.size(), key.data()));
   return key;
 }
 
@@ -79,6 +80,16 @@ inline kvt_info Info(Bytes frame) {
   info.struct_size = sizeof info;
   Check(kvt_frame_info(frame.data(), frame.size(), &info));
   return info;
+}
+
+// The segments of a whole frame, in order. Throws Error.
+inline std::vector<kvt_segment> Segments(Bytes frame) {
+  size_t count = 0;
+  Check(kvt_frame_segments(frame.data(), frame.size(), nullptr, 0, &count));
+  std::vector<kvt_segment> segments(count);
+  for (kvt_segment& segment : segments) segment.struct_size = sizeof segment;
+  Check(kvt_frame_segments(frame.data(), frame.size(), segments.data(), count, &count));
+  return segments;
 }
 
 // Worker threads; must outlive the contexts that use it.
@@ -108,9 +119,9 @@ class Profile {
     profile_.reset(profile);
   }
   // What frames and archives name it by.
-  Key Hash() const noexcept {
+  Key Hash() const {
     Key hash{};
-    kvt_profile_hash(get(), hash.data());
+    Check(kvt_profile_hash(get(), hash.data()));
     return hash;
   }
   kvt_profile* get() const noexcept { return profile_.get(); }
@@ -181,47 +192,22 @@ class Context {
 
   // Statuses lie in the items; the call's is the first failed item's.
   [[nodiscard]] kvt_status EncodeBatch(std::span<kvt_item> items) noexcept {
-    return kvt_encode_batch(get(), items.data(), items.size(), sizeof(kvt_item));
+    return kvt_encode_batch(get(), items.data(), items.size());
   }
   [[nodiscard]] kvt_status DecodeBatch(std::span<kvt_item> items) noexcept {
-    return kvt_decode_batch(get(), items.data(), items.size(), sizeof(kvt_item));
+    return kvt_decode_batch(get(), items.data(), items.size());
   }
 
   // What `level` is likely to make of these bytes, from a sample.
   kvt_rate Estimate(const kvt_desc& desc, Bytes raw, uint32_t level) {
     kvt_rate rate = {sizeof rate, level, 0, 0, 0};
-    Raise(kvt_estimate(get(), &desc, raw.data(), raw.size(), &rate, 1, sizeof rate));
+    Raise(kvt_estimate(get(), &desc, raw.data(), raw.size(), &rate, 1));
     return rate;
   }
 
-  kvt_analysis Analyze(const kvt_desc& desc, Bytes raw) {
-    kvt_analysis analysis = {};
-    analysis.struct_size = sizeof analysis;
-    Raise(kvt_analyze(get(), &desc, raw.data(), raw.size(), &analysis, nullptr));
-    return analysis;
-  }
-  // The same and more, as JSON.
-  std::string AnalyzeJson(const kvt_desc& desc, Bytes raw) {
-    std::string text;
-    const kvt_sink sink = {sizeof sink, 0, &text, [](void* user, const void* src, size_t n) {
-                             try {
-                               static_cast<std::string*>(user)->append(
-                                   static_cast<const char*>(src), n);
-                               return kvt_status{0};
-                             } catch (const std::exception&) {
-                               return kvt_status{-9};
-                             }
-                           }};
-    Raise(kvt_analyze(get(), &desc, raw.data(), raw.size(), nullptr, &sink));
-    return text;
-  }
-
-  void BlockScores(const kvt_scores& scores, std::span<float> sums) {
-    Raise(kvt_block_scores(get(), &scores, sums.data(), sums.size()));
-  }
-
-  void Cancel() noexcept { kvt_ctx_cancel(get()); }  // any thread
-  kvt_stats Stats() const noexcept {                 // any thread
+  // Any thread. Returns whether a call runs and is going to throw KVT_E_CANCELLED.
+  bool Cancel() noexcept { return kvt_ctx_cancel(get()) != 0; }
+  kvt_stats Stats() const noexcept {  // any thread
     kvt_stats stats = {};
     stats.struct_size = sizeof stats;
     kvt_ctx_stats(get(), &stats);
@@ -253,7 +239,7 @@ using Write = std::function<void(Bytes)>;
 
 namespace detail {
 
-constexpr kvt_status kThrown = -30000;
+constexpr kvt_status kThrown = KVT_CALLBACK_MAX;
 
 // A function as a C callback, and what it threw.
 template <typename F>
@@ -304,8 +290,8 @@ class Writer {
       : context_(&context), callback_(std::make_unique<detail::Callback<Write>>(std::move(write))) {
     const kvt_sink sink = detail::SinkOf(*callback_);
     kvt_writer* writer = nullptr;
-    callback_->Raise(context, kvt_writer_create(context.get(), parts.data(), parts.size(),
-                                                sizeof(kvt_part), &sink, &writer));
+    callback_->Raise(context,
+                     kvt_writer_create(context.get(), parts.data(), parts.size(), &sink, &writer));
     writer_.reset(writer);
   }
   void Add(size_t index, Bytes values) {
@@ -323,7 +309,7 @@ class Writer {
 };
 
 // A part for Writer. `desc` must live until the writer is made.
-inline kvt_part Part(uint32_t layer, kvt_desc& desc) {
+inline kvt_part Part(uint32_t layer, const kvt_desc& desc) {
   return {sizeof(kvt_part), layer, &desc, 0, 0, nullptr};
 }
 
@@ -331,7 +317,7 @@ inline kvt_part Part(uint32_t layer, kvt_desc& desc) {
 // several times. Returns the bytes of its .kvp file.
 inline std::vector<std::byte> Train(const Context& context, std::span<const kvt_part> parts,
                                     std::span<const Bytes> values, const std::string& name = {}) {
-  if (values.size() != parts.size()) Check(-10);
+  if (values.size() != parts.size()) Check(KVT_E_BAD_ARGUMENT);
   std::vector<const void*> pointers;
   std::vector<size_t> sizes;
   for (const Bytes& one : values) {
@@ -343,7 +329,7 @@ inline std::vector<std::byte> Train(const Context& context, std::span<const kvt_
       [&file](Bytes bytes) { file.insert(file.end(), bytes.begin(), bytes.end()); });
   const kvt_sink sink = detail::SinkOf(write);
   write.Raise(context, kvt_train(context.get(), parts.data(), pointers.data(), sizes.data(),
-                                 parts.size(), sizeof(kvt_part), name.c_str(), &sink));
+                                 parts.size(), name.c_str(), &sink));
   return file;
 }
 
@@ -367,7 +353,7 @@ class FileList {
       sources_.push_back(SourceOf(reads_[i], files[i].bytes));
     }
     for (size_t i = 0; i < files.size(); ++i) {
-      files_.push_back({files[i].name.c_str(), &sources_[i]});
+      files_.push_back({sizeof(kvt_file), 0, files[i].name.c_str(), &sources_[i]});
     }
   }
   const kvt_file* data() const { return files_.data(); }
@@ -439,8 +425,8 @@ class Reader {
   Part At(uint64_t index) const {
     Part part;
     part.desc.struct_size = sizeof part.desc;
-    kvt_part found = {sizeof found, 0, &part.desc, 0, 0, nullptr};
-    context_->Raise(kvt_reader_part(reader_.get(), index, &found));
+    kvt_part found = {sizeof found, 0, nullptr, 0, 0, nullptr};
+    context_->Raise(kvt_reader_part(reader_.get(), index, &found, &part.desc));
     part.layer = found.layer;
     part.raw_bytes = found.raw_bytes;
     part.stored_bytes = found.stored_bytes;
@@ -528,84 +514,6 @@ inline void Unpack(const Context& context, uint64_t bytes, ReadAt read, Open ope
   }
   archive.Raise(context, status);
 }
-
-// MNN's eviction for one sequence.
-class H2o {
- public:
-  static kvt_h2o_params Defaults() {
-    kvt_h2o_params params = {};
-    params.struct_size = sizeof params;
-    kvt_h2o_defaults(&params);
-    return params;
-  }
-  H2o(const Context& context, const kvt_h2o_params& params, const kvt_geometry& geometry) {
-    kvt_h2o* h2o = nullptr;
-    Check(kvt_h2o_create(context.get(), &params, &geometry, &h2o));
-    h2o_.reset(h2o);
-  }
-
-  // The plans point into the object until its next call.
-  kvt_h2o_call Begin(uint64_t new_tokens) {
-    kvt_h2o_call call = {};
-    call.struct_size = sizeof call;
-    Check(kvt_h2o_begin(h2o_.get(), new_tokens, &call));
-    return call;
-  }
-  kvt_h2o_call Finish(std::span<const float> block_sums, uint64_t query_rows) {
-    kvt_h2o_call call = {};
-    call.struct_size = sizeof call;
-    Check(kvt_h2o_finish(h2o_.get(), block_sums.data(), block_sums.size(), query_rows, &call));
-    return call;
-  }
-  void Truncate(uint32_t layer, uint64_t length) {
-    Check(kvt_h2o_truncate(h2o_.get(), layer, length));
-  }
-
- private:
-  struct Free {
-    void operator()(kvt_h2o* h2o) const { kvt_h2o_free(h2o); }
-  };
-  std::unique_ptr<kvt_h2o, Free> h2o_;
-};
-
-// The policies that Policy makes.
-inline std::vector<kvt_policy_info> Policies() {
-  std::vector<kvt_policy_info> all;
-  for (;;) {
-    kvt_policy_info info = {};
-    info.struct_size = sizeof info;
-    if (kvt_policy_at(all.size(), &info) != 0) return all;
-    all.push_back(info);
-  }
-}
-
-// A published policy for one layer of one sequence. The context must outlive it.
-class Policy {
- public:
-  Policy(const Context& context, const char* name, const kvt_geometry& geometry, uint32_t layer)
-      : context_(&context) {
-    kvt_policy* policy = nullptr;
-    context.Raise(kvt_policy_create(context.get(), name, &geometry, layer, &policy));
-    policy_.reset(policy);
-  }
-  void Observe(const kvt_scores& rows) {
-    context_->Raise(kvt_policy_observe(policy_.get(), &rows));
-  }
-  // One plan, or one for each kv head; they point into the object until its next call.
-  std::span<const kvt_plan> Choose(const kvt_scores& cache, uint64_t keep) {
-    const kvt_plan* plans = nullptr;
-    size_t count = 0;
-    context_->Raise(kvt_policy_choose(policy_.get(), &cache, keep, &plans, &count));
-    return {plans, count};
-  }
-
- private:
-  struct Free {
-    void operator()(kvt_policy* policy) const { kvt_policy_free(policy); }
-  };
-  const Context* context_;
-  std::unique_ptr<kvt_policy, Free> policy_;
-};
 
 }  // namespace kvtool
 

@@ -7,9 +7,10 @@
 #include <cstring>
 #include <string>
 
-#include "lib/api/kvtool.h"
+#include "lib/api/context.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/codec/chunk.h"
 #include "lib/core/kernels/targets.h"
 
 namespace {
@@ -69,13 +70,15 @@ const char* kvt_build(void) {
 }
 
 const char* kvt_explain(kvt_status status, int part) {
-  if (status == 0) return part == 0 ? "KV0000" : "success";
+  if (part < KVT_EXPLAIN_ID || part > KVT_EXPLAIN_PAGE) return "";
+  const bool is_id = part == KVT_EXPLAIN_ID;
+  if (status == KVT_OK) return is_id ? kIds[0].data() : "success";
   if (status > 0 || status <= -kNumbers) return "a status that is not the library's";
-  if (part == 0) return kIds[static_cast<size_t>(-status)].data();
+  if (is_id) return kIds[static_cast<size_t>(-status)].data();
   const FindingInfo* info = Find(status);
   if (info == nullptr) return "a finding of a newer version";
   // Literals: their ends are marked.
-  return part == 1 ? info->summary.data() : info->explanation.data();
+  return part == KVT_EXPLAIN_SENTENCE ? info->summary.data() : info->explanation.data();
 }
 
 int kvt_fault(kvt_status status) {
@@ -89,9 +92,18 @@ int kvt_fault(kvt_status status) {
   return group < 90 ? KVT_FAULT_DATA : KVT_FAULT_INTERNAL;
 }
 
-void kvt_hash128(const void* src, size_t n, uint8_t out[16]) {
-  if (out == nullptr) return;
-  kv::Hash128Bytes hash{};
-  if (src != nullptr || n == 0) hash = kv::Hash128({static_cast<const std::byte*>(src), n});
-  std::memcpy(out, hash.data(), hash.size());
+const char* kvt_codec_name(uint32_t codec) {
+  if (codec == KVT_CODEC_SEVERAL) return "several";
+  const kv::CodecRow* row =
+      codec < KVT_CODEC_SEVERAL ? kv::FindCodec(static_cast<kv::CodecId>(codec)) : nullptr;
+  return row == nullptr ? "unknown" : row->name.data();  // literals: their ends are marked
+}
+
+kvt_status kvt_hash128(const void* src, size_t n, uint8_t out[16]) {
+  return kv::api::Caught(nullptr, [&] {
+    kv::api::Require(out != nullptr, "out");
+    std::memset(out, 0, sizeof(kv::Hash128Bytes));
+    const kv::Hash128Bytes hash = kv::Hash128(kv::api::Span(src, n));
+    std::memcpy(out, hash.data(), hash.size());
+  });
 }

@@ -34,10 +34,12 @@ Bytes ReadAll(const kvt_ctx& ctx, const kvt_source& source) {
   return bytes;
 }
 
-Source SourceOf(const kvt_ctx& ctx, std::span<const kvt_file> files) {
+Source SourceOf(const kvt_ctx& ctx, const Elements<const kvt_file>& files) {
   Source source;
   source.is_folder = files.size() > 1;
-  for (const kvt_file& file : files) {
+  for (size_t i = 0; i < files.size(); ++i) {
+    const kvt_file file = files[i];
+    Require(file.reserved == 0, "file->reserved");
     Require(file.name != nullptr && IsSafeRelativePath(file.name), "file->name");
     source.files.push_back(
         {file.name, FileSource::FromBytes(ReadAll(ctx, CheckedSource(file.source)), file.name)});
@@ -92,14 +94,15 @@ using namespace kv::api;  // NOLINT
 kvt_status kvt_reference_create(kvt_ctx* ctx, const kvt_file* files, size_t count,
                                 const kvt_reference* const* references, size_t reference_count,
                                 kvt_reference** out) {
-  return Call(ctx, [&] {
-    Require(out != nullptr, "out");
-    Require(files != nullptr && count > 0, "files");
+  return CallToMake(ctx, out, [&] {
+    Require(count > 0, "count");
+    const auto given = GivenElements(files, count, "files->struct_size");
     const Threads threads(ctx);
     OpenOptions options = WithReferences(Given(references, reference_count));
     options.pool = &*threads;
     options.profile = ctx->profile;
-    *out = new kvt_reference{OpenReference(SourceOf(*ctx, {files, count}), options)};
+    return std::unique_ptr<kvt_reference>(
+        new kvt_reference{OpenReference(SourceOf(*ctx, given), options)});
   });
 }
 
@@ -120,7 +123,8 @@ kvt_status kvt_pack_beside(kvt_ctx* ctx, const kvt_file* files, size_t count,
                            const kvt_reference* const* references, size_t reference_count,
                            const kvt_sink* sink) {
   return Call(ctx, [&] {
-    Require(files != nullptr && count > 0, "files");
+    Require(count > 0, "count");
+    const auto packed = GivenElements(files, count, "files->struct_size");
     CallbackSink out(CheckedSink(sink));
     CancelWatch watch(*ctx);
     WriteOptions options;
@@ -132,7 +136,7 @@ kvt_status kvt_pack_beside(kvt_ctx* ctx, const kvt_file* files, size_t count,
       RequireShortChain(*given->reference);
       options.references.push_back(given->reference);
     }
-    const Source source = SourceOf(*ctx, {files, count});
+    const Source source = SourceOf(*ctx, packed);
     const std::optional<Snapshot> snapshot = Understood(source);
     const Threads threads(ctx);
     WriteArchive(source, snapshot ? &*snapshot : nullptr, options, *threads, out);

@@ -15,7 +15,7 @@ constexpr size_t kMostProfileName = 255;
 
 // K or V of one layer, as a cache that has nothing else.
 Snapshot CacheOfPart(const kvt_part& part, ByteSpan values) {
-  Require(part.struct_size == sizeof part && part.desc != nullptr, "part->struct_size, desc");
+  Require(part.desc != nullptr, "part->desc");
   Require(part.desc->role == KVT_K || part.desc->role == KVT_V, "part->desc->role");
   KvTensor tensor = TensorOf(*part.desc);
   Require(values.size() == tensor.bytes(), "sizes: not the bytes of the part");
@@ -47,9 +47,11 @@ kvt_status kvt_profile_open(const void* src, size_t n, kvt_profile** out) {
 
 void kvt_profile_free(kvt_profile* profile) { delete profile; }
 
-void kvt_profile_hash(const kvt_profile* profile, uint8_t out[16]) {
-  if (profile == nullptr || out == nullptr) return;
-  std::memcpy(out, profile->profile->hash().data(), 16);
+kvt_status kvt_profile_hash(const kvt_profile* profile, uint8_t out[16]) {
+  return Caught(nullptr, [&] {
+    Require(profile != nullptr && out != nullptr, "profile, out");
+    std::memcpy(out, profile->profile->hash().data(), 16);
+  });
 }
 
 kvt_status kvt_ctx_use_profile(kvt_ctx* ctx, const kvt_profile* profile) {
@@ -67,17 +69,16 @@ kvt_status kvt_frame_profile(const void* src, size_t n, uint8_t out[16]) {
 }
 
 kvt_status kvt_train(kvt_ctx* ctx, const kvt_part* parts, const void* const* values,
-                     const size_t* sizes, size_t count, size_t part_size, const char* name,
-                     const kvt_sink* sink) {
+                     const size_t* sizes, size_t count, const char* name, const kvt_sink* sink) {
   return Call(ctx, [&] {
-    Require(parts != nullptr && values != nullptr && sizes != nullptr && count > 0, "parts");
-    Require(part_size == sizeof *parts, "part_size");
+    Require(values != nullptr && sizes != nullptr && count > 0, "values, sizes, count");
+    const auto given = GivenElements(parts, count, "parts->struct_size");
     const std::string model = name == nullptr ? "" : name;
     Require(model.size() <= kMostProfileName, "name: more than 255 bytes");
     CallbackSink out(CheckedSink(sink));
     ProfileBuilder builder;
     for (size_t i = 0; i < count; ++i) {
-      builder.Add(CacheOfPart(parts[i], Span(values[i], sizes[i])));
+      builder.Add(CacheOfPart(given[i], Span(values[i], sizes[i])));
       ctx->state.StopIfCancelled();
     }
     out.Write(builder.Finish(model)->file());

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the library's binary interface with the list that is checked in, lib/api/kvtool.abi: functions,
-values of enumerations, sizes of structs and places of their fields.
+"""Compares the binary interface of libkvtool or libkvtool_study with the list that is checked in, lib/api/kvtool.abi or
+kvtool_study.abi: functions, values of enumerations, sizes of structs and places of their fields.
 
-  abi.py LIBRARY CC [--update]
+  abi.py LIBRARY CC [--update]     the name of the library says which header and list are meant
 
-A line that changed or went is a break of the interface and needs a new SONAME; a new line is an addition, which
---update writes. Also: the library exports what the header declares, nothing else, and needs no BLAS.
+A line of libkvtool that changed or went is a break of the interface and needs a new SONAME; a new line is an addition,
+which --update writes. Also: the library exports what the header declares, nothing else, and needs no BLAS; libkvtool
+holds no study; kvtool.h names every finding of lib/core/base/error.h with its number (--update writes these names).
 """
 import argparse
 import pathlib
@@ -16,7 +17,36 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-HEADER, LIST = ROOT / "lib/api/kvtool.h", ROOT / "lib/api/kvtool.abi"
+FINDINGS = ROOT / "lib/core/base"
+PRIVATE = "kvtool_private_"  # what libkvtool_study of the same version links
+STUDIES = r"_ZNK?2kv(8eviction|8analysis|3mnn3h2o)"
+
+
+def statuses():
+    """The statuses of the header, by the table of findings."""
+    numbers = re.findall(r"^  k(\w+) = (\d+),$", (FINDINGS / "error.h").read_text(), re.M)
+    rows = re.findall(r'\{(?:Finding::)?k(\w+), (?:ErrorCode::)?k\w+, "([^"]*)"', (FINDINGS / "error.cc").read_text())
+    summaries = dict(rows)
+    lines = ["KVT_OK = 0, /* success */"]
+    for name, number in numbers:
+        snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
+        lines.append(f"KVT_E_{snake} = -{number}, /* {summaries[name]} */")
+    last, comment = lines.pop().split(", /*", 1)
+    return [*lines, f"{last} /*{comment}"]
+
+
+def status_faults(header, update):
+    """What the header's list of statuses lacks; --update writes it."""
+    text = header.read_text()
+    wanted = "".join(f"  {line}\n" for line in statuses())
+    section = re.compile(r"(?<=  /\* ---- from the table of findings ---- \*/\n).*?(?=  /\* ---- end ---- \*/)", re.S)
+    squeeze = lambda lines: re.sub(r"\s+", " ", lines).strip()
+    if squeeze(section.search(text)[0]) == squeeze(wanted):
+        return []
+    if update:
+        header.write_text(section.sub(lambda _: wanted, text))
+        return []
+    return ["the statuses of kvtool.h are not the findings of lib/core/base/error.h: run with --update"]
 
 
 def declared(text):
@@ -32,7 +62,7 @@ def declared(text):
     return functions, enumerators, structs
 
 
-def measured(compiler, enumerators, structs):
+def measured(header, compiler, enumerators, structs):
     lines = [f'printf("value {name} %ld\\n", (long){name});' for name in enumerators]
     for name, fields in structs.items():
         lines.append(f'printf("struct {name} %zu\\n", sizeof({name}));')
@@ -40,9 +70,9 @@ def measured(compiler, enumerators, structs):
                   for field in fields]
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(folder) / "abi.c"
-        source.write_text('#include <stdio.h>\n#include "kvtool.h"\nint main(void) {\n' + "\n".join(lines) + "\nreturn 0;\n}\n")
+        source.write_text('#include <stdio.h>\n#include "' + header.name + '"\nint main(void) {\n' + "\n".join(lines) + "\nreturn 0;\n}\n")
         program = source.with_suffix("")
-        subprocess.run([compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wpadded", f"-I{HEADER.parent}",
+        subprocess.run([compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wpadded", f"-I{header.parent}",
                         source, "-o", program], check=True)
         return subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines()
 
@@ -58,9 +88,13 @@ def main():
     parser.add_argument("compiler")
     parser.add_argument("--update", action="store_true")
     options = parser.parse_args()
-    functions, enumerators, structs = declared(HEADER.read_text())
-    wrong = []
-    exported = symbols(options.library, "--defined-only") - {"KVTOOL_0"}
+    is_study = "kvtool_study" in pathlib.Path(options.library).name
+    header = ROOT / ("lib/api/kvtool_study.h" if is_study else "lib/api/kvtool.h")
+    listed = header.with_suffix(".abi")
+    wrong = [] if is_study else status_faults(header, options.update)
+    functions, enumerators, structs = declared(header.read_text())
+    exported = {name for name in symbols(options.library, "--defined-only")
+                if not name.startswith((PRIVATE, "KVTOOL_"))}
     wrong += [f"{name} is declared, not exported" for name in functions if name not in exported]
     wrong += [f"{name} is exported, not declared" for name in sorted(exported - set(functions))]
     needed = subprocess.run(["readelf", "-d", options.library], check=True, capture_output=True, text=True).stdout
@@ -68,10 +102,12 @@ def main():
     everything = subprocess.run(["nm", options.library], check=True, capture_output=True, text=True).stdout
     if re.search(r"\bcblas_|\b[sd]gemm", everything):
         wrong.append("a BLAS is linked into the library")
-    now = sorted([f"function {name}" for name in functions] + measured(options.compiler, enumerators, structs))
+    if not is_study:
+        wrong += [f"the library holds a study: {name}" for name in sorted(set(line.split()[-1] for line in everything.splitlines() if re.search(STUDIES, line)))]
+    now = sorted([f"function {name}" for name in functions] + measured(header, options.compiler, enumerators, structs))
     if options.update:
-        LIST.write_text("\n".join(now) + "\n")
-    before = LIST.read_text().splitlines()
+        listed.write_text("\n".join(now) + "\n")
+    before = listed.read_text().splitlines()
     wrong += [f"gone or changed: {line}" for line in before if line not in now]
     wrong += [f"new, run with --update: {line}" for line in now if line not in before]
     print("\n".join(wrong) if wrong else f"{len(functions)} functions, {len(structs)} structs: as checked in")

@@ -66,11 +66,11 @@ def main():
             raise SystemExit(f"CHANGELOG.md has no section [{version}]")
         print(sections(text)[version][4].strip())
         return 0
-    number = int(find(r"^#define KVT_VERSION (\d+)u", "lib/api/kvtool.h"))
     said = {
         ".github/actions/gate/action.yml": find(r'default: "([0-9.]+)"', ".github/actions/gate/action.yml"),
         "vcpkg.json": find(r'"version": "([^"]*)"', "vcpkg.json"),
-        "lib/api/kvtool.h": f"{number // 10000}.{number // 100 % 100}.{number % 100}",
+        "lib/api/kvtool.h": ".".join(find(rf"^#define KVT_VERSION_{part} (\d+)$", "lib/api/kvtool.h")
+                                      for part in ("MAJOR", "MINOR", "PATCH")),
     }
     tag = subprocess.run(["git", "-C", str(ROOT), "describe", "--tags", "--exact-match", "--match", "v[0-9]*"],
                          capture_output=True, text=True).stdout.strip()

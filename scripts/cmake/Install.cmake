@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-# `cmake --install`: the program with its pages and completions; libkvtool, shared and static, with its two headers and nothing else to include; and a
-# CMake package and a pkg-config file that find it.
+# `cmake --install`: the program with its pages and completions; libkvtool and libkvtool_study, shared and static, with two headers each
+# and nothing else to include; and a CMake package and pkg-config files that find them.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS kvtool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(TARGETS kvtool_shared EXPORT kvtool-shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS kvtool_shared kvtool_study_shared EXPORT kvtool-shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT kvtool-shared NAMESPACE kvtool:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)
 if(TARGET kvtool_static)
-  install(TARGETS kvtool_static EXPORT kvtool-static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS kvtool_static kvtool_study_static EXPORT kvtool-static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT kvtool-static NAMESPACE kvtool:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)
 endif()
-install(FILES lib/api/kvtool.h lib/api/kvtool.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES lib/api/kvtool.h lib/api/kvtool.hpp lib/api/kvtool_study.h lib/api/kvtool_study.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 # Relative, so that the installed tree may be moved.
 file(RELATIVE_PATH kvtool_pc_to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(scripts/cmake/kvtool.pc.in kvtool.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/kvtool.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+configure_file(scripts/cmake/kvtool_study.pc.in kvtool_study.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/kvtool.pc ${PROJECT_BINARY_DIR}/kvtool_study.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 configure_package_config_file(scripts/cmake/kvtool-config.cmake.in kvtool-config.cmake
                               INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)
 write_basic_package_version_file(kvtool-config-version.cmake COMPATIBILITY SameMinorVersion)

@@ -33,13 +33,16 @@ def main():
             name = node.findtext("name") or node.findtext("compoundname")
             if text.strip():
                 described.add(name)
-    interface = (ROOT / "lib/api/kvtool.abi").read_text()
-    functions = re.findall(r"^function (\w+)$", interface, re.M)
-    structs = re.findall(r"^struct (\w+) ", interface, re.M)
-    wrong += [f"{name}: not described in lib/api/kvtool.h" for name in functions + structs if name not in described]
-    wrong += [f"{name}: not in the rendered page" for name in functions
-              if name not in (folder / "api/kvtool_8h.html").read_text()]
-    print("\n".join(wrong) if wrong else f"{len(functions)} functions and {len(structs)} structs are described")
+    total = [0, 0]
+    for header in ("kvtool", "kvtool_study"):
+        interface = (ROOT / f"lib/api/{header}.abi").read_text()
+        functions = re.findall(r"^function (\w+)$", interface, re.M)
+        structs = re.findall(r"^struct (\w+) ", interface, re.M)
+        page = (folder / f"api/{header.replace('_', '__')}_8h.html").read_text()
+        wrong += [f"{name}: not described in lib/api/{header}.h" for name in functions + structs if name not in described]
+        wrong += [f"{name}: not in the rendered page" for name in functions if name not in page]
+        total = [total[0] + len(functions), total[1] + len(structs)]
+    print("\n".join(wrong) if wrong else f"{total[0]} functions and {total[1]} structs are described")
     return 1 if wrong else 0
 
 

@@ -47,7 +47,7 @@ LISTS = (
     + listed("Grammars", "lib/core/archive/FORMAT", "lib/core/frame/FORMAT", "lib/store/FORMAT", "lib/core/codec/*/FORMAT", "formats/*/FORMAT")
 )
 ENGINES = "\n\n```{toctree}\n:hidden:\n:glob:\n*\n```\n"
-REFERENCE = '\n\n<p>The rendered reference: <a href="../api/index.html">kvtool.h and kvtool.hpp</a>.</p>\n'
+REFERENCE = '\n\n<p>The rendered reference: <a href="../api/index.html">kvtool.h, kvtool_study.h and their C++ headers</a>.</p>\n'
 KEYS = "\n\n[Every key of every document](json-keys.md).\n" if (ROOT / "docs/json-keys.md").exists() else ""
 ADDED = {"README": LISTS, "docs/json": KEYS, "docs/engines/README": ENGINES, "docs/library": REFERENCE}
 

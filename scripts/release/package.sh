@@ -52,7 +52,8 @@ deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: of $out
   [ ! -d "$root/usr/bin" ] || chmod +x "$root"/usr/bin/*
   if [ "$package" = libkvtool0 ]; then # programs that link the library depend on this package
     mkdir -p "$out/control"
-    printf 'libkvtool 0 libkvtool0 (>= %s)\n' "$version" >"$out/control/shlibs"
+    printf 'libkvtool 0 libkvtool0 (>= %s)\nlibkvtool_study %s libkvtool0 (>= %s)\n' "$version" "${version%.*}" "$version" \
+      >"$out/control/shlibs"
     printf 'activate-noawait ldconfig\n' >"$out/control/triggers"
     chmod 644 "$out"/control/*
     extra="$out/control/shlibs;$out/control/triggers"
@@ -75,10 +76,11 @@ debs() {
     "Reads, measures, compresses, compares and replays key-value caches of LLM\\\\n engines. Archives restore byte for byte." \
     usr/bin usr/share
   deb libkvtool0 libs ON "" "lossless codec for the KV caches of LLM engines" \
-    "The shared library: frames, archives, eviction and analysis behind\\\\n a C interface." "$lib/libkvtool.so.*"
+    "The shared libraries: frames, archives, eviction and analysis behind\\\\n a C interface." "$lib/libkvtool.so.*" \
+    "$lib/libkvtool_study.so.*"
   deb libkvtool-dev libdevel OFF "libkvtool0 (= $version)" "lossless codec for the KV caches of LLM engines (development)" \
-    "Headers, the static library, and files for CMake and pkg-config." \
-    usr/include "$lib/libkvtool.so" "$lib/libkvtool.a" "$lib/cmake" "$lib/pkgconfig"
+    "Headers, the static libraries, and files for CMake and pkg-config." \
+    usr/include "$lib/libkvtool.so" "$lib/libkvtool.a" "$lib/libkvtool_study.so" "$lib/libkvtool_study.a" "$lib/cmake" "$lib/pkgconfig"
   rm -rf "$out/root" "$out/stage" "$out/control" "$out/_CPack_Packages" "$out"/*.cmake "$out"/*.log
   if command -v lintian >/dev/null; then
     # cpack writes the call of ldconfig itself, beside the trigger.

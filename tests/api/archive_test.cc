@@ -97,6 +97,10 @@ struct Cache {
   }
 };
 
+kvt_file File(const char* name, const kvt_source* source) {
+  return {sizeof(kvt_file), 0, name, source};
+}
+
 struct Context {
   explicit Context(kvt_pool* pool = nullptr, uint32_t level = KVT_DEFAULT) {
     const kvt_params params = {sizeof params, level, 0, pool};
@@ -111,8 +115,7 @@ Buffer Write(kvt_ctx* ctx, const Cache& cache) {
   Memory out;
   const kvt_sink sink = out.Sink();
   kvt_writer* writer = nullptr;
-  REQUIRE(kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), sizeof(kvt_part), &sink,
-                            &writer) == 0);
+  REQUIRE(kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), &sink, &writer) == 0);
   for (size_t i = 0; i < cache.parts.size(); ++i) {
     Buffer passing = cache.raw[i];
     REQUIRE(kvt_writer_add(writer, i, passing.data(), passing.size()) == 0);
@@ -143,8 +146,8 @@ TEST_CASE("An archive is written through a sink and read by parts") {
     for (uint64_t i = 0; i < parts; ++i) {
       kvt_desc desc = {};
       desc.struct_size = sizeof desc;
-      kvt_part part = {sizeof part, 0, &desc, 0, 0, nullptr};
-      REQUIRE(kvt_reader_part(reader, i, &part) == 0);
+      kvt_part part = {sizeof part, 0, nullptr, 0, 0, nullptr};
+      REQUIRE(kvt_reader_part(reader, i, &part, &desc) == 0);
       CHECK(part.layer == 7 + i / 2);
       CHECK(part.raw_bytes == cache.rows[i].size());
       CHECK(part.stored_bytes < part.raw_bytes);
@@ -163,10 +166,10 @@ TEST_CASE("An archive is written through a sink and read by parts") {
       }
     }
     uint8_t byte;
-    CHECK(kvt_reader_read(reader, 4, 0, 1, &byte, 1, nullptr) == -10);
-    CHECK(kvt_reader_read(reader, 0, Cache::kTokens, 1, &byte, 1, nullptr) == -10);
-    CHECK(kvt_reader_read(reader, 0, 1, UINT64_MAX, &byte, 1, nullptr) == -10);
-    CHECK(kvt_reader_read(reader, 0, 0, 1, &byte, 1, nullptr) == -6);
+    CHECK(kvt_reader_read(reader, 4, 0, 1, &byte, 1, nullptr) == KVT_E_BAD_ARGUMENT);
+    CHECK(kvt_reader_read(reader, 0, Cache::kTokens, 1, &byte, 1, nullptr) == KVT_E_BAD_ARGUMENT);
+    CHECK(kvt_reader_read(reader, 0, 1, UINT64_MAX, &byte, 1, nullptr) == KVT_E_BAD_ARGUMENT);
+    CHECK(kvt_reader_read(reader, 0, 0, 1, &byte, 1, nullptr) == KVT_E_OUTPUT_TOO_SMALL);
     archive.fail = -30007;
     Buffer rows(2 * Cache::kHeads * Cache::kDim);
     CHECK(kvt_reader_read(reader, 0, 0, 1, rows.data(), rows.size(), nullptr) == -30007);
@@ -176,36 +179,40 @@ TEST_CASE("An archive is written through a sink and read by parts") {
   kvt_pool_free(pool);
 }
 
+// The description that a part of this test points to.
+kvt_desc& DescOf(const kvt_part& part) { return const_cast<kvt_desc&>(*part.desc); }
+
 TEST_CASE("Misuse of a writer is refused") {
   const Context ctx;
   Cache cache;
   Memory out;
   const kvt_sink sink = out.Sink();
   const auto create = [&](kvt_writer** writer) {
-    return kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), sizeof(kvt_part), &sink,
-                             writer);
+    return kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), &sink, writer);
   };
   kvt_writer* writer = nullptr;
   for (const auto& spoil : std::vector<std::function<void(kvt_part&)>>{
            [](kvt_part& p) { p.struct_size = 4; }, [](kvt_part& p) { p.layer = 8; },
-           [](kvt_part& p) { p.name = "k_7"; }, [](kvt_part& p) { p.desc->heads = 0; },
-           [](kvt_part& p) { p.desc->heads = 1 << 20; }, [](kvt_part& p) { p.desc->tokens = 0; },
-           [](kvt_part& p) { p.desc->tokens = UINT64_MAX; },
-           [](kvt_part& p) { p.desc->dtype = 99; }, [](kvt_part& p) { p.desc->role = KVT_KV; },
-           [](kvt_part& p) { p.desc->role = KVT_V; },
-           [](kvt_part& p) { p.desc->order = KVT_ORDER_UNKNOWN; }}) {
+           [](kvt_part& p) { p.name = "k_7"; }, [](kvt_part& p) { DescOf(p).heads = 0; },
+           [](kvt_part& p) { DescOf(p).heads = 1 << 20; },
+           [](kvt_part& p) { DescOf(p).tokens = 0; },
+           [](kvt_part& p) { DescOf(p).tokens = UINT64_MAX; },
+           [](kvt_part& p) { DescOf(p).dtype = 99; }, [](kvt_part& p) { DescOf(p).role = KVT_KV; },
+           [](kvt_part& p) { DescOf(p).role = KVT_V; },
+           [](kvt_part& p) { DescOf(p).order = KVT_ORDER_UNKNOWN; }}) {
     Cache fresh;
     std::swap(cache, fresh);
     for (size_t i = 0; i < cache.parts.size(); ++i) cache.parts[i].desc = &cache.descs[i];
     spoil(cache.parts[0]);
-    CHECK(create(&writer) == -10);
+    CHECK(create(&writer) == KVT_E_BAD_ARGUMENT);
   }
   cache = Cache();
   for (size_t i = 0; i < cache.parts.size(); ++i) cache.parts[i].desc = &cache.descs[i];
   REQUIRE(create(&writer) == 0);
-  CHECK(kvt_writer_add(writer, 1, cache.raw[1].data(), cache.raw[1].size()) == -10);
-  CHECK(kvt_writer_add(writer, 0, cache.raw[0].data(), cache.raw[0].size()) == -10);  // it failed
-  CHECK(kvt_writer_finish(writer) == -10);
+  CHECK(kvt_writer_add(writer, 1, cache.raw[1].data(), cache.raw[1].size()) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_writer_add(writer, 0, cache.raw[0].data(), cache.raw[0].size()) ==
+        KVT_E_BAD_ARGUMENT);  // it failed
+  CHECK(kvt_writer_finish(writer) == KVT_E_BAD_ARGUMENT);
   kvt_writer_free(writer);
   REQUIRE(create(&writer) == 0);
   out.fail = -30001;
@@ -215,9 +222,8 @@ TEST_CASE("Misuse of a writer is refused") {
   kvt_ctx_error(ctx, &error);
   CHECK(error.status == -30001);
   kvt_writer_free(writer);
-  CHECK(kvt_writer_create(ctx, cache.parts.data(), 4, 8, &sink, &writer) == -10);
-  CHECK(kvt_writer_create(ctx, cache.parts.data(), 0, sizeof(kvt_part), &sink, &writer) == -10);
-  CHECK(kvt_writer_finish(nullptr) == -10);
+  CHECK(kvt_writer_create(ctx, cache.parts.data(), 0, &sink, &writer) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_writer_finish(nullptr) == KVT_E_BAD_ARGUMENT);
   kvt_writer_free(nullptr);
   kvt_reader_free(nullptr);
 }
@@ -232,18 +238,17 @@ TEST_CASE("A callback's own status comes back, and any other number is KV0010") 
     Memory failing{archive, 0, given};
     const kvt_source source = failing.Source();
     const kvt_sink sink = failing.Sink();
-    const kvt_file file = {"a", &source};
+    const kvt_file file = {sizeof file, 0, "a", &source};
     kvt_reader* reader = nullptr;
     CHECK(kvt_reader_open(ctx, &source, &reader, nullptr) == expected);
     CHECK(kvt_pack(ctx, &file, 1, &sink) == expected);
     kvt_reference* reference = nullptr;
     CHECK(kvt_reference_create(ctx, &file, 1, nullptr, 0, &reference) == expected);
     kvt_writer* writer = nullptr;
-    CHECK(kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), sizeof(kvt_part), &sink,
-                            &writer) == expected);
+    CHECK(kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), &sink, &writer) ==
+          expected);
     failing.fail = 0;
-    REQUIRE(kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), sizeof(kvt_part), &sink,
-                              &writer) == 0);
+    REQUIRE(kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), &sink, &writer) == 0);
     failing.fail = given;
     CHECK(kvt_writer_add(writer, 0, cache.raw[0].data(), cache.raw[0].size()) == expected);
     kvt_writer_free(writer);
@@ -269,7 +274,7 @@ TEST_CASE("A callback's own status comes back, and any other number is KV0010") 
     };
     const kvt_source source = {sizeof source, 0, archive.size(), &one, read};
     kvt_reader* reader = nullptr;
-    CHECK(kvt_reader_open(ctx, &source, &reader, nullptr) == -10);
+    CHECK(kvt_reader_open(ctx, &source, &reader, nullptr) == KVT_E_BAD_ARGUMENT);
     CHECK(one.calls == bad + 1);
     kvt_reader_free(reader);
   }
@@ -277,10 +282,10 @@ TEST_CASE("A callback's own status comes back, and any other number is KV0010") 
   kvt_source source = vast.Source();
   source.bytes = UINT64_MAX;  // more than there can be is no bug of the library's
   kvt_reader* reader = nullptr;
-  CHECK(kvt_reader_open(ctx, &source, &reader, nullptr) == -9);
-  const kvt_file file = {"a", &source};
+  CHECK(kvt_reader_open(ctx, &source, &reader, nullptr) == KVT_E_NO_MEMORY);
+  const kvt_file file = {sizeof file, 0, "a", &source};
   const kvt_sink sink = vast.Sink();
-  CHECK(kvt_pack(ctx, &file, 1, &sink) == -9);
+  CHECK(kvt_pack(ctx, &file, 1, &sink) == KVT_E_NO_MEMORY);
 }
 
 TEST_CASE("kvtool.hpp writes and reads archives, and lets a callback's exception out") {
@@ -453,7 +458,7 @@ TEST_CASE("kvtool.hpp learns profiles, and what is coded with one needs it") {
   CHECK(reader.Read(0, 8, 16, back) == 16 * 128);
   CHECK(std::equal(back.begin(), back.begin() + 16 * 128, raw.begin() + 8 * 128));
   context.UseProfile(nullptr);
-  CHECK(context.TryVerify(with, {}) == -1109);
+  CHECK(context.TryVerify(with, {}) == KVT_E_PROFILE_MISSING);
   kvtool::Reader lost(context, archive.size(), read);
   CHECK_THROWS_AS(lost.Read(0, 8, 16, back), kvtool::Error);
   const auto nowhere = [](auto, auto) { return [](kvtool::Bytes) {}; };
@@ -472,8 +477,8 @@ void ReadAll(kvt_ctx* ctx, Memory& archive) {
   for (uint64_t i = 0; i < parts; ++i) {
     kvt_desc desc = {};
     desc.struct_size = sizeof desc;
-    kvt_part part = {sizeof part, 0, &desc, 0, 0, nullptr};
-    REQUIRE(kvt_reader_part(reader, i, &part) == 0);
+    kvt_part part = {sizeof part, 0, nullptr, 0, 0, nullptr};
+    REQUIRE(kvt_reader_part(reader, i, &part, &desc) == 0);
     for (const uint64_t begin : {uint64_t{0}, desc.tokens / 2}) {
       const kvt_status status =
           kvt_reader_read(reader, i, begin, 1, rows.data(), rows.size(), nullptr);
@@ -515,15 +520,15 @@ TEST_CASE("Damage is a status, and what is left can be read") {
 
   Memory text{Buffer(100, 'x')}, nothing;
   const kvt_source of_text = text.Source(), of_nothing = nothing.Source();
-  CHECK(kvt_reader_open(ctx, &of_text, &reader, nullptr) == -1003);
+  CHECK(kvt_reader_open(ctx, &of_text, &reader, nullptr) == KVT_E_BAD_MAGIC);
   CHECK(kvt_fault(kvt_reader_open(ctx, &of_nothing, &reader, nullptr)) == KVT_FAULT_DATA);
   kvt_source endless = text.Source();
   endless.bytes = UINT64_MAX;
-  CHECK(kvt_reader_open(ctx, &endless, &reader, nullptr) == -9);
+  CHECK(kvt_reader_open(ctx, &endless, &reader, nullptr) == KVT_E_NO_MEMORY);
   text.fail = -30002;
   CHECK(kvt_reader_open(ctx, &of_text, &reader, nullptr) == -30002);
   endless.struct_size = 8;
-  CHECK(kvt_reader_open(ctx, &endless, &reader, nullptr) == -10);
+  CHECK(kvt_reader_open(ctx, &endless, &reader, nullptr) == KVT_E_BAD_ARGUMENT);
 }
 
 using Folder = std::map<std::string, Memory>;
@@ -551,7 +556,8 @@ TEST_CASE("Files are packed and come back byte for byte") {
   for (const bool folder : {false, true}) {
     Memory tensors{file}, text{Buffer(3000, 'a')}, empty;
     const kvt_source a = tensors.Source(), b = text.Source(), c = empty.Source();
-    const std::vector<kvt_file> files = {{"b/x.safetensors", &a}, {"a.txt", &b}, {"c", &c}};
+    const std::vector<kvt_file> files = {File("b/x.safetensors", &a), File("a.txt", &b),
+                                         File("c", &c)};
     Memory packed;
     const kvt_sink sink = packed.Sink();
     REQUIRE(kvt_pack(ctx, files.data(), folder ? files.size() : 1, &sink) == 0);
@@ -570,12 +576,13 @@ TEST_CASE("Files are packed and come back byte for byte") {
 
     packed.bytes[packed.bytes.size() / 2] ^= 1;
     CHECK(kvt_fault(Unpack(ctx, packed, back)) == KVT_FAULT_DATA);
-    const std::vector<kvt_file> escaping = {{"../x", &a}}, twice = {{"a", &a}, {"a", &b}},
-                                nameless = {{nullptr, &a}};
-    CHECK(kvt_pack(ctx, escaping.data(), 1, &sink) == -10);
-    CHECK(kvt_pack(ctx, twice.data(), 2, &sink) == -10);
-    CHECK(kvt_pack(ctx, nameless.data(), 1, &sink) == -10);
-    CHECK(kvt_pack(ctx, files.data(), 0, &sink) == -10);
+    const std::vector<kvt_file> escaping = {File("../x", &a)},
+                                twice = {File("a", &a), File("a", &b)},
+                                nameless = {File(nullptr, &a)};
+    CHECK(kvt_pack(ctx, escaping.data(), 1, &sink) == KVT_E_BAD_ARGUMENT);
+    CHECK(kvt_pack(ctx, twice.data(), 2, &sink) == KVT_E_BAD_ARGUMENT);
+    CHECK(kvt_pack(ctx, nameless.data(), 1, &sink) == KVT_E_BAD_ARGUMENT);
+    CHECK(kvt_pack(ctx, files.data(), 0, &sink) == KVT_E_BAD_ARGUMENT);
   }
 }
 
@@ -604,8 +611,8 @@ TEST_CASE("archive program", "[.]") {
   for (uint64_t i = 0; i < parts; ++i) {
     kvt_desc desc = {};
     desc.struct_size = sizeof desc;
-    kvt_part part = {sizeof part, 0, &desc, 0, 0, nullptr};
-    REQUIRE(kvt_reader_part(reader, i, &part) == 0);
+    kvt_part part = {sizeof part, 0, nullptr, 0, 0, nullptr};
+    REQUIRE(kvt_reader_part(reader, i, &part, &desc) == 0);
     Buffer rows(part.raw_bytes);
     REQUIRE(kvt_reader_read(reader, i, 0, desc.tokens, rows.data(), rows.size(), nullptr) == 0);
     out.write(reinterpret_cast<const char*>(rows.data()),

@@ -15,7 +15,7 @@ TEST_CASE("A broken invariant is KV9001, on the caller's thread and on the pool'
   kvt_ctx* ctx = nullptr;
   REQUIRE(kvt_ctx_create(&params, &ctx) == 0);
   const int two = 2;
-  CHECK(kv::api::Call(ctx, [&] { KV_ASSERT(two == 3); }) == -9001);
+  CHECK(kv::api::Call(ctx, [&] { KV_ASSERT(two == 3); }) == KVT_E_INTERNAL);
   kvt_error error = {};
   error.struct_size = sizeof error;
   kvt_ctx_error(ctx, &error);
@@ -24,7 +24,7 @@ TEST_CASE("A broken invariant is KV9001, on the caller's thread and on the pool'
   CHECK(kvt_fault(error.status) == KVT_FAULT_INTERNAL);
   CHECK(kv::api::Call(ctx, [&] {
           ctx->pool->Get().ParallelFor(64, [&](uint64_t i) { KV_ASSERT(i < 7); });
-        }) == -9001);
+        }) == KVT_E_INTERNAL);
   // The context goes on.
   const uint8_t raw[100] = {};
   uint8_t frame[300];

@@ -196,11 +196,12 @@ TEST_CASE("A context never takes more memory than it says beforehand") {
           CHECK(kvt_decode(context.ctx, frame.data(), size, nullptr, back.data(), bytes) == 0);
           CHECK(kvt_verify(context.ctx, frame.data(), size, nullptr) == 0);
           auto* data = const_cast<uint8_t*>(content.raw.data());
-          const kvt_piece pieces[] = {{data, 3}, {data + 3, bytes - 3}};
-          kvt_item items[] = {{&content.desc, pieces, 2, frame.data(), frame.size(), 0, 0, 0},
-                              {&content.desc, pieces, 2, second.data(), second.size(), 0, 0, 0},
-                              {&content.desc, pieces, 2, back.data(), back.size(), 0, 0, 0}};
-          CHECK(kvt_encode_batch(context.ctx, items, 3, sizeof items[0]) == 0);
+          constexpr uint32_t kPiece = sizeof(kvt_piece), kItem = sizeof(kvt_item);
+          const kvt_piece pieces[] = {{kPiece, 0, data, 3}, {kPiece, 0, data + 3, bytes - 3}};
+          kvt_item items[] = {{kItem, 0, &content.desc, pieces, 2, frame.data(), frame.size(), 0},
+                              {kItem, 0, &content.desc, pieces, 2, second.data(), second.size(), 0},
+                              {kItem, 0, &content.desc, pieces, 2, back.data(), back.size(), 0}};
+          CHECK(kvt_encode_batch(context.ctx, items, 3) == 0);
           const auto taken = static_cast<uint64_t>(counts.peak - before);
           const uint64_t bound = kvt_ctx_bytes(&context.params);
           INFO("level " << level << ", " << bytes << " raw bytes, bound " << bound << ", taken "

@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "lib/api/kvtool.hpp"
+#include "lib/api/kvtool_study.hpp"
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/eviction/budget.h"
 #include "lib/study/eviction/rule.h"
@@ -206,19 +206,22 @@ TEST_CASE("Misuse of a policy is refused") {
   const Model model;
   const Context context;
   kvt_policy* policy = nullptr;
-  CHECK(kvt_policy_create(context.ctx, "oracle-mass", &kGeometry, 0, &policy) == -1302);
-  CHECK(kvt_policy_create(context.ctx, "pyramid", &kGeometry, kLayers, &policy) == -10);
-  CHECK(kvt_policy_create(context.ctx, "no such", &kGeometry, 0, &policy) == -10);
+  CHECK(kvt_policy_create(context.ctx, "oracle-mass", &kGeometry, 0, &policy) ==
+        KVT_E_UNSUPPORTED_KIND);
+  CHECK(kvt_policy_create(context.ctx, "pyramid", &kGeometry, kLayers, &policy) ==
+        KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_policy_create(context.ctx, "no such", &kGeometry, 0, &policy) == KVT_E_BAD_ARGUMENT);
   kvt_geometry odd = kGeometry;
   odd.query_heads = 3;
-  CHECK(kvt_policy_create(context.ctx, "h2o", &odd, 0, &policy) == -10);
+  CHECK(kvt_policy_create(context.ctx, "h2o", &odd, 0, &policy) == KVT_E_BAD_ARGUMENT);
   REQUIRE(kvt_policy_create(context.ctx, "h2o", &kGeometry, 0, &policy) == 0);
   Cache cache;
   for (uint64_t token = 0; token < 20; ++token) cache.Append(model, token);
   const kvt_scores rows = cache.Scores(model, 19, 20);
   const kvt_plan* plans = nullptr;
   size_t count = 0;
-  CHECK(kvt_policy_choose(policy, &rows, 10, &plans, &count) == -10);  // nothing was observed
+  CHECK(kvt_policy_choose(policy, &rows, 10, &plans, &count) ==
+        KVT_E_BAD_ARGUMENT);  // nothing was observed
   for (const auto& spoil : std::vector<std::function<void(kvt_scores&)>>{
            [](kvt_scores& s) { s.struct_size = 8; }, [](kvt_scores& s) { s.tokens = 0; },
            [](kvt_scores& s) { s.tokens = UINT64_MAX; }, [](kvt_scores& s) { s.queries = nullptr; },
@@ -231,20 +234,20 @@ TEST_CASE("Misuse of a policy is refused") {
            [](kvt_scores& s) { s.queries = reinterpret_cast<const float*>(UINTPTR_MAX - 63); }}) {
     kvt_scores wrong = rows;
     spoil(wrong);
-    CHECK(kvt_policy_observe(policy, &wrong) == -10);
+    CHECK(kvt_policy_observe(policy, &wrong) == KVT_E_BAD_ARGUMENT);
   }
   REQUIRE(kvt_policy_observe(policy, &rows) == 0);
-  CHECK(kvt_policy_observe(policy, &rows) == -10);  // the same rows again
-  CHECK(kvt_policy_choose(policy, &rows, 0, &plans, &count) == -10);
-  CHECK(kvt_policy_choose(policy, &rows, 21, &plans, &count) == -10);
+  CHECK(kvt_policy_observe(policy, &rows) == KVT_E_BAD_ARGUMENT);  // the same rows again
+  CHECK(kvt_policy_choose(policy, &rows, 0, &plans, &count) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_policy_choose(policy, &rows, 21, &plans, &count) == KVT_E_BAD_ARGUMENT);
   REQUIRE(kvt_policy_choose(policy, &rows, 20, &plans, &count) == 0);
   CHECK((count == 1 && plans[0].count == 1 && plans[0].ranges[0].count == 20));
   REQUIRE(kvt_policy_choose(policy, &rows, 10, &plans, &count) == 0);
   CHECK(count == kKvHeads);
   kvt_scores shorter = rows;
   shorter.tokens = 9;
-  CHECK(kvt_policy_choose(policy, &shorter, 5, &plans, &count) == -10);
-  CHECK(kvt_policy_observe(nullptr, &rows) == -10);
+  CHECK(kvt_policy_choose(policy, &shorter, 5, &plans, &count) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_policy_observe(nullptr, &rows) == KVT_E_BAD_ARGUMENT);
   kvt_policy_free(policy);
   kvt_policy_free(nullptr);
 }

@@ -199,13 +199,13 @@ TEST_CASE("Misuse of references is refused, and damage is a status") {
   kvt_reference* out = nullptr;
   kvt_sink sink = {sizeof sink, 0, nullptr, [](void*, const void*, size_t) { return 0; }};
   const kvt_source none = {sizeof none, 0, 0, nullptr, nullptr};
-  const kvt_file file = {"a", &none};
-  CHECK(kvt_reference_create(context.get(), &file, 1, &null, 1, &out) == -10);
-  CHECK(kvt_reference_create(context.get(), &file, 1, nullptr, 1, &out) == -10);
-  CHECK(kvt_reference_create(context.get(), &file, 1, nullptr, 0, nullptr) == -10);
-  CHECK(kvt_pack_beside(context.get(), &file, 1, &null, 1, &sink) == -10);
-  CHECK(kvt_reader_beside(nullptr, nullptr, 0) == -10);
-  CHECK(kvt_reader_need(nullptr, 0, nullptr) == -10);
+  const kvt_file file = {sizeof file, 0, "a", &none};
+  CHECK(kvt_reference_create(context.get(), &file, 1, &null, 1, &out) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_reference_create(context.get(), &file, 1, nullptr, 1, &out) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_reference_create(context.get(), &file, 1, nullptr, 0, nullptr) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_pack_beside(context.get(), &file, 1, &null, 1, &sink) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_reader_beside(nullptr, nullptr, 0) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_reader_need(nullptr, 0, nullptr) == KVT_E_BAD_ARGUMENT);
   kvt_reference_free(nullptr);
 
   std::mt19937 random(5);

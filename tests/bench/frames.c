@@ -65,6 +65,8 @@ static void lay_out(void) {
   size_t i;
   for (i = 0; i < objects.count; ++i) {
     kvt_item* item = &objects.stores[i];
+    item->struct_size = sizeof *item;
+    objects.source[i].struct_size = objects.target[i].struct_size = sizeof(kvt_piece);
     objects.source[i].data = objects.raw + i * objects.object_bytes;
     objects.target[i].data = objects.back + i * objects.object_bytes;
     objects.source[i].bytes = objects.target[i].bytes = objects.object_bytes;
@@ -133,7 +135,7 @@ static int open_objects(const char* path, size_t object_bytes) {
 static kvt_status encode(kvt_ctx* ctx, uint32_t threads) {
   size_t i;
   if (threads > 1)
-    return kvt_encode_batch(ctx, objects.stores, objects.count, sizeof *objects.stores);
+    return kvt_encode_batch(ctx, objects.stores, objects.count);
   for (i = 0; i < objects.count; ++i) {
     kvt_item* item = &objects.stores[i];
     const kvt_status status =
@@ -148,7 +150,7 @@ static kvt_status decode(kvt_ctx* ctx, uint32_t threads) {
   size_t i;
   for (i = 0; i < objects.count; ++i) objects.loads[i].frame_bytes = objects.stores[i].written;
   if (threads > 1)
-    return kvt_decode_batch(ctx, objects.loads, objects.count, sizeof *objects.loads);
+    return kvt_decode_batch(ctx, objects.loads, objects.count);
   for (i = 0; i < objects.count; ++i) {
     const kvt_item* item = &objects.loads[i];
     const kvt_status status = kvt_decode(ctx, item->frame, item->frame_bytes, NULL,

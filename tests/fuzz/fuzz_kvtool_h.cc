@@ -40,6 +40,21 @@ void AsFrame(kvt_ctx* ctx, const Input& input) {
   Ended(kvt_decode_tokens(ctx, input.data, input.size, nullptr, info.tokens / 2, 1, raw.data(),
                           raw.size(), &written));
   if (written > raw.size()) std::abort();
+  size_t count = 0;
+  if (Ended(kvt_frame_segments(input.data, input.size, nullptr, 0, &count))) {
+    if (count != info.segments) std::abort();
+    std::vector<kvt_segment> segments(count, kvt_segment{sizeof(kvt_segment)});
+    Ended(kvt_frame_segments(input.data, input.size, segments.data(), count, &count));
+    uint64_t raw_end = 0;
+    for (const kvt_segment& segment : segments) {
+      if (segment.raw_offset != raw_end || segment.offset + segment.bytes > input.size)
+        std::abort();
+      raw_end += segment.raw_bytes;
+    }
+    if (raw_end != info.raw_bytes) std::abort();
+  } else if (decoded) {
+    std::abort();
+  }
   if (decoded) ++kv::fuzz::accepted;
 }
 
@@ -58,8 +73,8 @@ void AsArchive(kvt_ctx* ctx, Input& input) {
   for (uint64_t i = 0; i < std::min(parts, kMostParts); ++i) {
     kvt_desc desc = {};
     desc.struct_size = sizeof desc;
-    kvt_part part = {sizeof part, 0, &desc, 0, 0, nullptr};
-    if (!Ended(kvt_reader_part(reader, i, &part))) std::abort();
+    kvt_part part = {sizeof part, 0, nullptr, 0, 0, nullptr};
+    if (!Ended(kvt_reader_part(reader, i, &part, &desc))) std::abort();
     if (part.raw_bytes > kMostBytes) continue;
     std::vector<uint8_t> rows(part.raw_bytes);
     if (Ended(kvt_reader_read(reader, i, 0, desc.tokens, rows.data(), rows.size(), nullptr))) {

@@ -22,15 +22,20 @@ for file in man/man1/kvtool.1 man/man1/kvtool-compress.1 bash-completion/complet
   [ -s "$prefix/share/$file" ] || fail "not installed: share/$file"
 done
 
-# Two headers, and archives without a name of their own.
+# Four headers, and archives that show no name but kvt_*, and one for the other library.
 headers=$(cd "$prefix/include" && find . -type f | sort | tr '\n' ' ')
-[ "$headers" = "./kvtool.h ./kvtool.hpp " ] || fail "installed headers: $headers"
-static=$(find "$prefix" -name 'lib*.a')
-[ "$(basename "$static")" = libkvtool.a ] || fail "installed archives: $static"
-nm --defined-only --extern-only "$static" >"$scratch/symbols"
-if grep -E '^[0-9a-f]+ ' "$scratch/symbols" | grep -v ' kvt_'; then fail "libkvtool.a shows more than kvt_*"; fi
+[ "$headers" = "./kvtool.h ./kvtool.hpp ./kvtool_study.h ./kvtool_study.hpp " ] || fail "installed headers: $headers"
+archives=$(find "$prefix" -name 'lib*.a' -printf '%f\n' | sort | tr '\n' ' ')
+[ "$archives" = "libkvtool.a libkvtool_study.a " ] || fail "installed archives: $archives"
+static=$(find "$prefix" -name libkvtool.a)
+for archive in "$static" "${static%.a}_study.a"; do
+  nm --defined-only --extern-only "$archive" >"$scratch/symbols"
+  if grep -E '^[0-9a-f]+ ' "$scratch/symbols" | grep -vE ' kvt_| kvtool_private_'; then fail "$archive shows more than kvt_*"; fi
+  nm "$archive" >"$scratch/symbols"
+  if grep -E ' (cblas_|[sd]gemm|_ZN2kv[0-9]+Gemm)' "$scratch/symbols"; then fail "$archive holds or needs a BLAS"; fi
+done
 nm "$static" >"$scratch/symbols"
-if grep -E ' (cblas_|[sd]gemm|_ZN2kv[0-9]+Gemm)' "$scratch/symbols"; then fail "libkvtool.a holds or needs a BLAS"; fi
+if grep -E '_ZNK?2kv(8eviction|8analysis|3mnn3h2o)' "$scratch/symbols"; then fail "libkvtool.a holds a study"; fi
 
 by_cmake() {  # NAME OPTIONS...: builds and runs the programs of tests/package/library
   local name=$1
@@ -40,15 +45,19 @@ by_cmake() {  # NAME OPTIONS...: builds and runs the programs of tests/package/l
   "$cmake" --build "$scratch/$name" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
   "$scratch/$name/library"
   "$scratch/$name/prefix_cache"
+  "$scratch/$name/decode_loop"
   "$scratch/$name/archive_tool" compress "$here/run.sh" "$scratch/$name/a.kvz"
   "$scratch/$name/archive_tool" verify "$scratch/$name/a.kvz" "$here/run.sh" >"$scratch/log"
   "$prefix/bin/kvtool" verify -q "$scratch/$name/a.kvz" --against "$here/run.sh"
 }
 needs_it() { readelf -d "$1" | grep -q 'NEEDED.*libkvtool'; }
+needs_study() { readelf -d "$1" | grep -q 'NEEDED.*libkvtool_study'; }
 
 # OpenBLAS, JSON and the rest need not be there for the shared library.
 by_cmake shared -DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON -DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON
 needs_it "$scratch/shared/library" || fail "not linked with the shared library"
+if needs_study "$scratch/shared/library"; then fail "a program of the codec needs the studies"; fi
+needs_study "$scratch/shared/decode_loop" || fail "not linked with the library of studies"
 by_cmake static -DBUILD_SHARED_LIBS=OFF
 if needs_it "$scratch/static/library"; then fail "not linked with the static library"; fi
 
@@ -58,6 +67,10 @@ export PKG_CONFIG_PATH=$pc
 "$cc" -std=c99 -Wall -Wextra -pedantic -Werror "$examples/page_store.c" -o "$scratch/by_pkg_config" \
   $(pkg-config --cflags --libs kvtool) -Wl,-rpath,"$(dirname "$pc")"
 "$scratch/by_pkg_config"
+# shellcheck disable=SC2046
+"$cxx" -std=c++20 -Wall -Wextra -pedantic -Werror "$examples/decode_loop.cc" -o "$scratch/study_by_pkg_config" \
+  $(pkg-config --cflags --libs kvtool_study) -Wl,-rpath,"$(dirname "$pc")"
+"$scratch/study_by_pkg_config"
 # shellcheck disable=SC2046
 "$cxx" -std=c++20 -Wall -Wextra -pedantic -Werror "$examples/prefix_cache.cc" -o "$scratch/static_by_pkg_config" \
   $(pkg-config --cflags kvtool) "$static" $(pkg-config --static --libs kvtool | sed 's/-lkvtool//')

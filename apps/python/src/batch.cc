@@ -17,7 +17,9 @@ class Batch {
   std::span<kvt_item> items() { return items_; }
   kvt_item& Add() {
     pieces_.emplace_back();
-    return items_.emplace_back(kvt_item{});
+    kvt_item& item = items_.emplace_back(kvt_item{});
+    item.struct_size = sizeof item;
+    return item;
   }
   // Describes the last item.
   void AddDescription(const kvt_desc& desc) { items_.back().desc = &descs_.emplace_back(desc); }
@@ -33,7 +35,7 @@ class Batch {
       buffers.push_back(&AddBuffer(object, access));
     }
     std::vector<kvt_piece> pieces;
-    for (const Buffer* buffer : buffers) pieces.push_back({buffer->data(), buffer->bytes()});
+    for (const Buffer* buffer : buffers) pieces.push_back(PieceOf(buffer->data(), buffer->bytes()));
     SetPieces(std::move(pieces));
     return buffers;
   }
@@ -46,6 +48,7 @@ class Batch {
   const Buffer& AddBuffer(nb::handle object, Buffer::Access access) {
     return buffers_.emplace_back(object, access);
   }
+  static kvt_piece PieceOf(void* data, size_t bytes) { return {sizeof(kvt_piece), 0, data, bytes}; }
   static void SetFrame(kvt_item& item, void* data, size_t bytes) {
     item.frame = data;
     item.frame_bytes = bytes;
@@ -129,7 +132,7 @@ BatchResult EncodeBatch(kvt_ctx* ctx, nb::handle objects, const DescriptionArgum
                     kvt_encode_bound(batch.PieceBytes(i)));
   }
   const kvt_status status = RunCall(ctx, batch.raw_bytes(), [&] {
-    return kvt_encode_batch(ctx, batch.items().data(), batch.count(), sizeof(kvt_item));
+    return kvt_encode_batch(ctx, batch.items().data(), batch.count());
   });
   RaiseUnlessOfItems(status, ctx, batch.items());
   BatchResult result;
@@ -176,10 +179,10 @@ BatchResult DecodeBatch(kvt_ctx* ctx, nb::handle frames, nb::handle contexts, nb
     if (refused[i] == 0) refused[i] = CheckClaim(ctx, frame, info);
     const uint64_t raw_bytes = refused[i] == 0 ? info.raw_bytes : 0;
     raws[i] = NewBytes(raw_bytes);
-    batch.SetPieces({{BytesData(raws[i]), raw_bytes}});
+    batch.SetPieces({Batch::PieceOf(BytesData(raws[i]), raw_bytes)});
   }
   const kvt_status status = RunCall(ctx, batch.raw_bytes(), [&] {
-    return kvt_decode_batch(ctx, batch.items().data(), batch.count(), sizeof(kvt_item));
+    return kvt_decode_batch(ctx, batch.items().data(), batch.count());
   });
   RaiseUnlessOfItems(status, ctx, batch.items());
   BatchResult result;

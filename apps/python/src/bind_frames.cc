@@ -323,11 +323,15 @@ void BindFunctions(nb::module_& m) {
           Py_ssize_t size = 0;
           const char* text = PyUnicode_AsUTF8AndSize(data.ptr(), &size);
           if (text == nullptr) throw nb::python_error();
-          kvt_hash128(text, static_cast<size_t>(size), hash);
+          RaiseIfFailed(kvt_hash128(text, static_cast<size_t>(size), hash), nullptr);
         } else {
           const Buffer bytes(data, Buffer::Access::kRead);
-          const nb::gil_scoped_release released;
-          kvt_hash128(bytes.data(), bytes.bytes(), hash);
+          kvt_status status;
+          {
+            const nb::gil_scoped_release released;
+            status = kvt_hash128(bytes.data(), bytes.bytes(), hash);
+          }
+          RaiseIfFailed(status, nullptr);
         }
         return nb::bytes(hash, sizeof hash);
       },
@@ -351,8 +355,9 @@ NB_MODULE(_kvtool, m) {
       "_explain",
       [](int finding) {
         const kvt_status status = -finding;
-        return nb::make_tuple(kvt_explain(status, 0), kvt_explain(status, 1),
-                              kvt_explain(status, 2), kvt_fault(status));
+        return nb::make_tuple(kvt_explain(status, KVT_EXPLAIN_ID),
+                              kvt_explain(status, KVT_EXPLAIN_SENTENCE),
+                              kvt_explain(status, KVT_EXPLAIN_PAGE), kvt_fault(status));
       },
       nb::arg("finding"), nb::sig("def _explain(finding: int) -> tuple[str, str, str, int]"));
   BindFiles(m);

@@ -41,7 +41,7 @@ Profile::Profile(nb::handle file) {
 
 nb::bytes Profile::hash() const {
   uint8_t hash[16] = {};
-  kvt_profile_hash(get(), hash);
+  RaiseIfFailed(kvt_profile_hash(get(), hash), nullptr);
   return nb::bytes(hash, sizeof hash);
 }
 
@@ -249,8 +249,7 @@ nb::list Estimate(kvt_ctx* ctx, nb::handle data, nb::handle levels,
     rates.push_back(rate);
   }
   const kvt_status status = RunCall(ctx, 0, [&] {
-    return kvt_estimate(ctx, &desc, raw.data(), raw.bytes(), rates.data(), rates.size(),
-                        sizeof(kvt_rate));
+    return kvt_estimate(ctx, &desc, raw.data(), raw.bytes(), rates.data(), rates.size());
   });
   RaiseIfFailed(status, ctx);
   nb::list estimates;
@@ -268,7 +267,7 @@ nb::list Estimate(kvt_ctx* ctx, nb::handle data, nb::handle levels,
 nb::dict Stats(const Context& context) {
   kvt_stats stats = {};
   stats.struct_size = sizeof stats;
-  kvt_ctx_stats(context.get(), &stats);
+  RaiseIfFailed(kvt_ctx_stats(context.get(), &stats), nullptr);
   nb::dict dict;
   dict["raw_bytes"] = stats.raw_bytes;
   dict["stored_bytes"] = stats.stored_bytes;

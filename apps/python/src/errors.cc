@@ -17,11 +17,12 @@ void Raise(const Failure& failure) {
   const nb::object offset =
       failure.offset == UINT64_MAX ? nb::object(nb::none()) : nb::object(nb::int_(failure.offset));
   const std::string message =
-      failure.message.empty() ? kvt_explain(failure.status, 1) : failure.message;
-  const nb::object error = nb::module_::import_("kvtool._errors")
-                               .attr("make_error")(-failure.status, kvt_explain(failure.status, 0),
-                                                   kvt_fault(failure.status), message, offset,
-                                                   failure.hint, failure.file, failure.text);
+      failure.message.empty() ? kvt_explain(failure.status, KVT_EXPLAIN_SENTENCE) : failure.message;
+  const nb::object error =
+      nb::module_::import_("kvtool._errors")
+          .attr("make_error")(-failure.status, kvt_explain(failure.status, KVT_EXPLAIN_ID),
+                              kvt_fault(failure.status), message, offset, failure.hint,
+                              failure.file, failure.text);
   PyErr_SetObject(error.type().ptr(), error.ptr());
   throw nb::python_error();
 }
@@ -32,9 +33,8 @@ void RaiseIfFailed(kvt_status status, const kvt_ctx* ctx) {
   failure.status = status;
   kvt_error error = {};
   error.struct_size = sizeof error;
-  if (ctx != nullptr) kvt_ctx_error(ctx, &error);
   // A context that was busy kept nothing of this call.
-  if (error.status == status) {
+  if (ctx != nullptr && kvt_ctx_error(ctx, &error) == KVT_OK && error.status == status) {
     failure.offset = error.offset;
     failure.message = error.message;
     failure.hint = error.hint;

@@ -28,10 +28,19 @@ class CallState {
     return state_.compare_exchange_strong(idle, State::kRunning, std::memory_order_acquire);
   }
   void End() { state_.store(State::kIdle, std::memory_order_release); }
-  // From any thread and from signal handlers. Does nothing while no call runs.
-  void Cancel() {
+  // Decides that the running call succeeds: later requests find nothing to stop. Throws kCancelled
+  // if a request came first.
+  void Commit() {
     State running = State::kRunning;
-    state_.compare_exchange_strong(running, State::kCancelled, std::memory_order_relaxed);
+    state_.compare_exchange_strong(running, State::kCommitted, std::memory_order_relaxed);
+    StopIfCancelled();
+  }
+  // Returns whether a call runs that is now going to end with kCancelled. From any thread and from
+  // signal handlers.
+  bool Cancel() {
+    State running = State::kRunning;
+    return state_.compare_exchange_strong(running, State::kCancelled, std::memory_order_relaxed) ||
+           running == State::kCancelled;
   }
   void StopIfCancelled() const {
     if (state_.load(std::memory_order_relaxed) != State::kCancelled) return;
@@ -39,7 +48,7 @@ class CallState {
   }
 
  private:
-  enum class State : unsigned char { kIdle, kRunning, kCancelled };
+  enum class State : unsigned char { kIdle, kRunning, kCommitted, kCancelled };
   std::atomic<State> state_{State::kIdle};
 };
 

@@ -22,11 +22,11 @@ bool IsCancelled(const CallState& state) {
 TEST_CASE("A request stops the call that runs, and never the next one", "[threads]") {
   constexpr int kTurns = 2000;
   CallState state;
-  std::atomic<int> turn{0}, asked{-1};
+  std::atomic<int> turn{0}, asked{-1}, accepted{0};
   std::thread asks([&] {
     for (int i = 0; i < kTurns; ++i) {
       while (turn.load() < i + 1) std::this_thread::yield();
-      state.Cancel();
+      accepted += state.Cancel() ? 1 : 0;
       asked = i;
     }
   });
@@ -45,6 +45,24 @@ TEST_CASE("A request stops the call that runs, and never the next one", "[thread
   }
   asks.join();
   CHECK(wrong == 0);
+  CHECK(accepted == kTurns / 2);
+}
+
+TEST_CASE("A request is accepted until the result is decided, and ends the call", "[threads]") {
+  CallState state;
+  CHECK_FALSE(state.Cancel());
+  REQUIRE(state.Begin());
+  state.Commit();
+  state.Commit();
+  CHECK_FALSE(state.Cancel());
+  CHECK_FALSE(IsCancelled(state));
+  state.End();
+  REQUIRE(state.Begin());
+  CHECK(state.Cancel());
+  CHECK(state.Cancel());
+  CHECK_THROWS_AS(state.Commit(), Error);
+  state.End();
+  CHECK_FALSE(state.Cancel());
 }
 
 }  // namespace kv::call_state_test

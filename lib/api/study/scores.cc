@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+#include "lib/api/study/scores.h"
+
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "lib/api/context.h"
 #include "lib/core/base/checked.h"
 #include "lib/study/dense/score.h"
 
@@ -18,11 +19,7 @@ KeyType TypeOf(uint32_t dtype) {
   return dtype == KVT_F32 ? KeyType::kF32 : dtype == KVT_F16 ? KeyType::kF16 : KeyType::kBF16;
 }
 
-void Check(const kvt_scores& in, float* sums, size_t blocks) {
-  Require(in.struct_size == sizeof in, "scores->struct_size");
-  Require(in.geometry != nullptr && in.geometry->struct_size == sizeof *in.geometry,
-          "scores->geometry");
-  const kvt_geometry& g = *in.geometry;
+void Check(const kvt_scores& in, const kvt_geometry& g, float* sums, size_t blocks) {
   constexpr uint32_t kMostHeads = 1 << 16, kMostDim = 1 << 16;
   Require(g.kv_heads > 0 && g.query_heads > 0 && g.query_heads <= kMostHeads &&
               g.query_heads % g.kv_heads == 0 && g.head_dim > 0 && g.head_dim <= kMostDim,
@@ -60,9 +57,11 @@ ByteSpan QueriesOf(const kvt_scores& in, const kvt_geometry& geometry) {
 kvt_status kvt_block_scores(kvt_ctx* ctx, const kvt_scores* in, float* sums, size_t blocks) {
   using namespace kv;  // NOLINT: the library's outermost layer
   return api::Call(ctx, [&] {
-    api::Require(in != nullptr && sums != nullptr, "scores");
-    api::Check(*in, sums, blocks);
-    const kvt_geometry& g = *in->geometry;
+    api::Require(sums != nullptr, "sums");
+    const kvt_scores whole = api::Whole(in, "scores->struct_size");
+    in = &whole;
+    const kvt_geometry g = api::Whole(in->geometry, "scores->geometry->struct_size");
+    api::Check(*in, g, sums, blocks);
     const size_t stride = size_t{g.query_heads} * g.head_dim, group = g.query_heads / g.kv_heads;
     std::fill_n(sums, blocks, 0.0f);
     std::vector<float> scratch(BlockSumScratchFloats(g.head_dim, in->tokens));

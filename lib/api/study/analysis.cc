@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lib/api/callbacks.h"
+#include "lib/api/kvtool_study.h"
 #include "lib/api/tensor.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/analysis/tensor_analysis.h"
@@ -10,7 +11,8 @@
 namespace kv::api {
 namespace {
 
-void Tell(const analysis::TensorAnalysis& found, kvt_analysis& out) {
+void Tell(const analysis::TensorAnalysis& found, kvt_analysis* to) {
+  kvt_analysis out = {};
   const analysis::Measured& coded = *found.own;
   const auto most =
       std::ranges::max_element(coded.codecs, {}, [](const auto& count) { return count.second; });
@@ -25,6 +27,7 @@ void Tell(const analysis::TensorAnalysis& found, kvt_analysis& out) {
   out.zeros = found.stats.zero_count;
   out.zero_rows = found.structure.zero_rows;
   out.repeated_rows = found.structure.repeated_rows;
+  Fill(to, out);
 }
 
 }  // namespace
@@ -35,7 +38,11 @@ kvt_status kvt_analyze(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size
   using namespace kv;       // NOLINT: the library's outermost layer
   using namespace kv::api;  // NOLINT
   return Call(ctx, [&] {
-    Require(out == nullptr || out->struct_size == sizeof *out, "out->struct_size");
+    if (out != nullptr) {
+      RequireSize(out, "out->struct_size");
+      RequireApart(Span(src, n), {reinterpret_cast<std::byte*>(out), out->struct_size},
+                   "src and out overlap");
+    }
     if (json != nullptr) CheckedSink(json);
     Require(desc != nullptr, "desc");
     const KvTensor shape = TensorOf(*desc);
@@ -48,7 +55,7 @@ kvt_status kvt_analyze(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size
     const analysis::TensorAnalysis found =
         analysis::AnalyseTensor({}, tensor, desc->role == KVT_V, options);
     if (!found.decodes()) throw Error(Finding::kInternal, "what was decoded is not what was coded");
-    if (out != nullptr) Tell(found, *out);
+    if (out != nullptr) Tell(found, out);
     if (json != nullptr) CallbackSink(*json).Write(AsBytes(analysis::TensorJsonText(found)));
   });
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "lib/api/context.h"
+#include "lib/api/study/scores.h"
 #include "lib/core/base/checked.h"
 #include "lib/study/eviction/block_choice.h"
 #include "lib/study/eviction/budget.h"
@@ -59,8 +59,6 @@ namespace {
 
 using eviction::PolicyInfo;
 
-constexpr uint32_t kNeedsRows = 1, kNeedsKeys = 2;
-
 // Those that decide by what the cache has seen.
 bool IsOffered(const PolicyInfo& policy) { return !policy.is_bound; }
 
@@ -73,7 +71,8 @@ std::vector<const PolicyInfo*> Offered() {
 }
 
 uint32_t NeedsOf(const PolicyInfo& policy) {
-  return policy.needs_rows ? kNeedsRows | kNeedsKeys : policy.needs_keys ? kNeedsKeys : 0;
+  if (policy.needs_rows) return KVT_NEEDS_ROWS | KVT_NEEDS_KEYS;
+  return policy.needs_keys ? KVT_NEEDS_KEYS : 0;
 }
 
 DType KeyDType(uint32_t dtype) {
@@ -83,7 +82,6 @@ DType KeyDType(uint32_t dtype) {
 
 void CheckCache(const kvt_policy& policy, const kvt_scores& in, bool with_rows) {
   Require(!policy.failed, "policy: it failed");
-  Require(in.struct_size == sizeof in, "scores->struct_size");
   constexpr uint64_t kMostTokens = UINT32_MAX / 2;  // indices into a cache have 32 bits
   Require(in.tokens > 0 && in.tokens <= kMostTokens, "scores->tokens");
   const uint64_t held = policy.caches ? policy.caches->size() : 0;
@@ -185,9 +183,10 @@ void Lend(kvt_policy& policy, const std::vector<KeepPlan>& chosen) {
   policy.plans.clear();
   for (size_t unit = 0; unit < chosen.size(); ++unit) {
     for (const KeepRange& range : chosen[unit]) {
-      policy.ranges[unit].push_back({range.begin, range.count});
+      policy.ranges[unit].push_back({sizeof(kvt_range), range.begin, range.count});
     }
-    policy.plans.push_back({policy.ranges[unit].data(), policy.ranges[unit].size()});
+    policy.plans.push_back(
+        {sizeof(kvt_plan), 0, policy.ranges[unit].data(), policy.ranges[unit].size()});
   }
 }
 
@@ -199,22 +198,24 @@ using namespace kv::api;  // NOLINT
 
 kvt_status kvt_policy_at(size_t index, kvt_policy_info* out) {
   return Caught(nullptr, [&] {
-    Require(out != nullptr && out->struct_size == sizeof *out, "out->struct_size");
+    RequireSize(out, "out->struct_size");
     const std::vector<const PolicyInfo*> offered = Offered();
     Require(index < offered.size(), "index");
-    out->needs = NeedsOf(*offered[index]);
+    kvt_policy_info info = {};
+    info.needs = NeedsOf(*offered[index]);
     // Literals: their ends are marked.
-    out->name = offered[index]->name.data();
-    out->summary = offered[index]->summary.data();
+    info.name = offered[index]->name.data();
+    info.summary = offered[index]->summary.data();
+    Fill(out, info);
   });
 }
 
 kvt_status kvt_policy_create(kvt_ctx* ctx, const char* name, const kvt_geometry* geometry,
                              uint32_t layer, kvt_policy** out) {
-  return Call(ctx, [&] {
-    Require(name != nullptr && out != nullptr, "name");
-    Require(geometry != nullptr && geometry->struct_size == sizeof *geometry,
-            "geometry->struct_size");
+  return CallToMake(ctx, out, [&] {
+    Require(name != nullptr, "name");
+    const kvt_geometry whole = Whole(geometry, "geometry->struct_size");
+    geometry = &whole;
     constexpr uint32_t kMostHeads = 1 << 16, kMostDim = 1 << 16;
     Require(geometry->kv_heads > 0 && geometry->query_heads > 0 &&
                 geometry->query_heads <= kMostHeads &&
@@ -222,7 +223,7 @@ kvt_status kvt_policy_create(kvt_ctx* ctx, const char* name, const kvt_geometry*
                 geometry->head_dim <= kMostDim,
             "geometry");
     const PolicyInfo* policy = eviction::FindPolicy(name);
-    Require(policy != nullptr, "name");
+    Require(policy != nullptr, "name: there is no such policy");
     if (!IsOffered(*policy)) {
       throw Error(Finding::kUnsupportedKind,
                   "the policy decides by attention that is yet to come: only a replay of a "
@@ -230,7 +231,7 @@ kvt_status kvt_policy_create(kvt_ctx* ctx, const char* name, const kvt_geometry*
     }
     Require(policy->spending != eviction::Spending::kPyramid || layer < geometry->layers,
             "layer: not below geometry->layers");
-    *out = new kvt_policy(ctx, *policy, *geometry, layer);
+    return std::make_unique<kvt_policy>(ctx, *policy, *geometry, layer);
   });
 }
 
@@ -239,7 +240,8 @@ void kvt_policy_free(kvt_policy* policy) { delete policy; }
 kvt_status kvt_policy_observe(kvt_policy* policy, const kvt_scores* rows) {
   if (policy == nullptr) return StatusOf(Finding::kBadArgument);
   return Call(policy->ctx, [&] {
-    Require(rows != nullptr, "rows");
+    const kvt_scores whole = Whole(rows, "rows->struct_size");
+    rows = &whole;
     const bool with_rows = policy->info.needs_rows;
     CheckCache(*policy, *rows, with_rows);
     policy->failed = true;
@@ -247,6 +249,7 @@ kvt_status kvt_policy_observe(kvt_policy* policy, const kvt_scores* rows) {
     if (with_rows) {
       policy->rule->Observe(*policy->caches, policy->positions - rows->rows, policy->positions);
     }
+    policy->ctx->state.Commit();
     policy->failed = false;
   });
 }
@@ -255,7 +258,9 @@ kvt_status kvt_policy_choose(kvt_policy* policy, const kvt_scores* cache, uint64
                              const kvt_plan** plans, size_t* count) {
   if (policy == nullptr) return StatusOf(Finding::kBadArgument);
   return Call(policy->ctx, [&] {
-    Require(cache != nullptr && plans != nullptr && count != nullptr, "cache, plans, count");
+    Require(plans != nullptr && count != nullptr, "plans, count");
+    const kvt_scores whole = Whole(cache, "cache->struct_size");
+    cache = &whole;
     CheckCache(*policy, *cache, false);
     Require(keep > 0 && keep <= cache->tokens, "keep");
     const uint64_t held = policy->caches ? policy->caches->size() : 0;
@@ -275,6 +280,7 @@ kvt_status kvt_policy_choose(kvt_policy* policy, const kvt_scores* cache, uint64
       policy->caches->of_head[head].Compact(chosen[chosen.size() == 1 ? 0 : head]);
     }
     Lend(*policy, chosen);
+    policy->ctx->state.Commit();
     *plans = policy->plans.data();
     *count = policy->plans.size();
     policy->failed = false;
