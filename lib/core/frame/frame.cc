@@ -5,9 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <mutex>
 
 #include "lib/core/base/checked.h"
+#include "lib/core/codec/floor.h"
 #include "lib/core/codec/profiled/profiled.h"
 #include "lib/core/codec/wrappers/wrappers.h"
 
@@ -28,6 +31,7 @@ void FrameCoder::ForEachSegment(size_t count, const std::function<void(size_t, W
 
 EncodedChunk FrameCoder::EncodeSegment(const FrameDescription& description, const ChunkShape& shape,
                                        ByteSpan raw, Sides sides, CodecScratch& scratch) const {
+  if (blocks_) return EncodeChunkInBlocks(shape, raw, level_, scratch);
   const auto at_level = [&](const ChunkShape& inner, ByteSpan bytes) {
     return EncodeChunk(inner, bytes, level_, scratch);
   };
@@ -53,7 +57,7 @@ EncodedChunk FrameCoder::EncodeSegment(const FrameDescription& description, cons
 
 FrameCoder::Sides FrameCoder::ChooseSides(const FrameDescription& description,
                                           const SegmentGrid& grid, ByteSpan raw) {
-  if (description.role != FrameRole::kKeyAndValue || raw.empty() ||
+  if (blocks_ || description.role != FrameRole::kKeyAndValue || raw.empty() ||
       !CanSplit(grid.ShapeOf(0), grid.Size(0))) {
     return Sides::kTogether;
   }
@@ -74,29 +78,105 @@ FrameCoder::Sides FrameCoder::ChooseSides(const FrameDescription& description,
   return pays ? Sides::kApart : Sides::kTogether;
 }
 
+// Holds the room against the bytes of the segments that are done and the floors of the others.
+class FrameCoder::Budget {
+ public:
+  Budget(uint64_t room, std::vector<uint64_t>& floors) : room_(room), floors_(floors) {}
+
+  // Samples every segment.
+  void Begin(uint64_t fixed_bytes, const SegmentGrid& grid, ByteSpan raw, Effort level,
+             bool beside) {
+    done_ = fixed_bytes;
+    left_ = 0;
+    floors_.clear();
+    for (size_t i = 0; i < grid.count; ++i) {
+      floors_.push_back(EstimateFloor(grid.ShapeOf(i), raw.subspan(grid.Begin(i), grid.Size(i)),
+                                      level, beside));
+      left_ += floors_.back();
+    }
+  }
+  // Any thread. The segments that are left miss their floors about as those that are done did.
+  void Finish(size_t segment, uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    done_ += bytes;
+    coded_ += bytes;
+    expected_ += floors_[segment];
+    left_ -= floors_[segment];
+    if (Estimate() > room_) over_.store(true, std::memory_order_relaxed);
+  }
+  bool is_over() const { return over_.load(std::memory_order_relaxed); }
+  // Throws if the frame is not going to fit, with a number that is larger than the room.
+  void Check(uint64_t* needed) {
+    const std::lock_guard lock(mutex_);
+    const uint64_t estimate = Estimate();
+    if (estimate <= room_) return;
+    if (needed != nullptr) *needed = estimate;
+    throw Error(Finding::kOutputTooSmall, "the frame is going to have about {} bytes, the buffer {}",
+                estimate, room_);
+  }
+
+ private:
+  uint64_t Estimate() const {
+    // Less than the segments that are done say, since the others may be of V and these of K.
+    constexpr double kTrust = 0.95;
+    const double missed = expected_ == 0 ? 1
+                                         : kTrust * static_cast<double>(coded_) /
+                                               static_cast<double>(expected_);
+    return done_ + static_cast<uint64_t>(static_cast<double>(left_) * std::max(1.0, missed));
+  }
+
+  const uint64_t room_;
+  std::vector<uint64_t>& floors_;
+  std::mutex mutex_;
+  uint64_t done_ = 0, coded_ = 0, expected_ = 0, left_ = 0;
+  std::atomic<bool> over_{false};
+};
+
 uint64_t FrameCoder::Encode(const FrameDescription& description, ByteSpan raw,
                             std::span<std::byte> out, uint64_t* needed) {
+  return EncodeInto(description, raw, out, nullptr, needed);
+}
+
+uint64_t FrameCoder::EncodeWithin(const FrameDescription& description, ByteSpan raw,
+                                  std::span<std::byte> out, uint64_t* needed) {
+  const uint64_t bound = FrameBound(raw.size());
+  if (bound != 0 && out.size() >= bound) return Encode(description, raw, out, needed);
+  Budget budget(out.size(), floors_);
+  return EncodeInto(description, raw, out, &budget, needed);
+}
+
+uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan raw,
+                                std::span<std::byte> out, Budget* budget, uint64_t* needed) {
   FrameHeader header;
   header.level = level_;
   header.raw_bytes = raw.size();
   header.description = ShapeThatExplains(description, raw.size());
   const SegmentGrid grid = ChooseSegments(header);
+  const bool has_table = grid.count > 1;
+  const uint64_t table_bytes = has_table ? grid.count * kSegmentEntryBytes : 0;
+  if (budget != nullptr) {
+    budget->Begin(kFrameHeaderBytes + table_bytes, grid, raw, level_,
+                  header.description.role == FrameRole::kKeyAndValue);
+    budget->Check(needed);
+  }
   header.raw_hash = Hash128(raw);
 
   encoded_.resize(grid.count);
   const Sides sides = ChooseSides(header.description, grid, raw);
   ForEachSegment(grid.count, [&](size_t index, Worker& worker) {
+    if (budget != nullptr && budget->is_over()) return;
     worker.scratch.Recycle(std::move(encoded_[index].payload));
     encoded_[index] =
         EncodeSegment(header.description, grid.ShapeOf(index),
                       raw.subspan(grid.Begin(index), grid.Size(index)), sides, worker.scratch);
+    if (budget != nullptr) budget->Finish(index, encoded_[index].payload.size());
   });
+  if (budget != nullptr) budget->Check(needed);
   const bool profiled = std::ranges::any_of(
       encoded_, [](const EncodedChunk& chunk) { return chunk.codec == CodecId::kProfiled; });
   if (profiled) header.profile = profile_->hash();
 
-  const bool has_table = grid.count > 1;
-  header.payload_bytes = has_table ? grid.count * kSegmentEntryBytes : 0;
+  header.payload_bytes = table_bytes;
   for (const EncodedChunk& chunk : encoded_) header.payload_bytes += chunk.payload.size();
   const bool stored = header.payload_bytes >= raw.size();
   if (stored) {
@@ -104,7 +184,8 @@ uint64_t FrameCoder::Encode(const FrameDescription& description, ByteSpan raw,
     header.segment_rows = 0;
     header.profile = {};
     header.payload_bytes = raw.size();
-  } else if (!has_table) {
+  } else if (blocks_ || !has_table) {
+    if (blocks_) header.version = kVersionOfBlocks;
     header.codec = encoded_[0].codec;
   }
   if (needed != nullptr) *needed = header.frame_bytes();

@@ -30,6 +30,10 @@ class FrameCoder {
   // The threads of the calls that follow; null: the calling thread alone. Borrowed.
   void UsePool(ThreadPool* pool) { pool_ = pool; }
 
+  // Encodes frames that a device decodes from now on: byte planes in blocks (codec kBlocks), also
+  // where a profile or other codecs would make them smaller. Decoding needs no such call.
+  void UseBlocks(bool blocks) { blocks_ = blocks; }
+
   // Encodes with the profile from now on, and decodes frames that name it. Null: without.
   void UseProfile(std::shared_ptr<const Profile> profile) { profile_ = std::move(profile); }
 
@@ -38,6 +42,13 @@ class FrameCoder {
   // raw.size() is dropped.
   uint64_t Encode(const FrameDescription& description, ByteSpan raw, std::span<std::byte> out,
                   uint64_t* needed = nullptr);
+
+  // Encode for rooms that may be too small: throws kOutputTooSmall as soon as samples, and then the
+  // segments that are done, say that the frame is not going to fit, and sets `*needed` to the
+  // estimate. What is written has the bytes that Encode writes. Refuses hardly any frame that
+  // would fit; one that misses the room by less than the estimate's margin may cost the whole work.
+  uint64_t EncodeWithin(const FrameDescription& description, ByteSpan raw,
+                        std::span<std::byte> out, uint64_t* needed = nullptr);
 
   // Fills `raw`. Bytes after the frame are ignored. Throws as ReadFrameHeader does, and
   // kContextDiffers where `context` is given and is not the frame's, kProfileMissing where the
@@ -59,6 +70,10 @@ class FrameCoder {
     CodecScratch scratch;
     Bytes segment;
   };
+  // Whether a frame is still likely to fit, as its segments are encoded.
+  class Budget;
+  uint64_t EncodeInto(const FrameDescription& description, ByteSpan raw, std::span<std::byte> out,
+                      Budget* budget, uint64_t* needed);
   // Whether the halves of heads, K and V side by side, are coded apart.
   enum class Sides { kTogether, kApart, kTry };
   Sides ChooseSides(const FrameDescription& description, const SegmentGrid& grid, ByteSpan raw);
@@ -69,12 +84,14 @@ class FrameCoder {
   void ForEachSegment(size_t count, const std::function<void(size_t, Worker&)>& body);
 
   Effort level_;
+  bool blocks_ = false;
   ThreadPool* pool_ = nullptr;
   std::shared_ptr<const Profile> profile_;
   const CallState* state_;
   Reuse<Worker> workers_;
   // Of the running call; kept for their memory.
   std::vector<EncodedChunk> encoded_;
+  std::vector<uint64_t> floors_;  // of the segments, in bytes
   std::vector<Bytes> decoded_;
 };
 

@@ -256,6 +256,24 @@ std::vector<Contestant> LevelContestants() {
   return levels;
 }
 
+std::vector<Contestant> BlockContestants() {
+  std::vector<Contestant> levels;
+  for (const Effort effort : {Effort::kFast, Effort::kDefault, Effort::kHigh, Effort::kMax}) {
+    levels.push_back(
+        {fmt::format("{}-blocks", Name(effort)), false,
+         [effort](const ContestChunk& chunk, CodecScratch& scratch, ContestPayload& out) {
+           out.head = chunk.head;
+           static_cast<EncodedChunk&>(out) =
+               EncodeChunkInBlocks(out.head.shape(), chunk.raw, effort, scratch);
+         },
+         [](const ContestChunk&, const ContestPayload& encoded, CodecScratch& scratch,
+            std::span<std::byte> raw) {
+           DecodeChunk(encoded.codec, encoded.head.shape(), encoded.payload, raw, scratch);
+         }});
+  }
+  return levels;
+}
+
 std::vector<ContestResult> RunContest(const std::vector<ContestChunk>& chunks,
                                       const std::vector<Contestant>& contestants, int rounds,
                                       double patience, Progress* progress) {

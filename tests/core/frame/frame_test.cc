@@ -197,6 +197,76 @@ TEST_CASE("Another context is refused, and too small a buffer told what it needs
   CHECK(needed == frame.size());
 }
 
+TEST_CASE("Frames in blocks say so, come back, and list what a device reads") {
+  CodecScratch scratch;
+  for (const uint64_t tokens : {uint64_t{1}, uint64_t{40}, uint64_t{1500}}) {
+    const Bytes raw = Channels(tokens, 1024);
+    for (const Order order : {Order::kTokenHeadDim, Order::kHeadTokenDim, Order::kStorage}) {
+      for (const Effort level : kLevels) {
+        INFO(tokens << " tokens, " << Name(order) << ", " << Name(level));
+        FrameDescription description = Described(tokens, 8, 128);
+        description.order = order;
+        description.role = FrameRole::kKeyAndValue;
+        FrameCoder coder(level);
+        coder.UseBlocks(true);
+        Bytes frame(FrameBound(raw.size()));
+        frame.resize(coder.Encode(description, raw, frame));
+        CHECK(frame.size() < raw.size() * 8 / 10);
+        const FrameHeader header = ReadFrameHeader(frame);
+        CHECK(header.version == 2);
+        CHECK(header.codec == CodecId::kBlocks);
+        CHECK(Decode(frame) == raw);
+        // What a device does: planes from blocks, then words from planes.
+        Bytes back(raw.size());
+        for (const BlockSegment& segment : ListBlocks(frame)) {
+          Bytes planes;
+          for (const PlaneBlock& block : segment.planes.blocks) {
+            const size_t begin = segment.offset + block.offset;
+            CHECK(begin % 16 == 0);
+            const ByteSpan bytes = ByteSpan(frame).subspan(begin, block.bytes);
+            planes.resize(planes.size() + block.raw_bytes);
+            const auto to = std::span(planes).last(block.raw_bytes);
+            if (block.stored()) std::ranges::copy(bytes, to.begin());
+            if (!block.stored()) REQUIRE(scratch.zstd.Decompress(bytes, to));
+          }
+          JoinWords(segment.planes.split, planes,
+                    std::span(back).subspan(segment.raw_offset, segment.raw_bytes));
+        }
+        CHECK(back == raw);
+      }
+    }
+  }
+  FrameCoder coder(Effort::kFast);
+  coder.UseBlocks(true);
+  const Bytes noise = Noise(4096);
+  Bytes frame(FrameBound(noise.size()));
+  CHECK(coder.Encode(Described(16, 1, 128), noise, frame) == frame.size());
+  CHECK(ReadFrameHeader(frame).codec == CodecId::kRaw);
+  CHECK(ListBlocks(frame).empty());
+  const Bytes other = Encode(Described(64, 1, 64), Channels(64, 64));
+  CHECK(FindingOf([&] { ListBlocks(other); }) == Finding::kUnsupportedKind);
+}
+
+TEST_CASE("A frame of version 2 has the codec of its header in all segments") {
+  FrameCoder coder(Effort::kFast);
+  coder.UseBlocks(true);
+  const Bytes raw = Channels(30'000, 32);
+  Bytes frame(FrameBound(raw.size()));
+  frame.resize(coder.Encode(Described(30'000, 1, 32), raw, frame));
+  REQUIRE(ReadFrameHeader(frame).segmentation == Segmentation::kRows);
+  const auto finding_of = [&](size_t at, uint8_t value) {
+    Bytes forged = frame;
+    forged[at] = std::byte{value};
+    StoreLE<uint64_t>(&forged[120], Hash64(ByteSpan(forged).first(120)));
+    return FindingOf([&] { coder.Verify(forged, nullptr); });
+  };
+  CHECK(finding_of(99, 255) == Finding::kBadField);
+  CHECK(finding_of(8, 1) == Finding::kBadField);
+  CHECK(finding_of(99, 16) == Finding::kBadFrame);
+  CHECK(finding_of(128 + 4, 16) == Finding::kBadFrame);
+  CHECK(finding_of(8, 3) == Finding::kUnsupportedVersion);
+}
+
 TEST_CASE("A damaged frame is refused unless the damage changes no value") {
   for (const uint64_t tokens : {uint64_t{40}, uint64_t{30'000}}) {
     const Bytes raw = Channels(tokens, 32);
@@ -242,7 +312,7 @@ TEST_CASE("Headers that contradict themselves are refused, their hash right or n
     Finding finding;
   };
   const Change changes[] = {
-      {0, 0x88, 1, Finding::kBadMagic},         {8, 2, 2, Finding::kUnsupportedVersion},
+      {0, 0x88, 1, Finding::kBadMagic},         {8, 3, 2, Finding::kUnsupportedVersion},
       {10, 64, 2, Finding::kBadField},          {12, 5, 1, Finding::kBadField},
       {13, 3, 1, Finding::kBadField},           {13, 0, 1, Finding::kBadField},
       {14, 0, 2, Finding::kBadField},           {16, 1, 8, Finding::kBadField},
@@ -273,8 +343,8 @@ TEST_CASE("A frame of a newer version is told from a damaged one") {
   };
   constexpr uint8_t kNewCodec = 250;
   const Bytes one = Encode(Described(1'000, 1, 32), Channels(1'000, 32), Effort::kFast);
-  CHECK(finding_of(change(one, 8, 2, true)) == Finding::kUnsupportedVersion);
-  CHECK(finding_of(change(one, 8, 2, false)) == Finding::kChecksum);
+  CHECK(finding_of(change(one, 8, 3, true)) == Finding::kUnsupportedVersion);
+  CHECK(finding_of(change(one, 8, 3, false)) == Finding::kChecksum);
   CHECK(finding_of(change(one, 99, kNewCodec, true)) == Finding::kUnsupportedKind);
   CHECK(finding_of(change(one, 99, kNewCodec, false)) == Finding::kChecksum);
   const Bytes several = Encode(Described(30'000, 1, 32), Channels(30'000, 32), Effort::kFast);

@@ -54,6 +54,8 @@ PlaneChoice EncodePlane(ByteSpan plane, const PredictorSet& predictors, bool use
 // matches, or with uncompressed bytes if statistics gain nothing. `noise` says whether they do, if
 // the caller knows; kUnknown makes the encoder find out.
 enum class Noise : uint8_t { kUnknown, kNo, kYes };
+// Returns whether byte statistics of a sample gain nothing.
+bool LooksLikeNoise(ByteSpan plane);
 PlaneChoice EncodeLiteralPlane(ByteSpan plane, Noise noise, CodecScratch& scratch, Bytes& out);
 
 // A frame as it lies in the file. Its structure has been checked; mode, codec and payload have not.

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <algorithm>
+
+#include "lib/core/base/checked.h"
+#include "lib/core/codec/planes/planes.h"
+#include "lib/core/kernels/planes.h"
+
+namespace kv {
+namespace {
+
+constexpr uint64_t kBlocksHeaderBytes = 16, kBlockEntryBytes = 8;
+constexpr uint8_t kZstdBlocks = 1;  // the coder of the blocks, as it is stored
+
+uint64_t AlignBlock(uint64_t offset) {
+  return CeilDiv(offset, kPlaneBlockAlignment) * kPlaneBlockAlignment;
+}
+
+uint64_t BlocksOfPlane(uint64_t words) { return CeilDiv(words, kPlaneBlockBytes); }
+
+void AppendBlock(ByteSpan plane, int zstd_level, CodecScratch& scratch, Bytes& out) {
+  const std::span<std::byte> frame = scratch.candidate.Get(Zstd::Bound(plane.size()));
+  size_t size = 0;
+  if (zstd_level != kOnlyLiterals) {
+    size = scratch.zstd.Compress(plane, frame, zstd_level);
+  } else if (!LooksLikeNoise(plane)) {
+    size = scratch.zstd.CompressLiterals(plane, frame);
+  }
+  const ByteSpan block = size == 0 || size >= plane.size() ? plane : ByteSpan(frame.first(size));
+  out.insert(out.end(), block.begin(), block.end());
+}
+
+// Words are split and joined this many at a time, so that rotated ones stay in the first-level
+// cache.
+constexpr size_t kWordsAtOnce = 4096;
+
+}  // namespace
+
+WordPlanes ChoosePlanes(DType dtype, uint64_t raw_bytes) {
+  const DTypeInfo& info = Info(dtype);
+  const bool is_word = info.block_elements == 1 && (info.block_bytes == 2 || info.block_bytes == 4);
+  if (!is_word || raw_bytes % info.block_bytes != 0) return {};
+  return {info.block_bytes, dtype == DType::kBF16};
+}
+
+void SplitWords(const WordPlanes& split, ByteSpan raw, std::span<std::byte> planes) {
+  const size_t words = raw.size() / split.count;
+  KV_ASSERT(planes.size() == raw.size() && words * split.count == raw.size());
+  std::byte* const to = planes.data();
+  if (split.count == 1) {
+    std::ranges::copy(raw, to);
+  } else if (split.count == 4) {
+    std::byte* const of_words[] = {to, to + words, to + 2 * words, to + 3 * words};
+    SplitPlanes4(raw.data(), words, of_words);
+  } else if (!split.rotated) {
+    SplitPlanes2(raw.data(), words, to, to + words);
+  } else {
+    alignas(64) std::byte rotated[2 * kWordsAtOnce];
+    for (size_t at = 0; at < words; at += kWordsAtOnce) {
+      const size_t count = std::min(kWordsAtOnce, words - at);
+      Rotl16(raw.data() + 2 * at, count, rotated);
+      SplitPlanes2(rotated, count, to + at, to + words + at);
+    }
+  }
+}
+
+void JoinWords(const WordPlanes& split, ByteSpan planes, std::span<std::byte> raw) {
+  const size_t words = raw.size() / split.count;
+  KV_ASSERT(planes.size() == raw.size() && words * split.count == raw.size());
+  const std::byte* const from = planes.data();
+  if (split.count == 1) {
+    std::ranges::copy(planes, raw.data());
+  } else if (split.count == 4) {
+    const std::byte* const of_words[] = {from, from + words, from + 2 * words, from + 3 * words};
+    JoinPlanes4(of_words, words, raw.data());
+  } else if (!split.rotated) {
+    JoinPlanes2(from, from + words, words, raw.data());
+  } else {
+    for (size_t at = 0; at < words; at += kWordsAtOnce) {
+      const size_t count = std::min(kWordsAtOnce, words - at);
+      std::byte* const to = raw.data() + 2 * at;
+      JoinPlanes2(from + at, from + words + at, count, to);
+      Rotr16(to, count, to);
+    }
+  }
+}
+
+void EncodeBlocks(DType dtype, ByteSpan raw, int zstd_level, CodecScratch& scratch, Bytes& out) {
+  KV_ASSERT(out.empty() && !raw.empty() && raw.size() <= kMaxBlockedBytes);
+  const WordPlanes split = ChoosePlanes(dtype, raw.size());
+  const uint64_t words = raw.size() / split.count, count = split.count * BlocksOfPlane(words);
+  const std::span<std::byte> planes = scratch.planes.Get(raw.size());
+  SplitWords(split, raw, planes);
+  out.resize(AlignBlock(kBlocksHeaderBytes + count * kBlockEntryBytes));
+  out[0] = static_cast<std::byte>(split.count);
+  out[1] = static_cast<std::byte>(split.rotated);
+  out[2] = static_cast<std::byte>(kZstdBlocks);
+  StoreLE(out.data() + 4, kPlaneBlockBytes);
+  StoreLE(out.data() + 8, static_cast<uint32_t>(count));
+  uint64_t entry = kBlocksHeaderBytes;
+  for (uint32_t plane = 0; plane < split.count; ++plane) {
+    for (uint64_t at = 0; at < words; at += kPlaneBlockBytes, entry += kBlockEntryBytes) {
+      const auto offset = static_cast<uint32_t>(out.size());
+      AppendBlock(planes.subspan(plane * words + at,
+                                 std::min<uint64_t>(kPlaneBlockBytes, words - at)),
+                  zstd_level, scratch, out);
+      StoreLE(out.data() + entry, offset);
+      StoreLE(out.data() + entry + 4, static_cast<uint32_t>(out.size() - offset));
+      out.resize(AlignBlock(out.size()));
+    }
+  }
+}
+
+PlaneBlocks ReadBlocks(ByteSpan payload, uint64_t raw_bytes) {
+  ByteReader reader(payload);
+  PlaneBlocks found;
+  found.split.count = reader.U8("number of planes");
+  const uint8_t rotated = reader.U8("rotation"), coder = reader.U8("coder");
+  const uint8_t reserved = reader.U8("reserved byte");
+  const uint32_t block_bytes = reader.U32("size of a block"), count = reader.U32("blocks");
+  const bool planes = found.split.count == 1 || found.split.count == 2 || found.split.count == 4;
+  if (!planes || rotated > (found.split.count == 2 ? 1 : 0) || coder != kZstdBlocks ||
+      reserved != 0 || block_bytes != kPlaneBlockBytes || reader.U32("reserved number") != 0) {
+    throw Error(Finding::kBadFrame, "the header of the planes in blocks has a value of no meaning")
+        .At(0);
+  }
+  found.split.rotated = rotated != 0;
+  const uint64_t words = raw_bytes / found.split.count;
+  if (raw_bytes == 0 || raw_bytes > kMaxBlockedBytes || raw_bytes % found.split.count != 0 ||
+      count != found.split.count * BlocksOfPlane(words)) {
+    throw Error(Finding::kBadFrame, "{} blocks of {} planes cannot hold {} bytes", count,
+                found.split.count, raw_bytes)
+        .At(0);
+  }
+  ByteReader entries(reader.TakeArray(count, kBlockEntryBytes, "table of blocks"),
+                     kBlocksHeaderBytes);
+  const auto skip_padding = [&] {
+    for (const std::byte byte : reader.Take(AlignBlock(reader.offset()) - reader.offset(), "gap")) {
+      if (byte != std::byte{0})
+        throw Error(Finding::kBadFrame, "a gap between blocks is not zero").At(reader.offset());
+    }
+  };
+  skip_padding();
+  found.blocks.reserve(count);
+  for (uint32_t plane = 0; plane < found.split.count; ++plane) {
+    for (uint64_t at = 0; at < words; at += kPlaneBlockBytes) {
+      PlaneBlock block{entries.U32("offset of a block"), entries.U32("size of a block"),
+                       static_cast<uint32_t>(std::min<uint64_t>(kPlaneBlockBytes, words - at))};
+      if (block.offset != reader.offset() || block.bytes > block.raw_bytes) {
+        throw Error(Finding::kBadFrame, "block {} does not lie where the blocks before it end",
+                    found.blocks.size())
+            .At(entries.offset() - kBlockEntryBytes);
+      }
+      reader.Take(block.bytes, "block");
+      skip_padding();
+      found.blocks.push_back(block);
+    }
+  }
+  reader.ExpectEnd("the last block");
+  return found;
+}
+
+void DecodeBlocks(ByteSpan payload, std::span<std::byte> raw, CodecScratch& scratch) {
+  const PlaneBlocks found = ReadBlocks(payload, raw.size());
+  const std::span<std::byte> planes =
+      found.split.count == 1 ? raw : scratch.planes.Get(raw.size());
+  std::byte* to = planes.data();
+  for (const PlaneBlock& block : found.blocks) {
+    const ByteSpan bytes = payload.subspan(block.offset, block.bytes);
+    if (block.stored()) {
+      std::ranges::copy(bytes, to);
+    } else if (!scratch.zstd.Decompress(bytes, {to, block.raw_bytes})) {
+      throw Error(Finding::kBadPayload, "the zstd frame of {} bytes does not decode to {} bytes",
+                  block.bytes, block.raw_bytes)
+          .At(block.offset);
+    }
+    to += block.raw_bytes;
+  }
+  if (found.split.count > 1) JoinWords(found.split, planes, raw);
+}
+
+}  // namespace kv
