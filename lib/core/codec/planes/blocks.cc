@@ -18,15 +18,22 @@ uint64_t AlignBlock(uint64_t offset) {
 
 uint64_t BlocksOfPlane(uint64_t words) { return CeilDiv(words, kPlaneBlockBytes); }
 
+// Appends the smallest of the plane itself, its literals and, at levels that look for them, its
+// matches, which alone may be larger than literals.
 void AppendBlock(ByteSpan plane, int zstd_level, CodecScratch& scratch, Bytes& out) {
-  const std::span<std::byte> frame = scratch.candidate.Get(Zstd::Bound(plane.size()));
-  size_t size = 0;
-  if (zstd_level != kOnlyLiterals) {
-    size = scratch.zstd.Compress(plane, frame, zstd_level);
-  } else if (!LooksLikeNoise(plane)) {
-    size = scratch.zstd.CompressLiterals(plane, frame);
+  const size_t bound = Zstd::Bound(plane.size());
+  ByteSpan block = plane;
+  const auto keep = [&](ByteSpan frame) {
+    if (!frame.empty() && frame.size() < block.size()) block = frame;
+  };
+  if (!LooksLikeNoise(plane)) {
+    const std::span<std::byte> frame = scratch.candidate.Get(bound);
+    keep(frame.first(scratch.zstd.CompressLiterals(plane, frame)));
   }
-  const ByteSpan block = size == 0 || size >= plane.size() ? plane : ByteSpan(frame.first(size));
+  if (zstd_level != kOnlyLiterals) {
+    const std::span<std::byte> frame = scratch.best.Get(bound);
+    keep(frame.first(scratch.zstd.Compress(plane, frame, zstd_level)));
+  }
   out.insert(out.end(), block.begin(), block.end());
 }
 
