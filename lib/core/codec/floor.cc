@@ -12,13 +12,14 @@ namespace kv {
 
 // Only some columns are looked at, since what comes back mostly does so below itself; an odd step,
 // since it may be certain channels of every head that do.
-Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
+Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype, uint64_t most) {
   constexpr uint64_t kWideRow = 1 << 10, kWord = 8, kPair = 2 * kWord;
   const uint64_t value_mask = dtype == DType::kBF16  ? 0xfff0fff0fff0fff0u
                               : dtype == DType::kF16 ? 0xff00ff00ff00ff00u
                                                      : ~uint64_t{0};
   const bool is_short = raw.size() <= kShortChunk;
-  const uint64_t step = is_short || row_bytes < kWideRow ? 3 * kPair : 9 * kPair;
+  const uint64_t usual = is_short || row_bytes < kWideRow ? 3 * kPair : 9 * kPair;
+  const uint64_t step = std::max(usual, (raw.size() / most / kWord | 1) * kPair);
   const int table_bits = is_short ? 12 : 14;
   std::array<uint32_t, 1u << 14> seen;
   std::fill_n(seen.begin(), 1u << table_bits, 0);
@@ -47,15 +48,18 @@ Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
 
 namespace {
 
-constexpr uint64_t kMostSamples = 2048, kLeastSamples = 256, kSampleOneIn = 8;
-// If more than one word in this many came back, the sizes of rows and matches decide, not entropy.
-constexpr uint64_t kComesBackOneIn = 8;
+constexpr uint64_t kMostSamples = 2048, kLeastSamples = 256, kSampleOneIn = 24;
+constexpr uint64_t kMostRepeatWords = 384;
+// Percent of a value that a pair of words saves where it comes back: more than all of it, since
+// samples do not find every one.
+constexpr uint64_t kSavedByRepeats = 130;
 // Percent of the entropy that is left at each level, as measured: floor_test.cc holds it against
 // real caches.
-constexpr uint64_t kLeftOfHalves[] = {85, 96, 94, 86, 82}, kLeftOfOthers[] = {80, 90, 84, 82, 80};
+constexpr uint64_t kLeftOfHalves[] = {85, 96, 94, 80, 66}, kLeftOfOthers[] = {80, 95, 88, 85, 80};
 
 // Counts bytes beside the context that each stands in. The first contexts to be seen have tables of
 // their own, the others share one.
+template <uint32_t kTables>
 class ByteCounts {
  public:
   void Add(uint8_t byte, uint8_t context) {
@@ -80,7 +84,6 @@ class ByteCounts {
   }
 
  private:
-  static constexpr uint32_t kTables = 12;
   std::array<uint8_t, 256> table_of_{};
   std::array<std::array<uint32_t, 256>, kTables> counts_{};
   uint32_t tables_ = 0;
@@ -95,18 +98,21 @@ uint64_t StepOf(uint64_t values) {
 }
 
 // Bits of a value of f16 or bf16 * 2^16.
-uint64_t HalfBits16(ByteSpan raw, DType dtype, uint64_t columns, bool in_context) {
+template <bool kInContext>
+uint64_t HalfBits16(ByteSpan raw, DType dtype, uint64_t columns) {
   const auto word_at = [&](uint64_t index) {
     const auto word = LoadLE<uint16_t>(raw.data() + 2 * index);
     return dtype == DType::kBF16 ? std::rotl(word, 1) : word;
   };
-  ByteCounts low, high;
-  const uint64_t words = raw.size() / 2, first = in_context ? columns : 0;
-  for (uint64_t i = first; i < words; i += StepOf(words)) {
+  constexpr uint32_t kContexts = 12;
+  ByteCounts<1> low;
+  ByteCounts<kInContext ? kContexts : 1> high;
+  const uint64_t words = raw.size() / 2, step = StepOf(words);
+  for (uint64_t i = kInContext ? columns : 0; i < words; i += step) {
     const uint16_t word = word_at(i);
     low.Add(static_cast<uint8_t>(word), 0);
     high.Add(static_cast<uint8_t>(word >> 8),
-             in_context ? static_cast<uint8_t>(word_at(i - columns) >> 8) : 0);
+             kInContext ? static_cast<uint8_t>(word_at(i - columns) >> 8) : 0);
   }
   return low.Bits16() + high.Bits16();
 }
@@ -119,13 +125,13 @@ uint64_t UnitBits16(ByteSpan raw, const DTypeInfo& info) {
   const uint64_t step = StepOf(units);
   uint64_t bits = 0;
   if (IsBlockQuantised(info.dtype)) {
-    ByteCounts all;
+    ByteCounts<1> all;
     for (uint64_t unit = 0; unit < units; unit += step)
       all.Add(ByteAt(raw, (unit + 1) * info.block_bytes - 1 - unit % quants), 0);
     return quants * all.Bits16();
   }
   for (uint32_t byte = 0; byte < info.block_bytes; ++byte) {
-    ByteCounts one;
+    ByteCounts<1> one;
     for (uint64_t unit = 0; unit < units; unit += step)
       one.Add(ByteAt(raw, unit * info.block_bytes + byte), 0);
     bits += one.Bits16();
@@ -141,15 +147,20 @@ uint64_t EstimateFloor(const ChunkShape& shape, ByteSpan raw, Effort effort, boo
   if (units < kLeastSamples) return 0;
   const ChunkGrid grid = GridOf(shape, raw.size());
   const bool is_fast = effort == Effort::kFast, halves = IsHalfFloat(shape.dtype);
-  if (!is_fast || !halves) {
-    const Repeats repeats = CountRepeats(raw, raw.size() / grid.rows, shape.dtype);
-    if (repeats.four * kComesBackOneIn > repeats.looked) return 0;
+  uint64_t repeated = 0;  // percent
+  // At the fast level, literals alone code values of more than a byte.
+  if (!is_fast || info.block_bytes == 1) {
+    const Repeats repeats =
+        CountRepeats(raw, raw.size() / grid.rows, shape.dtype, kMostRepeatWords);
+    if (repeats.looked > 0) repeated = repeats.eight * kSavedByRepeats / repeats.looked;
+    if (repeated >= 100) return 0;
   }
   const bool in_context = grid.rows > 1 && (beside || !is_fast);
-  const uint64_t bits16 = halves ? HalfBits16(raw, shape.dtype, grid.columns, in_context)
-                                 : UnitBits16(raw, info);
+  const auto half_bits16 = in_context ? HalfBits16<true> : HalfBits16<false>;
+  const uint64_t bits16 =
+      halves ? half_bits16(raw, shape.dtype, grid.columns) : UnitBits16(raw, info);
   const uint64_t left = (halves ? kLeftOfHalves : kLeftOfOthers)[static_cast<size_t>(effort)];
-  return units * (bits16 >> 8) / (uint64_t{8} << 8) * left / 100;
+  return units * (bits16 >> 8) / (uint64_t{8} << 8) * left / 100 * (100 - repeated) / 100;
 }
 
 }  // namespace kv

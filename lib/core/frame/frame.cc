@@ -105,14 +105,12 @@ class FrameCoder::Budget {
     if (Estimate() > room_) over_.store(true, std::memory_order_relaxed);
   }
   bool is_over() const { return over_.load(std::memory_order_relaxed); }
-  // Throws if the frame is not going to fit, with a number that is larger than the room.
-  void Check(uint64_t* needed) {
+  // Returns whether the frame still fits; if not, sets the number to one above the room.
+  bool Fits(uint64_t* needed) {
     const std::lock_guard lock(mutex_);
     const uint64_t estimate = Estimate();
-    if (estimate <= room_) return;
-    if (needed != nullptr) *needed = estimate;
-    throw Error(Finding::kOutputTooSmall, "the frame is going to have about {} bytes, the buffer {}",
-                estimate, room_);
+    if (estimate > room_ && needed != nullptr) *needed = estimate;
+    return estimate <= room_;
   }
 
  private:
@@ -157,7 +155,7 @@ uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan ra
   if (budget != nullptr) {
     budget->Begin(kFrameHeaderBytes + table_bytes, grid, raw, level_,
                   header.description.role == FrameRole::kKeyAndValue);
-    budget->Check(needed);
+    if (!budget->Fits(needed)) return 0;
   }
   header.raw_hash = Hash128(raw);
 
@@ -171,7 +169,7 @@ uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan ra
                       raw.subspan(grid.Begin(index), grid.Size(index)), sides, worker.scratch);
     if (budget != nullptr) budget->Finish(index, encoded_[index].payload.size());
   });
-  if (budget != nullptr) budget->Check(needed);
+  if (budget != nullptr && !budget->Fits(needed)) return 0;
   const bool profiled = std::ranges::any_of(
       encoded_, [](const EncodedChunk& chunk) { return chunk.codec == CodecId::kProfiled; });
   if (profiled) header.profile = profile_->hash();
@@ -190,6 +188,7 @@ uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan ra
   }
   if (needed != nullptr) *needed = header.frame_bytes();
   if (out.size() < header.frame_bytes()) {
+    if (budget != nullptr) return 0;
     throw Error(Finding::kOutputTooSmall, "the frame has {} bytes, the buffer {}",
                 header.frame_bytes(), out.size());
   }

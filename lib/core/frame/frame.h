@@ -43,10 +43,11 @@ class FrameCoder {
   uint64_t Encode(const FrameDescription& description, ByteSpan raw, std::span<std::byte> out,
                   uint64_t* needed = nullptr);
 
-  // Encode for rooms that may be too small: throws kOutputTooSmall as soon as samples, and then the
-  // segments that are done, say that the frame is not going to fit, and sets `*needed` to the
-  // estimate. What is written has the bytes that Encode writes. Refuses hardly any frame that
-  // would fit; one that misses the room by less than the estimate's margin may cost the whole work.
+  // Encode for rooms that may be too small: returns 0 as soon as samples, and then the segments that
+  // are done, say that the frame is not going to fit, and sets `*needed` to the estimate, which is
+  // larger than the room. Otherwise writes the bytes that Encode writes. Refuses hardly any frame
+  // that would fit; one that misses the room by less than the estimate's margin may cost the whole
+  // work.
   uint64_t EncodeWithin(const FrameDescription& description, ByteSpan raw,
                         std::span<std::byte> out, uint64_t* needed = nullptr);
 
