@@ -55,7 +55,7 @@ constexpr uint64_t kMostRepeatWords = 384;
 constexpr uint64_t kSavedByRepeats = 130;
 // Percent of the entropy that is left at each level, as measured: floor_test.cc holds it against
 // real caches.
-constexpr uint64_t kLeftOfHalves[] = {85, 96, 94, 80, 66}, kLeftOfOthers[] = {80, 95, 88, 85, 80};
+constexpr uint64_t kLeftOfHalves[] = {85, 96, 91, 80, 66}, kLeftOfOthers[] = {80, 95, 88, 85, 80};
 
 // Counts bytes beside the context that each stands in. The first contexts to be seen have tables of
 // their own, the others share one.

@@ -280,28 +280,124 @@ uint64_t FrameCoder::DecodeTokens(ByteSpan frame, const Hash128Bytes* context, u
     throw Error(Finding::kOutputTooSmall, "{} tokens have {} bytes, the buffer {}", count, size,
                 out.size());
   }
-  if (count == 0) return 0;
-  const Profile* profile = ProfileOf(header);
-  const SegmentTable table = ReadSegments(header, frame);
-  if (IsStored(header)) {
-    CheckHash(Hash128(table.segments[0].payload), header);
-    std::ranges::copy(table.segments[0].payload.subspan(first, size), out.begin());
+  DecodeRange(header, frame, first, out.first(size));
+  return size;
+}
+
+uint64_t FrameCoder::DecodeHeads(ByteSpan frame, const Hash128Bytes* context, uint32_t begin,
+                                 uint32_t count, std::span<std::byte> out) {
+  const FrameHeader header = ReadFrameHeader(frame);
+  CheckContext(header, context);
+  const FrameDescription& description = header.description;
+  const uint64_t heads = description.heads, tokens = description.tokens;
+  if (heads == 0 || tokens == 0)
+    throw Error(Finding::kUnsupportedKind, "the frame does not say which bytes belong to which head");
+  if (begin > heads || count > heads - begin) {
+    throw Error(Finding::kBadArgument, "heads {}:{} of a frame of {}", begin,
+                uint64_t{begin} + count, heads);
+  }
+  const uint64_t head = header.raw_bytes / tokens / heads, part = count * head;
+  const uint64_t size = tokens * part;
+  if (out.size() < size) {
+    throw Error(Finding::kOutputTooSmall, "{} heads have {} bytes, the buffer {}", count, size,
+                out.size());
+  }
+  if (description.order == Order::kHeadTokenDim) {
+    DecodeRange(header, frame, begin * tokens * head, out.first(size));
     return size;
   }
-  const uint64_t step = table.grid.segment_bytes;
-  const size_t first_segment = first / step, end_segment = CeilDiv(first + size, step);
-  ForEachSegment(end_segment - first_segment, [&](size_t number, Worker& worker) {
-    const size_t index = first_segment + number;
-    const Bytes& whole = worker.segment;
-    worker.segment.resize(table.grid.Size(index));
-    DecodeSegment(table, index, worker.segment, worker.scratch, profile);
-    if (table.segments.size() == 1) CheckHash(Hash128(whole), header);
-    const uint64_t from = std::max(first, table.grid.Begin(index));
-    const uint64_t to = std::min(first + size, table.grid.Begin(index) + whole.size());
-    std::ranges::copy(ByteSpan(whole).subspan(from - table.grid.Begin(index), to - from),
-                      out.begin() + static_cast<std::ptrdiff_t>(from - first));
+  const Profile* profile = ProfileOf(header);
+  const SegmentTable table = ReadSegments(header, frame);
+  const uint64_t row = table.grid.row_bytes;
+  DecodeSegments(header, table, profile, 0, table.segments.size(), [&](size_t i, ByteSpan rows) {
+    std::byte* to = out.data() + table.grid.Begin(i) / row * part;
+    for (uint64_t at = 0; at < rows.size(); at += row, to += part)
+      std::ranges::copy(rows.subspan(at + begin * head, part), to);
   });
   return size;
+}
+
+void FrameCoder::DecodeRange(const FrameHeader& header, ByteSpan frame, uint64_t first,
+                             std::span<std::byte> out) {
+  if (out.empty()) return;
+  const Profile* profile = ProfileOf(header);
+  const SegmentTable table = ReadSegments(header, frame);
+  const uint64_t step = table.grid.segment_bytes;
+  DecodeSegments(header, table, profile, first / step, CeilDiv(first + out.size(), step),
+                 [&](size_t index, ByteSpan whole) {
+                   const uint64_t begin = table.grid.Begin(index);
+                   const uint64_t from = std::max(first, begin);
+                   const uint64_t to = std::min(first + out.size(), begin + whole.size());
+                   std::ranges::copy(whole.subspan(from - begin, to - from),
+                                     out.begin() + static_cast<std::ptrdiff_t>(from - first));
+                 });
+}
+
+void FrameCoder::DecodeSegments(const FrameHeader& header, const SegmentTable& table,
+                                const Profile* profile, size_t first, size_t end,
+                                const std::function<void(size_t, ByteSpan)>& use) {
+  if (IsStored(header)) {
+    CheckHash(Hash128(table.segments[0].payload), header);
+    return use(0, table.segments[0].payload);
+  }
+  ForEachSegment(end - first, [&](size_t number, Worker& worker) {
+    const size_t index = first + number;
+    worker.segment.resize(table.grid.Size(index));
+    DecodeSegment(table, index, worker.segment, worker.scratch, profile);
+    if (table.segments.size() == 1) CheckHash(Hash128(worker.segment), header);
+    use(index, worker.segment);
+  });
+}
+
+namespace {
+
+// The shape of a page as one segment.
+ChunkShape ShapeOfPage(const FrameDescription& description, uint64_t raw_bytes) {
+  if (raw_bytes > kMaxSegmentBytes) {
+    throw Error(Finding::kLimit, "a page of {} bytes; a page of a table has {} at most", raw_bytes,
+                kMaxSegmentBytes);
+  }
+  FrameHeader header;
+  header.codec = CodecId::kBlocks;  // any but raw
+  header.raw_bytes = raw_bytes;
+  header.description = ShapeThatExplains(description, raw_bytes);
+  return GridOfHeader(header).ShapeOf(0);
+}
+
+}  // namespace
+
+bool FrameCoder::EncodePage(const FrameDescription& description, ByteSpan raw,
+                            std::span<std::byte> out, PageEntry& entry) {
+  const ChunkShape shape = ShapeOfPage(description, raw.size());
+  const bool beside = !blocks_ && description.role == FrameRole::kKeyAndValue;
+  const Sides sides =
+      beside && CanSplit(shape, raw.size()) ? Sides::kTry : Sides::kTogether;
+  const Reuse<Worker>::Lease worker(workers_);
+  CodecScratch& scratch = (*worker).scratch;
+  EncodedChunk chunk = EncodeSegment(description, shape, raw, sides, scratch);
+  const bool stored = chunk.payload.size() >= raw.size();
+  const ByteSpan payload = stored ? raw : ByteSpan(chunk.payload);
+  entry = {static_cast<uint32_t>(payload.size()), stored ? CodecId::kRaw : chunk.codec,
+           Hash64(raw)};
+  const bool fits = payload.size() <= out.size();
+  if (fits) std::ranges::copy(payload, out.begin());
+  scratch.Recycle(std::move(chunk.payload));
+  return fits;
+}
+
+void FrameCoder::DecodePage(const FrameDescription& description, const PageEntry& entry,
+                            ByteSpan payload, std::span<std::byte> raw) {
+  const ChunkShape shape = ShapeOfPage(description, raw.size());
+  RequireCodec(entry.codec);
+  if (payload.size() < entry.bytes) {
+    throw Error(Finding::kTruncated, "the page has {} bytes, its entry says {}", payload.size(),
+                entry.bytes);
+  }
+  const Reuse<Worker>::Lease worker(workers_);
+  DecodeChunk(entry.codec, shape, payload.first(entry.bytes), raw, (*worker).scratch,
+              {.profile = profile_.get()});
+  if (Hash64(raw) != entry.raw_hash)
+    throw Error(Finding::kChecksum, "the page is not what was encoded");
 }
 
 FrameHeader FrameCoder::Verify(ByteSpan frame, const Hash128Bytes* context) {

@@ -133,18 +133,12 @@ SegmentGrid GridOfHeader(const FrameHeader& header) {
   return grid;
 }
 
-namespace {
-
-// A codec that this library does not have belongs to a newer one: such a frame is sound, and
-// whoever keeps frames must not take it for damage.
 void RequireCodec(CodecId codec) {
   if (FindCodec(codec) != nullptr) return;
   throw Error(Finding::kUnsupportedKind,
               "the frame needs codec {}, which this version does not have",
               static_cast<unsigned>(codec));
 }
-
-}  // namespace
 
 SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame) {
   if (frame.size() - kFrameHeaderBytes < header.payload_bytes) {

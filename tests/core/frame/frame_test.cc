@@ -135,7 +135,7 @@ TEST_CASE("What a frame holds does not depend on the threads") {
   coder.UsePool(&pool);
   Bytes back(raw.size());
   coder.Decode(alone, &description.context, back);
-  CHECK(back == raw);
+  CHECK((back == raw));
   CHECK(coder.Verify(alone, nullptr).raw_bytes == raw.size());
 }
 
@@ -232,7 +232,7 @@ TEST_CASE("Frames in blocks say so, come back, and list what a device reads") {
           JoinWords(segment.planes.split, planes,
                     std::span(back).subspan(segment.raw_offset, segment.raw_bytes));
         }
-        CHECK(back == raw);
+        CHECK((back == raw));
       }
     }
   }
@@ -267,6 +267,147 @@ TEST_CASE("A frame of version 2 has the codec of its header in all segments") {
   CHECK(finding_of(8, 3) == Finding::kUnsupportedVersion);
 }
 
+TEST_CASE("A room that is too small is refused early, one that suffices is used") {
+  for (const uint64_t tokens : {uint64_t{16}, uint64_t{64}, uint64_t{2000}}) {
+    const Bytes raw = Channels(tokens, 1024);
+    const FrameDescription description = Described(tokens, 8, 128);
+    for (const bool blocks : {false, true}) {
+      for (const Effort level : {Effort::kFast, Effort::kDefault, Effort::kHigh}) {
+        INFO(tokens << " tokens at " << Name(level) << (blocks ? ", in blocks" : ""));
+        FrameCoder coder(level);
+        coder.UseBlocks(blocks);
+        Bytes frame(FrameBound(raw.size()));
+        frame.resize(coder.Encode(description, raw, frame));
+        uint64_t needed = 0;
+        Bytes room(frame.size());
+        CHECK(coder.EncodeWithin(description, raw, room, &needed) == frame.size());
+        CHECK((room == frame));
+        room.resize(frame.size() - 1);
+        needed = 0;
+        CHECK(coder.EncodeWithin(description, raw, room, &needed) == 0);
+        CHECK(needed > room.size());
+        // Refused from samples alone: no worker was needed, and the number is an estimate.
+        FrameCoder fresh(level);
+        fresh.UseBlocks(blocks);
+        room.resize(raw.size() / 4);
+        CHECK(fresh.EncodeWithin(description, raw, room, &needed) == 0);
+        CHECK(needed > room.size());
+        CHECK(needed < frame.size());
+        CHECK(fresh.EncodeWithin(description, raw, {}, nullptr) == 0);
+      }
+    }
+  }
+  // Zeros fit where noise does not.
+  const Bytes zeros(64 << 10), noise = Noise(64 << 10);
+  FrameCoder coder(Effort::kDefault);
+  Bytes room(8 << 10);
+  CHECK(coder.EncodeWithin(Described(32, 8, 128), zeros, room) != 0);
+  CHECK(coder.EncodeWithin(Described(32, 8, 128), noise, room) == 0);
+}
+
+TEST_CASE("A frame whose segments come out larger than expected is given up on the way") {
+  ThreadPool pool(3);
+  const Bytes raw = Channels(6000, 1024);
+  const FrameDescription description = Described(6000, 8, 128);
+  const Bytes frame = Encode(description, raw, Effort::kFast);
+  for (ThreadPool* threads : {static_cast<ThreadPool*>(nullptr), &pool}) {
+    FrameCoder coder(Effort::kFast);
+    coder.UsePool(threads);
+    Bytes room(frame.size() * 98 / 100);
+    uint64_t needed = 0;
+    CHECK(coder.EncodeWithin(description, raw, room, &needed) == 0);
+    CHECK(needed > room.size());
+    room.resize(frame.size());
+    CHECK(coder.EncodeWithin(description, raw, room, &needed) == frame.size());
+    CHECK((room == frame));
+  }
+}
+
+TEST_CASE("Ranges of heads decode alone, in both orders, stored or coded") {
+  struct Case {
+    uint64_t tokens;
+    bool noise;
+  };
+  for (const Case& c : {Case{16, false}, {16, true}, {1500, false}}) {
+    const uint32_t heads = 8, dim = 128;
+    const size_t head = 2 * dim;
+    const Bytes raw = c.noise ? Noise(c.tokens * heads * head) : Channels(c.tokens, heads * dim);
+    for (const Order order : {Order::kTokenHeadDim, Order::kHeadTokenDim}) {
+      FrameDescription description = Described(c.tokens, heads, dim);
+      description.order = order;
+      const Bytes frame = Encode(description, raw, Effort::kFast);
+      FrameCoder coder(Effort::kFast);
+      for (const auto& [begin, count] :
+           {std::pair<uint32_t, uint32_t>{0, 8}, {0, 1}, {3, 2}, {7, 1}, {8, 0}}) {
+        INFO(c.tokens << " tokens, " << Name(order) << ", heads " << begin << " + " << count);
+        Bytes expected;
+        const bool by_token = order == Order::kTokenHeadDim;
+        for (size_t i = 0; i < (by_token ? c.tokens : 1); ++i) {
+          const size_t unit = by_token ? head : head * c.tokens;
+          const ByteSpan part = ByteSpan(raw).subspan((i * heads + begin) * unit, count * unit);
+          expected.insert(expected.end(), part.begin(), part.end());
+        }
+        Bytes out(expected.size());
+        CHECK(coder.DecodeHeads(frame, &description.context, begin, count, out) == out.size());
+        CHECK((out == expected));
+      }
+      Bytes out(c.tokens * head);
+      const auto finding_of = [&](uint32_t begin, uint32_t count) {
+        return FindingOf([&] { coder.DecodeHeads(frame, nullptr, begin, count, out); });
+      };
+      CHECK(finding_of(8, 1) == Finding::kBadArgument);
+      CHECK(finding_of(1, UINT32_MAX) == Finding::kBadArgument);
+      CHECK(finding_of(0, 2) == Finding::kOutputTooSmall);
+    }
+  }
+  FrameCoder coder(Effort::kFast);
+  FrameDescription shapeless = Described(64, 1, 64);
+  shapeless.order = Order::kStorage;
+  const Bytes frame = Encode(shapeless, Channels(64, 64));
+  Bytes out(64);
+  CHECK(FindingOf([&] { coder.DecodeHeads(frame, nullptr, 0, 0, out); }) ==
+        Finding::kUnsupportedKind);
+}
+
+TEST_CASE("Pages of a table come back without a header, and damage is noticed") {
+  for (const bool blocks : {false, true}) {
+    for (const Effort level : kLevels) {
+      FrameCoder coder(level);
+      coder.UseBlocks(blocks);
+      const FrameDescription description = Described(16, 8, 128);
+      const Bytes raw = Channels(16, 1024), noise = Noise(raw.size());
+      Bytes payload(raw.size()), back(raw.size());
+      PageEntry entry;
+      REQUIRE(coder.EncodePage(description, raw, payload, entry));
+      CHECK(entry.bytes < raw.size());
+      CHECK((entry.codec == CodecId::kBlocks) == blocks);
+      coder.DecodePage(description, entry, payload, back);
+      CHECK((back == raw));
+      const auto finding_of = [&](const PageEntry& changed, ByteSpan bytes) {
+        return FindingOf([&] { coder.DecodePage(description, changed, bytes, back); });
+      };
+      PageEntry other = entry;
+      ++other.raw_hash;
+      CHECK(finding_of(other, payload) == Finding::kChecksum);
+      CHECK(finding_of(entry, ByteSpan(payload).first(entry.bytes - 1)) == Finding::kTruncated);
+      other = entry;
+      other.codec = static_cast<CodecId>(250);
+      CHECK(finding_of(other, payload) == Finding::kUnsupportedKind);
+      CHECK_FALSE(coder.EncodePage(description, raw, std::span(payload).first(64), other));
+      CHECK(other.bytes == entry.bytes);
+      REQUIRE(coder.EncodePage(description, noise, payload, entry));
+      CHECK(entry.codec == CodecId::kRaw);
+      CHECK(entry.bytes == noise.size());
+      coder.DecodePage(description, entry, payload, back);
+      CHECK((back == noise));
+    }
+  }
+  FrameCoder coder(Effort::kFast);
+  const Bytes large((4 << 20) + 1);
+  PageEntry entry;
+  CHECK(FindingOf([&] { coder.EncodePage({}, large, {}, entry); }) == Finding::kLimit);
+}
+
 TEST_CASE("A damaged frame is refused unless the damage changes no value") {
   for (const uint64_t tokens : {uint64_t{40}, uint64_t{30'000}}) {
     const Bytes raw = Channels(tokens, 32);
@@ -287,7 +428,7 @@ TEST_CASE("A damaged frame is refused unless the damage changes no value") {
       }();
       if (decoded == Finding{}) {
         CHECK(at >= kFrameHeaderBytes + (tokens > 40 ? table_bytes : 0));
-        CHECK(back == raw);
+        CHECK((back == raw));
       }
       CHECK(FindingOf([&] { coder.Verify(damaged, nullptr); }) == decoded);
     }
@@ -298,7 +439,7 @@ TEST_CASE("A damaged frame is refused unless the damage changes no value") {
     Bytes padded = frame;
     padded.resize(frame.size() + 4096);
     coder.Decode(padded, nullptr, back);
-    CHECK(back == raw);
+    CHECK((back == raw));
   }
 }
 
