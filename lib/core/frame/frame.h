@@ -40,6 +40,7 @@ class FrameCoder {
   // Encodes frames that a device decodes from now on: byte planes in blocks (codec kBlocks), also
   // where a profile or other codecs would make them smaller. Decoding needs no such call.
   void UseBlocks(bool blocks) { blocks_ = blocks; }
+  bool uses_blocks() const { return blocks_; }
 
   // Encodes with the profile from now on, and decodes frames that name it. Null: without.
   void UseProfile(std::shared_ptr<const Profile> profile) { profile_ = std::move(profile); }
