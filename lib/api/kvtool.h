@@ -577,12 +577,12 @@ KVT_API kvt_status kvt_policy_choose(kvt_policy* policy, const kvt_scores* cache
 /* What the codec promises, the same for every level and context. */
 typedef struct {
   uint32_t struct_size;
-  uint32_t lossless;        /* 1: every byte comes back */
-  uint32_t needs_positions; /* 0: nothing about tokens is needed beside the bytes */
-  uint32_t page_tokens;     /* 1: a page has any number of tokens */
-  uint32_t head_shards;     /* 1: frames of some of the heads decode without the others */
-  uint32_t alignment;       /* 1: buffers may lie anywhere */
-  uint32_t frame_overhead;  /* 128: the most by which a frame is longer than its raw bytes */
+  uint32_t lossless;              /* 1: every byte comes back */
+  uint32_t needs_positions;       /* 0: nothing about tokens is needed beside the bytes */
+  uint32_t page_tokens;           /* 1: a page has any number of tokens */
+  uint32_t head_shards;           /* 1: frames of some of the heads decode without the others */
+  uint32_t alignment;             /* 1: buffers may lie anywhere */
+  uint32_t frame_overhead;        /* 128: the most by which a frame is longer than its raw bytes */
   uint32_t most_table_page_bytes; /* of a page in a kvt_table */
   uint32_t block_bytes;           /* 65536: raw bytes of a block, see kvt_ctx_use_blocks */
   uint32_t block_alignment;       /* 16: where blocks begin in a frame */
@@ -616,10 +616,11 @@ KVT_API kvt_status kvt_ctx_use_blocks(kvt_ctx* ctx, int blocks);
  * or, where bytes == raw_bytes, the raw bytes. What the blocks decode to goes to planes_offset in a
  * buffer of the frame's raw size. There the byte planes of each segment lie at segment_offset:
  * byte p of word i is at segment_offset + p * (segment_bytes / planes) + i. Where `rotated` is 1,
- * each word of two bytes is then rotated right by one bit. kvt_planes_join does that on the host. */
+ * each word of two bytes is then rotated right by one bit. kvt_planes_join does that on the host.
+ */
 typedef struct {
-  uint64_t offset;        /* in the frame: a multiple of 16 */
-  uint64_t planes_offset; /* of what it decodes to */
+  uint64_t offset;                        /* in the frame: a multiple of 16 */
+  uint64_t planes_offset;                 /* of what it decodes to */
   uint64_t segment_offset, segment_bytes; /* in raw bytes, as in planes */
   uint32_t bytes, raw_bytes;
   uint8_t planes, rotated, reserved[6];
@@ -627,8 +628,8 @@ typedef struct {
 /* Lists the blocks of a frame that was encoded with kvt_ctx_use_blocks, which src holds whole.
  * *count: how many there are; out NULL with cap 0: nothing else. KV0006: more than cap. A frame
  * that is stored raw has none: its raw bytes follow the header's 128. KV1302: a frame of another
- * kind. Statuses of kvt_frame_info and of damaged tables. Hashes of the content are not checked. Any
- * thread. */
+ * kind. Statuses of kvt_frame_info and of damaged tables. Hashes of the content are not checked.
+ * Any thread. */
 KVT_API kvt_status kvt_frame_blocks(const void* src, size_t n, kvt_block* out, size_t cap,
                                     size_t* count);
 

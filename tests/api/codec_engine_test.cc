@@ -81,8 +81,8 @@ TEST_CASE("Encoding within a room fits, or says so with an estimate") {
   };
   CHECK(encode(size) == 0);
   CHECK(written == size);
-  CHECK(std::equal(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(size),
-                   within.begin()));
+  CHECK(
+      std::equal(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(size), within.begin()));
   CHECK(encode(raw.size() / 4) == kTooSmall);
   CHECK(written > raw.size() / 4);
   CHECK(encode(size - 1) == kTooSmall);
@@ -148,8 +148,8 @@ TEST_CASE("Heads of a frame decode alone") {
   CHECK(written == heads.size());
   for (size_t t = 0; t < 16; ++t)
     CHECK(std::memcmp(&heads[t * kRow / 2], &raw[t * kRow + kRow / 4], kRow / 2) == 0);
-  CHECK(kvt_decode_heads(context.ctx, frame.data(), size, nullptr, 3, 2, heads.data(),
-                         heads.size(), nullptr) == kBadArgument);
+  CHECK(kvt_decode_heads(context.ctx, frame.data(), size, nullptr, 3, 2, heads.data(), heads.size(),
+                         nullptr) == kBadArgument);
 }
 
 TEST_CASE("Pages of a table are coded from where the engine has them, and come back there") {
@@ -163,7 +163,8 @@ TEST_CASE("Pages of a table are coded from where the engine has them, and come b
       Buffer pages(kPages * kStride, 7), room(5 * kPage);
       for (size_t i = 0; i < kPages; ++i) {
         const Buffer values = Values(kTokens, static_cast<uint32_t>(i));
-        std::copy(values.begin(), values.end(), pages.begin() + static_cast<std::ptrdiff_t>(i * kStride));
+        std::copy(values.begin(), values.end(),
+                  pages.begin() + static_cast<std::ptrdiff_t>(i * kStride));
       }
       const Buffer before = pages;
       const uint32_t index[] = {8, 2, 0, 5, 3};
@@ -227,9 +228,8 @@ TEST_CASE("Tables that contradict themselves or overlap are refused") {
   CHECK(both([](kvt_table& t) { t.count = 4; }) == kBadArgument);
   CHECK(both([&](kvt_table& t) { t.index = beyond; }) == kBadArgument);
   CHECK(both([&](kvt_table& t) { t.data = pages.data() + kPage; }) == kBadArgument);
-  CHECK(both([&](kvt_table& t) {
-          t.entries = reinterpret_cast<kvt_entry*>(room.data());
-        }) == kBadArgument);
+  CHECK(both([&](kvt_table& t) { t.entries = reinterpret_cast<kvt_entry*>(room.data()); }) ==
+        kBadArgument);
   CHECK(both([](kvt_table& t) { t.count = 0; }) == 0);
   kvt_table table = good;
   table.index = twice;

@@ -75,8 +75,8 @@ class ByteCounts {
     uint64_t bits = 0;
     for (uint32_t table = 0; table < tables_; ++table) {
       bits += EntropyBits16(counts_[table].data(), 256);
-      const auto present = static_cast<uint64_t>(std::ranges::count_if(
-          counts_[table], [](uint32_t count) { return count != 0; }));
+      const auto present = static_cast<uint64_t>(
+          std::ranges::count_if(counts_[table], [](uint32_t count) { return count != 0; }));
       constexpr uint64_t kMost = 128, kLacking = 47274;
       if (present > kMost) bits += present * kLacking;
     }
@@ -117,8 +117,8 @@ uint64_t HalfBits16(ByteSpan raw, DType dtype, uint64_t columns) {
   return low.Bits16() + high.Bits16();
 }
 
-// Bits of a unit of any other type * 2^16: of the bytes of a value each on its own, of a block those
-// of the quants, which end every block and are the largest power of two of its bytes.
+// Bits of a unit of any other type * 2^16: of the bytes of a value each on its own, of a block
+// those of the quants, which end every block and are the largest power of two of its bytes.
 uint64_t UnitBits16(ByteSpan raw, const DTypeInfo& info) {
   const uint64_t units = raw.size() / info.block_bytes;
   const uint64_t quants = std::bit_floor(info.block_bytes);

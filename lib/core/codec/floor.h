@@ -18,9 +18,9 @@ struct Repeats {
 // Looks at about `most` words, or at one pair in each row if there are more rows.
 Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype, uint64_t most = UINT64_MAX);
 
-// Estimates, in a tenth of the time of encoding at most, a size that a coded chunk hardly ever falls
-// below at a level above kCompat: the entropy of a sample, in the context of the row above where
-// the level uses it, less what the level's codecs gained beyond that on real caches. Values
+// Estimates, in a tenth of the time of encoding at most, a size that a coded chunk hardly ever
+// falls below at a level above kCompat: the entropy of a sample, in the context of the row above
+// where the level uses it, less what the level's codecs gained beyond that on real caches. Values
 // that come back count as nothing. `beside`: K and V lie side by side in each head.
 uint64_t EstimateFloor(const ChunkShape& shape, ByteSpan raw, Effort effort, bool beside);
 

@@ -90,8 +90,8 @@ class FrameCoder::Budget {
     left_ = 0;
     floors_.clear();
     for (size_t i = 0; i < grid.count; ++i) {
-      floors_.push_back(EstimateFloor(grid.ShapeOf(i), raw.subspan(grid.Begin(i), grid.Size(i)),
-                                      level, beside));
+      floors_.push_back(
+          EstimateFloor(grid.ShapeOf(i), raw.subspan(grid.Begin(i), grid.Size(i)), level, beside));
       left_ += floors_.back();
     }
   }
@@ -117,9 +117,8 @@ class FrameCoder::Budget {
   uint64_t Estimate() const {
     // Less than the segments that are done say, since the others may be of V and these of K.
     constexpr double kTrust = 0.95;
-    const double missed = expected_ == 0 ? 1
-                                         : kTrust * static_cast<double>(coded_) /
-                                               static_cast<double>(expected_);
+    const double missed =
+        expected_ == 0 ? 1 : kTrust * static_cast<double>(coded_) / static_cast<double>(expected_);
     return done_ + static_cast<uint64_t>(static_cast<double>(left_) * std::max(1.0, missed));
   }
 
@@ -291,7 +290,8 @@ uint64_t FrameCoder::DecodeHeads(ByteSpan frame, const Hash128Bytes* context, ui
   const FrameDescription& description = header.description;
   const uint64_t heads = description.heads, tokens = description.tokens;
   if (heads == 0 || tokens == 0)
-    throw Error(Finding::kUnsupportedKind, "the frame does not say which bytes belong to which head");
+    throw Error(Finding::kUnsupportedKind,
+                "the frame does not say which bytes belong to which head");
   if (begin > heads || count > heads - begin) {
     throw Error(Finding::kBadArgument, "heads {}:{} of a frame of {}", begin,
                 uint64_t{begin} + count, heads);
@@ -370,8 +370,7 @@ bool FrameCoder::EncodePage(const FrameDescription& description, ByteSpan raw,
                             std::span<std::byte> out, PageEntry& entry) {
   const ChunkShape shape = ShapeOfPage(description, raw.size());
   const bool beside = !blocks_ && description.role == FrameRole::kKeyAndValue;
-  const Sides sides =
-      beside && CanSplit(shape, raw.size()) ? Sides::kTry : Sides::kTogether;
+  const Sides sides = beside && CanSplit(shape, raw.size()) ? Sides::kTry : Sides::kTogether;
   const Reuse<Worker>::Lease worker(workers_);
   CodecScratch& scratch = (*worker).scratch;
   EncodedChunk chunk = EncodeSegment(description, shape, raw, sides, scratch);

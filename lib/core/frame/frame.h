@@ -51,13 +51,13 @@ class FrameCoder {
   uint64_t Encode(const FrameDescription& description, ByteSpan raw, std::span<std::byte> out,
                   uint64_t* needed = nullptr);
 
-  // Encode for rooms that may be too small: returns 0 as soon as samples, and then the segments that
-  // are done, say that the frame is not going to fit, and sets `*needed` to the estimate, which is
-  // larger than the room. Otherwise writes the bytes that Encode writes. Refuses hardly any frame
-  // that would fit; one that misses the room by less than the estimate's margin may cost the whole
-  // work.
-  uint64_t EncodeWithin(const FrameDescription& description, ByteSpan raw,
-                        std::span<std::byte> out, uint64_t* needed = nullptr);
+  // Encode for rooms that may be too small: returns 0 as soon as samples, and then the segments
+  // that are done, say that the frame is not going to fit, and sets `*needed` to the estimate,
+  // which is larger than the room. Otherwise writes the bytes that Encode writes. Refuses hardly
+  // any frame that would fit; one that misses the room by less than the estimate's margin may cost
+  // the whole work.
+  uint64_t EncodeWithin(const FrameDescription& description, ByteSpan raw, std::span<std::byte> out,
+                        uint64_t* needed = nullptr);
 
   // Fills `raw`. Bytes after the frame are ignored. Throws as ReadFrameHeader does, and
   // kContextDiffers where `context` is given and is not the frame's, kProfileMissing where the
@@ -71,10 +71,10 @@ class FrameCoder {
   uint64_t DecodeTokens(ByteSpan frame, const Hash128Bytes* context, uint64_t begin, uint64_t count,
                         std::span<std::byte> out);
 
-  // Decodes heads [begin, begin + count) of every token alone, in the frame's order, and returns the
-  // bytes written to the front of `out`. In the order head, token only the segments that hold them
-  // are decoded, in the order token, head all are. Throws as DecodeTokens, and kUnsupportedKind for
-  // frames without a shape.
+  // Decodes heads [begin, begin + count) of every token alone, in the frame's order, and returns
+  // the bytes written to the front of `out`. In the order head, token only the segments that hold
+  // them are decoded, in the order token, head all are. Throws as DecodeTokens, and
+  // kUnsupportedKind for frames without a shape.
   uint64_t DecodeHeads(ByteSpan frame, const Hash128Bytes* context, uint32_t begin, uint32_t count,
                        std::span<std::byte> out);
 
@@ -83,8 +83,8 @@ class FrameCoder {
   // above kMaxSegmentBytes of raw bytes.
   bool EncodePage(const FrameDescription& description, ByteSpan raw, std::span<std::byte> out,
                   PageEntry& entry);
-  // Fills `raw`. Throws kUnsupportedKind for a codec that this library does not have, kTruncated for
-  // a payload that is shorter than its entry says, kBadFrame, kBadPayload, and kChecksum.
+  // Fills `raw`. Throws kUnsupportedKind for a codec that this library does not have, kTruncated
+  // for a payload that is shorter than its entry says, kBadFrame, kBadPayload, and kChecksum.
   void DecodePage(const FrameDescription& description, const PageEntry& entry, ByteSpan payload,
                   std::span<std::byte> raw);
 
@@ -108,8 +108,7 @@ class FrameCoder {
   // Decodes segments [first, end) and hands each to `use`, on any thread. A frame that is stored is
   // one segment.
   void DecodeSegments(const FrameHeader& header, const SegmentTable& table, const Profile* profile,
-                      size_t first, size_t end,
-                      const std::function<void(size_t, ByteSpan)>& use);
+                      size_t first, size_t end, const std::function<void(size_t, ByteSpan)>& use);
   // Decodes the bytes [first, first + out.size()).
   void DecodeRange(const FrameHeader& header, ByteSpan frame, uint64_t first,
                    std::span<std::byte> out);

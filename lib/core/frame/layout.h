@@ -114,8 +114,8 @@ struct BlockSegment {
 // kUnsupportedKind for a frame of other codecs; one that is stored raw has no segments.
 std::vector<BlockSegment> ListBlocks(ByteSpan frame);
 
-// Throws kUnsupportedKind for a codec that this library does not have. It belongs to a newer one: such
-// a frame is sound, and whoever keeps frames must not take it for damage.
+// Throws kUnsupportedKind for a codec that this library does not have. It belongs to a newer one:
+// such a frame is sound, and whoever keeps frames must not take it for damage.
 void RequireCodec(CodecId codec);
 
 // Decodes one segment into `raw`, which has its size, and checks its hash, where it has one of its

@@ -98,10 +98,22 @@ TEST_CASE("Blocks that contradict their table are refused", "[codec][reject]") {
     uint32_t value;
     size_t bytes;
   };
-  for (const Change& change : {Change{0, 3, 1}, {0, 0, 1}, {0, 1, 1}, {1, 2, 1}, {2, 0, 1},
-                               {2, 2, 1}, {3, 1, 1}, {4, 1 << 15, 4}, {8, 5, 4}, {8, 0xffffffff, 4},
-                               {12, 1, 4}, {16, 0, 4}, {16, 0xfffffff0, 4}, {20, 65'537, 4},
-                               {20, 65'535, 4}, {40, 0, 4}}) {
+  for (const Change& change : {Change{0, 3, 1},
+                               {0, 0, 1},
+                               {0, 1, 1},
+                               {1, 2, 1},
+                               {2, 0, 1},
+                               {2, 2, 1},
+                               {3, 1, 1},
+                               {4, 1 << 15, 4},
+                               {8, 5, 4},
+                               {8, 0xffffffff, 4},
+                               {12, 1, 4},
+                               {16, 0, 4},
+                               {16, 0xfffffff0, 4},
+                               {20, 65'537, 4},
+                               {20, 65'535, 4},
+                               {40, 0, 4}}) {
     INFO("offset " << change.at << " = " << change.value);
     Bytes changed = payload;
     std::memcpy(&changed[change.at], &change.value, change.bytes);

@@ -76,7 +76,8 @@ TEST_CASE("The floor of what repeats, of nothing and of noise", "[codec]") {
   CHECK(noise > raw.size() * 9 / 10);
   CHECK(noise <= raw.size());
   // The second half repeats the first, row for row.
-  std::copy_n(raw.begin(), raw.size() / 2, raw.begin() + static_cast<std::ptrdiff_t>(raw.size() / 2));
+  std::copy_n(raw.begin(), raw.size() / 2,
+              raw.begin() + static_cast<std::ptrdiff_t>(raw.size() / 2));
   CHECK(EstimateFloor(shape, raw, Effort::kDefault, false) < raw.size() / 2);
 }
 

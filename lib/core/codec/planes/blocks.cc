@@ -4,7 +4,6 @@
 
 #include "lib/core/base/checked.h"
 #include "lib/core/codec/planes/planes.h"
-#include "lib/core/kernels/planes.h"
 
 namespace kv {
 namespace {
@@ -37,60 +36,7 @@ void AppendBlock(ByteSpan plane, int zstd_level, CodecScratch& scratch, Bytes& o
   out.insert(out.end(), block.begin(), block.end());
 }
 
-// Words are split and joined this many at a time, so that rotated ones stay in the first-level
-// cache.
-constexpr size_t kWordsAtOnce = 4096;
-
 }  // namespace
-
-WordPlanes ChoosePlanes(DType dtype, uint64_t raw_bytes) {
-  const DTypeInfo& info = Info(dtype);
-  const bool is_word = info.block_elements == 1 && (info.block_bytes == 2 || info.block_bytes == 4);
-  if (!is_word || raw_bytes % info.block_bytes != 0) return {};
-  return {info.block_bytes, dtype == DType::kBF16};
-}
-
-void SplitWords(const WordPlanes& split, ByteSpan raw, std::span<std::byte> planes) {
-  const size_t words = raw.size() / split.count;
-  KV_ASSERT(planes.size() == raw.size() && words * split.count == raw.size());
-  std::byte* const to = planes.data();
-  if (split.count == 1) {
-    std::ranges::copy(raw, to);
-  } else if (split.count == 4) {
-    std::byte* const of_words[] = {to, to + words, to + 2 * words, to + 3 * words};
-    SplitPlanes4(raw.data(), words, of_words);
-  } else if (!split.rotated) {
-    SplitPlanes2(raw.data(), words, to, to + words);
-  } else {
-    alignas(64) std::byte rotated[2 * kWordsAtOnce];
-    for (size_t at = 0; at < words; at += kWordsAtOnce) {
-      const size_t count = std::min(kWordsAtOnce, words - at);
-      Rotl16(raw.data() + 2 * at, count, rotated);
-      SplitPlanes2(rotated, count, to + at, to + words + at);
-    }
-  }
-}
-
-void JoinWords(const WordPlanes& split, ByteSpan planes, std::span<std::byte> raw) {
-  const size_t words = raw.size() / split.count;
-  KV_ASSERT(planes.size() == raw.size() && words * split.count == raw.size());
-  const std::byte* const from = planes.data();
-  if (split.count == 1) {
-    std::ranges::copy(planes, raw.data());
-  } else if (split.count == 4) {
-    const std::byte* const of_words[] = {from, from + words, from + 2 * words, from + 3 * words};
-    JoinPlanes4(of_words, words, raw.data());
-  } else if (!split.rotated) {
-    JoinPlanes2(from, from + words, words, raw.data());
-  } else {
-    for (size_t at = 0; at < words; at += kWordsAtOnce) {
-      const size_t count = std::min(kWordsAtOnce, words - at);
-      std::byte* const to = raw.data() + 2 * at;
-      JoinPlanes2(from + at, from + words + at, count, to);
-      Rotr16(to, count, to);
-    }
-  }
-}
 
 void EncodeBlocks(DType dtype, ByteSpan raw, int zstd_level, CodecScratch& scratch, Bytes& out) {
   KV_ASSERT(out.empty() && !raw.empty() && raw.size() <= kMaxBlockedBytes);
@@ -108,9 +54,9 @@ void EncodeBlocks(DType dtype, ByteSpan raw, int zstd_level, CodecScratch& scrat
   for (uint32_t plane = 0; plane < split.count; ++plane) {
     for (uint64_t at = 0; at < words; at += kPlaneBlockBytes, entry += kBlockEntryBytes) {
       const auto offset = static_cast<uint32_t>(out.size());
-      AppendBlock(planes.subspan(plane * words + at,
-                                 std::min<uint64_t>(kPlaneBlockBytes, words - at)),
-                  zstd_level, scratch, out);
+      AppendBlock(
+          planes.subspan(plane * words + at, std::min<uint64_t>(kPlaneBlockBytes, words - at)),
+          zstd_level, scratch, out);
       StoreLE(out.data() + entry, offset);
       StoreLE(out.data() + entry + 4, static_cast<uint32_t>(out.size() - offset));
       out.resize(AlignBlock(out.size()));
@@ -169,8 +115,7 @@ PlaneBlocks ReadBlocks(ByteSpan payload, uint64_t raw_bytes) {
 
 void DecodeBlocks(ByteSpan payload, std::span<std::byte> raw, CodecScratch& scratch) {
   const PlaneBlocks found = ReadBlocks(payload, raw.size());
-  const std::span<std::byte> planes =
-      found.split.count == 1 ? raw : scratch.planes.Get(raw.size());
+  const std::span<std::byte> planes = found.split.count == 1 ? raw : scratch.planes.Get(raw.size());
   std::byte* to = planes.data();
   for (const PlaneBlock& block : found.blocks) {
     const ByteSpan bytes = payload.subspan(block.offset, block.bytes);

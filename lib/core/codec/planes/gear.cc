@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "lib/core/codec/context/model.h"
-#include "lib/core/codec/planes/planes.h"
+#include "lib/core/kernels/planes.h"
 #include "lib/core/kernels/predict.h"
 #include "lib/core/kernels/rle.h"
 
@@ -221,6 +221,63 @@ void DecodePlane(const PlaneFrame& frame, std::span<std::byte> plane, CodecScrat
       return DeltaDecode(plane.data(), plane.size(), plane.data());
     case Predictor::kXorSeq:
       return XorDecode(plane.data(), plane.size(), plane.data());
+  }
+}
+
+namespace {
+
+// Words are split and joined this many at a time, so that rotated ones stay in the first-level
+// cache.
+constexpr size_t kWordsAtOnce = 4096;
+
+}  // namespace
+
+WordPlanes ChoosePlanes(DType dtype, uint64_t raw_bytes) {
+  const DTypeInfo& info = Info(dtype);
+  const bool is_word = info.block_elements == 1 && (info.block_bytes == 2 || info.block_bytes == 4);
+  if (!is_word || raw_bytes % info.block_bytes != 0) return {};
+  return {info.block_bytes, dtype == DType::kBF16};
+}
+
+void SplitWords(const WordPlanes& split, ByteSpan raw, std::span<std::byte> planes) {
+  const size_t words = raw.size() / split.count;
+  KV_ASSERT(planes.size() == raw.size() && words * split.count == raw.size());
+  std::byte* const to = planes.data();
+  if (split.count == 1) {
+    std::ranges::copy(raw, to);
+  } else if (split.count == 4) {
+    std::byte* const of_words[] = {to, to + words, to + 2 * words, to + 3 * words};
+    SplitPlanes4(raw.data(), words, of_words);
+  } else if (!split.rotated) {
+    SplitPlanes2(raw.data(), words, to, to + words);
+  } else {
+    alignas(64) std::byte rotated[2 * kWordsAtOnce];
+    for (size_t at = 0; at < words; at += kWordsAtOnce) {
+      const size_t count = std::min(kWordsAtOnce, words - at);
+      Rotl16(raw.data() + 2 * at, count, rotated);
+      SplitPlanes2(rotated, count, to + at, to + words + at);
+    }
+  }
+}
+
+void JoinWords(const WordPlanes& split, ByteSpan planes, std::span<std::byte> raw) {
+  const size_t words = raw.size() / split.count;
+  KV_ASSERT(planes.size() == raw.size() && words * split.count == raw.size());
+  const std::byte* const from = planes.data();
+  if (split.count == 1) {
+    std::ranges::copy(planes, raw.data());
+  } else if (split.count == 4) {
+    const std::byte* const of_words[] = {from, from + words, from + 2 * words, from + 3 * words};
+    JoinPlanes4(of_words, words, raw.data());
+  } else if (!split.rotated) {
+    JoinPlanes2(from, from + words, words, raw.data());
+  } else {
+    for (size_t at = 0; at < words; at += kWordsAtOnce) {
+      const size_t count = std::min(kWordsAtOnce, words - at);
+      std::byte* const to = raw.data() + 2 * at;
+      JoinPlanes2(from + at, from + words + at, count, to);
+      Rotr16(to, count, to);
+    }
   }
 }
 

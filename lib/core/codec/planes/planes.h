@@ -43,27 +43,13 @@ void EncodeWindow(ByteSpan values, uint32_t base, CodecScratch& scratch, Bytes& 
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
 void DecodeWindow(ByteSpan frame, std::span<std::byte> values);
 
-// How words become byte planes, one after another: plane p holds byte p of every word.
-struct WordPlanes {
-  uint32_t count = 1;    // the bytes of a word: 1, 2 or 4
-  bool rotated = false;  // words are first rotated left by one bit; two planes only
-
-  bool operator==(const WordPlanes&) const = default;
-};
-// Returns the split of values of a type: bf16 is rotated, so that one plane holds whole exponents.
-// Bytes that are no whole values are one plane.
-WordPlanes ChoosePlanes(DType dtype, uint64_t raw_bytes);
-// `raw` and `planes` have one size, a multiple of `count`, and must not overlap.
-void SplitWords(const WordPlanes& split, ByteSpan raw, std::span<std::byte> planes);
-void JoinWords(const WordPlanes& split, ByteSpan planes, std::span<std::byte> raw);
-
 // Byte planes in blocks that decoders on a device take as they are: each block is an ordinary zstd
 // frame, or its bytes where it does not shrink. FORMAT.md in this folder is the grammar.
 
 inline constexpr uint32_t kPlaneBlockBytes = 64 << 10;  // the raw bytes of a block
 inline constexpr uint32_t kPlaneBlockAlignment = 16;    // where blocks begin in the payload
 inline constexpr uint64_t kMaxBlockedBytes = uint64_t{1} << 30;
-inline constexpr int kOnlyLiterals = 0;                 // a zstd_level: byte statistics alone
+inline constexpr int kOnlyLiterals = 0;  // a zstd_level: byte statistics alone
 
 struct PlaneBlock {
   uint32_t offset = 0, bytes = 0;  // in the payload
