@@ -69,9 +69,7 @@ LayerKv LayerOf(const FrameDescription& description, const std::byte* values) {
 void AddFacts(const FrameHeader& header, Snapshot& snapshot) {
   const FrameDescription& description = header.description;
   snapshot.facts.emplace_back("level", Name(header.level));
-  if (header.segmentation == Segmentation::kNone) {
-    snapshot.facts.emplace_back("codec", Name(header.codec));
-  }
+  if (!Name(header.codec).empty()) snapshot.facts.emplace_back("codec", Name(header.codec));
   snapshot.facts.emplace_back("holds", NameOf(description.role));
   if (description.context != Hash128Bytes{}) {
     snapshot.facts.emplace_back("context", Hex(description.context));

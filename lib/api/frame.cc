@@ -175,6 +175,7 @@ void ForEachItem(kvt_ctx* ctx, kvt_item* given, size_t count, bool writes_frames
     kvt_ctx::BatchWorker& own = *worker;
     if (!own.coder) own.coder = std::make_unique<FrameCoder>(ctx->level, &ctx->state);
     own.coder->UseProfile(ctx->profile);
+    own.coder->UseBlocks(ctx->coder.uses_blocks());
     run(static_cast<size_t>(index), *own.coder, own.raw);
   };
   ThreadPool* pool = PoolOf(ctx);

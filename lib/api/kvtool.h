@@ -758,6 +758,111 @@ KVT_API kvt_status kvt_unpack_beside(kvt_ctx* ctx, const kvt_source* archive,
                                      const kvt_reference* const* references, size_t count,
                                      kvt_open_file open, void* user);
 
+/* ---- for engines that keep pages themselves ---- */
+
+/* What the codec promises, the same for every level and context. */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t lossless;              /* 1: every byte comes back */
+  uint32_t needs_positions;       /* 0: nothing about tokens is needed beside the bytes */
+  uint32_t page_tokens;           /* 1: a page has any number of tokens */
+  uint32_t head_shards;           /* 1: frames of some of the heads decode without the others */
+  uint32_t alignment;             /* 1: buffers may lie anywhere */
+  uint32_t frame_overhead;        /* 128: the most by which a frame is longer than its raw bytes */
+  uint32_t most_table_page_bytes; /* of a page in a kvt_table */
+  uint32_t block_bytes;           /* 65536: raw bytes of a block, see kvt_ctx_use_blocks */
+  uint32_t block_alignment;       /* 16: where blocks begin in a frame */
+} kvt_caps;
+/* Fills out, whose struct_size is set. KV0010: another struct_size. Any thread. */
+KVT_API kvt_status kvt_codec_caps(kvt_caps* out);
+
+/* kvt_encode for room that may be too small: KV0006 as soon as an estimate says that the frame is
+ * not going to fit, which takes a tenth of the time of encoding at most where cap is far from what
+ * is needed. *written (unless NULL) is then the estimate, more than cap. A cap that is missed by
+ * less than the estimate's margin may cost the whole work, and hardly ever is a frame refused that
+ * would have fitted. The bytes written are those of kvt_encode. KV0010: n is above the context's
+ * max_raw_bytes, or src and dst overlap. */
+KVT_API kvt_status kvt_encode_within(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
+                                     void* dst, size_t cap, size_t* written);
+
+/* kvt_decode_tokens for heads [begin, begin + count) of every token: [token][count][dim], or
+ * [count][token][dim] for a frame in KVT_HEAD_TOKEN_DIM order, of which only the segments that hold
+ * the heads are decoded. KV1302: the frame has no shape. KV0010: beyond the heads. KV0006: cap is
+ * too small. *written (unless NULL): bytes. */
+KVT_API kvt_status kvt_decode_heads(kvt_ctx* ctx, const void* src, size_t n,
+                                    const uint8_t context[16], uint32_t begin, uint32_t count,
+                                    void* dst, size_t cap, size_t* written);
+
+/* 1: the context encodes frames and tables in blocks from now on, so that a batched decoder
+ * on a device takes them as they are (kvt_frame_blocks). 0: it writes the smallest frames again.
+ * Decoding needs no such call. KV0010: another number. */
+KVT_API kvt_status kvt_ctx_use_blocks(kvt_ctx* ctx, int blocks);
+
+/* A block of a frame: an ordinary zstd frame, complete in itself, of at most 64 KiB of raw bytes;
+ * or, where bytes == raw_bytes, the raw bytes. What the blocks decode to goes to planes_offset in a
+ * buffer of the frame's raw size. There the byte planes of each segment lie at segment_offset:
+ * byte p of word i is at segment_offset + p * (segment_bytes / planes) + i. Where `rotated` is 1,
+ * each word of two bytes is then rotated right by one bit. kvt_planes_join does that on the host.
+ */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t bytes, raw_bytes;
+  uint8_t planes, rotated, reserved[2];
+  uint64_t offset;                        /* in the frame: a multiple of 16 */
+  uint64_t planes_offset;                 /* of what it decodes to */
+  uint64_t segment_offset, segment_bytes; /* in raw bytes, as in planes */
+} kvt_block;
+/* Lists the blocks of a frame that was encoded with kvt_ctx_use_blocks, which src holds whole.
+ * *count: how many there are; out NULL with cap 0: nothing else. The first of out has its struct_size
+ * set. KV0006: more than cap. A frame
+ * that is stored raw has none: its raw bytes follow the header's 128. KV1302: a frame of another
+ * kind. Statuses of kvt_frame_info and of damaged tables. Hashes of the content are not checked.
+ * Any thread. */
+KVT_API kvt_status kvt_frame_blocks(const void* src, size_t n, kvt_block* out, size_t cap,
+                                    size_t* count);
+
+/* The transform before and after the blocks, for compressors in hardware: n bytes of values of a
+ * KVT_ type at src as byte planes at dst, and back. Values of two or four bytes become as many
+ * planes, the lowest byte first, bf16 after a rotation of each word left by one bit; all other
+ * bytes are one plane. KV0010: an unknown dtype, or src and dst overlap. Any thread. */
+KVT_API kvt_status kvt_planes_split(uint8_t dtype, const void* src, size_t n, void* dst);
+KVT_API kvt_status kvt_planes_join(uint8_t dtype, const void* src, size_t n, void* dst);
+
+/* What an engine keeps of a page in a table of its own. */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t bytes;    /* of the coded page */
+  uint32_t codec;    /* by its number in frames */
+  kvt_status status; /* set by every call */
+  uint64_t raw_hash; /* XXH3-64 of the raw bytes */
+} kvt_entry;
+
+/* Pages of one size and shape, as engines hold them, and what they are coded to. Page i of the call
+ * is the page_bytes at pages + index[i] * stride; its coded bytes lie at data + i * room, without a
+ * header of their own. */
+typedef struct {
+  uint32_t struct_size, reserved;
+  const kvt_desc* desc; /* of one page; its context and tag are not used */
+  void* pages;
+  size_t page_count;     /* at `pages`: what index may name */
+  size_t stride;         /* from page to page, at least page_bytes */
+  size_t page_bytes;     /* at most 4 MiB (KV1014) */
+  const uint32_t* index; /* NULL: pages 0, 1 ... */
+  size_t count;          /* of pages to code, of entries and of rooms */
+  void* data;
+  size_t room; /* for each coded page; page_bytes always suffice */
+  kvt_entry* entries;
+} kvt_table;
+/* Codes the pages of a table, spread over the pool's threads, and sets their entries. Returns the
+ * status of the first page that failed; KV0006: the page does not fit its room, and
+ * entries[i].bytes is what it needs. KV0010 for the whole call: an index beyond page_count, memory
+ * that overlaps what is written, a NULL where bytes should be. A profile that the context uses must
+ * be used by whoever decodes. */
+KVT_API kvt_status kvt_encode_table(kvt_ctx* ctx, const kvt_table* table);
+/* The reverse: fills the pages and checks the hash of each (KV1103). KV1302: a codec that this
+ * version does not have. KV0010 also where index names a page twice. */
+KVT_API kvt_status kvt_decode_table(kvt_ctx* ctx, const kvt_table* table);
+
 #ifdef __cplusplus
 }
 #endif

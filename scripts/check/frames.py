@@ -34,9 +34,10 @@ class Params(ctypes.Structure):
                 ("pool", ctypes.c_void_p)]
 
 
-def encode(library, level, desc, raw):
+def encode(library, level, desc, raw, blocks=0):
     params, ctx = Params(ctypes.sizeof(Params), level, 0, None), ctypes.c_void_p()
     assert library.kvt_ctx_create(ctypes.byref(params), ctypes.byref(ctx)) == 0
+    assert library.kvt_ctx_use_blocks(ctx, blocks) == 0
     library.kvt_encode_bound.restype = ctypes.c_size_t
     frame = ctypes.create_string_buffer(library.kvt_encode_bound(ctypes.c_size_t(len(raw))))
     written = ctypes.c_size_t()
@@ -95,6 +96,11 @@ def main():
                     if decode(frame) != raw:
                         failures += 1
                         print(f"{tokens} x {heads} x {dim}, content {number}, level {level}, order {order}, role {role}: differs")
+                    if level <= 2 and role == 1:
+                        frames += 1
+                        if decode(encode(library, level, desc, raw, 1)) != raw:
+                            failures += 1
+                            print(f"{tokens} x {heads} x {dim}, content {number}, level {level}, order {order}, in blocks: differs")
                     if options.keep and tokens == 24 and order == TOKEN_HEAD_DIM:
                         (options.keep / f"content{number}-level{level}{'-kv' if role == K_AND_V else ''}").write_bytes(frame)
     print(f"{frames} frames, {failures} differ")

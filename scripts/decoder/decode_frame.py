@@ -39,8 +39,8 @@ def header_of(frame):
     if len(frame) < HEADER.size:
         raise Damaged("shorter than a header")
     head = dict(zip(FIELDS, HEADER.unpack_from(frame)))
-    if head["magic"] != MAGIC or head["version"] != 1 or head["header_size"] != HEADER.size:
-        raise Damaged("not a frame of version 1")
+    if head["magic"] != MAGIC or head["version"] not in (1, 2) or head["header_size"] != HEADER.size:
+        raise Damaged("not a frame of version 1 or 2")
     if xxhash is not None and xxhash.xxh3_64_intdigest(frame[:120]) != head["header_hash"]:
         raise Damaged("the header's hash differs")
     if any(head["reference"]):
@@ -77,6 +77,8 @@ def decode(frame, profile=None):
         table = [struct.unpack_from("<IIQ", payload, 16 * i) for i in range(count)]
         at = 16 * count
     raw = bytearray()
+    if head["version"] == 2 and any(codec != head["codec"] for _, codec, _ in table):
+        raise Damaged("a segment has another codec than the header says")
     for number, (length, codec, digest) in enumerate(table):
         raw_bytes = min(size, head["raw_size"] - number * size)
         chunk = {"codec": codec, "raw_bytes": raw_bytes, "dtype": head["dtype"], "order": 0 if row else 3,

@@ -262,9 +262,12 @@ class Bench : public Command {
  public:
   void Declare(CommandLine& line) override {
     line.Add("FILE", input_, "Snapshot: file, folder, '-' for stdin").Required();
-    line.Add("--level|--levels", levels_, "Only these levels (default: all)")
+    line.Add("--level|--levels", levels_,
+             "Only these levels (default: compat to max); LEVEL-blocks: in "
+             "blocks that a device decodes")
         .Separator(',')
-        .OneOf({"compat", "fast", "default", "high", "max"});
+        .OneOf({"compat", "fast", "default", "high", "max", "fast-blocks", "default-blocks",
+                "high-blocks", "max-blocks"});
     line.AddFlag("--peers", peers_, "Also zstd, exponent Huffman and, if installed, blosc");
     line.AddFlag("--slow-peers|--slow", slow_, "With --peers: also zstd -19");
     line.AddFlag(
@@ -304,6 +307,10 @@ class Bench : public Command {
     std::vector<Contestant> contestants;
     for (Contestant& level : LevelContestants()) {
       if (levels_.empty() || std::count(levels_.begin(), levels_.end(), level.name) > 0)
+        contestants.push_back(std::move(level));
+    }
+    for (Contestant& level : BlockContestants()) {
+      if (std::count(levels_.begin(), levels_.end(), level.name) > 0)
         contestants.push_back(std::move(level));
     }
     if (peers_) {

@@ -16,6 +16,10 @@ namespace kv {
 // `steps` are the positions of the rows.
 EncodedChunk EncodeChunk(const ChunkShape& shape, ByteSpan raw, Effort effort,
                          CodecScratch& scratch, const RowSteps& steps = {});
+// Encodes in kBlocks, at a level above kCompat, whether that shrinks the bytes or not. Empty chunks
+// are stored raw.
+EncodedChunk EncodeChunkInBlocks(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                                 CodecScratch& scratch);
 // Returns EncodeChunk at a level, for codecs that hold chunks. The scratch must outlive it.
 InnerEncoder EncoderAt(Effort effort, CodecScratch& scratch, const RowSteps& steps = {});
 

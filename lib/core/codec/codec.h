@@ -39,6 +39,7 @@ enum class CodecId : uint8_t {
   kProfiled = 28,   // as kPrev, with the tables of a profile, which decoding needs
   kRefLayers = 29,  // as kRefCdf, with differences also expected from other chunks of the archive
   kRefSparse = 30,  // as kRef, with a list of the values that differ
+  kBlocks = 31,     // byte planes in blocks, which decoders on a device take as they are
 };
 // Returns whether chunks of the codec may be inside of others, as the grammars say: a split chunk
 // may not, nor one that needs references or neighbours.

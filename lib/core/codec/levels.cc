@@ -5,6 +5,7 @@
 #include "lib/core/codec/chunk.h"
 #include "lib/core/codec/context/lms.h"
 #include "lib/core/codec/context/prev.h"
+#include "lib/core/codec/floor.h"
 #include "lib/core/codec/planes/planes.h"
 #include "lib/core/codec/wrappers/wrappers.h"
 
@@ -12,7 +13,6 @@ namespace kv {
 namespace {
 
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
-constexpr uint64_t kShort = 64 << 10;              // a short chunk
 constexpr uint64_t kShortest = 8 << 10;            // one that takes next to no time
 
 // zstd is worth its time if one word of four values in this many was seen before. Over a long chunk
@@ -42,50 +42,14 @@ constexpr uint64_t kNearlyOneIn = 64;
 // Repeated rows are taken out if that saves more than this many bytes per row.
 constexpr uint64_t kReferenceBytes = 8;
 
-// How often four and eight values in a row come back, near enough: equal but for low mantissa bits.
-// Only some columns are looked at, since what comes back mostly does so below itself; an odd step,
-// since it may be certain channels of every head that do.
-struct Repeats {
-  uint64_t looked = 0, four = 0, eight = 0;  // words of four values; those seen before
-};
-Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
-  constexpr uint64_t kWideRow = 1 << 10, kWord = 8, kPair = 2 * kWord;
-  const uint64_t value_mask = dtype == DType::kBF16  ? 0xfff0fff0fff0fff0u
-                              : dtype == DType::kF16 ? 0xff00ff00ff00ff00u
-                                                     : ~uint64_t{0};
-  const bool is_short = raw.size() <= kShort;
-  const uint64_t step = is_short || row_bytes < kWideRow ? 3 * kPair : 9 * kPair;
-  const int table_bits = is_short ? 12 : 14;
-  std::array<uint32_t, 1u << 14> seen;
-  std::fill_n(seen.begin(), 1u << table_bits, 0);
-  Repeats repeats;
-  const auto look = [&](const std::byte* at) {
-    const uint64_t word = LoadLE<uint64_t>(at) & value_mask;
-    const uint64_t hash = (word ^ word >> 31) * 0x9e3779b97f4a7c15u;
-    const auto tag = static_cast<uint32_t>(hash >> 20) | 1;
-    uint32_t& slot = seen[hash >> (64 - table_bits)];
-    const bool before = slot == tag;
-    slot = tag;
-    return before;
-  };
-  if (raw.size() < kPair) return repeats;
-  row_bytes = std::clamp<uint64_t>(row_bytes, kWord, raw.size());
-  for (uint64_t row = 0; row + row_bytes <= raw.size(); row += row_bytes) {
-    for (uint64_t at = 0; at + kPair <= row_bytes; at += step) {
-      const bool first = look(raw.data() + row + at), second = look(raw.data() + row + at + kWord);
-      repeats.looked += 2;
-      repeats.four += uint64_t{first} + uint64_t{second};
-      repeats.eight += 2 * uint64_t{first && second};
-    }
-  }
-  return repeats;
-}
+// zstd's level in the blocks of each of ours.
+constexpr int kBlockLevels[] = {kGearZstdLevel, kOnlyLiterals, 1, kGearZstdLevel, 19};
 
 // Whether matches may beat statistics, that is whether zstd is worth its time: real caches with as
 // few repeats as this gained by them.
 bool WantsMatches(const Repeats& repeats, uint64_t raw_bytes, DType dtype, Effort effort) {
   const OneIn& limits = effort == Effort::kDefault ? kWorthDefault : kWorthAnyTime;
-  const bool is_long = raw_bytes > kShort;
+  const bool is_long = raw_bytes > kShortChunk;
   const uint64_t f16 = is_long ? limits.long_f16 : limits.short_f16,
                  bf16 = is_long ? limits.long_bf16 : limits.short_bf16;
   const uint64_t one_in = dtype == DType::kF16 ? f16 : dtype == DType::kBF16 ? bf16 : limits.other;
@@ -155,7 +119,7 @@ bool LowIsNoise(const HalfSurvey& survey, uint64_t count) {
 EncodedChunk EncodeAlone(const ChunkShape& shape, ByteSpan raw, const HalfSurvey& survey,
                          uint64_t literal, bool symbols, CodecScratch& scratch) {
   const bool noise = LowIsNoise(survey, raw.size() / 2);
-  if (noise && (symbols || raw.size() > kShort)) {
+  if (noise && (symbols || raw.size() > kShortChunk)) {
     // `literal` is from a sample.
     const std::optional<ContextPlan> plan = PlanContext(
         raw, survey, 1, raw.size() / 2, literal + literal / kSampleErrorOneIn, scratch.context);
@@ -448,6 +412,15 @@ EncodedChunk EncodeChunk(const ChunkShape& shape, ByteSpan raw, Effort effort,
     chunk.payload.assign(raw.begin(), raw.end());
     chunk.planes.clear();
   }
+  return chunk;
+}
+
+EncodedChunk EncodeChunkInBlocks(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                                 CodecScratch& scratch) {
+  if (raw.empty()) return StoredRaw(raw, scratch);
+  scratch.Expect(raw.size());
+  EncodedChunk chunk{CodecId::kBlocks, scratch.NewPayload(), {}};
+  EncodeBlocks(shape.dtype, raw, kBlockLevels[static_cast<size_t>(effort)], scratch, chunk.payload);
   return chunk;
 }
 

@@ -202,6 +202,18 @@ void DecodeDistribution(const ChunkShape& shape, ByteSpan payload, std::span<std
   DecodeCdf(payload, shape.dtype == DType::kBF16, raw, inputs.steps, &scratch.context.arena);
 }
 
+bool EncodeInBlocks(const ChunkShape& shape, ByteSpan raw, uint64_t, const RowSteps&,
+                    CodecScratch& scratch, EncodedChunk& out) {
+  if (raw.empty() || raw.size() > kMaxBlockedBytes) return false;
+  EncodeBlocks(shape.dtype, raw, kOnlyLiterals, scratch, out.payload);
+  return true;
+}
+
+void DecodeFromBlocks(const ChunkShape&, ByteSpan payload, std::span<std::byte> raw,
+                      CodecScratch& scratch, const ChunkInputs&) {
+  DecodeBlocks(payload, raw, scratch);
+}
+
 // Ids are stored in archives: a row is never taken away, an id never used again.
 constexpr CodecRow kCodecs[] = {
     {.id = CodecId::kRaw,
@@ -326,6 +338,13 @@ constexpr CodecRow kCodecs[] = {
      .takes = IsHalfFloat,
      .since = Effort::kFast,
      .decode = DecodeReferences<CodecId::kRefSparse>},
+    // For frames that a device decodes: no level tries it on other chunks.
+    {.id = CodecId::kBlocks,
+     .name = "blocks",
+     .takes = AnyType,
+     .since = Effort::kFast,
+     .encode = EncodeInBlocks,
+     .decode = DecodeFromBlocks},
 };
 
 }  // namespace

@@ -5,9 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <mutex>
 
 #include "lib/core/base/checked.h"
+#include "lib/core/codec/floor.h"
 #include "lib/core/codec/profiled/profiled.h"
 #include "lib/core/codec/wrappers/wrappers.h"
 
@@ -28,6 +31,7 @@ void FrameCoder::ForEachSegment(size_t count, const std::function<void(size_t, W
 
 EncodedChunk FrameCoder::EncodeSegment(const FrameDescription& description, const ChunkShape& shape,
                                        ByteSpan raw, Sides sides, CodecScratch& scratch) const {
+  if (blocks_) return EncodeChunkInBlocks(shape, raw, level_, scratch);
   const auto at_level = [&](const ChunkShape& inner, ByteSpan bytes) {
     return EncodeChunk(inner, bytes, level_, scratch);
   };
@@ -53,7 +57,7 @@ EncodedChunk FrameCoder::EncodeSegment(const FrameDescription& description, cons
 
 FrameCoder::Sides FrameCoder::ChooseSides(const FrameDescription& description,
                                           const SegmentGrid& grid, ByteSpan raw) {
-  if (description.role != FrameRole::kKeyAndValue || raw.empty() ||
+  if (blocks_ || description.role != FrameRole::kKeyAndValue || raw.empty() ||
       !CanSplit(grid.ShapeOf(0), grid.Size(0))) {
     return Sides::kTogether;
   }
@@ -74,29 +78,102 @@ FrameCoder::Sides FrameCoder::ChooseSides(const FrameDescription& description,
   return pays ? Sides::kApart : Sides::kTogether;
 }
 
+// Holds the room against the bytes of the segments that are done and the floors of the others.
+class FrameCoder::Budget {
+ public:
+  Budget(uint64_t room, std::vector<uint64_t>& floors) : room_(room), floors_(floors) {}
+
+  // Samples every segment.
+  void Begin(uint64_t fixed_bytes, const SegmentGrid& grid, ByteSpan raw, Effort level,
+             bool beside) {
+    done_ = fixed_bytes;
+    left_ = 0;
+    floors_.clear();
+    for (size_t i = 0; i < grid.count; ++i) {
+      floors_.push_back(
+          EstimateFloor(grid.ShapeOf(i), raw.subspan(grid.Begin(i), grid.Size(i)), level, beside));
+      left_ += floors_.back();
+    }
+  }
+  // Any thread. The segments that are left miss their floors about as those that are done did.
+  void Finish(size_t segment, uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    done_ += bytes;
+    coded_ += bytes;
+    expected_ += floors_[segment];
+    left_ -= floors_[segment];
+    if (Estimate() > room_) over_.store(true, std::memory_order_relaxed);
+  }
+  bool is_over() const { return over_.load(std::memory_order_relaxed); }
+  // Returns whether the frame still fits; if not, sets the number to one above the room.
+  bool Fits(uint64_t* needed) {
+    const std::lock_guard lock(mutex_);
+    const uint64_t estimate = Estimate();
+    if (estimate > room_ && needed != nullptr) *needed = estimate;
+    return estimate <= room_;
+  }
+
+ private:
+  uint64_t Estimate() const {
+    // Less than the segments that are done say, since the others may be of V and these of K.
+    constexpr double kTrust = 0.95;
+    const double missed =
+        expected_ == 0 ? 1 : kTrust * static_cast<double>(coded_) / static_cast<double>(expected_);
+    return done_ + static_cast<uint64_t>(static_cast<double>(left_) * std::max(1.0, missed));
+  }
+
+  const uint64_t room_;
+  std::vector<uint64_t>& floors_;
+  std::mutex mutex_;
+  uint64_t done_ = 0, coded_ = 0, expected_ = 0, left_ = 0;
+  std::atomic<bool> over_{false};
+};
+
 uint64_t FrameCoder::Encode(const FrameDescription& description, ByteSpan raw,
                             std::span<std::byte> out, uint64_t* needed) {
+  return EncodeInto(description, raw, out, nullptr, needed);
+}
+
+uint64_t FrameCoder::EncodeWithin(const FrameDescription& description, ByteSpan raw,
+                                  std::span<std::byte> out, uint64_t* needed) {
+  const uint64_t bound = FrameBound(raw.size());
+  if (bound != 0 && out.size() >= bound) return Encode(description, raw, out, needed);
+  Budget budget(out.size(), floors_);
+  return EncodeInto(description, raw, out, &budget, needed);
+}
+
+uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan raw,
+                                std::span<std::byte> out, Budget* budget, uint64_t* needed) {
   FrameHeader header;
   header.level = level_;
   header.raw_bytes = raw.size();
   header.description = ShapeThatExplains(description, raw.size());
   const SegmentGrid grid = ChooseSegments(header);
+  const bool has_table = grid.count > 1;
+  const uint64_t table_bytes = has_table ? grid.count * kSegmentEntryBytes : 0;
+  if (budget != nullptr) {
+    budget->Begin(kFrameHeaderBytes + table_bytes, grid, raw, level_,
+                  header.description.role == FrameRole::kKeyAndValue);
+    if (!budget->Fits(needed)) return 0;
+  }
   header.raw_hash = Hash128(raw);
 
   encoded_.resize(grid.count);
   const Sides sides = ChooseSides(header.description, grid, raw);
   ForEachSegment(grid.count, [&](size_t index, Worker& worker) {
+    if (budget != nullptr && budget->is_over()) return;
     worker.scratch.Recycle(std::move(encoded_[index].payload));
     encoded_[index] =
         EncodeSegment(header.description, grid.ShapeOf(index),
                       raw.subspan(grid.Begin(index), grid.Size(index)), sides, worker.scratch);
+    if (budget != nullptr) budget->Finish(index, encoded_[index].payload.size());
   });
+  if (budget != nullptr && !budget->Fits(needed)) return 0;
   const bool profiled = std::ranges::any_of(
       encoded_, [](const EncodedChunk& chunk) { return chunk.codec == CodecId::kProfiled; });
   if (profiled) header.profile = profile_->hash();
 
-  const bool has_table = grid.count > 1;
-  header.payload_bytes = has_table ? grid.count * kSegmentEntryBytes : 0;
+  header.payload_bytes = table_bytes;
   for (const EncodedChunk& chunk : encoded_) header.payload_bytes += chunk.payload.size();
   const bool stored = header.payload_bytes >= raw.size();
   if (stored) {
@@ -104,11 +181,13 @@ uint64_t FrameCoder::Encode(const FrameDescription& description, ByteSpan raw,
     header.segment_rows = 0;
     header.profile = {};
     header.payload_bytes = raw.size();
-  } else if (!has_table) {
+  } else if (blocks_ || !has_table) {
+    if (blocks_) header.version = kVersionOfBlocks;
     header.codec = encoded_[0].codec;
   }
   if (needed != nullptr) *needed = header.frame_bytes();
   if (out.size() < header.frame_bytes()) {
+    if (budget != nullptr) return 0;
     throw Error(Finding::kOutputTooSmall, "the frame has {} bytes, the buffer {}",
                 header.frame_bytes(), out.size());
   }
@@ -200,28 +279,124 @@ uint64_t FrameCoder::DecodeTokens(ByteSpan frame, const Hash128Bytes* context, u
     throw Error(Finding::kOutputTooSmall, "{} tokens have {} bytes, the buffer {}", count, size,
                 out.size());
   }
-  if (count == 0) return 0;
-  const Profile* profile = ProfileOf(header);
-  const SegmentTable table = ReadSegments(header, frame);
-  if (IsStored(header)) {
-    CheckHash(Hash128(table.segments[0].payload), header);
-    std::ranges::copy(table.segments[0].payload.subspan(first, size), out.begin());
+  DecodeRange(header, frame, first, out.first(size));
+  return size;
+}
+
+uint64_t FrameCoder::DecodeHeads(ByteSpan frame, const Hash128Bytes* context, uint32_t begin,
+                                 uint32_t count, std::span<std::byte> out) {
+  const FrameHeader header = ReadFrameHeader(frame);
+  CheckContext(header, context);
+  const FrameDescription& description = header.description;
+  const uint64_t heads = description.heads, tokens = description.tokens;
+  if (heads == 0 || tokens == 0)
+    throw Error(Finding::kUnsupportedKind,
+                "the frame does not say which bytes belong to which head");
+  if (begin > heads || count > heads - begin) {
+    throw Error(Finding::kBadArgument, "heads {}:{} of a frame of {}", begin,
+                uint64_t{begin} + count, heads);
+  }
+  const uint64_t head = header.raw_bytes / tokens / heads, part = count * head;
+  const uint64_t size = tokens * part;
+  if (out.size() < size) {
+    throw Error(Finding::kOutputTooSmall, "{} heads have {} bytes, the buffer {}", count, size,
+                out.size());
+  }
+  if (description.order == Order::kHeadTokenDim) {
+    DecodeRange(header, frame, begin * tokens * head, out.first(size));
     return size;
   }
-  const uint64_t step = table.grid.segment_bytes;
-  const size_t first_segment = first / step, end_segment = CeilDiv(first + size, step);
-  ForEachSegment(end_segment - first_segment, [&](size_t number, Worker& worker) {
-    const size_t index = first_segment + number;
-    const Bytes& whole = worker.segment;
-    worker.segment.resize(table.grid.Size(index));
-    DecodeSegment(table, index, worker.segment, worker.scratch, profile);
-    if (table.segments.size() == 1) CheckHash(Hash128(whole), header);
-    const uint64_t from = std::max(first, table.grid.Begin(index));
-    const uint64_t to = std::min(first + size, table.grid.Begin(index) + whole.size());
-    std::ranges::copy(ByteSpan(whole).subspan(from - table.grid.Begin(index), to - from),
-                      out.begin() + static_cast<std::ptrdiff_t>(from - first));
+  const Profile* profile = ProfileOf(header);
+  const SegmentTable table = ReadSegments(header, frame);
+  const uint64_t row = table.grid.row_bytes;
+  DecodeSegments(header, table, profile, 0, table.segments.size(), [&](size_t i, ByteSpan rows) {
+    std::byte* to = out.data() + table.grid.Begin(i) / row * part;
+    for (uint64_t at = 0; at < rows.size(); at += row, to += part)
+      std::ranges::copy(rows.subspan(at + begin * head, part), to);
   });
   return size;
+}
+
+void FrameCoder::DecodeRange(const FrameHeader& header, ByteSpan frame, uint64_t first,
+                             std::span<std::byte> out) {
+  if (out.empty()) return;
+  const Profile* profile = ProfileOf(header);
+  const SegmentTable table = ReadSegments(header, frame);
+  const uint64_t step = table.grid.segment_bytes;
+  DecodeSegments(header, table, profile, first / step, CeilDiv(first + out.size(), step),
+                 [&](size_t index, ByteSpan whole) {
+                   const uint64_t begin = table.grid.Begin(index);
+                   const uint64_t from = std::max(first, begin);
+                   const uint64_t to = std::min(first + out.size(), begin + whole.size());
+                   std::ranges::copy(whole.subspan(from - begin, to - from),
+                                     out.begin() + static_cast<std::ptrdiff_t>(from - first));
+                 });
+}
+
+void FrameCoder::DecodeSegments(const FrameHeader& header, const SegmentTable& table,
+                                const Profile* profile, size_t first, size_t end,
+                                const std::function<void(size_t, ByteSpan)>& use) {
+  if (IsStored(header)) {
+    CheckHash(Hash128(table.segments[0].payload), header);
+    return use(0, table.segments[0].payload);
+  }
+  ForEachSegment(end - first, [&](size_t number, Worker& worker) {
+    const size_t index = first + number;
+    worker.segment.resize(table.grid.Size(index));
+    DecodeSegment(table, index, worker.segment, worker.scratch, profile);
+    if (table.segments.size() == 1) CheckHash(Hash128(worker.segment), header);
+    use(index, worker.segment);
+  });
+}
+
+namespace {
+
+// The shape of a page as one segment.
+ChunkShape ShapeOfPage(const FrameDescription& description, uint64_t raw_bytes) {
+  if (raw_bytes > kMaxSegmentBytes) {
+    throw Error(Finding::kLimit, "a page of {} bytes; a page of a table has {} at most", raw_bytes,
+                kMaxSegmentBytes);
+  }
+  FrameHeader header;
+  header.codec = CodecId::kBlocks;  // any but raw
+  header.raw_bytes = raw_bytes;
+  header.description = ShapeThatExplains(description, raw_bytes);
+  return GridOfHeader(header).ShapeOf(0);
+}
+
+}  // namespace
+
+bool FrameCoder::EncodePage(const FrameDescription& description, ByteSpan raw,
+                            std::span<std::byte> out, PageEntry& entry) {
+  const ChunkShape shape = ShapeOfPage(description, raw.size());
+  const bool beside = !blocks_ && description.role == FrameRole::kKeyAndValue;
+  const Sides sides = beside && CanSplit(shape, raw.size()) ? Sides::kTry : Sides::kTogether;
+  const Reuse<Worker>::Lease worker(workers_);
+  CodecScratch& scratch = (*worker).scratch;
+  EncodedChunk chunk = EncodeSegment(description, shape, raw, sides, scratch);
+  const bool stored = chunk.payload.size() >= raw.size();
+  const ByteSpan payload = stored ? raw : ByteSpan(chunk.payload);
+  entry = {static_cast<uint32_t>(payload.size()), stored ? CodecId::kRaw : chunk.codec,
+           Hash64(raw)};
+  const bool fits = payload.size() <= out.size();
+  if (fits) std::ranges::copy(payload, out.begin());
+  scratch.Recycle(std::move(chunk.payload));
+  return fits;
+}
+
+void FrameCoder::DecodePage(const FrameDescription& description, const PageEntry& entry,
+                            ByteSpan payload, std::span<std::byte> raw) {
+  const ChunkShape shape = ShapeOfPage(description, raw.size());
+  RequireCodec(entry.codec);
+  if (payload.size() < entry.bytes) {
+    throw Error(Finding::kTruncated, "the page has {} bytes, its entry says {}", payload.size(),
+                entry.bytes);
+  }
+  const Reuse<Worker>::Lease worker(workers_);
+  DecodeChunk(entry.codec, shape, payload.first(entry.bytes), raw, (*worker).scratch,
+              {.profile = profile_.get()});
+  if (Hash64(raw) != entry.raw_hash)
+    throw Error(Finding::kChecksum, "the page is not what was encoded");
 }
 
 FrameHeader FrameCoder::Verify(ByteSpan frame, const Hash128Bytes* context) {

@@ -19,6 +19,13 @@
 // engine stores under a key of its own. FORMAT.md is the grammar.
 namespace kv {
 
+// What decoding a page needs beside its payload and its description.
+struct PageEntry {
+  uint32_t bytes = 0;  // of the payload
+  CodecId codec = CodecId::kRaw;
+  uint64_t raw_hash = 0;  // XXH3-64 of the raw bytes
+};
+
 // Encodes and decodes frames. One call at a time; the segments of a call run on the pool. What an
 // encoder writes depends on the bytes, the description and the level, never on the threads.
 class FrameCoder {
@@ -30,6 +37,11 @@ class FrameCoder {
   // The threads of the calls that follow; null: the calling thread alone. Borrowed.
   void UsePool(ThreadPool* pool) { pool_ = pool; }
 
+  // Encodes frames that a device decodes from now on: byte planes in blocks (codec kBlocks), also
+  // where a profile or other codecs would make them smaller. Decoding needs no such call.
+  void UseBlocks(bool blocks) { blocks_ = blocks; }
+  bool uses_blocks() const { return blocks_; }
+
   // Encodes with the profile from now on, and decodes frames that name it. Null: without.
   void UseProfile(std::shared_ptr<const Profile> profile) { profile_ = std::move(profile); }
 
@@ -38,6 +50,14 @@ class FrameCoder {
   // raw.size() is dropped.
   uint64_t Encode(const FrameDescription& description, ByteSpan raw, std::span<std::byte> out,
                   uint64_t* needed = nullptr);
+
+  // Encode for rooms that may be too small: returns 0 as soon as samples, and then the segments
+  // that are done, say that the frame is not going to fit, and sets `*needed` to the estimate,
+  // which is larger than the room. Otherwise writes the bytes that Encode writes. Refuses hardly
+  // any frame that would fit; one that misses the room by less than the estimate's margin may cost
+  // the whole work.
+  uint64_t EncodeWithin(const FrameDescription& description, ByteSpan raw, std::span<std::byte> out,
+                        uint64_t* needed = nullptr);
 
   // Fills `raw`. Bytes after the frame are ignored. Throws as ReadFrameHeader does, and
   // kContextDiffers where `context` is given and is not the frame's, kProfileMissing where the
@@ -51,6 +71,23 @@ class FrameCoder {
   uint64_t DecodeTokens(ByteSpan frame, const Hash128Bytes* context, uint64_t begin, uint64_t count,
                         std::span<std::byte> out);
 
+  // Decodes heads [begin, begin + count) of every token alone, in the frame's order, and returns
+  // the bytes written to the front of `out`. In the order head, token only the segments that hold
+  // them are decoded, in the order token, head all are. Throws as DecodeTokens, and
+  // kUnsupportedKind for frames without a shape.
+  uint64_t DecodeHeads(ByteSpan frame, const Hash128Bytes* context, uint32_t begin, uint32_t count,
+                       std::span<std::byte> out);
+
+  // One page of a table whose entries are kept apart from the payloads: no header, one segment.
+  // Returns false where `out` is too small; then `entry.bytes` is what is needed. Throws kLimit
+  // above kMaxSegmentBytes of raw bytes.
+  bool EncodePage(const FrameDescription& description, ByteSpan raw, std::span<std::byte> out,
+                  PageEntry& entry);
+  // Fills `raw`. Throws kUnsupportedKind for a codec that this library does not have, kTruncated
+  // for a payload that is shorter than its entry says, kBadFrame, kBadPayload, and kChecksum.
+  void DecodePage(const FrameDescription& description, const PageEntry& entry, ByteSpan payload,
+                  std::span<std::byte> raw);
+
   // Decode without an output: needs memory for one segment per thread.
   FrameHeader Verify(ByteSpan frame, const Hash128Bytes* context);
 
@@ -59,22 +96,35 @@ class FrameCoder {
     CodecScratch scratch;
     Bytes segment;
   };
+  // Whether a frame is still likely to fit, as its segments are encoded.
+  class Budget;
+  uint64_t EncodeInto(const FrameDescription& description, ByteSpan raw, std::span<std::byte> out,
+                      Budget* budget, uint64_t* needed);
   // Whether the halves of heads, K and V side by side, are coded apart.
   enum class Sides { kTogether, kApart, kTry };
   Sides ChooseSides(const FrameDescription& description, const SegmentGrid& grid, ByteSpan raw);
   EncodedChunk EncodeSegment(const FrameDescription& description, const ChunkShape& shape,
                              ByteSpan raw, Sides sides, CodecScratch& scratch) const;
+  // Decodes segments [first, end) and hands each to `use`, on any thread. A frame that is stored is
+  // one segment.
+  void DecodeSegments(const FrameHeader& header, const SegmentTable& table, const Profile* profile,
+                      size_t first, size_t end, const std::function<void(size_t, ByteSpan)>& use);
+  // Decodes the bytes [first, first + out.size()).
+  void DecodeRange(const FrameHeader& header, ByteSpan frame, uint64_t first,
+                   std::span<std::byte> out);
   // What decoding the frame needs; null if nothing.
   const Profile* ProfileOf(const FrameHeader& header) const;
   void ForEachSegment(size_t count, const std::function<void(size_t, Worker&)>& body);
 
   Effort level_;
+  bool blocks_ = false;
   ThreadPool* pool_ = nullptr;
   std::shared_ptr<const Profile> profile_;
   const CallState* state_;
   Reuse<Worker> workers_;
   // Of the running call; kept for their memory.
   std::vector<EncodedChunk> encoded_;
+  std::vector<uint64_t> floors_;  // of the segments, in bytes
   std::vector<Bytes> decoded_;
 };
 

@@ -17,6 +17,7 @@ namespace {
 constexpr uint64_t kRowSegment = uint64_t{512} << 10;
 constexpr uint64_t kMostSegmentRows = uint64_t{1} << 15;
 constexpr auto kNoCodec = static_cast<CodecId>(255);  // in the header of a frame with a table
+constexpr uint16_t kVersion = 1;
 
 bool IsKnown(DType dtype) {
   return std::ranges::any_of(AllDTypes(),
@@ -132,18 +133,12 @@ SegmentGrid GridOfHeader(const FrameHeader& header) {
   return grid;
 }
 
-namespace {
-
-// A codec that this library does not have belongs to a newer one: such a frame is sound, and
-// whoever keeps frames must not take it for damage.
 void RequireCodec(CodecId codec) {
   if (FindCodec(codec) != nullptr) return;
   throw Error(Finding::kUnsupportedKind,
               "the frame needs codec {}, which this version does not have",
               static_cast<unsigned>(codec));
 }
-
-}  // namespace
 
 SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame) {
   if (frame.size() - kFrameHeaderBytes < header.payload_bytes) {
@@ -166,10 +161,28 @@ SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame) {
     const uint64_t hash = entries.U64("segment hash");
     if (codec > 0xff) throw Error(Finding::kBadFrame, "there is no codec {}", codec);
     RequireCodec(static_cast<CodecId>(codec));
+    if (header.version == kVersionOfBlocks && static_cast<CodecId>(codec) != header.codec)
+      throw Error(Finding::kBadFrame, "segment {} has another codec than the header says", index);
     table.segments.push_back({static_cast<CodecId>(codec), reader.Take(size, "segment"), hash});
   }
   reader.ExpectEnd("frame");
   return table;
+}
+
+std::vector<BlockSegment> ListBlocks(ByteSpan frame) {
+  const FrameHeader header = ReadFrameHeader(frame);
+  const SegmentTable table = ReadSegments(header, frame);
+  std::vector<BlockSegment> segments;
+  if (header.segmentation == Segmentation::kNone && header.codec == CodecId::kRaw) return segments;
+  if (header.codec != CodecId::kBlocks)
+    throw Error(Finding::kUnsupportedKind, "the frame is not in blocks: a device cannot decode it");
+  for (size_t index = 0; index < table.segments.size(); ++index) {
+    const ByteSpan payload = table.segments[index].payload;
+    segments.push_back({table.grid.Begin(index), table.grid.Size(index),
+                        static_cast<uint64_t>(payload.data() - frame.data()),
+                        ReadBlocks(payload, table.grid.Size(index))});
+  }
+  return segments;
 }
 
 void DecodeSegment(const SegmentTable& table, size_t index, std::span<std::byte> raw,
@@ -197,7 +210,6 @@ uint64_t FrameHeader::segment_tokens() const {
 namespace {
 
 constexpr std::array<unsigned char, 8> kMagic = {0x89, 'K', 'V', 'F', '\r', '\n', 0x1a, '\n'};
-constexpr uint16_t kVersion = 1;
 enum Offset : size_t {
   kAtVersion = 8,
   kAtHeaderBytes = 10,
@@ -231,7 +243,7 @@ void WriteFrameHeader(const FrameHeader& header, std::span<std::byte, kFrameHead
   const FrameDescription& description = header.description;
   std::ranges::fill(out, std::byte{0});
   std::memcpy(out.data(), kMagic.data(), kMagic.size());
-  StoreLE<uint16_t>(&out[kAtVersion], kVersion);
+  StoreLE<uint16_t>(&out[kAtVersion], header.version);
   StoreLE<uint16_t>(&out[kAtHeaderBytes], kFrameHeaderBytes);
   out[kAtLevel] = static_cast<std::byte>(header.level);
   out[kAtSegmentation] = static_cast<std::byte>(header.segmentation);
@@ -244,8 +256,8 @@ void WriteFrameHeader(const FrameHeader& header, std::span<std::byte, kFrameHead
   out[kAtDType] = static_cast<std::byte>(description.dtype);
   out[kAtOrder] = static_cast<std::byte>(description.order);
   out[kAtRole] = static_cast<std::byte>(description.role);
-  const bool has_table = header.segmentation != Segmentation::kNone;
-  out[kAtCodec] = static_cast<std::byte>(has_table ? kNoCodec : header.codec);
+  const bool many = header.version == kVersion && header.segmentation != Segmentation::kNone;
+  out[kAtCodec] = static_cast<std::byte>(many ? kNoCodec : header.codec);
   StoreLE<uint32_t>(&out[kAtHeads], description.heads);
   StoreLE<uint32_t>(&out[kAtHeadDim], description.head_dim);
   StoreLE<uint32_t>(&out[kAtTag], description.tag);
@@ -267,9 +279,10 @@ FrameHeader ReadFrameHeader(ByteSpan frame) {
     throw Error(Finding::kChecksum, "the frame's header is damaged");
   }
   const auto version = LoadLE<uint16_t>(&head[kAtVersion]);
-  if (version != kVersion) {
-    throw Error(Finding::kUnsupportedVersion, "the frame has version {}; this library reads {}",
-                version, kVersion);
+  if (version != kVersion && version != kVersionOfBlocks) {
+    throw Error(Finding::kUnsupportedVersion,
+                "the frame has version {}; this library reads {} and {}", version, kVersion,
+                kVersionOfBlocks);
   }
   if (LoadLE<uint16_t>(&head[kAtHeaderBytes]) != kFrameHeaderBytes) Contradiction("header size");
   if (!IsZero(head.subspan(kAtReference, 16)))
@@ -302,9 +315,8 @@ FrameHeader ReadFrameHeader(ByteSpan frame) {
   if (byte_at(kAtRole) > static_cast<uint8_t>(FrameRole::kKeyAndValue)) Contradiction("role");
   description.role = static_cast<FrameRole>(byte_at(kAtRole));
   header.codec = static_cast<CodecId>(byte_at(kAtCodec));
-  if ((header.codec == kNoCodec) != (header.segmentation != Segmentation::kNone)) {
-    Contradiction("codec");
-  }
+  const bool many = version == kVersion && header.segmentation != Segmentation::kNone;
+  if ((header.codec == kNoCodec) != many) Contradiction("codec");
   description.heads = LoadLE<uint32_t>(&head[kAtHeads]);
   description.head_dim = LoadLE<uint32_t>(&head[kAtHeadDim]);
   description.tag = LoadLE<uint32_t>(&head[kAtTag]);

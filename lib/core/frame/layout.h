@@ -8,12 +8,15 @@
 
 #include "lib/core/base/hash.h"
 #include "lib/core/codec/chunk.h"
+#include "lib/core/codec/planes/planes.h"
 
 // How a frame's bytes are laid out (FORMAT.md): its header, and its segments, which are for
 // lib/core/frame alone.
 namespace kv {
 
 inline constexpr uint64_t kFrameHeaderBytes = 128;
+// The version of frames whose segments are all of the codec that the header names.
+inline constexpr uint16_t kVersionOfBlocks = 2;
 
 // The values are stored in frames: never changed, never reused.
 enum class FrameRole : uint8_t { kUnknown = 0, kKey = 1, kValue = 2, kKeyAndValue = 3 };
@@ -45,7 +48,7 @@ struct FrameHeader {
   Effort level = Effort::kDefault;
   Segmentation segmentation = Segmentation::kNone;
   uint16_t segment_rows = 0;
-  CodecId codec = CodecId::kRaw;  // of the only segment
+  CodecId codec = CodecId::kRaw;  // of the only segment; in version 2 of all segments
   uint64_t raw_bytes = 0;
   uint64_t payload_bytes = 0;  // everything after the header, the segment table included
   Hash128Bytes raw_hash{};
@@ -100,6 +103,20 @@ struct SegmentTable {
 };
 // Throws kTruncated, kBadFrame.
 SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame);
+
+// A segment of a frame of kBlocks: `planes` byte planes, which together are as long as its bytes.
+struct BlockSegment {
+  uint64_t raw_offset = 0, raw_bytes = 0;
+  uint64_t offset = 0;  // in the frame, where offsets of blocks count from
+  PlaneBlocks planes;
+};
+// Lists what a decoder on a device reads. Throws as ReadFrameHeader and ReadSegments do, and
+// kUnsupportedKind for a frame of other codecs; one that is stored raw has no segments.
+std::vector<BlockSegment> ListBlocks(ByteSpan frame);
+
+// Throws kUnsupportedKind for a codec that this library does not have. It belongs to a newer one:
+// such a frame is sound, and whoever keeps frames must not take it for damage.
+void RequireCodec(CodecId codec);
 
 // Decodes one segment into `raw`, which has its size, and checks its hash, where it has one of its
 // own. `profile` is the one that the frame needs, or null.

@@ -257,6 +257,24 @@ std::vector<Contestant> LevelContestants() {
   return levels;
 }
 
+std::vector<Contestant> BlockContestants() {
+  std::vector<Contestant> levels;
+  for (const Effort effort : {Effort::kFast, Effort::kDefault, Effort::kHigh, Effort::kMax}) {
+    levels.push_back(
+        {fmt::format("{}-blocks", Name(effort)), false,
+         [effort](const ContestChunk& chunk, CodecScratch& scratch, ContestPayload& out) {
+           out.head = chunk.head;
+           static_cast<EncodedChunk&>(out) =
+               EncodeChunkInBlocks(out.head.shape(), chunk.raw, effort, scratch);
+         },
+         [](const ContestChunk&, const ContestPayload& encoded, CodecScratch& scratch,
+            std::span<std::byte> raw) {
+           DecodeChunk(encoded.codec, encoded.head.shape(), encoded.payload, raw, scratch);
+         }});
+  }
+  return levels;
+}
+
 ContestChunk MakeContestChunk(const KvTensor& tensor, uint32_t layer, bool is_value, uint64_t begin,
                               uint64_t count, const RowOrders& orders) {
   const ChunkShape shape{tensor.dtype, count, tensor.heads, tensor.units_per_head(),

@@ -45,6 +45,8 @@ struct Contestant {
 
 // Returns kvtool's levels, fastest first after kCompat.
 std::vector<Contestant> LevelContestants();
+// Returns the frames that a device decodes, of each level above kCompat: "fast-blocks" ...
+std::vector<Contestant> BlockContestants();
 // Returns what others would use: a plain copy, zstd on the bytes and on their planes, Huffman codes
 // for exponents and mantissas (as ZipNN does), and libblosc if it can be loaded. Slow peers take
 // part only if `slow` is set.

@@ -14,8 +14,8 @@ from kvz_decoder.profiled import profiled
 from kvz_decoder.reference import learned_rows, listed_rows, ref
 from kvz_decoder.reference_layers import with_neighbours
 
-RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT, REF, REF_CDF, LAYERS, PROFILED, REF_LAYERS, REF_SPARSE = (
-    0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30)
+RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT, REF, REF_CDF, LAYERS, PROFILED, REF_LAYERS, REF_SPARSE, BLOCKS = (
+    0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31)
 F16, BF16 = 1, 2
 # Those that need other caches or chunks: nothing else holds them.
 OF_OTHERS = (REF, REF_CDF, LAYERS, REF_LAYERS, REF_SPARSE)
@@ -35,6 +35,30 @@ def window4(payload, size):
         raise Damaged("the number of escapes does not fit the exponents")
     exponent[number == 15] = escapes
     return words16((field & 128) << 8 | exponent << 7 | field & 127)
+
+
+def blocks(payload, size):
+    planes, is_rotated, coder, zero, block, count, zeros = struct.unpack_from("<BBBBIII", payload, 0)
+    words = size // planes if planes in (1, 2, 4) else 0
+    if words * planes != size or is_rotated > (planes == 2) or (coder, zero, block, zeros) != (1, 0, 1 << 16, 0):
+        raise Damaged("blocks: the header")
+    in_plane = -(-words // block)
+    if count != planes * in_plane:
+        raise Damaged(f"blocks: {count} blocks of {planes} planes are not {size} bytes")
+    out, at = numpy.empty((words, planes), numpy.uint8), -(-(16 + 8 * count) // 16) * 16
+    for number in range(count):
+        offset, length = struct.unpack_from("<II", payload, 16 + 8 * number)
+        plane, begin = number // in_plane, number % in_plane * block
+        raw = min(block, words - begin)
+        if offset != at or length > raw or offset + length > len(payload):
+            raise Damaged(f"blocks: block {number} lies elsewhere")
+        data = payload[offset:offset + length]
+        out[begin:begin + raw, plane] = numpy.frombuffer(data if length == raw else unzstd(data, raw), numpy.uint8)
+        at = -(-(offset + length) // 16) * 16
+    if at != len(payload):
+        raise Damaged("blocks: bytes after the last block")
+    joined = numpy.frombuffer(out.tobytes(), "<u2" if is_rotated else numpy.uint8)
+    return words16((joined >> 1) | (joined << 15)) if is_rotated else joined.tobytes()
 
 
 def widened(chunk, payload):
@@ -120,6 +144,8 @@ def decode_as(codec, chunk, payload):
         raw = layers(chunk, payload)
     elif codec == PROFILED:
         raw = profiled(chunk.get("profile"), chunk, payload)
+    elif codec == BLOCKS:
+        raw = blocks(payload, size)
     elif codec == ROTATED:
         raw = rotated(payload, size)
     elif codec == ROWS:

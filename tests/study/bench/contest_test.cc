@@ -87,6 +87,7 @@ TEST_CASE("levels and peers give back chunks of every dtype", "[archive]") {
       byte = static_cast<std::byte>(state >> 28);
     }
     std::vector<Contestant> all = LevelContestants();
+    for (Contestant& level : BlockContestants()) all.push_back(std::move(level));
     for (Contestant& peer : PeerContestants(true)) {
       const bool halves = dtype == DType::kF16 || dtype == DType::kBF16;
       if (halves || peer.name.find("exponent") == std::string::npos) all.push_back(std::move(peer));

@@ -88,6 +88,17 @@ void Try(Predictor predictor, ByteSpan plane, bool use_zstd, CodecScratch& scrat
   std::swap(scratch.best, scratch.candidate);
 }
 
+void AppendHeader(const PlaneChoice& choice, Bytes& out) {
+  std::byte header[kPlaneHeaderBytes];
+  header[0] = static_cast<std::byte>(choice.predictor);
+  header[1] = static_cast<std::byte>(choice.backend);
+  StoreLE(header + 2, static_cast<uint32_t>(choice.raw_bytes));
+  StoreLE(header + 6, static_cast<uint32_t>(choice.payload_bytes));
+  out.insert(out.end(), header, header + kPlaneHeaderBytes);
+}
+
+}  // namespace
+
 // zstd keeps literals that would shrink by less than 1/64.
 bool LooksLikeNoise(ByteSpan plane) {
   // Most planes that are not noise show it at once.
@@ -106,17 +117,6 @@ bool LooksLikeNoise(ByteSpan plane) {
   }
   return true;
 }
-
-void AppendHeader(const PlaneChoice& choice, Bytes& out) {
-  std::byte header[kPlaneHeaderBytes];
-  header[0] = static_cast<std::byte>(choice.predictor);
-  header[1] = static_cast<std::byte>(choice.backend);
-  StoreLE(header + 2, static_cast<uint32_t>(choice.raw_bytes));
-  StoreLE(header + 6, static_cast<uint32_t>(choice.payload_bytes));
-  out.insert(out.end(), header, header + kPlaneHeaderBytes);
-}
-
-}  // namespace
 
 PlaneChoice EncodePlane(ByteSpan plane, const PredictorSet& predictors, bool use_zstd,
                         CodecScratch& scratch, Bytes& out) {
@@ -226,19 +226,60 @@ void DecodePlane(const PlaneFrame& frame, std::span<std::byte> plane, CodecScrat
 
 namespace {
 
-// Works a block at a time, so that the rotated words stay in the first-level cache.
-void SplitRotated(ByteSpan raw, std::byte* low, std::byte* high) {
-  constexpr size_t kBlock = 4096;  // words
-  alignas(64) std::byte block[2 * kBlock];
-  const size_t words = raw.size() / 2;
-  for (size_t at = 0; at < words; at += kBlock) {
-    const size_t count = std::min(kBlock, words - at);
-    Rotl16(raw.data() + 2 * at, count, block);
-    SplitPlanes2(block, count, low + at, high + at);
+// Words are split and joined this many at a time, so that rotated ones stay in the first-level
+// cache.
+constexpr size_t kWordsAtOnce = 4096;
+
+}  // namespace
+
+WordPlanes ChoosePlanes(DType dtype, uint64_t raw_bytes) {
+  const DTypeInfo& info = Info(dtype);
+  const bool is_word = info.block_elements == 1 && (info.block_bytes == 2 || info.block_bytes == 4);
+  if (!is_word || raw_bytes % info.block_bytes != 0) return {};
+  return {info.block_bytes, dtype == DType::kBF16};
+}
+
+void SplitWords(const WordPlanes& split, ByteSpan raw, std::span<std::byte> planes) {
+  const size_t words = raw.size() / split.count;
+  KV_ASSERT(planes.size() == raw.size() && words * split.count == raw.size());
+  std::byte* const to = planes.data();
+  if (split.count == 1) {
+    std::ranges::copy(raw, to);
+  } else if (split.count == 4) {
+    std::byte* const of_words[] = {to, to + words, to + 2 * words, to + 3 * words};
+    SplitPlanes4(raw.data(), words, of_words);
+  } else if (!split.rotated) {
+    SplitPlanes2(raw.data(), words, to, to + words);
+  } else {
+    alignas(64) std::byte rotated[2 * kWordsAtOnce];
+    for (size_t at = 0; at < words; at += kWordsAtOnce) {
+      const size_t count = std::min(kWordsAtOnce, words - at);
+      Rotl16(raw.data() + 2 * at, count, rotated);
+      SplitPlanes2(rotated, count, to + at, to + words + at);
+    }
   }
 }
 
-}  // namespace
+void JoinWords(const WordPlanes& split, ByteSpan planes, std::span<std::byte> raw) {
+  const size_t words = raw.size() / split.count;
+  KV_ASSERT(planes.size() == raw.size() && words * split.count == raw.size());
+  const std::byte* const from = planes.data();
+  if (split.count == 1) {
+    std::ranges::copy(planes, raw.data());
+  } else if (split.count == 4) {
+    const std::byte* const of_words[] = {from, from + words, from + 2 * words, from + 3 * words};
+    JoinPlanes4(of_words, words, raw.data());
+  } else if (!split.rotated) {
+    JoinPlanes2(from, from + words, words, raw.data());
+  } else {
+    for (size_t at = 0; at < words; at += kWordsAtOnce) {
+      const size_t count = std::min(kWordsAtOnce, words - at);
+      std::byte* const to = raw.data() + 2 * at;
+      JoinPlanes2(from + at, from + words + at, count, to);
+      Rotr16(to, count, to);
+    }
+  }
+}
 
 PlaneChoices EncodeGear(GearKind kind, ByteSpan raw, const GearOptions& options,
                         CodecScratch& scratch, Bytes& out) {
@@ -253,21 +294,13 @@ PlaneChoices EncodeGear(GearKind kind, ByteSpan raw, const GearOptions& options,
                 words);
   }
   const std::span<std::byte> planes = scratch.planes.Get(raw.size());
-  std::array<std::byte*, kMaxGearPlanes> plane{};
-  for (uint32_t b = 0; b < count; ++b) plane[b] = planes.data() + b * words;
-  if (kind == GearKind::kTwoPlanes && options.rotl) {
-    SplitRotated(raw, plane[0], plane[1]);
-  } else if (kind == GearKind::kTwoPlanes) {
-    SplitPlanes2(raw.data(), words, plane[0], plane[1]);
-  } else {
-    SplitPlanes4(raw.data(), words, plane.data());
-  }
+  SplitWords({count, options.rotl}, raw, planes);
   std::byte header[4];
   StoreLE(header, static_cast<uint32_t>(words));
   out.insert(out.end(), header, header + sizeof(header));
   PlaneChoices choices;
   for (uint32_t b = 0; b < count; ++b) {
-    const ByteSpan bytes(plane[b], words);
+    const ByteSpan bytes = planes.subspan(b * words, words);
     choices.push_back(options.literals
                           ? EncodeLiteralPlane(bytes, options.noise[b], scratch, out)
                           : EncodePlane(bytes, options.predictors[b], options.zstd, scratch, out));
@@ -326,12 +359,10 @@ GearLayout ReadGear(ByteSpan container) {
 
 namespace {
 
-using PlanePointers = std::array<const std::byte*, kMaxGearPlanes>;
-
-PlanePointers DecodePlanes(const GearLayout& layout, CodecScratch& scratch) {
+// The planes, one after another.
+ByteSpan DecodePlanes(const GearLayout& layout, CodecScratch& scratch) {
   const size_t words = layout.words;
   const std::span<std::byte> planes = scratch.planes.Get(layout.raw_bytes());
-  PlanePointers pointers{};
   for (size_t b = 0; b < layout.planes.size(); ++b) {
     try {
       DecodePlane(layout.planes[b], planes.subspan(b * words, words), scratch);
@@ -339,17 +370,8 @@ PlanePointers DecodePlanes(const GearLayout& layout, CodecScratch& scratch) {
       error.In(fmt::format("plane {}", b));
       throw;
     }
-    pointers[b] = planes.data() + b * words;
   }
-  return pointers;
-}
-
-void JoinPlanes(GearKind kind, const PlanePointers& planes, size_t words, std::byte* to) {
-  if (kind == GearKind::kTwoPlanes) {
-    JoinPlanes2(planes[0], planes[1], words, to);
-  } else {
-    JoinPlanes4(planes.data(), words, to);
-  }
+  return planes;
 }
 
 }  // namespace
@@ -362,7 +384,7 @@ void DecodeGear(GearKind kind, ByteSpan container, std::span<std::byte> raw,
                 raw.size())
         .At(0);
   }
-  JoinPlanes(kind, DecodePlanes(layout, scratch), layout.words, raw.data());
+  JoinWords({PlanesOf(kind), false}, DecodePlanes(layout, scratch), raw);
 }
 
 Bytes DecodeGear(GearKind kind, ByteSpan container, CodecScratch& scratch) {
@@ -370,9 +392,9 @@ Bytes DecodeGear(GearKind kind, ByteSpan container, CodecScratch& scratch) {
   try {
     // Planes first: their memory is not touched before a payload fills it, so that a damaged one
     // costs no more than it holds.
-    const PlanePointers planes = DecodePlanes(layout, scratch);
+    const ByteSpan planes = DecodePlanes(layout, scratch);
     Bytes raw(layout.raw_bytes());
-    JoinPlanes(kind, planes, layout.words, raw.data());
+    JoinWords({PlanesOf(kind), false}, planes, raw);
     return raw;
   } catch (const std::bad_alloc&) {
     throw Error(Finding::kLimit, "decoding needs {} bytes of memory", 2 * layout.raw_bytes());

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/core/base/bytes.h"
+#include "lib/core/base/dtype.h"
 #include "lib/core/codec/backends.h"
 
 // One byte plane as the MNN engine stores it: a header of ten bytes and the smallest payload that
@@ -54,6 +55,8 @@ PlaneChoice EncodePlane(ByteSpan plane, const PredictorSet& predictors, bool use
 // matches, or with uncompressed bytes if statistics gain nothing. `noise` says whether they do, if
 // the caller knows; kUnknown makes the encoder find out.
 enum class Noise : uint8_t { kUnknown, kNo, kYes };
+// Returns whether byte statistics of a sample gain nothing.
+bool LooksLikeNoise(ByteSpan plane);
 PlaneChoice EncodeLiteralPlane(ByteSpan plane, Noise noise, CodecScratch& scratch, Bytes& out);
 
 // A frame as it lies in the file. Its structure has been checked; mode, codec and payload have not.
@@ -73,6 +76,20 @@ void CheckPlaneFrame(const PlaneFrame& frame);
 // Fills `plane`, which is raw_bytes long. Throws kBadFrame as CheckPlaneFrame does, and
 // kBadPayload.
 void DecodePlane(const PlaneFrame& frame, std::span<std::byte> plane, CodecScratch& scratch);
+
+// How words become byte planes, one after another: plane p holds byte p of every word.
+struct WordPlanes {
+  uint32_t count = 1;    // the bytes of a word: 1, 2 or 4
+  bool rotated = false;  // words are first rotated left by one bit; two planes only
+
+  bool operator==(const WordPlanes&) const = default;
+};
+// Returns the split of values of a type: bf16 is rotated, so that one plane holds whole exponents.
+// Bytes that are no whole values are one plane.
+WordPlanes ChoosePlanes(DType dtype, uint64_t raw_bytes);
+// `raw` and `planes` have one size, a multiple of `count`, and must not overlap.
+void SplitWords(const WordPlanes& split, ByteSpan raw, std::span<std::byte> planes);
+void JoinWords(const WordPlanes& split, ByteSpan planes, std::span<std::byte> raw);
 
 // A tensor as the MNN engine compresses it: a word count and one frame per byte plane. 16-bit types
 // (fp16 and bf16 alike) have two planes, fp32 has four. The file does not say how many it has.

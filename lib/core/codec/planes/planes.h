@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by zstd_planes.cc, window4.cc
+#pragma once  // implemented by zstd_planes.cc, window4.cc, blocks.cc
 
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "lib/core/base/dtype.h"
 #include "lib/core/codec/planes/gear.h"
@@ -41,5 +42,32 @@ WindowPlan PlanWindow(ByteSpan values);
 void EncodeWindow(ByteSpan values, uint32_t base, CodecScratch& scratch, Bytes& out);
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
 void DecodeWindow(ByteSpan frame, std::span<std::byte> values);
+
+// Byte planes in blocks that decoders on a device take as they are: each block is an ordinary zstd
+// frame, or its bytes where it does not shrink. FORMAT.md in this folder is the grammar.
+
+inline constexpr uint32_t kPlaneBlockBytes = 64 << 10;  // the raw bytes of a block
+inline constexpr uint32_t kPlaneBlockAlignment = 16;    // where blocks begin in the payload
+inline constexpr uint64_t kMaxBlockedBytes = uint64_t{1} << 30;
+inline constexpr int kOnlyLiterals = 0;  // a zstd_level: byte statistics alone
+
+struct PlaneBlock {
+  uint32_t offset = 0, bytes = 0;  // in the payload
+  uint32_t raw_bytes = 0;          // as many as `bytes` where the block is stored
+
+  bool stored() const { return bytes == raw_bytes; }
+};
+struct PlaneBlocks {
+  WordPlanes split;
+  std::vector<PlaneBlock> blocks;  // those of plane 0, then those of plane 1 ...
+};
+
+// Writes the payload of 1 to kMaxBlockedBytes raw bytes to `out`, which is empty.
+void EncodeBlocks(DType dtype, ByteSpan raw, int zstd_level, CodecScratch& scratch, Bytes& out);
+// Reads the table of a payload that decodes to `raw_bytes`, and checks it against the payload's
+// size. Throws kBadFrame, kTruncated, kTrailingBytes.
+PlaneBlocks ReadBlocks(ByteSpan payload, uint64_t raw_bytes);
+// Throws as ReadBlocks, and kBadPayload.
+void DecodeBlocks(ByteSpan payload, std::span<std::byte> raw, CodecScratch& scratch);
 
 }  // namespace kv
