@@ -13,7 +13,7 @@ namespace kv::report {
 namespace {
 
 constexpr size_t kMostRows = 256;
-constexpr double kMostNameWidth = 120;
+constexpr double kMostRowNameWidth = 120;
 constexpr uint64_t kMostCells = 24'000, kMostColumns = 240, kMostTips = 1500;
 constexpr int kShades = 20;
 constexpr double kTop = 4;
@@ -94,7 +94,7 @@ Picture Render(const StripMap& map) {
   const size_t rows = std::min(map.rows.size(), kMostRows);
   double longest = 0;
   for (const StripRow& row : map.rows) longest = std::max(longest, TextWidth(row.name));
-  const double left = 10 + std::min(longest, kMostNameWidth);
+  const double left = 10 + std::min(longest, kMostRowNameWidth);
   const double height =
       std::clamp(360.0 / static_cast<double>(std::max<size_t>(1, rows)), 4.0, 22.0);
   const auto every = static_cast<size_t>(std::ceil(13 / height));  // row that has room for its name
@@ -106,7 +106,7 @@ Picture Render(const StripMap& map) {
   for (size_t r = 0; r < rows; ++r) {
     const double y = kTop + height * static_cast<double>(r);
     if (r % every == 0) {
-      out.push_back(Text("t e", left - 5, y + height / 2 + 4, map.rows[r].name, kMostNameWidth));
+      out.push_back(Text("t e", left - 5, y + height / 2 + 4, map.rows[r].name, kMostRowNameWidth));
     }
     DrawRow(map.rows[r], axis, y, height > 6 ? height - 1 : height, paths, out);
   }

@@ -75,24 +75,24 @@ details{margin:.6rem 0}summary{cursor:pointer;color:var(--dim)}
 
 constexpr size_t kMostTableRows = 2000;
 
-struct Unit {
+struct ColumnUnit {
   std::string_view name;
   double factor;  // of units that are written side by side
 };
-constexpr std::array<Unit, 14> kUnits = {{{"x", 1},
-                                          {"%", 1},
-                                          {" B", 1},
-                                          {" KiB", 1024},
-                                          {" MiB", 1048576},
-                                          {" GiB", 1073741824},
-                                          {" TiB", 1099511627776},
-                                          {" PiB", 1125899906842624},
-                                          {" nats", 1},
-                                          {" us", 1e-6},
-                                          {" ms", 1e-3},
-                                          {" s", 1},
-                                          {" tokens", 1},
-                                          {" MiB/s", 1}}};
+constexpr std::array<ColumnUnit, 14> kUnits = {{{"x", 1},
+                                                {"%", 1},
+                                                {" B", 1},
+                                                {" KiB", 1024},
+                                                {" MiB", 1048576},
+                                                {" GiB", 1073741824},
+                                                {" TiB", 1099511627776},
+                                                {" PiB", 1125899906842624},
+                                                {" nats", 1},
+                                                {" us", 1e-6},
+                                                {" ms", 1e-3},
+                                                {" s", 1},
+                                                {" tokens", 1},
+                                                {" MiB/s", 1}}};
 
 bool IsBlank(std::string_view cell) { return cell.empty() || cell == "-"; }
 
@@ -124,8 +124,8 @@ size_t NumberLength(std::string_view cell) {
 // What a cell says if it is a number: with a unit, or with a remark such as an interval.
 struct Number {
   bool is_number = false;
-  size_t length = 0;           // of the number alone
-  const Unit* unit = nullptr;  // after it, with nothing else
+  size_t length = 0;                 // of the number alone
+  const ColumnUnit* unit = nullptr;  // after it, with nothing else
 };
 
 Number NumberIn(std::string_view cell) {
@@ -134,7 +134,7 @@ Number NumberIn(std::string_view cell) {
   if (number.length == 0) return number;
   const std::string_view rest = cell.substr(number.length);
   const auto unit = std::find_if(kUnits.begin(), kUnits.end(),
-                                 [&](const Unit& known) { return known.name == rest; });
+                                 [&](const ColumnUnit& known) { return known.name == rest; });
   if (unit != kUnits.end()) number.unit = &*unit;
   number.is_number = rest.empty() || number.unit != nullptr || rest.substr(0, 2) == " (" ||
                      rest.substr(0, 3) == " +-" || rest.substr(0, 4) == " of ";
@@ -143,8 +143,8 @@ Number NumberIn(std::string_view cell) {
 
 struct TableColumn {
   bool is_number = false;
-  const Unit* unit = nullptr;  // of all cells, for the header
-  bool has_units = false;      // different ones: cells carry their values for the script
+  const ColumnUnit* unit = nullptr;  // of all cells, for the header
+  bool has_units = false;            // different ones: cells carry their values for the script
 };
 
 TableColumn ColumnOf(const std::vector<std::vector<std::string>>& rows, size_t c) {

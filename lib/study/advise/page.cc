@@ -107,8 +107,9 @@ void AddBest(const Advice& advice, report::Page& page) {
   std::vector<std::pair<std::string, std::string>> facts = {
       {"ratio at the end", format::Factor(outcome.ratio())},
       {"mean of the steps", format::Factor(outcome.mean_ratio())},
-      {kind == LossKind::kOutput ? "output error" : "KL to be expected",
-       LossText(kind, advice.expected_loss())}};
+      {kind == LossKind::kOutput ? "output error, mean of prompts" : "KL, mean of prompts",
+       LossText(kind, outcome.mean_loss())},
+      {"to be expected elsewhere", LossText(kind, advice.expected_loss())}};
   if (advice.found.best_uniform) {
     facts.push_back(
         {"best uniform plan", format::Factor(advice.found.best_uniform->outcome.ratio())});
