@@ -44,10 +44,15 @@ deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: of $out
     cp -a "$out"/stage/$file "$root/$(dirname "$file")/"
   done
   mkdir -p "$root/usr/share/doc/$package"
-  cp scripts/release/packaging/copyright "$root/usr/share/doc/$package/"
+  cp build/package/generated/copyright "$root/usr/share/doc/$package/"
   debian_changelog | gzip -9n >"$root/usr/share/doc/$package/changelog.gz"
   [ ! -d "$root/usr/share/man" ] || find "$root/usr/share/man" -type f -exec gzip -9n {} +
-  rm -f "$root/usr/share/doc/$package"/{LICENSE,CHANGELOG.md}
+  # Debian has its own names for these, and pages have links to ours.
+  if [ "$package" = kvtool ]; then
+    ln -sf copyright "$root/usr/share/doc/kvtool/LICENSE"
+    gzip -9nc CHANGELOG.md >"$root/usr/share/doc/kvtool/changelog.gz"
+    ln -sf changelog.gz "$root/usr/share/doc/kvtool/CHANGELOG.md"
+  fi
   find "$root" -type f -exec chmod u=rw,go=r {} + -o -type d -exec chmod u=rwx,go=rx {} +
   [ ! -d "$root/usr/bin" ] || chmod +x "$root"/usr/bin/*
   if [ "$package" = libkvtool0 ]; then # programs that link the library depend on this package
@@ -56,6 +61,10 @@ deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: of $out
     printf 'activate-noawait ldconfig\n' >"$out/control/triggers"
     chmod 644 "$out"/control/*
     extra="$out/control/shlibs;$out/control/triggers"
+  fi
+  if [ "$package" = kvtool ]; then # each with its reason
+    mkdir -p "$root/usr/share/lintian/overrides"
+    cp scripts/release/packaging/kvtool.lintian-overrides "$root/usr/share/lintian/overrides/kvtool"
   fi
   sed -e "s|@package@|$package|g; s|@version@|$version|g; s|@section@|$section|; s|@shlibdeps@|$shlibdeps|" \
     -e "s|@depends@|$depends|; s|@summary@|$summary|; s|@description@|$description|; s|@out@|$out|; s|@root@|$root|" \
@@ -174,9 +183,10 @@ static() {
   check_static "$out/$name/bin/kvtool"
   cp build/static/share/man/* "$out/$name/share/man/man1/"
   cp build/static/share/kvtool.* "$out/$name/share/completions/"
-  cp LICENSE README.md CHANGELOG.md SECURITY.md "$out/$name/"
-  find docs -name '*.md' -exec cp --parents {} "$out/$name/" \;
-  cp --parents scripts/scale/{*.sbatch,*.yaml,nightly.sh,*_corpus.py} "$out/$name/"
+  DESTDIR=$out/stage cmake --install build/static --prefix /usr --component documents >/dev/null
+  cp -a "$out/stage/usr/share/doc/kvtool/." "$out/$name/"
+  rm -rf "$out/stage"
+  cp /usr/share/common-licenses/LGPL-2.1 "$out/$name/LICENSE.glibc"
   tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cJf "$out/$name.tar.xz" "$name"
   check_image "$out/$name"
   walks "$out/$name"

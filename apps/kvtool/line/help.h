@@ -16,6 +16,8 @@ const CommandEntry* FindCommand(std::string_view name);
 Error UnknownCommand(std::string_view name);
 
 std::string VersionLine();
+// Names, versions, notices and texts of all that is linked in (scripts/cmake/Licences.cmake).
+std::string_view Licences();
 Value VersionDocument();  // of --version --json
 std::string Overview();
 // -h: summary, examples, usage, the command's own options. --help: everything.
