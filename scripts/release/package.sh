@@ -47,12 +47,7 @@ deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: of $out
   cp build/package/generated/copyright "$root/usr/share/doc/$package/"
   debian_changelog | gzip -9n >"$root/usr/share/doc/$package/changelog.gz"
   [ ! -d "$root/usr/share/man" ] || find "$root/usr/share/man" -type f -exec gzip -9n {} +
-  # Debian has its own names for these, and pages have links to ours.
-  if [ "$package" = kvtool ]; then
-    ln -sf copyright "$root/usr/share/doc/kvtool/LICENSE"
-    gzip -9nc CHANGELOG.md >"$root/usr/share/doc/kvtool/changelog.gz"
-    ln -sf changelog.gz "$root/usr/share/doc/kvtool/CHANGELOG.md"
-  fi
+  [ ! -e "$root/usr/share/doc/$package/LICENSE" ] || ln -sf copyright "$root/usr/share/doc/$package/LICENSE" # as Debian calls it
   find "$root" -type f -exec chmod u=rw,go=r {} + -o -type d -exec chmod u=rwx,go=rx {} +
   [ ! -d "$root/usr/bin" ] || chmod +x "$root"/usr/bin/*
   if [ "$package" = libkvtool0 ]; then # programs that link the library depend on this package
