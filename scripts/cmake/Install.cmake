@@ -32,7 +32,11 @@ install(FILES scripts/check/llama_restore.py DESTINATION ${documents}/scripts/ch
 install(FILES lib/api/kvtool.h lib/api/kvtool.hpp lib/api/kvtool.abi DESTINATION ${documents}/lib/api COMPONENT documents)
 install(DIRECTORY docs DESTINATION ${documents} COMPONENT documents)
 install(DIRECTORY .github/workflows-examples DESTINATION ${documents}/.github COMPONENT documents)
-install(DIRECTORY lib formats DESTINATION ${documents} COMPONENT documents FILES_MATCHING PATTERN "FORMAT.md")
+file(GLOB_RECURSE grammars RELATIVE ${PROJECT_SOURCE_DIR} lib/FORMAT.md formats/FORMAT.md)
+foreach(grammar ${grammars})
+  cmake_path(GET grammar PARENT_PATH folder)
+  install(FILES ${grammar} DESTINATION ${documents}/${folder} COMPONENT documents)
+endforeach()
 install(DIRECTORY scripts/decoder DESTINATION ${documents}/scripts COMPONENT documents FILES_MATCHING PATTERN "*.py")
 install(DIRECTORY scripts/scale DESTINATION ${documents}/scripts COMPONENT documents
         FILES_MATCHING REGEX "/(kvtool-[a-z]+\\.sbatch|nightly\\.sh|kubernetes-job\\.yaml|(ray|dask)_corpus\\.py)$")

@@ -57,10 +57,6 @@ deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: of $out
     chmod 644 "$out"/control/*
     extra="$out/control/shlibs;$out/control/triggers"
   fi
-  if [ "$package" = kvtool ]; then # each with its reason
-    mkdir -p "$root/usr/share/lintian/overrides"
-    cp scripts/release/packaging/kvtool.lintian-overrides "$root/usr/share/lintian/overrides/kvtool"
-  fi
   sed -e "s|@package@|$package|g; s|@version@|$version|g; s|@section@|$section|; s|@shlibdeps@|$shlibdeps|" \
     -e "s|@depends@|$depends|; s|@summary@|$summary|; s|@description@|$description|; s|@out@|$out|; s|@root@|$root|" \
     -e "s|@extra@|$extra|" scripts/release/packaging/deb.cmake.in >"$out/$package.cmake"
