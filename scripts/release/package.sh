@@ -64,14 +64,16 @@ deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: of $out
 }
 
 debs() {
-  local lib
+  local lib libc
   cmake --preset package -DCMAKE_INSTALL_PREFIX=/usr \
     -DCMAKE_INSTALL_LIBDIR="lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)" >/dev/null
   cmake --build --preset package -- --quiet
   stage build/package
   lib=$(cd "$out/stage" && dirname "$(find usr/lib -name libkvtool.so)")
   rm -f "$out"/*.deb
-  deb kvtool utils ON "" "analyzer and codec toolkit for the KV caches of LLM engines" \
+  # A program with packed relocations starts from glibc 2.36 on, which dpkg-shlibdeps does not see.
+  libc=$(readelf -d "$out/stage/usr/bin/kvtool" | grep -q RELR && echo "libc6 (>= 2.36)" || true)
+  deb kvtool utils ON "$libc" "analyzer and codec toolkit for the KV caches of LLM engines" \
     "Reads, measures, compresses, compares and replays key-value caches of LLM\\\\n engines. Archives restore byte for byte." \
     usr/bin usr/share
   deb libkvtool0 libs ON "" "lossless codec for the KV caches of LLM engines" \
