@@ -207,9 +207,14 @@ void RequireConfig(int argc, char* const* argv) {
 
 int ShowVersion(Console& console, int argc, char** argv) {
   bool json = false;
-  for (int i = 2; i < argc; ++i) json |= std::string_view(argv[i]) == "--json";
+  bool licences = false;
+  for (int i = 2; i < argc; ++i) {
+    json |= std::string_view(argv[i]) == "--json";
+    licences |= std::string_view(argv[i]) == "--licenses";
+  }
   if (!json) {
     console.Product(VersionLine() + "\n");
+    if (licences) console.Product(fmt::format("\n{}", Licences()));
     return kDone;
   }
   ReportOptions report;

@@ -4,7 +4,8 @@
 heading that an anchor names; and every page of docs/ is in the list of its folder, README.md, or of docs/. Links to other
 places are not followed. README.md stays under 150 lines.
 
-Usage: links.py
+Usage: links.py           the repository
+       links.py FOLDER    pages that are installed: every file that they link to is there, too
 """
 import pathlib
 import re
@@ -35,7 +36,23 @@ def anchors(text):
     return names
 
 
+def check_installed(folder):
+    wrong, count = [], 0
+    for page in sorted(folder.rglob("*.md")):
+        text = "" if page.is_symlink() else page.read_text(encoding="utf-8")  # Debian's changelog is compressed
+        for link in LINK.findall(prose(text)):
+            name = link.partition("#")[0]
+            if name and not re.match(r"[a-z]+:", link):
+                count += 1
+                if not (page.parent / name).exists():
+                    wrong.append(f"{page.relative_to(folder)}: {link}: not installed")
+    print("\n".join(wrong + [f"{count} links of {folder}"]))
+    return 1 if wrong or not count else 0
+
+
 def main():
+    if len(sys.argv) > 1:
+        return check_installed(pathlib.Path(sys.argv[1]))
     listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard"], capture_output=True, text=True)
     if listed.returncode:
         print("skipped: not a checkout")

@@ -55,10 +55,26 @@ if(KVTOOL_COUNT_STEPS)
   target_link_libraries(kv_options INTERFACE $<BUILD_INTERFACE:kv_cost>)
 endif()
 
-# What packages are built with: an overflow that slipped through ends the process instead of owning it.
-if(KVTOOL_HARDEN)
+# An overflow that slipped through ends the process instead of owning it. Sanitizers find it first, and FORTIFY needs -O1.
+if(KVTOOL_HARDEN AND NOT KVTOOL_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL Debug)
   add_compile_options(-fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
   add_link_options(-Wl,-z,relro,-z,now)
   include(CheckPIESupported)
   check_pie_supported()
+endif()
+
+# No folder of the machine in what is shipped: trees at two places compile to the same bytes (scripts/check/same_build.sh).
+# Debug builds keep the paths, by which debuggers find the sources.
+if(CMAKE_BUILD_TYPE STREQUAL Release)
+  add_compile_options(-ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -ffile-prefix-map=${PROJECT_BINARY_DIR}/=build/)
+endif()
+
+# Every pointer of a table is a relocation of 24 bytes in a position-independent program, or a bit. Loaders know the bits
+# from glibc 2.36 on.
+include(CheckCXXSymbolExists)
+include(CheckLinkerFlag)
+check_cxx_symbol_exists("DT_RELR" elf.h KVTOOL_GLIBC_RELR)
+check_linker_flag(CXX -Wl,-z,pack-relative-relocs KVTOOL_LINKER_RELR)
+if(KVTOOL_GLIBC_RELR AND KVTOOL_LINKER_RELR)
+  set(KVTOOL_RELR ON)
 endif()

@@ -23,12 +23,26 @@ write_basic_package_version_file(kvtool-config-version.cmake COMPATIBILITY SameM
 install(FILES ${PROJECT_BINARY_DIR}/kvtool-config.cmake ${PROJECT_BINARY_DIR}/kvtool-config-version.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)
 
-install(FILES README.md LICENSE CHANGELOG.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
-# What the README links to.
-install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "examples/*")
-foreach(file kvtool-array.sbatch kvtool-merge.sbatch nightly.sh kubernetes-job.yaml ray_corpus.py dask_corpus.py)
-  install(FILES scripts/scale/${file} DESTINATION ${CMAKE_INSTALL_DOCDIR}/scripts/scale)
+# All pages, and what they link to: scripts/check/links.py follows the links of what is installed. The component is what the
+# static tarball has beside the program.
+set(documents ${CMAKE_INSTALL_DOCDIR})
+install(FILES README.md LICENSE CHANGELOG.md CONTRIBUTING.md SECURITY.md DESTINATION ${documents} COMPONENT documents)
+install(FILES ${PROJECT_BINARY_DIR}/generated/copyright DESTINATION ${documents} COMPONENT documents)
+install(FILES testdata/README.md DESTINATION ${documents}/testdata COMPONENT documents)
+install(FILES scripts/check/llama_restore.py DESTINATION ${documents}/scripts/check COMPONENT documents)
+install(FILES lib/api/kvtool.h lib/api/kvtool.hpp lib/api/kvtool.abi DESTINATION ${documents}/lib/api COMPONENT documents)
+install(DIRECTORY docs DESTINATION ${documents} COMPONENT documents)
+install(DIRECTORY .github/workflows-examples DESTINATION ${documents}/.github COMPONENT documents)
+file(GLOB_RECURSE grammars RELATIVE ${PROJECT_SOURCE_DIR} lib/FORMAT.md formats/FORMAT.md)
+foreach(grammar ${grammars})
+  cmake_path(GET grammar PARENT_PATH folder)
+  install(FILES ${grammar} DESTINATION ${documents}/${folder} COMPONENT documents)
 endforeach()
+install(DIRECTORY scripts/decoder DESTINATION ${documents}/scripts COMPONENT documents FILES_MATCHING PATTERN "*.py")
+install(DIRECTORY scripts/scale DESTINATION ${documents}/scripts COMPONENT documents
+        FILES_MATCHING REGEX "/(kvtool-[a-z]+\\.sbatch|nightly\\.sh|kubernetes-job\\.yaml|(ray|dask)_corpus\\.py)$")
+# Sources, for this program is built with the llama.cpp that it is to record, by the one line of its page.
+install(DIRECTORY apps/capture-llama DESTINATION ${documents}/apps COMPONENT documents PATTERN CMakeLists.txt EXCLUDE)
 if(TARGET kvtool_manual)
   set(written ${PROJECT_BINARY_DIR}/share)
   install(DIRECTORY ${written}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
@@ -37,4 +51,3 @@ if(TARGET kvtool_manual)
   install(FILES ${written}/kvtool.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions RENAME _kvtool)
   install(FILES ${written}/kvtool.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endif()
-install(DIRECTORY lib formats DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "FORMAT.md")

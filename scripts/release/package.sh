@@ -44,10 +44,10 @@ deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: of $out
     cp -a "$out"/stage/$file "$root/$(dirname "$file")/"
   done
   mkdir -p "$root/usr/share/doc/$package"
-  cp scripts/release/packaging/copyright "$root/usr/share/doc/$package/"
+  cp build/package/generated/copyright "$root/usr/share/doc/$package/"
   debian_changelog | gzip -9n >"$root/usr/share/doc/$package/changelog.gz"
   [ ! -d "$root/usr/share/man" ] || find "$root/usr/share/man" -type f -exec gzip -9n {} +
-  rm -f "$root/usr/share/doc/$package"/{LICENSE,CHANGELOG.md}
+  [ ! -e "$root/usr/share/doc/$package/LICENSE" ] || ln -sf copyright "$root/usr/share/doc/$package/LICENSE" # as Debian calls it
   find "$root" -type f -exec chmod u=rw,go=r {} + -o -type d -exec chmod u=rwx,go=rx {} +
   [ ! -d "$root/usr/bin" ] || chmod +x "$root"/usr/bin/*
   if [ "$package" = libkvtool0 ]; then # programs that link the library depend on this package
@@ -65,14 +65,16 @@ deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: of $out
 }
 
 debs() {
-  local lib
+  local lib libc
   cmake --preset package -DCMAKE_INSTALL_PREFIX=/usr \
     -DCMAKE_INSTALL_LIBDIR="lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)" >/dev/null
   cmake --build --preset package -- --quiet
   stage build/package
   lib=$(cd "$out/stage" && dirname "$(find usr/lib -name libkvtool.so)")
   rm -f "$out"/*.deb
-  deb kvtool utils ON "" "analyzer and codec toolkit for the KV caches of LLM engines" \
+  # A program with packed relocations starts from glibc 2.36 on, which dpkg-shlibdeps does not see.
+  libc=$(readelf -d "$out/stage/usr/bin/kvtool" | grep -q RELR && echo "libc6 (>= 2.36)" || true)
+  deb kvtool utils ON "$libc" "analyzer and codec toolkit for the KV caches of LLM engines" \
     "Reads, measures, compresses, compares and replays key-value caches of LLM\\\\n engines. Archives restore byte for byte." \
     usr/bin usr/share
   deb libkvtool0 libs ON "" "lossless codec for the KV caches of LLM engines" \
@@ -176,9 +178,10 @@ static() {
   check_static "$out/$name/bin/kvtool"
   cp build/static/share/man/* "$out/$name/share/man/man1/"
   cp build/static/share/kvtool.* "$out/$name/share/completions/"
-  cp LICENSE README.md CHANGELOG.md SECURITY.md "$out/$name/"
-  find docs -name '*.md' -exec cp --parents {} "$out/$name/" \;
-  cp --parents scripts/scale/{*.sbatch,*.yaml,nightly.sh,*_corpus.py} "$out/$name/"
+  DESTDIR=$out/stage cmake --install build/static --prefix /usr --component documents >/dev/null
+  cp -a "$out/stage/usr/share/doc/kvtool/." "$out/$name/"
+  rm -rf "$out/stage"
+  cp /usr/share/common-licenses/LGPL-2.1 "$out/$name/LICENSE.glibc"
   tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cJf "$out/$name.tar.xz" "$name"
   check_image "$out/$name"
   walks "$out/$name"

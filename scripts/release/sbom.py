@@ -7,12 +7,13 @@ Usage: sbom.py BUILD PROGRAM -o FILE
             the headers
   PROGRAM   a target of BUILD, such as bin/kvtool
 
-Loaded libraries are read from the program itself. dpkg says which package a file is of, and which licence its
-copyright file declares, where that is in Debian's machine-readable form. Libraries that scripts/release/package.sh compiled from
+Loaded libraries are read from the program itself. dpkg says which package a file is of; BUILD/generated/copyright, which
+licence that has, and a library that is missing there ends the run. Libraries that scripts/release/package.sh compiled from
 Debian's sources are named in PREFIX/sources.txt.
 """
 import argparse
 import datetime
+import fnmatch
 import hashlib
 import json
 import os
@@ -24,12 +25,6 @@ import sys
 import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Names that Debian's copyright files use, as SPDX writes them. What is not here is not guessed at.
-SPDX = {
-    "Apache-2.0": "Apache-2.0", "Expat": "MIT", "MIT": "MIT", "BSD-2-clause": "BSD-2-Clause", "BSD-3-clause": "BSD-3-Clause",
-    "BSD-3-Clause": "BSD-3-Clause", "BSD-2-Clause": "BSD-2-Clause", "Zlib": "Zlib", "zlib": "Zlib", "BSL-1.0": "BSL-1.0",
-}
-
 
 def output_of(*command):
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
@@ -92,32 +87,34 @@ def packages_of(paths):
     return found, unknown
 
 
-def declared_licence(package):
-    """The licence of `Files: *`, where the copyright file is in the form that machines read."""
-    try:
-        text = pathlib.Path(f"/usr/share/doc/{package}/copyright").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "NOASSERTION", None
-    for paragraph in re.split(r"\n\s*\n", text):
-        if re.search(r"^Files: *\*", paragraph, re.M):
-            said = re.search(r"^License: *(.*)$", paragraph, re.M)
-            if said:
-                return SPDX.get(said[1].strip(), "NOASSERTION"), said[1].strip()
-    return "NOASSERTION", None
+def licences(build):
+    """{pattern of Debian sources: SPDX expression}, of the list that the program prints and packages install."""
+    found = {}
+    for paragraph in re.split(r"\n\s*\n", (build / "generated/copyright").read_text(encoding="utf-8")):
+        source = re.match(r"Files: (\S+)/\*$", paragraph, re.M)
+        if source:
+            said = re.search(r"^Comment: .*, SPDX ([^,]+),", paragraph, re.M) or re.search(r"^License: (.*)$", paragraph, re.M)
+            found[source[1]] = said[1]
+    return found
+
+
+def declared_licence(source, listed):
+    for pattern, licence in listed.items():
+        if fnmatch.fnmatch(source, pattern):
+            return licence
+    raise SystemExit(f"sbom.py: scripts/release/packaging/copyright.in has no paragraph of {source}")
 
 
 def purl(source, version):
     return f"pkg:deb/debian/{source}@{urllib.parse.quote(version, safe='.~')}?arch=source"
 
 
-def entry(name, version, licence, said, locator):
+def entry(name, version, licence, locator):
     element = {
         "SPDXID": "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", f"{name}-{version}"), "name": name, "versionInfo": version,
         "downloadLocation": "NOASSERTION", "filesAnalyzed": False, "licenseConcluded": "NOASSERTION",
         "licenseDeclared": licence, "copyrightText": "NOASSERTION",
     }
-    if said and licence == "NOASSERTION":
-        element["licenseComments"] = f"Debian's copyright file: {said}"
     if locator:
         element["externalRefs"] = [
             {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": locator}]
@@ -126,9 +123,10 @@ def entry(name, version, licence, said, locator):
 
 def document(build, program):
     binary = build / program
+    listed_licences = licences(build)
     version = re.search(r"^project\(kvtool VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(), re.M)[1]
     digest = hashlib.sha256(binary.read_bytes()).hexdigest()
-    own = entry(binary.name, version, "Apache-2.0", None, None)
+    own = entry(binary.name, version, "Apache-2.0", None)
     own["checksums"] = [{"algorithm": "SHA256", "checksumValue": digest}]
     packages, relations = [own], [("SPDXRef-DOCUMENT", "DESCRIBES", own["SPDXID"])]
     seen = {}
@@ -140,7 +138,7 @@ def document(build, program):
             if (source, kind) in seen or (kind == "STATIC_LINK" and (source, "DYNAMIC_LINK") in seen):
                 continue
             seen[source, kind] = True
-            part = entry(source, source_version, *declared_licence(package), purl(source, source_version))
+            part = entry(source, source_version, declared_licence(source, listed_licences), purl(source, source_version))
             part["comment"] = f"through the package {package} {number}"
             if part["SPDXID"] not in {other["SPDXID"] for other in packages}:
                 packages.append(part)
@@ -151,7 +149,7 @@ def document(build, program):
                 source, number = line.split()
                 if (source, kind) not in seen:
                     seen[source, kind] = True
-                    packages.append(entry(source, number, "NOASSERTION", None, purl(source, number)))
+                    packages.append(entry(source, number, declared_licence(source, listed_licences), purl(source, number)))
                     relations.append((own["SPDXID"], kind, packages[-1]["SPDXID"]))
             if not listed:
                 raise SystemExit(f"sbom.py: no package has {path}, and no sources.txt names it")

@@ -22,6 +22,13 @@ for file in man/man1/kvtool.1 man/man1/kvtool-compress.1 bash-completion/complet
   [ -s "$prefix/share/$file" ] || fail "not installed: share/$file"
 done
 
+# Hardened, and without a path of this machine, whatever was built; Debug builds keep the paths.
+find "$2/lib" -name '*.o' -print0 | xargs -0 "$here/../../scripts/check/hardening.py" "$prefix/bin/kvtool" ||
+  fail "not hardened"
+if grep -q '^CMAKE_BUILD_TYPE:.*=Release$' "$2/CMakeCache.txt"; then
+  if grep -rlaF "$(cd "$here/../.." && pwd)" "$prefix"; then fail "installed files name the folder that they were built in"; fi
+fi
+
 # Four headers, and archives that show no name but kvt_*, and one for the other library.
 headers=$(cd "$prefix/include" && find . -type f | sort | tr '\n' ' ')
 [ "$headers" = "./kvtool.h ./kvtool.hpp ./kvtool_study.h ./kvtool_study.hpp " ] || fail "installed headers: $headers"
@@ -62,7 +69,7 @@ by_cmake static -DBUILD_SHARED_LIBS=OFF
 if needs_it "$scratch/static/library"; then fail "not linked with the static library"; fi
 
 pc=$(dirname "$(find "$prefix" -name kvtool.pc)")
-export PKG_CONFIG_PATH=$pc
+export PKG_CONFIG_LIBDIR=$pc # no other package's file is there
 # shellcheck disable=SC2046  # flags are words
 "$cc" -std=c99 -Wall -Wextra -pedantic -Werror "$examples/page_store.c" -o "$scratch/by_pkg_config" \
   $(pkg-config --cflags --libs kvtool) -Wl,-rpath,"$(dirname "$pc")"

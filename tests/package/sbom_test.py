@@ -52,6 +52,8 @@ def main():
     wanted = {"kvtool", "glibc", "libzstd", "xxhash", "cli11", "nlohmann-json3"}
     assert wanted <= names, f"not named: {wanted - names}"
     assert not names & {"catch2", "linux"}, names
+    unsaid = [package["name"] for package in sbom["packages"] if package["licenseDeclared"] == "NOASSERTION"]
+    assert not unsaid, f"without a licence: {unsaid}"
     return 0
 
 

@@ -6,10 +6,14 @@ said 'kvtool '
 [ -s "$DOCS/LICENSE" ] || [ -s "$DOCS/copyright" ] || fail "no licence"
 [ -s "$DOCS/CHANGELOG.md" ] || [ -s "$DOCS/changelog.gz" ] || fail "no changelog"
 
-# Links of the README lead to what is installed.
-grep -oE '\]\((docs/[^)#]*)' "$DOCS/README.md" | cut -c3- | sort -u | while read -r linked; do
-  [ -e "$DOCS/$linked" ] || fail "README.md links to $linked, which is not installed"
-done
+# Links of all pages lead to what is installed.
+python3 "$TESTS/../../scripts/check/links.py" "$DOCS" || fail "links lead nowhere"
+
+# Whose work is inside, with versions and texts: the installed list is the one that the program prints.
+[ -s "$DOCS/copyright" ] || fail "no list of the libraries' licences"
+follow docs/install.md 'kvtool --version --licenses'
+for part in OpenBLAS Highway fmt nlohmann/json CLI11 Zstandard xxHash SQLite zlib; do said "Comment: $part "; done
+[[ "$SAID" == *"$(cat "$DOCS/copyright")"* ]] || fail "the program prints another list than $DOCS/copyright"
 
 # A page of the manual for every command that the help names, the same that the program prints.
 for command in $(kvtool -h | sed -n 's/^  \([a-z][a-z0-9-]*\)  .*/\1/p'); do

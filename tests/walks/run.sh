@@ -16,5 +16,5 @@ cd "$scratch/work"
 cp "$testdata/llamacpp/states/s260k-v050-f16.seq0.bin" slot0.bin
 cp "$testdata/llamacpp/s260k-header.gguf" model.gguf
 cp -r "$testdata/trace" "$testdata/gate" .
-env -i PATH="$PREFIX/bin:/usr/bin:/bin" HOME="$scratch/home" LC_ALL=C.UTF-8 PREFIX="$PREFIX" \
+env -i PATH="$PREFIX/bin:/usr/bin:/bin" HOME="$scratch/home" LC_ALL=C.UTF-8 PREFIX="$PREFIX" TESTS="$tests" \
   bash -euo pipefail -c 'source "$1"; source "$2"; echo "$STEPS steps"' walk "$tests/steps.sh" "$tests/$walk.sh"
