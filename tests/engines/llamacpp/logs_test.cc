@@ -123,6 +123,9 @@ TEST_CASE("figures that are no numbers are undefined, and broken runs are counte
     CHECK(found->undefined);
   }
   CHECK(ValueOf(odd, "kv_invalid_log_count") == 2);
+  REQUIRE(odd.rules.size() == 1);
+  CHECK(odd.rules[0].status == gate::Status::kFail);
+  CHECK(odd.rules[0].rule.implied);
   const std::string& first = odd.measured.Find("kv_invalid_log_count")->reason;
   CHECK(first == "llama_decode: failed to decode, ret = -3");
   for (const char* text : {"", "eval time", "eval time =", "eval time = 3 ms", ", K (", "\n\n",

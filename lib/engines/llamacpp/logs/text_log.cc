@@ -137,7 +137,9 @@ class TextLog {
     if (load_ms_) of.Set("load_us", 1e3 * *load_ms_, where);
     of.Set("kv_invalid_log_count", static_cast<double>(broken_), where, first_broken_);
     result.spec.mode = compares ? "perplexity" : "run";
-    result.spec.rules = {{"kv_invalid_log_count", gate::Op::kAtMost, 0, false, true}};
+    // Evidence, which rules of a config do not replace.
+    result.rules.push_back(
+        gate::Evaluate({"kv_invalid_log_count", gate::Op::kAtMost, 0, false, true}, of));
     if (!cache_.type_k.empty()) {
       result.spec.params = {{"type_k", cache_.type_k}, {"type_v", cache_.type_v}};
     }
