@@ -200,8 +200,8 @@ std::string GateInputs::Record(const Source& source) {
 void EngineLogOptions::Declare(CommandLine& line) {
   const char* group = "Engine logs (rules of its analyzer, off unless given or part of the suite)";
   line.Add("--engine-logs", path,
-           "Judge the real engine's own output: a suite's, a folder of bench logs, or one log or "
-           "report")
+           "Judge the real engine's own output: MNN's suite, a folder of logs, or one log or report "
+           "of MNN's or llama.cpp's (llama-server, llama-perplexity, llama-bench -o json)")
       .Group(group);
   line.Add("--return-codes", return_codes,
            "Return codes of its cases: runtime_full=1,... (those of the suite's summary)")
