@@ -31,7 +31,7 @@ gate --engine-logs all --require 'loss.mean_kl<=0.02' -q 2> /dev/null
 printf ' eval time = 2000.00 ms / 100 runs\nllama_decode: failed to decode, ret = -3\n' > broken.log
 gate --engine-logs broken.log --require 'tokens_per_second>=1'
 sed 's/server.log/broken.log/' own.json > broken.json
-gate broken.json --engine-logs broken.log 2> /dev/null | grep -E '^broken.log|exit'
+"$KVTOOL" gate broken.json --engine-logs broken.log --json -q 2> /dev/null | jq -r '.results[0].cases[] | select(.name == "broken.log") | .status' || true
 printf 'chunk  PPL  ln(PPL(Q)/PPL(base))\n   1  14.2 x\n' > cut.log
 gate --engine-logs cut.log --require 'loss.mean_kl<=1'
 printf 'prompt eval time = 1e999 ms / nan tokens\n eval time = 2000 ms / 100 runs \033[2J\n' > odd.log
