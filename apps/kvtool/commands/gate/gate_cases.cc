@@ -199,9 +199,10 @@ std::string GateInputs::Record(const Source& source) {
 
 void EngineLogOptions::Declare(CommandLine& line) {
   const char* group = "Engine logs (rules of its analyzer, off unless given or part of the suite)";
-  line.Add("--engine-logs", path,
-           "Judge the real engine's own output: MNN's suite, a folder of logs, or one log or report "
-           "of MNN's or llama.cpp's (llama-server, llama-perplexity, llama-bench -o json)")
+  line.Add(
+          "--engine-logs", path,
+          "Judge the real engine's own output: MNN's suite, a folder of logs, or one log or report "
+          "of MNN's or llama.cpp's (llama-server, llama-perplexity, llama-bench -o json)")
       .Group(group);
   line.Add("--return-codes", return_codes,
            "Return codes of its cases: runtime_full=1,... (those of the suite's summary)")
