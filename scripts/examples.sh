@@ -18,6 +18,7 @@ slot0.bin       llamacpp/states/s260k-v050-f16.seq0.bin
 model.gguf      llamacpp/s260k-header.gguf
 trace           trace
 gate            gate
+logs            llamacpp/logs
 blend           golden/blend/replay
 walk.f16        golden/mnn/codec/f16_smooth_walk_8192.in.bin
 engine.gear     golden/mnn/codec/f16_smooth_walk_8192.zstd.frame.bin

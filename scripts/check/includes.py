@@ -31,6 +31,7 @@ ALLOWED = [
     ("lib/study/dense/", ["lib/study/dense/", "lib/core/kernels/", "lib/core/base/"]),
     ("lib/study/", ["lib/study/", "lib/report/", "lib/fields/", "lib/core/"]),
     ("lib/engines/mnn/", ["lib/engines/mnn/", "lib/study/", "lib/report/", "lib/fields/", "lib/core/"]),
+    ("lib/engines/llamacpp/", ["lib/engines/llamacpp/", "lib/study/", "lib/core/"]),
     ("lib/engines/infinilm/", ["lib/engines/infinilm/", "lib/study/", "lib/report/", "lib/fields/", "lib/core/"]),
     ("lib/engines/cacheblend/", ["lib/engines/cacheblend/", "lib/study/", "lib/report/", "lib/fields/", "lib/core/"]),
     ("formats/", ["formats/", "lib/core/"]),

@@ -39,6 +39,7 @@ ROOMS = {
     "lib/study/statistics": (650, 650),
     "lib/study/gate": (4840, 3600),
     "lib/engines/mnn": (12160, 8000),
+    "lib/engines/llamacpp": (580, 600),
     "lib/engines/infinilm": (1300, 2600),
     "lib/engines/cacheblend": (3550, 2900),
     "lib/corpus": (1820, 1600),

@@ -139,6 +139,7 @@ struct EngineReport {
 // What can be named in a config and is shown in reports, as the program hands it in: the suite of
 // an engine, its runtimes, parameters and figures.
 struct Engine {
+  std::string_view name;
   std::span<const std::string_view> runtimes;  // that a case may be replayed on; the first: unless
                                                // the case says otherwise
   std::span<const std::string_view> modes;

@@ -80,11 +80,13 @@ void Rules(const GateResult& result, std::string& text) {
   text += "\n";
 }
 
-void TrueFigures(const GateResult& result, std::string& text) {
-  const std::span<const std::string_view> columns = result.engine->report.columns;
+// Adds a table of the figures of the cases that are of a kind.
+void FigureTable(std::string_view title, std::span<const std::string_view> columns,
+                 bool (*is_of)(const CaseResult& item), const GateResult& result,
+                 std::string& text) {
   std::string rows;
   for (const CaseResult& item : result.cases) {
-    if (item.origin != Origin::kReplay) continue;
+    if (!is_of(item)) continue;
     rows += fmt::format("| {} |", Cell(item.spec.name));
     for (const std::string_view column : columns) {
       const std::optional<double> value = item.measured.Value(column);
@@ -93,13 +95,31 @@ void TrueFigures(const GateResult& result, std::string& text) {
     rows += "\n";
   }
   if (rows.empty()) return;
-  text += "## True figures\n\n| case |";
+  text += fmt::format("## {}\n\n| case |", title);
   std::string line = "\n| --- |";
   for (const std::string_view column : columns) {
     text += fmt::format(" {} |", column);
     line += " ---: |";
   }
   text += line + "\n" + rows + "\n";
+}
+
+void TrueFigures(const GateResult& result, std::string& text) {
+  FigureTable(
+      "True figures", result.engine->report.columns,
+      [](const CaseResult& item) { return item.origin == Origin::kReplay; }, result, text);
+  // Logs of an engine without a suite: whatever they say.
+  const auto is_log = [](const CaseResult& item) {
+    return item.origin == Origin::kLogs && !item.logs;
+  };
+  std::vector<std::string_view> known;
+  for (const MetricInfo* info : result.engine->Metrics()) {
+    const bool has = std::any_of(
+        result.cases.begin(), result.cases.end(),
+        [&](const CaseResult& item) { return is_log(item) && item.measured.Value(info->name); });
+    if (has) known.push_back(info->name);
+  }
+  FigureTable("Figures of the logs", known, is_log, result, text);
 }
 
 // Whether a reader of the engine's own summary.md would look for anything here.

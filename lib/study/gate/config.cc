@@ -516,6 +516,30 @@ std::vector<DeltaRule> DefaultBaselineRules(const Engine& engine) {
   return {rules.begin(), rules.end()};
 }
 
+Rule ParseRule(std::string_view text, const Engine& engine) {
+  constexpr std::string_view kOps = "<>=!";
+  const size_t begin = std::min(text.find_first_of(kOps), text.size());
+  const size_t end = std::min(text.find_first_not_of(kOps, begin), text.size());
+  const auto trimmed = [](std::string_view word) {
+    while (word.starts_with(' ')) word.remove_prefix(1);
+    while (word.ends_with(' ')) word.remove_suffix(1);
+    return word;
+  };
+  const std::string_view limit = trimmed(text.substr(end));
+  const auto number = ParseNumber<double>(limit);
+  const std::string name = fmt::format("--require '{}'", Escaped(text));
+  if (begin == end || (!number && limit != "true" && limit != "false")) {
+    throw Error(Finding::kConfig, "{}: expected a figure, one of >=, <=, >, <, ==, != and a limit",
+                name)
+        .Hint("kvtool gate --list-metrics lists the figures");
+  }
+  const Json json = {{"metric", trimmed(text.substr(0, begin))},
+                     {"op", text.substr(begin, end - begin)},
+                     {"limit", number ? Json(*number) : Json(limit == "true")},
+                     {"required", true}};
+  return RuleOf({json, name}, engine);
+}
+
 void KeepCases(const std::vector<std::string>& names, Config& config) {
   if (names.empty()) return;
   std::vector<std::string> known;

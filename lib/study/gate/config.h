@@ -48,6 +48,10 @@ Config SuiteConfig(const std::string& snapshot, const std::string& trace, const 
 // The first engine's rules on how far figures may move from a baseline's.
 std::vector<DeltaRule> DefaultBaselineRules(const Engine& engine);
 
+// Parses a rule as a command line gives it, such as "loss.mean_kl<=0.01"; it is required. Throws
+// kConfig.
+Rule ParseRule(std::string_view text, const Engine& engine);
+
 // Keeps only the cases of these names. Throws kUsage if there is no case of a name.
 void KeepCases(const std::vector<std::string>& names, Config& config);
 

@@ -36,10 +36,11 @@ std::string QuoteNonFinite(std::string_view json) {
     } else if (kWord.find(json[0]) != kWord.npos) {
       length = std::min(json.find_first_not_of(kWord), json.size());
       const std::string_view word = json.substr(0, length);
-      if (word == "Infinity" || word == "-Infinity" || Overflows(word)) {
+      const std::string_view size = word.substr(word.starts_with('-') ? 1 : 0);
+      if (size == "Infinity" || size == "inf" || Overflows(word)) {
         out += word[0] == '-' ? "\"-Infinity\"" : "\"Infinity\"";
       } else {
-        out += word == "NaN" ? "\"NaN\"" : word;
+        out += size == "NaN" || size == "nan" ? "\"NaN\"" : word;
       }
     } else {
       out += json[0];

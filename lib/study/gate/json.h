@@ -13,9 +13,9 @@ namespace kv::gate {
 using Json = nlohmann::ordered_json;
 
 // Parses a document that another program wrote. Python writes NaN, Infinity and numbers beyond the
-// range of a double into JSON; these become the texts "NaN", "Infinity" and "-Infinity". Throws
-// kBadText with the place of the mistake, and kLimit if the document nests too deep or an object
-// has too many keys.
+// range of a double into JSON, and C nan and inf; these become the texts "NaN", "Infinity" and
+// "-Infinity". Throws kBadText with the place of the mistake, and kLimit if the document nests too
+// deep or an object has too many keys.
 Json ParseJson(std::string_view text, std::string_view file);
 
 // The value under a key. Null if `object` is no object, lacks the key, or holds null there.

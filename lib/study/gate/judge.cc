@@ -210,6 +210,24 @@ void AddUnmeasured(const CaseResult& result, bool of_pinned, std::vector<std::st
   }
 }
 
+// A difference that equal runs of the engine show as well breaks no rule.
+void MindNoise(const CaseResult& result, RuleOutcome& rule) {
+  const Measurement* measured = result.measured.Find(rule.rule.metric);
+  if (measured == nullptr || !measured->noise || rule.status != Status::kFail || !rule.value)
+    return;
+  const double width = *measured->noise;
+  const bool more_is_better = rule.rule.op == Op::kAtLeast || rule.rule.op == Op::kAbove;
+  const double best = *rule.value + (more_is_better ? width : -width);
+  if (!Holds(best, rule.rule.op, rule.rule.limit)) return;
+  rule.status = Status::kInconclusive;
+  rule.reason = measured->noise_why;
+  if (!rule.reason.empty()) return;
+  rule.reason = fmt::format(
+      "the baselines differ by {:.1f}% without any change; more repeats of the baseline and of the "
+      "case would decide",
+      100 * width);
+}
+
 // Adds rules on how far this case's figures may have moved from those of a baseline. A figure that
 // the older run measured and this one does not fails, asked for by a rule on its movement or by one
 // of the case's own; times are compared only where asked.
@@ -223,6 +241,8 @@ void AddRulesOf(const Baseline& baseline, const std::vector<DeltaRule>& rules,
   for (RuleOutcome& rule : deltas) {
     if (!rule.value && lenient) rule.status = Status::kNotRun;
     rule.pinned = IsPinned(gate, baseline);
+    const Measurement* measured = result.measured.Find(rule.rule.metric);
+    if (measured != nullptr && !measured->noise_why.empty()) MindNoise(result, rule);
   }
   for (RuleOutcome& rule : result.rules) {
     if (lenient || !WasMeasured(*gate.engine, older->second, result, rule)) continue;
@@ -410,20 +430,6 @@ std::string WhyNotRun(const CaseResult& result) {
                      text.empty() ? "" : "; ", text);
 }
 
-// A difference that equal runs of the engine show as well breaks no rule.
-void MindNoise(const CaseResult& result, RuleOutcome& rule) {
-  const Measurement* measured = result.measured.Find(rule.rule.metric);
-  if (measured == nullptr || !measured->noise || rule.status != Status::kFail || !rule.value)
-    return;
-  const double width = *measured->noise;
-  if (!Holds(*rule.value - width, rule.rule.op, rule.rule.limit)) return;
-  rule.status = Status::kInconclusive;
-  rule.reason = fmt::format(
-      "the baselines differ by {:.1f}% without any change; more repeats of the baseline and of the "
-      "case would decide",
-      100 * width);
-}
-
 void Conclude(CaseResult& result) {
   // Engine logs may fail a case by what is no rule: a return code, a missing report.
   const std::string stated = result.reason;
@@ -521,6 +527,13 @@ void RequireExpected(const ExpectedCases& expected, GateResult& gate) {
   }
 }
 
+// Whether anybody asked for something; the cases of some engines' logs come without any rule.
+bool AsksAnything(const CaseResult& result) {
+  return result.origin != Origin::kLogs ||
+         std::any_of(result.rules.begin(), result.rules.end(),
+                     [](const RuleOutcome& rule) { return !rule.rule.implied; });
+}
+
 }  // namespace
 
 Baseline ParseBaseline(std::string_view text, std::string file, const Engine& engine) {
@@ -569,8 +582,12 @@ void Judge(const JudgeOptions& options, GateResult& result) {
   RequireDecided(options.strict, result);
   if (!options.partial) RequireExpected(options.expected, result);
   if (result.count(Status::kNotRun) == result.cases.size()) {
+    const bool has_rules = std::any_of(result.cases.begin(), result.cases.end(), AsksAnything);
     result.reasons.insert(result.reasons.begin(),
-                          "no case was decided: nothing that a rule asks for was measured");
+                          has_rules
+                              ? "no case was decided: nothing that a rule asks for was measured"
+                              : "no case was decided: no rule judges these logs: --require "
+                                "'FIGURE>=LIMIT', --baseline OLD.json or a config gives some");
   }
 }
 

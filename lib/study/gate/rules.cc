@@ -13,6 +13,7 @@ namespace {
 
 constexpr auto kTrue = Voice::kTrue;
 constexpr auto kReplay = Needs::kReplay;
+constexpr auto kEngine = Needs::kEngine;
 constexpr auto kClock = Needs::kClock;
 constexpr auto kHigher = Better::kHigher;
 constexpr auto kLower = Better::kLower;
@@ -81,6 +82,20 @@ constexpr MetricInfo kMetrics[] = {
      "K and V held after prefill: raw, blobs and caches"},
     {"resident_bytes.peak", kTrue, kReplay, kLower, kCount, "most held at any step; worst row"},
     {"resident_bytes.final", kTrue, kReplay, kLower, kCount, "held after the last step; worst row"},
+    {"prompt_tokens_per_second", kTrue, kEngine, kHigher, kNumber,
+     "tokens/s of reading prompts: all of a log's together, or the slowest test of a bench"},
+    {"load_us", kTrue, kEngine, kLower, kNumber, "time in which the engine loaded its model"},
+    {"loss.mean_kl", kTrue, kEngine, kLower, kNumber,
+     "nats of the next token lost against a base run of the engine, mean over tokens"},
+    {"loss.p999_kl", kTrue, kEngine, kLower, kNumber, "the same, 99.9th percentile of tokens"},
+    {"loss.max_kl", kTrue, kEngine, kLower, kNumber, "the same, worst token"},
+    {"loss.same_top", kTrue, kEngine, kHigher, kNumber,
+     "share of tokens whose likeliest successor is that of the base run"},
+    {"loss.rms_dp", kTrue, kEngine, kLower, kNumber,
+     "root mean square of the change in the text's own tokens' probabilities"},
+    {"loss.perplexity", kTrue, kEngine, kLower, kNumber, "perplexity of the text"},
+    {"loss.perplexity_ratio", kTrue, kEngine, kLower, kNumber,
+     "perplexity of the text over that of the base run"},
     {"attention_tps", kTrue, kClock, kHigher, kNumber,
      "decode steps/s of attention alone, over the traced layers"},
     {"attention_drop_ratio", kTrue, kClock, kLower, kNumber,
@@ -221,9 +236,11 @@ void Measurements::SetRange(std::string_view name, const FigureRange& range) {
   if (found != by_name_.end()) found->second.range = range;
 }
 
-void Measurements::SetNoise(std::string_view name, double noise) {
+void Measurements::SetNoise(std::string_view name, double noise, std::string why) {
   const auto found = by_name_.find(name);
-  if (found != by_name_.end()) found->second.noise = noise;
+  if (found == by_name_.end()) return;
+  found->second.noise = noise;
+  found->second.noise_why = std::move(why);
 }
 
 void Measurements::Copy(std::string_view name, const Measurements& from) {

@@ -82,6 +82,7 @@ struct Measurement {
   std::string reason;  // with a value: what explains it, should its rule fail
   Where where = {};
   std::optional<double> noise = {};       // how far the figure varies when nothing is changed
+  std::string noise_why = {};             // whose noise that is; empty: of the suite's baselines
   std::optional<FigureRange> range = {};  // nothing: `value` is exact
   bool undefined = false;  // it was measured, but no number came of it: every rule on it fails
 };
@@ -93,7 +94,7 @@ class Measurements {
   void Missing(std::string_view name, std::string reason);
   void Undefined(std::string_view name, std::string reason);
   // These have no effect on a figure that is not there.
-  void SetNoise(std::string_view name, double noise);
+  void SetNoise(std::string_view name, double noise, std::string why = {});
   void SetRange(std::string_view name, const FigureRange& range);
   void Copy(std::string_view name, const Measurements& from);  // `from` must have the figure
   // Null if nothing was ever said about the figure.

@@ -33,6 +33,7 @@ constexpr FigureGroup kGroups[] = {
     {"attention_error",
      "Relative error |o - o'| / |o| of attention outputs against the full cache"},
     {"quant", "What keeping the cache in the types of 'quant' would do", false},
+    {"loss", "What a run of the engine lost against a base run of its own", false},
     {"resident_bytes", "Bytes of K and V held: raw, compressed and caches of decoded ranges"},
 };
 

@@ -199,7 +199,8 @@ std::string FigureText(std::string_view name, double value) {
   if (Has(name, "bytes")) return report::ShortBytes(value);
   if (name.ends_with("_us")) return TimeText(value);
   const bool share = Has(name, "drop") || Has(name, "error") || Has(name, "headroom_ratio") ||
-                     Has(name, "fraction") || Has(name, "noise") || Has(name, "deviation");
+                     Has(name, "fraction") || Has(name, "noise") || Has(name, "deviation") ||
+                     Has(name, "same_top") || Has(name, "rms_dp");
   if (share) return report::ShortNumber(100 * value) + "%";
   const bool ratio =
       Has(name, "ratio") || Has(name, "lossy") || (Has(name, "lossless") && !Has(name, "lines"));

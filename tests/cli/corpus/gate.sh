@@ -11,8 +11,9 @@ gate nightly.json runs/a 'runs/w*' --deterministic --json -q > out.json; tail -1
 sed '$d' out.json > many.json; $VALIDATE < many.json
 jq -c '[.results[] | [.verdict, (.cases[].rules[] | select(.reproduce) | .reproduce)]]' many.json
 gate nightly.json runs/worse -o summary.json -q > /dev/null; jq -c .verdict summary.json
-# Without a config each run is judged by the six cases.
-gate runs/a runs/b --deterministic | grep -cE '^(runtime|llm_demo)_[a-z]+ '
+# Without a config each run is judged by the cases that fit it, or by those of the suite.
+gate runs/a runs/b --deterministic | grep -cE '^[ab]-(stored|evicted) '
+gate --suite mnn runs/a runs/b --deterministic | grep -cE '^(runtime|llm_demo)_[a-z]+ '
 # Shards, and what one run comes to.
 run() { gate nightly.json --corpus corpus.jsonl --keep-going -q "$@"; }
 run --results all.jsonl

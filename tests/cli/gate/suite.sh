@@ -1,8 +1,8 @@
-# No config: the six cases of the suite. A cache too short for its parameters fails, and the engine's own
+# --suite: the six cases of the suite. A cache too short for its parameters fails, and the engine's own
 # cases are neither passed nor failed.
 cd "$TESTDATA/trace"
 status=0
-"$KVTOOL" gate --snapshot s260k.seq0.bin --trace s260k --prompt-tokens 96 --json -q > "$OLDPWD/summary.json" || status=$?
+"$KVTOOL" gate --suite mnn --snapshot s260k.seq0.bin --trace s260k --prompt-tokens 96 --json -q > "$OLDPWD/summary.json" || status=$?
 echo "exit $status"
 cd "$OLDPWD"
 $VALIDATE < summary.json
@@ -14,3 +14,7 @@ command=$(jq -r '.results[0] | .cases[] | select(.name == "runtime_store") | .ru
 echo "$command"
 (cd "$TESTDATA/trace" && eval "\"$KVTOOL\" ${command#kvtool } --json -q") > again.json || status=$?
 jq -c '.results[0] | [.total_cases, .cases[0].name, .cases[0].status]' again.json
+# A case of the suite by its name is one of the suite's, and no config has cases of it.
+(cd "$TESTDATA/trace" && "$KVTOOL" gate --snapshot s260k.seq0.bin --trace s260k --prompt-tokens 96 --case runtime_full --json -q) 2> /dev/null | jq -c '.results[0].cases[0] | [.name, .status]' || true
+"$KVTOOL" gate "$TESTDATA/gate/pass.json" --suite mnn || echo "exit $?"
+"$KVTOOL" gate --suite other --snapshot s.bin 2> /dev/null || echo "exit $?"

@@ -7,23 +7,18 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
-#include <filesystem>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/commands/gate/gate_cases.h"
+#include "apps/kvtool/commands/gate/gate_init.h"
 #include "apps/kvtool/commands/gate/gate_report.h"
-#include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/numbers.h"
 #include "apps/kvtool/line/options.h"
-#include "lib/core/base/hash.h"
 #include "lib/engines/mnn/gate/engine.h"
-#include "lib/engines/mnn/gate/replay_case.h"
 #include "lib/study/gate/ci_report.h"
 #include "lib/study/gate/config.h"
-#include "lib/study/gate/first_config.h"
 #include "lib/study/gate/judge.h"
 #include "lib/study/gate/summary_page.h"
 
@@ -55,206 +50,22 @@ const Fields<GateDocument>& DocumentFields() {
   return fields;
 }
 
-// `kvtool gate --init`: measures runs, and writes a config whose limits fit them.
-struct GateInit {
-  std::vector<std::string> runs;  // recorded runs or snapshots
-  std::string trace;              // of a single snapshot
-  std::string output;             // empty: standard output
-  std::optional<uint64_t> prompt_tokens;
-  SnapshotOptions reading;
-  bool force = false;
-};
-
-namespace fs = std::filesystem;
-
-// A shorter cache has no eighth that a range could be cut from.
-constexpr uint64_t kFewestTokens = 32;
-constexpr size_t kMostRuns = 100;
-constexpr size_t kLongestName = 150;  // leaves room for the names of its cases
-
-// A config reads paths relative to itself.
-std::string SeenFrom(const std::string& config, const std::string& path) {
-  if (path.empty() || config.empty() || fs::path(path).is_absolute()) return path;
-  const fs::path folder = fs::absolute(config).parent_path();
-  const fs::path seen = fs::absolute(path).lexically_normal().lexically_relative(folder);
-  return seen.empty() ? path : seen.string();
-}
-
-std::string NameOf(const std::string& path, std::vector<std::string>& taken) {
-  fs::path name = fs::path(path).lexically_normal();
-  if (!name.has_filename()) name = name.parent_path();
-  const std::string plain = name.filename().string().substr(0, kLongestName);
-  std::string unique = plain;
-  for (int i = 2; std::count(taken.begin(), taken.end(), unique) != 0; ++i) {
-    unique = fmt::format("{}-{}", plain, i);
-  }
-  taken.push_back(unique);
-  return unique;
-}
-
-uint64_t TokensOf(const Snapshot& snapshot) {
-  uint64_t shortest = UINT64_MAX;
-  for (const LayerKv& layer : snapshot.layers) {
-    shortest = std::min(shortest, layer.k.tokens());
-  }
-  return shortest;
-}
-
-// Runs of the same text through the same layers are recordings of the same thing. Where no token
-// ids were recorded, equal sizes must do.
-std::string KindOf(const GateInputs::Pair& pair, const gate::DataSize& size) {
-  const std::vector<int32_t>& tokens =
-      pair.trace && !pair.trace->tokens.empty() ? pair.trace->tokens : pair.snapshot.tokens;
-  const auto bytes = std::as_bytes(std::span(tokens));
-  const KvTensor& k = pair.snapshot.layers.front().k;
-  return fmt::format("{} {} {} {} {} {} {:016x}", size.layers, k.heads, k.head_dim, size.tokens,
-                     size.prompt_tokens, size.has_attention, Hash64(bytes));
-}
-
-class Initialiser {
- public:
-  Initialiser(const GateInit& init, Context& context)
-      : init_(init),
-        pool_(context.global.thread_count()),
-        inputs_(context.console, init.reading),
-        progress_(context.console, context.global.progress_when(), "measure") {}
-
-  gate::MeasuredRun Measure(const std::string& path) {
-    gate::CaseSpec base;
-    base.snapshot = path;
-    base.trace = init_.trace;
-    base.mode = "store";
-    GateInputs::Pair& pair = inputs_.Open(base, pool_);
-    const gate::DataSize size = SizeOf(path, pair);
-
-    gate::MeasuredRun run;
-    run.name = NameOf(path, names_);
-    run.snapshot = SeenFrom(init_.output, path);
-    run.trace = SeenFrom(init_.output, init_.trace);
-    run.reading = {init_.reading.open.from, SeenFrom(init_.output, init_.reading.gguf),
-                   init_.reading.kv_heads, init_.reading.head_dim};
-    run.kind = KindOf(pair, size);
-    run.has_attention = size.has_attention;
-    for (gate::SizedCase& sized : mnn::SizedCases(size)) {
-      sized.spec.name = run.name + "-" + sized.spec.name;
-      run.cases.push_back(MeasureCase(std::move(sized), size, pair));
-    }
-    return run;
-  }
-
- private:
-  gate::DataSize SizeOf(const std::string& path, const GateInputs::Pair& pair) const {
-    gate::DataSize size;
-    size.layers = pair.snapshot.layers.size();
-    size.tokens = TokensOf(pair.snapshot);
-    if (size.tokens < kFewestTokens) {
-      throw Error(Finding::kUsage,
-                  "a cache of {} tokens is too short to set thresholds by: at least {} are needed",
-                  size.tokens, kFewestTokens)
-          .File(path);
-    }
-    std::optional<uint64_t> prompt = init_.prompt_tokens;
-    if (const auto run = OpenRun(path); !prompt && run && run->prompt_tokens != 0) {
-      prompt = run->prompt_tokens;
-    }
-    if (pair.trace) {
-      if (!prompt) prompt = pair.trace->prompt_tokens;
-      size.tokens = std::min(size.tokens, pair.trace->end_position());
-      size.has_attention = !pair.trace->block_scores && !pair.trace->layers.empty();
-    }
-    // Without a stated end, the prompt is taken to be the larger part of the cache.
-    size.prompt_tokens = prompt.value_or(size.tokens - size.tokens / 4);
-    if (size.prompt_tokens == 0 || size.prompt_tokens >= size.tokens) {
-      throw Error(Finding::kUsage,
-                  "the prompt of {} tokens leaves nothing of the cache's {} to decode",
-                  size.prompt_tokens, size.tokens)
-          .File(path)
-          .Hint("--prompt-tokens N says where the prompt ends");
-    }
-    return size;
-  }
-
-  gate::MeasuredCase MeasureCase(gate::SizedCase sized, const gate::DataSize& size,
-                                 GateInputs::Pair& pair) {
-    gate::MeasuredCase measured{std::move(sized), {}};
-    // Samples end the prompt elsewhere than the trace says; its views are shared.
-    std::optional<AttentionTrace> trace = pair.trace;
-    const bool is_stream = trace && trace->block_scores;
-    if (trace && !is_stream) trace->prompt_tokens.reset();
-    const gate::Subject subject{pair.snapshot, trace ? &*trace : nullptr,
-                                /*deterministic=*/true, pool_, &pair.of_snapshot};
-    for (const uint64_t prompt : gate::SamplePrompts(size)) {
-      gate::CaseSpec spec = measured.sized.spec;
-      spec.prompt_tokens = {prompt};
-      measured.samples.push_back(mnn::ReplayCase(spec, subject, &progress_));
-      if (is_stream) break;
-    }
-    return measured;
-  }
-
-  const GateInit& init_;
-  ThreadPool pool_;
-  GateInputs inputs_;
-  ProgressLine progress_;
-  std::vector<std::string> names_;
-};
-
-ExitStatus RunGateInit(const GateInit& init, Context& context) {
-  if (init.runs.empty() || init.runs.size() > kMostRuns) {
-    throw Error(Finding::kUsage, "--init: expected 1 to {} recorded runs or snapshots", kMostRuns);
-  }
-  if (init.runs.size() > 1 && !init.trace.empty()) {
-    throw Error(Finding::kUsage,
-                "--init: --trace goes with a single snapshot; runs bring their own");
-  }
-  // Refused before the first run is measured.
-  std::optional<AtomicFile> file;
-  if (!init.output.empty()) file.emplace(init.output, RulesFor(init.force));
-  std::vector<gate::MeasuredRun> runs;
-  {
-    Initialiser initialiser(init, context);
-    for (const std::string& path : init.runs) runs.push_back(initialiser.Measure(path));
-  }
-  const nlohmann::ordered_json tool = ReportHeader("gate-config")["tool"];
-  const std::string text = gate::FirstConfig(
-      runs, mnn::Engine(),
-      fmt::format("Written by kvtool {} gate --init over {} run{}.",
-                  tool["version"].get<std::string>(), runs.size(), runs.size() == 1 ? "" : "s"));
-  if (text.empty()) {
-    const auto& samples = runs.front().cases.front().samples;
-    const gate::Measurement* why = samples.front().measured.Find("measured_ratio");
-    throw Error(
-        Finding::kUnsupportedKind,
-        "nothing could be measured: " + (why == nullptr ? std::string("no figure") : why->reason))
-        .File(init.runs.front());
-  }
-  // What was written must be read again.
-  const size_t cases = gate::ParseConfig(text, "", mnn::Engine()).cases.size();
-  if (!file) {
-    context.console.Product(text);
-    return kDone;
-  }
-  file->Write(AsBytes(text));
-  file->Commit();
-  context.console.Line(fmt::format(
-      "{}: {} case{} from {} run{}; next: kvtool gate {}", Printable(init.output), cases,
-      cases == 1 ? "" : "s", runs.size(), runs.size() == 1 ? "" : "s", Printable(init.output)));
-  return kDone;
-}
-
 class Gate : public EachOf<Gate> {
  public:
   void Declare(CommandLine& line) override {
     place_ = "INPUT";
     line.Add("CONFIG", inputs_.given,
              "Cases and thresholds (JSON, // comments allowed), and behind it snapshots or "
-             "recorded runs to judge, each by all cases; without a config the six cases; with "
-             "--init: recorded runs or snapshots");
+             "recorded runs to judge, each by all cases; without a config by what --init would "
+             "write of each; with --init: recorded runs or snapshots");
     inputs_.DeclareRest(line);
     line.AddFlag("--init", init_,
                  "Measure the runs, and write a config whose limits fit them (-o FILE)");
+    line.Add("--suite", suite_, "Without CONFIG: the cases of this engine's own test suite instead")
+        .OneOf({std::string(mnn::Engine().name)});
     line.Add("--snapshot", snapshot_path_,
-             "Snapshot of cases that name none; without CONFIG: of the six cases");
+             "Snapshot of cases that name none; without CONFIG: to be judged by what --init would "
+             "write of it");
     line.Add("--trace", trace_, "Trace of cases that name none: file, folder, or DIR/STEM");
     line.Add("--reference", reference_,
              "Cache that the snapshot must equal, for cases that name none; without CONFIG nothing "
@@ -262,6 +73,10 @@ class Gate : public EachOf<Gate> {
     line.Add("--prompt-tokens", prompts_, "Lengths of the prompt, one row each, e.g. 512,1024");
     line.Add("--decode-tokens", decode_, "Tokens decoded after each prompt, e.g. 128 (to the end)");
     line.Add("--case", only_, "Run this case only; may be repeated").KeepAll();
+    line.Add("--require", required_,
+             "A rule for all cases that have the figure, such as 'loss.mean_kl<=0.01'; may be "
+             "repeated")
+        .KeepAll();
     line.Add("-o,--output", outputs_.summary_json,
              "Write summary.json, with summary.md and cases.jsonl beside it")
         .Essential();
@@ -321,10 +136,12 @@ class Gate : public EachOf<Gate> {
     return config_.empty() ? std::vector<std::string>() : std::vector<std::string>{config_};
   }
 
-  // Without a config a run means the six cases over it, from the end of its own prompt on.
+  // Without a config a run is judged from the end of its own prompt on.
   void TakeRuns() override {
     if (init_) return;
     if (!input_.empty()) snapshot_path_ = input_;
+    given_snapshot_ = snapshot_path_;
+    given_prompts_ = prompts_;
     if (is_one_of_many() && !(baseline_.empty() && pinned_.empty())) {
       throw Error(Finding::kUsage,
                   "a baseline is of one snapshot: it does not go with many inputs");
@@ -404,11 +221,22 @@ class Gate : public EachOf<Gate> {
       throw Error(Finding::kUsage, "--inject-fault: expected 'content'");
     }
     CheckBaselineFlags();
+    if (!suite_.empty() && (!config_.empty() || !reference_.empty())) {
+      throw Error(Finding::kUsage, "--suite: {}",
+                  config_.empty() ? "--reference has a case of its own"
+                                  : "the config has cases of its own");
+    }
     if (decode_ == uint64_t{0}) {
       throw Error(Finding::kUsage, "--decode-tokens: expected at least 1");
     }
+    std::vector<gate::Rule> rules;
+    for (const std::string& text : required_) {
+      rules.push_back(gate::ParseRule(text, mnn::Engine()));
+    }
     gate::Config config = ResolveConfig();
     CheckCases(config);
+    const bool fits = FitsCases();
+    if (fits) RequireFitting();
     outputs_ = PlaceOutputs(outputs_);
     OutputFiles files(RulesFor(force_));
     for (const std::string& path :
@@ -425,7 +253,11 @@ class Gate : public EachOf<Gate> {
                            "one bit of the cache that each replay holds at its end is flipped");
     }
     GateInputs inputs(context.console, reading_);
-    GateCases{logs_, only_, !fault_.empty()}.Run(context, config, inputs, result);
+    if (fits) {
+      config = FitConfig(ToFit(), given_snapshot_, inputs, context);
+      gate::KeepCases(only_, config);
+    }
+    GateCases{logs_, only_, !fault_.empty(), rules}.Run(context, config, inputs, result);
     gate::Judge({config.baseline_rules, config.pinned_rules.value_or(config.baseline_rules),
                  strict_, lenient_, new_recordings_, ReportHeader("gate")["tool"]["version"],
                  config.pinned_commit, !only_.empty(), config.expected},
@@ -435,6 +267,7 @@ class Gate : public EachOf<Gate> {
     WriteOutputs(context, inputs, result, files);
     if (!report_.json) {
       PrintGate(context.console, result, is_one_of_many() ? name_ : std::string());
+      if (fits && !is_one_of_many()) PrintHowToKeep(context.console);
     }
     if (annotations_ == "github") {
       const bool is_file = !config_.empty() && config_ != "-";
@@ -447,8 +280,8 @@ class Gate : public EachOf<Gate> {
     const bool judges = !reference_.empty() || !only_.empty() || !baseline_.empty() ||
                         !pinned_.empty() || !snapshot_path_.empty() || page_.wanted() ||
                         !junit_.empty() || !outputs_.summary_md.empty() ||
-                        !outputs_.cases_jsonl.empty() || logs_.given() || report_.json || strict_ ||
-                        decode_;
+                        !outputs_.cases_jsonl.empty() || !suite_.empty() || !required_.empty() ||
+                        logs_.given() || report_.json || strict_ || decode_;
     if (judges) {
       throw Error(Finding::kUsage,
                   "--init judges nothing: it takes runs, --trace, --prompt-tokens, -o and how to "
@@ -479,6 +312,12 @@ class Gate : public EachOf<Gate> {
       config = shared_config_ != nullptr ? *shared_config_ : ReadGateConfig(config_);
     } else if (!snapshot_path_.empty() && !reference_.empty()) {
       config = gate::CompareConfig(snapshot_path_, reference_, mnn::Engine());
+    } else if (FitsCases()) {
+      // Until the cases are measured: files are checked before that.
+      gate::CaseSpec spec;
+      spec.snapshot = snapshot_path_;
+      spec.trace = trace_;
+      return {.cases = {std::move(spec)}};
     } else if (!snapshot_path_.empty()) {
       config = gate::SuiteConfig(snapshot_path_, trace_, mnn::Engine());
     } else if (logs_.given()) {
@@ -506,6 +345,54 @@ class Gate : public EachOf<Gate> {
       if (decode_) spec.decode_tokens = decode_;
     }
     return config;
+  }
+
+  // Without a config, a cache is judged by cases that fit it, unless those of the suite are named.
+  bool FitsCases() const {
+    const auto names_suite = [](const std::string& name) {
+      return mnn::Engine().FindSuiteCase(name).has_value();
+    };
+    return config_.empty() && suite_.empty() && reference_.empty() && !snapshot_path_.empty() &&
+           !logs_.given() && std::none_of(only_.begin(), only_.end(), names_suite);
+  }
+
+  void RequireFitting() const {
+    if (Prompts().size() <= 1 && !decode_) return;
+    throw Error(Finding::kUsage, "{}: the cases that fit a cache decode all of it after one prompt",
+                decode_ ? "--decode-tokens" : "--prompt-tokens")
+        .Hint(
+            fmt::format("--suite {}, or a config, has cases of other lengths", mnn::Engine().name));
+  }
+
+  GateInit ToFit() const {
+    GateInit init{{snapshot_path_}, trace_, {}, {}, reading_};
+    const std::vector<uint64_t> prompts = Prompts();
+    if (!prompts.empty()) init.prompt_tokens = prompts.front();
+    return init;
+  }
+
+  void PrintHowToKeep(Console& console) const {
+    std::vector<std::string> words = {"kvtool", "gate", "--init", given_snapshot_};
+    const auto add = [&](const char* flag, const std::string& value) {
+      if (!value.empty()) words.insert(words.end(), {flag, value});
+    };
+    add("--trace", given_trace_);
+    add("--prompt-tokens", given_prompts_);
+    AddReading(words);
+    add("-o", "gate.json");
+    std::string line;
+    for (const std::string& word : words) line += (line.empty() ? "" : " ") + ShellQuoted(word);
+    console.Line("limits: what this cache measured, less a margin; to keep them: " + line);
+  }
+
+  void AddReading(std::vector<std::string>& words) const {
+    const auto add = [&](const char* flag, const std::string& value) {
+      if (!value.empty()) words.insert(words.end(), {flag, value});
+    };
+    add("--from", reading_.open.from);
+    add("--model", reading_.gguf);
+    if (reading_.kv_heads != 0) add("--kv-heads", std::to_string(reading_.kv_heads));
+    if (reading_.head_dim != 0) add("--head-dim", std::to_string(reading_.head_dim));
   }
 
   void CheckBaselineFlags() const {
@@ -549,6 +436,8 @@ class Gate : public EachOf<Gate> {
     if (decode_) add("--decode-tokens", std::to_string(*decode_));
     add("--from", reading_.open.from);
     add("--model", reading_.gguf);
+    add("--suite", suite_);
+    for (const std::string& rule : required_) add("--require", rule);
     logs_.AddWords(words);
     add("--inject-fault", fault_);
     add("--baseline", baseline_);
@@ -590,11 +479,11 @@ class Gate : public EachOf<Gate> {
     report_.Emit(context.console, document, RulesFor(false));
   }
 
-  std::string config_, snapshot_path_, trace_, reference_, prompts_, baseline_, pinned_, commit_,
-      annotations_, junit_, fault_;
-  std::string given_trace_;                            // before a run brought its own
-  std::shared_ptr<const gate::Config> shared_config_;  // of all inputs
-  std::vector<std::string> only_;
+  std::string config_, suite_, snapshot_path_, trace_, reference_, prompts_, baseline_, pinned_,
+      commit_, annotations_, junit_, fault_;
+  std::string given_snapshot_, given_trace_, given_prompts_;  // before a run brought its own
+  std::shared_ptr<const gate::Config> shared_config_;         // of all inputs
+  std::vector<std::string> only_, required_;
   gate::OutputNames outputs_;
   std::optional<uint64_t> decode_;
   bool force_ = false, list_metrics_ = false, strict_ = false, lenient_ = false,

@@ -18,6 +18,7 @@
 #include "lib/core/base/file.h"
 #include "lib/core/base/number.h"
 #include "lib/core/snapshot/attention_trace.h"
+#include "lib/engines/llamacpp/logs/logs.h"
 #include "lib/engines/mnn/gate/engine.h"
 #include "lib/engines/mnn/gate/replay_case.h"
 #include "lib/remote/url.h"
@@ -198,9 +199,10 @@ std::string GateInputs::Record(const Source& source) {
 
 void EngineLogOptions::Declare(CommandLine& line) {
   const char* group = "Engine logs (rules of its analyzer, off unless given or part of the suite)";
-  line.Add("--engine-logs", path,
-           "Judge the real engine's own output: a suite's, a folder of bench logs, or one log or "
-           "report")
+  line.Add(
+          "--engine-logs", path,
+          "Judge the real engine's own output: MNN's suite, a folder of logs, or one log or report "
+          "of MNN's or llama.cpp's (llama-server, llama-perplexity, llama-bench -o json)")
       .Group(group);
   line.Add("--return-codes", return_codes,
            "Return codes of its cases: runtime_full=1,... (those of the suite's summary)")
@@ -265,10 +267,33 @@ void EngineLogOptions::AddWords(std::vector<std::string>& words) const {
   }
 }
 
+// Logs of engines without a suite come without rules: the command line, a config or a baseline has
+// them, and what none of these speaks of is shown.
+std::vector<gate::CaseResult> EngineLogOptions::ReadPlain() const {
+  std::vector<gate::CaseResult> cases = llamacpp::ReadLogs(path);
+  for (gate::CaseResult& item : cases) {
+    item.spec.suite = mnn::Engine().NewCase().suite;
+    item.spec.on_not_run = gate::OnNotRun::kWarn;
+  }
+  return cases;
+}
+
 // Without a config and a snapshot the cases are those of the logs.
 std::vector<gate::CaseResult> GateCases::ReadLogs(gate::Config& config,
                                                   gate::GateResult& result) const {
   if (!logs.given()) return {};
+  std::vector<gate::CaseResult> plain = logs.ReadPlain();
+  if (!plain.empty()) {
+    const bool asked = std::any_of(config.baseline_rules.begin(), config.baseline_rules.end(),
+                                   [](const gate::DeltaRule& rule) { return rule.is_asked; });
+    const auto rules = llamacpp::BaselineRules();
+    if (!asked)
+      config.baseline_rules.insert(config.baseline_rules.end(), rules.begin(), rules.end());
+    if (!config.cases.empty()) return plain;
+    for (const gate::CaseResult& item : plain) config.cases.push_back(item.spec);
+    gate::KeepCases(only, config);
+    return plain;
+  }
   mnn::logs::EngineVerdict read = mnn::ReadLogs(logs.Resolve());
   result.engine_logs = mnn::LogsFields().Object(read);
   std::vector<gate::CaseResult> of_logs = std::move(read.cases);
@@ -321,6 +346,20 @@ gate::CaseResult GateCases::Replay(const Context& context, const gate::CaseSpec&
   return result;
 }
 
+// A rule for all cases judges those that know anything of its figure.
+void GateCases::AddRules(gate::GateResult& result) const {
+  for (const gate::Rule& rule : rules) {
+    bool is_known = false;
+    for (gate::CaseResult& item : result.cases) {
+      if (item.measured.Find(rule.metric) == nullptr) continue;
+      item.spec.rules.push_back(rule);
+      is_known = true;
+    }
+    if (is_known) continue;
+    result.reasons.push_back(fmt::format("--require: no case has the figure {}", rule.shown()));
+  }
+}
+
 void GateCases::Run(Context& context, gate::Config& config, GateInputs& inputs,
                     gate::GateResult& result) const {
   std::vector<gate::CaseResult> of_logs = ReadLogs(config, result);
@@ -345,6 +384,7 @@ void GateCases::Run(Context& context, gate::Config& config, GateInputs& inputs,
   if (replays && only.empty()) {
     std::move(of_logs.begin(), of_logs.end(), std::back_inserter(result.cases));
   }
+  AddRules(result);
   for (const gate::CaseResult& item : result.cases) {
     if (item.logs) continue;
     for (const std::string& warning : item.warnings) {

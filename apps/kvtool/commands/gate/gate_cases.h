@@ -97,6 +97,8 @@ struct EngineLogOptions {
   // Throws kUsage where options of the analyzer stand without logs.
   void RequireLogs() const;
   mnn::logs::EngineLogsInput Resolve() const;
+  // The cases of an engine that has no suite, without rules of their own; none of other logs.
+  std::vector<gate::CaseResult> ReadPlain() const;
   // The same options as words of a command line.
   void AddWords(std::vector<std::string>& words) const;
 };
@@ -106,6 +108,7 @@ struct GateCases {
   const EngineLogOptions& logs;
   const std::vector<std::string>& only;  // names of cases; empty: all
   bool loses_content;                    // --inject-fault
+  const std::vector<gate::Rule>& rules;  // --require
 
   // Appends the results in the order of the config, and prints their warnings. A config without
   // cases gets those of the logs. Throws what GateInputs::Open and the engine's readers throw.
@@ -114,6 +117,7 @@ struct GateCases {
 
  private:
   std::vector<gate::CaseResult> ReadLogs(gate::Config& config, gate::GateResult& result) const;
+  void AddRules(gate::GateResult& result) const;
   std::optional<gate::CaseResult> FromLogs(const gate::CaseSpec& spec,
                                            std::vector<gate::CaseResult>& of_logs) const;
   gate::CaseResult Replay(const Context& context, const gate::CaseSpec& spec,

@@ -72,6 +72,49 @@ void PrintFailures(Console& console, const CaseResult& item) {
   }
 }
 
+// A figure of the table. Those of replays are always shown, unless every case is an engine's log
+// without a verdict of its own; the others where such a log has them.
+struct FigureColumn {
+  std::string_view title, metric, unit;
+  double scale = 1;
+  bool of_replays = false;
+  std::string_view otherwise = {};  // a figure that stands in for one that is not known
+};
+
+constexpr double kMebibytes = 1.0 / (1 << 20);
+constexpr FigureColumn kColumns[] = {
+    {"whole model", "whole_model_ratio", "x", 1, true},
+    // Engine reports may give the mean alone.
+    {"measured", "measured_ratio", "x", 1, true, "measured_ratio_mean"},
+    {"attention error", "attention_error.mean", "%", 100, true},
+    {"prompt", "prompt_tokens_per_second", " tokens/s"},
+    {"generation", "decode_gate_tps", " tokens/s"},
+    {"K and V", "resident_bytes.peak", " MiB", kMebibytes},
+    {"mean KL", "loss.mean_kl", ""},
+    {"same top", "loss.same_top", "%", 100},
+    {"perplexity", "loss.perplexity", ""},
+};
+
+bool IsPlainLog(const CaseResult& item) { return item.origin == gate::Origin::kLogs && !item.logs; }
+
+bool IsShown(const FigureColumn& column, const std::vector<CaseResult>& cases) {
+  if (column.of_replays)
+    return cases.empty() || !std::all_of(cases.begin(), cases.end(), IsPlainLog);
+  return std::any_of(cases.begin(), cases.end(), [&](const CaseResult& item) {
+    return IsPlainLog(item) && item.measured.Value(column.metric);
+  });
+}
+
+std::string FigureCell(const FigureColumn& column, const CaseResult& item) {
+  const auto text = [&](std::string_view metric, std::string_view unit) {
+    const std::optional<double> value = item.measured.Value(metric);
+    return value ? fmt::format("{:.4g}{}", *value * column.scale, unit) : std::string();
+  };
+  std::string cell = text(column.metric, column.unit);
+  if (cell.empty()) cell = text(column.otherwise, fmt::format("{} mean", column.unit));
+  return cell.empty() ? "-" : cell;
+}
+
 // Rules that nobody could decide, one line per reason.
 void PrintNotRun(Console& console, const gate::GateResult& result) {
   std::map<std::string, std::vector<std::string>> metrics_by_reason;
@@ -100,19 +143,18 @@ void PrintGate(Console& console, const gate::GateResult& result, const std::stri
                                                          : "gate inconclusive"),
       result.count(Status::kPass), result.count(Status::kFail), result.count(Status::kNotRun),
       inconclusive > 0 ? fmt::format(", {} inconclusive", inconclusive) : ""));
-  Table table({"case", "mode", "verdict", "rules", "decided by", "whole model", "measured",
-               "attention error"});
+  std::vector<std::string> titles = {"case", "mode", "verdict", "rules", "decided by"};
+  for (const FigureColumn& column : kColumns) {
+    if (IsShown(column, result.cases)) titles.emplace_back(column.title);
+  }
+  Table table(titles);
   for (const CaseResult& item : result.cases) {
-    const auto figure = [&](std::string_view name, std::string_view unit, double scale) {
-      const std::optional<double> value = item.measured.Value(name);
-      return value ? fmt::format("{:.4g}{}", *value * scale, unit) : std::string(1, '-');
-    };
-    // Engine reports may give the mean alone.
-    std::string measured = figure("measured_ratio", "x", 1);
-    if (measured == "-") measured = figure("measured_ratio_mean", "x mean", 1);
-    table.Row({item.spec.name, item.spec.mode, Words(item.status), RuleCounts(item),
-               DecidedBy(item), figure("whole_model_ratio", "x", 1), measured,
-               figure("attention_error.mean", "%", 100)});
+    std::vector<std::string> row = {item.spec.name, item.spec.mode, Words(item.status),
+                                    RuleCounts(item), DecidedBy(item)};
+    for (const FigureColumn& column : kColumns) {
+      if (IsShown(column, result.cases)) row.push_back(FigureCell(column, item));
+    }
+    table.Row(row);
   }
   console.Data(table.Text());
   for (const std::string& reason : result.reasons) console.Line(reason);

@@ -175,7 +175,10 @@ constexpr HistoryFigure kHistory[] = {
      "Mean attention error of queries that lost a key. Lower is better.", false, true},
     {"resident_bytes.peak", "bytes", "Most bytes of K and V held. Lower is better.", true, true},
     {"decode_drop_ratio", "share", "Decode speed lost against the baseline. Lower is better.",
-     false}};
+     false},
+    {"prompt_tokens_per_second", "tokens/s", "Speed of reading prompts. Higher is better."},
+    {"loss.mean_kl", "nats", "Mean loss against the engine's base run. Lower is better.", false,
+     true}};
 
 constexpr std::string_view kRemarks[] = {
     "This summary is the engine's own. Its *_best figures are the largest of any row, also "
@@ -297,7 +300,8 @@ const Fields<logs::EngineVerdict>& LogsFields() {
 }
 
 const gate::Engine& Engine() {
-  static const gate::Engine engine = {.runtimes = kRuntimes,
+  static const gate::Engine engine = {.name = "mnn",
+                                      .runtimes = kRuntimes,
                                       .modes = kModes,
                                       .mode_param = kModeParam,
                                       .switch_param = "h2o_lossless_enable",

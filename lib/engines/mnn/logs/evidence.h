@@ -8,9 +8,13 @@
 #include <vector>
 
 #include "lib/engines/mnn/logs/analyzer.h"
-#include "lib/engines/mnn/logs/files.h"
+#include "lib/study/gate/log_files.h"
 
 namespace kv::mnn::logs {
+
+using gate::LogFolder;
+using gate::LogText;
+using gate::ReadLog;
 
 // Evidence that fails a case whatever its figures say: a document of the engine that says no,
 // figures that are no numbers, missing evidence, and lines of a broken cache.

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <fstream>
 
-#include "lib/engines/mnn/logs/files.h"
 #include "lib/engines/mnn/logs/logs.h"
 #include "lib/engines/mnn/logs/suite.h"
+#include "lib/study/gate/log_files.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv::mnn::logs::evidence_test {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/mnn/logs/files.h"
+#include "lib/study/gate/log_files.h"
 
 #include <algorithm>
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
 
-namespace kv::mnn::logs {
+namespace kv::gate {
 namespace {
 
 namespace fs = std::filesystem;
@@ -136,4 +136,4 @@ std::optional<std::string> LogFolder::Text(const std::string& name) const {
   return ReadLog(path_ / name, Shown(name));
 }
 
-}  // namespace kv::mnn::logs
+}  // namespace kv::gate

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace kv::mnn::logs {
+namespace kv::gate {
 
 // Reads a folder that an engine wrote. Sizes and counts are bounded, and only regular files are
 // read. Each path has a name for reports beside it.
@@ -44,4 +44,4 @@ std::string ReadLog(const std::filesystem::path& path, const std::string& shown)
 // no zero bytes, so that searches for words find them; all other bytes stay as they are.
 std::string LogText(std::string_view bytes);
 
-}  // namespace kv::mnn::logs
+}  // namespace kv::gate

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/llamacpp/logs/logs.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "lib/core/base/bytes.h"
+#include "lib/study/gate/log_files.h"
+
+namespace kv::llamacpp {
+namespace {
+
+// Speeds of one machine differ by some percent from run to run; a bench's own deviation counts
+// besides. The other figures are the same for the same build, model and text.
+constexpr gate::DeltaRule kBaselineRules[] = {{"decode_gate_tps", 0.05, {}},
+                                              {"prompt_tokens_per_second", 0.05, {}},
+                                              {"loss.mean_kl", {}, 0.05},
+                                              {"loss.perplexity", {}, 0.01}};
+
+bool IsLogName(std::string_view name) {
+  constexpr std::string_view kEnds[] = {".log", ".txt", ".out", ".err", ".json", ".jsonl"};
+  return std::any_of(std::begin(kEnds), std::end(kEnds),
+                     [&](std::string_view end) { return name.ends_with(end); });
+}
+
+}  // namespace
+
+std::span<const gate::DeltaRule> BaselineRules() { return kBaselineRules; }
+
+std::vector<gate::CaseResult> ReadLog(std::string_view text, const std::string& name) {
+  return IsBench(text) ? ReadBench(text, name) : ReadTextLog(text, name);
+}
+
+std::vector<gate::CaseResult> ReadLogs(const std::filesystem::path& path) {
+  const std::string shown = Escaped(path.generic_string());
+  const gate::LogFolder folder(path, shown);
+  if (!folder.exists()) {
+    return ReadLog(gate::ReadLog(path, shown), Escaped(path.filename().generic_string()));
+  }
+  std::vector<gate::CaseResult> all;
+  for (const std::string& name : folder.Files(IsLogName)) {
+    std::vector<gate::CaseResult> cases = ReadLog(*folder.Text(name), Escaped(name));
+    std::move(cases.begin(), cases.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+}  // namespace kv::llamacpp

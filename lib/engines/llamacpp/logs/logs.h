@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once  // implemented by logs.cc, text_log.cc, bench.cc
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/study/gate/result.h"
+
+namespace kv::llamacpp {
+
+// Reads what llama.cpp's programs print: speeds, the size and types of the cache, and what
+// llama-perplexity says of the loss. FORMAT.md has the lines and fields. A case has figures that
+// the gate's rules can name, its types as parameters, and no suite.
+
+// Reads a log, or the logs that lie in a folder, in the order of their names. Returns nothing if
+// they are not llama.cpp's. Throws kOpenFailed, kReadFailed, kLimit, kBadText, kBadField.
+std::vector<gate::CaseResult> ReadLogs(const std::filesystem::path& path);
+
+// Reads the text of one log; `name` names its cases. Throws as ReadLogs.
+std::vector<gate::CaseResult> ReadLog(std::string_view text, const std::string& name);
+
+// Reads `llama-bench -o json` or `-o jsonl`: one case per combination of settings.
+std::vector<gate::CaseResult> ReadBench(std::string_view text, const std::string& name);
+bool IsBench(std::string_view text);
+
+// Reads a log of llama-server, llama-cli or llama-perplexity: one case, or none.
+std::vector<gate::CaseResult> ReadTextLog(std::string_view text, const std::string& name);
+
+// How far these figures may move from a baseline's where no config says otherwise.
+std::span<const gate::DeltaRule> BaselineRules();
+
+}  // namespace kv::llamacpp

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/number.h"
+#include "lib/engines/llamacpp/logs/logs.h"
+
+namespace kv::llamacpp {
+namespace {
+
+constexpr double kMebibyte = 1 << 20;
+constexpr size_t kLongestLabel = 40;
+constexpr size_t kLongestType = 16;
+constexpr size_t kShownLine = 200;
+
+// A statistic of llama-perplexity: its label without what Windows' consoles make of a Greek letter.
+struct Statistic {
+  std::string_view label, metric;
+  double unit = 1;
+  bool more_is_better = false;
+  bool only_old = false;  // printed so from January to April 2024, below a heading of its own
+};
+
+constexpr double kPercent = 0.01;
+constexpr std::string_view kOldHeading = "===== KL-divergence statistics";
+constexpr Statistic kStatistics[] = {
+    {"Mean KLD", "loss.mean_kl"},
+    {"Maximum KLD", "loss.max_kl"},
+    {"99.9% KLD", "loss.p999_kl"},
+    {"RMS p", "loss.rms_dp", kPercent},
+    {"Same top p", "loss.same_top", kPercent, true},
+    {"Mean PPL(Q)", "loss.perplexity"},
+    {"Mean PPL(Q)/PPL(base)", "loss.perplexity_ratio"},
+    {"Average", "loss.mean_kl", 1, false, true},
+    {"Maximum", "loss.max_kl", 1, false, true},
+};
+
+// Lines after which a run's figures say nothing. What the engine tries again, such as a batch
+// without room in the cache, is not among them.
+constexpr std::string_view kBroken[] = {"GGML_ASSERT(",
+                                        "CUDA error",
+                                        "failed to decode, ret",
+                                        "failed to compute graph",
+                                        "failed to initialize the context",
+                                        "Segmentation fault",
+                                        "(core dumped)",
+                                        "terminate called",
+                                        "double free",
+                                        "corrupted size",
+                                        "munmap_chunk"};
+
+void SkipSpaces(std::string_view& text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+}
+
+// Takes a word off the front of the text, blanks before it apart.
+bool Take(std::string_view word, std::string_view& text) {
+  SkipSpaces(text);
+  if (!text.starts_with(word)) return false;
+  text.remove_prefix(word.size());
+  return true;
+}
+
+std::optional<double> TakeFigure(std::string_view& text) {
+  SkipSpaces(text);
+  return TakeNumber<double>(text);
+}
+
+std::optional<std::string_view> After(std::string_view line, std::string_view words) {
+  const size_t at = line.find(words);
+  return at == line.npos ? std::nullopt : std::optional(line.substr(at + words.size()));
+}
+
+// Tokens and the time that they took, over all lines of a log.
+struct Speed {
+  double ms = 0, tokens = 0;
+  std::optional<double> slowest = {};  // where a line has nothing but the speed
+
+  std::optional<double> per_second() const {
+    if (ms != 0) return 1e3 * tokens / ms;
+    return slowest;
+  }
+};
+
+struct Cache {
+  double bytes = 0;
+  std::string type_k = {}, type_v = {};
+};
+
+class TextLog {
+ public:
+  void Add(std::string_view line) {
+    if (AddTiming(line) || AddCache(line) || AddTurn(line)) return;
+    AddStatistic(line);
+    if (auto rest = After(line, "load time =")) load_ms_ = TakeFigure(*rest);
+    if (line.find(" n_ctx ") != line.npos) EndContext();
+    for (const std::string_view words : kBroken) {
+      if (line.find(words) == line.npos) continue;
+      if (broken_++ == 0) first_broken_ = Escaped(line, kShownLine);
+      break;
+    }
+  }
+
+  // The case, or none if no line was one of llama.cpp's.
+  std::vector<gate::CaseResult> Case(const std::string& name) {
+    EndContext();
+    gate::CaseResult result;
+    result.origin = gate::Origin::kLogs;
+    result.spec.name = name;
+    gate::Measurements& of = result.measured;
+    const gate::Where where{.log = name};
+    const auto set = [&](std::string_view metric, std::optional<double> value) {
+      if (value) of.Set(metric, *value, where);
+      return value.has_value();
+    };
+    bool is_ours = set("prompt_tokens_per_second", prompt_.per_second());
+    is_ours |= set("decode_gate_tps", generation_.per_second());
+    if (!cache_.type_k.empty()) is_ours |= set("resident_bytes.peak", cache_.bytes);
+    bool compares = false;
+    for (size_t i = 0; i < std::size(kStatistics); ++i) {
+      compares |= set(kStatistics[i].metric, statistics_[i]);
+    }
+    if (has_chunks_ && of.Find("loss.mean_kl") == nullptr) {
+      of.Missing("loss.mean_kl",
+                 "the log has chunks of a comparison and not its statistics: the run was cut, or "
+                 "had fewer than 100 tokens");
+      compares = true;
+    }
+    if (!is_ours && !compares) return {};
+    if (load_ms_) of.Set("load_us", 1e3 * *load_ms_, where);
+    of.Set("kv_invalid_log_count", static_cast<double>(broken_), where, first_broken_);
+    result.spec.mode = compares ? "perplexity" : "run";
+    // Evidence, which rules of a config do not replace.
+    result.rules.push_back(
+        gate::Evaluate({"kv_invalid_log_count", gate::Op::kAtMost, 0, false, true}, of));
+    if (!cache_.type_k.empty()) {
+      result.spec.params = {{"type_k", cache_.type_k}, {"type_v", cache_.type_v}};
+    }
+    std::vector<gate::CaseResult> cases;
+    cases.push_back(std::move(result));
+    return cases;
+  }
+
+ private:
+  // "prompt eval time =  789.03 ms /    27 tokens (...": of a run, or of a request.
+  bool AddTiming(std::string_view line) {
+    const size_t at = line.find("eval time");
+    if (at == line.npos) return false;
+    std::string_view before = line.substr(0, at), rest = line.substr(at);
+    while (before.ends_with(' ')) before.remove_suffix(1);
+    Take("eval time", rest);
+    if (!Take("=", rest)) return false;
+    const auto ms = TakeFigure(rest);
+    if (!ms || !Take("ms", rest) || !Take("/", rest)) return false;
+    const auto tokens = TakeFigure(rest);
+    if (!tokens) return false;
+    // Without a prompt or a generation the line says 0 ms for 1 token.
+    if (*ms == 0) return true;
+    Speed& of = before.ends_with("prompt") ? prompt_ : generation_;
+    const bool is_time = std::isfinite(*ms) && *ms > 0 && *tokens >= 0;
+    of.ms += is_time ? *ms : std::numeric_limits<double>::quiet_NaN();
+    of.tokens += *tokens;
+    return true;
+  }
+
+  // "[ Prompt: 123.4 t/s | Generation: 45.6 t/s ]": llama-cli since December 2025, after each turn.
+  bool AddTurn(std::string_view line) {
+    auto rest = After(line, "[ Prompt:");
+    if (!rest) return false;
+    const auto prompt = TakeFigure(*rest);
+    if (!prompt || !Take("t/s", *rest) || !Take("|", *rest) || !Take("Generation:", *rest)) {
+      return false;
+    }
+    const auto generation = TakeFigure(*rest);
+    if (!generation) return false;
+    prompt_.slowest = std::min(*prompt, prompt_.slowest.value_or(*prompt));
+    generation_.slowest = std::min(*generation, generation_.slowest.value_or(*generation));
+    return true;
+  }
+
+  // "..., K (q8_0):  224.00 MiB, V (q5_1):  112.00 MiB". A context with windows has two such lines.
+  bool AddCache(std::string_view line) {
+    auto rest = After(line, ", K (");
+    if (!rest) return false;
+    Cache one;
+    const auto side = [&](std::string& type) {
+      const size_t end = rest->find(')');
+      if (end == rest->npos || end == 0 || end > kLongestType) return false;
+      type = Escaped(rest->substr(0, end));
+      rest->remove_prefix(end + 1);
+      const auto size = Take(":", *rest) ? TakeFigure(*rest) : std::nullopt;
+      if (!size || !Take("MiB", *rest)) return false;
+      one.bytes += *size * kMebibyte;
+      return true;
+    };
+    if (!side(one.type_k) || !Take(", V (", *rest) || !side(one.type_v)) return false;
+    one.bytes = std::round(one.bytes) + context_.bytes;
+    context_ = std::move(one);
+    return true;
+  }
+
+  // The cache is that of the largest context: a draft model has one of its own.
+  void EndContext() {
+    const bool is_larger = cache_.type_k.empty() || context_.bytes > cache_.bytes;
+    if (!context_.type_k.empty() && is_larger) cache_ = context_;
+    context_ = {};
+  }
+
+  void AddStatistic(std::string_view line) {
+    SkipSpaces(line);
+    if (line.starts_with(kOldHeading)) is_old_ = true;
+    if (line.starts_with("chunk") && line.find("PPL(base)") != line.npos) has_chunks_ = true;
+    if (auto rest = After(line, "Final estimate: PPL =")) Keep("Mean PPL(Q)", *rest);
+    const size_t colon = line.find(':');
+    if (colon == line.npos || colon > kLongestLabel) return;
+    std::string label;
+    for (const char c : line.substr(0, colon)) {
+      const bool is_letter = static_cast<unsigned char>(c) < 0x80 && c != '_' && c != '?';
+      const bool is_blank = c == ' ' && (label.empty() || label.back() == ' ');
+      if (is_letter && !is_blank) label += c;
+    }
+    while (label.ends_with(' ')) label.pop_back();
+    Keep(label, line.substr(colon + 1));
+  }
+
+  // Of two runs in one log the worse counts.
+  void Keep(std::string_view label, std::string_view text) {
+    for (size_t i = 0; i < std::size(kStatistics); ++i) {
+      const Statistic& one = kStatistics[i];
+      if (one.label != label || (one.only_old && !is_old_)) continue;
+      const std::optional<double> value = TakeFigure(text);
+      if (!value) return;
+      const double now = *value * one.unit;
+      std::optional<double>& kept = statistics_[i];
+      const bool is_worse = kept && (one.more_is_better ? now < *kept : now > *kept);
+      if (!kept || is_worse || std::isnan(now)) kept = now;
+    }
+  }
+
+  Speed prompt_, generation_;
+  Cache cache_, context_;
+  std::optional<double> load_ms_;
+  std::array<std::optional<double>, std::size(kStatistics)> statistics_;
+  bool has_chunks_ = false, is_old_ = false;
+  uint64_t broken_ = 0;
+  std::string first_broken_;
+};
+
+}  // namespace
+
+std::vector<gate::CaseResult> ReadTextLog(std::string_view text, const std::string& name) {
+  TextLog log;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    log.Add(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return log.Case(name);
+}
+
+}  // namespace kv::llamacpp

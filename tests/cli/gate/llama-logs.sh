@@ -1,0 +1,47 @@
+# llama.cpp's own logs: figures in the same table and document as all others, judged by rules of the command line, of a
+# config, and by a baseline. The logs were written by hand from lib/engines/llamacpp/logs/FORMAT.md.
+logs=$TESTDATA/llamacpp/logs
+gate() { status=0; "$KVTOOL" gate "$@" --deterministic || status=$?; echo "exit $status"; }
+gate --engine-logs "$logs/server.log" 2> /dev/null
+gate --engine-logs "$logs/bench.json" --require 'tokens_per_second>=40' -o summary.json
+$VALIDATE < summary.json
+jq -c '.cases[] | [.name, .origin, .mode, .params.type_k, .engine, .true_figures]' summary.json
+jq -c '.rows[] | [.case, .overall_pass, .decode_gate_tps]' summary.json
+sed -n '/## Figures/,$p' summary.md
+"$KVTOOL" gate --engine-logs "$logs/perplexity.log" --require 'loss.mean_kl<=0.01' --html-out page.html --junit-out junit.xml --json --deterministic > out.json
+$VALIDATE < out.json
+jq -c '.results[0].cases[0] | .true_figures, .params' out.json
+grep -c 'loss.mean_kl' page.html junit.xml
+cd "$logs"
+gate --engine-logs perplexity.log --require 'loss.mean_kl<=0.01' --require 'loss.same_top>=0.98'
+cd "$OLDPWD"
+# A baseline: a drop beyond 5 % fails, one within the noise of the bench's own repetitions does not decide.
+sed 's/"avg_ts": 61.35/"avg_ts": 50.0/; s/"avg_ts": 790.2/"avg_ts": 745.0/; s/"n_threads": 8/"n_threads": 4/' "$logs/bench.json" > bench.json
+gate --engine-logs bench.json --baseline summary.json 2>&1
+# A config names the cases; a folder has one of each log.
+mkdir all; cp "$logs"/*.log all
+cat > own.json << 'JSON'
+{"schema": "kvtool.gate-config/1", "cases": [
+  {"name": "perplexity.log", "mode": "full", "rules": [{"metric": "loss.mean_kl", "op": "<=", "limit": 0.001}]},
+  {"name": "server.log", "mode": "full", "rules": [{"metric": "tokens_per_second", "op": ">=", "limit": 30}]}]}
+JSON
+gate own.json --engine-logs all
+gate --engine-logs all --require 'loss.mean_kl<=0.02' -q 2> /dev/null
+# A run that broke, a comparison that was cut, and text that is hostile.
+printf ' eval time = 2000.00 ms / 100 runs\nllama_decode: failed to decode, ret = -3\n' > broken.log
+gate --engine-logs broken.log --require 'tokens_per_second>=1'
+sed 's/server.log/broken.log/' own.json > broken.json
+"$KVTOOL" gate broken.json --engine-logs broken.log --json -q 2> /dev/null | jq -r '.results[0].cases[] | select(.name == "broken.log") | .status' || true
+printf 'chunk  PPL  ln(PPL(Q)/PPL(base))\n   1  14.2 x\n' > cut.log
+gate --engine-logs cut.log --require 'loss.mean_kl<=1'
+printf 'prompt eval time = 1e999 ms / nan tokens\n eval time = 2000 ms / 100 runs \033[2J\n' > odd.log
+gate --engine-logs odd.log --require 'prompt_tokens_per_second>=1' --require 'tokens_per_second>=1'
+no() { status=0; "$KVTOOL" gate --engine-logs "$@" || status=$?; echo "exit $status"; }
+head -c 3000 "$logs/bench.json" > cut.json; no cut.json
+sed 's/"n_gen": 0,/"n_gen": 0, "n_gen": 0,/' "$logs/bench.json" > twice.json; no twice.json
+echo '[{"n_prompt": 1, "avg_ts": 3}]' > lacks.json; no lacks.json
+sed '0,/"avg_ts":/s//"avg_ts": [], "was":/' "$logs/bench.json" > list.json; no list.json
+$PYTHON -c 'print("[" + ",".join(["{\"n_prompt\": 1, \"n_gen\": 0, \"avg_ts\": 2}"] * 1000000) + "]")' > many.json; no many.json
+no "$logs/server.log" --require 'tokens_per_second'
+no "$logs/server.log" --require 'token_per_second>=3'
+no "$logs/server.log" --require 'loss.mean_kl<=1' -q 2> /dev/null

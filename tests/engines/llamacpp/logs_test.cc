@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/llamacpp/logs/logs.h"
+
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "lib/core/base/utf8.h"
+#include "tests/support/refusal.h"
+#include "tests/support/temp_dir.h"
+
+namespace kv::llamacpp {
+namespace {
+
+gate::CaseResult Read(const std::string& file) {
+  std::vector<gate::CaseResult> cases =
+      ReadLogs(std::filesystem::path(KVTOOL_TESTDATA) / "llamacpp/logs" / file);
+  REQUIRE(cases.size() == 1);
+  return cases[0];
+}
+
+gate::CaseResult ReadOne(std::string_view text) {
+  const auto cases = ReadLog(text, "a.log");
+  REQUIRE(cases.size() == 1);
+  return cases[0];
+}
+
+double ValueOf(const gate::CaseResult& item, std::string_view metric) {
+  const auto value = item.measured.Value(metric);
+  INFO(metric);
+  REQUIRE(value);
+  return *value;
+}
+
+std::string Type(const gate::CaseResult& item, std::string_view key) {
+  const gate::ParamValue* value = gate::Find(item.spec.params, key);
+  return value == nullptr ? "" : std::get<std::string>(*value);
+}
+
+Finding Refusal(std::string_view text) {
+  return test::FindingOf([&] { ReadLog(text, "a.json"); });
+}
+
+TEST_CASE("llama-server's requests count together, and its two caches add up", "[llama-logs]") {
+  const gate::CaseResult server = Read("server.log");
+  CHECK(server.spec.mode == "run");
+  CHECK(ValueOf(server, "prompt_tokens_per_second") == Approx(1e3 * 543 / 1300.11));
+  CHECK(ValueOf(server, "decode_gate_tps") == Approx(1e3 * 184 / 4133.72));
+  CHECK(ValueOf(server, "resident_bytes.peak") == Approx(97.22 * 1048576).margin(2));
+  CHECK(Type(server, "type_k") == "q8_0");
+  CHECK(Type(server, "type_v") == "q5_1");
+  CHECK(ValueOf(server, "kv_invalid_log_count") == 0);
+}
+
+TEST_CASE("older spellings of llama-server and llama-cli are read", "[llama-logs]") {
+  const gate::CaseResult in_2025 = Read("server-2025.log");
+  CHECK(ValueOf(in_2025, "prompt_tokens_per_second") == Approx(400));
+  CHECK(ValueOf(in_2025, "decode_gate_tps") == Approx(50));
+  CHECK(Type(in_2025, "type_v") == "f16");
+  const gate::CaseResult in_2024 = Read("server-2024.log");
+  CHECK(ValueOf(in_2024, "prompt_tokens_per_second") == Approx(200));
+  CHECK(ValueOf(in_2024, "decode_gate_tps") == Approx(25));
+  CHECK(ValueOf(in_2024, "resident_bytes.peak") == 160 * 1048576);
+  const gate::CaseResult cli = Read("cli.log");
+  CHECK(ValueOf(cli, "decode_gate_tps") == Approx(12.64).margin(0.01));
+  CHECK(ValueOf(cli, "load_us") == Approx(618920));
+  const gate::CaseResult turns = Read("cli-turns.log");
+  CHECK(ValueOf(turns, "prompt_tokens_per_second") == 180.2);
+  CHECK(ValueOf(turns, "decode_gate_tps") == 45.9);
+}
+
+TEST_CASE("the largest context's cache counts", "[llama-logs]") {
+  const gate::CaseResult both = ReadOne(
+      "llama_context: n_ctx = 4096\n"
+      "llama_kv_cache: size = 90.00 MiB (...), K (q8_0):   60.00 MiB, V (q8_0):   30.00 MiB\n"
+      "llama_context: n_ctx = 4096\n"
+      "llama_kv_cache: size = 3.00 MiB (...), K (f16):   1.50 MiB, V (f16):   1.50 MiB\n");
+  CHECK(ValueOf(both, "resident_bytes.peak") == 90 * 1048576);
+  CHECK(Type(both, "type_k") == "q8_0");
+}
+
+TEST_CASE("llama-perplexity's loss is read in nats and shares", "[llama-logs]") {
+  const gate::CaseResult loss = Read("perplexity.log");
+  CHECK(loss.spec.mode == "perplexity");
+  CHECK(ValueOf(loss, "loss.mean_kl") == 0.005661);
+  CHECK(ValueOf(loss, "loss.p999_kl") == 0.098771);
+  CHECK(ValueOf(loss, "loss.max_kl") == 0.118034);
+  CHECK(ValueOf(loss, "loss.same_top") == Approx(0.97386));
+  CHECK(ValueOf(loss, "loss.rms_dp") == Approx(0.01835));
+  CHECK(ValueOf(loss, "loss.perplexity") == 15.010712);
+  CHECK(ValueOf(loss, "loss.perplexity_ratio") == 1.003777);
+  // There was no generation: 0 ms and "inf" are no speed.
+  CHECK(loss.measured.Find("decode_gate_tps") == nullptr);
+  CHECK(ValueOf(Read("perplexity-2024.log"), "loss.mean_kl") == 0.010623);
+  CHECK(ValueOf(Read("perplexity-2024.log"), "loss.max_kl") == 3.94576);
+  CHECK(ValueOf(ReadOne("Final estimate: PPL = 6.2297 +/- 0.03724\r\n"), "loss.perplexity") ==
+        6.2297);
+  // As a Windows console prints it; of two runs the worse counts.
+  const gate::CaseResult windows = ReadOne(
+      "RMS _p    :  5.843 _ 0.054 %\r\nSame top p: 89.938 _ 0.078 %\r\n"
+      "RMS ?p    :  4.000 ? 0.054 %\r\nSame top p: 92.000 ? 0.078 %\r\n");
+  CHECK(ValueOf(windows, "loss.rms_dp") == Approx(0.05843));
+  CHECK(ValueOf(windows, "loss.same_top") == Approx(0.89938));
+}
+
+TEST_CASE("a comparison that was cut has no loss", "[llama-logs]") {
+  const gate::CaseResult cut = ReadOne(
+      "chunk             PPL               ln(PPL(Q)/PPL(base))          KL Divergence\n"
+      "   1      14.2014 ±    2.5130       0.00184 ±    0.00501       0.00532 ±    0.00031\n");
+  const gate::Measurement* loss = cut.measured.Find("loss.mean_kl");
+  REQUIRE(loss != nullptr);
+  CHECK(!loss->value);
+}
+
+TEST_CASE("figures that are no numbers are undefined, and broken runs are counted",
+          "[llama-logs]") {
+  const gate::CaseResult odd = ReadOne(
+      "prompt eval time = 1e999 ms / 3 tokens\n eval time = -5 ms / 3 runs\nMean    KLD: -nan\n"
+      "llama_decode: failed to decode, ret = -3\n/x.c:1: GGML_ASSERT(\x1b[2J) failed\n");
+  for (const char* metric : {"prompt_tokens_per_second", "decode_gate_tps", "loss.mean_kl"}) {
+    const gate::Measurement* found = odd.measured.Find(metric);
+    REQUIRE(found != nullptr);
+    CHECK(found->undefined);
+  }
+  CHECK(ValueOf(odd, "kv_invalid_log_count") == 2);
+  REQUIRE(odd.rules.size() == 1);
+  CHECK(odd.rules[0].status == gate::Status::kFail);
+  CHECK(odd.rules[0].rule.implied);
+  const std::string& first = odd.measured.Find("kv_invalid_log_count")->reason;
+  CHECK(first == "llama_decode: failed to decode, ret = -3");
+  for (const char* text : {"", "eval time", "eval time =", "eval time = 3 ms", ", K (", "\n\n",
+                           "K (q8_0): 1 MiB, V (q8_0): 1 MiB", "Average: 3", "{}", "[]"}) {
+    CHECK(ReadLog(text, "a.log").empty());
+  }
+}
+
+TEST_CASE("llama-bench's tests of equal settings are one case", "[llama-logs]") {
+  const auto cases = ReadLogs(KVTOOL_TESTDATA "/llamacpp/logs/bench.json");
+  REQUIRE(cases.size() == 4);
+  CHECK(cases[0].spec.name == "bench.json:f16/f16,n_depth=0");
+  CHECK(cases[3].spec.name == "bench.json:q8_0/q5_1,n_depth=4096");
+  CHECK(ValueOf(cases[0], "prompt_tokens_per_second") == 812.4);
+  CHECK(ValueOf(cases[0], "decode_gate_tps") == 61.35);
+  CHECK(*cases[0].measured.Find("decode_gate_tps")->noise == Approx(0.8));
+  CHECK(cases[1].measured.Find("prompt_tokens_per_second") == nullptr);
+  CHECK(Type(cases[2], "type_v") == "q5_1");
+  const auto lines = ReadLogs(KVTOOL_TESTDATA "/llamacpp/logs/bench.jsonl");
+  REQUIRE(lines.size() == 4);
+  CHECK(ValueOf(lines[3], "decode_gate_tps") == 47.1);
+}
+
+TEST_CASE("the slowest test of a bench decides, other output around it is passed over",
+          "[llama-logs]") {
+  const auto cases = ReadLog(
+      "ggml_cuda_init: found 1 devices\n[\n"
+      R"({"n_prompt": 512, "n_gen": 0, "avg_ts": 90, "stddev_ts": -nan},
+         {"n_prompt": 1024, "n_gen": 0, "avg_ts": 80.0, "stddev_ts": 1},
+         {"n_prompt": 512, "n_gen": 128, "avg_ts": 7}])"
+      "\nllama_perf: done\n",
+      "b");
+  REQUIRE(cases.size() == 1);
+  CHECK(cases[0].spec.name == "b");
+  CHECK(ValueOf(cases[0], "prompt_tokens_per_second") == 80);
+  CHECK(cases[0].measured.Find("prompt_tokens_per_second")->where.log == "b, pp1024");
+  CHECK(cases[0].measured.Find("decode_gate_tps") == nullptr);
+  CHECK(cases[0].warnings.size() == 1);
+}
+
+TEST_CASE("hostile benches are refused", "[llama-logs]") {
+  const std::string good = R"({"n_prompt": 1, "n_gen": 0, "avg_ts": 2})";
+  CHECK(Refusal("[" + good) == Finding::kBadText);
+  CHECK(Refusal("[" + good + ",3]") == Finding::kBadField);
+  CHECK(Refusal(R"([{"n_prompt": 1, "n_prompt": 1, "avg_ts": 1}])") == Finding::kBadText);
+  CHECK(Refusal(R"([{"n_prompt": 1, "avg_ts": [] }])") == Finding::kBadField);
+  std::string many = "[";
+  for (int i = 0; i < 10001; ++i) many += good + ",";
+  many.back() = ']';
+  CHECK(Refusal(many) == Finding::kLimit);
+  many = "[";
+  for (int i = 0; i < 1001; ++i) {
+    many += R"({"n_prompt": 1, "n_gen": 0, "avg_ts": 2, "x": )" + std::to_string(i) + "},";
+  }
+  many.back() = ']';
+  CHECK(Refusal(many) == Finding::kLimit);
+  CHECK(Refusal(std::string(17 << 20, ' ') + "[" + good + "]") == Finding::kLimit);
+  const auto names =
+      ReadLog("[" + good + R"(,{"n_prompt":1,"n_gen":0,"avg_ts":1e999,"type_k":"\u001b[2J)" +
+                  std::string(300, 'x') + R"("}])",
+              "b");
+  REQUIRE(names.size() == 2);
+  CHECK(Printable(names[1].spec.name) == names[1].spec.name);
+  CHECK(names[1].spec.name.size() <= 160);
+  CHECK(names[1].measured.Find("prompt_tokens_per_second")->undefined);
+}
+
+TEST_CASE("a folder's logs are cases of their names, also in UTF-16", "[llama-logs]") {
+  test::TempDir dir;
+  std::string wide;
+  for (const char c : std::string_view(" eval time = 2000 ms / 100 runs\n")) wide += {c, '\0'};
+  std::ofstream(dir.path() / "b.log", std::ios::binary) << wide;
+  std::ofstream(dir.path() / "a.txt") << "Mean    KLD: 0.5\n";
+  std::ofstream(dir.path() / "c.txt") << "nothing\n";
+  std::ofstream(dir.path() / "d.bin") << " eval time = 2000 ms / 100 runs\n";
+  const auto cases = ReadLogs(dir.path());
+  REQUIRE(cases.size() == 2);
+  CHECK(cases[0].spec.name == "a.txt");
+  CHECK(ValueOf(cases[1], "decode_gate_tps") == 50);
+}
+
+}  // namespace
+}  // namespace kv::llamacpp
