@@ -203,7 +203,15 @@ class Doctor : public EachOf<Doctor> {
     return options;
   }
   bool GoesOn() const override { return true; }
-  bool Takes(std::string_view, bool) const override { return true; }
+  // A folder that was not asked to be searched stands for the caches in it.
+  bool Takes(std::string_view format, bool is_run) const override {
+    return inputs_.recursive || is_run || !format.empty();
+  }
+  bool TakesFolder(const Source& folder) const override {
+    Diagnosis other;
+    if (const auto most = limit_.most()) other.max_bytes = *most;
+    return DiagnoseOther(folder, other);
+  }
 
  private:
   SizeLimit limit_;
