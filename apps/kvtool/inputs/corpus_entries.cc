@@ -126,10 +126,6 @@ class InputFinder {
         inputs_.given.size() == 1 && inputs_.files_from.empty() && inputs_.corpus.empty();
     GivenFolder given = SearchGivenFolder(rules_, path, is_alone ? "" : FolderName(path));
     const size_t found = given.found.entries.size();
-    if (given.is_one && found > 1) {
-      console_.Say(fmt::format("{}: taken for one input; -r takes the {} in it one by one",
-                               Printable(path), found));
-    }
     if (given.is_one) return Add(path);
     console_.Say(fmt::format("{}: {}{}", Printable(path), Plural(found, "input"),
                              LeftOutText(given.found.left_out)));

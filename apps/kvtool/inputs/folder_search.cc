@@ -26,7 +26,7 @@ bool IsFolder(const fs::path& path) {
 // What a reader thinks of one file or folder, from its first bytes.
 struct FirstLook {
   std::string format;
-  bool is_snapshot = false;  // or might be one if it were whole
+  bool is_snapshot = false;             // or might be one if it were whole
   std::optional<Finding> refused = {};  // why it does not open
   bool opens() const { return is_snapshot && !refused; }
 };
@@ -110,16 +110,24 @@ class Searcher {
   }
 
   // Whether a folder that reads as `whole` is that one input. It is not if caches of another format
-  // lie in it, or if it cannot be read because it holds several of one format. Archives that lie
-  // beside a cache do not matter.
+  // lie in it, or if several of one format are taken for one. Archives that lie beside a cache do
+  // not matter.
   bool IsOne(const FirstLook& whole) const {
-    if (whole.refused == Finding::kUsage) return true;  // a flag is missing, which the error names
+    // A flag or a choice is missing, which the error names.
+    if (whole.refused == Finding::kUsage || whole.refused == Finding::kAmbiguousFormat) return true;
     if (whole.opens() && looks_.size() == 1) return true;
-    const bool several =
-        whole.refused == Finding::kDuplicateName || whole.refused == Finding::kAmbiguousFormat;
+    const bool several = whole.refused == Finding::kDuplicateName;
     return std::none_of(looks_.begin(), looks_.end(), [&](const FirstLook& look) {
       if (!look.opens() || (whole.opens() && HasTrait(look.format, kIsArchive))) return false;
       return several || look.format != whole.format;
+    });
+  }
+
+  // Whether all are pages, which may be of one cache: their format takes --order then.
+  bool HoldsPages() const {
+    return std::all_of(looks_.begin(), looks_.end(), [](const FirstLook& look) {
+      const FormatEntry* format = FindFormat(look.format);
+      return format != nullptr && format->needs.find("--order") != format->needs.npos;
     });
   }
 
@@ -256,9 +264,9 @@ class Searcher {
   const bool asked_;
   const OpenOptions& reading_;
   FolderSearch& search_;
-  std::vector<FirstLook> looks_;        // at the entries
+  std::vector<FirstLook> looks_;       // at the entries
   std::map<std::string, bool> stems_;  // whether each is a trace
-  size_t listed_ = 0;                   // each folder is listed twice
+  size_t listed_ = 0;                  // each folder is listed twice
 };
 
 }  // namespace
@@ -293,11 +301,10 @@ GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folde
     given.found = {};
   }
   searcher.SearchBelow(folder, name);
-  given.is_one = given.found.entries.empty();
+  given.is_one = given.found.entries.empty() || searcher.HoldsPages();
   if (given.is_one || searcher.HoldsCachesAlone()) return given;
   const FirstLook whole = LookAt(folder, reading);
-  given.is_one =
-      !whole.format.empty() && rules.takes(whole.format, false) && searcher.IsOne(whole);
+  given.is_one = !whole.format.empty() && rules.takes(whole.format, false) && searcher.IsOne(whole);
   return given;
 }
 

@@ -203,11 +203,6 @@ class Analyze : public EachOf<Analyze> {
     report_.Declare(line);
   }
 
-  // Several runs of dumps have one document.
-  bool TakesFolder(const Source& folder) const override {
-    return DetectFormat(folder, Reading()).read_dumps != nullptr;
-  }
-
   void TakeRuns() override { TakeRope(TakeRun(input_, snapshot_), snapshot_, rope_); }
 
   void Files(CommandFiles& files) const override {
