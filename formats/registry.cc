@@ -168,6 +168,11 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
     best = confidence;
     found.push_back(&format);
   }
+  if (source.is_folder && source.files.empty()) {
+    throw Error(Finding::kUnknownFormat, "the folder holds no file")
+        .File(source.path)
+        .Hint("'kvtool formats' lists what is read");
+  }
   if (found.empty()) {
     Error error(Finding::kUnknownFormat, "no known format matches the content");
     throw error.File(source.path).Hint(WhatToTry(source));

@@ -66,6 +66,10 @@ class Convert : public EachOf<Convert> {
   void Continue() override { force_ = true; }
   OpenOptions Reading() const override { return snapshot_.WithLimit(); }
 
+  void PlaceResults(const CommandInputs& inputs) override {
+    TakeOutputFolder(inputs, false, output_, output_dir_);
+  }
+
   void TakeRuns() override {
     TakeRun(input_, snapshot_);
     if (output_.empty() == output_dir_.empty()) {

@@ -164,7 +164,7 @@ const Fields<Diagnosis>& DiagnosisFields() {
        "read",
        &Diagnosis::kind,
        OneOf("snapshot", "archive", "run", "trace", "weights", "model", "plan", "document", "frame",
-             "foreign", "broken", "unknown", "missing")},
+             "store", "profile", "log", "foreign", "broken", "unknown", "missing")},
       {"format", "The format's name, as 'kvtool formats' lists it or as the document says",
        [](const Diagnosis& of) { return IfAny(of.format); }},
       {"what", "The same in words", &Diagnosis::what},
@@ -203,7 +203,15 @@ class Doctor : public EachOf<Doctor> {
     return options;
   }
   bool GoesOn() const override { return true; }
-  bool Takes(std::string_view, bool) const override { return true; }
+  // A folder that was not asked to be searched stands for the caches in it.
+  bool Takes(std::string_view format, bool is_run) const override {
+    return inputs_.recursive || is_run || !format.empty();
+  }
+  bool TakesFolder(const Source& folder) const override {
+    Diagnosis other;
+    if (const auto most = limit_.most()) other.max_bytes = *most;
+    return DiagnoseOther(folder, other);
+  }
 
  private:
   SizeLimit limit_;

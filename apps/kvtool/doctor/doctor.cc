@@ -209,9 +209,14 @@ void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
                           heads ? "" : " --kv-heads N", ShellWord(portable)),
               "the same in a format that every framework reads",
               heads ? "" : "N: the model's kv heads, or give --model FILE");
-  if (!heads) return;
-  out.Suggest(fmt::format("kvtool replay-h2o {}{} --trace TRACE", file, batch),
-              "what eviction would save and cost", "TRACE: the attention of the same run");
+  const std::string trace = TraceBeside(out.file);
+  if (!trace.empty()) {
+    out.Suggest(fmt::format("kvtool replay-h2o {}{} --trace {}", file, batch, ShellWord(trace)),
+                "what eviction would save and cost, by the trace beside it");
+  } else if (heads) {
+    out.Suggest(fmt::format("kvtool replay-h2o {}{} --trace TRACE", file, batch),
+                "what eviction would save and cost", "TRACE: the attention of the same run");
+  }
 }
 
 void CheckArchive(const Archive& archive, uint64_t bytes, ThreadPool& pool, Diagnosis& out) {

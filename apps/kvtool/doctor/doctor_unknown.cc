@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <filesystem>
 
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/doctor/doctor.h"
@@ -17,6 +18,7 @@
 #include "formats/trace/trace.h"
 #include "formats/weights_file.h"
 #include "lib/core/codec/planes/gear.h"
+#include "lib/core/codec/profiled/profile.h"
 #include "lib/engines/mnn/gate/engine.h"
 #include "lib/study/gate/summary_view.h"
 #include "lib/study/statistics/tensor_stats.h"
@@ -95,6 +97,11 @@ bool IsDocument(const Source& source, Diagnosis& out) {
   out.sound_text = "not looked at: only its beginning was read";
   if (schema == "gate/1") {
     out.Suggest("kvtool report " + file, "its verdict, case by case");
+  } else if (name == "results" || name == "result") {
+    out.Suggest("kvtool merge " + file, "what the results come to");
+  } else if (name == "corpus") {
+    out.Suggest("kvtool corpus check " + file, "whether its caches are what they were");
+    out.Suggest("kvtool inspect --corpus " + file, "each of its caches");
   } else if (name == "gate-config") {
     out.Suggest("kvtool gate " + file, "runs the quality gate that it describes");
   } else if (std::all_of(name.begin(), name.end(),
@@ -139,12 +146,112 @@ bool IsSuite(const Source& source, Diagnosis& out) {
   out.what = fmt::format("the {} of an engine's test suite: {}",
                          source.is_folder ? "output folder" : "summary.json", cases);
   out.sound_text = "not looked at: the gate judges it";
-  const std::string file = ShellWord(out.file);
+  // Without what the cases wrote, the folder is no suite to the gate, but its summary is.
+  const bool is_lone = !source.is_folder || source.files.size() == 1;
+  const std::string file =
+      ShellWord(source.is_folder && is_lone
+                    ? (std::filesystem::path(out.file) / source.files[0].name).string()
+                    : out.file);
   out.Suggest("kvtool gate --engine-logs " + file,
               "judges every rule of the suite by what is there");
-  if (!source.is_folder) {
+  if (is_lone) {
     out.Suggest("kvtool report " + file, "shows it as it is; several summaries make a history");
   }
+  return true;
+}
+
+bool IsText(std::string_view head) {
+  return !head.empty() && std::all_of(head.begin(), head.end(), [](unsigned char c) {
+    return c >= 0x20 || c == '\n' || c == '\r' || c == '\t';
+  });
+}
+
+// Whether a text is what llama.cpp's programs print, or llama-bench's JSON.
+bool IsLlamaLog(std::string_view text) {
+  if (text.find("\"avg_ts\":") != text.npos && text.find("\"n_prompt\":") != text.npos) return true;
+  constexpr std::string_view kMarks[] = {
+      "llama_model_loader:", "llama_kv_cache", "llama_perf_context_print", "llama_print_timings:",
+      "prompt eval time =",  "Mean    KLD:",   "system_info: n_threads"};
+  return std::any_of(std::begin(kMarks), std::end(kMarks),
+                     [&](std::string_view mark) { return text.find(mark) != text.npos; });
+}
+
+// Recognises logs of engines, in a file or a folder of texts.
+bool IsLog(const Source& source, Diagnosis& out) {
+  constexpr uint64_t kMostOfLogs = 16 << 20;
+  if (source.total_bytes() > kMostOfLogs) return false;
+  const bool is_text =
+      std::all_of(source.files.begin(), source.files.end(), [](const SourceFile& file) {
+        return IsText(AsText(file.data->bytes()).substr(0, kHeadBytes));
+      });
+  if (!is_text) return false;
+  size_t llama = 0;
+  for (const SourceFile& file : source.files) llama += IsLlamaLog(AsText(file.data->bytes()));
+  std::string_view whose = "llama.cpp";
+  if (llama == 0) {
+    mnn::logs::EngineLogsInput input;
+    input.path = out.file;
+    if (mnn::ReadLogs(input).cases.empty()) return false;  // throws where nothing is a log
+    whose = "MNN";
+  }
+  out.kind = "log";
+  out.what = fmt::format("{} of {}, {}", source.is_folder ? "a folder of logs" : "a log", whose,
+                         HumanBytes(source.total_bytes()));
+  out.sound_text = "not looked at: the gate judges it";
+  out.Suggest("kvtool gate --engine-logs " + ShellWord(out.file),
+              "its speeds, sizes and losses, and what they fail");
+  return true;
+}
+
+// Recognises a store of states.
+bool IsStore(const Source& source, Diagnosis& out) {
+  if (!source.is_folder || source.Find("kvtool-store") == nullptr) return false;
+  uint64_t states = 0;
+  bool has_index = false, has_folder = false;
+  for (const SourceFile& file : source.files) {
+    states += file.name.starts_with("states/") && file.name.ends_with(".kvs");
+    has_index |= file.name == "index.sqlite";
+    has_folder |= file.name.starts_with("index.sqlite/");
+  }
+  has_folder |= std::find(source.empty_folders.begin(), source.empty_folders.end(),
+                          "index.sqlite") != source.empty_folders.end();
+  out.kind = "store";
+  out.what = fmt::format("a store of kvtool: {}, {}", Plural(states, "state"),
+                         HumanBytes(source.total_bytes()));
+  out.sound_text = "not looked at: 'store verify' proves every state";
+  const std::string store = ShellWord(out.file);
+  if (has_folder) {
+    out.Find("a folder has the name of its index");
+    const std::string index = (std::filesystem::path(out.file) / "index.sqlite").string();
+    out.Suggest(fmt::format("mv {} {}", ShellWord(index), ShellWord(FreeName(out.file + ".index"))),
+                "moves the folder out of the store");
+  } else if (!has_index && states > 0) {
+    out.Find("it has no index");
+  }
+  if (!out.findings.empty()) {
+    out.Suggest("kvtool store verify --repair " + store, "makes a new index of what it holds");
+    return true;
+  }
+  out.Suggest("kvtool store list " + store, "its states, and what each costs");
+  out.Suggest("kvtool store verify " + store, "proves that every state can be restored");
+  out.Suggest("kvtool store stats " + store, "what went in, and what lies on the disk");
+  return true;
+}
+
+// Recognises a profile of a model's keys and values.
+bool IsProfile(const Source& source, Diagnosis& out) {
+  if (source.is_folder || source.files.size() != 1) return false;
+  const ByteSpan bytes = source.files[0].data->bytes();
+  if (!Profile::HasMagic(bytes)) return false;
+  out.kind = "profile";
+  out.format = "kvp";
+  out.what = fmt::format("a profile for short chunks, learnt from caches of {}",
+                         Printable(Profile::Read(bytes)->name()));
+  IsSound("it reads, and its checksum holds", out);
+  const std::string file = ShellWord(out.file);
+  out.Suggest("kvtool inspect " + file, "what it was learnt from");
+  out.Suggest("kvtool compress CACHE --profile " + file + " -o CACHE.kvz",
+              "an archive that is coded with it", "CACHE: a cache of this model");
   return true;
 }
 
@@ -246,12 +353,6 @@ std::string Numbers(ByteSpan bytes) {
   return fours ? "; the bytes look like 32-bit floats" : "";
 }
 
-bool IsText(std::string_view head) {
-  return !head.empty() && std::all_of(head.begin(), head.end(), [](unsigned char c) {
-    return c >= 0x20 || c == '\n' || c == '\r' || c == '\t';
-  });
-}
-
 // What it would be if nothing were wrong with it.
 std::string Meant(const Source& source) {
   try {
@@ -286,7 +387,8 @@ void DiagnoseIncomplete(const Error& error, Diagnosis& out) {
 
 bool DiagnoseOther(const Source& source, Diagnosis& out) {
   const Diagnosis before = out;
-  for (const auto is_one : {IsModel, IsDocument, IsSuite, IsWeights, IsTrace, IsGear}) {
+  for (const auto is_one :
+       {IsModel, IsStore, IsProfile, IsDocument, IsSuite, IsLog, IsWeights, IsTrace, IsGear}) {
     try {
       if (source.files.empty() && is_one != IsTrace) continue;
       if (is_one(source, out)) return true;
@@ -336,6 +438,8 @@ void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out) {
                 "the sizes after each '='");
     break;
   }
+  if (source.is_folder && !source.files.empty())
+    out.Suggest("kvtool doctor -r " + file, "what each file in it is");
   if (!known && source.total_bytes() > 0) {
     out.Suggest(fmt::format("kvtool inspect {} --raw DTYPE:ORDER:SIZES", file),
                 "reads plain arrays without a header",

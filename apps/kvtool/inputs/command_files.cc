@@ -277,6 +277,11 @@ uint64_t BytesOf(const std::string& path) {
   return bytes;
 }
 
+bool NamesFolder(const std::string& output) {
+  std::error_code failed;
+  return output.ends_with('/') || fs::is_directory(output, failed);
+}
+
 OutputRules RulesFor(bool force) {
   OutputRules rules(force ? Overwrite::kAllow : Overwrite::kRefuse);
   rules.is_dump = HoldsOnlyADump;

@@ -35,190 +35,10 @@ namespace kv {
 namespace fs = std::filesystem;
 namespace {
 
-bool IsFolder(const fs::path& path) {
-  std::error_code failed;
-  return fs::is_directory(path, failed);
-}
-
 bool IsThere(const std::string& path) {
   struct stat status;
   return ::stat(path.c_str(), &status) == 0;
 }
-
-// What a reader thinks of one file or folder, from its first bytes.
-struct FirstLook {
-  std::string format;
-  bool is_snapshot = false;  // or might be one if it were whole
-};
-
-// What lies beyond what a look may unpack might be a snapshot.
-FirstLook LookAt(const std::string& path, const OpenOptions& reading) {
-  FirstLook look;
-  Source source;
-  try {
-    source = Source::Open(path);
-    look.format = DetectFormat(source, reading).id;
-  } catch (const Error&) {
-    return look;
-  }
-  look.is_snapshot = true;
-  const uint64_t most = std::min(reading.max_bytes, kMostUnpacked);
-  try {
-    OpenOptions options = reading;
-    options.metadata_only = options.any_batch = options.is_shared = true;
-    options.max_bytes = most;
-    OpenSnapshot(source, options);
-  } catch (const Error& error) {
-    // Damaged, or something else in the same container: a trace, weights, a model.
-    Diagnosis other;
-    other.max_bytes = most;
-    look.is_snapshot =
-        error.finding() != Finding::kUnsupportedKind && !DiagnoseOther(source, other);
-  }
-  return look;
-}
-
-class Searcher {
- public:
-  Searcher(const FolderRules& rules, FolderSearch& search)
-      : rules_(rules), reading_(rules.reading), search_(search) {}
-
-  void Search(const fs::path& folder, const std::string& name) {
-    if (TakesWhole(folder, name)) return;
-    for (const fs::path& child : ChildrenOf(folder)) {
-      const std::string file = child.filename().string();
-      if (file.starts_with('.')) continue;
-      const std::string called = name.empty() ? file : name + "/" + file;
-      std::error_code failed;
-      if (IsFolder(child)) {
-        // A link to a folder may lead back to where the search came from.
-        if (!fs::is_symlink(child, failed)) Search(child, called);
-      } else if (fs::is_regular_file(child, failed)) {
-        AddFile(child, called);
-      }
-    }
-  }
-
- private:
-  static std::vector<fs::path> ChildrenOf(const fs::path& folder) {
-    std::vector<fs::path> children;
-    std::error_code failed;
-    for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
-         entry.increment(failed)) {
-      children.push_back(entry->path());
-    }
-    if (failed) {
-      throw Error(Finding::kOpenFailed, "cannot be read: {}", failed.message())
-          .File(folder.string());
-    }
-    std::sort(children.begin(), children.end());
-    return children;
-  }
-
-  // A recorded run and a dump are one input, and their files are not searched.
-  bool TakesWhole(const fs::path& folder, const std::string& name) {
-    std::error_code failed;
-    if (fs::exists(folder / "run.json", failed)) {
-      Add(folder, name, rules_.takes("", true));
-      return true;
-    }
-    if (!MayBeDump(folder)) return false;
-    try {
-      const Source source = Source::Open(folder);
-      const FormatEntry& format = DetectFormat(source, reading_);
-      if (!IsOneDump(folder, source, format)) return false;
-      Add(folder, name, rules_.takes(format.id, false));
-      return true;
-    } catch (const Error&) {
-      return false;
-    }
-  }
-
-  // To open a folder is to open all that is below it: not if a file of it is a cache by itself, nor
-  // if there is one file only, which is what is meant then.
-  static bool MayBeDump(const fs::path& folder) {
-    constexpr size_t kLookedAt = 3;
-    size_t files = 0;
-    bool has_folders = false, has_layers = false;
-    for (const fs::path& child : ChildrenOf(folder)) {
-      const std::string file = child.filename().string();
-      if (file.starts_with('.')) continue;
-      if (IsFolder(child)) {
-        has_folders = true;
-        has_layers |= file.starts_with("layer");
-      } else if (++files <= kLookedAt && IsWholeAlone(child)) {
-        return false;
-      }
-    }
-    return has_layers || (FewBelow(folder) && (files > 1 || has_folders));
-  }
-
-  static bool IsWholeAlone(const fs::path& file) {
-    std::error_code failed;
-    if (!fs::is_regular_file(file, failed)) return false;  // to open a pipe is to wait for it
-    try {
-      return (DetectFormat(Source::Open(file), {}).traits & kStandsAlone) != 0;
-    } catch (const Error&) {
-      return false;
-    }
-  }
-
-  static bool FewBelow(const fs::path& folder) {
-    constexpr size_t kMost = 4096;
-    size_t files = 0;
-    std::error_code failed;
-    for (fs::recursive_directory_iterator entry(folder, failed), end; !failed && entry != end;
-         entry.increment(failed)) {
-      if (++files > kMost) return false;
-    }
-    return !failed;
-  }
-
-  // Whether all of a folder is one snapshot: beside the files of that, none is another.
-  bool IsOneDump(const fs::path& folder, const Source& source, const FormatEntry& format) const {
-    std::set<std::string> used, places;
-    try {
-      OpenOptions options = reading_;
-      options.metadata_only = options.any_batch = options.is_shared = true;
-      const Snapshot snapshot = OpenSnapshot(source, options);
-      for (const Region& region : RegionsOf(snapshot)) {
-        const std::string& file = snapshot.source.files[region.file].name;
-        used.insert(file);
-        places.insert(file.substr(0, file.find('/')));
-      }
-    } catch (const Error& error) {
-      // A damaged dump is one, too.
-      if (format.read_dumps == nullptr || error.finding() == Finding::kAmbiguousFormat) {
-        return false;
-      }
-    }
-    // One file, or one folder further down, is what is meant then.
-    if (places.size() == 1) return false;
-    OpenOptions alone;
-    alone.max_bytes = reading_.max_bytes;
-    return std::none_of(source.files.begin(), source.files.end(), [&](const SourceFile& file) {
-      return used.count(file.name) == 0 && LookAt((folder / file.name).string(), alone).is_snapshot;
-    });
-  }
-
-  void AddFile(const fs::path& path, const std::string& name) {
-    if (!reading_.from.empty() || !reading_.raw.empty()) return Add(path, name, true);
-    const FirstLook look = LookAt(path.string(), reading_);
-    Add(path, name, rules_.takes(look.is_snapshot ? look.format : "", false));
-  }
-
-  void Add(const fs::path& path, const std::string& name, bool takes) {
-    if (takes) {
-      search_.entries.push_back({path.string(), name});
-    } else {
-      search_.left_out.push_back(path.string());
-    }
-  }
-
-  const FolderRules& rules_;
-  const OpenOptions& reading_;
-  FolderSearch& search_;
-};
 
 std::vector<std::string> ListedPaths(const InputOptions& inputs) {
   const auto file = FileSource::Open(inputs.files_from, kMostOfList);
@@ -263,6 +83,87 @@ void AddManifest(const InputOptions& inputs, std::vector<CorpusEntry>& entries) 
                        text(manifest.lines[i], "format")});
   }
 }
+
+// Collects the inputs of one command line, and says what it leaves out.
+class InputFinder {
+ public:
+  InputFinder(const InputOptions& inputs, const FolderRules& rules, Console& console)
+      : inputs_(inputs), rules_(rules), console_(console) {}
+
+  CommandInputs Find() {
+    for (const std::string& given : inputs_.given) {
+      for (const std::string& path : MatchingPaths(given)) AddGiven(path);
+    }
+    if (!inputs_.files_from.empty()) {
+      for (const std::string& path : ListedPaths(inputs_)) Add(path);
+    }
+    if (!inputs_.corpus.empty()) AddManifest(inputs_, result_.entries);
+    if (left_out_ > 0) {
+      console_.Say(fmt::format("{} left out, which {} nothing for this command; -v names {}",
+                               Plural(left_out_, "file"), left_out_ == 1 ? "is" : "are",
+                               left_out_ == 1 ? "it" : "them"));
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void Add(const std::string& path) {
+    std::error_code failed;
+    if (!inputs_.recursive || !fs::is_directory(path, failed)) {
+      result_.entries.push_back({path, path == "-" ? path : CorpusName(path)});
+      return;
+    }
+    FolderSearch search = SearchFolder(rules_, path, FolderName(path));
+    left_out_ += search.left_out.size();
+    Take(search);
+  }
+
+  void AddGiven(const std::string& path) {
+    std::error_code failed;
+    if (inputs_.recursive || !fs::is_directory(path, failed)) return Add(path);
+    // Names begin below a folder that is the only input, as in its manifest.
+    const bool is_alone =
+        inputs_.given.size() == 1 && inputs_.files_from.empty() && inputs_.corpus.empty();
+    GivenFolder given = SearchGivenFolder(rules_, path, is_alone ? "" : FolderName(path));
+    const size_t found = given.found.entries.size();
+    if (given.is_one) return Add(path);
+    console_.Say(fmt::format("{}: {}{}", Printable(path), Plural(found, "input"),
+                             LeftOutText(given.found.left_out)));
+    result_.searched.push_back(path);
+    Take(given.found);
+  }
+
+  static std::string FolderName(const std::string& path) {
+    const std::string name = CorpusName(path);
+    return name == "." || name == ".." ? std::string() : name;
+  }
+
+  static std::string LeftOutText(const std::vector<std::string>& files) {
+    constexpr size_t kMostShown = 3;
+    if (files.empty()) return {};
+    std::string text;
+    for (size_t i = 0; i < std::min(files.size(), kMostShown); ++i) {
+      text += (i == 0 ? "" : ", ") + Printable(fs::path(files[i]).filename().string());
+    }
+    const size_t more = files.size() - std::min(files.size(), kMostShown);
+    if (more > 0) text += fmt::format(" and {} more (-v names all)", more);
+    return fmt::format("; left out, as nothing for this command: {}", text);
+  }
+
+  void Take(FolderSearch& search) {
+    for (const std::string& file : search.left_out) {
+      console_.Say(fmt::format("kvtool: {}: left out: nothing for this command", Printable(file)),
+                   1);
+    }
+    std::move(search.entries.begin(), search.entries.end(), std::back_inserter(result_.entries));
+  }
+
+  const InputOptions& inputs_;
+  const FolderRules& rules_;
+  Console& console_;
+  CommandInputs result_;
+  size_t left_out_ = 0;  // by -r
+};
 
 std::string FolderOfManifest(const std::string& path, const std::string& said) {
   const fs::path folder = fs::path(said).lexically_normal();
@@ -383,44 +284,10 @@ std::string CorpusName(const std::string& path) {
   return name;
 }
 
-FolderSearch SearchFolder(const FolderRules& rules, const std::string& folder,
-                          const std::string& name) {
-  FolderSearch search;
-  Searcher(rules, search).Search(folder, name);
-  return search;
-}
-
-std::vector<CorpusEntry> CorpusEntries(const InputOptions& inputs, const FolderRules& rules,
-                                       const std::string& place, Console& console) {
-  std::vector<CorpusEntry> entries;
-  size_t left_out = 0;
-  const auto add = [&](const std::string& path) {
-    if (!inputs.recursive || !IsFolder(path)) {
-      entries.push_back({path, path == "-" ? path : CorpusName(path)});
-      return;
-    }
-    const std::string name = CorpusName(path);
-    FolderSearch search = SearchFolder(rules, path, name == "." || name == ".." ? "" : name);
-    left_out += search.left_out.size();
-    for (const std::string& file : search.left_out) {
-      console.Say(fmt::format("kvtool: {}: left out: nothing for this command", Printable(file)),
-                  1);
-    }
-    std::move(search.entries.begin(), search.entries.end(), std::back_inserter(entries));
-  };
-  for (const std::string& given : inputs.given) {
-    for (const std::string& path : MatchingPaths(given)) add(path);
-  }
-  if (!inputs.files_from.empty()) {
-    for (const std::string& path : ListedPaths(inputs)) add(path);
-  }
-  if (!inputs.corpus.empty()) AddManifest(inputs, entries);
-  if (left_out > 0) {
-    console.Say(fmt::format("{} file{} left out, which {} nothing for this command; -v names {}",
-                            left_out, left_out == 1 ? "" : "s", left_out == 1 ? "is" : "are",
-                            left_out == 1 ? "it" : "them"));
-  }
-  if (!entries.empty()) return entries;
+CommandInputs FindInputs(const InputOptions& inputs, const FolderRules& rules,
+                         const std::string& place, Console& console) {
+  CommandInputs result = InputFinder(inputs, rules, console).Find();
+  if (!result.entries.empty()) return result;
   for (const std::string* given : {&inputs.files_from, &inputs.corpus}) {
     if (!given->empty()) throw Error(Finding::kUsage, "there is nothing to run over").File(*given);
   }

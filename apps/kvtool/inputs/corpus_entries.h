@@ -14,22 +14,13 @@
 
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/inputs/command_files.h"
+#include "apps/kvtool/inputs/folder_search.h"
 #include "apps/kvtool/line/command_line.h"
 #include "formats/format.h"
 #include "lib/corpus/corpus.h"
 #include "lib/corpus/results.h"
 
 namespace kv {
-
-// One input of a command that takes many.
-struct CorpusEntry {
-  std::string path;  // as readers open it
-  std::string name;  // as results call it: the same on every machine that sees the corpus
-  // As a manifest says.
-  std::optional<uint64_t> bytes = {};
-  std::string xxh3 = {};
-  std::string model = {}, format = {};
-};
 
 // Which inputs a command runs over, and how: what all that take many have in common.
 struct InputOptions {
@@ -68,27 +59,17 @@ struct OpenedManifest {
 // is not below its own.
 OpenedManifest OpenManifest(const std::string& path, const std::string& given);
 
-// What to look for in a folder.
-struct FolderRules {
-  OpenOptions reading;
-  // As EachCommand::Takes.
-  std::function<bool(std::string_view format, bool is_run)> takes;
-};
-
-// What is found below `folder`, each called by its path from there, behind `name`.
-struct FolderSearch {
+// The inputs that a command line means, in its order.
+struct CommandInputs {
   std::vector<CorpusEntry> entries;
-  std::vector<std::string> left_out;  // files that are nothing for the command
+  // The folders, given without -r, that were replaced by the caches in them.
+  std::vector<std::string> searched;
 };
-FolderSearch SearchFolder(const FolderRules& rules, const std::string& folder,
-                          const std::string& name);
-
-// The inputs that a command line means, in its order; what is in a folder sorted by name. What a
-// folder holds that is nothing for the command is left out and counted. Names that mean nothing
-// stay, so that the run says what is wrong with them. Throws kUsage where nothing is left; `place`
-// is how that calls the inputs.
-std::vector<CorpusEntry> CorpusEntries(const InputOptions& inputs, const FolderRules& rules,
-                                       const std::string& place, Console& console);
+// What is in a folder is sorted by name; what a folder holds that is nothing for the command is
+// left out and counted. Names that mean nothing stay, so that the run says what is wrong with them.
+// Throws kUsage where nothing is left; `place` is how that calls the inputs.
+CommandInputs FindInputs(const InputOptions& inputs, const FolderRules& rules,
+                         const std::string& place, Console& console);
 
 // XXH3 of an input's content, 16 hex digits: of a file that of its bytes, of a folder that of the
 // names, sizes and bytes of all files below it. Throws as Source::Open does.

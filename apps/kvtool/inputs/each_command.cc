@@ -17,6 +17,7 @@
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/exit_status.h"
+#include "apps/kvtool/inputs/command_files.h"
 #include "apps/kvtool/inputs/corpus_entries.h"
 #include "apps/kvtool/line/options.h"
 #include "formats/run/run.h"
@@ -180,12 +181,14 @@ corpus::Shard ShardFromEnvironment() {
 // A command over more inputs than one, or over a corpus.
 class EachRun {
  public:
-  EachRun(std::string_view name, EachCommand& command, std::vector<CorpusEntry> entries,
+  // `tells`: the total is told whatever came of it.
+  EachRun(std::string_view name, EachCommand& command, std::vector<CorpusEntry> entries, bool tells,
           const std::vector<std::string>& parameters, Context& context)
       : name_(name),
         command_(command),
         inputs_(command.inputs()),
         entries_(std::move(entries)),
+        tells_(tells || inputs_.keep_going),
         parameters_(parameters),
         context_(context) {}
 
@@ -202,7 +205,7 @@ class EachRun {
     if (results_) results_->Finish();
     if (!documents_.empty())
       command_.report().Emit(context_.console, std::move(documents_), rules_);
-    total_.Tell(entries_.size(), inputs_.searches() || inputs_.keep_going, context_.console);
+    total_.Tell(entries_.size(), tells_, context_.console);
     return static_cast<ExitStatus>(status_);
   }
 
@@ -460,6 +463,7 @@ class EachRun {
   EachCommand& command_;
   const InputOptions& inputs_;
   std::vector<CorpusEntry> entries_;
+  const bool tells_;
   std::vector<corpus::Member> members_, all_;  // of a corpus: of this shard, and of all
   const std::vector<std::string>& parameters_;
   Context& context_;
@@ -499,20 +503,44 @@ void EachCommand::DeclareInputs(CommandLine& line, const std::string& place,
   inputs_.Declare(line, place, text, keep_going_text);
 }
 
+void TakeOutputFolder(const CommandInputs& inputs, bool to_stdout, std::string& output,
+                      std::string& folder) {
+  const bool several = inputs.entries.size() > 1 || !inputs.searched.empty();
+  if (!several || !folder.empty() || to_stdout) return;
+  if (NamesFolder(output)) {
+    folder = std::move(output);
+    output.clear();
+  }
+  if (inputs.searched.empty() || !folder.empty()) return;
+  const std::string& searched = inputs.searched.front();
+  Error error(Finding::kUsage, "{}", output.empty()
+                                         ? "nothing says where the results of its caches go"
+                                         : "-o names one file, but each of its caches has a result");
+  throw error.File(searched).Hint(fmt::format(
+      "-o {}/ makes a file for each in a folder; {}",
+      output.empty() ? "FOLDER" : Printable(output),
+      output.empty() ? "-r puts each beside its cache" : "--from opaque takes the folder as one"));
+}
+
 ExitStatus RunEach(std::string_view name, EachCommand& command,
                    const std::vector<std::string>& parameters, CommandFiles& files,
                    Context& context) {
-  const FolderRules rules{command.Reading(), [&](std::string_view format, bool is_run) {
-                            return command.Takes(format, is_run);
-                          }};
-  std::vector<CorpusEntry> entries =
-      CorpusEntries(command.inputs(), rules, command.place(), context.console);
+  const FolderRules rules{
+      command.Reading(),
+      [&](std::string_view format, bool is_run) { return command.Takes(format, is_run); },
+      [&](const Source& folder) { return command.TakesFolder(folder); }};
+  CommandInputs found = FindInputs(command.inputs(), rules, command.place(), context.console);
+  std::vector<CorpusEntry>& entries = found.entries;
+  command.PlaceResults(found);
   if (command.JoinsInputs() && command.inputs().counts()) {
     throw Error(Finding::kUsage, "one page or plan of all inputs does not go with a corpus")
         .Hint("'kvtool merge --html-out' makes the page of a corpus");
   }
   const bool is_one = (entries.size() == 1 && !command.inputs().counts()) || command.JoinsInputs();
-  if (!is_one) return EachRun(name, command, std::move(entries), parameters, context).Run();
+  if (!is_one) {
+    const bool tells = command.inputs().searches() || !found.searched.empty();
+    return EachRun(name, command, std::move(entries), tells, parameters, context).Run();
+  }
   command.TakeAll(entries);
   command.TakeRuns();
   command.inputs().Files(files);

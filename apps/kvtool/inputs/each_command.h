@@ -24,6 +24,11 @@ class EachCommand : public Command {
   // Of an input found in a folder: the registry's word for its format ("" for none), and whether it
   // is a recorded run.
   virtual bool Takes(std::string_view format, bool is_run) const;
+  // Whether a folder that was given is one input, however many caches are in it, since this command
+  // alone reads it as a whole.
+  virtual bool TakesFolder(const Source&) const { return false; }
+  // Called once, before the files are checked: where the results of these inputs go.
+  virtual void PlaceResults(const CommandInputs&) {}
   // Whether a failure of one input ends nothing, without --keep-going, too.
   virtual bool GoesOn() const { return inputs_.keep_going; }
   // Whether --output-dir takes the results of many.
@@ -68,6 +73,12 @@ class EachOf : public Base {
     return std::make_unique<Self>(static_cast<const Self&>(*this));
   }
 };
+
+// What -o names with a slash at its end, or because it is there, is a folder: `folder`, as
+// --output-dir, gets the results of several inputs then. Throws kUsage where a folder was searched
+// for inputs, and nothing says where their results go.
+void TakeOutputFolder(const CommandInputs& inputs, bool to_stdout, std::string& output,
+                      std::string& folder);
 
 // Runs the command `name` over all that it was given. `files` gets what one input alone reads and
 // writes; `parameters` are the options that were set.

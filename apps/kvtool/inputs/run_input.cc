@@ -133,7 +133,15 @@ std::string TraceBeside(const std::string& snapshot) {
     const std::string stem = file.substr(0, layer);
     if (stem.size() > longest.size() && name.starts_with(stem + ".")) longest = stem;
   }
-  return longest.empty() ? longest : (folder / longest).string();
+  if (!longest.empty()) return (folder / longest).string();
+  for (fs::path stem = fs::path(name); !stem.empty(); stem = stem.stem()) {
+    for (const std::string_view extension : {".trace.safetensors", ".trace.npz", ".trace.pt"}) {
+      const fs::path file = folder / (stem.string() + std::string(extension));
+      if (fs::is_regular_file(fs::symlink_status(file, failed))) return file.string();
+    }
+    if (!stem.has_extension()) break;
+  }
+  return {};
 }
 
 void RequireTrace(const std::string& trace, const std::string& input) {

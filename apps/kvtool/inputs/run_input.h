@@ -23,8 +23,8 @@ void TakeRope(const std::optional<RecordedRun>& run, const SnapshotOptions& opti
               RopeOptions& rope);
 // The run's trace, where no flag names one and the run has one.
 void TakeTrace(const std::optional<RecordedRun>& run, std::string& trace);
-// The DIR/STEM of a trace whose arrays (DIR/STEM-L0-Q.npy ...) lie beside a snapshot DIR/STEM.*.
-// Empty if there is none.
+// The trace that lies beside a snapshot DIR/STEM.*: DIR/STEM of its arrays (DIR/STEM-L0-Q.npy ...),
+// or the file DIR/STEM.trace.safetensors (.npz, .pt). Empty if there is none.
 std::string TraceBeside(const std::string& snapshot);
 // Throws unless there is a trace: what is not there at all is missing itself, before its trace is.
 void RequireTrace(const std::string& trace, const std::string& input);

@@ -94,7 +94,7 @@ std::string ArchiveOutput::PathFor(const std::string& input, const std::string& 
 }
 
 void ArchiveOutput::MakeFolder(const std::string& path) const {
-  if (folder.empty()) return;
+  if (folder.empty() && !makes_folder) return;
   std::error_code ignored;  // what is missing then is said where the result is created
   output::MakeFolders(fs::path(path).parent_path(), ignored);
 }
@@ -113,7 +113,16 @@ void ArchiveLimit::Declare(CommandLine& line) {
                 "archives from a stream (default: 64GiB)");
 }
 
+void RequireNoFolder(const std::string& path) {
+  std::error_code failed;
+  if (path == "-" || !fs::is_directory(path, failed)) return;
+  throw Error(Finding::kOpenFailed, "is a folder without archives, which were expected")
+      .File(path)
+      .Hint("'kvtool doctor' says what is in it; 'kvtool compress' makes archives of caches");
+}
+
 Archive ArchiveLimit::Open(const std::string& path) const {
+  RequireNoFolder(path);
   OpenOptions options;
   options.open = OpenSnapshot;
   options.bases = bases;

@@ -9,6 +9,7 @@
 
 #include "apps/kvtool/command.h"
 #include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/inputs/each_command.h"
 #include "lib/core/archive/archive.h"
 
 namespace kv {
@@ -20,6 +21,12 @@ struct ArchiveOutput {
   using Rename = std::function<std::string(const std::string&)>;
 
   void Declare(CommandLine& line, const std::string& what);
+  // Whether -o has named a folder for one result.
+  bool makes_folder = false;
+  // Takes what -o names for a folder: as TakeOutputFolder.
+  void Place(const CommandInputs& inputs) {
+    TakeOutputFolder(inputs, one.to_stdout, one.path, folder);
+  }
   // `rename` gives the default name. Throws kUsage where the flags do not fit the inputs.
   void Files(const std::string& input, const std::string& name, const Rename& rename,
              CommandFiles& files) const;
@@ -49,6 +56,9 @@ struct ArchiveLimit {
   // Throws kLimit where more is lost than may be written as zeros, one by one.
   void RequireWritable(const Archive& archive) const;
 };
+
+// Throws kOpenFailed for a folder: one that holds archives was replaced by them.
+void RequireNoFolder(const std::string& path);
 
 // Where a restored source is written: nothing appears before Commit, unless it is a stream.
 class OutputTarget : public RestoreTarget {

@@ -65,6 +65,12 @@ std::string Counts(const std::map<std::string, uint64_t>& counts) {
   return text;
 }
 
+// The name of a file or folder alone.
+std::string LastName(const std::string& path) {
+  const std::filesystem::path whole = std::filesystem::path(path).lexically_normal();
+  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+}
+
 std::string ArchiveName(const std::string& input) { return input + ".kvz"; }
 
 // The result of a run; its document has these fields.
@@ -262,6 +268,17 @@ class Compress : public EachOf<Compress> {
   bool HasOutputDir() const override { return true; }
   void Continue() override { output_.one.force = true; }
   OpenOptions Reading() const override { return snapshot_.WithLimit(); }
+
+  // No archive is a folder, so that -o can name one for a single result, too.
+  void PlaceResults(const CommandInputs& inputs) override {
+    output_.Place(inputs);
+    std::string& path = output_.one.path;
+    if (path.empty() || !NamesFolder(path)) return;
+    const std::string& input = inputs.entries.front().path;
+    if (input == "-") return;
+    path = (std::filesystem::path(path) / ArchiveName(LastName(input))).string();
+    output_.makes_folder = true;
+  }
 
   void TakeRuns() override {
     const std::string given = input_;

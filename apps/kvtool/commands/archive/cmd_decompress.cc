@@ -122,6 +122,10 @@ class Decompress : public EachOf<Decompress> {
 
   bool HasOutputDir() const override { return true; }
   void Continue() override { output_.one.force = true; }
+  void PlaceResults(const CommandInputs& inputs) override {
+    if (!test_) output_.Place(inputs);
+  }
+  void TakeRuns() override { RequireNoFolder(input_); }
 
   void Files(CommandFiles& files) const override {
     files.Reads(input_);

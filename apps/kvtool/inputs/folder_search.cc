@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/inputs/folder_search.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "apps/kvtool/doctor/doctor.h"
+#include "apps/kvtool/inputs/run_input.h"
+#include "formats/registry.h"
+#include "lib/core/base/error.h"
+#include "lib/core/base/file.h"
+#include "lib/core/snapshot/layout.h"
+
+namespace kv {
+namespace fs = std::filesystem;
+namespace {
+
+bool IsFolder(const fs::path& path) {
+  std::error_code failed;
+  return fs::is_directory(path, failed);
+}
+
+// What a reader thinks of one file or folder, from its first bytes.
+struct FirstLook {
+  std::string format;
+  bool is_snapshot = false;             // or might be one if it were whole
+  std::optional<Finding> refused = {};  // why it does not open
+  bool opens() const { return is_snapshot && !refused; }
+};
+
+// What lies beyond what a look may unpack might be a snapshot.
+FirstLook LookAt(const std::string& path, const OpenOptions& reading) {
+  FirstLook look;
+  Source source;
+  try {
+    source = Source::Open(path);
+    look.format = DetectFormat(source, reading).id;
+  } catch (const Error& error) {
+    look.refused = error.finding();
+    return look;
+  }
+  look.is_snapshot = true;
+  const uint64_t most = std::min(reading.max_bytes, kMostUnpacked);
+  try {
+    OpenOptions options = reading;
+    options.metadata_only = options.any_batch = options.is_shared = true;
+    options.max_bytes = most;
+    OpenSnapshot(source, options);
+  } catch (const Error& error) {
+    // Damaged, or something else in the same container: a trace, weights, a model.
+    Diagnosis other;
+    other.max_bytes = most;
+    look.refused = error.finding();
+    look.is_snapshot =
+        error.finding() != Finding::kUnsupportedKind && !DiagnoseOther(source, other);
+  }
+  return look;
+}
+
+class Searcher {
+ public:
+  // Without `asked` nobody asked for a search: it follows no link, and ends at kMostSearched files.
+  Searcher(const FolderRules& rules, bool asked, FolderSearch& search)
+      : rules_(rules), asked_(asked), reading_(rules.reading), search_(search) {}
+
+  void Search(const fs::path& folder, const std::string& name) {
+    if (IsStore(folder)) return search_.left_out.push_back(folder.string());
+    if (!TakesWhole(folder, name)) SearchBelow(folder, name);
+  }
+
+  void SearchBelow(const fs::path& folder, const std::string& name) {
+    for (const fs::path& child : ChildrenOf(folder)) {
+      const std::string file = child.filename().string();
+      if (file.starts_with('.')) continue;
+      const std::string called = name.empty() ? file : name + "/" + file;
+      std::error_code failed;
+      const bool is_link = fs::is_symlink(child, failed);
+      if (IsFolder(child) && !(is_link && !asked_)) {
+        // A link to a folder may lead back to where the search came from.
+        if (!is_link) Search(child, called);
+      } else if (fs::is_regular_file(child, failed) && !(is_link && !asked_)) {
+        AddFile(child, called);
+      } else if (!asked_) {
+        search_.left_out.push_back(child.string());
+      }
+    }
+  }
+
+  // A recorded run and a dump are one input, and their files are not searched.
+  bool TakesWhole(const fs::path& folder, const std::string& name) {
+    std::error_code failed;
+    if (fs::exists(folder / "run.json", failed)) {
+      Add(folder, name, rules_.takes("", true), {"", true});
+      return true;
+    }
+    if (!MayBeDump(folder)) return false;
+    try {
+      const Source source = Source::Open(folder);
+      const FormatEntry& format = DetectFormat(source, reading_);
+      if (!IsOneDump(folder, source, format)) return false;
+      const std::string id(format.id);
+      Add(folder, name, rules_.takes(id, false), {id, true});
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  // Whether a folder that reads as `whole` is that one input. It is not if caches of another format
+  // lie in it, or if several of one format are taken for one. Archives that lie beside a cache do
+  // not matter.
+  bool IsOne(const FirstLook& whole) const {
+    // A flag or a choice is missing, which the error names.
+    if (whole.refused == Finding::kUsage || whole.refused == Finding::kAmbiguousFormat) return true;
+    if (whole.opens() && looks_.size() == 1) return true;
+    const bool several = whole.refused == Finding::kDuplicateName;
+    return std::none_of(looks_.begin(), looks_.end(), [&](const FirstLook& look) {
+      if (!look.opens() || (whole.opens() && HasTrait(look.format, kIsArchive))) return false;
+      return several || look.format != whole.format;
+    });
+  }
+
+  // Whether all are pages, which may be of one cache: their format takes --order then.
+  bool HoldsPages() const {
+    return std::all_of(looks_.begin(), looks_.end(), [](const FirstLook& look) {
+      const FormatEntry* format = FindFormat(look.format);
+      return format != nullptr && format->needs.find("--order") != format->needs.npos;
+    });
+  }
+
+  // Whether the folder has no other meaning than the caches in it, so that it need not be opened.
+  bool HoldsCachesAlone() const {
+    const bool several = looks_.size() > 1;
+    return several && std::all_of(looks_.begin(), looks_.end(), [](const FirstLook& look) {
+             return look.opens() && HasTrait(look.format, kStandsAlone);
+           });
+  }
+
+  static bool IsStore(const fs::path& folder) {
+    std::error_code failed;
+    return fs::is_regular_file(fs::symlink_status(folder / "kvtool-store", failed));
+  }
+
+ private:
+  static constexpr size_t kMostSearched = 100'000;
+
+  std::vector<fs::path> ChildrenOf(const fs::path& folder) {
+    std::vector<fs::path> children;
+    std::error_code failed;
+    for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
+         entry.increment(failed)) {
+      children.push_back(entry->path());
+      if (++listed_ <= 2 * kMostSearched || asked_) continue;
+      throw Error(Finding::kLimit, "holds more than {} files", kMostSearched)
+          .File(folder.string())
+          .Hint("-r searches a folder of any size");
+    }
+    if (failed) {
+      throw Error(Finding::kOpenFailed, "cannot be read: {}", failed.message())
+          .File(folder.string());
+    }
+    std::sort(children.begin(), children.end());
+    return children;
+  }
+
+  // To open a folder is to open all that is below it: not if a file of it is a cache by itself, nor
+  // if there is one file only, which is what is meant then.
+  bool MayBeDump(const fs::path& folder) {
+    constexpr size_t kLookedAt = 3;
+    size_t files = 0;
+    bool has_folders = false, has_layers = false;
+    for (const fs::path& child : ChildrenOf(folder)) {
+      const std::string file = child.filename().string();
+      if (file.starts_with('.')) continue;
+      if (IsFolder(child)) {
+        has_folders = true;
+        has_layers |= file.starts_with("layer");
+      } else if (++files <= kLookedAt && IsWholeAlone(child)) {
+        return false;
+      }
+    }
+    return has_layers || (FewBelow(folder) && (files > 1 || has_folders));
+  }
+
+  bool IsWholeAlone(const fs::path& file) const {
+    std::error_code failed;
+    if (!asked_ && fs::is_symlink(file, failed)) return false;
+    if (!fs::is_regular_file(file, failed)) return false;  // to open a pipe is to wait for it
+    try {
+      return (DetectFormat(Source::Open(file), {}).traits & kStandsAlone) != 0;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  static bool FewBelow(const fs::path& folder) {
+    constexpr size_t kMost = 4096;
+    size_t files = 0;
+    std::error_code failed;
+    for (fs::recursive_directory_iterator entry(folder, failed), end; !failed && entry != end;
+         entry.increment(failed)) {
+      if (++files > kMost) return false;
+    }
+    return !failed;
+  }
+
+  // Whether all of a folder is one snapshot: beside the files of that, none is another.
+  bool IsOneDump(const fs::path& folder, const Source& source, const FormatEntry& format) const {
+    std::set<std::string> used, places;
+    try {
+      OpenOptions options = reading_;
+      options.metadata_only = options.any_batch = options.is_shared = true;
+      const Snapshot snapshot = OpenSnapshot(source, options);
+      for (const Region& region : RegionsOf(snapshot)) {
+        const std::string& file = snapshot.source.files[region.file].name;
+        used.insert(file);
+        places.insert(file.substr(0, file.find('/')));
+      }
+    } catch (const Error& error) {
+      // A damaged dump is one, too.
+      if (format.read_dumps == nullptr || error.finding() == Finding::kAmbiguousFormat) {
+        return false;
+      }
+    }
+    // One file, or one folder further down, is what is meant then.
+    if (places.size() == 1) return false;
+    OpenOptions alone;
+    alone.max_bytes = reading_.max_bytes;
+    return std::none_of(source.files.begin(), source.files.end(), [&](const SourceFile& file) {
+      return used.count(file.name) == 0 && LookAt((folder / file.name).string(), alone).is_snapshot;
+    });
+  }
+
+  void AddFile(const fs::path& path, const std::string& name) {
+    if (!reading_.from.empty() || !reading_.raw.empty()) return Add(path, name, true, {});
+    const FirstLook look = IsOfTrace(path) ? FirstLook() : LookAt(path.string(), reading_);
+    Add(path, name, rules_.takes(look.is_snapshot ? look.format : "", false), look);
+  }
+
+  // Whether an array belongs to a trace DIR/STEM-L0-Q.npy, whose K and V look like caches.
+  bool IsOfTrace(const fs::path& path) {
+    const std::string file = path.filename().string();
+    const size_t layer = file.rfind("-L");
+    if (layer == file.npos || !file.ends_with(".npy")) return false;
+    const std::string stem = (path.parent_path() / file.substr(0, layer)).string();
+    const auto [known, is_new] = stems_.emplace(stem, false);
+    if (is_new) known->second = TraceBeside(stem + ".npy") == stem;
+    return known->second;
+  }
+
+  void Add(const fs::path& path, const std::string& name, bool takes, FirstLook look) {
+    if (takes) {
+      search_.entries.push_back({path.string(), name});
+      looks_.push_back(std::move(look));
+    } else {
+      search_.left_out.push_back(path.string());
+    }
+  }
+
+  const FolderRules& rules_;
+  const bool asked_;
+  const OpenOptions& reading_;
+  FolderSearch& search_;
+  std::vector<FirstLook> looks_;       // at the entries
+  std::map<std::string, bool> stems_;  // whether each is a trace
+  size_t listed_ = 0;                  // each folder is listed twice
+};
+
+}  // namespace
+
+FolderSearch SearchFolder(const FolderRules& rules, const std::string& folder,
+                          const std::string& name) {
+  FolderSearch search;
+  Searcher(rules, true, search).Search(folder, name);
+  return search;
+}
+
+GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folder,
+                              const std::string& name) {
+  GivenFolder given;
+  const OpenOptions& reading = rules.reading;
+  // What tells how to read the folder makes it one.
+  if (!reading.from.empty() || !reading.raw.empty() || !reading.order.empty()) return given;
+  if (rules.takes_folder) {
+    try {
+      if (rules.takes_folder(Source::Open(folder))) return given;
+    } catch (const Error&) {
+    }
+  }
+  if (Searcher::IsStore(folder)) {
+    throw Error(Finding::kUnknownFormat, "is a store of states, not a cache")
+        .File(folder)
+        .Hint("'kvtool store list FOLDER' shows them, 'kvtool store get' gives one back");
+  }
+  Searcher searcher(rules, false, given.found);
+  if (searcher.TakesWhole(folder, name)) {
+    if (!given.found.entries.empty()) return given;
+    given.found = {};
+  }
+  searcher.SearchBelow(folder, name);
+  given.is_one = given.found.entries.empty() || searcher.HoldsPages();
+  if (given.is_one || searcher.HoldsCachesAlone()) return given;
+  const FirstLook whole = LookAt(folder, reading);
+  given.is_one = !whole.format.empty() && rules.takes(whole.format, false) && searcher.IsOne(whole);
+  return given;
+}
+
+}  // namespace kv
