@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <set>
 
-#include "apps/kvtool/commands/archive/archive_output.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
@@ -236,7 +235,7 @@ void CheckArchive(const Archive& archive, uint64_t bytes, ThreadPool& pool, Diag
   }
   for (size_t i = 0; i < std::min(damage.size(), kMostNamed); ++i) {
     out.Find(
-        fmt::format("{}: {} [{}]", Place(damage[i]), damage[i].text, FindingId(damage[i].finding)));
+        fmt::format("{}: {} [{}]", damage[i].Place(), damage[i].text, FindingId(damage[i].finding)));
   }
   if (!out.findings.empty()) return;
   out.sound = Diagnosis::Sound::kYes;

@@ -18,7 +18,6 @@
 #include <thread>
 
 #include "apps/kvtool/console/console.h"
-#include "apps/kvtool/doctor/doctor.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/exit_status.h"
 #include "apps/kvtool/line/options.h"

@@ -22,9 +22,11 @@ using namespace kvz;
 Error Damage::AsError() const {
   Error error(finding, text);
   error.At(offset);
-  error.In(chunk ? Describe(*chunk) : part);
+  error.In(Place());
   return error;
 }
+
+std::string Damage::Place() const { return chunk ? Describe(*chunk) : part; }
 
 uint64_t Archive::source_bytes() const {
   uint64_t total = 0;

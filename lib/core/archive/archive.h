@@ -42,6 +42,7 @@ struct Damage {
   std::optional<ChunkHead> chunk;
 
   Error AsError() const;
+  std::string Place() const;  // "layer 3 K tokens 0:512", or the part
 };
 
 // A range of the source that cannot be restored. In a transposed V it consists of `runs` pieces of
@@ -258,6 +259,16 @@ class RestoreTarget {
   virtual ~RestoreTarget() = default;
   virtual Sink& Begin(size_t file) = 0;
   virtual void End(size_t file) = 0;
+};
+
+// Discards what is restored: Restore has hashed it.
+class NoTarget : public RestoreTarget, private Sink {
+ public:
+  Sink& Begin(size_t) override { return *this; }
+  void End(size_t) override {}
+
+ private:
+  void Write(ByteSpan) override {}
 };
 
 struct RestoreOptions {

@@ -163,10 +163,6 @@ void RequireSound(const Archive& archive, ThreadPool& pool) {
   if (!damage.empty()) throw damage[0].AsError();
 }
 
-std::string Place(const Damage& damage) {
-  return damage.chunk ? Describe(*damage.chunk) : damage.part;
-}
-
 namespace {
 
 // A part of K or V; nothing for the bytes of a file that are neither.

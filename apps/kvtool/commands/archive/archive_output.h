@@ -87,16 +87,6 @@ struct RestoredFolder {
 // `path` may be "-". Throws kUsage for a folder to a stream.
 std::unique_ptr<OutputTarget> MakeOutputTarget(std::optional<RestoredFolder> folder,
                                                const std::string& path, const OutputRules& rules);
-// Restored bytes are hashed by Restore and needed no further.
-class NoTarget : public RestoreTarget, private Sink {
- public:
-  Sink& Begin(size_t) override { return *this; }
-  void End(size_t) override {}
-
- private:
-  void Write(ByteSpan) override {}
-};
-
 // Restores an archive to nowhere and says what it found; with a source, compares with it. What
 // `kvtool verify` and `kvtool decompress --test` do.
 ExitStatus VerifyArchive(const std::string& input, const std::string& against,
@@ -104,8 +94,6 @@ ExitStatus VerifyArchive(const std::string& input, const std::string& against,
 
 // Throws the first damage of the stored bytes, if there is any.
 void RequireSound(const Archive& archive, ThreadPool& pool);
-// "layer 3 K tokens 0:512" or the name of the archive's damaged part.
-std::string Place(const Damage& damage);
 // A range of the source that is lost, and the name of the file that it was in.
 struct Lost {
   std::string file;

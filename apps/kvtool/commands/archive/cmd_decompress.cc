@@ -260,7 +260,7 @@ class Decompress : public EachOf<Decompress> {
     const Archive archive = limit_.Open(input);
     RequireReferences(archive);
     for (const Damage& damage : archive.damage()) {
-      context.console.Warn(input, fmt::format("{}: {}", Place(damage), damage.text));
+      context.console.Warn(input, fmt::format("{}: {}", damage.Place(), damage.text));
     }
     ProgressLine progress(context.console, context.global.progress_when(), input);
     OpenOptions options = snapshot_.Resolve(flags_for());

@@ -64,7 +64,7 @@ void Print(const Findings& findings, const Archive& archive, const std::string& 
            const std::string& against, Console& console) {
   const std::string input = Printable(path);
   for (const Damage& damage : findings.restored.damage) {
-    console.Line(fmt::format("{}: {}: {} (offset {:#x}) [{}]", input, Place(damage), damage.text,
+    console.Line(fmt::format("{}: {}: {} (offset {:#x}) [{}]", input, damage.Place(), damage.text,
                              damage.offset, FindingId(damage.finding)));
   }
   for (const LostRange& lost : findings.restored.lost) {
