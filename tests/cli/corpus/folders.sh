@@ -1,0 +1,34 @@
+# A folder that is no cache itself stands for the caches in it, whatever else lies there.
+states="$TESTDATA/llamacpp/states"
+mkdir slots slots/deep outside empty
+cp "$states/s260k-v050-holes.seq0.bin" slots/a.bin
+cp "$states/s260k-v050-shifted.seq0.bin" slots/deep/a.bin
+cp "$TESTDATA/references/three.kvz" slots/old.kvz
+cp "$states/s260k-v050-shifted.seq0.bin" outside/secret.bin
+echo notes > slots/notes.txt
+cp "$TESTDATA"/trace/kjv3m-L0-?.npy slots
+names() { jq -c '[.results[].inputs[].file]'; }
+"$KVTOOL" inspect slots/ --json | names
+"$KVTOOL" doctor slots --json | jq -c '[.results[].kind]'
+"$KVTOOL" analyze slots -q --json | names
+"$KVTOOL" verify slots -q && echo intact
+# Results go where the command line says, under their names, and replace nothing.
+fails() { local status=0; "$KVTOOL" "$@" 2> err || status=$?; grep -v 'input' err; echo "exit $status"; }
+fails compress slots
+fails compress slots -o out
+"$KVTOOL" compress slots -o out/ -q && find out -type f | sort
+fails compress slots -o out/ -q
+"$KVTOOL" decompress out -o back/ -q
+cmp back/a.bin slots/a.bin && cmp back/deep/a.bin slots/deep/a.bin && echo the same
+"$KVTOOL" compress slots/a.bin -o one/ -q && find one -type f
+# Nothing to do: what helps is named.
+fails inspect empty
+fails verify outside
+"$KVTOOL" store add states slots/a.bin -q; fails inspect states
+# Links, loops and pipes are left out, and names do no harm.
+mkdir hostile; cp slots/a.bin "hostile/$(printf 'a\n\033[31mb.bin')"; cp slots/a.bin hostile/b.bin
+ln -s ../outside/secret.bin hostile/link.bin; ln -s .. hostile/up; mkfifo hostile/pipe
+timeout 20 "$KVTOOL" inspect hostile --json 2> err | names; cat err | tr -d '*'
+# Pages may be of one cache, and what is told to be read in one way is one.
+fails inspect "$TESTDATA/frames" | sed "s,$TESTDATA,DATA,"
+"$KVTOOL" compress slots --from opaque -o whole.kvz -q && "$KVTOOL" decompress whole.kvz -o again -q && diff -r slots again && echo one
