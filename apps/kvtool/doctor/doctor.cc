@@ -14,6 +14,7 @@
 #include "formats/registry.h"
 #include "formats/run/run.h"
 #include "formats/torch/torch.h"
+#include "formats/trace/trace.h"
 #include "lib/core/snapshot/snapshot.h"
 #include "lib/remote/url.h"
 #include "lib/study/statistics/checkup.h"
@@ -186,6 +187,22 @@ Snapshot OpenForDoctor(const Source& source, Diagnosis& out) {
   return snapshot;
 }
 
+// Suggests a replay with the trace beside the cache. Returns false if none can be read.
+bool SuggestReplay(std::string command, Diagnosis& out) {
+  const std::string trace = TraceBeside(out.file);
+  if (trace.empty()) return false;
+  try {
+    const bool knows_prompt = OpenTrace(trace, {}).prompt_tokens.has_value();
+    command += ShellWord(trace);
+    if (!knows_prompt) command += " --prompt-tokens N";
+    out.Suggest(std::move(command), "what eviction would save and cost, by the trace beside it",
+                knows_prompt ? "" : "N: how many tokens the prompt had");
+    return true;
+  } catch (const Error&) {
+    return false;  // a run of doctor on the trace itself says why
+  }
+}
+
 void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
   const std::string file = ShellWord(out.file);
   const std::string archive = ShellWord(out.file + ".kvz");
@@ -208,11 +225,7 @@ void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
                           heads ? "" : " --kv-heads N", ShellWord(portable)),
               "the same in a format that every framework reads",
               heads ? "" : "N: the model's kv heads, or give --model FILE");
-  const std::string trace = TraceBeside(out.file);
-  if (!trace.empty()) {
-    out.Suggest(fmt::format("kvtool replay-h2o {}{} --trace {}", file, batch, ShellWord(trace)),
-                "what eviction would save and cost, by the trace beside it");
-  } else if (heads) {
+  if (!SuggestReplay(fmt::format("kvtool replay-h2o {}{} --trace ", file, batch), out) && heads) {
     out.Suggest(fmt::format("kvtool replay-h2o {}{} --trace TRACE", file, batch),
                 "what eviction would save and cost", "TRACE: the attention of the same run");
   }
@@ -234,8 +247,8 @@ void CheckArchive(const Archive& archive, uint64_t bytes, ThreadPool& pool, Diag
     }
   }
   for (size_t i = 0; i < std::min(damage.size(), kMostNamed); ++i) {
-    out.Find(
-        fmt::format("{}: {} [{}]", damage[i].Place(), damage[i].text, FindingId(damage[i].finding)));
+    out.Find(fmt::format("{}: {} [{}]", damage[i].Place(), damage[i].text,
+                         FindingId(damage[i].finding)));
   }
   if (!out.findings.empty()) return;
   out.sound = Diagnosis::Sound::kYes;

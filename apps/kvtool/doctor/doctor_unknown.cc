@@ -19,6 +19,7 @@
 #include "formats/weights_file.h"
 #include "lib/core/codec/planes/gear.h"
 #include "lib/core/codec/profiled/profile.h"
+#include "lib/engines/llamacpp/logs/logs.h"
 #include "lib/engines/mnn/gate/engine.h"
 #include "lib/study/gate/summary_view.h"
 #include "lib/study/statistics/tensor_stats.h"
@@ -166,16 +167,6 @@ bool IsText(std::string_view head) {
   });
 }
 
-// Whether a text is what llama.cpp's programs print, or llama-bench's JSON.
-bool IsLlamaLog(std::string_view text) {
-  if (text.find("\"avg_ts\":") != text.npos && text.find("\"n_prompt\":") != text.npos) return true;
-  constexpr std::string_view kMarks[] = {
-      "llama_model_loader:", "llama_kv_cache", "llama_perf_context_print", "llama_print_timings:",
-      "prompt eval time =",  "Mean    KLD:",   "system_info: n_threads"};
-  return std::any_of(std::begin(kMarks), std::end(kMarks),
-                     [&](std::string_view mark) { return text.find(mark) != text.npos; });
-}
-
 // Recognises logs of engines, in a file or a folder of texts.
 bool IsLog(const Source& source, Diagnosis& out) {
   constexpr uint64_t kMostOfLogs = 16 << 20;
@@ -185,10 +176,8 @@ bool IsLog(const Source& source, Diagnosis& out) {
         return IsText(AsText(file.data->bytes()).substr(0, kHeadBytes));
       });
   if (!is_text) return false;
-  size_t llama = 0;
-  for (const SourceFile& file : source.files) llama += IsLlamaLog(AsText(file.data->bytes()));
   std::string_view whose = "llama.cpp";
-  if (llama == 0) {
+  if (llamacpp::ReadLogs(out.file).empty()) {
     mnn::logs::EngineLogsInput input;
     input.path = out.file;
     if (mnn::ReadLogs(input).cases.empty()) return false;  // throws where nothing is a log
