@@ -15,6 +15,7 @@ while read -r name source; do
   cp -r "$source" "$folder/$name"
 done <<'END'
 slot0.bin       llamacpp/states/s260k-v050-f16.seq0.bin
+licence.txt     ../LICENSE
 model.gguf      llamacpp/s260k-header.gguf
 trace           trace
 gate            gate
