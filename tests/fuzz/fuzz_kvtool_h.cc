@@ -43,7 +43,9 @@ void AsFrame(kvt_ctx* ctx, const Input& input) {
   size_t count = 0;
   if (Ended(kvt_frame_segments(input.data, input.size, nullptr, 0, &count))) {
     if (count != info.segments) std::abort();
-    std::vector<kvt_segment> segments(count, kvt_segment{sizeof(kvt_segment)});
+    kvt_segment first = {};
+    first.struct_size = sizeof first;
+    std::vector<kvt_segment> segments(count, first);
     Ended(kvt_frame_segments(input.data, input.size, segments.data(), count, &count));
     uint64_t raw_end = 0;
     for (const kvt_segment& segment : segments) {
