@@ -813,11 +813,10 @@ typedef struct {
   uint64_t segment_offset, segment_bytes; /* in raw bytes, as in planes */
 } kvt_block;
 /* Lists the blocks of a frame that was encoded with kvt_ctx_use_blocks, which src holds whole.
- * *count: how many there are; out NULL with cap 0: nothing else. The first of out has its struct_size
- * set. KV0006: more than cap. A frame
- * that is stored raw has none: its raw bytes follow the header's 128. KV1302: a frame of another
- * kind. Statuses of kvt_frame_info and of damaged tables. Hashes of the content are not checked.
- * Any thread. */
+ * *count: how many there are; out NULL with cap 0: nothing else. The first of out has its
+ * struct_size set. KV0006: more than cap. A frame that is stored raw has none: its raw bytes follow
+ * the header's 128. KV1302: a frame of another kind. Statuses of kvt_frame_info and of damaged
+ * tables. Hashes of the content are not checked. Any thread. */
 KVT_API kvt_status kvt_frame_blocks(const void* src, size_t n, kvt_block* out, size_t cap,
                                     size_t* count);
 
@@ -826,6 +825,8 @@ KVT_API kvt_status kvt_frame_blocks(const void* src, size_t n, kvt_block* out, s
  * planes, the lowest byte first, bf16 after a rotation of each word left by one bit; all other
  * bytes are one plane. KV0010: an unknown dtype, or src and dst overlap. Any thread. */
 KVT_API kvt_status kvt_planes_split(uint8_t dtype, const void* src, size_t n, void* dst);
+/* The reverse of kvt_planes_split, with its statuses: n bytes of planes at src become values at
+ * dst. Any thread. */
 KVT_API kvt_status kvt_planes_join(uint8_t dtype, const void* src, size_t n, void* dst);
 
 /* What an engine keeps of a page in a table of its own. */

@@ -16,7 +16,7 @@ SLACK = 100  # lines by which a ceiling may be loose
 
 # room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
 ROOMS = {
-    "apps/kvtool": (22420, 10000),
+    "apps/kvtool": (22440, 10000),
     "apps/capture-llama": (3180, 2400),
     "apps/python": (2280, 2200),
     "formats": (18540, 17000),
@@ -45,7 +45,7 @@ ROOMS = {
     "lib/corpus": (1820, 1600),
     "lib/store": (3650, 2800),
     "lib/remote": (720, 800),
-    "lib/api": (4520, 3200),
+    "lib/api": (4530, 3200),
 }
 MOST_FILES = 687
 GOAL_FILES = 650

@@ -30,7 +30,8 @@ install(FILES README.md LICENSE CHANGELOG.md CONTRIBUTING.md SECURITY.md DESTINA
 install(FILES ${PROJECT_BINARY_DIR}/generated/copyright DESTINATION ${documents} COMPONENT documents)
 install(FILES testdata/README.md DESTINATION ${documents}/testdata COMPONENT documents)
 install(FILES scripts/check/llama_restore.py DESTINATION ${documents}/scripts/check COMPONENT documents)
-install(FILES lib/api/kvtool.h lib/api/kvtool.hpp lib/api/kvtool.abi DESTINATION ${documents}/lib/api COMPONENT documents)
+install(FILES lib/api/kvtool.h lib/api/kvtool.hpp lib/api/kvtool.abi lib/api/kvtool_study.h lib/api/kvtool_study.hpp
+              lib/api/kvtool_study.abi DESTINATION ${documents}/lib/api COMPONENT documents)
 install(DIRECTORY docs DESTINATION ${documents} COMPONENT documents)
 install(DIRECTORY .github/workflows-examples DESTINATION ${documents}/.github COMPONENT documents)
 file(GLOB_RECURSE grammars RELATIVE ${PROJECT_SOURCE_DIR} lib/FORMAT.md formats/FORMAT.md)

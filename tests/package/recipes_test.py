@@ -12,6 +12,7 @@ FILLED = {"version", "url", "sha256", "homepage"}
 
 def main():
     script = (ROOT / "scripts/release/package.sh").read_text()
+    installed = (ROOT / "scripts/cmake/Install.cmake").read_text()
     assert FILLED == set(re.findall(r"s\|@(\w+)@\|", script[script.index("recipes() {"):script.index("checksums() {")]))
     for name in ("kvtool.rb.in", "recipe.yaml.in"):
         text = (PACKAGING / name).read_text()
@@ -27,7 +28,7 @@ def main():
     assert steps[0] == ("FROM", "scratch"), steps[0]
     for _, words in (step for step in steps if step[0] == "COPY"):
         for source in words.split()[:-1]:
-            assert source == "bin/kvtool" or (ROOT / source).is_file() and source in script, source
+            assert source == "bin/kvtool" or f"$name/{source}" in script or source in installed, source
     assert re.fullmatch(r"\d+:\d+", dict(steps)["USER"]), "an image without /etc/passwd knows no names"
     return 0
 

@@ -42,6 +42,11 @@ class Inspect : public EachOf<Inspect> {
   bool JoinsInputs() const override { return page_.wanted(); }
   OpenOptions Reading() const override { return snapshot_.WithLimit(); }
 
+  // The store shows itself.
+  bool TakesFolder(const Source& folder) const override {
+    return folder.Find("kvtool-store") != nullptr;
+  }
+
   ExitStatus Run(Context& context) override {
     Value::List all;
     const bool with_stats = with_stats_ || page_.wanted();
@@ -73,7 +78,11 @@ class Inspect : public EachOf<Inspect> {
         all.push_back(report_.wanted() ? SnapshotDescriptionFields().Object(described)
                                        : Value(Value::Object()));
       } catch (Error& error) {
-        if (joined_.size() == 1 && context.run_as) {
+        // A cache that is damaged, or that options contradict, stays a cache.
+        const bool is_other = error.finding() == Finding::kUnknownFormat ||
+                              error.finding() == Finding::kUnsupportedKind ||
+                              error.finding() == Finding::kOpenFailed;
+        if (joined_.size() == 1 && context.run_as && is_other) {
           if (const OtherKind* other = FindOtherKind(file)) return context.run_as(other->inspect);
         }
         context.console.Report(error.File(file));

@@ -10,6 +10,7 @@
 #include "apps/kvtool/doctor/doctor.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "formats/registry.h"
+#include "formats/run/run.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
 #include "lib/core/snapshot/layout.h"
@@ -297,8 +298,13 @@ GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folde
   }
   Searcher searcher(rules, false, given.found);
   if (searcher.TakesWhole(folder, name)) {
-    if (!given.found.entries.empty()) return given;
-    given.found = {};
+    if (given.found.entries.empty()) given.found = {};
+    return given;
+  }
+  try {
+    OpenRun(folder);
+  } catch (const Error&) {
+    return given;  // a recording that has not finished, which the command refuses
   }
   searcher.SearchBelow(folder, name);
   given.is_one = given.found.entries.empty() || searcher.HoldsPages();

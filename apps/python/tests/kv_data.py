@@ -69,9 +69,9 @@ def make_newer(path, what):
     with open(path, "rb") as file:
         data = bytearray(file.read())
     if what == "version":
-        data[8] = 2
+        data[8] = 3
     elif what == "larger":
-        data[8] = 2
+        data[8] = 3
         data += b"x" * 100_000
     elif what == "dtype":
         data[96] = 99

@@ -24,7 +24,7 @@ cmp back/a.bin slots/a.bin && cmp back/deep/a.bin slots/deep/a.bin && echo the s
 # Nothing to do: what helps is named.
 fails inspect empty
 fails verify outside
-"$KVTOOL" store add states slots/a.bin -q; fails inspect states
+"$KVTOOL" store add states slots/a.bin -q; fails analyze states
 # Links, loops and pipes are left out, and names do no harm.
 mkdir hostile; cp slots/a.bin "hostile/$(printf 'a\n\033[31mb.bin')"; cp slots/a.bin hostile/b.bin
 ln -s ../outside/secret.bin hostile/link.bin; ln -s .. hostile/up; mkfifo hostile/pipe

@@ -58,37 +58,41 @@ try() {
   for flag in $flags; do
     force=
     "$KVTOOL" $command --help | grep -q -e '-f, --force' && force=-f
-    refused $command "$@" $flag "$input" $force
+    output=$input
+    if [ $flag = --figure-out ]; then # takes .svg and .pdf alone: the input's other name
+      output=figure.svg; ln -f "$input" $output; state > ../before.$$
+    fi
+    refused $command "$@" $flag "$output" $force
     echo "$command $flag" >> covered
   done
 }
-try "inspect" s.npz "--html-out --svg-out --json-out --csv" s.npz
-try "analyze" s.npz "--html-out --svg-out --csv-out --json-out --csv" s.npz --distribution
+try "inspect" s.npz "--html-out --svg-out --figure-out --json-out --csv" s.npz
+try "analyze" s.npz "--html-out --svg-out --figure-out --csv-out --json-out --csv" s.npz --distribution
 try "analyze" s.npz "--offline-json-out --offline-md-out" s.npz --offline-codec adaptive
 try "compress" a.bin "--output --json-out --csv" --from opaque a.bin
 try "decompress" a.bin.kvz "--output --json-out --csv" a.bin.kvz
 try "verify" a.bin.kvz "--json-out --csv" a.bin.kvz
 try "convert" s.npz "--json-out --csv" s.npz --to npz -o x
 try "convert" s.npz "--output" s.npz --to npz
-try "diff" s.npz "--html-out --svg-out --json-out --csv" s.npz t.npz
+try "diff" s.npz "--html-out --svg-out --figure-out --json-out --csv" s.npz t.npz
 try "frame encode" a.bin "--output" --dtype f16 a.bin
 try "frame decode" a.bin "--output" --dtype f16 a.bin
 try "frame inspect" a.bin "--json-out --csv" a.bin
-try "bench" s.npz "--html-out --svg-out --json-out --csv" s.npz
-try "replay-h2o" s.npz "--jsonl-out --html-out --svg-out --plan-out --snapshot-out --json-out --csv" s.npz --trace t.npz
+try "bench" s.npz "--html-out --svg-out --figure-out --json-out --csv" s.npz
+try "replay-h2o" s.npz "--jsonl-out --html-out --svg-out --figure-out --plan-out --snapshot-out --json-out --csv" s.npz --trace t.npz
 try "replay-h2o" t.npz "--plan-out" s.npz --trace t.npz
-try "replay-lossless" s.npz "--jsonl-out --html-out --svg-out --json-out --csv" s.npz --mode store --trace t.npz
-try "replay-blend" s.npz "--indices-out --blended-out --html-out --svg-out --json-out --csv" --full s.npz --chunks t.npz
+try "replay-lossless" s.npz "--jsonl-out --html-out --svg-out --figure-out --json-out --csv" s.npz --mode store --trace t.npz
+try "replay-blend" s.npz "--indices-out --blended-out --html-out --svg-out --figure-out --json-out --csv" --full s.npz --chunks t.npz
 try "replay-blend" t.npz "--indices-out" --full s.npz --chunks t.npz
 try "replay-mlp" s.npz "--output" s.npz --weights w.bin --to npz
 try "replay-mlp" w.bin "--json-out --csv" s.npz --weights w.bin
 try "trace inspect" s.npz "--json-out --csv" s.npz
-try "gate" s.npz "--output --md-out --cases-out --html-out --svg-out --junit-out" --snapshot s.npz --trace t.npz
+try "gate" s.npz "--output --md-out --cases-out --html-out --svg-out --figure-out --junit-out" --snapshot s.npz --trace t.npz
 try "gate" b.json "--output" --snapshot s.npz --trace t.npz --baseline b.json
 try "gate" logs/summary.json "--output" --engine-logs logs
 try "gate" t.npz "--output" --snapshot s.npz --reference t.npz
-try "replay-blend" w.bin "--html-out --svg-out" --full s.npz --chunks t.npz --rope-freqs w.bin
-try "report" b.json "--html-out --svg-out --junit-out" b.json
+try "replay-blend" w.bin "--html-out --svg-out --figure-out" --full s.npz --chunks t.npz --rope-freqs w.bin
+try "report" b.json "--html-out --svg-out --figure-out --junit-out" b.json
 try "weights inspect" w.bin "--json-out --csv" w.bin
 try "weights convert" w.bin "--output" w.bin
 try "weights convert" w.bin "--json-out --csv" w.bin -o x
@@ -96,11 +100,11 @@ try "weights verify" w.bin "--json-out --csv" w.bin
 try "weights diff" w.bin "--json-out --csv" w.bin t.npz
 try "plan check" b.json "--json-out" b.json --snapshot s.npz
 try "plan check" s.npz "--json-out --csv" b.json --snapshot s.npz
-try "replay-quant" s.npz "--html-out --svg-out --plan-out --output --json-out --csv" s.npz --trace t.npz
+try "replay-quant" s.npz "--html-out --svg-out --figure-out --plan-out --output --json-out --csv" s.npz --trace t.npz
 try "replay-quant" t.npz "--json-out" s.npz --trace t.npz
-try "advise" s.npz "--plan-out --chosen-plan-out --quant-plan-out --html-out --svg-out --json-out --csv" s.npz --trace t.npz
+try "advise" s.npz "--plan-out --chosen-plan-out --quant-plan-out --html-out --svg-out --figure-out --json-out --csv" s.npz --trace t.npz
 try "advise" t.npz "--json-out" s.npz --trace t.npz
-try "merge" b.json "--output --html-out --svg-out --junit-out --json-out --csv" b.json
+try "merge" b.json "--output --html-out --svg-out --figure-out --junit-out --json-out --csv" b.json
 try "doctor" s.npz "--json-out --csv" s.npz
 try "train" s.npz "--output --json-out --csv" s.npz -o x
 # what a configuration names is an input, too, and so is the configuration

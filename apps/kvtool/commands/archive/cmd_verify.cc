@@ -176,6 +176,10 @@ class Verify : public EachOf<Verify> {
     limit_.Files(files);
   }
 
+  bool TakesFolder(const Source& folder) const override {
+    return folder.Find("kvtool-store") != nullptr;
+  }
+
   ExitStatus Run(Context& context) override {
     try {
       return VerifyArchive(input_, against_, limit_, report_, context);
