@@ -44,7 +44,8 @@ class Pages {
     RequireApart(entries, data, "the entries and the data overlap");
     RequireApart(entries, pages, "the entries and the pages overlap");
     RequireApart(index, decode ? pages : data, "the index overlaps what the call writes");
-    if (!decode) RequireApart(index, entries, "the index and the entries overlap");
+    RequireApart(index, entries, "the index and the entries overlap");
+    RequireWithinLimit(ctx, table.page_bytes);
     if (table.index == nullptr) {
       Require(table.count <= table.page_count, "table->count");
       return;
@@ -148,20 +149,21 @@ kvt_status kvt_ctx_use_blocks(kvt_ctx* ctx, int blocks) {
 
 kvt_status kvt_encode_within(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
                              void* dst, size_t cap, size_t* written) {
-  bool fits = true;
-  const kvt_status status = Call(ctx, [&] {
+  return Call(ctx, [&] {
     if (written != nullptr) *written = 0;
     const ByteSpan raw = Span(src, n);
     const std::span<std::byte> frame = Span(dst, cap);
     RequireApart(raw, frame, "src and dst overlap");
-    Require(ctx->max_raw_bytes == 0 || n <= ctx->max_raw_bytes, "n is above max_raw_bytes");
+    RequireWithinLimit(ctx, n);
     ctx->coder.UsePool(PoolOf(ctx));
     uint64_t needed = 0;
     const uint64_t size = ctx->coder.EncodeWithin(DescriptionOf(desc), raw, frame, &needed);
-    fits = size != 0;
-    if (written != nullptr) *written = static_cast<size_t>(fits ? size : needed);
+    if (written != nullptr) *written = static_cast<size_t>(size != 0 ? size : needed);
+    if (size == 0) {
+      throw Error(Finding::kOutputTooSmall, "the frame takes about {} bytes, the buffer has {}",
+                  needed, cap);
+    }
   });
-  return status != 0 || fits ? status : StatusOf(Finding::kOutputTooSmall);
 }
 
 kvt_status kvt_frame_blocks(const void* src, size_t n, kvt_block* out, size_t cap, size_t* count) {
@@ -169,8 +171,10 @@ kvt_status kvt_frame_blocks(const void* src, size_t n, kvt_block* out, size_t ca
     Require(count != nullptr, "count");
     *count = 0;
     const Elements<kvt_block> room(out, cap, "out->struct_size");
+    const ByteSpan frame = Span(src, n);
+    RequireApart(frame, {reinterpret_cast<std::byte*>(out), room.bytes()}, "src and out overlap");
     uint64_t planes_offset = 0;
-    for (const BlockSegment& segment : ListBlocks(Span(src, n))) {
+    for (const BlockSegment& segment : ListBlocks(frame)) {
       planes_offset = segment.raw_offset;
       for (const PlaneBlock& block : segment.planes.blocks) {
         if (*count < cap) {

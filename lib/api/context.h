@@ -141,7 +141,12 @@ kvt_status Call(kvt_ctx* ctx, F&& f) noexcept {
   if (!ctx->state.Begin()) return StatusOf(Finding::kBusy);
   ctx->last_error = {};
   const kvt_status status = Caught(&ctx->last_error, [&] {
-    f();
+    try {
+      f();
+    } catch (...) {
+      ctx->state.Commit();  // a request that came first decides
+      throw;
+    }
     ctx->state.Commit();
   });
   ctx->state.End();
@@ -183,6 +188,13 @@ inline void RequireApart(ByteSpan read, ByteSpan written, std::string_view what)
   const bool overlap = before(read.data(), written.data() + written.size()) &&
                        before(written.data(), read.data() + read.size());
   Require(!overlap || read.empty() || written.empty(), what);
+}
+
+// Throws kLimit for more than kvt_params allows.
+inline void RequireWithinLimit(const kvt_ctx* ctx, uint64_t raw_bytes) {
+  if (ctx->max_raw_bytes == 0 || raw_bytes <= ctx->max_raw_bytes) return;
+  throw Error(Finding::kLimit, "{} raw bytes, the context's limit is {}", raw_bytes,
+              ctx->max_raw_bytes);
 }
 
 // The product of sizes that a caller states.

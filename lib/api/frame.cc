@@ -25,12 +25,6 @@ Hash128Bytes HashOf(const uint8_t bytes[16]) {
   return hash;
 }
 
-void RequireWithinLimit(const kvt_ctx* ctx, uint64_t raw_bytes) {
-  if (ctx->max_raw_bytes == 0 || raw_bytes <= ctx->max_raw_bytes) return;
-  throw Error(Finding::kLimit, "{} raw bytes, the context's limit is {}", raw_bytes,
-              ctx->max_raw_bytes);
-}
-
 uint64_t EncodeOne(kvt_ctx* ctx, FrameCoder& coder, const kvt_desc* desc, ByteSpan raw,
                    std::span<std::byte> out, uint64_t* needed) {
   RequireWithinLimit(ctx, raw.size());

@@ -780,8 +780,9 @@ KVT_API kvt_status kvt_codec_caps(kvt_caps* out);
  * not going to fit, which takes a tenth of the time of encoding at most where cap is far from what
  * is needed. *written (unless NULL) is then the estimate, more than cap. A cap that is missed by
  * less than the estimate's margin may cost the whole work, and hardly ever is a frame refused that
- * would have fitted. The bytes written are those of kvt_encode. KV0010: n is above the context's
- * max_raw_bytes, or src and dst overlap. */
+ * would have fitted. The bytes written are those of kvt_encode. KV1014: n is above the context's
+ * max_raw_bytes. KV0010: src and dst overlap. With several threads, whether a frame that nearly fits
+ * is refused, and the estimate, may differ from call to call. */
 KVT_API kvt_status kvt_encode_within(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
                                      void* dst, size_t cap, size_t* written);
 

@@ -109,8 +109,10 @@ class FrameCoder::Budget {
   bool Fits(uint64_t* needed) {
     const std::lock_guard lock(mutex_);
     const uint64_t estimate = Estimate();
-    if (estimate > room_ && needed != nullptr) *needed = estimate;
-    return estimate <= room_;
+    // Once over, segments were skipped, even if later ones brought the estimate down again.
+    if (estimate <= room_ && !is_over()) return true;
+    if (needed != nullptr) *needed = std::max(estimate, room_ + 1);
+    return false;
   }
 
  private:
@@ -292,6 +294,9 @@ uint64_t FrameCoder::DecodeHeads(ByteSpan frame, const Hash128Bytes* context, ui
   if (heads == 0 || tokens == 0)
     throw Error(Finding::kUnsupportedKind,
                 "the frame does not say which bytes belong to which head");
+  // The encoder cuts rows apart nowhere; a header that claims it leads out of the segments.
+  if (header.segmentation == Segmentation::kBytes && description.order == Order::kTokenHeadDim)
+    throw Error(Finding::kUnsupportedKind, "the frame's segments hold no whole rows");
   if (begin > heads || count > heads - begin) {
     throw Error(Finding::kBadArgument, "heads {}:{} of a frame of {}", begin,
                 uint64_t{begin} + count, heads);

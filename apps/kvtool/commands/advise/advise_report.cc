@@ -312,12 +312,13 @@ std::string CommandFor(const std::optional<advise::Answer>& answer, size_t runs,
   const bool evicts = answer->kind != "types", stores = answer->kind != "eviction";
   if (evicts && runs > 1) return {};  // a plan names the tokens of one prompt
   if (command_line.find("plan-out") != command_line.npos) return {};  // it is written already
-  std::string command = command_line;
-  if (command.find("-out") != command.npos) command += " -f";  // these outputs are there now
-  if (evicts)
-    command += answer->is_chosen ? " --chosen-plan-out plan.json" : " --plan-out plan.json";
-  if (stores) command += " --quant-plan-out types.json";
-  return command;
+  std::string plans;
+  if (evicts) plans += answer->is_chosen ? " --chosen-plan-out plan.json" : " --plan-out plan.json";
+  if (stores) plans += " --quant-plan-out types.json";
+  // What this run has written is there now, and -f would write over files that are not its own.
+  const bool writes = command_line.find("-out") != command_line.npos ||
+                      command_line.find(" --csv") != command_line.npos;
+  return writes ? "the same without its outputs, but with" + plans : command_line + plans;
 }
 
 void PrintAnswer(Console& console, const std::optional<advise::Answer>& answer,

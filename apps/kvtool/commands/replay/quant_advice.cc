@@ -107,9 +107,11 @@ quantisation::SearchResult SearchTypes(const QuantLimits& asked, const ReplayReq
     }
   }
   if (asked.bytes != 0) limits.bytes_per_token = static_cast<double>(asked.bytes);
+  // Flags hold for all layers, and nothing is known of those without queries.
+  const bool all_measured = result.missing_layers.empty();
   std::vector<bool> has_flags;
   for (const TypePair& pair : result.pairs)
-    has_flags.push_back(!EngineFlags(request, pair).empty());
+    has_flags.push_back(all_measured && !EngineFlags(request, pair).empty());
   return Search(result, limits, has_flags);
 }
 
