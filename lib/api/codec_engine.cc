@@ -2,7 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // What engines that keep pages themselves need of the codec.
 #include <algorithm>
-#include <mutex>
 
 #include "lib/api/context.h"
 #include "lib/api/structs.h"
@@ -10,12 +9,6 @@
 
 namespace kv::api {
 namespace {
-
-Hash128Bytes ContextFrom(const uint8_t bytes[16]) {
-  Hash128Bytes hash{};
-  if (bytes != nullptr) std::memcpy(hash.data(), bytes, hash.size());
-  return hash;
-}
 
 WordPlanes PlanesOfType(uint8_t dtype, size_t n) {
   kvt_desc desc = {};
@@ -82,31 +75,20 @@ class Pages {
   Elements<kvt_entry> entries_;
 };
 
-// Every page through `one`, which returns its status. The first failure in the entries' order is
-// the call's.
+// Passes every page to `one`. The first failure in the order of the entries is the call's.
 template <typename F>
 void ForEachEntry(kvt_ctx* ctx, const Pages& pages, size_t count, F&& one) {
-  std::mutex mutex;
-  size_t first_failed = count;
-  kvt_ctx::LastError first;
+  FirstFailure first;
   const auto run = [&](uint64_t number) {
     const auto index = static_cast<size_t>(number);
     const Reuse<kvt_ctx::BatchWorker>::Lease worker(ctx->batch_workers);
-    kvt_ctx::BatchWorker& own = *worker;
     kvt_ctx::LastError error;
     const kvt_status status = Caught(&error, [&] {
       ctx->state.StopIfCancelled();
-      if (!own.coder) own.coder = std::make_unique<FrameCoder>(ctx->level, &ctx->state);
-      own.coder->UseProfile(ctx->profile);
-      own.coder->UseBlocks(ctx->coder.uses_blocks());
-      one(index, *own.coder);
+      one(index, PrepareCoder(ctx, *worker));
     });
     pages.Entry(index).status = status;
-    if (status == 0) return;
-    const std::lock_guard lock(mutex);
-    if (index >= first_failed) return;
-    first_failed = index;
-    first = error;
+    if (status != 0) first.Note(index, error);
   };
   ThreadPool* pool = PoolOf(ctx);
   if (pool != nullptr && count > 1) {
@@ -114,7 +96,7 @@ void ForEachEntry(kvt_ctx* ctx, const Pages& pages, size_t count, F&& one) {
   } else {
     for (size_t index = 0; index < count; ++index) run(index);
   }
-  if (first_failed != count) throw BatchFailure{first};
+  first.ThrowIfAny();
 }
 
 }  // namespace
@@ -215,22 +197,6 @@ kvt_status kvt_planes_join(uint8_t dtype, const void* src, size_t n, void* dst) 
     const std::span<std::byte> raw = Span(dst, n);
     RequireApart(planes, raw, "src and dst overlap");
     JoinWords(PlanesOfType(dtype, n), planes, raw);
-  });
-}
-
-kvt_status kvt_decode_heads(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16],
-                            uint32_t begin, uint32_t count, void* dst, size_t cap,
-                            size_t* written) {
-  return Call(ctx, [&] {
-    if (written != nullptr) *written = 0;
-    const ByteSpan frame = Span(src, n);
-    const std::span<std::byte> raw = Span(dst, cap);
-    RequireApart(frame, raw, "src and dst overlap");
-    ctx->coder.UsePool(PoolOf(ctx));
-    const Hash128Bytes wanted = ContextFrom(context);
-    const uint64_t size =
-        ctx->coder.DecodeHeads(frame, context == nullptr ? nullptr : &wanted, begin, count, raw);
-    if (written != nullptr) *written = static_cast<size_t>(size);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string_view>
@@ -176,6 +177,34 @@ inline std::span<std::byte> Span(void* data, size_t bytes) {
 
 // What a caller says about bytes. Throws kBadArgument for what no description can say.
 FrameDescription DescriptionOf(const kvt_desc* desc);
+
+// Returns a worker's own coder, set up as the context's is.
+inline FrameCoder& PrepareCoder(kvt_ctx* ctx, kvt_ctx::BatchWorker& worker) {
+  if (!worker.coder) worker.coder = std::make_unique<FrameCoder>(ctx->level, &ctx->state);
+  worker.coder->UseProfile(ctx->profile);
+  worker.coder->UseBlocks(ctx->coder.uses_blocks());
+  return *worker.coder;
+}
+
+// Keeps the failure of the first item that failed, in the order of the items. Any thread may note
+// one.
+class FirstFailure {
+ public:
+  void Note(size_t index, const kvt_ctx::LastError& error) {
+    const std::lock_guard lock(mutex_);
+    if (index >= index_) return;
+    index_ = index;
+    error_ = error;
+  }
+  void ThrowIfAny() const {
+    if (index_ != SIZE_MAX) throw BatchFailure{error_};
+  }
+
+ private:
+  std::mutex mutex_;
+  size_t index_ = SIZE_MAX;
+  kvt_ctx::LastError error_;
+};
 
 // Null where the calling thread works alone.
 inline ThreadPool* PoolOf(kvt_ctx* ctx) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <mutex>
 #include <ranges>
 
 #include "lib/api/context.h"
@@ -146,9 +145,7 @@ void ForEachItem(kvt_ctx* ctx, kvt_item* given, size_t count, bool writes_frames
   items.RequireEqualSizes("items->struct_size");
   if (count == 0) return;
   RefuseOverlaps(ctx, items, writes_frames);
-  std::mutex mutex;
-  size_t first_failed = count;
-  kvt_ctx::LastError first;
+  FirstFailure first;
   const auto run = [&](size_t index, FrameCoder& coder, Bytes& memory) {
     kvt_ctx::LastError error;
     kvt_item item = items[index];
@@ -158,19 +155,11 @@ void ForEachItem(kvt_ctx* ctx, kvt_item* given, size_t count, bool writes_frames
       one(item, coder, memory);
     });
     items.Put(index, item);
-    if (item.status == 0) return;
-    const std::lock_guard lock(mutex);
-    if (index >= first_failed) return;
-    first_failed = index;
-    first = error;
+    if (item.status != 0) first.Note(index, error);
   };
   const auto run_with_own_coder = [&](uint64_t index) {
     const Reuse<kvt_ctx::BatchWorker>::Lease worker(ctx->batch_workers);
-    kvt_ctx::BatchWorker& own = *worker;
-    if (!own.coder) own.coder = std::make_unique<FrameCoder>(ctx->level, &ctx->state);
-    own.coder->UseProfile(ctx->profile);
-    own.coder->UseBlocks(ctx->coder.uses_blocks());
-    run(static_cast<size_t>(index), *own.coder, own.raw);
+    run(static_cast<size_t>(index), PrepareCoder(ctx, *worker), (*worker).raw);
   };
   ThreadPool* pool = PoolOf(ctx);
   const auto threads = pool == nullptr ? size_t{1} : static_cast<size_t>(pool->threads());
@@ -181,8 +170,31 @@ void ForEachItem(kvt_ctx* ctx, kvt_item* given, size_t count, bool writes_frames
     const Reuse<kvt_ctx::BatchWorker>::Lease worker(ctx->batch_workers);
     for (size_t index = 0; index < count; ++index) run(index, ctx->coder, (*worker).raw);
   }
-  if (first_failed == count) return;
-  throw BatchFailure{first};
+  first.ThrowIfAny();
+}
+
+// Calls `decode` with the context that the caller expects of a frame; null if it named none.
+template <typename F>
+auto WithContext(const uint8_t context[16], F&& decode) {
+  if (context == nullptr) return decode(static_cast<const Hash128Bytes*>(nullptr));
+  const Hash128Bytes wanted = HashOf(context);
+  return decode(&wanted);
+}
+
+// Decodes a part of a frame by `decode`, which returns the bytes of the part.
+template <typename F>
+kvt_status DecodePart(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16], void* dst,
+                      size_t cap, size_t* written, F&& decode) {
+  return Call(ctx, [&] {
+    if (written != nullptr) *written = 0;
+    const ByteSpan frame = Span(src, n);
+    const std::span<std::byte> raw = Span(dst, cap);
+    RequireApart(frame, raw, "src and dst overlap");
+    ctx->coder.UsePool(PoolOf(ctx));
+    const uint64_t size = WithContext(
+        context, [&](const Hash128Bytes* wanted) { return decode(frame, wanted, raw); });
+    if (written != nullptr) *written = static_cast<size_t>(size);
+  });
 }
 
 }  // namespace
@@ -279,35 +291,37 @@ kvt_status kvt_decode(kvt_ctx* ctx, const void* src, size_t n, const uint8_t con
     const std::span<std::byte> raw = Span(dst, raw_bytes);
     RequireApart(frame, raw, "src and dst overlap");
     ctx->coder.UsePool(PoolOf(ctx));
-    const Hash128Bytes wanted = context == nullptr ? Hash128Bytes{} : HashOf(context);
-    DecodeOne(ctx, ctx->coder, frame, context == nullptr ? nullptr : &wanted, raw);
+    WithContext(context, [&](const Hash128Bytes* wanted) {
+      return DecodeOne(ctx, ctx->coder, frame, wanted, raw);
+    });
   });
 }
 
 kvt_status kvt_decode_tokens(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16],
                              uint64_t begin, uint64_t count, void* dst, size_t cap,
                              size_t* written) {
-  return Call(ctx, [&] {
-    if (written != nullptr) *written = 0;
-    const ByteSpan frame = Span(src, n);
-    const std::span<std::byte> raw = Span(dst, cap);
-    RequireApart(frame, raw, "src and dst overlap");
-    ctx->coder.UsePool(PoolOf(ctx));
-    const Hash128Bytes wanted = context == nullptr ? Hash128Bytes{} : HashOf(context);
-    const uint64_t size = Counted(ctx, [&] {
-      return ctx->coder.DecodeTokens(frame, context == nullptr ? nullptr : &wanted, begin, count,
-                                     raw);
-    });
-    if (written != nullptr) *written = size;
-  });
+  return DecodePart(ctx, src, n, context, dst, cap, written,
+                    [&](ByteSpan frame, const Hash128Bytes* wanted, std::span<std::byte> raw) {
+                      return Counted(ctx, [&] {
+                        return ctx->coder.DecodeTokens(frame, wanted, begin, count, raw);
+                      });
+                    });
+}
+
+kvt_status kvt_decode_heads(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16],
+                            uint32_t begin, uint32_t count, void* dst, size_t cap,
+                            size_t* written) {
+  return DecodePart(ctx, src, n, context, dst, cap, written,
+                    [&](ByteSpan frame, const Hash128Bytes* wanted, std::span<std::byte> raw) {
+                      return ctx->coder.DecodeHeads(frame, wanted, begin, count, raw);
+                    });
 }
 
 kvt_status kvt_verify(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16]) {
   return Call(ctx, [&] {
     ctx->coder.UsePool(PoolOf(ctx));
-    const Hash128Bytes wanted = context == nullptr ? Hash128Bytes{} : HashOf(context);
-    Counted(ctx, [&] {
-      return ctx->coder.Verify(Span(src, n), context == nullptr ? nullptr : &wanted);
+    WithContext(context, [&](const Hash128Bytes* wanted) {
+      return Counted(ctx, [&] { return ctx->coder.Verify(Span(src, n), wanted); });
     });
   });
 }
