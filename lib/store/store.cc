@@ -303,7 +303,8 @@ namespace {
 // Who needs an object.
 struct ObjectUse {
   uint64_t times = 0, bytes = 0;
-  size_t first = 0;  // place of the first state that needs it
+  uint64_t referenced_bytes = 0;  // for all times together
+  size_t first = 0;               // place of the first state that needs it
   bool by_several = false, by_newest = false;
 };
 
@@ -323,12 +324,6 @@ StoreStats Store::Stats() {
   stats.states = stats.uses.size();
   stats.names = MarkNewest(stats.uses);
   std::map<ObjectId, ObjectUse> used;
-  // Calls `see` with each object that a state needs, once for each time that it does.
-  const auto for_each = [&](size_t at, const auto& see) {
-    ForEachPiece(Load(stats.uses[at].row), [&](const Extent& extent, const Piece& piece) {
-      see(used[piece.id], extent.BytesOf(piece));
-    });
-  };
   for (size_t at = 0; at < stats.uses.size(); ++at) {
     StateUse& use = stats.uses[at];
     stats.source_bytes += use.row.source_bytes;
@@ -338,17 +333,14 @@ StoreStats Store::Stats() {
       ++stats.older_states;
       stats.older_bytes += use.row.record_bytes;
     }
-    for_each(at, [&](ObjectUse& object, uint64_t bytes) {
+    ForEachPiece(Load(use.row), [&](const Extent& extent, const Piece& piece) {
+      ObjectUse& object = used[piece.id];
       if (object.times++ == 0) object.first = at;
       object.by_several |= object.first != at;
       object.by_newest |= use.is_newest;
-      object.bytes = bytes;
-      stats.referenced_raw_bytes += bytes;
-    });
-  }
-  for (size_t at = 0; at < stats.uses.size(); ++at) {
-    for_each(at, [&](const ObjectUse& object, uint64_t bytes) {
-      if (object.by_several) stats.uses[at].shared_bytes += bytes;
+      object.bytes = extent.BytesOf(piece);
+      object.referenced_bytes += object.bytes;
+      use.shared_bytes += object.bytes;  // until all states are known, also what is its own
     });
   }
   const std::map<ObjectId, Place> objects = index_->Objects();
@@ -358,7 +350,11 @@ StoreStats Store::Stats() {
     stats.live_stored_bytes += stored;
     stats.live_raw_bytes += use.bytes;
     if (use.times > 1) stats.shared_raw_bytes += use.bytes;
-    if (!use.by_several) stats.uses[use.first].own_stored_bytes += stored;
+    stats.referenced_raw_bytes += use.referenced_bytes;
+    if (!use.by_several) {
+      stats.uses[use.first].own_stored_bytes += stored;
+      stats.uses[use.first].shared_bytes -= use.referenced_bytes;
+    }
     if (!use.by_newest) stats.older_bytes += stored;
   }
   stats.objects = objects.size();
