@@ -42,10 +42,7 @@ class Inspect : public EachOf<Inspect> {
   bool JoinsInputs() const override { return page_.wanted(); }
   OpenOptions Reading() const override { return snapshot_.WithLimit(); }
 
-  // The store shows itself.
-  bool TakesFolder(const Source& folder) const override {
-    return folder.Find("kvtool-store") != nullptr;
-  }
+  bool TakesStores() const override { return true; }
 
   ExitStatus Run(Context& context) override {
     Value::List all;

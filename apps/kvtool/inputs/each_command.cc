@@ -513,12 +513,11 @@ void TakeOutputFolder(const CommandInputs& inputs, bool to_stdout, std::string& 
   }
   if (inputs.searched.empty() || !folder.empty()) return;
   const std::string& searched = inputs.searched.front();
-  Error error(Finding::kUsage, "{}", output.empty()
-                                         ? "nothing says where the results of its caches go"
-                                         : "-o names one file, but each of its caches has a result");
+  Error error(Finding::kUsage, "{}",
+              output.empty() ? "nothing says where the results of its caches go"
+                             : "-o names one file, but each of its caches has a result");
   throw error.File(searched).Hint(fmt::format(
-      "-o {}/ makes a file for each in a folder; {}",
-      output.empty() ? "FOLDER" : Printable(output),
+      "-o {}/ makes a file for each in a folder; {}", output.empty() ? "FOLDER" : Printable(output),
       output.empty() ? "-r puts each beside its cache" : "--from opaque takes the folder as one"));
 }
 
@@ -528,7 +527,7 @@ ExitStatus RunEach(std::string_view name, EachCommand& command,
   const FolderRules rules{
       command.Reading(),
       [&](std::string_view format, bool is_run) { return command.Takes(format, is_run); },
-      [&](const Source& folder) { return command.TakesFolder(folder); }};
+      [&](const Source& folder) { return command.TakesFolder(folder); }, command.TakesStores()};
   CommandInputs found = FindInputs(command.inputs(), rules, command.place(), context.console);
   std::vector<CorpusEntry>& entries = found.entries;
   command.PlaceResults(found);

@@ -24,8 +24,10 @@ class EachCommand : public Command {
   // Of an input found in a folder: the registry's word for its format ("" for none), and whether it
   // is a recorded run.
   virtual bool Takes(std::string_view format, bool is_run) const;
-  // Whether a folder that was given is one input, however many caches are in it, since this command
-  // alone reads it as a whole.
+  // Returns true if the command answers for a store of states as one input.
+  virtual bool TakesStores() const { return false; }
+  // Returns true if a folder that was given is one input, however many caches are in it, because
+  // this command alone reads it as a whole.
   virtual bool TakesFolder(const Source&) const { return false; }
   // Called once, before the files are checked: where the results of these inputs go.
   virtual void PlaceResults(const CommandInputs&) {}

@@ -246,10 +246,9 @@ class Searcher {
     const std::string file = path.filename().string();
     const size_t layer = file.rfind("-L");
     if (layer == file.npos || !file.ends_with(".npy")) return false;
-    const std::string stem = (path.parent_path() / file.substr(0, layer)).string();
-    const auto [known, is_new] = stems_.emplace(stem, false);
-    if (is_new) known->second = TraceBeside(stem + ".npy") == stem;
-    return known->second;
+    const auto [stems, is_new] = stems_.try_emplace(path.parent_path());
+    if (is_new) stems->second = FindTraceStems(path.parent_path());
+    return stems->second.contains(file.substr(0, layer));
   }
 
   void Add(const fs::path& path, const std::string& name, bool takes, FirstLook look) {
@@ -265,9 +264,9 @@ class Searcher {
   const bool asked_;
   const OpenOptions& reading_;
   FolderSearch& search_;
-  std::vector<FirstLook> looks_;       // at the entries
-  std::map<std::string, bool> stems_;  // whether each is a trace
-  size_t listed_ = 0;                  // each folder is listed twice
+  std::vector<FirstLook> looks_;                     // at the entries
+  std::map<fs::path, std::set<std::string>> stems_;  // of the traces in each folder
+  size_t listed_ = 0;                                // each folder is listed twice
 };
 
 }  // namespace
@@ -292,6 +291,7 @@ GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folde
     }
   }
   if (Searcher::IsStore(folder)) {
+    if (rules.takes_stores) return given;
     throw Error(Finding::kUnknownFormat, "is a store of states, not a cache")
         .File(folder)
         .Hint("'kvtool store list FOLDER' shows them, 'kvtool store get' gives one back");

@@ -30,6 +30,7 @@ struct FolderRules {
   std::function<bool(std::string_view format, bool is_run)> takes;
   // As EachCommand::TakesFolder; may be empty.
   std::function<bool(const Source& folder)> takes_folder = {};
+  bool takes_stores = false;  // as EachCommand::TakesStores
 };
 
 // What is found below `folder`, each called by its path from there, behind `name`.

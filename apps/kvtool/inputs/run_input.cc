@@ -119,18 +119,27 @@ void TakeTrace(const std::optional<RecordedRun>& run, std::string& trace) {
   if (run && trace.empty()) trace = run->trace;
 }
 
+std::set<std::string> FindTraceStems(const std::filesystem::path& folder) {
+  namespace fs = std::filesystem;
+  std::set<std::string> stems;
+  std::error_code failed;
+  for (fs::directory_iterator entry(folder.empty() ? "." : folder, failed), end;
+       !failed && entry != end; entry.increment(failed)) {
+    const std::string file = entry->path().filename().string();
+    const size_t layer = file.rfind("-L");
+    if (layer != file.npos && (file.ends_with("-Q.npy") || file.ends_with("-A.npy")))
+      stems.insert(file.substr(0, layer));
+  }
+  return stems;
+}
+
 std::string TraceBeside(const std::string& snapshot) {
   namespace fs = std::filesystem;
   std::error_code failed;
   const fs::path folder = fs::path(snapshot).parent_path();
   const std::string name = fs::path(snapshot).filename().string();
   std::string longest;
-  for (fs::directory_iterator entry(folder.empty() ? "." : folder, failed), end;
-       !failed && entry != end; entry.increment(failed)) {
-    const std::string file = entry->path().filename().string();
-    const size_t layer = file.rfind("-L");
-    if (layer == file.npos || !(file.ends_with("-Q.npy") || file.ends_with("-A.npy"))) continue;
-    const std::string stem = file.substr(0, layer);
+  for (const std::string& stem : FindTraceStems(folder)) {
     if (stem.size() > longest.size() && name.starts_with(stem + ".")) longest = stem;
   }
   if (!longest.empty()) return (folder / longest).string();

@@ -176,9 +176,7 @@ class Verify : public EachOf<Verify> {
     limit_.Files(files);
   }
 
-  bool TakesFolder(const Source& folder) const override {
-    return folder.Find("kvtool-store") != nullptr;
-  }
+  bool TakesStores() const override { return true; }
 
   ExitStatus Run(Context& context) override {
     try {
