@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <ctime>
 
 #include "lib/fields/value.h"
 
@@ -49,6 +50,18 @@ std::string Bytes(uint64_t bytes) {
   size_t unit = 0;
   for (value /= 1024; value >= 1023.95 && unit + 1 < kUnits.size(); value /= 1024) ++unit;
   return fmt::format("{:.{}f} {}", value, value < 10 ? 3 : value < 100 ? 2 : 1, kUnits[unit]);
+}
+
+std::string Plural(uint64_t count, std::string_view word) {
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
+}
+
+std::string Time(int64_t seconds) {
+  const auto time = static_cast<std::time_t>(seconds);
+  std::tm parts{};
+  ::gmtime_r(&time, &parts);
+  char text[64];
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%SZ", &parts)};
 }
 
 std::string AsPercent(const Value& value) { return Percent(value.number()); }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace kv {
 
@@ -22,6 +23,8 @@ std::string Nats(double nats);          // three significant digits
 std::string Real(double number);        // four significant digits
 std::string Rate(double rate);          // "1234", "12.3": three figures at least
 std::string Bytes(uint64_t bytes);      // "1.234 MiB", IEC units, 4 significant digits
+std::string Plural(uint64_t count, std::string_view word);  // "1 state", "2 states"
+std::string Time(int64_t seconds);                          // "2026-11-29 03:43:53Z", in UTC
 
 std::string AsPercent(const Value& value);
 std::string AsFactor(const Value& value);

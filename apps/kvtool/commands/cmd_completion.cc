@@ -47,14 +47,11 @@ std::string CommandNames() {
   return names;
 }
 
-// The second words of the commands of two that begin with `family`.
-std::string SecondWords(std::string_view family) {
-  const std::string begin = fmt::format("{} ", family);
+// The second words of the commands of a family.
+std::string SecondWords(const CommandEntry& family) {
   std::string words;
-  for (const CommandEntry& entry : Commands()) {
-    if (!entry.words.starts_with(begin)) continue;
-    words += fmt::format("{}{}", words.empty() ? "" : " ", entry.words.substr(begin.size()));
-  }
+  for (const CommandEntry* member : FindMembers(family))
+    words += fmt::format("{}{}", words.empty() ? "" : " ", SecondWord(*member));
   return words;
 }
 
@@ -63,7 +60,7 @@ template <typename Line>
 std::string ForEachFamily(const Line& line) {
   std::string text;
   for (const CommandEntry& entry : Commands()) {
-    if (entry.make == nullptr) text += line(entry.name, SecondWords(entry.name));
+    if (entry.make == nullptr) text += line(entry.name, SecondWords(entry));
   }
   return text;
 }

@@ -121,6 +121,11 @@ std::string PageName(const CommandEntry& entry) {
   return name;
 }
 
+// An entry of a list of pages.
+std::string PageEntry(const CommandEntry& entry) {
+  return fmt::format(".TP\n.BR {} (1)\n{}\n", Roff(PageName(entry)), Roff(entry.summary));
+}
+
 std::string CommandPage(const CommandDescription& command) {
   const CommandEntry& entry = *command.entry;
   const std::string program = fmt::format("kvtool {}", entry.shown());
@@ -147,10 +152,7 @@ std::string FamilyPage(const CommandEntry& family) {
       ".SH SYNOPSIS\n\\fBkvtool {}\\fR \\fIVERB\\fR [\\fIOPTIONS\\fR]\n.SH EXAMPLES\n.nf\n{}.fi\n"
       ".SH VERBS\n",
       family.name, Roff(family.examples));
-  for (const CommandEntry& entry : Commands()) {
-    if (!entry.words.starts_with(fmt::format("{} ", family.name))) continue;
-    text += fmt::format(".TP\n.BR {} (1)\n{}\n", Roff(PageName(entry)), Roff(entry.summary));
-  }
+  for (const CommandEntry* member : FindMembers(family)) text += PageEntry(*member);
   return text + std::string(kExitStatus) + ".SH SEE ALSO\n.BR kvtool (1)\n";
 }
 
@@ -170,8 +172,7 @@ std::string MainPage(const std::vector<CommandDescription>& commands) {
     text += fmt::format(".SS {}\n", Roff(shelf.heading));
     for (const CommandDescription& command : commands) {
       if (command.entry->shelf != shelf.shelf) continue;
-      text += fmt::format(".TP\n.BR {} (1)\n{}\n", Roff(PageName(*command.entry)),
-                          Roff(command.entry->summary));
+      text += PageEntry(*command.entry);
     }
   }
   text +=

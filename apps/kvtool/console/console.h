@@ -213,7 +213,7 @@ std::string HumanTimeLeft(double seconds);
 // "3.11x (67.8% removed)"; ratio = original / stored.
 std::string HumanRatio(uint64_t original, uint64_t stored);
 // "1 layer", "3 layers".
-std::string Plural(uint64_t count, std::string_view word);
+using format::Plural;
 // Blocks on UTF-8 terminals, ASCII otherwise; values in [0, 1].
 std::string Sparkline(const std::vector<double>& values, bool utf8);
 

@@ -227,6 +227,14 @@ std::vector<OptionDescription> FirstOptions(const CommandEntry& entry, Subject s
   return first;
 }
 
+LineDescription DescribeLine(const CommandEntry& entry) {
+  const std::unique_ptr<Command> command = entry.make();
+  GlobalOptions global;
+  CommandLine line(ProgramOf(entry));
+  Declare(line, *command, global);
+  return line.Describe();
+}
+
 std::string CommandsOn(Shelf shelf, size_t names) {
   std::string text;
   for (const CommandEntry& entry : Commands()) {
@@ -256,13 +264,8 @@ std::string Overview() {
 std::string TopicHelp(const ShelfEntry& shelf) {
   std::string text = fmt::format("{}:\n{}", shelf.heading, CommandsOn(shelf.shelf, 16));
   if (shelf.shelf == Shelf::kBatch) {
-    const CommandEntry& any = *FindCommand("inspect");
-    const std::unique_ptr<Command> command = any.make();
-    GlobalOptions global;
-    CommandLine line(ProgramOf(any));
-    Declare(line, *command, global);
     text += "\n" + Wrap("Options of every command that treats each of its inputs alike:") + "\n";
-    AddOptions(kManyInputs, line.Describe(), HelpWidth(), text);
+    AddOptions(kManyInputs, DescribeLine(*FindCommand("inspect")), HelpWidth(), text);
   }
   return text + "\n" +
          Wrap("'kvtool COMMAND -h' shows examples and the first options, '--help' all of them.\n");
@@ -276,6 +279,18 @@ const CommandEntry* FindCommand(std::string_view name) {
     if (entry.name == name || entry.words == name) return &entry;
   }
   return nullptr;
+}
+
+std::vector<const CommandEntry*> FindMembers(const CommandEntry& family) {
+  std::vector<const CommandEntry*> members;
+  for (const CommandEntry& entry : Commands()) {
+    if (entry.words.starts_with(fmt::format("{} ", family.name))) members.push_back(&entry);
+  }
+  return members;
+}
+
+std::string_view SecondWord(const CommandEntry& member) {
+  return member.words.substr(member.words.find(' ') + 1);
 }
 
 GivenCommand TakeCommand(int count, char* const* words) {
@@ -343,11 +358,8 @@ std::string FirstScreen() {
 
 std::string FamilyHelp(const CommandEntry& family) {
   LineDescription line{std::string(family.name), std::string(family.summary), {}, {}};
-  const std::string begin = fmt::format("{} ", family.name);
-  for (const CommandEntry& entry : Commands()) {
-    if (!entry.words.starts_with(begin)) continue;
-    line.verbs.push_back(
-        {std::string(entry.words.substr(begin.size())), std::string(entry.summary), {}, {}});
+  for (const CommandEntry* member : FindMembers(family)) {
+    line.verbs.push_back({std::string(SecondWord(*member)), std::string(member->summary), {}, {}});
   }
   const Subject subject{ProgramOf(family), "", line.summary, line};
   return Help(family, subject, kFirstExamples, HelpWidth()) +
@@ -404,12 +416,7 @@ std::string HelpOn(int count, char* const* words) {
 std::vector<CommandDescription> DescribeCommands() {
   std::vector<CommandDescription> all;
   for (const CommandEntry& entry : Commands()) {
-    if (entry.make == nullptr) continue;
-    const std::unique_ptr<Command> command = entry.make();
-    GlobalOptions global;
-    CommandLine line(ProgramOf(entry));
-    Declare(line, *command, global);
-    all.push_back({&entry, line.Describe()});
+    if (entry.make != nullptr) all.push_back({&entry, DescribeLine(entry)});
   }
   return all;
 }

@@ -19,6 +19,10 @@ struct GivenCommand {
   int words = 1;
 };
 GivenCommand TakeCommand(int count, char* const* words);
+// Returns the commands of two words that begin with the name of `family`.
+std::vector<const CommandEntry*> FindMembers(const CommandEntry& family);
+// Returns the second word of a command of two.
+std::string_view SecondWord(const CommandEntry& member);
 // With the nearest known command as a hint.
 Error UnknownCommand(std::string_view name);
 

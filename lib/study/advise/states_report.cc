@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ctime>
 #include <set>
 
 #include "lib/core/base/utf8.h"
@@ -36,16 +35,11 @@ std::string_view KindName(StateKind kind) {
 
 std::string AsSpeed(const Value& value) { return fmt::format("{:.0f} MB/s", value.number()); }
 std::string AsName(const Value& value) { return Printable(format::Plain(value), true); }
-// The day of a time as UtcText writes it.
+// Shows the day of a time alone.
 std::string AsDay(const Value& value) { return format::Plain(value).substr(0, 10); }
 
-std::optional<std::string> UtcText(std::optional<int64_t> seconds) {
-  if (!seconds) return std::nullopt;
-  const auto time = static_cast<std::time_t>(*seconds);
-  std::tm parts{};
-  ::gmtime_r(&time, &parts);
-  char text[64];
-  return std::string(text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%SZ", &parts));
+std::optional<std::string> TimeText(std::optional<int64_t> seconds) {
+  return seconds ? std::optional(format::Time(*seconds)) : std::nullopt;
 }
 
 std::string SharesText(const SavedState& of) {
@@ -62,10 +56,6 @@ std::string SharesText(const SavedState& of) {
       return fmt::format("all, same as {}", Printable(of.kin, true));
   }
   return {};
-}
-
-std::string Counted(uint64_t count, std::string_view word) {
-  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
 }
 
 const Fields<StatesLevel>& StatesLevelFields() {
@@ -118,7 +108,7 @@ const StatesAdvice& WholeAdvice(const StatesAdvice& of) { return of; }
 std::string LeftOutText(const std::vector<LeftOut>& left_out) {
   if (left_out.empty()) return {};
   constexpr size_t kMostNamed = 2;
-  std::string text = fmt::format("left out {}: ", Counted(left_out.size(), "file"));
+  std::string text = fmt::format("left out {}: ", format::Plural(left_out.size(), "file"));
   for (size_t i = 0; i < std::min(left_out.size(), kMostNamed); ++i)
     text += fmt::format("{}{} ({})", i == 0 ? "" : ", ", Printable(left_out[i].name, true),
                         left_out[i].why);
@@ -146,22 +136,22 @@ std::vector<std::string> StatesFacts(const StatesAdvice& of) {
       format::Percent(all == 0 ? 0 : static_cast<double>(shared) / static_cast<double>(all))));
   if (of.contained_states() > 0) {
     facts.push_back(fmt::format(
-        "contained in others: {} ({}): {}", Counted(of.contained_states(), "state"),
+        "contained in others: {} ({}): {}", format::Plural(of.contained_states(), "state"),
         format::Bytes(of.contained_bytes()), NamesText(of.states, &SavedState::contained)));
   }
   if (of.near_states() > 0) {
     facts.push_back(fmt::format("near duplicates (nine of ten tokens in common): {}",
-                                Counted(of.near_states(), "state")));
+                                format::Plural(of.near_states(), "state")));
   }
   if (of.recomputed_states() > 0) {
     facts.push_back(
         fmt::format("computed again: {} begin with the tokens of another, but with other values",
-                    Counted(of.recomputed_states(), "state")));
+                    format::Plural(of.recomputed_states(), "state")));
   }
   if (of.knows_time) {
     facts.push_back(fmt::format(
-        "untouched for {} ({}): {} ({}){}", Counted(of.idle_days, "day"), of.access_times,
-        Counted(of.idle_states(), "state"), format::Bytes(of.idle_bytes()),
+        "untouched for {} ({}): {} ({}){}", format::Plural(of.idle_days, "day"), of.access_times,
+        format::Plural(of.idle_states(), "state"), format::Bytes(of.idle_bytes()),
         of.idle_states() > 0 ? ": " + NamesText(of.states, &SavedState::idle) : std::string()));
   }
   if (!of.left_out.empty()) facts.push_back(LeftOutText(of.left_out));
@@ -188,7 +178,7 @@ std::string StatesHead(const StatesAdvice& of) {
     if (!state.geometry.empty()) geometries.insert(state.geometry);
   }
   std::string head =
-      fmt::format("{}, {}", Counted(of.states.size(), "state"), format::Bytes(of.bytes()));
+      fmt::format("{}, {}", format::Plural(of.states.size(), "state"), format::Bytes(of.bytes()));
   if (geometries.size() == 1) head += ", all of " + *geometries.begin();
   if (geometries.size() > 1)
     head += fmt::format(", of {} geometries, which share nothing", geometries.size());
@@ -206,9 +196,9 @@ const Fields<SavedState>& SavedStateFields() {
       {"bytes", "Bytes on the disk", &S::bytes, Heading("size", format::AsBytes)},
       {"tokens", "Tokens with a K and V", &S::tokens, Heading("tokens")},
       {"written", "When it was last written, in UTC; null: unknown",
-       [](const S& of) { return UtcText(of.written_s); }, Heading("written", AsDay)},
+       [](const S& of) { return TimeText(of.written_s); }, Heading("written", AsDay)},
       {"read", "When it was last read, as far as the file system records that, in UTC",
-       [](const S& of) { return UtcText(of.read_s); }, Heading("read", AsDay)},
+       [](const S& of) { return TimeText(of.read_s); }, Heading("read", AsDay)},
       {"format", "Format of the file", &S::format},
       {"model", "Model that it names, or empty", &S::model},
       {"geometry", "Layers, channels and type of K, and that of V where it differs", &S::geometry},
@@ -279,8 +269,8 @@ StatesText TextOf(const StatesAdvice& advice, size_t most_states) {
   if (!advice.levels.empty()) {
     text.facts.push_back(fmt::format("levels on a sample of {} ({} of {}), and estimates for all:",
                                      format::Bytes(advice.sampled_bytes),
-                                     Counted(advice.sampled_chunks, "chunk"),
-                                     Counted(advice.sampled_states, "state")));
+                                     format::Plural(advice.sampled_chunks, "chunk"),
+                                     format::Plural(advice.sampled_states, "state")));
   }
   text.levels = TextTableOf(StatesLevelFields(), advice.levels);
   text.answer = StatesAnswer(advice);

@@ -535,7 +535,7 @@ void AddCase(const CaseView& c, const EngineReport& report, Page& page) {
   AddBytes(c, page);
   AddFigures(c, page);
   if (!c.notes.empty()) {
-    page.Fold(fmt::format("{} remark{}", c.notes.size(), c.notes.size() == 1 ? "" : "s"));
+    page.Fold(format::Plural(c.notes.size(), "remark"));
     page.Notes("Remarks", c.notes);
     page.EndFold();
   }

@@ -290,12 +290,11 @@ void PrintAdvice(Console& console, const advise::Runs& runs, const advise::Advic
                  const Advice& advice) {
   const LossKind kind = request.measure.kind;
   const advise::Effects& effects = advice.effects;
-  console.Line(fmt::format("{} prompt{}, {} candidates for each of {} parts; {}, {} of {} rows{}",
-                           runs.size(), runs.size() == 1 ? "" : "s", advice.candidates.size(),
-                           effects.measured.units.size(), advise::LossName(kind),
-                           effects.rows.front().positions.size() - effects.undefined_rows.front(),
-                           effects.rows.front().population,
-                           runs.size() == 1 ? "" : " of the first"));
+  console.Line(fmt::format(
+      "{}, {} candidates for each of {} parts; {}, {} of {} rows{}", Plural(runs.size(), "prompt"),
+      advice.candidates.size(), effects.measured.units.size(), advise::LossName(kind),
+      effects.rows.front().positions.size() - effects.undefined_rows.front(),
+      effects.rows.front().population, runs.size() == 1 ? "" : " of the first"));
   PrintBest(console, request, advice);
   console.Line("frontier, from all bytes to few:");
   constexpr size_t kMostLines = 12;

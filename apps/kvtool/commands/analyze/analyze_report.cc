@@ -120,11 +120,11 @@ std::string AnalysisText(const Snapshot& snapshot, const Analysis& analysis,
                          const std::string& level, const Console& console) {
   const bool with_own = level != "compat";
   const Totals total = analysis.total();
-  std::string text = fmt::format(
-      "{}: {}{}, {} layer{}, {} tokens, {}, {}\n", console.Bold(snapshot.source.path),
-      snapshot.format, snapshot.engine.empty() ? "" : " of " + Printable(snapshot.engine),
-      analysis.layers.size(), analysis.layers.size() == 1 ? "" : "s", MostTokens(analysis),
-      DTypesOf(analysis), HumanBytes(total.raw_bytes));
+  std::string text = fmt::format("{}: {}{}, {}, {} tokens, {}, {}\n",
+                                 console.Bold(snapshot.source.path), snapshot.format,
+                                 snapshot.engine.empty() ? "" : " of " + Printable(snapshot.engine),
+                                 Plural(analysis.layers.size(), "layer"), MostTokens(analysis),
+                                 DTypesOf(analysis), HumanBytes(total.raw_bytes));
   if (total.raw_bytes == 0) return text;
   std::string overall = HumanRatio(total.raw_bytes, total.coded_bytes);
   if (with_own) {
@@ -187,8 +187,7 @@ std::string OfflineText(const mnn::offline::Options& options, const mnn::offline
 std::string RowsText(std::string_view title, const std::vector<Value>& rows,
                      const Console& console) {
   constexpr size_t kMostRows = 40;
-  std::string text =
-      console.Bold(title) + fmt::format(": {} dump{}\n", rows.size(), rows.size() == 1 ? "" : "s");
+  std::string text = console.Bold(title) + ": " + Plural(rows.size(), "dump") + "\n";
   if (rows.empty()) return text;
   std::vector<std::string> names;
   for (const auto& [name, first] : *rows.front().get_if<Value::Object>()) {

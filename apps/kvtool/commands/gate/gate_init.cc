@@ -162,8 +162,8 @@ std::string MeasureConfig(const GateInit& init, const std::vector<std::string>& 
   const nlohmann::ordered_json tool = ReportHeader("gate-config")["tool"];
   std::string text = gate::FirstConfig(
       runs, mnn::Engine(),
-      fmt::format("Written by kvtool {} gate --init over {} run{}.",
-                  tool["version"].get<std::string>(), runs.size(), runs.size() == 1 ? "" : "s"));
+      fmt::format("Written by kvtool {} gate --init over {}.", tool["version"].get<std::string>(),
+                  Plural(runs.size(), "run")));
   if (!text.empty()) return text;
   const auto& samples = runs.front().cases.front().samples;
   const gate::Measurement* why = samples.front().measured.Find("measured_ratio");
@@ -196,10 +196,9 @@ ExitStatus RunGateInit(const GateInit& init, Context& context) {
   }
   file->Write(AsBytes(text));
   file->Commit();
-  const size_t runs = init.runs.size();
-  context.console.Line(fmt::format("{}: {} case{} from {} run{}; next: kvtool gate {}",
-                                   Printable(init.output), cases, cases == 1 ? "" : "s", runs,
-                                   runs == 1 ? "" : "s", Printable(init.output)));
+  context.console.Line(fmt::format("{}: {} from {}; next: kvtool gate {}", Printable(init.output),
+                                   Plural(cases, "case"), Plural(init.runs.size(), "run"),
+                                   Printable(init.output)));
   return kDone;
 }
 

@@ -75,11 +75,10 @@ std::string DeviationLine(const Result& result, bool utf8) {
 
 std::string Summary(const std::string& path, const blend::CachePair& caches, const Result& result) {
   const blend::KvRows::Layer& layer = caches.layers().front();
-  return fmt::format(
-      "{}: {} tokens, {} layers, {} kv heads x {}, {}; {} chunk{}, keys {}; suffix {}",
-      Printable(path), result.tokens, caches.layers().size(), layer.heads, layer.k_dim,
-      Name(caches.dtype()), caches.old().chunks.size(), caches.old().chunks.size() == 1 ? "" : "s",
-      Name(caches.old().state), result.request.suffix);
+  return fmt::format("{}: {} tokens, {} layers, {} kv heads x {}, {}; {}, keys {}; suffix {}",
+                     Printable(path), result.tokens, caches.layers().size(), layer.heads,
+                     layer.k_dim, Name(caches.dtype()), Plural(caches.old().chunks.size(), "chunk"),
+                     Name(caches.old().state), result.request.suffix);
 }
 
 std::string Choice(const Result& result) {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <filesystem>
 #include <utility>
 
@@ -52,15 +51,7 @@ store::Store StoreCommand::Open(Use use, Context& context) const {
   });
 }
 
-std::string TimeText(int64_t microseconds) {
-  constexpr int64_t kMicroseconds = 1000000;
-  const auto seconds = static_cast<std::time_t>(microseconds / kMicroseconds);
-  std::tm parts{};
-  ::gmtime_r(&seconds, &parts);
-  char text[64];
-  const size_t size = std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%SZ", &parts);
-  return {text, size};
-}
+std::string TimeText(int64_t microseconds) { return format::Time(microseconds / 1000000); }
 
 int64_t NowMicroseconds(const GlobalOptions& global) {
   if (global.deterministic) return 0;
