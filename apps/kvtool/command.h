@@ -56,7 +56,7 @@ class Command : public FileUser {
   ReportOptions report_;
 };
 
-// Where help lists a command. Each has a row in Shelves().
+// A shelf of the overview, on which help lists a command. Shelves() has a row for each.
 enum class Shelf { kFirst, kReplay, kMore, kBatch, kEngines, kHelp };
 
 struct CommandEntry {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// What engines that keep pages themselves need of the codec.
+// The codec for engines that keep pages themselves: rooms, blocks, planes and tables.
 #include <algorithm>
 
 #include "lib/api/context.h"

@@ -15,7 +15,7 @@
 namespace kv::report {
 namespace {
 
-// Where texts are, so that none hides another.
+// Remembers the places of texts, so that none hides another.
 struct Box {
   double left, top, right, bottom;
 

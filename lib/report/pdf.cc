@@ -102,7 +102,7 @@ void DrawPdfText(const Mark& mark, const Paint& paint, std::string& out) {
 }
 
 void DrawPdfMark(const Mark& mark, std::string& out) {
-  const Paint paint = PaintOf(mark);
+  const Paint paint = ChoosePaint(mark);
   if (mark.kind == Mark::Kind::kText) return DrawPdfText(mark, paint, out);
   if (paint.stroke.empty() && paint.fill.empty()) return;
   if (!paint.fill.empty()) out += ColourText(paint.fill, mark.strength) + "rg ";

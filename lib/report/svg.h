@@ -70,7 +70,7 @@ struct ChartTarget {
   bool is_y = false;  // a value of y, else of x
 };
 
-// How the values of an axis are written: short on the axis, in tooltips as tables write them.
+// Unit of an axis. Its values are short on the axis, and in tooltips as tables write them.
 // kMeasured has three significant digits, as format::Nats; kRate is a speed, as format::Rate.
 enum class Unit { kNumber, kBytes, kPercent, kFactor, kMeasured, kRate };
 

@@ -218,7 +218,7 @@ std::string MarksText(const std::vector<Mark>& marks) {
 
 }  // namespace
 
-Paint PaintOf(const Mark& mark) {
+Paint ChoosePaint(const Mark& mark) {
   Paint paint;
   const bool is_text = mark.kind == Mark::Kind::kText;
   if (is_text) paint.fill = "dim";

@@ -48,7 +48,8 @@ Mark Text(std::string_view classes, double x, double y, std::string_view text, d
 // series apart.
 Mark Dot(size_t series, double x, double y, double radius, std::string_view tip);
 
-// How wide a text of 12 units is at most on a screen, in about, and in PDF exactly.
+// Width of a text of 12 units: TextWidth is roughly the most on a screen, PdfWidth is exact for
+// ASCII.
 double TextWidth(std::string_view text);
 double PdfWidth(std::string_view text, bool is_bold = false);
 // Breaks text at blanks, so that no line is wider than `width`.
@@ -70,12 +71,12 @@ double DrawLegend(const std::vector<LegendEntry>& entries, double top, Marks& ma
 // Puts the picture's title above what is drawn.
 void DrawTitle(Picture& picture);
 
-// What a mark of these classes is painted with: names of colours, empty for none.
+// Stroke and fill of a mark, as names of colours; empty for none.
 struct Paint {
   std::string_view stroke, fill, dash;
   double width = 1;
 };
-Paint PaintOf(const Mark& mark);
+Paint ChoosePaint(const Mark& mark);
 // "#rrggbb" of a named colour on white paper.
 std::string_view LightColour(std::string_view name);
 

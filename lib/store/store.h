@@ -91,7 +91,7 @@ struct CollectReport {
   std::vector<StateRow> unlisted;              // which stay, with all packs
 };
 
-// What a state needs of the store's objects.
+// A state's share in the store's objects.
 struct StateUse {
   StateRow row;
   bool is_newest = false;         // of its name

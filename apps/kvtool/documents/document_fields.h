@@ -33,8 +33,8 @@ struct HashedFile {
   std::string xxh3;
 
   static HashedFile Of(const Source& source);  // reads all of it
-  // What Of last said of an input of this name, so that the footer of a page need not read a large
-  // one again; or nothing.
+  // Returns the last result of Of for an input of this name, if there is one: the footer of a page
+  // need not read a large file again.
   static std::optional<HashedFile> Known(const std::string& path);
 };
 const Fields<HashedFile>& HashedFileFields();

@@ -49,7 +49,7 @@ class CommandFiles {
 // Size of a file, or of all files in a folder; 0 for what is not there.
 uint64_t BytesOf(const std::string& path);
 
-// Whether an output's name says that it is a folder: by a slash at its end, or by being one.
+// Returns true if an output's name ends in a slash or is that of a folder.
 bool NamesFolder(const std::string& output);
 
 // What reads and writes files that are known before it runs.

@@ -65,9 +65,9 @@ struct CommandInputs {
   // The folders, given without -r, that were replaced by the caches in them.
   std::vector<std::string> searched;
 };
-// What is in a folder is sorted by name; what a folder holds that is nothing for the command is
-// left out and counted. Names that mean nothing stay, so that the run says what is wrong with them.
-// Throws kUsage where nothing is left; `place` is how that calls the inputs.
+// Inputs of a folder are sorted by name; its files that are nothing for the command are left out
+// and counted. Names that mean nothing stay, so that the run says what is wrong with them. Throws
+// kUsage where nothing is left; `place` is how that calls the inputs.
 CommandInputs FindInputs(const InputOptions& inputs, const FolderRules& rules,
                          const std::string& place, Console& console);
 

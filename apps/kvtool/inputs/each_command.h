@@ -76,8 +76,8 @@ class EachOf : public Base {
   }
 };
 
-// What -o names with a slash at its end, or because it is there, is a folder: `folder`, as
-// --output-dir, gets the results of several inputs then. Throws kUsage where a folder was searched
+// Moves the name that -o gave to `folder`, as --output-dir has it, if several inputs have results
+// and the name is that of a folder. Throws kUsage where a folder was searched
 // for inputs, and nothing says where their results go.
 void TakeOutputFolder(const CommandInputs& inputs, bool to_stdout, std::string& output,
                       std::string& folder);

@@ -24,7 +24,7 @@ bool IsFolder(const fs::path& path) {
   return fs::is_directory(path, failed);
 }
 
-// What a reader thinks of one file or folder, from its first bytes.
+// A reader's opinion of one file or folder, from its first bytes.
 struct FirstLook {
   std::string format;
   bool is_snapshot = false;             // or might be one if it were whole
@@ -32,7 +32,7 @@ struct FirstLook {
   bool opens() const { return is_snapshot && !refused; }
 };
 
-// What lies beyond what a look may unpack might be a snapshot.
+// A file that unpacks to more than a look may unpack counts as a snapshot.
 FirstLook LookAt(const std::string& path, const OpenOptions& reading) {
   FirstLook look;
   Source source;
@@ -110,9 +110,9 @@ class Searcher {
     }
   }
 
-  // Whether a folder that reads as `whole` is that one input. It is not if caches of another format
-  // lie in it, or if several of one format are taken for one. Archives that lie beside a cache do
-  // not matter.
+  // Returns true if a folder that reads as `whole` is that one input. It is not if caches of
+  // another format lie in it, or if several of one format are taken for one. Archives that lie
+  // beside a cache do not matter.
   bool IsOne(const FirstLook& whole) const {
     // A flag or a choice is missing, which the error names.
     if (whole.refused == Finding::kUsage || whole.refused == Finding::kAmbiguousFormat) return true;
@@ -124,7 +124,7 @@ class Searcher {
     });
   }
 
-  // Whether all are pages, which may be of one cache: their format takes --order then.
+  // Returns true if all are pages, which may be of one cache: their format takes --order then.
   bool HoldsPages() const {
     return std::all_of(looks_.begin(), looks_.end(), [](const FirstLook& look) {
       const FormatEntry* format = FindFormat(look.format);
@@ -132,7 +132,8 @@ class Searcher {
     });
   }
 
-  // Whether the folder has no other meaning than the caches in it, so that it need not be opened.
+  // Returns true if the folder has no other meaning than the caches in it, so that it need not be
+  // opened.
   bool HoldsCachesAlone() const {
     const bool several = looks_.size() > 1;
     return several && std::all_of(looks_.begin(), looks_.end(), [](const FirstLook& look) {
@@ -208,7 +209,7 @@ class Searcher {
     return !failed;
   }
 
-  // Whether all of a folder is one snapshot: beside the files of that, none is another.
+  // Returns true if all of a folder is one snapshot: beside the files of that, none is another.
   bool IsOneDump(const fs::path& folder, const Source& source, const FormatEntry& format) const {
     std::set<std::string> used, places;
     try {
@@ -241,7 +242,7 @@ class Searcher {
     Add(path, name, rules_.takes(look.is_snapshot ? look.format : "", false), look);
   }
 
-  // Whether an array belongs to a trace DIR/STEM-L0-Q.npy, whose K and V look like caches.
+  // Returns true if an array belongs to a trace DIR/STEM-L0-Q.npy, whose K and V look like caches.
   bool IsOfTrace(const fs::path& path) {
     const std::string file = path.filename().string();
     const size_t layer = file.rfind("-L");
@@ -282,7 +283,7 @@ GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folde
                               const std::string& name) {
   GivenFolder given;
   const OpenOptions& reading = rules.reading;
-  // What tells how to read the folder makes it one.
+  // Options that say how to read the folder make it one input.
   if (!reading.from.empty() || !reading.raw.empty() || !reading.order.empty()) return given;
   if (rules.takes_folder) {
     try {

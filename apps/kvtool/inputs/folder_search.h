@@ -23,7 +23,7 @@ struct CorpusEntry {
   std::string model = {}, format = {};
 };
 
-// What to look for in a folder.
+// Tells a search which files of a folder are inputs.
 struct FolderRules {
   OpenOptions reading;
   // As EachCommand::Takes.
@@ -33,7 +33,7 @@ struct FolderRules {
   bool takes_stores = false;  // as EachCommand::TakesStores
 };
 
-// What is found below `folder`, each called by its path from there, behind `name`.
+// Inputs found below `folder`, each called by its path from there, behind `name`.
 struct FolderSearch {
   std::vector<CorpusEntry> entries;
   std::vector<std::string> left_out;  // files that are nothing for the command

@@ -144,12 +144,14 @@ std::string Wrap(const std::string& text, size_t indent = 0) {
   return Wrapped(text, HelpWidth(), indent);
 }
 
-std::string ProgramOf(const CommandEntry& entry) { return fmt::format("kvtool {}", entry.shown()); }
+std::string ProgramName(const CommandEntry& entry) {
+  return fmt::format("kvtool {}", entry.shown());
+}
 
-// Of the examples of a command, those of the verb that was asked for, unless there are none; at
-// most so many.
-std::string ExamplesOf(const CommandEntry& entry, std::string_view verb, size_t most) {
-  const std::string begin = fmt::format("  {} {} ", ProgramOf(entry), verb);
+// Returns at most `most` examples of a command: those of the verb that was asked for, if there are
+// any.
+std::string ChooseExamples(const CommandEntry& entry, std::string_view verb, size_t most) {
+  const std::string begin = fmt::format("  {} {} ", ProgramName(entry), verb);
   const bool has_own = !verb.empty() && entry.examples.find(begin) != std::string_view::npos;
   std::string chosen;
   for (std::string_view rest = entry.examples; !rest.empty() && most > 0;) {
@@ -162,14 +164,14 @@ std::string ExamplesOf(const CommandEntry& entry, std::string_view verb, size_t 
   return chosen;
 }
 
-// What a command, or the verb of it that was given, is called and takes.
+// The name and the options of a command, or of the verb of it that was given.
 struct Subject {
   std::string program, verb, summary;
   LineDescription line;
 };
 
-Subject SubjectOf(const CommandEntry& entry, const CommandLine& line) {
-  Subject subject{ProgramOf(entry), "", std::string(entry.summary), line.Describe()};
+Subject DescribeSubject(const CommandEntry& entry, const CommandLine& line) {
+  Subject subject{ProgramName(entry), "", std::string(entry.summary), line.Describe()};
   const CommandLine* given = line.given_verb();
   if (given == nullptr) return subject;
   LineDescription own = given->Describe();
@@ -189,7 +191,7 @@ Subject SubjectOf(const CommandEntry& entry, const CommandLine& line) {
 std::string Help(const CommandEntry& entry, const Subject& subject, size_t examples, size_t width) {
   return fmt::format("{}\n\nExamples:\n{}\n{}\n",
                      Wrapped(fmt::format("{}: {}", subject.program, subject.summary), width, 0),
-                     Wrapped(ExamplesOf(entry, subject.verb, examples), width, 4),
+                     Wrapped(ChooseExamples(entry, subject.verb, examples), width, 4),
                      OptionsHelp(subject.program, subject.line, width));
 }
 
@@ -230,7 +232,7 @@ std::vector<OptionDescription> FirstOptions(const CommandEntry& entry, Subject s
 LineDescription DescribeLine(const CommandEntry& entry) {
   const std::unique_ptr<Command> command = entry.make();
   GlobalOptions global;
-  CommandLine line(ProgramOf(entry));
+  CommandLine line(ProgramName(entry));
   Declare(line, *command, global);
   return line.Describe();
 }
@@ -361,13 +363,13 @@ std::string FamilyHelp(const CommandEntry& family) {
   for (const CommandEntry* member : FindMembers(family)) {
     line.verbs.push_back({std::string(SecondWord(*member)), std::string(member->summary), {}, {}});
   }
-  const Subject subject{ProgramOf(family), "", line.summary, line};
+  const Subject subject{ProgramName(family), "", line.summary, line};
   return Help(family, subject, kFirstExamples, HelpWidth()) +
          Wrap(fmt::format("'{} VERB -h' shows examples and options of one.\n", subject.program));
 }
 
 std::string ShortHelp(const CommandEntry& entry, const CommandLine& line) {
-  Subject subject = SubjectOf(entry, line);
+  Subject subject = DescribeSubject(entry, line);
   const size_t count = subject.line.options.size();
   subject.line.options = FirstOptions(entry, subject);
   return Help(entry, subject, kFirstExamples, HelpWidth()) +
@@ -375,7 +377,7 @@ std::string ShortHelp(const CommandEntry& entry, const CommandLine& line) {
 }
 
 std::string LongHelp(const CommandEntry& entry, const CommandLine& line) {
-  Subject subject = SubjectOf(entry, line);
+  Subject subject = DescribeSubject(entry, line);
   const size_t all = std::erase_if(subject.line.options, [](const OptionDescription& option) {
     return option.group == kManyInputs && !option.essential;
   });
@@ -403,7 +405,7 @@ std::string HelpOn(int count, char* const* words) {
   }
   const std::unique_ptr<Command> command = given.entry->make();
   GlobalOptions global;
-  CommandLine line(ProgramOf(*given.entry));
+  CommandLine line(ProgramName(*given.entry));
   Declare(line, *command, global);
   std::vector<std::string> rest(words + given.words - 1, words + count);
   rest.emplace_back("--help");

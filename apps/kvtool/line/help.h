@@ -11,7 +11,7 @@
 
 namespace kv {
 
-// By its name, or by the words that it is written with. Null if there is none.
+// Finds a command by its name or its two words. Null if there is none.
 const CommandEntry* FindCommand(std::string_view name);
 // The command that the first words of a command line name, and how many words that takes.
 struct GivenCommand {

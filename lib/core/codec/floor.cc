@@ -92,7 +92,7 @@ class ByteCounts {
 
 uint8_t ByteAt(ByteSpan raw, uint64_t at) { return static_cast<uint8_t>(raw[at]); }
 
-// How far a sample lies from the one before: odd, lest it fall in with a row.
+// Distance between samples, odd so that it is no multiple of a row.
 uint64_t StepOf(uint64_t values) {
   return values / std::clamp(values / kSampleOneIn, kLeastSamples, kMostSamples) | 1;
 }

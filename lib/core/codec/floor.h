@@ -6,12 +6,12 @@
 
 #include "lib/core/codec/codec.h"
 
-// What a few samples tell about a chunk before it is encoded.
+// Estimates from a few samples of a chunk, before it is encoded.
 namespace kv {
 
 inline constexpr uint64_t kShortChunk = 64 << 10;
 
-// How often four and eight values in a row come back, near enough: equal but for low mantissa bits.
+// Counts of four and eight values in a row that were seen before, equal but for low mantissa bits.
 struct Repeats {
   uint64_t looked = 0, four = 0, eight = 0;  // words of four values; those seen before
 };

@@ -19,7 +19,7 @@
 // engine stores under a key of its own. FORMAT.md is the grammar.
 namespace kv {
 
-// What decoding a page needs beside its payload and its description.
+// Figures that decoding a page needs beside its payload and its description.
 struct PageEntry {
   uint32_t bytes = 0;  // of the payload
   CodecId codec = CodecId::kRaw;
@@ -96,7 +96,7 @@ class FrameCoder {
     CodecScratch scratch;
     Bytes segment;
   };
-  // Whether a frame is still likely to fit, as its segments are encoded.
+  // Tells whether a frame is still likely to fit, as its segments are encoded.
   class Budget;
   uint64_t EncodeInto(const FrameDescription& description, ByteSpan raw, std::span<std::byte> out,
                       Budget* budget, uint64_t* needed);

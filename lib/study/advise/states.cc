@@ -109,11 +109,11 @@ std::vector<size_t> SortedBy(const std::vector<SavedState>& states, Hashes hashe
   return order;
 }
 
-uint64_t CommonOf(const SavedState& a, const SavedState& b, Hashes hashes) {
+uint64_t CountCommon(const SavedState& a, const SavedState& b, Hashes hashes) {
   return a.geometry == b.geometry ? CommonLength(a.*hashes, b.*hashes) : 0;
 }
 
-Kinship KinshipOf(const SavedState& state, const SavedState& kin, uint64_t common) {
+Kinship ClassifyKinship(const SavedState& state, const SavedState& kin, uint64_t common) {
   if (common == 0) return Kinship::kAlone;
   if (common == state.tokens) return common == kin.tokens ? Kinship::kSame : Kinship::kContained;
   return common == kin.tokens ? Kinship::kGrows : Kinship::kBranches;
@@ -147,11 +147,11 @@ void CompareStates(std::vector<SavedState>& states) {
     SavedState& state = states[order[i]];
     const auto meet = [&](size_t other) {
       const SavedState& kin = states[order[other]];
-      const uint64_t common = CommonOf(state, kin, &SavedState::rows);
+      const uint64_t common = CountCommon(state, kin, &SavedState::rows);
       if (common > state.shared_tokens) {
         state.shared_tokens = common;
         state.kin = kin.name;
-        state.kinship = KinshipOf(state, kin, common);
+        state.kinship = ClassifyKinship(state, kin, common);
       }
       return common;
     };
@@ -164,7 +164,7 @@ void CompareStates(std::vector<SavedState>& states) {
   const std::vector<size_t> by_id = SortedBy(states, &SavedState::ids);
   for (size_t i = 1; i < by_id.size(); ++i) {
     SavedState &a = states[by_id[i - 1]], &b = states[by_id[i]];
-    const uint64_t common = CommonOf(a, b, &SavedState::ids);
+    const uint64_t common = CountCommon(a, b, &SavedState::ids);
     a.same_ids = std::max(a.same_ids, common);
     b.same_ids = std::max(b.same_ids, common);
   }

@@ -12,14 +12,14 @@
 #include "lib/report/html.h"
 #include "lib/study/bench/contest.h"
 
-// What to keep of many saved states, where nobody has recorded a run: which rows they share, what
-// compresses to what, which were not touched, and one thing to do.
+// Advice on which saved states to keep, where nobody has recorded a run: the rows that they share,
+// the sizes that levels leave, the states that were not touched, and one thing to do.
 namespace kv::advise {
 
 // Tokens of a state whose rows are compared; later ones count as the state's own.
 constexpr uint64_t kMostComparedTokens = uint64_t{1} << 20;
 
-// How a state's rows lie to those of the state that it shares most with.
+// Relation of a state's rows to those of the state that it shares most with.
 enum class Kinship { kAlone, kBranches, kGrows, kContained, kSame };
 
 // A saved state: a file, or the folder of a dump.
@@ -32,7 +32,7 @@ struct SavedState {
   uint64_t tokens = 0, kv_bytes = 0;
   std::vector<uint64_t> rows, ids;  // hashes of the first n rows of a late tensor; of n token ids
 
-  // What CompareStates finds.
+  // Set by CompareStates.
   Kinship kinship = Kinship::kAlone;
   std::string kin;             // name of the state that it shares most with; empty: none
   uint64_t shared_tokens = 0;  // rows in common with that, from the first token on

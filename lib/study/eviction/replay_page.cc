@@ -177,7 +177,7 @@ std::vector<report::ChartTarget> TargetsOf(const ReplayResult& result) {
   return targets;
 }
 
-// What was asked for, for a figure that stands alone.
+// Describes the request, for a figure that stands alone.
 std::string BudgetText(const ReplayResult& result) {
   std::vector<std::string> targets;
   for (const ReplayRun& run : result.runs) {

@@ -527,7 +527,7 @@ void RequireExpected(const ExpectedCases& expected, GateResult& gate) {
   }
 }
 
-// Whether anybody asked for something; the cases of some engines' logs come without any rule.
+// Returns true if any rule was asked for: the cases of some engines' logs come without one.
 bool AsksAnything(const CaseResult& result) {
   return result.origin != Origin::kLogs ||
          std::any_of(result.rules.begin(), result.rules.end(),

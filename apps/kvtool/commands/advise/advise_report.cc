@@ -314,7 +314,7 @@ std::string CommandFor(const std::optional<advise::Answer>& answer, size_t runs,
   std::string plans;
   if (evicts) plans += answer->is_chosen ? " --chosen-plan-out plan.json" : " --plan-out plan.json";
   if (stores) plans += " --quant-plan-out types.json";
-  // What this run has written is there now, and -f would write over files that are not its own.
+  // The outputs of this run exist now, and -f would write over files that are not its own.
   const bool writes = command_line.find("-out") != command_line.npos ||
                       command_line.find(" --csv") != command_line.npos;
   return writes ? "the same without its outputs, but with" + plans : command_line + plans;

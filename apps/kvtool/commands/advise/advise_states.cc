@@ -29,7 +29,7 @@ constexpr int kMostDepth = 16;
 constexpr size_t kSampledChunks = 8, kSampledGeometries = 3;
 constexpr int64_t kSecondsOfDay = 24 * 60 * 60;
 
-// Whether a file is a cache by itself, wherever it lies.
+// Returns true if a file is a cache by itself, wherever it lies.
 bool IsStateFile(const fs::path& path) {
   try {
     return (DetectFormat(Source::Open(path), {}).traits & (kStandsAlone | kIsArchive)) != 0;

@@ -221,8 +221,7 @@ class AdviseCommand : public Command {
     const advise::StatesAdvice advice =
         AdviseStates({inputs_, snapshot_.Resolve(FlagsFor::kSeveral), idle_days_}, context);
     if (!report_.json) PrintStates(context.console, advice);
-    report_.Emit(context.console, "advise-states", AdvisedStatesFields().Object(advice),
-                 RulesFor(force_));
+    report_.Emit(context.console, "advise-states", AdvisedStatesFields, advice, RulesFor(force_));
     if (page_.wanted())
       page_.Write(advise::StatesPage(advice), *this, context.console, RulesFor(force_));
     return kDone;

@@ -21,7 +21,7 @@ struct ArchiveOutput {
   using Rename = std::function<std::string(const std::string&)>;
 
   void Declare(CommandLine& line, const std::string& what);
-  // Whether -o has named a folder for one result.
+  // Set if -o has named a folder for one result.
   bool makes_folder = false;
   // Takes what -o names for a folder: as TakeOutputFolder.
   void Place(const CommandInputs& inputs) {

@@ -188,7 +188,7 @@ ExitStatus RunGateInit(const GateInit& init, Context& context) {
   if (!init.output.empty()) file.emplace(init.output, RulesFor(init.force));
   GateInputs inputs(context.console, init.reading);
   const std::string text = MeasureConfig(init, init.runs, inputs, context);
-  // What was written must be read again.
+  // A config that cannot be read again is never written.
   const size_t cases = gate::ParseConfig(text, "", mnn::Engine()).cases.size();
   if (!file) {
     context.console.Product(text);
@@ -207,7 +207,7 @@ gate::Config FitConfig(const GateInit& init, const std::string& name, GateInputs
   gate::Config config =
       gate::ParseConfig(MeasureConfig(init, {name}, inputs, context), "", mnn::Engine());
   for (gate::CaseSpec& spec : config.cases) {
-    // As given: a config's paths are relative to its folder, and `inputs` know how to read.
+    // Paths stay as given: a config's are relative to its folder, and `inputs` know how to read.
     spec.snapshot = init.runs.front();
     spec.trace = init.trace;
     spec.reading = {};

@@ -69,7 +69,7 @@ struct StoreCounted {
   }
   uint64_t saved() const { return stats.referenced_raw_bytes - stats.live_raw_bytes; }
 
-  // What to do about its size: the first of these that frees a thirtieth of the disk's bytes.
+  // Recommends the first of these that frees a thirtieth of the disk's bytes.
   struct Advice {
     std::string_view kind;
     uint64_t freed_bytes = 0;

@@ -32,7 +32,7 @@ constexpr std::string_view kNoSettings[] = {
 
 using Settings = std::map<std::string, gate::ParamValue>;
 
-// What llama-bench was run with once, and the speeds that came of it.
+// One combination of llama-bench's settings, and its speeds.
 struct Group {
   Settings settings;
   gate::CaseResult result;
@@ -43,14 +43,14 @@ Error Wrong(size_t row, const std::string& name, std::string_view why) {
 }
 
 // A number; C's "nan", which JSON has no word for, was made a text by then.
-double NumberOf(const Json& row, const char* key, size_t at, const std::string& name) {
+double ReadNumber(const Json& row, const char* key, size_t at, const std::string& name) {
   const Json* found = gate::Find(row, key);
   if (found != nullptr && found->is_number()) return found->get<double>();
   if (found != nullptr && found->is_string()) return std::numeric_limits<double>::quiet_NaN();
   throw Wrong(at, name, fmt::format("it has no number '{}'", key));
 }
 
-Settings SettingsOf(const Json& row, size_t at, const std::string& name) {
+Settings ReadSettings(const Json& row, size_t at, const std::string& name) {
   Settings settings;
   for (const auto& item : row.items()) {
     const bool is_result = std::find(std::begin(kNoSettings), std::end(kNoSettings), item.key()) !=
@@ -90,8 +90,9 @@ void AddSpeed(std::string_view metric, double speed, const Json& row, gate::Wher
 }
 
 void AddTest(const Json& row, size_t at, const std::string& name, gate::CaseResult& result) {
-  const double prompt = NumberOf(row, "n_prompt", at, name), gen = NumberOf(row, "n_gen", at, name);
-  const double speed = NumberOf(row, "avg_ts", at, name);
+  const double prompt = ReadNumber(row, "n_prompt", at, name),
+               gen = ReadNumber(row, "n_gen", at, name);
+  const double speed = ReadNumber(row, "avg_ts", at, name);
   const gate::Where where{
       .log = fmt::format("{}, {}", name,
                          gen > 0 ? fmt::format("tg{}", gen) : fmt::format("pp{}", prompt))};
@@ -109,7 +110,7 @@ void AddTest(const Json& row, size_t at, const std::string& name, gate::CaseResu
 }
 
 // Every test of the document, wherever other output stands around it.
-std::vector<Json> RowsOf(std::string_view text, const std::string& name) {
+std::vector<Json> ReadRows(std::string_view text, const std::string& name) {
   const auto begins = [&](char bracket) {
     if (text.starts_with(bracket)) return size_t{0};
     const char words[] = {'\n', bracket};
@@ -185,11 +186,11 @@ std::vector<gate::CaseResult> ReadBench(std::string_view text, const std::string
                 text.size(), kMostBytes)
         .File(name);
   }
-  const std::vector<Json> rows = RowsOf(text, name);
+  const std::vector<Json> rows = ReadRows(text, name);
   std::vector<Group> groups;
   std::map<Settings, size_t> places;
   for (size_t i = 0; i < rows.size(); ++i) {
-    Settings settings = SettingsOf(rows[i], i, name);
+    Settings settings = ReadSettings(rows[i], i, name);
     const auto [place, is_new] = places.emplace(settings, groups.size());
     if (is_new) {
       if (groups.size() == kMostCases) {

@@ -30,7 +30,7 @@ bool IsBench(std::string_view text);
 // Reads a log of llama-server, llama-cli or llama-perplexity: one case, or none.
 std::vector<gate::CaseResult> ReadTextLog(std::string_view text, const std::string& name);
 
-// How far these figures may move from a baseline's where no config says otherwise.
+// Limits on how far these figures may move from a baseline's, unless a config says otherwise.
 std::span<const gate::DeltaRule> BaselineRules();
 
 }  // namespace kv::llamacpp

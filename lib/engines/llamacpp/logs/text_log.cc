@@ -230,7 +230,7 @@ class TextLog {
     Keep(label, line.substr(colon + 1));
   }
 
-  // Of two runs in one log the worse counts.
+  // Keeps the worse of two runs in one log.
   void Keep(std::string_view label, std::string_view text) {
     for (size_t i = 0; i < std::size(kStatistics); ++i) {
       const Statistic& one = kStatistics[i];
