@@ -26,6 +26,7 @@ constexpr double kSampleSeconds = 0.1;
 
 std::string GeometryText(const Snapshot& snapshot) {
   const LayerKv& layer = snapshot.layers.front();
+  if (!layer.has_k() && !layer.v) return fmt::format("{} x empty", snapshot.layers.size());
   const KvTensor& tensor = layer.has_k() ? layer.k : *layer.v;
   std::string text =
       fmt::format("{} x {} {}", snapshot.layers.size(), tensor.channels(), Name(tensor.dtype));
