@@ -99,7 +99,9 @@ const Fields<StatesAdvice>& RecommendationFields() {
       {"kind", "store: in one store; compress: each as an archive; keep: as they are",
        [](const A& of) { return KindName(of.kind); }, OneOf("store", "compress", "keep")},
       {"bytes", "Estimate of what the states take then", &A::result_bytes},
-      {"command", "Command that does it; null: nothing to do", IfAny(&A::command)}};
+      {"command",
+       "Command that does it; null: nothing to do, or no one command names the states apart",
+       IfAny(&A::command)}};
   return fields;
 }
 
@@ -167,6 +169,9 @@ std::string StatesAnswer(const StatesAdvice& of) {
     case StateKind::kCompress:
       return fmt::format("answer: compress each, {}, every byte back:", bytes);
     case StateKind::kStore:
+      if (of.command.empty()) {
+        return fmt::format("answer: into one store, {}, each with its own --name", bytes);
+      }
       return fmt::format("answer: into one store, {}, every byte back:", bytes);
   }
   return {};

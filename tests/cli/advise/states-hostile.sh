@@ -17,6 +17,9 @@ $VALIDATE < out.json
 jq -c '.results[0] | [.states[] | [.name, .kinship]], [.left_out[] | .name]' out.json
 jq -c '.results[0].left_out[] | select(.name == "pipe" or .name == "out" or .name == "run" or .name == "store") | .why' out.json
 "$KVTOOL" advise slots | grep -c '^left out 9 files: '
+# Two files of one name would be versions of one state: no command makes them that.
+jq -c '.results[0].recommendation | .kind, .command' out.json
+"$KVTOOL" advise slots | tail -1
 # Links that are inputs themselves are followed; nothing at all is an error, and so is no folder.
 "$KVTOOL" advise slots/link slots/good --json -q | jq -c '[.results[0].states[].kinship]'
 "$KVTOOL" advise slots/empty || echo $?

@@ -214,15 +214,19 @@ class CommandWords {
                const std::vector<Place>& places)
       : request_(request), advice_(advice), places_(places) {}
 
+  // Empty where no single command keeps the states apart.
   std::string Store() const {
+    if (SharesNames()) return {};
     const std::string head = "kvtool store add ";
     const std::string store = ShellQuoted(Beside(".store"));
     if (!IsFolder()) return head + store + " " + Listed();
     const bool is_flat = std::none_of(places_.begin(), places_.end(), [](const Place& place) {
-      return place.is_folder || place.name.find('/') != place.name.npos;
+      return place.name.find('/') != place.name.npos;
     });
-    if (is_flat && advice_.left_out.empty()) return head + store + " " + Folder() + "/*";
+    if (is_flat && !HasFolders() && advice_.left_out.empty())
+      return head + store + " " + Folder() + "/*";
     if (places_.size() <= kMostListed) return head + store + " " + Listed();
+    if (HasFolders()) return {};  // whose files, one by one, are no states
     return fmt::format("find {} -type f -exec {}--keep-going {} {{}} +", Folder(), head, store);
   }
 
@@ -238,6 +242,17 @@ class CommandWords {
   bool IsFolder() const {
     std::error_code failed;
     return request_.inputs.size() == 1 && fs::is_directory(request_.inputs.front(), failed);
+  }
+  bool HasFolders() const {
+    return std::any_of(places_.begin(), places_.end(),
+                       [](const Place& place) { return place.is_folder; });
+  }
+  // A store names a state after its file: states of one name would be versions of one state.
+  bool SharesNames() const {
+    std::set<std::string> names;
+    return std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
+      return !names.insert(fs::path(place.path).filename().string()).second;
+    });
   }
   std::string Plain() const {
     std::string folder = request_.inputs.front();

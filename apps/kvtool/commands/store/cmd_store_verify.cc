@@ -69,19 +69,17 @@ struct StoreCounted {
   }
   uint64_t saved() const { return stats.referenced_raw_bytes - stats.live_raw_bytes; }
 
-  // Recommends the first of these that frees a thirtieth of the disk's bytes.
+  // What frees bytes of the disk without a state being lost. Older versions stay, however large:
+  // different states may have one name, as files of one name in several folders do.
   struct Advice {
     std::string_view kind;
     uint64_t freed_bytes = 0;
     std::string command;
   };
   Advice Recommend() const {
-    const auto is_worth_it = [this](uint64_t bytes) { return bytes > stats.disk_bytes() / 30; };
     const std::string folder = ShellQuoted(store.starts_with('-') ? "./" + store : store);
-    if (unused() > stats.pack_bytes / 4 && is_worth_it(unused()))
+    if (unused() > stats.pack_bytes / 4 && unused() > stats.disk_bytes() / 30)
       return {"gc", unused(), "kvtool store gc " + folder};
-    if (is_worth_it(stats.older_bytes))
-      return {"prune", stats.older_bytes, "kvtool store prune " + folder + " --keep-last 1"};
     return {"keep", 0, {}};
   }
 };
@@ -90,7 +88,7 @@ const Fields<StoreCounted::Advice>& StoreAdviceFields() {
   using Advice = StoreCounted::Advice;
   static const Fields<Advice> fields = {
       {"kind",
-       "gc: packs hold much that no state needs; prune: older versions take much; keep: neither",
+       "gc: packs hold much that no state needs; keep: they do not; prune: of older programs",
        &Advice::kind, OneOf("gc", "prune", "keep")},
       {"freed_bytes", "Bytes on the disk that it frees", &Advice::freed_bytes},
       {"command", "Command that does it; null: nothing to do", IfAny(&Advice::command)}};
@@ -267,10 +265,8 @@ class StoreShowStats : public StoreCommand {
     }
     PrintUses(stats, console);
     const StoreCounted::Advice advice = result.Recommend();
-    if (advice.command.empty()) return console.Line("keep it as it is: nothing in it is to spare");
-    console.Line(fmt::format("{} frees about {}:",
-                             advice.kind == "gc" ? "collecting what no state needs"
-                                                 : "keeping the newest version of each name alone",
+    if (advice.command.empty()) return console.Line("keep it as it is: collecting would free little");
+    console.Line(fmt::format("collecting what no state needs frees about {}:",
                              HumanBytes(advice.freed_bytes)));
     console.Line("  " + advice.command);
   }
