@@ -27,6 +27,10 @@ cat > own.json << 'JSON'
 JSON
 gate own.json --engine-logs all
 gate --engine-logs all --require 'loss.mean_kl<=0.02' -q 2> /dev/null
+# With a config, logs that no rule decides fail the gate, unless it says that they only warn.
+echo '{"schema": "kvtool.gate-config/1", "expected_cases": 1}' > any.json
+echo '{"schema": "kvtool.gate-config/1", "expected_cases": 1, "on_not_run": "warn"}' > warn.json
+for config in any.json warn.json; do gate "$config" --engine-logs all --require 'loss.mean_kl<=0.02' -q 2> /dev/null; done
 # A run that broke, a comparison that was cut, and text that is hostile.
 printf ' eval time = 2000.00 ms / 100 runs\nllama_decode: failed to decode, ret = -3\n' > broken.log
 gate --engine-logs broken.log --require 'tokens_per_second>=1'

@@ -268,7 +268,7 @@ void EngineLogOptions::AddWords(std::vector<std::string>& words) const {
 }
 
 // Logs of engines without a suite come without rules: the command line, a config or a baseline has
-// them, and what none of these speaks of is shown.
+// them. Without a config, what none of these speaks of is only shown.
 std::vector<gate::CaseResult> EngineLogOptions::ReadPlain() const {
   std::vector<gate::CaseResult> cases = llamacpp::ReadLogs(path);
   for (gate::CaseResult& item : cases) {
@@ -284,6 +284,10 @@ std::vector<gate::CaseResult> GateCases::ReadLogs(gate::Config& config,
   if (!logs.given()) return {};
   std::vector<gate::CaseResult> plain = logs.ReadPlain();
   if (!plain.empty()) {
+    const bool has_config = !config.cases.empty() || config.expected.any();
+    for (gate::CaseResult& item : plain) {
+      if (has_config) item.spec.on_not_run = config.on_not_run;
+    }
     const bool asked = std::any_of(config.baseline_rules.begin(), config.baseline_rules.end(),
                                    [](const gate::DeltaRule& rule) { return rule.is_asked; });
     const auto rules = llamacpp::BaselineRules();
