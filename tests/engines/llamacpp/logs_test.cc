@@ -134,6 +134,15 @@ TEST_CASE("figures that are no numbers are undefined, and broken runs are counte
   }
 }
 
+TEST_CASE("a log that broke before any figure is a case that fails", "[llama-logs]") {
+  const gate::CaseResult crashed = ReadOne(
+      "llama_model_loader: loaded meta data\nggml.c:1: GGML_ASSERT(n > 0) failed\n(core dumped)\n");
+  REQUIRE(crashed.rules.size() == 1);
+  CHECK(crashed.rules[0].status == gate::Status::kFail);
+  CHECK(ReadLog("Segmentation fault (core dumped)\n", "a.log").empty());
+  CHECK(ReadLog("llama_model_loader: loaded meta data\n", "a.log").empty());
+}
+
 TEST_CASE("llama-bench's tests of equal settings are one case", "[llama-logs]") {
   const auto cases = ReadLogs(KVTOOL_TESTDATA "/llamacpp/logs/bench.json");
   REQUIRE(cases.size() == 4);

@@ -56,6 +56,9 @@ constexpr std::string_view kBroken[] = {"GGML_ASSERT(",
                                         "corrupted size",
                                         "munmap_chunk"};
 
+// Words that tell llama.cpp's log from another program's, where it broke before any figure.
+constexpr std::string_view kOurs[] = {"ggml_", "GGML_", "llama_"};
+
 void SkipSpaces(std::string_view& text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
 }
@@ -101,6 +104,9 @@ class TextLog {
     AddStatistic(line);
     if (auto rest = After(line, "load time =")) load_ms_ = TakeFigure(*rest);
     if (line.find(" n_ctx ") != line.npos) EndContext();
+    names_us_ = names_us_ || std::any_of(std::begin(kOurs), std::end(kOurs), [&](auto words) {
+                  return line.find(words) != line.npos;
+                });
     for (const std::string_view words : kBroken) {
       if (line.find(words) == line.npos) continue;
       if (broken_++ == 0) first_broken_ = Escaped(line, kShownLine);
@@ -133,7 +139,8 @@ class TextLog {
                  "had fewer than 100 tokens");
       compares = true;
     }
-    if (!is_ours && !compares) return {};
+    const bool broke_early = broken_ > 0 && names_us_;
+    if (!is_ours && !compares && !broke_early) return {};
     if (load_ms_) of.Set("load_us", 1e3 * *load_ms_, where);
     of.Set("kv_invalid_log_count", static_cast<double>(broken_), where, first_broken_);
     result.spec.mode = compares ? "perplexity" : "run";
@@ -248,7 +255,7 @@ class TextLog {
   Cache cache_, context_;
   std::optional<double> load_ms_;
   std::array<std::optional<double>, std::size(kStatistics)> statistics_;
-  bool has_chunks_ = false, is_old_ = false;
+  bool has_chunks_ = false, is_old_ = false, names_us_ = false;
   uint64_t broken_ = 0;
   std::string first_broken_;
 };
