@@ -103,6 +103,16 @@ TEST_CASE("llama-perplexity's loss is read in nats and shares", "[llama-logs]") 
   CHECK(ValueOf(windows, "loss.same_top") == Approx(0.89938));
 }
 
+TEST_CASE("statistics are read behind a time and a level", "[llama-logs]") {
+  const gate::CaseResult timed = ReadOne(
+      "0.12.345.678 I Mean    KLD:   0.005661 ±   0.000121\n"
+      "2026-11-29T08:33:31Z 99.9%   KLD:   0.098771\n"
+      "[08:33:31.123] I Same top p: 97.386 ± 0.219 %\n");
+  CHECK(ValueOf(timed, "loss.mean_kl") == 0.005661);
+  CHECK(ValueOf(timed, "loss.p999_kl") == 0.098771);
+  CHECK(ValueOf(timed, "loss.same_top") == Approx(0.97386));
+}
+
 TEST_CASE("a comparison that was cut has no loss", "[llama-logs]") {
   const gate::CaseResult cut = ReadOne(
       "chunk             PPL               ln(PPL(Q)/PPL(base))          KL Divergence\n"

@@ -63,6 +63,24 @@ void SkipSpaces(std::string_view& text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
 }
 
+// Takes a time and a level off the front, such as "0.12.345.678 I ".
+void SkipTime(std::string_view& line) {
+  constexpr std::string_view kDigits = "0123456789", kInTimes = "0123456789.:-/+TZ[]";
+  constexpr std::string_view kBetween = ".:-";
+  constexpr std::ptrdiff_t kLeastDigits = 4;
+  for (;;) {
+    SkipSpaces(line);
+    const std::string_view word = line.substr(0, line.find(' '));
+    const auto digits = std::count_if(word.begin(), word.end(),
+                                      [&](char c) { return kDigits.find(c) != kDigits.npos; });
+    const bool is_time = digits >= kLeastDigits && word.find_first_of(kBetween) != word.npos &&
+                         word.find_first_not_of(kInTimes) == word.npos;
+    const bool is_level = word == "I" || word == "W" || word == "E" || word == "D";
+    if (!is_time && !is_level) return;
+    line.remove_prefix(word.size());
+  }
+}
+
 // Takes a word off the front of the text, blanks before it apart.
 bool Take(std::string_view word, std::string_view& text) {
   SkipSpaces(text);
@@ -221,7 +239,7 @@ class TextLog {
   }
 
   void AddStatistic(std::string_view line) {
-    SkipSpaces(line);
+    SkipTime(line);
     if (line.starts_with(kOldHeading)) is_old_ = true;
     if (line.starts_with("chunk") && line.find("PPL(base)") != line.npos) has_chunks_ = true;
     if (auto rest = After(line, "Final estimate: PPL =")) Keep("Mean PPL(Q)", *rest);
