@@ -113,6 +113,23 @@ TEST_CASE("statistics are read behind a time and a level", "[llama-logs]") {
   CHECK(ValueOf(timed, "loss.same_top") == Approx(0.97386));
 }
 
+TEST_CASE("the worse of two runs counts under old labels and new, and NaN is the worst",
+          "[llama-logs]") {
+  const std::string old = "===== KL-divergence statistics\nAverage:   0.01\nMaximum:   3\n";
+  const std::string now = "Mean    KLD:   0.5\nMaximum KLD:   2\n";
+  for (const std::string& text : {old + now, now + old}) {
+    CHECK(ValueOf(ReadOne(text), "loss.mean_kl") == 0.5);
+    CHECK(ValueOf(ReadOne(text), "loss.max_kl") == 3);
+    CHECK(ReadOne("Mean    KLD: nan\n" + text).measured.Find("loss.mean_kl")->undefined);
+  }
+  const std::string good = "[ Prompt: 9.0 t/s | Generation: 5.0 t/s ]\n";
+  const std::string bad = "[ Prompt: 9.0 t/s | Generation: nan t/s ]\n";
+  for (const std::string& text : {good + bad, bad + good}) {
+    CHECK(ReadOne(text).measured.Find("decode_gate_tps")->undefined);
+    CHECK(ValueOf(ReadOne(text), "prompt_tokens_per_second") == 9);
+  }
+}
+
 TEST_CASE("a comparison that was cut has no loss", "[llama-logs]") {
   const gate::CaseResult cut = ReadOne(
       "chunk             PPL               ln(PPL(Q)/PPL(base))          KL Divergence\n"

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "lib/core/base/bytes.h"
@@ -104,6 +104,10 @@ struct Speed {
   double ms = 0, tokens = 0;
   std::optional<double> slowest = {};  // where a line has nothing but the speed
 
+  // A speed that is no number stays: no later turn makes up for it.
+  void AddTurn(double speed) {
+    if (!slowest || std::isnan(speed) || speed < *slowest) slowest = speed;
+  }
   std::optional<double> per_second() const {
     if (ms != 0) return 1e3 * tokens / ms;
     return slowest;
@@ -148,9 +152,7 @@ class TextLog {
     is_ours |= set("decode_gate_tps", generation_.per_second());
     if (!cache_.type_k.empty()) is_ours |= set("resident_bytes.peak", cache_.bytes);
     bool compares = false;
-    for (size_t i = 0; i < std::size(kStatistics); ++i) {
-      compares |= set(kStatistics[i].metric, statistics_[i]);
-    }
+    for (const auto& [metric, value] : statistics_) compares |= set(metric, value);
     if (has_chunks_ && of.Find("loss.mean_kl") == nullptr) {
       of.Missing("loss.mean_kl",
                  "the log has chunks of a comparison and not its statistics: the run was cut, or "
@@ -205,8 +207,8 @@ class TextLog {
     }
     const auto generation = TakeFigure(*rest);
     if (!generation) return false;
-    prompt_.slowest = std::min(*prompt, prompt_.slowest.value_or(*prompt));
-    generation_.slowest = std::min(*generation, generation_.slowest.value_or(*generation));
+    prompt_.AddTurn(*prompt);
+    generation_.AddTurn(*generation);
     return true;
   }
 
@@ -255,24 +257,22 @@ class TextLog {
     Keep(label, line.substr(colon + 1));
   }
 
-  // Keeps the worse of two runs in one log.
+  // Keeps the worse of two runs in one log, whichever of its labels each has.
   void Keep(std::string_view label, std::string_view text) {
-    for (size_t i = 0; i < std::size(kStatistics); ++i) {
-      const Statistic& one = kStatistics[i];
+    for (const Statistic& one : kStatistics) {
       if (one.label != label || (one.only_old && !is_old_)) continue;
       const std::optional<double> value = TakeFigure(text);
       if (!value) return;
       const double now = *value * one.unit;
-      std::optional<double>& kept = statistics_[i];
-      const bool is_worse = kept && (one.more_is_better ? now < *kept : now > *kept);
-      if (!kept || is_worse || std::isnan(now)) kept = now;
+      double& kept = statistics_.try_emplace(one.metric, now).first->second;
+      if (std::isnan(now) || (one.more_is_better ? now < kept : now > kept)) kept = now;
     }
   }
 
   Speed prompt_, generation_;
   Cache cache_, context_;
   std::optional<double> load_ms_;
-  std::array<std::optional<double>, std::size(kStatistics)> statistics_;
+  std::map<std::string_view, double> statistics_;  // by metric
   bool has_chunks_ = false, is_old_ = false, names_us_ = false;
   uint64_t broken_ = 0;
   std::string first_broken_;
