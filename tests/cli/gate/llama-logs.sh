@@ -38,6 +38,9 @@ sed 's/server.log/broken.log/' own.json > broken.json
 "$KVTOOL" gate broken.json --engine-logs broken.log --json -q 2> /dev/null | jq -r '.results[0].cases[] | select(.name == "broken.log") | .status' || true
 printf 'chunk  PPL  ln(PPL(Q)/PPL(base))\n   1  14.2 x\n' > cut.log
 gate --engine-logs cut.log --require 'loss.mean_kl<=1'
+# A loss that is required and that the log of a perplexity lacks, beside a rule that holds.
+printf 'Final estimate: PPL = 6.2 +/- 0.03\n' > plain.log
+gate --engine-logs plain.log --require 'loss.perplexity<=7' --require 'loss.mean_kl<=1'
 printf 'prompt eval time = 1e999 ms / nan tokens\n eval time = 2000 ms / 100 runs \033[2J\n' > odd.log
 gate --engine-logs odd.log --require 'prompt_tokens_per_second>=1' --require 'tokens_per_second>=1'
 no() { status=0; "$KVTOOL" gate --engine-logs "$@" || status=$?; echo "exit $status"; }

@@ -153,12 +153,8 @@ class TextLog {
     if (!cache_.type_k.empty()) is_ours |= set("resident_bytes.peak", cache_.bytes);
     bool compares = false;
     for (const auto& [metric, value] : statistics_) compares |= set(metric, value);
-    if (has_chunks_ && of.Find("loss.mean_kl") == nullptr) {
-      of.Missing("loss.mean_kl",
-                 "the log has chunks of a comparison and not its statistics: the run was cut, or "
-                 "had fewer than 100 tokens");
-      compares = true;
-    }
+    compares |= has_chunks_;
+    if (compares) AddMissing(of);
     const bool broke_early = broken_ > 0 && names_us_;
     if (!is_ours && !compares && !broke_early) return {};
     if (load_ms_) of.Set("load_us", 1e3 * *load_ms_, where);
@@ -176,6 +172,17 @@ class TextLog {
   }
 
  private:
+  // A rule on a loss is about such a log, whether it has this loss or not.
+  void AddMissing(gate::Measurements& of) const {
+    const bool is_cut = has_chunks_ && of.Find("loss.mean_kl") == nullptr;
+    for (const Statistic& one : kStatistics) {
+      if (of.Find(one.metric) != nullptr) continue;
+      of.Missing(one.metric, is_cut ? "the log has chunks of a comparison and not its statistics: "
+                                      "the run was cut, or had fewer than 100 tokens"
+                                    : "the log of the perplexity does not have it");
+    }
+  }
+
   // "prompt eval time =  789.03 ms /    27 tokens (...": of a run, or of a request.
   bool AddTiming(std::string_view line) {
     const size_t at = line.find("eval time");
