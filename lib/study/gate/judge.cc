@@ -210,12 +210,19 @@ void AddUnmeasured(const CaseResult& result, bool of_pinned, std::vector<std::st
   }
 }
 
-// A difference that equal runs of the engine show as well breaks no rule.
+// A difference that equal runs of the engine show as well breaks no rule. Where the noise is that
+// of the figure's own repetitions, it excuses a tenth of the older value at most, and no limit that
+// names a value: else a run that is restless enough could not fail.
 void MindNoise(const CaseResult& result, RuleOutcome& rule) {
+  constexpr double kMostExcused = 0.1;
   const Measurement* measured = result.measured.Find(rule.rule.metric);
   if (measured == nullptr || !measured->noise || rule.status != Status::kFail || !rule.value)
     return;
-  const double width = *measured->noise;
+  double width = *measured->noise;
+  if (!measured->noise_why.empty()) {
+    if (!rule.baseline) return;
+    width = std::min(width, kMostExcused * std::abs(*rule.baseline));
+  }
   const bool more_is_better = rule.rule.op == Op::kAtLeast || rule.rule.op == Op::kAbove;
   const double best = *rule.value + (more_is_better ? width : -width);
   if (!Holds(best, rule.rule.op, rule.rule.limit)) return;

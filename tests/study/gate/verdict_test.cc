@@ -310,6 +310,25 @@ TEST_CASE("An older summary adds rules on how far figures may move") {
   CHECK(gate.cases[1].rules.size() == 1);
 }
 
+TEST_CASE("Noise of a figure's own repetitions excuses little, and no limit that is named") {
+  const auto judged = [](double now, std::vector<Rule> rules) {
+    Measurements figures;
+    figures.Set("decode_gate_tps", now);
+    figures.SetNoise("decode_gate_tps", 50, "its repetitions differ");
+    GateResult gate = test::NewGate();
+    gate.cases = {Case("a", std::move(rules), figures)};
+    gate.baseline.emplace();
+    gate.baseline->passed = true;
+    gate.baseline->cases["a"].figures["decode_gate_tps"] = 100;
+    Judge({.baseline_rules = {{"decode_gate_tps", 0.05, {}}}}, gate);
+    return gate.cases[0].status;
+  };
+  CHECK(judged(95, {}) == Status::kPass);
+  CHECK(judged(86, {}) == Status::kInconclusive);
+  CHECK(judged(84, {}) == Status::kFail);
+  CHECK(judged(100, {{"decode_gate_tps", Op::kAtLeast, 101}}) == Status::kFail);
+}
+
 TEST_CASE("A baseline must be able to say something about this run") {
   Measurements figures;
   figures.Set("lossy_worst", 3.0);
