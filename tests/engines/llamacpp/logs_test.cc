@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/engines/llamacpp/logs/logs.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <fstream>
 
@@ -241,6 +243,19 @@ TEST_CASE("a folder's logs are cases of their names, also in UTF-16", "[llama-lo
   REQUIRE(cases.size() == 2);
   CHECK(cases[0].spec.name == "a.txt");
   CHECK(ValueOf(cases[1], "decode_gate_tps") == 50);
+}
+
+TEST_CASE("a folder has at most 1000 cases, however many benches they come from", "[llama-logs]") {
+  test::TempDir dir;
+  for (const int tests : {1000, 1}) {
+    std::ofstream bench(dir.path() / fmt::format("{}.jsonl", tests));
+    for (int i = 0; i < tests; ++i) {
+      bench << fmt::format("{{\"n_prompt\": 1, \"n_gen\": 0, \"avg_ts\": 2, \"x\": {}}}\n", i);
+    }
+    bench.close();
+    if (tests == 1000) CHECK(ReadLogs(dir.path()).size() == 1000);
+  }
+  CHECK(test::FindingOf([&] { ReadLogs(dir.path()); }) == Finding::kLimit);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ namespace {
 using gate::Json;
 
 constexpr uint64_t kMostBytes = uint64_t{16} << 20;
-constexpr size_t kMostRows = 10000, kMostCases = 1000, kMostSettings = 100;
+constexpr size_t kMostRows = 10000, kMostSettings = 100;
 constexpr size_t kLongestValue = 60, kLongestName = 150;
 // Equal runs differ by this many standard deviations of a test's repetitions.
 constexpr double kDeviations = 2;

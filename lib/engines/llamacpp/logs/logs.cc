@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "lib/core/base/bytes.h"
+#include "lib/core/base/error.h"
 #include "lib/study/gate/log_files.h"
 
 namespace kv::llamacpp {
@@ -41,6 +42,10 @@ std::vector<gate::CaseResult> ReadLogs(const std::filesystem::path& path) {
   std::vector<gate::CaseResult> all;
   for (const std::string& name : folder.Files(IsLogName)) {
     std::vector<gate::CaseResult> cases = ReadLog(*folder.Text(name), Escaped(name));
+    if (all.size() + cases.size() > kMostCases) {
+      throw Error(Finding::kLimit, "the logs of the folder have more than {} cases", kMostCases)
+          .File(shown);
+    }
     std::move(cases.begin(), cases.end(), std::back_inserter(all));
   }
   return all;

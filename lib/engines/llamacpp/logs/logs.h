@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by logs.cc, text_log.cc, bench.cc
 
+#include <cstddef>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -15,6 +16,9 @@ namespace kv::llamacpp {
 // Reads what llama.cpp's programs print: speeds, the size and types of the cache, and what
 // llama-perplexity says of the loss. FORMAT.md has the lines and fields. A case has figures that
 // the gate's rules can name, its types as parameters, and no suite.
+
+// Of a bench, and of all logs of a folder together: as many as a config may have.
+inline constexpr size_t kMostCases = 1000;
 
 // Reads a log, or the logs that lie in a folder, in the order of their names. Returns nothing if
 // they are not llama.cpp's. Throws kOpenFailed, kReadFailed, kLimit, kBadText, kBadField.
