@@ -31,7 +31,7 @@ struct Baseline {
   std::string file;
   std::string generated_at, verdict, commit, version;
   bool is_ours = false;  // written by kvtool, not by the engine's suite
-  bool passed = false;   // the summary says so, and no case of it failed
+  bool passed = false;   // no case of it failed, and the summary says so or is a first one of logs
   std::map<std::string, BaselineCase, std::less<>> cases;
 
   // What it lets one say about this run.

@@ -18,6 +18,12 @@ cd "$OLDPWD"
 # A baseline: a drop beyond 5 % fails, one within the noise of the bench's own repetitions does not decide.
 sed 's/"avg_ts": 61.35/"avg_ts": 50.0/; s/"avg_ts": 790.2/"avg_ts": 745.0/; s/"n_threads": 8/"n_threads": 4/' "$logs/bench.json" > bench.json
 gate --engine-logs bench.json --baseline summary.json 2>&1
+# Logs that no rule judged fail, and are a first baseline; a broken log is none.
+gate --engine-logs "$logs/bench.json" -q -o first.json -f 2> /dev/null
+gate --engine-logs "$logs/bench.json" --baseline first.json | head -1
+printf ' eval time = 2000.00 ms / 100 runs\nllama_decode: failed to decode, ret = -3\n' > broken.log
+gate --engine-logs broken.log -q -o first.json -f 2> /dev/null
+gate --engine-logs broken.log --baseline first.json | tail -2
 # A config names the cases; a folder has one of each log.
 mkdir all; cp "$logs"/*.log all
 cat > own.json << 'JSON'
