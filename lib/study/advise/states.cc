@@ -53,8 +53,8 @@ uint64_t Chained(uint64_t before, uint64_t next) {
   return Hash64(std::as_bytes(std::span(pair)));
 }
 
-std::vector<uint64_t> HashRows(const Snapshot& snapshot, const KvTensor& tensor) {
-  const uint64_t tokens = std::min(tensor.tokens(), kMostComparedTokens);
+std::vector<uint64_t> HashRows(const Snapshot& snapshot, const KvTensor& tensor, uint64_t most) {
+  const uint64_t tokens = std::min(tensor.tokens(), most);
   const uint64_t row = tensor.units_per_head() * tensor.unit_bytes();
   std::vector<uint64_t> hashes;
   hashes.reserve(tokens);
@@ -122,7 +122,12 @@ Kinship ClassifyKinship(const SavedState& state, const SavedState& kin, uint64_t
 
 }  // namespace
 
-SavedState DescribeState(const Snapshot& snapshot) {
+uint64_t MostComparedTokens(uint64_t states) {
+  constexpr uint64_t kMostHashes = uint64_t{64} << 20;
+  return std::min(kMostComparedTokens, kMostHashes / std::max<uint64_t>(states, 1));
+}
+
+SavedState DescribeState(const Snapshot& snapshot, uint64_t most_compared) {
   SavedState state;
   state.format = snapshot.format;
   state.model = snapshot.model;
@@ -132,9 +137,9 @@ SavedState DescribeState(const Snapshot& snapshot) {
   const KvTensor* tensor = LateTensor(snapshot);
   if (tensor == nullptr) return state;
   state.tokens = tensor->tokens();
-  state.rows = HashRows(snapshot, *tensor);
+  state.rows = HashRows(snapshot, *tensor, most_compared);
   uint64_t last = 0;
-  const size_t ids = std::min<size_t>(snapshot.tokens.size(), kMostComparedTokens);
+  const size_t ids = std::min<size_t>(snapshot.tokens.size(), most_compared);
   for (size_t i = 0; i < ids; ++i) {
     last = Chained(last, static_cast<uint32_t>(snapshot.tokens[i]));
     state.ids.push_back(last);

@@ -18,6 +18,8 @@ namespace kv::advise {
 
 // Tokens of a state whose rows are compared; later ones count as the state's own.
 constexpr uint64_t kMostComparedTokens = uint64_t{1} << 20;
+// As many of each of so many states: all hashes of rows and ids together take 1 GiB at most.
+uint64_t MostComparedTokens(uint64_t states);
 
 // Relation of a state's rows to those of the state that it shares most with.
 enum class Kinship { kAlone, kBranches, kGrows, kContained, kSame };
@@ -46,7 +48,7 @@ struct SavedState {
 
 // Reads what later comparisons need: one head of the last layer's V (or K), on which every earlier
 // token and layer has left its mark.
-SavedState DescribeState(const Snapshot& snapshot);
+SavedState DescribeState(const Snapshot& snapshot, uint64_t most_compared = kMostComparedTokens);
 // Finds what states have in common. Sorted by their rows, each state's longest common beginning is
 // that with a neighbour, so a thousand states need no million comparisons.
 void CompareStates(std::vector<SavedState>& states);

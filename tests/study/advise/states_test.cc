@@ -109,6 +109,16 @@ TEST_CASE("the recommendation follows from what is shared and what compresses", 
   CHECK(advice.kind == StatesAdvice::Kind::kKeep);
 }
 
+TEST_CASE("the more states there are, the fewer tokens of each are compared", "[advise]") {
+  CHECK(MostComparedTokens(0) == kMostComparedTokens);
+  CHECK(MostComparedTokens(64) == kMostComparedTokens);
+  CHECK(MostComparedTokens(10000) == (uint64_t{64} << 20) / 10000);
+  const SavedState state = DescribeState(Chat(300).snapshot, 100);
+  CHECK(state.tokens == 300);
+  CHECK(state.rows.size() == 100);
+  CHECK(state.ids.size() == 100);
+}
+
 TEST_CASE("what has no rows is described and alone", "[advise]") {
   CHECK(DescribeState(Snapshot{}).tokens == 0);
   Snapshot without_bytes = Chat(10).snapshot;

@@ -151,14 +151,14 @@ struct Described {
   std::string why;
 };
 
-Described Describe(const Place& place, const OpenOptions& reading) {
+Described Describe(const Place& place, const OpenOptions& reading, uint64_t most_compared) {
   try {
     bool is_archive = false;
     const std::optional<Snapshot> snapshot = OpenState(place.path, reading, is_archive);
     SavedState state;
     if (snapshot) {
       if (snapshot->layers.empty()) return {std::nullopt, "holds no K and V"};
-      state = advise::DescribeState(*snapshot);
+      state = advise::DescribeState(*snapshot, most_compared);
     }
     state.is_archive = is_archive;
     state.name = place.name;
@@ -319,10 +319,11 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
   uint64_t all = 0;
   for (const Place& place : places) all += place.bytes;
   progress.Begin(all);
+  const uint64_t most_compared = advise::MostComparedTokens(places.size());
   std::vector<Described> described(places.size());
   ThreadPool pool(context.global.thread_count());
   pool.ParallelFor(places.size(), [&](uint64_t i) {
-    described[i] = Describe(places[i], reading);
+    described[i] = Describe(places[i], reading, most_compared);
     progress.Advance(places[i].bytes);
   });
   std::vector<Place> kept;
@@ -342,6 +343,11 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
   if (walk.beyond() > 0) {
     context.console.Warn("", fmt::format("only the first {} files were looked at, {} more were not",
                                          kMostStates, walk.beyond()));
+  }
+  const auto is_long = [&](const SavedState& of) { return of.tokens > most_compared; };
+  if (std::any_of(advice.states.begin(), advice.states.end(), is_long)) {
+    context.console.Warn("", fmt::format("only the first {} tokens of each state were compared",
+                                         most_compared));
   }
   std::map<std::string, const Place*> by_name;
   for (const Place& place : kept) by_name.emplace(place.name, &place);
