@@ -20,6 +20,10 @@ cmp one.json three.json && jq -c '.results[0] | .idle_states, .states[0].written
 before=$(stat -c %X slots/twin)
 advise > /dev/null
 test "$before" = "$(stat -c %X slots/twin)" && echo "not read"
+# Nor does it count that the folder of a dump is listed again and again.
+mkdir dumps && "$KVTOOL" convert -q "$state" --kv-heads 4 --to mnn-dump -o dumps/old
+touch -d 2020-01-02 dumps/old/*
+for time in 1 2; do "$KVTOOL" advise dumps --json -q; done | jq -c '.results[0].states[] | [.name, .idle]'
 # The command does what was estimated, to a quarter.
 command=$(jq -r '.results[0].recommendation.command' one.json)
 echo "$command"

@@ -61,6 +61,22 @@ struct Place {
   bool is_folder = false;
 };
 
+// When the files in a folder were last written and read. The folder's own times are newer: to list
+// a folder is to read it. They count where it has no files.
+std::pair<int64_t, int64_t> TimesOf(const std::string& folder, const struct stat& own) {
+  std::optional<std::pair<int64_t, int64_t>> newest;
+  std::error_code failed;
+  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    struct stat file;
+    if (::lstat(entry->path().c_str(), &file) != 0 || !S_ISREG(file.st_mode)) continue;
+    const std::pair<int64_t, int64_t> times{file.st_mtim.tv_sec, file.st_atim.tv_sec};
+    if (!newest) newest = times;
+    newest = {std::max(newest->first, times.first), std::max(newest->second, times.second)};
+  }
+  return newest.value_or(std::pair<int64_t, int64_t>{own.st_mtim.tv_sec, own.st_atim.tv_sec});
+}
+
 // Finds the states below the inputs, in bounded depth and number. It opens nothing but regular
 // files: to open a pipe is to wait for it, and a link may lead anywhere.
 class StateWalk {
@@ -96,9 +112,9 @@ class StateWalk {
     std::error_code failed;
     if (fs::exists(fs::path(path) / "run.json", failed)) return LeaveOut(name, "a recorded run");
     if (fs::exists(fs::path(path) / "kvtool-store", failed)) return LeaveOut(name, "a store");
-    if (depth > 0 && IsOneDump(path)) {
-      return Add({path, name, BytesOf(path), status.st_mtim.tv_sec, status.st_atim.tv_sec, true});
-    }
+    const auto [written_s, read_s] = TimesOf(path, status);  // before its files are opened
+    if (depth > 0 && IsOneDump(path))
+      return Add({path, name, BytesOf(path), written_s, read_s, true});
     if (depth == kMostDepth) return LeaveOut(name, "too many folders deep");
     std::vector<std::string> children;
     for (fs::directory_iterator entry(path, failed), end; !failed && entry != end;
