@@ -20,6 +20,8 @@ cmp one.json three.json && jq -c '.results[0] | .idle_states, .states[0].written
 before=$(stat -c %X slots/twin)
 advise > /dev/null
 test "$before" = "$(stat -c %X slots/twin)" && echo "not read"
+# A number of days that no time is long enough for.
+advise --idle-days 18446744073709551615 | jq -c '.results[0].idle_states'
 # Nor does it count that the folder of a dump is listed again and again.
 mkdir dumps && "$KVTOOL" convert -q "$state" --kv-heads 4 --to mnn-dump -o dumps/old
 touch -d 2020-01-02 dumps/old/*

@@ -307,7 +307,8 @@ void MarkIdle(StatesAdvice& advice) {
   for (SavedState& state : advice.states) {
     if (!reads) state.read_s.reset();
     const int64_t last = std::max(*state.written_s, state.read_s.value_or(*state.written_s));
-    state.idle = (now_s - last) / kSecondsOfDay >= static_cast<int64_t>(advice.idle_days);
+    const int64_t since_s = std::max<int64_t>(now_s - last, 0);  // a time may lie ahead
+    state.idle = static_cast<uint64_t>(since_s / kSecondsOfDay) >= advice.idle_days;
   }
 }
 
