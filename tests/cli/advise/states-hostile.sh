@@ -20,6 +20,9 @@ jq -c '.results[0].left_out[] | select(.name == "pipe" or .name == "out" or .nam
 # Two files of one name would be versions of one state: no command makes them that.
 jq -c '.results[0].recommendation | .kind, .command' out.json
 "$KVTOOL" advise slots | tail -1
+# A name with a line break is one line of a command that works.
+"$KVTOOL" advise slots/two* slots/good.kvz slots/good --json -q | jq -r '.results[0].recommendation.command' > command
+cat command && eval "\"$KVTOOL\" $(cut -d' ' -f2- command) -q" && "$KVTOOL" store list states.store --json | jq -c '[.results[0].states[].name]'
 # Links that are inputs themselves are followed; nothing at all is an error, and so is no folder.
 "$KVTOOL" advise slots/link slots/good --json -q | jq -c '[.results[0].states[].kinship]'
 "$KVTOOL" advise slots/empty || echo $?

@@ -223,6 +223,18 @@ std::vector<ContestChunk> TakeSample(const std::map<std::string, const Place*>& 
   return chunks;
 }
 
+// As ShellQuoted; a name with a line break or an escape sequence becomes one line in $'...', which
+// shells take and terminals do not obey.
+std::string OneLine(const std::string& word) {
+  if (Printable(word) == word) return ShellQuoted(word);
+  std::string quoted = "$'";
+  for (const char c : word) {
+    const bool is_plain = c >= 0x20 && c < 0x7f && c != '\'' && c != '\\';
+    quoted += is_plain ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<uint8_t>(c));
+  }
+  return quoted + "'";
+}
+
 // The words for a shell that name the states as inputs of a command.
 class CommandWords {
  public:
@@ -234,7 +246,7 @@ class CommandWords {
   std::string Store() const {
     if (SharesNames()) return {};
     const std::string head = "kvtool store add ";
-    const std::string store = ShellQuoted(Beside(".store"));
+    const std::string store = OneLine(Beside(".store"));
     if (!IsFolder()) return head + store + " " + Listed();
     const bool is_flat = std::none_of(places_.begin(), places_.end(), [](const Place& place) {
       return place.name.find('/') != place.name.npos;
@@ -249,7 +261,7 @@ class CommandWords {
   std::string Compress() const {
     if (!IsFolder()) return "kvtool compress " + Listed();
     return fmt::format("kvtool compress -r {} --output-dir {}", Folder(),
-                       ShellQuoted(Beside(".kvz")));
+                       OneLine(Beside(".kvz")));
   }
 
  private:
@@ -275,12 +287,12 @@ class CommandWords {
     while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
     return folder.starts_with('-') ? "./" + folder : folder;
   }
-  std::string Folder() const { return ShellQuoted(Plain()); }
+  std::string Folder() const { return OneLine(Plain()); }
   std::string Listed() const {
     std::string words;
     for (const Place& place : places_) {
       const std::string path = place.path.starts_with('-') ? "./" + place.path : place.path;
-      words += (words.empty() ? "" : " ") + ShellQuoted(path);
+      words += (words.empty() ? "" : " ") + OneLine(path);
     }
     return words;
   }
