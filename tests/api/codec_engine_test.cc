@@ -153,6 +153,37 @@ TEST_CASE("Heads of a frame decode alone") {
                          nullptr) == KVT_E_BAD_ARGUMENT);
 }
 
+TEST_CASE("Heads of a frame whose segments cut rows apart are refused") {
+  // Bytes without a shape are cut at 1 MiB; then the header claims rows of 384 bytes.
+  const Buffer raw = Values(4500);
+  const Context context(KVT_FAST);
+  Buffer frame(kvt_encode_bound(raw.size())), heads(raw.size());
+  size_t size = 0, written = 7;
+  REQUIRE(kvt_encode(context.ctx, nullptr, raw.data(), raw.size(), frame.data(), frame.size(),
+                     &size) == 0);
+  constexpr uint32_t kClaimedHeads = 3, kClaimedDim = 128;
+  const uint64_t tokens = raw.size() / (kClaimedHeads * kClaimedDim);
+  frame[97] = KVT_TOKEN_HEAD_DIM;
+  std::memcpy(&frame[100], &kClaimedHeads, 4);
+  std::memcpy(&frame[104], &kClaimedDim, 4);
+  std::memcpy(&frame[112], &tokens, 8);
+  // The header's hash is XXH3-64, as that of a page.
+  kvt_desc desc = Describe(0);
+  desc.dtype = KVT_U8;
+  kvt_entry entry = {};
+  entry.struct_size = sizeof entry;
+  Buffer room(120);
+  const kvt_table table = {sizeof table, 0,       &desc, frame.data(), 1,           120,
+                           120,          nullptr, 1,     room.data(),  room.size(), &entry};
+  REQUIRE(kvt_encode_table(context.ctx, &table) == 0);
+  std::memcpy(&frame[120], &entry.raw_hash, 8);
+  REQUIRE(kvt_decode(context.ctx, frame.data(), size, nullptr, heads.data(), heads.size()) == 0);
+  CHECK((heads == raw));
+  CHECK(kvt_decode_heads(context.ctx, frame.data(), size, nullptr, 0, 2, heads.data(), heads.size(),
+                         &written) == KVT_E_UNSUPPORTED_KIND);
+  CHECK(written == 0);
+}
+
 TEST_CASE("Pages of a table are coded from where the engine has them, and come back there") {
   constexpr uint64_t kTokens = 16;
   constexpr size_t kPage = kTokens * kRow, kStride = kPage + 64, kPages = 9;
