@@ -99,6 +99,24 @@ void ForEachEntry(kvt_ctx* ctx, const Pages& pages, size_t count, F&& one) {
   first.ThrowIfAny();
 }
 
+// Writes the blocks of a segment from `index` on, which ends behind them.
+void PutBlocks(const BlockSegment& segment, const Elements<kvt_block>& room, size_t& index) {
+  uint64_t planes_offset = segment.raw_offset;
+  for (const PlaneBlock& block : segment.planes.blocks) {
+    kvt_block entry = {};
+    entry.offset = segment.offset + block.offset;
+    entry.planes_offset = planes_offset;
+    entry.bytes = block.bytes;
+    entry.raw_bytes = block.raw_bytes;
+    entry.segment_offset = segment.raw_offset;
+    entry.segment_bytes = segment.raw_bytes;
+    entry.planes = static_cast<uint8_t>(segment.planes.split.count);
+    entry.rotated = segment.planes.split.rotated ? 1 : 0;
+    room.Put(index++, entry);
+    planes_offset += block.raw_bytes;
+  }
+}
+
 }  // namespace
 }  // namespace kv::api
 
@@ -155,30 +173,15 @@ kvt_status kvt_frame_blocks(const void* src, size_t n, kvt_block* out, size_t ca
     const Elements<kvt_block> room(out, cap, "out->struct_size");
     const ByteSpan frame = Span(src, n);
     RequireApart(frame, {reinterpret_cast<std::byte*>(out), room.bytes()}, "src and out overlap");
-    uint64_t planes_offset = 0;
-    for (const BlockSegment& segment : ListBlocks(frame)) {
-      planes_offset = segment.raw_offset;
-      for (const PlaneBlock& block : segment.planes.blocks) {
-        if (*count < cap) {
-          kvt_block entry = {};
-          entry.offset = segment.offset + block.offset;
-          entry.planes_offset = planes_offset;
-          entry.bytes = block.bytes;
-          entry.raw_bytes = block.raw_bytes;
-          entry.segment_offset = segment.raw_offset;
-          entry.segment_bytes = segment.raw_bytes;
-          entry.planes = static_cast<uint8_t>(segment.planes.split.count);
-          entry.rotated = segment.planes.split.rotated ? 1 : 0;
-          room.Put(*count, entry);
-        }
-        planes_offset += block.raw_bytes;
-        ++*count;
-      }
-    }
-    if (*count > cap && out != nullptr) {
+    const std::vector<BlockSegment> segments = ListBlocks(frame);
+    for (const BlockSegment& segment : segments) *count += segment.planes.blocks.size();
+    if (out == nullptr) return;
+    if (*count > cap) {
       throw Error(Finding::kOutputTooSmall, "the frame has {} blocks, the list room for {}", *count,
                   cap);
     }
+    size_t index = 0;
+    for (const BlockSegment& segment : segments) PutBlocks(segment, room, index);
   });
 }
 

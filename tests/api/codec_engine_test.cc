@@ -110,6 +110,8 @@ TEST_CASE("Blocks are listed, and planes join to the values") {
   blocks.front().struct_size = sizeof(kvt_block);
   CHECK(kvt_frame_blocks(frame.data(), size, blocks.data(), count - 1, &count) ==
         KVT_E_OUTPUT_TOO_SMALL);
+  CHECK(count == blocks.size());
+  CHECK(blocks.front().bytes == 0);  // untouched
   REQUIRE(kvt_frame_blocks(frame.data(), size, blocks.data(), count, &count) == 0);
   uint64_t end = 0;
   for (const kvt_block& block : blocks) {
