@@ -157,12 +157,14 @@ kvt_status kvt_encode_within(kvt_ctx* ctx, const kvt_desc* desc, const void* src
     RequireWithinLimit(ctx, n);
     ctx->coder.UsePool(PoolOf(ctx));
     uint64_t needed = 0;
+    const Clock::time_point start = Clock::now();
     const uint64_t size = ctx->coder.EncodeWithin(DescriptionOf(desc), raw, frame, &needed);
     if (written != nullptr) *written = static_cast<size_t>(size != 0 ? size : needed);
     if (size == 0) {
       throw Error(Finding::kOutputTooSmall, "the frame takes about {} bytes, the buffer has {}",
                   needed, cap);
     }
+    CountEncoded(ctx, start, n, size, size == FrameBound(n));
   });
 }
 
@@ -211,6 +213,7 @@ kvt_status kvt_encode_table(kvt_ctx* ctx, const kvt_table* table) {
     const FrameDescription description = DescriptionOf(whole.desc);
     ForEachEntry(ctx, pages, whole.count, [&](size_t i, FrameCoder& coder) {
       PageEntry entry;
+      const Clock::time_point start = Clock::now();
       const bool fits = coder.EncodePage(description, pages.Page(i), pages.Data(i), entry);
       kvt_entry& out = pages.Entry(i);
       out.bytes = entry.bytes;
@@ -220,6 +223,7 @@ kvt_status kvt_encode_table(kvt_ctx* ctx, const kvt_table* table) {
         throw Error(Finding::kOutputTooSmall, "page {} takes {} bytes, its room has {}", i,
                     entry.bytes, whole.room);
       }
+      CountEncoded(ctx, start, whole.page_bytes, entry.bytes, entry.codec == CodecId::kRaw);
     });
   });
 }
@@ -233,8 +237,11 @@ kvt_status kvt_decode_table(kvt_ctx* ctx, const kvt_table* table) {
     ForEachEntry(ctx, pages, whole.count, [&](size_t i, FrameCoder& coder) {
       const kvt_entry& in = pages.Entry(i);
       Require(in.codec <= 0xff, "table->entries: codec");
-      coder.DecodePage(description, {in.bytes, static_cast<CodecId>(in.codec), in.raw_hash},
-                       pages.Data(i), pages.Page(i));
+      Counted(ctx, [&] {
+        coder.DecodePage(description, {in.bytes, static_cast<CodecId>(in.codec), in.raw_hash},
+                         pages.Data(i), pages.Page(i));
+        return true;
+      });
     });
   });
 }

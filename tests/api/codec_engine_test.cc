@@ -155,6 +155,37 @@ TEST_CASE("Heads of a frame decode alone") {
                          nullptr) == KVT_E_BAD_ARGUMENT);
 }
 
+TEST_CASE("Frames within rooms, heads and pages of tables are counted") {
+  const Buffer raw = Values(16);
+  const kvt_desc desc = Describe(16);
+  const Context context(KVT_FAST);
+  Buffer frame(kvt_encode_bound(raw.size())), pages = raw, heads(raw.size());
+  size_t size = 0;
+  REQUIRE(kvt_encode_within(context.ctx, &desc, raw.data(), raw.size(), frame.data(), frame.size(),
+                            &size) == 0);
+  CHECK(kvt_encode_within(context.ctx, &desc, raw.data(), raw.size(), frame.data(), 64, nullptr) ==
+        KVT_E_OUTPUT_TOO_SMALL);  // and is not counted
+  REQUIRE(kvt_decode_heads(context.ctx, frame.data(), size, nullptr, 1, 2, heads.data(),
+                           heads.size(), nullptr) == 0);
+  kvt_entry entry = {};
+  entry.struct_size = sizeof entry;
+  const kvt_table table = {sizeof table, 0,       &desc, pages.data(), 1,           pages.size(),
+                           raw.size(),   nullptr, 1,     heads.data(), raw.size(),  &entry};
+  REQUIRE(kvt_encode_table(context.ctx, &table) == 0);
+  REQUIRE(kvt_decode_table(context.ctx, &table) == 0);
+  ++entry.raw_hash;
+  CHECK(kvt_decode_table(context.ctx, &table) == KVT_E_CHECKSUM);
+  kvt_stats stats = {};
+  stats.struct_size = sizeof stats;
+  REQUIRE(kvt_ctx_stats(context.ctx, &stats) == 0);
+  CHECK(stats.frames == 2);
+  CHECK(stats.raw_bytes == 2 * raw.size());
+  CHECK(stats.stored_bytes == size + entry.bytes);
+  CHECK(stats.stored_raw == 0);
+  CHECK(stats.decoded == 2);
+  CHECK(stats.refused == 1);
+}
+
 TEST_CASE("Heads of a frame whose segments cut rows apart are refused") {
   // Bytes without a shape are cut at 1 MiB; then the header claims rows of 384 bytes.
   const Buffer raw = Values(4500);
