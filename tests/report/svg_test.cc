@@ -293,6 +293,18 @@ TEST_CASE("a figure stands alone, as SVG and as PDF", "[svg]") {
   CHECK(pdf.find("endstream") - (pdf.find("stream\n") + 7) == length);
 }
 
+TEST_CASE("the paper around a name in a PDF has no dashes", "[svg]") {
+  LineChart chart;
+  chart.series = {{"s", {{0, 0, "a"}, {1, 1, "b"}}, false, true, false}};
+  chart.targets = {{0.5, "limit", true}};  // a dotted line, and a name on it
+  const std::string pdf = Render(chart).Pdf();
+  CHECK(pdf.find("w [2 3] 0 d") != std::string::npos);
+  size_t names = 0;
+  for (size_t at = pdf.find("1 Tr"); at != std::string::npos; at = pdf.find("1 Tr", at + 1), ++names)
+    CHECK(pdf.substr(at - 11, 11) == "[] 0 d 1 j ");
+  CHECK(names > 0);
+}
+
 TEST_CASE("colours stand out from the paper in both settings", "[svg]") {
   const std::string style = ChartStyle();
   const auto luminance = [](const std::string& hex) {
