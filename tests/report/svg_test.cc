@@ -352,6 +352,30 @@ TEST_CASE("numbers are short", "[svg]") {
   CHECK(ShortBytes(1536) == "1.5 KiB");
 }
 
+TEST_CASE("values of every size have places, or none", "[svg]") {
+  const double next = std::nextafter(1.0, 2.0), most = std::numeric_limits<double>::max();
+  const double least = std::numeric_limits<double>::denorm_min();
+  for (const auto& [low, high] : {std::pair{1.0, next}, {1e17, 1e17 + 16}, {-1e299, 1e299},
+                                  {0.0, least}, {most, -most}, {1e308, 1e308}, {1e299, 1e299}}) {
+    for (const bool log_x : {false, true}) {
+      LineChart chart;
+      chart.log_x = log_x;
+      chart.markers = true;
+      chart.series = {{"s", {{low, low}, {high, high}, {low, high}}}};
+      chart.targets = {{high, "x"}, {high, "y", true}};
+      const std::string text = Render(chart).Inline();
+      INFO(low << " to " << high << (log_x ? ", logarithmic" : ""));
+      CHECK(text.find("nan") == std::string::npos);
+      CHECK(text.find("inf") == std::string::npos);
+      CHECK(text.size() < 200'000);
+    }
+  }
+  CHECK(IsRange(1, 1 + 1e-8));
+  CHECK_FALSE(IsRange(1, 1 + 1e-10));
+  CHECK_FALSE(IsDrawn(1e300));
+  CHECK_FALSE(IsDrawn(NAN));
+}
+
 TEST_CASE("charts without data are empty frames", "[svg]") {
   LineChart chart;
   chart.series = {{"nothing", {}, false, false}, {"nan", {{NAN, 1}, {1, INFINITY}}, false, false}};
