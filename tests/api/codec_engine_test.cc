@@ -169,8 +169,8 @@ TEST_CASE("Frames within rooms, heads and pages of tables are counted") {
                            heads.size(), nullptr) == 0);
   kvt_entry entry = {};
   entry.struct_size = sizeof entry;
-  const kvt_table table = {sizeof table, 0,       &desc, pages.data(), 1,           pages.size(),
-                           raw.size(),   nullptr, 1,     heads.data(), raw.size(),  &entry};
+  const kvt_table table = {sizeof table, 0,       &desc, pages.data(), 1,          pages.size(),
+                           raw.size(),   nullptr, 1,     heads.data(), raw.size(), &entry};
   REQUIRE(kvt_encode_table(context.ctx, &table) == 0);
   REQUIRE(kvt_decode_table(context.ctx, &table) == 0);
   ++entry.raw_hash;

@@ -50,9 +50,8 @@ void DecodeSomeHeads(ByteSpan frame, uint32_t heads, std::span<std::byte> out) {
     return made;
   }();
   size_t written = 0;
-  const kvt_status status =
-      kvt_decode_heads(ctx, frame.data(), frame.size(), nullptr, heads / 2, heads - heads / 2,
-                       out.data(), out.size(), &written);
+  const kvt_status status = kvt_decode_heads(ctx, frame.data(), frame.size(), nullptr, heads / 2,
+                                             heads - heads / 2, out.data(), out.size(), &written);
   if (kvt_fault(status) == KVT_FAULT_INTERNAL || written > out.size()) std::abort();
 }
 

@@ -300,7 +300,8 @@ TEST_CASE("the paper around a name in a PDF has no dashes", "[svg]") {
   const std::string pdf = Render(chart).Pdf();
   CHECK(pdf.find("w [2 3] 0 d") != std::string::npos);
   size_t names = 0;
-  for (size_t at = pdf.find("1 Tr"); at != std::string::npos; at = pdf.find("1 Tr", at + 1), ++names)
+  for (size_t at = pdf.find("1 Tr"); at != std::string::npos;
+       at = pdf.find("1 Tr", at + 1), ++names)
     CHECK(pdf.substr(at - 11, 11) == "[] 0 d 1 j ");
   CHECK(names > 0);
 }
@@ -355,8 +356,13 @@ TEST_CASE("numbers are short", "[svg]") {
 TEST_CASE("values of every size have places, or none", "[svg]") {
   const double next = std::nextafter(1.0, 2.0), most = std::numeric_limits<double>::max();
   const double least = std::numeric_limits<double>::denorm_min();
-  for (const auto& [low, high] : {std::pair{1.0, next}, {1e17, 1e17 + 16}, {-1e299, 1e299},
-                                  {0.0, least}, {most, -most}, {1e308, 1e308}, {1e299, 1e299}}) {
+  for (const auto& [low, high] : {std::pair{1.0, next},
+                                  {1e17, 1e17 + 16},
+                                  {-1e299, 1e299},
+                                  {0.0, least},
+                                  {most, -most},
+                                  {1e308, 1e308},
+                                  {1e299, 1e299}}) {
     for (const bool log_x : {false, true}) {
       LineChart chart;
       chart.log_x = log_x;
