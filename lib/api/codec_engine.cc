@@ -99,6 +99,24 @@ void ForEachEntry(kvt_ctx* ctx, const Pages& pages, size_t count, F&& one) {
   first.ThrowIfAny();
 }
 
+// Writes the blocks of a segment from `index` on, which ends behind them.
+void PutBlocks(const BlockSegment& segment, const Elements<kvt_block>& room, size_t& index) {
+  uint64_t planes_offset = segment.raw_offset;
+  for (const PlaneBlock& block : segment.planes.blocks) {
+    kvt_block entry = {};
+    entry.offset = segment.offset + block.offset;
+    entry.planes_offset = planes_offset;
+    entry.bytes = block.bytes;
+    entry.raw_bytes = block.raw_bytes;
+    entry.segment_offset = segment.raw_offset;
+    entry.segment_bytes = segment.raw_bytes;
+    entry.planes = static_cast<uint8_t>(segment.planes.split.count);
+    entry.rotated = segment.planes.split.rotated ? 1 : 0;
+    room.Put(index++, entry);
+    planes_offset += block.raw_bytes;
+  }
+}
+
 }  // namespace
 }  // namespace kv::api
 
@@ -139,12 +157,14 @@ kvt_status kvt_encode_within(kvt_ctx* ctx, const kvt_desc* desc, const void* src
     RequireWithinLimit(ctx, n);
     ctx->coder.UsePool(PoolOf(ctx));
     uint64_t needed = 0;
+    const Clock::time_point start = Clock::now();
     const uint64_t size = ctx->coder.EncodeWithin(DescriptionOf(desc), raw, frame, &needed);
     if (written != nullptr) *written = static_cast<size_t>(size != 0 ? size : needed);
     if (size == 0) {
       throw Error(Finding::kOutputTooSmall, "the frame takes about {} bytes, the buffer has {}",
                   needed, cap);
     }
+    CountEncoded(ctx, start, n, size, size == FrameBound(n));
   });
 }
 
@@ -155,30 +175,15 @@ kvt_status kvt_frame_blocks(const void* src, size_t n, kvt_block* out, size_t ca
     const Elements<kvt_block> room(out, cap, "out->struct_size");
     const ByteSpan frame = Span(src, n);
     RequireApart(frame, {reinterpret_cast<std::byte*>(out), room.bytes()}, "src and out overlap");
-    uint64_t planes_offset = 0;
-    for (const BlockSegment& segment : ListBlocks(frame)) {
-      planes_offset = segment.raw_offset;
-      for (const PlaneBlock& block : segment.planes.blocks) {
-        if (*count < cap) {
-          kvt_block entry = {};
-          entry.offset = segment.offset + block.offset;
-          entry.planes_offset = planes_offset;
-          entry.bytes = block.bytes;
-          entry.raw_bytes = block.raw_bytes;
-          entry.segment_offset = segment.raw_offset;
-          entry.segment_bytes = segment.raw_bytes;
-          entry.planes = static_cast<uint8_t>(segment.planes.split.count);
-          entry.rotated = segment.planes.split.rotated ? 1 : 0;
-          room.Put(*count, entry);
-        }
-        planes_offset += block.raw_bytes;
-        ++*count;
-      }
-    }
-    if (*count > cap && out != nullptr) {
+    const std::vector<BlockSegment> segments = ListBlocks(frame);
+    for (const BlockSegment& segment : segments) *count += segment.planes.blocks.size();
+    if (out == nullptr) return;
+    if (*count > cap) {
       throw Error(Finding::kOutputTooSmall, "the frame has {} blocks, the list room for {}", *count,
                   cap);
     }
+    size_t index = 0;
+    for (const BlockSegment& segment : segments) PutBlocks(segment, room, index);
   });
 }
 
@@ -208,6 +213,7 @@ kvt_status kvt_encode_table(kvt_ctx* ctx, const kvt_table* table) {
     const FrameDescription description = DescriptionOf(whole.desc);
     ForEachEntry(ctx, pages, whole.count, [&](size_t i, FrameCoder& coder) {
       PageEntry entry;
+      const Clock::time_point start = Clock::now();
       const bool fits = coder.EncodePage(description, pages.Page(i), pages.Data(i), entry);
       kvt_entry& out = pages.Entry(i);
       out.bytes = entry.bytes;
@@ -217,6 +223,7 @@ kvt_status kvt_encode_table(kvt_ctx* ctx, const kvt_table* table) {
         throw Error(Finding::kOutputTooSmall, "page {} takes {} bytes, its room has {}", i,
                     entry.bytes, whole.room);
       }
+      CountEncoded(ctx, start, whole.page_bytes, entry.bytes, entry.codec == CodecId::kRaw);
     });
   });
 }
@@ -230,8 +237,11 @@ kvt_status kvt_decode_table(kvt_ctx* ctx, const kvt_table* table) {
     ForEachEntry(ctx, pages, whole.count, [&](size_t i, FrameCoder& coder) {
       const kvt_entry& in = pages.Entry(i);
       Require(in.codec <= 0xff, "table->entries: codec");
-      coder.DecodePage(description, {in.bytes, static_cast<CodecId>(in.codec), in.raw_hash},
-                       pages.Data(i), pages.Page(i));
+      Counted(ctx, [&] {
+        coder.DecodePage(description, {in.bytes, static_cast<CodecId>(in.codec), in.raw_hash},
+                         pages.Data(i), pages.Page(i));
+        return true;
+      });
     });
   });
 }

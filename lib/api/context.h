@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -224,6 +225,41 @@ inline void RequireWithinLimit(const kvt_ctx* ctx, uint64_t raw_bytes) {
   if (ctx->max_raw_bytes == 0 || raw_bytes <= ctx->max_raw_bytes) return;
   throw Error(Finding::kLimit, "{} raw bytes, the context's limit is {}", raw_bytes,
               ctx->max_raw_bytes);
+}
+
+// For kvt_ctx_stats. Any thread.
+using Clock = std::chrono::steady_clock;
+
+inline uint64_t NanosecondsSince(Clock::time_point start) {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+}
+
+// Counts a frame or page that was encoded since `start`.
+inline void CountEncoded(kvt_ctx* ctx, Clock::time_point start, uint64_t raw_bytes,
+                         uint64_t stored_bytes, bool stored_raw) {
+  ctx->sums.encode_ns += NanosecondsSince(start);
+  ctx->sums.raw_bytes += raw_bytes;
+  ctx->sums.stored_bytes += stored_bytes;
+  ++ctx->sums.frames;
+  if (stored_raw) ++ctx->sums.stored_raw;
+}
+
+// Runs a decoding call and counts how it ended.
+template <typename F>
+auto Counted(kvt_ctx* ctx, F&& decode) {
+  const Clock::time_point start = Clock::now();
+  try {
+    const auto result = decode();
+    ctx->sums.decode_ns += NanosecondsSince(start);
+    ++ctx->sums.decoded;
+    return result;
+  } catch (const Error& failure) {
+    if (failure.code() == ErrorCode::kInvalidData || failure.code() == ErrorCode::kUnsupported) {
+      ++ctx->sums.refused;
+    }
+    throw;
+  }
 }
 
 // The product of sizes that a caller states.

@@ -3,20 +3,12 @@
 #include "lib/core/frame/frame.h"
 
 #include <algorithm>
-#include <chrono>
 #include <ranges>
 
 #include "lib/api/context.h"
 
 namespace kv::api {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-uint64_t NanosecondsSince(Clock::time_point start) {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
-}
 
 Hash128Bytes HashOf(const uint8_t bytes[16]) {
   Hash128Bytes hash;
@@ -29,29 +21,8 @@ uint64_t EncodeOne(kvt_ctx* ctx, FrameCoder& coder, const kvt_desc* desc, ByteSp
   RequireWithinLimit(ctx, raw.size());
   const Clock::time_point start = Clock::now();
   const uint64_t size = coder.Encode(DescriptionOf(desc), raw, out, needed);
-  ctx->sums.encode_ns += NanosecondsSince(start);
-  ctx->sums.raw_bytes += raw.size();
-  ctx->sums.stored_bytes += size;
-  ++ctx->sums.frames;
-  if (size == FrameBound(raw.size())) ++ctx->sums.stored_raw;
+  CountEncoded(ctx, start, raw.size(), size, size == FrameBound(raw.size()));
   return size;
-}
-
-// Runs a decoding call and counts how it ended.
-template <typename F>
-auto Counted(kvt_ctx* ctx, F&& decode) {
-  const Clock::time_point start = Clock::now();
-  try {
-    const auto result = decode();
-    ctx->sums.decode_ns += NanosecondsSince(start);
-    ++ctx->sums.decoded;
-    return result;
-  } catch (const Error& failure) {
-    if (failure.code() == ErrorCode::kInvalidData || failure.code() == ErrorCode::kUnsupported) {
-      ++ctx->sums.refused;
-    }
-    throw;
-  }
 }
 
 FrameHeader DecodeOne(kvt_ctx* ctx, FrameCoder& coder, ByteSpan frame, const Hash128Bytes* context,
@@ -191,8 +162,9 @@ kvt_status DecodePart(kvt_ctx* ctx, const void* src, size_t n, const uint8_t con
     const std::span<std::byte> raw = Span(dst, cap);
     RequireApart(frame, raw, "src and dst overlap");
     ctx->coder.UsePool(PoolOf(ctx));
-    const uint64_t size = WithContext(
-        context, [&](const Hash128Bytes* wanted) { return decode(frame, wanted, raw); });
+    const uint64_t size = WithContext(context, [&](const Hash128Bytes* wanted) {
+      return Counted(ctx, [&] { return decode(frame, wanted, raw); });
+    });
     if (written != nullptr) *written = static_cast<size_t>(size);
   });
 }
@@ -302,9 +274,7 @@ kvt_status kvt_decode_tokens(kvt_ctx* ctx, const void* src, size_t n, const uint
                              size_t* written) {
   return DecodePart(ctx, src, n, context, dst, cap, written,
                     [&](ByteSpan frame, const Hash128Bytes* wanted, std::span<std::byte> raw) {
-                      return Counted(ctx, [&] {
-                        return ctx->coder.DecodeTokens(frame, wanted, begin, count, raw);
-                      });
+                      return ctx->coder.DecodeTokens(frame, wanted, begin, count, raw);
                     });
 }
 

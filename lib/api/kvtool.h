@@ -330,7 +330,7 @@ typedef struct {
                        * the bytes that it needs; decoding: raw bytes; 0 on other failures */
 } kvt_item;
 
-/* Sums over the calls of a context since it was created. */
+/* Sums over the calls of a context since it was created. A page of a table counts as a frame. */
 typedef struct {
   uint32_t struct_size, reserved;
   uint64_t raw_bytes, stored_bytes; /* bytes of the frames encoded, raw and as stored */
@@ -815,9 +815,9 @@ typedef struct {
 } kvt_block;
 /* Lists the blocks of a frame that was encoded with kvt_ctx_use_blocks, which src holds whole.
  * *count: how many there are; out NULL with cap 0: nothing else. The first of out has its
- * struct_size set. KV0006: more than cap. A frame that is stored raw has none: its raw bytes follow
- * the header's 128. KV1302: a frame of another kind. Statuses of kvt_frame_info and of damaged
- * tables. Hashes of the content are not checked. Any thread. */
+ * struct_size set. KV0006: more than cap, and out is untouched. A frame that is stored raw has
+ * none: its raw bytes follow the header's 128. KV1302: a frame of another kind. Statuses of
+ * kvt_frame_info and of damaged tables. Hashes of the content are not checked. Any thread. */
 KVT_API kvt_status kvt_frame_blocks(const void* src, size_t n, kvt_block* out, size_t cap,
                                     size_t* count);
 

@@ -92,6 +92,16 @@ inline std::vector<kvt_segment> Segments(Bytes frame) {
   return segments;
 }
 
+// The blocks of a whole frame that was encoded in blocks, in order. Throws Error.
+inline std::vector<kvt_block> Blocks(Bytes frame) {
+  size_t count = 0;
+  Check(kvt_frame_blocks(frame.data(), frame.size(), nullptr, 0, &count));
+  std::vector<kvt_block> blocks(count);
+  for (kvt_block& block : blocks) block.struct_size = sizeof block;
+  Check(kvt_frame_blocks(frame.data(), frame.size(), blocks.data(), count, &count));
+  return blocks;
+}
+
 // Worker threads; must outlive the contexts that use it.
 class Pool {
  public:
@@ -160,6 +170,9 @@ class Context {
   // Of archives that Pack makes at KVT_MAX from now on: 1 to 16 layers in a row, at first 8.
   void JoinLayers(uint32_t layers) { Raise(kvt_ctx_join_layers(get(), layers)); }
 
+  // Frames that a device decodes, from now on.
+  void UseBlocks(bool blocks) { Raise(kvt_ctx_use_blocks(get(), blocks ? 1 : 0)); }
+
   std::vector<std::byte> Encode(const kvt_desc& desc, Bytes raw) {
     std::vector<std::byte> frame(kvt_encode_bound(raw.size()));
     frame.resize(Encode(desc, raw, frame));
@@ -170,6 +183,13 @@ class Context {
     size_t written = 0;
     Raise(kvt_encode(get(), &desc, raw.data(), raw.size(), frame.data(), frame.size(), &written));
     return written;
+  }
+
+  // Where the frame does not fit, KVT_E_OUTPUT_TOO_SMALL and an estimate of what it takes.
+  [[nodiscard]] kvt_status TryEncodeWithin(const kvt_desc& desc, Bytes raw, MutableBytes frame,
+                                           size_t& written) noexcept {
+    return kvt_encode_within(get(), &desc, raw.data(), raw.size(), frame.data(), frame.size(),
+                             &written);
   }
 
   void Decode(Bytes frame, const Key& context, MutableBytes raw) {
@@ -186,6 +206,13 @@ class Context {
                             raw.data(), raw.size(), &written));
     return written;
   }
+  size_t DecodeHeads(Bytes frame, const Key& context, uint32_t begin, uint32_t count,
+                     MutableBytes raw) {
+    size_t written = 0;
+    Raise(kvt_decode_heads(get(), frame.data(), frame.size(), context.data(), begin, count,
+                           raw.data(), raw.size(), &written));
+    return written;
+  }
   [[nodiscard]] kvt_status TryVerify(Bytes frame, const Key& context) noexcept {
     return kvt_verify(get(), frame.data(), frame.size(), context.data());
   }
@@ -196,6 +223,14 @@ class Context {
   }
   [[nodiscard]] kvt_status DecodeBatch(std::span<kvt_item> items) noexcept {
     return kvt_decode_batch(get(), items.data(), items.size());
+  }
+
+  // Statuses lie in the entries; the call's is the first failed page's.
+  [[nodiscard]] kvt_status EncodeTable(const kvt_table& table) noexcept {
+    return kvt_encode_table(get(), &table);
+  }
+  [[nodiscard]] kvt_status DecodeTable(const kvt_table& table) noexcept {
+    return kvt_decode_table(get(), &table);
   }
 
   // What `level` is likely to make of these bytes, from a sample.

@@ -55,6 +55,7 @@ constexpr size_t kMostPoints = 2000;    // of a series: more than a screen shows
 constexpr size_t kMostEntries = 40;     // of a legend
 constexpr double kMostNameWidth = 190;  // of a point
 constexpr double kMostTickWidth = 90;
+constexpr double kLeastLog = 1e-300;  // powers of ten below it are no numbers
 
 // A chart with the places of its axes.
 struct Plot {
@@ -62,7 +63,7 @@ struct Plot {
   Axis x, y;
 
   bool IsDrawable(const ChartPoint& point) const {
-    return std::isfinite(point.x) && std::isfinite(point.y) && (!chart.log_x || point.x > 0);
+    return IsDrawn(point.x) && IsDrawn(point.y) && (!chart.log_x || point.x >= kLeastLog);
   }
   double X(const ChartPoint& point) const { return x.At(point.x); }
   double Y(const ChartPoint& point) const { return y.At(point.y); }
@@ -71,6 +72,9 @@ struct Plot {
                        [&](const ChartPoint& point) { return IsDrawable(point); });
   }
 };
+
+// How far an axis reaches to both sides of a value that stands for all.
+double ReachAround(double value) { return std::max(0.5, 1e-9 * std::abs(value)); }
 
 void Fit(const Plot& plot, double ChartPoint::*value, bool is_y, Axis& axis) {
   double low = INFINITY, high = -INFINITY;
@@ -85,16 +89,16 @@ void Fit(const Plot& plot, double ChartPoint::*value, bool is_y, Axis& axis) {
   }
   if (low > high) return;
   for (const ChartTarget& target : plot.chart.targets) {
-    if (target.is_y == is_y && std::isfinite(target.at) && !(axis.is_log && target.at <= 0)) {
+    if (target.is_y == is_y && IsDrawn(target.at) && !(axis.is_log && target.at < kLeastLog)) {
       add(target.at);
     }
   }
   if (axis.is_log) {  // no dot on the frame
     low /= 1.4;
     high *= 1.4;
-  } else if (low == high) {
-    low -= 0.5;
-    high += 0.5;
+  } else if (!IsRange(low, high)) {
+    low -= ReachAround(low);
+    high += ReachAround(high);
   }
   axis.low = low;
   axis.high = high;
@@ -127,7 +131,7 @@ Plot PlotOf(const LineChart& chart) {
   // The axis ends on a round value unless the caller fixed it.
   plot.y.low = chart.y_min.value_or(plot.y.low);
   plot.y.high = chart.y_max.value_or(plot.y.high);
-  if (plot.y.high <= plot.y.low) plot.y.high = plot.y.low + 1;
+  if (!IsRange(plot.y.low, plot.y.high)) plot.y.high = plot.y.low + 2 * ReachAround(plot.y.low);
   if (!chart.y_min) plot.y.RoundLow();
   if (!chart.y_max) plot.y.RoundHigh();
   double widest = 0;  // of the labels at the left
@@ -157,7 +161,7 @@ void DrawAxes(const Plot& plot, Marks& out) {
 void DrawTargets(const Plot& plot, std::vector<Box>& taken, Marks& out) {
   double free_from = 0;
   for (const ChartTarget& target : plot.chart.targets) {
-    if (!std::isfinite(target.at) || (!target.is_y && plot.x.is_log && target.at <= 0)) continue;
+    if (!IsDrawn(target.at) || (!target.is_y && plot.x.is_log && target.at < kLeastLog)) continue;
     const Axis& axis = target.is_y ? plot.y : plot.x;
     if (target.at < axis.low || target.at > axis.high) continue;
     const double at = axis.At(target.at);
@@ -273,6 +277,18 @@ void DrawNames(const Plot& plot, std::vector<Box> taken, Marks& out) {
 }
 
 }  // namespace
+
+bool IsDrawn(double value) {
+  constexpr double kMost = 1e300;
+  return std::abs(value) < kMost;  // not where it is no number
+}
+
+bool IsRange(double low, double high) {
+  constexpr double kLeast = 1e-300, kLeastShare = 1e-9;
+  const double range = high - low;
+  return std::isfinite(range) &&
+         range > std::max(kLeast, kLeastShare * std::max(std::abs(low), std::abs(high)));
+}
 
 LineChart ChartByLayer(std::string title, std::string y_label, std::optional<double> y_min) {
   LineChart chart;

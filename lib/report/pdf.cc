@@ -97,7 +97,8 @@ void DrawPdfText(const Mark& mark, const Paint& paint, std::string& out) {
                                             : mark.x;
   const std::string show = fmt::format("BT /{} 12 Tf 1 0 0 -1 {}Tm {} Tj ET\n", is_bold ? "B" : "R",
                                        PointText(left, mark.y), PdfText(mark.text));
-  if (HasClass(mark, "n")) out += "q 1 1 1 RG 3 w 1 j 1 Tr " + show + "Q\n";
+  // Without the dashes of the line that was drawn before.
+  if (HasClass(mark, "n")) out += "q 1 1 1 RG 3 w [] 0 d 1 j 1 Tr " + show + "Q\n";
   out += ColourText(paint.fill, 1) + "rg " + show;
 }
 

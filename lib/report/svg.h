@@ -10,6 +10,11 @@
 
 namespace kv::report {
 
+// Whether charts draw a value: the largest would leave the range of numbers on the way to a place.
+bool IsDrawn(double value);
+// Whether an axis can tell the values of a range apart: not those that differ in their last bits.
+bool IsRange(double low, double high);
+
 // Draws charts and writes them as SVG, without scripts and network access, or as PDF. Equal data
 // give equal bytes. A chart is 356 units wide, the width of a phone's page, so that its text of 12
 // units is 12 px there. Implemented by chart.cc and heat_map.cc with the marks of svg_text.h, and
@@ -56,7 +61,7 @@ struct ChartPoint {
 
 struct ChartSeries {
   std::string name;                // written in the legend; empty: nowhere
-  std::vector<ChartPoint> points;  // in drawing order; those that are not finite leave a gap
+  std::vector<ChartPoint> points;  // in drawing order; those that are not drawn leave a gap
   bool emphasised = false;         // drawn thicker, on top
   bool dashed = false;
   bool joined = true;  // false: points alone, which may stand for unlike things

@@ -296,7 +296,7 @@ void Axis::RoundLow() { low = std::floor(low / StepOf(*this) + 1e-9) * StepOf(*t
 void Axis::RoundHigh() { high = std::ceil(high / StepOf(*this) - 1e-9) * StepOf(*this); }
 
 std::vector<double> RoundTicks(double low, double high, int count) {
-  if (!(low < high) || !std::isfinite(low) || !std::isfinite(high)) return {low};
+  if (!IsRange(low, high)) return {low};
   const double rough = (high - low) / count;
   const double power = std::pow(10.0, std::floor(std::log10(rough)));
   const double lead = rough / power;

@@ -21,7 +21,8 @@ struct Axis {
   bool whole = false;  // values count things: ticks are whole
 
   double At(double value) const {
-    const double share = is_log ? std::log(value / low) / std::max(std::log(high / low), 1e-300)
+    const double share = is_log ? (std::log(value) - std::log(low)) /
+                                      std::max(std::log(high) - std::log(low), 1e-300)
                                 : (value - low) / std::max(high - low, 1e-300);
     return begin + share * (end - begin);
   }

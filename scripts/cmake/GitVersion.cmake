@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# KVTOOL_GIT: the commit this tree was configured from. In a tarball that `git archive` made it is the one that git wrote
+# KVTOOL_GIT: the commit this tree is built from. A new one configures again and compiles one source, version.cc. In a tarball that `git archive` made it is the one that git wrote
 # into archived.txt; in other copies without a history it is "unknown". A commit with a tag vX.Y.Z is that version: a tree
 # that calls itself another one is not built.
 execute_process(COMMAND git -C ${PROJECT_SOURCE_DIR} rev-parse --short=10 HEAD
@@ -15,5 +15,14 @@ endif()
 if(NOT KVTOOL_GIT)
   set(KVTOOL_GIT unknown)
 endif()
-configure_file(${PROJECT_SOURCE_DIR}/scripts/cmake/version.h.in
-               ${PROJECT_BINARY_DIR}/generated/version.h @ONLY)
+# Git writes a line there whenever HEAD comes to name another commit, in worktrees too.
+execute_process(COMMAND git -C ${PROJECT_SOURCE_DIR} rev-parse --git-path logs/HEAD
+                OUTPUT_VARIABLE kvtool_moves OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(kvtool_moves)
+  cmake_path(ABSOLUTE_PATH kvtool_moves BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+  if(EXISTS ${kvtool_moves})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${kvtool_moves})
+  endif()
+endif()
+configure_file(${CMAKE_CURRENT_LIST_DIR}/version.h.in ${PROJECT_BINARY_DIR}/generated/version.h @ONLY)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/version.cc.in ${PROJECT_BINARY_DIR}/generated/version.cc @ONLY)

@@ -110,6 +110,8 @@ TEST_CASE("Blocks are listed, and planes join to the values") {
   blocks.front().struct_size = sizeof(kvt_block);
   CHECK(kvt_frame_blocks(frame.data(), size, blocks.data(), count - 1, &count) ==
         KVT_E_OUTPUT_TOO_SMALL);
+  CHECK(count == blocks.size());
+  CHECK(blocks.front().bytes == 0);  // untouched
   REQUIRE(kvt_frame_blocks(frame.data(), size, blocks.data(), count, &count) == 0);
   uint64_t end = 0;
   for (const kvt_block& block : blocks) {
@@ -151,6 +153,68 @@ TEST_CASE("Heads of a frame decode alone") {
     CHECK(std::memcmp(&heads[t * kRow / 2], &raw[t * kRow + kRow / 4], kRow / 2) == 0);
   CHECK(kvt_decode_heads(context.ctx, frame.data(), size, nullptr, 3, 2, heads.data(), heads.size(),
                          nullptr) == KVT_E_BAD_ARGUMENT);
+}
+
+TEST_CASE("Frames within rooms, heads and pages of tables are counted") {
+  const Buffer raw = Values(16);
+  const kvt_desc desc = Describe(16);
+  const Context context(KVT_FAST);
+  Buffer frame(kvt_encode_bound(raw.size())), pages = raw, heads(raw.size());
+  size_t size = 0;
+  REQUIRE(kvt_encode_within(context.ctx, &desc, raw.data(), raw.size(), frame.data(), frame.size(),
+                            &size) == 0);
+  CHECK(kvt_encode_within(context.ctx, &desc, raw.data(), raw.size(), frame.data(), 64, nullptr) ==
+        KVT_E_OUTPUT_TOO_SMALL);  // and is not counted
+  REQUIRE(kvt_decode_heads(context.ctx, frame.data(), size, nullptr, 1, 2, heads.data(),
+                           heads.size(), nullptr) == 0);
+  kvt_entry entry = {};
+  entry.struct_size = sizeof entry;
+  const kvt_table table = {sizeof table, 0,       &desc, pages.data(), 1,          pages.size(),
+                           raw.size(),   nullptr, 1,     heads.data(), raw.size(), &entry};
+  REQUIRE(kvt_encode_table(context.ctx, &table) == 0);
+  REQUIRE(kvt_decode_table(context.ctx, &table) == 0);
+  ++entry.raw_hash;
+  CHECK(kvt_decode_table(context.ctx, &table) == KVT_E_CHECKSUM);
+  kvt_stats stats = {};
+  stats.struct_size = sizeof stats;
+  REQUIRE(kvt_ctx_stats(context.ctx, &stats) == 0);
+  CHECK(stats.frames == 2);
+  CHECK(stats.raw_bytes == 2 * raw.size());
+  CHECK(stats.stored_bytes == size + entry.bytes);
+  CHECK(stats.stored_raw == 0);
+  CHECK(stats.decoded == 2);
+  CHECK(stats.refused == 1);
+}
+
+TEST_CASE("Heads of a frame whose segments cut rows apart are refused") {
+  // Bytes without a shape are cut at 1 MiB; then the header claims rows of 384 bytes.
+  const Buffer raw = Values(4500);
+  const Context context(KVT_FAST);
+  Buffer frame(kvt_encode_bound(raw.size())), heads(raw.size());
+  size_t size = 0, written = 7;
+  REQUIRE(kvt_encode(context.ctx, nullptr, raw.data(), raw.size(), frame.data(), frame.size(),
+                     &size) == 0);
+  constexpr uint32_t kClaimedHeads = 3, kClaimedDim = 128;
+  const uint64_t tokens = raw.size() / (kClaimedHeads * kClaimedDim);
+  frame[97] = KVT_TOKEN_HEAD_DIM;
+  std::memcpy(&frame[100], &kClaimedHeads, 4);
+  std::memcpy(&frame[104], &kClaimedDim, 4);
+  std::memcpy(&frame[112], &tokens, 8);
+  // The header's hash is XXH3-64, as that of a page.
+  kvt_desc desc = Describe(0);
+  desc.dtype = KVT_U8;
+  kvt_entry entry = {};
+  entry.struct_size = sizeof entry;
+  Buffer room(120);
+  const kvt_table table = {sizeof table, 0,       &desc, frame.data(), 1,           120,
+                           120,          nullptr, 1,     room.data(),  room.size(), &entry};
+  REQUIRE(kvt_encode_table(context.ctx, &table) == 0);
+  std::memcpy(&frame[120], &entry.raw_hash, 8);
+  REQUIRE(kvt_decode(context.ctx, frame.data(), size, nullptr, heads.data(), heads.size()) == 0);
+  CHECK((heads == raw));
+  CHECK(kvt_decode_heads(context.ctx, frame.data(), size, nullptr, 0, 2, heads.data(), heads.size(),
+                         &written) == KVT_E_UNSUPPORTED_KIND);
+  CHECK(written == 0);
 }
 
 TEST_CASE("Pages of a table are coded from where the engine has them, and come back there") {

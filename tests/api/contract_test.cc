@@ -117,6 +117,30 @@ TEST_CASE("Every struct has its size, and wrong ones are KV0010 from every funct
   kvt_reader_free(reader);
 }
 
+TEST_CASE("The C++ header has the functions for engines that keep pages themselves") {
+  kvtool::Context context(KVT_FAST);
+  Buffer page = Page(16 * 512);
+  const kvt_desc desc = kvtool::Describe(KVT_BF16, 16, 4, 64);
+  context.UseBlocks(true);
+  Buffer frame(kvt_encode_bound(page.size())), part(page.size() / 4);
+  size_t written = 0;
+  REQUIRE(context.TryEncodeWithin(desc, page, frame, written) == KVT_OK);
+  frame.resize(written);
+  CHECK(kvtool::Blocks(frame).size() == 2);
+  CHECK(context.DecodeHeads(frame, {}, 3, 1, part) == part.size());
+  CHECK(std::equal(part.begin(), part.begin() + 128, page.begin() + 3 * 128));
+  kvt_entry entry = {};
+  entry.struct_size = sizeof entry;
+  Buffer room(page.size());
+  const Buffer before = page;
+  const kvt_table table = {sizeof table, 0,       &desc, page.data(), 1,           page.size(),
+                           page.size(),  nullptr, 1,     room.data(), room.size(), &entry};
+  REQUIRE(context.EncodeTable(table) == KVT_OK);
+  std::fill(page.begin(), page.end(), std::byte{0});
+  REQUIRE(context.DecodeTable(table) == KVT_OK);
+  CHECK((page == before));
+}
+
 TEST_CASE("Elements of one array have one size") {
   kvtool::Context context(KVT_FAST);
   const Buffer page = Page(1024);

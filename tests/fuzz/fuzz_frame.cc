@@ -1,15 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// A frame, whose header hash is made right first, decoded whole, in part and without an output; and
-// the same bytes as a description and values that must come back.
+// A frame, whose header hash is made right first, decoded whole, in part and without an output, and
+// its lists of segments and blocks; and the same bytes as a description and values that must come
+// back.
 #include <cstdlib>
 
+#include "lib/api/kvtool.h"
 #include "lib/core/frame/frame.h"
 #include "tests/fuzz/accepted.h"
 
 namespace {
 
 using namespace kv;
+
+// Fills a list by its C function, and ends where it leaves the frame or the raw bytes.
+template <typename T, typename List>
+std::vector<T> Listed(ByteSpan frame, List list) {
+  size_t count = 0;
+  if (list(frame.data(), frame.size(), nullptr, 0, &count) != 0) return {};
+  T first = {};
+  first.struct_size = sizeof first;
+  std::vector<T> found(count, first);
+  if (list(frame.data(), frame.size(), found.data(), count, &count) != 0) std::abort();
+  for (const T& one : found) {
+    if (one.offset > frame.size() || one.bytes > frame.size() - one.offset) std::abort();
+  }
+  return found;
+}
+
+void List(ByteSpan frame, uint64_t raw_bytes) {
+  uint64_t end = 0;
+  for (const kvt_segment& segment : Listed<kvt_segment>(frame, kvt_frame_segments)) {
+    if (segment.raw_offset != end) std::abort();
+    end += segment.raw_bytes;
+  }
+  if (end != 0 && end != raw_bytes) std::abort();
+  end = 0;
+  for (const kvt_block& block : Listed<kvt_block>(frame, kvt_frame_blocks)) {
+    if (block.planes_offset != end || block.bytes > block.raw_bytes) std::abort();
+    end += block.raw_bytes;
+  }
+  if (end != 0 && end != raw_bytes) std::abort();
+}
+
+void DecodeSomeHeads(ByteSpan frame, uint32_t heads, std::span<std::byte> out) {
+  static kvt_ctx* const ctx = [] {
+    kvt_ctx* made = nullptr;
+    if (kvt_ctx_create(nullptr, &made) != 0) std::abort();
+    return made;
+  }();
+  size_t written = 0;
+  const kvt_status status = kvt_decode_heads(ctx, frame.data(), frame.size(), nullptr, heads / 2,
+                                             heads - heads / 2, out.data(), out.size(), &written);
+  if (kvt_fault(status) == KVT_FAULT_INTERNAL || written > out.size()) std::abort();
+}
 
 void DecodeAll(ByteSpan frame) {
   constexpr uint64_t kMostRaw = 1 << 22;
@@ -32,6 +76,8 @@ void DecodeAll(ByteSpan frame) {
     } catch (const Error&) {
       if (whole) std::abort();
     }
+    List(frame, header.raw_bytes);
+    DecodeSomeHeads(frame, header.description.heads, raw);
     if (step == 0) return;
     Bytes some(raw.size());
     const uint64_t count = std::min(header.description.tokens, step + 1);

@@ -293,6 +293,19 @@ TEST_CASE("a figure stands alone, as SVG and as PDF", "[svg]") {
   CHECK(pdf.find("endstream") - (pdf.find("stream\n") + 7) == length);
 }
 
+TEST_CASE("the paper around a name in a PDF has no dashes", "[svg]") {
+  LineChart chart;
+  chart.series = {{"s", {{0, 0, "a"}, {1, 1, "b"}}, false, true, false}};
+  chart.targets = {{0.5, "limit", true}};  // a dotted line, and a name on it
+  const std::string pdf = Render(chart).Pdf();
+  CHECK(pdf.find("w [2 3] 0 d") != std::string::npos);
+  size_t names = 0;
+  for (size_t at = pdf.find("1 Tr"); at != std::string::npos;
+       at = pdf.find("1 Tr", at + 1), ++names)
+    CHECK(pdf.substr(at - 11, 11) == "[] 0 d 1 j ");
+  CHECK(names > 0);
+}
+
 TEST_CASE("colours stand out from the paper in both settings", "[svg]") {
   const std::string style = ChartStyle();
   const auto luminance = [](const std::string& hex) {
@@ -338,6 +351,35 @@ TEST_CASE("numbers are short", "[svg]") {
   CHECK(ShortNumber(1.23456e-7) == "1.235e-07");
   CHECK(ShortNumber(NAN) == "-");
   CHECK(ShortBytes(1536) == "1.5 KiB");
+}
+
+TEST_CASE("values of every size have places, or none", "[svg]") {
+  const double next = std::nextafter(1.0, 2.0), most = std::numeric_limits<double>::max();
+  const double least = std::numeric_limits<double>::denorm_min();
+  for (const auto& [low, high] : {std::pair{1.0, next},
+                                  {1e17, 1e17 + 16},
+                                  {-1e299, 1e299},
+                                  {0.0, least},
+                                  {most, -most},
+                                  {1e308, 1e308},
+                                  {1e299, 1e299}}) {
+    for (const bool log_x : {false, true}) {
+      LineChart chart;
+      chart.log_x = log_x;
+      chart.markers = true;
+      chart.series = {{"s", {{low, low}, {high, high}, {low, high}}}};
+      chart.targets = {{high, "x"}, {high, "y", true}};
+      const std::string text = Render(chart).Inline();
+      INFO(low << " to " << high << (log_x ? ", logarithmic" : ""));
+      CHECK(text.find("nan") == std::string::npos);
+      CHECK(text.find("inf") == std::string::npos);
+      CHECK(text.size() < 200'000);
+    }
+  }
+  CHECK(IsRange(1, 1 + 1e-8));
+  CHECK_FALSE(IsRange(1, 1 + 1e-10));
+  CHECK_FALSE(IsDrawn(1e300));
+  CHECK_FALSE(IsDrawn(NAN));
 }
 
 TEST_CASE("charts without data are empty frames", "[svg]") {

@@ -328,7 +328,7 @@ void Console::ClearProgressOnSignal() {
 nlohmann::ordered_json ReportHeader(std::string_view name) {
   nlohmann::ordered_json document;
   document["schema"] = fmt::format("kvtool.{}/1", name);
-  document["tool"] = {{"name", "kvtool"}, {"version", KVTOOL_VERSION}, {"git", KVTOOL_GIT}};
+  document["tool"] = {{"name", "kvtool"}, {"version", KVTOOL_VERSION}, {"git", kBuildCommit}};
   return document;
 }
 

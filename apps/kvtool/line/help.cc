@@ -324,7 +324,7 @@ Error UnknownCommand(std::string_view name) {
 }
 
 std::string VersionLine() {
-  return fmt::format("kvtool {} ({}), SIMD {}", KVTOOL_VERSION, KVTOOL_GIT, ActiveSimdTarget());
+  return fmt::format("kvtool {} ({}), SIMD {}", KVTOOL_VERSION, kBuildCommit, ActiveSimdTarget());
 }
 
 namespace {
@@ -336,7 +336,7 @@ const Fields<AboutProgram>& AboutProgramFields() {
   static const Fields<Of> fields = {
       NoInputs<Of>(),
       {"version", "Version of the program", [](const Of&) { return KVTOOL_VERSION; }},
-      {"git", "The commit that it was built from", [](const Of&) { return KVTOOL_GIT; }},
+      {"git", "The commit that it was built from", [](const Of&) { return kBuildCommit; }},
       {"simd", "The SIMD target in use", [](const Of&) { return ActiveSimdTarget(); }},
       {"json_versions", "What --json-version may be",
        [](const Of&) { return std::vector{kJsonVersion}; }}};

@@ -36,7 +36,7 @@ bool IsFileName(const std::string& path) { return fs::path(path).extension() == 
 bool IsPdfName(const std::string& path) { return fs::path(path).extension() == ".pdf"; }
 
 std::string ProgramText() {
-  return fmt::format("kvtool {}, commit {}", KVTOOL_VERSION, KVTOOL_GIT);
+  return fmt::format("kvtool {}, commit {}", KVTOOL_VERSION, kBuildCommit);
 }
 
 // Where each picture goes: to the file itself if it is the only one, else beside it under its own

@@ -125,6 +125,14 @@ bool Zstd::Decompress(ByteSpan payload, std::span<std::byte> to) {
                              payload.size()) == to.size();
 }
 
+// The first bytes are compared too: the library also reads frames of versions before 0.8.
+bool Zstd::IsOneFrame(ByteSpan payload, size_t size) {
+  return payload.size() >= 4 && LoadLE<uint32_t>(payload.data()) == ZSTD_MAGICNUMBER &&
+         ZSTD_findFrameCompressedSize(payload.data(), payload.size()) == payload.size() &&
+         ZSTD_getFrameContentSize(payload.data(), payload.size()) == size &&
+         ZSTD_getDictID_fromFrame(payload.data(), payload.size()) == 0;
+}
+
 std::span<std::byte> ScratchBuffer::Get(size_t size) {
   if (size > capacity_) {
     data_.reset();

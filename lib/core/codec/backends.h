@@ -55,6 +55,9 @@ class Zstd {
   // Returns whether the payload decoded to exactly `to.size()` bytes. Allocates nothing whose size
   // depends on the payload.
   bool Decompress(ByteSpan payload, std::span<std::byte> to);
+  // Returns whether the payload is one frame and nothing else, whose header says `size` bytes and
+  // names no dictionary.
+  static bool IsOneFrame(ByteSpan payload, size_t size);
 
  private:
   struct Contexts;

@@ -209,9 +209,9 @@ bool EncodeInBlocks(const ChunkShape& shape, ByteSpan raw, uint64_t, const RowSt
   return true;
 }
 
-void DecodeFromBlocks(const ChunkShape&, ByteSpan payload, std::span<std::byte> raw,
+void DecodeFromBlocks(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                       CodecScratch& scratch, const ChunkInputs&) {
-  DecodeBlocks(payload, raw, scratch);
+  DecodeBlocks(shape.dtype, payload, raw, scratch);
 }
 
 // Ids are stored in archives: a row is never taken away, an id never used again.

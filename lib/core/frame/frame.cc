@@ -83,13 +83,14 @@ class FrameCoder::Budget {
  public:
   Budget(uint64_t room, std::vector<uint64_t>& floors) : room_(room), floors_(floors) {}
 
-  // Samples every segment.
-  void Begin(uint64_t fixed_bytes, const SegmentGrid& grid, ByteSpan raw, Effort level,
-             bool beside) {
+  // Samples every segment. Throws kCancelled where `state` says so.
+  void Begin(uint64_t fixed_bytes, const SegmentGrid& grid, ByteSpan raw, Effort level, bool beside,
+             const CallState* state) {
     done_ = fixed_bytes;
     left_ = 0;
     floors_.clear();
     for (size_t i = 0; i < grid.count; ++i) {
+      if (state != nullptr) state->StopIfCancelled();
       floors_.push_back(
           EstimateFloor(grid.ShapeOf(i), raw.subspan(grid.Begin(i), grid.Size(i)), level, beside));
       left_ += floors_.back();
@@ -155,7 +156,7 @@ uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan ra
   const uint64_t table_bytes = has_table ? grid.count * kSegmentEntryBytes : 0;
   if (budget != nullptr) {
     budget->Begin(kFrameHeaderBytes + table_bytes, grid, raw, level_,
-                  header.description.role == FrameRole::kKeyAndValue);
+                  header.description.role == FrameRole::kKeyAndValue, state_);
     if (!budget->Fits(needed)) return 0;
   }
   header.raw_hash = Hash128(raw);

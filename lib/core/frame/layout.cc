@@ -180,7 +180,7 @@ std::vector<BlockSegment> ListBlocks(ByteSpan frame) {
     const ByteSpan payload = table.segments[index].payload;
     segments.push_back({table.grid.Begin(index), table.grid.Size(index),
                         static_cast<uint64_t>(payload.data() - frame.data()),
-                        ReadBlocks(payload, table.grid.Size(index))});
+                        ReadBlocks(header.description.dtype, payload, table.grid.Size(index))});
   }
   return segments;
 }

@@ -259,14 +259,14 @@ size_t KnownPoints(const ChartSeries& series) {
 void Frame(const ChartSeries& series, LineChart& chart) {
   double low = HUGE_VAL, high = -HUGE_VAL;
   const auto add = [&](double y) {
-    if (!std::isfinite(y)) return;
+    if (!report::IsDrawn(y)) return;
     low = std::min(low, y);
     high = std::max(high, y);
   };
   for (const report::ChartPoint& point : series.points) add(point.y);
   for (const report::ChartTarget& target : chart.targets) add(target.at);
+  if (!report::IsRange(low, high)) return;
   const double room = 0.15 * (high - low);
-  if (!(room > 0)) return;
   chart.y_min = low - room;
   chart.y_max = high + room;
 }

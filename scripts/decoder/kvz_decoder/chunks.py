@@ -4,7 +4,7 @@ import struct
 
 import numpy
 
-from kvz_decoder.common import Damaged, unzstd
+from kvz_decoder.common import Damaged, one_frame, unzstd
 from kvz_decoder.context import prev, rotated, words16
 from kvz_decoder.distribution import cdf
 from kvz_decoder.gear import block_planes, gear, plane
@@ -37,10 +37,13 @@ def window4(payload, size):
     return words16((field & 128) << 8 | exponent << 7 | field & 127)
 
 
-def blocks(payload, size):
+def blocks(chunk, payload):
+    size, word = chunk["raw_bytes"], chunk["unit_bytes"]
     planes, is_rotated, coder, zero, block, count, zeros = struct.unpack_from("<BBBBIII", payload, 0)
-    words = size // planes if planes in (1, 2, 4) else 0
-    if words * planes != size or is_rotated > (planes == 2) or (coder, zero, block, zeros) != (1, 0, 1 << 16, 0):
+    if planes != (word if word in (2, 4) and size % word == 0 else 1):
+        raise Damaged(f"blocks: {planes} planes of {size} bytes")
+    words = size // planes
+    if is_rotated != (planes == 2 and chunk["dtype"] == BF16) or (coder, zero, block, zeros) != (1, 0, 1 << 16, 0):
         raise Damaged("blocks: the header")
     in_plane = -(-words // block)
     if count != planes * in_plane:
@@ -53,7 +56,7 @@ def blocks(payload, size):
         if offset != at or length > raw or offset + length > len(payload):
             raise Damaged(f"blocks: block {number} lies elsewhere")
         data = payload[offset:offset + length]
-        out[begin:begin + raw, plane] = numpy.frombuffer(data if length == raw else unzstd(data, raw), numpy.uint8)
+        out[begin:begin + raw, plane] = numpy.frombuffer(data if length == raw else one_frame(data, raw), numpy.uint8)
         at = -(-(offset + length) // 16) * 16
     if at != len(payload):
         raise Damaged("blocks: bytes after the last block")
@@ -145,7 +148,7 @@ def decode_as(codec, chunk, payload):
     elif codec == PROFILED:
         raw = profiled(chunk.get("profile"), chunk, payload)
     elif codec == BLOCKS:
-        raw = blocks(payload, size)
+        raw = blocks(chunk, payload)
     elif codec == ROTATED:
         raw = rotated(payload, size)
     elif codec == ROWS:

@@ -15,4 +15,14 @@ def unzstd(payload, size):
     return raw
 
 
+def one_frame(payload, size):
+    """The content of a zstd frame that fills the payload and states its size."""
+    stream = zstandard.ZstdDecompressor().decompressobj()
+    raw = stream.decompress(payload)
+    stated = zstandard.get_frame_parameters(payload)
+    if not stream.eof or stream.unused_data or not len(raw) == stated.content_size == size or stated.dict_id:
+        raise Damaged(f"not one zstd frame of {size} bytes")
+    return raw
+
+
 f32 = numpy.float32

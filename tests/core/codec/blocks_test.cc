@@ -55,7 +55,7 @@ TEST_CASE("Planes split and join to the same words, whole values or not", "[code
 TEST_CASE("Every block is a zstd frame of its own or raw, at a multiple of 16 bytes", "[codec]") {
   for (const int level : {kOnlyLiterals, 1, 19}) {
     const Bytes raw = Values(300'002, 2), payload = Encode(DType::kF16, raw, level);
-    const PlaneBlocks found = ReadBlocks(payload, raw.size());
+    const PlaneBlocks found = ReadBlocks(DType::kF16, payload, raw.size());
     REQUIRE(found.split == WordPlanes{2, false});
     REQUIRE(found.blocks.size() == 6);
     Bytes planes;
@@ -82,12 +82,12 @@ TEST_CASE("Blocks that contradict their table are refused", "[codec][reject]") {
   CodecScratch scratch;
   const Bytes raw = Values(200'000, 2), payload = Encode(DType::kF16, raw);
   Bytes back(raw.size());
-  DecodeBlocks(payload, back, scratch);
+  DecodeBlocks(DType::kF16, payload, back, scratch);
   REQUIRE(back == raw);
   const auto finding_of = [&](const Bytes& changed, size_t raw_bytes) {
     back.resize(raw_bytes);
     try {
-      DecodeBlocks(changed, back, scratch);
+      DecodeBlocks(DType::kF16, changed, back, scratch);
     } catch (const Error& error) {
       return error.finding();
     }
@@ -101,6 +101,7 @@ TEST_CASE("Blocks that contradict their table are refused", "[codec][reject]") {
   for (const Change& change : {Change{0, 3, 1},
                                {0, 0, 1},
                                {0, 1, 1},
+                               {1, 1, 1},
                                {1, 2, 1},
                                {2, 0, 1},
                                {2, 2, 1},
@@ -126,13 +127,56 @@ TEST_CASE("Blocks that contradict their table are refused", "[codec][reject]") {
   CHECK(finding_of(longer, raw.size()) == Finding::kTrailingBytes);
   shorter.pop_back();
   CHECK(finding_of(shorter, raw.size()) == Finding::kTruncated);
-  const PlaneBlock last = ReadBlocks(payload, raw.size()).blocks.back();
+  const PlaneBlock last = ReadBlocks(DType::kF16, payload, raw.size()).blocks.back();
   damaged[last.offset] ^= std::byte{1};
   CHECK(finding_of(damaged, raw.size()) == Finding::kBadPayload);
   damaged = payload;
   REQUIRE(last.offset + last.bytes < payload.size());
   damaged.back() = std::byte{1};
   CHECK(finding_of(damaged, raw.size()) == Finding::kBadFrame);
+}
+
+TEST_CASE("A block that is not one zstd frame with its size is refused", "[codec][reject]") {
+  const Bytes raw(1000, std::byte{7});  // one block of one plane, which shrinks
+  const auto payload_of = [&](const Bytes& block) {
+    Bytes payload = Encode(DType::kU8, raw);
+    payload.resize(32);
+    StoreLE(&payload[20], static_cast<uint32_t>(block.size()));
+    payload.insert(payload.end(), block.begin(), block.end());
+    payload.resize((payload.size() + 15) / 16 * 16);
+    return payload;
+  };
+  const auto finding_of = [&](DType dtype, const Bytes& payload) {
+    try {
+      ReadBlocks(dtype, payload, raw.size());
+    } catch (const Error& error) {
+      return error.finding();
+    }
+    return Finding{};
+  };
+  const auto frame_of = [](ByteSpan content, bool states_size) {
+    ZSTD_CCtx* context = ZSTD_createCCtx();
+    ZSTD_CCtx_setParameter(context, ZSTD_c_contentSizeFlag, states_size ? 1 : 0);
+    Bytes frame(ZSTD_compressBound(content.size()));
+    frame.resize(
+        ZSTD_compress2(context, frame.data(), frame.size(), content.data(), content.size()));
+    ZSTD_freeCCtx(context);
+    return frame;
+  };
+  const Bytes whole = frame_of(raw, true);
+  CHECK(finding_of(DType::kU8, payload_of(whole)) == Finding{});
+  CHECK(finding_of(DType::kF16, payload_of(whole)) == Finding::kBadFrame);
+  CHECK(finding_of(DType::kU8, payload_of(frame_of(raw, false))) == Finding::kBadPayload);
+  CHECK(finding_of(DType::kU8, payload_of(frame_of(ByteSpan(raw).first(999), true))) ==
+        Finding::kBadPayload);
+  const Bytes half = frame_of(ByteSpan(raw).first(500), true);
+  Bytes halves = half;
+  halves.insert(halves.end(), half.begin(), half.end());  // they decode to 1000 bytes
+  CHECK(finding_of(DType::kU8, payload_of(halves)) == Finding::kBadPayload);
+  Bytes skipped = whole;
+  for (const int byte : {0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0})  // a frame that readers skip
+    skipped.push_back(static_cast<std::byte>(byte));
+  CHECK(finding_of(DType::kU8, payload_of(skipped)) == Finding::kBadPayload);
 }
 
 }  // namespace kv::blocks_test

@@ -305,6 +305,17 @@ TEST_CASE("A room that is too small is refused early, one that suffices is used"
   CHECK(coder.EncodeWithin(Described(32, 8, 128), noise, room) == 0);
 }
 
+TEST_CASE("A request to cancel ends the samples too") {
+  CallState state;
+  REQUIRE(state.Begin());
+  REQUIRE(state.Cancel());
+  FrameCoder coder(Effort::kFast, &state);
+  const Bytes noise = Noise(64 << 10);
+  Bytes room(8 << 10);  // the samples alone would say that it is too small
+  CHECK(FindingOf([&] { coder.EncodeWithin(Described(32, 8, 128), noise, room); }) ==
+        Finding::kCancelled);
+}
+
 TEST_CASE("A frame whose segments come out larger than expected is given up on the way") {
   ThreadPool pool(3);
   const Bytes raw = Channels(6000, 1024);

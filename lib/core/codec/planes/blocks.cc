@@ -64,22 +64,26 @@ void EncodeBlocks(DType dtype, ByteSpan raw, int zstd_level, CodecScratch& scrat
   }
 }
 
-PlaneBlocks ReadBlocks(ByteSpan payload, uint64_t raw_bytes) {
+PlaneBlocks ReadBlocks(DType dtype, ByteSpan payload, uint64_t raw_bytes) {
   ByteReader reader(payload);
   PlaneBlocks found;
   found.split.count = reader.U8("number of planes");
   const uint8_t rotated = reader.U8("rotation"), coder = reader.U8("coder");
   const uint8_t reserved = reader.U8("reserved byte");
   const uint32_t block_bytes = reader.U32("size of a block"), count = reader.U32("blocks");
-  const bool planes = found.split.count == 1 || found.split.count == 2 || found.split.count == 4;
-  if (!planes || rotated > (found.split.count == 2 ? 1 : 0) || coder != kZstdBlocks ||
-      reserved != 0 || block_bytes != kPlaneBlockBytes || reader.U32("reserved number") != 0) {
+  if (rotated > 1 || coder != kZstdBlocks || reserved != 0 || block_bytes != kPlaneBlockBytes ||
+      reader.U32("reserved number") != 0) {
     throw Error(Finding::kBadFrame, "the header of the planes in blocks has a value of no meaning")
         .At(0);
   }
   found.split.rotated = rotated != 0;
+  if (found.split != ChoosePlanes(dtype, raw_bytes)) {
+    throw Error(Finding::kBadFrame, "{} planes are not those of {} bytes of {}", found.split.count,
+                raw_bytes, Name(dtype))
+        .At(0);
+  }
   const uint64_t words = raw_bytes / found.split.count;
-  if (raw_bytes == 0 || raw_bytes > kMaxBlockedBytes || raw_bytes % found.split.count != 0 ||
+  if (raw_bytes == 0 || raw_bytes > kMaxBlockedBytes ||
       count != found.split.count * BlocksOfPlane(words)) {
     throw Error(Finding::kBadFrame, "{} blocks of {} planes cannot hold {} bytes", count,
                 found.split.count, raw_bytes)
@@ -104,8 +108,14 @@ PlaneBlocks ReadBlocks(ByteSpan payload, uint64_t raw_bytes) {
                     found.blocks.size())
             .At(entries.offset() - kBlockEntryBytes);
       }
-      reader.Take(block.bytes, "block");
+      const ByteSpan bytes = reader.Take(block.bytes, "block");
       skip_padding();
+      // A device reads the sizes of frames from their headers.
+      if (!block.stored() && !Zstd::IsOneFrame(bytes, block.raw_bytes)) {
+        throw Error(Finding::kBadPayload, "block {} is not one zstd frame that states {} bytes",
+                    found.blocks.size(), block.raw_bytes)
+            .At(block.offset);
+      }
       found.blocks.push_back(block);
     }
   }
@@ -113,8 +123,8 @@ PlaneBlocks ReadBlocks(ByteSpan payload, uint64_t raw_bytes) {
   return found;
 }
 
-void DecodeBlocks(ByteSpan payload, std::span<std::byte> raw, CodecScratch& scratch) {
-  const PlaneBlocks found = ReadBlocks(payload, raw.size());
+void DecodeBlocks(DType dtype, ByteSpan payload, std::span<std::byte> raw, CodecScratch& scratch) {
+  const PlaneBlocks found = ReadBlocks(dtype, payload, raw.size());
   const std::span<std::byte> planes = found.split.count == 1 ? raw : scratch.planes.Get(raw.size());
   std::byte* to = planes.data();
   for (const PlaneBlock& block : found.blocks) {

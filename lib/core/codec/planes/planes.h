@@ -65,9 +65,9 @@ struct PlaneBlocks {
 // Writes the payload of 1 to kMaxBlockedBytes raw bytes to `out`, which is empty.
 void EncodeBlocks(DType dtype, ByteSpan raw, int zstd_level, CodecScratch& scratch, Bytes& out);
 // Reads the table of a payload that decodes to `raw_bytes`, and checks it against the payload's
-// size. Throws kBadFrame, kTruncated, kTrailingBytes.
-PlaneBlocks ReadBlocks(ByteSpan payload, uint64_t raw_bytes);
-// Throws as ReadBlocks, and kBadPayload.
-void DecodeBlocks(ByteSpan payload, std::span<std::byte> raw, CodecScratch& scratch);
+// size and the headers of the blocks. Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
+PlaneBlocks ReadBlocks(DType dtype, ByteSpan payload, uint64_t raw_bytes);
+// Throws as ReadBlocks.
+void DecodeBlocks(DType dtype, ByteSpan payload, std::span<std::byte> raw, CodecScratch& scratch);
 
 }  // namespace kv
