@@ -151,6 +151,11 @@ struct PageOptions {
   bool wanted() const { return !html.empty() || !svg.empty() || !figure.empty(); }
   void Write(const report::Page& page, const FileUser& command, Console& console,
              const OutputRules& rules) const;
+  // Throws kUsage where a picture would go to another output or an input: before anything is
+  // written.
+  void CheckPictures(const report::Page& page, const FileUser& command) const {
+    CheckedPlaces(page, command);
+  }
   // The pictures and the figure alone.
   void WritePictures(const report::Page& page, const FileUser& command, Console& console,
                      const OutputRules& rules) const;

@@ -574,6 +574,22 @@ std::vector<std::string> Remarks(const SummaryView& view, const EngineReport& re
   return remarks;
 }
 
+// A summary that was written nowhere has no file.
+std::string SubtitleOf(const SummaryView& view) {
+  std::string text = view.file;
+  const auto add = [&](std::string_view before, std::string_view part) {
+    if (part.empty()) return;
+    if (!text.empty()) text += ", ";
+    text.append(before).append(part);
+  };
+  add("commit ", view.commit);
+  add("", view.generated_at);
+  add("", view.tool);
+  if (view.is_original) add("by ", "the engine's suite");
+  add("against ", view.baseline_file);
+  return text;
+}
+
 }  // namespace
 
 const Summary& Newest(std::span<const Summary> summaries) { return *InOrder(summaries).back(); }
@@ -583,13 +599,7 @@ report::Page SummaryPage(std::span<const Summary> summaries, const Engine& engin
   std::vector<SummaryView> history;
   for (const Summary* summary : InOrder(summaries)) history.push_back(ViewOf(*summary, engine));
   const SummaryView& newest = history.back();
-  std::string subtitle = newest.file;
-  if (!newest.commit.empty()) subtitle += ", commit " + newest.commit;
-  if (!newest.generated_at.empty()) subtitle += ", " + newest.generated_at;
-  if (!newest.tool.empty()) subtitle += ", " + newest.tool;
-  if (newest.is_original) subtitle += ", by the engine's suite";
-  if (!newest.baseline_file.empty()) subtitle += ", against " + newest.baseline_file;
-  Page page("KV cache gate", subtitle);
+  Page page("KV cache gate", SubtitleOf(newest));
   AddVerdict(newest, report, page);
   AddAbsent(history, page);
   AddOverview(newest, report, page);

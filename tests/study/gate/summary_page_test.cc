@@ -59,6 +59,16 @@ Finding FindingOf(std::string_view text) {
 
 }  // namespace
 
+TEST_CASE("the subtitle begins with what is known", "[gate]") {
+  const auto subtitle = [](const Summary& summary) {
+    const std::string page = SummaryPage({&summary, 1}, test::Engine()).Text();
+    const size_t at = page.find("</h1>");
+    return page.substr(at, page.find("</p>", at) - at);
+  };
+  CHECK(Has(subtitle(ParseSummary(kOurs, "s.json")), ">s.json, 2026-11-02T10:00:00, kvtool 1.2"));
+  CHECK(Has(subtitle(ParseSummary(kOurs, "")), ">2026-11-02T10:00:00, kvtool 1.2"));
+}
+
 TEST_CASE("a failing rule decides a case, else the one with the least slack", "[gate]") {
   const SummaryView view = ViewOf(ParseSummary(kOurs, "s.json"), test::Engine());
   CHECK_FALSE(view.pass);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <set>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/gate/gate_init.h"
@@ -161,6 +162,7 @@ class Gate : public EachOf<Gate> {
       return;
     }
     files.Reads({config_, snapshot_path_, trace_, baseline_, pinned_, reference_});
+    files.Reads(of_cases_);
     reading_.Files(files);
     logs_.Files(files);
     const gate::OutputNames outputs = PlaceOutputs(outputs_);
@@ -406,13 +408,17 @@ class Gate : public EachOf<Gate> {
     }
   }
 
-  // What the configuration names is read, too.
-  void CheckCases(const gate::Config& config) const {
+  // What the configuration names is read, too: each file once, and none of those given as flags.
+  void CheckCases(const gate::Config& config) {
+    std::set<std::string> known = {"", snapshot_path_, trace_, reading_.gguf, reference_};
+    for (const gate::CaseSpec& spec : config.cases) {
+      for (const std::string& path :
+           {spec.snapshot, spec.trace, spec.reading.gguf, spec.reference}) {
+        if (known.insert(path).second) of_cases_.push_back(path);
+      }
+    }
     CommandFiles files;
     Files(files);
-    for (const gate::CaseSpec& spec : config.cases) {
-      files.Reads({spec.snapshot, spec.trace, spec.reading.gguf, spec.reference});
-    }
     files.Check();
   }
 
@@ -471,6 +477,7 @@ class Gate : public EachOf<Gate> {
     std::optional<report::Page> page;
     if (page_.wanted()) {
       page = gate::SummaryPage({&summary, 1}, mnn::Engine());
+      page_.CheckPictures(*page, *this);
       files.Write(page_.html, page->Text(OriginOf(*this, context.console)));
     }
     if (!junit_.empty()) files.Write(junit_, gate::SummaryJunit(summary, mnn::Engine()));
@@ -484,6 +491,7 @@ class Gate : public EachOf<Gate> {
   std::string given_snapshot_, given_trace_, given_prompts_;  // before a run brought its own
   std::shared_ptr<const gate::Config> shared_config_;         // of all inputs
   std::vector<std::string> only_, required_;
+  std::vector<std::string> of_cases_;  // files that the config names
   gate::OutputNames outputs_;
   std::optional<uint64_t> decode_;
   bool force_ = false, list_metrics_ = false, strict_ = false, lenient_ = false,
