@@ -68,6 +68,8 @@ class Page {
   // Makes the last figure the one that stands for the page in a paper (else the first one does).
   // Alone it has to say of which model, trace and budget it is: the subtitle, and `more`.
   void Feature(std::string_view more = {});
+  // Gives the figure that stands for the page `more` to say.
+  void FeatureText(std::string_view more) { feature_text_ = more; }
   // Adds a table whose first row is the header and whose first column stays in sight. Columns of
   // numbers are right-aligned; a unit that all their cells have ("x", "%", "KiB") moves to the
   // header. `strong` lists rows to emphasise, counted from 0 without the header. Rows beyond the

@@ -117,7 +117,11 @@ class Inspect : public EachOf<Inspect> {
       if (layer.v) of.v = StatsOf(snapshot, *layer.v, true);
     }
     if (with_stats_ && !report_.json) console.Data("\n" + Table(StatsTable(layers)).Text("  "));
-    if (page_.wanted()) AddStats(layers, page);
+    if (page_.wanted()) {
+      // A page of several files has no subtitle: its figure is of the first.
+      if (joined_.size() > 1 && page.pictures().empty()) page.FeatureText(snapshot.source.path);
+      AddStats(layers, page);
+    }
     return layers;
   }
 
