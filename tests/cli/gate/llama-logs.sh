@@ -20,10 +20,10 @@ sed 's/"avg_ts": 61.35/"avg_ts": 50.0/; s/"avg_ts": 790.2/"avg_ts": 745.0/; s/"n
 gate --engine-logs bench.json --baseline summary.json 2>&1
 # Logs that no rule judged fail, and are a first baseline; a broken log is none.
 gate --engine-logs "$logs/bench.json" -q -o first.json -f 2> /dev/null
-gate --engine-logs "$logs/bench.json" --baseline first.json | head -1
+gate --engine-logs "$logs/bench.json" --baseline first.json | sed -n 1p
 printf ' eval time = 2000.00 ms / 100 runs\nllama_decode: failed to decode, ret = -3\n' > broken.log
 gate --engine-logs broken.log -q -o first.json -f 2> /dev/null
-gate --engine-logs broken.log --baseline first.json | tail -2
+"$KVTOOL" gate --engine-logs broken.log --baseline first.json --json -q | jq -r '.results[0].baseline.problems[0]' || true
 # A config names the cases; a folder has one of each log.
 mkdir all; cp "$logs"/*.log all
 cat > own.json << 'JSON'

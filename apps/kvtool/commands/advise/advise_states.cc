@@ -61,13 +61,15 @@ struct Place {
   bool is_folder = false;
 };
 
-// When the files in a folder were last written and read. The folder's own times are newer: to list
-// a folder is to read it. They count where it has no files.
+// When the files of a dump were last written and read. The folder's own times are newer, as to list
+// a folder is to read it; they count where it has no files. Dumps have folders of layers at most.
 std::pair<int64_t, int64_t> TimesOf(const std::string& folder, const struct stat& own) {
+  constexpr int kDeepest = 2;
   std::optional<std::pair<int64_t, int64_t>> newest;
   std::error_code failed;
-  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
+  for (fs::recursive_directory_iterator entry(folder, failed), end; !failed && entry != end;
        entry.increment(failed)) {
+    if (entry.depth() == kDeepest) entry.disable_recursion_pending();
     struct stat file;
     if (::lstat(entry->path().c_str(), &file) != 0 || !S_ISREG(file.st_mode)) continue;
     const std::pair<int64_t, int64_t> times{file.st_mtim.tv_sec, file.st_atim.tv_sec};
@@ -244,7 +246,7 @@ class CommandWords {
 
   // Empty where no single command keeps the states apart.
   std::string Store() const {
-    if (SharesNames()) return {};
+    if (NeedsNames()) return {};
     const std::string head = "kvtool store add ";
     const std::string store = OneLine(Beside(".store"));
     if (!IsFolder()) return head + store + " " + Listed();
@@ -275,11 +277,13 @@ class CommandWords {
     return std::any_of(places_.begin(), places_.end(),
                        [](const Place& place) { return place.is_folder; });
   }
-  // A store names a state after its file: states of one name would be versions of one state.
-  bool SharesNames() const {
+  // A store names a state after its file: states of one name would be versions of one state, and
+  // it takes no line breaks.
+  bool NeedsNames() const {
     std::set<std::string> names;
     return std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
-      return !names.insert(fs::path(place.path).filename().string()).second;
+      const std::string name = fs::path(place.path).filename().string();
+      return Printable(name) != name || !names.insert(name).second;
     });
   }
   std::string Plain() const {
