@@ -13,3 +13,7 @@ replay --figure-out again.pdf && cmp loss.pdf again.pdf && echo "the same bytes"
 replay --figure-out again.pdf || echo "exit $?"
 "$KVTOOL" diff "$name" "$name" --kv-heads 4 --figure-out same.svg -q && ls same.svg
 "$KVTOOL" bench "$name" --kv-heads 4 --level fast --rounds 1 --deterministic --figure-out bench.pdf -q && head -c 8 bench.pdf && echo
+# Of several files it is of the first, and says so.
+cp "$name" second.bin
+"$KVTOOL" inspect second.bin "$name" --kv-heads 4 --figure-out first.svg -q > text
+"$PYTHON" "$SHARED_SUITE/figure_text.py" first.svg | sed "s|kvtool 0.*|VERSION|"
