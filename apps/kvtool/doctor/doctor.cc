@@ -435,7 +435,9 @@ const OtherKind* FindOtherKind(const std::string& path) {
   try {
     Source source;
     source.path = path;
-    if (std::filesystem::exists(std::filesystem::path(path) / "kvtool-store", failed)) {
+    // Not by what a link of that name leads to.
+    if (std::filesystem::is_regular_file(
+            std::filesystem::symlink_status(std::filesystem::path(path) / "kvtool-store", failed))) {
       found.kind = "store";
     } else {
       if (std::filesystem::exists(path, failed)) source = Source::Open(path);

@@ -238,7 +238,12 @@ class Searcher {
 
   void AddFile(const fs::path& path, const std::string& name) {
     if (!reading_.from.empty() || !reading_.raw.empty()) return Add(path, name, true, {});
-    const FirstLook look = IsOfTrace(path) ? FirstLook() : LookAt(path.string(), reading_);
+    FirstLook look = IsOfTrace(path) ? FirstLook() : LookAt(path.string(), reading_);
+    // An archive that is empty, zeroed or unreadable is a damaged one, not another kind of file.
+    if (look.format.empty() && path.extension() == ".kvz") {
+      look.format = "kvz";
+      look.is_snapshot = true;
+    }
     Add(path, name, rules_.takes(look.is_snapshot ? look.format : "", false), look);
   }
 

@@ -32,3 +32,8 @@ timeout 20 "$KVTOOL" inspect hostile --json 2> err | names; cat err | tr -d '*'
 # Pages may be of one cache, and what is told to be read in one way is one.
 fails inspect "$TESTDATA/frames" | sed "s,$TESTDATA,DATA,"
 "$KVTOOL" compress slots --from opaque -o whole.kvz -q && "$KVTOOL" decompress whole.kvz -o again -q && diff -r slots again && echo one
+# An archive that lost its bytes is a damaged one: what checks and restores names it, and fails.
+mkdir kept; cp slots/old.kvz kept/good.kvz; : > kept/empty.kvz; head -c 4096 /dev/zero > kept/zeros.kvz
+fails verify kept
+fails verify kept --keep-going
+fails decompress kept -o restored/
