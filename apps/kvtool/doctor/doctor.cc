@@ -436,8 +436,8 @@ const OtherKind* FindOtherKind(const std::string& path) {
     Source source;
     source.path = path;
     // Not by what a link of that name leads to.
-    if (std::filesystem::is_regular_file(
-            std::filesystem::symlink_status(std::filesystem::path(path) / "kvtool-store", failed))) {
+    if (std::filesystem::is_regular_file(std::filesystem::symlink_status(
+            std::filesystem::path(path) / "kvtool-store", failed))) {
       found.kind = "store";
     } else {
       if (std::filesystem::exists(path, failed)) source = Source::Open(path);

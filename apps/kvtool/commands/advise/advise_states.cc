@@ -262,8 +262,7 @@ class CommandWords {
 
   std::string Compress() const {
     if (!IsFolder()) return "kvtool compress " + Listed();
-    return fmt::format("kvtool compress -r {} --output-dir {}", Folder(),
-                       OneLine(Beside(".kvz")));
+    return fmt::format("kvtool compress -r {} --output-dir {}", Folder(), OneLine(Beside(".kvz")));
   }
 
  private:
@@ -379,8 +378,8 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
   }
   const auto is_long = [&](const SavedState& of) { return of.tokens > most_compared; };
   if (std::any_of(advice.states.begin(), advice.states.end(), is_long)) {
-    context.console.Warn("", fmt::format("only the first {} tokens of each state were compared",
-                                         most_compared));
+    context.console.Warn(
+        "", fmt::format("only the first {} tokens of each state were compared", most_compared));
   }
   std::map<std::string, const Place*> by_name;
   for (const Place& place : kept) by_name.emplace(place.name, &place);

@@ -265,7 +265,8 @@ class StoreShowStats : public StoreCommand {
     }
     PrintUses(stats, console);
     const StoreCounted::Advice advice = result.Recommend();
-    if (advice.command.empty()) return console.Line("keep it as it is: collecting would free little");
+    if (advice.command.empty())
+      return console.Line("keep it as it is: collecting would free little");
     console.Line(fmt::format("collecting what no state needs frees about {}:",
                              HumanBytes(advice.freed_bytes)));
     console.Line("  " + advice.command);

@@ -126,9 +126,8 @@ class TextLog {
     AddStatistic(line);
     if (auto rest = After(line, "load time =")) load_ms_ = TakeFigure(*rest);
     if (line.find(" n_ctx ") != line.npos) EndContext();
-    names_us_ = names_us_ || std::any_of(std::begin(kOurs), std::end(kOurs), [&](auto words) {
-                  return line.find(words) != line.npos;
-                });
+    names_us_ = names_us_ || std::any_of(std::begin(kOurs), std::end(kOurs),
+                                         [&](auto words) { return line.find(words) != line.npos; });
     for (const std::string_view words : kBroken) {
       if (line.find(words) == line.npos) continue;
       if (broken_++ == 0) first_broken_ = Escaped(line, kShownLine);
