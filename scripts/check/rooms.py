@@ -16,18 +16,18 @@ SLACK = 100  # lines by which a ceiling may be loose
 
 # room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
 ROOMS = {
-    "apps/kvtool": (22440, 10000),
+    "apps/kvtool": (22530, 10000),
     "apps/capture-llama": (3180, 2400),
     "apps/python": (2280, 2200),
     "formats": (18540, 17000),
     "lib/fields": (960, 1200),
-    "lib/report": (2470, 1700),
+    "lib/report": (2490, 1700),
     "lib/core/base": (4200, 3700),
     "lib/core/kernels": (5750, 5900),
     "lib/core/snapshot": (3450, 3800),
     "lib/core/archive": (5540, 5500),
     "lib/core/frame": (1150, 900),
-    "lib/core/codec": (10080, 9500),
+    "lib/core/codec": (10100, 9500),
     "lib/core/weights": (1120, 0),
     "lib/study/eviction": (4970, 4600),
     "lib/study/quantisation": (2960, 2900),
@@ -37,15 +37,15 @@ ROOMS = {
     "lib/study/advise": (4450, 2900),
     "lib/study/analysis": (2120, 2600),
     "lib/study/statistics": (650, 650),
-    "lib/study/gate": (5110, 3600),
+    "lib/study/gate": (5140, 3600),
     "lib/engines/mnn": (11980, 8000),
-    "lib/engines/llamacpp": (580, 600),
+    "lib/engines/llamacpp": (610, 600),
     "lib/engines/infinilm": (1300, 2600),
     "lib/engines/cacheblend": (3560, 2900),
     "lib/corpus": (1820, 1600),
     "lib/store": (3650, 2800),
     "lib/remote": (720, 800),
-    "lib/api": (4550, 3200),
+    "lib/api": (4600, 3200),
 }
 MOST_FILES = 687
 GOAL_FILES = 650
