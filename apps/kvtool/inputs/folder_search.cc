@@ -65,7 +65,11 @@ class Searcher {
  public:
   // Without `asked` nobody asked for a search: it follows no link, and ends at kMostSearched files.
   Searcher(const FolderRules& rules, bool asked, FolderSearch& search)
-      : rules_(rules), asked_(asked), reading_(rules.reading), search_(search) {}
+      : rules_(rules),
+        asked_(asked),
+        takes_archives_alone_(rules.takes("kvz", false) && !rules.takes("npy", false)),
+        reading_(rules.reading),
+        search_(search) {}
 
   void Search(const fs::path& folder, const std::string& name) {
     if (IsStore(folder)) return search_.left_out.push_back(folder.string());
@@ -82,7 +86,9 @@ class Searcher {
       if (IsFolder(child) && !(is_link && !asked_)) {
         // A link to a folder may lead back to where the search came from.
         if (!is_link) Search(child, called);
-      } else if (fs::is_regular_file(child, failed) && !(is_link && !asked_)) {
+      } else if (!(is_link && !asked_) &&
+                 (fs::is_regular_file(child, failed) ||
+                  (IsNamedArchive(child) && !fs::exists(child, failed)))) {
         AddFile(child, called);
       } else if (!asked_) {
         search_.left_out.push_back(child.string());
@@ -94,10 +100,11 @@ class Searcher {
   bool TakesWhole(const fs::path& folder, const std::string& name) {
     std::error_code failed;
     if (fs::exists(folder / "run.json", failed)) {
+      if (takes_archives_alone_) return false;  // archives may lie in it
       Add(folder, name, rules_.takes("", true), {"", true});
       return true;
     }
-    if (!MayBeDump(folder)) return false;
+    if (takes_archives_alone_ || !MayBeDump(folder)) return false;
     try {
       const Source source = Source::Open(folder);
       const FormatEntry& format = DetectFormat(source, reading_);
@@ -140,6 +147,15 @@ class Searcher {
              return look.opens() && HasTrait(look.format, kStandsAlone);
            });
   }
+
+  // Returns true for what is an input by its name alone: a damaged archive, or one that cannot be
+  // reached, must fail rather than be left out.
+  bool IsNamedArchive(const fs::path& path) const {
+    return takes_archives_alone_ && path.extension() == ".kvz";
+  }
+
+  // Returns true if a folder stands for the archives in it, because none is itself an archive.
+  bool takes_archives_alone() const { return takes_archives_alone_; }
 
   static bool IsStore(const fs::path& folder) {
     std::error_code failed;
@@ -237,13 +253,9 @@ class Searcher {
   }
 
   void AddFile(const fs::path& path, const std::string& name) {
-    if (!reading_.from.empty() || !reading_.raw.empty()) return Add(path, name, true, {});
-    FirstLook look = IsOfTrace(path) ? FirstLook() : LookAt(path.string(), reading_);
-    // An archive that is empty, zeroed or unreadable is a damaged one, not another kind of file.
-    if (look.format.empty() && path.extension() == ".kvz") {
-      look.format = "kvz";
-      look.is_snapshot = true;
-    }
+    if (IsNamedArchive(path) || !reading_.from.empty() || !reading_.raw.empty())
+      return Add(path, name, true, {});
+    const FirstLook look = IsOfTrace(path) ? FirstLook() : LookAt(path.string(), reading_);
     Add(path, name, rules_.takes(look.is_snapshot ? look.format : "", false), look);
   }
 
@@ -268,6 +280,7 @@ class Searcher {
 
   const FolderRules& rules_;
   const bool asked_;
+  const bool takes_archives_alone_;
   const OpenOptions& reading_;
   FolderSearch& search_;
   std::vector<FirstLook> looks_;                     // at the entries
@@ -314,7 +327,7 @@ GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folde
   }
   searcher.SearchBelow(folder, name);
   given.is_one = given.found.entries.empty() || searcher.HoldsPages();
-  if (given.is_one || searcher.HoldsCachesAlone()) return given;
+  if (given.is_one || searcher.takes_archives_alone() || searcher.HoldsCachesAlone()) return given;
   const FirstLook whole = LookAt(folder, reading);
   given.is_one = !whole.format.empty() && rules.takes(whole.format, false) && searcher.IsOne(whole);
   return given;
