@@ -276,7 +276,10 @@ class Compress : public EachOf<Compress> {
     if (path.empty() || !NamesFolder(path)) return;
     const std::string& input = inputs.entries.front().path;
     if (input == "-") return;
-    path = (std::filesystem::path(path) / ArchiveName(LastName(input))).string();
+    std::string name = LastName(input);
+    // These name a folder by where it is seen from.
+    if (name == "." || name == "..") name = std::filesystem::canonical(input).filename().string();
+    path = (std::filesystem::path(path) / ArchiveName(name)).string();
     output_.makes_folder = true;
   }
 
