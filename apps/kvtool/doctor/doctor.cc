@@ -435,9 +435,8 @@ const OtherKind* FindOtherKind(const std::string& path) {
   try {
     Source source;
     source.path = path;
-    // Not by what a link of that name leads to.
-    if (std::filesystem::is_regular_file(std::filesystem::symlink_status(
-            std::filesystem::path(path) / "kvtool-store", failed))) {
+    const std::filesystem::path marker = std::filesystem::path(path) / "kvtool-store";
+    if (std::filesystem::is_regular_file(std::filesystem::symlink_status(marker, failed))) {
       found.kind = "store";
     } else {
       if (std::filesystem::exists(path, failed)) source = Source::Open(path);
@@ -455,7 +454,8 @@ std::string ReaderInstead(const std::string& path) {
   if (IsStream(path)) return {};
   const std::string file = ShellWord(path);
   if (const OtherKind* other = FindOtherKind(path)) {
-    return fmt::format("it is a {}: 'kvtool inspect {}' shows it", other->kind, file);
+    const std::string_view article = other->kind == "weights" ? "a file of " : "a ";
+    return fmt::format("it is {}{}: 'kvtool inspect {}' shows it", article, other->kind, file);
   }
   try {
     const Source source = Source::Open(path);
