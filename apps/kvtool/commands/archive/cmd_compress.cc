@@ -67,7 +67,7 @@ std::string Counts(const std::map<std::string, uint64_t>& counts) {
 
 // The name of a file or folder alone.
 std::string LastName(const std::string& path) {
-  const std::filesystem::path whole = std::filesystem::absolute(path).lexically_normal();
+  const std::filesystem::path whole = std::filesystem::path(path).lexically_normal();
   return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
 }
 
