@@ -65,10 +65,11 @@ std::string Counts(const std::map<std::string, uint64_t>& counts) {
   return text;
 }
 
-// The name of a file or folder alone.
+// The name of a file or folder alone; '.' and '..' are called as the folder that they are.
 std::string LastName(const std::string& path) {
   const std::filesystem::path whole = std::filesystem::path(path).lexically_normal();
-  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+  const std::string name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+  return name == "." || name == ".." ? std::filesystem::canonical(path).filename().string() : name;
 }
 
 std::string ArchiveName(const std::string& input) { return input + ".kvz"; }
@@ -276,10 +277,7 @@ class Compress : public EachOf<Compress> {
     if (path.empty() || !NamesFolder(path)) return;
     const std::string& input = inputs.entries.front().path;
     if (input == "-") return;
-    std::string name = LastName(input);
-    // These name a folder by where it is seen from.
-    if (name == "." || name == "..") name = std::filesystem::canonical(input).filename().string();
-    path = (std::filesystem::path(path) / ArchiveName(name)).string();
+    path = (std::filesystem::path(path) / ArchiveName(LastName(input))).string();
     output_.makes_folder = true;
   }
 
