@@ -86,9 +86,8 @@ class Searcher {
       if (IsFolder(child) && !(is_link && !asked_)) {
         // A link to a folder may lead back to where the search came from.
         if (!is_link) Search(child, called);
-      } else if (!(is_link && !asked_) &&
-                 (fs::is_regular_file(child, failed) ||
-                  (IsNamedArchive(child) && !fs::exists(child, failed)))) {
+      } else if (!(is_link && !asked_) && (fs::is_regular_file(child, failed) ||
+                                           (IsNamedArchive(child) && !fs::exists(child, failed)))) {
         AddFile(child, called);
       } else if (!asked_) {
         search_.left_out.push_back(child.string());
