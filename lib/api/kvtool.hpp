@@ -82,25 +82,25 @@ inline kvt_info Info(Bytes frame) {
   return info;
 }
 
+// Counts the entries of a whole frame with a function of kvtool.h, and lists them. Throws Error.
+template <typename T>
+std::vector<T> ListEntries(Bytes frame,
+                           kvt_status (*list)(const void*, size_t, T*, size_t, size_t*)) {
+  size_t count = 0;
+  Check(list(frame.data(), frame.size(), nullptr, 0, &count));
+  std::vector<T> entries(count);
+  for (T& entry : entries) entry.struct_size = sizeof entry;
+  Check(list(frame.data(), frame.size(), entries.data(), count, &count));
+  return entries;
+}
+
 // The segments of a whole frame, in order. Throws Error.
 inline std::vector<kvt_segment> Segments(Bytes frame) {
-  size_t count = 0;
-  Check(kvt_frame_segments(frame.data(), frame.size(), nullptr, 0, &count));
-  std::vector<kvt_segment> segments(count);
-  for (kvt_segment& segment : segments) segment.struct_size = sizeof segment;
-  Check(kvt_frame_segments(frame.data(), frame.size(), segments.data(), count, &count));
-  return segments;
+  return ListEntries(frame, kvt_frame_segments);
 }
 
 // The blocks of a whole frame that was encoded in blocks, in order. Throws Error.
-inline std::vector<kvt_block> Blocks(Bytes frame) {
-  size_t count = 0;
-  Check(kvt_frame_blocks(frame.data(), frame.size(), nullptr, 0, &count));
-  std::vector<kvt_block> blocks(count);
-  for (kvt_block& block : blocks) block.struct_size = sizeof block;
-  Check(kvt_frame_blocks(frame.data(), frame.size(), blocks.data(), count, &count));
-  return blocks;
-}
+inline std::vector<kvt_block> Blocks(Bytes frame) { return ListEntries(frame, kvt_frame_blocks); }
 
 // Worker threads; must outlive the contexts that use it.
 class Pool {
