@@ -185,7 +185,7 @@ class Context {
     return written;
   }
 
-  // Where the frame does not fit, KVT_E_OUTPUT_TOO_SMALL and an estimate of what it takes.
+  // Returns KVT_E_OUTPUT_TOO_SMALL with an estimate in `written` where the frame does not fit.
   [[nodiscard]] kvt_status TryEncodeWithin(const kvt_desc& desc, Bytes raw, MutableBytes frame,
                                            size_t& written) noexcept {
     return kvt_encode_within(get(), &desc, raw.data(), raw.size(), frame.data(), frame.size(),

@@ -73,7 +73,7 @@ struct Plot {
   }
 };
 
-// How far an axis reaches to both sides of a value that stands for all.
+// Returns how far an axis reaches to both sides of a value that stands for all.
 double ReachAround(double value) { return std::max(0.5, 1e-9 * std::abs(value)); }
 
 void Fit(const Plot& plot, double ChartPoint::*value, bool is_y, Axis& axis) {

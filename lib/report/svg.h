@@ -10,9 +10,11 @@
 
 namespace kv::report {
 
-// Whether charts draw a value: the largest would leave the range of numbers on the way to a place.
+// Returns whether charts draw a value: the largest would leave the range of numbers on the way to
+// a place.
 bool IsDrawn(double value);
-// Whether an axis can tell the values of a range apart: not those that differ in their last bits.
+// Returns whether an axis can tell the values of a range apart, which those that differ in their
+// last bits do not allow.
 bool IsRange(double low, double high);
 
 // Draws charts and writes them as SVG, without scripts and network access, or as PDF. Equal data

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# KVTOOL_GIT: the commit this tree is built from. A new one configures again and compiles one source, version.cc. In a tarball that `git archive` made it is the one that git wrote
-# into archived.txt; in other copies without a history it is "unknown". A commit with a tag vX.Y.Z is that version: a tree
-# that calls itself another one is not built.
+# KVTOOL_GIT is the commit that this tree is built from. A new one configures again and compiles one source, version.cc. In
+# a tarball that `git archive` made it is the one that git wrote into archived.txt; in other copies without a history it is
+# "unknown". A commit with a tag vX.Y.Z is that version: a tree that calls itself another one is not built.
 execute_process(COMMAND git -C ${PROJECT_SOURCE_DIR} rev-parse --short=10 HEAD
                 OUTPUT_VARIABLE KVTOOL_GIT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 execute_process(COMMAND git -C ${PROJECT_SOURCE_DIR} describe --tags --exact-match --match "v[0-9]*"

@@ -69,7 +69,7 @@ struct StoreCounted {
   }
   uint64_t saved() const { return stats.referenced_raw_bytes - stats.live_raw_bytes; }
 
-  // What frees bytes of the disk without a state being lost. Older versions stay, however large:
+  // This frees bytes of the disk without the loss of a state. Older versions stay, however large:
   // different states may have one name, as files of one name in several folders do.
   struct Advice {
     std::string_view kind;
