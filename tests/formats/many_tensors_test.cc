@@ -175,7 +175,7 @@ void CheckFew(Source (*make)(size_t, std::string (*)(size_t)), uint64_t few) {
   }
 }
 
-TEST_CASE("every tensor of a file costs a few allocations, however many there are") {
+TEST_CASE("every tensor of a file costs a few allocations, however many there are", "[figures]") {
   // Its own shape and strides and their places in the tables, and what a layer needs of both; a
   // name too long to lie in its string costs one more each time that it is kept.
   CheckFew(ManyTensors, 12);

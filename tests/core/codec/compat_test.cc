@@ -62,7 +62,7 @@ uint64_t AllowedLoss(Effort effort) { return effort == Effort::kDefault ? 40 : 1
 }  // namespace
 
 TEST_CASE("compat wins on no chunk of a real state by more than one byte in a thousand",
-          "[codec]") {
+          "[codec][figures]") {
   size_t compared = 0;
   for (const auto& entry : std::filesystem::directory_iterator(StatesFolder())) {
     if (!entry.is_regular_file()) continue;

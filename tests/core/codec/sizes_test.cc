@@ -79,7 +79,7 @@ void AddStandIns(std::ostream& table) {
 
 }  // namespace
 
-TEST_CASE("compressed sizes are those of the table", "[sizes]") {
+TEST_CASE("compressed sizes are those of the table", "[sizes][figures]") {
   if (ZSTD_versionNumber() != 10504) return;  // sizes of zstd frames are those of a version
   std::ostringstream table;
   table << "data\tlevel\traw_bytes\tstored_bytes\n";

@@ -117,7 +117,7 @@ eviction::ReplayResult ReplayOf(const AttentionCase& made, const Candidate& cand
 
 }  // namespace
 
-TEST_CASE("a candidate for all layers costs what replay-h2o says", "[advise]") {
+TEST_CASE("a candidate for all layers costs what replay-h2o says", "[advise][figures]") {
   const auto made = MakeAttentionCase({}, 31);
   ThreadPool pool(2);
   const Runs runs = RunsOf({made.get()}, pool);
@@ -157,7 +157,7 @@ TEST_CASE("advice counts no token outside a sliding window as saved", "[advise]"
   }));
 }
 
-TEST_CASE("sensitivities weigh the mean cosine of each layer", "[advise]") {
+TEST_CASE("sensitivities weigh the mean cosine of each layer", "[advise][figures]") {
   const auto made = MakeAttentionCase({}, 32);
   ThreadPool pool(1);
   const Runs runs = RunsOf({made.get()}, pool);
@@ -175,7 +175,7 @@ TEST_CASE("sensitivities weigh the mean cosine of each layer", "[advise]") {
   }
 }
 
-TEST_CASE("a plan measured from its tokens costs what was predicted", "[advise]") {
+TEST_CASE("a plan measured from its tokens costs what was predicted", "[advise][figures]") {
   const auto first = MakeAttentionCase({}, 33), second = MakeAttentionCase({}, 34);
   ThreadPool pool(2);
   const Runs runs = RunsOf({first.get(), second.get()}, pool);

@@ -203,7 +203,7 @@ TEST_CASE("a search may take units for independent", "[advise]") {
   CHECK(Mixture::Evaluate(made, choice).loss[0] == Approx(LossByHand(made, choice, 0)));
 }
 
-TEST_CASE("the search finds what trying everything finds, or nearly", "[advise]") {
+TEST_CASE("the search finds what trying everything finds, or nearly", "[advise][figures]") {
   ThreadPool pool(1);
   for (const LossKind kind : kKinds) {
     INFO(Name(kind));

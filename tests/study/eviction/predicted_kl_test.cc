@@ -90,7 +90,7 @@ bool Warns(const ReplayResult& result, std::string_view what) {
 }  // namespace
 
 TEST_CASE("predicted nats are half the mean square of g . do summed over layers and heads",
-          "[h2o][kl]") {
+          "[h2o][kl][figures]") {
   // Four query heads share two kv heads; V is narrower than K; gradients begin inside the decode.
   const auto made = MakeAttentionCase({3, 4, 2, 16, 160, 10}, 21);
   AddGradients(*made, {70, 80, 3}, 22);
@@ -223,7 +223,8 @@ TEST_CASE("no nats are predicted where a layer that loses something has no gradi
   CHECK(Warns(none, "no measured row has gradients"));
 }
 
-TEST_CASE("a prediction from a sample of rows lies within its standard error", "[h2o][kl]") {
+TEST_CASE("a prediction from a sample of rows lies within its standard error",
+          "[h2o][kl][figures]") {
   const auto made = MakeAttentionCase({2, 4, 2, 16, 700}, 31);
   AddGradients(*made, {100, 500, 4}, 32);
   ReplayRequest request = SmallRequest();

@@ -66,7 +66,7 @@ TEST_CASE("figures of evicting rows are those of all rows without the rows that 
   CHECK(json["runs"][1]["evicting"]["output_error"].is_null());
 }
 
-TEST_CASE("a sample of rows gives the figures of all within its standard error", "[h2o]") {
+TEST_CASE("a sample of rows gives the figures of all within its standard error", "[h2o][figures]") {
   const auto made = MakeAttentionCase({3, 4, 2, 16, 700}, 12);
   ReplayRequest request = SmallRequest();
   request.policies = {"random", "h2o"};

@@ -140,7 +140,7 @@ TEST_CASE("Several prompt lengths are rows: the original takes the best, the gat
   CHECK(Figure(result, "whole_model_ratio") == whole);
 }
 
-TEST_CASE("The measured ratio is that of the worst row") {
+TEST_CASE("The measured ratio is that of the worst row", "[figures]") {
   RealCase real;
   CaseSpec spec = SmallSpec("full");
   spec.prompt_tokens = {64, 120, 150};

@@ -119,7 +119,8 @@ TEST_CASE("keeping all costs exactly nothing, losing mass M costs -ln M", "[h2o]
   CHECK(result.runs[1].layers[0].summary.mass.min == 1.0);
 }
 
-TEST_CASE("probabilities give the plans and figures of the queries they came from", "[h2o]") {
+TEST_CASE("probabilities give the plans and figures of the queries they came from",
+          "[h2o][figures]") {
   struct Variant {
     double softcap;
     uint64_t window;
