@@ -29,7 +29,7 @@ except ImportError:
 
 from kvz_decoder.cells import cells_of, order_of
 from kvz_decoder.chunks import decode_as, RAW
-from kvz_decoder.common import Damaged, unzstd
+from kvz_decoder.common import Damaged, Form, unzstd, widened
 from kvz_decoder.profiled import Profile
 
 MAGIC = b"\x89KVZ\r\n\x1a\n"
@@ -238,13 +238,13 @@ def neighbours_of(data, chunks, extras):
         chunk = places.get(key)
         if chunk is None:
             raise Damaged(f"no chunk of layer {layer} that another one needs")
-        if depth(chunk) >= depth(of) or chunk["dtype"] not in (1, 2):
+        if depth(chunk) >= depth(of) or chunk["dtype"] not in (1, 2, 13, 14):
             raise Damaged("a chunk may not be coded by another")
         if key not in decoded:
             payload = bytes(data[chunk["offset"]:chunk["offset"] + chunk["length"]])
             check(payload, chunk["digest"], "payload")
             decoded[key] = decode(dict(chunk, **extras, neighbour=neighbour), payload)
-        return chunk["dtype"] == 2, decoded[key]
+        return Form(chunk["dtype"]), widened(decoded[key], chunk["dtype"])
     return neighbour
 
 

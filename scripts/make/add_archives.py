@@ -49,6 +49,16 @@ def floats(values):
     return values.astype("<f4").tobytes()
 
 
+def bytes_e4m3(values):
+    """Near enough: halves of a 256th, whose seven lowest bits are rounded away."""
+    bits = (values / 256).astype("<f2").view("<u2")
+    return (bits >> 8 & 0x80 | (bits & 0x7fff) + 0x40 >> 7).astype("u1").tobytes()
+
+
+def bytes_e5m2(values):
+    return (values.astype("<f2").view("<u2") + 0x80 >> 8).astype("u1").tobytes()
+
+
 def caches(random):
     """K and V of two layers: a walk, noise, the walk backwards, rows that come back."""
     walk = numpy.cumsum(0.2 * random.standard_normal((96, 48)), axis=0) + random.standard_normal(48)
@@ -120,6 +130,9 @@ def sources(folder):
     keys = turning(random)
     yield made("turning-f16", b"".join(map(halves, keys)), "--raw f16:L2THD:1,2,?,2,20", ("high", "max"))
     yield made("turning-bf16", b"".join(map(brains, keys)), "--raw bf16:L2THD:1,2,?,2,20", ("high", "max"))
+    for dtype, store in (("f8_e4m3", bytes_e4m3), ("f8_e5m2", bytes_e5m2)):
+        yield made(f"cache-{dtype}", b"".join(map(store, cache)), f"--raw {dtype}:L2THD:2,2,?,3,16", ("default", "high", "max"))
+        yield made(f"turning-{dtype}", b"".join(map(store, keys)), f"--raw {dtype}:L2THD:1,2,?,2,20", ("high", "max"))
     yield made("wide-bf16", wide(random), "--raw bf16:L2THD:1,2,?,3,16", ("fast",))
     noise = random.bytes(6144)
     for order, dims in (("2LTHD", "2,2,?,4,16"), ("2LHTD", "2,2,4,?,16"), ("2LHDT", "2,2,4,16,?"), ("2LCT", "2,2,64,?")):

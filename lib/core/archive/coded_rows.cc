@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "lib/core/base/error.h"
+#include "lib/core/codec/halves.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv {
@@ -140,8 +141,7 @@ ChunkHead HeadOfRows(bool is_value, const ChunkShape& shape, bool heads_known) {
 
 // Levels below the default look at no other rows.
 bool WantsOrder(const ChunkHead& head, const RowOrder& order, Effort effort) {
-  const bool floats =
-      head.dtype == DType::kF16 || head.dtype == DType::kBF16 || head.dtype == DType::kF32;
+  const bool floats = AreHalves(head.dtype) || head.dtype == DType::kF32;
   if (!floats || head.order != Order::kTokenHeadDim || effort < Effort::kDefault) return false;
   // Positions say how far keys are turned, to levels that look for it, and at max values are coded
   // by keys.

@@ -11,6 +11,7 @@
 
 #include "lib/core/base/checked.h"
 #include "lib/core/codec/context/lms.h"
+#include "lib/core/codec/halves.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv {
@@ -203,8 +204,7 @@ bool HasBytes(const KvTensor& tensor) {
 
 bool AreComparable(const std::optional<KvTensor>& a, const std::optional<KvTensor>& b) {
   const auto is_float = [](DType dtype) {
-    return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 ||
-           IsBlockQuantised(dtype);
+    return AreHalves(dtype) || dtype == DType::kF32 || IsBlockQuantised(dtype);
   };
   return a && b && HasBytes(*a) && HasBytes(*b) && a->channels() == b->channels() &&
          is_float(a->dtype) && is_float(b->dtype);
@@ -362,7 +362,7 @@ std::vector<TokenRun> Cover(const std::vector<Pair>& pairs, uint64_t tokens) {
 Rotation RotationOfKeys(const Snapshot& snapshot, const std::vector<const LayerKv*>& layers) {
   for (const size_t at : {layers.size() / 2, size_t{0}, layers.size() - 1}) {
     const KvTensor& keys = layers[at]->k;
-    if (keys.dtype != DType::kF16 && keys.dtype != DType::kBF16) return {};
+    if (!AreHalves(keys.dtype)) return {};
     if (!HasBytes(keys)) continue;
     const std::vector<int64_t> positions = PositionsOf(snapshot, *layers[at]);
     uint64_t begin = positions.size() - 1;
@@ -371,7 +371,9 @@ Rotation RotationOfKeys(const Snapshot& snapshot, const std::vector<const LayerK
       --begin;
     }
     const uint64_t rows = positions.size() - begin;
-    const Bytes values = Gather(keys, begin, rows, Order::kTokenHeadDim);
+    const Bytes gathered = Gather(keys, begin, rows, Order::kTokenHeadDim);
+    const Halves halves(keys.dtype, gathered, nullptr);
+    const ByteSpan values = halves.bytes();
     const bool bfloat = keys.dtype == DType::kBF16;
     Rotation rotation =
         FindRotation(values, bfloat, LmsScale(LmsLargestExponent(values, bfloat)), rows,

@@ -11,6 +11,7 @@
 #include "lib/core/base/dtype.h"
 #include "lib/core/codec/planes/gear.h"
 #include "lib/core/codec/rotation.h"
+#include "lib/core/kernels/symbols.h"
 
 // What codecs share: a chunk is one piece of a tensor, compressed on its own, and archives are made
 // of chunks. Codecs lie in families (folders), below the table and the chooser of chunk.h.
@@ -61,7 +62,12 @@ struct ChunkShape {
   uint32_t heads = 0;
   uint64_t units_per_head = 0;  // elements, or blocks for block-quantised types
   Order order = Order::kTokenHeadDim;
+  uint32_t byte_shift = 0;  // of f16 that stand for 8-bit floats (HalfForm)
 };
+// Of f16, bf16 and what stands in their bits.
+inline HalfForm FormOf(const ChunkShape& shape) {
+  return {shape.dtype == DType::kBF16, shape.byte_shift};
+}
 
 struct EncodedChunk {
   CodecId codec = CodecId::kRaw;

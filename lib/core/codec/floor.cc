@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "lib/core/codec/context/model.h"
+#include "lib/core/codec/halves.h"
 
 namespace kv {
 
@@ -55,7 +56,9 @@ constexpr uint64_t kMostRepeatWords = 384;
 constexpr uint64_t kSavedByRepeats = 130;
 // Percent of the entropy that is left at each level, as measured: floor_test.cc holds it against
 // real caches.
-constexpr uint64_t kLeftOfHalves[] = {85, 96, 91, 80, 66}, kLeftOfOthers[] = {80, 95, 88, 85, 80};
+constexpr uint64_t kLeftOfHalves[] = {85, 96, 91, 80, 66}, kLeftOfOthers[] = {80, 95, 88, 85, 80},
+                   // Of 8-bit floats it is that of single bytes, without a context.
+    kLeftOfByteFloats[] = {80, 95, 80, 68, 58};
 
 // Counts bytes beside the context that each stands in. The first contexts to be seen have tables of
 // their own, the others share one.
@@ -159,7 +162,10 @@ uint64_t EstimateFloor(const ChunkShape& shape, ByteSpan raw, Effort effort, boo
   const auto half_bits16 = in_context ? HalfBits16<true> : HalfBits16<false>;
   const uint64_t bits16 =
       halves ? half_bits16(raw, shape.dtype, grid.columns) : UnitBits16(raw, info);
-  const uint64_t left = (halves ? kLeftOfHalves : kLeftOfOthers)[static_cast<size_t>(effort)];
+  const uint64_t* const of_levels = halves                          ? kLeftOfHalves
+                                    : ByteShiftOf(shape.dtype) != 0 ? kLeftOfByteFloats
+                                                                    : kLeftOfOthers;
+  const uint64_t left = of_levels[static_cast<size_t>(effort)];
   return units * (bits16 >> 8) / (uint64_t{8} << 8) * left / 100 * (100 - repeated) / 100;
 }
 

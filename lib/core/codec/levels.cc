@@ -6,6 +6,7 @@
 #include "lib/core/codec/context/lms.h"
 #include "lib/core/codec/context/prev.h"
 #include "lib/core/codec/floor.h"
+#include "lib/core/codec/halves.h"
 #include "lib/core/codec/planes/planes.h"
 #include "lib/core/codec/wrappers/wrappers.h"
 
@@ -147,8 +148,9 @@ EncodedChunk EncodeMatches(ByteSpan raw, CodecScratch& scratch) {
 uint64_t LiteralBytes(const HalfSurvey& survey, uint64_t count) {
   constexpr uint64_t kHeaders = 4 + 2 * (kPlaneHeaderBytes + 12);
   const uint64_t tables = count / (128 << 10) * 64 + 64;
+  const bool low_is_noise = survey.form.byte_shift == 0 && LowIsNoise(survey, count);
   return kHeaders + survey.high_bytes + survey.high_bytes / 256 + tables +
-         (LowIsNoise(survey, count) ? count : survey.low_bytes);
+         (low_is_noise ? count : survey.low_bytes);
 }
 
 // Values that come in four bits of exponent for about what their entropy is, as wide ranges do.
@@ -185,8 +187,9 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
   const bool predict = effort >= Effort::kHigh && grid.rows > 1 && grid.columns >= kRansLanes;
   std::optional<EncodedChunk> best;
   if (predict) {
-    const std::optional<LikenessPlan> like = PlanLikenesses(
-        raw, survey.bfloat, grid.rows, grid.columns, HeadDim(shape), steps, &scratch.context.arena);
+    const std::optional<LikenessPlan> like =
+        PlanLikenesses(raw, survey.form.bfloat, grid.rows, grid.columns, HeadDim(shape), steps,
+                       &scratch.context.arena);
     if (like) best = EncodePredicted(shape, raw, survey, grid, &*like, literal, steps, scratch);
     if (best && best->payload.size() < literal - literal / kClearGainOneIn) return best;
     if (best) literal = best->payload.size();
@@ -233,7 +236,7 @@ EncodedChunk ChooseForHalves(const ChunkShape& shape, ByteSpan raw, Effort effor
     return fast ? *std::move(fast) : EncodeLiterals(shape, raw, Noise::kUnknown, scratch);
   }
   const ChunkGrid grid = GridOf(shape, raw.size());
-  const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16, false);
+  const HalfSurvey survey = SurveyHalves(raw, FormOf(shape), false);
   const uint64_t literal = LiteralBytes(survey, raw.size() / 2);
   std::optional<EncodedChunk> coded =
       EncodeInContext(shape, raw, survey, literal, effort, steps, scratch);
@@ -303,7 +306,7 @@ EncodedChunk EncodeHalvesAtMax(const ChunkShape& shape, ByteSpan raw, const RowS
   constexpr uint64_t kMuchOneIn = 16, kHardlyEverOneIn = 64;
   EncodedChunk best = StoredRaw(raw, scratch);
   TryOthers(shape, raw, Effort::kMax, steps, scratch, best);
-  const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16, false);
+  const HalfSurvey survey = SurveyHalves(raw, FormOf(shape), false);
   const uint64_t literal = LiteralBytes(survey, raw.size() / 2);
   if (best.payload.size() < literal - literal / kMuchOneIn) {
     const ChunkGrid grid = GridOf(shape, raw.size());
@@ -323,11 +326,41 @@ EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
   return best;
 }
 
+// 8-bit floats: in the context of the row above or of a prediction, as halves; at the highest level
+// also under distributions; otherwise by zstd, which takes single bytes for what they are.
+EncodedChunk EncodeByteFloats(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                              const RowSteps& steps, CodecScratch& scratch) {
+  EncodedChunk best = StoredRaw(raw, scratch);
+  if (effort > Effort::kFast) {
+    const Halves halves(shape.dtype, raw, &scratch.context.arena);
+    const ChunkShape inner = HalvesShape(shape);
+    const HalfSurvey survey = SurveyHalves(halves.bytes(), FormOf(inner), false);
+    const uint64_t literal = LiteralBytes(survey, raw.size());
+    std::optional<EncodedChunk> coded =
+        EncodeInContext(inner, halves.bytes(), survey, literal, effort, steps, scratch);
+    if (coded) Keep(best, *std::move(coded), scratch);
+    // A prediction ends the search where it gains clearly; the row above may say more of so few
+    // bits.
+    if (effort > Effort::kDefault) {
+      coded =
+          EncodeInContext(inner, halves.bytes(), survey, literal, Effort::kDefault, steps, scratch);
+      if (coded) Keep(best, *std::move(coded), scratch);
+    }
+    TryOthers(shape, raw, effort, steps, scratch, best);
+  }
+  if (effort != Effort::kDefault || best.codec == CodecId::kRaw ||
+      WantsMatches(raw, GridOf(shape, raw.size()).rows, shape.dtype, effort)) {
+    Keep(best, EncodeCompat(shape, raw, scratch), scratch);
+  }
+  return best;
+}
+
 bool IsHalves(DType dtype, ByteSpan raw) { return IsHalfFloat(dtype) && raw.size() % 2 == 0; }
 
 EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort, const RowSteps& steps,
                         CodecScratch& scratch) {
   if (IsHalves(shape.dtype, raw)) return EncodeHalves(shape, raw, effort, steps, scratch);
+  if (ByteShiftOf(shape.dtype) != 0) return EncodeByteFloats(shape, raw, effort, steps, scratch);
   const bool whole = raw.size() % Info(shape.dtype).block_bytes == 0;
   EncodedChunk best;
   if (shape.dtype == DType::kF32 && whole) {

@@ -8,6 +8,7 @@
 #include "lib/core/codec/chunk.h"
 #include "lib/core/codec/context/lms.h"
 #include "lib/core/codec/context/prev.h"
+#include "lib/core/codec/halves.h"
 #include "lib/core/codec/planes/planes.h"
 #include "lib/core/codec/profiled/profiled.h"
 #include "lib/core/codec/ref/ref.h"
@@ -102,7 +103,7 @@ bool EncodePrev(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat, const R
                 CodecScratch& scratch, EncodedChunk& out) {
   if (!IsWhole(raw, 2)) return false;
   const ChunkGrid grid = GridOf(shape, raw.size());
-  const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16, false);
+  const HalfSurvey survey = SurveyHalves(raw, FormOf(shape), false);
   const auto plan = PlanContext(raw, survey, grid.rows, grid.columns, to_beat, scratch.context);
   if (plan) EncodeContext(raw, *plan, scratch.context, out.payload);
   return plan.has_value();
@@ -110,7 +111,7 @@ bool EncodePrev(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat, const R
 
 void DecodePrev(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                 CodecScratch& scratch, const ChunkInputs&) {
-  DecodeContext(payload, shape.dtype == DType::kBF16, raw, scratch.context);
+  DecodeContext(payload, FormOf(shape), raw, scratch.context);
 }
 
 template <bool kWithLikenesses>
@@ -118,21 +119,21 @@ bool EncodePrediction(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
                       const RowSteps& steps, CodecScratch& scratch, EncodedChunk& out) {
   const ChunkGrid grid = GridOf(shape, raw.size());
   if (!IsWhole(raw, 2) || grid.rows < 2 || grid.columns < kRansLanes) return false;
-  const bool bfloat = shape.dtype == DType::kBF16;
+  const HalfForm form = FormOf(shape);
   std::optional<LikenessPlan> like;
   if (kWithLikenesses) {
-    like = PlanLikenesses(raw, bfloat, grid.rows, grid.columns, HeadDim(shape), steps,
+    like = PlanLikenesses(raw, form.bfloat, grid.rows, grid.columns, HeadDim(shape), steps,
                           &scratch.context.arena);
     if (!like) return false;
   }
-  return EncodeLms(raw, SurveyHalves(raw, bfloat, false), grid.rows, grid.columns, HeadDim(shape),
+  return EncodeLms(raw, SurveyHalves(raw, form, false), grid.rows, grid.columns, HeadDim(shape),
                    like ? &*like : nullptr, to_beat, scratch, out.payload, steps);
 }
 
 template <bool kWithLikenesses>
 void DecodePrediction(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                       CodecScratch& scratch, const ChunkInputs& inputs) {
-  DecodeLms(payload, shape.dtype == DType::kBF16, kWithLikenesses, raw, scratch, inputs.steps);
+  DecodeLms(payload, FormOf(shape), kWithLikenesses, raw, scratch, inputs.steps);
 }
 
 bool EncodeWindow4(const ChunkShape&, ByteSpan raw, uint64_t, const RowSteps&,
@@ -193,13 +194,13 @@ bool EncodeDistribution(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
                         const RowSteps& steps, CodecScratch& scratch, EncodedChunk& out) {
   const ChunkGrid grid = GridOf(shape, raw.size());
   if (!IsWhole(raw, 2) || !FitsCdf(grid.rows, grid.columns)) return false;
-  return EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, HeadDim(shape), steps,
-                   to_beat, out.payload, &scratch.context.arena);
+  return EncodeCdf(raw, FormOf(shape), grid.rows, grid.columns, HeadDim(shape), steps, to_beat,
+                   out.payload, &scratch.context.arena);
 }
 
 void DecodeDistribution(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                         CodecScratch& scratch, const ChunkInputs& inputs) {
-  DecodeCdf(payload, shape.dtype == DType::kBF16, raw, inputs.steps, &scratch.context.arena);
+  DecodeCdf(payload, FormOf(shape), raw, inputs.steps, &scratch.context.arena);
 }
 
 bool EncodeInBlocks(const ChunkShape& shape, ByteSpan raw, uint64_t, const RowSteps&,
@@ -212,6 +213,23 @@ bool EncodeInBlocks(const ChunkShape& shape, ByteSpan raw, uint64_t, const RowSt
 void DecodeFromBlocks(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                       CodecScratch& scratch, const ChunkInputs&) {
   DecodeBlocks(shape.dtype, payload, raw, scratch);
+}
+
+// Codecs of halves, for chunks that have them or 8-bit floats.
+template <auto kEncode>
+bool EncodeHalves(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat, const RowSteps& steps,
+                  CodecScratch& scratch, EncodedChunk& out) {
+  const Halves halves(shape.dtype, raw, &scratch.context.arena);
+  return kEncode(HalvesShape(shape), halves.bytes(), to_beat, steps, scratch, out);
+}
+
+template <auto kDecode>
+void DecodeHalves(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
+                  CodecScratch& scratch, const ChunkInputs& inputs) {
+  if (IsHalfFloat(shape.dtype)) return kDecode(shape, payload, raw, scratch, inputs);
+  ArenaVector<std::byte> halves(2 * raw.size(), &scratch.context.arena);
+  kDecode(HalvesShape(shape), payload, halves, scratch, inputs);
+  NarrowHalves(shape.dtype, halves, raw);
 }
 
 // Ids are stored in archives: a row is never taken away, an id never used again.
@@ -248,10 +266,10 @@ constexpr CodecRow kCodecs[] = {
      .decode = DecodeZstd},
     {.id = CodecId::kPrev,
      .name = "prev",
-     .takes = IsHalfFloat,
+     .takes = AreHalves,
      .since = Effort::kDefault,
-     .encode = EncodePrev,
-     .decode = DecodePrev},
+     .encode = EncodeHalves<EncodePrev>,
+     .decode = DecodeHalves<DecodePrev>},
     {.id = CodecId::kRotated16,
      .name = "rotated",
      .takes = AnyType,
@@ -266,10 +284,10 @@ constexpr CodecRow kCodecs[] = {
      .decode = DecodeHolding<DecodeRepeatedRows>},
     {.id = CodecId::kLms,
      .name = "lms",
-     .takes = IsHalfFloat,
+     .takes = AreHalves,
      .since = Effort::kHigh,
-     .encode = EncodePrediction<false>,
-     .decode = DecodePrediction<false>},
+     .encode = EncodeHalves<EncodePrediction<false>>,
+     .decode = DecodeHalves<DecodePrediction<false>>},
     {.id = CodecId::kWindow4,
      .name = "window4",
      .takes = IsBf16,
@@ -284,17 +302,17 @@ constexpr CodecRow kCodecs[] = {
      .decode = DecodeHolding<DecodeWide>},
     {.id = CodecId::kCdf,
      .name = "cdf",
-     .takes = IsHalfFloat,
+     .takes = AreHalves,
      .since = Effort::kMax,
      .tried = true,
-     .encode = EncodeDistribution,
-     .decode = DecodeDistribution},
+     .encode = EncodeHalves<EncodeDistribution>,
+     .decode = DecodeHalves<DecodeDistribution>},
     {.id = CodecId::kLike,
      .name = "like",
-     .takes = IsHalfFloat,
+     .takes = AreHalves,
      .since = Effort::kHigh,
-     .encode = EncodePrediction<true>,
-     .decode = DecodePrediction<true>},
+     .encode = EncodeHalves<EncodePrediction<true>>,
+     .decode = DecodeHalves<DecodePrediction<true>>},
     // For frames that say that K and V lie side by side: no level tries it on other chunks.
     {.id = CodecId::kSplit,
      .name = "split",
@@ -311,15 +329,15 @@ constexpr CodecRow kCodecs[] = {
     {.id = CodecId::kRefCdf,
      .name = "ref-cdf",
      .needs = {.references = true},
-     .takes = IsHalfFloat,
+     .takes = AreHalves,
      .since = Effort::kMax,
      .decode = DecodeReferences<CodecId::kRefCdf>},
     {.id = CodecId::kLayers,
      .name = "layers",
      .needs = {.neighbours = true},
-     .takes = IsHalfFloat,
+     .takes = AreHalves,
      .since = Effort::kMax,
-     .decode = DecodeByLayers},
+     .decode = DecodeHalves<DecodeByLayers>},
     {.id = CodecId::kProfiled,
      .name = "profiled",
      .needs = {.profile = true},
@@ -329,13 +347,13 @@ constexpr CodecRow kCodecs[] = {
     {.id = CodecId::kRefLayers,
      .name = "ref-layers",
      .needs = {.references = true, .neighbours = true},
-     .takes = IsHalfFloat,
+     .takes = AreHalves,
      .since = Effort::kMax,
      .decode = DecodeReferences<CodecId::kRefLayers>},
     {.id = CodecId::kRefSparse,
      .name = "ref-sparse",
      .needs = {.references = true},
-     .takes = IsHalfFloat,
+     .takes = AreHalves,
      .since = Effort::kFast,
      .decode = DecodeReferences<CodecId::kRefSparse>},
     // For frames that a device decodes: no level tries it on other chunks.

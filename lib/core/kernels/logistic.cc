@@ -54,20 +54,21 @@ void Slots(const LogisticShares& shares, const uint16_t* halves, const float* me
   const DF df;
   const hn::Rebind<uint16_t, DD> d16;
   const hn::Rebind<uint32_t, DD> du;
+  const int32_t unit = 1 << shares.unit_bits;
   size_t i = 0;
   for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
     const auto half = hn::BitCast(di, hn::PromoteTo(du, hn::LoadU(d16, halves + i)));
     const auto negative = hn::Gt(half, hn::Set(di, 0x7fff));
-    const auto place = hn::IfThenElse(negative, hn::Sub(hn::Set(di, 0xffff), half),
+    const auto place = hn::IfThenElse(negative, hn::Sub(hn::Set(di, 0x10000 - unit), half),
                                       hn::Add(hn::Set(di, 0x8000), half));
     const auto mean = hn::PromoteTo(d, hn::LoadU(df, means + i));
     const auto steps = hn::Mul(hn::PromoteTo(d, hn::LoadU(df, inverse_scales + i)),
                                hn::Set(d, LogisticShares::kSteps));
     const auto start =
         hn::IfThenZeroElse(hn::Eq(place, hn::Zero(di)), Below(shares, place, mean, steps));
-    const auto last = hn::Eq(place, hn::Set(di, 0xffff));
+    const auto last = hn::Eq(place, hn::Set(di, 0x10000 - unit));
     const auto end = hn::IfThenElse(last, hn::Set(di, 1 << LogisticShares::kTotalBits),
-                                    Below(shares, hn::Add(place, hn::Set(di, 1)), mean, steps));
+                                    Below(shares, hn::Add(place, hn::Set(di, unit)), mean, steps));
     hn::StoreInterleaved2(hn::BitCast(du, start), hn::BitCast(du, hn::Sub(end, start)), du,
                           reinterpret_cast<uint32_t*>(slots + i));
   }
@@ -99,9 +100,10 @@ namespace ref {
 void LogisticSlots(const LogisticShares& shares, const uint16_t* halves, const float* means,
                    const float* inverse_scales, size_t count, LogisticSlot* slots) noexcept {
   for (size_t i = 0; i < count; ++i) {
-    const uint32_t place = PlaceOf(halves[i]);
+    const uint32_t place = PlaceOf(halves[i], shares.unit_bits);
     const uint32_t start = LogisticBelow(shares, place, means[i], inverse_scales[i]);
-    const uint32_t end = LogisticBelow(shares, place + 1, means[i], inverse_scales[i]);
+    const uint32_t end =
+        LogisticBelow(shares, place + (1u << shares.unit_bits), means[i], inverse_scales[i]);
     slots[i] = {start, end - start};
   }
 }

@@ -20,6 +20,7 @@ struct LogisticShares {
   uint32_t half_step = 0;           // half of one step of a value, in the bits of a float
   uint32_t largest = 0;             // bits of the largest border
   int shift = 0;                    // of a value's bits, to be those of a float
+  int unit_bits = 0;                // of a value that are always 0
   float scale = 1;
 };
 
@@ -27,9 +28,11 @@ struct LogisticSlot {
   uint32_t start = 0, size = 0;
 };
 
-// Orders all 65536 bit patterns by value, from -NaN to +NaN. -0 and +0 are two places.
-inline uint32_t PlaceOf(uint16_t half) {
-  return (half & 0x8000) != 0 ? 0xffffu - half : 0x8000u + half;
+// Orders all 65536 bit patterns by value, from -NaN to +NaN. -0 and +0 are two places. Where
+// the lowest bits of all values are 0, a value has as many places as these have patterns, and this
+// is the first of them.
+inline uint32_t PlaceOf(uint16_t half, int unit_bits = 0) {
+  return (half & 0x8000) != 0 ? 0x10000u - (1u << unit_bits) - half : 0x8000u + half;
 }
 
 // Returns the finite value half way between a place and the one before it.

@@ -70,7 +70,14 @@ void To(const std::byte* values, size_t count, const SymbolShape& shape, uint8_t
   const auto* words = reinterpret_cast<const uint16_t*>(values);
   const int bits = static_cast<int>(shape.symbol_bits);
   size_t i = 0;
-  if (!shape.bfloat) {
+  if (shape.form.byte_shift != 0) {
+    const int shift = static_cast<int>(shape.form.byte_shift);
+    for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+      const auto value = hn::LoadU(d, words + i);
+      const auto sign = hn::And(hn::ShiftRight<8>(value), hn::Set(d, 0x80));
+      store(hn::Or(sign, hn::And(hn::ShiftRightSame(value, shift), hn::Set(d, 0x7f))), i);
+    }
+  } else if (!shape.form.bfloat) {
     for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d))
       store(hn::ShiftRightSame(hn::LoadU(d, words + i), 16 - bits), i);
   } else {
@@ -209,8 +216,26 @@ void JoinAs(const uint8_t* symbols, size_t count, uint32_t exponent_base, const 
   }
 }
 
+// The symbols are 8-bit floats.
+void WidenBytes(const uint8_t* symbols, size_t count, uint32_t shift, std::byte* values) {
+  const D16 d;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    const auto symbol = hn::PromoteTo(d, hn::LoadU(D8(), symbols + i));
+    const auto sign = hn::ShiftLeft<8>(hn::And(symbol, hn::Set(d, 0x80)));
+    const auto magnitude =
+        hn::ShiftLeftSame(hn::And(symbol, hn::Set(d, 0x7f)), static_cast<int>(shift));
+    hn::StoreU(hn::Or(sign, magnitude), d, reinterpret_cast<uint16_t*>(values) + i);
+  }
+  for (; i < count; ++i) {
+    const uint32_t value = (symbols[i] & 0x80u) << 8 | (symbols[i] & 0x7fu) << shift;
+    StoreLE(values + 2 * i, static_cast<uint16_t>(value));
+  }
+}
+
 void Join(const uint8_t* symbols, size_t count, const SymbolShape& shape, const std::byte* planes,
           std::byte* values) {
+  if (shape.form.byte_shift != 0) return WidenBytes(symbols, count, shape.form.byte_shift, values);
   WithRawBits(shape.raw_bits(), [&](auto raw_bits) {
     const auto join = symbols == nullptr ? JoinAs<raw_bits, false> : JoinAs<raw_bits, true>;
     join(symbols, count, shape.exponent_base, planes, values);
@@ -235,6 +260,7 @@ void AddAs(const uint8_t* symbols, size_t count, uint32_t exponent_base, std::by
 }
 
 void Add(const uint8_t* symbols, size_t count, const SymbolShape& shape, std::byte* values) {
+  if (shape.form.byte_shift != 0) return WidenBytes(symbols, count, shape.form.byte_shift, values);
   WithRawBits(shape.raw_bits(),
               [&](auto raw_bits) { AddAs<raw_bits>(symbols, count, shape.exponent_base, values); });
 }
@@ -347,8 +373,9 @@ bool FromSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
 
 void UnpackRawBits(const std::byte* planes, size_t count, uint32_t raw_bits,
                    std::byte* values) noexcept {
+  if (raw_bits == 0) return;
   // As if of f16, whose symbols take the rest.
-  const SymbolShape shape{.bfloat = false, .symbol_bits = 16 - raw_bits};
+  const SymbolShape shape{.symbol_bits = 16 - raw_bits};
   HWY_DYNAMIC_DISPATCH(Join)(nullptr, count, shape, planes, values);
 }
 
@@ -375,7 +402,15 @@ namespace ref {
 void ToSymbols(const std::byte* values, size_t count, const SymbolShape& shape,
                uint8_t* symbols) noexcept {
   const uint32_t bits = shape.symbol_bits;
-  if (!shape.bfloat) {
+  if (shape.form.byte_shift != 0) {
+    for (size_t i = 0; i < count; ++i) {
+      const uint32_t value = Value(values, i);
+      symbols[i] =
+          static_cast<uint8_t>((value >> 8 & 0x80) | (value >> shape.form.byte_shift & 0x7f));
+    }
+    return;
+  }
+  if (!shape.form.bfloat) {
     for (size_t i = 0; i < count; ++i)
       symbols[i] = static_cast<uint8_t>(Value(values, i) >> (16 - bits));
     return;

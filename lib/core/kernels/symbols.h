@@ -9,15 +9,26 @@
 // below them, and joins them again.
 namespace kv {
 
-struct SymbolShape {
+// What stands in 16 bits.
+struct HalfForm {
   bool bfloat = false;
+  // Other than 0 for 8-bit floats, as f16 whose sign is theirs and whose magnitude is theirs moved
+  // up by so many bits: f8_e5m2 by 8, f8_e4m3, which is then divided by 256, by 7.
+  uint32_t byte_shift = 0;
+};
+
+struct SymbolShape {
+  HalfForm form = {};
   uint32_t symbol_bits = 6;  // 6, 7 or 8: sign, 5 exponent bits, 0 to 2 mantissa bits
   // bf16 only: the exponents base + 1 to base + 31 are the values 1 to 31 of the symbol's exponent
   // field. Value 0 is exponent 0 if the base is 0, else an escape: the exponent is listed apart.
   uint32_t exponent_base = 0;
 
-  uint32_t raw_bits() const { return (bfloat ? 13 : 16) - symbol_bits; }
-  bool has_escapes() const { return bfloat && exponent_base > 0; }
+  // An 8-bit float is its own symbol.
+  uint32_t raw_bits() const {
+    return form.byte_shift != 0 ? 0 : (form.bfloat ? 13 : 16) - symbol_bits;
+  }
+  bool has_escapes() const { return form.bfloat && exponent_base > 0; }
   uint32_t field_mask() const { return 31u << (symbol_bits - 6); }  // of the exponent in a symbol
   // Without a list of exponents.
   bool CanDecode(uint32_t symbol) const { return !has_escapes() || (symbol & field_mask()) != 0; }
@@ -50,8 +61,8 @@ bool FromSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
 void FlipRawBits(size_t count, uint32_t raw_bits, size_t at, uint8_t flipped,
                  std::byte* values) noexcept;
 
-// Do FromSymbols in two steps: the first writes values with raw bits only, the second adds the
-// symbols to them, except escaped exponents.
+// Do FromSymbols in two steps: the first writes values with raw bits only, unless there are none,
+// the second adds the symbols to them, except escaped exponents.
 void UnpackRawBits(const std::byte* planes, size_t count, uint32_t raw_bits,
                    std::byte* values) noexcept;
 void AddSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,

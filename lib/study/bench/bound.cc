@@ -179,7 +179,7 @@ double MixedBits(ChunkShape shape, ByteSpan all, ChunkGrid grid, int symbol_bits
       if (likenesses[row].likeness > 0) bits += std::log2(static_cast<double>(row));
     }
   }
-  const LogisticCode code(bfloat, scale);
+  const LogisticCode code({bfloat}, scale);
   ChannelModel model(std::move(channels));
   Mixture mixture(grid.columns, symbol_bits);
   size_t i = 0;

@@ -4,7 +4,7 @@ import struct
 
 import numpy
 
-from kvz_decoder.common import Damaged, one_frame, unzstd
+from kvz_decoder.common import Damaged, Form, narrowed, one_frame, unzstd
 from kvz_decoder.context import prev, rotated, words16
 from kvz_decoder.distribution import cdf
 from kvz_decoder.gear import block_planes, gear, plane
@@ -110,7 +110,8 @@ def split(chunk, payload):
 
 
 def decode_as(codec, chunk, payload):
-    size = chunk["raw_bytes"]
+    size, form = chunk["raw_bytes"], Form(chunk["dtype"])
+    halves = 2 * size if form.zeros else size  # in bytes, where 8-bit floats are coded as f16
     if codec == RAW:
         raw = payload
     elif codec == GEAR_F16:
@@ -122,13 +123,13 @@ def decode_as(codec, chunk, payload):
     elif codec == ZSTD:
         raw = unzstd(payload, size)
     elif codec == PREV:
-        raw = prev(payload, chunk["dtype"] == BF16, size)
+        raw = narrowed(prev(payload, form, halves), chunk["dtype"])
     elif codec == LMS:
-        raw = lms(payload, chunk["dtype"] == BF16, size)
+        raw = narrowed(lms(payload, form, halves), chunk["dtype"])
     elif codec == LIKE:
-        raw = lms(payload, chunk["dtype"] == BF16, size, True, chunk.get("steps"))
+        raw = narrowed(lms(payload, form, halves, True, chunk.get("steps")), chunk["dtype"])
     elif codec == CDF:
-        raw = cdf(payload, chunk["dtype"] == BF16, size, chunk.get("steps"))
+        raw = narrowed(cdf(payload, form, halves, chunk.get("steps")), chunk["dtype"])
     elif codec == WINDOW4:
         raw = window4(payload, size)
     elif codec == WIDENED:
@@ -144,7 +145,7 @@ def decode_as(codec, chunk, payload):
     elif codec == REF_SPARSE:
         raw = ref(chunk, payload, decode_as, listed_rows)
     elif codec == LAYERS:
-        raw = layers(chunk, payload)
+        raw = narrowed(layers(chunk, payload, form, halves), chunk["dtype"])
     elif codec == PROFILED:
         raw = profiled(chunk.get("profile"), chunk, payload)
     elif codec == BLOCKS:

@@ -26,3 +26,33 @@ def one_frame(payload, size):
 
 
 f32 = numpy.float32
+
+
+class Form:
+    """What stands in 16 bits: f16, bf16 (then it is true), or 8-bit floats as f16 whose lowest `zeros` bits are 0."""
+
+    def __init__(self, dtype):
+        self.bfloat, self.zeros = dtype == 2, {13: 7, 14: 8}.get(dtype, 0)
+
+    def __bool__(self):
+        return self.bfloat
+
+
+def widened(raw, dtype):
+    """8-bit floats as halves; bytes of any other type as they are."""
+    zeros = Form(dtype).zeros
+    if not zeros:
+        return raw
+    values = numpy.frombuffer(raw, numpy.uint8).astype(numpy.uint32)
+    return ((values & 0x80) << 8 | (values & 0x7f) << zeros).astype("<u2").tobytes()
+
+
+def narrowed(halves, dtype):
+    """The reverse."""
+    zeros = Form(dtype).zeros
+    if not zeros:
+        return halves
+    words = numpy.frombuffer(halves, "<u2").astype(numpy.uint32)
+    if (words & (0x7fff & ~(0x7f << zeros))).any():
+        raise Damaged("a coded value is no 8-bit float")
+    return ((words >> 8 & 0x80) | (words >> zeros & 0x7f)).astype(numpy.uint8).tobytes()

@@ -192,8 +192,19 @@ class Lanes:
         return [int(state) for state in extra]
 
 
+def least_bits(form):
+    return 8 if form.zeros else 6
+
+
+def raw_width(form, bits):
+    """Raw bits of a value: an 8-bit float is its own symbol."""
+    return 0 if form.zeros else (13 if form else 16) - bits
+
+
 def values_of(symbols, bits, bfloat, base, escapes, low):
     """16-bit floats from symbols, escaped exponents and raw bits."""
+    if bfloat.zeros:
+        return words16((symbols & 0x80) << 8 | (symbols & 0x7f) << bfloat.zeros)
     if not bfloat:
         return words16(symbols << (16 - bits) | low)
     field = symbols >> (bits - 6) & 31
@@ -209,12 +220,12 @@ def values_of(symbols, bits, bfloat, base, escapes, low):
 def prev(payload, bfloat, size):
     shape, base, hides, rows, columns, escape_count = struct.unpack_from("<BBHIII", payload, 0)
     bits, count = shape & 15, 16 << (shape >> 4)
-    if rows * columns * 2 != size or not 6 <= bits <= 8 or hides > 1:
+    if rows * columns * 2 != size or not least_bits(bfloat) <= bits <= 8 or hides > 1:
         raise Damaged("prev: a grid that does not fit the chunk")
     at = 16 + escape_count
     escapes = numpy.frombuffer(payload, numpy.uint8, escape_count, 16)
     tables = Tables(payload, at, bits, signed_order(bits))
-    width = (13 if bfloat else 16) - bits
+    width = raw_width(bfloat, bits)
     end = tables.end + -(-rows * columns // 8) * width - (15 * count // 8 if hides else 0)
     lanes = Lanes(payload, end, count)
     symbols = numpy.zeros((rows, columns), numpy.uint32)

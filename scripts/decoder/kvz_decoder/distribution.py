@@ -36,17 +36,17 @@ class Slots:
 class Logistic:
     """Where the slots of all 65536 places begin, under any distribution."""
 
-    def __init__(self, shift, scale):
+    def __init__(self, shift, scale, zeros):
         shares, e = [0] * 770, 1.0
         for i in range(385):
             shares[384 + i] = int((2**30 - 2**20) / (1 + e) + 0.5)
             shares[384 - i] = int((2**30 - 2**20) * e / (1 + e) + 0.5)
             e *= 0.93941306281347579
         shares[0], shares[768], shares[769] = 0, 2**30 - 2**20, 2**30 - 2**20
-        self.shares = shares
+        self.shares, self.unit = shares, 1 << zeros  # how many places a value has
         distance = numpy.arange(65536, dtype=numpy.int64) - 0x8000
         largest = int((numpy.finfo(f32).max / max(f32(1), scale)).view(numpy.uint32))
-        bits = numpy.minimum((abs(distance) << shift) - (1 << (shift - 1)), largest)
+        bits = numpy.minimum((abs(distance) << shift) - (1 << (shift + zeros - 1)), largest)
         bits[0x8000] = 0
         border = bits.astype(numpy.uint32).view(f32) * scale
         self.border = numpy.where(distance < 0, -border, border).tolist()
@@ -61,15 +61,15 @@ class Logistic:
 
     def read(self, slots, mean, sharpness):
         first, end = 0, 65536  # the place is one of these
-        while end - first > 1:
-            middle = (first + end) // 2
+        while end - first > self.unit:
+            middle = (first + end) // 2 // self.unit * self.unit
             if self.below(middle, mean, sharpness) <= slots.target():
                 first = middle
             else:
                 end = middle
         start = self.below(first, mean, sharpness)
-        slots.take(start, self.below(first + 1, mean, sharpness) - start)
-        return 0xffff - first if first < 0x8000 else first - 0x8000
+        slots.take(start, self.below(first + self.unit, mean, sharpness) - start)
+        return 0x10000 - self.unit - first if first < 0x8000 else first - 0x8000
 
 
 def within(x):
@@ -174,7 +174,7 @@ class Cdf:
         angles = struct.unpack_from(f"<{turns}I", payload, 20 + 2 * far)
         self.shift, self.exponents = (16, 0x7f80) if bfloat else (13, 0x7c00)
         self.scale = numpy.ldexp(f32(1), 127 - largest)
-        self.logistic = Logistic(self.shift, self.scale)
+        self.logistic = Logistic(self.shift, self.scale, bfloat.zeros)
         self.rows, self.columns, self.flag = rows, columns, flag
         self.steps = range(rows) if steps is None else steps  # how far each row is from the first
         if len(self.steps) != rows:

@@ -98,7 +98,7 @@ class Forecast(Cdf):
         return [self.expected]
 
 
-def layers(chunk, payload):
+def layers(chunk, payload, form, size):
     count, flags = payload[0], payload[1]
     rows = chunk["tokens"]
     columns = chunk["heads"] * chunk["units"]
@@ -127,4 +127,4 @@ def layers(chunk, payload):
     own = Turns(distance, angles, columns) if flags and turns else None
     block = Block(taps.shape[1], columns)
     frame = payload[at + 4 + 4 * turns:]
-    return Forecast(frame, chunk["dtype"] == 2, chunk["raw_bytes"], steps, block, taps.__getitem__, own).read()
+    return Forecast(frame, form, size, steps, block, taps.__getitem__, own).read()

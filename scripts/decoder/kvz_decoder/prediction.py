@@ -5,7 +5,7 @@ import struct
 import numpy
 
 from kvz_decoder.common import Damaged, unzstd
-from kvz_decoder.context import Lanes, raw_bits, Tables, values_of
+from kvz_decoder.context import Lanes, least_bits, raw_bits, raw_width, Tables, values_of
 from kvz_decoder.turns import Turns
 
 
@@ -77,7 +77,7 @@ def likenesses_of(payload, at, rows, columns):
 def lms(payload, bfloat, size, with_likenesses=False, steps=None):
     shape, base, pairing, largest, rows, columns, escape_count = struct.unpack_from("<BBBBIII", payload, 0)
     bits = shape & 15
-    if rows * columns * 2 != size or not 6 <= bits <= 8 or not 1 <= largest <= 253:
+    if rows * columns * 2 != size or not least_bits(bfloat) <= bits <= 8 or not 1 <= largest <= 253:
         raise Damaged("lms: a grid that does not fit the chunk")
     steps = range(rows) if steps is None else steps
     if len(steps) != rows:
@@ -87,7 +87,7 @@ def lms(payload, bfloat, size, with_likenesses=False, steps=None):
     if with_likenesses:
         likenesses, turns, at = likenesses_of(payload, at, rows, columns)
     tables = Tables(payload, at, bits, list(range(337)))
-    low, at = raw_bits(payload, tables.end, rows * columns, (13 if bfloat else 16) - bits)
+    low, at = raw_bits(payload, tables.end, rows * columns, raw_width(bfloat, bits))
     low = low.reshape(rows, columns)
     lanes, predictor = Lanes(payload, at, 16 << (shape >> 4)), Predictor(columns, pairing, largest, bfloat)
     out = bytearray()

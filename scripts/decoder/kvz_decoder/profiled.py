@@ -80,7 +80,7 @@ def profiled(profile, chunk, payload):
         place, at = place + 1, at + 2
     values = numpy.zeros((0, columns), "<u2")
     if new:
-        values = new_rows(payload, at, new, columns, (dtype == 2, bits, base, first, tables), 16 << lanes, flags & 2)
+        values = new_rows(payload, at, new, columns, (Form(dtype), bits, base, first, tables), 16 << lanes, flags & 2)
         for place, value in replaced:
             values.reshape(-1)[place] = value
     elif at != len(payload):

@@ -5,7 +5,7 @@ import struct
 
 import numpy
 
-from kvz_decoder.common import Damaged, f32, unzstd
+from kvz_decoder.common import Damaged, f32, Form, narrowed, unzstd, widened
 from kvz_decoder.context import Lanes, Tables, words16
 from kvz_decoder.distribution import errors
 from kvz_decoder.turns import Turns
@@ -15,7 +15,7 @@ try:
 except ImportError:
     xxhash = None
 
-F32, F16, BF16, Q8_0 = 0, 1, 2, 15
+F32, F16, BF16, F8_E4M3, Q8_0 = 0, 1, 2, 13, 15
 EQUAL, OWN = 62, 63
 
 
@@ -26,6 +26,12 @@ def as_floats(data, dtype, rows):
         values = numpy.frombuffer(data, "<f2").astype(f32)
     elif dtype == BF16:
         values = (numpy.frombuffer(data, "<u2").astype(numpy.uint32) << 16).view(f32)
+    elif Form(dtype).zeros:
+        # E4M3 is an f16 divided by 256 but for its NaNs; E5M2 is the upper byte of one.
+        values = numpy.frombuffer(widened(data, dtype), "<f2").astype(f32) * f32(256 if dtype == F8_E4M3 else 1)
+        if dtype == F8_E4M3:
+            nan = numpy.frombuffer(data, numpy.uint8) & 0x7f == 0x7f
+            values = numpy.where(nan, numpy.copysign(f32("nan"), values), values)
     elif dtype == Q8_0:
         blocks = numpy.frombuffer(data, numpy.uint8).reshape(-1, 34)
         scale = numpy.ascontiguousarray(blocks[:, :2]).view("<f2").astype(f32)
@@ -35,7 +41,21 @@ def as_floats(data, dtype, rows):
     return values.reshape(rows, -1)
 
 
+def as_bytes_of(values, zeros):
+    """The nearest 8-bit floats, as halves: ties to even, and the largest where a value is beyond it."""
+    known = numpy.arange(0x7f if zeros == 7 else 0x7c, dtype=numpy.uint16) << zeros
+    sizes = known.view("<f2").astype(f32) * f32(256 if zeros == 7 else 1)
+    size = numpy.minimum(abs(values), sizes[-1])
+    above = numpy.clip(numpy.searchsorted(sizes, size), 1, len(sizes) - 1)
+    low, high = size - sizes[above - 1], sizes[above] - size
+    place = numpy.where((low < high) | (low == high) & (above % 2 == 1), above - 1, above)
+    place = numpy.where(numpy.isnan(values), 0x7f, place).astype(numpy.uint32)
+    return (numpy.signbit(values).astype(numpy.uint32) << 15 | place << zeros).astype(numpy.uint16)
+
+
 def as_halves(values, bfloat):
+    if bfloat.zeros:
+        return as_bytes_of(values, bfloat.zeros)
     if not bfloat:
         with numpy.errstate(over="ignore"):
             return values.astype("<f2").view(numpy.uint16)
@@ -46,8 +66,9 @@ def as_halves(values, bfloat):
 
 
 def expected_rows(data, dtype, rows, turn, turns, bfloat):
-    if turn == 0 and dtype == (BF16 if bfloat else F16):
-        return numpy.frombuffer(data, "<u2").reshape(rows, -1)
+    form = Form(dtype)
+    if turn == 0 and (form.zeros or dtype in (F16, BF16)) and (form.zeros, bool(form)) == (bfloat.zeros, bool(bfloat)):
+        return numpy.frombuffer(widened(data, dtype), "<u2").reshape(rows, -1)
     values = as_floats(data, dtype, rows)
     if turn != 0:
         with numpy.errstate(all="ignore"):
@@ -172,16 +193,18 @@ def listed_rows(payload, at, expected, bfloat):
     for c in range(16):
         look(c)
     distances = Mean(bits, 0)
+    zeros = bfloat.zeros
+    top, full = 0x8000 >> zeros, 0xFFFF >> zeros
     while differs:
         i, c = heapq.heappop(differs)
         v = int(values[i])
-        place = v ^ (0xFFFF if v & 0x8000 else 0x8000)
+        place = v >> zeros ^ (full if v & 0x8000 else top)
         down = (bits.take(1) == 1) != (v & 0x8000 != 0)
         distance = distances.distance() + 1
         place += -distance if down else distance
-        if not 0 <= place <= 0xFFFF:
+        if not 0 <= place <= full:
             raise Damaged("ref-sparse: a value outside its type")
-        values[i] = place ^ (0x8000 if place & 0x8000 else 0xFFFF)
+        values[i] = (place ^ (top if place & top else full)) << zeros
         look(c)
     bits.finish()
     return values.reshape(expected.shape), numpy.zeros(len(expected), numpy.uint8)
@@ -253,7 +276,7 @@ class NearRun:
 def ref(chunk, payload, decode_as, rows_of=None, between=None):
     """`between` reads what codec 29 has between runs and own rows, and gives what decodes the near rows."""
     rows = chunk["tokens"] if chunk["order"] == 0 else 1
-    size, bfloat = chunk["raw_bytes"], chunk["dtype"] == BF16
+    size, bfloat = chunk["raw_bytes"], Form(chunk["dtype"])
     codec, zero, zeros, own_bytes, count = struct.unpack_from("<BBHII", payload, 0)
     if codec in (24, 25, 26, 27, 29, 30) or zero or zeros or count > rows:
         raise Damaged("ref: an impossible head")
@@ -274,12 +297,14 @@ def ref(chunk, payload, decode_as, rows_of=None, between=None):
         rows_of, at = between(chunk, payload, at, near)
     own_chunk, at = payload[at:at + own_bytes], at + own_bytes
     if near:
-        columns = size // rows // 2
+        columns = size // rows // (1 if bfloat.zeros else 2)
         values, factors = near_rows(
             payload, at, columns,
             lambda turns: numpy.concatenate([run.expected(turns, bfloat) for run in near]), bfloat, rows_of)
         places = numpy.concatenate([run.rows for run in near])
-        out[places] = numpy.frombuffer(words16(values), numpy.uint8).reshape(len(places), -1)
+        # Own rows come later; until then they are anything.
+        near_values = numpy.where((factors == OWN)[:, None], 0, values)
+        out[places] = numpy.frombuffer(narrowed(words16(near_values), chunk["dtype"]), numpy.uint8).reshape(len(places), -1)
         is_own[places] = factors == OWN
     elif at != len(payload):
         raise Damaged("ref: bytes are left over")

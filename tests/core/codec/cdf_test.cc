@@ -21,13 +21,13 @@ using test::Rotate;
 
 Bytes Encode(const Bytes& values, bool bfloat, uint64_t rows, uint64_t columns, uint64_t head_dim) {
   Bytes frame;
-  REQUIRE(EncodeCdf(values, bfloat, rows, columns, head_dim, {}, UINT64_MAX, frame));
+  REQUIRE(EncodeCdf(values, {bfloat}, rows, columns, head_dim, {}, UINT64_MAX, frame));
   return frame;
 }
 
 void CheckDecodes(const Bytes& frame, const Bytes& values, bool bfloat) {
   Bytes back(values.size());
-  DecodeCdf(frame, bfloat, back, {});
+  DecodeCdf(frame, {bfloat}, back, {});
   REQUIRE(back == values);
 }
 
@@ -115,9 +115,9 @@ TEST_CASE("a frame is made only where it is smaller", "[cdf]") {
   const Bytes values = MakeGrid(16, 16, 0, true, 0).Store();
   const Bytes frame = Encode(values, true, 16, 16, 0);
   Bytes out(3);
-  CHECK_FALSE(EncodeCdf(values, true, 16, 16, 0, {}, frame.size(), out));
+  CHECK_FALSE(EncodeCdf(values, {true}, 16, 16, 0, {}, frame.size(), out));
   CHECK(out.size() == 3);
-  CHECK(EncodeCdf(values, true, 16, 16, 0, {}, frame.size() + 1, out));
+  CHECK(EncodeCdf(values, {true}, 16, 16, 0, {}, frame.size() + 1, out));
   CHECK(out.size() == 3 + frame.size());
   CHECK_FALSE(FitsCdf(15, 16));
   CHECK_FALSE(FitsCdf(16, 0));
@@ -131,7 +131,7 @@ TEST_CASE("a damaged cdf frame is refused or decodes to something", "[cdf][rejec
   const Bytes frame = Encode(values, true, grid.rows, grid.columns, 0);
   CHECK(static_cast<int>(frame[3]) == 1);
   Bytes out(values.size());
-  test::CheckDamage(frame, [&](ByteSpan damaged) { DecodeCdf(damaged, true, out, {}); });
+  test::CheckDamage(frame, [&](ByteSpan damaged) { DecodeCdf(damaged, {true}, out, {}); });
 }
 
 TEST_CASE("values beyond the exponent that the header names do no harm", "[cdf][reject]") {
@@ -142,7 +142,7 @@ TEST_CASE("values beyond the exponent that the header names do no harm", "[cdf][
   for (int largest = 1; largest < 254; ++largest) {
     frame[0] = static_cast<std::byte>(largest);
     try {
-      DecodeCdf(frame, true, out, {});
+      DecodeCdf(frame, {true}, out, {});
     } catch (const Error& error) {
       CHECK(error.code() == ErrorCode::kInvalidData);
     }
@@ -160,7 +160,7 @@ TEST_CASE("headers of cdf frames have limits", "[cdf][reject]") {
     std::copy(bytes.begin(), bytes.end(), bad.begin() + static_cast<std::ptrdiff_t>(at));
     INFO("byte " << at << " is " << static_cast<int>(bytes[0]));
     try {
-      DecodeCdf(bad, false, out, {});
+      DecodeCdf(bad, {false}, out, {});
       FAIL("not refused");
     } catch (const Error& error) {
       CHECK(error.finding() == Finding::kBadFrame);
@@ -194,7 +194,7 @@ TEST_CASE("headers of cdf frames have limits", "[cdf][reject]") {
 TEST_CASE("the slots of all halves tile 2^30 and are found again", "[cdf]") {
   for (const bool bfloat : {false, true}) {
     for (const float scale : {0x1p126f, 0x1p112f, 0x1p-126f}) {
-      const LogisticCode code(bfloat, scale);
+      const LogisticCode code({bfloat}, scale);
       for (const float mean : {0.0f, 0.3f, -4.0f, 4.0f}) {
         for (const float inverse : {0.0f, 1e-6f, 1.7f, 900.0f, 2e6f, 3e38f}) {
           INFO(bfloat << ' ' << scale << ' ' << mean << ' ' << inverse);

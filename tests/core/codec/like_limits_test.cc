@@ -56,7 +56,7 @@ LikenessPlan PlanFor(const Shape& shape, const Bytes& values) {
 Bytes Encode(const Shape& shape, const Bytes& values, const LikenessPlan& plan) {
   CodecScratch scratch;
   Bytes frame;
-  REQUIRE(EncodeLms(values, SurveyHalves(values, shape.bfloat, true), shape.rows, shape.columns,
+  REQUIRE(EncodeLms(values, SurveyHalves(values, {shape.bfloat}, true), shape.rows, shape.columns,
                     shape.head_dim, &plan, UINT64_MAX, scratch, frame));
   return frame;
 }
@@ -66,7 +66,7 @@ std::optional<Bytes> Decode(const Bytes& frame, bool bfloat, size_t size) {
   CodecScratch scratch;
   Bytes values(size);
   try {
-    DecodeLms(frame, bfloat, true, values, scratch);
+    DecodeLms(frame, {bfloat}, true, values, scratch);
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::kInvalidData);
     return std::nullopt;
@@ -117,7 +117,7 @@ TEST_CASE("predictions that overflow go the same way on every target", "[like][r
         INFO(target << ", " << static_cast<int>(largest));
         CodecScratch scratch;
         Bytes out(values.size());
-        REQUIRE_THROWS_AS(DecodeLms(bad, bfloat, true, out, scratch), Error);
+        REQUIRE_THROWS_AS(DecodeLms(bad, {bfloat}, true, out, scratch), Error);
         if (!first) first = out;
         REQUIRE(out == *first);
       });

@@ -32,7 +32,7 @@ Bytes CheckRoundTrip(const Grid& grid, const Bytes& values, const LikenessPlan& 
     INFO(target);
     CodecScratch scratch;
     Bytes back(values.size());
-    DecodeLms(frame, grid.bfloat, true, back, scratch);
+    DecodeLms(frame, {grid.bfloat}, true, back, scratch);
     REQUIRE(back == values);
     REQUIRE(Encode(grid, values, &plan) == frame);
   });
@@ -107,7 +107,8 @@ TEST_CASE("a damaged frame of likenesses is refused or decodes to something", "[
   const Bytes frame = Encode(grid, values, &*plan);
   CodecScratch scratch;
   Bytes out(values.size());
-  test::CheckDamage(frame, [&](ByteSpan damaged) { DecodeLms(damaged, true, true, out, scratch); });
+  test::CheckDamage(frame,
+                    [&](ByteSpan damaged) { DecodeLms(damaged, {true}, true, out, scratch); });
 }
 
 TEST_CASE("likenesses that no row can have are refused", "[like][reject]") {

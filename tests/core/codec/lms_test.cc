@@ -37,7 +37,7 @@ Bytes Rotated(uint64_t rows, uint64_t columns, uint64_t distance, bool bfloat, u
 Bytes Encode(const Bytes& values, bool bfloat, uint64_t rows, uint64_t columns, uint64_t head_dim) {
   CodecScratch scratch;
   Bytes frame;
-  const HalfSurvey survey = SurveyHalves(values, bfloat, true);
+  const HalfSurvey survey = SurveyHalves(values, {bfloat}, true);
   REQUIRE(EncodeLms(values, survey, rows, columns, head_dim, nullptr, UINT64_MAX, scratch, frame));
   return frame;
 }
@@ -49,7 +49,7 @@ Bytes CheckRoundTrip(const Bytes& values, bool bfloat, uint64_t rows, uint64_t c
     INFO(target);
     CodecScratch scratch;
     Bytes back(values.size());
-    DecodeLms(frame, bfloat, false, back, scratch);
+    DecodeLms(frame, {bfloat}, false, back, scratch);
     REQUIRE(back == values);
     REQUIRE(Encode(values, bfloat, rows, columns, head_dim) == frame);
   });
@@ -66,7 +66,7 @@ TEST_CASE("turning pairs are predicted, whichever way they lie", "[lms]") {
       CHECK(static_cast<uint64_t>(frame[2]) == distance);
       ContextScratch scratch;
       const auto above =
-          PlanContext(values, SurveyHalves(values, bfloat, true), 400, 64, UINT64_MAX, scratch);
+          PlanContext(values, SurveyHalves(values, {bfloat}, true), 400, 64, UINT64_MAX, scratch);
       REQUIRE(above);
       CHECK(static_cast<double>(frame.size()) < 0.97 * static_cast<double>(above->bytes));
     }
@@ -104,7 +104,7 @@ TEST_CASE("a damaged lms frame is refused or decodes to something", "[lms][rejec
   CodecScratch scratch;
   Bytes out(values.size());
   test::CheckDamage(frame,
-                    [&](ByteSpan damaged) { DecodeLms(damaged, true, false, out, scratch); });
+                    [&](ByteSpan damaged) { DecodeLms(damaged, {true}, false, out, scratch); });
 }
 
 }  // namespace kv::lms_test

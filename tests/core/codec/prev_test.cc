@@ -39,7 +39,7 @@ Bytes RandomBits(size_t count, uint32_t seed) {
 Bytes CheckRoundTrip(const Bytes& values, bool bfloat, uint64_t rows, uint64_t columns) {
   ContextScratch scratch;
   Bytes frame;
-  const HalfSurvey survey = SurveyHalves(values, bfloat, true);
+  const HalfSurvey survey = SurveyHalves(values, {bfloat}, true);
   const std::optional<ContextPlan> found =
       PlanContext(values, survey, rows, columns, UINT64_MAX, scratch);
   REQUIRE(found);
@@ -50,7 +50,7 @@ Bytes CheckRoundTrip(const Bytes& values, bool bfloat, uint64_t rows, uint64_t c
   test::ForEachTarget([&](const std::string& target) {
     INFO(target);
     Bytes back(values.size());
-    DecodeContext(frame, bfloat, back, scratch);
+    DecodeContext(frame, {bfloat}, back, scratch);
     REQUIRE(back == values);
   });
   return frame;
@@ -84,7 +84,7 @@ TEST_CASE("long frames are coded in more lanes", "[context]") {
     Bytes more_lanes = frame, out(2 * rows * columns);
     more_lanes[0] |= std::byte{0x30};
     ContextScratch scratch;
-    CHECK_THROWS_AS(DecodeContext(more_lanes, true, out, scratch), Error);
+    CHECK_THROWS_AS(DecodeContext(more_lanes, {true}, out, scratch), Error);
   }
 }
 
@@ -119,7 +119,7 @@ TEST_CASE("a damaged frame is refused or decodes to something, never past its bo
   const Bytes frame = CheckRoundTrip(values, true, 40, 32);
   ContextScratch scratch;
   Bytes out(values.size());
-  test::CheckDamage(frame, [&](ByteSpan damaged) { DecodeContext(damaged, true, out, scratch); });
+  test::CheckDamage(frame, [&](ByteSpan damaged) { DecodeContext(damaged, {true}, out, scratch); });
 }
 
 TEST_CASE("tables list or pack their frequencies", "[context]") {

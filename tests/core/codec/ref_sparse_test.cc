@@ -24,7 +24,7 @@ struct Case {
   }
   NearRows Near(Arena& arena) const {
     NearRows near(&arena);
-    near.bfloat = bfloat;
+    near.form.bfloat = bfloat;
     near.columns = kColumns;
     near.expected.assign(expected.begin(), expected.end());
     near.values.assign(values.begin(), values.end());

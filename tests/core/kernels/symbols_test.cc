@@ -53,10 +53,38 @@ TEST_CASE("raw bits can be flipped where their planes hold them", "[symbols]") {
   }
 }
 
+TEST_CASE("8-bit floats are their own symbols, on every target", "[symbols]") {
+  for (const uint32_t shift : {7u, 8u}) {
+    const SymbolShape shape{.form = {false, shift}, .symbol_bits = 8};
+    CHECK(shape.raw_bits() == 0);
+    for (const size_t count : {0, 1, 15, 63, 64, 65, 256, 1000}) {
+      std::vector<uint8_t> bytes(count), back(count);
+      for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<uint8_t>(i * 37);
+      test::ForEachTarget([&](const std::string& target) {
+        INFO(target << ' ' << count << " moved up by " << shift);
+        Bytes values(2 * count + 1), joined(2 * count + 1);
+        AddSymbols(bytes.data(), count, shape, values.data() + 1);
+        for (size_t i = 0; i < count; ++i) {
+          const auto half = LoadLE<uint16_t>(values.data() + 1 + 2 * i);
+          REQUIRE(half >> 15 == bytes[i] >> 7);
+          REQUIRE((half & 0x7fff) == (bytes[i] & 0x7f) << shift);
+        }
+        REQUIRE(FromSymbols(bytes.data(), count, shape, nullptr, 0, nullptr, joined.data() + 1));
+        REQUIRE(joined == values);
+        ToSymbols(values.data() + 1, count, shape, back.data());
+        REQUIRE(back == bytes);
+        ref::ToSymbols(values.data() + 1, count, shape, back.data());
+        REQUIRE(back == bytes);
+      });
+    }
+  }
+}
+
 TEST_CASE("escapes are listed and restored wherever they lie", "[symbols]") {
   std::mt19937 random(4);
   for (const uint32_t symbol_bits : {6u, 7u, 8u}) {
-    const SymbolShape shape{.bfloat = true, .symbol_bits = symbol_bits, .exponent_base = 100};
+    const SymbolShape shape{
+        .form = {.bfloat = true}, .symbol_bits = symbol_bits, .exponent_base = 100};
     for (const size_t count : {0, 1, 15, 63, 64, 65, 127, 129, 1000}) {
       for (const uint32_t one_in : {1u, 3u, 100u, 100000u}) {
         for (const size_t misaligned : {0, 1, 7}) {

@@ -147,22 +147,22 @@ ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& large
   return shape;
 }
 
-bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, uint64_t head_dim,
+bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, uint64_t head_dim,
                const RowSteps& steps, uint64_t to_beat, Bytes& out, Arena* arena,
                RowForecast* forecast) {
   const uint64_t count = rows * columns;
   KV_ASSERT(count * 2 == values.size() && FitsCdf(rows, columns));
-  const uint32_t largest = LmsLargestExponent(values, bfloat);
+  const uint32_t largest = LmsLargestExponent(values, form.bfloat);
   const float scale = LmsScale(largest);
-  const ModelValue value_of(bfloat, scale);
+  const ModelValue value_of(form.bfloat, scale);
   ArenaVector<float> x(count, arena);
   for (uint64_t i = 0; i < count; ++i) x[i] = value_of(LoadLE<uint16_t>(values.data() + 2 * i));
   ChannelShape shape = ShapeFor(
       x.data(), rows, columns, head_dim,
-      FindRotation(values, bfloat, scale, rows, columns, head_dim, steps, arena), kShortReach);
+      FindRotation(values, form.bfloat, scale, rows, columns, head_dim, steps, arena), kShortReach);
   shape.steps = steps;
   const ArenaVector<Likeness> likenesses =
-      FindLikenesses(values, bfloat, rows, columns, shape.rotation, steps, true, arena);
+      FindLikenesses(values, form.bfloat, rows, columns, shape.rotation, steps, true, arena);
   for (const Likeness& like : likenesses) shape.likenesses |= like.likeness > 0;
   const bool with_likenesses = shape.likenesses;
   const size_t begin = out.size();
@@ -172,7 +172,7 @@ bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, ui
   shape.hints = forecast == nullptr ? 0 : 1;
   shape.forecast = forecast != nullptr;
 
-  const LogisticCode code(bfloat, scale);
+  const LogisticCode code(form, scale);
   ArenaVector<CodeSlot> slots(arena);
   slots.reserve(count + 2 * rows);
   ChannelModel model(std::move(shape), arena);
@@ -198,7 +198,7 @@ bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, ui
   return false;
 }
 
-void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, const RowSteps& steps,
+void DecodeCdf(ByteSpan frame, HalfForm form, std::span<std::byte> values, const RowSteps& steps,
                Arena* arena, RowForecast* forecast) {
   ByteReader reader(frame);
   uint32_t largest = 0;
@@ -213,8 +213,8 @@ void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, const R
   if (forecast != nullptr && (shape.rows != forecast->rows || shape.columns != forecast->columns))
     RefuseHeader(4, "the frame has other rows than the chunk");
   const float scale = LmsScale(largest);
-  const ModelValue value_of(bfloat, scale);
-  const LogisticCode code(bfloat, scale);
+  const ModelValue value_of(form.bfloat, scale);
+  const LogisticCode code(form, scale);
   std::vector<float> known(forecast == nullptr ? 0 : shape.columns);
   ChannelModel model(std::move(shape), arena);
   LikenessCounts counts;
@@ -228,10 +228,9 @@ void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, const R
       for (uint64_t lane = 0; lane < model.lanes(group); ++lane, to += 2) {
         const ChannelModel::Expected expected = model.Expect(lane);
         CodeSlot slot;
-        const uint32_t place =
+        const uint16_t half =
             code.Find(slots.target(), expected.mean, expected.inverse_scale, slot);
         slots.Take(slot);
-        const uint16_t half = HalfAt(place);
         StoreLE(to, half);
         const float value = value_of(half);
         model.Set(lane, expected.mean, value);
@@ -269,27 +268,28 @@ uint32_t LogisticCode::Guess(uint32_t target, float mean, float inverse_scale) c
   const uint32_t bits = std::bit_cast<uint32_t>(value / shares_.scale);
   const uint32_t magnitude = ((bits & 0x7fffffff) + shares_.half_step) >> shares_.shift;
   const uint32_t limited = std::min<uint32_t>(magnitude, 0x7fff);
-  return (bits >> 31) != 0 ? 0x7fff - limited : 0x8000 + limited;
+  return ((bits >> 31) != 0 ? 0x7fff - limited : 0x8000 + limited) >> shares_.unit_bits;
 }
 
-uint32_t LogisticCode::Find(uint32_t target, float mean, float inverse_scale,
+uint16_t LogisticCode::Find(uint32_t target, float mean, float inverse_scale,
                             CodeSlot& slot) const {
-  // Of the places that the target may be at, the first and the last.
-  uint32_t first = 0, last = 0xffff;
+  // Places in units. Of those that the target may be at, the first and the last.
+  const int unit_bits = shares_.unit_bits;
+  uint32_t first = 0, last = 0xffffu >> unit_bits;
   uint32_t place = Guess(target, mean, inverse_scale);
   for (uint32_t tries = 0;; ++tries) {
     // A guess is hardly ever off by more than one; where it is, halves find the place.
     const bool halve = tries >= 3;
-    slot.start = Below(place, mean, inverse_scale);
+    slot.start = Below(place << unit_bits, mean, inverse_scale);
     if (target < slot.start) {
       last = place - 1;
       place = halve ? first + (last - first) / 2 : last;
       continue;
     }
-    const uint32_t end = Below(place + 1, mean, inverse_scale);
+    const uint32_t end = Below((place + 1) << unit_bits, mean, inverse_scale);
     if (target < end) {
       slot.size = end - slot.start;
-      return place;
+      return HalfAt(place << unit_bits, unit_bits);
     }
     first = place + 1;
     place = halve ? first + (last - first) / 2 : first;

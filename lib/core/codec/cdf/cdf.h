@@ -53,11 +53,11 @@ class RowForecast {
   const uint64_t rows, columns;
 };
 
-bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, uint64_t head_dim,
+bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, uint64_t head_dim,
                const RowSteps& steps, uint64_t to_beat, Bytes& out, Arena* arena = nullptr,
                RowForecast* forecast = nullptr);
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
-void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, const RowSteps& steps,
+void DecodeCdf(ByteSpan frame, HalfForm form, std::span<std::byte> values, const RowSteps& steps,
                Arena* arena = nullptr, RowForecast* forecast = nullptr);
 
 // Codes half floats under a logistic distribution, in integers: each value has a slot of 2^30.
@@ -66,31 +66,35 @@ constexpr uint32_t kSlotBits = LogisticShares::kTotalBits;
 constexpr uint32_t kSlotTotal = 1u << kSlotBits;
 using CodeSlot = LogisticSlot;
 
-inline uint16_t HalfAt(uint32_t place) {
-  return static_cast<uint16_t>(place < 0x8000 ? 0xffff - place : place - 0x8000);
+inline uint16_t HalfAt(uint32_t place, int unit_bits) {
+  return static_cast<uint16_t>(place < 0x8000 ? 0x10000u - (1u << unit_bits) - place
+                                              : place - 0x8000);
 }
 
 class LogisticCode {
  public:
   // Values are multiplied by `scale`, a power of two, and those of f16 by 2^112 more (see LmsLoad).
-  LogisticCode(bool bfloat, float scale)
-      : shares_{kTable.below, 0, std::bit_cast<uint32_t>(kLargest / std::max(scale, 1.0f)),
-                bfloat ? 16 : 13, scale} {
-    shares_.half_step = 1u << (shares_.shift - 1);
+  LogisticCode(HalfForm form, float scale)
+      : shares_{.below = kTable.below,
+                .largest = std::bit_cast<uint32_t>(kLargest / std::max(scale, 1.0f)),
+                .shift = form.bfloat ? 16 : 13,
+                .unit_bits = static_cast<int>(form.byte_shift),
+                .scale = scale} {
+    shares_.half_step = 1u << (shares_.shift + shares_.unit_bits - 1);
   }
 
   // Returns the slot of a place. Every value keeps a probability of at least 2^4 / 2^30.
   CodeSlot SlotOf(uint32_t place, float mean, float inverse_scale) const {
     const uint32_t start = Below(place, mean, inverse_scale);
-    return {start, Below(place + 1, mean, inverse_scale) - start};
+    return {start, Below(place + (1u << shares_.unit_bits), mean, inverse_scale) - start};
   }
   // The slots of half floats.
   void SlotsOf(const uint16_t* halves, const float* means, const float* inverse_scales,
                size_t count, CodeSlot* slots) const {
     LogisticSlots(shares_, halves, means, inverse_scales, count, slots);
   }
-  // Returns the place whose slot contains `target`.
-  uint32_t Find(uint32_t target, float mean, float inverse_scale, CodeSlot& slot) const;
+  // Returns the value whose slot contains `target`.
+  uint16_t Find(uint32_t target, float mean, float inverse_scale, CodeSlot& slot) const;
 
  private:
   static constexpr uint32_t kSteps = LogisticShares::kSteps, kSpan = LogisticShares::kSpan;

@@ -11,6 +11,7 @@
 #include "lib/core/codec/cdf/cdf.h"
 #include "lib/core/codec/codec.h"
 #include "lib/core/codec/context/lms.h"
+#include "lib/core/codec/halves.h"
 #include "lib/core/kernels/panel.h"
 
 namespace kv {
@@ -226,7 +227,7 @@ class LayerForecast : public RowForecast {
       if (source == nullptr) {
         throw Error(Finding::kLostChunk, "the chunk needs others of its archive");
       }
-      NeighbourChunk chunk = source->Read(one);
+      NeighbourChunk chunk = HalvesOf(source->Read(one));
       const uint64_t row_bytes = chunk.raw->size() / grid.rows;
       if (!IsHalfFloat(chunk.dtype) || row_bytes * grid.rows != chunk.raw->size() ||
           row_bytes % 2 != 0 || one.columns > row_bytes / 2 ||
@@ -296,7 +297,7 @@ Rotation RotationOfHalves(const NeighbourChunk& chunk, uint64_t rows, uint64_t h
 
 bool FitsLayers(const ChunkShape& shape) {
   const uint64_t columns = shape.heads * shape.units_per_head;
-  return IsHalfFloat(shape.dtype) && shape.order == Order::kTokenHeadDim &&
+  return AreHalves(shape.dtype) && shape.order == Order::kTokenHeadDim &&
          IsLayersGrid({shape.tokens, columns});
 }
 
@@ -307,14 +308,18 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
   const Arena::Scope temporaries(&scratch.context.arena);
   const ChunkGrid grid = GridOf(shape, raw.size());
   if (!FitsLayers(shape) || grid.rows != shape.tokens) return false;
+  const Halves halves(shape.dtype, raw, &scratch.context.arena);
+  const ByteSpan values = halves.bytes();
   LayersHead head{!is_value, {neighbours.begin(), neighbours.end()}, {}};
   if (head.turns) {
-    const auto own = std::make_shared<const Bytes>(raw.begin(), raw.end());
-    head.rotation = RotationOfHalves({shape.dtype, own}, grid.rows, HeadDim(shape), steps);
+    const auto own = std::make_shared<const Bytes>(values.begin(), values.end());
+    head.rotation =
+        RotationOfHalves({HalvesShape(shape).dtype, own}, grid.rows, HeadDim(shape), steps);
   } else {
     for (const Neighbour& one : neighbours) {
       if (one.is_value) continue;
-      head.rotation = RotationOfHalves(source.Read(one), grid.rows, HeadDim(shape), steps);
+      head.rotation =
+          RotationOfHalves(HalvesOf(source.Read(one)), grid.rows, HeadDim(shape), steps);
       break;
     }
   }
@@ -325,12 +330,18 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
   const uint64_t head_bytes = payload.size() - begin;
   LayerForecast forecast(head, grid, steps, &source);
   if (to_beat > head_bytes &&
-      EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, HeadDim(shape), steps,
+      EncodeCdf(values, FormOf(HalvesShape(shape)), grid.rows, grid.columns, HeadDim(shape), steps,
                 to_beat - head_bytes, payload, &scratch.context.arena, &forecast)) {
     return true;
   }
   payload.resize(begin);
   return false;
+}
+
+NeighbourChunk HalvesOf(NeighbourChunk chunk) {
+  if (ByteShiftOf(chunk.dtype) == 0) return chunk;
+  const Halves halves(chunk.dtype, *chunk.raw, nullptr);
+  return {DType::kF16, std::make_shared<const Bytes>(halves.bytes().begin(), halves.bytes().end())};
 }
 
 void WriteNeighbour(const Neighbour& neighbour, ByteWriter& out) {
@@ -367,8 +378,8 @@ void DecodeByLayers(const ChunkShape& shape, ByteSpan payload, std::span<std::by
     CheckRotation(head.rotation.distance, head.rotation.turns.size(), grid.columns, 0);
   CheckSteps(inputs.steps, grid.rows);
   LayerForecast forecast(head, grid, inputs.steps, inputs.neighbours);
-  DecodeCdf(reader.Take(reader.remaining(), "distributions"), shape.dtype == DType::kBF16, raw,
-            inputs.steps, &scratch.context.arena, &forecast);
+  DecodeCdf(reader.Take(reader.remaining(), "distributions"), FormOf(shape), raw, inputs.steps,
+            &scratch.context.arena, &forecast);
 }
 
 }  // namespace kv

@@ -30,6 +30,8 @@ struct NeighbourChunk {
   DType dtype = DType::kF16;
   std::shared_ptr<const Bytes> raw;
 };
+// Returns the chunk as halves, if it has 8-bit floats.
+NeighbourChunk HalvesOf(NeighbourChunk chunk);
 
 class NeighbourSource {
  public:

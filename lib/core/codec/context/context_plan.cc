@@ -162,9 +162,9 @@ struct Candidate {
 }  // namespace
 
 SymbolShape ChooseWindow(const HalfSurvey& survey, uint64_t& escapes) {
-  SymbolShape shape{.bfloat = survey.bfloat};
+  SymbolShape shape{.form = survey.form};
   escapes = 0;
-  if (!survey.bfloat) return shape;
+  if (!survey.form.bfloat) return shape;
   std::array<uint64_t, 257> below{};  // values with a smaller exponent
   for (size_t e = 0; e < 256; ++e) below[e + 1] = below[e] + survey.high[e];
   // Base 0 has no escapes, since its field 0 is exponent 0.
@@ -186,13 +186,16 @@ SymbolShape ChooseWindow(const HalfSurvey& survey, uint64_t& escapes) {
   return shape;
 }
 
-HalfSurvey SurveyHalves(ByteSpan values, bool bfloat, bool every) {
-  HalfSurvey survey{.bfloat = bfloat};
+HalfSurvey SurveyHalves(ByteSpan values, HalfForm form, bool every) {
+  HalfSurvey survey{.form = form};
+  const bool bfloat = form.bfloat;
   const size_t count = values.size() / 2;
   std::array<std::array<uint32_t, 256>, 4> partial{};
   const uint32_t shift = bfloat ? 7 : 8;
   const auto high = [&](size_t i) {
-    return (LoadLE<uint16_t>(values.data() + 2 * i) >> shift) & 0xff;
+    const uint32_t value = LoadLE<uint16_t>(values.data() + 2 * i);
+    if (form.byte_shift != 0) return (value >> 8 & 0x80) | (value >> form.byte_shift & 0x7f);
+    return (value >> shift) & 0xff;
   };
   // Odd, lest it fall in with a row.
   const size_t high_step = every ? 1 : count / kSampledHigh | 1;
@@ -209,9 +212,10 @@ HalfSurvey SurveyHalves(ByteSpan values, bool bfloat, bool every) {
   survey.looked = looked;
   if (bfloat && !survey.exact &&
       std::all_of(survey.high.begin() + 32, survey.high.end(), [](uint32_t n) { return n == 0; })) {
-    return SurveyHalves(values, bfloat, true);  // a window without escapes must fit all
+    return SurveyHalves(values, form, true);  // a window without escapes must fit all
   }
   survey.high_bytes = EntropyBits16(survey.high.data(), 256) / 8 / 65536 * count / looked;
+  if (form.byte_shift != 0) return survey;
 
   std::array<uint32_t, 256> low{};
   const size_t step = std::max<size_t>(1, count / kSampledLow);
@@ -253,7 +257,8 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
     return CountJoint(grid, row_step, 6, symbol_bits, arena);
   };
   // What the row above must save for the frame to be small enough.
-  const uint64_t without = kHeaderBytes + survey.high_bytes + count + plan.escapes;
+  const bool is_bytes = survey.form.byte_shift != 0;
+  const uint64_t without = kHeaderBytes + survey.high_bytes + (is_bytes ? 0 : count) + plan.escapes;
   const uint64_t wanted = without > to_beat ? without - to_beat : 0;
   const auto gain_bytes = [&](const ContextCounts& joint, uint64_t row_step) {
     return ContextGainBits(joint) / 8 * rows / CeilDiv(rows - 1, row_step);
@@ -293,7 +298,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
   Candidate best;
   ContextCounts grouped = joint ? PerGroup(*joint, groups) : ContextCounts(1, 8, arena);
   if (row_step == 1) CountFirstRow(grid, 0, grouped.Of(groups.group_of[0]));
-  for (uint32_t bits = 6; bits <= 8; ++bits) {
+  for (uint32_t bits = is_bytes ? 8 : 6; bits <= 8; ++bits) {
     const uint64_t bytes = frame_bytes(bits, CostBytes(Coarser(grouped, bits), row_step));
     if (bytes >= best.bytes) break;
     best = {bits, groups, false, bytes};

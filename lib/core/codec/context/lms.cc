@@ -196,13 +196,13 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   uint64_t escapes = 0;
   SymbolShape shape = ChooseWindow(survey, escapes);
   shape.symbol_bits = 8;
-  const uint32_t largest = LmsLargestExponent(values, survey.bfloat);
+  const uint32_t largest = LmsLargestExponent(values, survey.form.bfloat);
   // The byte for it does not hold the halves of the widest heads.
   const bool turns_known =
       like != nullptr && !like->rotation.turns.empty() && like->rotation.distance <= UINT8_MAX;
-  const uint32_t pairing =
-      turns_known ? like->rotation.distance
-                  : FindPairing(values, survey.bfloat, largest, rows, columns, head_dim, arena);
+  const uint32_t pairing = turns_known ? like->rotation.distance
+                                       : FindPairing(values, survey.form.bfloat, largest, rows,
+                                                     columns, head_dim, arena);
 
   // Symbols with signs as predicted, and the context of each.
   scratch.symbols.resize(count);
@@ -211,7 +211,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   ToSymbols(values.data(), count, shape, symbols);
   const uint64_t row_step = std::max<uint64_t>(1, count / kSampledOfLms);
   ContextCounts joint(kLmsContexts, 6, arena);
-  LmsModel lms(rows, columns, pairing, largest, survey.bfloat,
+  LmsModel lms(rows, columns, pairing, largest, survey.form.bfloat,
                like == nullptr ? nullptr : &like->rotation, steps, arena);
   for (uint64_t row = 0; row < rows; ++row) {
     lms.Predict(like == nullptr ? Likeness{} : like->likenesses[row]);
@@ -232,8 +232,8 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   if (shape.has_escapes()) escapes = CountLmsEscapes(grouped);  // the survey may be of a sample
 
   uint64_t least = UINT64_MAX;
-  uint32_t bits = 6;
-  for (uint32_t candidate = 6; candidate <= 8; ++candidate) {
+  uint32_t bits = 8;
+  for (uint32_t candidate = shape.form.byte_shift != 0 ? 8 : 6; candidate <= 8; ++candidate) {
     shape.symbol_bits = candidate;
     const uint64_t bytes = 80 + groups.groups + CostBytes(Coarser(grouped, candidate), 1) +
                            RawPlaneBytes(count, shape.raw_bits()) + escapes;
@@ -277,12 +277,12 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   return true;
 }
 
-void DecodeLms(ByteSpan frame, bool bfloat, bool with_likenesses, std::span<std::byte> values,
+void DecodeLms(ByteSpan frame, HalfForm form, bool with_likenesses, std::span<std::byte> values,
                CodecScratch& codec, const RowSteps& steps) {
   ContextScratch& scratch = codec.context;
   ByteReader reader(frame);
   const size_t count = values.size() / 2;
-  SymbolShape shape{.bfloat = bfloat};
+  SymbolShape shape{.form = form};
   RansGrid grid;
   ReadSymbolsAndLanes(reader, shape, grid);
   shape.exponent_base = reader.U8("exponent base");
@@ -311,7 +311,7 @@ void DecodeLms(ByteSpan frame, bool bfloat, bool with_likenesses, std::span<std:
   RansStates states = coded.states;
   const RansGrid row_grid{1, grid.columns, grid.lanes};
   size_t used = 0, escapes_used = 0;
-  LmsModel lms(grid.rows, grid.columns, pairing, largest, bfloat,
+  LmsModel lms(grid.rows, grid.columns, pairing, largest, form.bfloat,
                with_likenesses ? &like.rotation : nullptr, steps, &scratch.arena);
   for (uint64_t row = 0; row < grid.rows; ++row) {
     lms.Predict(with_likenesses ? like.likenesses[row] : Likeness{});

@@ -76,7 +76,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
                uint64_t head_dim, const LikenessPlan* like, uint64_t to_beat, CodecScratch& scratch,
                Bytes& out, const RowSteps& steps = {});
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
-void DecodeLms(ByteSpan frame, bool bfloat, bool with_likenesses, std::span<std::byte> values,
+void DecodeLms(ByteSpan frame, HalfForm form, bool with_likenesses, std::span<std::byte> values,
                CodecScratch& scratch, const RowSteps& steps = {});
 
 }  // namespace kv

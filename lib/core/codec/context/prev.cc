@@ -90,8 +90,9 @@ void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states
 }
 
 void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes) {
-  if (shape.symbol_bits < kMinSymbolBits || shape.symbol_bits > kMaxSymbolBits ||
-      shape.exponent_base > (shape.bfloat ? kMaxBf16Base : 0)) {
+  const uint32_t least_bits = shape.form.byte_shift != 0 ? kMaxSymbolBits : kMinSymbolBits;
+  if (shape.symbol_bits < least_bits || shape.symbol_bits > kMaxSymbolBits ||
+      shape.exponent_base > (shape.form.bfloat ? kMaxBf16Base : 0)) {
     throw Error(Finding::kBadFrame, "the symbol shape is impossible").At(0);
   }
   // Of no values no side may be long.
@@ -202,11 +203,11 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
   AppendCoded({states.data(), grid.lanes}, {begin, end}, out);
 }
 
-void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
+void DecodeContext(ByteSpan frame, HalfForm form, std::span<std::byte> values,
                    ContextScratch& scratch) {
   ByteReader reader(frame);
   const size_t count = values.size() / 2;
-  SymbolShape shape{.bfloat = bfloat};
+  SymbolShape shape{.form = form};
   RansGrid grid;
   ReadSymbolsAndLanes(reader, shape, grid);
   shape.exponent_base = reader.U8("exponent base");

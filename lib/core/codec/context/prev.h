@@ -17,16 +17,18 @@ namespace kv {
 // Statistics of half floats after one pass: enough to estimate what coding them without a context
 // takes.
 struct HalfSurvey {
-  bool bfloat = false;
+  HalfForm form = {};
   bool exact = true;  // no value was left out
   uint64_t values = 0, looked = 0;
-  std::array<uint32_t, 256> high{};  // counts of high bytes (f16) or exponents (bf16)
-  uint64_t high_bytes = 0;           // bytes that their entropy amounts to
-  // The same for the other byte (of bf16, mantissa and sign), estimated from a sample.
+  // Counts of high bytes (f16), exponents (bf16) or all that there is (8-bit floats).
+  std::array<uint32_t, 256> high{};
+  uint64_t high_bytes = 0;  // bytes that their entropy amounts to
+  // The same for the other byte (of bf16, mantissa and sign), estimated from a sample; 0 of 8-bit
+  // floats.
   uint64_t low_bytes = 0;
 };
 // Looks at a sample of long chunks, or at all values if `every` is set.
-HalfSurvey SurveyHalves(ByteSpan values, bool bfloat, bool every);
+HalfSurvey SurveyHalves(ByteSpan values, HalfForm form, bool every);
 
 // Chooses the window of 31 exponents that leaves the fewest values outside it; the lowest window if
 // several do. `escapes` receives the number of values outside.
@@ -52,7 +54,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
 // Appends the frame to `out`.
 void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scratch, Bytes& out);
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
-void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
+void DecodeContext(ByteSpan frame, HalfForm form, std::span<std::byte> values,
                    ContextScratch& scratch);
 
 // The parts that prev and lms frames have in common. Internal to lib/core/codec.

@@ -57,11 +57,11 @@ ProfileEntry ReadEntry(ByteReader& reader) {
   entry.dtype = static_cast<DType>(dtype);
   if (entry.dtype != DType::kF16 && entry.dtype != DType::kBF16)
     BadEntry("entries of other types than f16 and bf16", at + 5);
-  entry.shape.bfloat = entry.dtype == DType::kBF16;
+  entry.shape.form.bfloat = entry.dtype == DType::kBF16;
   entry.shape.symbol_bits = reader.U8("symbol bits");
   entry.shape.exponent_base = reader.U8("exponent base");
   if (entry.shape.symbol_bits < 6 || entry.shape.symbol_bits > 8 ||
-      entry.shape.exponent_base > (entry.shape.bfloat ? kMostExponentBase : 0))
+      entry.shape.exponent_base > (entry.shape.form.bfloat ? kMostExponentBase : 0))
     BadEntry("such symbols", at + 6);
   entry.columns = reader.U32("columns");
   if (entry.columns == 0 || entry.columns > kMostProfileColumns) BadEntry("such rows", at + 8);
@@ -286,7 +286,7 @@ ProfileTrainer::ProfileTrainer(uint32_t layer, bool is_value, DType dtype, uint3
   entry.is_value = is_value;
   entry.dtype = dtype;
   entry.columns = columns;
-  entry.shape = {dtype == DType::kBF16, kProfileSymbolBits, 0};
+  entry.shape = {{dtype == DType::kBF16}, kProfileSymbolBits, 0};
   state_->by_column.resize(size_t{columns} * kProfileSymbols);
 }
 
@@ -298,9 +298,9 @@ void ProfileTrainer::Add(ByteSpan rows) {
   const uint64_t row_bytes = state.entry.row_bytes();
   if (rows.empty()) return;
   // By the first rows that are not all zeros.
-  if (state.entry.shape.bfloat && !state.entry.shape.has_escapes()) {
+  if (state.entry.shape.form.bfloat && !state.entry.shape.has_escapes()) {
     uint64_t escapes = 0;
-    const SymbolShape window = ChooseWindow(SurveyHalves(rows, true, true), escapes);
+    const SymbolShape window = ChooseWindow(SurveyHalves(rows, {.bfloat = true}, true), escapes);
     state.entry.shape.exponent_base = window.exponent_base;
     // Zeros before these tell nothing of where they have their exponents.
     if (window.has_escapes() && state.rows > 0) {

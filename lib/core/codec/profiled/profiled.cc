@@ -88,7 +88,7 @@ const uint8_t* FirstRow(const ProfileEntry& entry, uint32_t columns, ArenaVector
 // The bits of a value's exponent that no symbol can have: of bf16 with base 0, whose field 0 stands
 // for exponent 0 and for all above 31. Above other bases no table has field 0.
 uint16_t BeyondWindow(const SymbolShape& shape) {
-  return shape.bfloat && shape.exponent_base == 0 ? 0x7000 : 0;
+  return shape.form.bfloat && shape.exponent_base == 0 ? 0x7000 : 0;
 }
 
 // Makes every symbol one that its table has, and lists the values for which it was another, or that

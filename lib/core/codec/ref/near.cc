@@ -9,7 +9,9 @@
 #include <cstring>
 #include <numeric>
 
+#include "lib/core/base/half.h"
 #include "lib/core/codec/context/prev.h"
+#include "lib/core/codec/halves.h"
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/counts.h"
 #include "lib/core/kernels/dequantise.h"
@@ -32,7 +34,7 @@ void ClassesOf(const NearRows& near, const std::vector<int16_t>& scales, uint8_t
   for (uint64_t row = 0; row < near.rows(); ++row) {
     if (near.factors[row] >= kEqualRow) continue;
     ResidualClassesOf(near.expected.data() + row * near.columns, scales.data(), near.columns,
-                      near.factors[row] - kFactorOfUsual, near.bfloat, classes);
+                      near.factors[row] - kFactorOfUsual, near.form.bfloat, classes);
     classes += near.columns;
   }
 }
@@ -86,8 +88,8 @@ void ReferenceRows::ReadEqual(const ReferenceRun& run, DType dtype, uint64_t ele
   std::copy(bytes.begin(), bytes.end(), rows.begin());
 }
 
-ExpectedRows::ExpectedRows(bool bfloat, uint64_t columns, const Rotation& rotation)
-    : bfloat_(bfloat),
+ExpectedRows::ExpectedRows(HalfForm form, uint64_t columns, const Rotation& rotation)
+    : form_(form),
       columns_(columns),
       rotation_(rotation),
       turner_(rotation, columns),
@@ -96,12 +98,30 @@ ExpectedRows::ExpectedRows(bool bfloat, uint64_t columns, const Rotation& rotati
       sines_(columns),
       partners_(columns) {}
 
+// Rounds x_ to values of the chunk's type.
+void ExpectedRows::Round(uint16_t* expected) const {
+  auto* to = reinterpret_cast<std::byte*>(expected);
+  if (form_.byte_shift == 0) {
+    form_.bfloat ? FloatToBFloat(x_.data(), to, columns_) : FloatToHalf(x_.data(), to, columns_);
+    return;
+  }
+  const auto rounded = form_.byte_shift == 7 ? F32ToE4M3 : F32ToE5M2;
+  for (uint64_t c = 0; c < columns_; ++c) {
+    const uint32_t value = rounded(x_[c], Float8Overflow::kSaturate);
+    expected[c] = static_cast<uint16_t>((value & 0x80u) << 8 | (value & 0x7fu) << form_.byte_shift);
+  }
+}
+
 void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expected) {
   const DTypeInfo& info = Info(dtype);
   const uint64_t row_bytes = columns_ / info.block_elements * info.block_bytes;
   KV_ASSERT(row_bytes > 0 && from.size() % row_bytes == 0);
-  if (turn == 0 && dtype == (bfloat_ ? DType::kBF16 : DType::kF16)) {
-    std::memcpy(expected, from.data(), from.size());
+  const bool same_type = form_.byte_shift != 0
+                             ? ByteShiftOf(dtype) == form_.byte_shift
+                             : dtype == (form_.bfloat ? DType::kBF16 : DType::kF16);
+  if (turn == 0 && same_type) {
+    const Halves halves(dtype, from, nullptr);
+    std::memcpy(expected, halves.bytes().data(), halves.bytes().size());
     return;
   }
   if (turn != 0) {
@@ -119,8 +139,7 @@ void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expe
         x_[c] = std::fabs(turned) <= FLT_MAX ? turned : x_[c];
       }
     }
-    auto* to = reinterpret_cast<std::byte*>(expected);
-    bfloat_ ? FloatToBFloat(x_.data(), to, columns_) : FloatToHalf(x_.data(), to, columns_);
+    Round(expected);
   }
 }
 
@@ -191,8 +210,9 @@ class Scales {
 
  private:
   void ErrorsOf(uint64_t row) {
-    ToFloat(near_.bfloat, near_.values.data() + row * near_.columns, values_.data(), near_.columns);
-    ToFloat(near_.bfloat, near_.expected.data() + row * near_.columns, expected_.data(),
+    ToFloat(near_.form.bfloat, near_.values.data() + row * near_.columns, values_.data(),
+            near_.columns);
+    ToFloat(near_.form.bfloat, near_.expected.data() + row * near_.columns, expected_.data(),
             near_.columns);
     AbsoluteErrors(values_.data(), expected_.data(), near_.columns, errors_.data());
   }
@@ -265,7 +285,9 @@ struct ChannelScales {
 
 ChannelScales FindScales(NearRows& near) {
   const std::vector<int32_t> found = Scales(near).Find(near.factors);
-  const int32_t one = 2 * ((near.bfloat ? 127 + 7 : 15 + 10) + kOctavesBelow);
+  const int32_t bias_and_mantissa =
+      near.form.bfloat ? 127 + 7 : 15 + 10 - static_cast<int32_t>(near.form.byte_shift);
+  const int32_t one = 2 * (bias_and_mantissa + kOctavesBelow);
   const int32_t least = *std::max_element(found.begin(), found.end()) - UINT8_MAX;
   ChannelScales channels{.base = least + one, .stored = {}, .scales = {}};
   for (const int32_t scale : found) {
@@ -320,7 +342,7 @@ void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWr
       ClassesOf(near, channels.scales, scratch.tables.data());
   }
   const uint64_t count = CodedRows(near) * near.columns;
-  const ResidualGrid grid{near.bfloat, count == 0 ? 0 : LowZeros(near)};
+  const ResidualGrid grid{near.form.bfloat, count == 0 ? 0 : LowZeros(near)};
   const uint32_t lanes = RansLanesFor({1, count}, 1 << 14, 1 << 16);
   out.U8(static_cast<uint8_t>(grid.low_zeros));
   out.U8(static_cast<uint8_t>(std::countr_zero(lanes / kRansLanes)));
@@ -397,7 +419,7 @@ void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& codec) {
   ContextScratch& scratch = codec.context;
   const uint64_t columns = near.columns;
   const uint64_t grid_at = reader.offset();
-  const ResidualGrid grid{near.bfloat, reader.U8("low zeros")};
+  const ResidualGrid grid{near.form.bfloat, reader.U8("low zeros")};
   const uint32_t lane_code = reader.U8("lanes");
   if (grid.low_zeros > 15 || lane_code > 2)
     throw Error(Finding::kBadFrame, "the grid or the number of lanes is impossible").At(grid_at);

@@ -52,12 +52,14 @@ constexpr uint8_t kFactorOfUsual = 32, kMostFactor = 61, kEqualRow = 62, kOwnRow
 // What rows of a reference are expected to be here: of the chunk's type, turned to their place.
 class ExpectedRows {
  public:
-  ExpectedRows(bool bfloat, uint64_t columns, const Rotation& rotation);
+  ExpectedRows(HalfForm form, uint64_t columns, const Rotation& rotation);
   // `from` holds whole rows of any type.
   void Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expected);
 
  private:
-  bool bfloat_;
+  void Round(uint16_t* expected) const;
+
+  HalfForm form_;
   uint64_t columns_;
   const Rotation& rotation_;
   Turner turner_;
@@ -66,7 +68,7 @@ class ExpectedRows {
 
 // All near rows of a chunk, one after another.
 struct NearRows {
-  bool bfloat = false;
+  HalfForm form;
   uint64_t columns = 0;
   ArenaVector<uint16_t> expected, values;
   ArenaVector<uint8_t> factors;  // one per row

@@ -139,19 +139,28 @@ uint32_t TakeDistance(LearnedMean& mean, BitsOf& in) {
   return distance;
 }
 
-// Places ascend as values do.
-uint32_t PlaceAmongHalves(uint16_t value) {
-  return value ^ ((value & 0x8000u) != 0 ? 0xffffu : 0x8000u);
-}
-uint16_t HalfAtPlace(uint32_t place) {
-  return static_cast<uint16_t>(place ^ ((place & 0x8000u) != 0 ? 0x8000u : 0xffffu));
-}
+// Places ascend as values do. Those of 8-bit floats are counted without the bits that they lack.
+class Places {
+ public:
+  explicit Places(HalfForm form)
+      : zeros_(form.byte_shift), top_(0x8000u >> zeros_), all_(0xffffu >> zeros_) {}
+  uint32_t last() const { return all_; }
+  uint32_t Of(uint16_t value) const {
+    return value >> zeros_ ^ ((value & 0x8000u) != 0 ? all_ : top_);
+  }
+  uint16_t At(uint32_t place) const {
+    return static_cast<uint16_t>((place ^ ((place & top_) != 0 ? top_ : all_)) << zeros_);
+  }
+
+ private:
+  uint32_t zeros_, top_, all_;
+};
 
 // The class of each expected value, and how many values each has.
 std::array<uint32_t, kClasses> ClassesOf(const NearRows& near, uint8_t* classes) {
   const uint16_t* expected = near.expected.data();
   const size_t count = near.expected.size();
-  const uint32_t shift = near.bfloat ? 7 : 10;
+  const uint32_t shift = near.form.bfloat ? 7 : 10;
   uint16_t most = 0;
   for (size_t i = 0; i < count; ++i)
     most = std::max(most, static_cast<uint16_t>((expected[i] & 0x7fffu) >> shift));
@@ -243,11 +252,12 @@ void EncodeNearDifferences(const NearRows& near, CodecScratch& scratch, ByteWrit
   }
   std::sort(all.begin(), all.end());
   LearnedMean distances(0);
+  const Places places(near.form);
   for (const uint32_t at : all) {
     const uint16_t expected = near.expected[at];
-    const bool up = PlaceAmongHalves(near.values[at]) > PlaceAmongHalves(expected);
-    const uint32_t distance = up ? PlaceAmongHalves(near.values[at]) - PlaceAmongHalves(expected)
-                                 : PlaceAmongHalves(expected) - PlaceAmongHalves(near.values[at]);
+    const uint32_t here = places.Of(near.values[at]), there = places.Of(expected);
+    const bool up = here > there;
+    const uint32_t distance = up ? here - there : there - here;
     bits.Put(up == ((expected & 0x8000u) == 0) ? 0 : 1, 1);
     PutDistance(distance - 1, distances, bits);
     ++next[classes[at]];
@@ -278,14 +288,15 @@ void DecodeNearDifferences(ByteReader& reader, NearRows& near, CodecScratch& scr
   };
   for (uint32_t c = 0; c < kClasses; ++c) take_gap(c);
   LearnedMean distances(0);
+  const Places places(near.form);
   for (size_t i = 0; i < count; ++i) {
     if (to_go[classes[i]]-- != 0) continue;
     const bool down = (bits.Take(1) != 0) == ((near.expected[i] & 0x8000u) == 0);
     const uint32_t distance = TakeDistance(distances, bits) + 1,
-                   place = PlaceAmongHalves(near.expected[i]);
-    if (down ? distance > place : distance > 0xffff - place)
+                   place = places.Of(near.expected[i]);
+    if (down ? distance > place : distance > places.last() - place)
       throw Error(Finding::kBadPayload, "a difference leads to no value").At(at);
-    near.values[i] = HalfAtPlace(down ? place - distance : place + distance);
+    near.values[i] = places.At(down ? place - distance : place + distance);
     take_gap(classes[i]);
   }
   if (!bits.AtEnd()) throw Error(Finding::kBadPayload, "bits are left over").At(at);

@@ -133,12 +133,12 @@ bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& sc
 
   const ByteSpan all = std::as_bytes(std::span(near.values));
   const uint32_t largest =
-      std::max(LmsLargestExponent(all, near.bfloat),
-               LmsLargestExponent(std::as_bytes(std::span(near.expected)), near.bfloat));
+      std::max(LmsLargestExponent(all, near.form.bfloat),
+               LmsLargestExponent(std::as_bytes(std::span(near.expected)), near.form.bfloat));
   const float scale = LmsScale(largest);
-  const ModelValue value_of(near.bfloat, scale);
+  const ModelValue value_of(near.form.bfloat, scale);
   Rotation rotation =
-      FindRotation(all, near.bfloat, scale, near.rows(), near.columns, head_dim, {}, arena);
+      FindRotation(all, near.form.bfloat, scale, near.rows(), near.columns, head_dim, {}, arena);
   const bool turns = !rotation.turns.empty();
   std::vector<float> first(near.columns);
   ChannelShape shape =
@@ -155,7 +155,7 @@ bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& sc
 
   if (forecast != nullptr) ++shape.hints;
 
-  const LogisticCode code(near.bfloat, scale);
+  const LogisticCode code(near.form, scale);
   ArenaVector<CodeSlot> slots(rows.size() * near.columns, arena);
   ExpectedRow expected(near, shape, errors, value_of, forecast);
   ChannelModel model(std::move(shape), arena);
@@ -202,8 +202,8 @@ void DecodeNearDistributions(ByteReader& reader, NearRows& near, CodecScratch& s
   }
   SlotReader slots(reader);
   const float scale = LmsScale(largest);
-  const ModelValue value_of(near.bfloat, scale);
-  const LogisticCode code(near.bfloat, scale);
+  const ModelValue value_of(near.form.bfloat, scale);
+  const LogisticCode code(near.form, scale);
   if (forecast != nullptr) ++shape.hints;
   ExpectedRow expected(near, shape, errors, value_of, forecast);
   ChannelModel model(std::move(shape), &scratch.context.arena);
@@ -216,8 +216,8 @@ void DecodeNearDistributions(ByteReader& reader, NearRows& near, CodecScratch& s
       for (uint64_t lane = 0; lane < model.lanes(group); ++lane, ++c) {
         const ChannelModel::Expected error = model.Expect(lane);
         CodeSlot slot;
-        values[c] = HalfAt(code.Find(slots.target(), expected.Mean(c, error.mean),
-                                     expected.InverseScale(c, error.inverse_scale), slot));
+        values[c] = code.Find(slots.target(), expected.Mean(c, error.mean),
+                              expected.InverseScale(c, error.inverse_scale), slot);
         slots.Take(slot);
         model.Set(lane, error.mean, expected.Error(c, values[c]));
       }

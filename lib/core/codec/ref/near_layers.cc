@@ -6,6 +6,7 @@
 
 #include "lib/core/codec/cdf/channel_model.h"
 #include "lib/core/codec/context/lms.h"
+#include "lib/core/codec/halves.h"
 #include "lib/core/codec/ref/near.h"
 
 namespace kv {
@@ -88,9 +89,10 @@ class NeighbourErrors::Taps {
   Taps(const ErrorsHead& head, const ErrorNeighbour& one, NeighbourChunk chunk, uint64_t rows,
        std::span<const ReferenceRun> runs, const ReferenceRows& references, Hash128Bytes& hash)
       : wanted_(one.neighbour.columns),
-        chunk_(std::move(chunk)),
+        form_{chunk.dtype == DType::kBF16, ByteShiftOf(chunk.dtype)},
+        chunk_(HalvesOf(std::move(chunk))),
         columns_(ColumnsOf(one.neighbour, rows)),
-        value_of_(Bfloat(), LmsScale(LmsLargestExponent(*chunk_.raw, Bfloat()))),
+        value_of_(form_.bfloat, LmsScale(LmsLargestExponent(*chunk_.raw, form_.bfloat))),
         turns_(!one.neighbour.is_value),
         turner_(head.rotation, columns_),
         errors_(columns_),
@@ -112,8 +114,6 @@ class NeighbourErrors::Taps {
   }
 
  private:
-  bool Bfloat() const { return chunk_.dtype == DType::kBF16; }
-
   uint64_t ColumnsOf(const Neighbour& one, uint64_t rows) const {
     const uint64_t row_bytes = chunk_.raw->size() / rows;
     if (!IsHalfFloat(chunk_.dtype) || row_bytes * rows != chunk_.raw->size() ||
@@ -128,7 +128,7 @@ class NeighbourErrors::Taps {
   void ReadExpected(const ErrorsHead& head, const ErrorNeighbour& one,
                     std::span<const ReferenceRun> runs, const ReferenceRows& references,
                     Hash128Bytes& hash) {
-    ExpectedRows expected(Bfloat(), columns_, head.rotation);
+    ExpectedRows expected(form_, columns_, head.rotation);
     StreamingHash all;
     Bytes bytes;
     uint64_t at = 0;
@@ -152,6 +152,7 @@ class NeighbourErrors::Taps {
   }
 
   const uint64_t wanted_;
+  const HalfForm form_;
   const NeighbourChunk chunk_;
   const uint64_t columns_;
   const ModelValue value_of_;

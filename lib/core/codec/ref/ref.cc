@@ -10,6 +10,7 @@
 
 #include "lib/core/codec/codec.h"
 #include "lib/core/codec/context/prev.h"
+#include "lib/core/codec/halves.h"
 #include "lib/core/codec/ref/near.h"
 #include "lib/core/codec/wrappers/wrappers.h"
 
@@ -192,20 +193,21 @@ class ByReference {
         rows_(ReferenceGridRows(shape, raw.size())),
         row_bytes_(raw.size() / rows_),
         columns_(row_bytes_ / Info(shape.dtype).block_bytes),
-        halves_(IsHalfFloat(shape.dtype)),
-        expected_(shape.dtype == DType::kBF16, columns_, rotation),
+        halves_(AreHalves(shape.dtype)),
+        values_(shape.dtype, raw, &scratch.context.arena),
+        expected_(FormOf(HalvesShape(shape)), columns_, rotation),
         is_own_(rows_, 1),
         near_(&scratch.context.arena) {
-    near_.bfloat = shape.dtype == DType::kBF16;
+    near_.form = FormOf(HalvesShape(shape));
     near_.columns = columns_;
   }
 
   // What literals take, per value.
   void Survey() {
     if (!halves_) return;
-    const HalfSurvey survey = SurveyHalves(raw_, near_.bfloat, false);
+    const HalfSurvey survey = SurveyHalves(values_.bytes(), near_.form, false);
     literal_ = survey.high_bytes + survey.low_bytes;
-    own_bits_ = 8 * static_cast<double>(literal_) / static_cast<double>(raw_.size() / 2);
+    own_bits_ = 8 * static_cast<double>(literal_) / static_cast<double>(values_.bytes().size() / 2);
   }
 
   // Of the proposed runs, the one at `place`.
@@ -281,7 +283,7 @@ class ByReference {
   }
 
   static bool IsFloat(DType dtype) {
-    return IsHalfFloat(dtype) || dtype == DType::kF32 || IsBlockQuantised(dtype);
+    return AreHalves(dtype) || dtype == DType::kF32 || IsBlockQuantised(dtype);
   }
 
   // The run's rows; nothing if the reference does not have such ones.
@@ -397,7 +399,7 @@ class ByReference {
     near_.expected.resize(at + more);
     near_.factors.resize(near_.factors.size() + run.rows);
     near_of_.push_back(taken_);
-    std::memcpy(near_.values.data() + at, raw_.data() + run.first_row * row_bytes_, 2 * more);
+    std::memcpy(near_.values.data() + at, RowOf(run.first_row), 2 * more);
     expected_.Make(dtype, rows, run.turn, near_.expected.data() + at);
     for (uint32_t row = 0; row < run.rows; ++row) near_row_.push_back(run.first_row + row);
   }
@@ -413,14 +415,17 @@ class ByReference {
     return looked == 0 || AreFew(run, bits, looked);
   }
 
+  // A row as halves.
+  const std::byte* RowOf(uint64_t row) const { return values_.bytes().data() + 2 * columns_ * row; }
+
   // About what a row takes beside this one.
   uint64_t BitsOf(uint64_t row, DType dtype, ByteSpan theirs, int32_t turn) {
     std::vector<uint16_t> values(columns_), expected(columns_), extras(columns_);
     std::vector<uint8_t> symbols(columns_);
     expected_.Make(dtype, theirs, turn, expected.data());
-    std::memcpy(values.data(), raw_.data() + row * row_bytes_, row_bytes_);
-    ResidualSymbols(values.data(), expected.data(), columns_, {near_.bfloat, 0}, symbols.data(),
-                    extras.data());
+    std::memcpy(values.data(), RowOf(row), 2 * columns_);
+    ResidualSymbols(values.data(), expected.data(), columns_,
+                    {near_.form.bfloat, near_.form.byte_shift}, symbols.data(), extras.data());
     uint64_t bits = 0;
     for (const uint8_t symbol : symbols) bits += kBitsOfSymbols[symbol];
     return bits;
@@ -461,6 +466,7 @@ class ByReference {
   const BesideNeighbours* const neighbours_;
   const uint64_t rows_, row_bytes_, columns_;
   const bool halves_;
+  const Halves values_;
   ExpectedRows expected_;
   std::vector<uint8_t> is_own_;  // per row of the chunk
   std::vector<uint32_t> near_row_;

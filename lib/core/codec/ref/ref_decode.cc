@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "lib/core/codec/codec.h"
+#include "lib/core/codec/halves.h"
 #include "lib/core/codec/ref/near.h"
 #include "lib/core/codec/ref/ref.h"
 
@@ -35,7 +36,8 @@ ReferenceHead ReadReferenceHead(ByteReader& reader, const ChunkShape& shape, uin
     if (!holds) throw Error(Finding::kBadFrame, "reference runs: {}", rule).At(0);
   };
   const uint64_t rows = ReferenceGridRows(shape, raw_bytes);
-  const bool halves = IsHalfFloat(shape.dtype) && rows > 0 && raw_bytes % (2 * rows) == 0;
+  const bool halves =
+      AreHalves(shape.dtype) && rows > 0 && raw_bytes % (Info(shape.dtype).block_bytes * rows) == 0;
   ReferenceHead head;
   head.own_codec = static_cast<CodecId>(reader.U8("codec of own rows"));
   require(reader.U8("reserved field") == 0 && reader.U16("reserved field") == 0,
@@ -185,14 +187,14 @@ void DecodeByReference(CodecId codec, const ChunkShape& shape, ByteSpan payload,
       std::accumulate(near_runs.begin(), near_runs.end(), uint64_t{0},
                       [](uint64_t sum, const ReferenceRun& run) { return sum + run.rows; });
   NearRows near(&scratch.context.arena);
-  near.bfloat = shape.dtype == DType::kBF16;
+  near.form = FormOf(HalvesShape(shape));
   near.columns = row_bytes / Info(shape.dtype).block_bytes;
   near.factors.resize(near_rows);
   near.expected.resize(near_rows * near.columns);
   near.values.resize(near.expected.size());
   const uint64_t rotation_at = reader.offset();
   const Rotation rotation = near_rows > 0 ? ReadRotation(reader, near.columns) : Rotation();
-  ExpectedRows expected(near.bfloat, near.columns, rotation);
+  ExpectedRows expected(near.form, near.columns, rotation);
 
   if (inputs.references == nullptr && !head.runs.empty()) {
     throw Error(Finding::kReferenceMissing, "the chunk needs rows of another cache")
@@ -239,7 +241,14 @@ void DecodeByReference(CodecId codec, const ChunkShape& shape, ByteSpan payload,
     for (uint64_t row = run.first_row; !run.equal && row < run.first_row + run.rows; ++row, ++at) {
       is_own[row] = near.factors[at] == kOwnRow ? 1 : 0;
       if (is_own[row] != 0) continue;
-      std::memcpy(raw.data() + row * row_bytes, near.values.data() + at * near.columns, row_bytes);
+      const ByteSpan values =
+          std::as_bytes(std::span(near.values).subspan(at * near.columns, near.columns));
+      const std::span<std::byte> to = raw.subspan(row * row_bytes, row_bytes);
+      if (near.form.byte_shift != 0) {
+        NarrowHalves(shape.dtype, values, to);
+      } else {
+        std::copy(values.begin(), values.end(), to.begin());
+      }
     }
   }
   const auto own = static_cast<uint64_t>(std::count(is_own.begin(), is_own.end(), uint8_t{1}));
