@@ -246,7 +246,8 @@ bool IsFindingNumber(std::string_view word) {
   return !word.empty() && word.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// `kvtool help formats`, `help schema NAME` and `help KV1001` are the commands that answer.
+// `kvtool help formats`, `help schema NAME` and `help KV1001` are the commands that answer, unless
+// they lack a word.
 int ShowHelp(Console& console, int count, char** words) {
   if (count == 0 || *words[0] == '-') {
     console.Product(FirstScreen());
@@ -254,7 +255,8 @@ int ShowHelp(Console& console, int count, char** words) {
   }
   if (IsFindingNumber(words[0])) return DispatchWords(console, {"explain", words[0]});
   const CommandEntry* entry = FindCommand(words[0]);
-  if (entry != nullptr && entry->shelf == Shelf::kHelp) {
+  const bool answers = entry != nullptr && entry->shelf == Shelf::kHelp;
+  if (answers && (count > 1 || !NeedsWord(*entry))) {
     return DispatchWords(console, {words, words + count});
   }
   console.Product(HelpOn(count, words));

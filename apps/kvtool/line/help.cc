@@ -415,6 +415,12 @@ std::string HelpOn(int count, char* const* words) {
   return LongHelp(*given.entry, line);
 }
 
+bool NeedsWord(const CommandEntry& entry) {
+  return std::ranges::any_of(DescribeLine(entry).options, [](const OptionDescription& option) {
+    return option.positional() && option.required;
+  });
+}
+
 std::vector<CommandDescription> DescribeCommands() {
   std::vector<CommandDescription> all;
   for (const CommandEntry& entry : Commands()) {

@@ -40,6 +40,9 @@ std::string FamilyHelp(const CommandEntry& family);
 // `kvtool help WORDS`: "all", a shelf's topic, a command, or a verb of it. Throws kUsage.
 std::string HelpOn(int count, char* const* words);
 
+// Returns true if a command does nothing without a word behind its name.
+bool NeedsWord(const CommandEntry& entry);
+
 // What each command takes, in the order of the overview.
 struct CommandDescription {
   const CommandEntry* entry = nullptr;

@@ -13,6 +13,8 @@ grep -o '^  [a-z]*' overview | xargs
 # The topics are the commands that have always answered.
 "$KVTOOL" help formats | cmp - <("$KVTOOL" formats); "$KVTOOL" help targets --json | jq -r .schema
 "$KVTOOL" help schema inspect | cmp - <("$KVTOOL" schema inspect)
+# Those that do nothing without a word are explained.
+for topic in report completion; do "$KVTOOL" help $topic | cmp - <("$KVTOOL" $topic --help) && echo "$topic: its help"; done
 for topic in KV1001 1001 "explain KV1001"; do "$KVTOOL" help $topic | head -1; done
 "$KVTOOL" help completion bash | cmp - <("$KVTOOL" completion bash); "$KVTOOL" help man replay evict | sed -n 3p
 "$KVTOOL" help batch | grep -o -e '--[a-z-]*' | head -8 | xargs
