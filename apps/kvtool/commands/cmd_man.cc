@@ -121,6 +121,13 @@ std::string PageName(const CommandEntry& entry) {
   return name;
 }
 
+// The page of a command's older name, which sends to its own: "kvtool-replay-h2o". Empty where both
+// are the same, or there is none.
+std::string OlderPage(const CommandEntry& entry) {
+  const std::string name = fmt::format("kvtool-{}", entry.name);
+  return name == PageName(entry) ? std::string() : name;
+}
+
 // An entry of a list of pages.
 std::string PageEntry(const CommandEntry& entry) {
   return fmt::format(".TP\n.BR {} (1)\n{}\n", Roff(PageName(entry)), Roff(entry.summary));
@@ -129,8 +136,7 @@ std::string PageEntry(const CommandEntry& entry) {
 std::string CommandPage(const CommandDescription& command) {
   const CommandEntry& entry = *command.entry;
   const std::string program = fmt::format("kvtool {}", entry.shown());
-  const std::string older = entry.words.empty() ? "" : fmt::format("kvtool-{}", entry.name);
-  std::string text = PageTitle(PageName(entry), entry.summary, older) + ".SH SYNOPSIS\n";
+  std::string text = PageTitle(PageName(entry), entry.summary, OlderPage(entry)) + ".SH SYNOPSIS\n";
   if (command.line.verbs.empty()) text += UsageLine(program, command.line);
   for (const LineDescription& verb : command.line.verbs) {
     text += (text.ends_with("SYNOPSIS\n") ? "" : ".br\n") +
@@ -188,7 +194,9 @@ std::string MainPage(const std::vector<CommandDescription>& commands) {
 std::vector<ManualPage> ManualPages(const std::vector<CommandDescription>& commands) {
   std::vector<ManualPage> pages = {{"kvtool.1", MainPage(commands)}};
   for (const CommandDescription& command : commands) {
-    pages.push_back({PageName(*command.entry) + ".1", CommandPage(command)});
+    const std::string page = PageName(*command.entry) + ".1", older = OlderPage(*command.entry);
+    pages.push_back({page, CommandPage(command)});
+    if (!older.empty()) pages.push_back({older + ".1", fmt::format(".so man1/{}\n", page)});
   }
   for (const CommandEntry& entry : Commands()) {
     if (entry.make == nullptr) pages.push_back({PageName(entry) + ".1", FamilyPage(entry)});

@@ -1,5 +1,7 @@
 # A page for the program and one for each command; what groff has to say about one is an error.
 "$KVTOOL" man --output-dir pages
+# An older name sends to the page of the command, for installed pages and for man alike.
+cat pages/kvtool-replay-h2o.1; rm pages/kvtool-replay-h2o.1
 [ "$(ls pages | wc -l)" = "$(("$("$KVTOOL" help all | grep -c '^  [a-z]')" + 1))" ] && echo "a page each"
 for page in pages/*; do
   grep -q '^\.SH NAME$' "$page" && grep -q '^\.SH EXIT STATUS$' "$page" || echo "$page: a section is missing"
@@ -8,5 +10,5 @@ done
 "$KVTOOL" man compress | cmp - pages/kvtool-compress.1 && "$KVTOOL" man | cmp - pages/kvtool.1 && echo "the same on standard output"
 "$KVTOOL" man --output-dir pages 2> /dev/null || echo "not twice: $?"
 "$KVTOOL" man --output-dir pages -f && echo "with -f"
-"$KVTOOL" man replay evict | cmp - pages/kvtool-replay-evict.1; "$KVTOOL" man replay-h2o | cmp - pages/kvtool-replay-evict.1; sed -n '/^.SH NAME/{n;p}' pages/kvtool-replay-evict.1
+"$KVTOOL" man replay evict | cmp - pages/kvtool-replay-evict.1; "$KVTOOL" man replay-h2o | cmp - pages/kvtool-replay-evict.1; sed -n '/^.SH NAME/{n;p}' pages/kvtool-replay-evict.1 pages/kvtool-replay-quant.1
 "$KVTOOL" man compres 2>&1 | head -1 || :
