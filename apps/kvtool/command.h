@@ -22,9 +22,10 @@ namespace kv {
 struct Context {
   Console& console;
   const GlobalOptions& global;
-  // Runs the same command line as that of another command, {"trace", "inspect"} in place of
-  // inspect. Empty where this one is a part of something larger.
-  std::function<ExitStatus(std::vector<std::string> command)> run_as = nullptr;
+  // Runs another command, {"trace", "inspect"} in place of inspect, with the options that were
+  // given for one of the inputs. Empty where this one is a part of something larger.
+  std::function<ExitStatus(std::vector<std::string> command, const std::string& input)> run_as =
+      nullptr;
 };
 
 class EachCommand;

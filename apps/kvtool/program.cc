@@ -307,8 +307,9 @@ int RunGiven(Console& console, const GivenCommand& given, int argc, char** argv)
   console.document().Take(line);
   console.only_products = DescriptorNamed(line.Value("--csv")) == STDOUT_FILENO;
   RequireConfig(static_cast<int>(arguments.size()) + 1, argv + given.words);
-  const auto run_as = [&](std::vector<std::string> words) {
-    words.insert(words.end(), arguments.begin(), arguments.end());
+  const auto run_as = [&](std::vector<std::string> words, const std::string& input) {
+    for (std::string& word : line.GivenWords()) words.push_back(std::move(word));
+    words.push_back(input.starts_with('-') ? "./" + input : input);
     return static_cast<ExitStatus>(DispatchWords(console, std::move(words)));
   };
   Context context{console, global, run_as};

@@ -80,7 +80,8 @@ class Inspect : public EachOf<Inspect> {
                               error.finding() == Finding::kUnsupportedKind ||
                               error.finding() == Finding::kOpenFailed;
         if (joined_.size() == 1 && context.run_as && is_other) {
-          if (const OtherKind* other = FindOtherKind(file)) return context.run_as(other->inspect);
+          if (const OtherKind* other = FindOtherKind(file))
+            return context.run_as(other->inspect, file);
         }
         context.console.Report(error.File(file));
         status = Worse(status, StatusOf(error.code()));

@@ -550,6 +550,17 @@ std::vector<std::string> CommandLine::Parameters() const {
   return parameters;
 }
 
+std::vector<std::string> CommandLine::GivenWords() const {
+  std::vector<std::string> words;
+  for (const CLI::Option* option : app_->get_options()) {
+    const bool is_option = !option->get_lnames().empty() && option->get_group() != kManyInputs;
+    if (!is_option || !IsNamed(*option, given_)) continue;
+    for (const std::string& value : option->results())
+      words.push_back(fmt::format("--{}={}", option->get_lnames().front(), value));
+  }
+  return words;
+}
+
 void CommandLine::RequireNumbers() { RequireNumbersOf(*app_); }
 
 CommandLine::Asked CommandLine::Parse(int argc, char** argv) {

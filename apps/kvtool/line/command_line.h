@@ -154,6 +154,10 @@ class CommandLine {
   // "--level high": the options that were set, wherever, without what stands in its place alone.
   std::vector<std::string> Parameters() const;
 
+  // The options as they were given, {"--json=true"}, for the command line of another command:
+  // without inputs, and what says which and how many they are.
+  std::vector<std::string> GivenWords() const;
+
   LineDescription Describe() const;
   // The verb that was given; null if none was.
   const CommandLine* given_verb() const;

@@ -23,6 +23,14 @@ for json in "" --json; do
 done
 same "store stats" inspect states
 same "store verify" verify states
+# However the one input is spelled, and however often a flag is given.
+echo k.gear > list
+spelled() { "$KVTOOL" "$@" --json | cmp - <("$KVTOOL" frame inspect k.gear --json) && echo "spelled: $*"; }
+for command in inspect verify; do
+  spelled $command 'k.gea?'; spelled $command --files-from list; spelled $command --jobs 2 --keep-going k.gear
+done
+"$KVTOOL" inspect -v -v "$weights" --verbose > out 2> err; grep -c '(command line)' err
+mkdir dashes; cp k.gear dashes/-k; cd dashes; echo -k > list; "$KVTOOL" inspect --files-from list -q --threads 1 --threads=2; cd ..
 "$KVTOOL" plan check plan.json | tail -1; "$KVTOOL" plan check plan.json --json | jq -c '.results[0] | [.verdict, .layers, .full_bytes, .common]'
 "$KVTOOL" plan check plan.json --json | $VALIDATE
 # A flag of caches is none of a trace. Many files, a cache and an archive are what they were.

@@ -184,7 +184,7 @@ class Verify : public EachOf<Verify> {
     } catch (Error& error) {
       const bool is_other = error.finding() == Finding::kBadMagic || error.code() == ErrorCode::kIo;
       const OtherKind* other = is_other && context.run_as ? FindOtherKind(input_) : nullptr;
-      if (other != nullptr && !other->verify.empty()) return context.run_as(other->verify);
+      if (other != nullptr && !other->verify.empty()) return context.run_as(other->verify, input_);
       if (error.finding() == Finding::kBadMagic) error.Hint("{}", ReaderInstead(input_));
       throw;
     }
