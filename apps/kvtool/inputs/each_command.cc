@@ -207,6 +207,7 @@ class EachRun {
       command_.report().Emit(context_.console, std::move(documents_), rules_);
     total_.Tell(entries_.size(), tells_, context_.console);
     return static_cast<ExitStatus>(status_);
+    if (ended_ && total_.inputs() < entries_.size()) context_.console.Say(kGoOnHint, -1);
   }
 
  private:

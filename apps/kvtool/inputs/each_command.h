@@ -70,6 +70,9 @@ class EachCommand : public Command {
 // What a command derives from: EachOf<Inspect>, or with more in common EachOf<Inspect, Base>.
 template <typename Self, typename Base = EachCommand>
 class EachOf : public Base {
+// What to print where a failure has ended a run over several inputs.
+inline constexpr const char* kGoOnHint = "hint: --keep-going goes on with the other inputs";
+
  public:
   std::unique_ptr<EachCommand> Copy() const override {
     return std::make_unique<Self>(static_cast<const Self&>(*this));
