@@ -82,10 +82,12 @@ enum FormatTraits : unsigned {
   kReadsBatch = 2,   // --batch
   kReadsNames = 4,   // --k-pattern, --v-pattern
   kReadsAll = 7,
-  kReadsRaw = 8,      // --raw, which says all that the file does not
-  kIsArchive = 16,    // kvtool's own, of a cache in another format
-  kStandsAlone = 32,  // each of its files is a cache of its own, wherever it lies
-  kIsOpaque = 64,     // bytes that no reader looks into
+  kReadsRaw = 8,        // --raw, which says all that the file does not
+  kIsArchive = 16,      // kvtool's own, of a cache in another format
+  kStandsAlone = 32,    // each of its files is a cache of its own, wherever it lies
+  kIsOpaque = 64,       // bytes that no reader looks into
+  kHoldsStates = 128,   // a file of a kind that is not read is a saved state all the same
+  kWritesFolder = 256,  // what is written is a folder
 };
 
 struct FormatEntry {

@@ -71,7 +71,9 @@ class Convert : public EachOf<Convert> {
   }
 
   void TakeRuns() override {
+    const std::string given = input_;
     TakeRun(input_, snapshot_);
+    if (!HasTrait(to_, kWritesFolder)) EnterFolder(given, output_, output_dir_);
     if (output_.empty() == output_dir_.empty()) {
       throw Error(Finding::kUsage, output_.empty() ? "--output or --output-dir is required"
                                                    : "give one of -o and --output-dir");

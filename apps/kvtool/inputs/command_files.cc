@@ -282,6 +282,12 @@ bool NamesFolder(const std::string& output) {
   return output.ends_with('/') || fs::is_directory(output, failed);
 }
 
+std::string LastName(const std::string& path) {
+  const fs::path whole = fs::path(path).lexically_normal();
+  const std::string name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+  return name == "." || name == ".." ? fs::canonical(path).filename().string() : name;
+}
+
 OutputRules RulesFor(bool force) {
   OutputRules rules(force ? Overwrite::kAllow : Overwrite::kRefuse);
   rules.is_dump = HoldsOnlyADump;

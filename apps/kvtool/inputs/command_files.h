@@ -52,6 +52,9 @@ uint64_t BytesOf(const std::string& path);
 // Returns true if an output's name ends in a slash or is that of a folder.
 bool NamesFolder(const std::string& output);
 
+// The name of a file or folder alone; '.' and '..' are called as the folder that they are.
+std::string LastName(const std::string& path);
+
 // What reads and writes files that are known before it runs.
 class FileUser {
  public:

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/kvtool/console/console.h"
@@ -206,8 +207,8 @@ class EachRun {
     if (!documents_.empty())
       command_.report().Emit(context_.console, std::move(documents_), rules_);
     total_.Tell(entries_.size(), tells_, context_.console);
-    return static_cast<ExitStatus>(status_);
     if (ended_ && total_.inputs() < entries_.size()) context_.console.Say(kGoOnHint, -1);
+    return static_cast<ExitStatus>(status_);
   }
 
  private:
@@ -496,6 +497,16 @@ void EachCommand::TakeAll(const std::vector<CorpusEntry>& entries) {
 
 bool EachCommand::Takes(std::string_view format, bool is_run) const {
   return is_run || !format.empty();
+}
+
+void EachCommand::EnterFolder(const std::string& given, std::string& output, std::string& folder) {
+  if (!NamesFolder(output)) return;
+  if (given == "-") {
+    throw Error(Finding::kUsage, "-o names a folder, in which standard input has no name")
+        .Hint("give -o FOLDER/NAME");
+  }
+  folder = std::exchange(output, {});
+  name_ = LastName(given);
 }
 
 void EachCommand::DeclareInputs(CommandLine& line, const std::string& place,

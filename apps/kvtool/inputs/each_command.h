@@ -58,6 +58,9 @@ class EachCommand : public Command {
   ReportOptions& report() { return report_; }
 
  protected:
+  // Takes what -o names for a folder, as --output-dir has it, if it is one: the result of the
+  // single input `given` has the name of that there.
+  void EnterFolder(const std::string& given, std::string& output, std::string& folder);
   void DeclareInputs(CommandLine& line, const std::string& place, const std::string& text,
                      const std::string& keep_going_text = "");
 
@@ -67,12 +70,12 @@ class EachCommand : public Command {
   std::vector<std::string> joined_;  // all of them where they are joined, else that one
 };
 
-// What a command derives from: EachOf<Inspect>, or with more in common EachOf<Inspect, Base>.
-template <typename Self, typename Base = EachCommand>
-class EachOf : public Base {
 // What to print where a failure has ended a run over several inputs.
 inline constexpr const char* kGoOnHint = "hint: --keep-going goes on with the other inputs";
 
+// What a command derives from: EachOf<Inspect>, or with more in common EachOf<Inspect, Base>.
+template <typename Self, typename Base = EachCommand>
+class EachOf : public Base {
  public:
   std::unique_ptr<EachCommand> Copy() const override {
     return std::make_unique<Self>(static_cast<const Self&>(*this));

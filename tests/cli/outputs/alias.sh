@@ -38,9 +38,9 @@ refused compress dump -o "$(find dump -name 'k_*' | head -1)" -f
 refused compress dump -o inside.bin -f
 refused convert dump --to npy -o dump -f
 mkdir holder
-cp a.bin.kvz holder/
+"$KVTOOL" compress -q dump -o holder/dump.kvz
 state > ../before.$$
-refused decompress holder/a.bin.kvz -o holder -f
+refused decompress holder/dump.kvz -o holder -f
 # two outputs to one path, one that is not there yet among them
 refused compress --from opaque a.bin -o j --json-out j
 refused compress --from opaque a.bin -o j --json-out ./logs/../j -f

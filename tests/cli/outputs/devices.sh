@@ -50,8 +50,10 @@ for force in "" -f; do
 done
 [ -L dangling ] && [ ! -e nowhere ]
 mkdir folder
-"$KVTOOL" decompress -q a.bin.kvz -o folder || echo "folder: exit $?"
-"$KVTOOL" decompress -q a.bin.kvz -o folder -f || echo "folder -f: exit $?"
+"$KVTOOL" decompress -q a.bin.kvz -o folder && cmp folder/a.bin a.bin
+for force in "" -f; do
+  "$KVTOOL" convert -q --raw f16:2LTHD:2,2,?,8,64 a.bin --to npy -o folder $force || echo "folder $force: exit $?"
+done
 [ -d folder ]
 if mknod disk b 7 200 2>&-; then
   for force in "" -f; do

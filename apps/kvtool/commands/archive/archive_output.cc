@@ -94,7 +94,7 @@ std::string ArchiveOutput::PathFor(const std::string& input, const std::string& 
 }
 
 void ArchiveOutput::MakeFolder(const std::string& path) const {
-  if (folder.empty() && !makes_folder) return;
+  if (folder.empty()) return;
   std::error_code ignored;  // what is missing then is said where the result is created
   output::MakeFolders(fs::path(path).parent_path(), ignored);
 }

@@ -21,8 +21,6 @@ struct ArchiveOutput {
   using Rename = std::function<std::string(const std::string&)>;
 
   void Declare(CommandLine& line, const std::string& what);
-  // Set if -o has named a folder for one result.
-  bool makes_folder = false;
   // Takes what -o names for a folder: as TakeOutputFolder.
   void Place(const CommandInputs& inputs) {
     TakeOutputFolder(inputs, one.to_stdout, one.path, folder);

@@ -65,13 +65,6 @@ std::string Counts(const std::map<std::string, uint64_t>& counts) {
   return text;
 }
 
-// The name of a file or folder alone; '.' and '..' are called as the folder that they are.
-std::string LastName(const std::string& path) {
-  const std::filesystem::path whole = std::filesystem::path(path).lexically_normal();
-  const std::string name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
-  return name == "." || name == ".." ? std::filesystem::canonical(path).filename().string() : name;
-}
-
 std::string ArchiveName(const std::string& input) { return input + ".kvz"; }
 
 // The result of a run; its document has these fields.
@@ -270,22 +263,14 @@ class Compress : public EachOf<Compress> {
   void Continue() override { output_.one.force = true; }
   OpenOptions Reading() const override { return snapshot_.WithLimit(); }
 
-  // No archive is a folder, so that -o can name one for a single result, too.
-  void PlaceResults(const CommandInputs& inputs) override {
-    output_.Place(inputs);
-    std::string& path = output_.one.path;
-    if (path.empty() || !NamesFolder(path)) return;
-    const std::string& input = inputs.entries.front().path;
-    if (input == "-") return;
-    path = (std::filesystem::path(path) / ArchiveName(LastName(input))).string();
-    output_.makes_folder = true;
-  }
+  void PlaceResults(const CommandInputs& inputs) override { output_.Place(inputs); }
 
   void TakeRuns() override {
     const std::string given = input_;
     TakeRun(input_, snapshot_);
-    if (input_ == given) return;
-    name_ = (std::filesystem::path(name_) / std::filesystem::path(input_).filename()).string();
+    if (input_ != given)
+      name_ = (std::filesystem::path(name_) / std::filesystem::path(input_).filename()).string();
+    EnterFolder(given, output_.one.path, output_.folder);
   }
 
   void Files(CommandFiles& files) const override {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <filesystem>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
@@ -23,6 +24,18 @@ std::string RestoredName(const std::string& name) {
     return name.substr(0, name.size() - kSuffix.size());
   }
   throw Error(Finding::kUsage, "'{}' does not end in {}: give -o", name, kSuffix);
+}
+
+// Returns true if an archive restores to a folder, as far as one can know: a stream is read once.
+bool MayHoldFolder(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  if (path == "-" || (fs::exists(path, failed) && !fs::is_regular_file(path, failed))) return true;
+  try {
+    return Archive::Open(FileSource::Open(path)).is_folder();
+  } catch (const Error&) {
+    return false;  // the run says what is wrong with it
+  }
 }
 
 // The result: a restored source, or the tensors that --to wrote.
@@ -125,7 +138,12 @@ class Decompress : public EachOf<Decompress> {
   void PlaceResults(const CommandInputs& inputs) override {
     if (!test_) output_.Place(inputs);
   }
-  void TakeRuns() override { RequireNoFolder(input_); }
+  void TakeRuns() override {
+    RequireNoFolder(input_);
+    if (test_ || !NamesFolder(output_.one.path)) return;
+    const bool is_folder = to_.empty() ? MayHoldFolder(input_) : HasTrait(to_, kWritesFolder);
+    if (!is_folder) EnterFolder(input_, output_.one.path, output_.folder);
+  }
 
   void Files(CommandFiles& files) const override {
     files.Reads(input_);
@@ -256,9 +274,9 @@ class Decompress : public EachOf<Decompress> {
     const FormatEntry& format = WritableFormat(to_);
     const std::string path = PathFor(input);
     if (path == "-") throw Error(Finding::kUsage, "--to writes a file or folder: give -o");
-    output_.MakeFolder(path);
     const Archive archive = limit_.Open(input);
     RequireReferences(archive);
+    output_.MakeFolder(path);
     for (const Damage& damage : archive.damage()) {
       context.console.Warn(input, fmt::format("{}: {}", damage.Place(), damage.text));
     }
