@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
 #include "apps/kvtool/doctor/doctor.h"
@@ -147,27 +149,37 @@ const Fields<Verified>& VerifiedFields() {
   return fields;
 }
 
-void RequireOneAgainst(const InputOptions& inputs, const std::string& against) {
-  if (against.empty() || inputs.given.size() < 2) return;
-  throw Error(Finding::kUsage, "--against takes one archive, {} were given", inputs.given.size());
-}
-
 class Verify : public EachOf<Verify> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "FILE",
                   "Archives, '-' for stdin; or one trace, plan, frame, store, or weights");
-    line.Add("--against", against_, "File or folder that the archive must restore to");
+    line.Add("--against", against_,
+             "File or folder that the archive must restore to; of several archives, the folder of "
+             "all that they restore to, by their names without .kvz");
     limit_.Declare(line);
     report_.Declare(line);
   }
 
   bool Takes(std::string_view format, bool) const override { return HasTrait(format, kIsArchive); }
 
+  // Several archives are compared with what they have in a folder, where 'decompress --output-dir'
+  // would put it.
+  void PlaceResults(const CommandInputs& inputs) override {
+    const size_t several = inputs.searched.empty() ? inputs.entries.size() : SIZE_MAX;
+    if (against_.empty() || several == 1) return;
+    is_paired_ = std::filesystem::is_directory(against_);
+    if (is_paired_) return;
+    throw Error(Finding::kUsage, "--against names one file, but each archive restores to its own")
+        .Hint("--against FOLDER compares FOLDER/NAME with what NAME.kvz restores to");
+  }
+
   void TakeRuns() override {
-    RequireOneAgainst(inputs_, against_);
     SnapshotOptions unused;
-    TakeRun(against_, unused);
+    if (!is_paired_) return void(TakeRun(against_, unused));
+    std::filesystem::path pair = std::filesystem::path(against_) / name_;
+    if (pair.extension() == ".kvz") pair.replace_extension();
+    against_ = pair.string();
   }
 
   void Files(CommandFiles& files) const override {
@@ -192,6 +204,7 @@ class Verify : public EachOf<Verify> {
 
  private:
   std::string against_;
+  bool is_paired_ = false;
   ArchiveLimit limit_;
 };
 
