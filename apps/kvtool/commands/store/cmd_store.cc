@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include "apps/kvtool/commands.h"
@@ -212,7 +213,9 @@ class StoreAdd : public StoreCommand {
   void Declare(CommandLine& line) override {
     DeclareStore(line, "Folder of the store; made where there is none");
     line.Add("FILE", inputs_,
-             "Snapshots: files or folders. A .kvz is kept as its bytes and shares nothing")
+             "Snapshots: files, folders, or folders of several, each of which becomes a state. A "
+             ".kvz "
+             "is kept as its bytes and shares nothing")
         .Required();
     line.Add("--name", name_, "Name of the state (default: that of the file)");
     line.Add("--level", level_, "Trades time for size: fast, default, high, max")
@@ -236,10 +239,10 @@ class StoreAdd : public StoreCommand {
   }
 
   ExitStatus Run(Context& context) override {
-    if (!name_.empty() && inputs_.size() > 1)
+    const std::vector<std::string> paths = FindStates(context.console);
+    if (!name_.empty() && paths.size() > 1)
       throw Error(Finding::kUsage, "--name names one state, but there are several inputs");
-    OpenOptions options =
-        snapshot_.Resolve(inputs_.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);
+    OpenOptions options = snapshot_.Resolve(paths.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);
     options.metadata_only = true;
     options.any_batch = options.may_guess_axes = true;
     store::AddOptions add;
@@ -249,7 +252,7 @@ class StoreAdd : public StoreCommand {
     ThreadPool pool(context.global.thread_count());
     Value::List all;
     ExitStatus status = kDone;
-    for (const std::string& input : inputs_) {
+    for (const std::string& input : paths) {
       try {
         add.name = name_.empty() ? NameOf(input) : name_;
         add.added_us = NowMicroseconds(context.global);
@@ -262,7 +265,9 @@ class StoreAdd : public StoreCommand {
         if (error.code() == ErrorCode::kUsage) throw;
         context.console.Report(error.File(input));
         status = Worse(status, StatusOf(error.code()));
-        if (!keep_going_) break;
+        if (keep_going_) continue;
+        if (&input != &paths.back()) context.console.Say(kGoOnHint, -1);
+        break;
       }
     }
     if (!all.empty()) report_.Emit(context.console, "store-add", all);
@@ -273,9 +278,29 @@ class StoreAdd : public StoreCommand {
   static std::string NameOf(const std::string& input) {
     if (input == "-")
       throw Error(Finding::kUsage, "standard input has no name").Hint("give --name NAME");
-    std::filesystem::path path = std::filesystem::path(input).lexically_normal();
-    if (!path.has_filename()) path = path.parent_path();
-    return path.filename().string();
+    return LastName(input);
+  }
+
+  // A folder that is no state itself stands for those in it, which must not become versions of one.
+  std::vector<std::string> FindStates(Console& console) const {
+    const FolderRules rules{snapshot_.WithLimit(),
+                            [](std::string_view format, bool) { return !format.empty(); }};
+    std::vector<std::string> paths;
+    for (const std::string& given : inputs_) {
+      InputOptions one;
+      one.given = {given};
+      const CommandInputs found = FindInputs(one, rules, "FILE", console);
+      std::set<std::string> names;
+      for (const CorpusEntry& entry : found.entries) {
+        paths.push_back(entry.path);
+        if (found.searched.empty() || names.insert(NameOf(entry.path)).second) continue;
+        throw Error(Finding::kUsage, "two states in it are called {}",
+                    Printable(NameOf(entry.path)))
+            .File(given)
+            .Hint("add such states one by one, with --name NAME");
+      }
+    }
+    return paths;
   }
 
   std::string name_, level_ = "default";
