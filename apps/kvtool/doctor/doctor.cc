@@ -419,6 +419,12 @@ void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out) {
   out.next = std::move(steps);
 }
 
+bool IsStoreFolder(const std::filesystem::path& folder) {
+  std::error_code failed;
+  return std::filesystem::is_regular_file(
+      std::filesystem::symlink_status(folder / "kvtool-store", failed));
+}
+
 const OtherKind* FindOtherKind(const std::string& path) {
   static const std::vector<OtherKind> kinds = {
       {"trace", {"trace", "inspect"}, {}},
@@ -435,8 +441,7 @@ const OtherKind* FindOtherKind(const std::string& path) {
   try {
     Source source;
     source.path = path;
-    const std::filesystem::path marker = std::filesystem::path(path) / "kvtool-store";
-    if (std::filesystem::is_regular_file(std::filesystem::symlink_status(marker, failed))) {
+    if (IsStoreFolder(path)) {
       found.kind = "store";
     } else {
       if (std::filesystem::exists(path, failed)) source = Source::Open(path);

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by doctor.cc, doctor_unknown.cc
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -66,6 +67,7 @@ inline constexpr uint64_t kWholeFileBytes = uint64_t{64} << 20;
 void DiagnoseSnapshot(const Source& source, ThreadPool& pool, Diagnosis& out);
 void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out);
 void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out);
+bool IsStoreFolder(const std::filesystem::path& folder);
 // Of a file that is no cache: whether it is something else that is known.
 bool DiagnoseOther(const Source& source, Diagnosis& out);
 // The words of the commands that show and check a file that is neither cache nor archive: a trace,

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <set>
 
 #include "apps/kvtool/doctor/doctor.h"
@@ -72,14 +71,14 @@ class Searcher {
         search_(search) {}
 
   void Search(const fs::path& folder, const std::string& name) {
-    if (IsStore(folder)) return search_.left_out.push_back(folder.string());
-    if (!TakesWhole(folder, name)) SearchBelow(folder, name);
+    if (IsStoreFolder(folder)) return search_.left_out.push_back(folder.string());
+    const std::vector<fs::path> children = ChildrenOf(folder);
+    if (!TakesWhole(folder, children, name)) SearchBelow(children, name);
   }
 
-  void SearchBelow(const fs::path& folder, const std::string& name) {
-    for (const fs::path& child : ChildrenOf(folder)) {
+  void SearchBelow(const std::vector<fs::path>& children, const std::string& name) {
+    for (const fs::path& child : children) {
       const std::string file = child.filename().string();
-      if (file.starts_with('.')) continue;
       const std::string called = name.empty() ? file : name + "/" + file;
       std::error_code failed;
       const bool is_link = fs::is_symlink(child, failed);
@@ -96,14 +95,15 @@ class Searcher {
   }
 
   // A recorded run and a dump are one input, and their files are not searched.
-  bool TakesWhole(const fs::path& folder, const std::string& name) {
+  bool TakesWhole(const fs::path& folder, const std::vector<fs::path>& children,
+                  const std::string& name) {
     std::error_code failed;
     if (fs::exists(folder / "run.json", failed)) {
       if (takes_archives_alone_) return false;  // archives may lie in it
       Add(folder, name, rules_.takes("", true), {"", true});
       return true;
     }
-    if (takes_archives_alone_ || !MayBeDump(folder)) return false;
+    if (takes_archives_alone_ || !MayBeDump(folder, children)) return false;
     try {
       const Source source = Source::Open(folder);
       const FormatEntry& format = DetectFormat(source, reading_);
@@ -147,30 +147,17 @@ class Searcher {
            });
   }
 
-  // Returns true for what is an input by its name alone: a damaged archive, or one that cannot be
-  // reached, must fail rather than be left out.
-  bool IsNamedArchive(const fs::path& path) const {
-    return takes_archives_alone_ && path.extension() == ".kvz";
-  }
-
   // Returns true if a folder stands for the archives in it, because none is itself an archive.
   bool takes_archives_alone() const { return takes_archives_alone_; }
 
-  static bool IsStore(const fs::path& folder) {
-    std::error_code failed;
-    return fs::is_regular_file(fs::symlink_status(folder / "kvtool-store", failed));
-  }
-
- private:
-  static constexpr size_t kMostSearched = 100'000;
-
+  // Lists what is not hidden, sorted.
   std::vector<fs::path> ChildrenOf(const fs::path& folder) {
     std::vector<fs::path> children;
     std::error_code failed;
     for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
          entry.increment(failed)) {
-      children.push_back(entry->path());
-      if (++listed_ <= 2 * kMostSearched || asked_) continue;
+      if (!entry->path().filename().string().starts_with('.')) children.push_back(entry->path());
+      if (++listed_ <= kMostSearched || asked_) continue;
       throw Error(Finding::kLimit, "holds more than {} files", kMostSearched)
           .File(folder.string())
           .Hint("-r searches a folder of any size");
@@ -183,23 +170,31 @@ class Searcher {
     return children;
   }
 
+ private:
+  static constexpr size_t kMostSearched = 100'000;
+
+  // Returns true for what is an input by its name alone: a damaged archive, or one that cannot be
+  // reached, must fail rather than be left out.
+  bool IsNamedArchive(const fs::path& path) const {
+    return takes_archives_alone_ && path.extension() == ".kvz";
+  }
+
   // To open a folder is to open all that is below it: not if a file of it is a cache by itself, nor
   // if there is one file only, which is what is meant then.
-  bool MayBeDump(const fs::path& folder) {
-    constexpr size_t kLookedAt = 3;
+  bool MayBeDump(const fs::path& folder, const std::vector<fs::path>& children) const {
+    constexpr size_t kLookedAt = 3, kMostFiles = 4096;
     size_t files = 0;
     bool has_folders = false, has_layers = false;
-    for (const fs::path& child : ChildrenOf(folder)) {
-      const std::string file = child.filename().string();
-      if (file.starts_with('.')) continue;
+    for (const fs::path& child : children) {
       if (IsFolder(child)) {
         has_folders = true;
-        has_layers |= file.starts_with("layer");
+        has_layers |= child.filename().string().starts_with("layer");
       } else if (++files <= kLookedAt && IsWholeAlone(child)) {
         return false;
       }
     }
-    return has_layers || (FewBelow(folder) && (files > 1 || has_folders));
+    if (!has_layers && !has_folders && files < 2) return false;
+    return IsShallow(folder, has_layers ? SIZE_MAX : kMostFiles);
   }
 
   bool IsWholeAlone(const fs::path& file) const {
@@ -213,13 +208,15 @@ class Searcher {
     }
   }
 
-  static bool FewBelow(const fs::path& folder) {
-    constexpr size_t kMost = 4096;
+  // Returns true if at most `most` files lie below a folder, none of them deeper than those of a
+  // dump: so each file is opened for a few of the folders that it is in, however deep it lies.
+  static bool IsShallow(const fs::path& folder, size_t most) {
+    constexpr int kDeepest = 3;
     size_t files = 0;
     std::error_code failed;
     for (fs::recursive_directory_iterator entry(folder, failed), end; !failed && entry != end;
          entry.increment(failed)) {
-      if (++files > kMost) return false;
+      if (++files > most || entry.depth() > kDeepest) return false;
     }
     return !failed;
   }
@@ -252,20 +249,11 @@ class Searcher {
   }
 
   void AddFile(const fs::path& path, const std::string& name) {
-    if (IsNamedArchive(path) || !reading_.from.empty() || !reading_.raw.empty())
+    const bool is_told = !reading_.from.empty() || !reading_.raw.empty();
+    if (is_told || IsNamedArchive(path))
       return Add(path, name, true, {});
     const FirstLook look = IsOfTrace(path) ? FirstLook() : LookAt(path.string(), reading_);
     Add(path, name, rules_.takes(look.is_snapshot ? look.format : "", false), look);
-  }
-
-  // Returns true if an array belongs to a trace DIR/STEM-L0-Q.npy, whose K and V look like caches.
-  bool IsOfTrace(const fs::path& path) {
-    const std::string file = path.filename().string();
-    const size_t layer = file.rfind("-L");
-    if (layer == file.npos || !file.ends_with(".npy")) return false;
-    const auto [stems, is_new] = stems_.try_emplace(path.parent_path());
-    if (is_new) stems->second = FindTraceStems(path.parent_path());
-    return stems->second.contains(file.substr(0, layer));
   }
 
   void Add(const fs::path& path, const std::string& name, bool takes, FirstLook look) {
@@ -278,13 +266,11 @@ class Searcher {
   }
 
   const FolderRules& rules_;
-  const bool asked_;
-  const bool takes_archives_alone_;
+  const bool asked_, takes_archives_alone_;
   const OpenOptions& reading_;
   FolderSearch& search_;
-  std::vector<FirstLook> looks_;                     // at the entries
-  std::map<fs::path, std::set<std::string>> stems_;  // of the traces in each folder
-  size_t listed_ = 0;                                // each folder is listed twice
+  std::vector<FirstLook> looks_;  // at the entries
+  size_t listed_ = 0;
 };
 
 }  // namespace
@@ -308,14 +294,15 @@ GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folde
     } catch (const Error&) {
     }
   }
-  if (Searcher::IsStore(folder)) {
+  if (IsStoreFolder(folder)) {
     if (rules.takes_stores) return given;
     throw Error(Finding::kUnknownFormat, "is a store of states, not a cache")
         .File(folder)
         .Hint("'kvtool store list FOLDER' shows them, 'kvtool store get' gives one back");
   }
   Searcher searcher(rules, false, given.found);
-  if (searcher.TakesWhole(folder, name)) {
+  const std::vector<fs::path> children = searcher.ChildrenOf(folder);
+  if (searcher.TakesWhole(folder, children, name)) {
     if (given.found.entries.empty()) given.found = {};
     return given;
   }
@@ -324,7 +311,7 @@ GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folde
   } catch (const Error&) {
     return given;  // a recording that has not finished, which the command refuses
   }
-  searcher.SearchBelow(folder, name);
+  searcher.SearchBelow(children, name);
   given.is_one = given.found.entries.empty() || searcher.HoldsPages();
   if (given.is_one || searcher.takes_archives_alone() || searcher.HoldsCachesAlone()) return given;
   const FirstLook whole = LookAt(folder, reading);

@@ -6,13 +6,39 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "apps/kvtool/line/numbers.h"
 #include "formats/run/run.h"
 #include "formats/trace/trace.h"
 
 namespace kv {
+namespace fs = std::filesystem;
 namespace {
+
+// Returns the STEM of every trace whose arrays (STEM-L0-Q.npy ...) lie in a folder. The last answer
+// is kept: all files of a folder ask one after another, and to list it for each takes the square.
+const std::set<std::string>& FindTraceStems(const fs::path& of) {
+  const fs::path folder = fs::absolute(of.empty() ? "." : of);
+  struct Known {
+    fs::path folder;
+    fs::file_time_type written;
+    std::set<std::string> stems;
+  };
+  thread_local Known known;
+  std::error_code failed;
+  const fs::file_time_type written = fs::last_write_time(folder, failed);
+  if (!failed && known.folder == folder && known.written == written) return known.stems;
+  known = {folder, written, {}};
+  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    const std::string file = entry->path().filename().string();
+    const size_t layer = file.rfind("-L");
+    if (layer != file.npos && (file.ends_with("-Q.npy") || file.ends_with("-A.npy")))
+      known.stems.insert(file.substr(0, layer));
+  }
+  return known.stems;
+}
 
 std::string TraceText(const AttentionTrace& trace) {
   std::string text = fmt::format("{} of {} layers, positions {} to {}", Name(trace.level),
@@ -119,22 +145,14 @@ void TakeTrace(const std::optional<RecordedRun>& run, std::string& trace) {
   if (run && trace.empty()) trace = run->trace;
 }
 
-std::set<std::string> FindTraceStems(const std::filesystem::path& folder) {
-  namespace fs = std::filesystem;
-  std::set<std::string> stems;
-  std::error_code failed;
-  for (fs::directory_iterator entry(folder.empty() ? "." : folder, failed), end;
-       !failed && entry != end; entry.increment(failed)) {
-    const std::string file = entry->path().filename().string();
-    const size_t layer = file.rfind("-L");
-    if (layer != file.npos && (file.ends_with("-Q.npy") || file.ends_with("-A.npy")))
-      stems.insert(file.substr(0, layer));
-  }
-  return stems;
+bool IsOfTrace(const fs::path& path) {
+  const std::string file = path.filename().string();
+  const size_t end = file.ends_with("-tokens.npy") ? file.size() - 11 : file.rfind("-L");
+  return file.ends_with(".npy") && end != file.npos &&
+         FindTraceStems(path.parent_path()).contains(file.substr(0, end));
 }
 
 std::string TraceBeside(const std::string& snapshot) {
-  namespace fs = std::filesystem;
   std::error_code failed;
   const fs::path folder = fs::path(snapshot).parent_path();
   const std::string name = fs::path(snapshot).filename().string();
@@ -156,7 +174,7 @@ std::string TraceBeside(const std::string& snapshot) {
 void RequireTrace(const std::string& trace, const std::string& input) {
   if (!trace.empty()) return;
   std::error_code ignored;
-  if (input != "-" && !std::filesystem::exists(input, ignored)) Source::Open(input);
+  if (input != "-" && !fs::exists(input, ignored)) Source::Open(input);
   Error error(Finding::kUsage, "--trace is missing: only a recorded run brings its own");
   const std::string beside = TraceBeside(input);
   if (!beside.empty()) error.Hint("--trace {} lies beside it", Printable(beside));

@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "apps/kvtool/line/options.h"
@@ -25,8 +24,8 @@ void TakeRope(const std::optional<RecordedRun>& run, const SnapshotOptions& opti
               RopeOptions& rope);
 // The run's trace, where no flag names one and the run has one.
 void TakeTrace(const std::optional<RecordedRun>& run, std::string& trace);
-// Returns the STEM of every trace whose arrays (STEM-L0-Q.npy ...) lie in a folder.
-std::set<std::string> FindTraceStems(const std::filesystem::path& folder);
+// Returns true if an array belongs to a trace DIR/STEM-L0-Q.npy, whose arrays look like caches.
+bool IsOfTrace(const std::filesystem::path& file);
 // The trace that lies beside a snapshot DIR/STEM.*: DIR/STEM of its arrays (DIR/STEM-L0-Q.npy ...),
 // or the file DIR/STEM.trace.safetensors (.npz, .pt). Empty if there is none.
 std::string TraceBeside(const std::string& snapshot);
