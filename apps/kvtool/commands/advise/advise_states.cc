@@ -14,6 +14,7 @@
 
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/doctor/doctor.h"
+#include "apps/kvtool/inputs/run_input.h"
 #include "lib/core/base/utf8.h"
 
 namespace kv {
@@ -105,6 +106,7 @@ class StateWalk {
     if (S_ISLNK(status.st_mode)) return LeaveOut(name, "a link");
     if (S_ISDIR(status.st_mode)) return LookInto(path, name, status, depth);
     if (!S_ISREG(status.st_mode)) return LeaveOut(name, "not a regular file");
+    if (IsOfTrace(path)) return LeaveOut(name, "of a trace");
     Add({path, name, static_cast<uint64_t>(status.st_size), status.st_mtim.tv_sec,
          status.st_atim.tv_sec, false});
   }
@@ -113,7 +115,7 @@ class StateWalk {
                 int depth) {
     std::error_code failed;
     if (fs::exists(fs::path(path) / "run.json", failed)) return LeaveOut(name, "a recorded run");
-    if (fs::exists(fs::path(path) / "kvtool-store", failed)) return LeaveOut(name, "a store");
+    if (IsStoreFolder(path)) return LeaveOut(name, "a store");
     const auto [written_s, read_s] = TimesOf(path, status);  // before its files are opened
     if (depth > 0 && IsOneDump(path))
       return Add({path, name, BytesOf(path), written_s, read_s, true});
@@ -225,18 +227,6 @@ std::vector<ContestChunk> TakeSample(const std::map<std::string, const Place*>& 
   return chunks;
 }
 
-// As ShellQuoted; a name with a line break or an escape sequence becomes one line in $'...', which
-// shells take and terminals do not obey.
-std::string OneLine(const std::string& word) {
-  if (Printable(word) == word) return ShellQuoted(word);
-  std::string quoted = "$'";
-  for (const char c : word) {
-    const bool is_plain = c >= 0x20 && c < 0x7f && c != '\'' && c != '\\';
-    quoted += is_plain ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<uint8_t>(c));
-  }
-  return quoted + "'";
-}
-
 // The words for a shell that name the states as inputs of a command.
 class CommandWords {
  public:
@@ -248,7 +238,7 @@ class CommandWords {
   std::string Store() const {
     if (NeedsNames()) return {};
     const std::string head = "kvtool store add ";
-    const std::string store = OneLine(Beside(".store"));
+    const std::string store = ShellWord(Beside(".store"));
     if (!IsFolder()) return head + store + " " + Listed();
     const bool is_flat = std::none_of(places_.begin(), places_.end(), [](const Place& place) {
       return place.name.find('/') != place.name.npos;
@@ -262,7 +252,8 @@ class CommandWords {
 
   std::string Compress() const {
     if (!IsFolder()) return "kvtool compress " + Listed();
-    return fmt::format("kvtool compress -r {} --output-dir {}", Folder(), OneLine(Beside(".kvz")));
+    return fmt::format("kvtool compress -r {} --output-dir {}", Folder(),
+                       ShellWord(Beside(".kvz")));
   }
 
  private:
@@ -288,15 +279,12 @@ class CommandWords {
   std::string Plain() const {
     std::string folder = request_.inputs.front();
     while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
-    return folder.starts_with('-') ? "./" + folder : folder;
+    return folder;
   }
-  std::string Folder() const { return OneLine(Plain()); }
+  std::string Folder() const { return ShellWord(Plain()); }
   std::string Listed() const {
     std::string words;
-    for (const Place& place : places_) {
-      const std::string path = place.path.starts_with('-') ? "./" + place.path : place.path;
-      words += (words.empty() ? "" : " ") + OneLine(path);
-    }
+    for (const Place& place : places_) words += (words.empty() ? "" : " ") + ShellWord(place.path);
     return words;
   }
   // A name beside the folder that is free, so that the states' own folder stays as it is.
