@@ -26,7 +26,7 @@ bool IsFolder(const fs::path& path) {
 // A reader's opinion of one file or folder, from its first bytes.
 struct FirstLook {
   std::string format;
-  bool is_snapshot = false;             // or might be one if it were whole
+  bool is_snapshot = false;             // or might be one if it were whole, or were read
   std::optional<Finding> refused = {};  // why it does not open
   bool opens() const { return is_snapshot && !refused; }
 };
@@ -54,8 +54,9 @@ FirstLook LookAt(const std::string& path, const OpenOptions& reading) {
     Diagnosis other;
     other.max_bytes = most;
     look.refused = error.finding();
-    look.is_snapshot =
-        error.finding() != Finding::kUnsupportedKind && !DiagnoseOther(source, other);
+    look.is_snapshot = error.finding() == Finding::kUnsupportedKind
+                           ? HasTrait(look.format, kHoldsStates)
+                           : !DiagnoseOther(source, other);
   }
   return look;
 }
