@@ -67,7 +67,8 @@ class Searcher {
   Searcher(const FolderRules& rules, bool asked, FolderSearch& search)
       : rules_(rules),
         asked_(asked),
-        takes_archives_alone_(rules.takes("kvz", false) && !rules.takes("npy", false)),
+        takes_archives_(rules.takes("kvz", false)),
+        takes_archives_alone_(takes_archives_ && !rules.takes("npy", false)),
         reading_(rules.reading),
         search_(search) {}
 
@@ -177,7 +178,7 @@ class Searcher {
   // Returns true for what is an input by its name alone: a damaged archive, or one that cannot be
   // reached, must fail rather than be left out.
   bool IsNamedArchive(const fs::path& path) const {
-    return takes_archives_alone_ && path.extension() == ".kvz";
+    return takes_archives_ && path.extension() == ".kvz";
   }
 
   // To open a folder is to open all that is below it: not if a file of it is a cache by itself, nor
@@ -251,10 +252,16 @@ class Searcher {
 
   void AddFile(const fs::path& path, const std::string& name) {
     const bool is_told = !reading_.from.empty() || !reading_.raw.empty();
-    if (is_told || IsNamedArchive(path))
+    if (is_told || (takes_archives_alone_ && IsNamedArchive(path)))
       return Add(path, name, true, {});
     const FirstLook look = IsOfTrace(path) ? FirstLook() : LookAt(path.string(), reading_);
-    Add(path, name, rules_.takes(look.is_snapshot ? look.format : "", false), look);
+    const bool counts = look.is_snapshot || takes_archives_alone_;
+    const std::string format = counts ? look.format : IsNamedArchive(path) ? "kvz" : "";
+    // What is there but cannot be opened may be anything, so the command says why.
+    std::error_code failed;
+    const bool is_shut = look.format.empty() && look.refused &&
+                         InfoOf(*look.refused).code == ErrorCode::kIo && fs::exists(path, failed);
+    Add(path, name, is_shut || rules_.takes(format, false), look);
   }
 
   void Add(const fs::path& path, const std::string& name, bool takes, FirstLook look) {
@@ -267,7 +274,7 @@ class Searcher {
   }
 
   const FolderRules& rules_;
-  const bool asked_, takes_archives_alone_;
+  const bool asked_, takes_archives_, takes_archives_alone_;
   const OpenOptions& reading_;
   FolderSearch& search_;
   std::vector<FirstLook> looks_;  // at the entries
