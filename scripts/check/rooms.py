@@ -16,7 +16,7 @@ SLACK = 100  # lines by which a ceiling may be loose
 
 # room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
 ROOMS = {
-    "apps/kvtool": (22530, 10000),
+    "apps/kvtool": (22660, 10000),
     "apps/capture-llama": (3180, 2400),
     "apps/python": (2280, 2200),
     "formats": (18540, 17000),
