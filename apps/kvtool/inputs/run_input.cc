@@ -11,24 +11,30 @@
 #include "apps/kvtool/line/numbers.h"
 #include "formats/run/run.h"
 #include "formats/trace/trace.h"
+#include "lib/core/base/arena.h"
 
 namespace kv {
 namespace fs = std::filesystem;
 namespace {
 
-// Returns the STEM of every trace whose arrays (STEM-L0-Q.npy ...) lie in a folder. The last answer
-// is kept: all files of a folder ask one after another, and to list it for each takes the square.
-const std::set<std::string>& FindTraceStems(const fs::path& of) {
-  const fs::path folder = fs::absolute(of.empty() ? "." : of);
-  struct Known {
-    fs::path folder;
-    fs::file_time_type written;
-    std::set<std::string> stems;
-  };
-  thread_local Known known;
+// The STEM of every trace whose arrays (STEM-L0-Q.npy ...) lie in a folder.
+struct TraceStems {
+  fs::path folder;
+  fs::file_time_type written;
+  std::set<std::string> stems;
+};
+
+// Returns true if arrays of the trace STEM lie in a folder. The folder's stems are kept: all files
+// of it ask one after another, and to list it for each takes the square of their number.
+bool IsTraceStem(const fs::path& of, const std::string& stem) {
+  static Reuse<TraceStems> kept;
+  const Reuse<TraceStems>::Lease lease(kept);
+  TraceStems& known = *lease;
   std::error_code failed;
+  const fs::path folder = fs::absolute(of.empty() ? "." : of, failed);
   const fs::file_time_type written = fs::last_write_time(folder, failed);
-  if (!failed && known.folder == folder && known.written == written) return known.stems;
+  if (!failed && known.folder == folder && known.written == written)
+    return known.stems.contains(stem);
   known = {folder, written, {}};
   for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
        entry.increment(failed)) {
@@ -37,7 +43,7 @@ const std::set<std::string>& FindTraceStems(const fs::path& of) {
     if (layer != file.npos && (file.ends_with("-Q.npy") || file.ends_with("-A.npy")))
       known.stems.insert(file.substr(0, layer));
   }
-  return known.stems;
+  return known.stems.contains(stem);
 }
 
 std::string TraceText(const AttentionTrace& trace) {
@@ -149,18 +155,16 @@ bool IsOfTrace(const fs::path& path) {
   const std::string file = path.filename().string();
   const size_t end = file.ends_with("-tokens.npy") ? file.size() - 11 : file.rfind("-L");
   return file.ends_with(".npy") && end != file.npos &&
-         FindTraceStems(path.parent_path()).contains(file.substr(0, end));
+         IsTraceStem(path.parent_path(), file.substr(0, end));
 }
 
 std::string TraceBeside(const std::string& snapshot) {
   std::error_code failed;
   const fs::path folder = fs::path(snapshot).parent_path();
   const std::string name = fs::path(snapshot).filename().string();
-  std::string longest;
-  for (const std::string& stem : FindTraceStems(folder)) {
-    if (stem.size() > longest.size() && name.starts_with(stem + ".")) longest = stem;
+  for (size_t end = name.rfind('.'); end != name.npos && end > 0; end = name.rfind('.', end - 1)) {
+    if (IsTraceStem(folder, name.substr(0, end))) return (folder / name.substr(0, end)).string();
   }
-  if (!longest.empty()) return (folder / longest).string();
   for (fs::path stem = fs::path(name); !stem.empty(); stem = stem.stem()) {
     for (const std::string_view extension : {".trace.safetensors", ".trace.npz", ".trace.pt"}) {
       const fs::path file = folder / (stem.string() + std::string(extension));
