@@ -2,7 +2,7 @@ from typing import overload
 
 
 # Generated from the signatures in apps/python/src; scripts/check/stub.py compares and rewrites it.
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 Level = Literal["fast", "default", "high", "max"] | int
@@ -38,6 +38,14 @@ class BatchResult:
 
     def __len__(self) -> int: ...
 
+    def __getitem__(self, index: int) -> bytes | None:
+        """objects[index]."""
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        """Over objects."""
+
+    def __repr__(self) -> str: ...
+
 class Profile:
     """
     What pages of one model look like, as train() or `kvtool train` learnt it: short pages coded with it need no tables of their own.
@@ -70,6 +78,21 @@ class Context:
     def threads(self) -> int:
         """As given."""
 
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+
+    def close(self) -> None:
+        """
+        Free threads and memory; what comes then is a ValueError. A call that runs ends first.
+        """
+
+    def __enter__(self) -> Context: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __repr__(self) -> str: ...
+
     @overload
     def encode(self, data: Readable, *, dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown", tag: int = 0, context: Key = None) -> bytes:
         """
@@ -90,6 +113,18 @@ class Context:
 
     @overload
     def encode(self, data: Readable, *, dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown", tag: int = 0, context: Key = None, out: Writable) -> int: ...
+
+    def encode_batch(self, objects: Sequence[Pieces], *, dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown", contexts: Sequence[Key] | None = None, tags: Sequence[int] | None = None, outs: Sequence[Writable] | None = None) -> BatchResult:
+        """
+        Compress many objects in one call, spread over the context's threads.
+
+        objects: one entry per object: a buffer, or a list or tuple of buffers (pieces) that together are one object, in order.
+        contexts, tags, outs: None, or one entry per object. dtype, shape, order and role hold for all; an object in pieces has
+            the shape given or none, and without dtype the type of its pieces, which have to agree.
+        outs: writable buffers of bound(raw bytes) bytes each; then result.objects holds None.
+
+        Failures are values in result.status; one bad object changes no other.
+        """
 
     @overload
     def decode(self, frame: Readable, *, context: Key = None) -> bytes:
@@ -118,18 +153,6 @@ class Context:
     def verify_frame(self, frame: Readable, *, context: Key = None) -> None:
         """
         Decode without an output, for scrubbers: raises Error unless all is well.
-        """
-
-    def encode_batch(self, objects: Sequence[Pieces], *, dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown", contexts: Sequence[Key] | None = None, tags: Sequence[int] | None = None, outs: Sequence[Writable] | None = None) -> BatchResult:
-        """
-        Compress many objects in one call, spread over the context's threads.
-
-        objects: one entry per object: a buffer, or a list or tuple of buffers (pieces) that together are one object, in order.
-        contexts, tags, outs: None, or one entry per object. dtype, shape, order and role hold for all; an object in pieces has
-            the shape given or none, and without dtype the type of its pieces, which have to agree.
-        outs: writable buffers of bound(raw bytes) bytes each; then result.objects holds None.
-
-        Failures are values in result.status; one bad object changes no other.
         """
 
     def decode_batch(self, frames: Sequence[Readable], *, contexts: Sequence[Key] | None = None, outs: Sequence[WritablePieces] | None = None) -> BatchResult:
@@ -173,6 +196,18 @@ def encode(data: Readable, *, level: Level = "default", dtype: DType = None, sha
 @overload
 def encode(data: Readable, *, level: Level = "default", dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown", tag: int = 0, context: Key = None, out: Writable) -> int: ...
 
+def encode_batch(objects: Sequence[Pieces], *, level: Level = "default", dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown", contexts: Sequence[Key] | None = None, tags: Sequence[int] | None = None, outs: Sequence[Writable] | None = None) -> BatchResult:
+    """
+    Compress many objects in one call, spread over the context's threads.
+
+    objects: one entry per object: a buffer, or a list or tuple of buffers (pieces) that together are one object, in order.
+    contexts, tags, outs: None, or one entry per object. dtype, shape, order and role hold for all; an object in pieces has
+        the shape given or none, and without dtype the type of its pieces, which have to agree.
+    outs: writable buffers of bound(raw bytes) bytes each; then result.objects holds None.
+
+    Failures are values in result.status; one bad object changes no other.
+    """
+
 @overload
 def decode(frame: Readable, *, context: Key = None) -> bytes:
     """
@@ -202,18 +237,6 @@ def verify_frame(frame: Readable, *, context: Key = None) -> None:
     Decode without an output, for scrubbers: raises Error unless all is well.
     """
 
-def encode_batch(objects: Sequence[Pieces], *, level: Level = "default", dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown", contexts: Sequence[Key] | None = None, tags: Sequence[int] | None = None, outs: Sequence[Writable] | None = None) -> BatchResult:
-    """
-    Compress many objects in one call, spread over the context's threads.
-
-    objects: one entry per object: a buffer, or a list or tuple of buffers (pieces) that together are one object, in order.
-    contexts, tags, outs: None, or one entry per object. dtype, shape, order and role hold for all; an object in pieces has
-        the shape given or none, and without dtype the type of its pieces, which have to agree.
-    outs: writable buffers of bound(raw bytes) bytes each; then result.objects holds None.
-
-    Failures are values in result.status; one bad object changes no other.
-    """
-
 def decode_batch(frames: Sequence[Readable], *, contexts: Sequence[Key] | None = None, outs: Sequence[WritablePieces] | None = None) -> BatchResult:
     """
     Decode many frames in one call, spread over the context's threads.
@@ -228,6 +251,8 @@ def estimate(data: Readable, levels: Sequence[Level] = ("fast", "default", "high
     """
     Per level: level, ratio, encode_mb_s and decode_mb_s (one thread, here and now), from a sample of at most 64 KiB. For choosing a level.
     """
+
+def _caps() -> dict[str, Any]: ...
 
 def frame_info(frame: Readable) -> dict[str, Any]:
     """

@@ -63,9 +63,60 @@ outs: None, or per frame a writable buffer, or a list or tuple of writable buffe
 
 Failures are values in result.status; what a failed frame was to fill holds garbage.)";
 
-// The context that a call runs in: the object's own, or that of the calling thread.
-kvt_ctx* ContextFor(const Context& self) { return self.get(); }
-kvt_ctx* ContextFor() { return ContextOfThread(KVT_DEFAULT); }
+// The context that a call runs in: the object's own, or that of the calling thread. It lives until
+// the call has returned, whoever closes the object meanwhile.
+std::shared_ptr<kvt_ctx> ContextFor(const Context& self) { return self.get(); }
+std::shared_ptr<kvt_ctx> ContextFor() { return ContextOfThread(KVT_DEFAULT); }
+std::shared_ptr<kvt_ctx> ContextFor(nb::handle level) { return ContextOfThread(ParseLevel(level)); }
+
+template <typename...>
+struct Pack {};
+
+// Binds encoding as methods of Context, which have `Self`, its text in signatures `self`, or as
+// functions of the module, which have the keyword `Level`, its text `level` and its `extra`.
+template <typename... Self, typename... Level, typename Owner>
+void BindEncoding(Pack<Self...>, Pack<Level...>, Owner& owner, const std::string& self,
+                  const std::string& level, const auto&... extra) {
+  using H = nb::handle;
+  const std::string keywords = "*, " + level +
+                               "dtype: DType = None, shape: Shape = None, order: str = "
+                               "\"token_head_dim\", role: str = \"unknown\", ";
+  const auto bind = [&](const char* name, const char* first, const std::string& rest, auto call,
+                        const auto&... more) {
+    const std::string sig = "def " + (name + ("(" + self)) + first + ", " + keywords + rest;
+    owner.def(name, call, nb::arg(std::string_view(first).starts_with("data") ? "data" : "objects"),
+              FRAME_KEYWORDS, more..., extra..., nb::sig(sig.c_str()));
+  };
+  const auto tag = nb::arg("tag") = 0;
+  const auto context = nb::arg("context") = nb::none();
+  bind(
+      "encode", "data: Readable", "tag: int = 0, context: Key = None) -> bytes",
+      [](Self... in, H data, H dtype, H shape, H order, H role, H tag, H context, Level... level) {
+        return Encode(ContextFor(in..., level...).get(), data,
+                      Arguments(dtype, shape, order, role, tag, context));
+      },
+      tag, context, kEncodeDoc);
+  bind(
+      "encode", "data: Readable", "tag: int = 0, context: Key = None, out: Writable) -> int",
+      [](Self... in, H data, H dtype, H shape, H order, H role, H tag, H context, H out,
+         Level... level) {
+        return EncodeInto(ContextFor(in..., level...).get(), data,
+                          Arguments(dtype, shape, order, role, tag, context), out);
+      },
+      tag, context, nb::arg("out"));
+  bind(
+      "encode_batch", "objects: Sequence[Pieces]",
+      "contexts: Sequence[Key] | None = None, tags: Sequence[int] | None = None, outs: "
+      "Sequence[Writable] | None = None) -> BatchResult",
+      [](Self... in, H objects, H dtype, H shape, H order, H role, H contexts, H tags, H outs,
+         Level... level) {
+        return EncodeBatch(ContextFor(in..., level...).get(), objects,
+                           Arguments(dtype, shape, order, role, nb::int_(0), nb::none()), contexts,
+                           tags, outs);
+      },
+      nb::arg("contexts") = nb::none(), nb::arg("tags") = nb::none(), nb::arg("outs") = nb::none(),
+      kEncodeBatchDoc);
+}
 
 // Binds calls that methods of Context and functions of the module share: `Self` is what a method
 // has besides, and `self` its text in signatures.
@@ -80,49 +131,43 @@ void BindDecoding(Owner& owner, const std::string& self) {
   const auto context = nb::arg("context") = nb::none();
   bind(
       "decode", "frame: Readable, *, context: Key = None) -> bytes",
-      [](Self... in, H frame, H context) { return Decode(ContextFor(in...), frame, context); },
+      [](Self... in, H frame, H context) {
+        return Decode(ContextFor(in...).get(), frame, context);
+      },
       frame, nb::kw_only(), context, kDecodeDoc);
   bind(
       "decode", "frame: Readable, *, context: Key = None, out: Writable) -> int",
       [](Self... in, H frame, H context, H out) {
-        return DecodeInto(ContextFor(in...), frame, context, out);
+        return DecodeInto(ContextFor(in...).get(), frame, context, out);
       },
       frame, nb::kw_only(), context, out);
   bind(
       "decode_tokens", "frame: Readable, begin: int, count: int, *, context: Key = None) -> bytes",
       [](Self... in, H frame, uint64_t begin, uint64_t count, H context) {
-        return DecodeTokens(ContextFor(in...), frame, begin, count, context);
+        return DecodeTokens(ContextFor(in...).get(), frame, begin, count, context);
       },
       frame, begin, count, nb::kw_only(), context, kDecodeTokensDoc);
   bind(
       "decode_tokens",
       "frame: Readable, begin: int, count: int, *, context: Key = None, out: Writable) -> int",
       [](Self... in, H frame, uint64_t begin, uint64_t count, H context, H out) {
-        return DecodeTokensInto(ContextFor(in...), frame, begin, count, context, out);
+        return DecodeTokensInto(ContextFor(in...).get(), frame, begin, count, context, out);
       },
       frame, begin, count, nb::kw_only(), context, out);
   bind(
       "verify_frame", "frame: Readable, *, context: Key = None) -> None",
-      [](Self... in, H frame, H context) { VerifyFrame(ContextFor(in...), frame, context); }, frame,
-      nb::kw_only(), context,
+      [](Self... in, H frame, H context) { VerifyFrame(ContextFor(in...).get(), frame, context); },
+      frame, nb::kw_only(), context,
       "Decode without an output, for scrubbers: raises Error unless all is well.");
-}
-
-template <typename... Self, typename Owner>
-void BindDecodeBatch(Owner& owner, const std::string& self) {
-  using H = nb::handle;
-  owner.def(
+  bind(
       "decode_batch",
+      "frames: Sequence[Readable], *, contexts: Sequence[Key] | None = None, outs: "
+      "Sequence[WritablePieces] | None = None) -> BatchResult",
       [](Self... in, H frames, H contexts, H outs) {
-        return DecodeBatch(ContextFor(in...), frames, contexts, outs);
+        return DecodeBatch(ContextFor(in...).get(), frames, contexts, outs);
       },
       nb::arg("frames"), nb::kw_only(), nb::arg("contexts") = nb::none(),
-      nb::arg("outs") = nb::none(),
-      nb::sig(("def decode_batch(" + self +
-               "frames: Sequence[Readable], *, contexts: Sequence[Key] | None = None, outs: "
-               "Sequence[WritablePieces] | None = None) -> BatchResult")
-                  .c_str()),
-      kDecodeBatchDoc);
+      nb::arg("outs") = nb::none(), kDecodeBatchDoc);
 }
 
 void BindContext(nb::module_& m) {
@@ -161,54 +206,27 @@ void BindContext(nb::module_& m) {
           "level", [](const Context& self) { return LevelName(self.level()); },
           "\"fast\" to \"max\".")
       .def_prop_ro("threads", &Context::threads, "As given.")
+      .def_prop_ro("closed", &Context::closed, "Whether close() was called.")
+      .def("close", &Context::Close,
+           "Free threads and memory; what comes then is a ValueError. A call that runs ends first.")
       .def(
-          "encode",
-          [](Context& self, H data, H dtype, H shape, H order, H role, H tag, H context) {
-            return Encode(self.get(), data, Arguments(dtype, shape, order, role, tag, context));
-          },
-          nb::arg("data"), FRAME_KEYWORDS, nb::arg("tag") = 0, nb::arg("context") = nb::none(),
-          nb::sig("def encode(self, data: Readable, *, dtype: DType = None, shape: Shape = None, "
-                  "order: str = "
-                  "\"token_head_dim\", role: str = \"unknown\", tag: int = 0, context: Key = None) "
-                  "-> bytes"),
-          kEncodeDoc)
+          "__enter__", [](nb::handle self) { return nb::borrow(self); },
+          nb::sig("def __enter__(self) -> Context"))
       .def(
-          "encode",
-          [](Context& self, H data, H dtype, H shape, H order, H role, H tag, H context, H out) {
-            return EncodeInto(self.get(), data, Arguments(dtype, shape, order, role, tag, context),
-                              out);
-          },
-          nb::arg("data"), FRAME_KEYWORDS, nb::arg("tag") = 0, nb::arg("context") = nb::none(),
-          nb::arg("out"),
-          nb::sig("def encode(self, data: Readable, *, dtype: DType = None, shape: Shape = None, "
-                  "order: str = "
-                  "\"token_head_dim\", role: str = \"unknown\", tag: int = 0, context: Key = None, "
-                  "out: Writable) -> int"));
+          "__exit__", [](Context& self, nb::args) { self.Close(); },
+          nb::sig("def __exit__(self, *_: object) -> None"))
+      .def("__repr__", [](const Context& self) {
+        return std::string("<kvtool.Context ") + LevelName(self.level()) + ", threads " +
+               std::to_string(self.threads()) + (self.closed() ? ", closed>" : ">");
+      });
+  BindEncoding(Pack<Context&>{}, Pack<>{}, context, "self, ", "");
   BindDecoding<Context&>(context, "self, ");
-  context.def(
-      "encode_batch",
-      [](Context& self, H objects, H dtype, H shape, H order, H role, H contexts, H tags, H outs) {
-        return EncodeBatch(self.get(), objects,
-                           Arguments(dtype, shape, order, role, nb::int_(0), nb::none()), contexts,
-                           tags, outs);
-      },
-      nb::arg("objects"), FRAME_KEYWORDS, nb::arg("contexts") = nb::none(),
-      nb::arg("tags") = nb::none(), nb::arg("outs") = nb::none(),
-      nb::sig("def encode_batch(self, objects: Sequence[Pieces], *, dtype: DType = None, "
-              "shape: Shape = None, "
-              "order: str = \"token_head_dim\", role: str = \"unknown\", contexts: "
-              "Sequence[Key] | None = None, tags: "
-              "Sequence[int] | None = None, outs: Sequence[Writable] | None = None) -> "
-              "BatchResult"),
-      kEncodeBatchDoc);
-  BindDecodeBatch<Context&>(context, "self, ");
   context
       .def("stats", &Stats, nb::sig("def stats(self) -> dict[str, int]"),
            "Sums since creation: raw_bytes, stored_bytes, encode_ns, decode_ns, frames, "
-           "stored_raw, decoded, refused. Any "
-           "thread.")
+           "stored_raw, decoded, refused. Any thread.")
       .def(
-          "cancel", [](Context& self) { kvt_ctx_cancel(self.get()); },
+          "cancel", [](Context& self) { kvt_ctx_cancel(self.get().get()); },
           "The call that runs raises KV0008 within one segment. Any thread; without a running call "
           "nothing happens.");
 }
@@ -236,63 +254,33 @@ void BindBatchResult(nb::module_& m) {
             return true;
           },
           "Whether no item failed.")
-      .def("__len__", [](const BatchResult& self) { return nb::len(self.status); });
+      .def("__len__", [](const BatchResult& self) { return nb::len(self.status); })
+      .def(
+          "__getitem__",
+          [](const BatchResult& self, nb::handle index) {
+            return nb::object(self.objects.attr("__getitem__")(index));
+          },
+          nb::sig("def __getitem__(self, index: int) -> bytes | None"), "objects[index].")
+      .def(
+          "__iter__", [](const BatchResult& self) { return nb::iter(self.objects); },
+          nb::sig("def __iter__(self) -> Iterator[bytes | None]"), "Over objects.")
+      .def("__repr__", [](const BatchResult& self) {
+        size_t failed = 0;
+        for (nb::handle status : self.status) failed += nb::cast<int>(status) != 0;
+        return "<kvtool.BatchResult of " + std::to_string(nb::len(self.status)) + ", " +
+               std::to_string(failed) + " failed>";
+      });
 }
 
 void BindFunctions(nb::module_& m) {
   using H = nb::handle;
-  m.def(
-      "encode",
-      [](H data, H level, H dtype, H shape, H order, H role, H tag, H context) {
-        return Encode(ContextOfThread(ParseLevel(level)), data,
-                      Arguments(dtype, shape, order, role, tag, context));
-      },
-      nb::arg("data"), nb::kw_only(), nb::arg("level") = "default", nb::arg("dtype") = nb::none(),
-      nb::arg("shape") = nb::none(), nb::arg("order") = "token_head_dim",
-      nb::arg("role") = "unknown", nb::arg("tag") = 0, nb::arg("context") = nb::none(),
-      nb::sig("def encode(data: Readable, *, level: Level = \"default\", dtype: DType = None, "
-              "shape: Shape = None, order: "
-              "str = \"token_head_dim\", role: str = \"unknown\", tag: int = 0, context: Key = "
-              "None) -> bytes"),
-      kEncodeDoc);
-  m.def(
-      "encode",
-      [](H data, H level, H dtype, H shape, H order, H role, H tag, H context, H out) {
-        return EncodeInto(ContextOfThread(ParseLevel(level)), data,
-                          Arguments(dtype, shape, order, role, tag, context), out);
-      },
-      nb::arg("data"), nb::kw_only(), nb::arg("level") = "default", nb::arg("dtype") = nb::none(),
-      nb::arg("shape") = nb::none(), nb::arg("order") = "token_head_dim",
-      nb::arg("role") = "unknown", nb::arg("tag") = 0, nb::arg("context") = nb::none(),
-      nb::arg("out"),
-      nb::sig("def encode(data: Readable, *, level: Level = \"default\", dtype: DType = None, "
-              "shape: Shape = None, order: "
-              "str = \"token_head_dim\", role: str = \"unknown\", tag: int = 0, context: Key = "
-              "None, out: Writable) -> int"));
+  BindEncoding(Pack<>{}, Pack<H>{}, m, "", "level: Level = \"default\", ",
+               nb::arg("level") = "default");
   BindDecoding(m, "");
-  m.def(
-      "encode_batch",
-      [](H objects, H level, H dtype, H shape, H order, H role, H contexts, H tags, H outs) {
-        return EncodeBatch(ContextOfThread(ParseLevel(level)), objects,
-                           Arguments(dtype, shape, order, role, nb::int_(0), nb::none()), contexts,
-                           tags, outs);
-      },
-      nb::arg("objects"), nb::kw_only(), nb::arg("level") = "default",
-      nb::arg("dtype") = nb::none(), nb::arg("shape") = nb::none(),
-      nb::arg("order") = "token_head_dim", nb::arg("role") = "unknown",
-      nb::arg("contexts") = nb::none(), nb::arg("tags") = nb::none(), nb::arg("outs") = nb::none(),
-      nb::sig(
-          "def encode_batch(objects: Sequence[Pieces], *, level: Level = \"default\", dtype: DType "
-          "= None, shape: Shape "
-          "= None, order: str = \"token_head_dim\", role: str = \"unknown\", contexts: "
-          "Sequence[Key] | None = None, tags: "
-          "Sequence[int] | None = None, outs: Sequence[Writable] | None = None) -> BatchResult"),
-      kEncodeBatchDoc);
-  BindDecodeBatch(m, "");
   m.def(
       "estimate",
       [](H data, H levels, H dtype, H shape, H order, H role) {
-        return Estimate(ContextOfThread(KVT_DEFAULT), data, levels,
+        return Estimate(ContextFor().get(), data, levels,
                         Arguments(dtype, shape, order, role, nb::int_(0), nb::none()));
       },
       nb::arg("data"), nb::arg("levels") = nb::make_tuple("fast", "default", "high", "max"),
@@ -302,11 +290,11 @@ void BindFunctions(nb::module_& m) {
               "\"token_head_dim\", role: str = \"unknown\") -> list[dict[str, Any]]"),
       "Per level: level, ratio, encode_mb_s and decode_mb_s (one thread, here and now), from a "
       "sample of at most 64 KiB. For choosing a level.");
+  m.def("_caps", &Caps, nb::sig("def _caps() -> dict[str, Any]"));
   m.def("frame_info", &FrameInfo, nb::arg("frame"),
         nb::sig("def frame_info(frame: Readable) -> dict[str, Any]"),
         "What a frame's header says; its first 128 bytes suffice. The sizes are claims until the "
-        "frame was decoded or "
-        "verified.");
+        "frame was decoded or verified.");
   m.def(
       "bound",
       [](uint64_t raw_bytes) {
@@ -319,20 +307,13 @@ void BindFunctions(nb::module_& m) {
       "hash128",
       [](H data) {
         uint8_t hash[16];
-        if (nb::isinstance<nb::str>(data)) {
-          Py_ssize_t size = 0;
-          const char* text = PyUnicode_AsUTF8AndSize(data.ptr(), &size);
-          if (text == nullptr) throw nb::python_error();
-          RaiseIfFailed(kvt_hash128(text, static_cast<size_t>(size), hash), nullptr);
-        } else {
-          const Buffer bytes(data, Buffer::Access::kRead);
-          kvt_status status;
-          {
-            const nb::gil_scoped_release released;
-            status = kvt_hash128(bytes.data(), bytes.bytes(), hash);
-          }
-          RaiseIfFailed(status, nullptr);
-        }
+        const bool is_text = nb::isinstance<nb::str>(data);
+        const nb::object text =
+            is_text ? nb::steal(PyUnicode_AsUTF8String(data.ptr())) : nb::none();
+        if (!text.is_valid()) throw nb::python_error();
+        const Buffer bytes(is_text ? nb::handle(text) : data, Buffer::Access::kRead);
+        const auto hashed = [&] { return kvt_hash128(bytes.data(), bytes.bytes(), hash); };
+        RaiseIfFailed(RunCall(nullptr, 0, hashed), nullptr);
         return nb::bytes(hash, sizeof hash);
       },
       nb::arg("data"), nb::sig("def hash128(data: Readable | str) -> bytes"),

@@ -96,6 +96,8 @@ void RunInterruptibly(nb::handle progress, const std::function<void(kv::Embeddin
     const nb::object answer = progress(done, total);
     if (!answer.is_none() && !nb::cast<bool>(answer)) listener.stopped = true;
   };
+  tick();  // before anything is done: a call may be too short to be asked again
+  if (listener.stopped) Raise(FailureOf(kv::Error(kv::Finding::kCancelled, "cancelled")));
   RunWatched(
       [&] {
         const kv::StopScope scope(listener.stopped);

@@ -24,10 +24,13 @@ class WantedContext {
   uint8_t bytes_[16] = {};
 };
 
-std::unique_ptr<kvt_ctx, FreeContext> NewContext(const kvt_params& params) {
+// The pool, which may be null, is freed after the context.
+std::shared_ptr<kvt_ctx> NewContext(uint32_t level, uint64_t max_raw_bytes,
+                                    std::shared_ptr<kvt_pool> pool) {
+  const kvt_params params = {sizeof(kvt_params), level, max_raw_bytes, pool.get()};
   kvt_ctx* ctx = nullptr;
   RaiseIfFailed(kvt_ctx_create(&params, &ctx), nullptr);
-  return std::unique_ptr<kvt_ctx, FreeContext>(ctx);
+  return {ctx, [pool = std::move(pool)](kvt_ctx* done) { kvt_ctx_free(done); }};
 }
 
 }  // namespace
@@ -47,20 +50,23 @@ nb::bytes Profile::hash() const {
 
 Context::Context(uint32_t level, uint32_t threads, uint64_t max_raw_bytes, const Profile* profile)
     : level_(level), threads_(threads) {
-  if (threads != 1) {
-    kvt_pool* pool = nullptr;
-    RaiseIfFailed(kvt_pool_create(threads, &pool), nullptr);
-    pool_.reset(pool);
-  }
-  ctx_ = NewContext({sizeof(kvt_params), level, max_raw_bytes, pool_.get()});
-  if (profile != nullptr) RaiseIfFailed(kvt_ctx_use_profile(get(), profile->get()), get());
+  kvt_pool* pool = nullptr;
+  if (threads != 1) RaiseIfFailed(kvt_pool_create(threads, &pool), nullptr);
+  ctx_ = NewContext(level, max_raw_bytes, {pool, &kvt_pool_free});
+  if (profile == nullptr) return;
+  RaiseIfFailed(kvt_ctx_use_profile(ctx_.get(), profile->get()), ctx_.get());
 }
 
-kvt_ctx* ContextOfThread(uint32_t level) {
-  thread_local std::array<std::unique_ptr<kvt_ctx, FreeContext>, KVT_MAX + 1> contexts;
+std::shared_ptr<kvt_ctx> Context::get() const {
+  if (closed()) throw nb::value_error("the context is closed");
+  return ctx_;
+}
+
+std::shared_ptr<kvt_ctx> ContextOfThread(uint32_t level) {
+  thread_local std::array<std::shared_ptr<kvt_ctx>, KVT_MAX + 1> contexts;
   auto& context = contexts[level];
-  if (!context) context = NewContext({sizeof(kvt_params), level, 0, nullptr});
-  return context.get();
+  if (!context) context = NewContext(level, 0, nullptr);
+  return context;
 }
 
 nb::object NewBytes(uint64_t size) {
@@ -122,7 +128,7 @@ size_t EncodeInto(kvt_ctx* ctx, nb::handle data, const DescriptionArguments& arg
   const kvt_desc desc = Describe(arguments, raw);
   size_t written = 0;
   const kvt_status status = RunCall(ctx, raw.bytes(), [&] {
-    return kvt_encode(ctx, &desc, raw.data(), raw.bytes(), to.data(), to.bytes(), &written);
+    return kvt_encode_within(ctx, &desc, raw.data(), raw.bytes(), to.data(), to.bytes(), &written);
   });
   RaiseIfFailed(status, ctx);
   return written;
@@ -236,6 +242,20 @@ nb::dict FrameInfo(nb::handle frame) {
   return dict;
 }
 
+nb::dict Caps() {
+  kvt_caps caps = {};
+  caps.struct_size = sizeof caps;
+  RaiseIfFailed(kvt_codec_caps(&caps), nullptr);
+  nb::dict dict;
+  dict["lossless"] = caps.lossless != 0;
+  dict["needs_positions"] = caps.needs_positions != 0;
+  dict["page_tokens"] = caps.page_tokens;
+  dict["head_shards"] = caps.head_shards != 0;
+  dict["alignment"] = caps.alignment;
+  dict["overhead"] = caps.frame_overhead;
+  return dict;
+}
+
 nb::list Estimate(kvt_ctx* ctx, nb::handle data, nb::handle levels,
                   const DescriptionArguments& arguments) {
   const Buffer raw(data, Buffer::Access::kRead);
@@ -267,7 +287,7 @@ nb::list Estimate(kvt_ctx* ctx, nb::handle data, nb::handle levels,
 nb::dict Stats(const Context& context) {
   kvt_stats stats = {};
   stats.struct_size = sizeof stats;
-  RaiseIfFailed(kvt_ctx_stats(context.get(), &stats), nullptr);
+  RaiseIfFailed(kvt_ctx_stats(context.get().get(), &stats), nullptr);
   nb::dict dict;
   dict["raw_bytes"] = stats.raw_bytes;
   dict["stored_bytes"] = stats.stored_bytes;

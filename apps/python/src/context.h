@@ -10,13 +10,6 @@
 // kvtool.Context, and the calls on frames, which it shares with the functions of the module.
 namespace kvtool_python {
 
-struct FreeContext {
-  void operator()(kvt_ctx* ctx) const { kvt_ctx_free(ctx); }
-};
-struct FreePool {
-  void operator()(kvt_pool* pool) const { kvt_pool_free(pool); }
-};
-
 struct FreeProfile {
   void operator()(kvt_profile* profile) const { kvt_profile_free(profile); }
 };
@@ -36,18 +29,20 @@ class Context {
  public:
   // `profile` may be null.
   Context(uint32_t level, uint32_t threads, uint64_t max_raw_bytes, const Profile* profile);
-  kvt_ctx* get() const { return ctx_.get(); }
+  // Throws ValueError if it is closed. A call that runs keeps what it was given.
+  std::shared_ptr<kvt_ctx> get() const;
+  void Close() { ctx_.reset(); }
+  bool closed() const { return ctx_ == nullptr; }
   uint32_t level() const { return level_; }
   uint32_t threads() const { return threads_; }
 
  private:
   uint32_t level_, threads_;
-  std::unique_ptr<kvt_pool, FreePool> pool_;  // outlives the context
-  std::unique_ptr<kvt_ctx, FreeContext> ctx_;
+  std::shared_ptr<kvt_ctx> ctx_;
 };
 
 // Of the calling thread, for functions of the module.
-kvt_ctx* ContextOfThread(uint32_t level);
+std::shared_ptr<kvt_ctx> ContextOfThread(uint32_t level);
 
 // What came of a batch, item by item.
 struct BatchResult {
@@ -104,6 +99,7 @@ size_t DecodeTokensInto(kvt_ctx* ctx, nb::handle frame, uint64_t begin, uint64_t
 void VerifyFrame(kvt_ctx* ctx, nb::handle frame, nb::handle context);
 nb::dict FrameInfo(nb::handle frame);
 nb::dict Stats(const Context& context);
+nb::dict Caps();
 // What each level (a name or a number) would make of the data, by a sample.
 nb::list Estimate(kvt_ctx* ctx, nb::handle data, nb::handle levels,
                   const DescriptionArguments& arguments);

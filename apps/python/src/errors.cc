@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -46,7 +47,9 @@ bool OnMainThread() { return ::syscall(SYS_gettid) == ::getpid(); }
 
 void RunWatched(const std::function<void()>& work, const std::function<void()>& stop,
                 const std::function<void()>& tick) {
-  constexpr std::chrono::milliseconds kInterval{50};
+  // Short at first, so that short calls can be stopped, too.
+  constexpr std::chrono::milliseconds kLongest{50};
+  std::chrono::milliseconds interval{1};
   std::mutex mutex;
   std::condition_variable finished;
   bool done = false;
@@ -65,7 +68,8 @@ void RunWatched(const std::function<void()>& work, const std::function<void()>& 
   const auto wait = [&] {
     const nb::gil_scoped_release released;
     std::unique_lock lock(mutex);
-    return finished.wait_for(lock, kInterval, [&] { return done; });
+    interval = std::min(2 * interval, kLongest);
+    return finished.wait_for(lock, interval, [&] { return done; });
   };
   try {
     while (!wait()) {
@@ -78,7 +82,7 @@ void RunWatched(const std::function<void()>& work, const std::function<void()>& 
       // More than once, because a call that has not begun yet is not stopped.
       std::unique_lock lock(mutex);
       do stop();
-      while (!finished.wait_for(lock, kInterval, [&] { return done; }));
+      while (!finished.wait_for(lock, kLongest, [&] { return done; }));
     }
     worker.join();
     throw;

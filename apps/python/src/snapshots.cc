@@ -269,6 +269,9 @@ void SaveSnapshot(const std::string& path, const std::string& format, nb::handle
     const nb::object k = pair[0], v = pair[1];
     layer.k = tensor(k);
     if (!v.is_none()) layer.v = tensor(v);
+    if (layer.v && layer.v->tokens() != layer.k.tokens()) {
+      throw nb::value_error("layers: K and V of a layer have different numbers of tokens");
+    }
     snapshot.layers.push_back(std::move(layer));
   }
   if (!positions.is_none()) {

@@ -1,6 +1,6 @@
 kvtool._kvtool.__prefix__:
     # Generated from the signatures in apps/python/src; scripts/check/stub.py compares and rewrites it.
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any, Literal
 
     Level = Literal["fast", "default", "high", "max"] | int

@@ -380,3 +380,41 @@ def test_torch():
     with pytest.raises(ValueError, match="contiguous"):
         kvtool.encode(values.transpose(0, 1))
     assert kvtool.encode(values.clone().requires_grad_()) == kvtool.encode(values)
+
+
+def test_contexts_are_closed():
+    with kvtool.Context("high", threads=2) as context:
+        frame = context.encode(b"page")
+        assert repr(context) == "<kvtool.Context high, threads 2>" and not context.closed
+    assert context.closed and repr(context) == "<kvtool.Context high, threads 2, closed>"
+    context.close()
+    for call in (lambda: context.decode(frame), lambda: context.encode_batch([b"x"]), context.stats, context.cancel):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+    assert (context.level, context.threads) == ("high", 2)
+
+
+def test_a_call_outlives_the_close_of_its_context():
+    page = np.random.default_rng(0).integers(0, 1 << 12, 1 << 18, np.uint16)
+    for _ in range(10):
+        context, results = kvtool.Context("high"), []
+
+        def work(context=context, results=results):
+            try:
+                results.append(context.encode(page))
+            except ValueError:
+                results.append(None)  # closed before
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        context.close()
+        thread.join()
+        assert results[0] is None or kvtool.decode(results[0]) == page.tobytes()
+
+
+def test_batch_results_are_sequences():
+    result = kvtool.encode_batch([b"a", b"bb"])
+    assert list(result) == result.objects == [result[0], result[1]] and len(result) == 2
+    assert repr(result) == "<kvtool.BatchResult of 2, 0 failed>"
+    with pytest.raises(IndexError):
+        result[2]
