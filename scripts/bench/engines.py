@@ -22,9 +22,9 @@ import time
 import numpy as np
 
 import kvtool
-from kvtool._configuration import Identity
+from kvtool import Codec, PageLayout
 from kvtool._directory import FrameDirectory
-from kvtool._frames import FrameStore, Item, Shape
+from kvtool._frames import FrameStore, Item
 from kvtool._interleaved import Content, shape_apart
 
 HEADS, DIM, TOKENS = 8, 128, 256
@@ -66,17 +66,17 @@ def objects_of(planes, layers):
         return np.stack([[plane[n].reshape(tokens, HEADS, DIM) for n in numbers] for plane in planes])
 
     chunk = cache(TOKENS, 8)
-    yield "LMCache chunk, 256 tokens", chunk, Shape("bf16", (2 * layers * TOKENS, 1, HEADS * DIM)), None
+    yield "LMCache chunk, 256 tokens", chunk, PageLayout("bf16", (2 * layers * TOKENS, 1, HEADS * DIM)), None
     for tokens in (16, 256):
         row = np.ascontiguousarray(np.concatenate(cache(tokens, 16), axis=-1))  # [layer, token, head, K then V]
         content = Content(2 * DIM, 2 * DIM)
         shape = shape_apart(content, row.nbytes, "bf16", HEADS, False)
         yield f"vLLM row, {tokens} tokens", row, shape, content
         if tokens == 16:
-            yield "vLLM row, 16 tokens, no hint", row, Shape("bf16"), None
+            yield "vLLM row, 16 tokens, no hint", row, PageLayout("bf16"), None
     for tokens in (1, 16, 64):
         page = np.ascontiguousarray(cache(tokens, 8).transpose(0, 2, 1, 3, 4))  # page_first
-        yield f"SGLang page, {tokens} tokens", page, Shape("bf16", (2 * tokens, layers * HEADS, DIM)), None
+        yield f"SGLang page, {tokens} tokens", page, PageLayout("bf16", (2 * tokens, layers * HEADS, DIM)), None
 
 
 def best(work, seconds=1.5):
@@ -178,10 +178,10 @@ def disk_speeds(raw, shape, rate, level, threads):
     source = raw.reshape(-1).view(np.uint8)
     objects = max(2 * threads, int(rate * 0.5 / source.nbytes))
     objects = min(objects, int(1.5e9 / source.nbytes))
-    identity = Identity(engine="bench")
+    identity = Codec(identity={"engine": "bench"})
     with tempfile.TemporaryDirectory(dir=os.environ.get("KVTOOL_BENCH_DIR")) as folder, SlowDisk(rate):
         directory = FrameDirectory(folder)
-        store = FrameStore(directory, level or "fast")
+        store = FrameStore(directory, Codec(level or "fast"))
         targets = threading.local()
 
         def save(i):
@@ -210,7 +210,7 @@ def print_disks(planes, level, threads, rates):
     print(f"\n{threads} threads, {raw.nbytes} bytes an object, level {level}\n")
     print("| disk MB/s | store raw | store compressed | load raw | load compressed |")
     print("|---|---|---|---|---|")
-    shape = Shape("bf16", (2 * 8 * TOKENS, 1, HEADS * DIM))
+    shape = PageLayout("bf16", (2 * 8 * TOKENS, 1, HEADS * DIM))
     for rate in rates:
         plain, coded = disk_speeds(raw, shape, rate * 1e6, None, threads), disk_speeds(raw, shape, rate * 1e6, level, threads)
         print(f"| {rate} | {plain[0]:.0f} | {coded[0]:.0f} | {plain[1]:.0f} | {coded[1]:.0f} |", flush=True)

@@ -33,3 +33,4 @@ cp -r apps/python/tests "$scratch/tests"
 (cd "$scratch" && KVTOOL_ROOT=$OLDPWD KVTOOL_BUILD=$build "$venv/python" -m pytest -q -p no:cacheprovider --durations=3 tests)
 "$venv/python" scripts/check/stub.py
 (cd "$scratch" && "$venv/python" -m mypy --strict --cache-dir "$scratch/mypy" tests/consumer.py)
+"$venv/python" -m mypy --strict --config-file apps/python/pyproject.toml --cache-dir "$scratch/mypy" -p kvtool

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lossless compression, inspection and replay of LLM key-value caches.
 
-Frames are compressed pages in memory: encode, decode, Context. Files are snapshots, archives and traces: open, compress,
+Frames are compressed pages in memory: encode, decode, Context; Codec is what engines put them through. Files are snapshots, archives and traces: open, compress,
 verify, convert, inspect. docs/python.md is the manual.
 """
 
 from __future__ import annotations
 
 from ._arrays import decode_array
+from ._codec import Caps, Codec, PageLayout
 from ._errors import Error, IoError, NotFoundError
 from ._explain import explain
 from ._files import analyze, bench, compress, convert, decompress, diff, inspect, replay_h2o, run, train, verify
@@ -35,11 +36,14 @@ __version__ = f"{_number // 10000}.{_number // 100 % 100}.{_number % 100}"
 
 __all__ = [
     "BatchResult",
+    "Caps",
+    "Codec",
     "Context",
     "Error",
     "IoError",
     "Layer",
     "NotFoundError",
+    "PageLayout",
     "Profile",
     "Snapshot",
     "analyze",

@@ -7,6 +7,8 @@ killed writer leaves nothing but a temporary file, which the next start removes.
 power loss can leave the right size and the wrong bytes, so readers check the hash in the frame.
 """
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import os
@@ -15,6 +17,10 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from ._storage import HEADER_BYTES, Evicted, Opened, Storage
 
 SUFFIX = ".kvf"
 _TEMPORARY = "tmp"
@@ -29,14 +35,48 @@ _MOST_READ_ERRORS = 3
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
-class FrameDirectory:
+class OpenFile(Opened):
+    """A file that was opened: also of one that is removed meanwhile, everything can be read."""
+
+    def __init__(self, fd: int) -> None:
+        status = os.fstat(fd)
+        super().__init__(status.st_size, (status.st_dev, status.st_ino))
+        self.fd = fd
+
+    def header(self) -> bytes:
+        return os.pread(self.fd, HEADER_BYTES, 0)
+
+    def read(self, room: memoryview) -> int:
+        count = 0
+        while count < self.size:
+            got = os.preadv(self.fd, [room[count : self.size]], count)
+            if got == 0:
+                break
+            count += got
+        try:
+            os.utime(self.fd)  # other processes and later starts see that the file is in use
+        except OSError:
+            pass  # not our file: recency is then this process's own
+        return count
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class FrameDirectory(Storage):
     """Files by name (hexadecimal digits), the least recently used of which go when `max_bytes` are reached.
 
     max_bytes: of all files together; 0: no limit. durable: write each file through to the disk before it appears.
     on_evict: called with the (name, size) pairs that the limit removed, on the thread that stored.
     """
 
-    def __init__(self, root, max_bytes=0, durable=False, on_evict=None):
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        max_bytes: int = 0,
+        durable: bool = False,
+        on_evict: Evicted | None = None,
+    ) -> None:
         if max_bytes < 0:
             raise ValueError("max_bytes must not be negative")
         self.root = os.path.abspath(os.fspath(root))
@@ -45,13 +85,13 @@ class FrameDirectory:
         self._on_evict = on_evict
         self._lock = threading.Lock()  # of the figures below; never held while the disk is waited for
         self._moves = threading.Lock()  # of names: a file that is removed is not the one that was just put
-        self._sizes = OrderedDict()  # name -> bytes, the least recently used first
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # name -> bytes, the least recently used first
         self._total = 0
         self._unscanned = 0  # bytes written since other processes' files were counted
         self._scanning = threading.Lock()
-        self._changed = set()  # names put and removed while the folder is counted
-        self._hidden = set()  # files that nobody is told of: damaged and not removable, or never readable
-        self._read_errors = {}  # name -> failed reads since the last good one
+        self._changed: set[str] = set()  # names put and removed while the folder is counted
+        self._hidden: set[str] = set()  # files that nobody is told of: damaged and not removable, or never readable
+        self._read_errors: dict[str, int] = {}  # name -> failed reads since the last good one
         self.evicted = 0
         self._temporary = os.path.join(self.root, _TEMPORARY)
         os.makedirs(self._temporary, exist_ok=True)
@@ -60,25 +100,23 @@ class FrameDirectory:
         self._remove_abandoned()
         self._scan()
 
-    def path(self, name):
+    def path(self, name: str) -> str:
         return os.path.join(self.root, name[:2], name + SUFFIX)
 
     @property
-    def total_bytes(self):
+    def total_bytes(self) -> int:
         with self._lock:
             return self._total
 
-    def __len__(self):
+    def __len__(self) -> int:
         with self._lock:
             return len(self._sizes)
 
-    def __contains__(self, name):
-        """Whether the file counts, and is offered."""
+    def __contains__(self, name: object) -> bool:
         with self._lock:
             return name in self._sizes and name not in self._hidden
 
-    def open(self, name):
-        """A file descriptor and its status, or None where there is no such file. It counts as used."""
+    def open(self, name: str) -> OpenFile | None:
         if name in self._hidden:
             return None
         try:
@@ -89,21 +127,14 @@ class FrameDirectory:
         except OSError:
             return None  # out of descriptors, say: a miss, but the file stays counted
         try:
-            status = os.fstat(fd)
+            opened = OpenFile(fd)
         except OSError:
             os.close(fd)
             return None
-        self._note_used(name, status.st_size)
-        return fd, status
+        self._note_used(name, opened.size)
+        return opened
 
-    def touch(self, fd):
-        """Lets other processes and later starts know that the file is in use."""
-        try:
-            os.utime(fd)
-        except OSError:
-            pass  # not our file: recency is then this process's own
-
-    def note_read(self, name, succeeded):
+    def note_read(self, name: str, succeeded: bool) -> None:
         """One failed read proves nothing about a file, which stays. One that fails again and again is not offered until
         it is stored anew: otherwise it would be found and missed for ever."""
         if succeeded and name not in self._read_errors:
@@ -117,11 +148,8 @@ class FrameDirectory:
             else:
                 self._read_errors.pop(name, None)
 
-    def put(self, name, data):
-        """Publishes `data` under `name`, in place of what was there. Returns its size; raises OSError.
-
-        Where the disk is full, the least recently used files make way.
-        """
+    def put(self, name: str, data: Any) -> int:
+        """Where the disk is full, the least recently used files make way."""
         size = len(data)
         if self.max_bytes and size > self.max_bytes:
             raise OSError(errno.EFBIG, f"{size} bytes are more than the folder may hold")
@@ -142,7 +170,7 @@ class FrameDirectory:
         self._make_room(0, name)  # what other threads and processes stored meanwhile
         return size
 
-    def _write(self, name, data):
+    def _write(self, name: str, data: Any) -> None:
         temporary, fd = self._new_temporary()
         try:
             try:
@@ -163,14 +191,12 @@ class FrameDirectory:
             _unlink(temporary)
             raise
 
-    def discard(self, name, status=None):
-        """Removes a file; with the status of the file that was read, only if it is still that one, because another
-        process may have stored the object anew. Returns the bytes freed."""
+    def discard(self, name: str, opened: Opened | None = None) -> int:
         path = self.path(name)
         with self._moves:
             try:
                 there = os.stat(path, follow_symlinks=False)
-                if status is not None and (there.st_dev, there.st_ino) != (status.st_dev, status.st_ino):
+                if opened is not None and (there.st_dev, there.st_ino) != opened.identity:
                     return 0
                 os.unlink(path)
             except FileNotFoundError:
@@ -184,12 +210,12 @@ class FrameDirectory:
             self._forget(name)
         return there.st_size
 
-    def clear(self):
+    def clear(self) -> None:
         self._scan()
         for name in list(self._sizes):
             self.discard(name)
 
-    def _new_temporary(self):
+    def _new_temporary(self) -> tuple[str, int]:
         """A file that is locked while it is written, so that no start of another process takes it for abandoned."""
         while True:
             path = os.path.join(self._temporary, uuid.uuid4().hex)
@@ -203,25 +229,25 @@ class FrameDirectory:
                 return path, fd
             os.close(fd)  # one has, between the two calls
 
-    def _publish(self, temporary, path):
+    def _publish(self, temporary: str, path: str) -> None:
         try:
             os.replace(temporary, path)
         except FileNotFoundError:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.replace(temporary, path)
 
-    def _note(self, name, size):
+    def _note(self, name: str, size: int) -> None:
         with self._lock:
             self._total += size - self._sizes.get(name, 0)
             self._sizes[name] = size
             self._sizes.move_to_end(name)
             self._mark_changed(name)
 
-    def _mark_changed(self, name):
+    def _mark_changed(self, name: str) -> None:
         if self._scanning.locked():
             self._changed.add(name)
 
-    def _note_used(self, name, size):
+    def _note_used(self, name: str, size: int) -> None:
         with self._lock:
             if name in self._sizes:
                 self._sizes.move_to_end(name)
@@ -230,19 +256,20 @@ class FrameDirectory:
             if os.path.lexists(self.path(name)):
                 self._note(name, size)
 
-    def _forget(self, name):
+    def _forget(self, name: str) -> None:
         with self._lock:
             self._total -= self._sizes.pop(name, 0)
             self._mark_changed(name)
 
-    def _make_room(self, size, keep):
+    def _make_room(self, size: int, keep: str) -> None:
         """Keeps to the limit when `keep` becomes a file of `size` bytes, or with size 0 as it is."""
         if self.max_bytes:
             self._evict(lambda: self._total - self.max_bytes + (size - self._sizes.get(keep, 0) if size else 0), keep)
 
-    def _evict(self, excess, keep):
+    def _evict(self, excess: Callable[[], int], keep: str) -> int:
         """Removes the least recently used files until excess() bytes are gone, but never `keep`. Returns the bytes."""
-        gone, freed = [], 0
+        gone: list[tuple[str, int]] = []
+        freed = 0
         with self._moves:
             with self._lock:
                 wanted = excess()
@@ -263,7 +290,7 @@ class FrameDirectory:
             self._on_evict(gone)
         return freed
 
-    def _scan(self):
+    def _scan(self) -> None:
         """Counts what is there, oldest first; what this process used lately stays newest."""
         if not self._scanning.acquire(blocking=False):
             return  # another thread does it
@@ -272,7 +299,7 @@ class FrameDirectory:
         finally:
             self._scanning.release()
 
-    def _count(self):
+    def _count(self) -> None:
         with self._lock:
             self._changed.clear()
         found = []
@@ -302,7 +329,7 @@ class FrameDirectory:
             self._unscanned = 0
             self._changed.clear()
 
-    def _remove_abandoned(self):
+    def _remove_abandoned(self) -> None:
         for entry in _entries(self._temporary):
             if not _OWN_TEMPORARY(entry.name):
                 continue
@@ -319,7 +346,7 @@ class FrameDirectory:
                 os.close(fd)
 
 
-def _lock_file(fd):
+def _lock_file(fd: int) -> bool | None:
     """False: somebody else has the lock. None: this file system has no locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -330,14 +357,14 @@ def _lock_file(fd):
         return None
 
 
-def _unlink(path):
+def _unlink(path: str) -> None:
     try:
         os.unlink(path)
     except OSError:
         pass
 
 
-def _entries(path):
+def _entries(path: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
             return list(entries)

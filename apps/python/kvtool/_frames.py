@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""What the engines' plug-ins share: objects coded into frames and kept in a folder."""
+"""What the engines' plug-ins share: objects coded into frames by a Codec and kept in a folder or in memory."""
+
+from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import errno
 import logging
-import os
 import threading
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-import kvtool
-from kvtool._configuration import level_option
-from kvtool._directory import FULL
+from ._codec import Codec, PageLayout, _Lease
+from ._directory import FULL
+from ._errors import Error
+from ._kvtool import bound, frame_info
+from ._storage import HEADER_BYTES, Opened, Storage
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +32,6 @@ TORCH_DTYPES = {
     "torch.uint8": "u8",
 }
 
-_HEADER_BYTES = 128
 # Findings below 1000 are about the call, not about the frame.
 _FIRST_DATA_FINDING = 1000
 # Findings of refused frames, as metrics name them. Those of "version" are sound frames that a newer version of kvtool
@@ -51,7 +54,7 @@ PAUSE_SECONDS = 30
 _PAUSING = (*FULL, errno.EROFS)
 
 
-def reason_for(finding):
+def reason_for(finding: int | str) -> str | None:
     """How metrics name a finding (its number, or a word); None where the call failed and not the frame."""
     if isinstance(finding, str):
         return finding
@@ -61,15 +64,15 @@ def reason_for(finding):
 class Counters:
     """Sums that any thread may add to."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sums = collections.Counter()
+        self._sums: collections.Counter[str] = collections.Counter()
 
-    def add(self, **amounts):
+    def add(self, **amounts: Any) -> None:
         with self._lock:
             self._sums.update(amounts)
 
-    def snapshot(self):
+    def snapshot(self) -> dict[str, Any]:
         with self._lock:
             return dict(self._sums)
 
@@ -77,13 +80,13 @@ class Counters:
 class _Stores:
     """Whether storing is worth a try. A full disk fails every store, so they wait, and the log says so once."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._said = set()  # errors that the log has had since the last good store
+        self._said: set[int | None] = set()  # errors that the log has had since the last good store
         self._next_try = 0.0
-        self.problem = None
+        self.problem: str | None = None
 
-    def may_try(self):
+    def may_try(self) -> bool:
         with self._lock:
             if self.problem is None:
                 return True
@@ -94,11 +97,11 @@ class _Stores:
             return True
 
     @property
-    def paused(self):
+    def paused(self) -> bool:
         """Whether a full disk makes stores wait. What is left of a batch is then not tried, either."""
         return self.problem is not None
 
-    def failed(self, error):
+    def failed(self, error: OSError) -> None:
         with self._lock:
             level = logging.DEBUG if error.errno in self._said else logging.WARNING
             self._said.add(error.errno)
@@ -109,7 +112,7 @@ class _Stores:
             self._next_try = time.monotonic() + PAUSE_SECONDS
             logger.log(level, "kvtool: nothing is stored until this is mended: %s", error)
 
-    def succeeded(self):
+    def succeeded(self) -> None:
         if not self._said:
             return
         with self._lock:
@@ -120,119 +123,68 @@ class _Stores:
 
 
 @dataclasses.dataclass
-class Shape:
-    """What the values of an object are, as far as the engine says it. It helps the codec and is never trusted."""
-
-    dtype: str | None = None
-    shape: tuple | None = None
-    order: str = "token_head_dim"
-    role: str = "unknown"
-
-    def arguments(self):
-        return {"dtype": self.dtype, "shape": self.shape, "order": self.order, "role": self.role}
-
-
-@dataclasses.dataclass
 class Item:
     """One object of a batch. raw: memory of the object, or, for a load, of where it goes."""
 
     name: str
     context: bytes
-    raw: object
+    raw: Any
     tag: int = 0
 
 
-class _Lease:
-    """A context and scratch memory, which one call uses at a time."""
-
-    def __init__(self, level, threads):
-        self.context = kvtool.Context(level, threads=threads)
-        self._memory = bytearray()
-
-    def room(self, size):
-        if len(self._memory) < size:
-            self._memory = bytearray(size)
-        return memoryview(self._memory)[:size]
-
-
-class Coder:
-    """Contexts of one level, each with `threads` threads. A call takes one that is free, so calls on several threads
-    run side by side."""
-
-    def __init__(self, level="fast", threads=1):
-        self.level = level_option(level)
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
-            raise ValueError(f"threads must be a number that is not negative, not {threads!r}")
-        self.threads = threads
-        self._free = collections.deque()
-
-    @contextlib.contextmanager
-    def lease(self):
-        try:
-            lease = self._free.pop()
-        except IndexError:
-            lease = _Lease(self.level, self.threads)
-        try:
-            yield lease
-        finally:
-            self._free.append(lease)
-
-    def close(self):
-        """Frees contexts, threads and scratch memory; later calls make new ones."""
-        self._free.clear()
-
-
 class FrameStore:
-    """Objects of an engine in a folder, coded and checked.
+    """Objects of an engine in a folder or in memory, coded and checked.
 
     group_bytes: what is coded in one call, which bounds the scratch memory that each context keeps.
     """
 
-    def __init__(self, directory, level="fast", threads=1, group_bytes=32 << 20):
-        self.directory = directory
-        self.coder = Coder(level, threads)
+    def __init__(self, storage: Storage, codec: Codec | None = None, group_bytes: int = 32 << 20) -> None:
+        self.directory = storage
+        self.codec = codec or Codec()
         self.counters = Counters()
         self._stores = _Stores()
-        self._newer = {}  # name -> header of a frame that only a newer version can decode
+        self._newer: dict[str, bytes] = {}  # name -> header of a frame that only a newer version can decode
         self._group_bytes = group_bytes
 
-    def header(self, name):
+    def close(self) -> None:
+        self.codec.close()
+
+    def header(self, name: str) -> dict[str, Any] | None:
         """frame_info of a file that is a whole frame by its header; None for anything else, without a word."""
         return self._look(name)[0]
 
-    def _look(self, name):
+    def _look(self, name: str) -> tuple[dict[str, Any] | None, bool]:
         """The header or None, and whether a sound frame is there that only a newer version of kvtool can read."""
         opened = self.directory.open(name)
         if opened is None:
             return None, False
-        fd, status = opened
+        header = b""
         try:
-            header = os.pread(fd, _HEADER_BYTES, 0)
+            with opened:
+                header = opened.header()
             if header == self._newer.get(name):
                 return None, True
-            info = kvtool.frame_info(header)
+            info = frame_info(header)
             self._newer.pop(name, None)
-            return (info if info["frame_bytes"] == status.st_size else None), False
-        except kvtool.Error as error:
+            return (info if info["frame_bytes"] == opened.size else None), False
+        except Error as error:
             newer = reason_for(error.finding) == "version"
             if newer:
                 self._newer[name] = header
             return None, newer
         except OSError:
             return None, False
-        finally:
-            os.close(fd)
 
-    def has(self, name, context):
+    def has(self, name: str, context: bytes) -> bool:
         """Whether there is a frame of this context, by its header. Its bytes are checked when they are loaded."""
         info = self.header(name)
         return info is not None and info["context"] == context
 
-    def is_offered(self, name):
+    def is_offered(self, name: str) -> bool:
         """Whether the folder holds a file that this process can serve, as far as it has seen."""
         return name in self.directory and name not in self._newer
 
-    def is_settled(self, name, context):
+    def is_settled(self, name: str, context: bytes) -> bool:
         """Whether there is nothing to store: there is a frame of this context, or one of a newer version, which other
         processes can read."""
         info, newer = self._look(name)
@@ -240,26 +192,25 @@ class FrameStore:
 
     # ---- storing ----
 
-    def store(self, items, shape):
+    def store(self, items: Sequence[Item], layout: PageLayout) -> list[int | None]:
         """Stores what is not there yet. Returns per item the bytes written, 0 where it was there, None on failure."""
-        results = [None] * len(items)
-        missing = []
-        for index, item in enumerate(items):
-            if self.is_settled(item.name, item.context):
-                results[index] = 0
-            else:
-                missing.append(index)
+        results: list[int | None] = [
+            0 if self.is_settled(item.name, item.context) else None for item in items
+        ]
+        missing = [index for index, result in enumerate(results) if result is None]
         self.counters.add(already_stored=len(items) - len(missing))
         for group in self._groups(items, missing):
             if not self._stores.may_try():
                 self.counters.add(store_failures=len(group))
                 continue
-            with self.coder.lease() as lease:
-                self._store_group(lease, [(index, items[index]) for index in group], shape, results)
+            with self.codec.lease() as lease:
+                self._store_group(lease, [(index, items[index]) for index in group], layout, results)
         return results
 
-    def _store_group(self, lease, group, shape, results):
-        rooms = [kvtool.bound(_bytes_of(item.raw)) for _, item in group]
+    def _store_group(
+        self, lease: _Lease, group: list[tuple[int, Item]], layout: PageLayout, results: list[int | None]
+    ) -> None:
+        rooms = [bound(_bytes_of(item.raw)) for _, item in group]
         outs = _split(lease.room(sum(rooms)), rooms)
         start = time.perf_counter()
         try:
@@ -268,9 +219,9 @@ class FrameStore:
                 contexts=[item.context for _, item in group],
                 tags=[item.tag for _, item in group],
                 outs=outs,
-                **shape.arguments(),
+                **layout.arguments(),
             )
-        except (kvtool.Error, TypeError, ValueError, MemoryError) as error:
+        except (Error, TypeError, ValueError, MemoryError) as error:
             logger.warning("kvtool: %d objects were not stored: %s", len(group), error)
             self.counters.add(store_failures=len(group))
             return
@@ -283,18 +234,18 @@ class FrameStore:
             else:
                 self.counters.add(store_failures=1)
 
-    def store_frame(self, name, frame):
+    def store_frame(self, name: str, frame: memoryview) -> int | None:
         """Stores a whole frame as it is. Returns its size, 0 where it was there, None on failure."""
-        if self.is_settled(name, kvtool.frame_info(frame)["context"]):
+        if self.is_settled(name, frame_info(frame)["context"]):
             return 0
         if self._stores.may_try():
             return self._write(name, frame)
         self.counters.add(store_failures=1)
         return None
 
-    def _write(self, name, frame):
+    def _write(self, name: str, frame: memoryview) -> int | None:
         """Publishes a frame. Returns its size, or None."""
-        raw_bytes = kvtool.frame_info(frame[:_HEADER_BYTES])["raw_bytes"]
+        raw_bytes = frame_info(frame[:HEADER_BYTES])["raw_bytes"]
         start = time.perf_counter()
         try:
             size = self.directory.put(name, frame)
@@ -308,38 +259,38 @@ class FrameStore:
             stored=1,
             raw_bytes=raw_bytes,
             stored_bytes=size,
-            stored_raw=int(size == kvtool.bound(raw_bytes)),
+            stored_raw=int(size == bound(raw_bytes)),
             write_seconds=time.perf_counter() - start,
         )
         return size
 
     # ---- loading ----
 
-    def load(self, items):
+    def load(self, items: Sequence[Item]) -> list[int | None]:
         """Fills item.raw of each. Returns per item the frame's tag, or None: then raw holds garbage, and a file that
         was there and damaged is gone."""
-        results = [None] * len(items)
+        results: list[int | None] = [None] * len(items)
         for group in self._groups(items, range(len(items))):
-            with self.coder.lease() as lease:
+            with self.codec.lease() as lease:
                 self._load_group(lease, [(index, items[index]) for index in group], results)
         return results
 
-    def _load_group(self, lease, group, results):
-        rooms = [kvtool.bound(_bytes_of(item.raw)) for _, item in group]
-        found = []  # index, item, frame, status of the file, tag
+    def _load_group(self, lease: _Lease, group: list[tuple[int, Item]], results: list[int | None]) -> None:
+        rooms = [bound(_bytes_of(item.raw)) for _, item in group]
+        found = []  # index, item, frame, what was opened, tag
         for (index, item), room in zip(group, _split(lease.room(sum(rooms)), rooms)):
             read = self.read(item.name, room)
             if read is None:
                 continue
-            frame, status = read
+            frame, opened = read
             try:
-                info = kvtool.frame_info(frame)
+                info = frame_info(frame)
                 if info["frame_bytes"] != len(frame):
-                    self.refuse(item.name, status, "length")
+                    self.refuse(item.name, opened, "length")
                 else:
-                    found.append((index, item, frame, status, info["tag"]))
-            except kvtool.Error as error:
-                self.refuse(item.name, status, error.finding)
+                    found.append((index, item, frame, opened, info["tag"]))
+            except Error as error:
+                self.refuse(item.name, opened, error.finding)
         if not found:
             return
         start = time.perf_counter()
@@ -349,68 +300,63 @@ class FrameStore:
                 contexts=[item.context for _, item, _, _, _ in found],
                 outs=[item.raw for _, item, _, _, _ in found],
             )
-        except (kvtool.Error, TypeError, ValueError, MemoryError) as error:
+        except (Error, TypeError, ValueError, MemoryError) as error:
             logger.warning("kvtool: %d objects were not loaded: %s", len(found), error)
             self.counters.add(load_failures=len(found))
             return
         self.counters.add(decode_seconds=time.perf_counter() - start)
-        for (index, item, frame, status, tag), code in zip(found, decoded.status):
+        for (index, item, frame, opened, tag), code in zip(found, decoded.status):
             if code == 0:
                 results[index] = tag
                 self.counters.add(loaded=1, loaded_bytes=len(frame), loaded_raw_bytes=_bytes_of(item.raw))
             else:
-                self.refuse(item.name, status, -code)
+                self.refuse(item.name, opened, -code)
 
-    def read(self, name, room):
-        """The bytes of a file, in `room`, and its status; None where there is none, where it can be no frame of the size
-        expected, and where only a newer version can decode it."""
+    def read(self, name: str, room: memoryview) -> tuple[memoryview, Opened] | None:
+        """The bytes of a file, in `room`, and what was opened; None where there is none, where it can be no frame of the
+        size expected, and where only a newer version can decode it."""
         opened = self.directory.open(name)
         if opened is None:
             return None
-        fd, status = opened
         start = time.perf_counter()
         try:
-            if status.st_size > len(room):
-                self.refuse(name, status, _finding_in(os.pread(fd, _HEADER_BYTES, 0)) or "length")
-                return None
-            count = 0
-            while count < status.st_size:
-                got = os.preadv(fd, [room[count : status.st_size]], count)
-                if got == 0:
-                    break
-                count += got
-            self.directory.touch(fd)
+            with opened:
+                if opened.size > len(room):
+                    self.refuse(name, opened, _finding_in(opened.header()) or "length")
+                    return None
+                frame = room[: opened.read(room)]
         except OSError as error:  # memory, descriptors, a network: the file stays
             logger.warning("kvtool: %s could not be read: %s", self.directory.path(name), error)
             self.counters.add(load_failures=1, read_errors=1)
             self.directory.note_read(name, succeeded=False)
             return None
-        finally:
-            os.close(fd)
         self.directory.note_read(name, succeeded=True)
         self.counters.add(read_seconds=time.perf_counter() - start)
-        frame = room[:count]
-        if name in self._newer and frame[:_HEADER_BYTES] == self._newer.get(name):
+        if name in self._newer and bytes(frame[:HEADER_BYTES]) == self._newer.get(name):
             return None
-        return frame, status
+        return frame, opened
 
-    def recheck(self, name, context):
+    def verify(self, name: str, frame: memoryview, opened: Opened, context: bytes | None = None) -> bool:
+        """Whether a frame that was read is sound; one that is not is refused."""
+        try:
+            with self.codec.lease() as lease:
+                lease.context.verify_frame(frame, context=context)
+            return True
+        except Error as error:
+            self.refuse(name, opened, error.finding)
+            return False
+
+    def recheck(self, name: str, context: bytes) -> None:
         """Reads a file that somebody found wrong, who may have read another copy, and refuses it if it is."""
         opened = self.directory.open(name)
         if opened is None:
             return
-        os.close(opened[0])
-        read = self.read(name, memoryview(bytearray(opened[1].st_size)))
-        if read is None:
-            return
-        frame, status = read
-        try:
-            with self.coder.lease() as lease:
-                lease.context.verify_frame(frame, context=context)
-        except kvtool.Error as error:
-            self.refuse(name, status, error.finding)
+        opened.close()
+        read = self.read(name, memoryview(bytearray(opened.size)))
+        if read is not None:
+            self.verify(name, *read, context=context)
 
-    def refuse(self, name, status, finding):
+    def refuse(self, name: str, opened: Opened, finding: int | str) -> None:
         """Counts a file that cannot be served. A damaged one is removed, so that the next store repairs it; a frame of a
         newer version stays for those who can read it, and a call that failed for want of memory says nothing of a file.
         """
@@ -421,27 +367,27 @@ class FrameStore:
         self.counters.add(**{"refused": 1, "refused_" + reason: 1})
         logger.warning("kvtool: refused %s (%s)", self.directory.path(name), reason)
         if reason == "version":
-            self._remember_newer(name, status)
+            self._remember_newer(name, opened)
         else:
-            self.directory.discard(name, status)
+            self.directory.discard(name, opened)
 
-    def _remember_newer(self, name, status):
+    def _remember_newer(self, name: str, refused: Opened) -> None:
         """Not every header says that its frame is of a newer version; the codec of a segment, for example, is not there.
-        A file that took the place of the one with this status may be sound."""
+        A file that took the place of the one that was refused may be sound."""
         opened = self.directory.open(name)
         if opened is None:
             return
         try:
-            if (opened[1].st_dev, opened[1].st_ino) == (status.st_dev, status.st_ino):
-                self._newer[name] = os.pread(opened[0], _HEADER_BYTES, 0)
+            with opened:
+                if opened.identity == refused.identity:
+                    self._newer[name] = opened.header()
         except OSError:
             pass  # it will be looked at again
-        finally:
-            os.close(opened[0])
 
-    def _groups(self, items, indices):
+    def _groups(self, items: Sequence[Item], indices: Iterable[int]) -> Iterator[list[int]]:
         """Consecutive indices whose objects together need no more memory than a group may, at least one each."""
-        group, total = [], 0
+        group: list[int] = []
+        total = 0
         for index in indices:
             size = _bytes_of(items[index].raw)
             if group and total + size > self._group_bytes:
@@ -452,12 +398,12 @@ class FrameStore:
         if group:
             yield group
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         """Counters and the state of the folder, for logs and health reports."""
         sums = self.counters.snapshot()
         raw, stored = sums.get("raw_bytes", 0), sums.get("stored_bytes", 0)
         return {
-            "level": self.coder.level,
+            "level": self.codec.level,
             "folder": self.directory.root,
             "folder_bytes": self.directory.total_bytes,
             "folder_objects": len(self.directory),
@@ -469,20 +415,20 @@ class FrameStore:
         }
 
 
-def _finding_in(header):
+def _finding_in(header: bytes) -> int | None:
     """What is wrong with the header of a frame; None if nothing is."""
     try:
-        kvtool.frame_info(header)
-    except kvtool.Error as error:
+        frame_info(header)
+    except Error as error:
         return error.finding
     return None
 
 
-def _bytes_of(raw):
+def _bytes_of(raw: Any) -> int:
     return memoryview(raw).nbytes
 
 
-def _split(memory, sizes):
+def _split(memory: memoryview, sizes: Iterable[int]) -> list[memoryview]:
     parts, at = [], 0
     for size in sizes:
         parts.append(memory[at : at + size])

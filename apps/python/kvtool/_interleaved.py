@@ -6,11 +6,18 @@ The two halves have different statistics, so together they compress badly. What 
 and a frame is put together by its own tag: another hint, or a wrong one, costs compression and nothing else.
 """
 
+from __future__ import annotations
+
 import dataclasses
 
-import numpy as np
+from typing import Any
 
-from kvtool._frames import Shape
+import numpy as np
+import numpy.typing as npt
+
+from ._codec import PageLayout
+
+Bytes = npt.NDArray[np.uint8]
 
 ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f8_e4m3": 1, "f8_e5m2": 1, "i8": 1, "u8": 1}
 _BITS = 14  # of each size in a tag
@@ -24,17 +31,17 @@ class Content:
     key_bytes: int
     value_bytes: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for size in (self.key_bytes, self.value_bytes):
             if not 0 < size < 1 << _BITS:
                 raise ValueError(f"a head of {size} bytes")
 
     @property
-    def tag(self):
+    def tag(self) -> int:
         return _SPLIT | self.key_bytes << _BITS | self.value_bytes
 
     @classmethod
-    def of_tag(cls, tag):
+    def of_tag(cls, tag: int) -> Content | None:
         """None: not taken apart. Raises ValueError for a tag that means something else."""
         if tag == 0:
             return None
@@ -42,11 +49,11 @@ class Content:
             raise ValueError(f"tag {tag:#x}")
         return cls(tag >> _BITS & (1 << _BITS) - 1, tag & (1 << _BITS) - 1)
 
-    def contents_of(self, size):
+    def contents_of(self, size: int) -> int:
         """Whole contents in `size` bytes; what is left is padding."""
         return size // (self.key_bytes + self.value_bytes)
 
-    def _views(self, interleaved, apart):
+    def _views(self, interleaved: Bytes, apart: Bytes) -> tuple[Any, Any, Any, int]:
         count = self.contents_of(len(interleaved))
         # Fields of opaque bytes: NumPy then copies one head at a time.
         fields = np.dtype([("k", f"V{self.key_bytes}"), ("v", f"V{self.value_bytes}")])
@@ -56,28 +63,30 @@ class Content:
         values = apart[middle:end].view(f"V{self.value_bytes}")
         return rows, keys, values, end
 
-    def take_apart(self, interleaved, apart):
+    def take_apart(self, interleaved: Bytes, apart: Bytes) -> None:
         """All of K, all of V, then the rest as it was. Both arrays are bytes of the same size."""
         rows, keys, values, end = self._views(interleaved, apart)
         keys[:] = rows["k"]
         values[:] = rows["v"]
         apart[end:] = interleaved[end:]
 
-    def put_together(self, apart, interleaved):
+    def put_together(self, apart: Bytes, interleaved: Bytes) -> None:
         rows, keys, values, end = self._views(interleaved, apart)
         rows["k"] = keys
         rows["v"] = values
         interleaved[end:] = apart[end:]
 
 
-def shape_apart(content, size, dtype, kv_heads, head_outside_token):
+def shape_apart(
+    content: Content, size: int, dtype: str, kv_heads: int | None, head_outside_token: bool
+) -> PageLayout:
     """What a taken-apart object of `size` bytes looks like. Only whole objects of equal halves have a shape."""
     count = content.contents_of(size)
     whole = count * (content.key_bytes + content.value_bytes) == size
     if not whole or content.key_bytes != content.value_bytes:
-        return Shape(dtype)
+        return PageLayout(dtype)
     dim = content.key_bytes // ITEM_BYTES[dtype]
     rows = 2 * count
     if head_outside_token or not kv_heads or rows % kv_heads:
-        return Shape(dtype, (rows, 1, dim))  # neighbouring rows are tokens of one head
-    return Shape(dtype, (rows // kv_heads, kv_heads, dim))
+        return PageLayout(dtype, (rows, 1, dim))  # neighbouring rows are tokens of one head
+    return PageLayout(dtype, (rows // kv_heads, kv_heads, dim))

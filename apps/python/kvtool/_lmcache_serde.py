@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""The LMCache serde "kvtool": objects as frames, for adapters that take objects of any size."""
+"""The LMCache serde "kvtool": objects as frames, for other adapters than ours."""
+
+from __future__ import annotations
 
 import weakref
-
-import kvtool
-from kvtool._frames import Coder, reason_for
-from kvtool._lmcache_objects import ObjectIdentity, bytes_of_layout, memory_of, shape_of
+from typing import Any
 
 from lmcache.v1.distributed.serde import (
     AsyncSerdeProcessor,
@@ -16,72 +15,86 @@ from lmcache.v1.distributed.serde import (
     register_serde_factory,
 )
 
+from ._codec import Codec
+from ._configuration import CodecOptions
+from ._errors import Error
+from ._frames import reason_for
+from ._lmcache_objects import bytes_of_layout, codec_of, layout_of, memory_of, page_key
+
 SERDE_NAME = "kvtool"
 
 # Of the serdes in this process: what frames may carry that an adapter stores as they are.
-_identities = []
+_codecs: list[Codec] = []
 # The adapters in this process, one of which may hold what a serde refuses.
-_adapters = weakref.WeakSet()
+_adapters: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def serde_identities():
-    return list(_identities)
+def serde_codecs() -> list[Codec]:
+    return list(_codecs)
 
 
-def listen_to_serdes(adapter):
+def listen_to_serdes(adapter: Any) -> None:
     _adapters.add(adapter)
 
 
 class KvtoolSerializer(Serializer):
-    def __init__(self, coder, identity, head_dim=None):
-        self._coder, self._identity, self._head_dim = coder, identity, head_dim
+    """stored_fraction: every object is stored in exactly this share of its raw size, for adapters that load an object
+    only if it has the size that was estimated; one that needs more is not stored. None: objects have their own sizes."""
 
-    def estimate_serialized_size(self, layout_desc):
-        return int(kvtool.bound(bytes_of_layout(layout_desc)))
+    def __init__(self, codec: Codec, head_dim: int | None = None, stored_fraction: float | None = None) -> None:
+        self._codec, self._head_dim, self._fraction = codec, head_dim, stored_fraction
 
-    def serialize(self, src, dst, key):
-        with self._coder.lease() as lease:
-            size = lease.context.encode(
-                memory_of(src),
-                context=self._identity.context(key, src.get_shapes(), src.get_dtypes()),
-                out=memory_of(dst),
-                **shape_of(src, self._head_dim).arguments(),
-            )
+    def estimate_serialized_size(self, layout_desc: Any) -> int:
+        raw_bytes = bytes_of_layout(layout_desc)
+        return int(raw_bytes * self._fraction) if self._fraction else self._codec.max_encoded_bytes(raw_bytes)
+
+    def serialize(self, src: Any, dst: Any, key: Any) -> int:
+        memory = memory_of(dst)
+        if self._fraction:
+            memory = memory[: int(src.get_size() * self._fraction)]
+        name = page_key(key, src.get_shapes(), src.get_dtypes())
+        size = self._codec.encode_page(memory_of(src), name, layout=layout_of(src, self._head_dim), out=memory)
+        if self._fraction:
+            memory[size:] = bytes(len(memory) - size)
+            size = len(memory)
         return int(size)  # LMCache would store the whole bound for any other kind of integer
 
 
 class KvtoolDeserializer(Deserializer):
-    def __init__(self, coder, identity):
-        self._coder, self._identity = coder, identity
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
 
-    def deserialize(self, src, dst, key):
+    def deserialize(self, src: Any, dst: Any, key: Any) -> None:
         """The length comes from the frame: stores pad, and leave what was there before."""
-        context = self._identity.context(key, dst.get_shapes(), dst.get_dtypes())
+        name = page_key(key, dst.get_shapes(), dst.get_dtypes())
         try:
-            with self._coder.lease() as lease:
-                lease.context.decode(memory_of(src), context=context, out=memory_of(dst))
-        except kvtool.Error as error:
+            self._codec.decode_page(memory_of(src), name, out=memory_of(dst))
+        except Error as error:
             if reason_for(error.finding) not in (None, "version"):
                 for adapter in list(_adapters):
-                    adapter.recheck(key, context)  # or it would be found, refused and kept for ever
+                    adapter.recheck(key, self._codec.context(name))  # or it would be found, refused and kept for ever
             raise
 
 
-def _make_serde(options):
-    """{"type": "kvtool", "level": ..., "threads": ..., "max_workers": ..., "revision": ..., "head_dim": ...}"""
-    options = dict(options)
-    identity = ObjectIdentity(options.pop("revision", ""))
-    coder = Coder(options.pop("level", "fast"), options.pop("threads", 1))
-    max_workers, head_dim = options.pop("max_workers", 1), options.pop("head_dim", None)
-    if options:
-        raise ValueError(f"serde kvtool: unknown options {', '.join(sorted(options))}")
-    _identities.append(identity)
+def _make_serde(options: dict[str, Any]) -> Any:
+    """{"type": "kvtool", "level": ..., "threads": ..., "profile": ..., "max_workers": ..., "revision": ...,
+    "head_dim": ..., "stored_fraction": ...}"""
+    own = dict(options)
+    max_workers, head_dim = own.pop("max_workers", 1), own.pop("head_dim", None)
+    fraction = own.pop("stored_fraction", None)
+    if fraction is not None and (not isinstance(fraction, (int, float)) or not 0 < fraction <= 1):
+        raise ValueError(f"stored_fraction must be a number above 0 and up to 1, not {fraction!r}")
+    try:
+        codec = codec_of(CodecOptions(**own))
+    except TypeError as error:
+        raise ValueError(f"serde kvtool: {error}") from None
+    _codecs.append(codec)
     return AsyncSerdeProcessor(
-        KvtoolSerializer(coder, identity, head_dim), KvtoolDeserializer(coder, identity), max_workers=max_workers
+        KvtoolSerializer(codec, head_dim, fraction), KvtoolDeserializer(codec), max_workers=max_workers
     )
 
 
-def register():
+def register() -> None:
     """LMCache refuses a name that it knows; a module may be imported twice under two names."""
     if SERDE_NAME not in get_registered_serde_types():
         register_serde_factory(SERDE_NAME, _make_serde)

@@ -76,6 +76,7 @@ def attend(
     rows, query_heads, _ = queries.shape
     tokens, kv_heads, dim = values.shape
     group = query_heads // kv_heads
+    found: list[tuple[Array, Array]]
     found = [(numpy.zeros((rows, query_heads, dim), "f4"), numpy.zeros((rows, query_heads), "f4")) for _ in masks]
     near = None
     if rule.window is not None:

@@ -33,7 +33,7 @@ class Real:
     def __init__(self, kl: Any, nll: Any, full_nll: Any, agrees: Any) -> None:
         self.kl, self.nll, self.full_nll, self.agrees = kl, nll, full_nll, agrees
 
-    def document(self) -> dict[str, float | int | None]:
+    def document(self) -> dict[str, Any]:
         """As documents of closed_loop have it; the last row has no next token."""
         rows = len(self.kl)
         scored = len(self.nll)

@@ -2,28 +2,32 @@
 # SPDX-FileCopyrightText: The kvtool authors
 """What SGLang's host pools say of their pages."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import torch
 
-from kvtool._frames import TORCH_DTYPES, Shape
+from ._codec import PageLayout
+from ._frames import TORCH_DTYPES
 
 # What the order of a page's bytes depends on. Pools of MLA and of states lack some of these.
 _FIELDS = ("dtype", "layout", "page_size", "layer_num", "head_num", "head_dim", "v_head_dim", "kv_lora_rank",
            "qk_rope_head_dim", "kv_cache_dim", "storage_format_tag")
 
 
-def layout_of(pool):
+def fields_of(pool: Any) -> dict[str, str]:
     fields = {name: str(getattr(pool, name, None)) for name in _FIELDS}
     fields["pool"] = type(pool).__name__
     return fields
 
 
-def dtype_of(pool):
+def dtype_of(pool: Any) -> str | None:
     return TORCH_DTYPES.get(str(getattr(pool, "dtype", None)))
 
 
-def memory_of(tensor):
+def memory_of(tensor: Any) -> memoryview | None:
     """The bytes of a tensor on the host, without a copy; None where it has none of that kind, because what is written to
     a copy is lost."""
     if tensor is None or not tensor.is_contiguous() or tensor.device.type != "cpu":
@@ -31,21 +35,22 @@ def memory_of(tensor):
     return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
 
 
-def shape_of(pool, page_bytes):
+def layout_of(pool: Any, page_bytes: int) -> PageLayout:
     """Pages are planes of K and V; what follows depends on the layout. Rows are neighbouring tokens wherever the order
     allows."""
     dtype = dtype_of(pool)
-    sizes = [getattr(pool, name, None) for name in ("layer_num", "page_size", "head_num", "head_dim")]
+    sizes: list[Any] = [getattr(pool, name, None) for name in ("layer_num", "page_size", "head_num", "head_dim")]
     if dtype is None or not all(isinstance(size, int) and size > 0 for size in sizes):
-        return Shape(dtype)
+        return PageLayout(dtype)
     layers, tokens, heads, dim = sizes
-    shape = {
+    shapes: dict[Any, tuple[int, ...]] = {
         "layer_first": (2 * layers * tokens, heads, dim),  # [2, layer, token, head, dim]
         "page_first_direct": (2 * layers * tokens, heads, dim),
         "page_first": (2 * tokens, layers * heads, dim),  # [2, token, layer, head, dim]
         "page_head": (2 * heads * tokens, layers, dim),  # [2, head, token, layer, dim]
-    }.get(getattr(pool, "layout", None))
+    }
+    shape = shapes.get(getattr(pool, "layout", None))
     itemsize = pool.dtype.itemsize
     if shape is None or math.prod(shape) * itemsize != page_bytes:
-        return Shape(dtype)
-    return Shape(dtype, shape)
+        return PageLayout(dtype)
+    return PageLayout(dtype, shape)

@@ -2,7 +2,11 @@
 # SPDX-FileCopyrightText: The kvtool authors
 """KV events of the vLLM tier: which blocks its storage holds, for routers that look for the engine that has a prefix."""
 
+from __future__ import annotations
+
 import threading
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from vllm.v1.kv_offload.base import OffloadingEvent
 
@@ -10,13 +14,13 @@ from vllm.v1.kv_offload.base import OffloadingEvent
 class TierEvents:
     """Blocks of this process: those that were there before it are not announced, nor is their removal."""
 
-    def __init__(self, medium, locality):
+    def __init__(self, medium: Any, locality: Any) -> None:
         self._medium, self._locality = medium, locality
         self._lock = threading.Lock()
-        self._keys = {}  # file name -> key, of blocks that were announced
-        self._events = []
+        self._keys: dict[str, Any] = {}  # file name -> key, of blocks that were announced
+        self._events: list[Any] = []
 
-    def stored(self, pairs, is_offered):
+    def stored(self, pairs: Sequence[tuple[str, Any]], is_offered: Callable[[str], bool]) -> None:
         """(file name, key) of blocks that a job stored or found. is_offered(name): whether the block can be had now;
         the limit of the folder may have removed it before the job ended, which nobody was told of."""
         with self._lock:
@@ -24,18 +28,18 @@ class TierEvents:
             self._keys.update(new)
             self._add(list(new.values()), removed=False)
 
-    def removed(self, names):
+    def removed(self, names: Sequence[str]) -> None:
         """Any thread."""
         with self._lock:
             keys = [self._keys.pop(name) for name in names if name in self._keys]
             self._add(keys, removed=True)
 
-    def take(self):
+    def take(self) -> list[Any]:
         with self._lock:
             events, self._events = self._events, []
         return events
 
-    def _add(self, keys, removed):
+    def _add(self, keys: list[Any], removed: bool) -> None:
         if keys:
             self._events.append(
                 OffloadingEvent(keys=keys, medium=self._medium, removed=removed, locality=self._locality)

@@ -2,9 +2,13 @@
 # SPDX-FileCopyrightText: The kvtool authors
 """What vLLM's scheduler knows of the rows that a tier stores, and what it must be told."""
 
-from kvtool._configuration import Identity, engine_version
-from kvtool._frames import Shape
-from kvtool._interleaved import ITEM_BYTES, Content, shape_apart
+from __future__ import annotations
+
+from typing import Any
+
+from ._codec import PageLayout
+from ._configuration import count_option, engine_version
+from ._interleaved import ITEM_BYTES, Content, shape_apart
 
 _DTYPES = {
     "bfloat16": "bf16",
@@ -19,7 +23,7 @@ _DTYPES = {
 }
 
 
-def identity_of(spec, row_bytes, revision):
+def identity_of(spec: Any, row_bytes: int) -> dict[str, Any]:
     """Everything that the bytes of a row depend on, as far as the scheduler's side knows it."""
     config = spec.config
     parallel = config.parallel
@@ -27,7 +31,6 @@ def identity_of(spec, row_bytes, revision):
         "engine": "vllm",
         "version": engine_version("vllm"),
         "model": config.model.name,
-        "revision": revision,
         "dtype": str(config.model.dtype),
         "row_bytes": row_bytes,
         "blocks_per_chunk": spec.blocks_per_chunk,
@@ -40,17 +43,19 @@ def identity_of(spec, row_bytes, revision):
     if not (parallel.is_parallelism_agnostic or fields["replicated"]):
         sizes = ("tp_size", "pp_size", "pcp_size", "dcp_size", "rank")
         fields["parallel"] = [getattr(parallel, name) for name in sizes]
-    return Identity(**fields)
+    return fields
 
 
-def hints_of(config, row_bytes, kv_heads, head_size, head_size_v):
+def hints_of(
+    config: Any, row_bytes: int, kv_heads: int | None, head_size: int | None, head_size_v: int | None
+) -> tuple[Content | None, PageLayout]:
     """How rows are taken apart, or None, and what the result looks like."""
     for name, value in (("kv_heads", kv_heads), ("head_size", head_size), ("head_size_v", head_size_v)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} must be a positive integer, not {value!r}")
+        if value is not None:
+            count_option(value, name)
     dtype = _DTYPES.get(str(config.model.dtype).removeprefix("torch."))
     if dtype is None or head_size is None:
-        return None, Shape(dtype)
+        return None, PageLayout(dtype)
     size = ITEM_BYTES[dtype]
     content = Content(head_size * size, (head_size_v or head_size) * size)
     layout = str(getattr(config, "kv_cache_layout", None) or "LBHNC").upper()

@@ -2,8 +2,14 @@
 # SPDX-FileCopyrightText: The kvtool authors
 """Metrics of the vLLM tier: vLLM counts transfers and failures itself; these say what compression does."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 from vllm.v1.kv_offload.base import OffloadingCounterMetadata, OffloadingGaugeMetadata
+
+from ._frames import FrameStore
 
 _PREFIX = "vllm:kvtool_tier_"
 _COUNTERS = {
@@ -30,13 +36,13 @@ _GAUGES = {
 
 
 class TierMetrics:
-    def __init__(self, tier_type, frames):
+    def __init__(self, tier_type: str, frames: FrameStore) -> None:
         self._labels = (tier_type,)
         self._frames = frames
-        self._last = {}
+        self._last: dict[str, Any] = {}
 
     @staticmethod
-    def definitions():
+    def definitions() -> dict[str, Any]:
         counters = {
             _PREFIX + name: OffloadingCounterMetadata(documentation=text, labelnames=("tier",))
             for name, text in _COUNTERS.items()
@@ -47,7 +53,7 @@ class TierMetrics:
         }
         return {**counters, **gauges}
 
-    def take(self):
+    def take(self) -> Any:
         """What was added since the last call; None where that is nothing."""
         report = self._frames.report()
         grown = {name: report.get(name, 0) - self._last.get(name, 0) for name in _COUNTERS}

@@ -2,10 +2,14 @@
 # SPDX-FileCopyrightText: The kvtool authors
 """Threads that run a plug-in's work in the order in which it was given."""
 
+from __future__ import annotations
+
 import collections
 import logging
 import os
 import threading
+from collections.abc import Callable
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -13,22 +17,22 @@ logger = logging.getLogger(__name__)
 class Workers:
     """Up to `count` threads, started with the first work, and again in a child process."""
 
-    def __init__(self, count, name):
+    def __init__(self, count: int, name: str) -> None:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"{name}: a number of threads must be at least 1, not {count!r}")
         self._count = count
         self._name = name
         self._reset()
 
-    def _reset(self):
+    def _reset(self) -> None:
         self._pid = os.getpid()
         self._condition = threading.Condition()
-        self._waiting = collections.deque()
+        self._waiting: collections.deque[Any] = collections.deque()
         self._running = 0
         self._closed = False
-        self._threads = []
+        self._threads: list[threading.Thread] = []
 
-    def submit(self, work):
+    def submit(self, work: Callable[[], object]) -> None:
         """Runs work() on one of the threads. It must not raise."""
         if self._pid != os.getpid():
             self._reset()  # threads do not survive a fork, nor does what they held
@@ -44,11 +48,11 @@ class Workers:
             self._waiting.append(work)
             self._condition.notify()
 
-    def wait_idle(self):
+    def wait_idle(self) -> None:
         with self._condition:
             self._condition.wait_for(lambda: not self._waiting and not self._running)
 
-    def close(self):
+    def close(self) -> list[Any]:
         """Lets what runs end, drops what waits and returns it."""
         with self._condition:
             self._closed = True
@@ -59,7 +63,7 @@ class Workers:
             thread.join()
         return dropped
 
-    def _loop(self):
+    def _loop(self) -> None:
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: self._waiting or self._closed)

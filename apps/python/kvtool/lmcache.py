@@ -1,39 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""LMCache: an L2 adapter that keeps chunks compressed and checked in a folder, and a serde for other adapters.
+"""LMCache: an L2 adapter that keeps chunks compressed and checked in a folder or in memory, and a serde for others.
 
     --l2-adapter '{"type": "plugin", "module_path": "kvtool.lmcache", "class_name": "KvtoolAdapter",
                    "adapter_params": {"base_path": "/var/cache/kv", "max_gb": 200}}'
+
+With "memory_gb" in place of "base_path" the compressed chunks stay in memory.
 
 Importing this module registers the serde "kvtool". The adapter codes objects itself, so it needs none: then no temporary
 memory is taken from L1, and one bad object is one miss. Under the serde it stores the frames that it is given, and the
 files are the same. See docs/engines/lmcache.md. Made for LMCache 0.5.6.
 """
 
+from __future__ import annotations
+
 import collections
+import functools
 import logging
 import threading
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
-
-import kvtool
-from kvtool._directory import FrameDirectory
-from kvtool._frames import FrameStore, Item
-from kvtool._lmcache_config import KvtoolAdapterConfig
-from kvtool._lmcache_objects import ObjectIdentity, memory_of, shape_of
-from kvtool._lmcache_serde import (
-    SERDE_NAME,
-    KvtoolDeserializer,
-    KvtoolSerializer,
-    listen_to_serdes,
-    register,
-    serde_identities,
-)
-from kvtool._workers import Workers
+from typing import Any
 
 from lmcache.lmcache_native import Bitmap
 from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInterface
 from lmcache.v1.platform import create_event_notifier
+
+from ._codec import PageLayout
+from ._errors import Error
+from ._frames import Item
+from ._kvtool import bound, frame_info
+from ._lmcache_config import KvtoolAdapterConfig
+from ._lmcache_objects import codec_of, layout_of, memory_of, name_key, page_key
+from ._lmcache_serde import (
+    SERDE_NAME,
+    KvtoolDeserializer,
+    KvtoolSerializer,
+    listen_to_serdes,
+    register,
+    serde_codecs,
+)
+from ._storage import HEADER_BYTES
+from ._workers import Workers
 
 __all__ = ["KvtoolAdapter", "KvtoolAdapterConfig", "KvtoolDeserializer", "KvtoolSerializer", "SERDE_NAME"]
 
@@ -42,27 +51,26 @@ logger = logging.getLogger(__name__)
 register()
 
 _PART_BYTES = 8 << 20
+Keys = Sequence[Any]
+
 
 class KvtoolAdapter(L2AdapterInterface):
     """Chunks as frames in a folder. A task is shared by the threads of its kind, so that one codes while another waits
     for the disk."""
 
-    def __init__(self, config, l1_memory_desc=None):
+    def __init__(self, config: Any, l1_memory_desc: Any = None) -> None:
         if isinstance(config, dict):
             config = KvtoolAdapterConfig.from_dict(config)
-        super().__init__(max_capacity_bytes=config.max_bytes)
         self._config = config
-        self._identity = ObjectIdentity(config.revision)
+        self._codec = codec_of(config.options)
         # What LMCache is told of files: in the order in which it is true, and with no lock held, because a listener may
         # wait for a thread that waits for one.
         self._news_lock = threading.Lock()
-        self._known = {}  # file name -> (key, size): what LMCache was told of
-        self._news, self._telling = collections.deque(), False
-        self._frames = FrameStore(
-            FrameDirectory(config.base_path, config.max_bytes, config.durable, self._on_evict),
-            config.level,
-            config.threads,
-        )
+        self._known: dict[str, tuple[Any, int]] = {}  # file name -> (key, size): what LMCache was told of
+        self._news: collections.deque[tuple[Any, ...]] = collections.deque()
+        self._telling = False
+        self._frames = config.options.store(self._codec, self._on_evict)
+        super().__init__(max_capacity_bytes=self._frames.directory.max_bytes)
         self._notifiers = [create_event_notifier() for _ in range(3)]
         self._store_notifier, self._lookup_notifier, self._load_notifier = self._notifiers
         self._workers = {
@@ -71,60 +79,62 @@ class KvtoolAdapter(L2AdapterInterface):
         }
         self._lock = threading.Lock()
         self._next_task = 0
-        self._stored, self._looked_up, self._loaded = {}, {}, {}
+        self._stored: dict[int, Any] = {}
+        self._looked_up: dict[int, Any] = {}
+        self._loaded: dict[int, Any] = {}
         self._closed = False
         listen_to_serdes(self)
 
     # ---- what LMCache calls ----
 
-    def get_store_event_fd(self):
-        return self._store_notifier.fileno()
+    def get_store_event_fd(self) -> int:
+        return int(self._store_notifier.fileno())
 
-    def get_lookup_and_lock_event_fd(self):
-        return self._lookup_notifier.fileno()
+    def get_lookup_and_lock_event_fd(self) -> int:
+        return int(self._lookup_notifier.fileno())
 
-    def get_load_event_fd(self):
-        return self._load_notifier.fileno()
+    def get_load_event_fd(self) -> int:
+        return int(self._load_notifier.fileno())
 
-    def submit_store_task(self, keys, objects):
+    def submit_store_task(self, keys: Keys, objects: Sequence[Any]) -> int:
         return self._submit("store", keys, objects, self._store, self._finish_store)
 
-    def pop_completed_store_tasks(self):
+    def pop_completed_store_tasks(self) -> dict[int, Any]:
         with self._lock:
             done, self._stored = self._stored, {}
         return done
 
-    def submit_lookup_and_lock_task(self, keys, group_layout_descs):
+    def submit_lookup_and_lock_task(self, keys: Keys, group_layout_descs: Any) -> int:
         layouts = group_layout_descs or {}
         return self._submit("lookup", keys, None, lambda keys, _: self._lookup(keys, layouts), self._finish_lookup)
 
-    def query_lookup_and_lock_result(self, task_id):
+    def query_lookup_and_lock_result(self, task_id: int) -> Any:
         with self._lock:
             return self._looked_up.pop(task_id, None)
 
-    def submit_unlock(self, keys):
+    def submit_unlock(self, keys: Keys) -> None:
         """Nothing is locked: what was looked up is the most recently used, and a miss in between does no harm."""
 
-    def submit_load_task(self, keys, objects):
+    def submit_load_task(self, keys: Keys, objects: Sequence[Any]) -> int:
         return self._submit("load", keys, objects, self._load, self._finish_load)
 
-    def query_load_result(self, task_id):
+    def query_load_result(self, task_id: int) -> Any:
         with self._lock:
             return self._loaded.pop(task_id, None)
 
-    def delete(self, keys):
-        names = [self._identity.name(key) for key in keys]
+    def delete(self, keys: Keys) -> None:
+        names = [self._name(key) for key in keys]
         for name in names:
             self._frames.directory.discard(name)
         self._forget_gone(names)
 
-    def recheck(self, key, context):
+    def recheck(self, key: Any, context: bytes) -> None:
         """For a serde that refused an object, which may have come from another adapter."""
-        name = self._identity.name(key)
+        name = self._name(key)
         self._frames.recheck(name, context)
         self._forget_gone([name])
 
-    def get_usage(self):
+    def get_usage(self) -> Any:
         """Of the whole folder: also of what earlier processes left."""
         usage = super().get_usage()
         return AdapterUsage(
@@ -133,34 +143,42 @@ class KvtoolAdapter(L2AdapterInterface):
             bytes_by_cache_salt=MappingProxyType(dict(usage.bytes_by_cache_salt)),
         )
 
-    def report_status(self):
+    def report_status(self) -> dict[str, Any]:
         """Not healthy while nothing can be stored, as on a full disk: "store_problem" then says why."""
         report = self._frames.report()
         return {"is_healthy": not self._closed and report["storing"], "type": "KvtoolAdapter", **report}
 
-    def close(self):
+    def close(self) -> None:
         if self._closed:
             return
         self._closed = True
         for workers in self._workers.values():
             workers.close()
-        self._frames.coder.close()
+        self._frames.close()
         for notifier in self._notifiers:
             notifier.close()
 
     # ---- on the threads ----
 
-    def _submit(self, kind, keys, objects, work, finish):
+    def _submit(
+        self,
+        kind: str,
+        keys: Keys,
+        objects: Sequence[Any] | None,
+        work: Callable[[Any, Any], Sequence[Any]],
+        finish: Callable[[int, Any, Any], None],
+    ) -> int:
         """work(keys, objects) gives a list with a result per key, None after an exception; finish(task, keys, results)
         runs once, on the thread that was last."""
         with self._lock:
             number = self._next_task
             self._next_task += 1
-        keys, results = list(keys), [None] * len(keys)
-        parts = [range(len(keys))] if objects is None else _parts(objects)
+        keys = list(keys)
+        results: list[Any] = [None] * len(keys)
+        parts: Sequence[Sequence[int]] = [range(len(keys))] if objects is None else _parts(objects)
         left = [len(parts)]
 
-        def run(part):
+        def run(part: Sequence[int]) -> None:
             try:
                 mine = None if objects is None else [objects[i] for i in part]
                 for i, result in zip(part, work([keys[i] for i in part], mine)):
@@ -174,28 +192,36 @@ class KvtoolAdapter(L2AdapterInterface):
                 finish(number, keys, results)
 
         for part in parts:
-            self._workers[kind].submit(lambda part=part: run(part))
+            self._workers[kind].submit(functools.partial(run, part))
         return number
 
-    def _store(self, keys, objects):
-        """Bytes written per object, 0 where it was there."""
-        written = [None] * len(keys)
-        groups = {}
+    def _name(self, key: Any) -> str:
+        return self._codec.name(name_key(key))
+
+    def _is_off(self, key: Any) -> bool:
+        return key.cache_salt in self._config.skip_salts
+
+    def _store(self, keys: Keys, objects: Sequence[Any]) -> list[int | None]:
+        """Bytes written per object, 0 where it was there, or is not wanted."""
+        written: list[int | None] = [None] * len(keys)
+        groups: dict[PageLayout, list[int]] = {}
         for i, obj in enumerate(objects):
+            if self._is_off(keys[i]):
+                written[i] = 0
+                continue
             frame = _frame_in(memory_of(obj))  # as a serde made it
             if frame is not None:
-                written[i] = self._frames.store_frame(self._identity.name(keys[i]), frame)
+                written[i] = self._frames.store_frame(self._name(keys[i]), frame)
                 continue
-            shape = shape_of(obj, self._config.head_dim)
-            groups.setdefault(repr(shape), (shape, []))[1].append(i)
-        for shape, chosen in groups.values():
+            groups.setdefault(layout_of(obj, self._config.head_dim), []).append(i)
+        for layout, chosen in groups.items():
             items = [self._item(keys[i], objects[i]) for i in chosen]
-            for i, size in zip(chosen, self._frames.store(items, shape)):
+            for i, size in zip(chosen, self._frames.store(items, layout)):
                 written[i] = size
         return written
 
-    def _finish_store(self, number, keys, written):
-        new = {self._identity.name(key): (key, size) for key, size in zip(keys, written) if size}
+    def _finish_store(self, number: int, keys: Keys, written: Sequence[int | None]) -> None:
+        new = {self._name(key): (key, size) for key, size in zip(keys, written) if size}
         with self._news_lock:
             # What this or another store has evicted since then was never there as far as LMCache knows.
             there = {name: entry for name, entry in new.items() if name in self._frames.directory}
@@ -207,33 +233,33 @@ class KvtoolAdapter(L2AdapterInterface):
             self._stored[number] = L2StoreResult(None not in written, sum(size for size in written if size))
         self._store_notifier.notify()
 
-    def _lookup(self, keys, layouts):
+    def _lookup(self, keys: Keys, layouts: Any) -> list[bool]:
         """Whether there is a whole frame of the key and, where the engine says it, of the layout."""
-        headers = [self._frames.header(self._identity.name(key)) for key in keys]
+        headers = [self._frames.header(self._name(key)) for key in keys]
         return [
-            info is not None and self._is_expected(info["context"], key, layouts.get(key.object_group_id))
+            info is not None and not self._is_off(key) and self._is_expected(info["context"], key, layouts.get(key.object_group_id))
             for key, info in zip(keys, headers)
         ]
 
-    def _finish_lookup(self, number, keys, found):
+    def _finish_lookup(self, number: int, keys: Keys, found: Sequence[bool | None]) -> None:
         with self._lock:
             self._looked_up[number] = _bitmap(found)
         self._lookup_notifier.notify()
 
-    def _is_expected(self, context, key, layout):
+    def _is_expected(self, context: bytes, key: Any, layout: Any) -> bool:
         if layout is None:
             return True
-        identities = [self._identity, *serde_identities()]
-        return any(context == identity.context(key, layout.shapes, layout.dtypes) for identity in identities)
+        name = page_key(key, layout.shapes, layout.dtypes)
+        return any(context == codec.context(name) for codec in [self._codec, *serde_codecs()])
 
-    def _load(self, keys, objects):
+    def _load(self, keys: Keys, objects: Sequence[Any]) -> list[bool]:
         """Whether each object was filled."""
         loaded = [False] * len(keys)
         coded = []
         for i, (key, obj) in enumerate(zip(keys, objects)):
-            info = self._frames.header(self._identity.name(key))
+            info = self._frames.header(self._name(key))
             memory = memory_of(obj)
-            if info is not None and len(memory) == kvtool.bound(info["raw_bytes"]):
+            if info is not None and len(memory) == bound(info["raw_bytes"]):
                 loaded[i] = self._load_frame(key, obj, memory)
             else:
                 coded.append(i)
@@ -242,55 +268,51 @@ class KvtoolAdapter(L2AdapterInterface):
             loaded[i] = tag is not None
         return loaded
 
-    def _finish_load(self, number, keys, loaded):
+    def _finish_load(self, number: int, keys: Keys, loaded: Sequence[bool | None]) -> None:
         done = [key for key, there in zip(keys, loaded) if there]
         with self._news_lock:
             self._add_news(self._notify_keys_accessed, done)
-        self._forget_gone([self._identity.name(key) for key, there in zip(keys, loaded) if not there])
+        self._forget_gone([self._name(key) for key, there in zip(keys, loaded) if not there])
         with self._lock:
             self._loaded[number] = _bitmap(loaded)
         self._load_notifier.notify()
 
-    def _load_frame(self, key, obj, memory):
+    def _load_frame(self, key: Any, obj: Any, memory: memoryview) -> bool:
         """For a serde: the frame as it is, after its hash was checked, because a serde that refuses one object fails
         all of its task."""
-        name = self._identity.name(key)
+        name = self._name(key)
         read = self._frames.read(name, memory)
         if read is None:
             return False
-        frame, status = read
-        try:
-            with self._frames.coder.lease() as lease:
-                lease.context.verify_frame(frame)
-        except kvtool.Error as error:
-            self._frames.refuse(name, status, error.finding)
+        frame, opened = read
+        if not self._frames.verify(name, frame, opened):
             return False
         obj.set_used_size(len(frame))
         return True
 
-    def _item(self, key, obj):
-        context = self._identity.context(key, obj.get_shapes(), obj.get_dtypes())
-        return Item(self._identity.name(key), context, memory_of(obj))
+    def _item(self, key: Any, obj: Any) -> Item:
+        context = self._codec.context(page_key(key, obj.get_shapes(), obj.get_dtypes()))
+        return Item(self._name(key), context, memory_of(obj))
 
-    def _on_evict(self, gone):
+    def _on_evict(self, gone: list[tuple[str, int]]) -> None:
         self._forget_gone([name for name, _ in gone])
 
-    def _forget_gone(self, names):
+    def _forget_gone(self, names: Sequence[str]) -> None:
         """Tells LMCache of files that are not in the folder any more; one that was stored anew meanwhile is."""
         with self._news_lock:
             gone = [name for name in names if name not in self._frames.directory]
             self._add_deleted([self._known.pop(name, None) for name in gone])
         self._tell()
 
-    def _add_deleted(self, gone):
-        gone = [known for known in gone if known is not None]
+    def _add_deleted(self, known: Sequence[tuple[Any, int] | None]) -> None:
+        gone = [entry for entry in known if entry is not None]
         self._add_news(self._notify_keys_deleted, [key for key, _ in gone], [size for _, size in gone])
 
-    def _add_news(self, notify, keys=(), *sizes):
+    def _add_news(self, notify: Any, keys: Keys = (), *sizes: Any) -> None:
         if keys:
             self._news.append((notify, keys, *sizes))
 
-    def _tell(self):
+    def _tell(self) -> None:
         """One thread at a time tells everything; a listener that fails must not keep a task from ending."""
         while True:
             with self._news_lock:
@@ -307,7 +329,7 @@ class KvtoolAdapter(L2AdapterInterface):
                     self._telling = False
 
 
-def _bitmap(bits):
+def _bitmap(bits: Sequence[bool | None]) -> Any:
     bitmap = Bitmap(len(bits))
     for i, bit in enumerate(bits):
         if bit:
@@ -315,9 +337,10 @@ def _bitmap(bits):
     return bitmap
 
 
-def _parts(objects):
+def _parts(objects: Sequence[Any]) -> list[list[int]]:
     """Indices of what one thread does at once: consecutive objects of up to 8 MiB, at least one."""
-    parts, size = [[]], 0
+    parts: list[list[int]] = [[]]
+    size = 0
     for i, obj in enumerate(objects):
         bytes_ = obj.get_size()
         if parts[-1] and size + bytes_ > _PART_BYTES:
@@ -328,9 +351,9 @@ def _parts(objects):
     return parts
 
 
-def _frame_in(memory):
+def _frame_in(memory: memoryview) -> memoryview | None:
     """The memory, if it holds one whole frame and nothing else, as a serde leaves it."""
     try:
-        return memory if kvtool.frame_info(memory[:128])["frame_bytes"] == len(memory) else None
-    except kvtool.Error:
+        return memory if frame_info(memory[:HEADER_BYTES])["frame_bytes"] == len(memory) else None
+    except Error:
         return None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""SGLang: a HiCache storage backend that keeps pages compressed and checked in a folder.
+"""SGLang: a HiCache storage backend that keeps pages compressed and checked, and its codec alone for other backends.
 
     --enable-hierarchical-cache --page-size 64 --hicache-storage-backend dynamic
     --hicache-storage-backend-extra-config '{"backend_name": "kvtool", "module_path": "kvtool.sglang",
@@ -10,76 +10,105 @@ A page is one frame. One that is short, damaged, of another layout or of another
 engine's threads. See docs/engines/sglang.md. Made for SGLang 0.5.23.
 """
 
+from __future__ import annotations
+
 import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
-
-from kvtool._configuration import Identity, engine_version, size_option
-from kvtool._directory import FrameDirectory
-from kvtool._frames import FrameStore, Item
-from kvtool._sglang_pools import layout_of, memory_of, shape_of
-
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolHitPolicy, PoolName, PoolTransferResult
 
-__all__ = ["KvtoolStore"]
+from . import _codec
+from ._configuration import CodecOptions, StoreOptions, engine_version, is_off
+from ._frames import Item
+from ._sglang_pools import fields_of, layout_of, memory_of
+
+__all__ = ["Codec", "KvtoolStore"]
 
 logger = logging.getLogger(__name__)
 
-_OPTIONS = {
-    "dir": None,
-    "level": "fast",
-    "threads": 1,
-    "max_gb": 0,
-    "revision": "",
-    "durable": False,
-}
 # Options of SGLang itself, which come in the same dictionary.
 _OF_ENGINE = ("backend_name", "module_path", "class_name", "interface_v1", "enable_metadata_cache", "metadata_ttl",
               "prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token",
-              "hicache_storage_pass_prefix_keys")
+              "hicache_storage_pass_prefix_keys")  # fmt: skip
+
+
+class Codec(_codec.Codec):
+    """Whole pages of one host pool as blobs, for any L3 backend: it stands between get_data_page and the backend's put,
+    and between the backend's get and set_from_flat_data_page.
+
+    A blob is one page; head shards of it are pages of their own, because a pool has the heads of one rank. The engine
+    owns memory, sizes and completion; keys of a store that others share want `fingerprint` in front.
+    storage_config: SGLang's own. options: level, threads, profile, revision.
+    """
+
+    def __init__(self, pool: Any, storage_config: Any, pool_name: Any = PoolName.KV, **options: Any) -> None:
+        chosen = CodecOptions(**options)
+        identity = _identity_of(storage_config, chosen.revision, pool_name, pool)
+        super().__init__(chosen.level, threads=chosen.threads, profile=chosen.profile, identity=identity)
+        self.pool = pool
+
+    @property
+    def page_bytes(self) -> int:
+        page = self.pool.get_dummy_flat_data_page()
+        return int(page.numel() * page.dtype.itemsize)
+
+    def encode_at(self, index: int, key: _codec.Key, out: Any = None) -> bytes | int:
+        """The blob of the page whose first token is at `index` of the pool; with out, its size."""
+        memory = memory_of(self.pool.get_data_page(index, flat=True).flatten())
+        if memory is None:
+            raise TypeError("kvtool needs pages in host memory")
+        layout = layout_of(self.pool, len(memory))
+        if out is None:
+            return self.encode_page(memory, key, layout=layout)
+        return self.encode_page(memory, key, layout=layout, out=out)
+
+    def decode_at(self, blob: Any, index: int, key: _codec.Key) -> None:
+        """Puts the page of a blob into the pool. A blob that is refused leaves the pool as it was."""
+        page = self.pool.get_dummy_flat_data_page()
+        memory = memory_of(page)
+        self.decode_page(blob, key, out=memory)
+        self.pool.set_from_flat_data_page(index, page)
 
 
 class KvtoolStore(HiCacheStorage):
-    """Options: dir, the folder (required); level: "fast", "default", "high" or "max"; threads that code a batch (0: as
-    many as the process may use); max_gb, limit of the folder in GiB; revision of the model's weights; durable."""
+    """Options: dir, the folder, or memory_gb; level: "fast", "default", "high" or "max"; threads that code a batch (0: as
+    many as the process may use); profile, a .kvp file; max_gb, limit of the folder in GiB; revision of the model's
+    weights; durable."""
 
-    def __init__(self, storage_config, kwargs=None):
+    def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
         extra = dict(storage_config.extra_config or {})
-        options = {name: extra.get(name, default) for name, default in _OPTIONS.items()}
-        unknown = sorted(set(extra).difference(_OPTIONS, _OF_ENGINE))
-        if unknown:
-            raise ValueError(f"kvtool does not know the options {', '.join(unknown)}")
-        if not isinstance(options["dir"], str) or not options["dir"]:
-            raise ValueError('kvtool needs "dir", a folder, in --hicache-storage-backend-extra-config')
-        self._config = _identity_of(storage_config, options["revision"])
-        self._tp = [storage_config.tp_rank, storage_config.tp_size]
-        directory = FrameDirectory(options["dir"], size_option(options["max_gb"], "max_gb"), options["durable"])
-        self._frames = FrameStore(directory, options["level"], options["threads"])
-        self._pools = {}  # pool name -> _Pool
-        self._complaints = set()
+        own = {name: value for name, value in extra.items() if name not in _OF_ENGINE}
+        try:
+            options = StoreOptions(folder=own.pop("dir", ""), **own)
+        except TypeError as error:
+            raise ValueError(f"kvtool: --hicache-storage-backend-extra-config: {error}") from None
+        self._config, self._revision = storage_config, options.revision
+        self._frames = options.store(options.codec({}))
+        self._pools: dict[str, _Pool] = {}
+        self._complaints: set[str] = set()
 
     # ---- attaching ----
 
-    def register_mem_pool_host(self, mem_pool_host):
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         super().register_mem_pool_host(mem_pool_host)
         self._register(PoolName.KV, mem_pool_host)
 
-    def register_mem_host_pool_v2(self, host_pool, host_pool_name):
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
         self._register(host_pool_name, host_pool)
 
-    def _register(self, name, pool):
+    def _register(self, name: Any, pool: Any) -> None:
         """Element type and layout are known from here on: pages of any other are misses."""
-        fields = dict(self._config, pool=str(name), layout=layout_of(pool))
-        if name == PoolName.MAMBA:
-            fields["tp"] = self._tp  # states are sharded even where the KV of an MLA model is replicated
-        self._pools[str(name)] = _Pool(pool, Identity(**fields))
+        identity = _identity_of(self._config, self._revision, name, pool)
+        self._pools[str(name)] = _Pool(pool, self._frames.codec.derive(identity=identity))
 
-    def close(self):
+    def close(self) -> None:
         self._pools.clear()
-        self._frames.coder.close()
+        self._frames.close()
 
-    def clear(self):
+    def clear(self) -> bool:
         try:
             self._frames.directory.clear()
             return True
@@ -87,57 +116,61 @@ class KvtoolStore(HiCacheStorage):
             logger.warning("kvtool: the folder could not be emptied: %s", error)
             return False
 
-    def get_stats(self):
+    def get_stats(self) -> None:
         """SGLang accepts nothing but its own pages and bandwidths here; report() has the counters."""
         return None
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         return self._frames.report()
 
     # ---- tensors of one page ----
 
-    def exists(self, key):
+    def exists(self, key: str) -> bool:
         return bool(self.batch_exists([key]))
 
-    def batch_exists(self, keys, extra_info=None):
-        return self._leading(PoolName.KV, keys)
+    def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:
+        return 0 if _is_off(extra_info) else self._leading(PoolName.KV, keys)
 
-    def get(self, key, target_location=None, target_sizes=None):
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
         return self.batch_get([key], [target_location])[0]
 
-    def batch_get(self, keys, target_locations=None, target_sizes=None):
+    def batch_get(self, keys: Sequence[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
         targets = target_locations or [None] * len(keys)
         loaded = self._load(PoolName.KV, keys, targets)
         return [target if done else None for target, done in zip(targets, loaded)]
 
-    def set(self, key, value=None, target_location=None, target_sizes=None):
+    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
         return self.batch_set([key], [value])
 
-    def batch_set(self, keys, values=None, target_locations=None, target_sizes=None):
+    def batch_set(
+        self, keys: Sequence[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
+    ) -> bool:
         return all(self._store(PoolName.KV, keys, values or [None] * len(keys)))
 
     # ---- pages by their place in the pool ----
 
-    def batch_get_v1(self, keys, host_indices, extra_info=None):
-        return self._load_pages(PoolName.KV, keys, host_indices)
+    def batch_get_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        return self._load_pages(PoolName.KV, keys, host_indices, extra_info)
 
-    def batch_set_v1(self, keys, host_indices, extra_info=None):
-        return self._store_pages(PoolName.KV, keys, host_indices)
+    def batch_set_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        return self._store_pages(PoolName.KV, keys, host_indices, extra_info)
 
-    def batch_get_v2(self, transfers, extra_info=None):
-        return {t.name: self._load_pages(t.name, t.keys or [], t.host_indices) for t in transfers}
+    def batch_get_v2(self, transfers: Iterable[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
+        return {t.name: self._load_pages(t.name, t.keys or [], t.host_indices, extra_info) for t in transfers}
 
-    def batch_set_v2(self, transfers, extra_info=None):
-        return {t.name: self._store_pages(t.name, t.keys or [], t.host_indices) for t in transfers}
+    def batch_set_v2(self, transfers: Iterable[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
+        return {t.name: self._store_pages(t.name, t.keys or [], t.host_indices, extra_info) for t in transfers}
 
-    def batch_exists_v2(self, keys, pool_transfers=None, extra_info=None):
+    def batch_exists_v2(self, keys: Sequence[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
+        if _is_off(extra_info):
+            return PoolTransferResult.empty()
         try:
             return self._exists_v2(keys, pool_transfers or [])
         except Exception:
             self._complain("a lookup failed")
             return PoolTransferResult.empty()
 
-    def _exists_v2(self, keys, transfers):
+    def _exists_v2(self, keys: Sequence[str], transfers: Sequence[Any]) -> Any:
         pages = self._leading(PoolName.KV, keys)
         hits = {PoolName.KV: pages} if pages else {}
         usable = list(range(1, pages + 1))
@@ -161,17 +194,16 @@ class KvtoolStore(HiCacheStorage):
 
     # ---- below the interfaces; nothing here raises ----
 
-    def _complain(self, what):
+    def _complain(self, what: str) -> None:
         """Of an exception: loud once, because a pool without flat pages fails with every batch."""
         logger.log(logging.DEBUG if what in self._complaints else logging.ERROR, "kvtool: %s", what, exc_info=True)
         self._complaints.add(what)
 
-    def _has(self, pool_name, key):
+    def _has(self, pool_name: Any, key: str) -> bool:
         pool = self._pools.get(str(pool_name))
-        name = key.encode()
-        return pool is not None and self._frames.has(pool.identity.name(name), pool.identity.context(name))
+        return pool is not None and self._frames.has(pool.codec.name(key), pool.codec.context(key))
 
-    def _leading(self, pool_name, keys):
+    def _leading(self, pool_name: Any, keys: Sequence[str]) -> int:
         """How many of the keys are there before the first that is not."""
         try:
             return next((i for i, key in enumerate(keys) if not self._has(pool_name, key)), len(keys))
@@ -179,31 +211,30 @@ class KvtoolStore(HiCacheStorage):
             self._complain("a lookup failed")
             return 0
 
-    def _items(self, pool, keys, tensors):
+    def _items(self, pool: _Pool, keys: Sequence[str], tensors: Iterable[Any]) -> tuple[list[Item], list[int]]:
         """Items of the tensors that have memory, and their indices."""
         items, indices = [], []
         for index, (key, tensor) in enumerate(zip(keys, tensors)):
             memory = memory_of(tensor)
             if memory is not None:
-                name = key.encode()
-                items.append(Item(pool.identity.name(name), pool.identity.context(name), memory))
+                items.append(Item(pool.codec.name(key), pool.codec.context(key), memory))
                 indices.append(index)
         return items, indices
 
-    def _store(self, pool_name, keys, tensors):
+    def _store(self, pool_name: Any, keys: Sequence[str], tensors: Sequence[Any]) -> list[bool]:
         done = [False] * len(keys)
         try:
             pool = self._pools[str(pool_name)]
             flat = [None if tensor is None else tensor.flatten() for tensor in tensors]
             items, indices = self._items(pool, keys, flat)
-            shape = shape_of(pool.pool, pool.bytes_of(items))
-            for index, size in zip(indices, self._frames.store(items, shape)):
+            layout = layout_of(pool.pool, len(items[0].raw) if items else 0)
+            for index, size in zip(indices, self._frames.store(items, layout)):
                 done[index] = size is not None
         except Exception:
             self._complain("pages were not stored")
         return done
 
-    def _load(self, pool_name, keys, tensors):
+    def _load(self, pool_name: Any, keys: Sequence[str], tensors: Sequence[Any]) -> list[bool]:
         done = [False] * len(keys)
         try:
             pool = self._pools[str(pool_name)]
@@ -214,7 +245,7 @@ class KvtoolStore(HiCacheStorage):
             self._complain("pages were not loaded")
         return done
 
-    def _places(self, pool_name, keys, host_indices):
+    def _places(self, pool_name: Any, keys: Sequence[str], host_indices: Any) -> tuple[Any, list[int]]:
         """Of the first token of each page, or None where the engine's indices do not fit the keys."""
         pool = self._pools.get(str(pool_name))
         size = getattr(pool.pool, "page_size", 1) or 1 if pool else 0
@@ -223,7 +254,9 @@ class KvtoolStore(HiCacheStorage):
             return None, []
         return pool.pool, [int(i) for i in host_indices[::size]]
 
-    def _store_pages(self, pool_name, keys, host_indices):
+    def _store_pages(self, pool_name: Any, keys: Sequence[str], host_indices: Any, extra_info: Any) -> list[bool]:
+        if _is_off(extra_info):
+            return [False] * len(keys)
         try:
             pool, places = self._places(pool_name, keys, host_indices)
             pages = [pool.get_data_page(place, flat=True) for place in places]
@@ -232,8 +265,10 @@ class KvtoolStore(HiCacheStorage):
             return [False] * len(keys)
         return self._store(pool_name, keys, pages) if pages else [False] * len(keys)
 
-    def _load_pages(self, pool_name, keys, host_indices):
+    def _load_pages(self, pool_name: Any, keys: Sequence[str], host_indices: Any, extra_info: Any) -> list[bool]:
         done = [False] * len(keys)
+        if _is_off(extra_info):
+            return done
         try:
             pool, places = self._places(pool_name, keys, host_indices)
             if not places:
@@ -250,16 +285,17 @@ class KvtoolStore(HiCacheStorage):
 
 
 class _Pool:
-    def __init__(self, pool, identity):
-        self.pool, self.identity = pool, identity
-
-    @staticmethod
-    def bytes_of(items):
-        return len(items[0].raw) if items else 0
+    def __init__(self, pool: Any, codec: _codec.Codec) -> None:
+        self.pool, self.codec = pool, codec
 
 
-def _identity_of(config, revision):
-    """What pages of one rank have in common. Pages of an MLA model are the same on every rank of tensor parallelism."""
+def _is_off(extra_info: Any) -> bool:
+    return is_off(getattr(extra_info, "extra_info", None))
+
+
+def _identity_of(config: Any, revision: str, pool_name: Any, pool: Any) -> dict[str, Any]:
+    """What the bytes of a pool's pages depend on. Pages of an MLA model are the same on every rank of tensor parallelism,
+    but not those of states, which are sharded even there."""
     fields = {
         "engine": "sglang",
         "version": engine_version("sglang"),
@@ -269,7 +305,9 @@ def _identity_of(config, revision):
         "cp": [getattr(config, "attn_cp_rank", 0), getattr(config, "attn_cp_size", 1)],
         "dcp": [getattr(config, "dcp_rank", 0), getattr(config, "dcp_size", 1)],
         "mla": config.is_mla_model,
+        "pool": str(pool_name),
+        "layout": fields_of(pool),
     }
-    if not config.is_mla_model:
+    if pool_name == PoolName.MAMBA or not config.is_mla_model:
         fields["tp"] = [config.tp_rank, config.tp_size]
     return fields

@@ -1,35 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""vLLM: a secondary tier of KV offloading that keeps chunks compressed and checked on a local disk.
+"""vLLM: a secondary tier of KV offloading that keeps chunks compressed and checked, on a local disk or in memory.
 
     --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
         "spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 8589934592, "blocks_per_chunk": 16,
         "secondary_tiers": [{"type": "KvtoolTier", "module_path": "kvtool.vllm", "root_dir": "/var/cache/kv",
                              "max_gb": 200, "kv_heads": 8, "head_size": 128}]}}'
 
-A block is served right or not at all: one that cannot be read is a miss from then on. See docs/engines/vllm.md. Made for
+A block is served right or not at all: one that cannot be read is a miss from then on. Requests with the
+kv_transfer_params {"kvtool": false} are neither stored nor looked up. See docs/engines/vllm.md. Made for
 vLLM 0.33.
 """
+
+from __future__ import annotations
 
 import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
-
-from kvtool._configuration import size_option
-from kvtool._directory import FrameDirectory
-from kvtool._frames import FrameStore, Item
-from kvtool._interleaved import Content
-from kvtool._vllm_events import TierEvents
-from kvtool._vllm_layout import hints_of, identity_of
-from kvtool._vllm_metrics import TierMetrics
-from kvtool._workers import Workers
-
 from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, RequestOffloadingContext
 from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
+
+from ._configuration import StoreOptions, is_off
+from ._frames import Item
+from ._interleaved import Content
+from ._vllm_events import TierEvents
+from ._vllm_layout import hints_of, identity_of
+from ._vllm_metrics import TierMetrics
+from ._workers import Workers
 
 __all__ = ["KvtoolTier"]
 
@@ -39,121 +42,127 @@ logger = logging.getLogger(__name__)
 _WORK_BYTES = 8 << 20
 
 
-class KvtoolTier(SecondaryTierManager):
-    """Chunks as frames in a folder.
+# A key of the engine, and the row of the primary tier that it is in.
+Pair = tuple[Any, int]
 
-    root_dir: the folder, which engines may share. level: "fast", "default", "high" or "max". max_gb: limit of the
-    folder in GiB, beyond which the least recently used chunks go; 0: none. n_read_threads, n_write_threads: threads that
-    load and store. revision: of the model's weights; chunks of another one are misses. kv_heads, head_size, head_size_v:
-    of one worker's cache; hints which help compression and cannot do harm. durable: write each file through to the disk.
-    enable_kv_events: tell vLLM which blocks are stored and removed.
+
+class KvtoolTier(SecondaryTierManager):
+    """Chunks as frames in a folder, or in memory.
+
+    root_dir: the folder, which engines may share, or memory_gb. level: "fast", "default", "high" or "max". profile: a
+    .kvp file. max_gb: limit of the folder in GiB, beyond which the least recently used chunks go; 0: none.
+    n_read_threads, n_write_threads: threads that load and store. revision: of the model's weights; chunks of another one
+    are misses. kv_heads, head_size, head_size_v: of one worker's cache; hints which help compression and cannot do harm.
+    durable: write each file through to the disk. enable_kv_events: tell vLLM which blocks are stored and removed.
     """
 
     medium = Medium.STORAGE
 
     def __init__(
         self,
-        offloading_spec,
-        primary_kv_view,
-        tier_type,
-        root_dir,
-        level="fast",
-        max_gb=0,
-        n_read_threads=4,
-        n_write_threads=2,
-        revision="",
-        kv_heads=None,
-        head_size=None,
-        head_size_v=None,
-        durable=False,
-        enable_kv_events=False,
-        locality=None,
-        backpressure_detector=None,
-    ):
+        offloading_spec: Any,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        root_dir: str = "",
+        n_read_threads: int = 4,
+        n_write_threads: int = 2,
+        kv_heads: int | None = None,
+        head_size: int | None = None,
+        head_size_v: int | None = None,
+        enable_kv_events: bool = False,
+        locality: Any = None,
+        backpressure_detector: Any = None,
+        **options: Any,
+    ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        chosen = StoreOptions(folder=root_dir, **options)
         self.locality = Locality(locality) if locality is not None else None
-        self._row_bytes = primary_kv_view.strides[0]
-        self._identity = identity_of(offloading_spec, self._row_bytes, revision)
+        self._row_bytes: int = (primary_kv_view.strides or (0,))[0]
         self._events = self._make_events(enable_kv_events)
-        directory = FrameDirectory(root_dir, size_option(max_gb, "max_gb"), durable, self._on_evict)
-        self._frames = FrameStore(directory, level, group_bytes=_WORK_BYTES)
+        self._codec = chosen.codec(identity_of(offloading_spec, self._row_bytes))
+        self._frames = chosen.store(self._codec, self._on_evict, _WORK_BYTES)
         config = offloading_spec.config
-        self._content, self._shape = hints_of(config, self._row_bytes, kv_heads, head_size, head_size_v)
+        self._content, self._layout = hints_of(config, self._row_bytes, kv_heads, head_size, head_size_v)
         self._metrics = TierMetrics(tier_type, self._frames)
         self._readers = Workers(n_read_threads, f"kvtool-{tier_type}-read")
         self._writers = Workers(n_write_threads, f"kvtool-{tier_type}-write")
         self._lookups = _Lookups(self, tier_type)
-        self._finished = deque()
+        self._finished: deque[_Job] = deque()
 
     # ---- what vLLM calls, under the manager's lock: nothing here waits ----
 
-    def on_new_request(self, req_context):
+    def on_new_request(self, req_context: Any) -> Any:
         return RequestOffloadingContext()
 
-    def lookup(self, key, req_context):
+    def lookup(self, key: Any, req_context: Any) -> Any:
+        if is_off(req_context.kv_transfer_params):
+            return LookupResult.MISS
         found = self._lookups.lookup(key, req_context)
         if found is None:
             return LookupResult.RETRY
         return LookupResult.HIT if found else LookupResult.MISS
 
-    def on_schedule_end(self, context):
+    def on_schedule_end(self, context: Any) -> None:
         self._lookups.flush()
 
-    def on_request_finished(self, req_context):
+    def on_request_finished(self, req_context: Any) -> None:
         self._lookups.cleanup(req_context.req_id)
 
-    def submit_store(self, job_metadata):
+    def submit_store(self, job_metadata: Any) -> None:
+        if is_off(job_metadata.req_context.kv_transfer_params):
+            self._finished.append(_Job(job_metadata, 0))  # done: nothing was wanted
+            return
         self._submit(job_metadata, self._writers, self._store)
 
-    def submit_load(self, job_metadata):
+    def submit_load(self, job_metadata: Any) -> None:
         self._submit(job_metadata, self._readers, self._load)
 
-    def get_finished_jobs(self):
+    def get_finished_jobs(self) -> list[Any]:
         results = []
         while self._finished:
             job = self._finished.popleft()
             if job.is_load and job.failed:
                 self._lookups.mark_miss(job.failed)
             if self._events is not None:
-                self._announce(job)
+                self._announce(self._events, job)
             results.append(job.result(self._row_bytes))
         return results
 
-    def drain_jobs(self):
+    def drain_jobs(self) -> None:
         self._readers.wait_idle()
         self._writers.wait_idle()
 
-    def shutdown(self):
+    def shutdown(self) -> None:
         self._lookups.shutdown()
         for workers in (self._readers, self._writers):
             for work in workers.close():
                 work(cancelled=True)
-        self._frames.coder.close()
+        self._frames.close()
 
-    def take_events(self):
+    def take_events(self) -> Iterable[Any]:
         return self._events.take() if self._events is not None else ()
 
-    def get_stats(self):
+    def get_stats(self) -> Any:
         return self._metrics.take()
 
     @classmethod
-    def build_metric_definitions(cls, extra_config):
+    def build_metric_definitions(cls, extra_config: Any) -> dict[str, Any]:
         return TierMetrics.definitions()
 
     @classmethod
-    def config_info_keys(cls, tier_config):
+    def config_info_keys(cls, tier_config: Any) -> tuple[str, ...]:
         return ("kvtool_level", "kvtool_root_dir")
 
-    def config_info(self):
-        return {"kvtool_level": self._frames.coder.level, "kvtool_root_dir": self._frames.directory.root}
+    def config_info(self) -> dict[str, str]:
+        return {"kvtool_level": self._codec.level, "kvtool_root_dir": self._frames.directory.root}
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         """Counters and the state of the folder."""
         return self._frames.report()
 
     # ---- events ----
 
-    def _make_events(self, wanted):
+    def _make_events(self, wanted: bool) -> TierEvents | None:
         if not wanted:
             return None
         if not self._offloading_spec.kv_events_config.enable_kv_cache_events:
@@ -161,30 +170,30 @@ class KvtoolTier(SecondaryTierManager):
             return None
         return TierEvents(self.medium, self.locality)
 
-    def _announce(self, job):
+    def _announce(self, events: TierEvents, job: _Job) -> None:
         if job.is_load:
-            self._events.removed([self._identity.name(key) for key in job.failed])
+            events.removed([self._codec.name(key) for key in job.failed])
         else:
-            pairs = [(self._identity.name(key), key) for key in job.good]
-            self._events.stored(pairs, self._frames.is_offered)
+            pairs = [(self._codec.name(key), key) for key in job.good]
+            events.stored(pairs, self._frames.is_offered)
 
-    def _on_evict(self, gone):
+    def _on_evict(self, gone: list[tuple[str, int]]) -> None:
         if self._events is not None:
             self._events.removed([name for name, _ in gone])
 
     # ---- on the threads ----
 
-    def exists(self, key):
-        return self._frames.has(self._identity.name(key), self._identity.context(key))
+    def exists(self, key: Any) -> bool:
+        return self._frames.has(self._codec.name(key), self._codec.context(key))
 
-    def _submit(self, job, workers, work):
+    def _submit(self, job: Any, workers: Workers, work: Callable[[list[Pair]], list[Any]]) -> None:
         pairs = [(key, int(chunk)) for key, chunk in zip(job.keys, job.chunk_ids)]
         step = max(1, _WORK_BYTES // self._row_bytes)
         parts = [pairs[i : i + step] for i in range(0, len(pairs), step)] or [[]]
         state = _Job(job, len(parts))
         for part in parts:
 
-            def run(part=part, cancelled=False):
+            def run(part: list[Pair] = part, cancelled: bool = False) -> None:
                 failed = [key for key, _ in part]
                 try:
                     if not cancelled:
@@ -196,21 +205,19 @@ class KvtoolTier(SecondaryTierManager):
 
             workers.submit(run)
 
-    def _rows(self, part):
+    def _rows(self, part: list[Pair]) -> list[memoryview]:
         return [self._primary_kv_view[chunk : chunk + 1].cast("B") for _, chunk in part]
 
-    def _items(self, part, raws, tag=0):
-        return [
-            Item(self._identity.name(key), self._identity.context(key), raw, tag)
-            for (key, _), raw in zip(part, raws)
-        ]
+    def _items(self, part: list[Pair], raws: Iterable[Any], tag: int = 0) -> list[Item]:
+        codec = self._codec
+        return [Item(codec.name(key), codec.context(key), raw, tag) for (key, _), raw in zip(part, raws)]
 
-    def _store(self, part):
+    def _store(self, part: list[Pair]) -> list[Any]:
         """Returns the keys that could not be stored."""
         missing = [
             (key, chunk)
             for key, chunk in part
-            if not self._frames.is_settled(self._identity.name(key), self._identity.context(key))
+            if not self._frames.is_settled(self._codec.name(key), self._codec.context(key))
         ]
         self._frames.counters.add(already_stored=len(part) - len(missing))
         part = missing
@@ -219,18 +226,18 @@ class KvtoolTier(SecondaryTierManager):
         rows = self._rows(part)
         try:
             if self._content is None:
-                sizes = self._frames.store(self._items(part, rows), self._shape)
+                sizes = self._frames.store(self._items(part, rows), self._layout)
             else:
                 apart = np.empty((len(part), self._row_bytes), np.uint8)
                 for row, copy in zip(rows, apart):
                     self._content.take_apart(np.frombuffer(row, np.uint8), copy)
-                sizes = self._frames.store(self._items(part, apart, self._content.tag), self._shape)
+                sizes = self._frames.store(self._items(part, apart, self._content.tag), self._layout)
         finally:
             for row in rows:
                 row.release()  # the region cannot be unmapped while a view of it exists
         return [key for (key, _), size in zip(part, sizes) if size is None]
 
-    def _load(self, part):
+    def _load(self, part: list[Pair]) -> list[Any]:
         """Returns the keys that could not be loaded."""
         rows = self._rows(part)
         try:
@@ -244,7 +251,7 @@ class KvtoolTier(SecondaryTierManager):
             for row in rows:
                 row.release()
 
-    def _put_together(self, tag, row):
+    def _put_together(self, tag: int, row: memoryview) -> bool:
         try:
             content = Content.of_tag(tag)
         except ValueError:
@@ -258,27 +265,27 @@ class KvtoolTier(SecondaryTierManager):
 class _Lookups(AsyncLookupManager):
     """Whether chunks exist is asked on a thread of its own."""
 
-    def __init__(self, tier, tier_type):
+    def __init__(self, tier: KvtoolTier, tier_type: str) -> None:
         super().__init__(tier_type=tier_type)
         self._tier = tier
 
-    def batch_lookup(self, keys, req_context):
+    def batch_lookup(self, keys: Iterable[Any], req_context: Any) -> list[bool]:
         return [self._tier.exists(key) for key in keys]
 
 
 class _Job:
     """A transfer of which several threads do parts."""
 
-    def __init__(self, job, parts):
-        self.is_load = job.is_promotion
-        self.failed = []
+    def __init__(self, job: Any, parts: int) -> None:
+        self.is_load: bool = job.is_promotion
+        self.failed: list[Any] = []
         self._id, self._keys = job.job_id, list(job.keys)
         self._left = parts
         self._lock = threading.Lock()
         self._start = time.monotonic()
         self._seconds = 0.0
 
-    def part_done(self, failed):
+    def part_done(self, failed: Sequence[Any]) -> bool:
         """Whether it was the last."""
         with self._lock:
             self.failed += failed
@@ -287,11 +294,11 @@ class _Job:
             return self._left == 0
 
     @property
-    def good(self):
+    def good(self) -> tuple[Any, ...]:
         failed = set(self.failed)
         return tuple(key for key in self._keys if key not in failed)
 
-    def result(self, row_bytes):
+    def result(self, row_bytes: int) -> Any:
         """Bytes are raw ones, because vLLM's back-pressure would take a good ratio for a slow disk."""
         good = self.good or None if self.is_load and self.failed else None
         return JobResult(self._id, not self.failed, good, self._seconds, len(self._keys) * row_bytes)

@@ -190,7 +190,7 @@ def test_one_damaged_object_is_one_miss_and_is_repaired(adapter, tmp_path, how):
     keys, objects = adapter.objects(4, seed=0)
     adapter.store(keys, objects)
     inner = adapter.inner
-    bad = inner._frames.directory.path(inner._identity.name(keys[1]))
+    bad = inner._frames.directory.path(inner._name(keys[1]))
     damage(bad, how)
     _, targets = adapter.objects(4)
     assert adapter.load(keys, targets) == [True, False, True, True]
@@ -338,7 +338,7 @@ def test_accounting_follows_refusals_and_replacements(l1, tmp_path):
     adapter = Adapter(l1, tmp_path)
     keys, objects = adapter.objects(3, seed=0)
     adapter.store(keys, objects)
-    damage(adapter.inner._frames.directory.path(adapter.inner._identity.name(keys[0])), "flip")
+    damage(adapter.inner._frames.directory.path(adapter.inner._name(keys[0])), "flip")
     _, targets = adapter.objects(3)
     adapter.load(keys, targets)
     other = layout_of(dtype=torch.float16)
@@ -357,7 +357,7 @@ def test_large_tasks_are_shared_by_the_workers(l1, tmp_path, workers, threads):
     keys, objects = adapter.objects(5, large, seed=0)
     damaged = 3
     assert adapter.store(keys, objects).is_successful()
-    damage(adapter.inner._frames.directory.path(adapter.inner._identity.name(keys[damaged])), "flip")
+    damage(adapter.inner._frames.directory.path(adapter.inner._name(keys[damaged])), "flip")
     _, targets = adapter.objects(5, large)
     assert adapter.load(keys, targets) == [i != damaged for i in range(5)]
     assert all(held(targets[i]) == held(objects[i]) for i in range(5) if i != damaged)
@@ -480,7 +480,7 @@ def test_a_listener_may_wait_for_a_thread_that_tells(l1, tmp_path):
 def test_objects_of_a_newer_version_are_misses_and_stay(adapter, what):
     keys, objects = adapter.objects(3, seed=0)
     adapter.store(keys, objects)
-    path = adapter.inner._frames.directory.path(adapter.inner._identity.name(keys[1]))
+    path = adapter.inner._frames.directory.path(adapter.inner._name(keys[1]))
     make_newer(path, what)
     newer = open(path, "rb").read()
     _, targets = adapter.objects(3)
@@ -565,12 +565,10 @@ def test_serde_over_lmcaches_files_never_loads(l1, tmp_path):
 
 def test_serde_by_itself(l1):
     """The bound is the raw size and the header, sizes are Python's own integers, and padding is ignored."""
-    from kvtool._frames import Coder
-    from kvtool._lmcache_objects import ObjectIdentity
     from kvtool.lmcache import KvtoolDeserializer, KvtoolSerializer
 
     helper = Adapter(l1, "/tmp", type_="mock")
-    serializer = KvtoolSerializer(Coder(), ObjectIdentity())
+    serializer = KvtoolSerializer(kvtool.Codec())
     assert serializer.estimate_serialized_size(LAYOUT) == RAW + 128
     assert serializer.estimate_serialized_size(HYBRID) == bytes_of(HYBRID) + 128
     assert type(serializer.estimate_serialized_size(HYBRID)) is int
@@ -580,7 +578,7 @@ def test_serde_by_itself(l1):
     memoryview(temporary.byte_array).cast("B")[:] = b"\xaa" * (RAW + 128)  # a stale tail
     size = serializer.serialize(source, temporary, key)
     assert type(size) is int and size < RAW
-    deserializer = KvtoolDeserializer(Coder(), ObjectIdentity())
+    deserializer = KvtoolDeserializer(kvtool.Codec())
     _, (target,) = helper.objects(1)
     deserializer.deserialize(temporary, target, key)
     assert held(target) == held(source)
@@ -701,6 +699,70 @@ def test_through_the_controllers(tmp_path, mode):
     manager = manager_of(tmp_path, MODES[mode])
     adapter = manager.l2_adapters()[0][1]
     adapter = getattr(adapter, "inner_adapter", adapter)
-    damage(adapter._frames.directory.path(adapter._identity.name(keys[2])), "flip")
+    damage(adapter._frames.directory.path(adapter._name(keys[2])), "flip")
     assert prefetch(manager, keys) == [content(i, RAW) for i in range(2)], "the prefix ends where the damage is"
     manager.close()
+
+
+@pytest.fixture
+def profile(root):
+    return str(root / "testdata/profiles/s260k.kvp")
+
+
+def test_compressed_chunks_stay_in_memory(l1, tmp_path):
+    adapter = Adapter(l1, "", memory_gb=3.5 * RAW * 0.9 / (1 << 30))
+    keys, objects = adapter.objects(6, seed=0)
+    for i in range(6):
+        assert adapter.store(keys[i : i + 1], objects[i : i + 1]).is_successful()
+    status = adapter.adapter.report_status()
+    assert status["is_healthy"] and status["folder"] == "memory" and status["evicted"] == 6 - status["folder_objects"] > 0
+    assert status["folder_bytes"] == adapter.adapter.get_usage().total_bytes_used < 3.5 * 0.9 * RAW
+    _, targets = adapter.objects(6)
+    loaded = adapter.load(keys, targets)
+    assert loaded == adapter.lookup(keys) and loaded[-3:] == [True] * 3 and not loaded[0]
+    assert all(held(target) == held(obj) for target, obj, done in zip(targets, objects, loaded) if done)
+    adapter.close()
+    for params in ({"memory_gb": 1, "base_path": str(tmp_path)}, {"base_path": ""}, {"base_path": "", "memory_gb": -1}):
+        with pytest.raises(ValueError):
+            Adapter(l1, tmp_path, **params)
+
+
+def test_a_profile(l1, tmp_path, profile):
+    adapter = Adapter(l1, tmp_path, {"level": "default", "profile": profile}, level="default", profile=profile)
+    keys, objects = adapter.objects(2, seed=0)
+    assert adapter.store(keys, objects).is_successful() and adapter.lookup(keys) == [True, True]
+    _, targets = adapter.objects(2)
+    assert adapter.load(keys, targets) == [True, True] and held(targets[1]) == held(objects[1])
+    adapter.close()
+    without = Adapter(l1, tmp_path)
+    assert without.lookup(keys) == [False, False], "who has no profile, or another one, has other objects"
+    without.close()
+
+
+def test_requests_can_be_left_out(l1, tmp_path):
+    adapter = Adapter(l1, tmp_path, skip_salts=["private"])
+    keys, objects = adapter.objects(2, seed=0, keys=[key_of(cache_salt="private"), key_of(cache_salt="shared")])
+    result = adapter.store(keys, objects)
+    assert result.is_successful() and len(frames_in(tmp_path)) == 1 and adapter.lookup(keys) == [False, True]
+    adapter.close()
+    with pytest.raises(ValueError):
+        Adapter(l1, tmp_path, skip_salts="private")
+
+
+@pytest.mark.parametrize("type_", ["fs", "fs_native"])
+def test_serde_of_one_size_over_lmcaches_files(l1, tmp_path, type_):
+    """stored_fraction: every object has the size that LMCache's file adapters ask for, and takes less of the disk."""
+    Adapter(l1, tmp_path / "other").close()
+    adapter = Adapter(l1, tmp_path, {"stored_fraction": 0.9}, type_=type_)
+    keys, objects = adapter.objects(3, seed=0)
+    assert adapter.store(keys, objects).bytes_transferred() == 3 * int(0.9 * RAW)
+    _, targets = adapter.objects(3)
+    assert adapter.lookup(keys) == [True] * 3 and adapter.load(keys, targets) == [True] * 3
+    assert [held(target) for target in targets] == [held(obj) for obj in objects]
+    keys, objects = adapter.objects(1, seed=0)
+    memoryview(objects[0].byte_array).cast("B")[:] = noise(RAW, 1).tobytes()
+    assert not adapter.store(keys, objects).is_successful(), "it needs more than that"
+    adapter.close()
+    for wrong in (0, 1.5, "half"):
+        with pytest.raises(ValueError):
+            Adapter(l1, tmp_path, {"stored_fraction": wrong}, type_=type_)

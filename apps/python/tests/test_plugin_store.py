@@ -18,14 +18,14 @@ import pytest
 
 import kvtool
 from kv_data import DAMAGES, NEWER, damage, frames_in, make_newer, noise, plane
-from kvtool import _frames
-from kvtool._configuration import Identity, size_option
+from kvtool import Codec, PageLayout, _frames
+from kvtool._configuration import size_option
 from kvtool._directory import FrameDirectory
-from kvtool._frames import FrameStore, Item, Shape
+from kvtool._frames import FrameStore, Item
 from kvtool._interleaved import Content, shape_apart
 from kvtool._workers import Workers
 
-SHAPE = Shape("bf16", (64, 4, 32))
+SHAPE = PageLayout("bf16", (64, 4, 32))
 RAW = 64 * 4 * 32 * 2
 
 
@@ -33,8 +33,12 @@ def name_of(number):
     return f"{number:040x}"
 
 
+def identity_of(**fields):
+    return Codec(identity=fields)
+
+
 def items_of(count, identity=None, seed=0):
-    identity = identity or Identity(engine="test")
+    identity = identity or identity_of(engine="test")
     raws = [plane(64, 4, 32, seed + i).reshape(-1).view(np.uint8) for i in range(count)]
     return [Item(identity.name(b"%d" % i), identity.context(b"%d" % i), raw) for i, raw in enumerate(raws)]
 
@@ -64,7 +68,7 @@ def test_least_recently_used_go_first(tmp_path):
     folder = FrameDirectory(tmp_path, max_bytes=30, on_evict=gone.extend)
     for number in range(3):
         folder.put(name_of(number), b"x" * 10)
-    os.close(folder.open(name_of(0))[0])
+    folder.open(name_of(0)).close()
     folder.put(name_of(3), b"x" * 15)
     assert gone == [(name_of(1), 10), (name_of(2), 10)]
     assert folder.total_bytes == 25 and folder.evicted == 2
@@ -78,9 +82,8 @@ def test_restart_remembers_size_and_recency(tmp_path):
     for number in range(4):
         folder.put(name_of(number), b"x" * 10)
         os.utime(folder.path(name_of(number)), ns=(number, number))
-    fd, _ = folder.open(name_of(0))
-    folder.touch(fd)
-    os.close(fd)
+    with folder.open(name_of(0)) as opened:
+        opened.read(memoryview(bytearray(10)))
     again = FrameDirectory(tmp_path, max_bytes=40)
     assert again.total_bytes == 40
     again.put(name_of(9), b"y" * 20)
@@ -193,10 +196,10 @@ def test_short_writes_are_continued(tmp_path, monkeypatch):
 def test_discard_spares_what_was_stored_anew(tmp_path):
     folder = FrameDirectory(tmp_path)
     folder.put(name_of(1), b"bad")
-    fd, status = folder.open(name_of(1))
+    opened = folder.open(name_of(1))
     folder.put(name_of(1), b"good")  # by another thread, between the read and the refusal
-    assert folder.discard(name_of(1), status) == 0 and os.path.exists(folder.path(name_of(1)))
-    os.close(fd)
+    assert folder.discard(name_of(1), opened) == 0 and os.path.exists(folder.path(name_of(1)))
+    opened.close()
 
 
 def test_what_cannot_be_removed_is_not_there(tmp_path, monkeypatch):
@@ -211,8 +214,7 @@ def test_what_cannot_be_removed_is_not_there(tmp_path, monkeypatch):
     assert folder.open(name_of(1)) is None
     monkeypatch.undo()
     folder.put(name_of(1), b"good")
-    fd, _ = folder.open(name_of(1))
-    os.close(fd)
+    folder.open(name_of(1)).close()
 
 
 def test_folder_that_vanishes_is_made_again(tmp_path):
@@ -248,7 +250,7 @@ def test_groups_and_threads_change_no_byte(tmp_path, group_bytes, threads):
     items = items_of(7)
     reference, store = (
         FrameStore(FrameDirectory(tmp_path / "a")),
-        FrameStore(FrameDirectory(tmp_path / "b"), "fast", threads, group_bytes),
+        FrameStore(FrameDirectory(tmp_path / "b"), Codec(threads=threads), group_bytes),
     )
     assert reference.store(items, SHAPE) == store.store(items, SHAPE)
     for item in items:
@@ -599,7 +601,7 @@ def test_names_and_files_agree_after_a_crowd_of_threads(tmp_path):
             elif random.random() < 0.3:
                 opened = folder.open(name)
                 if opened is not None:
-                    os.close(opened[0])
+                    opened.close()
             else:
                 folder.put(name, b"x" * int(random.integers(50, 150)))
 
@@ -638,9 +640,9 @@ def test_links_and_pipes_in_the_folder(tmp_path):
 
 def test_another_identity_is_a_miss(tmp_path):
     store = FrameStore(FrameDirectory(tmp_path))
-    items = items_of(1, Identity(engine="test", model="a"))
+    items = items_of(1, identity_of(engine="test", model="a"))
     store.store(items, SHAPE)
-    (other,) = items_of(1, Identity(engine="test", model="b"))
+    (other,) = items_of(1, identity_of(engine="test", model="b"))
     assert store.load(targets_of([other])) == [None]
     stolen = Item(items[0].name, other.context, bytearray(RAW))
     assert store.load([stolen]) == [None]
@@ -648,12 +650,12 @@ def test_another_identity_is_a_miss(tmp_path):
 
 
 def test_contexts_of_identities_and_keys_differ():
-    identities = [Identity(a=1), Identity(a="1"), Identity(a=1, b=None), Identity(b=1), Identity(a=[1])]
+    identities = [identity_of(a=1), identity_of(a="1"), identity_of(a=1, b=None), identity_of(b=1), identity_of(a=[1])]
     keys = [b"", b"0", b"00", b"1"]
     for kind in ("name", "context"):
         made = {getattr(identity, kind)(key) for identity in identities for key in keys}
         assert len(made) == len(identities) * len(keys)
-    assert Identity(b=2, a=1).name(b"k") == Identity(a=1, b=2).name(b"k")
+    assert identity_of(b=2, a=1).name(b"k") == identity_of(a=1, b=2).name(b"k")
 
 
 def test_wrong_size_is_a_miss(tmp_path):
@@ -673,7 +675,7 @@ def test_noise_is_stored_raw_within_the_bound(tmp_path):
 
 
 def test_threads_side_by_side(tmp_path):
-    store = FrameStore(FrameDirectory(tmp_path), threads=2)
+    store = FrameStore(FrameDirectory(tmp_path), Codec(threads=2))
     items = items_of(40)
     failures = []
 
@@ -773,7 +775,7 @@ def _in_child(store, items, workers, queue):
 
 def test_after_a_fork(tmp_path):
     """LMCache and SGLang fork; threads of the codec and of the plug-in do not survive that."""
-    store, workers = FrameStore(FrameDirectory(tmp_path), threads=2), Workers(1, "test")
+    store, workers = FrameStore(FrameDirectory(tmp_path), Codec(threads=2)), Workers(1, "test")
     items = items_of(6)
     workers.submit(lambda: store.store(items, SHAPE))
     workers.wait_idle()
@@ -790,7 +792,7 @@ def test_after_a_fork(tmp_path):
 def _crowd(folder, seed, seconds, queue):
     """Stores, loads and damages objects of which each has a content of its own; how many loads were right."""
     store = FrameStore(FrameDirectory(folder, max_bytes=20 * RAW))
-    identity, random = Identity(engine="crowd"), np.random.default_rng(seed)
+    identity, random = identity_of(engine="crowd"), np.random.default_rng(seed)
     right, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
         number = int(random.integers(60))

@@ -11,6 +11,7 @@ import threading
 import pytest
 
 import engines
+import kvtool
 from kv_data import DAMAGES, damage, frames_in, plane
 
 reason = engines.prepare("sglang")
@@ -21,6 +22,7 @@ import torch  # noqa: E402
 from sglang.srt.environ import envs  # noqa: E402
 from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
     HiCacheStorageConfig,
+    HiCacheStorageExtraInfo,
     PoolHitPolicy,
     PoolName,
     PoolTransfer,
@@ -175,7 +177,7 @@ def test_damaged_page_is_a_miss_alone_and_never_raises(tmp_path, how, interface)
     for page in range(4):
         pool.fill(page, page)
     store(backend, pool, keys, 0, interface)
-    bad = backend._frames.directory.path(backend._pools["kv"].identity.name(keys[1].encode()))
+    bad = backend._frames.directory.path(backend._pools["kv"].codec.name(keys[1]))
     damage(bad, how)
     assert load(backend, pool, keys, 10, interface) == [True, False, True, True]
     assert not any(pool.bytes_at(11)), "nothing of a refused page reaches the pool"
@@ -216,7 +218,7 @@ def test_pages_of_another_configuration_are_misses(tmp_path, other, interface):
     assert load(foreign, foreign_pool, keys_of(1), 10, interface) == [False]
     # Even where its file is put in the place of the foreign one.
     mine = frames_in(tmp_path)[0]
-    path = foreign._frames.directory.path(foreign._pools["kv"].identity.name(keys_of(1)[0].encode()))
+    path = foreign._frames.directory.path(foreign._pools["kv"].codec.name(keys_of(1)[0]))
     os.makedirs(os.path.dirname(path), exist_ok=True)
     os.rename(mine, path)
     assert foreign.batch_exists(keys_of(1)) == 0
@@ -461,3 +463,62 @@ def test_bad_options_stop_the_attach(tmp_path):
     for options in ({"dir": ""}, {"level": "best"}, {"threads": -1}, {"max_gb": "many"}, {"levle": "fast"}):
         with pytest.raises(ValueError):
             attach(tmp_path, Pool(), **options)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_codec_before_another_backend(layout):
+    """It stands between the pool and an L3 backend that takes opaque bytes, as NIXL's and Mooncake's do."""
+    from kvtool.sglang import Codec
+
+    pool = Pool(layout)
+    codec = Codec(pool, config_of({}), revision="1")
+    backend, keys = {}, keys_of(3)
+    for page in range(3):
+        pool.fill(page, page)
+        backend[codec.fingerprint + keys[page]] = codec.encode_at(page * pool.page_size, keys[page])
+    assert max(map(len, backend.values())) < 0.95 * codec.page_bytes
+    room = bytearray(codec.max_encoded_bytes(codec.page_bytes))
+    assert room[: codec.encode_at(0, keys[0], out=room)] == backend[codec.fingerprint + keys[0]]
+    for page in range(3):
+        codec.decode_at(backend[codec.fingerprint + keys[page]], (10 + page) * pool.page_size, keys[page])
+        assert pool.bytes_at(10 + page) == pool.bytes_at(page)
+    before = pool.bytes_at(10)
+    with pytest.raises(kvtool.Error):
+        codec.decode_at(backend[codec.fingerprint + keys[0]], 10 * pool.page_size, keys[1])
+    assert pool.bytes_at(10) == before, "a blob that is refused leaves the pool as it was"
+    for other in (Codec(Pool(layout, page_size=8), config_of({}), revision="1"), Codec(pool, config_of({}))):
+        assert other.fingerprint != codec.fingerprint
+
+
+def test_the_codec_codes_as_the_store(tmp_path):
+    from kvtool.sglang import Codec
+
+    pool = Pool()
+    backend = attach(tmp_path, pool)
+    pool.fill(0, 0)
+    store(backend, pool, keys_of(1), 0, "v1")
+    with open(frames_in(tmp_path)[0], "rb") as file:
+        assert Codec(pool, config_of({})).encode_at(0, keys_of(1)[0]) == file.read()
+
+
+def test_pages_in_memory_with_a_profile(tmp_path, root):
+    pool = Pool()
+    backend = attach("", pool, memory_gb=0.01, level="default", profile=str(root / "testdata/profiles/s260k.kvp"))
+    for page in range(3):
+        pool.fill(page, page)
+    assert all(store(backend, pool, keys_of(3), 0, "v1")) and backend.batch_exists(keys_of(3)) == 3
+    assert load(backend, pool, keys_of(3), 10, "v1") == [True] * 3 and pool.bytes_at(12) == pool.bytes_at(2)
+    with pytest.raises(ValueError):
+        attach(tmp_path, pool, profile="x.kvp")
+
+
+def test_requests_can_be_left_out(tmp_path):
+    pool = Pool()
+    backend = attach(tmp_path, pool)
+    off = HiCacheStorageExtraInfo(extra_info={"kvtool": False})
+    where = indices(pool, 0, 1)
+    assert backend.batch_set_v1(keys_of(1), where, off) == [False] and frames_in(tmp_path) == []
+    assert backend.batch_set_v1(keys_of(1), where, HiCacheStorageExtraInfo(extra_info={})) == [True]
+    assert backend.batch_exists(keys_of(1), off) == 0 and backend.batch_exists(keys_of(1)) == 1
+    assert backend.batch_get_v1(keys_of(1), where, off) == [False]
+    assert backend.batch_exists_v2(keys_of(1), [], off).kv_hit_pages == 0

@@ -176,7 +176,7 @@ def test_damaged_block_is_a_miss_alone_and_at_once(tier, tmp_path, how):
     tier.tier.on_schedule_end(END)
     time.sleep(0.1)
     assert [tier.tier.lookup(key, request) for key in keys] == [LookupResult.HIT] * 3
-    bad = tier.tier._frames.directory.path(tier.tier._identity.name(keys[1]))
+    bad = tier.tier._frames.directory.path(tier.tier._codec.name(keys[1]))
     damage(bad, how)
     result = tier.load(keys, [8, 9, 10])
     assert not result.success
@@ -225,7 +225,7 @@ def test_block_that_cannot_be_removed_is_a_miss(tier, tmp_path, monkeypatch):
 @pytest.mark.parametrize("what", NEWER)
 def test_blocks_of_a_newer_version_are_misses_and_stay(tier, tmp_path, what):
     keys = fill(tier, 2)
-    path = tier.tier._frames.directory.path(tier.tier._identity.name(keys[0]))
+    path = tier.tier._frames.directory.path(tier.tier._codec.name(keys[0]))
     make_newer(path, what)
     with open(path, "rb") as file:
         newer = file.read()
@@ -452,7 +452,7 @@ def test_events(tmp_path):
     (event,) = tier.tier.take_events()
     assert (event.keys, event.removed, event.medium, event.locality.name) == (keys[:2], False, Medium.STORAGE, "LOCAL")
     assert tier.store(keys[:2], [0, 1]).success and list(tier.tier.take_events()) == [], "they were there"
-    damage(tier.tier._frames.directory.path(tier.tier._identity.name(keys[0])), "flip")
+    damage(tier.tier._frames.directory.path(tier.tier._codec.name(keys[0])), "flip")
     tier.load(keys[:2], [8, 9])
     (event,) = tier.tier.take_events()
     assert (event.keys, event.removed) == ([keys[0]], True)
@@ -475,11 +475,11 @@ def test_events_are_of_blocks_that_are_there(tmp_path):
     tier.rows[:] = noise(ROWS * ROW, 5).reshape(ROWS, ROW)
     assert tier.store(keys[:7], range(7)).success
     events = list(tier.tier.take_events())
-    there = [key for key in keys if tier.tier._identity.name(key) in tier.tier._frames.directory]
+    there = [key for key in keys if tier.tier._codec.name(key) in tier.tier._frames.directory]
     assert len(there) == 4 and [set(event.keys) for event in events] == [set(there)]
     assert not events[0].removed
     tier.store([keys[7]], [7])
-    make_newer(tier.tier._frames.directory.path(tier.tier._identity.name(keys[7])), "version")
+    make_newer(tier.tier._frames.directory.path(tier.tier._codec.name(keys[7])), "version")
     list(tier.tier.take_events())
     tier.tier._events._keys.clear()
     assert tier.store([keys[7]], [7]).success and list(tier.tier.take_events()) == []
@@ -537,7 +537,7 @@ def test_through_the_manager(tmp_path, bad):
         manager.on_reset_flushed()
     rows[:] = 0
     if bad:
-        damage(tier._frames.directory.path(tier._identity.name(keys[1])), "flip")
+        damage(tier._frames.directory.path(tier._codec.name(keys[1])), "flip")
     request, found = promote(manager, tier, keys)
     if not bad:
         assert found == [LookupResult.HIT] * 3
@@ -600,3 +600,22 @@ def test_killed_writers_leave_blocks_that_are_right_or_absent(tmp_path):
         assert os.listdir(tmp_path / "tmp") == []
         tier.close()
         seen = last
+
+
+def test_requests_can_be_left_out(tier, tmp_path):
+    tier.request = ReqContext("off", kv_transfer_params={"kvtool": False})
+    keys = fill(tier, 2)
+    assert frames_in(tmp_path) == []
+    tier.request = ReqContext("on", kv_transfer_params={"other": 1})
+    assert tier.store(keys, [0, 1]).success and len(frames_in(tmp_path)) == 2
+    assert tier.tier.lookup(keys[0], ReqContext("off", kv_transfer_params={"kvtool": False})) == LookupResult.MISS
+    assert tier.lookup(keys) == [True, True]
+
+
+def test_blocks_in_memory_with_a_profile(root, tmp_path):
+    profile = str(root / "testdata/profiles/s260k.kvp")
+    tier = Tier("", memory_gb=0.1, level="default", profile=profile, kv_heads=HEADS, head_size=DIM)
+    keys = fill(tier, 2)
+    assert tier.lookup(keys) == [True, True] and tier.load(keys, [8, 9]).success
+    assert (tier.rows[9] == row_of(1)).all() and tier.tier.report()["folder"] == "memory"
+    tier.close()

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
+"""The codec apart from any store: pages become opaque blobs, and the engine owns memory, sizes and completion.
+
+The plug-ins use the same class: what differs between engines is where a blob goes, not how a page is coded.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, overload
+
+from . import _kvtool
+from ._kvtool import BatchResult, Context, Profile
+
+LEVELS = ("fast", "default", "high", "max")
+
+Key = bytes | str
+ProfileSource = Profile | str | os.PathLike[str] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class PageLayout:
+    """What the values of a page are, as far as the engine says it. It helps the codec and is never trusted.
+
+    shape: (tokens, heads, head_dim) in the order given. role: "k", "v", "kv" (side by side in each head) or "unknown".
+    """
+
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    order: str = "token_head_dim"
+    role: str = "unknown"
+
+    def arguments(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "shape": self.shape, "order": self.order, "role": self.role}
+
+
+class Caps(NamedTuple):
+    """What an engine must know of a codec before it plans with it. All levels promise the same."""
+
+    lossless: bool  # every byte comes back
+    needs_positions: bool  # whether the codec must be told where in the sequence a page lies
+    page_tokens: int  # a page has a multiple of so many tokens
+    head_shards: bool  # blobs of some of the heads decode without the others
+    alignment: int  # of every buffer
+    overhead: int  # the most by which a blob is longer than its page
+
+
+def level_option(value: Any) -> str:
+    if value not in LEVELS:
+        raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {value!r}")
+    return str(value)
+
+
+def _profile_of(source: ProfileSource, level: str) -> Profile | None:
+    if source is None or source == "":
+        return None
+    if level == "fast":
+        raise ValueError("profile: level 'fast' does not use one; choose 'default', 'high' or 'max'")
+    if isinstance(source, Profile):
+        return source
+    with open(source, "rb") as file:
+        return Profile(file.read())
+
+
+class _Lease:
+    """A context and scratch memory, which one call uses at a time."""
+
+    def __init__(self, codec: Codec) -> None:
+        level: Any = codec.level
+        self.context = Context(level, codec.threads, profile=codec.profile)
+        self._memory = bytearray()
+
+    def room(self, size: int) -> memoryview:
+        if len(self._memory) < size:
+            self._memory = bytearray(size)
+        return memoryview(self._memory)[:size]
+
+
+class Codec:
+    """Pages to blobs and back. Any thread may call at any time; calls run side by side.
+
+    A blob is one page, complete in itself, and is opaque to whoever stores it. What comes back was checked by a hash of
+    every byte, by `identity` and by the page's key, or the call fails: a page can be missed but not mistaken.
+
+    level: "fast", "default", "high" or "max". threads: that code one call; 0: as many as the process may use.
+    profile: a Profile or the name of a .kvp file, which blobs then need; for levels from "default" on. layout: of pages
+    for which no other is given. identity: everything that the bytes of all pages depend on (model, revision, ranks).
+    """
+
+    def __init__(
+        self,
+        level: str = "fast",
+        *,
+        threads: int = 1,
+        profile: ProfileSource = None,
+        layout: PageLayout | None = None,
+        identity: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.level = level_option(level)
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
+            raise ValueError(f"threads must be a number that is not negative, not {threads!r}")
+        self.threads = threads
+        self.profile = _profile_of(profile, self.level)
+        self.layout = layout or PageLayout()
+        self._free: collections.deque[_Lease] = collections.deque()
+        self._identify(identity or {})
+
+    def _identify(self, identity: Mapping[str, Any]) -> None:
+        fields = dict(identity)
+        if self.profile is not None:
+            fields["profile"] = self.profile.hash.hex()  # who has another one cannot decode
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"), default=str)
+        self._prefix = hashlib.blake2b(text.encode(), digest_size=32).digest()
+
+    def derive(self, *, layout: PageLayout | None = None, identity: Mapping[str, Any] | None = None) -> Codec:
+        """The same codec for other pages: contexts, threads and memory are shared."""
+        other = copy.copy(self)
+        other.layout = layout or self.layout
+        other._identify(identity or {})
+        return other
+
+    # ---- what an engine plans with ----
+
+    @property
+    def caps(self) -> Caps:
+        return Caps(**_kvtool._caps())
+
+    @property
+    def fingerprint(self) -> str:
+        """Hexadecimal digits for an engine's own keys: codecs with the same one read each other's blobs."""
+        return hashlib.blake2b(self._prefix, digest_size=16).hexdigest()
+
+    def max_encoded_bytes(self, raw_bytes: int) -> int:
+        """Room that always suffices for the blob of a page of `raw_bytes`."""
+        return _kvtool.bound(raw_bytes)
+
+    def name(self, key: Key) -> str:
+        """40 hexadecimal digits for the page of `key`, also different from those of any other identity."""
+        return hashlib.blake2b(_bytes_of(key), digest_size=20, key=self._prefix).hexdigest()
+
+    def context(self, key: Key) -> bytes:
+        """The 16 bytes that the blob of `key` carries."""
+        return _kvtool.hash128(self._prefix + _bytes_of(key))
+
+    # ---- pages ----
+
+    @overload
+    def encode_page(self, page: Any, key: Key = b"", *, layout: PageLayout | None = None) -> bytes: ...
+    @overload
+    def encode_page(self, page: Any, key: Key = b"", *, layout: PageLayout | None = None, out: Any) -> int: ...
+    def encode_page(
+        self, page: Any, key: Key = b"", *, layout: PageLayout | None = None, out: Any = None
+    ) -> bytes | int:
+        """The blob of a page; with out, a writable buffer, its size. KV0006 soon if it cannot fit into a smaller one."""
+        arguments = (layout or self.layout).arguments()
+        if out is not None:
+            arguments["out"] = out
+        with self.lease() as lease:
+            coded: bytes | int = lease.context.encode(page, context=self.context(key), **arguments)
+        return coded
+
+    @overload
+    def decode_page(self, blob: Any, key: Key = b"") -> bytes: ...
+    @overload
+    def decode_page(self, blob: Any, key: Key = b"", *, out: Any) -> int: ...
+    def decode_page(self, blob: Any, key: Key = b"", *, out: Any = None) -> bytes | int:
+        """The page of a blob; with out, a buffer of its exact size, that size. Bytes after the blob are ignored."""
+        with self.lease() as lease:
+            if out is None:
+                return lease.context.decode(blob, context=self.context(key))
+            return lease.context.decode(blob, context=self.context(key), out=out)
+
+    def encode_pages(
+        self, pages: Sequence[Any], keys: Sequence[Key], *, layout: PageLayout | None = None, outs: Any = None
+    ) -> BatchResult:
+        """Many pages in one call, over the codec's threads. Failures are values in the result's status."""
+        contexts = [self.context(key) for key in keys]
+        with self.lease() as lease:
+            arguments = (layout or self.layout).arguments()
+            return lease.context.encode_batch(pages, contexts=contexts, outs=outs, **arguments)
+
+    def decode_pages(self, blobs: Sequence[Any], keys: Sequence[Key], *, outs: Any = None) -> BatchResult:
+        """Many blobs in one call. What a blob whose status is not 0 was to fill holds garbage."""
+        with self.lease() as lease:
+            return lease.context.decode_batch(blobs, contexts=[self.context(key) for key in keys], outs=outs)
+
+    # ---- contexts ----
+
+    @contextlib.contextmanager
+    def lease(self) -> Iterator[_Lease]:
+        """A context and scratch memory that no other call uses meanwhile."""
+        try:
+            lease = self._free.pop()
+        except IndexError:
+            lease = _Lease(self)
+        try:
+            yield lease
+        finally:
+            self._free.append(lease)
+
+    def close(self) -> None:
+        """Free contexts, threads and scratch memory; later calls make new ones."""
+        self._free.clear()
+
+    def __enter__(self) -> Codec:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<kvtool.Codec {self.level}, {self.fingerprint}>"
+
+
+def _bytes_of(key: Key) -> bytes:
+    return key.encode() if isinstance(key, str) else bytes(key)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
+"""The codec apart from a store, driven by doubles of engines that own memory, sizes and completion themselves: their
+interfaces as they were published, as far as a codec sees them."""
+
+import threading
+
+import numpy as np
+import pytest
+from kv_data import noise, plane
+
+import kvtool
+from kvtool import Codec, PageLayout
+from kvtool._frames import FrameStore, Item
+from kvtool._memory import FrameMemory
+
+LAYOUT = PageLayout("bf16", (64, 4, 32))
+RAW = 64 * 4 * 32 * 2
+
+
+def pages_of(count, seed=0):
+    return [plane(64, 4, 32, seed + i).tobytes() for i in range(count)]
+
+
+@pytest.fixture
+def codec():
+    with Codec(layout=LAYOUT, identity={"model": "toy", "revision": "1"}) as codec:
+        yield codec
+
+
+# ---- the class ----
+
+
+def test_a_page_comes_back_and_is_smaller(codec):
+    (page,) = pages_of(1)
+    blob = codec.encode_page(page, "k")
+    assert len(blob) < 0.9 * RAW and codec.decode_page(blob, "k") == page
+    room, target = bytearray(codec.max_encoded_bytes(RAW)), bytearray(RAW)
+    assert codec.encode_page(page, b"k", out=room) == len(blob) and room.startswith(blob)
+    assert codec.decode_page(room, b"k", out=target) == RAW and target == page, "what follows a blob is ignored"
+
+
+def test_a_page_is_missed_but_not_mistaken(codec):
+    blob = codec.encode_page(*pages_of(1), "k")
+    for other, key in ((codec, "l"), (Codec(identity={"model": "toy", "revision": "2"}), "k")):
+        with pytest.raises(kvtool.Error) as caught:
+            other.decode_page(blob, key)
+        assert caught.value.finding == 1106
+
+
+def test_what_an_engine_plans_with(codec):
+    caps = codec.caps
+    assert (caps.lossless, caps.needs_positions, caps.head_shards) == (True, False, True)
+    assert caps.overhead == codec.max_encoded_bytes(RAW) - RAW == 128
+    assert (caps.alignment, caps.page_tokens) == (1, 1)
+    assert codec.fingerprint == Codec(identity={"revision": "1", "model": "toy"}).fingerprint
+    assert codec.fingerprint == Codec("high", threads=2, identity={"model": "toy", "revision": "1"}).fingerprint
+    assert codec.fingerprint != Codec().fingerprint
+    assert repr(codec) == f"<kvtool.Codec fast, {codec.fingerprint}>"
+
+
+def test_heads_are_shards_of_their_own(codec):
+    """Tensor parallelism splits heads over ranks: each rank's page is coded and decoded without the others."""
+    page = plane(64, 4, 32, 0)
+    shards = [np.ascontiguousarray(page[:, i : i + 2]) for i in (0, 2)]
+    layout = PageLayout("bf16", (64, 2, 32))
+    blobs = [codec.encode_page(shard, f"k:{i}", layout=layout) for i, shard in enumerate(shards)]
+    assert codec.decode_page(blobs[1], "k:1") == shards[1].tobytes()
+
+
+def test_too_little_room_is_said(codec):
+    page = noise(RAW, 0)
+    with pytest.raises(kvtool.Error) as caught:
+        codec.encode_page(page, out=bytearray(RAW // 2))
+    assert caught.value.finding == 6
+
+
+def test_a_profile_is_part_of_the_identity(root):
+    path = root / "testdata/profiles/s260k.kvp"
+    page = (root / "testdata/profiles/page.f16").read_bytes()
+    layout = PageLayout("f16", (len(page) // 64, 4, 8), role="k")
+    plain, with_profile = Codec("default", layout=layout), Codec("default", profile=path, layout=layout)
+    blob = with_profile.encode_page(page)
+    assert len(blob) < len(plain.encode_page(page)) and with_profile.decode_page(blob) == page
+    assert plain.fingerprint != with_profile.fingerprint
+    with pytest.raises(ValueError, match="level 'fast'"):
+        Codec(profile=path)
+    with pytest.raises(FileNotFoundError):
+        Codec("default", profile="missing.kvp")
+
+
+def test_wrong_arguments():
+    for wrong in ({"level": "best"}, {"level": 2}, {"threads": -1}, {"threads": True}):
+        with pytest.raises(ValueError):
+            Codec(**wrong)
+
+
+def test_threads_share_a_codec(codec):
+    pages, failed = pages_of(8), []
+
+    def work(i):
+        for _ in range(20):
+            if codec.decode_page(codec.encode_page(pages[i], str(i)), str(i)) != pages[i]:
+                failed.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not failed
+
+
+# ---- engines ----
+
+
+def test_sglang_l3_backend(codec):
+    """RFC 36522: an encoded page is one opaque L3 object. The backend (NIXL, Mooncake) takes an address and a size of
+    memory that the engine has registered, and the engine keeps the sizes."""
+    registered, objects = memoryview(bytearray(4 * codec.max_encoded_bytes(RAW))), {}
+    pages, keys = pages_of(4), [f"{codec.fingerprint}:{i:064x}" for i in range(4)]
+    slots = [registered[i * codec.max_encoded_bytes(RAW) :][: codec.max_encoded_bytes(RAW)] for i in range(4)]
+    sizes = codec.encode_pages(pages, keys, outs=slots).sizes
+    for key, slot, size in zip(keys, slots, sizes):
+        objects[key] = bytes(slot[:size])  # put(key, address, size)
+    registered[:] = b"\xaa" * len(registered)
+    for key, slot, size in zip(keys, slots, sizes):
+        slot[:size] = objects[key]  # get(key, address, size)
+    pool = [bytearray(RAW) for _ in keys]
+    assert codec.decode_pages([slot[:size] for slot, size in zip(slots, sizes)], keys, outs=pool).ok
+    assert pool == [bytearray(page) for page in pages]
+
+
+def test_tensorrt_llm_cold_page_codec(codec):
+    """The codec is asked once how large a cold page is, then migrates batches between pages of two fixed sizes, named by
+    base address, stride and indices."""
+    cold_bytes = codec.max_encoded_bytes(RAW)
+    hot, cold = bytearray(6 * RAW), bytearray(6 * cold_bytes)
+    hot_pages = [memoryview(hot)[i * RAW :][:RAW] for i in range(6)]
+    cold_pages = [memoryview(cold)[i * cold_bytes :][:cold_bytes] for i in range(6)]
+    for page, content in zip(hot_pages, pages_of(6)):
+        page[:] = content
+    source, target = [4, 0, 2], [1, 5, 3]
+    keys = [str(index) for index in source]
+    assert codec.encode_pages([hot_pages[i] for i in source], keys, outs=[cold_pages[i] for i in target]).ok
+    hot[:] = bytes(len(hot))
+    assert codec.decode_pages([cold_pages[i] for i in target], keys, outs=[hot_pages[i] for i in source]).ok
+    assert [bytes(hot_pages[i]) for i in source] == [pages_of(6)[i] for i in source]
+    assert bytes(hot_pages[1]) == bytes(RAW)
+
+
+def test_flexkv_slots(codec):
+    """183: the CPU slot has the raw size, a table has the size of the payload, and what does not shrink stays raw."""
+    pages = [*pages_of(2), noise(RAW, 1).tobytes()]
+    slots, table = [bytearray(RAW) for _ in pages], []
+    for number, (page, slot) in enumerate(zip(pages, slots)):
+        try:
+            table.append(codec.encode_page(page, str(number), out=slot))
+        except kvtool.Error as error:
+            assert error.finding == 6
+            slot[:], size = page, 0
+            table.append(size)
+    assert table[2] == 0 and all(0 < size < 0.9 * RAW for size in table[:2])
+    packed = b"".join(bytes(slot[:size]) for slot, size in zip(slots, table))  # one write to the SSD
+    at = 0
+    for number, size in enumerate(table[:2]):
+        assert codec.decode_page(packed[at : at + size], str(number)) == pages[number]
+        at += size
+
+
+def test_one_bad_blob_changes_no_other(codec):
+    pages, keys = pages_of(3), ["a", "b", "c"]
+    blobs = codec.encode_pages(pages, keys).objects
+    damaged = bytearray(blobs[1])
+    damaged[len(damaged) // 2] ^= 1
+    result = codec.decode_pages([blobs[0], damaged, blobs[2]], keys)
+    assert list(result) == [pages[0], None, pages[2]] and not result.ok
+    assert repr(result) == "<kvtool.BatchResult of 3, 1 failed>" and result[-1] == pages[2]
+
+
+# ---- frames in memory ----
+
+
+def test_memory_has_a_limit_and_forgets_the_oldest():
+    gone = []
+    memory = FrameMemory(30, gone.extend)
+    for name in "abc":
+        memory.put(name, b"x" * 10)
+    assert memory.open("a") is not None  # used: b is the oldest now
+    memory.put("d", b"y" * 10)
+    assert gone == [("b", 10)] and (len(memory), memory.total_bytes, memory.evicted) == (3, 30, 1)
+    held = memory.open("c")
+    assert memory.discard("c") == 10 and memory.discard("c") == 0
+    room = memoryview(bytearray(10))
+    assert held.read(room) == 10 and bytes(room) == b"x" * 10, "who has opened a frame can read it"
+    memory.put("c", b"z")
+    assert memory.discard("c", held) == 0, "another frame of that name"
+    with pytest.raises(OSError):
+        memory.put("e", b"x" * 31)
+    memory.clear()
+    assert (len(memory), memory.total_bytes) == (0, 0)
+    with pytest.raises(ValueError):
+        FrameMemory(0)
+
+
+def test_a_store_in_memory(codec):
+    store = FrameStore(FrameMemory(1 << 20), codec)
+    pages = pages_of(3)
+    items = [Item(codec.name(str(i)), codec.context(str(i)), page) for i, page in enumerate(pages)]
+    sizes = store.store(items, LAYOUT)
+    assert all(0 < size < 0.9 * RAW for size in sizes) and store.store(items, LAYOUT) == [0, 0, 0]
+    targets = [Item(item.name, item.context, bytearray(RAW)) for item in items]
+    targets[1].context = codec.context("another")
+    assert store.load(targets) == [0, None, 0] and bytes(targets[2].raw) == pages[2]
+    assert not store.has(items[1].name, items[1].context), "what was refused is gone"
+    assert store.report()["folder"] == "memory" and store.report()["refused_context"] == 1
