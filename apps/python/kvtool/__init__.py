@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ._arrays import decode_array
 from ._codec import Caps, Codec, PageLayout
-from ._errors import Error, IoError, NotFoundError
+from ._errors import Error, ExistsError, IoError, NotFoundError, OptionError
 from ._explain import explain
 from ._files import analyze, bench, compress, convert, decompress, diff, inspect, replay_h2o, run, train, verify
 from ._kvtool import (
@@ -40,9 +40,11 @@ __all__ = [
     "Codec",
     "Context",
     "Error",
+    "ExistsError",
     "IoError",
     "Layer",
     "NotFoundError",
+    "OptionError",
     "PageLayout",
     "Profile",
     "Snapshot",

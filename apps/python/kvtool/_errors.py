@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kvtool raises. Wrong types are TypeError, wrong words and shapes ValueError, as everywhere in Python."""
+"""What kvtool raises. Wrong types are TypeError, wrong words and shapes ValueError, as everywhere in Python; what a file
+system refuses is the OSError that open() would raise."""
 
 from __future__ import annotations
 
 import errno
+import keyword
 import os
+import re
 from typing import Any
 
 FAULTS = ("none", "caller", "data", "io", "unsupported", "internal", "stopped")
-_OPEN_FAILED = 101
+_USAGE, _OPEN_FAILED, _CREATE_FAILED, _EXISTS = 1, 101, 103, 104
+_FLAG = re.compile(r"(?<![\w-])(?:-\w/)?--([a-z][a-z0-9-]*)(?: ([A-Z][A-Z0-9:]*)\b)?")
 
 
 class Error(ValueError):
@@ -43,17 +47,50 @@ class NotFoundError(FileNotFoundError, IoError):
     __str__ = Error.__str__
 
 
+class ExistsError(FileExistsError, IoError):
+    """There is such a file already, and force=True was not given: errno and filename are set."""
+
+    __str__ = Error.__str__
+
+
+class OptionError(TypeError, Error):
+    """The command has no such keyword."""
+
+    __str__ = Error.__str__
+
+
+def in_python(text: str) -> str:
+    """What the program says of its flags, as Python's callers write them: kv_heads=H of --kv-heads H."""
+
+    def name(match: re.Match[str]) -> str:
+        word = match[1].replace("-", "_")
+        return word + "_" * keyword.iskeyword(word) + (f"={match[2]}" if match[2] else "")
+
+    text = text.replace("use -f/--force", "pass force=True").replace("--from opaque", 'from_="opaque"')
+    text = re.sub(r"'kvtool ([a-z0-9 -]+) -h' shows how it is used", r"'kvtool \1 --help' lists what can be a keyword", text)
+    return _FLAG.sub(name, text)
+
+
+def _class_for(finding: int, fault: int, message: str, file: str) -> tuple[type[Error], tuple[Any, ...]]:
+    """The class, and what its __init__ gets."""
+    folder = os.path.dirname(os.path.abspath(file))
+    if file and finding in (_OPEN_FAILED, _CREATE_FAILED):
+        if not os.path.lexists(file if finding == _OPEN_FAILED else folder):
+            return NotFoundError, (errno.ENOENT, message, file)
+    if file and finding == _EXISTS:
+        return ExistsError, (errno.EEXIST, message, file)
+    if finding == _USAGE and "argument was not expected" in message:
+        return OptionError, (message,)
+    return (IoError if FAULTS[fault] == "io" else Error), (message,)
+
+
 def make_error(
     finding: int, name: str, fault: int, message: str, offset: int | None, hint: str, file: str, text: str
 ) -> Error:
     """The exception for a finding; called by the module that computes."""
-    error: Error
-    if finding == _OPEN_FAILED and file and not os.path.lexists(file):
-        error = NotFoundError(errno.ENOENT, message, file)
-    elif FAULTS[fault] == "io":
-        error = IoError(message)
-    else:
-        error = Error(message)
+    message, hint, text = in_python(message), in_python(hint), in_python(text)
+    kind, arguments = _class_for(finding, fault, message, file)
+    error = kind(*arguments)
     at = f" (offset {offset:#x})" if offset is not None else ""
     error._text = text or f"{message}{at} [{name}]"
     error.finding = finding

@@ -413,3 +413,42 @@ def test_every_golden_archive_opens(data):
             assert array.shape[:2] == (info.tokens, info.heads) and array.size >= 0
             seen += 1
     assert seen > 5
+
+
+def test_errors_are_pythons_own_too(state, tmp_path):
+    """And kvtool.Error, for those who catch that alone."""
+    existing = tmp_path / "there.kvz"
+    existing.write_bytes(b"x")
+    for kind, call in (
+        (FileExistsError, lambda: kvtool.compress(state, existing)),
+        (FileNotFoundError, lambda: kvtool.compress(state, tmp_path / "no" / "folder.kvz")),
+        (TypeError, lambda: kvtool.inspect(state, no_such=1)),
+        (ValueError, lambda: kvtool.inspect(state, kv_heads="many")),
+    ):
+        with pytest.raises(kind) as caught:
+            call()
+        assert isinstance(caught.value, kvtool.Error) and "--" not in str(caught.value).replace("--help", "")
+    with pytest.raises(kvtool.ExistsError, match="force=True") as exists:
+        kvtool.compress(state, existing)
+    assert exists.value.filename == str(existing) and existing.read_bytes() == b"x"
+    with pytest.raises(kvtool.Error, match="kv_heads=H or head_dim=D"):
+        kvtool.convert(state, tmp_path / "x.npz")
+
+
+def test_progress_can_stop_a_short_call(state, tmp_path):
+    with pytest.raises(kvtool.Error, match="KV0008"):
+        kvtool.compress(state, tmp_path / "a.kvz", progress=lambda done, total: False)
+    assert list(tmp_path.iterdir()) == []
+    calls = []
+    kvtool.compress(state, tmp_path / "a.kvz", progress=lambda done, total: calls.append((done, total)))
+    assert calls[0] == (0, 0) and calls[-1][0] == calls[-1][1] > 0
+
+
+def test_save_refuses_what_is_no_cache(tmp_path):
+    k = np.zeros((4, 2, 8), np.float32)
+    with pytest.raises(ValueError, match="different numbers of tokens"):
+        kvtool.save(tmp_path / "x.npz", layers=[(k, k), (k, k[:3])])
+    for dtype in (">f4", ">f2"):
+        with pytest.raises(TypeError, match="big-endian"):
+            kvtool.save(tmp_path / "x.npz", layers=[(k.astype(dtype), k)])
+    assert list(tmp_path.iterdir()) == []
