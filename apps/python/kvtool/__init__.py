@@ -8,12 +8,12 @@ verify, convert, inspect. docs/python.md is the manual.
 from __future__ import annotations
 
 from ._arrays import decode_array
+from ._batch import BatchResult
 from ._codec import Caps, Codec, PageLayout
 from ._errors import Error, ExistsError, IoError, NotFoundError, OptionError
 from ._explain import explain
 from ._files import analyze, bench, compress, convert, decompress, diff, inspect, replay_h2o, run, train, verify
 from ._kvtool import (
-    BatchResult,
     Context,
     Profile,
     _version,

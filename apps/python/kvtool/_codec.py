@@ -18,7 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 from . import _kvtool
-from ._kvtool import BatchResult, Context, Profile
+from ._batch import BatchResult
+from ._kvtool import Context, Profile
 
 LEVELS = ("fast", "default", "high", "max")
 

@@ -2,8 +2,10 @@ from typing import overload
 
 
 # Generated from the signatures in apps/python/src; scripts/check/stub.py compares and rewrites it.
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
+
+from ._batch import BatchResult
 
 Level = Literal["fast", "default", "high", "max"] | int
 Readable = Any  # memory: the buffer protocol, DLPack on the CPU, arrays of ml_dtypes
@@ -15,40 +17,10 @@ Shape = Sequence[int] | None
 Progress = Callable[[int, int], bool | None] | None
 Key = bytes | bytearray | memoryview | None
 
-class BatchResult:
-    """What came of a batch, in the order of its items."""
-
-    @property
-    def objects(self) -> list[bytes | None]:
-        """
-        Frames, or raw bytes; None where an item failed or had a buffer of its own.
-        """
-
-    @property
-    def sizes(self) -> list[int]:
-        """Bytes of the frame, or raw bytes; 0 for failures."""
-
-    @property
-    def status(self) -> list[int]:
-        """0, or -N where explain(N) says what was found."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether no item failed."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> bytes | None:
-        """objects[index]."""
-
-    def __iter__(self) -> Iterator[bytes | None]:
-        """Over objects."""
-
-    def __repr__(self) -> str: ...
-
 class Profile:
     """
-    What pages of one model look like, as train() or `kvtool train` learnt it: short pages coded with it need no tables of their own.
+    What pages of one model look like, as train() or `kvtool train` learnt it: short pages coded with
+    it need no tables of their own.
     """
 
     def __init__(self, file: Readable) -> None:
@@ -62,12 +34,15 @@ class Profile:
 
 class Context:
     """
-    Level, threads and scratch memory for many calls. One call at a time: a second thread gets KV0007. cancel() and stats() may be called beside a running call.
+    Level, threads and scratch memory for many calls. One call at a time: a second thread gets KV0007. cancel() and
+    stats() may be called beside a running call. As a context manager it is closed at the end.
     """
 
     def __init__(self, level: Level = "default", threads: int = 1, *, max_raw_bytes: int = 0, profile: Profile | None = None) -> None:
         """
-        threads: the caller's included; 0: as many as the process may use. max_raw_bytes: larger objects are refused with KV1014; 0: no limit. profile: what frames are coded with at levels from default on, wherever it makes them smaller; they decode with it alone.
+        threads: the caller's included; 0: as many as the process may use. max_raw_bytes: larger objects are refused with
+        KV1014; 0: no limit. profile: what frames are coded with at levels from default on, wherever it makes them smaller; they
+        decode with it alone.
         """
 
     @property
@@ -167,7 +142,8 @@ class Context:
 
     def stats(self) -> dict[str, int]:
         """
-        Sums since creation: raw_bytes, stored_bytes, encode_ns, decode_ns, frames, stored_raw, decoded, refused. Any thread.
+        Sums since creation: raw_bytes, stored_bytes, encode_ns, decode_ns, frames, stored_raw, decoded, refused. Any
+        thread.
         """
 
     def cancel(self) -> None:
@@ -249,14 +225,15 @@ def decode_batch(frames: Sequence[Readable], *, contexts: Sequence[Key] | None =
 
 def estimate(data: Readable, levels: Sequence[Level] = ("fast", "default", "high", "max"), *, dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown") -> list[dict[str, Any]]:
     """
-    Per level: level, ratio, encode_mb_s and decode_mb_s (one thread, here and now), from a sample of at most 64 KiB. For choosing a level.
+    Per level: level, ratio, encode_mb_s and decode_mb_s (one thread, here and now), from a sample of at most 64 KiB.
+    For choosing a level.
     """
 
 def _caps() -> dict[str, Any]: ...
 
 def frame_info(frame: Readable) -> dict[str, Any]:
     """
-    What a frame's header says; its first 128 bytes suffice. The sizes are claims until the frame was decoded or verified.
+    What a frame's header says; its first 128 bytes suffice. The sizes are claims until the frame was decoded.
     """
 
 def bound(raw_bytes: int) -> int:
@@ -268,6 +245,11 @@ def hash128(data: Readable | str) -> bytes:
     """
 
 def _explain(finding: int) -> tuple[str, str, str, int]: ...
+
+def _store_as(values: Writable, type: str, is_key: bool, head_dim: int) -> None:
+    """
+    What attention reads of f32 values that llama.cpp's cache keeps in a block type, in place.
+    """
 
 def _run(command: str, arguments: Sequence[bytes], progress: Progress = None) -> tuple[int, list[str], list[str]]: ...
 

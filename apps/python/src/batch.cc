@@ -99,8 +99,8 @@ void RaiseUnlessOfItems(kvt_status status, kvt_ctx* ctx, std::span<const kvt_ite
 
 }  // namespace
 
-BatchResult EncodeBatch(kvt_ctx* ctx, nb::handle objects, const DescriptionArguments& common,
-                        nb::handle contexts, nb::handle tags, nb::handle outs) {
+nb::object EncodeBatch(kvt_ctx* ctx, nb::handle objects, const DescriptionArguments& common,
+                       nb::handle contexts, nb::handle tags, nb::handle outs) {
   Batch batch;
   const Sequence given(objects, "objects");
   const Entries context_entries(contexts, given.size(), "contexts");
@@ -143,10 +143,10 @@ BatchResult EncodeBatch(kvt_ctx* ctx, nb::handle objects, const DescriptionArgum
     result.sizes.append(item.status == 0 ? item.written : 0);
     result.status.append(item.status);
   }
-  return result;
+  return result.ForPython();
 }
 
-BatchResult DecodeBatch(kvt_ctx* ctx, nb::handle frames, nb::handle contexts, nb::handle outs) {
+nb::object DecodeBatch(kvt_ctx* ctx, nb::handle frames, nb::handle contexts, nb::handle outs) {
   Batch batch;
   const Sequence given(frames, "frames");
   const Entries context_entries(contexts, given.size(), "contexts");
@@ -194,7 +194,7 @@ BatchResult DecodeBatch(kvt_ctx* ctx, nb::handle frames, nb::handle contexts, nb
     result.sizes.append(item.status == 0 ? item.written : 0);
     result.status.append(item.status);
   }
-  return result;
+  return result.ForPython();
 }
 
 }  // namespace kvtool_python

@@ -172,10 +172,10 @@ void BindDecoding(Owner& owner, const std::string& self) {
 
 void BindContext(nb::module_& m) {
   using H = nb::handle;
-  nb::class_<Profile>(m, "Profile",
-                      "What pages of one model look like, as train() or `kvtool train` learnt it: "
-                      "short pages coded "
-                      "with it need no tables of their own.")
+  nb::class_<Profile>(
+      m, "Profile",
+      R"(What pages of one model look like, as train() or `kvtool train` learnt it: short pages coded with
+it need no tables of their own.)")
       .def(
           "__init__", [](Profile* self, H file) { new (self) Profile(file); }, nb::arg("file"),
           nb::sig("def __init__(self, file: Readable) -> None"),
@@ -184,8 +184,8 @@ void BindContext(nb::module_& m) {
                    "16 bytes, by which frames and archives name it.");
   nb::class_<Context> context(
       m, "Context",
-      "Level, threads and scratch memory for many calls. One call at a time: a second thread gets "
-      "KV0007. cancel() and stats() may be called beside a running call.");
+      R"(Level, threads and scratch memory for many calls. One call at a time: a second thread gets KV0007. cancel() and
+stats() may be called beside a running call. As a context manager it is closed at the end.)");
   context
       .def(
           "__init__",
@@ -197,11 +197,9 @@ void BindContext(nb::module_& m) {
           nb::arg("max_raw_bytes") = 0, nb::arg("profile").none() = nb::none(),
           nb::sig("def __init__(self, level: Level = \"default\", threads: int = 1, *, "
                   "max_raw_bytes: int = 0, profile: Profile | None = None) -> None"),
-          "threads: the caller's included; 0: as many as the process may use. max_raw_bytes: "
-          "larger objects are refused "
-          "with KV1014; 0: no limit. profile: what frames are coded with at levels from default "
-          "on, "
-          "wherever it makes them smaller; they decode with it alone.")
+          R"(threads: the caller's included; 0: as many as the process may use. max_raw_bytes: larger objects are refused with
+KV1014; 0: no limit. profile: what frames are coded with at levels from default on, wherever it makes them smaller; they
+decode with it alone.)")
       .def_prop_ro(
           "level", [](const Context& self) { return LevelName(self.level()); },
           "\"fast\" to \"max\".")
@@ -222,54 +220,13 @@ void BindContext(nb::module_& m) {
   BindEncoding(Pack<Context&>{}, Pack<>{}, context, "self, ", "");
   BindDecoding<Context&>(context, "self, ");
   context
-      .def("stats", &Stats, nb::sig("def stats(self) -> dict[str, int]"),
-           "Sums since creation: raw_bytes, stored_bytes, encode_ns, decode_ns, frames, "
-           "stored_raw, decoded, refused. Any thread.")
+      .def(
+          "stats", &Stats, nb::sig("def stats(self) -> dict[str, int]"),
+          R"(Sums since creation: raw_bytes, stored_bytes, encode_ns, decode_ns, frames, stored_raw, decoded, refused. Any
+thread.)")
       .def(
           "cancel", [](Context& self) { kvt_ctx_cancel(self.get().get()); },
-          "The call that runs raises KV0008 within one segment. Any thread; without a running call "
-          "nothing happens.");
-}
-
-void BindBatchResult(nb::module_& m) {
-  nb::class_<BatchResult>(m, "BatchResult", "What came of a batch, in the order of its items.")
-      .def_prop_ro(
-          "objects", [](const BatchResult& self) { return self.objects; },
-          nb::for_getter(nb::sig("def objects(self) -> list[bytes | None]")),
-          "Frames, or raw bytes; None where an item failed or had a buffer of its own.")
-      .def_prop_ro(
-          "sizes", [](const BatchResult& self) { return self.sizes; },
-          nb::for_getter(nb::sig("def sizes(self) -> list[int]")),
-          "Bytes of the frame, or raw bytes; 0 for failures.")
-      .def_prop_ro(
-          "status", [](const BatchResult& self) { return self.status; },
-          nb::for_getter(nb::sig("def status(self) -> list[int]")),
-          "0, or -N where explain(N) says what was found.")
-      .def_prop_ro(
-          "ok",
-          [](const BatchResult& self) {
-            for (nb::handle status : self.status) {
-              if (nb::cast<int>(status) != 0) return false;
-            }
-            return true;
-          },
-          "Whether no item failed.")
-      .def("__len__", [](const BatchResult& self) { return nb::len(self.status); })
-      .def(
-          "__getitem__",
-          [](const BatchResult& self, nb::handle index) {
-            return nb::object(self.objects.attr("__getitem__")(index));
-          },
-          nb::sig("def __getitem__(self, index: int) -> bytes | None"), "objects[index].")
-      .def(
-          "__iter__", [](const BatchResult& self) { return nb::iter(self.objects); },
-          nb::sig("def __iter__(self) -> Iterator[bytes | None]"), "Over objects.")
-      .def("__repr__", [](const BatchResult& self) {
-        size_t failed = 0;
-        for (nb::handle status : self.status) failed += nb::cast<int>(status) != 0;
-        return "<kvtool.BatchResult of " + std::to_string(nb::len(self.status)) + ", " +
-               std::to_string(failed) + " failed>";
-      });
+          R"(The call that runs raises KV0008 within one segment. Any thread; without a running call nothing happens.)");
 }
 
 void BindFunctions(nb::module_& m) {
@@ -288,13 +245,13 @@ void BindFunctions(nb::module_& m) {
       nb::sig("def estimate(data: Readable, levels: Sequence[Level] = (\"fast\", \"default\", "
               "\"high\", \"max\"), *, dtype: DType = None, shape: Shape = None, order: str = "
               "\"token_head_dim\", role: str = \"unknown\") -> list[dict[str, Any]]"),
-      "Per level: level, ratio, encode_mb_s and decode_mb_s (one thread, here and now), from a "
-      "sample of at most 64 KiB. For choosing a level.");
+      R"(Per level: level, ratio, encode_mb_s and decode_mb_s (one thread, here and now), from a sample of at most 64 KiB.
+For choosing a level.)");
   m.def("_caps", &Caps, nb::sig("def _caps() -> dict[str, Any]"));
-  m.def("frame_info", &FrameInfo, nb::arg("frame"),
-        nb::sig("def frame_info(frame: Readable) -> dict[str, Any]"),
-        "What a frame's header says; its first 128 bytes suffice. The sizes are claims until the "
-        "frame was decoded or verified.");
+  m.def(
+      "frame_info", &FrameInfo, nb::arg("frame"),
+      nb::sig("def frame_info(frame: Readable) -> dict[str, Any]"),
+      R"(What a frame's header says; its first 128 bytes suffice. The sizes are claims until the frame was decoded.)");
   m.def(
       "bound",
       [](uint64_t raw_bytes) {
@@ -317,8 +274,7 @@ void BindFunctions(nb::module_& m) {
         return nb::bytes(hash, sizeof hash);
       },
       nb::arg("data"), nb::sig("def hash128(data: Readable | str) -> bytes"),
-      "XXH3-128 of bytes, or of a text in UTF-8: what contexts are made with. It finds accidents, "
-      "not attackers.");
+      R"(XXH3-128 of bytes, or of a text in UTF-8: what contexts are made with. It finds accidents, not attackers.)");
 }
 
 }  // namespace
@@ -329,7 +285,6 @@ NB_MODULE(_kvtool, m) {
   // An engine ends while its threads still hold contexts; what a process that ends does not free is
   // no news to its user.
   nb::set_leak_warnings(false);
-  BindBatchResult(m);
   BindContext(m);
   BindFunctions(m);
   m.def(

@@ -47,6 +47,11 @@ std::shared_ptr<kvt_ctx> ContextOfThread(uint32_t level);
 // What came of a batch, item by item.
 struct BatchResult {
   nb::list objects, sizes, status;
+
+  // As kvtool.BatchResult.
+  nb::object ForPython() const {
+    return nb::module_::import_("kvtool._batch").attr("BatchResult")(objects, sizes, status);
+  }
 };
 
 // Runs one call on `ctx` without the GIL. Long ones on the main thread can be interrupted.
@@ -106,8 +111,8 @@ nb::list Estimate(kvt_ctx* ctx, nb::handle data, nb::handle levels,
 
 // `items` and `outs` hold buffers or sequences of buffers (pieces); contexts, tags and outs are
 // None or as many as there are items.
-BatchResult EncodeBatch(kvt_ctx* ctx, nb::handle items, const DescriptionArguments& common,
-                        nb::handle contexts, nb::handle tags, nb::handle outs);
-BatchResult DecodeBatch(kvt_ctx* ctx, nb::handle frames, nb::handle contexts, nb::handle outs);
+nb::object EncodeBatch(kvt_ctx* ctx, nb::handle items, const DescriptionArguments& common,
+                       nb::handle contexts, nb::handle tags, nb::handle outs);
+nb::object DecodeBatch(kvt_ctx* ctx, nb::handle frames, nb::handle contexts, nb::handle outs);
 
 }  // namespace kvtool_python

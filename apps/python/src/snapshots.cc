@@ -16,12 +16,17 @@
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/base/parallel.h"
+#include "lib/core/kernels/dequantise.h"
+#include "lib/core/kernels/hadamard.h"
+#include "lib/core/kernels/quantise.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/select.h"
 
 namespace kvtool_python {
 namespace {
+
+constexpr size_t kBlockValues = 32;
 
 // A command of the embedding alone: reads options as every command does, and keeps what it opened.
 class OpenCommand : public kv::Command {
@@ -301,7 +306,32 @@ void SaveSnapshot(const std::string& path, const std::string& format, nb::handle
   });
 }
 
+namespace {
+
+void StoreAs(nb::handle values, const std::string& type, bool is_key, uint32_t head_dim) {
+  const Buffer memory(values, Buffer::Access::kWrite);
+  const std::optional<kv::DType> dtype = kv::ParseDType(type);
+  if (!dtype || !kv::IsBlockQuantised(*dtype) || memory.bytes() % (4 * kBlockValues) != 0) {
+    throw nb::value_error((type + ": expected a block type, and whole blocks of f32").c_str());
+  }
+  const std::span floats(static_cast<float*>(memory.data()), memory.bytes() / 4);
+  const uint32_t turned = kv::HadamardSize(!is_key, head_dim);
+  const nb::gil_scoped_release released;
+  std::vector<std::byte> packed(kv::BytesOf(*dtype, floats.size()));
+  if (turned != 0) kv::HadamardScaledFirst(floats.data(), floats.size(), turned);
+  kv::QuantiseBlocks(*dtype, floats, packed.data());
+  kv::ToFloats(*dtype, packed, floats);
+  if (turned != 0) kv::HadamardScaledFirst(floats.data(), floats.size(), turned);
+}
+
+}  // namespace
+
 void BindFiles(nb::module_& m) {
+  m.def(
+      "_store_as", &StoreAs, nb::arg("values"), nb::arg("type"), nb::arg("is_key"),
+      nb::arg("head_dim"),
+      nb::sig("def _store_as(values: Writable, type: str, is_key: bool, head_dim: int) -> None"),
+      R"(What attention reads of f32 values that llama.cpp's cache keeps in a block type, in place.)");
   m.def(
       "_run",
       [](const std::string& command, nb::handle arguments, nb::handle progress) {

@@ -1,7 +1,9 @@
 kvtool._kvtool.__prefix__:
     # Generated from the signatures in apps/python/src; scripts/check/stub.py compares and rewrites it.
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, Literal
+
+    from ._batch import BatchResult
 
     Level = Literal["fast", "default", "high", "max"] | int
     Readable = Any  # memory: the buffer protocol, DLPack on the CPU, arrays of ml_dtypes

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a batch returns; made by the module that computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+class BatchResult:
+    """What came of a batch, in the order of its items; a sequence of its objects.
+
+    objects: frames, or raw bytes; None where an item failed or had a buffer of its own. sizes: bytes of the frame, or raw
+    bytes; 0 for failures. status: 0, or -N where explain(N) says what was found.
+    """
+
+    def __init__(self, objects: list[bytes | None], sizes: list[int], status: list[int]) -> None:
+        self.objects, self.sizes, self.status = objects, sizes, status
+
+    @property
+    def ok(self) -> bool:
+        """Whether no item failed."""
+        return not any(self.status)
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+    def __getitem__(self, index: int) -> bytes | None:
+        return self.objects[index]
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        return iter(self.objects)
+
+    def __repr__(self) -> str:
+        failed = sum(code != 0 for code in self.status)
+        return f"<kvtool.BatchResult of {len(self)}, {failed} failed>"
