@@ -35,15 +35,15 @@ def gradients(
     """
     device = next(model.parameters()).device
     ids = torch.tensor([tokens], device=device)
-    cache = _capture_model.new_cache()
+    with_cache = _capture_model.with_cache(model, _capture_model.new_cache())
     generator = torch.Generator().manual_seed(seed)
     with _frozen(model):
         with torch.no_grad():
             for begin in range(0, prompt_tokens, _capture_model.CHUNK):
                 part = ids[:, begin : min(begin + _capture_model.CHUNK, prompt_tokens)]
-                model(part, past_key_values=cache, use_cache=True, **_capture_model.last_logits_only(model))
+                model(part, **with_cache, **_capture_model.last_logits_only(model))
         with torch.enable_grad(), _outputs(modules) as outputs:
-            logits = model(ids[:, prompt_tokens:], past_key_values=cache, use_cache=True).logits[0]
+            logits = model(ids[:, prompt_tokens:], **with_cache).logits[0]
             logprobs = logits.float().log_softmax(-1)
             probabilities = logprobs.detach().exp().cpu()
             for sample in range(samples):

@@ -27,23 +27,39 @@ def engine() -> dict[str, str]:
 
 def load(path: str, dtype: str, attention: str | None = None) -> tuple[Any, Any]:
     """Model and tokenizer of a folder, a name that transformers knows, or a GGUF file; on the CPU, in evaluation mode."""
+    place, source = _place_of(path)
+    return load_model(path, dtype, attention), transformers.AutoTokenizer.from_pretrained(place, **source)
+
+
+def load_model(path: str, dtype: str, attention: str | None = None) -> Any:
+    """The model alone: whoever has token ids needs no tokenizer."""
     kinds = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
     release = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     options: dict[str, Any] = {"dtype" if release >= (4, 56) else "torch_dtype": kinds[dtype]}
     if attention:
         options["attn_implementation"] = attention
-    place, source = path, {}
-    if path.lower().endswith(".gguf"):
-        if not os.path.isfile(path):
-            raise FileNotFoundError(f"{path}: no such file")
-        place, source = os.path.dirname(os.path.abspath(path)), {"gguf_file": os.path.basename(path)}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(place, **source)
+    place, source = _place_of(path)
     model = transformers.AutoModelForCausalLM.from_pretrained(place, **options, **source)
     if source and not model.config.tie_word_embeddings and _lacks_output_embedding(path):
         # transformers 4.46 leaves the output projection of such a file as it was initialised.
         model.config.tie_word_embeddings = True
         model.tie_weights()
-    return model.eval(), tokenizer
+    return model.eval()
+
+
+def _place_of(path: str) -> tuple[str, dict[str, str]]:
+    """What from_pretrained takes for a path."""
+    if not path.lower().endswith(".gguf"):
+        return path, {}
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"{path}: no such file")
+    return os.path.dirname(os.path.abspath(path)), {"gguf_file": os.path.basename(path)}
+
+
+def with_cache(model: Any, cache: Any) -> dict[str, Any]:
+    """Arguments of a pass with a cache, which versions of transformers before 5.24 call past_key_values."""
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    return {name: cache, "use_cache": True}
 
 
 def _lacks_output_embedding(path: str) -> bool:

@@ -124,7 +124,7 @@ class Recorder:
         self._rows = ids.shape[1]
         if self._is_check:
             return
-        _check_cache(named.get("past_key_values"), len(self.tokens))
+        _check_cache(named.get("cache", named.get("past_key_values")), len(self.tokens))
         self.tokens += ids[0].tolist()
         if self.prompt_tokens is None:
             self.prompt_tokens = len(self.tokens)

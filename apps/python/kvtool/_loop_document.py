@@ -81,10 +81,16 @@ def figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
+def banded(predicted: dict[str, Any]) -> str:
+    """The nats that are to be expected with the band of four fifths of the study's runs, as replay-h2o prints them."""
+    nats = [predicted[name] for name in ("expected_nats", "low_nats", "high_nats")]
+    return "-" if None in nats else "{:.3g} ({:.3g}-{:.3g})".format(*nats)
+
+
 class Table:
     """Rows as they come: what is measured in minutes is not shown at the end alone."""
 
-    COLUMNS = ("run", "policy", "budget", "kept", "error", "1-cosine", "pred. KL", "real KL", "dNLL", "agree")
+    COLUMNS = ("run", "policy", "budget", "kept", "error", "1-cosine", "predicted KL", "real KL", "inside", "dNLL", "agree")
 
     def __init__(self, quiet: bool) -> None:
         self._quiet, self._begun = quiet, False
@@ -96,10 +102,10 @@ class Table:
             self._begun = True
             self._line(self.COLUMNS)
         predicted, real = row["predicted"], row["real"]
-        nats = predicted["predicted_kl"] if predicted["predicted_kl"] is not None else predicted["weighted_kl"]
-        figures = [predicted["output_error"], predicted["cosine_loss"], nats]
-        figures += [real[name] for name in ("kl", "delta_nll", "agreement")]
-        self._line((row["run"], row["policy"], row["budget"] or "-", f"{row['kept_share']:.3f}", *map(figure, figures)))
+        inside = {None: "-", True: "yes", False: "no"}[row["within_band"]]
+        cells = [row["run"], row["policy"], row["budget"] or "-", f"{row['kept_share']:.3f}"]
+        cells += [figure(predicted["output_error"]), figure(predicted["cosine_loss"]), banded(predicted)]
+        self._line((*cells, figure(real["kl"]), inside, figure(real["delta_nll"]), figure(real["agreement"])))
         for entry in row.get("passes", []):
             alike, kl = figure(entry["jaccard"]), figure(entry["kl"])
             self._print(f"  pass {entry['pass']}: plan {alike} alike, real KL {kl}")
@@ -112,7 +118,7 @@ class Table:
         self._print(f"{head}: next {entry['tokens']} {', '.join(words)}")
 
     def _line(self, cells: tuple[str, ...]) -> None:
-        widths = (16, 12, 7, 7, 10, 10, 10, 10, 10, 8)
+        widths = (16, 12, 7, 7, 10, 10, 24, 10, 6, 10, 8)
         left = "  ".join(cell.ljust(width) for cell, width in zip(cells[:3], widths))
         right = "  ".join(cell.rjust(width) for cell, width in zip(cells[3:], widths[3:]))
         self._print(f"{left}  {right}")

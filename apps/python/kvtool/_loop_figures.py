@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._loop_plan import Plan, keep_all
 from ._loop_run import Rule, Run
+from ._loop_types import Types, stored
 
 if TYPE_CHECKING:
     import numpy
@@ -99,9 +100,10 @@ def attend(
     return found
 
 
-def open_loop(run: Run, plans: Sequence[Plan]) -> list[Figures]:
-    """The figures of each plan over the decoded rows of a run."""
+def open_loop(run: Run, plans: Sequence[Plan], types: Sequence[Types | None] | None = None) -> list[Figures]:
+    """The figures of each plan over the decoded rows of a run; with types, of a cache that is kept in them besides."""
     first = run.shape.prompt_tokens
+    kinds = types or [None] * len(plans)
     full_plan = keep_all(run.shape)
     figures = [Figures() for _ in plans]
     for layer, (keys, values) in enumerate(run.caches()):
@@ -112,8 +114,14 @@ def open_loop(run: Run, plans: Sequence[Plan]) -> list[Figures]:
             if plan.changes(layer):
                 places[i] = len(masks)
                 masks.append(plan.mask(layer, first, run.shape.tokens))
-        outputs = attend(run.queries(layer), keys, values, run.rule(layer), first, masks)
+        queries, rule = run.queries(layer), run.rule(layer)
+        outputs = attend(queries, keys, values, rule, first, masks)
         gradient = run.gradients(layer)
-        for entry, place in zip(figures, places):
-            entry.add(outputs[0][0], *outputs[place], gradient)
+        for entry, place, kind in zip(figures, places, kinds):
+            changed = outputs[place]
+            if kind and layer in kind:
+                (k, v), shown = kind[layer], [masks[0], masks[place]]
+                read_back = stored(keys, k, True), stored(values, v, False)
+                changed = attend(queries, *read_back, rule, first, shown)[1]
+            entry.add(outputs[0][0], *changed, gradient)
     return figures

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import _files
-from ._capture_model import new_cache
+from ._capture_model import new_cache, with_cache
 from ._loop_run import Run, as_f32
 from ._snapshot import open_snapshot
 
@@ -57,7 +57,7 @@ def go_on(model: Any, run: Run, snapshot: str) -> tuple[list[int], Any]:
     with torch.inference_mode():
         for _ in range(TOKENS):
             ids = torch.tensor([[token]], device=model.device)
-            logits = model(ids, past_key_values=cache, use_cache=True).logits[0, -1]
+            logits = model(ids, **with_cache(model, cache)).logits[0, -1]
             token = int(logits.argmax())
             tokens.append(token)
             rows.append(logits.cpu())

@@ -12,19 +12,30 @@ from typing import Any, NamedTuple, Protocol
 from . import _command
 from ._command import StrPath
 from ._loop_figures import open_loop
-from ._loop_plan import Plan, read_plan
+from ._loop_plan import Plan, keep_all, read_plan
 from ._loop_run import Run
+from ._loop_types import Types
 
 Record = dict[str, Any]
+# Quantiles (10 %, median, 90 %) of predicted over real KL in the study of docs/closed-loop.md, by what predicts and whether
+# types alone cause the loss. The program has the same (lib/study/eviction/quality.h); a test compares them.
+CALIBRATIONS = {
+    ("predicted_kl", False): (0.46, 0.72, 1.13),
+    ("weighted_kl", False): (0.69, 0.89, 1.54),
+    ("predicted_kl", True): (0.55, 0.72, 0.92),
+    ("weighted_kl", True): (0.66, 1.0, 1.95),
+}
 BATCH = 4  # plans that are priced together, which costs less than one by one, and lie on disk at a time
 
 
 class Wanted(NamedTuple):
-    """A plan to be made of a policy and a budget ("0.5" or "512t"), or to be read from a file."""
+    """A plan to be made of a policy and a budget ("0.5" or "512t"), or to be read from a file; types of K and V, with or
+    without one."""
 
     policy: str
     budget: str | None
     path: StrPath | None = None
+    types: Types | None = None
 
 
 class Case(NamedTuple):
@@ -35,6 +46,11 @@ class Case(NamedTuple):
     plan: Plan
     path: StrPath = ""
     layers: tuple[int, int] | None = None
+    types: Types | None = None
+
+    @property
+    def evicts(self) -> bool:
+        return bool(self.plan.events)
 
 
 class Engine(Protocol):
@@ -54,7 +70,9 @@ def replay(run: Run, policy: str, budget: str, plan_out: StrPath, **options: Any
 def make_case(run: Run, wanted: Wanted, folder: str, **options: Any) -> Case:
     """The plan that is wanted; one that is made lies in the folder."""
     if wanted.path is not None:
-        return Case(wanted.policy, None, read_plan(wanted.path, run.shape), wanted.path)
+        return Case(wanted.policy, None, read_plan(wanted.path, run.shape), wanted.path, types=wanted.types)
+    if wanted.types is not None:
+        return Case(wanted.policy, None, keep_all(run.shape), types=wanted.types)
     assert wanted.budget is not None
     path = os.path.join(folder, f"{wanted.policy}-{wanted.budget}.json")
     replay(run, wanted.policy, wanted.budget, path, **options)
@@ -66,29 +84,43 @@ def measure(run: Run, wanted: Sequence[Wanted], engine: Engine, **options: Any) 
     for begin in range(0, len(wanted), BATCH):
         with tempfile.TemporaryDirectory(prefix="kvtool-plans-") as folder:
             cases = [make_case(run, entry, folder, **options) for entry in wanted[begin : begin + BATCH]]
-            predicted = predict(run, [case.plan for case in cases])
+            predicted = predict(run, [case.plan for case in cases], [case.types for case in cases])
             for case, figures, real in zip(cases, predicted, engine.read_all(cases)):
                 yield case, record(run, case, figures, real)
 
 
 def record(run: Run, case: Case, predicted: dict[str, Any], real: dict[str, Any]) -> Record:
     """One plan of a document."""
+    predicted = {**predicted, **expected(predicted, case)}
+    low, high = predicted["low_nats"], predicted["high_nats"]
     return {
         "run": run.name,
         "policy": case.policy,
         "budget": case.budget,
         "layers": list(case.layers) if case.layers else None,
         "kept_share": case.plan.kept_share(),
+        "types": {str(layer): list(kinds) for layer, kinds in case.types.items()} if case.types else None,
         "predicted": predicted,
         "real": real,
+        "within_band": None if low is None else low <= real["kl"] <= high,
     }
 
 
-def predict(run: Run, plans: Sequence[Plan]) -> list[dict[str, Any]]:
+def expected(predicted: dict[str, Any], case: Case) -> dict[str, float | None]:
+    """The nats that are to be expected and their band, as replay-h2o prints them; None where no figure is in nats."""
+    method = "predicted_kl" if predicted["predicted_kl"] is not None else "weighted_kl"
+    nats = predicted[method]
+    if nats is None:
+        return {"expected_nats": None, "low_nats": None, "high_nats": None}
+    p10, median, p90 = CALIBRATIONS[method, bool(case.types) and not case.evicts]
+    return {"expected_nats": nats / median, "low_nats": nats / p90, "high_nats": nats / p10}
+
+
+def predict(run: Run, plans: Sequence[Plan], types: Sequence[Types | None] | None = None) -> list[dict[str, Any]]:
     """The figures of each plan, as documents have them."""
     weights = layer_weights(run)
     found = []
-    for figures in open_loop(run, plans):
+    for figures in open_loop(run, plans, types):
         weighted = figures.weighted_kl(weights) if weights else None
         found.append({**figures.document(), "weighted_kl": weighted})
     return found

@@ -23,7 +23,7 @@ class TorchSide:
         if threads:
             torch.set_num_threads(threads)
         # In f32 whatever the weights are: a small loss drowns in the roundings of bf16.
-        self.model = _capture_model.load(model, "f32")[0]
+        self.model = _capture_model.load_model(model, "f32")
 
     def reader(self, run: Run) -> Reader:
         return Reader(self.model, run)

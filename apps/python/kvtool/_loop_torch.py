@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 
-from ._capture_model import new_cache
+from ._capture_model import new_cache, with_cache
 from ._capture_rules import CaptureError
 from ._capture_taps import Sink, attention_modules, tapped
 from ._loop_measure import Case
 from ._loop_plan import Plan, keep_all
 from ._loop_run import Run
+from ._loop_types import Types, stored
 
 BLOCK_ROWS = 512  # rows that the model reads at once
 # Roundings of engines and of quantised products move a token's NLL by hundredths.
@@ -68,8 +69,7 @@ class Reader:
             raise ValueError(f"{run.path}: token ids that a model of {size} does not have")
         with torch.inference_mode():
             cache = new_cache()
-            for begin in range(0, prompt, BLOCK_ROWS):
-                self._forward(begin, min(begin + BLOCK_ROWS, prompt), cache, logits=False)
+            self._read_prompt(cache)
             self.prompt_cache = _entries(cache, layers)
             if self.prompt_cache[0][0].shape[1] != run.shape.kv_heads:
                 raise ValueError(f"{run.path}: {run.shape.kv_heads} kv heads, the model has others")
@@ -98,16 +98,17 @@ class Reader:
     def read_all(self, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
         """As an Engine does."""
         for case in cases:
-            yield self.read(case.plan).document()
+            yield self.read(case.plan, types=case.types).document()
 
-    def read(self, plan: Plan, sink: Sink | None = None) -> Real:
-        """The decoded rows under a plan, against the full run. A sink gets the queries, keys and values."""
+    def read(self, plan: Plan, sink: Sink | None = None, types: Types | None = None) -> Real:
+        """The decoded rows under a plan, against the full run. A sink gets the queries, keys and values. With types, the
+        cache keeps K and V in them, the prompt's too."""
         prompt = self.run.shape.prompt_tokens
         targets = self.tokens[prompt + 1 :]
         kl, nll, full_nll, agrees = [], [], [], []
         at = 0
         with torch.inference_mode(), tapped(self.modules, sink) if sink else contextlib.nullcontext():
-            for block in self._log_probabilities(plan):
+            for block in self._log_probabilities(plan, types):
                 for begin in range(0, len(block), _KL_ROWS):
                     b = block[begin : begin + _KL_ROWS].double()
                     a = self.full[at : at + len(b)].double()
@@ -119,26 +120,36 @@ class Reader:
                     at += len(b)
         return Real(torch.cat(kl), torch.cat(nll), torch.cat(full_nll), torch.cat(agrees))
 
-    def _log_probabilities(self, plan: Plan) -> Iterator[Any]:
+    def _log_probabilities(self, plan: Plan, types: Types | None = None) -> Iterator[Any]:
         """Of the next token, for block after block of decoded rows."""
         _, _, tokens, prompt = self.run.shape
         cache = new_cache()
-        for layer, (keys, values) in enumerate(self.prompt_cache):
-            cache.update(keys, values, layer)
+        if types:
+            _keep_in(cache, types)
+            self._read_prompt(cache)
+        else:
+            for layer, (keys, values) in enumerate(self.prompt_cache):
+                cache.update(keys, values, layer)
         for begin in range(prompt, tokens, BLOCK_ROWS):
             end = min(begin + BLOCK_ROWS, tokens)
             with self._masked(plan, begin, end):
                 logits = self._forward(begin, end, cache, logits=True)
             yield logits[0].float().log_softmax(-1)
 
+    def _read_prompt(self, cache: Any) -> None:
+        prompt = self.run.shape.prompt_tokens
+        for begin in range(0, prompt, BLOCK_ROWS):
+            self._forward(begin, min(begin + BLOCK_ROWS, prompt), cache, logits=False)
+
     def _forward(self, begin: int, end: int, cache: Any, logits: bool) -> Any:
         device = self.model.device
-        named = {"input_ids": self.tokens[None, begin:end].to(device), "past_key_values": cache, "use_cache": True}
+        reader = self.model if logits else self.model.base_model
+        named = {"input_ids": self.tokens[None, begin:end].to(device), **with_cache(reader, cache)}
         named["position_ids"] = torch.arange(begin, end, device=device)[None]
         if not logits:
-            self.model.base_model(**named)
+            reader(**named)
             return None
-        return self.model(**named).logits.cpu()
+        return reader(**named).logits.cpu()
 
     @contextlib.contextmanager
     def _masked(self, plan: Plan, begin: int, end: int) -> Iterator[None]:
@@ -171,6 +182,23 @@ def _narrowed(mask: Any, seen: Any, group: int, dtype: Any) -> Any:
     if mask.dim() == 4:
         mask = mask[..., : seen.shape[-1]]
     return torch.where(seen, mask.to(dtype), lowest)
+
+
+def _keep_in(cache: Any, types: Types) -> None:
+    """Has a cache keep K and V in types: attention reads the rounded values, those of the row itself too."""
+    update = cache.update
+
+    def keep(tensor: Any, kind: str, is_key: bool) -> Any:
+        rows = stored(tensor[0].transpose(0, 1).float().cpu().numpy(), kind, is_key)
+        return torch.from_numpy(rows).transpose(0, 1)[None].to(tensor.device, tensor.dtype)
+
+    def update_rounded(keys: Any, values: Any, layer: int, *rest: Any, **named: Any) -> Any:
+        if layer in types:
+            k, v = types[layer]
+            keys, values = keep(keys, k, True), keep(values, v, False)
+        return update(keys, values, layer, *rest, **named)
+
+    cache.update = update_rounded
 
 
 def _entries(cache: Any, layers: int) -> list[tuple[Any, Any]]:

@@ -111,7 +111,7 @@ def teacher_force(
     with torch.no_grad():
         for begin, end in zip(bounds, bounds[1:]):
             few = _capture_model.last_logits_only(model) if end <= prompt_tokens else {}
-            model(ids[:, begin:end], past_key_values=cache, use_cache=True, **few)
+            model(ids[:, begin:end], **_capture_model.with_cache(model, cache), **few)
             if progress:
                 progress(end, len(tokens))
     return cache
@@ -134,11 +134,11 @@ def generate(
     with torch.no_grad():
         for begin in range(0, len(tokens), chunk):
             output = model(
-                torch.tensor([tokens[begin : begin + chunk]], device=device), past_key_values=cache, use_cache=True, **few
+                torch.tensor([tokens[begin : begin + chunk]], device=device), **_capture_model.with_cache(model, cache), **few
             )
         while len(made) < count:
             made.append(int(output.logits[0, -1].argmax()))
-            output = model(torch.tensor([made[-1:]], device=device), past_key_values=cache, use_cache=True)
+            output = model(torch.tensor([made[-1:]], device=device), **_capture_model.with_cache(model, cache))
             if progress:
                 progress(len(made), count)
             if stop and made[-1] in stop:

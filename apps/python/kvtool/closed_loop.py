@@ -2,12 +2,13 @@
 """Confirms in a model what was predicted offline: plans applied to a captured run, its tokens read again.
 
     python -m kvtool.closed_loop run/ --model MODEL --policies h2o,snapkv --budgets 0.5,0.25 --html page.html
-    python -m kvtool.closed_loop run/ --model MODEL --plan plan.json
+    python -m kvtool.closed_loop run/ --model MODEL --plan plan.json --quant-plan types.json
+    python -m kvtool.closed_loop run/ --model MODEL --k q8_0,q4_0 --v q8_0
     python -m kvtool.closed_loop run/ --engine llama --llama build/bin/kvtool-capture-llama --plan plan.json
     python -m kvtool.closed_loop run/ --model MODEL --lossless
 
-The model reads the run's own tokens twice, in full and under the plan; what differs between the two distributions of
-the next token, as KL divergence in nats, is what eviction costs. Needs torch and transformers, or llama.cpp by
+The model reads the run's own tokens twice, in full and under the plan, with K and V in the types that are named; what differs between the two distributions of
+the next token, as KL divergence in nats, is what this costs. Needs torch and transformers, or llama.cpp by
 kvtool-capture-llama. docs/closed-loop.md is the manual, and says how well predictions do.
 """
 
@@ -22,6 +23,7 @@ from . import _errors, _loop_document, _loop_page
 from ._loop_llama import PROGRAM, EngineError, LlamaEngine
 from ._loop_measure import Wanted, measure
 from ._loop_run import Run
+from ._loop_types import read_types, uniform
 
 DONE, NEGATIVE, USAGE, INVALID, INPUT_OUTPUT, UNSUPPORTED, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 5, 70, 130
 _STATUS = {"caller": USAGE, "data": INVALID, "io": INPUT_OUTPUT, "unsupported": UNSUPPORTED, "stopped": INTERRUPTED}
@@ -40,6 +42,9 @@ def parser() -> argparse.ArgumentParser:
     add("--plan", nargs="+", action="extend", default=[], metavar="FILE", help="plans of replay evict --plan-out")
     add("--policy", dest="policies", type=_list, default=[], metavar="A,B", help="policies of replay evict, for plans made here")
     add("--budget", dest="budgets", type=_list, default=["0.5", "0.25"], metavar="X,Y", help="what may stay: 0.5, 512t (0.5,0.25)")
+    add("--k", type=_list, default=[], metavar="A,B", help="types of K for all layers, each with every one of --v (torch)")
+    add("--v", type=_list, default=[], metavar="A,B", help="types of V for all layers")
+    add("--quant-plan", metavar="FILE", help="types of advise --quant-plan-out; with --plan both at once (torch)")
     add("--granularity", choices=("kv-head", "layer"), default="kv-head", help="of a plan (kv-head)")
     add("--with", dest="options", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of replay evict")
     add("--iterate", action="store_true", help="replay on the evicted run's own states, until plans repeat (torch)")
@@ -71,8 +76,13 @@ def _option(text: str) -> tuple[str, Any]:
 
 def check(arguments: argparse.Namespace, usage: argparse.ArgumentParser) -> None:
     """What does not go together, and outputs that must not be overwritten, before anything is computed."""
-    if not arguments.plan and not arguments.policies and not arguments.lossless:
-        usage.error("nothing to do: give --plan, --policy or --lossless")
+    has_types = bool(arguments.k or arguments.v or arguments.quant_plan)
+    if not arguments.plan and not arguments.policies and not arguments.lossless and not has_types:
+        usage.error("nothing to do: give --plan, --policy, --k and --v, --quant-plan or --lossless")
+    if bool(arguments.k) != bool(arguments.v):
+        usage.error("--k and --v belong together")
+    if has_types and arguments.engine == "llama":
+        usage.error("--k, --v and --quant-plan are for --engine torch")
     if arguments.plan and len(arguments.runs) > 1:
         usage.error("--plan: a plan is of one run; give one RUN, or --policy")
     if arguments.engine == "torch" and not arguments.model:
@@ -89,13 +99,12 @@ def check(arguments: argparse.Namespace, usage: argparse.ArgumentParser) -> None
 def confirm(arguments: argparse.Namespace) -> dict[str, Any]:
     """The document: every plan on every run, then what the page sums up."""
     torch_side = _torch_side(arguments) if arguments.engine == "torch" else None
-    wanted = [Wanted(policy, budget) for policy in arguments.policies for budget in arguments.budgets]
-    wanted += [Wanted(path, None, path) for path in arguments.plan]
     options = {"granularity": arguments.granularity, **dict(arguments.options)}
     runs, records, archives = [], [], []
     table = _loop_document.Table(arguments.quiet)
     for path in arguments.runs:
         run = Run(path)
+        wanted = _wanted(run, arguments)
         runs.append(_loop_document.run_entry(run))
         if wanted:
             engine = torch_side.reader(run) if torch_side else _llama_side(run, arguments)
@@ -110,6 +119,16 @@ def confirm(arguments: argparse.Namespace) -> dict[str, Any]:
                 archives.append(entry)
                 table.show_archive(entry)
     return _loop_document.document(arguments.engine, runs, records, archives)
+
+
+def _wanted(run: Run, arguments: argparse.Namespace) -> list[Wanted]:
+    """Every plan that the line names. A plan of types is applied with each plan of positions, as advise meant it."""
+    wanted = [Wanted(policy, budget) for policy in arguments.policies for budget in arguments.budgets]
+    types = read_types(arguments.quant_plan, run.shape) if arguments.quant_plan else None
+    wanted += [Wanted(path, None, path, types) for path in arguments.plan]
+    if types is not None and not arguments.plan:
+        wanted.append(Wanted(arguments.quant_plan, None, types=types))
+    return wanted + [Wanted(f"{k}/{v}", None, types=uniform(k, v, run.shape)) for k in arguments.k for v in arguments.v]
 
 
 def _llama_side(run: Run, arguments: argparse.Namespace) -> Any:

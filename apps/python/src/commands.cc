@@ -121,14 +121,17 @@ std::vector<std::string> Words(nb::handle sequence) {
 }
 
 CommandOutcome RunCommand(const std::string& command, nb::handle arguments, nb::handle progress) {
-  const std::vector<std::string> words = Words(arguments);
+  std::vector<std::string> words = Words(arguments);
+  words.insert(words.begin(), command);
   CommandOutcome outcome;
   std::optional<kv::Error> failure;
   RunInterruptibly(progress, [&](kv::Embedding& embedding) {
-    const kv::CommandEntry* entry = kv::FindCommand(command);
+    std::vector<char*> pointers;
+    for (std::string& word : words) pointers.push_back(word.data());
+    const auto [entry, count] = kv::TakeCommand(static_cast<int>(words.size()), pointers.data());
     if (entry == nullptr || entry->make == nullptr) throw kv::UnknownCommand(command);
-    const std::unique_ptr<kv::Command> runs = entry->make();
-    outcome.status = kv::RunEmbedded(entry->name, *runs, words, embedding);
+    words.erase(words.begin(), words.begin() + count);  // `replay quant` is two of them
+    outcome.status = kv::RunEmbedded(entry->name, *entry->make(), words, embedding);
     auto& listener = static_cast<Listener&>(embedding);
     outcome.documents = std::move(listener.documents);
     outcome.warnings = std::move(listener.warnings);

@@ -12,7 +12,18 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from loop_runs import random_run
 
-from kvtool import _loop_chart, _loop_document, _loop_page, _loop_run, _loop_summary, closed_loop
+import kvtool
+from kvtool import (
+    _loop_chart,
+    _loop_document,
+    _loop_measure,
+    _loop_page,
+    _loop_plan,
+    _loop_run,
+    _loop_summary,
+    _loop_types,
+    closed_loop,
+)
 
 # Costs of a plan as a made-up engine has them: a tenth of a nat for all positions, if they went.
 PROGRAM = """#!{python}
@@ -100,6 +111,8 @@ def test_schema(workplace, root):
         (["a", *LLAMA], 2),
         (["a", "b", *LLAMA, "--plan", "plan.json"], 2),
         (["a", "--policies", "h2o"], 2),
+        (["a", *LLAMA, "--k", "q8_0", "--v", "q8_0"], 2),
+        (["a", "--model", "m", "--k", "q8_0"], 2),
         (["a", *LLAMA, "--plan", "plan.json", "--iterate"], 2),
         (["a", *LLAMA, "--policies", "h2o", "--lossless"], 2),
         (["a", *LLAMA, "--policies", ","], 2),
@@ -232,3 +245,24 @@ def test_a_reader_that_has_seen_enough_ends_only_the_table():
     errors = running.stderr.read()
     running.stderr.close()
     assert (running.wait(), errors) == (0, "went on\n")
+
+
+def test_bands_are_the_programs(workplace):
+    """One calibration: what replays print and what the closed loop prints are the same quantiles."""
+    run = _loop_run.Run("a")
+    replayed = _loop_measure.replay(run, "streaming", "0.5", "plan.json", no_quality=False, sample_rows=0)
+    evicted = replayed["runs"][0]["predicted_kl"]
+    rounded = kvtool.run("replay quant", run.path, k="bf16", v="bf16", kv_heads=2, sample_rows=0)
+    (stored,) = [run["predicted_kl"] for run in rounded["runs"] if run["k"] == run["v"] == "bf16"]
+    for alone, found in ((False, evicted), (True, stored)):
+        calibration = found["calibration"]
+        quantiles = tuple(calibration[name] for name in ("p10", "median", "p90"))
+        assert quantiles == _loop_measure.CALIBRATIONS["predicted_kl", alone]
+    case = _loop_measure.make_case(run, _loop_measure.Wanted("plan", None, "plan.json"), ".")
+    predicted = _loop_measure.predict(run, [case.plan])[0]
+    banded = _loop_measure.expected(predicted, case)
+    assert banded["expected_nats"] == pytest.approx(evicted["expected_nats"], rel=0.02)
+    assert banded["low_nats"] == pytest.approx(evicted["low_nats"], rel=0.02)
+    types = _loop_types.uniform("bf16", "bf16", run.shape)
+    figures = _loop_measure.predict(run, [_loop_plan.keep_all(run.shape)], [types])[0]
+    assert figures["predicted_kl"] == pytest.approx(stored["nats"], rel=0.1)

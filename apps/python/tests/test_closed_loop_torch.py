@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from kvtool import _capture_model, _loop_lossless, _loop_measure, _loop_plan, _loop_run  # noqa: E402
+from kvtool import _capture_model, _loop_lossless, _loop_measure, _loop_plan, _loop_run, _loop_types  # noqa: E402
 from kvtool import _loop_torch, capture, closed_loop  # noqa: E402
 
 TOKENS, PROMPT = 72, 48
@@ -26,11 +26,13 @@ MODELS = {
 }
 
 
-def tiny(kind, folder=None):
+def tiny(kind, folder=None, **changes):
     """A model with weights large enough that attention is not flat. Saved, if there is a folder."""
     torch.manual_seed(3)
     config = MODELS[kind](transformers)
     config.initializer_range = 0.3
+    for name, value in changes.items():
+        setattr(config, name, value)
     if kind == "gemma2":
         config._attn_implementation = "eager"  # the one that caps scores
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
@@ -184,14 +186,12 @@ def test_another_model_is_refused(tmp_path):
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
     """A model that loads from a folder, and two runs of it. The tokenizer is not needed here."""
-    model = tiny("llama", tmp_path / "model")
+    model = tiny("llama", tmp_path / "model", head_dim=16)  # rows of whole blocks of 32
     captured(model, tmp_path / "a", fisher=2)
     torch.manual_seed(5)
     with capture.record(model, str(tmp_path / "b"), prompt_tokens=PROMPT) as recorder:
         capture.teacher_force(model, torch.randint(0, 64, (TOKENS,)).tolist(), PROMPT)
         recorder.add_gradients(samples=2)
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
-    monkeypatch.setattr(_capture_model, "load", lambda path, dtype, attention=None: (loaded, None))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -238,7 +238,7 @@ def test_lossless_sees_a_difference(workplace):
     """One value of the last layer's V turned: other logits. And the run itself: the same."""
     from safetensors.torch import load_file, save_file
 
-    model = _capture_model.load("model", "f32")[0]
+    model = _capture_model.load_model("model", "f32")
     run = _loop_run.Run("a")
     tokens, logits = _loop_lossless.go_on(model, run, run.snapshot_path)
     assert torch.equal(_loop_lossless.go_on(model, run, run.snapshot_path)[1], logits)
@@ -247,3 +247,40 @@ def test_lossless_sees_a_difference(workplace):
     state["v_2"][10] *= -1
     save_file(state, "changed.safetensors", {"kvtool.layout": "token,head,dim"})
     assert not torch.equal(_loop_lossless.go_on(model, run, "changed.safetensors")[1], logits)
+
+
+def test_types_of_k_and_v_and_mixed_plans(workplace, capsys):
+    run = _loop_run.Run("a")
+    _loop_measure.replay(run, "streaming", "0.5", "plan.json")
+    layers = [{"layer": layer, "k": "q8_0", "v": "q4_0"} for layer in range(1, 3)]
+    (workplace / "types.json").write_text(json.dumps({"schema": "kvtool.quant-plan/1", "layers": layers}))
+    words = ["a", "--model", "model", "--plan", "plan.json", "--k", "q8_0,q4_0,f16", "--v", "q8_0"]
+    assert closed_loop.main([*words, "-o", "both.json"]) == 0
+    eviction, fine, coarse, half = json.loads((workplace / "both.json").read_text())["plans"]
+    assert [plan["policy"] for plan in (fine, coarse, half)] == ["q8_0/q8_0", "q4_0/q8_0", "f16/q8_0"]
+    assert eviction["types"] is None and fine["types"]["0"] == ["q8_0", "q8_0"] and fine["kept_share"] == 1
+    assert 0 < fine["real"]["kl"] < coarse["real"]["kl"]
+    assert 0 < fine["predicted"]["predicted_kl"] < coarse["predicted"]["predicted_kl"]
+    # A prediction is of the right size: within a factor of ten, on a random model.
+    for plan in (eviction, coarse):
+        assert 0.1 < plan["predicted"]["expected_nats"] / plan["real"]["kl"] < 10
+        low, high = plan["predicted"]["low_nats"], plan["predicted"]["high_nats"]
+        assert low < plan["predicted"]["expected_nats"] < high
+        assert plan["within_band"] == (low <= plan["real"]["kl"] <= high)
+    shown = capsys.readouterr().out.splitlines()
+    assert "predicted KL" in shown[0] and "inside" in shown[0] and " (" in shown[1]
+    words = ["a", "--model", "model", "--plan", "plan.json", "--quant-plan", "types.json", "-o", "mixed.json"]
+    assert closed_loop.main(words) == 0
+    (mixed,) = json.loads((workplace / "mixed.json").read_text())["plans"]
+    assert mixed["types"] == {str(layer): ["q8_0", "q4_0"] for layer in range(1, 3)}
+    assert mixed["kept_share"] == eviction["kept_share"] and mixed["real"]["kl"] != eviction["real"]["kl"]
+    (workplace / "types.json").write_text(json.dumps({"schema": "kvtool.quant-plan/1", "layers": [{"layer": 9}]}))
+    assert closed_loop.main(["a", "--model", "model", "--quant-plan", "types.json"]) == 3
+    assert closed_loop.main(["a", "--model", "model", "--k", "kivi2", "--v", "q8_0"]) == 5
+
+
+def test_no_loss_of_types_that_keep_all(workplace):
+    reader = _loop_torch.Reader(_capture_model.load_model("model", "f32"), _loop_run.Run("a"))
+    shape = reader.run.shape
+    same = reader.read(_loop_plan.keep_all(shape), types=_loop_types.uniform("f32", "f32", shape))
+    assert float(same.kl.max()) < 1e-9

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types of K and V (kvtool.quant-plan/1): what attention reads of a cache that is kept in them. NumPy alone."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from . import _kvtool
+from ._command import StrPath
+from ._loop_plan import Shape
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
+
+    Array = numpy.typing.NDArray[Any]
+
+# Layer to the types of K and V; layers that are not named stay as they are.
+Types = dict[int, tuple[str, str]]
+
+BLOCKS = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+PLAIN = ("f32", "f16", "bf16")
+
+
+def check_type(name: str) -> str:
+    if name not in BLOCKS + PLAIN:
+        known = ", ".join(BLOCKS + PLAIN)
+        raise NotImplementedError(f"type '{name}' is not applied here; these are: {known}")
+    return name
+
+
+def uniform(k: str, v: str, shape: Shape) -> Types:
+    """One type of K and one of V for all layers."""
+    return {layer: (check_type(k), check_type(v)) for layer in range(shape.layers)}
+
+
+def read_types(path: StrPath, shape: Shape) -> Types:
+    """The types in a file, as advise --quant-plan-out and replay quant --plan-out write them."""
+    with open(path, "rb") as file:
+        try:
+            document = json.load(file)
+            if document["schema"] != "kvtool.quant-plan/1":
+                raise ValueError(f"schema {document['schema']!r}, not kvtool.quant-plan/1")
+            types = {int(entry["layer"]): (check_type(entry["k"]), check_type(entry["v"])) for entry in document["layers"]}
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"{path}: no plan of types: {error}") from None
+    if not types or not 0 <= min(types) <= max(types) < shape.layers:
+        raise ValueError(f"{path}: layers that a model of {shape.layers} does not have")
+    return types
+
+
+def stored(values: Array, kind: str, is_key: bool) -> Array:
+    """[token, kv head, dim] f32 as it is read back from a cache of this type."""
+    import numpy
+
+    result = numpy.array(values, dtype=numpy.float32, order="C")
+    if kind in BLOCKS:
+        if values.shape[1] * values.shape[2] % 32:
+            raise ValueError(f"type '{kind}': rows of {values.shape[1] * values.shape[2]} values are no whole blocks of 32")
+        _kvtool._store_as(result, kind, is_key, values.shape[2])
+    elif kind == "f16":
+        result = result.astype(numpy.float16).astype(numpy.float32)
+    elif kind == "bf16":
+        bits: Array = result.view(numpy.uint32)
+        bits += 0x7FFF + (bits >> 16 & 1)  # to the nearest, ties to even
+        bits &= 0xFFFF0000
+    return result
