@@ -28,8 +28,9 @@ from ._kvtool import (
     hash128,
     verify_frame,
 )
+from ._open import open
 from ._snapshot import Layer, Snapshot, save
-from ._snapshot import open_snapshot as open
+from ._stream import Writer
 
 _number, build = _version()
 __version__ = f"{_number // 10000}.{_number // 100 % 100}.{_number % 100}"
@@ -48,6 +49,7 @@ __all__ = [
     "PageLayout",
     "Profile",
     "Snapshot",
+    "Writer",
     "analyze",
     "bench",
     "bound",

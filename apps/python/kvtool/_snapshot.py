@@ -127,12 +127,7 @@ class Snapshot:
 
 
 def open_snapshot(path: StrPath, *, dtype: str | None = None, base: Bases = None, **options: Any) -> Snapshot:
-    """Open a file or folder in any format that kvtool reads: metadata now, values when they are asked for.
-
-    dtype: "f32", "f16" or "bf16" to convert to; block types are dequantised. base: what an archive was coded beside, where
-    it does not lie in its folder; looked at with the first values. options: how to read it, as `kvtool inspect
-    --help` lists them under "Reading the snapshot": from_, raw, kv_heads, head_dim, gguf, layout, as_, order, batch, ...
-    """
+    """What open() does to read."""
     return Snapshot(path, options if base is None else {"base": base, **options}, dtype)
 
 

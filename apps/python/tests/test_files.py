@@ -452,3 +452,47 @@ def test_save_refuses_what_is_no_cache(tmp_path):
         with pytest.raises(TypeError, match="big-endian"):
             kvtool.save(tmp_path / "x.npz", layers=[(k.astype(dtype), k)])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["x.kvz", "x.safetensors"])
+def test_caches_are_streamed(tmp_path, name):
+    rows = np.random.default_rng(0).standard_normal((2, 2, 60, 4, 16)).astype(np.float16)
+    with kvtool.open(tmp_path / name, "wb") as out:
+        for begin in range(0, 60, 20):
+            for layer in range(2):
+                out.write(*rows[layer, :, begin : begin + 20], layer=layer)
+        assert "2 layers" in repr(out) and not (tmp_path / name).exists()
+    snapshot = kvtool.open(tmp_path / name)
+    for layer, (k, v) in zip(snapshot.layers, rows):
+        assert (layer.k == k).all() and (layer.v == v).all()
+    assert os.listdir(tmp_path) == [name]
+    with pytest.raises(FileExistsError), kvtool.open(tmp_path / name, "xb") as out:
+        out.write(rows[0, 0])
+    with kvtool.open(tmp_path / name, "wb") as out:  # K alone
+        out.write(rows[0, 0].view(np.uint16))
+    assert kvtool.open(tmp_path / name).layers[0].k_info.dtype == "bf16"
+    with pytest.raises(RuntimeError), kvtool.open(tmp_path / "y.kvz", "wb", level="high") as out:
+        out.write(rows[0, 0])
+        raise RuntimeError
+    with pytest.raises(ValueError, match="closed"):
+        out.write(rows[0, 0])
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_what_is_not_streamed(tmp_path):
+    k = np.zeros((4, 2, 8), np.float32)
+    with kvtool.open(tmp_path / "x.kvz", "wb") as out:
+        out.write(k, k)
+        for kind, rows in ((ValueError, (k, k[:3])), (TypeError, (k.astype(">f4"),)), (TypeError, (k[0],)),
+                           (TypeError, (k.astype("f8"),))):
+            with pytest.raises(kind):
+                out.write(*rows)
+        with pytest.raises(ValueError, match="layer 3"):
+            out.write(k, layer=3)
+        with pytest.raises(ValueError, match="after rows of"):
+            out.write(k[:, :1], layer=0)
+    for wrong in (("x.npz", "wb"), ("x.kvz", "ab")):
+        with pytest.raises(ValueError):
+            kvtool.open(tmp_path / wrong[0], wrong[1])
+    with pytest.raises(TypeError):
+        kvtool.open(tmp_path / "x.safetensors", "wb", level="high")

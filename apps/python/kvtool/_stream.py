@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Caches that are written as their rows come, in bounded memory: open(path, "wb")."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import Any
+
+from . import _files, _safetensors
+from ._command import StrPath
+from ._safetensors import RowFile, Tensor
+
+_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint16": "BF16"}
+
+
+class Writer:
+    """A cache that grows by rows. What its name ends in, .kvz or .safetensors, appears when it is closed, complete; after an
+    exception within `with` nothing does. Until then the rows lie uncompressed in a folder beside it.
+
+    options: of compress(), level="high" for example.
+    """
+
+    def __init__(self, path: StrPath, exclusive: bool, options: dict[str, Any]) -> None:
+        self.path = os.fspath(path)
+        self._is_archive = self.path.endswith(".kvz")
+        if not self._is_archive and not self.path.endswith(".safetensors"):
+            raise ValueError(f"'{self.path}': caches are streamed to .kvz and .safetensors")
+        if options and not self._is_archive:
+            raise TypeError(f"{', '.join(options)}: for archives (.kvz) only")
+        if exclusive and os.path.lexists(self.path):
+            raise FileExistsError(f"{self.path}: exists")
+        self._exclusive, self._options = exclusive, options
+        parent = os.path.dirname(os.path.abspath(self.path))
+        self._folder = tempfile.mkdtemp(prefix=f".{os.path.basename(self.path)}-", suffix=".partial", dir=parent)
+        self._files: dict[str, RowFile] = {}
+        self._layers = 0
+        self.closed = False
+
+    def write(self, k: Any, v: Any = None, *, layer: int | None = None) -> int:
+        """Rows [token, head, dim] of K, and of V, for a new layer, or at the end of `layer`. Returns its number."""
+        if self.closed:
+            raise ValueError("the file is closed")
+        number = self._layers if layer is None else layer
+        if not 0 <= number <= self._layers:
+            raise ValueError(f"layer {number}: the next one is {self._layers}")
+        if v is not None and len(v) != len(k):
+            raise ValueError("K and V of a layer have different numbers of tokens")
+        self._append(f"k_{number}", k)
+        if v is not None:
+            self._append(f"v_{number}", v)
+        self._layers = max(self._layers, number + 1)
+        return number
+
+    def _append(self, name: str, rows: Any) -> None:
+        import numpy
+
+        array = numpy.ascontiguousarray(rows)
+        dtype = _DTYPES.get(array.dtype.name)
+        if dtype is None or array.ndim != 3 or not array.dtype.isnative:
+            raise TypeError(f"{name}: expected [token, head, dim] of f32, f16 or bf16 in native byte order")
+        if name not in self._files:
+            self._files[name] = RowFile(os.path.join(self._folder, name), name, dtype, array.shape[1:])
+        file = self._files[name]
+        if (file.dtype, file.row_shape) != (dtype, array.shape[1:]):
+            raise ValueError(f"{name}: rows of {dtype} {array.shape[1:]} after rows of {file.dtype} {file.row_shape}")
+        file.append(array.reshape(-1).view("u1").data)
+
+    def close(self) -> None:
+        """Make the file; what cannot be written leaves nothing behind."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            for file in self._files.values():
+                file.complete()
+            stem = os.path.basename(self.path).removesuffix(".kvz").removesuffix(".safetensors")
+            whole = os.path.join(self._folder, f"{stem}.safetensors")
+            tensors = [Tensor(name, file.dtype, file.shape, file) for name, file in self._files.items()]
+            _safetensors.write(whole, tensors, {"kvtool.layout": "token,head,dim"})
+            if self._is_archive:
+                _files.compress(whole, self.path, force=not self._exclusive, **self._options)
+            elif self._exclusive:
+                os.link(whole, self.path)  # which refuses a file that has come since
+            else:
+                os.replace(whole, self.path)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            return self.close()
+        self.closed = True
+        for file in self._files.values():
+            file.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __repr__(self) -> str:
+        return f"<kvtool.Writer {self.path!r}: {self._layers} layers{', closed' if self.closed else ''}>"
