@@ -28,9 +28,8 @@ from ._kvtool import (
     hash128,
     verify_frame,
 )
-from ._open import open
 from ._snapshot import Layer, Snapshot, save
-from ._stream import Writer
+from ._stream import Writer, open
 
 _number, build = _version()
 __version__ = f"{_number // 10000}.{_number // 100 % 100}.{_number % 100}"

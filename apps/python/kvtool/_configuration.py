@@ -13,10 +13,9 @@ from importlib import metadata
 from typing import Any
 
 from ._codec import Codec, level_option
-from ._directory import FrameDirectory
-from ._frames import FrameStore
+from ._directory import Evicted, FrameDirectory
+from ._frames import FrameStore, Storage
 from ._memory import FrameMemory
-from ._storage import Evicted, Storage
 
 # An engine passes this key with a request, False, to keep its pages out of the store.
 REQUEST_KEY = "kvtool"

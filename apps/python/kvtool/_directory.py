@@ -20,7 +20,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from ._storage import HEADER_BYTES, Evicted, Opened, Storage
+
+HEADER_BYTES = 128
+# Called with the (name, size) pairs that a limit removed, on the thread that stored.
+Evicted = Callable[[list[tuple[str, int]]], object]
 
 SUFFIX = ".kvf"
 _TEMPORARY = "tmp"
@@ -35,18 +38,21 @@ _MOST_READ_ERRORS = 3
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
-class OpenFile(Opened):
-    """A file that was opened: also of one that is removed meanwhile, everything can be read."""
+class OpenFile:
+    """A file that was opened: also of one that is removed meanwhile, everything can be read. identity: tells it from one
+    that takes its name later."""
 
     def __init__(self, fd: int) -> None:
         status = os.fstat(fd)
-        super().__init__(status.st_size, (status.st_dev, status.st_ino))
+        self.size, self.identity = status.st_size, (status.st_dev, status.st_ino)
         self.fd = fd
 
     def header(self) -> bytes:
+        """Its first bytes; raises OSError."""
         return os.pread(self.fd, HEADER_BYTES, 0)
 
     def read(self, room: memoryview) -> int:
+        """Fills `room`, which is large enough, and returns the bytes read; raises OSError."""
         count = 0
         while count < self.size:
             got = os.preadv(self.fd, [room[count : self.size]], count)
@@ -62,8 +68,14 @@ class OpenFile(Opened):
     def close(self) -> None:
         os.close(self.fd)
 
+    def __enter__(self) -> OpenFile:
+        return self
 
-class FrameDirectory(Storage):
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class FrameDirectory:
     """Files by name (hexadecimal digits), the least recently used of which go when `max_bytes` are reached.
 
     max_bytes: of all files together; 0: no limit. durable: write each file through to the disk before it appears.
@@ -113,10 +125,12 @@ class FrameDirectory(Storage):
             return len(self._sizes)
 
     def __contains__(self, name: object) -> bool:
+        """Whether the file counts, and is offered."""
         with self._lock:
             return name in self._sizes and name not in self._hidden
 
     def open(self, name: str) -> OpenFile | None:
+        """The file, or None where there is none. It counts as used."""
         if name in self._hidden:
             return None
         try:
@@ -149,7 +163,10 @@ class FrameDirectory(Storage):
                 self._read_errors.pop(name, None)
 
     def put(self, name: str, data: Any) -> int:
-        """Where the disk is full, the least recently used files make way."""
+        """Publishes `data` under `name`, in place of what was there. Returns its size; raises OSError.
+
+        Where the disk is full, the least recently used files make way.
+        """
         size = len(data)
         if self.max_bytes and size > self.max_bytes:
             raise OSError(errno.EFBIG, f"{size} bytes are more than the folder may hold")
@@ -191,7 +208,9 @@ class FrameDirectory(Storage):
             _unlink(temporary)
             raise
 
-    def discard(self, name: str, opened: Opened | None = None) -> int:
+    def discard(self, name: str, opened: Any = None) -> int:
+        """Removes a file; with the one that was read, only if it is still that one, because another process may have stored
+        the object anew. Returns the bytes freed."""
         path = self.path(name)
         with self._moves:
             try:

@@ -14,12 +14,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ._codec import Codec, PageLayout, _Lease
-from ._directory import FULL
+from ._directory import FULL, HEADER_BYTES, FrameDirectory, OpenFile
 from ._errors import Error
 from ._kvtool import bound, frame_info
-from ._storage import HEADER_BYTES, Opened, Storage
+from ._memory import FrameMemory, OpenBytes
 
 logger = logging.getLogger(__name__)
+
+Storage = FrameDirectory | FrameMemory
+Opened = OpenFile | OpenBytes
 
 # torch's names of element types, by the codec's. What is missing here is coded as bytes.
 TORCH_DTYPES = {

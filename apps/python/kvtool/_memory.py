@@ -9,15 +9,22 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
-from ._storage import HEADER_BYTES, Evicted, Opened, Storage
+from ._directory import HEADER_BYTES, Evicted
 
 
-class _OpenBytes(Opened):
-    """A frame that stays readable while somebody holds it, also when it has been evicted."""
+class OpenBytes:
+    """A frame that stays readable while somebody holds it, also when it has been evicted; used as an OpenFile."""
 
     def __init__(self, data: bytes) -> None:
-        super().__init__(len(data), id(data))
+        self.size, self.identity = len(data), id(data)
         self._data = data
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> OpenBytes:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
 
     def header(self) -> bytes:
         return self._data[:HEADER_BYTES]
@@ -27,8 +34,8 @@ class _OpenBytes(Opened):
         return self.size
 
 
-class FrameMemory(Storage):
-    """Frames by name. max_bytes: of all together. on_evict: as FrameDirectory's."""
+class FrameMemory:
+    """A FrameDirectory without files. max_bytes: of all frames together."""
 
     root = "memory"
 
@@ -54,12 +61,12 @@ class FrameMemory(Storage):
     def __contains__(self, name: object) -> bool:
         return name in self._frames
 
-    def open(self, name: str) -> Opened | None:
+    def open(self, name: str) -> OpenBytes | None:
         with self._lock:
             if name not in self._frames:
                 return None
             self._frames.move_to_end(name)
-            return _OpenBytes(self._frames[name])
+            return OpenBytes(self._frames[name])
 
     def note_read(self, name: str, succeeded: bool) -> None:
         """Memory has no errors of reading."""
@@ -81,7 +88,7 @@ class FrameMemory(Storage):
             self._on_evict(gone)
         return len(frame)
 
-    def discard(self, name: str, opened: Opened | None = None) -> int:
+    def discard(self, name: str, opened: Any = None) -> int:
         with self._lock:
             frame = self._frames.get(name)
             if frame is None or (opened is not None and opened.identity != id(frame)):

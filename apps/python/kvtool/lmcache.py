@@ -28,6 +28,7 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.platform import create_event_notifier
 
 from ._codec import PageLayout
+from ._directory import HEADER_BYTES
 from ._errors import Error
 from ._frames import Item
 from ._kvtool import bound, frame_info
@@ -41,7 +42,6 @@ from ._lmcache_serde import (
     register,
     serde_codecs,
 )
-from ._storage import HEADER_BYTES
 from ._workers import Workers
 
 __all__ = ["KvtoolAdapter", "KvtoolAdapterConfig", "KvtoolDeserializer", "KvtoolSerializer", "SERDE_NAME"]
