@@ -38,7 +38,7 @@ fi
 
 cd apps/python/tests
 status=0
-for engine in plugin_store lmcache vllm sglang; do
+for engine in codec plugin_store lmcache vllm sglang; do
   # Each in a process of its own: an engine's stubs are not another's.
   echo "== $engine"
   LD_PRELOAD=${shim:-} "$python" -m pytest -q -p no:cacheprovider -rs \

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch returns; made by the module that computes."""
+"""The result of a batch, which the compiled module makes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 class BatchResult:
-    """What came of a batch, in the order of its items; a sequence of its objects.
+    """The result of a batch in the order of its items; a sequence of its objects.
 
     objects: frames, or raw bytes; None where an item failed or had a buffer of its own. sizes: bytes of the frame, or raw
     bytes; 0 for failures. status: 0, or -N where explain(N) says what was found.
@@ -18,7 +18,7 @@ class BatchResult:
 
     @property
     def ok(self) -> bool:
-        """Whether no item failed."""
+        """True if no item failed."""
         return not any(self.status)
 
     def __len__(self) -> int:

@@ -29,7 +29,7 @@ ProfileSource = Profile | str | os.PathLike[str] | None
 
 @dataclasses.dataclass(frozen=True)
 class PageLayout:
-    """What the values of a page are, as far as the engine says it. It helps the codec and is never trusted.
+    """Describes the values of a page as far as the engine knows them: a hint, which the codec does not trust.
 
     shape: (tokens, heads, head_dim) in the order given. role: "k", "v", "kv" (side by side in each head) or "unknown".
     """
@@ -44,14 +44,14 @@ class PageLayout:
 
 
 class Caps(NamedTuple):
-    """What an engine must know of a codec before it plans with it. All levels promise the same."""
+    """The promises of a codec that an engine plans with; all levels make the same."""
 
     lossless: bool  # every byte comes back
-    needs_positions: bool  # whether the codec must be told where in the sequence a page lies
+    needs_positions: bool  # the codec must be told where in the sequence a page lies
     page_tokens: int  # a page has a multiple of so many tokens
     head_shards: bool  # blobs of some of the heads decode without the others
-    alignment: int  # of every buffer
-    overhead: int  # the most by which a blob is longer than its page
+    alignment: int  # every buffer needs this alignment
+    overhead: int  # a blob is at most so many bytes longer than its page
 
 
 def level_option(value: Any) -> str:
@@ -136,19 +136,19 @@ class Codec:
 
     @property
     def fingerprint(self) -> str:
-        """Hexadecimal digits for an engine's own keys: codecs with the same one read each other's blobs."""
+        """Hexadecimal digits to put into an engine's own keys. Codecs with equal ones read each other's blobs."""
         return hashlib.blake2b(self._prefix, digest_size=16).hexdigest()
 
     def max_encoded_bytes(self, raw_bytes: int) -> int:
-        """Room that always suffices for the blob of a page of `raw_bytes`."""
+        """The size of a buffer that holds the blob of any page of `raw_bytes`."""
         return _kvtool.bound(raw_bytes)
 
     def name(self, key: Key) -> str:
-        """40 hexadecimal digits for the page of `key`, also different from those of any other identity."""
+        """Return 40 hexadecimal digits for the page of `key`, which no other identity gives to it."""
         return hashlib.blake2b(_bytes_of(key), digest_size=20, key=self._prefix).hexdigest()
 
     def context(self, key: Key) -> bytes:
-        """The 16 bytes that the blob of `key` carries."""
+        """Return the 16 bytes that the blob of `key` carries."""
         return _kvtool.hash128(self._prefix + _bytes_of(key))
 
     # ---- pages ----

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""What all plug-ins are told, whatever their engine calls it: how to code, and where frames lie.
+"""The options of all plug-ins, whatever their engine calls them: how to code, and where frames lie.
 
 An object is named twice. The name of its file and the context in its frame are hashes of everything that its bytes
 depend on, so that a file which was copied, renamed or written by another configuration is refused.
@@ -71,7 +71,7 @@ class StoreOptions(CodecOptions):
 
 
 def is_off(parameters: Any) -> bool:
-    """Whether a request asks for its pages to be neither stored nor looked up, by {"kvtool": false}."""
+    """True if a request asks for its pages to be neither stored nor looked up, by {"kvtool": false}."""
     return isinstance(parameters, dict) and parameters.get(REQUEST_KEY) is False
 
 

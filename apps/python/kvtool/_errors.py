@@ -60,7 +60,7 @@ class OptionError(TypeError, Error):
 
 
 def in_python(text: str) -> str:
-    """What the program says of its flags, as Python's callers write them: kv_heads=H of --kv-heads H."""
+    """Turn flags in a message into keywords: --kv-heads H becomes kv_heads=H."""
 
     def name(match: re.Match[str]) -> str:
         word = match[1].replace("-", "_")
@@ -72,7 +72,7 @@ def in_python(text: str) -> str:
 
 
 def _class_for(finding: int, fault: int, message: str, file: str) -> tuple[type[Error], tuple[Any, ...]]:
-    """The class, and what its __init__ gets."""
+    """Return the class of the exception and its arguments."""
     folder = os.path.dirname(os.path.abspath(file))
     if file and finding in (_OPEN_FAILED, _CREATE_FAILED):
         if not os.path.lexists(file if finding == _OPEN_FAILED else folder):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of K and V (kvtool.quant-plan/1): what attention reads of a cache that is kept in them. NumPy alone."""
+"""Types of K and V (kvtool.quant-plan/1), and the values that attention reads of a cache kept in them. NumPy alone."""
 
 from __future__ import annotations
 
