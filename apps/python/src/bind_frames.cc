@@ -110,9 +110,10 @@ void BindEncoding(Pack<Self...>, Pack<Level...>, Owner& owner, const std::string
       "Sequence[Writable] | None = None) -> BatchResult",
       [](Self... in, H objects, H dtype, H shape, H order, H role, H contexts, H tags, H outs,
          Level... level) {
-        return EncodeBatch(ContextFor(in..., level...).get(), objects,
-                           Arguments(dtype, shape, order, role, nb::int_(0), nb::none()), contexts,
-                           tags, outs);
+        const auto batch =
+            Batch::OfObjects(objects, Arguments(dtype, shape, order, role, nb::int_(0), nb::none()),
+                             contexts, tags, outs);
+        return RunBatch(ContextFor(in..., level...).get(), *batch);
       },
       nb::arg("contexts") = nb::none(), nb::arg("tags") = nb::none(), nb::arg("outs") = nb::none(),
       kEncodeBatchDoc);
@@ -164,7 +165,8 @@ void BindDecoding(Owner& owner, const std::string& self) {
       "frames: Sequence[Readable], *, contexts: Sequence[Key] | None = None, outs: "
       "Sequence[WritablePieces] | None = None) -> BatchResult",
       [](Self... in, H frames, H contexts, H outs) {
-        return DecodeBatch(ContextFor(in...).get(), frames, contexts, outs);
+        const auto ctx = ContextFor(in...);
+        return RunBatch(ctx.get(), *Batch::OfFrames(ctx.get(), frames, contexts, outs));
       },
       nb::arg("frames"), nb::kw_only(), nb::arg("contexts") = nb::none(),
       nb::arg("outs") = nb::none(), kDecodeBatchDoc);

@@ -2,7 +2,9 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by context.cc, batch.cc
 
+#include <deque>
 #include <memory>
+#include <vector>
 
 #include "apps/python/src/description.h"
 #include "apps/python/src/errors.h"
@@ -43,16 +45,6 @@ class Context {
 
 // Of the calling thread, for functions of the module.
 std::shared_ptr<kvt_ctx> ContextOfThread(uint32_t level);
-
-// What came of a batch, item by item.
-struct BatchResult {
-  nb::list objects, sizes, status;
-
-  // As kvtool.BatchResult.
-  nb::object ForPython() const {
-    return nb::module_::import_("kvtool._batch").attr("BatchResult")(objects, sizes, status);
-  }
-};
 
 // Runs one call on `ctx` without the GIL. Long ones on the main thread can be interrupted.
 template <typename F>
@@ -109,10 +101,31 @@ nb::dict Caps();
 nb::list Estimate(kvt_ctx* ctx, nb::handle data, nb::handle levels,
                   const DescriptionArguments& arguments);
 
-// `items` and `outs` hold buffers or sequences of buffers (pieces); contexts, tags and outs are
-// None or as many as there are items.
-nb::object EncodeBatch(kvt_ctx* ctx, nb::handle items, const DescriptionArguments& common,
-                       nb::handle contexts, nb::handle tags, nb::handle outs);
-nb::object DecodeBatch(kvt_ctx* ctx, nb::handle frames, nb::handle contexts, nb::handle outs);
+// A batch with everything that its items point to, which stays where it is. Created, asked for its
+// result and destroyed with the GIL held.
+struct Batch {
+  // As encode_batch() takes them: `objects` hold buffers or sequences of buffers (pieces).
+  static std::unique_ptr<Batch> OfObjects(nb::handle objects, const DescriptionArguments& common,
+                                          nb::handle contexts, nb::handle tags, nb::handle outs);
+  // `ctx` proves frames whose claim of a raw size goes beyond what frames reach.
+  static std::unique_ptr<Batch> OfFrames(kvt_ctx* ctx, nb::handle frames, nb::handle contexts,
+                                         nb::handle outs);
+  // As kvtool.BatchResult. `refused` is the status of a batch of which no item was tried, or 0.
+  nb::object Result(kvt_status refused);
+
+  bool encodes = true;
+  std::vector<kvt_item> items;
+  std::deque<kvt_desc> descs;
+  std::deque<std::vector<kvt_piece>> pieces;
+  std::deque<Buffer> buffers;
+  size_t raw_bytes = 0;
+  std::vector<size_t> offsets;      // of frames in the room
+  std::optional<Room> room;         // for frames, unless the caller gave buffers
+  std::vector<nb::object> raws;     // for raw bytes, likewise
+  std::vector<kvt_status> refused;  // of frames that got no memory
+};
+
+// Runs a batch in one call.
+nb::object RunBatch(kvt_ctx* ctx, Batch& batch);
 
 }  // namespace kvtool_python
