@@ -760,109 +760,135 @@ KVT_API kvt_status kvt_unpack_beside(kvt_ctx* ctx, const kvt_source* archive,
 
 /* ---- for engines that keep pages themselves ---- */
 
-/* What the codec promises, the same for every level and context. */
+/* Promises of the codec, the same for every level and context. */
 typedef struct {
   uint32_t struct_size;
   uint32_t lossless;              /* 1: every byte comes back */
   uint32_t needs_positions;       /* 0: nothing about tokens is needed beside the bytes */
-  uint32_t page_tokens;           /* 1: a page has any number of tokens */
+  uint32_t page_tokens;           /* 1: a page may have any number of tokens */
   uint32_t head_shards;           /* 1: frames of some of the heads decode without the others */
-  uint32_t alignment;             /* 1: buffers may lie anywhere */
-  uint32_t frame_overhead;        /* 128: the most by which a frame is longer than its raw bytes */
-  uint32_t most_table_page_bytes; /* of a page in a kvt_table */
-  uint32_t block_bytes;           /* 65536: raw bytes of a block, see kvt_ctx_use_blocks */
-  uint32_t block_alignment;       /* 16: where blocks begin in a frame */
+  uint32_t alignment;             /* 1: buffers may lie at any address */
+  uint32_t frame_overhead;        /* most bytes by which a frame exceeds its raw bytes: 128 */
+  uint32_t most_table_page_bytes; /* largest page of a kvt_table, in bytes: 4194304 */
+  uint32_t block_bytes;           /* raw bytes of a block, see kvt_ctx_use_blocks: 65536 */
+  uint32_t block_alignment;       /* multiple at which blocks begin in a frame: 16 */
 } kvt_caps;
-/* Fills out, whose struct_size is set. KV0010: another struct_size. Any thread. */
+
+/* Fills `out` with the promises of the codec; struct_size is set.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: out is NULL or the struct_size is wrong. Any thread. */
 KVT_API kvt_status kvt_codec_caps(kvt_caps* out);
 
-/* kvt_encode for room that may be too small: KV0006 as soon as an estimate says that the frame is
- * not going to fit, which takes a tenth of the time of encoding at most where cap is far from what
- * is needed. *written (unless NULL) is then the estimate, more than cap. A cap that is missed by
- * less than the estimate's margin may cost the whole work, and hardly ever is a frame refused that
- * would have fitted. The bytes written are those of kvt_encode. KV1014: n is above the context's
- * max_raw_bytes. KV0010: src and dst overlap. With several threads, whether a frame that nearly fits
- * is refused, and the estimate, may differ from call to call. */
+/* Encodes as kvt_encode does, for room that may be too small: gives up as soon as an estimate says
+ * that the frame does not fit. That takes at most a tenth of the time of encoding where cap is far
+ * too small, and up to all of it where cap misses by less than the estimate's margin. A frame that
+ * would have fitted is hardly ever refused.
+ * desc, src, n, dst, cap: as for kvt_encode. written: NULL, or receives the bytes of the frame;
+ * with KVT_E_OUTPUT_TOO_SMALL the estimate of what it needs, more than cap; 0 on other failures.
+ * Returns the statuses of kvt_encode. The bytes are those of kvt_encode. With several threads the
+ * estimate, and whether a frame that nearly fits is refused, may differ from call to call. */
 KVT_API kvt_status kvt_encode_within(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
                                      void* dst, size_t cap, size_t* written);
 
-/* kvt_decode_tokens for heads [begin, begin + count) of every token: [token][count][dim], or
- * [count][token][dim] for a frame in KVT_HEAD_TOKEN_DIM order, of which only the segments that hold
- * the heads are decoded. KV1302: the frame has no shape. KV0010: beyond the heads. KV0006: cap is
- * too small. *written (unless NULL): bytes. */
+/* Decodes heads [begin, begin + count) of every token of a frame. In KVT_HEAD_TOKEN_DIM order only
+ * the segments that hold them are decoded, and only their hashes are checked; in
+ * KVT_TOKEN_HEAD_DIM order all segments are.
+ * src, n, context: as for kvt_decode. dst: cap bytes of room for [token][count][dim], or
+ * [count][token][dim] in KVT_HEAD_TOKEN_DIM order. written: NULL, or receives the bytes at dst; 0
+ * on a failure.
+ * Returns KVT_OK; KVT_E_UNSUPPORTED_KIND: the frame has no shape, or its segments cut rows apart;
+ * KVT_E_BAD_ARGUMENT: the range ends beyond the heads; KVT_E_OUTPUT_TOO_SMALL: cap; otherwise as
+ * kvt_decode. */
 KVT_API kvt_status kvt_decode_heads(kvt_ctx* ctx, const void* src, size_t n,
                                     const uint8_t context[16], uint32_t begin, uint32_t count,
                                     void* dst, size_t cap, size_t* written);
 
-/* 1: the context encodes frames and tables in blocks from now on, so that a batched decoder
- * on a device takes them as they are (kvt_frame_blocks). 0: it writes the smallest frames again.
- * Decoding needs no such call. KV0010: another number. */
+/* Sets whether later calls encode frames and tables in blocks, which a batched decoder on a device
+ * takes as they are (kvt_frame_blocks). Decoding needs no such call.
+ * blocks: 1: in blocks; 0, as at first: the smallest frames.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: another number; KVT_E_BUSY. */
 KVT_API kvt_status kvt_ctx_use_blocks(kvt_ctx* ctx, int blocks);
 
-/* A block of a frame: an ordinary zstd frame, complete in itself, of at most 64 KiB of raw bytes;
- * or, where bytes == raw_bytes, the raw bytes. What the blocks decode to goes to planes_offset in a
- * buffer of the frame's raw size. There the byte planes of each segment lie at segment_offset:
- * byte p of word i is at segment_offset + p * (segment_bytes / planes) + i. Where `rotated` is 1,
- * each word of two bytes is then rotated right by one bit. kvt_planes_join does that on the host.
- */
+/* One block of a frame: an ordinary zstd frame of at most 64 KiB of raw bytes, complete in itself,
+ * or the raw bytes where bytes == raw_bytes. A decoder puts the raw bytes at planes_offset of a
+ * buffer of the frame's raw size. That buffer then holds the byte planes of each segment: byte p of
+ * word i is at segment_offset + p * (segment_bytes / planes) + i. Where `rotated` is 1, each word
+ * of two bytes must then be rotated right by one bit. kvt_planes_join does both on the host. */
 typedef struct {
   uint32_t struct_size;
-  uint32_t bytes, raw_bytes;
-  uint8_t planes, rotated, reserved[2];
-  uint64_t offset;                        /* in the frame: a multiple of 16 */
-  uint64_t planes_offset;                 /* of what it decodes to */
-  uint64_t segment_offset, segment_bytes; /* in raw bytes, as in planes */
+  uint32_t bytes;     /* length in the frame */
+  uint32_t raw_bytes; /* length of what it decodes to */
+  uint8_t planes;     /* byte planes of its segment */
+  uint8_t rotated;    /* 1: words were rotated left by one bit */
+  uint8_t reserved[2];
+  uint64_t offset;         /* place in the frame: a multiple of 16 */
+  uint64_t planes_offset;  /* place of what it decodes to, in the buffer of planes */
+  uint64_t segment_offset; /* place of its segment, in raw bytes and in the buffer of planes */
+  uint64_t segment_bytes;  /* raw bytes of its segment */
 } kvt_block;
-/* Lists the blocks of a frame that was encoded with kvt_ctx_use_blocks, which src holds whole.
- * *count: how many there are; out NULL with cap 0: nothing else. The first of out has its
- * struct_size set. KV0006: more than cap, and out is untouched. A frame that is stored raw has
- * none: its raw bytes follow the header's 128. KV1302: a frame of another kind. Statuses of
- * kvt_frame_info and of damaged tables. Hashes of the content are not checked. Any thread. */
+
+/* Lists the blocks of a frame that was encoded with kvt_ctx_use_blocks, without decoding.
+ * src, n: the whole frame. out: room for `cap` blocks; the caller sets struct_size of the first
+ * one, the call fills all. NULL with cap = 0 only counts. count: receives the number of blocks; 0
+ * for a frame that is stored raw, whose bytes follow its header.
+ * Returns KVT_OK; KVT_E_OUTPUT_TOO_SMALL: there are more than cap, and out is untouched;
+ * KVT_E_UNSUPPORTED_KIND: the frame is not in blocks; the statuses of kvt_frame_info;
+ * KVT_E_TRUNCATED, KVT_E_BAD_FRAME: damaged. The bytes of blocks are not checked. Any thread. */
 KVT_API kvt_status kvt_frame_blocks(const void* src, size_t n, kvt_block* out, size_t cap,
                                     size_t* count);
 
-/* The transform before and after the blocks, for compressors in hardware: n bytes of values of a
- * KVT_ type at src as byte planes at dst, and back. Values of two or four bytes become as many
- * planes, the lowest byte first, bf16 after a rotation of each word left by one bit; all other
- * bytes are one plane. KV0010: an unknown dtype, or src and dst overlap. Any thread. */
+/* Splits values into byte planes, as blocks hold them, for compressors in hardware.
+ * dtype: KVT_F32 ... KVT_IQ4_NL. Values of two or four bytes become as many planes, the lowest byte
+ * first; words of bf16 are rotated left by one bit before. Other types are one plane.
+ * src: n bytes of values. dst: n bytes of room.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: the dtype does not exist, or the buffers overlap. Any thread.
+ */
 KVT_API kvt_status kvt_planes_split(uint8_t dtype, const void* src, size_t n, void* dst);
-/* The reverse of kvt_planes_split, with its statuses: n bytes of planes at src become values at
- * dst. Any thread. */
+
+/* Joins byte planes to values, the reverse of kvt_planes_split.
+ * src: n bytes of planes. dst: n bytes of room.
+ * Returns the statuses of kvt_planes_split. Any thread. */
 KVT_API kvt_status kvt_planes_join(uint8_t dtype, const void* src, size_t n, void* dst);
 
-/* What an engine keeps of a page in a table of its own. */
+/* Entry of one page, in an engine's own table: what decoding the page needs beside its bytes. */
 typedef struct {
   uint32_t struct_size;
-  uint32_t bytes;    /* of the coded page */
-  uint32_t codec;    /* by its number in frames */
+  uint32_t bytes;    /* length of the coded page */
+  uint32_t codec;    /* its number; kvt_codec_name names it */
   kvt_status status; /* set by every call */
   uint64_t raw_hash; /* XXH3-64 of the raw bytes */
 } kvt_entry;
 
-/* Pages of one size and shape, as engines hold them, and what they are coded to. Page i of the call
- * is the page_bytes at pages + index[i] * stride; its coded bytes lie at data + i * room, without a
- * header of their own. */
+/* Pages of one size and shape, as engines hold them, and room for what they are coded to. Page i of
+ * the call is the page_bytes at pages + index[i] * stride. Its coded bytes lie at data + i * room,
+ * without a header. */
 typedef struct {
   uint32_t struct_size, reserved;
-  const kvt_desc* desc; /* of one page; its context and tag are not used */
-  void* pages;
-  size_t page_count;     /* at `pages`: what index may name */
-  size_t stride;         /* from page to page, at least page_bytes */
-  size_t page_bytes;     /* at most 4 MiB (KV1014) */
-  const uint32_t* index; /* NULL: pages 0, 1 ... */
-  size_t count;          /* of pages to code, of entries and of rooms */
-  void* data;
-  size_t room; /* for each coded page; page_bytes always suffice */
-  kvt_entry* entries;
+  const kvt_desc* desc;  /* describes one page; its context and tag are not used */
+  void* pages;           /* encoding reads them, decoding writes them */
+  size_t page_count;     /* pages at `pages`, which index may name */
+  size_t stride;         /* bytes from page to page, at least page_bytes */
+  size_t page_bytes;     /* at most 4 MiB */
+  const uint32_t* index; /* `count` numbers of pages; NULL: pages 0, 1, 2 ... */
+  size_t count;          /* pages to code, and length of index, entries and data */
+  void* data;            /* count * room bytes: encoding writes them, decoding reads them */
+  size_t room;           /* bytes for each coded page; page_bytes always suffice */
+  kvt_entry* entries;    /* `count` entries, each with its struct_size */
 } kvt_table;
-/* Codes the pages of a table, spread over the pool's threads, and sets their entries. Returns the
- * status of the first page that failed; KV0006: the page does not fit its room, and
- * entries[i].bytes is what it needs. KV0010 for the whole call: an index beyond page_count, memory
- * that overlaps what is written, a NULL where bytes should be. A profile that the context uses must
- * be used by whoever decodes. */
+
+/* Encodes the pages of a table, spread over the threads of the pool, and sets their entries.
+ * Whoever decodes them needs the profile that the context uses.
+ * Returns the status of the first page that failed, or KVT_OK; a bad page changes no other. For a
+ * page: KVT_E_OUTPUT_TOO_SMALL: entries[i].bytes, which is what it needs, exceeds room. For the
+ * call: KVT_E_BAD_ARGUMENT: an index is not below page_count, or memory overlaps what the call
+ * writes; KVT_E_LIMIT: page_bytes is above 4 MiB or max_raw_bytes; KVT_E_CANCELLED; KVT_E_BUSY;
+ * KVT_E_NO_MEMORY. */
 KVT_API kvt_status kvt_encode_table(kvt_ctx* ctx, const kvt_table* table);
-/* The reverse: fills the pages and checks the hash of each (KV1103). KV1302: a codec that this
- * version does not have. KV0010 also where index names a page twice. */
+
+/* Decodes the pages of a table to where the table says, and checks the hash of each.
+ * Returns as kvt_encode_table. For a page: KVT_E_TRUNCATED: room is smaller than entries[i].bytes;
+ * KVT_E_UNSUPPORTED_KIND: this version does not have the codec; KVT_E_BAD_FRAME,
+ * KVT_E_BAD_PAYLOAD, KVT_E_CHECKSUM: damaged. For the call also KVT_E_BAD_ARGUMENT: index names a
+ * page twice. */
 KVT_API kvt_status kvt_decode_table(kvt_ctx* ctx, const kvt_table* table);
 
 #ifdef __cplusplus
