@@ -50,6 +50,21 @@ class Error : public std::exception {
   std::string text_, hint_;
 };
 
+namespace detail {
+
+// A handle of the library, freed by its function.
+template <auto kFree>
+struct Free {
+  template <typename T>
+  void operator()(T* object) const {
+    kFree(object);
+  }
+};
+template <typename T, auto kFree>
+using Handle = std::unique_ptr<T, Free<kFree>>;
+
+}  // namespace detail
+
 inline void Check(kvt_status status) {
   if (status != 0) throw Error(status, UINT64_MAX, {}, {});
 }
@@ -113,10 +128,7 @@ class Pool {
   kvt_pool* get() const { return pool_.get(); }
 
  private:
-  struct Free {
-    void operator()(kvt_pool* pool) const { kvt_pool_free(pool); }
-  };
-  std::unique_ptr<kvt_pool, Free> pool_;
+  detail::Handle<kvt_pool, kvt_pool_free> pool_;
 };
 
 // What pages of one model look like, of the bytes of a .kvp file. Many contexts may use it at once,
@@ -137,10 +149,7 @@ class Profile {
   kvt_profile* get() const noexcept { return profile_.get(); }
 
  private:
-  struct Free {
-    void operator()(kvt_profile* profile) const { kvt_profile_free(profile); }
-  };
-  std::unique_ptr<kvt_profile, Free> profile_;
+  detail::Handle<kvt_profile, kvt_profile_free> profile_;
 };
 
 // The hash of the profile that decoding a frame needs; zeros: none. Throws Error.
@@ -262,10 +271,7 @@ class Context {
   }
 
  private:
-  struct Free {
-    void operator()(kvt_ctx* ctx) const { kvt_ctx_free(ctx); }
-  };
-  std::unique_ptr<kvt_ctx, Free> ctx_;
+  detail::Handle<kvt_ctx, kvt_ctx_free> ctx_;
 };
 
 // Something to read or write: what the functions throw comes out of the call that called them.
@@ -335,12 +341,9 @@ class Writer {
   void Finish() { callback_->Raise(*context_, kvt_writer_finish(writer_.get())); }
 
  private:
-  struct Free {
-    void operator()(kvt_writer* writer) const { kvt_writer_free(writer); }
-  };
   const Context* context_;
   std::unique_ptr<detail::Callback<Write>> callback_;
-  std::unique_ptr<kvt_writer, Free> writer_;
+  detail::Handle<kvt_writer, kvt_writer_free> writer_;
 };
 
 // A part for Writer. `desc` must live until the writer is made.
@@ -427,10 +430,7 @@ class Reference {
   const kvt_reference* get() const noexcept { return reference_.get(); }
 
  private:
-  struct Free {
-    void operator()(kvt_reference* reference) const { kvt_reference_free(reference); }
-  };
-  std::unique_ptr<kvt_reference, Free> reference_;
+  detail::Handle<kvt_reference, kvt_reference_free> reference_;
 };
 
 inline std::vector<const kvt_reference*> detail::Handles(std::span<const Reference> references) {
@@ -495,13 +495,10 @@ class Reader {
   }
 
  private:
-  struct Free {
-    void operator()(kvt_reader* reader) const { kvt_reader_free(reader); }
-  };
   const Context* context_;
   std::unique_ptr<detail::Callback<ReadAt>> callback_;
   uint64_t parts_ = 0;
-  std::unique_ptr<kvt_reader, Free> reader_;
+  detail::Handle<kvt_reader, kvt_reader_free> reader_;
 };
 
 // Archives any files, as `kvtool compress` does; several as a folder.

@@ -75,11 +75,8 @@ class H2o {
   }
 
  private:
-  struct Free {
-    void operator()(kvt_h2o* h2o) const { kvt_h2o_free(h2o); }
-  };
   const Context* context_;
-  std::unique_ptr<kvt_h2o, Free> h2o_;
+  detail::Handle<kvt_h2o, kvt_h2o_free> h2o_;
 };
 
 // The policies that Policy makes.
@@ -114,11 +111,8 @@ class Policy {
   }
 
  private:
-  struct Free {
-    void operator()(kvt_policy* policy) const { kvt_policy_free(policy); }
-  };
   const Context* context_;
-  std::unique_ptr<kvt_policy, Free> policy_;
+  detail::Handle<kvt_policy, kvt_policy_free> policy_;
 };
 
 }  // namespace kvtool
