@@ -16,7 +16,8 @@
 
 namespace kv {
 
-void FrameCoder::ForEachSegment(size_t count, const std::function<void(size_t, Worker&)>& body) {
+template <typename F>
+void FrameCoder::ForEachSegment(size_t count, const F& body) {
   const auto one = [&](uint64_t index) {
     if (state_ != nullptr) state_->StopIfCancelled();
     const Reuse<Worker>::Lease worker(workers_);
@@ -254,11 +255,12 @@ FrameHeader FrameCoder::Decode(ByteSpan frame, const Hash128Bytes* context,
                 raw.size());
   }
   const Profile* profile = ProfileOf(header);
-  const SegmentTable table = ReadSegments(header, frame);
+  SegmentTable table = ReadSegments(header, frame, std::move(segments_));
   ForEachSegment(table.segments.size(), [&](size_t index, Worker& worker) {
     DecodeSegment(table, index, raw.subspan(table.grid.Begin(index), table.grid.Size(index)),
                   worker.scratch, profile);
   });
+  segments_ = std::move(table.segments);
   CheckHash(Hash128(raw), header);
   return header;
 }

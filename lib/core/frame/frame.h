@@ -114,7 +114,8 @@ class FrameCoder {
                    std::span<std::byte> out);
   // What decoding the frame needs; null if nothing.
   const Profile* ProfileOf(const FrameHeader& header) const;
-  void ForEachSegment(size_t count, const std::function<void(size_t, Worker&)>& body);
+  template <typename F>  // not a std::function, which would allocate
+  void ForEachSegment(size_t count, const F& body);
 
   Effort level_;
   bool blocks_ = false;
@@ -126,6 +127,7 @@ class FrameCoder {
   std::vector<EncodedChunk> encoded_;
   std::vector<uint64_t> floors_;  // of the segments, in bytes
   std::vector<Bytes> decoded_;
+  std::vector<StoredSegment> segments_;
 };
 
 // What encoding is going to gain and cost, from a sample.

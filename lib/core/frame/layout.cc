@@ -140,13 +140,15 @@ void RequireCodec(CodecId codec) {
               static_cast<unsigned>(codec));
 }
 
-SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame) {
+SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame,
+                          std::vector<StoredSegment> memory) {
   if (frame.size() - kFrameHeaderBytes < header.payload_bytes) {
     throw Error(Finding::kTruncated, "the frame has {} bytes of {}", frame.size(),
                 header.frame_bytes());
   }
   ByteReader reader(frame.subspan(kFrameHeaderBytes, header.payload_bytes), kFrameHeaderBytes);
-  SegmentTable table{GridOfHeader(header), {}};
+  SegmentTable table{GridOfHeader(header), std::move(memory)};
+  table.segments.clear();
   if (header.segmentation == Segmentation::kNone) {
     RequireCodec(header.codec);
     table.segments.push_back({header.codec, reader.rest(), 0});

@@ -31,8 +31,6 @@ struct FrameDescription {
   uint64_t tokens = 0;
   uint32_t tag = 0;        // the caller's own
   Hash128Bytes context{};  // of the model, layer and tokens, as the caller hashes them
-
-  bool operator==(const FrameDescription&) const = default;
 };
 
 // How the raw bytes are cut into segments, each of which is coded alone.
@@ -101,8 +99,9 @@ struct SegmentTable {
   SegmentGrid grid;
   std::vector<StoredSegment> segments;
 };
-// Throws kTruncated, kBadFrame.
-SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame);
+// Uses `memory` for the list. Throws kTruncated, kBadFrame.
+SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame,
+                          std::vector<StoredSegment> memory = {});
 
 // A segment of a frame of kBlocks: `planes` byte planes, which together are as long as its bytes.
 struct BlockSegment {
