@@ -12,10 +12,9 @@
 #include <string>
 
 #include "formats/kvz/kvz.h"
+#include "formats/registry.h"
 #include "formats/safetensors/safetensors.h"
 #include "lib/api/callbacks.h"
-#include "lib/api/references.h"
-#include "lib/api/tensor.h"
 #include "lib/core/archive/archive_rows.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/checked.h"
@@ -45,41 +44,29 @@ class PartialFile {
   void Drop(uint64_t offset, uint64_t size);
 
  private:
+  PartialFile() = default;
+
   int descriptor_ = -1;
   std::span<std::byte> all_;
   std::shared_ptr<const FileSource> source_;
 };
 
-[[noreturn]] static void NoRoom() {
-  throw Error(Finding::kNoMemory, "no memory for a file in pieces");
-}
-
-PartialFile::PartialFile(uint64_t size, std::string name) {
+// Delegates, so that a constructor that throws leaves the rest to the destructor.
+PartialFile::PartialFile(uint64_t size, std::string name) : PartialFile() {
   if (size == 0) {
     source_ = FileSource::FromBytes({}, std::move(name));
     return;
   }
   descriptor_ = ::memfd_create("kvtool", MFD_CLOEXEC);
-  if (descriptor_ < 0) NoRoom();
   void* map = MAP_FAILED;
-  if (size <= static_cast<uint64_t>(INT64_MAX) &&
+  if (descriptor_ >= 0 && size <= static_cast<uint64_t>(INT64_MAX) &&
       ::ftruncate(descriptor_, static_cast<off_t>(size)) == 0) {
     map = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor_, 0);
   }
-  if (map == MAP_FAILED) {
-    ::close(descriptor_);
-    NoRoom();
-  }
-  all_ = {static_cast<std::byte*>(map), size};
-  try {
-    const int second = ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
-    if (second < 0) NoRoom();
-    source_ = FileSource::FromDescriptor(second, std::move(name));
-  } catch (...) {
-    ::munmap(map, size);
-    ::close(descriptor_);
-    throw;
-  }
+  if (map != MAP_FAILED) all_ = {static_cast<std::byte*>(map), size};
+  const int second = map == MAP_FAILED ? -1 : ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
+  if (second < 0) throw Error(Finding::kNoMemory, "no memory for a file in pieces");
+  source_ = FileSource::FromDescriptor(second, std::move(name));
 }
 
 PartialFile::~PartialFile() {
@@ -194,8 +181,7 @@ void Start(kvt_writer& writer, const Elements<const kvt_part>& parts) {
 // One call on a writer, which is good for nothing after a failure.
 template <typename F>
 kvt_status WriterCall(kvt_writer* writer, F&& f) {
-  if (writer == nullptr) return StatusOf(Finding::kBadArgument);
-  return Call(writer->ctx, [&] {
+  return CallOn(writer, [&] {
     Require(!writer->failed && !writer->finished, "writer: it failed or is finished");
     writer->failed = true;
     f();
@@ -419,8 +405,7 @@ kvt_status kvt_reader_open(kvt_ctx* ctx, const kvt_source* source, kvt_reader** 
 
 kvt_status kvt_reader_part(const kvt_reader* reader, uint64_t index, kvt_part* out,
                            kvt_desc* desc) {
-  if (reader == nullptr) return StatusOf(Finding::kBadArgument);
-  return Call(reader->ctx, [&] {
+  return CallOn(reader, [&] {
     RequireSize(out, "out->struct_size");
     if (desc != nullptr) RequireSize(desc, "desc->struct_size");
     const kvt_reader::Part& found = PartAt(reader, index);
@@ -437,8 +422,7 @@ kvt_status kvt_reader_part(const kvt_reader* reader, uint64_t index, kvt_part* o
 
 kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin, uint64_t count,
                            void* dst, size_t cap, size_t* written) {
-  if (reader == nullptr) return StatusOf(Finding::kBadArgument);
-  return Call(reader->ctx, [&] {
+  return CallOn(reader, [&] {
     if (written != nullptr) *written = 0;
     const ArchivePart& part = PartAt(reader, index).part;
     const KvTensor& tensor = kv::TensorOf(*reader->archive, part);
@@ -455,8 +439,7 @@ kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin, u
 }
 
 kvt_status kvt_reader_need(const kvt_reader* reader, size_t index, kvt_need* out) {
-  if (reader == nullptr) return StatusOf(Finding::kBadArgument);
-  return Call(reader->ctx, [&] {
+  return CallOn(reader, [&] {
     RequireSize(out, "out->struct_size");
     const std::vector<ReferenceName>& names = reader->archive->reference_names();
     Require(index < names.size(), "index");
@@ -473,8 +456,7 @@ kvt_status kvt_reader_need(const kvt_reader* reader, size_t index, kvt_need* out
 
 kvt_status kvt_reader_beside(kvt_reader* reader, const kvt_reference* const* references,
                              size_t count) {
-  if (reader == nullptr) return StatusOf(Finding::kBadArgument);
-  return Call(reader->ctx, [&] { UseReferences(*reader, Given(references, count)); });
+  return CallOn(reader, [&] { UseReferences(*reader, Given(references, count)); });
 }
 
 void kvt_reader_free(kvt_reader* reader) { delete reader; }

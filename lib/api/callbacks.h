@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by pack.cc
 
 #include <fmt/format.h>
 
@@ -13,8 +13,17 @@
 #include "lib/core/base/file.h"
 #include "lib/core/base/progress.h"
 
-// The caller's functions as kvtool's own types.
+namespace kv {
+struct OpenOptions;
+}
+
+// The caller's functions and references as kvtool's own types.
 namespace kv::api {
+
+// The list of a call. Throws kBadArgument where one is null.
+std::span<const kvt_reference* const> Given(const kvt_reference* const* references, size_t count);
+// For archives in memory: these are their references, and nothing else is looked for.
+OpenOptions WithReferences(std::span<const kvt_reference* const> references);
 
 inline kvt_sink CheckedSink(const kvt_sink* sink) {
   const kvt_sink whole = Whole(sink, "sink->struct_size");

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // The codec for engines that keep pages themselves: rooms, blocks, planes and tables.
-#include <algorithm>
-
-#include "lib/api/context.h"
-#include "lib/api/structs.h"
+#include "lib/api/batch.h"
 #include "lib/core/codec/planes/planes.h"
 
 namespace kv::api {
@@ -16,87 +13,6 @@ WordPlanes PlanesOfType(uint8_t dtype, size_t n) {
   desc.dtype = dtype;
   desc.order = KVT_ORDER_UNKNOWN;
   return ChoosePlanes(DescriptionOf(&desc).dtype, n);
-}
-
-// The pages of a table, whose memory was checked.
-class Pages {
- public:
-  // Throws kBadArgument for memory that overlaps what the call writes. `decode` writes the pages.
-  Pages(kvt_ctx* ctx, const kvt_table& table, bool decode)
-      : table_(table), entries_(table.entries, table.count, "table->entries->struct_size") {
-    entries_.RequireEqualSizes("table->entries->struct_size");
-    Require(table.reserved == 0, "table->reserved");
-    Require(table.count == 0 || table.desc != nullptr, "table->desc");
-    Require(table.stride >= table.page_bytes, "table->stride");
-    const ByteSpan pages = All(table.pages, table.page_count, table.stride, "table->pages");
-    const ByteSpan data = All(table.data, table.count, table.room, "table->data");
-    const ByteSpan entries = Span(static_cast<const void*>(table.entries), entries_.bytes());
-    const ByteSpan index = All(table.index, table.index == nullptr ? 0 : table.count,
-                               sizeof *table.index, "table->index");
-    RequireApart(pages, data, "the pages and the data overlap");
-    RequireApart(entries, data, "the entries and the data overlap");
-    RequireApart(entries, pages, "the entries and the pages overlap");
-    RequireApart(index, decode ? pages : data, "the index overlaps what the call writes");
-    RequireApart(index, entries, "the index and the entries overlap");
-    RequireWithinLimit(ctx, table.page_bytes);
-    if (table.index == nullptr) {
-      Require(table.count <= table.page_count, "table->count");
-      return;
-    }
-    for (size_t i = 0; i < table.count; ++i)
-      Require(table.index[i] < table.page_count, "table->index");
-    if (decode) RequireDistinct(ctx);
-  }
-
-  std::span<std::byte> Page(size_t i) const {
-    const size_t place = table_.index == nullptr ? i : table_.index[i];
-    return {static_cast<std::byte*>(table_.pages) + place * table_.stride, table_.page_bytes};
-  }
-  kvt_entry& Entry(size_t i) const { return *entries_.At(i); }
-  std::span<std::byte> Data(size_t i) const {
-    return {static_cast<std::byte*>(table_.data) + i * table_.room, table_.room};
-  }
-
- private:
-  static ByteSpan All(const void* begin, size_t count, size_t step, std::string_view what) {
-    return Span(begin, CheckedProduct(count, step, what));
-  }
-  // Throws kBadArgument where two entries name one page.
-  void RequireDistinct(kvt_ctx* ctx) const {
-    std::vector<kvt_ctx::BatchRange>& ranges = ctx->batch_ranges;
-    ranges.clear();
-    for (size_t i = 0; i < table_.count; ++i) ranges.push_back({table_.index[i], 0, i, true});
-    std::ranges::sort(ranges, {}, &kvt_ctx::BatchRange::begin);
-    const auto same = std::ranges::adjacent_find(ranges, {}, &kvt_ctx::BatchRange::begin);
-    Require(same == ranges.end(), "table->index names a page twice");
-  }
-
-  const kvt_table& table_;
-  Elements<kvt_entry> entries_;
-};
-
-// Passes every page to `one`. The first failure in the order of the entries is the call's.
-template <typename F>
-void ForEachEntry(kvt_ctx* ctx, const Pages& pages, size_t count, F&& one) {
-  FirstFailure first;
-  const auto run = [&](uint64_t number) {
-    const auto index = static_cast<size_t>(number);
-    const Reuse<kvt_ctx::BatchWorker>::Lease worker(ctx->batch_workers);
-    kvt_ctx::LastError error;
-    const kvt_status status = Caught(&error, [&] {
-      ctx->state.StopIfCancelled();
-      one(index, PrepareCoder(ctx, *worker));
-    });
-    pages.Entry(index).status = status;
-    if (status != 0) first.Note(index, error);
-  };
-  ThreadPool* pool = PoolOf(ctx);
-  if (pool != nullptr && count > 1) {
-    pool->ParallelFor(count, run);
-  } else {
-    for (size_t index = 0; index < count; ++index) run(index);
-  }
-  first.ThrowIfAny();
 }
 
 // Writes the blocks of a segment from `index` on, which ends behind them.
@@ -206,42 +122,9 @@ kvt_status kvt_planes_join(uint8_t dtype, const void* src, size_t n, void* dst) 
 }
 
 kvt_status kvt_encode_table(kvt_ctx* ctx, const kvt_table* table) {
-  return Call(ctx, [&] {
-    const kvt_table whole = Whole(table, "table->struct_size");
-    const Pages pages(ctx, whole, false);
-    if (whole.count == 0) return;
-    const FrameDescription description = DescriptionOf(whole.desc);
-    ForEachEntry(ctx, pages, whole.count, [&](size_t i, FrameCoder& coder) {
-      PageEntry entry;
-      const Clock::time_point start = Clock::now();
-      const bool fits = coder.EncodePage(description, pages.Page(i), pages.Data(i), entry);
-      kvt_entry& out = pages.Entry(i);
-      out.bytes = entry.bytes;
-      out.codec = static_cast<uint32_t>(entry.codec);
-      out.raw_hash = entry.raw_hash;
-      if (!fits) {
-        throw Error(Finding::kOutputTooSmall, "page {} takes {} bytes, its room has {}", i,
-                    entry.bytes, whole.room);
-      }
-      CountEncoded(ctx, start, whole.page_bytes, entry.bytes, entry.codec == CodecId::kRaw);
-    });
-  });
+  return CallBatch(ctx, {0, KVT_ENCODE_TABLE, nullptr, 0, table, nullptr});
 }
 
 kvt_status kvt_decode_table(kvt_ctx* ctx, const kvt_table* table) {
-  return Call(ctx, [&] {
-    const kvt_table whole = Whole(table, "table->struct_size");
-    const Pages pages(ctx, whole, true);
-    if (whole.count == 0) return;
-    const FrameDescription description = DescriptionOf(whole.desc);
-    ForEachEntry(ctx, pages, whole.count, [&](size_t i, FrameCoder& coder) {
-      const kvt_entry& in = pages.Entry(i);
-      Require(in.codec <= 0xff, "table->entries: codec");
-      Counted(ctx, [&] {
-        coder.DecodePage(description, {in.bytes, static_cast<CodecId>(in.codec), in.raw_hash},
-                         pages.Data(i), pages.Page(i));
-        return true;
-      });
-    });
-  });
+  return CallBatch(ctx, {0, KVT_DECODE_TABLE, nullptr, 0, table, nullptr});
 }

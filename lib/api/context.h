@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by context.cc, inside.cc
 
 #include <atomic>
 #include <chrono>
@@ -43,9 +43,16 @@ struct kvt_profile {
   std::shared_ptr<const kv::Profile> profile;
 };
 
+// Immutable, so that any number of contexts may use it at once.
+struct kvt_reference {
+  std::shared_ptr<const kv::Reference> reference;
+};
+
 struct kvt_ctx {
   kvt_ctx(kv::Effort level_, uint64_t max_raw_bytes_, kvt_pool* pool_)
-      : level(level_), max_raw_bytes(max_raw_bytes_), pool(pool_), coder(level_, &state) {}
+      : level(level_), max_raw_bytes(max_raw_bytes_), pool(pool_), coder(level_) {
+    coder.UseState(&state);
+  }
 
   const kv::Effort level;
   const uint64_t max_raw_bytes;
@@ -55,17 +62,18 @@ struct kvt_ctx {
   std::shared_ptr<const kv::Profile> profile;
   uint32_t joined_layers = kv::kJoinedLayers;
   kv::FrameCoder coder;  // of calls on one object
-  struct BatchWorker {
-    std::unique_ptr<kv::FrameCoder> coder;
-    kv::Bytes raw;  // gathered
-  };
-  kv::Reuse<BatchWorker> batch_workers;
   struct BatchRange {
     uintptr_t begin, end;
     size_t item;
     bool is_written;
   };
-  std::vector<BatchRange> batch_ranges;
+  // Memory of one thread, kept from batch to batch.
+  struct BatchWorker {
+    std::unique_ptr<kv::FrameCoder> coder;
+    kv::Bytes raw;  // gathered
+    std::vector<BatchRange> ranges;
+  };
+  kv::Reuse<BatchWorker> batch_workers;
 
   struct LastError {
     kvt_status status = 0;
@@ -155,6 +163,12 @@ kvt_status Call(kvt_ctx* ctx, F&& f) noexcept {
   return status;
 }
 
+// Runs one call on an object that was made from a context, whose errors are kept with the context.
+template <typename T, typename F>
+kvt_status CallOn(T* object, F&& f) noexcept {
+  return Call(object == nullptr ? nullptr : object->ctx, f);
+}
+
 // Runs a call that gives the caller what `make` returns, unless the call was cancelled meanwhile.
 template <typename T, typename F>
 kvt_status CallToMake(kvt_ctx* ctx, T** out, F&& make) noexcept {
@@ -179,9 +193,15 @@ inline std::span<std::byte> Span(void* data, size_t bytes) {
 // What a caller says about bytes. Throws kBadArgument for what no description can say.
 FrameDescription DescriptionOf(const kvt_desc* desc);
 
-// Returns a worker's own coder, set up as the context's is.
-inline FrameCoder& PrepareCoder(kvt_ctx* ctx, kvt_ctx::BatchWorker& worker) {
-  if (!worker.coder) worker.coder = std::make_unique<FrameCoder>(ctx->level, &ctx->state);
+// The tensor that a complete description describes: one piece, without bytes. Throws kBadArgument
+// for descriptions without a shape, and for sizes whose products could overflow.
+KvTensor TensorOf(const kvt_desc& desc);
+
+// Returns a worker's own coder, set up as the context's is. Cancelling `state` stops it.
+inline FrameCoder& PrepareCoder(kvt_ctx* ctx, const CallState& state,
+                                kvt_ctx::BatchWorker& worker) {
+  if (!worker.coder) worker.coder = std::make_unique<FrameCoder>(ctx->level);
+  worker.coder->UseState(&state);
   worker.coder->UseProfile(ctx->profile);
   worker.coder->UseBlocks(ctx->coder.uses_blocks());
   return *worker.coder;
@@ -197,6 +217,7 @@ class FirstFailure {
     index_ = index;
     error_ = error;
   }
+  size_t index() const { return index_; }  // SIZE_MAX: none failed
   void ThrowIfAny() const {
     if (index_ != SIZE_MAX) throw BatchFailure{error_};
   }
@@ -247,13 +268,12 @@ inline void CountEncoded(kvt_ctx* ctx, Clock::time_point start, uint64_t raw_byt
 
 // Runs a decoding call and counts how it ended.
 template <typename F>
-auto Counted(kvt_ctx* ctx, F&& decode) {
+void Counted(kvt_ctx* ctx, F&& decode) {
   const Clock::time_point start = Clock::now();
   try {
-    const auto result = decode();
+    decode();
     ctx->sums.decode_ns += NanosecondsSince(start);
     ++ctx->sums.decoded;
-    return result;
   } catch (const Error& failure) {
     if (failure.code() == ErrorCode::kInvalidData || failure.code() == ErrorCode::kUnsupported) {
       ++ctx->sums.refused;

@@ -3,154 +3,24 @@
 #include "lib/core/frame/frame.h"
 
 #include <algorithm>
-#include <ranges>
 
-#include "lib/api/context.h"
+#include "lib/api/batch.h"
 
 namespace kv::api {
 namespace {
 
-Hash128Bytes HashOf(const uint8_t bytes[16]) {
-  Hash128Bytes hash;
-  std::memcpy(hash.data(), bytes, hash.size());
-  return hash;
-}
-
-uint64_t EncodeOne(kvt_ctx* ctx, FrameCoder& coder, const kvt_desc* desc, ByteSpan raw,
-                   std::span<std::byte> out, uint64_t* needed) {
-  RequireWithinLimit(ctx, raw.size());
-  const Clock::time_point start = Clock::now();
-  const uint64_t size = coder.Encode(DescriptionOf(desc), raw, out, needed);
-  CountEncoded(ctx, start, raw.size(), size, size == FrameBound(raw.size()));
-  return size;
-}
-
-FrameHeader DecodeOne(kvt_ctx* ctx, FrameCoder& coder, ByteSpan frame, const Hash128Bytes* context,
-                      std::span<std::byte> raw) {
-  RequireWithinLimit(ctx, raw.size());
-  return Counted(ctx, [&] { return coder.Decode(frame, context, raw); });
-}
-
-// Sets the status of each item: KV0010 if a buffer of it overlaps one that the batch writes, else
-// 0. The batch also writes its items, and reads their descriptions and lists of pieces. Ranges are
-// compared with their neighbours by address, so that n buffers cost n log n.
-void RefuseOverlaps(kvt_ctx* ctx, const Elements<kvt_item>& items, bool writes_frames) {
-  std::vector<kvt_ctx::BatchRange>& ranges = ctx->batch_ranges;
-  ranges.clear();
-  const auto add = [&](const void* data, size_t bytes, size_t item, bool is_written) {
-    if (data == nullptr || bytes == 0) return;
-    const auto begin = reinterpret_cast<uintptr_t>(data);
-    const uintptr_t end = begin + std::min<size_t>(bytes, UINTPTR_MAX - begin);
-    ranges.push_back({begin, end, item, is_written});
-  };
-  constexpr size_t kNoItem = SIZE_MAX;
-  add(items.At(0), items.bytes(), kNoItem, true);
-  for (size_t i = 0; i < items.size(); ++i) {
-    const kvt_item item = items[i];
-    items.At(i)->status = 0;
-    if (item.desc != nullptr) add(item.desc, kFirstSize<kvt_desc>, i, false);
-    add(item.frame, item.frame_bytes, i, writes_frames);
-    if (!Elements<const kvt_piece>::Holds(item.pieces, item.piece_count))
-      continue;  // refused later
-    const Elements<const kvt_piece> pieces(item.pieces, item.piece_count, "item->pieces");
-    add(item.pieces, pieces.bytes(), i, false);
-    for (size_t p = 0; p < pieces.size(); ++p)
-      add(pieces[p].data, pieces[p].bytes, i, !writes_frames);
+// The context that the caller expects of a frame; get() is null if it named none.
+class ContextOf {
+ public:
+  explicit ContextOf(const uint8_t* context) : is_given_(context != nullptr) {
+    if (is_given_) std::memcpy(wanted_.data(), context, wanted_.size());
   }
-  std::ranges::sort(ranges, {}, &kvt_ctx::BatchRange::begin);
-  const auto refuse = [&](size_t item) {
-    if (item != kNoItem) items.At(item)->status = StatusOf(Finding::kBadArgument);
-  };
-  // Where the ranges before this one end, and then where those after it begin.
-  uintptr_t any = 0, written = 0;
-  for (const kvt_ctx::BatchRange& range : ranges) {
-    if (range.begin < (range.is_written ? any : written)) refuse(range.item);
-    any = std::max(any, range.end);
-    if (range.is_written) written = std::max(written, range.end);
-  }
-  any = written = UINTPTR_MAX;
-  for (const kvt_ctx::BatchRange& range : std::views::reverse(ranges)) {
-    if ((range.is_written ? any : written) < range.end) refuse(range.item);
-    any = range.begin;
-    if (range.is_written) written = range.begin;
-  }
-}
+  const Hash128Bytes* get() const { return is_given_ ? &wanted_ : nullptr; }
 
-// Returns the raw object of an item: its only piece, or `memory` of the size of all pieces.
-std::span<std::byte> RawOf(const kvt_item& item, Bytes& memory) {
-  const auto pieces = GivenElements(item.pieces, item.piece_count, "item->pieces");
-  if (pieces.size() == 1) return Span(pieces[0].data, pieces[0].bytes);
-  size_t bytes = 0;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    Require(!__builtin_add_overflow(bytes, pieces[i].bytes, &bytes), "item->pieces");
-  }
-  memory.resize(bytes);
-  return memory;
-}
-
-// Copies between the raw object and its pieces, unless it is its only piece.
-template <typename F>
-void ForEachPiece(const kvt_item& item, std::span<std::byte> raw, F&& copy) {
-  if (item.piece_count == 1) return;
-  const Elements<const kvt_piece> pieces(item.pieces, item.piece_count, "item->pieces");
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const std::span<std::byte> piece = Span(pieces[i].data, pieces[i].bytes);
-    copy(piece, raw.first(piece.size()));
-    raw = raw.subspan(piece.size());
-  }
-}
-
-void Gather(const kvt_item& item, std::span<std::byte> raw) {
-  ForEachPiece(item, raw, [](auto piece, auto part) { std::ranges::copy(piece, part.begin()); });
-}
-
-void Scatter(std::span<std::byte> raw, const kvt_item& item) {
-  ForEachPiece(item, raw, [](auto piece, auto part) { std::ranges::copy(part, piece.begin()); });
-}
-
-// Passes every item to `one`, each on one thread, or a single item on all of them. The first
-// failure in the order of the items is that of the call.
-template <typename F>
-void ForEachItem(kvt_ctx* ctx, kvt_item* given, size_t count, bool writes_frames, F&& one) {
-  const Elements<kvt_item> items(given, count, "items");
-  items.RequireEqualSizes("items->struct_size");
-  if (count == 0) return;
-  RefuseOverlaps(ctx, items, writes_frames);
-  FirstFailure first;
-  const auto run = [&](size_t index, FrameCoder& coder, Bytes& memory) {
-    kvt_ctx::LastError error;
-    kvt_item item = items[index];
-    item.written = 0;
-    item.status = Caught(&error, [&] {
-      Require(item.status == 0, "a buffer of the item overlaps one that the batch writes");
-      one(item, coder, memory);
-    });
-    items.Put(index, item);
-    if (item.status != 0) first.Note(index, error);
-  };
-  const auto run_with_own_coder = [&](uint64_t index) {
-    const Reuse<kvt_ctx::BatchWorker>::Lease worker(ctx->batch_workers);
-    run(static_cast<size_t>(index), PrepareCoder(ctx, *worker), (*worker).raw);
-  };
-  ThreadPool* pool = PoolOf(ctx);
-  const auto threads = pool == nullptr ? size_t{1} : static_cast<size_t>(pool->threads());
-  if (count >= threads && pool != nullptr) {
-    pool->ParallelFor(count, run_with_own_coder);
-  } else {
-    ctx->coder.UsePool(pool);
-    const Reuse<kvt_ctx::BatchWorker>::Lease worker(ctx->batch_workers);
-    for (size_t index = 0; index < count; ++index) run(index, ctx->coder, (*worker).raw);
-  }
-  first.ThrowIfAny();
-}
-
-// Calls `decode` with the context that the caller expects of a frame; null if it named none.
-template <typename F>
-auto WithContext(const uint8_t context[16], F&& decode) {
-  if (context == nullptr) return decode(static_cast<const Hash128Bytes*>(nullptr));
-  const Hash128Bytes wanted = HashOf(context);
-  return decode(&wanted);
-}
+ private:
+  bool is_given_;
+  Hash128Bytes wanted_;
+};
 
 // Decodes a part of a frame by `decode`, which returns the bytes of the part.
 template <typename F>
@@ -162,9 +32,8 @@ kvt_status DecodePart(kvt_ctx* ctx, const void* src, size_t n, const uint8_t con
     const std::span<std::byte> raw = Span(dst, cap);
     RequireApart(frame, raw, "src and dst overlap");
     ctx->coder.UsePool(PoolOf(ctx));
-    const uint64_t size = WithContext(context, [&](const Hash128Bytes* wanted) {
-      return Counted(ctx, [&] { return decode(frame, wanted, raw); });
-    });
+    uint64_t size = 0;
+    Counted(ctx, [&] { size = decode(frame, ContextOf(context).get(), raw); });
     if (written != nullptr) *written = static_cast<size_t>(size);
   });
 }
@@ -184,16 +53,8 @@ kvt_status kvt_encode(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_
     const ByteSpan raw = Span(src, n);
     const std::span<std::byte> frame = Span(dst, cap);
     RequireApart(raw, frame, "src and dst overlap");
-    uint64_t needed = 0;
     ctx->coder.UsePool(PoolOf(ctx));
-    const struct Report {
-      uint64_t& needed;
-      size_t* written;
-      ~Report() {
-        if (written != nullptr) *written = needed;
-      }
-    } report{needed, written};
-    EncodeOne(ctx, ctx->coder, desc, raw, frame, &needed);
+    EncodeFrame(ctx, ctx->coder, desc, raw, frame, written);
   });
 }
 
@@ -263,9 +124,7 @@ kvt_status kvt_decode(kvt_ctx* ctx, const void* src, size_t n, const uint8_t con
     const std::span<std::byte> raw = Span(dst, raw_bytes);
     RequireApart(frame, raw, "src and dst overlap");
     ctx->coder.UsePool(PoolOf(ctx));
-    WithContext(context, [&](const Hash128Bytes* wanted) {
-      return DecodeOne(ctx, ctx->coder, frame, wanted, raw);
-    });
+    DecodeFrame(ctx, ctx->coder, frame, ContextOf(context).get(), raw);
   });
 }
 
@@ -290,39 +149,16 @@ kvt_status kvt_decode_heads(kvt_ctx* ctx, const void* src, size_t n, const uint8
 kvt_status kvt_verify(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16]) {
   return Call(ctx, [&] {
     ctx->coder.UsePool(PoolOf(ctx));
-    WithContext(context, [&](const Hash128Bytes* wanted) {
-      return Counted(ctx, [&] { return ctx->coder.Verify(Span(src, n), wanted); });
-    });
+    Counted(ctx, [&] { ctx->coder.Verify(Span(src, n), ContextOf(context).get()); });
   });
 }
 
 kvt_status kvt_encode_batch(kvt_ctx* ctx, kvt_item* items, size_t count) {
-  return Call(ctx, [&] {
-    ForEachItem(ctx, items, count, true, [&](kvt_item& item, FrameCoder& coder, Bytes& memory) {
-      const std::span<std::byte> raw = RawOf(item, memory);
-      Gather(item, raw);
-      uint64_t needed = 0;
-      const struct Report {
-        uint64_t& needed;
-        size_t& written;
-        ~Report() { written = needed; }
-      } report{needed, item.written};
-      EncodeOne(ctx, coder, item.desc, raw, Span(item.frame, item.frame_bytes), &needed);
-    });
-  });
+  return CallBatch(ctx, {0, KVT_ENCODE_ITEMS, items, count, nullptr, nullptr});
 }
 
 kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count) {
-  return Call(ctx, [&] {
-    ForEachItem(ctx, items, count, false, [&](kvt_item& item, FrameCoder& coder, Bytes& memory) {
-      const std::span<std::byte> raw = RawOf(item, memory);
-      const Hash128Bytes wanted = DescriptionOf(item.desc).context;
-      DecodeOne(ctx, coder, Span(static_cast<const void*>(item.frame), item.frame_bytes),
-                item.desc == nullptr ? nullptr : &wanted, raw);
-      Scatter(raw, item);
-      item.written = raw.size();
-    });
-  });
+  return CallBatch(ctx, {0, KVT_DECODE_ITEMS, items, count, nullptr, nullptr});
 }
 
 kvt_status kvt_estimate(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,

@@ -891,6 +891,24 @@ KVT_API kvt_status kvt_encode_table(kvt_ctx* ctx, const kvt_table* table);
  * page twice. */
 KVT_API kvt_status kvt_decode_table(kvt_ctx* ctx, const kvt_table* table);
 
+/* Operations of a batch. */
+enum {
+  KVT_ENCODE_ITEMS = 1, /* kvt_encode_batch */
+  KVT_DECODE_ITEMS = 2, /* kvt_decode_batch */
+  KVT_ENCODE_TABLE = 3, /* kvt_encode_table */
+  KVT_DECODE_TABLE = 4  /* kvt_decode_table */
+};
+
+/* One batch. For libkvtool itself, as yet. */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t operation;     /* KVT_ENCODE_ITEMS ... KVT_DECODE_TABLE */
+  kvt_item* items;        /* of an operation on items: `count` items, as for kvt_encode_batch */
+  size_t count;           /* how many items */
+  const kvt_table* table; /* of an operation on a table, as for kvt_encode_table */
+  void* user;             /* not used */
+} kvt_batch;
+
 #ifdef __cplusplus
 }
 #endif

@@ -6,7 +6,6 @@
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/api/callbacks.h"
-#include "lib/api/references.h"
 #include "lib/core/archive/archive.h"
 
 namespace kv::api {

@@ -4,7 +4,6 @@
 
 #include "lib/api/callbacks.h"
 #include "lib/api/context.h"
-#include "lib/api/tensor.h"
 #include "lib/core/archive/train.h"
 #include "lib/core/snapshot/layout.h"
 

@@ -4,7 +4,6 @@
 
 #include "lib/api/callbacks.h"
 #include "lib/api/kvtool_study.h"
-#include "lib/api/tensor.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/analysis/tensor_analysis.h"
 

@@ -45,13 +45,6 @@ kvt_h2o_call Described(const kvt_h2o& h2o) {
   return call;
 }
 
-// Runs a call on the object, whose errors are kept with its context.
-template <typename F>
-kvt_status H2oCall(kvt_h2o* h2o, F&& f) {
-  if (h2o == nullptr) return StatusOf(Finding::kBadArgument);
-  return Call(h2o->ctx, f);
-}
-
 BlockConfig ConfigOf(const kvt_h2o_params& params) {
   Require(params.reserved == 0, "params->reserved");
   Require(params.target_mode <= KVT_H2O_ADAPTIVE, "params->target_mode");
@@ -117,7 +110,7 @@ kvt_status kvt_h2o_create(kvt_ctx* ctx, const kvt_h2o_params* params, const kvt_
 void kvt_h2o_free(kvt_h2o* h2o) { delete h2o; }
 
 kvt_status kvt_h2o_begin(kvt_h2o* h2o, uint64_t new_tokens, kvt_h2o_call* call) {
-  return H2oCall(h2o, [&] {
+  return CallOn(h2o, [&] {
     RequireSize(call, "call->struct_size");
     Require(!h2o->in_call, "kvt_h2o_begin follows kvt_h2o_begin: a finish is missing");
     const uint32_t layer = h2o->next_layer;
@@ -138,7 +131,7 @@ kvt_status kvt_h2o_begin(kvt_h2o* h2o, uint64_t new_tokens, kvt_h2o_call* call) 
 
 kvt_status kvt_h2o_finish(kvt_h2o* h2o, const float* block_sums, size_t blocks, uint64_t query_rows,
                           kvt_h2o_call* call) {
-  return H2oCall(h2o, [&] {
+  return CallOn(h2o, [&] {
     RequireSize(call, "call->struct_size");
     Require(h2o->in_call, "kvt_h2o_finish without kvt_h2o_begin");
     Require(query_rows <= kMostTokens, "query_rows: 2^31 or more");
@@ -161,7 +154,7 @@ kvt_status kvt_h2o_finish(kvt_h2o* h2o, const float* block_sums, size_t blocks, 
 }
 
 kvt_status kvt_h2o_truncate(kvt_h2o* h2o, uint32_t layer, uint64_t length) {
-  return H2oCall(h2o, [&] {
+  return CallOn(h2o, [&] {
     Require(!h2o->in_call, "kvt_h2o_truncate between kvt_h2o_begin and kvt_h2o_finish");
     Require(layer < h2o->engine.geometry().layers, "layer: the model has fewer");
     Require(length <= h2o->engine.length(layer), "length: the layer's cache has fewer tokens");

@@ -238,8 +238,7 @@ kvt_status kvt_policy_create(kvt_ctx* ctx, const char* name, const kvt_geometry*
 void kvt_policy_free(kvt_policy* policy) { delete policy; }
 
 kvt_status kvt_policy_observe(kvt_policy* policy, const kvt_scores* rows) {
-  if (policy == nullptr) return StatusOf(Finding::kBadArgument);
-  return Call(policy->ctx, [&] {
+  return CallOn(policy, [&] {
     const kvt_scores whole = Whole(rows, "rows->struct_size");
     rows = &whole;
     const bool with_rows = policy->info.needs_rows;
@@ -256,8 +255,7 @@ kvt_status kvt_policy_observe(kvt_policy* policy, const kvt_scores* rows) {
 
 kvt_status kvt_policy_choose(kvt_policy* policy, const kvt_scores* cache, uint64_t keep,
                              const kvt_plan** plans, size_t* count) {
-  if (policy == nullptr) return StatusOf(Finding::kBadArgument);
-  return Call(policy->ctx, [&] {
+  return CallOn(policy, [&] {
     Require(plans != nullptr && count != nullptr, "plans, count");
     const kvt_scores whole = Whole(cache, "cache->struct_size");
     cache = &whole;

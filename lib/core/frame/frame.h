@@ -30,9 +30,10 @@ struct PageEntry {
 // encoder writes depends on the bytes, the description and the level, never on the threads.
 class FrameCoder {
  public:
-  // A call of `state` that is cancelled throws kCancelled within one segment.
-  explicit FrameCoder(Effort level, const CallState* state = nullptr)
-      : level_(level), state_(state) {}
+  explicit FrameCoder(Effort level) : level_(level) {}
+
+  // The calls that follow throw kCancelled within one segment once `state` is cancelled. Borrowed.
+  void UseState(const CallState* state) { state_ = state; }
 
   // The threads of the calls that follow; null: the calling thread alone. Borrowed.
   void UsePool(ThreadPool* pool) { pool_ = pool; }
@@ -121,7 +122,7 @@ class FrameCoder {
   bool blocks_ = false;
   ThreadPool* pool_ = nullptr;
   std::shared_ptr<const Profile> profile_;
-  const CallState* state_;
+  const CallState* state_ = nullptr;
   Reuse<Worker> workers_;
   // Of the running call; kept for their memory.
   std::vector<EncodedChunk> encoded_;

@@ -309,7 +309,8 @@ TEST_CASE("A request to cancel ends the samples too") {
   CallState state;
   REQUIRE(state.Begin());
   REQUIRE(state.Cancel());
-  FrameCoder coder(Effort::kFast, &state);
+  FrameCoder coder(Effort::kFast);
+  coder.UseState(&state);
   const Bytes noise = Noise(64 << 10);
   Bytes room(8 << 10);  // the samples alone would say that it is too small
   CHECK(FindingOf([&] { coder.EncodeWithin(Described(32, 8, 128), noise, room); }) ==
@@ -522,7 +523,8 @@ TEST_CASE("A cancelled call stops") {
   CallState state;
   REQUIRE(state.Begin());
   state.Cancel();
-  FrameCoder coder(Effort::kFast, &state);
+  FrameCoder coder(Effort::kFast);
+  coder.UseState(&state);
   const Bytes raw = Channels(64, 64);
   Bytes out(FrameBound(raw.size()));
   CHECK(FindingOf([&] { coder.Encode(Described(64, 1, 64), raw, out); }) == Finding::kCancelled);
