@@ -45,7 +45,8 @@
  *    of the library, never on the number of threads, the CPU or earlier calls.
  *  - Threads. An object serves one call at a time; a context that is busy answers KVT_E_BUSY
  *    (KV0007) at once. Only kvt_ctx_cancel and kvt_ctx_stats may be called beside a running call.
- *    Functions without an object may be called from any thread at any time.
+ *    A queue takes calls from any number of threads at once. Functions without an object may be
+ *    called from any thread at any time.
  *  - Lifetime. An object that was made from a context (kvt_writer, kvt_reader, and kvt_h2o and
  *    kvt_policy of kvtool_study.h) uses the threads and the error of that context and must be freed
  *    before it. A pool must be freed after the last context that uses it. A profile and a reference
@@ -56,9 +57,10 @@
  *    with the context: kvt_ctx_error gives the text, the offset and a hint.
  *  - The library keeps no global state, writes to no stream and opens no file.
  *  - Memory. A context keeps its buffers. After two calls of a size, every level encodes and
- * decodes with small allocations only, below 16 KiB each; zstd alone exchanges tables of up to 1
- * MiB now and then while KVT_MAX encodes. All memory comes from malloc; docs/library.md says why
- * there is no parameter for another allocator.
+ *    decodes with small allocations only, below 16 KiB each; zstd alone exchanges tables of up to
+ *    1 MiB now and then while KVT_MAX encodes. kvt_queue_submit, kvt_queue_poll and kvt_queue_wait
+ *    allocate nothing at all. All memory comes from malloc; docs/library.md says why there is no
+ *    parameter for another allocator.
  */
 #ifndef KVTOOL_H_
 #define KVTOOL_H_
@@ -112,7 +114,7 @@ enum {
   KVT_E_AMBIGUOUS_FORMAT = -4,       /* the bytes fit two formats or layouts */
   KVT_E_CONFIG = -5,                 /* a configuration file cannot be used */
   KVT_E_OUTPUT_TOO_SMALL = -6,       /* the caller's buffer is too small */
-  KVT_E_BUSY = -7,                   /* the context is in use by another thread */
+  KVT_E_BUSY = -7,                   /* the context or the queue is busy */
   KVT_E_CANCELLED = -8,              /* the call was cancelled */
   KVT_E_NO_MEMORY = -9,              /* the library could not allocate memory */
   KVT_E_BAD_ARGUMENT = -10,          /* an argument of a library call is wrong */
@@ -188,6 +190,7 @@ typedef struct kvt_profile kvt_profile;     /* tables of one model, for short pa
 typedef struct kvt_writer kvt_writer;       /* an archive that is being written */
 typedef struct kvt_reader kvt_reader;       /* an archive that is being read */
 typedef struct kvt_reference kvt_reference; /* a cache that archives are coded beside */
+typedef struct kvt_queue kvt_queue;         /* threads that code batches in the background */
 
 /* Element types, by the numbers that frames and .kvz archives store. Every number from 0 to
  * KVT_IQ4_NL is taken. Block types (Q8_0 and on) hold 32 values in each block, as ggml has them. */
@@ -891,6 +894,19 @@ KVT_API kvt_status kvt_encode_table(kvt_ctx* ctx, const kvt_table* table);
  * page twice. */
 KVT_API kvt_status kvt_decode_table(kvt_ctx* ctx, const kvt_table* table);
 
+/* ---- queues: batches in the background ---- */
+
+/* A queue codes batches on threads of its own while its callers do something else. kvt_queue_submit
+ * hands a batch over and gives a ticket; the completion of the ticket is taken once, by
+ * kvt_queue_poll or by kvt_queue_wait. docs/examples/tickets.c is a complete program.
+ *
+ * Every function but kvt_queue_create and kvt_queue_free may be called from any number of threads
+ * at once. Submitting and polling wait for no lock, allocate nothing and start no thread. The
+ * queue's threads keep their buffers from batch to batch, as contexts do.
+ *
+ * A queue belongs to the process that created it, because threads do not survive fork: in a child
+ * submitting, polling and waiting return KVT_E_BAD_ARGUMENT, and kvt_queue_free frees nothing. */
+
 /* Operations of a batch. */
 enum {
   KVT_ENCODE_ITEMS = 1, /* kvt_encode_batch */
@@ -899,15 +915,91 @@ enum {
   KVT_DECODE_TABLE = 4  /* kvt_decode_table */
 };
 
-/* One batch. For libkvtool itself, as yet. */
+/* Size of a queue. */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t threads; /* threads that code, at most 1024; 0: as many as the process may use */
+  uint32_t depth;   /* tickets that may be outstanding, at most 1024; 0: 64 */
+  uint32_t reserved;
+} kvt_queue_params;
+
+/* One batch. Everything that it points to must stay until its ticket is done, and must not overlap
+ * what another outstanding batch writes. The struct itself is copied. */
 typedef struct {
   uint32_t struct_size;
   uint32_t operation;     /* KVT_ENCODE_ITEMS ... KVT_DECODE_TABLE */
   kvt_item* items;        /* of an operation on items: `count` items, as for kvt_encode_batch */
   size_t count;           /* how many items */
   const kvt_table* table; /* of an operation on a table, as for kvt_encode_table */
-  void* user;             /* not used */
+  void* user;             /* given back with the completion */
 } kvt_batch;
+
+/* Result of a ticket. The statuses of the items, or of the table's entries, are in the batch. */
+typedef struct {
+  uint32_t struct_size;
+  kvt_status status; /* what kvt_encode_batch or its like would have returned */
+  uint64_t ticket;
+  void* user;        /* of the batch */
+  uint64_t failed;   /* index of the first item or page that failed; UINT64_MAX: none, or the batch
+                      * was refused as a whole and nothing was written */
+  uint64_t offset;   /* as in kvt_error, of that item */
+  char message[256]; /* as in kvt_error, cut to this size; empty after a success */
+} kvt_completion;
+
+/* Creates a queue and starts its threads.
+ * ctx: the queue copies its level, its max_raw_bytes, its profile (kvt_ctx_use_profile) and whether
+ * it encodes in blocks (kvt_ctx_use_blocks); its pool is not used, and the context may be used or
+ * freed afterwards. params: NULL is as many threads as the process may use and 64 tickets; copied.
+ * out: receives the queue, which takes about 2 KiB for each ticket, and for each thread what
+ * kvt_ctx_bytes gives for a context without a pool.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: a number that is not allowed; KVT_E_BUSY: the context is in
+ * use; KVT_E_NO_MEMORY: the system gave no memory or no thread. The error is with the context. */
+KVT_API kvt_status kvt_queue_create(kvt_ctx* ctx, const kvt_queue_params* params, kvt_queue** out);
+
+/* Cancels what is outstanding and destroys the queue. Returns when its threads have ended, within
+ * one segment of each (at most 4 MiB of raw bytes): from then on no batch is touched. Items of
+ * status KVT_OK are complete. Completions that were not taken are lost, and the file descriptor is
+ * closed. No other call may use the queue at that moment. */
+KVT_API void kvt_queue_free(kvt_queue* queue);
+
+/* Hands a batch to the queue's threads. Items and pages are spread over the threads; batches begin
+ * in about the order in which they were submitted.
+ * batch: see kvt_batch. ticket: receives the number of the ticket, never 0 and never given twice.
+ * Returns KVT_OK; KVT_E_BUSY: `depth` tickets are outstanding, and one can be submitted once a
+ * completion was taken; KVT_E_BAD_ARGUMENT: the operation does not exist, or a pointer that it
+ * needs is NULL. Everything else that is wrong with a batch is in its completion. Any thread. */
+KVT_API kvt_status kvt_queue_submit(kvt_queue* queue, const kvt_batch* batch, uint64_t* ticket);
+
+/* Takes the completions of tickets that are done, in no particular order, without waiting.
+ * out: room for `cap` completions; the caller sets struct_size of the first one, the call fills as
+ * many as there are. count: receives how many it filled; 0: none is done.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT. Any thread. */
+KVT_API kvt_status kvt_queue_poll(kvt_queue* queue, kvt_completion* out, size_t cap, size_t* count);
+
+/* Waits until one ticket is done and takes its completion.
+ * timeout_ns: the most nanoseconds to wait; 0: does not wait; UINT64_MAX: without end. out: filled;
+ * struct_size is set.
+ * Returns KVT_OK, whatever the status of the batch: that is in `out`; KVT_E_BUSY: the ticket was
+ * not done in that time, and its completion is still to be taken; KVT_E_BAD_ARGUMENT: there is no
+ * such ticket, or its completion was taken. Any thread. */
+KVT_API kvt_status kvt_queue_wait(kvt_queue* queue, uint64_t ticket, uint64_t timeout_ns,
+                                  kvt_completion* out);
+
+/* Cancels one ticket. It still gets a completion, which is to be taken.
+ * Returns 1: its status is going to be KVT_E_CANCELLED, within one segment (at most 4 MiB of raw
+ * bytes) on each thread; items of status KVT_OK are complete. Returns 0: the ticket is done, its
+ * result is already decided, or there is no such ticket. Any thread. */
+KVT_API int kvt_queue_cancel(kvt_queue* queue, uint64_t ticket);
+
+/* Gives a file descriptor that is readable while a completion can be taken, for poll, epoll and
+ * event loops: an eventfd, opened by the first call. It belongs to the queue. Never read it:
+ * kvt_queue_poll ends its readiness. It may be readable although kvt_queue_poll then finds nothing,
+ * because kvt_queue_wait took the completion.
+ * Returns the descriptor; -1: the system gave none, or queue is NULL. Any thread. */
+KVT_API int kvt_queue_fd(kvt_queue* queue);
+
+/* Fills `out` with sums over the batches of the queue, as kvt_ctx_stats does. */
+KVT_API kvt_status kvt_queue_stats(const kvt_queue* queue, kvt_stats* out);
 
 #ifdef __cplusplus
 }

@@ -274,6 +274,44 @@ class Context {
   detail::Handle<kvt_ctx, kvt_ctx_free> ctx_;
 };
 
+// Threads that code batches in the background. Any thread may call the methods.
+class Queue {
+ public:
+  // Copies the level, the limit and the profile of the context. 0: all processors, 64 tickets.
+  explicit Queue(const Context& context, uint32_t threads = 0, uint32_t depth = 0) {
+    const kvt_queue_params params = {sizeof params, threads, depth, 0};
+    kvt_queue* queue = nullptr;
+    context.Raise(kvt_queue_create(context.get(), &params, &queue));
+    queue_.reset(queue);
+  }
+
+  // What the batch points to must stay until its ticket is done. KVT_E_BUSY: the queue is full.
+  [[nodiscard]] kvt_status TrySubmit(kvt_batch batch, uint64_t& ticket) noexcept {
+    batch.struct_size = sizeof batch;
+    return kvt_queue_submit(get(), &batch, &ticket);
+  }
+  // Takes completions to the front of `done` and returns how many.
+  size_t Poll(std::span<kvt_completion> done) {
+    size_t count = 0;
+    if (!done.empty()) done[0].struct_size = sizeof done[0];
+    Check(kvt_queue_poll(get(), done.data(), done.size(), &count));
+    return count;
+  }
+  // Takes the completion of one ticket. Returns false if it was not done in time.
+  bool Wait(uint64_t ticket, kvt_completion& done, uint64_t timeout_ns = UINT64_MAX) {
+    done.struct_size = sizeof done;
+    const kvt_status status = kvt_queue_wait(get(), ticket, timeout_ns, &done);
+    if (status != KVT_E_BUSY) Check(status);
+    return status == KVT_OK;
+  }
+  bool Cancel(uint64_t ticket) noexcept { return kvt_queue_cancel(get(), ticket) != 0; }
+  int descriptor() const noexcept { return kvt_queue_fd(get()); }
+  kvt_queue* get() const noexcept { return queue_.get(); }
+
+ private:
+  detail::Handle<kvt_queue, kvt_queue_free> queue_;
+};
+
 // Something to read or write: what the functions throw comes out of the call that called them.
 using ReadAt = std::function<void(uint64_t offset, MutableBytes)>;  // fills all of it
 using Write = std::function<void(Bytes)>;

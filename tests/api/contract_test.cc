@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // The rules at the top of kvtool.h, over every function that they concern.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -9,6 +12,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lib/api/kvtool.hpp"
@@ -77,6 +81,27 @@ TEST_CASE("Every struct has its size, and wrong ones are KV0010 from every funct
     return kvt_encode_batch(ctx, &item, 1);
   });
 
+  kvt_queue* queue = nullptr;
+  TrySizes<kvt_queue_params>({sizeof(kvt_queue_params), 1, 0, 0}, [&](kvt_queue_params* params) {
+    kvt_queue_free(std::exchange(queue, nullptr));
+    return kvt_queue_create(ctx, params, &queue);
+  });
+  const kvt_queue_params one_thread = {sizeof one_thread, 1, 0, 0};
+  REQUIRE(kvt_queue_create(ctx, &one_thread, &queue) == KVT_OK);
+  const kvt_batch nothing = {sizeof nothing, KVT_ENCODE_ITEMS, nullptr, 0, nullptr, nullptr};
+  uint64_t ticket = 0;
+  TrySizes<kvt_batch>(nothing,
+                      [&](kvt_batch* batch) { return kvt_queue_submit(queue, batch, &ticket); });
+  TrySizes<kvt_completion>({}, [&](kvt_completion* done) {
+    REQUIRE(kvt_queue_submit(queue, &nothing, &ticket) == KVT_OK);
+    return kvt_queue_wait(queue, ticket, UINT64_MAX, done);
+  });
+  TrySizes<kvt_completion>({}, [&](kvt_completion* done) {
+    size_t count = 0;
+    return kvt_queue_poll(queue, done, 1, &count);
+  });
+  kvt_queue_free(queue);
+
   Memory memory{page};
   const kvt_source source = memory.Source();
   const kvt_sink sink = {sizeof sink, 0, nullptr, Take};
@@ -139,6 +164,92 @@ TEST_CASE("The C++ header has the functions for engines that keep pages themselv
   std::fill(page.begin(), page.end(), std::byte{0});
   REQUIRE(context.DecodeTable(table) == KVT_OK);
   CHECK((page == before));
+}
+
+TEST_CASE("The C++ header has queues") {
+  kvtool::Queue queue(kvtool::Context(KVT_FAST), 1, 1);
+  const Buffer page = Page(4096);
+  Buffer room(kvt_encode_bound(page.size()));
+  const kvt_piece piece = {sizeof piece, 0, const_cast<std::byte*>(page.data()), page.size()};
+  kvt_item item = {sizeof item, 0, nullptr, &piece, 1, room.data(), room.size(), 0};
+  const kvt_batch batch = {0, KVT_ENCODE_ITEMS, &item, 1, nullptr, nullptr};
+  uint64_t ticket = 0, other = 0;
+  REQUIRE(queue.TrySubmit(batch, ticket) == KVT_OK);
+  CHECK(queue.TrySubmit(batch, other) == KVT_E_BUSY);
+  kvt_completion done = {};
+  REQUIRE(queue.Wait(ticket, done));
+  CHECK(done.status == KVT_OK);
+  CHECK(item.written < page.size());
+  CHECK_THROWS_AS(queue.Wait(ticket, done), kvtool::Error);
+  CHECK_FALSE(queue.Cancel(ticket));
+  CHECK(queue.descriptor() >= 0);
+  CHECK(queue.Poll({&done, 1}) == 0);
+}
+
+TEST_CASE("Misuse of a queue is KV0010, and nothing else happens") {
+  kvtool::Context context(KVT_FAST);
+  kvt_queue* queue = nullptr;
+  constexpr uint32_t kSize = sizeof(kvt_queue_params);
+  for (const kvt_queue_params& wrong :
+       {kvt_queue_params{kSize, 1025, 0, 0}, kvt_queue_params{kSize, 0, 1025, 0},
+        kvt_queue_params{kSize, 1, 1, 1}}) {
+    CHECK(kvt_queue_create(context.get(), &wrong, &queue) == KVT_E_BAD_ARGUMENT);
+  }
+  CHECK(kvt_queue_create(nullptr, nullptr, &queue) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_queue_create(context.get(), nullptr, nullptr) == KVT_E_BAD_ARGUMENT);
+  REQUIRE(queue == nullptr);
+  REQUIRE(kvt_queue_create(context.get(), nullptr, &queue) == KVT_OK);
+  uint64_t ticket = 0;
+  kvt_batch batch = {sizeof batch, KVT_ENCODE_ITEMS, nullptr, 0, nullptr, nullptr};
+  CHECK(kvt_queue_submit(nullptr, &batch, &ticket) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_queue_submit(queue, nullptr, &ticket) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_queue_submit(queue, &batch, nullptr) == KVT_E_BAD_ARGUMENT);
+  batch.count = 1;  // of no items
+  CHECK(kvt_queue_submit(queue, &batch, &ticket) == KVT_E_BAD_ARGUMENT);
+  for (const uint32_t operation : {0, 3, 4, 5}) {  // 3 and 4: of no table
+    batch.operation = operation;
+    CHECK(kvt_queue_submit(queue, &batch, &ticket) == KVT_E_BAD_ARGUMENT);
+  }
+  CHECK(ticket == 0);
+  kvt_completion done = {};
+  size_t count = 5;
+  done.struct_size = sizeof done;
+  CHECK(kvt_queue_poll(nullptr, &done, 1, &count) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_queue_poll(queue, &done, 1, nullptr) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_queue_poll(queue, nullptr, 1, &count) == KVT_E_BAD_ARGUMENT);
+  CHECK(count == 0);
+  CHECK(kvt_queue_wait(nullptr, 1, 0, &done) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_queue_wait(queue, 1, 0, nullptr) == KVT_E_BAD_ARGUMENT);
+  CHECK(kvt_queue_cancel(nullptr, 1) == 0);
+  CHECK(kvt_queue_fd(nullptr) == -1);
+  kvt_stats stats = {};
+  stats.struct_size = sizeof stats;
+  CHECK(kvt_queue_stats(nullptr, &stats) == KVT_E_BAD_ARGUMENT);
+  kvt_queue_free(nullptr);
+  kvt_queue_free(queue);
+}
+
+TEST_CASE("A child after fork cannot use its parent's queue, and does not hang") {
+  kvtool::Context context(KVT_FAST);
+  kvt_queue* queue = nullptr;
+  REQUIRE(kvt_queue_create(context.get(), nullptr, &queue) == KVT_OK);
+  const kvt_batch batch = {sizeof batch, KVT_ENCODE_ITEMS, nullptr, 0, nullptr, nullptr};
+  uint64_t ticket = 0;
+  REQUIRE(kvt_queue_submit(queue, &batch, &ticket) == KVT_OK);
+  const pid_t child = fork();
+  kvt_completion done = {};
+  done.struct_size = sizeof done;
+  if (child == 0) {
+    const bool refused = kvt_queue_submit(queue, &batch, &ticket) == KVT_E_BAD_ARGUMENT &&
+                         kvt_queue_wait(queue, ticket, UINT64_MAX, &done) == KVT_E_BAD_ARGUMENT;
+    kvt_queue_free(queue);
+    _exit(refused ? 0 : 1);
+  }
+  int status = 1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(kvt_queue_wait(queue, ticket, UINT64_MAX, &done) == KVT_OK);
+  kvt_queue_free(queue);
 }
 
 TEST_CASE("Elements of one array have one size") {

@@ -8,6 +8,8 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <random>
 #include <vector>
 
@@ -23,12 +25,15 @@ void __libc_free(void*);                // NOLINT
 
 namespace {
 
+thread_local int64_t calls_of_thread = 0;
+
 struct Counts {
   std::atomic<int64_t> calls{0}, live{0}, peak{0}, largest{0};
 
   void* Add(void* p) {
     const auto size = static_cast<int64_t>(malloc_usable_size(p));
     ++calls;
+    ++calls_of_thread;
     const int64_t now = live += size;
     for (int64_t old = peak; old < now && !peak.compare_exchange_weak(old, now);) {
     }
@@ -173,6 +178,100 @@ TEST_CASE("Once buffers have grown, calls allocate little, as kvtool.h says") {
           if (kind == Kind::kAlike) CheckSteady(level, content);
         }
       }
+    }
+  }
+}
+
+TEST_CASE("Decoding a page of bf16 in steady state allocates nothing") {
+  for (const uint32_t level : {KVT_DEFAULT, KVT_HIGH}) {
+    const Content content = Make(KVT_BF16, 48, 8, 64);
+    const Context context(level, 0);
+    Buffer frame(kvt_encode_bound(content.raw.size())), back(content.raw.size());
+    const size_t size = Encode(context.ctx, content, frame);
+    for (int call = 0; call < 3; ++call) {
+      counts.calls = 0;
+      REQUIRE(kvt_decode(context.ctx, frame.data(), size, nullptr, back.data(), back.size()) == 0);
+    }
+    CHECK(counts.calls == 0);
+  }
+}
+
+// Pages of one batch, each with a frame.
+struct Pages {
+  explicit Pages(const Content& page) : content(page), frames(8 * kvt_encode_bound(kBytes)) {
+    for (size_t i = 0; i < 8; ++i) {
+      pieces.push_back({sizeof(kvt_piece), 0, content.raw.data(), kBytes});
+      back.emplace_back(kBytes);
+      back_pieces.push_back({sizeof(kvt_piece), 0, back[i].data(), kBytes});
+    }
+    for (size_t i = 0; i < 8; ++i) {
+      const size_t room = kvt_encode_bound(kBytes);
+      stores.push_back(
+          {sizeof(kvt_item), 0, &content.desc, &pieces[i], 1, &frames[i * room], room, 0});
+    }
+  }
+  kvt_batch Encoding() {
+    return {sizeof(kvt_batch), KVT_ENCODE_ITEMS, stores.data(), stores.size(), nullptr, nullptr};
+  }
+  kvt_batch Decoding() {
+    loads = stores;
+    for (size_t i = 0; i < loads.size(); ++i) {
+      loads[i].pieces = &back_pieces[i];
+      loads[i].frame_bytes = stores[i].written;
+    }
+    return {sizeof(kvt_batch), KVT_DECODE_ITEMS, loads.data(), loads.size(), nullptr, nullptr};
+  }
+  static constexpr size_t kBytes = 16 << 10;
+  Content content;
+  Buffer frames;
+  std::vector<Buffer> back;
+  std::vector<kvt_piece> pieces, back_pieces;
+  std::vector<kvt_item> stores, loads;
+};
+
+int64_t CountThreads() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return std::distance(begin(tasks), end(tasks));
+}
+
+// Hands a batch over and takes its completion, by its ticket or by polling. Returns how many
+// allocations this thread made.
+int64_t PassThrough(kvt_queue* queue, const kvt_batch& batch, bool polls) {
+  kvt_completion done = {};
+  done.struct_size = sizeof done;
+  uint64_t ticket = 0;
+  size_t count = 0;
+  const int64_t before = calls_of_thread;
+  kvt_status status = kvt_queue_submit(queue, &batch, &ticket);
+  while (polls && status == 0 && count == 0) status = kvt_queue_poll(queue, &done, 1, &count);
+  if (!polls && status == 0) status = kvt_queue_wait(queue, ticket, UINT64_MAX, &done);
+  const int64_t calls = calls_of_thread - before;
+  REQUIRE(status == 0);
+  REQUIRE(done.status == 0);
+  return calls;
+}
+
+TEST_CASE("Who submits to a queue allocates nothing and starts no thread, at every level") {
+  constexpr int64_t kSmall = 16 << 10, kZstdTables = 1 << 20;
+  for (const uint32_t level : {KVT_FAST, KVT_DEFAULT, KVT_HIGH, KVT_MAX}) {
+    for (const uint8_t dtype : {KVT_BF16, KVT_F32}) {
+      INFO("level " << level << ", dtype " << int{dtype});
+      Pages pages(Make(dtype, dtype == KVT_F32 ? 8 : 16, 8, 64));
+      const Context context(level, 0);
+      const kvt_queue_params params = {sizeof params, 1, 4, 0};
+      kvt_queue* queue = nullptr;
+      REQUIRE(kvt_queue_create(context.ctx, &params, &queue) == 0);
+      const int64_t threads = CountThreads();
+      for (int round = 0; round < 8; ++round) {
+        if (round == 6) counts.largest = 0;
+        CHECK(PassThrough(queue, pages.Encoding(), round % 2 == 0) == 0);
+        CHECK(PassThrough(queue, pages.Decoding(), round % 2 == 1) == 0);
+      }
+      // The thread of the queue allocates as little as contexts do.
+      CHECK(counts.largest < (level == KVT_MAX ? kZstdTables : kSmall));
+      CHECK(CountThreads() == threads);
+      for (const Buffer& back : pages.back) CHECK(back == pages.content.raw);
+      kvt_queue_free(queue);
     }
   }
 }

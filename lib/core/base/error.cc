@@ -37,9 +37,12 @@ constexpr FindingInfo kFindings[] = {
     {kOutputTooSmall, ErrorCode::kUsage, "the caller's buffer is too small",
      "A library call was given less room than its result needs. kvt_encode_bound() says how much "
      "always suffices; kvt_encode() also says how much this call needed."},
-    {kBusy, ErrorCode::kUsage, "the context is in use by another thread",
+    {kBusy, ErrorCode::kUsage, "the context or the queue is busy",
      "A context of the library serves one call at a time. Give each thread a context of its own; "
-     "contexts may share a pool."},
+     "contexts may share a pool. A queue (kvt_queue) holds as many tickets as it was made for: "
+     "take "
+     "completions, then submit again. kvt_queue_wait says this of a ticket that was not done in "
+     "time."},
     {kCancelled, ErrorCode::kUsage, "the call was cancelled",
      "kvt_ctx_cancel() was called while it ran. Its output holds garbage."},
     {kNoMemory, kIo, "the library could not allocate memory",
