@@ -15,11 +15,18 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from . import _kvtool
 from ._batch import BatchResult
+from ._errors import FAULTS, make_error
+from ._explain import explain
 from ._kvtool import Context, Profile
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ._tickets import Tickets
 
 LEVELS = ("fast", "default", "high", "max")
 
@@ -112,6 +119,7 @@ class Codec:
         self.profile = _profile_of(profile, self.level)
         self.layout = layout or PageLayout()
         self._free: collections.deque[_Lease] = collections.deque()
+        self._queues: dict[asyncio.AbstractEventLoop, Tickets] = {}
         self._identify(identity or {})
 
     def _identify(self, identity: Mapping[str, Any]) -> None:
@@ -193,6 +201,45 @@ class Codec:
         with self.lease() as lease:
             return lease.context.decode_batch(blobs, contexts=[self.context(key) for key in keys], outs=outs)
 
+    # ---- in the background, for asyncio ----
+
+    async def encode_page_async(self, page: Any, key: Key = b"", *, layout: PageLayout | None = None) -> bytes:
+        """encode_page on the threads of a queue; the event loop goes on meanwhile."""
+        return _only(await self.encode_pages_async([page], [key], layout=layout))
+
+    async def decode_page_async(self, blob: Any, key: Key = b"") -> bytes:
+        """decode_page likewise."""
+        return _only(await self.decode_pages_async([blob], [key]))
+
+    async def encode_pages_async(
+        self, pages: Sequence[Any], keys: Sequence[Key], *, layout: PageLayout | None = None, outs: Any = None
+    ) -> BatchResult:
+        """encode_pages likewise. Pages and outs must stay as they are until the result is there."""
+        contexts = [self.context(key) for key in keys]
+        arguments = (layout or self.layout).arguments()
+        return await self._tickets().run(
+            lambda queue: queue.encode(pages, contexts=contexts, outs=outs, **arguments)
+        )
+
+    async def decode_pages_async(self, blobs: Sequence[Any], keys: Sequence[Key], *, outs: Any = None) -> BatchResult:
+        """decode_pages likewise."""
+        contexts = [self.context(key) for key in keys]
+        return await self._tickets().run(lambda queue: queue.decode(blobs, contexts=contexts, outs=outs))
+
+    def _tickets(self) -> Tickets:
+        """The queue of this event loop, with the codec's threads. Those of loops that have ended are closed."""
+        import asyncio  # not before it is needed: it takes longer to import than all of kvtool
+
+        from ._tickets import Tickets
+
+        loop = asyncio.get_running_loop()
+        for other in [other for other in self._queues if other.is_closed()]:
+            self._queues.pop(other).close()
+        if loop not in self._queues:
+            with self.lease() as lease:
+                self._queues[loop] = Tickets(lease.context, self.threads)
+        return self._queues[loop]
+
     # ---- contexts ----
 
     @contextlib.contextmanager
@@ -210,6 +257,9 @@ class Codec:
     def close(self) -> None:
         """Free contexts, threads and scratch memory; later calls make new ones."""
         self._free.clear()
+        for tickets in self._queues.values():
+            tickets.close()
+        self._queues.clear()
 
     def __enter__(self) -> Codec:
         return self
@@ -219,6 +269,16 @@ class Codec:
 
     def __repr__(self) -> str:
         return f"<kvtool.Codec {self.level}, {self.fingerprint}>"
+
+
+def _only(result: BatchResult) -> bytes:
+    """The object of a batch of one; raises what a call would have raised."""
+    (page,), (status,) = result.objects, result.status
+    if page is None:
+        known = explain(status)
+        fault = FAULTS.index(known["fault"])
+        raise make_error(known["finding"], known["id"], fault, known["summary"], None, "", "", "")
+    return page
 
 
 def _bytes_of(key: Key) -> bytes:

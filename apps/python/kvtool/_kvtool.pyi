@@ -151,6 +151,19 @@ class Context:
         The call that runs raises KV0008 within one segment. Any thread; without a running call nothing happens.
         """
 
+class _Queue:
+    def __init__(self, context: Context, threads: int, depth: int) -> None: ...
+
+    def encode(self, objects: Sequence[Pieces], **arguments: Any) -> int: ...
+
+    def decode(self, frames: Sequence[Readable], **arguments: Any) -> int: ...
+
+    def poll(self) -> list[tuple[int, BatchResult]]: ...
+
+    def fileno(self) -> int: ...
+
+    def close(self) -> None: ...
+
 @overload
 def encode(data: Readable, *, level: Level = "default", dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown", tag: int = 0, context: Key = None) -> bytes:
     """

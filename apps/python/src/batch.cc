@@ -170,4 +170,49 @@ nb::object RunBatch(kvt_ctx* ctx, Batch& batch) {
   return batch.Result(0);
 }
 
+Queue::Queue(const Context& context, uint32_t threads, uint32_t depth) : ctx_(context.get()) {
+  const kvt_queue_params params = {sizeof params, threads, depth, 0};
+  kvt_queue* queue = nullptr;
+  RaiseIfFailed(kvt_queue_create(ctx_.get(), &params, &queue), ctx_.get());
+  queue_.reset(queue);
+}
+
+uint64_t Queue::Submit(std::unique_ptr<Batch> batch) {
+  if (!queue_) throw nb::value_error("the queue is closed");
+  kvt_batch given = {};
+  given.struct_size = sizeof given;
+  given.operation = batch->encodes ? KVT_ENCODE_ITEMS : KVT_DECODE_ITEMS;
+  given.items = batch->items.data();
+  given.count = batch->items.size();
+  uint64_t ticket = 0;
+  RaiseIfFailed(kvt_queue_submit(queue_.get(), &given, &ticket), nullptr);
+  outstanding_.emplace(ticket, std::move(batch));
+  return ticket;
+}
+
+nb::list Queue::Poll() {
+  nb::list done;
+  std::vector<kvt_completion> completions(16);
+  for (size_t count = 1; queue_ && count != 0;) {
+    completions[0].struct_size = sizeof completions[0];
+    RaiseIfFailed(kvt_queue_poll(queue_.get(), completions.data(), completions.size(), &count),
+                  nullptr);
+    for (const kvt_completion& completion : std::span(completions).first(count)) {
+      const auto found = outstanding_.extract(completion.ticket);
+      const bool whole = completion.failed == UINT64_MAX;
+      done.append(
+          nb::make_tuple(completion.ticket, found.mapped()->Result(whole ? completion.status : 0)));
+    }
+  }
+  return done;
+}
+
+void Queue::Close() {
+  {
+    const nb::gil_scoped_release released;
+    queue_.reset();  // its threads have let go of all batches
+  }
+  outstanding_.clear();
+}
+
 }  // namespace kvtool_python

@@ -231,6 +231,32 @@ thread.)")
           R"(The call that runs raises KV0008 within one segment. Any thread; without a running call nothing happens.)");
 }
 
+void BindQueue(nb::module_& m) {
+  using H = nb::handle;
+  nb::class_<Queue>(m, "_Queue")
+      .def(nb::init<const Context&, uint32_t, uint32_t>(), nb::arg("context"), nb::arg("threads"),
+           nb::arg("depth"))
+      .def(
+          "encode",
+          [](Queue& self, H objects, H dtype, H shape, H order, H role, H contexts, H outs) {
+            return self.Submit(Batch::OfObjects(
+                objects, Arguments(dtype, shape, order, role, nb::int_(0), nb::none()), contexts,
+                nb::none(), outs));
+          },
+          nb::arg("objects"), FRAME_KEYWORDS, nb::arg("contexts"), nb::arg("outs").none(),
+          nb::sig("def encode(self, objects: Sequence[Pieces], **arguments: Any) -> int"))
+      .def(
+          "decode",
+          [](Queue& self, H frames, H contexts, H outs) {
+            return self.Submit(Batch::OfFrames(self.ctx(), frames, contexts, outs));
+          },
+          nb::arg("frames"), nb::kw_only(), nb::arg("contexts"), nb::arg("outs").none(),
+          nb::sig("def decode(self, frames: Sequence[Readable], **arguments: Any) -> int"))
+      .def("poll", &Queue::Poll, nb::sig("def poll(self) -> list[tuple[int, BatchResult]]"))
+      .def("fileno", &Queue::fileno)
+      .def("close", &Queue::Close);
+}
+
 void BindFunctions(nb::module_& m) {
   using H = nb::handle;
   BindEncoding(Pack<>{}, Pack<H>{}, m, "", "level: Level = \"default\", ",
@@ -288,6 +314,7 @@ NB_MODULE(_kvtool, m) {
   // no news to its user.
   nb::set_leak_warnings(false);
   BindContext(m);
+  BindQueue(m);
   BindFunctions(m);
   m.def(
       "_explain",

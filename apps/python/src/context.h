@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "apps/python/src/description.h"
@@ -127,5 +128,27 @@ struct Batch {
 
 // Runs a batch in one call.
 nb::object RunBatch(kvt_ctx* ctx, Batch& batch);
+
+struct FreeQueue {
+  void operator()(kvt_queue* queue) const { kvt_queue_free(queue); }
+};
+
+// kvtool._kvtool._Queue: batches on threads of its own.
+class Queue {
+ public:
+  Queue(const Context& context, uint32_t threads, uint32_t depth);
+  ~Queue() { Close(); }
+  uint64_t Submit(std::unique_ptr<Batch> batch);
+  // (ticket, result) of every batch that is done.
+  nb::list Poll();
+  int fileno() const { return kvt_queue_fd(queue_.get()); }
+  kvt_ctx* ctx() const { return ctx_.get(); }
+  void Close();
+
+ private:
+  std::shared_ptr<kvt_ctx> ctx_;
+  std::unique_ptr<kvt_queue, FreeQueue> queue_;
+  std::unordered_map<uint64_t, std::unique_ptr<Batch>> outstanding_;
+};
 
 }  // namespace kvtool_python

@@ -3,6 +3,7 @@
 """The codec apart from a store, driven by doubles of engines that own memory, sizes and completion themselves: their
 interfaces as they were published, as far as a codec sees them."""
 
+import asyncio
 import threading
 
 import numpy as np
@@ -212,3 +213,77 @@ def test_a_store_in_memory(codec):
     assert store.load(targets) == [0, None, 0] and bytes(targets[2].raw) == pages[2]
     assert not store.has(items[1].name, items[1].context), "what was refused is gone"
     assert store.report()["folder"] == "memory" and store.report()["refused_context"] == 1
+
+
+# ---- awaitables ----
+
+
+def test_pages_in_the_background(codec):
+    pages = pages_of(12)
+
+    async def work():
+        blobs = await asyncio.gather(*[codec.encode_page_async(page, str(i)) for i, page in enumerate(pages)])
+        assert blobs == [codec.encode_page(page, str(i)) for i, page in enumerate(pages)]
+        assert await codec.decode_page_async(blobs[3], "3") == pages[3]
+        targets = [bytearray(RAW) for _ in pages]
+        keys = [str(i) for i in range(len(pages))]
+        result = await codec.decode_pages_async(blobs, keys, outs=targets)
+        assert result.ok and targets == [bytearray(page) for page in pages]
+        with pytest.raises(kvtool.Error) as caught:
+            await codec.decode_page_async(blobs[3], "4")
+        assert caught.value.finding == 1106
+        with pytest.raises(TypeError):
+            await codec.encode_page_async(3)
+
+    asyncio.run(work())
+    asyncio.run(work())  # another event loop
+
+
+def test_more_tickets_than_a_queue_holds(codec):
+    (page,) = pages_of(1)
+
+    async def work():
+        return await asyncio.gather(*[codec.encode_page_async(page, str(i)) for i in range(300)])
+
+    assert len(set(asyncio.run(work()))) == 300
+
+
+def test_the_loop_goes_on_while_a_queue_works():
+    page = plane(1 << 15, 4, 32, 0)
+
+    async def work(codec):
+        coding = asyncio.ensure_future(codec.encode_page_async(page))
+        turns = 0
+        while not coding.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return turns, await coding
+
+    with Codec("max", layout=PageLayout("bf16", (1 << 15, 4, 32))) as codec:
+        turns, blob = asyncio.run(work(codec))
+        assert turns > 10 and codec.decode_page(blob) == page.tobytes()
+
+
+def test_a_wait_that_is_cancelled_changes_no_other(codec):
+    pages = pages_of(4)
+
+    async def work():
+        tasks = [asyncio.ensure_future(codec.encode_page_async(page)) for page in pages]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = asyncio.run(work())
+    assert isinstance(results[1], asyncio.CancelledError)
+    assert [results[i] for i in (0, 2, 3)] == [codec.encode_page(pages[i]) for i in (0, 2, 3)]
+
+
+def test_a_codec_that_is_closed_cancels_what_waits():
+    async def work():
+        with Codec("max") as codec:
+            task = asyncio.ensure_future(codec.encode_page_async(noise(8 << 20, 0)))
+            await asyncio.sleep(0.01)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(work())
