@@ -41,12 +41,8 @@ void Failures(const GateResult& result, std::string& text) {
   for (const CaseResult& item : result.cases) {
     for (const RuleOutcome& rule : item.rules) {
       if (rule.status != Status::kFail && rule.status != Status::kInconclusive) continue;
-      text += fmt::format("- **{}**: {}", Cell(item.spec.name), Cell(Text(rule)));
-      if (rule.where.known()) text += ", at " + Text(rule.where);
-      if (rule.baseline) {
-        text += fmt::format(", was {}{}", NumberText(*rule.baseline),
-                            rule.pinned ? " in the pinned baseline" : "");
-      }
+      text += fmt::format("- **{}**: {}{}", Cell(item.spec.name), Cell(Text(rule)),
+                          OlderAndPlace(rule));
       if (!rule.reason.empty()) text += ": " + Cell(rule.reason);
       text += "\n";
       if (!rule.reproduce.empty()) text += fmt::format("  `{}`\n", rule.reproduce);
@@ -148,12 +144,7 @@ std::string EscapeText(std::string_view text) { return Escape(text, "%\r\n"); }
 std::string EscapeProperty(std::string_view text) { return Escape(text, "%\r\n:,"); }
 
 std::string TextOf(const RuleOutcome& rule) {
-  std::string text = Text(rule);
-  if (rule.baseline) {
-    text += fmt::format(" (was {}{})", NumberText(*rule.baseline),
-                        rule.pinned ? " in the pinned baseline" : "");
-  }
-  if (rule.where.known()) text += ", at " + Text(rule.where);
+  std::string text = Text(rule) + OlderAndPlace(rule);
   if (!rule.reason.empty()) text += "\n" + rule.reason;
   if (!rule.reproduce.empty()) text += "\nagain: " + rule.reproduce;
   return text;

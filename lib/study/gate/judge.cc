@@ -109,12 +109,6 @@ void ReadCase(const Document& item, const std::map<std::string, std::string>& ha
   of.settings = ReadSettings(item);
 }
 
-bool HasOnly(const Document& rules, std::string_view status) {
-  return rules.is_array() && std::all_of(rules.begin(), rules.end(), [&](const Document& rule) {
-           return rule.is_object() && WordOr(rule, "status") == status;
-         });
-}
-
 // Logs that no rule judged. Their gate failed, as it decided nothing, and their figures are what a
 // first baseline consists of.
 bool IsFirst(const Document& json) {
@@ -122,9 +116,15 @@ bool IsFirst(const Document& json) {
     if (json.contains(older) && !json[older].is_null()) return false;
   }
   const Document& cases = ArrayAt(json, "cases");
-  return std::all_of(cases.begin(), cases.end(), [](const Document& item) {
-    return WordOr(item, "origin") == Name(Origin::kLogs) && WordOr(item, "status") == "not_run" &&
-           item.contains("rules") && HasOnly(item["rules"], "pass");
+  const auto passed = [](const Document& rule) {
+    return rule.is_object() && WordOr(rule, "status") == "pass";
+  };
+  return std::all_of(cases.begin(), cases.end(), [&](const Document& item) {
+    if (WordOr(item, "origin") != Name(Origin::kLogs) || WordOr(item, "status") != "not_run")
+      return false;
+    const auto rules = item.find("rules");
+    return rules != item.end() && rules->is_array() &&
+           std::all_of(rules->begin(), rules->end(), passed);
   });
 }
 
@@ -137,44 +137,35 @@ bool Passed(const Document& json, const Baseline& baseline) {
                                 [](const auto& entry) { return entry.second.failed; });
 }
 
-RuleOutcome Compare(const DeltaRule& rule, Op op, double limit, double older,
-                    const Measurements& measured) {
-  RuleOutcome outcome =
-      Evaluate({std::string(rule.metric), op, limit, false, false, rule.is_flag}, measured);
-  outcome.baseline = older;
-  if (!outcome.value) {
-    outcome.status = Status::kFail;
-    outcome.reason = "no longer measured: " + outcome.reason;
-  }
-  return outcome;
-}
-
 // Returns one outcome per rule whose figure the older run has for this case. A figure that is no
 // longer measured fails.
-std::vector<RuleOutcome> CompareWithBaseline(const Baseline& baseline, const std::string& name,
+std::vector<RuleOutcome> CompareWithBaseline(const BaselineCase& older,
                                              const std::vector<DeltaRule>& rules,
                                              const Measurements& measured) {
   std::vector<RuleOutcome> outcomes;
-  const auto older = baseline.cases.find(name);
-  if (older == baseline.cases.end()) return outcomes;
   for (const DeltaRule& rule : rules) {
-    const auto found = older->second.figures.find(rule.metric);
-    if (found == older->second.figures.end()) continue;
+    const auto found = older.figures.find(rule.metric);
+    if (found == older.figures.end()) continue;
     const double value = found->second;
-    if (rule.max_drop) {
-      outcomes.push_back(
-          Compare(rule, Op::kAtLeast, value - *rule.max_drop * std::abs(value), value, measured));
-    }
-    if (rule.max_rise) {
-      outcomes.push_back(
-          Compare(rule, Op::kAtMost, value + *rule.max_rise * std::abs(value), value, measured));
-    }
+    const auto compare = [&](Op op, double change) {
+      RuleOutcome outcome = Evaluate({std::string(rule.metric), op,
+                                      value + change * std::abs(value), false, false, rule.is_flag},
+                                     measured);
+      outcome.baseline = value;
+      if (!outcome.value) {
+        outcome.status = Status::kFail;
+        outcome.reason = "no longer measured: " + outcome.reason;
+      }
+      outcomes.push_back(std::move(outcome));
+    };
+    if (rule.max_drop) compare(Op::kAtLeast, -*rule.max_drop);
+    if (rule.max_rise) compare(Op::kAtMost, *rule.max_rise);
   }
   return outcomes;
 }
 
-bool IsPinned(const GateResult& gate, const Baseline& baseline) {
-  return gate.pinned && &baseline == &*gate.pinned;
+std::string NameOf(const Baseline& baseline) {
+  return (baseline.is_pinned ? "pinned baseline " : "baseline ") + Escaped(baseline.file);
 }
 
 // Measured then, unknown now. Figures of an engine's run and of a replay are not the same ones.
@@ -221,12 +212,13 @@ bool LacksTraceHash(const JudgeOptions& options, const Baseline& baseline,
          !result.trace_hash.empty();
 }
 
-// Where nothing fails by them.
-void AddUnmeasured(const CaseResult& result, bool of_pinned, std::vector<std::string>& problems) {
+// Adds the figures that are no longer measured, where they fail nothing.
+void AddUnmeasured(const CaseResult& result, Baseline& baseline) {
   for (const RuleOutcome& rule : result.rules) {
-    if (!rule.baseline || rule.value || rule.pinned != of_pinned) continue;
-    problems.push_back(fmt::format("case '{}': {} was {}, {}", Escaped(result.spec.name),
-                                   rule.rule.metric, NumberText(*rule.baseline), rule.reason));
+    if (!rule.baseline || rule.value || rule.pinned != baseline.is_pinned) continue;
+    baseline.problems.push_back(fmt::format("case '{}': {} was {}, {}", Escaped(result.spec.name),
+                                            rule.rule.metric, NumberText(*rule.baseline),
+                                            rule.reason));
   }
 }
 
@@ -263,11 +255,10 @@ void AddRulesOf(const Baseline& baseline, const std::vector<DeltaRule>& rules,
   const bool lenient = options.lenient_baseline;
   const auto older = baseline.cases.find(result.spec.name);
   if (older == baseline.cases.end()) return;
-  std::vector<RuleOutcome> deltas =
-      CompareWithBaseline(baseline, result.spec.name, rules, result.measured);
+  std::vector<RuleOutcome> deltas = CompareWithBaseline(older->second, rules, result.measured);
   for (RuleOutcome& rule : deltas) {
     if (!rule.value && lenient) rule.status = Status::kNotRun;
-    rule.pinned = IsPinned(gate, baseline);
+    rule.pinned = baseline.is_pinned;
     const Measurement* measured = result.measured.Find(rule.rule.metric);
     if (measured != nullptr && !measured->noise_why.empty()) MindNoise(result, rule);
   }
@@ -275,7 +266,7 @@ void AddRulesOf(const Baseline& baseline, const std::vector<DeltaRule>& rules,
     if (lenient || !WasMeasured(*gate.engine, older->second, result, rule)) continue;
     rule.status = Status::kFail;
     rule.baseline = older->second.figures.find(rule.rule.metric)->second;
-    rule.pinned = IsPinned(gate, baseline);
+    rule.pinned = baseline.is_pinned;
     rule.reason = "no longer measured: " + rule.reason;
   }
   std::move(deltas.begin(), deltas.end(), std::back_inserter(result.rules));
@@ -310,7 +301,7 @@ void CheckCases(const JudgeOptions& options, Baseline& baseline, GateResult& gat
 // Finds a baseline of which nothing at all was compared, and rules of the config whose figure no
 // case has in both runs.
 void RequireCompared(const JudgeOptions& options, const GateResult& gate, Baseline& baseline) {
-  const bool is_pinned = IsPinned(gate, baseline);
+  const bool is_pinned = baseline.is_pinned;
   const std::vector<DeltaRule>& rules = is_pinned ? options.pinned_rules : options.baseline_rules;
   if (rules.empty()) return;
   std::set<std::string_view> compared;
@@ -362,8 +353,7 @@ std::string OtherSettings(const BaselineCase& older, const CaseResult& result) {
 // Warns of comparisons that may not mean what a reader takes them for. Cases that the baseline
 // lacks fail with --strict.
 void AddDoubts(const JudgeOptions& options, const Baseline& baseline, GateResult& gate) {
-  const std::string name = fmt::format(
-      "{} {}: ", IsPinned(gate, baseline) ? "pinned baseline" : "baseline", Escaped(baseline.file));
+  const std::string name = NameOf(baseline) + ": ";
   if (baseline.is_ours && baseline.version != options.version) {
     gate.warnings.push_back(fmt::format(
         "{}it was made by kvtool {}, this is {}: a difference may be the program's", name,
@@ -397,13 +387,12 @@ void AddDoubts(const JudgeOptions& options, const Baseline& baseline, GateResult
 
 // Checks whether a baseline can say anything about this run at all, and collects its problems.
 void CheckBaseline(const JudgeOptions& options, Baseline& baseline, GateResult& gate) {
-  const bool is_pinned = IsPinned(gate, baseline);
   if (baseline.cases.empty()) {
     baseline.problems.emplace_back("it has no cases");
   } else if (!baseline.passed) {
     baseline.problems.emplace_back("it did not pass itself");
   }
-  if (is_pinned && !options.pinned_commit.empty() &&
+  if (baseline.is_pinned && !options.pinned_commit.empty() &&
       !baseline.commit.starts_with(options.pinned_commit)) {
     baseline.problems.push_back(
         fmt::format("it is of commit {}, but pinned_commit is {}",
@@ -415,16 +404,14 @@ void CheckBaseline(const JudgeOptions& options, Baseline& baseline, GateResult& 
   AddDoubts(options, baseline, gate);
   const bool lenient = options.lenient_baseline;
   if (lenient) {
-    for (const CaseResult& item : gate.cases) AddUnmeasured(item, is_pinned, baseline.problems);
+    for (const CaseResult& item : gate.cases) AddUnmeasured(item, baseline);
   }
   for (const std::string& problem : baseline.problems) {
-    (lenient ? gate.warnings : gate.reasons)
-        .push_back(fmt::format("{} {}: {}", is_pinned ? "pinned baseline" : "baseline",
-                               Escaped(baseline.file), problem));
+    (lenient ? gate.warnings : gate.reasons).push_back(NameOf(baseline) + ": " + problem);
   }
 }
 
-// What nobody could decide is not good enough.
+// Fails all that could not be decided.
 void Tighten(CaseResult& result) {
   for (RuleOutcome& rule : result.rules) {
     if (rule.status != Status::kNotRun && rule.status != Status::kInconclusive) continue;
@@ -435,7 +422,8 @@ void Tighten(CaseResult& result) {
   }
 }
 
-// Passed by nothing but rules that no config asked for: that proves little, and not what was meant.
+// Returns true if no rule passed but those that no config asked for: that proves little, and not
+// what was meant.
 bool RestsOnImplied(const CaseResult& result) {
   const auto asked = [](const RuleOutcome& rule) {
     return rule.status == Status::kPass && !rule.rule.implied;
@@ -603,6 +591,7 @@ Baseline ParseBaseline(std::string_view text, std::string file, const Engine& en
 }
 
 void Judge(const JudgeOptions& options, GateResult& result) {
+  if (result.pinned) result.pinned->is_pinned = true;
   for (CaseResult& item : result.cases) JudgeCase(result, options, item);
   if (result.baseline) CheckBaseline(options, *result.baseline, result);
   if (result.pinned) CheckBaseline(options, *result.pinned, result);

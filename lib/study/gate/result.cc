@@ -87,9 +87,14 @@ void AddFromLogs(const CaseSpec& spec, std::string_view path, std::vector<CaseRe
   }
 }
 
-void AddReproduction(const std::vector<std::string>& command, GateResult& result) {
+std::string ShellLine(const std::vector<std::string>& words) {
   std::string line;
-  for (const std::string& word : command) line += (line.empty() ? "" : " ") + ShellQuoted(word);
+  for (const std::string& word : words) line += (line.empty() ? "" : " ") + ShellQuoted(word);
+  return line;
+}
+
+void AddReproduction(const std::vector<std::string>& command, GateResult& result) {
+  const std::string line = ShellLine(command);
   for (CaseResult& item : result.cases) {
     for (RuleOutcome& rule : item.rules) {
       if (rule.status != Status::kFail && rule.status != Status::kInconclusive) continue;

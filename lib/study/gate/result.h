@@ -32,6 +32,7 @@ struct Baseline {
   std::string generated_at, verdict, commit, version;
   bool is_ours = false;  // written by kvtool, not by the engine's suite
   bool passed = false;   // no case of it failed, and the summary says so or is a first one of logs
+  bool is_pinned = false;
   std::map<std::string, BaselineCase, std::less<>> cases;
 
   // What it lets one say about this run.
@@ -125,6 +126,9 @@ std::optional<CaseResult> TakeCase(const CaseSpec& spec, std::vector<CaseResult>
 // replayed. `path` is where the logs lie.
 void AddFromLogs(const CaseSpec& spec, std::string_view path, std::vector<CaseResult>& of_logs,
                  CaseResult& replayed);
+
+// The words as one line for a shell.
+std::string ShellLine(const std::vector<std::string>& words);
 
 // Gives every failed or inconclusive rule the command that runs its case again. `command` has the
 // words of this run without its outputs, such as "kvtool", "gate", "gate.json".

@@ -337,6 +337,15 @@ RuleOutcome Evaluate(const Rule& rule, const Measurements& measured, const Noise
   return outcome;
 }
 
+std::string OlderAndPlace(const RuleOutcome& outcome) {
+  std::string text;
+  if (outcome.baseline) {
+    text = fmt::format(" (was {}{})", NumberText(*outcome.baseline),
+                       outcome.pinned ? " in the pinned baseline" : "");
+  }
+  return outcome.where.known() ? text + ", at " + Text(outcome.where) : text;
+}
+
 std::string NumberText(double value, bool is_flag) {
   if (std::isnan(value)) return "no limit";
   if (is_flag) return value != 0 ? "true" : "false";

@@ -167,6 +167,8 @@ RuleOutcome Evaluate(const Rule& rule, const Measurements& measured, const Noise
 
 // Writes an outcome such as "lossy_best 1 < 3".
 std::string Text(const RuleOutcome& outcome);
+// Returns what a report writes behind an outcome, such as " (was 3.2), at layer 3 K".
+std::string OlderAndPlace(const RuleOutcome& outcome);
 std::string NumberText(double value, bool is_flag = false);
 
 // How far a figure may move from its value in an older run, as a share of that value.

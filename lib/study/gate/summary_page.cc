@@ -58,42 +58,39 @@ report::ChartPoint PointOf(const ResidentSample& sample) {
   return {static_cast<double>(sample.token), static_cast<double>(sample.bytes)};
 }
 
-LineChart LayerChart(std::string title) {
-  LineChart chart;
-  chart.title = std::move(title);
+using LayerLine = std::pair<const char*, std::optional<double> LayerFigures::*>;
+
+// Adds a chart of figures by layer, unless no layer has one.
+void AddLayerChart(const CaseView& c, std::initializer_list<LayerLine> lines, LineChart chart,
+                   const char* caption, Page& page) {
   chart.x_label = "layer";
   chart.whole_x = true;
-  return chart;
-}
-
-void AddLine(const CaseView& c, std::string name, std::optional<double> LayerFigures::*figure,
-             LineChart& chart) {
-  ChartSeries series{std::move(name), {}, chart.series.empty(), false, false};
-  for (const LayerFigures& layer : c.layers) {
-    if (layer.*figure)
-      series.points.push_back({static_cast<double>(layer.layer), *(layer.*figure)});
+  for (const auto& [name, figure] : lines) {
+    ChartSeries series{name, {}, chart.series.empty(), false, false};
+    for (const LayerFigures& layer : c.layers) {
+      if (layer.*figure)
+        series.points.push_back({static_cast<double>(layer.layer), *(layer.*figure)});
+    }
+    if (!series.points.empty()) chart.series.push_back(std::move(series));
   }
-  if (!series.points.empty()) chart.series.push_back(std::move(series));
+  if (!chart.series.empty()) page.Figure(Render(chart), caption);
 }
 
-// Add charts of lossless ratio and attention error by layer, and of bytes held by token.
 void AddLayers(const CaseView& c, Page& page) {
-  LineChart ratios = LayerChart("Lossless ratio per layer");
+  LineChart ratios, errors;
+  ratios.title = "Lossless ratio per layer";
   ratios.y_label = "ratio, of verified bytes";
-  AddLine(c, "K", &LayerFigures::k_ratio, ratios);
-  AddLine(c, "V", &LayerFigures::v_ratio, ratios);
-  AddLine(c, "K and V", &LayerFigures::ratio, ratios);
-  if (!ratios.series.empty()) {
-    page.Figure(Render(ratios), "Lossless ratio of each layer. Higher is better; 1 saves nothing.");
-  }
-  LineChart errors = LayerChart("Attention error per layer");
+  AddLayerChart(c,
+                {{"K", &LayerFigures::k_ratio},
+                 {"V", &LayerFigures::v_ratio},
+                 {"K and V", &LayerFigures::ratio}},
+                ratios, "Lossless ratio of each layer. Higher is better; 1 saves nothing.", page);
+  errors.title = "Attention error per layer";
   errors.y_label = "attention error, mean";
   errors.y_min = 0;
-  AddLine(c, "error", &LayerFigures::attention_error, errors);
-  if (!errors.series.empty()) {
-    page.Figure(Render(errors),
-                "Error of the attention output against the full cache, mean over decode steps.");
-  }
+  AddLayerChart(c, {{"error", &LayerFigures::attention_error}}, errors,
+                "Error of the attention output against the full cache, mean over decode steps.",
+                page);
 }
 
 void AddBytes(const CaseView& c, Page& page) {
@@ -574,8 +571,8 @@ std::vector<std::string> Remarks(const SummaryView& view, const EngineReport& re
   return remarks;
 }
 
-// A summary that was written nowhere has no file.
-std::string SubtitleOf(const SummaryView& view) {
+// Returns "FILE, commit C, DATE, TOOL, against BASELINE", as far as the summary has these.
+std::string DescribeRun(const SummaryView& view) {
   std::string text = view.file;
   const auto add = [&](std::string_view before, std::string_view part) {
     if (part.empty()) return;
@@ -599,7 +596,7 @@ report::Page SummaryPage(std::span<const Summary> summaries, const Engine& engin
   std::vector<SummaryView> history;
   for (const Summary* summary : InOrder(summaries)) history.push_back(ViewOf(*summary, engine));
   const SummaryView& newest = history.back();
-  Page page("KV cache gate", SubtitleOf(newest));
+  Page page("KV cache gate", DescribeRun(newest));
   AddVerdict(newest, report, page);
   AddAbsent(history, page);
   AddOverview(newest, report, page);

@@ -183,7 +183,7 @@ class Gate : public EachOf<Gate> {
   }
 
  private:
-  // What judges something else than the inputs does not go with them.
+  // Rejects options that name other data than the inputs.
   void RequireInputsAlone() {
     if (!snapshot_path_.empty()) {
       throw Error(Finding::kUsage, "--snapshot: the inputs are snapshots already");
@@ -209,7 +209,7 @@ class Gate : public EachOf<Gate> {
     }
   }
 
-  // Of a run over many, and not one input alone.
+  // True if the input is one of several.
   bool is_one_of_many() const { return report_.collects; }
 
   ExitStatus Judge(Context& context) {
@@ -315,7 +315,7 @@ class Gate : public EachOf<Gate> {
     } else if (!snapshot_path_.empty() && !reference_.empty()) {
       config = gate::CompareConfig(snapshot_path_, reference_, mnn::Engine());
     } else if (FitsCases()) {
-      // Until the cases are measured: files are checked before that.
+      // One case stands for those that are measured later, so that its files can be checked.
       gate::CaseSpec spec;
       spec.snapshot = snapshot_path_;
       spec.trace = trace_;
@@ -375,26 +375,20 @@ class Gate : public EachOf<Gate> {
 
   void PrintHowToKeep(Console& console) const {
     std::vector<std::string> words = {"kvtool", "gate", "--init", given_snapshot_};
-    const auto add = [&](const char* flag, const std::string& value) {
-      if (!value.empty()) words.insert(words.end(), {flag, value});
-    };
-    add("--trace", given_trace_);
-    add("--prompt-tokens", given_prompts_);
+    AddOption("--trace", given_trace_, words);
+    AddOption("--prompt-tokens", given_prompts_, words);
     AddReading(words);
-    add("-o", "gate.json");
-    std::string line;
-    for (const std::string& word : words) line += (line.empty() ? "" : " ") + ShellQuoted(word);
-    console.Line("limits: what this cache measured, less a margin; to keep them: " + line);
+    AddOption("-o", "gate.json", words);
+    console.Line("limits: what this cache measured, less a margin; to keep them: " +
+                 gate::ShellLine(words));
   }
 
   void AddReading(std::vector<std::string>& words) const {
-    const auto add = [&](const char* flag, const std::string& value) {
-      if (!value.empty()) words.insert(words.end(), {flag, value});
-    };
-    add("--from", reading_.open.from);
-    add("--model", reading_.gguf);
-    if (reading_.kv_heads != 0) add("--kv-heads", std::to_string(reading_.kv_heads));
-    if (reading_.head_dim != 0) add("--head-dim", std::to_string(reading_.head_dim));
+    const auto number = [](uint32_t n) { return n == 0 ? std::string() : std::to_string(n); };
+    AddOption("--from", reading_.open.from, words);
+    AddOption("--model", reading_.gguf, words);
+    AddOption("--kv-heads", number(reading_.kv_heads), words);
+    AddOption("--head-dim", number(reading_.head_dim), words);
   }
 
   void CheckBaselineFlags() const {
@@ -408,7 +402,8 @@ class Gate : public EachOf<Gate> {
     }
   }
 
-  // What the configuration names is read, too: each file once, and none of those given as flags.
+  // Adds the files that the cases name, each once and none of those given as options, and checks
+  // that no output would be written over any of them.
   void CheckCases(const gate::Config& config) {
     std::set<std::string> known = {"", snapshot_path_, trace_, reading_.gguf, reference_};
     for (const gate::CaseSpec& spec : config.cases) {
@@ -424,24 +419,17 @@ class Gate : public EachOf<Gate> {
 
   std::vector<std::string> CommandWords(const Context& context) const {
     std::vector<std::string> words = {"kvtool", "gate"};
-    const auto add = [&](const char* flag, const std::string& value) {
-      if (value.empty()) return;
-      if (*flag != '\0') words.emplace_back(flag);
-      words.push_back(value);
+    const auto add = [&](std::string_view flag, const std::string& value) {
+      AddOption(flag, value, words);
     };
-    add("", config_);
-    if (!input_.empty()) {
-      add("", input_);
-      add("--trace", given_trace_);
-    } else {
-      add("--snapshot", snapshot_path_);
-      add("--trace", trace_);
-    }
+    if (!config_.empty()) words.push_back(config_);
+    if (!input_.empty()) words.push_back(input_);
+    if (input_.empty()) add("--snapshot", snapshot_path_);
+    add("--trace", input_.empty() ? trace_ : given_trace_);
     add("--reference", reference_);
     add("--prompt-tokens", prompts_);
     if (decode_) add("--decode-tokens", std::to_string(*decode_));
-    add("--from", reading_.open.from);
-    add("--model", reading_.gguf);
+    AddReading(words);
     add("--suite", suite_);
     for (const std::string& rule : required_) add("--require", rule);
     logs_.AddWords(words);
@@ -451,8 +439,6 @@ class Gate : public EachOf<Gate> {
     if (new_recordings_) words.emplace_back("--new-recordings");
     if (lenient_) words.emplace_back("--baseline-lenient");
     if (strict_) words.emplace_back("--strict");
-    if (reading_.kv_heads != 0) add("--kv-heads", std::to_string(reading_.kv_heads));
-    if (reading_.head_dim != 0) add("--head-dim", std::to_string(reading_.head_dim));
     if (context.global.deterministic) words.emplace_back("--deterministic");
     return words;
   }

@@ -52,6 +52,12 @@ void AddReturnCode(const std::string& item, std::map<std::string, int64_t>& code
 
 }  // namespace
 
+void AddOption(std::string_view flag, const std::string& value, std::vector<std::string>& words) {
+  if (value.empty()) return;
+  words.emplace_back(flag);
+  words.push_back(value);
+}
+
 bool IsGateConfig(const std::string& path) {
   std::error_code failed;
   if (path == "-") return true;
@@ -252,15 +258,11 @@ mnn::logs::EngineLogsInput EngineLogOptions::Resolve() const {
 }
 
 void EngineLogOptions::AddWords(std::vector<std::string>& words) const {
-  for (const auto& [flag, value] : {std::pair{"--engine-logs", &path},
-                                    {"--return-codes", &return_codes},
-                                    {"--offline-lossless-json", &offline},
-                                    {"--offline-lossless-online-json", &online},
-                                    {"--bench-stdout-log", &bench_log}}) {
-    if (value->empty()) continue;
-    words.emplace_back(flag);
-    words.push_back(*value);
-  }
+  AddOption("--engine-logs", path, words);
+  AddOption("--return-codes", return_codes, words);
+  AddOption("--offline-lossless-json", offline, words);
+  AddOption("--offline-lossless-online-json", online, words);
+  AddOption("--bench-stdout-log", bench_log, words);
   for (const auto& [name, value] : analyzer) {
     words.push_back(FlagOf(name));
     if (!value.empty()) words.push_back(value);

@@ -86,6 +86,9 @@ class GateInputs {
   std::vector<HashedFile> records_;
 };
 
+// Adds an option to the words of a command line, unless it was not given.
+void AddOption(std::string_view flag, const std::string& value, std::vector<std::string>& words);
+
 // --engine-logs and the options of the original analyzer, under its names.
 struct EngineLogOptions {
   std::string path, return_codes, offline, online, bench_log;

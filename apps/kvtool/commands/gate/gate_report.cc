@@ -48,13 +48,7 @@ std::string DecidedBy(const CaseResult& item) {
 void PrintFailures(Console& console, const CaseResult& item) {
   for (const RuleOutcome& rule : item.rules) {
     if (rule.status != Status::kFail && rule.status != Status::kInconclusive) continue;
-    std::string line = fmt::format("{}: {}", item.spec.name, DescribeRule(rule, item));
-    if (rule.baseline) {
-      line += fmt::format(" (was {}{})", gate::NumberText(*rule.baseline),
-                          rule.pinned ? " in the pinned baseline" : "");
-    }
-    if (rule.where.known()) line += ", at " + Text(rule.where);
-    console.Line(line);
+    console.Line(item.spec.name + ": " + DescribeRule(rule, item) + gate::OlderAndPlace(rule));
     if (!rule.reason.empty()) console.Line("  " + rule.reason);
   }
   const bool engine_denies =
