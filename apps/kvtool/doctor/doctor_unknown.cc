@@ -177,7 +177,7 @@ bool IsLog(const Source& source, Diagnosis& out) {
       });
   if (!is_text) return false;
   std::string_view whose = "llama.cpp";
-  if (llamacpp::ReadLogs(out.file).empty()) {
+  if (llamacpp::ReadLogs(out.file).cases.empty()) {
     mnn::logs::EngineLogsInput input;
     input.path = out.file;
     if (mnn::ReadLogs(input).cases.empty()) return false;  // throws where nothing is a log

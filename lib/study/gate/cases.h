@@ -7,6 +7,7 @@
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -163,6 +164,16 @@ struct Engine {
   CaseSpec NewCase() const;
   // Nothing for other names.
   std::optional<CaseSpec> FindSuiteCase(std::string_view name) const;
+};
+
+// Names that cases were given, no two alike. They leave room for what is put behind them.
+class CaseNames {
+ public:
+  // Returns the name, cut to 150 bytes; with "-2" or a later number if a case has it already.
+  std::string Add(std::string_view name);
+
+ private:
+  std::set<std::string> taken_;
 };
 
 // Requires that decoded bytes equal their source, unless a rule of the case already speaks of that

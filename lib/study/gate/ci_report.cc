@@ -180,6 +180,9 @@ std::string SummaryMarkdown(const GateResult& result, const OutputNames& outputs
   }
   text += "\n";
   Failures(result, text);
+  if (!result.warnings.empty()) text += "## Warnings\n\n";
+  for (const std::string& warning : result.warnings) text += fmt::format("- {}\n", Cell(warning));
+  if (!result.warnings.empty()) text += "\n";
   if (of_engine) {
     for (const SuiteInfo& suite : result.engine->suites) Suite(suite, result, outputs, text);
   }

@@ -311,6 +311,7 @@ SummaryView ViewOf(const Summary& summary, const Engine& engine) {
   }
   if (const Json* noise = Find(document, "baseline_noise"))
     view.noise = NumberIn(*noise, "relative");
+  AddTexts(document, "warnings", view.notes);
   if (const Json* logs = Find(document, "engine_logs")) {
     std::vector<std::string> absent;
     AddTexts(*logs, "notes", view.notes);

@@ -16,7 +16,7 @@ namespace {
 
 gate::CaseResult Read(const std::string& file) {
   std::vector<gate::CaseResult> cases =
-      ReadLogs(std::filesystem::path(KVTOOL_TESTDATA) / "llamacpp/logs" / file);
+      ReadLogs(std::filesystem::path(KVTOOL_TESTDATA) / "llamacpp/logs" / file).cases;
   REQUIRE(cases.size() == 1);
   return cases[0];
 }
@@ -169,11 +169,34 @@ TEST_CASE("a log that broke before any figure is a case that fails", "[llama-log
   REQUIRE(crashed.rules.size() == 1);
   CHECK(crashed.rules[0].status == gate::Status::kFail);
   CHECK(ReadLog("Segmentation fault (core dumped)\n", "a.log").empty());
-  CHECK(ReadLog("llama_model_loader: loaded meta data\n", "a.log").empty());
+}
+
+TEST_CASE("a log that ends before any figure is a case that nothing decides", "[llama-logs]") {
+  const std::string begun = "0.00.123.456 I llama_model_loader: loaded meta data\n";
+  const std::string cache = "llama_kv_cache: size = 9 MiB, K (f16): 6.00 MiB, V (f16): 3.00 MiB\n";
+  for (const std::string& text : {begun, begun + cache, cache}) {
+    const gate::CaseResult cut = ReadOne(text);
+    REQUIRE(cut.first(gate::Status::kNotRun) != nullptr);
+    CHECK(cut.first(gate::Status::kNotRun)->rule.implied);
+    CHECK(cut.first_failure() == nullptr);
+    for (const char* metric : {"decode_gate_tps", "prompt_tokens_per_second", "loss.mean_kl"}) {
+      REQUIRE(cut.measured.Find(metric) != nullptr);
+      CHECK(!cut.measured.Find(metric)->value);
+    }
+  }
+  CHECK(ValueOf(ReadOne(cache), "resident_bytes.peak") == 9 * 1048576);
+  // The generation's line is behind the prompt's.
+  const gate::CaseResult early = ReadOne(begun + "prompt eval time = 20 ms / 4 tokens\n");
+  REQUIRE(early.measured.Find("decode_gate_tps") != nullptr);
+  CHECK(ValueOf(early, "prompt_tokens_per_second") == 200);
+  // Another program may have a model of this name.
+  for (const char* text : {"model: /models/llama_3/x\n", "llama_3 is loaded\n", "llama_3.2: x\n"}) {
+    CHECK(ReadLog(text, "a.log").empty());
+  }
 }
 
 TEST_CASE("llama-bench's tests of equal settings are one case", "[llama-logs]") {
-  const auto cases = ReadLogs(KVTOOL_TESTDATA "/llamacpp/logs/bench.json");
+  const auto cases = ReadLogs(KVTOOL_TESTDATA "/llamacpp/logs/bench.json").cases;
   REQUIRE(cases.size() == 4);
   CHECK(cases[0].spec.name == "bench.json:f16/f16,n_depth=0");
   CHECK(cases[3].spec.name == "bench.json:q8_0/q5_1,n_depth=4096");
@@ -182,7 +205,7 @@ TEST_CASE("llama-bench's tests of equal settings are one case", "[llama-logs]") 
   CHECK(*cases[0].measured.Find("decode_gate_tps")->noise == Approx(0.8));
   CHECK(cases[1].measured.Find("prompt_tokens_per_second") == nullptr);
   CHECK(Type(cases[2], "type_v") == "q5_1");
-  const auto lines = ReadLogs(KVTOOL_TESTDATA "/llamacpp/logs/bench.jsonl");
+  const auto lines = ReadLogs(KVTOOL_TESTDATA "/llamacpp/logs/bench.jsonl").cases;
   REQUIRE(lines.size() == 4);
   CHECK(ValueOf(lines[3], "decode_gate_tps") == 47.1);
 }
@@ -204,10 +227,40 @@ TEST_CASE("the slowest test of a bench decides, other output around it is passed
   CHECK(cases[0].warnings.size() == 1);
 }
 
+TEST_CASE("the tests of a bench are found between lines with brackets of their own",
+          "[llama-logs]") {
+  const std::string one = R"({"build_commit": "a]b}", "n_prompt": 512, "n_gen": 0, "avg_ts": 9})",
+                    two = R"({"n_prompt": 0, "n_gen": 64, "avg_ts": 5, "x": {"y": ["{"]}})";
+  for (const std::string& text :
+       {"[2026-11-29] loading [1/2]\n[\nggml_cuda_init: found 1 devices:\n  " + one +
+            ",\nllama-bench: benchmark 2/2: [warmup]\n  " + two + "\n]\nllama_perf: [done]\n",
+        "{not a test}\n" + one + "\r\n[done] 1\n" + two + "\n{\"level\": \"INFO\"}\n",
+        "[" + one + "]\n[ " + two + " ]", "[\n\n  " + one + ",\n" + two + "\n]"}) {
+    INFO(text);
+    const gate::CaseResult bench = ReadOne(text);
+    CHECK(ValueOf(bench, "prompt_tokens_per_second") == 9);
+    CHECK(ValueOf(bench, "decode_gate_tps") == 5);
+  }
+  for (const std::string& cut : {std::string("["), std::string(" [\n"), "[\n" + one + ",\n",
+                                 "[" + one.substr(0, 40), "noise\n[" + one + "\nkilled\n"}) {
+    INFO(cut);
+    CHECK(Refusal(cut) == Finding::kBadText);
+  }
+  CHECK(Refusal(R"({"build_commit": "a", "tests": [)" + one + "]}") == Finding::kBadText);
+}
+
+TEST_CASE("sizes of a bench's tests are settings of its cases", "[llama-logs]") {
+  const gate::CaseResult bench = ReadOne(
+      R"([{"n_prompt": 1024, "n_gen": 0, "avg_ts": 9}, {"n_prompt": 512, "n_gen": 0, "avg_ts": 8},
+          {"n_prompt": 0, "n_gen": 64, "avg_ts": 5}, {"n_prompt": 9, "n_gen": 9, "avg_ts": 1}])");
+  CHECK(Type(bench, "n_prompt") == "512,1024");
+  CHECK(gate::NumberOr(bench.spec.params, "n_gen", 0) == 64);
+}
+
 TEST_CASE("hostile benches are refused", "[llama-logs]") {
   const std::string good = R"({"n_prompt": 1, "n_gen": 0, "avg_ts": 2})";
   CHECK(Refusal("[" + good) == Finding::kBadText);
-  CHECK(Refusal("[" + good + ",3]") == Finding::kBadField);
+  CHECK(Refusal("[" + good + ",3]") == Finding::kBadText);
   CHECK(Refusal(R"([{"n_prompt": 1, "n_prompt": 1, "avg_ts": 1}])") == Finding::kBadText);
   CHECK(Refusal(R"([{"n_prompt": 1, "avg_ts": [] }])") == Finding::kBadField);
   std::string many = "[";
@@ -238,9 +291,14 @@ TEST_CASE("a folder's logs are cases of their names, also in UTF-16", "[llama-lo
   std::ofstream(dir.path() / "b.log", std::ios::binary) << wide;
   std::ofstream(dir.path() / "a.txt") << "Mean    KLD: 0.5\n";
   std::ofstream(dir.path() / "c.txt") << "nothing\n";
+  std::filesystem::create_directory(dir.path() / "old");
+  std::ofstream(dir.path() / "b.err") << "ggml_cuda_init: found 1 CUDA devices:\n";
+  std::ofstream(dir.path() / "died.err") << "ggml_cuda_init: found 1 CUDA devices:\n";
   std::ofstream(dir.path() / "d.bin") << " eval time = 2000 ms / 100 runs\n";
-  const auto cases = ReadLogs(dir.path());
-  REQUIRE(cases.size() == 2);
+  const auto [cases, left_out] = ReadLogs(dir.path());
+  CHECK(left_out == std::vector<std::string>{"c.txt", "b.err", "old/"});
+  REQUIRE(cases.size() == 3);
+  CHECK(IsCut(cases[2]));
   CHECK(cases[0].spec.name == "a.txt");
   CHECK(ValueOf(cases[1], "decode_gate_tps") == 50);
 }
@@ -253,7 +311,7 @@ TEST_CASE("a folder has at most 1000 cases, however many benches they come from"
       bench << fmt::format("{{\"n_prompt\": 1, \"n_gen\": 0, \"avg_ts\": 2, \"x\": {}}}\n", i);
     }
     bench.close();
-    if (tests == 1000) CHECK(ReadLogs(dir.path()).size() == 1000);
+    if (tests == 1000) CHECK(ReadLogs(dir.path()).cases.size() == 1000);
   }
   CHECK(test::FindingOf([&] { ReadLogs(dir.path()); }) == Finding::kLimit);
 }

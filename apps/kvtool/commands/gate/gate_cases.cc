@@ -3,6 +3,7 @@
 #include "apps/kvtool/commands/gate/gate_cases.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -270,44 +271,47 @@ void EngineLogOptions::AddWords(std::vector<std::string>& words) const {
 }
 
 // Logs of engines without a suite come without rules: the command line, a config or a baseline has
-// them. Without a config, what none of these speaks of is only shown.
-std::vector<gate::CaseResult> EngineLogOptions::ReadPlain() const {
-  std::vector<gate::CaseResult> cases = llamacpp::ReadLogs(path);
-  for (gate::CaseResult& item : cases) {
+// them. Without a config, what none of these speaks of is only shown, unless the log has no end.
+std::vector<gate::CaseResult> GateCases::ReadPlain(bool holds_suite, gate::Config& config,
+                                                   gate::GateResult& result) const {
+  llamacpp::LogsRead read = llamacpp::ReadLogs(logs.path);
+  if (read.cases.empty()) return {};
+  for (gate::CaseResult& item : read.cases) {
     item.spec.suite = mnn::Engine().NewCase().suite;
-    item.spec.on_not_run = gate::OnNotRun::kWarn;
+    const bool has_config = !config.cases.empty() || config.expected.any();
+    item.spec.on_not_run = has_config              ? config.on_not_run
+                           : llamacpp::IsCut(item) ? gate::OnNotRun::kFail
+                                                   : gate::OnNotRun::kWarn;
   }
-  return cases;
+  if (!holds_suite && !read.left_out.empty()) {
+    result.warnings.push_back(fmt::format("{}: no figures of llama.cpp in it, not judged: {}",
+                                          Escaped(logs.path), fmt::join(read.left_out, ", ")));
+  }
+  const bool asked = std::any_of(config.baseline_rules.begin(), config.baseline_rules.end(),
+                                 [](const gate::DeltaRule& rule) { return rule.is_asked; });
+  const auto rules = llamacpp::BaselineRules();
+  if (!asked) config.baseline_rules.insert(config.baseline_rules.end(), rules.begin(), rules.end());
+  return std::move(read.cases);
 }
 
-// Without a config and a snapshot the cases are those of the logs.
+// Reads the logs' cases, also where other logs lie beside a suite. Without cases of its own, the
+// config gets them.
 std::vector<gate::CaseResult> GateCases::ReadLogs(gate::Config& config,
                                                   gate::GateResult& result) const {
   if (!logs.given()) return {};
-  std::vector<gate::CaseResult> plain = logs.ReadPlain();
-  if (!plain.empty()) {
-    const bool has_config = !config.cases.empty() || config.expected.any();
-    for (gate::CaseResult& item : plain) {
-      if (has_config) item.spec.on_not_run = config.on_not_run;
-    }
-    const bool asked = std::any_of(config.baseline_rules.begin(), config.baseline_rules.end(),
-                                   [](const gate::DeltaRule& rule) { return rule.is_asked; });
-    const auto rules = llamacpp::BaselineRules();
-    if (!asked)
-      config.baseline_rules.insert(config.baseline_rules.end(), rules.begin(), rules.end());
-    if (!config.cases.empty()) return plain;
-    for (const gate::CaseResult& item : plain) config.cases.push_back(item.spec);
-    gate::KeepCases(only, config);
-    return plain;
+  const bool holds_suite = mnn::logs::HoldsSuite(logs.path);
+  std::vector<gate::CaseResult> all = ReadPlain(holds_suite, config, result);
+  mnn::logs::EngineVerdict read;
+  if (holds_suite || all.empty()) {
+    read = mnn::ReadLogs(logs.Resolve());
+    result.engine_logs = mnn::LogsFields().Object(read);
   }
-  mnn::logs::EngineVerdict read = mnn::ReadLogs(logs.Resolve());
-  result.engine_logs = mnn::LogsFields().Object(read);
-  std::vector<gate::CaseResult> of_logs = std::move(read.cases);
-  if (!config.cases.empty()) return of_logs;
-  for (gate::CaseResult& item : of_logs) {
-    item.spec.on_not_run = config.on_not_run;
-    config.cases.push_back(item.spec);
+  for (gate::CaseResult& item : read.cases) {
+    if (config.cases.empty()) item.spec.on_not_run = config.on_not_run;
+    all.push_back(std::move(item));
   }
+  if (!config.cases.empty()) return all;
+  for (const gate::CaseResult& item : all) config.cases.push_back(item.spec);
   // A suite that was run in part passes only for who says so: by expected_cases, on_not_run or
   // --case.
   for (const std::string& name : read.absent_cases) {
@@ -317,7 +321,7 @@ std::vector<gate::CaseResult> GateCases::ReadLogs(gate::Config& config,
     config.cases.push_back(std::move(*spec));
   }
   gate::KeepCases(only, config);
-  return of_logs;
+  return all;
 }
 
 // Logs know what a replay cannot: the engine's own cases, and those without a snapshot.
@@ -366,6 +370,23 @@ void GateCases::AddRules(gate::GateResult& result) const {
   }
 }
 
+// A config of replays names its own cases: what else the logs tell of counts too. One of logs says
+// which of them it judges.
+void GateCases::AddUnnamed(const gate::Config& config, std::vector<gate::CaseResult> of_logs,
+                           gate::GateResult& result) const {
+  const bool replays = std::any_of(config.cases.begin(), config.cases.end(),
+                                   [](const auto& spec) { return !spec.snapshot.empty(); });
+  if (replays) {
+    std::move(of_logs.begin(), of_logs.end(), std::back_inserter(result.cases));
+    return;
+  }
+  std::vector<std::string> names;
+  for (const gate::CaseResult& item : of_logs) names.push_back(Escaped(item.spec.name));
+  if (names.empty()) return;
+  result.warnings.push_back(fmt::format("{}: the config does not name, and so nothing judges: {}",
+                                        Escaped(logs.path), fmt::join(names, ", ")));
+}
+
 void GateCases::Run(Context& context, gate::Config& config, GateInputs& inputs,
                     gate::GateResult& result) const {
   std::vector<gate::CaseResult> of_logs = ReadLogs(config, result);
@@ -384,12 +405,7 @@ void GateCases::Run(Context& context, gate::Config& config, GateInputs& inputs,
     result.cases.push_back(Replay(context, spec, inputs.Open(spec, pool), pool, progress));
     gate::AddFromLogs(spec, logs.path, of_logs, result.cases.back());
   }
-  // A config of replays names its own cases: what else the logs tell of counts too.
-  const bool replays = std::any_of(config.cases.begin(), config.cases.end(),
-                                   [](const auto& spec) { return !spec.snapshot.empty(); });
-  if (replays && only.empty()) {
-    std::move(of_logs.begin(), of_logs.end(), std::back_inserter(result.cases));
-  }
+  if (only.empty()) AddUnnamed(config, std::move(of_logs), result);
   AddRules(result);
   for (const gate::CaseResult& item : result.cases) {
     if (item.logs) continue;

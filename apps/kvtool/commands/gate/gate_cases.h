@@ -19,11 +19,12 @@
 
 namespace kv {
 
-// Whether a word of the command line is a config, and no snapshot or recorded run: a text, which no
-// cache is. What is not there counts as one.
+// Returns true if a word of the command line is a config rather than a snapshot or recorded run:
+// a text, which no cache is, or a file that does not exist.
 bool IsGateConfig(const std::string& path);
 
-// The text of a config or summary. Throws kLimit beyond 16 MiB, and what FileSource::Open throws.
+// Returns the text of a config or summary. Throws kLimit beyond 16 MiB, and what FileSource::Open
+// throws.
 std::string ReadGateText(const std::string& path);
 
 // Paths in a config are relative to its folder. Both name the file in what they throw: kUsage or
@@ -100,8 +101,6 @@ struct EngineLogOptions {
   // Throws kUsage where options of the analyzer stand without logs.
   void RequireLogs() const;
   mnn::logs::EngineLogsInput Resolve() const;
-  // The cases of an engine that has no suite, without rules of their own; none of other logs.
-  std::vector<gate::CaseResult> ReadPlain() const;
   // The same options as words of a command line.
   void AddWords(std::vector<std::string>& words) const;
 };
@@ -119,7 +118,11 @@ struct GateCases {
            gate::GateResult& result) const;
 
  private:
+  std::vector<gate::CaseResult> ReadPlain(bool holds_suite, gate::Config& config,
+                                          gate::GateResult& result) const;
   std::vector<gate::CaseResult> ReadLogs(gate::Config& config, gate::GateResult& result) const;
+  void AddUnnamed(const gate::Config& config, std::vector<gate::CaseResult> of_logs,
+                  gate::GateResult& result) const;
   void AddRules(gate::GateResult& result) const;
   std::optional<gate::CaseResult> FromLogs(const gate::CaseSpec& spec,
                                            std::vector<gate::CaseResult>& of_logs) const;

@@ -21,7 +21,6 @@ namespace fs = std::filesystem;
 // A shorter cache has no eighth that a range could be cut from.
 constexpr uint64_t kFewestTokens = 32;
 constexpr size_t kMostRuns = 100;
-constexpr size_t kLongestName = 150;  // leaves room for the names of its cases
 
 // A config reads paths relative to itself.
 std::string SeenFrom(const std::string& config, const std::string& path) {
@@ -31,16 +30,9 @@ std::string SeenFrom(const std::string& config, const std::string& path) {
   return seen.empty() ? path : seen.string();
 }
 
-std::string ChooseName(const std::string& path, std::vector<std::string>& taken) {
-  fs::path name = fs::path(path).lexically_normal();
-  if (!name.has_filename()) name = name.parent_path();
-  const std::string plain = name.filename().string().substr(0, kLongestName);
-  std::string unique = plain;
-  for (int i = 2; std::count(taken.begin(), taken.end(), unique) != 0; ++i) {
-    unique = fmt::format("{}-{}", plain, i);
-  }
-  taken.push_back(unique);
-  return unique;
+std::string FileName(const std::string& path) {
+  const fs::path name = fs::path(path).lexically_normal();
+  return (name.has_filename() ? name : name.parent_path()).filename().string();
 }
 
 uint64_t TokensOf(const Snapshot& snapshot) {
@@ -79,7 +71,7 @@ class Initialiser {
     const gate::DataSize size = SizeOf(path, pair);
 
     gate::MeasuredRun run;
-    run.name = ChooseName(name, names_);
+    run.name = names_.Add(FileName(name));
     run.snapshot = SeenFrom(init_.output, path);
     run.trace = SeenFrom(init_.output, init_.trace);
     run.reading = {init_.reading.open.from, SeenFrom(init_.output, init_.reading.gguf),
@@ -148,7 +140,7 @@ class Initialiser {
   ThreadPool pool_;
   GateInputs& inputs_;
   ProgressLine progress_;
-  std::vector<std::string> names_;
+  gate::CaseNames names_;
 };
 
 // Returns the text of the config, with the runs' names.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -20,7 +21,7 @@ using gate::Json;
 
 constexpr uint64_t kMostBytes = uint64_t{16} << 20;
 constexpr size_t kMostRows = 10000, kMostSettings = 100;
-constexpr size_t kLongestValue = 60, kLongestName = 150;
+constexpr size_t kLongestValue = 60;
 // Equal runs differ by this many standard deviations of a test's repetitions.
 constexpr double kDeviations = 2;
 
@@ -35,7 +36,8 @@ using Settings = std::map<std::string, gate::ParamValue>;
 // One combination of llama-bench's settings, and its speeds.
 struct Group {
   Settings settings;
-  gate::CaseResult result;
+  std::set<double> prompts = {}, generations = {};  // tokens of the tests that are judged
+  gate::CaseResult result = {};
 };
 
 Error Wrong(size_t row, const std::string& name, std::string_view why) {
@@ -75,6 +77,13 @@ std::string TextOf(const gate::ParamValue& value) {
   return number != nullptr ? fmt::format("{}", *number) : std::get<std::string>(value);
 }
 
+// Sizes of tests are settings too: a longer prompt has another speed.
+void AddSizes(const char* key, const std::set<double>& sizes, gate::Params& params) {
+  if (sizes.empty()) return;
+  params.emplace_back(key, sizes.size() == 1 ? gate::ParamValue(*sizes.begin())
+                                             : fmt::format("{}", fmt::join(sizes, ",")));
+}
+
 // The slowest test of a kind decides, and its repetitions say how much equal runs differ.
 void AddSpeed(std::string_view metric, double speed, const Json& row, gate::Where where,
               gate::Measurements& of) {
@@ -89,7 +98,8 @@ void AddSpeed(std::string_view metric, double speed, const Json& row, gate::Wher
                           kDeviations * deviation));
 }
 
-void AddTest(const Json& row, size_t at, const std::string& name, gate::CaseResult& result) {
+void AddTest(const Json& row, size_t at, const std::string& name, Group& group) {
+  gate::CaseResult& result = group.result;
   const double prompt = ReadNumber(row, "n_prompt", at, name),
                gen = ReadNumber(row, "n_gen", at, name);
   const double speed = ReadNumber(row, "avg_ts", at, name);
@@ -101,6 +111,7 @@ void AddTest(const Json& row, size_t at, const std::string& name, gate::CaseResu
         "test pp{}+tg{} has one speed for prompt and generation together: it is not judged", prompt,
         gen));
   } else if (prompt > 0 || gen > 0) {
+    (gen > 0 ? group.generations : group.prompts).insert(gen > 0 ? gen : prompt);
     AddSpeed(gen > 0 ? "decode_gate_tps" : "prompt_tokens_per_second", speed, row, where,
              result.measured);
     if (gen > 0 && speed > result.measured.Value("decode_best").value_or(0)) {
@@ -109,36 +120,76 @@ void AddTest(const Json& row, size_t at, const std::string& name, gate::CaseResu
   }
 }
 
-// Every test of the document, wherever other output stands around it.
-std::vector<Json> ReadRows(std::string_view text, const std::string& name) {
-  const auto begins = [&](char bracket) {
-    if (text.starts_with(bracket)) return size_t{0};
-    const char words[] = {'\n', bracket};
-    const size_t at = text.find(std::string_view(words, 2));
-    return at == text.npos ? at : at + 1;
-  };
-  std::vector<Json> rows;
-  const auto add = [&](Json row) {
-    if (!row.is_object()) throw Wrong(rows.size(), name, "it is not an object");
-    if (rows.size() == kMostRows) {
-      throw Error(Finding::kLimit, "more than {} tests of a bench", kMostRows).File(name);
-    }
-    rows.push_back(std::move(row));
-  };
-  const size_t list = begins('['), lines = begins('{');
-  if (list < lines) {
-    const std::string_view whole = text.substr(list, text.rfind(']') - list + 1);
-    Json all = gate::ParseJson(text.rfind(']') == text.npos ? text.substr(list) : whole, name);
-    for (Json& row : all) add(std::move(row));
-    return rows;
+// Returns where the JSON object at the front of the text ends; npos if it was cut.
+size_t ObjectEnd(std::string_view text) {
+  size_t depth = 0;
+  bool is_quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') is_quoted = !is_quoted;
+    if (is_quoted && c == '\\') ++i;
+    if (is_quoted) continue;
+    if (c == '{') ++depth;
+    if (c == '}' && --depth == 0) return i + 1;
   }
-  for (text.remove_prefix(std::min(lines, text.size())); !text.empty();) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    if (text.starts_with('{')) add(gate::ParseJson(text.substr(0, end), name));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return rows;
+  return text.npos;
 }
+
+// Finds the tests in a bench's output: objects in a list or in lines of their own, with other
+// output before, between and behind them.
+class BenchText {
+ public:
+  BenchText(std::string_view text, const std::string& name) : text_(text), name_(name) {}
+
+  std::vector<Json> Rows() {
+    bool in_list = false, begins = true;  // nothing but brackets and commas before it in its line
+    for (size_t at = 0; at < text_.size(); ++at) {
+      const std::string_view rest = text_.substr(at);
+      if (rest[0] == '\n') begins = true;
+      if (!begins || std::string_view(" \t\r\n,").find(rest[0]) != rest.npos) continue;
+      const size_t next = std::min(rest.find_first_not_of(" \t\r\n", 1), rest.size());
+      const bool ends_line = next == rest.size() || rest.substr(0, next).find('\n') != rest.npos;
+      const std::string_view after = rest.substr(next);
+      if (rest[0] == '{' && after.starts_with('"')) {
+        at += AddObject(at) - 1;
+      } else if (rest[0] == '[' && (ends_line || after.starts_with('{'))) {
+        in_list = true;
+      } else if (rest[0] == ']') {
+        in_list = false;
+      } else {
+        begins = false;
+      }
+    }
+    if (in_list) throw Cut();
+    return std::move(rows_);
+  }
+
+ private:
+  // Objects of other programs' output are no tests.
+  size_t AddObject(size_t at) {
+    const size_t end = ObjectEnd(text_.substr(at));
+    if (end == text_.npos) throw Cut();
+    try {
+      Json row = gate::ParseJson(text_.substr(at, end), name_);
+      if (!row.contains("n_prompt") && !row.contains("avg_ts")) return end;
+      if (rows_.size() == kMostRows) {
+        throw Error(Finding::kLimit, "more than {} tests of a bench", kMostRows).File(name_);
+      }
+      rows_.push_back(std::move(row));
+    } catch (Error& error) {
+      if (error.offset()) error.At(at + *error.offset());
+      throw;
+    }
+    return end;
+  }
+  Error Cut() const {
+    return Error(Finding::kBadText, "the bench was cut: its list or a test has no end").File(name_);
+  }
+
+  std::string_view text_;
+  const std::string& name_;
+  std::vector<Json> rows_;
+};
 
 // "bench.json:q8_0/q5_1,n_depth=4096": the types, and what else the cases of a bench differ in.
 void NameCases(const std::string& name, std::vector<Group>& groups) {
@@ -153,7 +204,7 @@ void NameCases(const std::string& name, std::vector<Group>& groups) {
       if (!group.settings.contains(key)) differ.insert(key);
     }
   }
-  std::set<std::string> taken;
+  gate::CaseNames names;
   for (Group& group : groups) {
     std::string types, others;
     for (const char* key : {"type_k", "type_v"}) {
@@ -167,17 +218,19 @@ void NameCases(const std::string& name, std::vector<Group>& groups) {
       if (found != group.settings.end())
         others += fmt::format(",{}={}", key, TextOf(found->second));
     }
-    const std::string plain = (name + types + others).substr(0, kLongestName);
-    std::string unique = plain;
-    for (int i = 2; !taken.insert(unique).second; ++i) unique = fmt::format("{}-{}", plain, i);
-    group.result.spec.name = unique;
+    group.result.spec.name = names.Add(name + types + others);
   }
 }
 
 }  // namespace
 
 bool IsBench(std::string_view text) {
-  return text.find("\"avg_ts\":") != text.npos && text.find("\"n_prompt\":") != text.npos;
+  const auto has = [&](std::string_view words) { return text.find(words) != text.npos; };
+  const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+  // The list was begun and no test of it is there: the bench died.
+  const bool is_begun =
+      text.substr(begin, 1) == "[" && text.find_first_not_of(" \t\r\n", begin + 1) == text.npos;
+  return is_begun || has("\"build_commit\":") || (has("\"avg_ts\":") && has("\"n_prompt\":"));
 }
 
 std::vector<gate::CaseResult> ReadBench(std::string_view text, const std::string& name) {
@@ -186,7 +239,7 @@ std::vector<gate::CaseResult> ReadBench(std::string_view text, const std::string
                 text.size(), kMostBytes)
         .File(name);
   }
-  const std::vector<Json> rows = ReadRows(text, name);
+  const std::vector<Json> rows = BenchText(text, name).Rows();
   std::vector<Group> groups;
   std::map<Settings, size_t> places;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -203,12 +256,16 @@ std::vector<gate::CaseResult> ReadBench(std::string_view text, const std::string
       group.result.spec.mode = "bench";
       group.result.spec.params = {group.settings.begin(), group.settings.end()};
     }
-    AddTest(rows[i], i, name, groups[place->second].result);
+    AddTest(rows[i], i, name, groups[place->second]);
   }
   if (groups.empty()) throw Error(Finding::kBadText, "the bench has no tests").File(name);
   NameCases(name, groups);
   std::vector<gate::CaseResult> cases;
-  for (Group& group : groups) cases.push_back(std::move(group.result));
+  for (Group& group : groups) {
+    AddSizes("n_prompt", group.prompts, group.result.spec.params);
+    AddSizes("n_gen", group.generations, group.result.spec.params);
+    cases.push_back(std::move(group.result));
+  }
   return cases;
 }
 

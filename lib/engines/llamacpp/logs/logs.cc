@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
@@ -27,27 +28,41 @@ bool IsLogName(std::string_view name) {
 
 }  // namespace
 
+bool IsCut(const gate::CaseResult& item) { return item.first(gate::Status::kNotRun) != nullptr; }
+
 std::span<const gate::DeltaRule> BaselineRules() { return kBaselineRules; }
 
 std::vector<gate::CaseResult> ReadLog(std::string_view text, const std::string& name) {
   return IsBench(text) ? ReadBench(text, name) : ReadTextLog(text, name);
 }
 
-std::vector<gate::CaseResult> ReadLogs(const std::filesystem::path& path) {
+LogsRead ReadLogs(const std::filesystem::path& path) {
   const std::string shown = Escaped(path.generic_string());
   const gate::LogFolder folder(path, shown);
   if (!folder.exists()) {
-    return ReadLog(gate::ReadLog(path, shown), Escaped(path.filename().generic_string()));
+    return {ReadLog(gate::ReadLog(path, shown), Escaped(path.filename().generic_string())), {}};
   }
-  std::vector<gate::CaseResult> all;
+  LogsRead all;
+  std::set<std::filesystem::path> judged;  // names of logs with figures, without their endings
   for (const std::string& name : folder.Files(IsLogName)) {
     std::vector<gate::CaseResult> cases = ReadLog(*folder.Text(name), Escaped(name));
-    if (all.size() + cases.size() > kMostCases) {
+    if (cases.empty()) all.left_out.push_back(Escaped(name));
+    if (!std::all_of(cases.begin(), cases.end(), IsCut))
+      judged.insert(std::filesystem::path(Escaped(name)).stem());
+    if (all.cases.size() + cases.size() > kMostCases) {
       throw Error(Finding::kLimit, "the logs of the folder have more than {} cases", kMostCases)
           .File(shown);
     }
-    std::move(cases.begin(), cases.end(), std::back_inserter(all));
+    std::move(cases.begin(), cases.end(), std::back_inserter(all.cases));
   }
+  // bench.err, with nothing but messages, is the other stream of the run that wrote bench.json.
+  std::erase_if(all.cases, [&](const gate::CaseResult& item) {
+    const std::string& name = item.spec.name;
+    const bool is_other = IsCut(item) && judged.contains(std::filesystem::path(name).stem());
+    if (is_other) all.left_out.push_back(name);
+    return is_other;
+  });
+  for (const std::string& name : folder.Folders()) all.left_out.push_back(Escaped(name) + "/");
   return all;
 }
 

@@ -17,12 +17,19 @@ namespace kv::llamacpp {
 // llama-perplexity says of the loss. FORMAT.md has the lines and fields. A case has figures that
 // the gate's rules can name, its types as parameters, and no suite.
 
-// Of a bench, and of all logs of a folder together: as many as a config may have.
+// Most cases of a bench, and of all logs of a folder together: as many as a config may have.
 inline constexpr size_t kMostCases = 1000;
 
-// Reads a log, or the logs that lie in a folder, in the order of their names. Returns nothing if
+struct LogsRead {
+  std::vector<gate::CaseResult> cases;
+  std::vector<std::string> left_out;  // what else a folder holds, without figures of its own
+};
+// Reads a log, or the logs that lie in a folder, in the order of their names. Returns no cases if
 // they are not llama.cpp's. Throws kOpenFailed, kReadFailed, kLimit, kBadText, kBadField.
-std::vector<gate::CaseResult> ReadLogs(const std::filesystem::path& path);
+LogsRead ReadLogs(const std::filesystem::path& path);
+
+// True for the case of a log that ends before its figures, which leaves a rule open.
+bool IsCut(const gate::CaseResult& item);
 
 // Reads the text of one log; `name` names its cases. Throws as ReadLogs.
 std::vector<gate::CaseResult> ReadLog(std::string_view text, const std::string& name);

@@ -81,6 +81,14 @@ void SkipTime(std::string_view& line) {
   }
 }
 
+// Returns true if a function of llama.cpp wrote the line: "llama_model_loader: loaded meta data".
+bool IsReport(std::string_view line) {
+  SkipTime(line);
+  if (!line.starts_with("llama_") && !line.starts_with("ggml_")) return false;
+  const size_t end = line.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789");
+  return end != line.npos && line[end] == ':';
+}
+
 // Takes a word off the front of the text, blanks before it apart.
 bool Take(std::string_view word, std::string_view& text) {
   SkipSpaces(text);
@@ -103,6 +111,7 @@ std::optional<std::string_view> After(std::string_view line, std::string_view wo
 struct Speed {
   double ms = 0, tokens = 0;
   std::optional<double> slowest = {};  // where a line has nothing but the speed
+  bool has_line = false;               // of times, even if nothing was done
 
   // A speed that is no number stays: no later turn makes up for it.
   void AddTurn(double speed) {
@@ -126,6 +135,7 @@ class TextLog {
     AddStatistic(line);
     if (auto rest = After(line, "load time =")) load_ms_ = TakeFigure(*rest);
     if (line.find(" n_ctx ") != line.npos) EndContext();
+    has_reports_ = has_reports_ || IsReport(line);
     names_us_ = names_us_ || std::any_of(std::begin(kOurs), std::end(kOurs),
                                          [&](auto words) { return line.find(words) != line.npos; });
     for (const std::string_view words : kBroken) {
@@ -139,31 +149,37 @@ class TextLog {
   std::vector<gate::CaseResult> Case(const std::string& name) {
     EndContext();
     gate::CaseResult result;
-    result.origin = gate::Origin::kLogs;
-    result.spec.name = name;
     gate::Measurements& of = result.measured;
     const gate::Where where{.log = name};
     const auto set = [&](std::string_view metric, std::optional<double> value) {
       if (value) of.Set(metric, *value, where);
       return value.has_value();
     };
-    bool is_ours = set("prompt_tokens_per_second", prompt_.per_second());
-    is_ours |= set("decode_gate_tps", generation_.per_second());
-    if (!cache_.type_k.empty()) is_ours |= set("resident_bytes.peak", cache_.bytes);
-    bool compares = false;
-    for (const auto& [metric, value] : statistics_) compares |= set(metric, value);
-    compares |= has_chunks_;
-    if (compares) AddMissing(of);
+    bool has_speed = set("prompt_tokens_per_second", prompt_.per_second());
+    has_speed |= set("decode_gate_tps", generation_.per_second());
+    const bool has_cache = !cache_.type_k.empty() && set("resident_bytes.peak", cache_.bytes);
+    for (const auto& [metric, value] : statistics_) set(metric, value);
+    const bool compares = has_chunks_ || !statistics_.empty();
     const bool broke_early = broken_ > 0 && names_us_;
-    if (!is_ours && !compares && !broke_early) return {};
-    if (load_ms_) of.Set("load_us", 1e3 * *load_ms_, where);
+    if (!has_speed && !has_cache && !compares && !has_reports_ && !broke_early) return {};
+    set("load_us", load_ms_ ? std::optional(1e3 * *load_ms_) : std::nullopt);
     of.Set("kv_invalid_log_count", static_cast<double>(broken_), where, first_broken_);
+    result.origin = gate::Origin::kLogs;
+    result.spec.name = name;
     result.spec.mode = compares ? "perplexity" : "run";
-    // Evidence, which rules of a config do not replace.
-    result.rules.push_back(
-        gate::Evaluate({"kv_invalid_log_count", gate::Op::kAtMost, 0, false, true}, of));
-    if (!cache_.type_k.empty()) {
-      result.spec.params = {{"type_k", cache_.type_k}, {"type_v", cache_.type_v}};
+    if (has_cache) result.spec.params = {{"type_k", cache_.type_k}, {"type_v", cache_.type_v}};
+    // Evidence, which rules of a config do not replace. Without its end a log leaves a rule open.
+    const auto ask = [&](std::string_view metric, gate::Op op) {
+      result.rules.push_back(gate::Evaluate({std::string(metric), op, 0, false, true}, of));
+    };
+    ask("kv_invalid_log_count", gate::Op::kAtMost);
+    if (compares) {
+      if (AddMissingLosses(of)) ask("loss.mean_kl", gate::Op::kAtLeast);
+    } else if (!has_speed) {
+      AddMissingFigures(of);
+      ask("decode_gate_tps", gate::Op::kAtLeast);
+    } else if (!generation_.has_line && !generation_.slowest) {
+      of.Missing("decode_gate_tps", "the log ends before the speed of the generation");
     }
     std::vector<gate::CaseResult> cases;
     cases.push_back(std::move(result));
@@ -171,8 +187,9 @@ class TextLog {
   }
 
  private:
-  // A rule on a loss is about such a log, whether it has this loss or not.
-  void AddMissing(gate::Measurements& of) const {
+  // A rule on a loss is about such a log, whether it has this loss or not. Returns true if the
+  // comparison was cut.
+  bool AddMissingLosses(gate::Measurements& of) const {
     const bool is_cut = has_chunks_ && of.Find("loss.mean_kl") == nullptr;
     for (const Statistic& one : kStatistics) {
       if (of.Find(one.metric) != nullptr) continue;
@@ -180,6 +197,17 @@ class TextLog {
                                       "the run was cut, or had fewer than 100 tokens"
                                     : "the log of the perplexity does not have it");
     }
+    return is_cut;
+  }
+
+  // A log that ends before its figures may have been about to get any of them.
+  static void AddMissingFigures(gate::Measurements& of) {
+    constexpr const char* kWhy =
+        "the log ends before any speed or loss: the run was cut, or did nothing";
+    for (const Statistic& one : kStatistics) of.Missing(one.metric, kWhy);
+    for (const char* metric :
+         {"prompt_tokens_per_second", "decode_gate_tps", "resident_bytes.peak"})
+      if (of.Find(metric) == nullptr) of.Missing(metric, kWhy);
   }
 
   // "prompt eval time =  789.03 ms /    27 tokens (...": of a run, or of a request.
@@ -194,9 +222,10 @@ class TextLog {
     if (!ms || !Take("ms", rest) || !Take("/", rest)) return false;
     const auto tokens = TakeFigure(rest);
     if (!tokens) return false;
+    Speed& of = before.ends_with("prompt") ? prompt_ : generation_;
+    of.has_line = true;
     // Without a prompt or a generation the line says 0 ms for 1 token.
     if (*ms == 0) return true;
-    Speed& of = before.ends_with("prompt") ? prompt_ : generation_;
     const bool is_time = std::isfinite(*ms) && *ms > 0 && *tokens >= 0;
     of.ms += is_time ? *ms : std::numeric_limits<double>::quiet_NaN();
     of.tokens += *tokens;
@@ -279,7 +308,7 @@ class TextLog {
   Cache cache_, context_;
   std::optional<double> load_ms_;
   std::map<std::string_view, double> statistics_;  // by metric
-  bool has_chunks_ = false, is_old_ = false, names_us_ = false;
+  bool has_chunks_ = false, is_old_ = false, names_us_ = false, has_reports_ = false;
   uint64_t broken_ = 0;
   std::string first_broken_;
 };

@@ -395,7 +395,7 @@ CaseLogs ReadBenchLogs(const EngineLogsInput& input, const std::string& shown, S
   };
   read_offline(input.offline_lossless_json, upper);
   read_offline(input.offline_lossless_online_json, online);
-  if (logs.bench.table.size() == 0 && logs.bullets.empty() && !logs.bench.was_begun) {
+  if (!logs.bench.table.HasColumn(kSpeedColumn) && logs.bullets.empty() && !logs.bench.was_begun) {
     throw Error(Finding::kMissingRecord,
                 "no row of llm_bench, no case of the suite and no run of llm_demo in it")
         .File(shown);

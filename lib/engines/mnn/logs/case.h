@@ -70,7 +70,8 @@ CaseLogs ReadBenchLogs(const EngineLogsInput& input, const std::string& shown, S
 // Reads a report alone, without the folder that it was written into.
 CaseLogs ReadDemoReport(std::string text, const std::string& shown, SuiteCase suite_case);
 bool IsDemoReport(std::string_view text);
-// Whether a folder holds what llm_demo's runner writes.
+// True for a folder with what llm_demo's runner writes, or with cases of the suite.
+bool HoldsSuite(const std::filesystem::path& path);
 bool HoldsDemo(const LogFolder& folder);
 
 // Everything that lies at the path of engine logs, sorted by case and not yet judged.

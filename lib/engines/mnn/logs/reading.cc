@@ -251,6 +251,10 @@ std::string ShownPath(const EngineLogsInput& input) {
 
 bool IsDemoName(std::string_view name) { return name.starts_with("llm_demo"); }
 
+bool HoldsSuite(const fs::path& path) {
+  return !CasesIn(LogFolder(path, OnlyUtf8(path.generic_string())), {}).empty();
+}
+
 LogsRead ReadEngineLogs(const EngineLogsInput& input) {
   LogsRead read;
   read.shown = ShownPath(input);

@@ -158,7 +158,7 @@ size_t BenchTable::AddMarkdown(std::string_view text, std::string_view log_file,
     const std::vector<std::string_view> cells = SplitRow(line);
     const bool ends = line.size() > 1 && line.back() == '|';
     if (++lines == 1) {
-      found.has_header = true;
+      found.has_header = std::find(cells.begin(), cells.end(), kSpeedColumn) != cells.end();
       header = cells;
       header_ends = ends;
     }

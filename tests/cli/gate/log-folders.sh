@@ -1,0 +1,42 @@
+# Folders of logs: none passes because a log has no end, and what nothing judges is named.
+logs=$TESTDATA/llamacpp/logs
+gate() { status=0; "$KVTOOL" gate "$@" --deterministic || status=$?; echo "exit $status"; }
+mkdir all; cp "$logs/server.log" all/good.log
+printf '0.00.1 I llama_model_loader: loaded meta data\nllama_kv_cache: size = 9 MiB, K (f16): 6.00 MiB, V (f16): 3.00 MiB\n' > all/died.log
+gate --engine-logs all --require 'tokens_per_second>=1' -q
+# What it has is judged.
+gate --engine-logs all --require 'resident_bytes.peak>=1' -q
+# Not decided, it fails unless a config says that such cases only warn.
+mkdir cut; cp all/good.log cut; cp "$logs/perplexity.log" cut
+echo '{"schema": "kvtool.gate-config/1", "expected_cases": 1}' > all.json
+echo '{"schema": "kvtool.gate-config/1", "expected_cases": 1, "on_not_run": "warn"}' > warn.json
+printf 'chunk  PPL  ln(PPL(Q)/PPL(base))\n   1  14.2 x\n' > cut/died.log
+for config in all.json warn.json; do gate "$config" --engine-logs cut --require 'prompt_tokens_per_second>=1' -q 2>&1; done
+gate --engine-logs cut --require 'prompt_tokens_per_second>=1' -q
+rm cut/perplexity.log
+gate --engine-logs cut -q -o first.json 2> /dev/null
+cp "$logs/server.log" cut/died.log; gate --engine-logs cut -q -o whole.json 2> /dev/null
+gate --engine-logs all --baseline whole.json -q
+# What the config does not name, and what is no log of llama.cpp, is named in the summary, too.
+echo notes > all/notes.txt; mkdir all/older; cp "$logs/perplexity.log" all
+cat > own.json << 'JSON'
+{"schema": "kvtool.gate-config/1", "cases": [
+  {"name": "good.log", "mode": "full", "rules": [{"metric": "tokens_per_second", "op": ">=", "limit": 30}]}]}
+JSON
+gate own.json --engine-logs all -q -o summary.json --html-out page.html
+$VALIDATE < summary.json
+jq -c .warnings summary.json
+sed -n '/## Warnings/,/^$/p;/^- all/p' summary.md
+grep -o 'does not name[^<]*' page.html
+gate own.json --engine-logs all -q --case good.log
+# A folder with a suite of MNN's and logs of llama.cpp: both are judged.
+cp -r "$TESTDATA/golden/mnn/gate/suite" both; chmod -R u+w both; cp "$logs/server.log" both
+"$KVTOOL" gate --engine-logs both --require 'tokens_per_second>=1' --json -q | jq -c '.results[0].cases[] | [.name, .status]' || true
+# A table of another program is no log of MNN's.
+printf '| a | b |\n|---|---|\n| 1 | 2 |\n' > table.md; printf 'a,b\n1,2\n' > table.csv
+for file in table.md table.csv; do gate --engine-logs "$file"; "$KVTOOL" doctor "$file" 2> /dev/null | sed -n 2p; done
+# Another size of a bench's tests is another setting.
+gate --engine-logs "$logs/bench.json" -q -o bench.json 2> /dev/null
+sed 's/"n_prompt": 512/"n_prompt": 2048/' "$logs/bench.json" > all/bench.json; gate --engine-logs all/bench.json --baseline bench.json -q
+# The log's file names its cases: under another name they are others, and the old ones are missed.
+mv all/bench.json bench-2.json; gate --engine-logs bench-2.json --baseline bench.json -q 2> /dev/null
