@@ -226,8 +226,9 @@ void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
               "the same in a format that every framework reads",
               heads ? "" : "N: the model's kv heads, or give --model FILE");
   if (!SuggestReplay(fmt::format("kvtool replay-h2o {}{} --trace ", file, batch), out) && heads) {
-    out.Suggest(fmt::format("kvtool replay-h2o {}{} --trace TRACE", file, batch),
-                "what eviction would save and cost", "TRACE: the attention of the same run");
+    out.Suggest(fmt::format("kvtool replay-h2o {}{} --trace TRACE --prompt-tokens N", file, batch),
+                "what eviction would save and cost",
+                "TRACE: the attention of the same run, N: how many tokens its prompt had");
   }
 }
 

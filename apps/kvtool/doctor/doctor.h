@@ -77,6 +77,8 @@ struct OtherKind {
   std::vector<std::string> inspect, verify;  // empty: none
 };
 const OtherKind* FindOtherKind(const std::string& path);
+// True for a store of states. A link as its marker makes none.
+bool IsStoreFolder(const std::string& path);
 // "it is a cache (npz): ...": what a file that is no archive is, and which command reads it. Empty
 // for archives and what nobody knows.
 std::string ReaderInstead(const std::string& path);

@@ -89,8 +89,9 @@ bool IsDocument(const Source& source, Diagnosis& out) {
                     Printable(plan.schedule), Grouped(events),
                     plan.source_file.empty() ? "an unnamed cache" : Printable(plan.source_file));
     IsSound("every event reads; 'plan check' holds it against its cache", out);
-    out.Suggest("kvtool plan check " + file + " --snapshot CACHE",
-                "whether it can be applied to that cache", "CACHE: the cache it is for");
+    out.Suggest("kvtool plan check " + file + " --snapshot CACHE --kv-heads N",
+                "whether it can be applied to that cache",
+                "CACHE: the cache it is for, N: the model's kv heads");
     return true;
   }
   out.kind = "document";
@@ -167,6 +168,26 @@ bool IsText(std::string_view head) {
   });
 }
 
+// Returns a rule of the gate that all cases of logs keep by a tenth, such as
+// "tokens_per_second>=40.3"; empty if they have no figure that a rule is usually on.
+std::string FindKeptRule(const std::vector<gate::CaseResult>& cases) {
+  for (const char* name :
+       {"decode_gate_tps", "candidate_decode_tps_avg", "prompt_tokens_per_second", "loss.mean_kl",
+        "loss.perplexity", "resident_bytes.peak"}) {
+    const gate::MetricInfo& metric = *mnn::Engine().FindMetric(name);
+    const bool more_is_better = metric.better == gate::Better::kHigher;
+    std::vector<double> values;
+    for (const gate::CaseResult& item : cases)
+      values.push_back(item.measured.Value(name).value_or(0));
+    std::erase_if(values, [](double value) { return value <= 0; });
+    if (values.empty()) continue;
+    const auto [least, most] = std::minmax_element(values.begin(), values.end());
+    return fmt::format("{}{}{:.3g}", metric.word.empty() ? metric.name : metric.word,
+                       more_is_better ? ">=" : "<=", more_is_better ? 0.9 * *least : 1.1 * *most);
+  }
+  return {};
+}
+
 // Recognises logs of engines, in a file or a folder of texts.
 bool IsLog(const Source& source, Diagnosis& out) {
   constexpr uint64_t kMostOfLogs = 16 << 20;
@@ -177,18 +198,26 @@ bool IsLog(const Source& source, Diagnosis& out) {
       });
   if (!is_text) return false;
   std::string_view whose = "llama.cpp";
-  if (llamacpp::ReadLogs(out.file).cases.empty()) {
+  std::vector<gate::CaseResult> cases = llamacpp::ReadLogs(out.file).cases;
+  const std::string rule = cases.empty() ? "" : FindKeptRule(cases);
+  if (cases.empty()) {
     mnn::logs::EngineLogsInput input;
     input.path = out.file;
-    if (mnn::ReadLogs(input).cases.empty()) return false;  // throws where nothing is a log
+    cases = mnn::ReadLogs(input).cases;             // throws where nothing is a log
+    if (FindKeptRule(cases).empty()) return false;  // tables or lines of another program
     whose = "MNN";
   }
   out.kind = "log";
   out.what = fmt::format("{} of {}, {}", source.is_folder ? "a folder of logs" : "a log", whose,
                          HumanBytes(source.total_bytes()));
   out.sound_text = "not looked at: the gate judges it";
-  out.Suggest("kvtool gate --engine-logs " + ShellWord(out.file),
-              "its speeds, sizes and losses, and what they fail");
+  const std::string judge = "kvtool gate --engine-logs " + ShellWord(out.file);
+  if (rule.empty()) {
+    out.Suggest(judge, "its speeds, sizes and losses, and what they fail");
+  } else {
+    out.Suggest(judge + " --require " + ShellQuoted(rule),
+                "its speeds, sizes and losses, against a limit: here its own, less a tenth");
+  }
   return true;
 }
 
@@ -290,8 +319,11 @@ bool IsTrace(const Source& source, Diagnosis& out) {
   IsSound("its headers read; values are not looked at", out);
   const std::string file = ShellWord(out.file);
   out.Suggest("kvtool trace inspect " + file, "layers, heads and positions");
-  out.Suggest("kvtool replay-h2o CACHE --trace " + file, "what eviction would save and cost",
-              "CACHE: the cache of the same run");
+  out.Suggest(fmt::format("kvtool replay-h2o CACHE --trace {}{}", file,
+                          trace.prompt_tokens ? "" : " --prompt-tokens N"),
+              "what eviction would save and cost",
+              fmt::format("CACHE: the cache of the same run{}",
+                          trace.prompt_tokens ? "" : ", N: how many tokens its prompt had"));
   return true;
 }
 
@@ -395,26 +427,23 @@ void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out) {
   out.sound_text = "";
   out.findings.clear();
   const std::string message = Printable(error.message());
-  switch (error.code()) {
-    case ErrorCode::kUnsupported:
-      out.what = fmt::format("{}; {}{}{}", Seeming(source), message,
-                             error.hint().empty() ? "" : "; instead: ", Printable(error.hint()));
-      break;
-    default:
-      if (known) out.format = Meant(source);
-      out.what = !known ? fmt::format("not known: {}", Seeming(source))
-                 : out.format.empty()
-                     ? Seeming(source)
-                     : fmt::format("{} by its first bytes ({}), but it cannot be read", out.format,
-                                   HumanBytes(source.total_bytes()));
-      if (!known && source.total_bytes() > 0) break;
+  if (error.code() == ErrorCode::kUnsupported) {
+    out.what = fmt::format("{}; {}{}{}", Seeming(source), message,
+                           error.hint().empty() ? "" : "; instead: ", Printable(error.hint()));
+  } else {
+    if (known) out.format = Meant(source);
+    out.what = !known ? fmt::format("not known: {}", Seeming(source))
+               : out.format.empty()
+                   ? Seeming(source)
+                   : fmt::format("{} by its first bytes ({}), but it cannot be read", out.format,
+                                 HumanBytes(source.total_bytes()));
+    if (known || source.total_bytes() == 0) {
       out.sound_text = fmt::format("{} [{}]", message, FindingId(error.finding()));
       // A limit says how far it was looked at, not that something is wrong beyond.
-      if (error.finding() == Finding::kLimit) {
-        out.sound_text = "not looked at: " + out.sound_text;
-      } else {
-        out.sound = Diagnosis::Sound::kNo;
-      }
+      const bool is_limit = error.finding() == Finding::kLimit;
+      if (is_limit) out.sound_text = "not looked at: " + out.sound_text;
+      if (!is_limit) out.sound = Diagnosis::Sound::kNo;
+    }
   }
   const std::string file = ShellWord(out.file);
   if (known)

@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs every command that `kvtool doctor` suggests, as a shell would take it: paste.py KVTOOL FILE...
+"""Runs every command that `kvtool doctor` suggests, as a shell would take it: paste.py [--fill WORD=TEXT,...] KVTOOL FILE...
 
-Of lines that need something which only a user knows, the command must exist. A suggested command may say that something
-is wrong with a file only where doctor has said so, too.
+Of lines that need something which only a user knows, the command must exist; with --fill they run with that, too. A
+suggested command may say that something is wrong with a file only where doctor has said so, too.
 """
 import json
 import os
+import re
 import subprocess
 import sys
 
 
-def main(kvtool, files):
+def fill(command, known):
+    """The command with what a user would put for its words in capitals; None if one of them is not known."""
+    for word, text in known.items():
+        command = re.sub(rf"\b{word}\b", text, command)
+    return None if re.search(r" [A-Z]+( |$)", command) else command
+
+
+def main(kvtool, files, known):
     env = dict(os.environ, PATH=f"{os.path.dirname(kvtool)}:{os.environ['PATH']}")
     done = subprocess.run([kvtool, "doctor", "--json", *files], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     results = json.loads(done.stdout)["results"]
@@ -21,12 +29,15 @@ def main(kvtool, files):
             print(one["inputs"][0]["file"], "has no next command")
         for step in one["next"]:
             words = step["command"].split()
-            if step["needs"] is not None:
+            command = step["command"] if step["needs"] is None else fill(step["command"], known) if known else None
+            if known and command is None:
+                print(step["command"], "needs a word that is not known here")
+            if command is None:
                 ran = subprocess.run([kvtool, words[1], "-h"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
                 if not any(word.isupper() for word in words):
                     print(step["command"], "has no word to fill in")
             else:
-                ran = subprocess.run(["bash", "-c", f"{step['command']}  # {step['effect']}"], env=env, text=True,
+                ran = subprocess.run(["bash", "-c", f"{command}  # {step['effect']}"], env=env, text=True,
                                      stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
             allowed = {0, 1, 3} if one["exit_code"] == 1 else {0}
             if ran.returncode not in allowed:
@@ -34,4 +45,9 @@ def main(kvtool, files):
     print("commands:", sum(len(one["next"]) for one in results))
 
 
-main(os.path.abspath(sys.argv[1]), sys.argv[2:])
+arguments = sys.argv[1:]
+filled = {}
+if arguments[0] == "--fill":
+    filled = dict(pair.split("=") for pair in arguments[1].split(","))
+    arguments = arguments[2:]
+main(os.path.abspath(arguments[0]), arguments[1:], filled)
