@@ -67,6 +67,7 @@ inline constexpr uint64_t kWholeFileBytes = uint64_t{64} << 20;
 void DiagnoseSnapshot(const Source& source, ThreadPool& pool, Diagnosis& out);
 void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out);
 void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out);
+// True for a store of states. A link as its marker makes none.
 bool IsStoreFolder(const std::filesystem::path& folder);
 // Of a file that is no cache: whether it is something else that is known.
 bool DiagnoseOther(const Source& source, Diagnosis& out);
@@ -77,8 +78,6 @@ struct OtherKind {
   std::vector<std::string> inspect, verify;  // empty: none
 };
 const OtherKind* FindOtherKind(const std::string& path);
-// True for a store of states. A link as its marker makes none.
-bool IsStoreFolder(const std::string& path);
 // "it is a cache (npz): ...": what a file that is no archive is, and which command reads it. Empty
 // for archives and what nobody knows.
 std::string ReaderInstead(const std::string& path);

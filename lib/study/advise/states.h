@@ -78,7 +78,7 @@ struct StatesAdvice {
   uint64_t sampled_states = 0, sampled_chunks = 0, sampled_bytes = 0;
   std::vector<StatesLevel> levels;
   Kind kind = Kind::kKeep;
-  std::string command;  // empty: nothing to do
+  std::string command, verify_command;  // does it, proves it; empty: nothing to do
   uint64_t result_bytes = 0;
 
   uint64_t bytes() const;
@@ -107,6 +107,7 @@ struct StatesText {
   std::vector<std::string> facts;
   TextTable levels;
   std::string answer;
+  std::vector<std::string> commands;  // that carry it out
 };
 StatesText TextOf(const StatesAdvice& advice, size_t most_states);
 report::Page StatesPage(const StatesAdvice& advice);

@@ -14,19 +14,8 @@ namespace {
 using StateKind = StatesAdvice::Kind;
 
 std::string_view KinshipName(Kinship kinship) {
-  switch (kinship) {
-    case Kinship::kAlone:
-      return "alone";
-    case Kinship::kBranches:
-      return "branches";
-    case Kinship::kGrows:
-      return "grows";
-    case Kinship::kContained:
-      return "contained";
-    case Kinship::kSame:
-      return "same";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"alone", "branches", "grows", "contained", "same"};
+  return kNames[static_cast<size_t>(kinship)];
 }
 
 std::string_view KindName(StateKind kind) {
@@ -101,7 +90,11 @@ const Fields<StatesAdvice>& RecommendationFields() {
       {"bytes", "Estimate of what the states take then", &A::result_bytes},
       {"command",
        "Command that does it; null: nothing to do, or no one command names the states apart",
-       IfAny(&A::command)}};
+       IfAny(&A::command)},
+      {"verify_command",
+       "Command that proves what the other made, before the originals are deleted; null without "
+       "one",
+       IfAny(&A::verify_command)}};
   return fields;
 }
 
@@ -279,6 +272,10 @@ StatesText TextOf(const StatesAdvice& advice, size_t most_states) {
   }
   text.levels = TextTableOf(StatesLevelFields(), advice.levels);
   text.answer = StatesAnswer(advice);
+  if (!advice.command.empty()) {
+    text.commands = {advice.command,
+                     advice.verify_command + "  # all whole? only then delete the originals"};
+  }
   return text;
 }
 
@@ -286,7 +283,7 @@ report::Page StatesPage(const StatesAdvice& advice) {
   const StatesText text = TextOf(advice, advice.states.size());
   report::Page page("What to keep", text.head);
   page.Paragraph(text.answer);
-  if (!advice.command.empty()) page.Command(advice.command);
+  for (const std::string& command : text.commands) page.Command(command);
   page.Heading("Levels");
   page.Table(text.levels);
   page.Notes("Findings", text.facts);

@@ -10,6 +10,7 @@ echo "no cache" > slots/notes.txt
 : > slots/nothing
 head -c 5000 "$state" > slots/cut
 touch slots/run/run.json
+mkdir slots/faked && cp "$state" slots/faked/inside && ln -s /dev/null slots/faked/kvtool-store
 "$KVTOOL" compress -q slots/good -o slots/good.kvz
 "$KVTOOL" store add -q slots/store slots/good
 "$KVTOOL" advise slots --json -q > out.json

@@ -33,14 +33,22 @@ eval "\"$KVTOOL\" ${command#kvtool } -q"
 on_disk=$(du -sb slots.store/packs | cut -f1)
 jq -c --argjson is "$on_disk" '.results[0].recommendation | .kind, (.bytes / $is > 0.75 and .bytes / $is < 1.25)' one.json
 "$KVTOOL" store get -q slots.store edited -c | cmp - slots/edited
+# Before the files may go, one more command proves the result.
+verify=$(jq -r '.results[0].recommendation.verify_command' one.json)
+echo "$verify"
+eval "\"$KVTOOL\" ${verify#kvtool } -q"
+# The order of its states is the one that makes the store smallest, the state with the fewest tokens first.
+"$KVTOOL" store add -q other.store slots/whole slots/turn300 slots/turn100 slots/edited slots/twin slots/other
+test "$on_disk" -lt "$(du -sb other.store/packs | cut -f1)" && echo "smaller"
 # One screen, 24 lines of 80.
 "$KVTOOL" advise slots > text.txt
-test "$(wc -l < text.txt)" -le 24 && grep -c . text.txt > /dev/null && tail -1 text.txt
+test "$(wc -l < text.txt)" -le 24 && grep -c . text.txt > /dev/null && tail -2 text.txt
 "$KVTOOL" advise slots --html-out page.html --csv rows.csv -q && grep -o "<h2>States" page.html && head -1 rows.csv | cut -d, -f1-4
 # Files one by one, and states that share nothing.
 mkdir apart && cp slots/whole slots/other apart
 "$KVTOOL" advise apart --json -q | jq -c '.results[0] | .shared_bytes, .recommendation.kind, .recommendation.command'
 eval "\"$KVTOOL\" $("$KVTOOL" advise apart --json -q | jq -r '.results[0].recommendation.command' | cut -d' ' -f2-) -q" && ls apart.kvz
+eval "\"$KVTOOL\" $("$KVTOOL" advise apart --json -q | jq -r '.results[0].recommendation.verify_command' | cut -d' ' -f2-) -q" && echo whole
 "$KVTOOL" advise slots/turn100 slots/turn300 --json -q | jq -c '.results[0] | [.states[].name], .recommendation.command'
 # What needs a trace still asks for one.
 "$KVTOOL" advise slots/turn100 slots/turn300 --max-error 5% > /dev/null 2>&1 || echo $?

@@ -60,11 +60,13 @@ struct Place {
   uint64_t bytes = 0;
   int64_t written_s = 0, read_s = 0;
   bool is_folder = false;
+  uint64_t tokens = 0;  // once it is described
 };
 
-// When the files of a dump were last written and read. The folder's own times are newer, as to list
-// a folder is to read it; they count where it has no files. Dumps have folders of layers at most.
-std::pair<int64_t, int64_t> TimesOf(const std::string& folder, const struct stat& own) {
+// Returns when the files of a dump were last written and read. The folder's own times are newer, as
+// to list a folder is to read it; they count where it has no files. Dumps have folders of layers at
+// most.
+std::pair<int64_t, int64_t> NewestTimes(const std::string& folder, const struct stat& own) {
   constexpr int kDeepest = 2;
   std::optional<std::pair<int64_t, int64_t>> newest;
   std::error_code failed;
@@ -116,9 +118,10 @@ class StateWalk {
     std::error_code failed;
     if (fs::exists(fs::path(path) / "run.json", failed)) return LeaveOut(name, "a recorded run");
     if (IsStoreFolder(path)) return LeaveOut(name, "a store");
-    const auto [written_s, read_s] = TimesOf(path, status);  // before its files are opened
-    if (depth > 0 && IsOneDump(path))
-      return Add({path, name, BytesOf(path), written_s, read_s, true});
+    if (depth > 0) {
+      const auto [written_s, read_s] = NewestTimes(path, status);  // before its files are opened
+      if (IsOneDump(path)) return Add({path, name, BytesOf(path), written_s, read_s, true});
+    }
     if (depth == kMostDepth) return LeaveOut(name, "too many folders deep");
     std::vector<std::string> children;
     for (fs::directory_iterator entry(path, failed), end; !failed && entry != end;
@@ -239,21 +242,23 @@ class CommandWords {
     if (NeedsNames()) return {};
     const std::string head = "kvtool store add ";
     const std::string store = ShellWord(Beside(".store"));
-    if (!IsFolder()) return head + store + " " + Listed();
+    if (!IsFolder() || places_.size() <= kMostListed) return head + store + " " + Listed();
     const bool is_flat = std::none_of(places_.begin(), places_.end(), [](const Place& place) {
       return place.name.find('/') != place.name.npos;
     });
-    if (is_flat && !HasFolders() && advice_.left_out.empty())
-      return head + store + " " + Folder() + "/*";
-    if (places_.size() <= kMostListed) return head + store + " " + Listed();
     if (HasFolders()) return {};  // whose files, one by one, are no states
+    if (is_flat && advice_.left_out.empty()) return head + store + " " + Folder() + "/*";
     return fmt::format("find {} -type f -exec {}--keep-going {} {{}} +", Folder(), head, store);
   }
+  std::string VerifyStore() const { return "kvtool store verify " + ShellWord(Beside(".store")); }
 
   std::string Compress() const {
     if (!IsFolder()) return "kvtool compress " + Listed();
     return fmt::format("kvtool compress -r {} --output-dir {}", Folder(),
                        ShellWord(Beside(".kvz")));
+  }
+  std::string VerifyArchives() const {
+    return "kvtool verify " + (IsFolder() ? ShellWord(Beside(".kvz")) : Listed(".kvz"));
   }
 
  private:
@@ -282,9 +287,10 @@ class CommandWords {
     return folder;
   }
   std::string Folder() const { return ShellWord(Plain()); }
-  std::string Listed() const {
+  std::string Listed(std::string_view end = {}) const {
     std::string words;
-    for (const Place& place : places_) words += (words.empty() ? "" : " ") + ShellWord(place.path);
+    for (const Place& place : places_)
+      words += (words.empty() ? "" : " ") + ShellWord(place.path + std::string(end));
     return words;
   }
   // A name beside the folder that is free, so that the states' own folder stays as it is.
@@ -352,9 +358,14 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
       advice.left_out.push_back({places[i].name, described[i].why});
       continue;
     }
+    kept.push_back(std::move(places[i]));
+    kept.back().tokens = described[i].state->tokens;
     advice.states.push_back(std::move(*described[i].state));
-    kept.push_back(places[i]);
   }
+  // A store keeps the end of a state that another one goes on from, if that comes later: 300 and
+  // 512 tokens of a chat take 9 % less in this order, with 100 before them 21 %.
+  std::stable_sort(kept.begin(), kept.end(),
+                   [](const Place& a, const Place& b) { return a.tokens < b.tokens; });
   if (advice.states.empty()) {
     throw Error(Finding::kUnknownFormat, "holds no cache that can be read")
         .File(request.inputs.front())
@@ -382,8 +393,13 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
   advise::MeasureLevels(TakeSample(by_name, reading, advice), advice.knows_time, &progress, advice);
   advise::Decide(advice);
   const CommandWords words(request, advice, kept);
-  if (advice.kind == StatesAdvice::Kind::kStore) advice.command = words.Store();
-  if (advice.kind == StatesAdvice::Kind::kCompress) advice.command = words.Compress();
+  if (advice.kind == StatesAdvice::Kind::kStore) {
+    advice.command = words.Store();
+    if (!advice.command.empty()) advice.verify_command = words.VerifyStore();
+  } else if (advice.kind == StatesAdvice::Kind::kCompress) {
+    advice.command = words.Compress();
+    advice.verify_command = words.VerifyArchives();
+  }
   return advice;
 }
 
@@ -395,9 +411,9 @@ void PrintStates(Console& console, const StatesAdvice& advice) {
   for (const std::string& fact : text.facts) console.Line(fact);
   if (!advice.levels.empty()) console.Data(Table(text.levels).Text());
   console.Line(text.answer);
-  // Not wrapped, so that it can be pasted.
-  if (!advice.command.empty() && console.verbosity >= 0)
-    console.Product("  " + advice.command + "\n");
+  // Not wrapped, so that they can be pasted.
+  if (console.verbosity < 0) return;
+  for (const std::string& command : text.commands) console.Product("  " + command + "\n");
 }
 
 }  // namespace kv
