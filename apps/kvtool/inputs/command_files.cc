@@ -206,6 +206,13 @@ void CommandFiles::Reads(const std::vector<std::string>& paths) {
 std::vector<std::string> CommandFiles::inputs() const {
   std::vector<std::string> all = inputs_;
   AppendFilesOfStems(stems_, all);
+  // A file may be given under several paths, as by an option and by a config.
+  std::set<fs::path> known;
+  std::erase_if(all, [&](const std::string& path) {
+    std::error_code failed;
+    const fs::path place = fs::canonical(path, failed);
+    return !known.insert(failed ? fs::path(path) : place).second;
+  });
   return all;
 }
 

@@ -8,3 +8,9 @@ mkdir pictures
 gate --svg-out pictures --junit-out pictures/resident-bytes-over-time.svg -o summary.json
 ls pictures
 ls summary.json 2> /dev/null || echo "nothing was written"
+# A file that an option and the config name in different words is one input of the footer, and is read once.
+cp "$TESTDATA/trace/s260k.seq0.bin" slot.bin
+echo '{"schema": "kvtool.gate-config/1", "cases": [{"name": "same", "snapshot": "slot.bin", "reference": "slot.bin"}]}' > same.json
+"$KVTOOL" gate same.json --snapshot ./slot.bin --html-out same.html --deterministic -v > text 2> err.txt
+sed -n '/<footer>/,/<\/footer>/p' same.html | grep -o 'slot.bin: [0-9]* bytes'
+grep -c 'read .*slot.bin' err.txt
