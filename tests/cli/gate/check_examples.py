@@ -26,5 +26,20 @@ def main(github):
         print(f"{file.name}: {' '.join(sorted(given))}" + (f" arguments {given['arguments']}" if "arguments" in given else ""))
 
 
+def check_page(github):
+    """The block that the page shows uses the files and names of the workflow that it tells to copy."""
+    folder = pathlib.Path(github)
+    page = (folder.parent / "docs/gate-ci.md").read_text()
+    shown = yaml.safe_load(re.search(r"```yaml\n(.*?)```", page, re.S).group(1))[0]
+    workflow = yaml.safe_load((folder / "workflows-examples/kv-gate.yml").read_text())
+    [step] = [step for step in workflow["jobs"]["gate"]["steps"] if step.get("id") == "gate"]
+    assert shown["uses"] == step["uses"], "gate-ci.md: another action"
+    for key, value in shown["with"].items():
+        assert step["with"][key] == value, f"gate-ci.md: {key} is {value}, in the workflow {step['with'][key]}"
+    for name in re.findall(r"ci/[\w-]+\.json", page):
+        assert name in step["with"].values(), f"gate-ci.md: {name} is in no input of the workflow"
+
+
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    check_page(*sys.argv[1:])
