@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs every command that `kvtool doctor` suggests, as a shell would take it: paste.py [--fill WORD=TEXT,...] KVTOOL FILE...
+"""Runs every command that `kvtool doctor` suggests, as a shell would take it: paste.py [--fill "WORD=TEXT ..."] KVTOOL FILE...
 
 Of lines that need something which only a user knows, the command must exist; with --fill they run with that, too. A
 suggested command may say that something is wrong with a file only where doctor has said so, too.
@@ -48,6 +48,6 @@ def main(kvtool, files, known):
 arguments = sys.argv[1:]
 filled = {}
 if arguments[0] == "--fill":
-    filled = dict(pair.split("=") for pair in arguments[1].split(","))
+    filled = dict(pair.split("=") for pair in arguments[1].split())
     arguments = arguments[2:]
 main(os.path.abspath(arguments[0]), arguments[1:], filled)

@@ -23,10 +23,10 @@ cp heads.safetensors alone
 "$KVTOOL" gate slot.bin --kv-heads 4 -o summary.json -q > /dev/null
 "$KVTOOL" gate --init slot.bin --kv-heads 4 -o gate.json -q > /dev/null
 printf '| a | b |\n|---|---|\n| 1 | 2 |\n' > table.md
-$PYTHON "$SHARED_SUITE/paste.py" --fill CACHE=slot.bin,TRACE=trace/s260k,N=64,DTYPE:ORDER:SIZES=u8:T:? "$KVTOOL" alone/heads.safetensors model.gguf \
+$PYTHON "$SHARED_SUITE/paste.py" --fill "CACHE=slot.bin TRACE=trace/s260k N=64 DTYPE:ORDER:SIZES=u8:TD:?,1" "$KVTOOL" alone/heads.safetensors model.gguf \
   s260k.kvp trace/s260k ../run/trace states.store results.jsonl summary.json gate.json logs logs/*.* "$TESTDATA/golden/mnn/gate/logs" table.md \
   | sed "s|$TESTDATA||g"
-$PYTHON "$SHARED_SUITE/paste.py" --fill CACHE=slot.bin,N=4 "$KVTOOL" slot.bin plan.json
+$PYTHON "$SHARED_SUITE/paste.py" --fill "CACHE=slot.bin N=4" "$KVTOOL" slot.bin plan.json
 cd ..
 # On a narrow terminal the block still is what a shell takes.
 mkdir "a folder of caches that came from elsewhere"; cp "$TESTDATA/trace/s260k.seq0.bin" "a folder of caches that came from elsewhere/it's one.bin"

@@ -14,8 +14,8 @@ printf 'chunk  PPL  ln(PPL(Q)/PPL(base))\n   1  14.2 x\n' > cut/died.log
 for config in all.json warn.json; do gate "$config" --engine-logs cut --require 'prompt_tokens_per_second>=1' -q 2>&1; done
 gate --engine-logs cut --require 'prompt_tokens_per_second>=1' -q
 rm cut/perplexity.log
-gate --engine-logs cut -q -o first.json 2> /dev/null
-cp "$logs/server.log" cut/died.log; gate --engine-logs cut -q -o whole.json 2> /dev/null
+gate --engine-logs cut -q -f -o first.json 2> /dev/null
+cp "$logs/server.log" cut/died.log; gate --engine-logs cut -q -f -o whole.json 2> /dev/null
 gate --engine-logs all --baseline whole.json -q
 # What the config does not name, and what is no log of llama.cpp, is named in the summary, too.
 echo notes > all/notes.txt; mkdir all/older; cp "$logs/perplexity.log" all
@@ -23,7 +23,7 @@ cat > own.json << 'JSON'
 {"schema": "kvtool.gate-config/1", "cases": [
   {"name": "good.log", "mode": "full", "rules": [{"metric": "tokens_per_second", "op": ">=", "limit": 30}]}]}
 JSON
-gate own.json --engine-logs all -q -o summary.json --html-out page.html
+gate own.json --engine-logs all -q -f -o summary.json --html-out page.html
 $VALIDATE < summary.json
 jq -c .warnings summary.json
 sed -n '/## Warnings/,/^$/p;/^- all/p' summary.md
@@ -34,9 +34,10 @@ cp -r "$TESTDATA/golden/mnn/gate/suite" both; chmod -R u+w both; cp "$logs/serve
 "$KVTOOL" gate --engine-logs both --require 'tokens_per_second>=1' --json -q | jq -c '.results[0].cases[] | [.name, .status]' || true
 # A table of another program is no log of MNN's.
 printf '| a | b |\n|---|---|\n| 1 | 2 |\n' > table.md; printf 'a,b\n1,2\n' > table.csv
-for file in table.md table.csv; do gate --engine-logs "$file"; "$KVTOOL" doctor "$file" 2> /dev/null | sed -n 2p; done
+for file in table.md table.csv; do gate --engine-logs "$file"; ("$KVTOOL" doctor "$file" 2> /dev/null || true) | sed -n 2p; done
 # Another size of a bench's tests is another setting.
-gate --engine-logs "$logs/bench.json" -q -o bench.json 2> /dev/null
-sed 's/"n_prompt": 512/"n_prompt": 2048/' "$logs/bench.json" > all/bench.json; gate --engine-logs all/bench.json --baseline bench.json -q
+gate --engine-logs "$logs/bench.json" -q -f -o bench.json 2> /dev/null
+sed 's/"n_prompt": 512/"n_prompt": 2048/' "$logs/bench.json" > all/bench.json
+"$KVTOOL" gate --engine-logs all/bench.json --baseline bench.json 2>&1 | grep -o 'other settings: .*' | sort -u
 # The log's file names its cases: under another name they are others, and the old ones are missed.
 mv all/bench.json bench-2.json; gate --engine-logs bench-2.json --baseline bench.json -q 2> /dev/null
