@@ -267,8 +267,9 @@ kvt_status Wait(Slot& slot, uint64_t generation, uint64_t timeout_ns, kvt_comple
     }
     --slot.waiters;
   }
+  const uint64_t before = slot.word;  // read first: the ticket may become done after Take looked
   if (Take(slot, generation, out)) return KVT_OK;
-  return slot.word == running ? KVT_E_BUSY : KVT_E_BAD_ARGUMENT;
+  return before == running ? KVT_E_BUSY : KVT_E_BAD_ARGUMENT;
 }
 
 }  // namespace
