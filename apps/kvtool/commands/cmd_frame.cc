@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
+#include "formats/kvf/kvf.h"
+#include "formats/registry.h"
 #include "lib/core/base/dtype.h"
 #include "lib/core/codec/planes/gear.h"
 
@@ -168,7 +170,7 @@ class Frame : public Command {
     return SizeLimit::WithHint([&] { return FileSource::Open(input_, limit_.most()); });
   }
 
-  GearOptions Options(GearKind kind) const {
+  GearOptions Options(GearKind kind, Console& console) const {
     const bool split = encode_->Given("--lo-predictors") || encode_->Given("--hi-predictors");
     if (split && kind != GearKind::kTwoPlanes) {
       throw Error(Finding::kUsage,
@@ -178,17 +180,48 @@ class Frame : public Command {
     }
     GearOptions options;
     options.zstd = !no_zstd_;
-    if (encode_->Given("--predictors")) options.predictors.fill(ParsePredictors(predictors_));
-    if (encode_->Given("--lo-predictors")) options.predictors[0] = ParsePredictors(low_);
-    if (encode_->Given("--hi-predictors")) options.predictors[1] = ParsePredictors(high_);
+    const auto parse = [&](const char* flag, const std::string& list) {
+      std::vector<std::string> unknown;
+      const PredictorSet set = ParsePredictors(list, &unknown);
+      for (const std::string& name : unknown) {
+        console.Warn(input_, fmt::format("{}: '{}' is no predictor (raw, delta_seq, xor_seq), and "
+                                         "is left out, as MNN does",
+                                         flag, Printable(name)));
+      }
+      return set;
+    };
+    if (encode_->Given("--predictors")) options.predictors.fill(parse("--predictors", predictors_));
+    if (encode_->Given("--lo-predictors")) options.predictors[0] = parse("--lo-predictors", low_);
+    if (encode_->Given("--hi-predictors")) options.predictors[1] = parse("--hi-predictors", high_);
     return options;
+  }
+
+  // Both are called frames, and a reader tells them apart by their bytes alone.
+  void WarnOfName(Console& console) const {
+    if (!output_.path.ends_with(".kvf")) return;
+    console.Warn(output_.path,
+                 "a container of MNN, which .kvf does not stand for: that is a page of libkvtool");
+  }
+
+  void WarnOfFormat(const std::shared_ptr<const FileSource>& input, Console& console) const {
+    Source source;
+    source.path = input_;
+    source.files.push_back({input_, input});
+    for (const FormatEntry& format : Formats()) {
+      if (format.probe == nullptr || format.probe(source) != Confidence::kCertain) continue;
+      return console.Warn(input_, fmt::format("is a file of format {}: its header is coded as "
+                                              "values, too; give the values alone",
+                                              format.id));
+    }
   }
 
   void Encode(Console& console) {
     const GearKind kind = KindOf(dtype_);
-    const GearOptions options = Options(kind);
+    const GearOptions options = Options(kind, console);
+    WarnOfName(console);
     Output output(output_, input_, console);
     const auto input = Open();
+    WarnOfFormat(input, console);
     CodecScratch scratch;
     Bytes container;
     const PlaneChoices choices = EncodeGear(kind, input->bytes(), options, scratch, container);
@@ -236,6 +269,11 @@ class Frame : public Command {
   void Inspect(Console& console) const {
     const Source source = SizeLimit::WithHint([&] { return Source::Open(input_, limit_.most()); });
     if (source.is_folder) throw Error(Finding::kOpenFailed, "is a folder").File(input_);
+    if (kvf::Probe(source) == Confidence::kCertain) {
+      throw Error(Finding::kBadMagic, "is a frame of libkvtool (.kvf), no container of MNN")
+          .File(input_)
+          .Hint("'kvtool inspect {}' shows it", Printable(input_));
+    }
     const GearLayout layout = Read(source.files[0].data->bytes());
     const FrameLook result = {HashedFile::Of(source), layout};
     if (!report_.json) Print(console, result);

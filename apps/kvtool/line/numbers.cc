@@ -14,6 +14,7 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
+#include "lib/core/codec/planes/gear.h"
 #include "lib/study/eviction/policy.h"
 
 namespace kv {
@@ -372,7 +373,22 @@ std::string FlagNames(const ParameterText& parameter, std::string_view prefix) {
   return flags;
 }
 
+namespace {
+
+// The engine's own default names pair_delta, which its parser leaves out as any unknown name.
+std::string WrongPredictors(const std::string& text) {
+  std::vector<std::string> unknown;
+  ParsePredictors(text, &unknown);
+  std::erase(unknown, "pair_delta");
+  if (unknown.empty()) return {};
+  return fmt::format("'{}': expected raw, delta_seq or xor_seq, separated by commas",
+                     Escaped(unknown.front(), 40));
+}
+
+}  // namespace
+
 ValueCheck ParameterCheck(std::string_view name) {
+  if (name.find("predictors") != name.npos) return WrongPredictors;
   return [told = RuntimeParameterText(name)](const std::string& text) -> std::string {
     const auto [least, most] = told.range;
     if (most < least) return {};

@@ -29,7 +29,7 @@ std::string_view Name(Predictor predictor) {
   return "unknown";
 }
 
-PredictorSet ParsePredictors(std::string_view list) {
+PredictorSet ParsePredictors(std::string_view list, std::vector<std::string>* unknown) {
   PredictorSet set{.raw = false, .delta_seq = false, .xor_seq = false};
   while (true) {
     const size_t comma = list.find(',');
@@ -39,6 +39,9 @@ PredictorSet ParsePredictors(std::string_view list) {
     set.raw |= name == Name(Predictor::kRaw);
     set.delta_seq |= name == Name(Predictor::kDeltaSeq);
     set.xor_seq |= name == Name(Predictor::kXorSeq);
+    const bool is_known = name.empty() || name == Name(Predictor::kRaw) ||
+                          name == Name(Predictor::kDeltaSeq) || name == Name(Predictor::kXorSeq);
+    if (!is_known && unknown != nullptr) unknown->emplace_back(name);
     if (comma == list.npos) break;
     list.remove_prefix(comma + 1);
   }

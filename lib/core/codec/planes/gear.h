@@ -32,7 +32,8 @@ struct PredictorSet {
 
 // Reads a list as the engine does: splits it at commas, drops spaces and tabs around names, ignores
 // unknown names (such as pair_delta). A list that names no predictor means raw.
-PredictorSet ParsePredictors(std::string_view list);
+// `unknown` receives these names, unless it is null.
+PredictorSet ParsePredictors(std::string_view list, std::vector<std::string>* unknown = nullptr);
 std::string ToText(const PredictorSet& set);
 
 // The encoder's choice for one plane.
