@@ -100,6 +100,13 @@ std::vector<const SourceFile*> InOrder(const Source& folder, const std::string& 
     pages.Add(order);
     return pages.Release();
   }
+  std::error_code failed;
+  if (!std::filesystem::exists(order, failed)) {
+    throw Error(Finding::kOpenFailed, "--order {}: there is no such file", Printable(order))
+        .Hint(
+            "give a file with one page's name per line, or a pattern such as '*.kvf', which sorts "
+            "by name");
+  }
   const auto file = FileSource::OpenSmall(order, kLargestOrder, "an order of pages");
   std::string_view text = AsText(file->bytes());
   while (!text.empty()) {

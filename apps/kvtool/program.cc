@@ -182,9 +182,7 @@ ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
     TellMore(name, files, took.count(), context);
     return status;
   } catch (Error& error) {
-    if (error.code() == ErrorCode::kUsage && error.hint().empty()) {
-      error.Hint("'{} -h' shows how it is used", line.program());
-    }
+    if (error.code() == ErrorCode::kUsage && error.hint().empty()) error.Hint(line.HintOfUse());
     throw;
   }
 }

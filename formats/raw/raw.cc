@@ -430,6 +430,21 @@ Snapshot OpenPreset(Source source, PresetSpec spec, const OpenOptions& options) 
   return snapshot;
 }
 
+// Refuses a first word that is no element type and resembles the name of a preset.
+void RefuseNearPreset(std::string_view text) {
+  const std::string_view word = text.substr(0, text.find(':'));
+  if (ParseDType(word)) return;
+  std::vector<std::string> names;
+  for (const Preset& preset : kPresets) names.emplace_back(preset.name);
+  const std::string nearest = Nearest(word, names);
+  for (const Preset& preset : kPresets) {
+    if (preset.name != nearest) continue;
+    throw Error(Finding::kUsage, "--raw: '{}' is neither an element type nor a preset",
+                Escaped(word, 40))
+        .Hint("did you mean the preset '{0}': --raw {0}:{1}?", preset.name, preset.needs);
+  }
+}
+
 }  // namespace
 
 Snapshot OpenRaw(Source source, const OpenOptions& options) {
@@ -439,6 +454,7 @@ Snapshot OpenRaw(Source source, const OpenOptions& options) {
   }
   if (auto preset = ParsePreset(options.raw))
     return OpenPreset(std::move(source), std::move(*preset), options);
+  RefuseNearPreset(options.raw);
   const Spec spec = ParseSpec(options.raw);
   const ByteSpan bytes = OnlyPage(source).data->bytes();
   return MakeSnapshot(std::move(source), bytes, spec, options.batch);

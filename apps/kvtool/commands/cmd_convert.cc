@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "apps/kvtool/commands.h"
@@ -45,9 +47,8 @@ class Convert : public EachOf<Convert> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "IN", "Snapshots: files, folders, '-' for stdin");
-    line.Add("--to", to_, "Format to write (see kvtool formats)")
-        .Suggest(WritableFormats())
-        .Required();
+    line.Add("--to", to_, "Format to write (see kvtool formats; default: the ending of -o)")
+        .Suggest(WritableFormats());
     line.Add("-o,--output", output_, "File or folder to write");
     line.Add("--output-dir", output_dir_,
              "Folder for the results of many inputs, each called IN.FORMAT; relative names keep "
@@ -73,6 +74,7 @@ class Convert : public EachOf<Convert> {
   void TakeRuns() override {
     const std::string given = input_;
     TakeRun(input_, snapshot_);
+    if (to_.empty()) TakeFormatOfOutput();
     if (!HasTrait(to_, kWritesFolder)) EnterFolder(given, output_, output_dir_);
     if (output_.empty() == output_dir_.empty()) {
       throw Error(Finding::kUsage, output_.empty() ? "--output or --output-dir is required"
@@ -135,14 +137,24 @@ class Convert : public EachOf<Convert> {
                               not_kept};
     report_.Emit(context.console, "convert", ConvertedFields, result, RulesFor(force_));
     if (!report_.json) {
-      context.console.Say(fmt::format("{}: {} layers, {} of K and V, from {} to {}",
-                                      Printable(output_), snapshot.layers.size(),
+      context.console.Say(fmt::format("{}: {}, {} of K and V, from {} to {}", Printable(output_),
+                                      Plural(snapshot.layers.size(), "layer"),
                                       HumanBytes(snapshot.kv_bytes()), snapshot.format, to_));
     }
     return kDone;
   }
 
  private:
+  void TakeFormatOfOutput() {
+    const std::string ending = std::filesystem::path(output_).extension().string();
+    const std::vector<std::string> formats = WritableFormats();
+    if (!ending.empty() && std::ranges::count(formats, ending.substr(1)) > 0) {
+      to_ = ending.substr(1);
+      return;
+    }
+    throw Error(Finding::kUsage, "--to is required: one of {}", fmt::join(formats, ", "));
+  }
+
   void DeclareWriting(CommandLine& line) {
     const CommandLine::Heading heading(line, "Writing");
     line.Add("--dtype", dtype_, "Convert values to f32, f16 or bf16 (default: as they are)");

@@ -107,8 +107,14 @@ void RequireNumbersOf(CLI::App& app) {
   for (CLI::App* child : app.get_subcommands(nullptr)) RequireNumbersOf(*child);
 }
 
+// With the verb that was given, whose help lists its options.
 std::string HintOfUse(const CLI::App& app) {
-  return fmt::format("'{} -h' shows how it is used", app.get_name());
+  std::string command = app.get_name();
+  for (const CLI::App* verb = &app; !verb->get_subcommands().empty();) {
+    verb = verb->get_subcommands().front();
+    command += " " + verb->get_name();
+  }
+  return fmt::format("'{} -h' shows how it is used", command);
 }
 
 // "INI was not able to parse levle": what else it may have meant.
@@ -168,6 +174,7 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
   }
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const KnownWords known = KnownWordsOf(app, notes);
+    std::string unknown;  // the first option of which nothing is known, nor what it may mean
     for (int i = 1; i < argc; ++i) {
       const std::string word = argv[i];
       const std::string flag = word.substr(0, word.find('='));
@@ -177,7 +184,10 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
         return Error(Finding::kUsage, "unknown '{}'; did you mean '{}'?", Escaped(flag), nearest)
             .Hint(HintOfUse(app));
       }
+      if (unknown.empty() && flag.starts_with("--") && flag.size() > 2) unknown = flag;
     }
+    if (!unknown.empty())
+      return Error(Finding::kUsage, "unknown option '{}'", Escaped(unknown)).Hint(HintOfUse(app));
   }
   return Error(Finding::kUsage, error.what()).Hint(HintOfUse(app));
 }
@@ -609,6 +619,8 @@ std::string CommandLine::config_file() const {
 }
 
 LineDescription CommandLine::Describe() const { return DescriptionOf(*app_, *notes_); }
+
+std::string CommandLine::HintOfUse() const { return kv::HintOfUse(*app_); }
 
 const CommandLine* CommandLine::given_verb() const {
   for (const auto& verb : verbs_) {

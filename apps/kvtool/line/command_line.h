@@ -161,6 +161,8 @@ class CommandLine {
   LineDescription Describe() const;
   // The verb that was given; null if none was.
   const CommandLine* given_verb() const;
+  // Names the help of the command, with its verb.
+  std::string HintOfUse() const;
 
  private:
   using Variable =

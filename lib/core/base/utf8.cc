@@ -94,7 +94,9 @@ std::string Nearest(std::string_view word, std::span<const std::string> words) {
   // Words come from files: a long one is no typo, and its distance would cost its square.
   if (word.size() > 100) return {};
   std::string best;
-  size_t best_distance = word.size() / 3 + 2;
+  // The dashes of an option are not what makes it resemble another.
+  const size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
+  size_t best_distance = letters / 3 + 2;
   for (const std::string& candidate : words) {
     // A word cut short is nearer than one with letters changed.
     const bool begins = word.size() >= 4 && candidate.substr(0, word.size()) == word;

@@ -268,9 +268,10 @@ class ReplayLossless : public EachOf<ReplayLossless> {
     const mnn::runtime::Totals totals = mnn::runtime::TotalsOf(r);
     const mnn::runtime::Measured& m = r.measured;
     const mnn::runtime::Resident &first = r.steps.front(), &last = r.steps.back();
-    console.Line(fmt::format("{}: {} layers, prompt {}, {} decoded; engine {}, mode {}, scope {}",
-                             Printable(input_), r.layers.size(), r.prompt, r.end - r.prompt,
-                             engine_, mode_, mnn::runtime::Name(r.lossless.scope)));
+    console.Line(fmt::format("{}: {}, prompt {}, {} decoded; engine {}, mode {}, scope {}",
+                             Printable(input_), Plural(r.layers.size(), "layer"), r.prompt,
+                             r.end - r.prompt, engine_, mode_,
+                             mnn::runtime::Name(r.lossless.scope)));
     const auto fact = [&](std::string_view name, const std::string& text) {
       console.Line(fmt::format("  {:<12} {}", name, text));
     };
