@@ -35,6 +35,11 @@ bool Holds(const std::string& axis, char role) {
 
 }  // namespace
 
+std::string_view ExampleLayout(size_t rank) {
+  constexpr std::string_view kExamples[] = {"tc", "thd", "bhtd", "2lthd", "l2bthd"};
+  return kExamples[std::clamp<size_t>(rank, 2, 6) - 2];
+}
+
 Axes Axes::Parse(std::string_view text) {
   Axes axes;
   bool joined = false;
@@ -43,7 +48,7 @@ Axes Axes::Parse(std::string_view text) {
     return Error(Finding::kUsage, "--layout '{}': {}", text, why)
         .Hint(
             "one letter per axis: L layer, 2 K/V, B batch, T token, H head, D dim, C channels; "
-            "e.g. thd, bhtd, 2ltc, th(2d), l2(htd)");
+            "e.g. thd, bhtd, 2lthd, th(2d), l2(htd)");
   };
   for (char c : text) {
     if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
@@ -143,7 +148,7 @@ KvTensor Axes::View(const TensorView& array, const Place& place, const HeadSizes
   const auto refuse = [&](std::string why) {
     return Error(Finding::kInconsistent, "shape [{}] cannot be {}: {}",
                  fmt::join(array.shape, ", "), text(), why)
-        .Hint("name the axes with --layout, e.g. --layout thd");
+        .Hint("name the axes with --layout, e.g. --layout {}", ExampleLayout(array.rank()));
   };
   if (array.rank() != rank()) throw refuse(fmt::format("it has {} axes", array.rank()));
   for (size_t i = 0; i < axes_.size(); ++i) {

@@ -49,6 +49,9 @@ class Axes {
   std::vector<std::string> axes_;  // roles of each, outermost first
 };
 
+// A --layout for an array of so many axes, as messages show it.
+std::string_view ExampleLayout(size_t rank);
+
 // Which of the first two axes of [a][b][dim] values of K or V counts tokens and which heads, told
 // from the values alone: along tokens rows of one head resemble each other (the same subspace,
 // often the same mean, keys also the same phase of RoPE a few tokens on); heads of one token do

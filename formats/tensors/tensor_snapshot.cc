@@ -104,8 +104,8 @@ Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
   if (const auto axis = evidence.axis()) {
     const Axes& axes = *axis == 0 ? token_first : head_first;
     return {axes,
-            fmt::format("arrays of shape {} are read as {}: their values say so by {:.1f} standard "
-                        "errors, {} would suffice; --layout overrules",
+            fmt::format("arrays of shape {} are read as {}: their values tell tokens from heads "
+                        "by {:.1f} standard errors, {} would suffice; --layout overrules",
                         shape, axes.text(), evidence.margin(), TokenAxis::kDecidingMargin),
             evidence.margin()};
   }
@@ -133,10 +133,10 @@ Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
   throw Error(Finding::kAmbiguousFormat, ambiguous).Hint("choose with {}", flags);
 }
 
-template <typename... Values>
-Error Undecided(fmt::format_string<Values...> text, Values&&... values) {
-  return Error(Finding::kAmbiguousFormat, text, std::forward<Values>(values)...)
-      .Hint("name the axes with --layout, e.g. --layout 2ltc");
+// `why` has a place for the shape.
+Error Undecided(fmt::format_string<std::string> why, const TensorView& array) {
+  return Error(Finding::kAmbiguousFormat, why, fmt::format("[{}]", fmt::join(array.shape, ", ")))
+      .Hint("name the axes with --layout, e.g. --layout {}", ExampleLayout(array.rank()));
 }
 
 std::optional<uint64_t> TokensToldBySide(const TensorFile& file) {
@@ -221,8 +221,7 @@ Reading ReadVllm(const TensorView& array, const HeadSizes& heads) {
         return {Axes::Parse(shape[0] == 2 ? "2THD" : "T2HD"), {}, {}};
       [[fallthrough]];
     default:
-      throw Undecided("the axes of kv_cache, of shape [{}], cannot be determined",
-                      fmt::join(shape, ", "));
+      throw Undecided("the axes of kv_cache, of shape {}, cannot be determined", array);
   }
 }
 
@@ -237,8 +236,7 @@ Reading ReadLmcache(const TensorFile& file, const KvTensors& found, const OpenOp
   if (tensor.view.rank() == 5 && tensor.name == "kv_chunk") {  // vLLM's or Hugging Face's
     return ReadByValues(found, options, {"L2THD", "L2HTD", TokenPlace::kBeforeHeads});
   }
-  throw Undecided("the axes of {}, of shape [{}], cannot be determined", Escaped(tensor.name),
-                  fmt::join(tensor.view.shape, ", "));
+  throw Undecided("the axes of its tensors, of shape {}, cannot be determined", tensor.view);
 }
 
 // One tensor with K and V together.
@@ -259,21 +257,25 @@ Reading ReadLone(const TensorFile& file, const KvTensors& found, const OpenOptio
     case 3:
       if (shape[1] == 2) {
         throw Undecided(
-            "its only array, of shape [{}], may be a block of TensorRT-LLM (l2(htd), "
+            "its only array, of shape {}, may be a block of TensorRT-LLM (l2(htd), "
             "with --kv-heads and --head-dim) or one tensor (htd, thd)",
-            fmt::join(shape, ", "));
+            array);
       }
       return ReadRank3(file, found, options);
     case 4:
       return ReadRank4(file, found, options);
     case 5:
       if ((shape[0] == 2) == (shape[1] == 2)) {
-        throw Undecided("it cannot be determined which axis of [{}] holds K and V",
-                        fmt::join(shape, ", "));
+        throw Undecided("it cannot be determined which axis of {} holds K and V", array);
       }
-      return ReadByValues(found, options,
-                          shape[0] == 2 ? ValueOrders{"2LTHD", "2LHTD", TokenPlace::kAfterHeads}
-                                        : ValueOrders{"L2THD", "L2HTD", TokenPlace::kAfterHeads});
+      reading =
+          ReadByValues(found, options,
+                       shape[0] == 2 ? ValueOrders{"2LTHD", "2LHTD", TokenPlace::kAfterHeads}
+                                     : ValueOrders{"L2THD", "L2HTD", TokenPlace::kAfterHeads});
+      reading.note += fmt::format(
+          "; axis {} is taken for layers: where it counts blocks or rows of a batch, --layout {}",
+          shape[0] == 2 ? 1 : 0, shape[0] == 2 ? "2bthd or 2bhtd" : "b2thd or b2htd");
+      return reading;
     case 6:
       return ReadByValues(found, options, {"L2BTHD", "L2BHTD", TokenPlace::kAfterHeads});
     default:
@@ -318,8 +320,7 @@ Reading ChooseAxes(const TensorFile& file, const KvTensors& found, const OpenOpt
     case 4:
       return ReadRank4(file, found, options);
     default:
-      throw Undecided("the axes of K, of shape [{}], cannot be determined",
-                      fmt::join(k.shape, ", "));
+      throw Undecided("the axes of K, of shape {}, cannot be determined", k);
   }
 }
 
@@ -472,9 +473,14 @@ class Assembler {
     if (both) layer.v = View(*tensors.k, at, 1);
     if (tensors.v != nullptr) layer.v = View(*tensors.v, at, 0);
     if (layer.v && layer.v->tokens() != layer.k.tokens()) {
-      throw Error(Finding::kInconsistent, "K has {} tokens, V has {}", layer.k.tokens(),
-                  layer.v->tokens())
-          .In("layer {}", index);
+      Error error(Finding::kInconsistent, "K has {} tokens, V has {}", layer.k.tokens(),
+                  layer.v->tokens());
+      if (layer.k.tokens() == layer.v->head_dim && layer.k.head_dim == layer.v->tokens()) {
+        error.Hint(
+            "K looks stored as [.., dim, token], which --layout cannot say of K alone: swap its "
+            "last two axes before saving (numpy: k.swapaxes(-1, -2))");
+      }
+      throw error.In("layer {}", index);
     }
     return layer;
   }
@@ -491,6 +497,7 @@ class Assembler {
         all.pieces.push_back(Row(tensor, {layer, part, row}).pieces.at(0));
       return all;
     } catch (Error& error) {
+      if (tensor.name.empty()) throw;
       throw error.In("tensor '{}'", Escaped(tensor.name));
     }
   }

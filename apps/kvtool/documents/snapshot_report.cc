@@ -10,6 +10,7 @@
 
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/inputs/run_input.h"
+#include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
 #include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/snapshot.h"
@@ -157,11 +158,10 @@ std::string DescribeText(const Snapshot& snapshot, const Console& console, bool 
     while (!every_layer && end < snapshot.layers.size() &&
            LooksAs(snapshot.layers[end], snapshot.layers[begin]))
       ++end;
-    const std::string label = end - begin == 1
-                                  ? fmt::format("layer {}", snapshot.layers[begin].index)
-                                  : fmt::format("layers {}-{}", snapshot.layers[begin].index,
-                                                snapshot.layers[end - 1].index);
-    text += PrintableRow(label, shape);
+    std::vector<uint32_t> alike;
+    for (size_t i = begin; i < end; ++i) alike.push_back(snapshot.layers[i].index);
+    text += PrintableRow(
+        fmt::format("layer{} {}", PluralEnding(alike.size()), RangesText(alike, ", ")), shape);
     begin = end;
   }
   if (!snapshot.layers.empty() && !snapshot.heads_known()) {
@@ -466,9 +466,9 @@ double ExpectedRatio(const ProfileEntry& entry) {
 }  // namespace
 
 std::string ProfileSummary(const Profile& profile) {
-  return fmt::format("profile{}, {} tensors, {}",
+  return fmt::format("profile{}, {}, {}",
                      profile.name().empty() ? "" : " of " + Printable(profile.name()),
-                     profile.entries().size(), HumanBytes(profile.file().size()));
+                     Plural(profile.entries().size(), "tensor"), HumanBytes(profile.file().size()));
 }
 
 std::string ProfileText(const Profile& profile) {
