@@ -65,6 +65,11 @@ CheckpointOptions WithRemembered(CheckpointOptions options, const TensorMetadata
   return options;
 }
 
+TensorFile ReadCheckpointTensors(Source source, WeightsContainer container, uint64_t max_bytes) {
+  return container == WeightsContainer::kTorch ? ReadTorch(std::move(source), max_bytes)
+                                               : ReadSafetensors(std::move(source), OpenOptions());
+}
+
 WeightsFile OpenAny(Source source, const WeightsOpenOptions& options) {
   WeightsFile file;
   file.container = DetectWeights(source);
@@ -72,9 +77,7 @@ WeightsFile OpenAny(Source source, const WeightsOpenOptions& options) {
     file.weights = Adjusted(ReadKvcm(std::move(source), options.reading), options.checkpoint);
     return file;
   }
-  TensorFile tensors = file.container == WeightsContainer::kTorch
-                           ? ReadTorch(std::move(source), options.max_bytes)
-                           : ReadSafetensors(std::move(source), OpenOptions());
+  TensorFile tensors = ReadCheckpointTensors(std::move(source), file.container, options.max_bytes);
   const CheckpointOptions checkpoint = WithRemembered(options.checkpoint, tensors.metadata);
   const Bytes metadata = FromHex(Lookup(tensors.metadata, kMetadataKey));
   file.weights = WeightsOf(std::move(tensors), checkpoint, &file.shares.emplace());
@@ -157,6 +160,12 @@ WeightsContainer DetectWeights(const Source& source) {
   if (ProbeSafetensors(source) != Confidence::kNo) return WeightsContainer::kSafetensors;
   throw Error(Finding::kUnknownFormat,
               "neither a weights .bin nor a torch or safetensors file by its content");
+}
+
+bool HoldsCompressor(const Source& source, uint64_t max_bytes) {
+  const WeightsContainer container = DetectWeights(source);
+  return container != WeightsContainer::kBin &&
+         NamesCompressor(ReadCheckpointTensors(source, container, max_bytes));
 }
 
 WeightsFile OpenWeights(Source source, const WeightsOpenOptions& options) {

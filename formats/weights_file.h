@@ -42,6 +42,9 @@ struct WeightsOpenOptions {
   uint64_t max_bytes = uint64_t{64} << 30;  // cap on inflated data, and on any one tensor
 };
 
+// Returns true if a checkpoint's names are those of a compressor, whatever is wrong with it.
+bool HoldsCompressor(const Source& source, uint64_t max_bytes);
+
 // Errors carry the file's name. Throws kLimit.
 WeightsFile OpenWeights(Source source, const WeightsOpenOptions& options = {});
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "formats/words.h"
+#include "lib/core/weights/checkpoint.h"
 
 namespace kv {
 
@@ -280,7 +281,10 @@ KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options) {
   if (best.layers.empty()) {
     RefuseUnreadTensors(file);
     throw Error(Finding::kUnsupportedKind, "no tensor is named like K or V: {}", Names(file))
-        .Hint("name them with --k-pattern and --v-pattern, {i} = layer");
+        .Hint(NamesCompressor(file)
+                  ? "they are weights of a KV compressor: 'kvtool weights inspect' shows them, "
+                    "'kvtool weights convert' writes them in another form"
+                  : "name them with --k-pattern and --v-pattern, {i} = layer");
   }
   RequirePairs(file, best);
   return best;

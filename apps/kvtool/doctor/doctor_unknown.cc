@@ -49,10 +49,10 @@ bool IsModel(const Source& source, Diagnosis& out) {
   out.kind = "model";
   out.format = gguf ? "gguf" : "config";
   const ModelGeometry::Layer layer = model.layers.empty() ? model.uniform : model.layers.front();
-  out.what =
-      fmt::format("a model, no cache ({}{}{}): {} layers, {} kv heads of {}",
-                  gguf ? "GGUF" : "config.json", model.architecture.empty() ? "" : ", ",
-                  Printable(model.architecture), model.layers.size(), layer.kv_heads, layer.k_dim);
+  out.what = fmt::format("a model, no cache ({}{}{}): {}, {} of {}", gguf ? "GGUF" : "config.json",
+                         model.architecture.empty() ? "" : ", ", Printable(model.architecture),
+                         Plural(model.layers.size(), "layer"), Plural(layer.kv_heads, "kv head"),
+                         layer.k_dim);
   IsSound("its header reads; weights are not looked at", out);
   out.Suggest("kvtool inspect CACHE --model " + ShellWord(out.file),
               "a cache of this model, with layers and heads from here",
@@ -263,14 +263,30 @@ bool IsProfile(const Source& source, Diagnosis& out) {
   if (!Profile::HasMagic(bytes)) return false;
   out.kind = "profile";
   out.format = "kvp";
+  const std::string model = Profile::Read(bytes)->name();
   out.what = fmt::format("a profile for short chunks, learnt from caches of {}",
-                         Printable(Profile::Read(bytes)->name()));
+                         model.empty() ? "a model without a name" : Printable(model));
   IsSound("it reads, and its checksum holds", out);
   const std::string file = ShellWord(out.file);
   out.Suggest("kvtool inspect " + file, "what it was learnt from");
   out.Suggest("kvtool compress CACHE --profile " + file + " -o CACHE.kvz",
               "an archive that is coded with it", "CACHE: a cache of this model");
   return true;
+}
+
+// Describes a checkpoint of a compressor. Throws for other files; one with a fault is still one.
+void LookAtCheckpoint(const Source& source, Diagnosis& out) {
+  WeightsOpenOptions options;
+  options.max_bytes = out.max_bytes;
+  out.what = fmt::format("weights of a KV compressor ({})", Name(DetectWeights(source)));
+  try {
+    const WeightsHeader header = OpenWeights(source, options).weights.header;
+    out.what += fmt::format(", {} of {}", Plural(header.num_layers, "layer"),
+                            Plural(header.blocks_per_layer, "block"));
+  } catch (const Error& error) {
+    if (!HoldsCompressor(source, options.max_bytes)) throw;
+    out.Find(fmt::format("{} [{}]", Printable(error.message()), FindingId(error.finding())));
+  }
 }
 
 bool IsWeights(const Source& source, Diagnosis& out) {
@@ -282,12 +298,7 @@ bool IsWeights(const Source& source, Diagnosis& out) {
     for (const WeightsFault& found : verdict.faults) out.Find(found.ToError().message());
     out.what = "weights of a KV compressor (.bin of the engine)";
   } else {
-    WeightsOpenOptions options;
-    options.max_bytes = out.max_bytes;
-    const WeightsFile file = OpenWeights(source, options);
-    out.what =
-        fmt::format("weights of a KV compressor ({}), {} layers of {} blocks", Name(file.container),
-                    file.weights.header.num_layers, file.weights.header.blocks_per_layer);
+    LookAtCheckpoint(source, out);
   }
   out.kind = "weights";
   out.format = by_magic ? "bin" : std::string(Name(DetectWeights(source)));
@@ -311,15 +322,15 @@ bool IsTrace(const Source& source, Diagnosis& out) {
   if (!has_rows && !trace.block_scores) return false;
   out.kind = "trace";
   out.format = trace.format;
-  out.what = fmt::format("an attention trace ({}, {}), no cache: {} layers", Name(trace.level),
-                         Printable(trace.format),
-                         trace.block_scores ? trace.block_scores->layers : trace.layers.size());
+  out.what = fmt::format(
+      "an attention trace ({}, {}), no cache: {}", Name(trace.level), Printable(trace.format),
+      Plural(trace.block_scores ? trace.block_scores->layers : trace.layers.size(), "layer"));
   if (trace.rows > 0)
     out.what += fmt::format(", positions {} to {}", trace.q_start, trace.end_position() - 1);
   IsSound("its headers read; values are not looked at", out);
   const std::string file = ShellWord(out.file);
   out.Suggest("kvtool trace inspect " + file, "layers, heads and positions");
-  out.Suggest(fmt::format("kvtool replay-h2o CACHE --trace {}{}", file,
+  out.Suggest(fmt::format("kvtool replay evict CACHE --trace {}{}", file,
                           trace.prompt_tokens ? "" : " --prompt-tokens N"),
               "what eviction would save and cost",
               fmt::format("CACHE: the cache of the same run{}",
@@ -394,14 +405,39 @@ std::string Seeming(const Source& source) {
   return fmt::format("a file of {}{}", size, Numbers(bytes));
 }
 
-// An archive that is whole, for all that can be told, but needs another cache.
+// Suggests the flags that the hint of the failure names, and --order for a folder of pages.
+void SuggestFlags(const Source& source, const Error& error, const std::string& file,
+                  Diagnosis& out) {
+  const bool are_pages = source.is_folder && !source.files.empty() &&
+                         std::ranges::all_of(source.files, [](const SourceFile& one) {
+                           return one.name.ends_with(".kvf");
+                         });
+  if (are_pages)
+    out.Suggest("kvtool inspect " + file + " --order '*.kvf'", "its pages as one cache, by name");
+  if (error.hint().find("--layout") != error.hint().npos) {
+    out.Suggest("kvtool inspect " + file + " --layout AXES", "reads it by these axes",
+                "AXES: " + Printable(error.hint()));
+  }
+  if (error.hint().find("--k-pattern") != error.hint().npos) {
+    out.Suggest("kvtool inspect " + file + " --k-pattern K --v-pattern V", "reads these tensors",
+                "K, V: their names, {i} for the number of the layer");
+  }
+}
+
+// An archive or a frame that may be whole, but needs another cache or a profile.
 void DiagnoseIncomplete(const Error& error, Diagnosis& out) {
-  out.kind = "archive";
-  out.what += ", coded against another cache";
+  const bool is_frame = out.what.empty();
+  const bool is_profile = error.finding() == Finding::kProfileMissing;
+  out.kind = is_frame ? "snapshot" : "archive";
+  out.what = fmt::format("{}, coded {}", is_frame ? "a frame of libkvtool" : out.what,
+                         is_profile ? "with a profile" : "against another cache");
   out.sound_text = Printable(error.message());
-  out.Suggest("kvtool verify " + ShellWord(out.file) + " --base CACHE", "whether it is whole",
-              "CACHE: the cache that it needs, by its name here");
-  out.Suggest("kvtool explain " + FindingId(error.finding()), "why archives need others");
+  out.Suggest(fmt::format("kvtool verify {} {}", ShellWord(out.file),
+                          is_profile ? "--profile PROFILE" : "--base CACHE"),
+              "whether it is whole",
+              is_profile ? "PROFILE: the .kvp that it needs"
+                         : "CACHE: the cache that it needs, by its name here");
+  out.Suggest("kvtool explain " + FindingId(error.finding()), "why it needs another file");
 }
 
 }  // namespace
@@ -421,7 +457,8 @@ bool DiagnoseOther(const Source& source, Diagnosis& out) {
 }
 
 void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out) {
-  if (error.finding() == Finding::kReferenceMissing) return DiagnoseIncomplete(error, out);
+  if (error.finding() == Finding::kReferenceMissing || error.finding() == Finding::kProfileMissing)
+    return DiagnoseIncomplete(error, out);
   const bool known = error.finding() != Finding::kUnknownFormat;
   out.kind = error.code() == ErrorCode::kUnsupported ? "foreign" : known ? "broken" : "unknown";
   out.sound_text = "";
@@ -456,6 +493,7 @@ void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out) {
                 "the sizes after each '='");
     break;
   }
+  SuggestFlags(source, error, file, out);
   if (source.is_folder && !source.files.empty())
     out.Suggest("kvtool doctor -r " + file, "what each file in it is");
   if (!known && source.total_bytes() > 0) {

@@ -247,7 +247,8 @@ const TensorView& Finder::Weight(std::string_view prefix, uint64_t layer, uint32
   const std::string key = KeyName(prefix, layer, slot, "weight");
   const NamedTensor* tensor = Find(key);
   if (tensor == nullptr) {
-    throw Error(Finding::kMissingRecord, "Missing weight: {}", Escaped(key));
+    throw Error(Finding::kMissingRecord, "Missing weight: {}", Escaped(key))
+        .Hint("the checkpoint lacks it: save all of it, or choose by --prefix-order, --slot-order");
   }
   const TensorView& view = tensor->view;
   if (view.rank() != 2) {
@@ -384,6 +385,13 @@ std::vector<uint32_t> ParseSlotOrder(std::string_view list) {
     slots.push_back(*slot);
   }
   return slots;
+}
+
+bool NamesCompressor(const TensorFile& file) {
+  return std::ranges::any_of(file.tensors, [](const NamedTensor& tensor) {
+    const std::optional<Key> key = ParseKey(tensor.name);
+    return key && std::ranges::count(kMlpPrefixes, key->prefix) > 0;
+  });
 }
 
 CompressorWeights WeightsOf(TensorFile file, const CheckpointOptions& options,

@@ -37,6 +37,9 @@ struct CheckpointShares {
   std::vector<std::string> untrained;  // prefixes for which the optimizer kept no state
 };
 
+// Returns true if a tensor has a name that training gives to an MLP of a compressor.
+bool NamesCompressor(const TensorFile& file);
+
 // Names in `prefix_order` need not have gone through ParsePrefixOrder. Throws kMissingRecord (also
 // without any compressor), kAmbiguousFormat, kInconsistent, kForbiddenGlobal (an object of an
 // unknown class among the weights).

@@ -186,7 +186,8 @@ class ConvertVerb : public WeightsCommand {
   void Declare(CommandLine& line) override {
     line.Add("IN", input_, "A .bin, a torch checkpoint or a safetensors file").Required();
     line.Add("-o,--output", output_, "File to write").Required();
-    line.Add("--to", to_, "bin, pth or safetensors (default: by the ending of the output)");
+    line.Add("--to", to_,
+             "bin, pth or safetensors (default: by the ending of the output; bin without one)");
     line.Add("--dtype", dtype_,
              "fp16, bf16 or fp32 (default: fp16 from a checkpoint to .bin, else as it is)");
     line.AddFlag("-f,--force", force_, "Overwrite the output");
@@ -217,8 +218,10 @@ class ConvertVerb : public WeightsCommand {
         WriteWeights(weights, to, dtype, output_, RulesFor(force_, input_), losses);
     for (const std::string& loss : losses) console.Warn(output_, loss);
     if (counts.overflowed > 0) {
-      console.Warn(output_, fmt::format("{} finite values became infinite in {}", counts.overflowed,
-                                        Name(dtype)));
+      console.Warn(output_,
+                   fmt::format("{} finite values became infinite in {}; --dtype {} keeps them",
+                               counts.overflowed, Name(dtype),
+                               dtype == DType::kF16 ? "bf16 or fp32" : "fp32"));
     }
     Report(weights, to, dtype, counts, console);
     return kDone;
@@ -231,9 +234,12 @@ class ConvertVerb : public WeightsCommand {
       if (to) return *to;
       throw Error(Finding::kUsage, "--to '{}': expected bin, pth or safetensors", to_);
     }
-    std::string ending = std::filesystem::path(output_).extension().string();
-    if (!ending.empty()) ending.erase(0, 1);
-    return ParseWeightsContainer(ending).value_or(WeightsContainer::kBin);
+    const std::string ending = std::filesystem::path(output_).extension().string();
+    if (ending.empty()) return WeightsContainer::kBin;
+    if (const auto to = ParseWeightsContainer(ending.substr(1))) return *to;
+    throw Error(Finding::kUsage, "-o {}: no form of weights has the ending {}", Printable(output_),
+                Printable(ending))
+        .Hint("give a name that ends in .bin, .pth or .safetensors, or say it with --to");
   }
 
   DType TargetDType(const WeightsFile& file, WeightsContainer to) const {
@@ -402,8 +408,11 @@ class DiffVerb : public WeightsCommand {
     if (rows > 0) console.Data(table.Text("  "));
     std::string verdict = diff.equal() ? "equal" : "DIFFERENT";
     if (diff.equal() && different > 0) verdict += " within the tolerance";
-    console.Line(fmt::format("{} and {}: {}, {} of {} values differ", Printable(a_), Printable(b_),
-                             console.Verdict(diff.equal(), verdict), different, values));
+    const std::string count = values == 0
+                                  ? "no block could be compared"
+                                  : fmt::format("{} of {} values differ", different, values);
+    console.Line(fmt::format("{} and {}: {}, {}", Printable(a_), Printable(b_),
+                             console.Verdict(diff.equal(), verdict), count));
   }
 
   std::string a_, b_;

@@ -376,6 +376,11 @@ class VerifyVerb : public WeightsCommand {
              ExitStatus status, Console& console) const {
     const bool strict = compat_.empty();
     std::string summary = strict ? "follows every rule" : fmt::format("{} loads it", compat_);
+    if (status == kDone && strict && !verdict.csrc.loads && !verdict.legacy.loads) {
+      summary += fmt::format(
+          ", but no engine loads it: 'kvtool weights convert {} -o FILE.bin' writes what they load",
+          ShellQuoted(input_));
+    }
     if (status == kVerdict && strict) summary = "well-formed, but not for this model";
     if (status == kVerdict && !strict) summary = fmt::format("{} refuses it", compat_);
     if (status == kInvalid) summary = Plural(verdict.faults.size(), "fault");
