@@ -13,7 +13,7 @@ namespace {
 struct Trained {
   std::vector<HashedFile> inputs;
   std::string output;
-  uint64_t values = 0;
+  uint64_t values = 0, tokens = 0;
   std::shared_ptr<const Profile> profile;
 };
 
@@ -31,6 +31,7 @@ const Fields<Trained>& TrainedFields() {
       {"params", "What was asked for", itself, TrainParamsFields()},
       {"output", "Profile that was written", &Trained::output},
       {"values", "Values of K and V that it was learnt from", &Trained::values},
+      {"tokens", "Tokens of all inputs together", &Trained::tokens},
       {"profile", "What the profile holds", profile, ProfileFields()}};
   return fields;
 }
@@ -63,42 +64,67 @@ class Train : public Command {
     const OpenOptions options =
         snapshot_.Resolve(inputs_.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);
     ProfileBuilder builder;
-    std::vector<HashedFile> inputs;
+    Trained result;
+    result.output = output_.path;
     std::string name = name_;
     for (const std::string& input : inputs_) {
       try {
         const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input), options);
         WarnOf(snapshot.notes, input, context.console);
-        snapshot.CheckContent();
-        builder.Add(snapshot);
+        Learn(snapshot, input, builder, result, context.console);
         if (name.empty()) name = snapshot.model.substr(0, kMostName);
-        inputs.push_back(HashedFile::Of(snapshot.source));
       } catch (Error& error) {
         throw error.File(input);
       }
     }
-    if (builder.passed_over() > 0) {
-      context.console.Warn(output_.path,
-                           fmt::format("{} of other types than f16 and bf16 were passed over",
-                                       HumanBytes(builder.passed_over())));
+    if (result.tokens < kFewTokens) {
+      context.console.Warn(
+          "", fmt::format("{} are few to learn from: give caches of some thousand tokens",
+                          Plural(result.tokens, "token")));
     }
     const std::shared_ptr<const Profile> profile = builder.Finish(name);
     AtomicFile file(output_.path, RulesFor(output_.force, inputs_));
     file.Write(profile->file());
     file.Commit();
 
-    const Trained result = {std::move(inputs), output_.path, builder.values(), profile};
+    result.values = builder.values();
+    result.profile = profile;
     report_.Emit(context.console, "train", TrainedFields, result, RulesFor(output_.force));
     if (!report_.json) {
-      context.console.Say(fmt::format("{}: {}, learnt from {} values: {}", Printable(output_.path),
-                                      ProfileSummary(*profile), builder.values(),
-                                      ProfileHashText(profile->hash())));
+      context.console.Say(
+          fmt::format("{}: {}, learnt from {} values of {} in {}: {}", Printable(output_.path),
+                      ProfileSummary(*profile), builder.values(), Plural(result.tokens, "token"),
+                      Plural(inputs_.size(), "file"), ProfileHashText(profile->hash())));
     }
     return kDone;
   }
 
  private:
   static constexpr size_t kMostName = 255;
+  static constexpr uint64_t kFewTokens = 1000;
+
+  static void Learn(const Snapshot& snapshot, const std::string& input, ProfileBuilder& builder,
+                    Trained& result, Console& console) {
+    snapshot.CheckContent();
+    const uint64_t passed_over = builder.passed_over();
+    builder.Add(snapshot);
+    if (builder.passed_over() > passed_over) {
+      console.Warn(input, fmt::format("{} of other types than f16 and bf16 were passed over",
+                                      HumanBytes(builder.passed_over() - passed_over)));
+    }
+    const HashedFile file = HashedFile::Of(snapshot.source);
+    for (const HashedFile& earlier : result.inputs) {
+      if (earlier.xxh3 != file.xxh3) continue;
+      console.Warn(input, fmt::format("has the same content as {}: nothing new is learnt from it",
+                                      Printable(earlier.file)));
+      break;
+    }
+    result.inputs.push_back(file);
+    uint64_t tokens = 0;
+    for (const LayerKv& layer : snapshot.layers)
+      tokens = std::max(tokens, layer.has_k() ? layer.k.tokens() : layer.v->tokens());
+    result.tokens += tokens;
+  }
 
   std::vector<std::string> inputs_;
   OutputOptions output_;
