@@ -170,15 +170,16 @@ kvt_status kvt_estimate(kvt_ctx* ctx, const kvt_desc* desc, const void* src, siz
     const ByteSpan raw = Span(src, n);
     RequireApart(raw, {reinterpret_cast<std::byte*>(rates), wanted.bytes()},
                  "src and rates overlap");
-    // Of the call alone: another level may take far more than the context's.
-    CodecScratch scratch;
     for (size_t i = 0; i < count; ++i) {
       ctx->state.StopIfCancelled();
       kvt_rate rate = wanted[i];
       Require(rate.level >= KVT_FAST && rate.level <= KVT_MAX, "rate->level");
       constexpr double kMega = 1e6;
-      const FrameRate found =
-          EstimateFrame(description, raw, static_cast<Effort>(rate.level), scratch);
+      // Not the context's own coder: another level may take far more memory.
+      FrameCoder coder(static_cast<Effort>(rate.level), &ctx->state);
+      coder.UseProfile(ctx->profile);
+      coder.UseBlocks(ctx->coder.uses_blocks());
+      const FrameRate found = coder.Estimate(description, raw);
       rate.ratio = found.ratio;
       rate.encode_mb_s = found.encode_bytes_s / kMega;
       rate.decode_mb_s = found.decode_bytes_s / kMega;

@@ -167,7 +167,7 @@ enum { KVT_CALLBACK_MIN = -39999, KVT_CALLBACK_MAX = -30000 };
 /* Tells whose fault a status is: what an engine acts on without knowing each number. */
 enum {
   KVT_FAULT_NONE = 0,
-  KVT_FAULT_CALLER = 1,      /* an argument is wrong */
+  KVT_FAULT_CALLER = 1,      /* an argument is wrong, or a profile or reference was not given */
   KVT_FAULT_DATA = 2,        /* the bytes that were read are damaged or foreign: a miss */
   KVT_FAULT_IO = 3,          /* memory or threads ran out, or a caller's function failed */
   KVT_FAULT_UNSUPPORTED = 4, /* the bytes are sound, but of a kind this version cannot read */
@@ -520,7 +520,8 @@ KVT_API kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count)
 /* Estimates what levels make of given bytes, for choosing one: encodes and decodes a sample of at
  * most 64 KiB at each.
  * desc, src, n: as for kvt_encode. rates: `count` entries whose struct_size and level are set; the
- * call fills the rest.
+ * call fills the rest. The context's profile and blocks count (kvt_ctx_use_profile,
+ * kvt_ctx_use_blocks), its own level does not.
  * The ratio is low for bytes that repeat over long distances; speeds are those of this machine at
  * this moment. Costs about 0.25 % of encoding 32 MiB at the same levels, 1 % at KVT_MAX.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: a level does not exist; KVT_E_CANCELLED; KVT_E_BUSY;
@@ -546,10 +547,13 @@ KVT_API void kvt_profile_free(kvt_profile* profile);
 KVT_API kvt_status kvt_profile_hash(const kvt_profile* profile, uint8_t out[16]);
 
 /* Makes the context use a profile for all later calls; NULL removes it. The context encodes with
- * the profile at KVT_DEFAULT and above wherever that makes a frame smaller, and decodes frames that
- * name it. Archives that it packs or writes then need the profile where it made them smaller, and
- * it reads those that do. Tables of up to 160 KiB for K or V of each layer that was met come on top
- * of kvt_ctx_bytes. The profile may be freed after the call. Returns KVT_OK; KVT_E_BUSY. */
+ * the profile at KVT_HIGH and KVT_MAX wherever that makes a frame smaller; at KVT_DEFAULT pages of
+ * less than 256 KiB are not coded both ways, and one that gains next to nothing may be some bytes
+ * larger. With kvt_ctx_use_blocks the profile serves decoding alone. The context decodes frames that
+ * name the profile. Archives that it packs or writes then need the profile where it made them
+ * smaller, and it reads those that do. Tables of up to 160 KiB for K or V of each layer that was met
+ * come on top of kvt_ctx_bytes. The profile may be freed after the call. Returns KVT_OK;
+ * KVT_E_BUSY. */
 KVT_API kvt_status kvt_ctx_use_profile(kvt_ctx* ctx, const kvt_profile* profile);
 
 /* Sets how many layers in a row an archive may have that are coded by those before them, in later
@@ -806,7 +810,8 @@ KVT_API kvt_status kvt_decode_heads(kvt_ctx* ctx, const void* src, size_t n,
                                     void* dst, size_t cap, size_t* written);
 
 /* Sets whether later calls encode frames and tables in blocks, which a batched decoder on a device
- * takes as they are (kvt_frame_blocks). Decoding needs no such call.
+ * takes as they are (kvt_frame_blocks). While they do, the context encodes without its profile
+ * (kvt_ctx_use_profile), and still decodes with it. Decoding needs no such call.
  * blocks: 1: in blocks; 0, as at first: the smallest frames.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: another number; KVT_E_BUSY. */
 KVT_API kvt_status kvt_ctx_use_blocks(kvt_ctx* ctx, int blocks);

@@ -43,6 +43,9 @@ const FindingInfo* Find(kvt_status status) {
 
 int FaultOf(const FindingInfo& info) {
   if (info.finding == Finding::kCancelled) return KVT_FAULT_STOPPED;
+  // The program looks for these files itself; the library is given them, and a retry finds no more.
+  if (info.finding == Finding::kProfileMissing || info.finding == Finding::kReferenceMissing)
+    return KVT_FAULT_CALLER;
   switch (info.code) {
     case ErrorCode::kUsage:
       return KVT_FAULT_CALLER;

@@ -470,6 +470,9 @@ TEST_CASE("Every status has its texts and its fault") {
   }
   CHECK(kvt_fault(KVT_E_UNSUPPORTED_VERSION) == KVT_FAULT_UNSUPPORTED);
   CHECK(kvt_fault(KVT_E_INTERNAL) == KVT_FAULT_INTERNAL);
+  // A retry would find no more than the caller gave.
+  CHECK(kvt_fault(KVT_E_PROFILE_MISSING) == KVT_FAULT_CALLER);
+  CHECK(kvt_fault(KVT_E_REFERENCE_MISSING) == KVT_FAULT_CALLER);
   CHECK(kvt_version() == KVT_VERSION);
   CHECK(std::strstr(kvt_build(), "kvtool 0.2.0, SIMD ") == kvt_build());
 }
@@ -510,6 +513,23 @@ TEST_CASE("a context codes pages with a profile, and decodes them with it alone"
   CHECK(kvt_decode(plain, frame.data(), written, nullptr, back.data(), back.size()) ==
         KVT_E_PROFILE_MISSING);
   CHECK(kvt_verify(plain, frame.data(), written, nullptr) == KVT_E_PROFILE_MISSING);
+  kvt_error error = {};
+  error.struct_size = sizeof error;
+  REQUIRE(kvt_ctx_error(plain, &error) == 0);
+  CHECK(std::string(error.hint).find("kvt_ctx_use_profile") != std::string::npos);
+
+  // Estimates are of what the context would encode.
+  const auto ratio = [&](kvt_ctx* ctx) {
+    kvt_rate rate = {sizeof rate, KVT_DEFAULT, 0, 0, 0};
+    CHECK(kvt_estimate(ctx, &desc, page.data(), page.size(), &rate, 1) == 0);
+    return rate.ratio;
+  };
+  const auto raw = static_cast<double>(page.size());
+  CHECK(ratio(plain) == Approx(raw / static_cast<double>(without)).epsilon(0.01));
+  CHECK(ratio(with) == Approx(raw / static_cast<double>(written)).epsilon(0.01));
+  REQUIRE(kvt_ctx_use_blocks(with, 1) == 0);
+  CHECK(ratio(with) < ratio(plain));
+  REQUIRE(kvt_ctx_use_blocks(with, 0) == 0);
   REQUIRE(kvt_decode(with, frame.data(), written, nullptr, back.data(), back.size()) == 0);
   CHECK(back == page);
   REQUIRE(kvt_decode(with, other.data(), without, nullptr, back.data(), back.size()) == 0);

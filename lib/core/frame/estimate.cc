@@ -65,19 +65,21 @@ double Fastest(uint64_t bytes, F&& run) {
 
 }  // namespace
 
-FrameRate EstimateFrame(const FrameDescription& description, ByteSpan raw, Effort level,
-                        CodecScratch& scratch) {
+FrameRate FrameCoder::Estimate(const FrameDescription& description, ByteSpan raw) {
   FrameRate rate;
   if (raw.empty()) return rate;
   const Sample sample = Take(description, raw);
+  const Reuse<Worker>::Lease worker(workers_);
+  CodecScratch& scratch = (*worker).scratch;
   EncodedChunk chunk;
   rate.encode_bytes_s = Fastest(sample.bytes.size(), [&] {
     scratch.Recycle(std::move(chunk.payload));
-    chunk = EncodeChunk(sample.shape, sample.bytes, level, scratch);
+    chunk = EncodeSegment(description, sample.shape, sample.bytes, Sides::kTogether, scratch);
   });
   Bytes back(sample.bytes.size());
   rate.decode_bytes_s = Fastest(sample.bytes.size(), [&] {
-    DecodeChunk(chunk.codec, sample.shape, chunk.payload, back, scratch);
+    DecodeChunk(chunk.codec, sample.shape, chunk.payload, back, scratch,
+                {.profile = profile_.get()});
   });
   const double kept =
       static_cast<double>(chunk.payload.size()) / static_cast<double>(sample.bytes.size());

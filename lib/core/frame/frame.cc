@@ -243,7 +243,10 @@ const Profile* FrameCoder::ProfileOf(const FrameHeader& header) const {
                                 : fmt::format("; '{}' is {}", Printable(profile_->name()),
                                               ProfileHashText(profile_->hash()));
   throw Error(Finding::kProfileMissing, "the frame needs the profile {}{}",
-              ProfileHashText(header.profile), other);
+              ProfileHashText(header.profile), other)
+      .Hint(
+          "open the profile of that hash and give it to the context: kvt_profile_open, "
+          "kvt_ctx_use_profile");
 }
 
 FrameHeader FrameCoder::Decode(ByteSpan frame, const Hash128Bytes* context,

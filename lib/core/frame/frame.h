@@ -26,6 +26,15 @@ struct PageEntry {
   uint64_t raw_hash = 0;  // XXH3-64 of the raw bytes
 };
 
+// What encoding is going to gain and cost, from a sample.
+struct FrameRate {
+  double ratio = 1;                               // raw bytes over frame bytes
+  double encode_bytes_s = 0, decode_bytes_s = 0;  // of one thread, as measured here and now
+};
+
+// A sample is not longer than this.
+inline constexpr uint64_t kFrameSampleBytes = uint64_t{64} << 10;
+
 // Encodes and decodes frames. One call at a time; the segments of a call run on the pool. What an
 // encoder writes depends on the bytes, the description and the level, never on the threads.
 class FrameCoder {
@@ -89,6 +98,11 @@ class FrameCoder {
   void DecodePage(const FrameDescription& description, const PageEntry& entry, ByteSpan payload,
                   std::span<std::byte> raw);
 
+  // Encodes and decodes a sample: whole rows from places that are spread over `raw`, where it has
+  // rows, else bytes. A frame that resembles itself over long distances comes out smaller than
+  // estimated.
+  FrameRate Estimate(const FrameDescription& description, ByteSpan raw);
+
   // Decode without an output: needs memory for one segment per thread.
   FrameHeader Verify(ByteSpan frame, const Hash128Bytes* context);
 
@@ -130,21 +144,6 @@ class FrameCoder {
   std::vector<Bytes> decoded_;
   std::vector<StoredSegment> segments_;
 };
-
-// What encoding is going to gain and cost, from a sample.
-struct FrameRate {
-  double ratio = 1;                               // raw bytes over frame bytes
-  double encode_bytes_s = 0, decode_bytes_s = 0;  // of one thread, as measured here and now
-};
-
-// A sample is not longer than this.
-inline constexpr uint64_t kFrameSampleBytes = uint64_t{64} << 10;
-
-// Encodes and decodes a sample: whole rows from places that are spread over `raw`, where it has
-// rows, else bytes. A frame that resembles itself over long distances comes out smaller than
-// estimated.
-FrameRate EstimateFrame(const FrameDescription& description, ByteSpan raw, Effort level,
-                        CodecScratch& scratch);
 
 // The most memory that one FrameCoder takes on `threads` threads for calls of up to `raw_bytes`.
 // Saturates.

@@ -340,7 +340,9 @@ void DecodeProfiled(const ChunkShape& shape, ByteSpan payload, std::span<std::by
                     CodecScratch& scratch, const ChunkInputs& inputs) {
   if (inputs.profile == nullptr) {
     throw Error(Finding::kProfileMissing, "the chunk needs the profile that it was coded with")
-        .Hint("give the context the profile of that hash");
+        .Hint(
+            "open the profile of that hash and give it to the context: kvt_profile_open, "
+            "kvt_ctx_use_profile");
   }
   const Profile& profile = *inputs.profile;
   ByteReader reader(payload);
