@@ -28,6 +28,11 @@ struct OpenOptions;
 // Opens a source in whichever format it has.
 using SnapshotOpener = Snapshot (*)(Source source, const OpenOptions& options);
 
+struct GivenProfile {
+  std::string file;  // empty where the caller has it in memory
+  std::shared_ptr<const Profile> profile;
+};
+
 // What a user may have to tell a reader. Each field holds the flag of the same name.
 struct OpenOptions {
   std::string from;                  // registry id; empty = detect
@@ -43,9 +48,10 @@ struct OpenOptions {
   std::vector<std::string> bases;
   // The same, opened already; they are tried first.
   std::vector<std::shared_ptr<const Reference>> references;
-  // Profiles that archives may need, beside those in their folders: files, and one opened already.
-  std::vector<std::string> profiles;
-  std::shared_ptr<const Profile> profile = {};
+  // Profiles that archives and frames may need, beside those in their folders.
+  std::vector<GivenProfile> profiles;
+  // An input need not have a use for `bases` and `profiles`: the caller or another input has.
+  bool files_for_others = false;
   // How an archive opens what it refers to and the source that it restores. OpenSnapshot sets it
   // for the readers that it calls; who calls formats/kvz directly gives OpenSnapshot itself.
   SnapshotOpener open = nullptr;
@@ -82,12 +88,14 @@ enum FormatTraits : unsigned {
   kReadsBatch = 2,   // --batch
   kReadsNames = 4,   // --k-pattern, --v-pattern
   kReadsAll = 7,
-  kReadsRaw = 8,        // --raw, which says all that the file does not
-  kIsArchive = 16,      // kvtool's own, of a cache in another format
-  kStandsAlone = 32,    // each of its files is a cache of its own, wherever it lies
-  kIsOpaque = 64,       // bytes that no reader looks into
-  kHoldsStates = 128,   // a file of a kind that is not read is a saved state all the same
-  kWritesFolder = 256,  // what is written is a folder
+  kReadsRaw = 8,         // --raw, which says all that the file does not
+  kIsArchive = 16,       // kvtool's own, of a cache in another format
+  kStandsAlone = 32,     // each of its files is a cache of its own, wherever it lies
+  kIsOpaque = 64,        // bytes that no reader looks into
+  kHoldsStates = 128,    // a file of a kind that is not read is a saved state all the same
+  kWritesFolder = 256,   // what is written is a folder
+  kReadsProfile = 512,   // --profile
+  kIsCompressed = 1024,  // by kvtool: compressed again it gains nothing
 };
 
 struct FormatEntry {

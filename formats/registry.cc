@@ -63,9 +63,11 @@ std::vector<std::string> BesideNumberedTensors(const Snapshot& snapshot) {
 // One line per format; detection asks them in this order.
 constexpr FormatEntry kFormats[] = {
     {kKvzFormat, "archive of any of these, by kvtool compress, byte for byte", "",
-     kReadsAll | kIsArchive | kStandsAlone, ProbeKvz, OpenKvz, nullptr},
+     kReadsAll | kReadsProfile | kIsArchive | kIsCompressed | kStandsAlone, ProbeKvz, OpenKvz,
+     nullptr},
     {"kvf", "frames of libkvtool: pages as the plug-ins of engines store them",
-     "--order for a folder of pages", kStandsAlone, kvf::Probe, kvf::Open, nullptr},
+     "--order for a folder of pages", kReadsProfile | kIsCompressed | kStandsAlone, kvf::Probe,
+     kvf::Open, nullptr},
     {"npz", "numpy archives, stored or deflated", "K/V names or --k-pattern", kReadsAll, ProbeNpz,
      OpenNpz, WriteNpz, nullptr, BesideArrays},
     {"npy", "numpy arrays: a file or a folder of them", "K/V names or --layout",
@@ -156,8 +158,12 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
   }
   if (!options.from.empty()) {
     if (const FormatEntry* format = FindFormat(options.from)) return *format;
-    throw Error(Finding::kUsage, "unknown format '{}'", options.from)
-        .Hint("'kvtool formats' lists them");
+    Error error(Finding::kUsage, "unknown format '{}'", options.from);
+    for (const raw::Preset& preset : raw::Presets()) {
+      if (preset.name == options.from)
+        throw error.Hint("it is a preset of --raw: --raw {}:{}", preset.name, preset.needs);
+    }
+    throw error.Hint("'kvtool formats' lists them");
   }
   RefuseForeign(source);
   Confidence best = Confidence::kNo;

@@ -119,6 +119,18 @@ void RequireNames(const OpenOptions& told, const Snapshot& described) {
   check("--v-pattern", told.v_pattern, v);
 }
 
+// Refuses files beside an input of a format that is complete in itself.
+void RequireUseOfFiles(const OpenOptions& told, const FormatEntry& format) {
+  const auto refuse = [&](std::string_view flag, const std::string& file) {
+    throw Error(Finding::kUsage, "{} {}: {} needs no other file", flag, Printable(file), format.id)
+        .Hint("leave {} out", flag);
+  };
+  if (!told.profiles.empty() && (format.traits & kReadsProfile) == 0)
+    refuse("--profile", told.profiles.front().file);
+  if (!told.bases.empty() && (format.traits & kIsArchive) == 0)
+    refuse("--base", told.bases.front());
+}
+
 }  // namespace
 
 void RequireAgreement(const OpenOptions& told, const Snapshot& snapshot) {
@@ -146,6 +158,7 @@ void RequireUse(const OpenOptions& told, const FormatEntry& format, const Snapsh
   }
   if (!told.layout.empty() && lacks(kReadsLayout)) refuse("--layout", told.layout);
   if (told.batch && lacks(kReadsBatch)) refuse("--batch", std::to_string(*told.batch));
+  if (!told.files_for_others) RequireUseOfFiles(told, format);
   if (!told.k_pattern.empty() && lacks(kReadsNames)) refuse("--k-pattern", told.k_pattern);
   if (!told.v_pattern.empty() && lacks(kReadsNames)) refuse("--v-pattern", told.v_pattern);
   if (told.rotated != "auto" && !IsRotationKnown(snapshot) &&

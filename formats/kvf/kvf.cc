@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/profile_file.h"
 #include "formats/words.h"
 #include "lib/core/frame/frame.h"
 #include "lib/core/snapshot/layout.h"
@@ -71,6 +72,8 @@ void AddFacts(const FrameHeader& header, Snapshot& snapshot) {
   snapshot.facts.emplace_back("level", Name(header.level));
   if (!Name(header.codec).empty()) snapshot.facts.emplace_back("codec", Name(header.codec));
   snapshot.facts.emplace_back("holds", NameOf(description.role));
+  if (header.profile != Hash128Bytes{})
+    snapshot.facts.emplace_back("profile", ProfileHashText(header.profile));
   if (description.context != Hash128Bytes{}) {
     snapshot.facts.emplace_back("context", Hex(description.context));
   }
@@ -116,6 +119,10 @@ Snapshot Open(Source source, const OpenOptions& options) {
                 header.raw_bytes);
   }
   FrameCoder coder(header.level);
+  if (header.profile != Hash128Bytes{}) {
+    const ProfileName name{.file = "", .model = "", .hash = header.profile};
+    coder.UseProfile(FindProfile(name, "frame", source.path, options));
+  }
   // No memory on the word of a header alone: this needs that of one segment.
   if (header.raw_bytes / kPlausibleRatio > file.size()) coder.Verify(file, nullptr);
   Bytes raw(header.raw_bytes);

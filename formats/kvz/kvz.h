@@ -24,14 +24,12 @@ void RequireShortChain(const Reference& reference);
 // Looks for the references of an archive among those of the options and in its folder, and gives it
 // those that have the rows it needs; for the others it gives the reason, which decoding throws. The
 // same for its profile. `path` is the archive's. Throws kLimit where a chain of references is too
-// long, and what reading a profile throws that the options name.
+// long.
 void FindReferences(Archive& archive, const std::string& path, const OpenOptions& options);
 // Throws the reason why a reference, or the profile, is not there.
 void RequireReferences(const Archive& archive);
 // The part of FindReferences that is about the profile.
 void FindProfile(Archive& archive, const std::string& path, const OpenOptions& options);
-// Throws as Profile::Read, with the file's name.
-std::shared_ptr<const Profile> OpenProfile(const std::string& path);
 
 // Whether the source was archived without a decision, which flags can take when its tensors are
 // read: which row of a batch, which axis counts tokens.

@@ -44,7 +44,7 @@ OpenOptions ForReferences(const OpenOptions& options) {
   plain.bases = options.bases;
   plain.references = options.references;
   plain.profiles = options.profiles;
-  plain.profile = options.profile;
+  plain.files_for_others = true;
   plain.in_memory = options.in_memory;
   plain.pool = options.pool;
   plain.reference_depth = options.reference_depth;

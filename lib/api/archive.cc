@@ -305,9 +305,7 @@ void OpenReader(kvt_reader& reader) {
     const LayerKv& layer = reader.archive->description()->layers[parts[i].layer];
     reader.parts.push_back({parts[i], PartName(layer.index, parts[i].is_value), stored[i]});
   }
-  OpenOptions options = WithReferences({});
-  options.profile = reader.ctx->profile;
-  FindProfile(*reader.archive, "archive", options);
+  FindProfile(*reader.archive, "archive", WithReferences(*reader.ctx, {}));
 }
 
 // Brings in the chunks that tell references apart, and no others: two that need each. Returns them.
@@ -336,9 +334,7 @@ std::vector<const ArchivedChunk*> NeedTellingChunks(kvt_reader& reader) {
 
 void UseReferences(kvt_reader& reader, std::span<const kvt_reference* const> given) {
   const std::vector<const ArchivedChunk*> brought = NeedTellingChunks(reader);
-  OpenOptions options = WithReferences(given);
-  options.profile = reader.ctx->profile;
-  FindReferences(*reader.archive, "archive", options);
+  FindReferences(*reader.archive, "archive", WithReferences(*reader.ctx, given));
   for (const ArchivedChunk* chunk : brought) {
     reader.Drop(chunk->payload_offset, chunk->payload_bytes);
   }

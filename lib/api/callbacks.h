@@ -23,7 +23,7 @@ namespace kv::api {
 // The list of a call. Throws kBadArgument where one is null.
 std::span<const kvt_reference* const> Given(const kvt_reference* const* references, size_t count);
 // For archives in memory: these are their references, and nothing else is looked for.
-OpenOptions WithReferences(std::span<const kvt_reference* const> references);
+OpenOptions WithReferences(const kvt_ctx& ctx, std::span<const kvt_reference* const> references);
 
 inline kvt_sink CheckedSink(const kvt_sink* sink) {
   const kvt_sink whole = Whole(sink, "sink->struct_size");

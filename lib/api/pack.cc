@@ -17,10 +17,11 @@ std::span<const kvt_reference* const> Given(const kvt_reference* const* referenc
   return given;
 }
 
-OpenOptions WithReferences(std::span<const kvt_reference* const> references) {
+OpenOptions WithReferences(const kvt_ctx& ctx, std::span<const kvt_reference* const> references) {
   OpenOptions options;
   options.open = OpenSnapshot;
   options.in_memory = true;
+  if (ctx.profile != nullptr) options.profiles = {{"", ctx.profile}};
   for (const kvt_reference* given : references) options.references.push_back(given->reference);
   return options;
 }
@@ -51,8 +52,8 @@ Source SourceOf(const kvt_ctx& ctx, const Elements<const kvt_file>& files) {
 }
 
 // As `kvtool compress` does; what no reader understands is archived all the same.
-std::optional<Snapshot> Understood(const Source& source) {
-  OpenOptions options = WithReferences({});
+std::optional<Snapshot> Understood(const kvt_ctx& ctx, const Source& source) {
+  OpenOptions options = WithReferences(ctx, {});
   options.metadata_only = options.any_batch = options.may_guess_axes = true;
   try {
     std::string why;  // bytes are all that a caller of the library asks for
@@ -97,9 +98,8 @@ kvt_status kvt_reference_create(kvt_ctx* ctx, const kvt_file* files, size_t coun
     Require(count > 0, "count");
     const auto given = GivenElements(files, count, "files->struct_size");
     const Threads threads(ctx);
-    OpenOptions options = WithReferences(Given(references, reference_count));
+    OpenOptions options = WithReferences(*ctx, Given(references, reference_count));
     options.pool = &*threads;
-    options.profile = ctx->profile;
     return std::unique_ptr<kvt_reference>(
         new kvt_reference{OpenReference(SourceOf(*ctx, given), options)});
   });
@@ -136,7 +136,7 @@ kvt_status kvt_pack_beside(kvt_ctx* ctx, const kvt_file* files, size_t count,
       options.references.push_back(given->reference);
     }
     const Source source = SourceOf(*ctx, packed);
-    const std::optional<Snapshot> snapshot = Understood(source);
+    const std::optional<Snapshot> snapshot = Understood(*ctx, source);
     const Threads threads(ctx);
     WriteArchive(source, snapshot ? &*snapshot : nullptr, options, *threads, out);
   });
@@ -151,11 +151,9 @@ kvt_status kvt_unpack_beside(kvt_ctx* ctx, const kvt_source* archive,
                              kvt_open_file open, void* user) {
   return Call(ctx, [&] {
     Require(open != nullptr, "open");
-    OpenOptions given = WithReferences(Given(references, count));
-    given.profile = ctx->profile;
     Archive opened =
         Archive::Open(FileSource::FromBytes(ReadAll(*ctx, CheckedSource(archive)), "archive"));
-    FindReferences(opened, "archive", given);
+    FindReferences(opened, "archive", WithReferences(*ctx, Given(references, count)));
     RequireReferences(opened);
     CallbackTarget target(opened, open, user);
     CancelWatch watch(*ctx);

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "formats/profile_file.h"
 #include "formats/registry.h"
 #include "lib/core/frame/frame.h"
 #include "lib/core/snapshot/layout.h"
@@ -112,6 +113,19 @@ TEST_CASE("frames that do not read as a cache are refused by name", "[kvf]") {
     INFO("at " << at);
     CHECK(Refusal(damaged) != Finding{0});
   }
+}
+
+TEST_CASE("a frame that needs a profile reads with it alone", "[kvf]") {
+  Source source = Source::Open(KVTOOL_TESTDATA "/profiles/page.kvf");
+  OpenOptions options;
+  options.in_memory = true;  // the profile lies beside it
+  const Bytes frame(source.files[0].data->bytes().begin(), source.files[0].data->bytes().end());
+  CHECK(Refusal(frame, options) == Finding::kProfileMissing);
+  options.profiles = {{"s260k.kvp", OpenProfile(KVTOOL_TESTDATA "/profiles/s260k.kvp")}};
+  const Snapshot page = Read(frame, options);
+  const auto raw = FileSource::Open(KVTOOL_TESTDATA "/profiles/page.f16");
+  CHECK(std::ranges::equal(page.spools[0]->bytes(), raw->bytes()));
+  CHECK(OpenSnapshot(std::move(source), {}).layers.size() == 1);
 }
 
 TEST_CASE("a header's word alone takes no memory", "[kvf]") {

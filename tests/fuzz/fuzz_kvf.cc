@@ -18,6 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   source.files.push_back({"page", kv::FileSource::FromBytes(std::move(frame), "page")});
   kv::OpenOptions options;
   options.max_bytes = 1 << 22;
+  options.in_memory = true;
   try {
     const kv::Snapshot snapshot = kv::kvf::Open(std::move(source), options);
     for (const kv::LayerKv& layer : snapshot.layers) {

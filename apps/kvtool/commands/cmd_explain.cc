@@ -164,8 +164,8 @@ constexpr Explanation kExplanations[] = {
      "Look for an older copy, in any format, or for an archive of it.",
      "$ kvtool verify today.kvz --base copy-of-yesterday.kvz"},
     {kProfileMissing, "Without the profile nothing of the page can be restored.",
-     "Give the archive's profile with --profile, or lay it beside the archive; give a context the "
-     "profile of that hash (kvt_profile_open, kvt_ctx_use_profile). Keep profiles as long as what "
+     "Give it with --profile, or lay it beside the archive or frame; give a context the profile of "
+     "that hash (kvt_profile_open, kvt_ctx_use_profile). Keep profiles as long as what "
      "was coded with them.",
      "$ kvtool inspect model.kvp   # its second line is the hash"},
     {kForbiddenGlobal, "Loading the file in Python could run any program on your machine.",

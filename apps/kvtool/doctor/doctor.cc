@@ -142,7 +142,7 @@ std::string Reach(const Checkup& checkup) {
                      GroupedPlural(checkup.layers, "layer"));
 }
 
-void Judge(const Checkup& checkup, bool is_archive, Diagnosis& out) {
+void Judge(const Checkup& checkup, bool is_compressed, Diagnosis& out) {
   FindIn(checkup, out);
   if (out.findings.empty() && checkup.seen_bytes > 0) {
     out.sound = Diagnosis::Sound::kYes;
@@ -154,7 +154,7 @@ void Judge(const Checkup& checkup, bool is_archive, Diagnosis& out) {
                                "is empty or double",
                                Reach(checkup), Grouped(checkup.values));
   }
-  if (is_archive || checkup.seen_bytes == 0) return;
+  if (is_compressed || checkup.seen_bytes == 0) return;
   out.ratio = checkup.ratio();
   out.judged_bytes = checkup.seen_bytes;
   out.judged_of_bytes = checkup.bytes;
@@ -209,7 +209,9 @@ void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
   if (!out.findings.empty())
     out.Suggest("kvtool inspect " + file + " --stats", "every layer, NaNs and zeros counted");
   std::error_code ignored;
-  if (std::filesystem::exists(out.file + ".kvz", ignored)) {
+  if (HasTrait(snapshot.format, kIsCompressed)) {
+    out.Suggest("kvtool verify " + file, "proves it again, of any size");
+  } else if (std::filesystem::exists(out.file + ".kvz", ignored)) {
     out.Suggest("kvtool verify " + archive + " --against " + file,
                 "whether the archive beside it restores this file");
   } else {
@@ -225,8 +227,8 @@ void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
                           heads ? "" : " --kv-heads N", ShellWord(portable)),
               "the same in a format that every framework reads",
               heads ? "" : "N: the model's kv heads, or give --model FILE");
-  if (!SuggestReplay(fmt::format("kvtool replay-h2o {}{} --trace ", file, batch), out) && heads) {
-    out.Suggest(fmt::format("kvtool replay-h2o {}{} --trace TRACE --prompt-tokens N", file, batch),
+  if (!SuggestReplay(fmt::format("kvtool replay evict {}{} --trace ", file, batch), out) && heads) {
+    out.Suggest(fmt::format("kvtool replay evict {}{} --trace TRACE --prompt-tokens N", file, batch),
                 "what eviction would save and cost",
                 "TRACE: the attention of the same run, N: how many tokens its prompt had");
   }
@@ -343,7 +345,11 @@ void DiagnoseSnapshot(const Source& source, ThreadPool& pool, Diagnosis& out) {
   out.format = snapshot.format;
   out.what = Described(snapshot);
   if (snapshot.kv_bytes() == 0) out.Find("it holds no values");
-  if (out.sound_text.empty()) Judge(CheckUp(snapshot, Effort::kDefault, pool), false, out);
+  const bool is_compressed = HasTrait(snapshot.format, kIsCompressed);
+  if (out.sound_text.empty()) Judge(CheckUp(snapshot, Effort::kDefault, pool), is_compressed, out);
+  if (is_compressed)
+    out.shrinks_text =
+        "it is compressed: " + HumanRatio(snapshot.unpacked_bytes, source.total_bytes());
   SuggestForSnapshot(snapshot, out);
 }
 
@@ -409,7 +415,7 @@ void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out) {
     steps.push_back(
         {"kvtool inspect " + folder + " --stats", "every layer, NaNs and zeros counted", ""});
   if (!run->trace.empty()) {
-    steps.push_back({"kvtool replay-h2o " + folder + " --policy streaming,h2o --budget 0.5",
+    steps.push_back({"kvtool replay evict " + folder + " --policy streaming,h2o --budget 0.5",
                      "what evicting half of it would cost", ""});
     steps.push_back(
         {"kvtool advise " + folder + " --min-ratio 2", "what to evict, so that least is lost", ""});

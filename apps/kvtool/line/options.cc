@@ -12,11 +12,13 @@
 #include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
 #include "formats/model_config/model_config.h"
+#include "formats/profile_file.h"
 #include "formats/registry.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/parallel.h"
+#include "lib/remote/url.h"
 #include "version.h"
 
 namespace kv {
@@ -130,9 +132,9 @@ void SnapshotOptions::Declare(CommandLine& line) {
            "Cache that an archive refers to or, in compress, may refer to: a snapshot or an "
            "archive of one (repeatable)")
       .KeepAll();
-  line.Add("--profile", open.profiles,
-           "Profile (.kvp) that an archive was or, in compress, is to be coded with, if it is not "
-           "in the archive's folder (repeatable)")
+  line.Add("--profile", profiles,
+           "Profile (.kvp) that an archive or frame was or, in compress and bench, is to be coded "
+           "with, if it is not in the same folder (repeatable)")
       .KeepAll();
   line.Add("--max-bytes", limit.text,
            "Limit on inflated or derived data and on streams (default 64GiB)");
@@ -155,10 +157,18 @@ void SizeLimit::Require(uint64_t source_bytes, const std::string& file) const {
       .File(file);
 }
 
+void RequireThere(const std::vector<std::string>& paths) {
+  std::error_code failed;
+  for (const std::string& path : paths) {
+    if (remote::IsUrl(path) || fs::exists(path, failed)) continue;
+    throw Error(Finding::kOpenFailed, "cannot open: No such file or directory").File(path);
+  }
+}
+
 void SnapshotOptions::Files(CommandFiles& files) const {
   files.Reads(gguf);
   files.Reads(open.bases);
-  files.Reads(open.profiles);
+  files.Reads(profiles);
   std::error_code ignored;
   if (std::filesystem::exists(open.order, ignored)) files.Reads(open.order);  // else a pattern
 }
@@ -176,12 +186,19 @@ OpenOptions SnapshotOptions::WithLimit() const {
   OpenOptions options = open;
   options.open = OpenSnapshot;
   if (const auto most = limit.most()) options.max_bytes = *most;
+  const std::lock_guard lock(models_->mutex);
+  for (const std::string& path : profiles) {
+    std::shared_ptr<const Profile>& profile = models_->profiles[path];
+    if (profile == nullptr) profile = OpenProfile(path);
+    options.profiles.push_back({path, profile});
+  }
   return options;
 }
 
 OpenOptions SnapshotOptions::Resolve(FlagsFor inputs) const {
   OpenOptions options = WithLimit();
   options.is_shared = inputs == FlagsFor::kSeveral;
+  RequireThere(options.bases);
   if (!gguf.empty()) {
     const std::lock_guard lock(models_->mutex);
     std::shared_ptr<const FileSource>& model = models_->files[gguf];
@@ -194,6 +211,15 @@ OpenOptions SnapshotOptions::Resolve(FlagsFor inputs) const {
     options.geometry->uniform = {.kv_heads = kv_heads, .k_dim = head_dim};
   }
   return options;
+}
+
+const GivenProfile* ProfileToCodeWith(const OpenOptions& options, std::span<const Effort> levels) {
+  if (options.profiles.empty()) return nullptr;
+  if (options.profiles.size() > 1)
+    throw Error(Finding::kUsage, "chunks are coded with one profile: give one --profile");
+  if (std::ranges::none_of(levels, [](Effort level) { return level >= Effort::kDefault; }))
+    throw Error(Finding::kUsage, "--profile serves the levels default, high and max");
+  return &options.profiles.front();
 }
 
 void OutputOptions::Declare(CommandLine& line, const std::string& what) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "apps/kvtool/line/numbers.h"
 #include "formats/registry.h"
 #include "lib/core/base/file.h"
+#include "lib/core/codec/codec.h"
 #include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/select.h"
 #include "lib/fields/fields.h"
@@ -65,16 +67,21 @@ struct SizeLimit {
 // One input has to have a use for every flag; of several, each takes those that it has a use for.
 enum class FlagsFor { kOne, kSeveral };
 
+// Throws kOpenFailed for the first file that is not there, before anybody finds out whether it is
+// needed. Addresses are tried where they are needed.
+void RequireThere(const std::vector<std::string>& paths);
+
 // How to read snapshots: --from, --raw, geometry, patterns, limits.
 struct SnapshotOptions {
   OpenOptions open;
+  std::vector<std::string> profiles;
   std::string gguf;
   uint32_t kv_heads = 0, head_dim = 0;
   SizeLimit limit;
 
   void Declare(CommandLine& line);
   void Files(CommandFiles& files) const;
-  OpenOptions WithLimit() const;  // `open` with --max-bytes
+  OpenOptions WithLimit() const;  // `open` with --max-bytes and --profile
   // With the geometry from the flags and the GGUF file filled in.
   OpenOptions Resolve(FlagsFor inputs = FlagsFor::kOne) const;
   Source Open(const std::string& path) const;  // with --max-bytes for a stream
@@ -84,9 +91,14 @@ struct SnapshotOptions {
   struct Models {
     std::mutex mutex;
     std::map<std::string, std::shared_ptr<const FileSource>> files;
+    std::map<std::string, std::shared_ptr<const Profile>> profiles;
   };
   std::shared_ptr<Models> models_ = std::make_shared<Models>();
 };
+
+// The profile that a command codes with at `levels`; null without --profile. Throws kUsage for
+// several, and where it serves none of these levels.
+const GivenProfile* ProfileToCodeWith(const OpenOptions& options, std::span<const Effort> levels);
 
 // One output file or folder: -o, -c, -f.
 struct OutputOptions {

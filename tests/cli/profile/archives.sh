@@ -43,7 +43,7 @@ cp both.kvz cache.bin.kvz elsewhere/ && rm elsewhere/*.kvp
 echo "-- what is no use"
 "$KVTOOL" compress cache.bin --profile cache.bin -o none.kvz || echo "exit $?"
 "$KVTOOL" compress cache.bin --profile model.kvp --level fast -o none.kvz || echo "exit $?"
-"$KVTOOL" compress cache.bin --profile model.kvp --profile elsewhere/first.kvp -o none.kvz || echo "exit $?"
+"$KVTOOL" compress cache.bin --profile model.kvp --profile model.kvp -o none.kvz || echo "exit $?"
 "$KVTOOL" compress cache.bin --profile missing.kvp -o none.kvz || echo "exit $?"
 test -e none.kvz && echo written
 true

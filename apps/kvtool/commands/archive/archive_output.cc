@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "formats/kvz/kvz.h"
+#include "formats/profile_file.h"
 #include "formats/registry.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/output.h"
@@ -105,7 +106,7 @@ void ArchiveLimit::Declare(CommandLine& line) {
            "of one (repeatable)")
       .KeepAll();
   line.Add("--profile", profiles,
-           "Profile (.kvp) that an archive was coded with, if it is not in its folder (repeatable)")
+           "Profile (.kvp) that the input was coded with, if it is not in its folder (repeatable)")
       .KeepAll();
   limit.Declare(line,
                 "Limit on the size of the source (default: none), on the zeros that a stream gets "
@@ -121,13 +122,19 @@ void RequireNoFolder(const std::string& path) {
       .Hint("'kvtool doctor' says what is in it; 'kvtool compress' makes archives of caches");
 }
 
-Archive ArchiveLimit::Open(const std::string& path) const {
-  RequireNoFolder(path);
+OpenOptions ArchiveLimit::Reading() const {
   OpenOptions options;
   options.open = OpenSnapshot;
+  RequireThere(bases);
   options.bases = bases;
-  options.profiles = profiles;
+  for (const std::string& path : profiles) options.profiles.push_back({path, OpenProfile(path)});
   options.max_bytes = limit.most().value_or(options.max_bytes);
+  return options;
+}
+
+Archive ArchiveLimit::Open(const std::string& path) const {
+  RequireNoFolder(path);
+  const OpenOptions options = Reading();
   Archive archive = Archive::Open(SizeLimit::WithHint(
       [&] { return FileSource::Open(path, limit.most(), FetchMode::kAsNeeded); }));
   limit.Require(archive.source_bytes(), path);

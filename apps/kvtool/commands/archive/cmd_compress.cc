@@ -41,8 +41,18 @@ std::optional<Snapshot> Describe(const Source& source, const OpenOptions& option
   }
 }
 
-bool IsArchive(const Source& source) {
-  return source.files.size() == 1 && kvz::HasMagic(source.files[0].data->bytes());
+void WarnIfCompressed(const Source& source, const std::optional<Snapshot>& snapshot,
+                      Console& console) {
+  std::string what;
+  if (source.files.size() == 1 && kvz::HasMagic(source.files[0].data->bytes())) {
+    what = fmt::format(
+        "an archive already: compressed again it gains nothing; 'kvtool decompress {} -c | kvtool "
+        "compress - -o FILE' makes one of another level",
+        source.path);
+  } else if (snapshot && HasTrait(snapshot->format, kIsCompressed)) {
+    what = "compressed already: an archive of it gains nothing";
+  }
+  if (!what.empty()) console.Warn(source.path, "is " + what);
 }
 
 // Reads the finished file back: what lies on the disk is what was compared with the source.
@@ -213,18 +223,23 @@ const Fields<Compressed>& CompressedFields() {
   return fields;
 }
 
-// "-19" is a level of zstd and gzip, and would be taken for the name of a file.
-void RefuseZstdLevel(const std::string& word) {
+// Explains a level of zstd and gzip, given as `word`.
+void RefuseZstdLevel(int level, const std::string& word) {
+  const std::string_view meant = level <= 2    ? "fast"
+                                 : level <= 9  ? "default"
+                                 : level <= 18 ? "high"
+                                               : "max";
+  throw Error(Finding::kUsage, "{}: levels have names; '--level {}' is what zstd's -{} comes to",
+              word, meant, level)
+      .Hint("-1 and -2 are --level fast, -3 to -9 default, -10 to -18 high, -19 and more max");
+}
+
+// "-19" would be taken for the name of a file.
+void RefuseZstdOption(const std::string& word) {
   std::error_code ignored;
   const auto level = ParseNumber<int>(word);
-  if (!level || *level >= 0 || std::filesystem::exists(word, ignored)) return;
-  const std::string_view meant = *level >= -2    ? "fast"
-                                 : *level >= -9  ? "default"
-                                 : *level >= -18 ? "high"
-                                                 : "max";
-  throw Error(Finding::kUsage, "{}: levels have names; '--level {}' is what zstd's {} comes to",
-              word, meant, word)
-      .Hint("-1 and -2 are --level fast, -3 to -9 default, -10 to -18 high, -19 and more max");
+  if (level && *level < 0 && !std::filesystem::exists(word, ignored))
+    RefuseZstdLevel(-*level, word);
 }
 
 class Compress : public EachOf<Compress> {
@@ -234,6 +249,10 @@ class Compress : public EachOf<Compress> {
     output_.Declare(line, "Archive to write (default: FILE.kvz; for '-': standard output)");
     line.Add("--level", level_,
              "Trades time for size: fast, default, high, max; compat: exactly MNN's choices")
+        .Check(CheckedBy([](const std::string& text) {
+          if (const auto level = ParseNumber<int>(text); level && *level > 0)
+            RefuseZstdLevel(*level, "--level " + text);
+        }))
         .OneOf({"compat", "fast", "default", "high", "max"})
         .ShowDefault();
     line.Add("--joined-layers", joined_layers_,
@@ -251,7 +270,7 @@ class Compress : public EachOf<Compress> {
   }
 
   EachCommand* AsEach() override {
-    for (const std::string& word : inputs_.given) RefuseZstdLevel(word);
+    for (const std::string& word : inputs_.given) RefuseZstdOption(word);
     return this;
   }
 
@@ -281,7 +300,7 @@ class Compress : public EachOf<Compress> {
   ExitStatus Run(Context& context) override {
     OpenOptions options = snapshot_.Resolve(flags_for());
     options.metadata_only = true;
-    options.any_batch = options.may_guess_axes = true;
+    options.any_batch = options.may_guess_axes = options.files_for_others = true;
     References references;
     for (const std::string& base : options.bases) {
       references.push_back(OpenReference(base, options));
@@ -291,15 +310,10 @@ class Compress : public EachOf<Compress> {
         throw error.File(base);
       }
     }
-    if (options.profiles.size() > 1)
-      throw Error(Finding::kUsage, "an archive is coded with one profile: give one --profile");
-    if (!options.profiles.empty()) {
-      if (*ParseEffort(level_) < Effort::kDefault)
-        throw Error(Finding::kUsage, "--profile serves the levels default, high and max");
-      options.profile = OpenProfile(options.profiles[0]);
-    }
+    const Effort level = *ParseEffort(level_);
+    const GivenProfile* profile = ProfileToCodeWith(options, {&level, 1});
     ThreadPool pool(context.global.thread_count());
-    const Compressed result = CompressOne(input_, options, references, pool, context);
+    const Compressed result = CompressOne(input_, options, references, profile, pool, context);
     report_.Emit(context.console, "compress", CompressedFields, result,
                  RulesFor(output_.one.force));
     return kDone;
@@ -307,28 +321,25 @@ class Compress : public EachOf<Compress> {
 
  private:
   Compressed CompressOne(const std::string& input, const OpenOptions& options,
-                         const References& references, ThreadPool& pool, Context& context) const {
+                         const References& references, const GivenProfile* profile,
+                         ThreadPool& pool, Context& context) const {
     const auto begin = std::chrono::steady_clock::now();
     const size_t first_warning = context.console.warning_texts().size();
     const std::string path = output_.PathFor(input, name_, ArchiveName);
     if (path == "-") output_.one.RequireStdout(context.console, report_.json, "the archive");
     const Source source = snapshot_.Open(input);
     const std::optional<Snapshot> snapshot = Describe(source, options, context.console);
-    if (!HasTrait(options.from, kIsOpaque) && IsArchive(source)) {
-      context.console.Warn(
-          input,
-          fmt::format("is an archive already: compressed again it gains nothing; 'kvtool "
-                      "decompress {} -c | kvtool compress - -o FILE' makes one of another level",
-                      input));
-    }
+    if (!HasTrait(options.from, kIsOpaque)) WarnIfCompressed(source, snapshot, context.console);
 
     ProgressLine progress(context.console, context.global.progress_when(), input);
     WriteOptions write;
     write.check = !no_check_;
     write.solid = !no_solid_;
     write.references = references;
-    write.profile = options.profile;
-    if (write.profile != nullptr) write.profile_file = ProfileFile(options.profiles[0]);
+    if (profile != nullptr) {
+      write.profile = profile->profile;
+      write.profile_file = ProfileFile(profile->file);
+    }
     write.effort = *ParseEffort(level_);
     write.joined_layers = joined_layers_;
     write.progress = &progress;
@@ -357,8 +368,7 @@ class Compress : public EachOf<Compress> {
     const std::vector<std::string>& warnings = context.console.warning_texts();
     result.warnings.assign(warnings.begin() + static_cast<std::ptrdiff_t>(first_warning),
                            warnings.end());
-    if (options.profile != nullptr)
-      result.profile = ProfileIn(*options.profile, options.profiles[0], summary);
+    if (profile != nullptr) result.profile = ProfileIn(*profile, summary);
     result.cost = RunCost::Of(context.global.deterministic, context.global.thread_count(),
                               summary.source_bytes, elapsed.count());
     result.made = std::move(summary);
@@ -371,10 +381,9 @@ class Compress : public EachOf<Compress> {
     return IsSafeRelativePath(name) ? name : std::string();
   }
 
-  static Compressed::UsedProfile ProfileIn(const Profile& profile, const std::string& path,
-                                           const WriteSummary& summary) {
+  static Compressed::UsedProfile ProfileIn(const GivenProfile& given, const WriteSummary& summary) {
     const auto coded = summary.codecs.find(std::string(Name(CodecId::kProfiled)));
-    return {ProfileFile(path), profile.name(), ProfileHashText(profile.hash()),
+    return {ProfileFile(given.file), given.profile->name(), ProfileHashText(given.profile->hash()),
             coded == summary.codecs.end() ? 0 : coded->second};
   }
 

@@ -7,9 +7,11 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
 #include "apps/kvtool/doctor/doctor.h"
+#include "formats/kvf/kvf.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/frame/layout.h"
 
 namespace kv {
 namespace {
@@ -125,13 +127,13 @@ const Fields<Verified>& VerifiedFields() {
       {"chunk", "The chunk that it is in; absent where it is in none", &Difference::chunk,
        ChunkFields(), Absent()}};
   static const Fields<Verified> fields = {
-      {"inputs", "The archive", &Verified::inputs, SizedFileFields()},
+      {"inputs", "The archive or frame", &Verified::inputs, SizedFileFields()},
       {"params", "What was asked for", &Verified::params, VerifyParamsFields()},
       {"verdict",
        "intact: every chunk decodes and the whole has its hash; identical: so, and equal to "
        "--against; damaged: something is lost; different: intact, but not equal",
        &Verified::verdict, OneOf("intact", "identical", "damaged", "different")},
-      {"chunks", "Chunks of the archive", &Verified::chunks},
+      {"chunks", "Chunks of the archive, or segments of the frame", &Verified::chunks},
       {"source_bytes", "Bytes of what was compressed",
        [](const Verified& of) { return of.found.restored.bytes; }},
       {"lost_bytes", "Of these, bytes that cannot be restored",
@@ -153,7 +155,7 @@ class Verify : public EachOf<Verify> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "FILE",
-                  "Archives, '-' for stdin; or one trace, plan, frame, store, or weights");
+                  "Archives, frames, '-' for stdin; or one trace, plan, store, or weights");
     line.Add("--against", against_,
              "File or folder that the archive must restore to; of several archives, the folder of "
              "all that they restore to, by their names without .kvz");
@@ -161,7 +163,9 @@ class Verify : public EachOf<Verify> {
     report_.Declare(line);
   }
 
-  bool Takes(std::string_view format, bool) const override { return HasTrait(format, kIsArchive); }
+  bool Takes(std::string_view format, bool) const override {
+    return HasTrait(format, kIsCompressed);
+  }
 
   // Several archives are compared with what they have in a folder, where 'decompress --output-dir'
   // would put it.
@@ -192,6 +196,7 @@ class Verify : public EachOf<Verify> {
 
   ExitStatus Run(Context& context) override {
     try {
+      if (IsFrame(input_)) return VerifyFrame(context);
       return VerifyArchive(input_, against_, limit_, report_, context);
     } catch (Error& error) {
       const bool is_other = error.finding() == Finding::kBadMagic || error.code() == ErrorCode::kIo;
@@ -203,6 +208,37 @@ class Verify : public EachOf<Verify> {
   }
 
  private:
+  // Streams are archives.
+  static bool IsFrame(const std::string& path) {
+    std::error_code failed;
+    if (!std::filesystem::is_regular_file(path, failed)) return false;
+    return kvf::Probe(Source::Open(path)) == Confidence::kCertain;
+  }
+
+  // Opening a frame decodes it and compares it with its hashes.
+  ExitStatus VerifyFrame(Context& context) const {
+    if (!against_.empty())
+      throw Error(Finding::kUsage, "--against is for archives, and this is a frame").File(input_);
+    OpenOptions options = limit_.Reading();
+    options.is_shared = true;  // a --base serves the archives beside it
+    const Snapshot page = OpenSnapshot(Source::Open(input_), options);
+    Verified result;
+    result.inputs = {{input_, page.source.total_bytes()}};
+    result.verdict = "intact";
+    const ByteSpan frame = page.source.files[0].data->bytes();
+    result.chunks = ReadSegments(ReadFrameHeader(frame), frame).segments.size();
+    result.found.restored.bytes = page.unpacked_bytes;
+    result.found.restored.source_hash = Hash64(page.spools.front()->bytes());
+    if (!report_.json && context.console.verbosity > -1) {
+      context.console.Line(fmt::format("{}: {}: {} bytes in {}, {}", Printable(input_),
+                                       context.console.Verdict(true, "intact"), page.unpacked_bytes,
+                                       Plural(result.chunks, "segment"),
+                                       HashText(*result.found.restored.source_hash)));
+    }
+    report_.Emit(context.console, "verify", VerifiedFields, result);
+    return kDone;
+  }
+
   std::string against_;
   bool is_paired_ = false;
   ArchiveLimit limit_;
