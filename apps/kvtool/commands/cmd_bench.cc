@@ -263,8 +263,8 @@ class Bench : public Command {
   void Declare(CommandLine& line) override {
     line.Add("FILE", input_, "Snapshot: file, folder, '-' for stdin").Required();
     line.Add("--level|--levels", levels_,
-             "Only these levels (default: compat to max); LEVEL-blocks: in "
-             "blocks that a device decodes")
+             "Only these levels (default: compat, which is for archives alone, to max); "
+             "LEVEL-blocks: in blocks that a device decodes")
         .Separator(',')
         .OneOf({"compat", "fast", "default", "high", "max", "fast-blocks", "default-blocks",
                 "high-blocks", "max-blocks"});
@@ -294,7 +294,9 @@ class Bench : public Command {
 
   ExitStatus Run(Context& context) override {
     OpenOptions options = snapshot_.Resolve();
-    options.any_batch = true;
+    options.any_batch = options.files_for_others = true;
+    const std::vector<Effort> levels = ChosenLevels();
+    const GivenProfile* profile = ProfileToCodeWith(options, levels);
     const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options);
     const uint64_t chunk_bytes = ParseSize(chunk_, "--chunk-bytes"),
                    most = ParseSize(most_, "--sample-bytes");
@@ -304,11 +306,8 @@ class Bench : public Command {
     const std::vector<ContestChunk> chunks = ChunksOf(snapshot, chunk_bytes, most);
     if (chunks.empty())
       throw Error(Finding::kUnsupportedKind, "no K or V to measure on").File(input_);
-    std::vector<Contestant> contestants;
-    for (Contestant& level : LevelContestants()) {
-      if (levels_.empty() || std::count(levels_.begin(), levels_.end(), level.name) > 0)
-        contestants.push_back(std::move(level));
-    }
+    std::vector<Contestant> contestants =
+        LevelContestants(levels, profile == nullptr ? nullptr : profile->profile);
     for (Contestant& level : BlockContestants()) {
       if (std::count(levels_.begin(), levels_.end(), level.name) > 0)
         contestants.push_back(std::move(level));
@@ -352,6 +351,15 @@ class Bench : public Command {
   }
 
  private:
+  std::vector<Effort> ChosenLevels() const {
+    std::vector<Effort> levels;
+    for (const Effort level : kAllLevels) {
+      if (levels_.empty() || std::count(levels_.begin(), levels_.end(), Name(level)) > 0)
+        levels.push_back(level);
+    }
+    return levels;
+  }
+
   static std::string BoundsText(const BoundSums& sums) {
     Table table({"bound", "K", "V", "both"});
     for (size_t model = 0; model < BoundSums::kNames.size(); ++model) {

@@ -8,6 +8,7 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/codec/halves.h"
+#include "lib/core/codec/profiled/profiled.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv {
@@ -169,14 +170,20 @@ std::span<std::byte> TryHeadsApart(ChunkHead& head, ByteSpan raw, Effort effort,
 }
 
 EncodedChunk EncodeRows(ChunkHead& head, ByteSpan raw, const RowOrder* order, Effort effort,
-                        CodecScratch& scratch) {
+                        CodecScratch& scratch, const Profile* profile) {
   head.by_cells = order != nullptr && WantsOrder(head, *order, effort);
+  ByteSpan coded = raw;
   if (head.by_cells) {
     const std::span<std::byte> ordered = scratch.ordered.Get(raw.size()).first(raw.size());
     order->Apply(raw, ordered);
-    return EncodeChunk(head.shape(), ordered, effort, scratch, RowSteps(order->steps));
+    coded = ordered;
   }
-  EncodedChunk best = EncodeChunk(head.shape(), raw, effort, scratch);
+  const InnerEncoder own =
+      EncoderAt(effort, scratch, head.by_cells ? RowSteps(order->steps) : RowSteps());
+  const ProfilePlace place{.layer = head.layer, .is_value = head.kind == ChunkKind::kValue};
+  EncodedChunk best = profile == nullptr ? own(head.shape(), coded)
+                                         : EncodeWithProfile(*profile, place, head.shape(), coded,
+                                                             effort, scratch, own);
   TryHeadsApart(head, raw, effort, scratch, best);
   return best;
 }

@@ -101,10 +101,11 @@ bool WantsOrder(const ChunkHead& head, const RowOrder& order, Effort effort);
 std::span<std::byte> TryHeadsApart(ChunkHead& head, ByteSpan raw, Effort effort,
                                    CodecScratch& scratch, EncodedChunk& best);
 
-// Encodes rows in [token][head][unit] that stand on their own: no reference, no profile, no other
-// chunk. `order` is that of their cells, or null. Says in `head` how they are coded.
+// Encodes rows in [token][head][unit] that need no reference and no other chunk. `order` is that of
+// their cells, or null; `profile` one that may code them, or null. Says in `head` how they are
+// coded.
 EncodedChunk EncodeRows(ChunkHead& head, ByteSpan raw, const RowOrder* order, Effort effort,
-                        CodecScratch& scratch);
+                        CodecScratch& scratch, const Profile* profile = nullptr);
 
 // Decodes rows to where they are in the source, in the units' order that `head` says. `order` is
 // that in which they were coded, or null; it gives `inputs` their steps. Throws as DecodeChunk.

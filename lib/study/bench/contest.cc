@@ -236,25 +236,35 @@ std::vector<Contestant> PeerContestants(bool slow) {
   return peers;
 }
 
-std::vector<Contestant> LevelContestants() {
-  std::vector<Contestant> levels;
-  for (const Effort effort :
-       {Effort::kCompat, Effort::kFast, Effort::kDefault, Effort::kHigh, Effort::kMax}) {
-    levels.push_back(
-        {std::string(Name(effort)), false,
-         [effort](const ContestChunk& chunk, CodecScratch& scratch, ContestPayload& out) {
-           if (effort == Effort::kCompat) return EncodeAsEngine(chunk, scratch, out);
-           out.head = chunk.head;
-           static_cast<EncodedChunk&>(out) =
-               EncodeRows(out.head, chunk.raw, chunk.order.get(), effort, scratch);
-         },
-         [](const ContestChunk& chunk, const ContestPayload& encoded, CodecScratch& scratch,
-            std::span<std::byte> raw) {
-           const RowOrder* order = encoded.head.by_cells ? chunk.order.get() : nullptr;
-           DecodeRows(encoded.codec, encoded.head, encoded.payload, order, raw, scratch);
-         }});
+namespace {
+
+Contestant LevelContestant(Effort effort, const std::shared_ptr<const Profile>& profile) {
+  return {fmt::format("{}{}", Name(effort), profile == nullptr ? "" : "-profile"), false,
+          [=](const ContestChunk& chunk, CodecScratch& scratch, ContestPayload& out) {
+            if (effort == Effort::kCompat) return EncodeAsEngine(chunk, scratch, out);
+            out.head = chunk.head;
+            static_cast<EncodedChunk&>(out) =
+                EncodeRows(out.head, chunk.raw, chunk.order.get(), effort, scratch, profile.get());
+          },
+          [=](const ContestChunk& chunk, const ContestPayload& encoded, CodecScratch& scratch,
+              std::span<std::byte> raw) {
+            const RowOrder* order = encoded.head.by_cells ? chunk.order.get() : nullptr;
+            DecodeRows(encoded.codec, encoded.head, encoded.payload, order, raw, scratch,
+                       {.profile = profile.get()});
+          }};
+}
+
+}  // namespace
+
+std::vector<Contestant> LevelContestants(std::span<const Effort> levels,
+                                         const std::shared_ptr<const Profile>& profile) {
+  std::vector<Contestant> contestants;
+  for (const Effort effort : levels) {
+    contestants.push_back(LevelContestant(effort, nullptr));
+    if (profile != nullptr && effort >= Effort::kDefault)
+      contestants.push_back(LevelContestant(effort, profile));
   }
-  return levels;
+  return contestants;
 }
 
 std::vector<Contestant> BlockContestants() {
@@ -281,6 +291,7 @@ ContestChunk MakeContestChunk(const KvTensor& tensor, uint32_t layer, bool is_va
                          Order::kTokenHeadDim};
   ContestChunk chunk;
   chunk.head = HeadOfRows(is_value, shape, tensor.heads_known);
+  chunk.head.layer = layer;
   chunk.raw = Gather(tensor, begin, count, Order::kTokenHeadDim);
   if (tensor.heads > 1) chunk.by_head = Gather(tensor, begin, count, Order::kHeadTokenDim);
   if (!orders.empty()) chunk.order = orders.Of(layer, begin, count);

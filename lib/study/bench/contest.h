@@ -4,6 +4,8 @@
 
 #include <array>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,8 +45,13 @@ struct Contestant {
       decode;
 };
 
-// Returns kvtool's levels, fastest first after kCompat.
-std::vector<Contestant> LevelContestants();
+inline constexpr std::array kAllLevels = {Effort::kCompat, Effort::kFast, Effort::kDefault,
+                                          Effort::kHigh, Effort::kMax};
+
+// Returns a contestant for each level, and behind those that a profile serves "default-profile" and
+// so on, unless it is null.
+std::vector<Contestant> LevelContestants(std::span<const Effort> levels = kAllLevels,
+                                         const std::shared_ptr<const Profile>& profile = nullptr);
 // Returns the frames that a device decodes, of each level above kCompat: "fast-blocks" ...
 std::vector<Contestant> BlockContestants();
 // Returns what others would use: a plain copy, zstd on the bytes and on their planes, Huffman codes

@@ -1,0 +1,8 @@
+# With a profile each level that it serves has two rows; what compress refuses of a profile is refused here, too.
+state=$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin
+cp "$TESTDATA/profiles/s260k.kvp" model.kvp
+"$KVTOOL" bench "$state" --deterministic --rounds 1 --chunk-bytes 16KiB --level fast,default,max --profile model.kvp | cut -d: -f2-
+"$KVTOOL" bench "$state" --rounds 1 --level fast --profile model.kvp || echo "exit $?"
+"$KVTOOL" bench "$state" --rounds 1 --profile model.kvp --profile model.kvp || echo "exit $?"
+"$KVTOOL" bench "$state" --rounds 1 --profile missing.kvp || echo "exit $?"
+"$KVTOOL" bench "$state" --rounds 1 --profile "$state" || echo "exit $?"
