@@ -28,7 +28,6 @@ install(FILES ${PROJECT_BINARY_DIR}/kvtool-config.cmake ${PROJECT_BINARY_DIR}/kv
 set(documents ${CMAKE_INSTALL_DOCDIR})
 install(FILES README.md LICENSE CHANGELOG.md CONTRIBUTING.md SECURITY.md DESTINATION ${documents} COMPONENT documents)
 install(FILES ${PROJECT_BINARY_DIR}/generated/copyright DESTINATION ${documents} COMPONENT documents)
-install(FILES testdata/README.md DESTINATION ${documents}/testdata COMPONENT documents)
 install(FILES scripts/check/llama_restore.py DESTINATION ${documents}/scripts/check COMPONENT documents)
 install(FILES lib/api/kvtool.h lib/api/kvtool.hpp lib/api/kvtool.abi lib/api/kvtool_study.h lib/api/kvtool_study.hpp
               lib/api/kvtool_study.abi DESTINATION ${documents}/lib/api COMPONENT documents)

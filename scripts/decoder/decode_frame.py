@@ -102,7 +102,7 @@ def main():
     parser.add_argument("output", type=pathlib.Path, nargs="?")
     parser.add_argument("--info", action="store_true")
     parser.add_argument("--profile", type=pathlib.Path)
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     frame = options.frame.read_bytes()
     try:
         if options.info:

@@ -333,7 +333,7 @@ def main():
     parser.add_argument("--base", action="append", default=[], metavar="ARCHIVE")
     parser.add_argument("--profile", type=pathlib.Path)
     parser.add_argument("--walk", action="store_true")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     data = memoryview(numpy.memmap(options.archive, numpy.uint8, "r"))
     data = memoryview(bytes(data)) if len(data) < 1 << 30 else data
     try:
