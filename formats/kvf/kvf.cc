@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "formats/profile_file.h"
+#include "formats/kvz/kvz.h"
 #include "formats/words.h"
 #include "lib/core/frame/frame.h"
 #include "lib/core/snapshot/layout.h"

@@ -30,6 +30,12 @@ void FindReferences(Archive& archive, const std::string& path, const OpenOptions
 void RequireReferences(const Archive& archive);
 // The part of FindReferences that is about the profile.
 void FindProfile(Archive& archive, const std::string& path, const OpenOptions& options);
+// Looks for the profile that the `what` ("frame") at `path` needs: among those of the options, then
+// in its folder. Throws kProfileMissing.
+std::shared_ptr<const Profile> FindProfile(const ProfileName& name, std::string_view what,
+                                           const std::string& path, const OpenOptions& options);
+// Throws as Profile::Read, with the file's name.
+std::shared_ptr<const Profile> OpenProfile(const std::string& path);
 
 // Whether the source was archived without a decision, which flags can take when its tensors are
 // read: which row of a batch, which axis counts tokens.

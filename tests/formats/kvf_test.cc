@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "formats/profile_file.h"
+#include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/frame/frame.h"
 #include "lib/core/snapshot/layout.h"

@@ -12,7 +12,6 @@
 #include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
 #include "formats/model_config/model_config.h"
-#include "formats/profile_file.h"
 #include "formats/registry.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/error.h"

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "formats/kvz/kvz.h"
-#include "formats/profile_file.h"
 #include "formats/registry.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/output.h"
