@@ -216,6 +216,11 @@ void Database::Fail(int result) const {
     case SQLITE_NOMEM:
       throw Error(Finding::kNoMemory, "no memory for the index").File(path());
     case SQLITE_FULL:
+      throw Error(Finding::kWriteFailed, "the index: " + text)
+          .File(path())
+          .Hint(
+              "free some of the disk: a change needs about {} bytes for a journal beside the index",
+              files_.CountBytes());
     case SQLITE_IOERR:
     case SQLITE_READONLY:
     case SQLITE_PERM:

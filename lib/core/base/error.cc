@@ -198,6 +198,8 @@ void Error::Compose() {
 Error SystemError(Finding finding, std::string_view action, std::string_view name) {
   Error error(finding, "{}: {}", action, std::strerror(errno));
   if (!name.empty()) error.File(name);
+  if (finding == Finding::kWriteFailed && errno == ENOSPC)
+    error.Hint("free some room, or write to another disk, one file at a time");
   return error;
 }
 
