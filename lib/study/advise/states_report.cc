@@ -36,9 +36,11 @@ std::string SharesText(const SavedState& of) {
     case Kinship::kAlone:
       return of.is_archive ? "(archive)" : "-";
     case Kinship::kBranches:
-      return fmt::format("first {} tokens of {}", of.shared_tokens, Printable(of.kin, true));
+      return fmt::format("first {} token{} of {}", of.shared_tokens, PluralEnding(of.shared_tokens),
+                         Printable(of.kin, true));
     case Kinship::kGrows:
-      return fmt::format("first {} tokens: all of {}", of.shared_tokens, Printable(of.kin, true));
+      return fmt::format("first {} token{}: all of {}", of.shared_tokens,
+                         PluralEnding(of.shared_tokens), Printable(of.kin, true));
     case Kinship::kContained:
       return fmt::format("all, in {}", Printable(of.kin, true));
     case Kinship::kSame:
