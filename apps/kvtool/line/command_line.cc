@@ -167,12 +167,46 @@ KnownWords KnownWordsOf(const CLI::App& app, const Option::NotesOf& notes) {
   return words;
 }
 
+// Words for verbs that other programs have taught.
+constexpr std::pair<std::string_view, std::string_view> kLearntVerbs[] = {
+    {"ls", "list"},      {"put", "add"},       {"save", "add"},    {"create", "add"},
+    {"rm", "remove"},    {"delete", "remove"}, {"restore", "get"}, {"extract", "get"},
+    {"show", "inspect"}, {"info", "inspect"},  {"fsck", "verify"}};
+
+// A verb is missing, or the first word is none.
+Error ExplainVerb(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands(nullptr)) verbs.push_back(verb->get_name());
+  const auto is_verb = [&](std::string_view word) {
+    return std::find(verbs.begin(), verbs.end(), word) != verbs.end();
+  };
+  char** const word = std::find_if(argv + 1, argv + argc, [](char* one) { return *one != '-'; });
+  std::string text = "a verb is missing";
+  if (word != argv + argc) {
+    std::string meant;
+    for (const auto& [learnt, verb] : kLearntVerbs) {
+      if (*word == learnt && is_verb(verb)) meant = verb;
+    }
+    if (meant.empty()) meant = Nearest(*word, verbs);
+    text = fmt::format("'{}' is none of its verbs{}", Escaped(*word),
+                       meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant));
+  }
+  return Error(Finding::kUsage, "{}: {}", app.get_name().substr(app.get_name().find(' ') + 1), text)
+      .Hint("the verbs are {}; {}", fmt::join(verbs, ", "), HintOfUse(app));
+}
+
 Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
                         const Option::NotesOf& notes, int argc, char** argv) {
   if (dynamic_cast<const CLI::ConfigError*>(&error) != nullptr) {
     return ExplainConfigError(error.what(), app);
   }
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+  const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  const bool lacks_verb = app.get_subcommands().empty() && !app.get_subcommands(nullptr).empty();
+  if (lacks_verb &&
+      (is_extra ? *argv[1] != '-' : dynamic_cast<const CLI::RequiredError*>(&error) != nullptr)) {
+    return ExplainVerb(app, argc, argv);
+  }
+  if (is_extra) {
     const KnownWords known = KnownWordsOf(app, notes);
     std::string unknown;  // the first option of which nothing is known, nor what it may mean
     for (int i = 1; i < argc; ++i) {
