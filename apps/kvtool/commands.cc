@@ -50,6 +50,7 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool store add states slot0.bin\n"
      "  kvtool store get states slot0.bin -o restored.bin\n"
      "  kvtool store prune states --keep-last 3\n"
+     "  kvtool store remove states slot0.bin@1\n"
      "  kvtool store list states\n"
      "  kvtool store list states slot0.bin --json\n"
      "  kvtool store verify states\n"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
 
 #include "lib/core/base/arena.h"
 #include "lib/core/base/hash.h"
@@ -117,9 +118,14 @@ class Store::Adder {
     const Guide guide = GuideOf(source_, state.files);
     state.guide = guide.id;
     if (guide.extent != nullptr) TakePrefix(guide);
-    state.id = store_.NewNumber();
-    StoreRest();
-    Commit();
+    try {
+      number_ = state.id = store_.NewNumber();
+      StoreRest();
+      Commit();
+    } catch (Error& error) {
+      ExplainFullDisk(error);
+      throw;
+    }
     return std::move(report_);
   }
 
@@ -149,24 +155,56 @@ class Store::Adder {
     state.source_hash = state.is_folder ? Hash64(hashes.bytes()) : state.files[0].hash;
   }
 
-  // Whether the newest state of this name is the same.
+  // Whether the newest state of this name is the same, and can be restored.
   bool WasThere() {
     std::optional<StateRow> newest;
     for (StateRow& row : store_.States()) {
       if (row.name == options_.name) newest = std::move(row);
     }
+    newest_ = newest ? newest->id : 0;
     const StateRecord& state = report_.state;
     if (!newest || newest->source_hash != state.source_hash ||
         newest->source_bytes != state.source_bytes) {
       return false;
     }
+    std::optional<StateRecord> record;
     try {
-      if (!Holds(store_.Load(*newest))) return false;
+      record = store_.Load(*newest);
     } catch (const Error&) {
       return false;  // damaged: stored anew
     }
+    if (!Holds(*record) || !CanRestore(*record)) return false;
     report_.state.id = newest->id;
     return report_.was_there = true;
+  }
+
+  // Decodes what a state needs, as `check` asks for: its source may be deleted once it is there.
+  bool CanRestore(const StateRecord& record) {
+    std::set<ObjectId> ids;
+    ForEachPiece(record, [&](const Extent&, const Piece& piece) { ids.insert(piece.id); });
+    const std::vector<ObjectId> list(ids.begin(), ids.end());
+    sound_.clear();  // others may have added since
+    std::atomic<bool> all = true;
+    pool_.ParallelFor(list.size(), [&](uint64_t i) {
+      if (!Has(list[i], options_.check)) all = false;
+    });
+    return all;
+  }
+
+  // True if the store has the object undamaged. Any other is stored anew, in place of a damaged
+  // one. Without `decode` the payload's hash alone is compared, which costs little: a chat that
+  // grows shares most of its objects at every save.
+  bool Has(const ObjectId& id, bool decode = false) {
+    {
+      const std::lock_guard lock(mutex_);
+      const auto known = sound_.find(id);
+      if (known != sound_.end()) return known->second;
+    }
+    const std::optional<Place> place = store_.index_->Find(id);
+    const bool is_sound = place && !store_.CheckObject(id, *place, decode);
+    const std::lock_guard lock(mutex_);
+    if (place && !is_sound) damaged_.insert(id);
+    return sound_[id] = is_sound;
   }
 
   // Whether a record is of this source, by the names of its objects: hashes of 64 bits can be made
@@ -222,7 +260,7 @@ class Store::Adder {
         break;
       }
       CopyOut(extent, bytes, begin, piece.count, raw);
-      if (Blake2b256(raw) != piece.id || !store_.index_->Find(piece.id)) break;
+      if (Blake2b256(raw) != piece.id || !Has(piece.id)) break;
       shared.push_back(piece);
       begin += piece.count;
     }
@@ -328,7 +366,7 @@ class Store::Adder {
     ObjectHead& head = object.head;
     head.id = Blake2b256(work.raw);
     head.raw_bytes = work.raw.size();
-    object.is_known = store_.index_->Find(head.id).has_value();
+    object.is_known = Has(head.id);
     if (object.is_known) return object;
     head.raw_hash = Hash64(work.raw);
     head.shape = ShapeOf(extent, cut.count);
@@ -374,18 +412,69 @@ class Store::Adder {
   // What the index names is on the disk before it does so.
   void Commit() {
     source_.RequireUnchanged();
-    StateRecord& state = report_.state;
-    std::optional<uint64_t> pack;
-    if (pack_) {
-      state.own_bytes = pack_->size();
-      pack_->Commit();
-      pack = state.id;
+    try {
+      if (pack_) {
+        report_.state.own_bytes = pack_->size();
+        pack_->Commit();
+      }
+      const Bytes bytes = kv::store::Encode(report_.state);
+      NewFile record(store_.states(), RecordName(number_));
+      record.Write(bytes);
+      record.Commit();
+      report_.record_bytes = bytes.size();
+      for (const NewObject& object : objects_) report_.mended_objects += damaged_.count(object.id);
+      while (!store_.index_->Add(report_.state, bytes.size(), Hash64(bytes), objects_,
+                                 report_.mended_objects > 0, newest_)) {
+        if (WasThere()) return GiveWay();
+      }
+    } catch (...) {
+      Withdraw();
+      throw;
     }
-    const Bytes bytes = kv::store::Encode(state);
-    NewFile record(store_.states(), RecordName(state.id));
-    record.Write(bytes);
-    record.Commit();
-    store_.index_->Add(state, bytes.size(), Hash64(bytes), pack, state.own_bytes, objects_);
+  }
+
+  // Another run has added the same state meanwhile.
+  void GiveWay() {
+    AddReport there;
+    there.state = std::move(report_.state);
+    there.state.own_bytes = 0;
+    there.was_there = true;
+    report_ = std::move(there);
+    Withdraw();
+  }
+
+  // Removes the files of a state that is not listed. Adding it may have failed and yet be done,
+  // where only the folder could not be synced, so the index is asked.
+  void Withdraw() {
+    try {
+      for (const StateRow& row : store_.States()) {
+        if (row.id == number_) return;
+      }
+      store_.states().Remove(RecordName(number_));
+      store_.packs().Remove(PackName(number_));
+    } catch (const std::exception&) {
+      // The files stay: a repair lists the state.
+    }
+  }
+
+  // Says how much room is needed, judged by the objects so far.
+  void ExplainFullDisk(Error& error) {
+    if (error.finding() != Finding::kWriteFailed) return;
+    uint64_t needed = report_.state.source_bytes;
+    needed -= std::min(needed, report_.shared_raw_bytes);
+    if (report_.new_raw_bytes > 0) {
+      needed =
+          static_cast<uint64_t>(static_cast<double>(needed) * static_cast<double>(pack_->size()) /
+                                static_cast<double>(report_.new_raw_bytes));
+    }
+    pack_.reset();  // what it took is free again
+    const uint64_t free = store_.FreeBytes();
+    needed += store_.IndexBytes();  // for its journal
+    if (free >= needed) return;
+    error.Hint(
+        "adding it takes about {} bytes of the disk, and {} are free: 'kvtool store prune' frees "
+        "some, or make a store on another disk",
+        needed, free);
   }
 
   Store& store_;
@@ -394,6 +483,11 @@ class Store::Adder {
   ThreadPool& pool_;
   uint64_t block_tokens_;
   AddReport report_;
+  uint64_t number_ = 0;  // of the state, if it is added
+  uint64_t newest_ = 0;  // state of this name, with which the source was compared; 0: none
+  std::mutex mutex_;
+  std::map<ObjectId, bool> sound_;  // what was asked about objects
+  std::set<ObjectId> damaged_;
   Cut next_;
   bool is_begun_ = false;
   Reuse<Workspace> workspaces_;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
+#include <utility>
 
 #include "lib/core/base/arena.h"
 #include "lib/core/base/hash.h"
@@ -77,11 +79,16 @@ void Walk(const std::shared_ptr<const FileSource>& pack, uint64_t number,
 
 }  // namespace
 
-std::optional<Problem> Store::CheckObject(const ObjectId& id, const Place& place) {
+std::optional<Problem> Store::CheckObject(const ObjectId& id, const Place& place, bool decode) {
   const std::string where = PackPath(place.pack);
   try {
     const auto pack = Pack(place.pack);
     const ObjectHead head = ReadObjectHead(*pack, place.offset);
+    if (!decode) {
+      if (head.id != id) throw Error(Finding::kInconsistent, "another object lies here");
+      CheckPayload(*pack, place.offset, head);
+      return std::nullopt;
+    }
     CodecScratch scratch;
     Bytes raw;
     LoadObject(id, head.raw_bytes, scratch, raw);
@@ -241,16 +248,17 @@ CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
   std::map<ObjectId, uint64_t> sizes;
   for (const Claim& claim : claims) {
     const ObjectHead& head = claim.head;
-    if (claim.problem) {
-      report.problems.push_back(*claim.problem);
-      continue;
-    }
+    if (claim.problem) continue;
     const NewObject object{head.id, claim.offset, head.stored_bytes(), head.raw_bytes, head.level};
     if (!contents.objects.emplace(head.id, std::pair(claim.number, object)).second) continue;
     sizes[head.id] = head.raw_bytes;
     ++report.objects;
     report.raw_bytes += head.raw_bytes;
     report.stored_bytes += head.stored_bytes();
+  }
+  // A damaged object costs nothing where its source was added again.
+  for (const Claim& claim : claims) {
+    if (claim.problem && !sizes.contains(claim.head.id)) report.problems.push_back(*claim.problem);
   }
   for (const auto& [number, bytes] : RecordFiles()) {
     try {
@@ -299,18 +307,62 @@ std::set<ObjectId> Store::LiveObjects() {
   return live;
 }
 
-// An index that names packs which are not there is another time's: what it does not name may be
-// all that is left.
-void Store::RequirePacks(const std::map<uint64_t, uint64_t>& packs,
-                         const std::set<uint64_t>& needed) const {
+// An index that names packs or objects which are not there is another time's, or forged: what it
+// does not name may be all that is left.
+void Store::RequirePacks(const std::map<uint64_t, uint64_t>& packs, const Kept& kept,
+                         const std::set<ObjectId>& missing) {
   const std::map<uint64_t, uint64_t> files = PackFiles();
-  for (const uint64_t pack : needed) {
-    const auto known = packs.find(pack), file = files.find(pack);
-    if (known != packs.end() && file != files.end() && known->second == file->second) continue;
-    throw Error(Finding::kLostChunk, "a pack that states need is missing or has another size")
+  uint64_t pack = 0;
+  const auto fail = [&](std::string_view text) {
+    throw Error(Finding::kLostChunk, "{}", text)
         .File(PackPath(pack))
         .Hint("nothing is removed from such a store; " + std::string(kRepairHint));
+  };
+  for (const auto& [number, objects] : kept) {
+    pack = number;
+    const auto known = packs.find(pack), file = files.find(pack);
+    if (known == packs.end() || file == files.end() || known->second != file->second)
+      fail("a pack that states need is missing or has another size");
+    for (const auto& [id, place] : objects) {
+      if (!LiesAt(id, place)) fail("an object that a state needs is not where the index says");
+    }
   }
+  for (const auto& [number, bytes] : packs) {
+    pack = number;
+    if (!missing.empty() && HoldsAny(pack, missing))
+      fail("the index does not name an object that a state needs and this pack holds");
+  }
+}
+
+// Whether the head of the object is there.
+bool Store::LiesAt(const ObjectId& id, const Place& place) {
+  try {
+    return ReadObjectHead(*Pack(place.pack), place.offset).id == id;
+  } catch (const Error& error) {
+    ProblemOf(PackPath(place.pack), error);  // throws what may be read another time
+    return false;
+  }
+}
+
+// Whether a pack holds one of these objects undamaged.
+bool Store::HoldsAny(uint64_t pack, const std::set<ObjectId>& ids) {
+  std::vector<Claim> claims;
+  std::vector<Problem> problems;
+  try {
+    Walk(Pack(pack), pack, claims, problems);
+  } catch (const Error& error) {
+    ProblemOf(PackPath(pack), error);  // throws what may be read another time
+  }
+  return std::any_of(claims.begin(), claims.end(), [&](const Claim& claim) {
+    return ids.contains(claim.head.id) &&
+           !CheckObject(claim.head.id, {pack, claim.offset, claim.head.stored_bytes()}, false);
+  });
+}
+
+void Store::Apply(const Index::Change& change) {
+  index_->Apply(change);
+  opened_.clear();
+  for (const uint64_t pack : change.packs_gone) packs().Remove(PackName(pack));
 }
 
 CollectReport Store::Collect() {
@@ -319,80 +371,96 @@ CollectReport Store::Collect() {
   report.before_bytes = disk();
   std::set<ObjectId> live = LiveObjects();
   const std::map<ObjectId, Place> objects = index_->Objects();
-  const bool any_missing = std::any_of(live.begin(), live.end(),
-                                       [&](const ObjectId& id) { return !objects.contains(id); });
-  Leftovers left = FindLeftovers(any_missing);
+  const auto is_missing = [&](const ObjectId& id) { return !objects.contains(id); };
+  Leftovers left = FindLeftovers(std::any_of(live.begin(), live.end(), is_missing));
   live.merge(left.needed);
+  std::set<ObjectId> missing;
+  std::copy_if(live.begin(), live.end(), std::inserter(missing, missing.end()), is_missing);
   const std::map<uint64_t, uint64_t> packs = index_->Packs();
-  std::map<uint64_t, std::vector<std::pair<ObjectId, Place>>> kept;
-  std::set<uint64_t> needed_packs;
+  Kept kept;
   Index::Change change;
   for (const auto& [id, place] : objects) {
     if (live.contains(id)) {
       kept[place.pack].emplace_back(id, place);
-      needed_packs.insert(place.pack);
     } else {
       change.gone.push_back(id);
     }
   }
-  RequirePacks(packs, needed_packs);
-  std::optional<NewFile> fresh;
-  const uint64_t number = NewNumber();
+  RequirePacks(packs, kept, missing);
   for (const auto& [pack, bytes] : packs) {
-    const auto needed = kept.find(pack);
-    uint64_t used = 0;
-    if (needed != kept.end()) {
-      for (const auto& [id, place] : needed->second) used += place.stored_bytes;
-    }
-    if (used > 0 && bytes - std::min(used, bytes) <= bytes / kRewriteOneIn) continue;
-    if (used > 0) {
-      if (!fresh) {
-        fresh.emplace(this->packs(), PackName(number));
-        fresh->Write(PackHeader());
-      }
-      const auto from = Pack(pack);
-      for (const auto& [id, place] : needed->second) {
-        const ObjectHead head = ReadObjectHead(*from, place.offset);
-        const ByteSpan all = from->bytes().subspan(place.offset, head.stored_bytes());
-        if (head.id != id || Hash64(all.subspan(kObjectHeadBytes)) != head.payload_hash) {
-          throw Error(Finding::kChecksum, "an object that a state needs is damaged")
-              .File(from->name())
-              .At(place.offset)
-              .Hint("'kvtool store verify' says which states it costs");
-        }
-        change.moved.push_back({id, fresh->size(), all.size(), head.raw_bytes, head.level});
-        fresh->Write(all);
-      }
-      ++report.rewritten_packs;
-    } else {
-      ++report.removed_packs;
-    }
-    change.packs_gone.push_back(pack);
-  }
-  if (fresh) {
-    change.pack = number;
-    change.pack_bytes = fresh->size();
-    fresh->Commit();
+    if (!kept.contains(pack)) change.packs_gone.push_back(pack);
   }
   report.removed_objects = change.gone.size();
-  index_->Apply(change);
-  opened_.clear();
-  for (const uint64_t pack : change.packs_gone) this->packs().Remove(PackName(pack));
-  for (const uint64_t pack : left.packs)
-    report.leftover_files += this->packs().Remove(PackName(pack));
-  for (const uint64_t record : left.records)
-    report.leftover_files += states().Remove(RecordName(record));
-  for (const Folder* folder : {&this->packs(), &states()}) {
-    for (const std::string& name : folder->Names()) {
-      if (IsTemporaryName(name)) report.leftover_files += folder->Remove(name);
-    }
-  }
+  report.removed_packs = change.packs_gone.size();
+  // First what frees room and takes none: the disk may be full.
+  Apply(change);
+  report.leftover_files = RemoveLeftovers(left);
+  RewritePacks(kept, packs, report);
   report.unlisted = std::move(left.unlisted);
   report.after_bytes = disk();
   return report;
 }
 
-std::vector<StateRow> Store::Prune(uint64_t keep_last, const std::set<std::string>& names) {
+uint64_t Store::RemoveLeftovers(const Leftovers& left) {
+  uint64_t removed = 0;
+  for (const uint64_t pack : left.packs) removed += packs().Remove(PackName(pack));
+  for (const uint64_t record : left.records) removed += states().Remove(RecordName(record));
+  for (const Folder* folder : {&std::as_const(*root_), &packs(), &states()}) {
+    for (const std::string& name : folder->Names()) {
+      if (IsTemporaryName(name)) removed += folder->Remove(name);
+    }
+  }
+  return removed;
+}
+
+void Store::CopyObjects(uint64_t pack, const Kept::mapped_type& objects, NewFile& to,
+                        Index::Change& change) {
+  const auto from = Pack(pack);
+  for (const auto& [id, place] : objects) {
+    if (const auto problem = CheckObject(id, place, false)) {
+      throw Error(Finding::kChecksum, "an object that a state needs is damaged: {}", problem->text)
+          .File(problem->where)
+          .At(place.offset)
+          .Hint("'kvtool store verify' says which states it costs, and how they are mended");
+    }
+    const ObjectHead head = ReadObjectHead(*from, place.offset);
+    change.moved.push_back({id, to.size(), head.stored_bytes(), head.raw_bytes, head.level});
+    to.Write(from->bytes().subspan(place.offset, head.stored_bytes()));
+  }
+}
+
+// Copies what is needed of packs with much waste.
+void Store::RewritePacks(const Kept& kept, const std::map<uint64_t, uint64_t>& packs,
+                         CollectReport& report) {
+  Index::Change change;
+  std::optional<NewFile> fresh;
+  uint64_t room = FreeBytes();
+  for (const auto& [pack, objects] : kept) {
+    const uint64_t bytes = packs.at(pack);
+    uint64_t used = 0;
+    for (const auto& [id, place] : objects) used += place.stored_bytes;
+    if (bytes - std::min(used, bytes) <= bytes / kRewriteOneIn) continue;
+    if (used > room) {
+      ++report.skipped_packs;
+      continue;
+    }
+    room -= used;
+    if (!fresh) {
+      change.pack = NewNumber();
+      fresh.emplace(this->packs(), PackName(*change.pack));
+      fresh->Write(PackHeader());
+    }
+    CopyObjects(pack, objects, *fresh, change);
+    change.packs_gone.push_back(pack);
+  }
+  if (!fresh) return;
+  change.pack_bytes = fresh->size();
+  fresh->Commit();
+  report.rewritten_packs = change.packs_gone.size();
+  Apply(change);
+}
+
+std::vector<StateRow> Store::Older(uint64_t keep_last, const std::set<std::string>& names) {
   std::map<std::string, std::vector<StateRow>> by_name;
   for (StateRow& row : States()) {
     if (names.empty() || names.contains(row.name)) by_name[row.name].push_back(std::move(row));
@@ -400,18 +468,19 @@ std::vector<StateRow> Store::Prune(uint64_t keep_last, const std::set<std::strin
   for (const std::string& name : names) {
     if (!by_name.contains(name)) Find(name);  // throws
   }
-  std::vector<StateRow> removed;
-  std::vector<uint64_t> ids;
+  std::vector<StateRow> older;
   for (auto& [name, rows] : by_name) {
     const uint64_t surplus = rows.size() - std::min<uint64_t>(keep_last, rows.size());
-    for (uint64_t i = 0; i < surplus; ++i) {
-      ids.push_back(rows[i].id);
-      removed.push_back(std::move(rows[i]));
-    }
+    for (uint64_t i = 0; i < surplus; ++i) older.push_back(std::move(rows[i]));
   }
+  return older;
+}
+
+void Store::Remove(const std::vector<StateRow>& states) {
+  std::vector<uint64_t> ids;
+  for (const StateRow& row : states) ids.push_back(row.id);
   index_->RemoveStates(ids);
-  for (const uint64_t id : ids) states().Remove(RecordName(id));
-  return removed;
+  for (const uint64_t id : ids) this->states().Remove(RecordName(id));
 }
 
 }  // namespace kv::store

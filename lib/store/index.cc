@@ -116,16 +116,20 @@ void Index::Insert(const StateRecord& record, uint64_t bytes, uint64_t hash) {
   insert.Bind(14, static_cast<uint64_t>(record.level)).Bind(15, ByteSpan(record.guide)).Run();
 }
 
-void Index::Add(const StateRecord& record, uint64_t record_bytes, uint64_t record_hash,
-                std::optional<uint64_t> pack, uint64_t pack_bytes,
-                const std::vector<NewObject>& objects) {
+bool Index::Add(const StateRecord& record, uint64_t record_bytes, uint64_t record_hash,
+                const std::vector<NewObject>& objects, bool replace, uint64_t newest) {
   Transaction transaction(database_);
-  if (pack) {
-    InsertPack(*pack, pack_bytes);
-    InsertObjects(*pack, objects, false);
+  {
+    Statement read(database_, "SELECT MAX(state) FROM states WHERE name = ?");
+    if (read.Bind(1, record.name).Step() && read.Number(0) != newest) return false;
+  }
+  if (!objects.empty()) {
+    InsertPack(record.id, record.own_bytes);
+    InsertObjects(record.id, objects, replace);
   }
   Insert(record, record_bytes, record_hash);
   transaction.Commit();
+  return true;
 }
 
 std::optional<Place> Index::Find(const ObjectId& id) {

@@ -57,10 +57,11 @@ class Index {
   // Numbers are never used again; `least` is above those of all files, which an index from a backup
   // does not know.
   uint64_t NextNumber(uint64_t least);
-  // One transaction: a state, with the pack that came with it, if any.
-  void Add(const StateRecord& record, uint64_t record_bytes, uint64_t record_hash,
-           std::optional<uint64_t> pack, uint64_t pack_bytes,
-           const std::vector<NewObject>& objects);
+  // One transaction: a state, with the pack of its number if there are objects. With `replace`
+  // these take the places of objects that the index has already. Returns false, and adds nothing,
+  // unless `newest` is the newest state of the name (0: none).
+  bool Add(const StateRecord& record, uint64_t record_bytes, uint64_t record_hash,
+           const std::vector<NewObject>& objects, bool replace, uint64_t newest);
   // Thread-safe.
   std::optional<Place> Find(const ObjectId& id);
 

@@ -41,6 +41,8 @@ ObjectHead ReadObjectHead(const FileSource& pack, uint64_t offset);
 // The first offset, from `from` on, at which there is an object; the size of the pack if there is
 // none.
 uint64_t FindObject(const FileSource& pack, uint64_t from);
+// Checks the hash of the payload, and decodes nothing. Throws kChecksum.
+void CheckPayload(const FileSource& pack, uint64_t offset, const ObjectHead& head);
 // Decodes the object at `offset` and checks all but its name. Throws as ReadObjectHead and
 // DecodeChunk do, kChecksum.
 void DecodeObject(const FileSource& pack, uint64_t offset, const ObjectHead& head,

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -113,6 +114,7 @@ Store::Store(std::string folder, Use use, const std::function<void()>& waiting)
     struct stat status;
     return ::fstatat(root_->descriptor(), index.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
   };
+  if (alone) UseReserve();
   if (use != Use::kMend && !has_index()) {
     if (!alone) lock_->BeAlone(waiting);
     if (!has_index()) Make();  // or somebody else did meanwhile
@@ -131,6 +133,7 @@ Store::Store(std::string folder, Use use, const std::function<void()>& waiting)
   if (use == Use::kMend) return;
   index_ = std::make_unique<Index>(
       *root_, index, use == Use::kRead ? Database::Use::kRead : Database::Use::kWrite);
+  if (use == Use::kAdd) KeepReserve();
 }
 
 std::string Store::PackName(uint64_t pack) { return fmt::format("{:08}.pack", pack); }
@@ -213,6 +216,37 @@ uint64_t Store::CountBytes() const {
 uint64_t Store::IndexBytes() const {
   const auto status = root_->Find(std::string(kIndexName));
   return status ? static_cast<uint64_t>(status->st_size) : 0;
+}
+
+uint64_t Store::FreeBytes() const {
+  struct statvfs status;
+  if (::fstatvfs(root_->descriptor(), &status) != 0) return kNoLimit;
+  return uint64_t{status.f_bavail} * status.f_frsize;
+}
+
+namespace {
+
+// A journal has pages of the index, and a new index is as large as the one before.
+constexpr uint64_t kBesideIndex = 32 << 10, kLeastReserve = 64 << 10;
+
+}  // namespace
+
+void Store::KeepReserve() {
+  const std::string name(kReserveName);
+  const auto reserve = root_->Find(name);
+  if (reserve && static_cast<uint64_t>(reserve->st_size) >= IndexBytes() + kBesideIndex) return;
+  root_->Remove(name);
+  try {
+    NewFile file(*root_, name);
+    file.Write(Bytes(std::max(kLeastReserve, 2 * IndexBytes())));
+    file.Commit();
+  } catch (const Error&) {
+    // The disk is full already, or another run was faster.
+  }
+}
+
+void Store::UseReserve() {
+  if (FreeBytes() < IndexBytes() + kBesideIndex) root_->Remove(std::string(kReserveName));
 }
 
 StateRow Store::Find(const std::string& what) {

@@ -23,7 +23,7 @@
 // needs.
 namespace kv::store {
 
-constexpr std::string_view kIndexName = "index.sqlite";
+constexpr std::string_view kIndexName = "index.sqlite", kReserveName = "reserve";
 
 // Held while a store is used. Whoever removes or mends something is alone; all others share.
 class StoreLock {
@@ -48,7 +48,7 @@ struct AddOptions {
   int64_t added_us = 0;
   Effort effort = Effort::kDefault;
   uint64_t block_tokens = 0;  // 0: what suits the level
-  bool check = true;          // decode each new object and compare it with the source
+  bool check = true;          // decode each new object, and all of a state that is there already
   Progress* progress = nullptr;
 };
 
@@ -58,6 +58,8 @@ struct AddReport {
   std::optional<uint64_t> parent;
   uint64_t prefix_tokens = 0;  // that the parent has as well
   uint64_t new_objects = 0, new_raw_bytes = 0, shared_objects = 0, shared_raw_bytes = 0;
+  uint64_t mended_objects = 0;  // new ones in place of damaged ones, for all states that need them
+  uint64_t record_bytes = 0;
 };
 
 struct Problem {
@@ -85,7 +87,8 @@ struct Leftovers {
 };
 
 struct CollectReport {
-  uint64_t removed_states = 0, removed_objects = 0, removed_packs = 0, rewritten_packs = 0;
+  uint64_t removed_objects = 0, removed_packs = 0, rewritten_packs = 0;
+  uint64_t skipped_packs = 0;  // that were to be written anew, for which there was no room
   uint64_t leftover_files = 0;
   uint64_t before_bytes = 0, after_bytes = 0;  // of the whole store
   std::vector<StateRow> unlisted;              // which stay, with all packs
@@ -150,8 +153,10 @@ class Store {
   StoreStats Stats();
 
   CollectReport Collect();
-  // Keeps the newest of each name, or of `names` only, and collects.
-  std::vector<StateRow> Prune(uint64_t keep_last, const std::set<std::string>& names);
+  // States that are not among the newest `keep_last` of their name, of all names or of `names`.
+  std::vector<StateRow> Older(uint64_t keep_last, const std::set<std::string>& names);
+  // Each is removed or none. Collect frees what they needed.
+  void Remove(const std::vector<StateRow>& states);
 
   const std::string& folder() const { return folder_; }
   // Those of who may look into the store and into its packs.
@@ -171,6 +176,10 @@ class Store {
   // Makes an index of these contents in place of the one that is there.
   void NameIndex(const Index::Contents& contents);
   uint64_t IndexBytes() const;
+  uint64_t FreeBytes() const;  // of the disk, for this user
+  // Make and give up the file that keeps room for the runs that free and mend.
+  void KeepReserve();
+  void UseReserve();
   // Sizes of the files in a folder that `name` gives a number.
   static std::map<uint64_t, uint64_t> FilesIn(const Folder& folder,
                                               std::string (*name)(uint64_t number));
@@ -180,14 +189,27 @@ class Store {
   std::shared_ptr<const FileSource> Pack(uint64_t pack);
   // Decodes an object and checks that it is the one asked for.
   void LoadObject(const ObjectId& id, uint64_t bytes, CodecScratch& scratch, Bytes& raw);
-  // What could be wrong with an object; nothing if nothing is.
-  std::optional<Problem> CheckObject(const ObjectId& id, const Place& place);
+  // What is wrong with an object; nothing if nothing is. Without `decode` it may still decode to
+  // other bytes, which only a forged or faultily written one does.
+  std::optional<Problem> CheckObject(const ObjectId& id, const Place& place, bool decode = true);
   uint64_t DecodedBytes(const std::map<ObjectId, Place>& objects);
   std::set<ObjectId> LiveObjects();
   std::vector<StateRow> Unlisted(const Index::Contents& contents) const;
-  // Throws kLostChunk unless the packs that are needed are there as the index has them.
-  void RequirePacks(const std::map<uint64_t, uint64_t>& packs,
-                    const std::set<uint64_t>& needed) const;
+  // Objects that are needed, by pack.
+  using Kept = std::map<uint64_t, std::vector<std::pair<ObjectId, Place>>>;
+  // Throws kLostChunk unless packs and objects that are needed lie where the index has them, and
+  // where a pack holds an object that is needed and that the index does not name.
+  void RequirePacks(const std::map<uint64_t, uint64_t>& packs, const Kept& kept,
+                    const std::set<ObjectId>& missing);
+  bool HoldsAny(uint64_t pack, const std::set<ObjectId>& ids);
+  bool LiesAt(const ObjectId& id, const Place& place);
+  void Apply(const Index::Change& change);
+  // Copies objects of one pack to another.
+  void CopyObjects(uint64_t pack, const Kept::mapped_type& objects, NewFile& to,
+                   Index::Change& change);
+  void RewritePacks(const Kept& kept, const std::map<uint64_t, uint64_t>& packs,
+                    CollectReport& report);
+  uint64_t RemoveLeftovers(const Leftovers& left);
   // `any_missing`: a listed state lacks objects, which packs that the index does not name may have.
   Leftovers FindLeftovers(bool any_missing);
 

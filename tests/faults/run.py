@@ -108,6 +108,8 @@ def check_one(runner, scenario, template, old, complete, faults):
             raise Failure(f"exit {code}: {errors}")
         elif sum(line.startswith("kvtool: ") and "warning" not in line for line in errors.splitlines()) < 1:
             raise Failure(f"exit 4 without a line that says why: {errors!r}")
+        elif left := scenario.leftovers(runner.kvtool, folder):
+            raise Failure(f"exit 4 and left behind: {left}")
         if "Sanitizer" in errors:
             raise Failure(errors)
         check_leftovers(runner, scenario, folder, names, errors)

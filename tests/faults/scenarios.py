@@ -57,6 +57,10 @@ class Scenario:
     def is_sound(self, found, old, complete):
         return found in (old, complete)
 
+    def leftovers(self, kvtool, folder):
+        """What a run that failed left inside its output; nothing if nothing."""
+        return ""
+
 
 class Pieces(Scenario):
     """An output of pieces that come one by one, each whole: a set of texts, of which some may be missing yet."""
@@ -108,6 +112,13 @@ class Stored(Scenario):
     def run(self, kvtool, folder, *command):
         return subprocess.run([kvtool, "store", *command], cwd=folder, env=plain_environment(), timeout=60,
                               stdin=subprocess.DEVNULL, capture_output=True)
+
+    def leftovers(self, kvtool, folder):
+        if self.command[1] != "add" or not (folder / self.output / "states").is_dir():
+            return ""
+        verified = self.run(kvtool, folder, "verify", "-q", self.output, "--json")
+        result = json.loads(verified.stdout)["results"][0]
+        return "" if result["leftover_files"] == 0 and not result["unlisted"] else f"{result}"
 
     def look(self, kvtool, folder):
         listed = self.run(kvtool, folder, "list", self.output, "--json")

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -294,10 +295,54 @@ TEST_CASE("deep names are compared in time of their length", "[store]") {
 }
 
 TEST_CASE("BLAKE2b of 32 bytes is that of other programs", "[store]") {
-  CHECK(Hex(Blake2b256({})) ==
-        "0e5751c026e543b2e8ab2eb06099daa1d1e5df47778f7787faab45cdf12fe3a8");
+  CHECK(Hex(Blake2b256({})) == "0e5751c026e543b2e8ab2eb06099daa1d1e5df47778f7787faab45cdf12fe3a8");
   CHECK(Hex(Blake2b256(AsBytes("abc"))) ==
         "bddd813c634239723171ef3fee98579b94964e3bb1cb3e427262c8c068d52319");
+}
+
+TEST_CASE("runs that add one state at the same time list it once", "[store]") {
+  const test::TempDir folder;
+  const Chat chat(700, Order::kTokenHeadDim);
+  Store(folder / "s", Store::Use::kAdd);
+  std::vector<std::jthread> threads;
+  std::atomic<int> added = 0;
+  constexpr int kThreads = 6;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      ThreadPool pool(1);
+      Store store(folder / "s", Store::Use::kAdd);
+      added += Add(store, chat, pool).was_there ? 0 : 1;
+    });
+  }
+  threads.clear();
+  CHECK(added == 1);
+  ThreadPool pool(1);
+  Store store(folder / "s", Store::Use::kRead);
+  CHECK(store.States().size() == 1);
+  const CheckReport report = store.Check(pool, nullptr);
+  CHECK(report.problems.empty());
+  CHECK(report.leftover_files == 0);
+  const auto bytes = chat.source.files[0].data->bytes();
+  CHECK(Restored(store, "chat", pool) == Bytes(bytes.begin(), bytes.end()));
+}
+
+TEST_CASE("the index takes a state only beside the newest one that was compared", "[store]") {
+  const test::TempDir folder;
+  const std::optional<Folder> opened = Folder::Open(folder.path().string());
+  Index::Create(*opened, "index.sqlite");
+  Index index(*opened, "index.sqlite", Database::Use::kWrite);
+  StateRecord record;
+  record.id = 3;
+  record.name = "chat";
+  CHECK(index.Add(record, 1, 1, {}, false, 0));
+  record.id = 2;
+  CHECK_FALSE(index.Add(record, 1, 1, {}, false, 0));
+  CHECK(index.States().size() == 1);
+  CHECK(index.Add(record, 1, 1, {}, false, 3));
+  record.id = 4;
+  record.name = "other";
+  CHECK(index.Add(record, 1, 1, {}, false, 0));
+  CHECK(index.Packs().empty());
 }
 
 TEST_CASE("collecting frees what no state needs, and rewrites what is mostly waste", "[store]") {
@@ -310,7 +355,10 @@ TEST_CASE("collecting frees what no state needs, and rewrites what is mostly was
     Add(store, Chat(1000, Order::kTokenHeadDim), pool, "middle");
   }
   Store store(folder / "s", Store::Use::kAlone);
-  CHECK(store.Prune(0, {"long"}).size() == 1);
+  const std::vector<StateRow> older = store.Older(0, {"long"});
+  CHECK(older.size() == 1);
+  CHECK(store.States().size() == 3);
+  store.Remove(older);
   const CollectReport report = store.Collect();
   CHECK(report.rewritten_packs == 1);
   CHECK(report.after_bytes < report.before_bytes);

@@ -42,6 +42,7 @@ constexpr DocumentKind kDocuments[] = {
     {"store get", "store-get", StoreGetFields, "kvtool store get --json"},
     {"store list", "store-list", StoreListFields, "kvtool store list --json"},
     {"store prune", "store-prune", StorePruneFields, "kvtool store prune --json"},
+    {"store remove", "store-remove", StoreRemoveFields, "kvtool store remove --json"},
     {"store stats", "store-stats", StoreStatsFields, "kvtool store stats --json"},
     {"store verify", "store-verify", StoreVerifyFields, "kvtool store verify --json"},
 #endif

@@ -37,6 +37,7 @@ const FieldTable& StoreGcFields();
 const FieldTable& StoreGetFields();
 const FieldTable& StoreListFields();
 const FieldTable& StorePruneFields();
+const FieldTable& StoreRemoveFields();
 const FieldTable& StoreStatsFields();
 const FieldTable& StoreVerifyFields();
 const FieldTable& TargetsFields();

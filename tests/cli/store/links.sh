@@ -5,7 +5,7 @@ state="$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin"
 touch victim/packs/.x.tmp victim/packs/.00000009.pack.kvtool-0.tmp victim/packs/00000077.pack victim/states/00000077.kvs
 ls -lAR --time-style=full-iso victim >before; find victim -type f -exec sha256sum {} + | sort >>before
 fresh() { rm -rf s; cp -r sound s; }
-verbs=("list s" "stats s" "verify s" "get s save -o out -f" "gc s" "prune s --keep-last 0" "add s $state --name other" "verify s --repair"
+verbs=("list s" "stats s" "verify s" "get s save -o out -f" "gc s" "prune s --keep-last 0 -f" "add s $state --name other" "verify s --repair"
   "gc s" "watch --slots slots --store s --settle-ms 10 --once")
 mkdir slots; cp "$state" slots/chat
 tries() {
@@ -28,6 +28,8 @@ fresh; rm s/index.sqlite; mkfifo s/index.sqlite; says "index as a FIFO" "list s"
 fresh; ln -f victim/index.sqlite s/index.sqlite; ls -lAR --time-style=full-iso victim >before; find victim -type f -exec sha256sum {} + | sort >>before
 says "index with two names" "add s slots/chat"; rm s/index.sqlite; ls -lAR --time-style=full-iso victim >before; find victim -type f -exec sha256sum {} + | sort >>before
 fresh; ln -s ../victim/index.sqlite s/index.sqlite.new; tries "new index"
+fresh; ln -sf ../victim/packs/.x.tmp s/reserve; tries "reserve"; fresh; rm s/reserve; mkdir s/reserve; tries "reserve as a folder"
+fresh; rm s/reserve; mkfifo s/reserve; tries "reserve as a FIFO"; fresh; rm s/reserve; tries "no reserve"
 fresh; ln -s ../victim/kvtool-store s/kvtool-store.x; ln -sf ../victim/kvtool-store s/kvtool-store; says "marker" "list s"; tries "marker"
 fresh; rm s/kvtool-store; mkfifo s/kvtool-store; says "marker as a FIFO" "list s"
 fresh; ln -sf ../../victim/packs/00000001.pack s/packs/00000001.pack; says "pack" "get s save -o out -f"; tries "pack"

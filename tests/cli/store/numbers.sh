@@ -23,6 +23,11 @@ echo "many"; forge "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM
 echo "a state's"; forge "UPDATE states SET state = -1"; tries
 echo "a pack's"; forge "UPDATE packs SET pack = -1" "UPDATE objects SET pack = -1"; tries
 echo "an object's size"; forge "UPDATE objects SET stored = -1"; tries
+echo "an object of no bytes"; forge "UPDATE objects SET stored = 0"; tries
+echo "an object's pack"; cp -r sound two; "$KVTOOL" store add -q two other --from opaque --name two; "$PYTHON" -c 'import sqlite3
+with sqlite3.connect("two/index.sqlite") as index: index.execute("UPDATE objects SET pack = 2")'
+"$KVTOOL" store gc two 2>&1 || echo "exit $?"; "$KVTOOL" store verify -q two --repair; "$KVTOOL" store get -q two save -c | cmp - "$state"
+echo "no object"; forge "DELETE FROM objects"; "$KVTOOL" store gc s 2>&1 || echo "exit $?"; "$KVTOOL" store verify -q s --repair; "$KVTOOL" store get -q s save -c | cmp - "$state"
 echo "an object's offset"; forge "UPDATE objects SET offset = -1"; "$KVTOOL" store get s save -c 2>&1 >/dev/null || echo "exit $?"; "$KVTOOL" store verify -q s --repair; tries
 echo "a name that is no text"; forge "UPDATE states SET name = CAST(X'FF1B5B0000' AS TEXT)"; "$KVTOOL" store list s --json -q | $VALIDATE; "$KVTOOL" store list s | tail -1 | cut -c1-20
 # Names of files: only those that the program itself would give count.

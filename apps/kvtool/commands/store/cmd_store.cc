@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -18,6 +19,10 @@
 
 namespace kv {
 namespace {
+
+std::string Mended(uint64_t objects) {
+  return objects == 0 ? "" : fmt::format("; {} replaced", Plural(objects, "damaged object"));
+}
 
 // What a reader makes of a source, or nothing where its bytes are stored as they are.
 std::optional<Snapshot> SnapshotFor(const Source& source, const OpenOptions& options,
@@ -114,10 +119,25 @@ void WarnUnlisted(const std::vector<store::StateRow>& rows, const std::string& f
                                    names));
 }
 
-StoreAdded AddToStore(store::Store& store, const Source& source, const OpenOptions& options,
-                      const store::AddOptions& add, ThreadPool& pool, Context& context) {
-  const auto begin = std::chrono::steady_clock::now();
+void AddTotals::Tell(Console& console) const {
+  constexpr size_t kMostNamed = 20;
+  std::string text =
+      fmt::format("{}: {} added, {} there already",
+                  Plural(added + there + left_out + failed.size(), "input"), added, there);
+  if (left_out > 0) text += fmt::format(", {} left out", left_out);
+  if (!failed.empty()) text += fmt::format(", {} failed: ", failed.size());
+  const size_t named = std::min(failed.size(), kMostNamed);
+  for (size_t i = 0; i < named; ++i) text += (i == 0 ? "" : ", ") + Printable(failed[i]);
+  if (named < failed.size()) text += fmt::format(" and {} more", failed.size() - named);
+  console.Say(text);
+}
+
+StoreAdded StoreCommand::AddToStore(const Source& source, const OpenOptions& options,
+                                    const store::AddOptions& add, ThreadPool& pool,
+                                    Context& context) const {
   const std::optional<Snapshot> snapshot = SnapshotFor(source, options, context.console);
+  store::Store store = Open(Use::kAdd, context);
+  const auto begin = std::chrono::steady_clock::now();
   ProgressLine progress(context.console, context.global.progress_when(), source.path);
   store::AddOptions with = add;
   with.progress = &progress;
@@ -135,11 +155,12 @@ StoreAdded AddToStore(store::Store& store, const Source& source, const OpenOptio
   if (report.was_there) {
     context.console.Say(fmt::format("{}: there already, {}", what, HashText(state.source_hash)));
   } else {
-    context.console.Say(fmt::format("{}: {} to {}, {}; {} were there, in {} of {} objects", what,
-                                    HumanBytes(state.source_bytes), HumanBytes(state.own_bytes),
-                                    HumanRate(state.source_bytes, elapsed.count()),
-                                    HumanBytes(report.shared_raw_bytes), report.shared_objects,
-                                    report.shared_objects + report.new_objects));
+    context.console.Say(fmt::format(
+        "{}: {} to {}, {}; {} were there, in {} of {}{}", what, HumanBytes(state.source_bytes),
+        HumanBytes(state.own_bytes + report.record_bytes),
+        HumanRate(state.source_bytes, elapsed.count()), HumanBytes(report.shared_raw_bytes),
+        report.shared_objects, Plural(report.shared_objects + report.new_objects, "object"),
+        Mended(report.mended_objects)));
   }
   return {source.path,
           store.folder(),
@@ -170,7 +191,11 @@ const Fields<store::AddReport>& StoreAddReportFields() {
       {"tokens", "Tokens of the longest layer", [](const Report& of) { return of.state.tokens; }},
       {"new_bytes", "Bytes of the pack that came into the store",
        [](const Report& of) { return of.state.own_bytes; }},
-      {"new_objects", "Objects in it", &Report::new_objects},
+      {"record_bytes", "Bytes of the record that came with it", &Report::record_bytes},
+      {"new_objects", "Objects in the pack", &Report::new_objects},
+      {"mended_objects",
+       "Of these, those in place of damaged ones, which mends every state with them",
+       &Report::mended_objects},
       {"new_raw_bytes", "Bytes of these objects before they were coded", &Report::new_raw_bytes},
       {"shared_objects", "Objects that were there", &Report::shared_objects},
       {"shared_raw_bytes", "Bytes of these before they were coded", &Report::shared_raw_bytes}};
@@ -251,25 +276,26 @@ class StoreAdd : public StoreCommand {
     add.check = !no_check_;
     ThreadPool pool(context.global.thread_count());
     Value::List all;
+    AddTotals totals;
     ExitStatus status = kDone;
     for (const std::string& input : paths) {
       try {
         add.name = name_.empty() ? NameOf(input) : name_;
         add.added_us = NowMicroseconds(context.global);
-        const Source source = snapshot_.Open(input);
-        // Opened for each, so that nobody who has to be alone waits for all of them.
-        store::Store store = Open(Use::kAdd, context);
-        const StoreAdded added = AddToStore(store, source, options, add, pool, context);
+        const StoreAdded added = AddToStore(snapshot_.Open(input), options, add, pool, context);
+        totals.Count(added);
         all.push_back(StoreAddedFields().Object(added));
       } catch (Error& error) {
         if (error.code() == ErrorCode::kUsage) throw;
         context.console.Report(error.File(input));
         status = Worse(status, StatusOf(error.code()));
+        totals.failed.push_back(input);
         if (keep_going_) continue;
         if (&input != &paths.back()) context.console.Say(kGoOnHint, -1);
         break;
       }
     }
+    if (paths.size() > 1) totals.Tell(context.console);
     if (!all.empty()) report_.Emit(context.console, "store-add", all);
     return status;
   }
@@ -351,6 +377,7 @@ struct Pruned {
   struct Params {
     uint64_t keep_last = 0;
     std::vector<std::string> names;
+    bool dry_run = false;
   };
   std::string store;
   Params params;
@@ -366,6 +393,8 @@ const Fields<store::CollectReport>& CollectFields() {
       {"removed_objects", "Objects that no state needed", &Report::removed_objects},
       {"removed_packs", "Packs in which nothing was needed", &Report::removed_packs},
       {"rewritten_packs", "Packs of which the needed part was copied", &Report::rewritten_packs},
+      {"skipped_packs", "Packs with much that is not needed, for whose copy the disk has no room",
+       &Report::skipped_packs},
       {"leftover_files", "Files of killed runs that were removed", &Report::leftover_files},
       {"unlisted", kUnlistedText, &Report::unlisted, StateNameFields()}};
   return fields;
@@ -378,17 +407,32 @@ const Fields<Pruned>& CollectedFields() {
   return fields;
 }
 
+Fields<Pruned> RemovalFields(const Fields<Pruned::Params>& params) {
+  return {NoInputs<Pruned>(),
+          {"store", kStoreText, &Pruned::store},
+          {"params", "What was asked for", &Pruned::params, params},
+          {"removed", "States that were removed, or would be", &Pruned::removed, StateNameFields()},
+          Fields<Pruned>::Inline(&Pruned::freed, CollectFields())};
+}
+
+constexpr std::string_view kDryRunText = "Whether nothing was removed";
+
 const Fields<Pruned>& PrunedFields() {
   using Params = Pruned::Params;
   static const Fields<Params> prune_params = {
       {"keep_last", "States of each name to keep", &Params::keep_last},
-      {"names", "Only these names; empty: all", &Params::names}};
-  static const Fields<Pruned> fields = {
-      NoInputs<Pruned>(),
-      {"store", kStoreText, &Pruned::store},
-      {"params", "What was asked for", &Pruned::params, prune_params},
-      {"removed", "States that were removed", &Pruned::removed, StateNameFields()},
-      Fields<Pruned>::Inline(&Pruned::freed, CollectFields())};
+      {"names", "Only these names; empty: all", &Params::names},
+      {"dry_run", kDryRunText, &Params::dry_run}};
+  static const Fields<Pruned> fields = RemovalFields(prune_params);
+  return fields;
+}
+
+const Fields<Pruned>& RemovedFields() {
+  using Params = Pruned::Params;
+  static const Fields<Params> remove_params = {
+      {"states", "What was to be removed, as it was given", &Params::names},
+      {"dry_run", kDryRunText, &Params::dry_run}};
+  static const Fields<Pruned> fields = RemovalFields(remove_params);
   return fields;
 }
 
@@ -400,6 +444,11 @@ store::CollectReport Collect(store::Store& store, Console& console) {
       "killed runs",
       Printable(store.folder()), HumanBytes(report.before_bytes), HumanBytes(report.after_bytes),
       report.removed_objects, report.removed_packs, report.rewritten_packs, report.leftover_files));
+  if (report.skipped_packs > 0) {
+    console.Warn(store.folder(),
+                 fmt::format("no room to write {} anew: run 'kvtool store gc' again",
+                             Plural(report.skipped_packs, "pack")));
+  }
   WarnUnlisted(report.unlisted, store.folder(), console);
   return report;
 }
@@ -419,31 +468,84 @@ class StoreGc : public StoreCommand {
   }
 };
 
-class StorePrune : public StoreCommand {
+// A verb that removes states, says which, and frees what they needed.
+class StoreRemoval : public StoreCommand {
+ protected:
+  void DeclareDryRun(CommandLine& line) {
+    line.AddFlag("--dry-run", params_.dry_run, "Say what would be removed, and remove nothing");
+  }
+
+  Pruned Remove(store::Store& store, std::vector<store::StateRow> states, Console& console) const {
+    if (!params_.dry_run) store.Remove(states);
+    for (const store::StateRow& row : states) {
+      console.Say(fmt::format("{} {}, @{}, {}", params_.dry_run ? "would remove" : "removed",
+                              Printable(row.name), row.id, HumanBytes(row.source_bytes)));
+    }
+    if (params_.dry_run && states.empty()) console.Say("nothing would be removed");
+    Pruned result = {folder_, params_, std::move(states), {}};
+    if (!params_.dry_run) result.freed = Collect(store, console);
+    return result;
+  }
+
+  Use use() const { return params_.dry_run ? Use::kRead : Use::kAlone; }
+
+  Pruned::Params params_;
+};
+
+class StorePrune : public StoreRemoval {
  public:
   void Declare(CommandLine& line) override {
     DeclareStore(line);
-    line.Add("NAME", names_, "Only the states of these names");
-    line.Add("--keep-last", keep_last_, "How many of each name to keep, the newest").Required();
+    line.Add("NAME", params_.names, "Only the states of these names");
+    line.Add("--keep-last", params_.keep_last, "How many of each name to keep, the newest")
+        .Required();
+    DeclareDryRun(line);
+    line.AddFlag("-f,--force", report_.force,
+                 "Overwrite outputs; with --keep-last 0 and no NAME, remove every state");
     report_.Declare(line);
   }
 
   ExitStatus Run(Context& context) override {
-    store::Store store = Open(Use::kAlone, context);
-    Pruned result = {folder_, {keep_last_, names_}, {}, {}};
-    result.removed = store.Prune(keep_last_, {names_.begin(), names_.end()});
-    for (const store::StateRow& row : result.removed) {
-      context.console.Say(fmt::format("removed {}, @{}, {}", Printable(row.name), row.id,
-                                      HumanBytes(row.source_bytes)));
+    const std::vector<std::string>& names = params_.names;
+    if (params_.keep_last == 0 && names.empty() && !report_.force && !params_.dry_run) {
+      throw Error(Finding::kUsage, "--keep-last 0 would remove every state of the store")
+          .Hint("give a NAME, or -f if that is meant; --dry-run says what would go");
     }
-    result.freed = Collect(store, context.console);
+    store::Store store = Open(use(), context);
+    const Pruned result = Remove(
+        store, store.Older(params_.keep_last, {names.begin(), names.end()}), context.console);
     report_.Emit(context.console, "store-prune", PrunedFields, result);
     return kDone;
   }
+};
 
- private:
-  std::vector<std::string> names_;
-  uint64_t keep_last_ = 0;
+class StoreRemove : public StoreRemoval {
+ public:
+  void Declare(CommandLine& line) override {
+    DeclareStore(line);
+    line.Add("STATE", params_.names,
+             "Name, which means all states of it; NAME@2, the second of that name; @7, the state "
+             "with that number")
+        .Required();
+    DeclareDryRun(line);
+    report_.Declare(line);
+  }
+
+  ExitStatus Run(Context& context) override {
+    store::Store store = Open(use(), context);
+    std::map<uint64_t, store::StateRow> chosen;
+    for (const std::string& what : params_.names) {
+      const store::StateRow found = store.Find(what);
+      for (const store::StateRow& row : store.States()) {
+        if (row.id == found.id || (found.name == what && row.name == what)) chosen[row.id] = row;
+      }
+    }
+    std::vector<store::StateRow> states;
+    for (auto& [id, row] : chosen) states.push_back(std::move(row));
+    const Pruned result = Remove(store, std::move(states), context.console);
+    report_.Emit(context.console, "store-remove", RemovedFields, result);
+    return kDone;
+  }
 };
 
 // A record may name one object as often as it likes, so that a forged store of some kilobytes would
@@ -570,6 +672,7 @@ constexpr Verb kStoreVerbs[] = {
     {"verify", "Prove that every state can be restored; --repair makes a new index",
      MakeStoreVerify},
     {"stats", "Show what went in, what lies on the disk and what is shared", MakeStoreStats},
+    {"remove", "Remove states, and free what only they need", MakeVerb<StoreRemove>},
     {"prune", "Remove all but the newest states of each name", MakeVerb<StorePrune>},
     {"gc", "Free what no state needs", MakeVerb<StoreGc>},
     {"watch", "Add what an engine saves to its folder of slots, as it is saved", MakeStoreWatch},
@@ -581,6 +684,7 @@ const FieldTable& StoreAddFields() { return StoreAddedFields(); }
 const FieldTable& StoreListFields() { return StoreListingFields(); }
 const FieldTable& StoreGcFields() { return CollectedFields(); }
 const FieldTable& StorePruneFields() { return PrunedFields(); }
+const FieldTable& StoreRemoveFields() { return RemovedFields(); }
 const FieldTable& StoreGetFields() { return StoreGivenFields(); }
 
 std::unique_ptr<Command> MakeStore() { return std::make_unique<VerbCommand>(kStoreVerbs); }

@@ -9,6 +9,11 @@
 namespace kv {
 namespace {
 
+// The folder of a store as a command line takes it.
+std::string FolderWord(const std::string& store) {
+  return ShellQuoted(store.starts_with('-') ? "./" + store : store);
+}
+
 // The result of checking a store; its document has these fields.
 struct StoreChecked {
   std::string store;
@@ -77,9 +82,8 @@ struct StoreCounted {
     std::string command;
   };
   Advice Recommend() const {
-    const std::string folder = ShellQuoted(store.starts_with('-') ? "./" + store : store);
     if (unused() > stats.pack_bytes / 4 && unused() > stats.disk_bytes() / 30)
-      return {"gc", unused(), "kvtool store gc " + folder};
+      return {"gc", unused(), "kvtool store gc " + FolderWord(store)};
     return {"keep", 0, {}};
   }
 };
@@ -199,7 +203,7 @@ class StoreVerify : public StoreCommand {
     WarnUnlisted(report.unlisted, folder_, context.console);
     if (!report_.json) Print(result, context.console);
     report_.Emit(context.console, "store-verify", StoreCheckedFields, result);
-    return result.is_whole() ? kDone : kInvalid;
+    return result.is_whole() ? kDone : kVerdict;
   }
 
  private:
@@ -207,6 +211,12 @@ class StoreVerify : public StoreCommand {
     const store::CheckReport& report = result.report;
     for (const store::StateRow& row : report.damaged) {
       console.Line(fmt::format("  damaged: @{} {}", row.id, Printable(row.name)));
+    }
+    if (!report.damaged.empty()) {
+      console.Line(
+          fmt::format("  a damaged state is mended by adding its source again: kvtool store "
+                      "add {} FILE --name NAME",
+                      FolderWord(result.store)));
     }
     for (const store::StateRow& row : report.relisted) {
       console.Line(
@@ -219,10 +229,11 @@ class StoreVerify : public StoreCommand {
           fmt::format("  {} of files that no state needs, {}: 'kvtool store gc' removes them",
                       report.leftover_files, HumanBytes(report.leftover_bytes)));
     }
-    console.Line(fmt::format("{}: {}: {} states, {} objects, {} in {}{}", Printable(result.store),
-                             console.Verdict(result.is_whole(), result.verdict()), report.states,
-                             report.objects, HumanBytes(report.raw_bytes),
-                             HumanBytes(report.stored_bytes), result.repair ? ", new index" : ""));
+    console.Line(fmt::format("{}: {}: {}, {}, {} in {}{}", Printable(result.store),
+                             console.Verdict(result.is_whole(), result.verdict()),
+                             Plural(report.states, "state"), Plural(report.objects, "object"),
+                             HumanBytes(report.raw_bytes), HumanBytes(report.stored_bytes),
+                             result.repair ? ", new index" : ""));
   }
 
   bool repair_ = false;
@@ -247,12 +258,12 @@ class StoreShowStats : public StoreCommand {
  private:
   static void Print(const StoreCounted& result, Console& console) {
     const store::StoreStats& stats = result.stats;
-    console.Line(fmt::format("{}: {} states, {} names: {} on {} of disk, {}",
-                             Printable(result.store), stats.states, stats.names,
+    console.Line(fmt::format("{}: {}, {}: {} on {} of disk, {}", Printable(result.store),
+                             Plural(stats.states, "state"), Plural(stats.names, "name"),
                              HumanBytes(stats.source_bytes), HumanBytes(stats.disk_bytes()),
                              HumanRatio(stats.source_bytes, stats.disk_bytes())));
-    console.Line(fmt::format("  packs {} in {} files, records {}, index {}; not needed {}",
-                             HumanBytes(stats.pack_bytes), stats.packs,
+    console.Line(fmt::format("  packs {} in {}, records {}, index {}; not needed {}",
+                             HumanBytes(stats.pack_bytes), Plural(stats.packs, "file"),
                              HumanBytes(stats.record_bytes), HumanBytes(stats.index_bytes),
                              HumanBytes(result.unused())));
     console.Line(fmt::format("  objects {}: {} of content, {} of it shared, which saves {}",

@@ -91,6 +91,8 @@ class StoreWatch : public StoreCommand {
     while (LookAround(pool, context) || !once_) {
       std::this_thread::sleep_for(std::chrono::milliseconds(settle_ms_ / kLooksPerSettling + 1));
     }
+    for (const std::string& path : empty_) LeaveOut(path, "is empty", context.console);
+    totals_.Tell(context.console);
     return status_;
   }
 
@@ -101,6 +103,7 @@ class StoreWatch : public StoreCommand {
   bool LookAround(ThreadPool& pool, Context& context) {
     const auto now = std::chrono::steady_clock::now();
     std::map<std::string, Watched> found;
+    empty_.clear();
     bool is_pending = false;
     std::error_code failed;
     for (std::filesystem::directory_iterator entry(slots_, failed), end; !failed && entry != end;
@@ -108,7 +111,11 @@ class StoreWatch : public StoreCommand {
       const std::string path = entry->path().string(), name = entry->path().filename().string();
       struct stat status;
       if (name.starts_with(".") || ::lstat(path.c_str(), &status) != 0) continue;
-      if (!S_ISREG(status.st_mode) || status.st_size == 0) continue;
+      if (!S_ISREG(status.st_mode)) continue;
+      if (status.st_size == 0) {
+        empty_.push_back(path);
+        continue;
+      }
       Watched file;
       file.look = {status.st_ino, static_cast<uint64_t>(status.st_size), status.st_mtim.tv_sec,
                    status.st_mtim.tv_nsec};
@@ -126,9 +133,14 @@ class StoreWatch : public StoreCommand {
     return is_pending;
   }
 
+  void LeaveOut(const std::string& path, std::string_view why, Console& console) {
+    console.Warn(path, fmt::format("{}: left out", why));
+    ++totals_.left_out;
+  }
+
   // A failure ends nothing: the next save may be sound, and a store that is full or damaged may be
   // mended. Until then the file is tried again, with pauses that double up to a minute. Returns
-  // true if it is in the store.
+  // true if it is in the store, or is no state: folders of slots may hold notes.
   bool Add(const std::string& path, Watched& file, ThreadPool& pool, Context& context) {
     try {
       OpenOptions options;
@@ -138,11 +150,15 @@ class StoreWatch : public StoreCommand {
       add.name = std::filesystem::path(path).filename().string();
       add.effort = *ParseEffort(level_);
       add.added_us = NowMicroseconds(context.global);
-      store::Store store = Open(Use::kAdd, context);
-      AddToStore(store, Source::Open(path), options, add, pool, context);
+      totals_.Count(AddToStore(Source::Open(path), options, add, pool, context));
       return true;
     } catch (Error& error) {
       error.File(path);
+      if (error.finding() == Finding::kUnknownFormat) {
+        LeaveOut(path, error.message(), context.console);
+        return true;
+      }
+      if (once_) totals_.failed.push_back(path);
       // Once for each reason.
       if (std::exchange(file.said, error.what()) != error.what()) context.console.Report(error);
       status_ = Worse(status_, StatusOf(error.code()));
@@ -159,7 +175,9 @@ class StoreWatch : public StoreCommand {
   bool once_ = false;
   SizeLimit limit_;
   ExitStatus status_ = kDone;
+  AddTotals totals_;
   std::map<std::string, Watched> seen_;
+  std::vector<std::string> empty_;
 };
 
 }  // namespace

@@ -14,26 +14,6 @@
 
 namespace kv {
 
-// A verb of `kvtool store`.
-class StoreCommand : public Command {
- public:
-  // No output may replace what is in the store.
-  void Files(CommandFiles& files) const override;
-
- protected:
-  using Use = store::Store::Use;
-
-  void DeclareStore(CommandLine& line, const std::string& text = "Folder of the store");
-  // Says if somebody else has to finish first.
-  store::Store Open(Use use, Context& context) const;
-
-  std::string folder_;
-};
-
-std::unique_ptr<Command> MakeStoreVerify();
-std::unique_ptr<Command> MakeStoreStats();
-std::unique_ptr<Command> MakeStoreWatch();
-
 // How long a command took, of documents that say no more of how fast it was.
 struct Elapsed {
   uint64_t microseconds = 0;
@@ -55,9 +35,41 @@ struct StoreAdded {
   store::AddReport report;
   std::optional<Elapsed> elapsed;
 };
-// Adds a source under a name, and says what came of it.
-StoreAdded AddToStore(store::Store& store, const Source& source, const OpenOptions& options,
-                      const store::AddOptions& add, ThreadPool& pool, Context& context);
+
+// A verb of `kvtool store`.
+class StoreCommand : public Command {
+ public:
+  // No output may replace what is in the store.
+  void Files(CommandFiles& files) const override;
+
+ protected:
+  using Use = store::Store::Use;
+
+  void DeclareStore(CommandLine& line, const std::string& text = "Folder of the store");
+  // Says if somebody else has to finish first.
+  store::Store Open(Use use, Context& context) const;
+  // Adds a source under a name, and says what came of it. The store is opened for each, so that
+  // nobody who has to be alone waits for all of them, and only once the source has been read: a
+  // wrong file makes no store.
+  StoreAdded AddToStore(const Source& source, const OpenOptions& options,
+                        const store::AddOptions& add, ThreadPool& pool, Context& context) const;
+
+  std::string folder_;
+};
+
+// What came of many sources.
+struct AddTotals {
+  size_t added = 0, there = 0, left_out = 0;
+  std::vector<std::string> failed;
+
+  void Count(const StoreAdded& of) { ++(of.report.was_there ? there : added); }
+  void Tell(Console& console) const;
+};
+
+std::unique_ptr<Command> MakeStoreVerify();
+std::unique_ptr<Command> MakeStoreStats();
+std::unique_ptr<Command> MakeStoreWatch();
+
 // "2026-11-22 20:14:05Z".
 std::string TimeText(int64_t microseconds);
 int64_t NowMicroseconds(const GlobalOptions& global);
