@@ -212,8 +212,12 @@ void Console::Print(const std::string& shown) {
   }
 }
 
-void Console::Finish() {
+void Console::FlushData() {
   if (std::fflush(stdout) != 0 && stdout_error_ == 0) stdout_error_ = errno;
+}
+
+void Console::Finish() {
+  FlushData();
   // A reader that closed the pipe early (head) is no failure; a full disk behind stdout is.
   if (stdout_error_ == 0 || stdout_error_ == EPIPE) return;
   throw Error(Finding::kWriteFailed, "cannot write: {}", std::strerror(stdout_error_))
@@ -259,6 +263,7 @@ void Console::Say(std::string_view text, int level) {
 void Console::PrintError(const std::string& shown) {
   if (captured_ != nullptr) return captured_->pieces.push_back({true, shown});
   ClearProgress();
+  FlushData();
   std::fwrite(shown.data(), 1, shown.size(), stderr);
 }
 

@@ -115,6 +115,9 @@ class Console {
   void Say(std::string_view text, int level = 0);  // stderr, from this verbosity on
   void Warn(std::string_view file, std::string_view text);
   void Report(const Error& error);
+  // Hands stdout what was printed, so that what goes to stderr next stands behind it, and not
+  // within a line, where both are one file.
+  void FlushData();
   // Call at the end: what was printed has reached stdout, or nobody reads it any more. Throws
   // kWriteFailed.
   void Finish();

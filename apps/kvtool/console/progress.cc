@@ -64,6 +64,7 @@ std::optional<double> ProgressPace::Due(bool is_last) {
   const auto now = Clock::now();
   if (!enabled_ || (now < next_ && !(json_ && is_last))) return std::nullopt;
   next_ = now + step_;
+  console_.FlushData();
   return std::chrono::duration<double>(now - begin_).count();
 }
 
