@@ -167,7 +167,7 @@ class RowCollector {
  private:
   void AddRows(const FieldTable& fields, const Value* of, const std::vector<std::string>& outer) {
     for (const FieldTable::Entry& entry : fields.entries()) {
-      if (!HasRows(entry)) continue;
+      if (!HasRows(entry) || HasMember(of, entry.options.unless)) continue;
       const Value* value = of == nullptr || entry.is_inline() ? of : of->Find(entry.name);
       if (entry.shape.kind != Kind::kList) {
         AddRows(*entry.shape.fields, value, outer);
@@ -200,19 +200,25 @@ class RowCollector {
       if (entry.shape.kind == Kind::kObject) {
         PutFields(*entry.shape.fields, value, entry.is_inline() ? prefix : name + ".", row);
       } else if (entry.shape.kind != Kind::kList && entry.shape.kind != Kind::kMap) {
-        Put(name, value, row);
+        Put(name, value, row, entry.options.own_text);
       }
     }
   }
 
-  void Put(const std::string& column, const Value* value, std::vector<std::string>& row) {
+  static bool HasMember(const Value* of, std::string_view name) {
+    const Value* member = of == nullptr || name.empty() ? nullptr : of->Find(name);
+    return member != nullptr && !member->is_null();
+  }
+
+  void Put(const std::string& column, const Value* value, std::vector<std::string>& row,
+           bool is_own = false) {
     const auto found = std::find(table_.head.begin(), table_.head.end(), column);
     const auto at = static_cast<size_t>(found - table_.head.begin());
     if (found == table_.head.end()) table_.head.push_back(column);
     if (value == nullptr || value->is_null()) return;
     row.resize(std::max(row.size(), at + 1));
     const std::string* text = value->get_if<std::string>();
-    row[at] = text != nullptr ? CellOfText(*text) : format::Plain(*value);
+    row[at] = text != nullptr && !is_own ? CellOfText(*text) : format::Plain(*value);
   }
 
   TextTable table_;

@@ -43,6 +43,8 @@ struct FieldOptions {
   size_t items = 0;            // least number of elements of a list
   size_t most_items = 0;       // greatest number of elements; 0: no limit
   bool rows = false;           // the elements of this list are the rows of the document's CSV
+  std::string_view unless{};   // ... unless the document has this member, whose rows these are
+  bool own_text = false;       // of this program: CSV need not keep it from being a formula
   std::string_view column{};   // heading in tables of text; empty: no column
   Format format = format::Plain;
   Value schema{};  // the whole schema of what a getter of type Value returns

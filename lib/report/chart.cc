@@ -63,7 +63,8 @@ struct Plot {
   Axis x, y;
 
   bool IsDrawable(const ChartPoint& point) const {
-    return IsDrawn(point.x) && IsDrawn(point.y) && (!chart.log_x || point.x >= kLeastLog);
+    return IsDrawn(point.x) && IsDrawn(point.y) && (!chart.log_x || point.x >= kLeastLog) &&
+           (!chart.log_y || point.y >= kLeastLog);
   }
   double X(const ChartPoint& point) const { return x.At(point.x); }
   double Y(const ChartPoint& point) const { return y.At(point.y); }
@@ -122,10 +123,13 @@ Plot PlotOf(const LineChart& chart) {
   plot.x = {48, kChartWidth - 10};
   plot.y = {top + 190, top};
   plot.x.is_log = chart.log_x;
+  plot.y.is_log = chart.log_y;
   plot.x.unit = chart.x_unit;
   plot.x.whole = chart.whole_x;
   plot.y.unit = chart.y_unit;
-  if (chart.log_x) plot.x.low = 1, plot.x.high = 10;
+  for (Axis* axis : {&plot.x, &plot.y}) {
+    if (axis->is_log) axis->low = 1, axis->high = 10;
+  }
   Fit(plot, &ChartPoint::x, false, plot.x);
   Fit(plot, &ChartPoint::y, true, plot.y);
   // The axis ends on a round value unless the caller fixed it.
@@ -161,8 +165,8 @@ void DrawAxes(const Plot& plot, Marks& out) {
 void DrawTargets(const Plot& plot, std::vector<Box>& taken, Marks& out) {
   double free_from = 0;
   for (const ChartTarget& target : plot.chart.targets) {
-    if (!IsDrawn(target.at) || (!target.is_y && plot.x.is_log && target.at < kLeastLog)) continue;
     const Axis& axis = target.is_y ? plot.y : plot.x;
+    if (!IsDrawn(target.at) || (axis.is_log && target.at < kLeastLog)) continue;
     if (target.at < axis.low || target.at > axis.high) continue;
     const double at = axis.At(target.at);
     out.push_back(target.is_y ? Line("ta", plot.x.begin, at, plot.x.end, at)

@@ -89,8 +89,8 @@ struct LineChart {
   std::optional<double> y_min = {}, y_max = {};  // by default round values around the data
   bool markers = false;                          // draws a dot with a tooltip at each point
   Unit x_unit = Unit::kNumber, y_unit = Unit::kNumber;
-  bool whole_x = false;  // x values count things: ticks are whole
-  bool log_x = false;    // points at or below 0 have no place
+  bool whole_x = false;               // x values count things: ticks are whole
+  bool log_x = false, log_y = false;  // points at or below 0 have no place
   std::vector<ChartTarget> targets = {};
 };
 Picture Render(const LineChart& chart);

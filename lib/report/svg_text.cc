@@ -292,8 +292,14 @@ std::string Axis::Exact(double value) const {
   return Label(value);
 }
 
-void Axis::RoundLow() { low = std::floor(low / StepOf(*this) + 1e-9) * StepOf(*this); }
-void Axis::RoundHigh() { high = std::ceil(high / StepOf(*this) - 1e-9) * StepOf(*this); }
+void Axis::RoundLow() {
+  low = is_log ? LogTicks(low / 10, low).back()
+               : std::floor(low / StepOf(*this) + 1e-9) * StepOf(*this);
+}
+void Axis::RoundHigh() {
+  high = is_log ? LogTicks(high, high * 10).front()
+                : std::ceil(high / StepOf(*this) - 1e-9) * StepOf(*this);
+}
 
 std::vector<double> RoundTicks(double low, double high, int count) {
   if (!IsRange(low, high)) return {low};

@@ -181,6 +181,12 @@ Source SnapshotOptions::Open(const std::string& path) const {
   });
 }
 
+std::string SnapshotOptions::ModelName(const std::string& told) const {
+  const fs::path file(gguf);
+  const bool is_config = file.filename() == "config.json" && file.has_parent_path();
+  return told.empty() ? (is_config ? file.parent_path() : file).filename().string() : told;
+}
+
 OpenOptions SnapshotOptions::WithLimit() const {
   OpenOptions options = open;
   options.open = OpenSnapshot;

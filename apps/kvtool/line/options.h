@@ -85,6 +85,9 @@ struct SnapshotOptions {
   // With the geometry from the flags and the GGUF file filled in.
   OpenOptions Resolve(FlagsFor inputs = FlagsFor::kOne) const;
   Source Open(const std::string& path) const;  // with --max-bytes for a stream
+  // Returns `told`, or where it is empty the name of the --model file or, for a config.json, of its
+  // folder; empty without one.
+  std::string ModelName(const std::string& told) const;
 
  private:
   // By name. Every input has a copy of the options, and a pipe can be read once.

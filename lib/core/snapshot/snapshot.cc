@@ -132,6 +132,18 @@ bool Snapshot::heads_known() const {
   });
 }
 
+std::string ShapeText(const Snapshot& snapshot, const std::string& model) {
+  const std::string& name = model.empty() ? snapshot.model : model;
+  std::string text = name.empty() ? "" : fmt::format("model {}, ", name);
+  if (snapshot.layers.empty()) return text + "no attention layers";
+  const LayerKv& first = snapshot.layers.front();
+  const KvTensor& k = first.k;
+  text += fmt::format("{} layers of {} kv heads x {} in {}", snapshot.layers.size(), k.heads,
+                      k.head_dim, Name(k.dtype));
+  if (first.v && first.v->dtype != k.dtype) text += fmt::format(" and {}", Name(first.v->dtype));
+  return text + fmt::format(", {} tokens", k.tokens());
+}
+
 uint64_t Snapshot::kv_bytes() const {
   uint64_t total = 0;
   for (const LayerKv& layer : layers) total += layer.k.bytes() + (layer.v ? layer.v->bytes() : 0);

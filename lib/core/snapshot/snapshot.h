@@ -202,6 +202,10 @@ struct Snapshot {
   const LayerKv* Find(uint32_t layer) const;
 };
 
+// "model llama, 5 layers of 4 kv heads x 8 in f16, 192 tokens", for captions. Without a `model` its
+// name is the snapshot's own.
+std::string ShapeText(const Snapshot& snapshot, const std::string& model = {});
+
 // Heads and head sizes from flags or a model file, for formats that store rows only.
 struct ModelGeometry {
   std::string source;                      // who says so: "--kv-heads", "model.gguf"

@@ -186,7 +186,7 @@ void AddAttention(const Result& result, report::Page& page) {
   LineChart chart;
   chart.title = "Error of the attention output against the recompute ratio";
   chart.x_label = "recompute ratio";
-  chart.y_label = "output error |O - O'| / |O|, mean of layers";
+  chart.y_label = "mean layer error, |O - O'| / |O|";
   chart.y_unit = report::Unit::kPercent;
   chart.y_min = 0;
   chart.markers = true;
@@ -253,7 +253,7 @@ std::vector<std::pair<std::string, std::string>> FactsOf(const Result& result,
       {"oracle", Percent(main.mean.oracle.v)},
       {"random", Percent(main.mean.random.v)}};
   if (main.mean.attention)
-    facts.push_back({"output error", Percent(main.mean.attention->out_rel_l2)});
+    facts.push_back({"mean layer error", Percent(main.mean.attention->out_rel_l2)});
   if (extras.controller) facts.push_back({"controller", Percent(extras.controller->ratio)});
   if (!extras.gates.empty()) facts.push_back({"gates", extras.pass() ? "pass" : "fail"});
   return facts;
@@ -295,7 +295,7 @@ TextTable CurveTable(const Result& result) {
       share("first", &CurveLayer::first_of_chunk, &Remaining::v),
       share("K left", &CurveLayer::selected, &Remaining::k),
       attention("attention deviation", &AttentionError::dev_l2, format::AsReal),
-      attention("output error", &AttentionError::out_rel_l2, format::AsPercent),
+      attention("mean layer error", &AttentionError::out_rel_l2, format::AsPercent),
       attention("cosine", &AttentionError::out_cos_mean,
                 [](const Value& cosine) { return fmt::format("{:.4f}", cosine.number()); })};
   return TextTableOf(columns, result.curve);

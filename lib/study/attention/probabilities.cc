@@ -26,6 +26,17 @@ uint64_t TokensSeen(const AttentionTrace& trace, uint32_t layer, uint64_t positi
   return position + 1 - rule.FirstSeen(position);
 }
 
+std::string RemarkOnBlocks(const Snapshot& snapshot) {
+  for (const LayerKv& layer : snapshot.layers) {
+    for (const KvTensor* tensor : {&layer.k, layer.v ? &*layer.v : &layer.k}) {
+      if (!IsBlockQuantised(tensor->dtype)) continue;
+      return fmt::format("the cache is of {} already: losses come on top of its own",
+                         kv::Name(tensor->dtype));
+    }
+  }
+  return {};
+}
+
 std::string RemarkOnWindows(const AttentionTrace& trace, uint64_t end) {
   std::vector<uint32_t> layers;
   uint64_t least = end;

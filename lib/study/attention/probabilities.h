@@ -60,6 +60,8 @@ inline AttentionRule RuleOf(const AttentionTrace& trace, const TraceLayer& layer
 // How many keys a layer's query at `position` sees: no engine with sliding windows need hold more.
 // Layers without rows follow what the trace says of all.
 uint64_t TokensSeen(const AttentionTrace& trace, uint32_t layer, uint64_t position);
+// Says that a cache was stored in blocks before, whose losses no figure counts; empty if not.
+std::string RemarkOnBlocks(const Snapshot& snapshot);
 // Says which layers see less than `end` tokens, and that what they do not see is not counted. Empty
 // if there are none.
 std::string RemarkOnWindows(const AttentionTrace& trace, uint64_t end);

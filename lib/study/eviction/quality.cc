@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/study/eviction/quality.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -378,6 +380,30 @@ const Calibration& CalibrationOf(KlMethod method, Cause cause) {
                                           : kQuantSensitivityCalibration;
   }
   return method == KlMethod::kGradients ? kGradientCalibration : kSensitivityCalibration;
+}
+
+std::string CalibrationText(const Calibration& calibration) {
+  return fmt::format(
+      "calibrated on SmolLM2-135M (docs/closed-loop.md), where four fifths of the runs lost {:.2g} "
+      "to {:.2g} times as much",
+      calibration.median / calibration.p90, calibration.median / calibration.p10);
+}
+
+std::string ExpectedKlText(const PredictedKl& kl) {
+  return fmt::format(
+      "in nats of the next token, mean of the decode rows, predicted from {}; {}",
+      kl.method == KlMethod::kGradients
+          ? fmt::format("gradients of {} next tokens for each of {} rows", kl.samples, kl.rows)
+          : fmt::format("weights of layers over {} rows", kl.rows),
+      CalibrationText(kl.calibration()));
+}
+
+std::string RemarkOnLargeKl(double largest) {
+  if (!(largest > kMostTrustedKl)) return {};
+  return fmt::format(
+      "an expected KL above {} nats is likely too low, up to three times: of a large loss the "
+      "formula sees the first term alone (docs/closed-loop.md#where-it-fails)",
+      kMostTrustedKl);
 }
 
 std::optional<PredictedKl> PredictKl(const LogPChange& change, uint64_t population) {

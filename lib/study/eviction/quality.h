@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -118,11 +119,13 @@ const Calibration& CalibrationOf(KlMethod method, Cause cause);
 
 struct PredictedKl {
   KlMethod method = KlMethod::kGradients;
-  double nats = 0;            // as the method computes it
-  double standard_error = 0;  // of `nats`, from the rows and tokens that were drawn; NaN: unknown
-  uint64_t rows = 0;          // measured
-  uint64_t population = 0;    // rows that could have been
-  uint64_t samples = 0;       // next tokens drawn for each row; 0 without gradients
+  double nats = 0;  // as the method computes it
+  // Of `nats`, from the rows and tokens that were drawn; 0: none were, NaN: unknown. It says
+  // nothing of the formula, the layer weights and the calibration.
+  double standard_error = 0;
+  uint64_t rows = 0;        // measured
+  uint64_t population = 0;  // rows that could have been
+  uint64_t samples = 0;     // next tokens drawn for each row; 0 without gradients
   Cause cause = Cause::kEviction;
 
   const Calibration& calibration() const { return CalibrationOf(method, cause); }
@@ -132,6 +135,20 @@ struct PredictedKl {
   double low() const { return nats / calibration().p90; }
   double high() const { return nats / calibration().p10; }
 };
+
+// Names the model that predictions are calibrated on, and how far around the expected KL the real
+// one of its runs lies, for notes and captions.
+std::string CalibrationText(const Calibration& calibration);
+// "in nats of the next token, mean of the decode rows, ...": explains an expected KL.
+std::string ExpectedKlText(const PredictedKl& kl);
+// A larger expected KL is likely too low: formulas in nats see the first term of the loss alone.
+inline constexpr double kMostTrustedKl = 0.2;
+// Says so where the largest expected KL is beyond that; else empty.
+std::string RemarkOnLargeKl(double largest);
+// A note where no loss in nats is known.
+inline constexpr std::string_view kNoNats =
+    "no loss in nats: the trace has no gradients (python -m kvtool.capture MODEL --fisher 4 ... "
+    "records them), and no layer weights are given (--sensitivity FILE)";
 
 // Predicts from the sum of the changes that all layers make together; any mixture of plans has the
 // sum of its parts. Rows that are NaN for some sample are left out. `population` is the number of

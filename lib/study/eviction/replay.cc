@@ -208,6 +208,8 @@ class Replayer {
          {Remark(result_.undefined), Remark(result_.undefined_gradients, "rows of gradients")}) {
       if (!undefined.empty()) result_.warnings.push_back(undefined);
     }
+    const std::string blocks = RemarkOnBlocks(snapshot_);
+    if (!blocks.empty()) result_.warnings.push_back(blocks + ", and ratios are of its bytes");
     if (trace_.q_start == 0) return;
     result_.warnings.push_back(fmt::format(
         "the trace has no queries of the prompt's positions 0 to {}: rules that weigh the prompt "

@@ -12,8 +12,8 @@
 
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
-#include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/attention_trace.h"
+#include "lib/core/snapshot/rope.h"
 #include "lib/study/eviction/budget.h"
 #include "lib/study/eviction/policy.h"
 #include "lib/study/eviction/quality.h"
@@ -165,8 +165,11 @@ std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrac
 // Returns the policy that a run amounts to: what it keeps is what that one would. Empty if none.
 std::string_view SamePolicy(const ReplayRun& run);
 
-// Says how predictions are to be read; empty if there is none.
-std::string PredictionText(const ReplayResult& result);
+// Returns the layers that targets are of: those that may evict and have rows in the trace.
+std::vector<uint32_t> EvictingLayers(const ReplayResult& result);
+
+// Returns a run with an expected KL; null if there is none.
+const ReplayRun* FirstPredicted(const ReplayResult& result);
 
 // Returns one line about targets that are ratios of the cache as it is at each trigger: it names
 // those that end elsewhere, because the ratio was applied more than once or because the floor

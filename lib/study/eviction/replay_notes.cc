@@ -135,18 +135,27 @@ void NoteBlock(const ReplayRun& run, const ReplayResult& result, Notes& notes) {
 
 // Why the ratio of the whole model is less than what was asked for.
 std::optional<std::string> WhichEvict(const ReplayResult& result) {
-  for (const ReplayRun& run : result.runs) {
-    if (!run.budget || run.info().spending == Spending::kNone) continue;
-    const std::vector<uint32_t>& traced = result.traced_layers;
-    const auto in_range =
-        std::count_if(run.schedules.begin(), run.schedules.end(), [&](const LayerSchedule& s) {
-          return s.in_range && std::count(traced.begin(), traced.end(), s.layer) != 0;
-        });
-    if (in_range == static_cast<std::ptrdiff_t>(run.schedules.size())) return std::nullopt;
-    return fmt::format("budgets are of the {} layers that evict; true and mean ratio are of all {}",
-                       in_range, run.schedules.size());
+  const size_t evicting = EvictingLayers(result).size();
+  const size_t all = result.runs.front().schedules.size();
+  if (result.engine != nullptr || evicting == 0 || evicting == all) return std::nullopt;
+  return fmt::format("budgets are of the {} layers that evict; true and mean ratio are of all {}",
+                     evicting, all);
+}
+
+// How figures in nats are to be read, or why there are none.
+void NoteNats(const ReplayResult& result, std::vector<std::string>& texts) {
+  const ReplayRun* predicted = FirstPredicted(result);
+  if (predicted != nullptr) {
+    texts.push_back(
+        fmt::format("expected KL is {}, as in brackets", ExpectedKlText(*predicted->predicted_kl)));
   }
-  return std::nullopt;
+  double largest = 0;
+  for (const ReplayRun& run : result.runs) {
+    if (run.predicted_kl) largest = std::max(largest, run.predicted_kl->expected());
+  }
+  std::string large = RemarkOnLargeKl(largest);
+  if (!large.empty()) texts.push_back(std::move(large));
+  if (!result.kl_method && result.runs.front().quality) texts.emplace_back(kNoNats);
 }
 
 std::string RatioText(double ratio) { return fmt::format("{:.4g}x", ratio); }
@@ -192,8 +201,7 @@ std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrac
   if (auto diluted = WhichEvict(result)) texts.push_back(std::move(*diluted));
   std::string windows = RemarkOnWindows(trace, result.end);
   if (!windows.empty()) texts.push_back(std::move(windows));
-  std::string prediction = PredictionText(result);
-  if (!prediction.empty()) texts.push_back(std::move(prediction));
+  NoteNats(result, texts);
   if (late) {
     texts.push_back(
         fmt::format("the trace has no row of the prompt: the first eviction comes after position "
@@ -334,17 +342,22 @@ uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request)
   return *prompt;
 }
 
-std::string PredictionText(const ReplayResult& result) {
-  const auto found = std::find_if(result.runs.begin(), result.runs.end(),
-                                  [](const ReplayRun& run) { return run.predicted_kl; });
-  if (found == result.runs.end()) return {};
-  const PredictedKl& kl = *found->predicted_kl;
-  return fmt::format(
-      "predicted KL is in nats of the next token, mean of the decode rows, from {}: what the model "
-      "is expected to lose and, in brackets, where four fifths of one study's runs lie",
-      kl.method == KlMethod::kGradients
-          ? fmt::format("gradients of {} next tokens for each of {} rows", kl.samples, kl.rows)
-          : fmt::format("the sensitivity of layers over {} rows", kl.rows));
+std::vector<uint32_t> EvictingLayers(const ReplayResult& result) {
+  std::vector<uint32_t> layers;
+  const auto run = std::ranges::find_if(
+      result.runs, [](const ReplayRun& of) { return of.info().spending != Spending::kNone; });
+  if (run == result.runs.end()) return layers;
+  for (const LayerSchedule& schedule : run->schedules) {
+    const bool is_traced = std::ranges::count(result.traced_layers, schedule.layer) != 0;
+    if (schedule.in_range && is_traced) layers.push_back(schedule.layer);
+  }
+  return layers;
+}
+
+const ReplayRun* FirstPredicted(const ReplayResult& result) {
+  const auto found = std::ranges::find_if(
+      result.runs, [](const ReplayRun& run) { return run.predicted_kl.has_value(); });
+  return found == result.runs.end() ? nullptr : &*found;
 }
 
 }  // namespace kv::eviction

@@ -95,7 +95,7 @@ void AddQuality(Fields<ReplayRun>& columns) {
                                              : std::optional(1 - rows.output_cosine.mean);
       },
       format::AsReal));
-  columns.Add(Column("error p95", Figured(&Rows::output_error, &D::p95), format::AsPercent));
+  columns.Add(Column("row error p95", Figured(&Rows::output_error, &D::p95), format::AsPercent));
   columns.Add(Column("mass", MassText));
   columns.Add(Column("mass p5", Figured(&Rows::mass, &D::p5), format::AsPercent));
   columns.Add(Column("attention KL", Figured(&Rows::kl, &D::mean), format::AsReal));
@@ -125,7 +125,7 @@ Fields<ReplayRun> ColumnsOf(const ReplayResult& result) {
     const auto nats = [](const ReplayRun& run) {
       return run.predicted_kl ? std::optional(NatsText(*run.predicted_kl)) : std::nullopt;
     };
-    columns.Add({"predicted_kl", "", nats, Heading("predicted KL")});
+    columns.Add({"predicted_kl", "", nats, Heading("expected KL")});
   }
   const auto has_quality = [](const ReplayRun& run) { return run.quality.has_value(); };
   if (std::any_of(result.runs.begin(), result.runs.end(), has_quality)) AddQuality(columns);
@@ -163,11 +163,23 @@ std::vector<ChartSeries> ByPolicy(const ReplayResult& result, const RunValue& x,
   return series;
 }
 
-// The ratios that were asked for.
-std::vector<report::ChartTarget> TargetsOf(const ReplayResult& result) {
+// The ratio that the whole model reaches where the layers that evict reach `ratio`.
+double RatioOfAll(const Report& of, double ratio) {
+  const std::vector<uint32_t> evicting = EvictingLayers(of.result);
+  double bytes = 0, all = 0;
+  for (const LayerKv& layer : of.snapshot.layers) {
+    const auto own = static_cast<double>(layer.k.bytes() + (layer.v ? layer.v->bytes() : 0));
+    all += own;
+    if (std::ranges::count(evicting, layer.index) != 0) bytes += own;
+  }
+  return all == 0 ? ratio : all / (all - bytes * (1 - 1 / ratio));
+}
+
+// The ratios that were asked for, as those of the whole model.
+std::vector<report::ChartTarget> TargetsOf(const Report& of) {
   std::vector<report::ChartTarget> targets;
-  for (const ReplayRun& run : result.runs) {
-    const double ratio = run.target_ratio();
+  for (const ReplayRun& run : of.result.runs) {
+    const double ratio = RatioOfAll(of, run.target_ratio());
     const bool known = std::any_of(targets.begin(), targets.end(),
                                    [&](const auto& target) { return target.at == ratio; });
     if (std::isfinite(ratio) && !known) targets.push_back({ratio, run.target_text()});
@@ -184,8 +196,10 @@ std::string BudgetText(const ReplayResult& result) {
     const std::string text = run.target_text();
     if (std::count(targets.begin(), targets.end(), text) == 0) targets.push_back(text);
   }
-  return fmt::format("Budgets {}; prompt of {} tokens, {} decoded", fmt::join(targets, ", "),
-                     result.prompt, result.end - result.prompt);
+  return fmt::format("Budgets {}; {} of {} layers evict; prompt of {} tokens, {} decoded",
+                     fmt::join(targets, ", "), EvictingLayers(result).size(),
+                     result.runs.front().schedules.size(), result.prompt,
+                     result.end - result.prompt);
 }
 
 std::string RunText(const ReplayRun& run) {
@@ -201,16 +215,22 @@ struct Loss {
 
 std::vector<Loss> LossesOf(const ReplayResult& result) {
   std::vector<Loss> losses;
-  if (result.kl_method) {
-    losses.push_back({"Predicted KL", "expected KL of the next token, nats", PredictionText(result),
+  if (const ReplayRun* predicted = FirstPredicted(result)) {
+    losses.push_back({"Expected KL", "expected KL of the next token, nats",
+                      fmt::format("It is {}.", ExpectedKlText(*predicted->predicted_kl)),
                       report::Unit::kMeasured, [](const ReplayRun& run) {
                         return run.predicted_kl ? run.predicted_kl->expected() : NAN;
                       }});
   }
+  const bool all_evict = EvictingLayers(result).size() == result.runs.front().schedules.size();
   if (result.runs.front().quality && result.runs.front().quality->has_output) {
     losses.push_back({"Attention output error", "|O - O'| / |O| over evicting rows",
-                      "The error of the attention output, all heads of a layer together: of the "
-                      "figures that need no gradients the best predictor of harm.",
+                      fmt::format("The error of the attention output, of all rows and layers "
+                                  "together. {} (docs/closed-loop.md).",
+                                  all_evict ? "Where all layers evict, as here, it predicts harm "
+                                              "best of the figures that need no gradients"
+                                            : "Where only some layers evict, as here, 1 - cosine "
+                                              "predicts harm better than it does"),
                       report::Unit::kPercent,
                       [](const ReplayRun& run) { return run.evicting->output_error_frobenius; }});
   }
@@ -228,7 +248,8 @@ double MeanBytes(const ReplayRun& run) {
   return run.steps.empty() ? NAN : sum / static_cast<double>(run.steps.size());
 }
 
-void AddCurves(const ReplayResult& result, report::Page& page) {
+void AddCurves(const Report& of, report::Page& page) {
+  const ReplayResult& result = of.result;
   const bool any = std::any_of(result.runs.begin(), result.runs.end(),
                                [](const ReplayRun& run) { return run.quality.has_value(); });
   if (!any) return;
@@ -239,7 +260,8 @@ void AddCurves(const ReplayResult& result, report::Page& page) {
     chart.y_label = loss.y_label;
     chart.y_unit = loss.unit;
     chart.markers = true;
-    chart.y_min = 0;
+    chart.log_y = loss.unit == report::Unit::kMeasured;  // nats span powers of ten
+    if (!chart.log_y) chart.y_min = 0;
     chart.series = ByPolicy(result, x, loss.value);
     page.Figure(Render(chart), caption);
   };
@@ -248,11 +270,12 @@ void AddCurves(const ReplayResult& result, report::Page& page) {
     chart.title = loss.name + " against the achieved ratio";
     chart.x_label = "ratio of the whole model, mean of the steps";
     chart.x_unit = report::Unit::kFactor;
-    chart.targets = TargetsOf(result);
+    chart.targets = TargetsOf(of);
     add(
         loss, [](const ReplayRun& run) { return run.mean_ratio(); }, std::move(chart),
-        fmt::format("{}: lower is better. {}{}", loss.name, loss.caption,
-                    &loss == &losses.front() ? " Dotted: the targets." : ""));
+        fmt::format(
+            "{}: lower is better. {}{}", loss.name, loss.caption,
+            &loss == &losses.front() ? " Dotted: the targets, as ratios of the whole model." : ""));
     if (&loss == &losses.front()) page.Feature(BudgetText(result));
   }
   LineChart chart;
@@ -414,9 +437,9 @@ void AddHeads(const ReplayRun& run, report::Page& page) {
 }
 
 std::string Subtitle(const Report& of) {
-  return fmt::format("{} with {} of {} ({}); engine {}, scores {}", of.snapshot.source.path,
-                     Name(of.trace.level), of.trace.path, of.trace.format, EngineText(of.result),
-                     Name(of.result.weights));
+  return fmt::format("{} ({}) with {} of {} ({}); engine {}, scores {}", of.snapshot.source.path,
+                     ShapeText(of.snapshot, of.model), Name(of.trace.level), of.trace.path,
+                     of.trace.format, EngineText(of.result), Name(of.result.weights));
 }
 
 }  // namespace
@@ -445,7 +468,7 @@ report::Page ReportPage(const Report& of) {
                  {"the engine says", fmt::format("{:.4f}x", run.engine->reported_ratio)});
   }
   if (run.quality) {
-    if (run.predicted_kl) facts.push_back({"predicted KL, nats", NatsOf(run)});
+    if (run.predicted_kl) facts.push_back({"expected KL, nats", NatsOf(run)});
     if (run.quality->has_output) facts.push_back({"output error", ErrorOf(*run.evicting)});
     facts.push_back({"attention mass kept", Shown(run.evicting->mass, &Distribution::mean)});
   }
@@ -458,7 +481,7 @@ report::Page ReportPage(const Report& of) {
     notes.push_back(
         fmt::format("{} at {}: {}", each.policy, each.target_text(), each.nothing_because));
   }
-  AddCurves(result, page);
+  AddCurves(of, page);
   page.Heading("Runs");
   std::vector<size_t> strong;
   for (size_t i = 0; i < result.runs.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lib/core/snapshot/keep_plan.h"
@@ -28,6 +29,7 @@ struct Report {
   const ReplayRequest& request;
   const ReplayResult& result;
   bool detail = false;  // whether to list the bytes of every step
+  std::string model;    // its name, for captions; empty: the snapshot's own
 };
 const Fields<Report>& TraceFields();
 const Fields<PaperParameters>& PaperFields();

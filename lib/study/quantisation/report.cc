@@ -18,6 +18,9 @@ namespace {
 std::string FigureText(const Value& value) {
   return std::isnan(value.number()) ? "-" : format::AsNats(value);
 }
+std::string ErrorText(const Value& value) {
+  return std::isnan(value.number()) ? "-" : ShareText(value.number());
+}
 std::string FourPlaces(const Value& value) { return fmt::format("{:.4f}", value.number()); }
 
 const Fields<PairFigures>& FiguresFields() {
@@ -26,7 +29,7 @@ const Fields<PairFigures>& FiguresFields() {
       {"output_error",
        "|O - O'| / |O| of attention outputs over rows and heads, of several layers their mean; "
        "null where nothing is defined",
-       &F::output_error, Nullable(Heading("output error", FigureText))},
+       &F::output_error, Nullable(Heading("mean layer error", ErrorText))},
       {"one_minus_cosine",
        "1 - cosine between the attention outputs of both caches, mean over rows, then over layers; "
        "null where nothing is defined",
@@ -113,11 +116,13 @@ const Fields<Pair>& PairFields() {
   static const Fields<Pair> fields = {
       TypeField("k", "Type of K", "K", true),
       TypeField("v", "Type of V", "V", false),
-      {"flags", "Flags of llama.cpp for these types; null where it has no such cache",
+      {"flags",
+       "Flags of llama.cpp for these types; null where it has no such cache",
        [](const Pair& pair) {
          std::optional<std::string> flags = FlagsOf(pair);
          return flags->empty() ? std::nullopt : flags;
-       }},
+       },
+       {.own_text = true}},
       Fields<Pair>::Inline(&Pair::outcome, OutcomeFields()),
       {"layers", "The figures of each layer that was measured", LayersOf, LayerFields()}};
   return fields;
@@ -273,7 +278,7 @@ std::optional<std::string> KlText(const Pair& pair) {
   if (!kl) return std::nullopt;
   const double error = kl->standard_error;
   const std::string nats = format::Nats(kl->nats);
-  return kl->nats == 0 || !std::isfinite(error) ? nats : fmt::format("{} +-{:.2g}", nats, error);
+  return error > 0 ? fmt::format("{} +-{:.2g}", nats, error) : nats;
 }
 
 const Fields<Pair>& Columns() {
@@ -307,8 +312,29 @@ std::string ExpectedText(const Outcome& outcome) {
 TextTable PairTable(const Report& report) {
   TextTable table{TextHead(Columns()), {}};
   for (const Pair& pair : PairsOf(report)) table.rows.push_back(TextRow(Columns(), pair));
-  return table;
+  return WithoutEmptyColumns(std::move(table));
 }
+
+std::vector<std::string> NotesOf(const ReplayResult& result) {
+  if (!result.kl_method) return {std::string(eviction::kNoNats)};
+  std::vector<std::string> notes;
+  double largest = 0;
+  for (size_t pair = 0; pair < result.pairs.size(); ++pair) {
+    const std::optional<eviction::PredictedKl> kl = EvaluatePair(result, pair).kl;
+    if (!kl) continue;
+    largest = std::max(largest, kl->expected());
+    if (notes.empty())
+      notes.push_back(
+          fmt::format("expected KL is {}, as in brackets; predicted KL is the figure "
+                      "before calibration",
+                      ExpectedKlText(*kl)));
+  }
+  std::string large = eviction::RemarkOnLargeKl(largest);
+  if (!large.empty()) notes.push_back(std::move(large));
+  return notes;
+}
+
+std::string ShareText(double share) { return fmt::format("{:.3g}%", 100 * share); }
 
 namespace {
 
@@ -324,11 +350,12 @@ void AddChart(const ReplayRequest& request, const ReplayResult& result, report::
   report::LineChart chart;
   chart.title = "Loss against the ratio of the whole cache";
   chart.x_label = "16-bit bytes / stored bytes";
-  chart.y_label = result.kl_method ? "expected KL, nats" : "relative error of attention outputs";
-  chart.y_min = 0;
+  chart.log_y = result.kl_method.has_value();  // nats span powers of ten
+  chart.y_label = chart.log_y ? "expected KL, nats" : "error of attention outputs, mean of layers";
+  if (!chart.log_y) chart.y_min = 0;
   chart.log_x = true;
   chart.x_unit = report::Unit::kFactor;
-  chart.y_unit = report::Unit::kMeasured;
+  chart.y_unit = chart.log_y ? report::Unit::kMeasured : report::Unit::kPercent;
   report::ChartSeries pairs{"pairs of types, K / V", {}, false, false, false};
   for (size_t pair = 1; pair < result.pairs.size(); ++pair) {
     if (IsUnchanged(request, result, result.pairs[pair])) continue;
@@ -345,9 +372,11 @@ void AddChart(const ReplayRequest& request, const ReplayResult& result, report::
     if (pair != pairs.points.end()) point.name = std::exchange(pair->name, {});
   }
   chart.series = {best, pairs};
+  const std::optional<eviction::PredictedKl> kl = EvaluatePair(result, 0).kl;
   page.Figure(Render(chart),
               "Each point is a type of K and one of V for all layers. The line joins those that no "
-              "other one beats. Pairs that store nothing of this cache are left out.");
+              "other one beats. Pairs that store nothing of this cache are left out." +
+                  (kl ? fmt::format(" Expected KL is {}.", ExpectedKlText(*kl)) : ""));
   page.Feature();
 }
 
@@ -375,13 +404,11 @@ void AddLayers(const ReplayRequest& request, const ReplayResult& result, report:
 report::Page ReportPage(const Report& report, const std::vector<std::string>& notes) {
   const ReplayRequest& request = report.request;
   const ReplayResult& result = report.result;
-  const KvTensor& k = report.snapshot.layers.front().k;
   report::Page page(
       "Quantised caches",
-      fmt::format("{} with {}: {} layers, {} query heads over {} kv heads of {}, {} tokens; {} of "
-                  "{} query rows a layer",
-                  report.snapshot.source.path, report.trace.path, result.layers.size(),
-                  report.trace.query_heads, k.heads, k.head_dim, result.tokens,
+      fmt::format("{} ({}) with {}: {} query heads in {} layers; {} of {} query rows a layer",
+                  report.snapshot.source.path, ShapeText(report.snapshot, report.model),
+                  report.trace.path, report.trace.query_heads, result.layers.size(),
                   result.measured.positions.size(), result.measured.population));
   page.Heading("Loss against ratio");
   AddChart(request, result, page);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lib/fields/fields.h"
 #include "lib/report/html.h"
@@ -24,6 +25,7 @@ struct Report {
   const ReplayRequest& request;
   const ReplayResult& result;
   bool detail = false;  // whether to give figures of every head
+  std::string model;    // its name, for captions; empty: the snapshot's own
 };
 const Fields<Report>& ReportFields();
 
@@ -36,6 +38,10 @@ const Fields<OutcomeOf>& OutcomeFields();
 
 // What people read, on the console and in the page: a row for each pair.
 TextTable PairTable(const Report& report);
+// How the figures are to be read.
+std::vector<std::string> NotesOf(const ReplayResult& result);
+// "7.08%": three digits of a share, however small.
+std::string ShareText(double share);
 // What the real KL is expected to be, and where most runs of the study lie; "-" where unknown.
 std::string ExpectedText(const Outcome& outcome);
 

@@ -15,7 +15,7 @@ nats='[.predicted_kl.nats, .bytes, .output_error] | map(. * 1e9 | round)'
 diff <(jq -c ".results[0].advice.best | $nats" advice.json) <(jq -c ".results[0].plan | $nats" again.json) && echo "the same outcome"
 quant --k q8_0,q4_0 --v q8_0,q4_0 --advise --bytes-per-token 250 -q --json 2> /dev/null | jq -c '.results[0] | [.advice.best.bytes_per_token <= 250, .advice.max_kl]'
 status=0; quant --k q8_0 --v q8_0 --advise --bytes-per-token 10 --json -q > none.json 2> /dev/null || status=$?; echo $status; jq -c .results[0].advice.best none.json
-quant --k fp8_e4m3,bf16 --v fp8_amax,bf16 --advise --max-kl 0.0005 | tail -n 4
+quant --k fp8_e4m3,bf16 --v fp8_amax,bf16 --advise --max-kl 0.0005 | tail -n 7
 # Plans that are none.
 for text in '{}' '{"schema":"kvtool.quant-plan/1"}' '{"schema":"kvtool.quant-plan/1","layers":[]}' '{"schema":"kvtool.quant-plan/1","layers":[7]}' \
   '{"schema":"kvtool.quant-plan/1","layers":[{"layer":0,"k":"q9","v":"f16"}]}' '{"schema":"kvtool.quant-plan/1","layers":[{"k":"f16","v":"f16"}]}' \

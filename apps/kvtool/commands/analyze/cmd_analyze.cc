@@ -229,7 +229,11 @@ class Analyze : public EachOf<Analyze> {
     AnalyzeResult result;
     result.inputs = {HashedFile::Of(inputs.source())};
     ExitStatus status = kDone;
-    report::Page page("What compresses", input_);
+    report::Page page(
+        "What compresses",
+        inputs.snapshot
+            ? fmt::format("{} ({})", input_, ShapeText(*inputs.snapshot, snapshot_.ModelName("")))
+            : input_);
     if (!reports_only_) status = AddLayers(context, inputs, options, rope, pool, result, page);
     if (simulated) AddOffline(context, *simulated, inputs, pool, result);
     if (with_rows()) AddRows(context, inputs, rope, pool, result);

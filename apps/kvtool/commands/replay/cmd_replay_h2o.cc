@@ -346,8 +346,9 @@ class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
   void WriteOutputs(Context& context, const Snapshot& snapshot, const AttentionTrace& trace,
                     const eviction::ReplayRequest& request,
                     const eviction::ReplayResult& result) const {
-    H2oReplayed replayed{
-        {HashedFile::Of(snapshot.source)}, {snapshot, trace, request, result, detail_}, {}};
+    H2oReplayed replayed{{HashedFile::Of(snapshot.source)},
+                         {snapshot, trace, request, result, detail_, ModelName(trace)},
+                         {}};
     if (!jsonl_.empty()) {
       AtomicFile file(jsonl_, RulesFor(force_));
       mnn::h2o::ForEachEvent(result, [&](const mnn::h2o::ReplayEvent& event) {

@@ -255,8 +255,9 @@ class ReplayLossless : public EachOf<ReplayLossless> {
       file.Commit();
     }
     if (page_.wanted()) {
-      page_.Write(mnn::runtime::ReportPage(input_, result), *this, context.console,
-                  RulesFor(force_));
+      const std::string model = snapshot_.ModelName(trace ? trace->model : "");
+      const std::string name = fmt::format("{} ({})", input_, ShapeText(snapshot, model));
+      page_.Write(mnn::runtime::ReportPage(name, result), *this, context.console, RulesFor(force_));
     }
     Value value = LosslessResultFields().Object(document);
     if (!timing) mnn::runtime::RemoveTimes(value);

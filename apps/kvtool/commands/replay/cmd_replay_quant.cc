@@ -390,7 +390,8 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     if (advise_) found = SearchTypes(limits, request, result);
     const std::vector<std::string> warnings = QuantWarnings(snapshot, request, result);
     for (const std::string& warning : warnings) context.console.Warn(input_, warning);
-    const quantisation::Report report{snapshot, trace, request, result, detail_};
+    const std::vector<std::string> notes = quantisation::NotesOf(result);
+    const quantisation::Report report{snapshot, trace, request, result, detail_, ModelName(trace)};
     QuantReplayed replayed{{HashedFile::Of(snapshot.source)}, report, {}, {}, warnings, {}};
     if (plan) replayed.plan = {Evaluate(result, ChoiceOf(*plan, request, result)), result.tokens};
     if (found) replayed.advice.emplace(QuantAdvice{limits, request, result, *found});
@@ -403,12 +404,15 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     }
     if (!out_.empty()) replayed.out = WriteState(context, snapshot, options, request, plan, pool);
     if (page_.wanted()) {
-      page_.Write(ReportPage(report, warnings), *this, context.console, RulesFor(force_));
+      std::vector<std::string> remarks = notes;
+      remarks.insert(remarks.end(), warnings.begin(), warnings.end());
+      page_.Write(ReportPage(report, remarks), *this, context.console, RulesFor(force_));
     }
     report_.Emit(context.console, "quant", QuantReplayedFields, replayed, RulesFor(force_));
     if (!report_.json) {
       PrintHead(context.console, result);
       context.console.Data(Table(quantisation::PairTable(report)).Text());
+      for (const std::string& note : notes) context.console.Line("note: " + note);
       if (plan) PrintOutcome(context.console, "plan", replayed.plan->outcome, result);
       if (found) PrintAdvice(context.console, request, result, *found);
     }

@@ -393,7 +393,7 @@ std::string CsrcText(const CsrcOutcome& outcome) {
 }
 
 std::string QualityText(const StepQuality& quality) {
-  Table methods({"method", "tokens", "bytes", "output error", "1 - cosine", "error p95",
+  Table methods({"method", "tokens", "bytes", "output error", "1 - cosine", "row error p95",
                  "attention KL", "raw mass", "after"});
   for (const MethodQuality& method : quality.methods) {
     const AttentionSummary& all = method.all;
@@ -402,7 +402,7 @@ std::string QualityText(const StepQuality& quality) {
                  Four(all.output_error.p95), Four(all.kl.mean), Four(all.mass.mean),
                  Four(all.changed_mass.mean)});
   }
-  Table layers({"layer", "output error", "error p95", "worst head", "its error", "raw mass",
+  Table layers({"layer", "output error", "row error p95", "worst head", "its error", "raw mass",
                 "after", "|K'|/|K|", "|V'|/|V|"});
   const MethodQuality& step = quality.methods.front();
   for (size_t i = 0; i < step.layers.size(); ++i) {

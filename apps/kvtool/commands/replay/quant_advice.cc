@@ -18,11 +18,14 @@ using quantisation::Outcome;
 using quantisation::ReplayRequest;
 using quantisation::ReplayResult;
 
+constexpr uint32_t kBlockValues = 32;  // of llama.cpp's quantised cache types
+
 void PrintOutcome(Console& console, std::string_view what, const Outcome& outcome,
                   const ReplayResult& result) {
   console.Line(fmt::format(
-      "{}: {:.3f}x, {:.4g} bytes a token, output error {:.3g}{}", what, outcome.ratio(),
-      outcome.bytes / static_cast<double>(result.tokens), outcome.mean.output_error,
+      "{}: {:.3f}x, {:.4g} bytes a token, mean layer error {}{}", what, outcome.ratio(),
+      outcome.bytes / static_cast<double>(result.tokens),
+      quantisation::ShareText(outcome.mean.output_error),
       outcome.kl ? fmt::format(", {} nats", quantisation::ExpectedText(outcome)) : std::string()));
 }
 
@@ -36,17 +39,15 @@ std::vector<std::string> QuantWarnings(const Snapshot& snapshot, const ReplayReq
   const auto has_block = [&](const std::vector<const quant::CacheType*>& types) {
     return std::any_of(types.begin(), types.end(), is_block);
   };
-  if (dim % 32 != 0 && (has_block(request.store.k_types) || has_block(request.store.v_types))) {
+  if (dim % kBlockValues != 0 &&
+      (has_block(request.store.k_types) || has_block(request.store.v_types))) {
     warnings.push_back(
-        fmt::format("llama.cpp refuses blocks of 32 in heads of {} values with flash attention, "
+        fmt::format("llama.cpp refuses blocks of {} in heads of {} values with flash attention, "
                     "and reads such keys wrongly without: figures are of rows read rightly",
-                    dim));
+                    kBlockValues, dim));
   }
-  const KvTensor& k = snapshot.layers.front().k;
-  if (IsBlockQuantised(k.dtype)) {
-    warnings.push_back(fmt::format("the cache is of {} already: losses come on top of its own",
-                                   kv::Name(k.dtype)));
-  }
+  std::string blocks = RemarkOnBlocks(snapshot);
+  if (!blocks.empty()) warnings.push_back(std::move(blocks));
   if (!result.missing_layers.empty()) {
     warnings.push_back(fmt::format("the trace has no queries of layers {}: they count in full",
                                    fmt::join(result.missing_layers, ", ")));
@@ -208,6 +209,10 @@ void PrintAdvice(Console& console, const ReplayRequest& request, const ReplayRes
     const size_t pair = *found.best_with_flags;
     PrintOutcome(console, fmt::format("llama.cpp: {}", EngineFlags(request, result.pairs[pair])),
                  EvaluatePair(result, pair), result);
+    if (pair == 0 && request.head_dim % kBlockValues != 0) {
+      console.Line(fmt::format("  llama.cpp cannot store blocks of {} in heads of {} values",
+                               kBlockValues, request.head_dim));
+    }
   }
 }
 

@@ -31,6 +31,10 @@ class TraceReplay : public EachCommand {
   // Returns the weights of --sensitivity, or those of the run for a trace without gradients, which
   // tell more.
   std::optional<std::map<uint32_t, double>> WeightsFor(const AttentionTrace& trace) const;
+  // Returns the model's name as the run or the trace has it, or the name of the --model file.
+  std::string ModelName(const AttentionTrace& trace) const {
+    return snapshot_.ModelName(run_ && !run_->model.empty() ? run_->model : trace.model);
+  }
   // The options at the end of every replay's help.
   void DeclareRest(CommandLine& line, const char* rope_text);
 
