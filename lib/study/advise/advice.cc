@@ -336,6 +336,20 @@ void NoteCheck(const Advice& advice, std::vector<std::string>& warnings) {
   }
 }
 
+// What losses in nats are calibrated on, or why there are none.
+void NoteLosses(const Runs& runs, const Advice& advice, std::vector<std::string>& notes) {
+  const LossKind kind = advice.measured().kind;
+  if (kind == LossKind::kOutput) {
+    if (!runs.front()->trace().gradients) notes.emplace_back(eviction::kNoNats);
+    return;
+  }
+  notes.push_back(fmt::format("losses are predicted, and {}, as in brackets",
+                              CalibrationText(CalibrationOf(kind))));
+  std::string large =
+      eviction::RemarkOnLargeKl(advice.found.best ? Shown(kind, advice.expected_loss()) : 0);
+  if (!large.empty()) notes.push_back(std::move(large));
+}
+
 // The smallest uniform plan within the limits; without a limit on the loss that of least loss.
 std::optional<Point> BestUniform(const Found& found, const Limits& limits) {
   std::optional<Point> best;
@@ -521,8 +535,11 @@ Advice Advise(const Runs& runs, const AdviceRequest& request, ThreadPool& pool,
       "ratios are of the K and V of all layers at the end, whole cache over kept; budgets are of "
       "all tokens seen, so nothing compounds");
   advice.notes.push_back("open loop: hidden states of later layers do not react to what is gone");
-  std::string windows = RemarkOnWindows(runs.front()->trace(), runs.front()->end());
-  if (!windows.empty()) advice.notes.push_back(std::move(windows));
+  NoteLosses(runs, advice, advice.notes);
+  for (std::string remark : {RemarkOnBlocks(runs.front()->snapshot()),
+                             RemarkOnWindows(runs.front()->trace(), runs.front()->end())}) {
+    if (!remark.empty()) advice.notes.push_back(std::move(remark));
+  }
   return advice;
 }
 

@@ -71,6 +71,7 @@ struct AdviceRequest {
   MeasureRequest measure;
   Limits limits;
   std::optional<uint64_t> context;  // the model's full context, in tokens
+  std::string model;                // its name, for captions; empty: the snapshot's own
 };
 
 // What a plan would hold of a cache of the model's full context, if its shares hold there.

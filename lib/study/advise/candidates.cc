@@ -144,9 +144,10 @@ void RequireLike(const RunOf& run, const RunOf& first) {
 }
 
 std::string Candidate::Text() const {
-  return parameters.empty() ? fmt::format("{} {}", policy, budget.Text())
-                            : fmt::format("{} {}, {}", policy, budget.Text(), parameters);
+  return parameters.empty() ? ShortText() : fmt::format("{}, {}", ShortText(), parameters);
 }
+
+std::string Candidate::ShortText() const { return fmt::format("{} {}", policy, budget.Text()); }
 
 eviction::PolicyOptions Candidate::Options(uint64_t seed) const {
   return {config, paper, WeightRule::kSoftmax, eviction::Granularity::kLayer, seed, true};

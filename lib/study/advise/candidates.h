@@ -62,7 +62,8 @@ struct Candidate {
   eviction::PaperParameters paper;  // of the others
   std::string parameters;           // those that tell it from its like: "sinks 4"
 
-  std::string Text() const;  // "streaming 0.25, sinks 4"
+  std::string Text() const;       // "streaming 0.25, sinks 4"
+  std::string ShortText() const;  // "streaming 0.25"
   eviction::PolicyOptions Options(uint64_t seed) const;
 };
 

@@ -28,8 +28,7 @@ void AddPlans(const Advice& advice, report::LineChart chart,
               report::Page& page) {
   const LossKind kind = advice.measured().kind;
   chart.y_unit = kind == LossKind::kOutput ? report::Unit::kPercent : report::Unit::kMeasured;
-  chart.y_label = kind == LossKind::kOutput ? "output error, mean of prompts"
-                                            : "KL to be expected, nats, mean of prompts";
+  chart.y_label = LossLabel(kind);
   const auto point_of = [&](const Point& point, std::string name) {
     return report::ChartPoint{achieved(point.outcome), Shown(kind, point.outcome.mean_loss()),
                               std::move(name)};
@@ -81,7 +80,7 @@ void AddFrontier(const Advice& advice, const AdviceRequest& request, report::Pag
       "Each point is a plan. The line joins those that no other one beats; the points beside it "
       "are candidates that every layer follows alike. Dotted: what was asked for.",
       page);
-  page.Feature();
+  page.Feature(LossRemark(kind));
   chart.title = "Loss against the share of bytes that stays";
   chart.x_label = "K and V that stay at the end, of all";
   chart.log_x = false;
@@ -152,13 +151,10 @@ std::string Subtitle(const Runs& runs, const AdviceRequest& request, LossKind ki
     limits += fmt::format("{}ratio at least {}", limits.empty() ? "" : ", ",
                           format::Factor(1 / request.limits.share));
   }
-  const Snapshot& first = runs.front()->snapshot();
-  const KvTensor& k = first.layers.front().k;
-  return fmt::format("{}{}, {} layers of {} kv heads x {} in {}, trace {}; {}; {}",
-                     runs.front()->name(),
+  return fmt::format("{}{} ({}), trace {}, rows of {} layers; {}; {}", runs.front()->name(),
                      runs.size() == 1 ? "" : fmt::format(" and {} more prompts", runs.size() - 1),
-                     first.layers.size(), k.heads, k.head_dim, kv::Name(k.dtype),
-                     runs.front()->trace().path, LossName(kind), limits);
+                     ShapeText(runs.front()->snapshot(), request.model), runs.front()->trace().path,
+                     runs.front()->layers().size(), LossName(kind), limits);
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ std::vector<PointOf> PointsOf(const Advice& advice, const std::vector<Point>& po
 
 const Fields<PointOf>& PointFields() {
   static const Fields<PointOf> fields = {
-      {"plan", "The plan in words: a candidate's name, or how many choices a mixture has",
+      {"plan", "The plan in words: a candidate's name, or what most layers of a mixture do",
        [](const PointOf& of) { return PlanText(of.advice, of.point); }},
       {"candidate", "index into candidates, if all parts follow one",
        [](const PointOf& of) { return of.point.uniform; }},
@@ -301,13 +301,24 @@ const Report& Whole(const Report& of) { return of; }
 std::string LossName(LossKind kind) {
   switch (kind) {
     case LossKind::kFisher:
-      return "predicted KL of the next token, from gradients";
+      return "expected KL of the next token, from gradients";
     case LossKind::kSensitivity:
-      return "predicted KL of the next token, from layer sensitivities";
+      return "expected KL of the next token, from layer sensitivities";
     case LossKind::kOutput:
-      return "relative error of attention outputs (Frobenius)";
+      return "output error, |O - O'| / |O| over all rows and layers";
   }
   return "?";
+}
+
+std::string LossLabel(LossKind kind) {
+  return kind == LossKind::kOutput ? "output error, mean of prompts"
+                                   : "expected KL, nats, mean of prompts";
+}
+
+std::string LossRemark(LossKind kind) {
+  return kind == LossKind::kOutput
+             ? std::string()
+             : "Losses are predicted, and " + CalibrationText(CalibrationOf(kind));
 }
 
 std::string LossText(LossKind kind, double loss) {
@@ -357,29 +368,89 @@ TextTable PartsTable(const Advice& advice, const Choice& choice) {
   return parts;
 }
 
-TextTable PlansTable(const Advice& advice, const std::vector<Point>& points, size_t most) {
-  const LossKind kind = advice.measured().kind;
-  TextTable table = {
-      {"plan", "ratio", "mean ratio", "worst prompt", "median prompt", "no first token"}, {}};
+namespace {
+
+// Some of the points, evenly spread, and the best plan in its place among them.
+std::vector<const Point*> SomeWithBest(const Advice& advice, const std::vector<Point>& points,
+                                       size_t most) {
+  const std::optional<Point>& best = advice.found.best;
+  const auto is_best = [&](const Point& point) { return best && point.choice == best->choice; };
+  std::vector<const Point*> some;
   const size_t count = std::min(points.size(), most);
   for (size_t i = 0; i < count; ++i) {
     const Point& point = points[count == points.size() ? i : i * (points.size() - 1) / (count - 1)];
-    const Outcome& outcome = point.outcome;
+    if (!is_best(point)) some.push_back(&point);
+  }
+  const bool adds_best = best && (most < points.size() || std::ranges::any_of(points, is_best));
+  if (!adds_best) return some;
+  const auto place = std::ranges::find_if(some, [&](const Point* point) {
+    return point->outcome.mean_share() < best->outcome.mean_share();
+  });
+  some.insert(place, &*best);
+  return some;
+}
+
+}  // namespace
+
+TextTable PlansTable(const Advice& advice, const std::vector<Point>& points, size_t most) {
+  const LossKind kind = advice.measured().kind;
+  TextTable table = {{"plan", "ratio", "mean ratio", "worst prompt", "median prompt",
+                      "to be expected", "no first token"},
+                     {}};
+  for (const Point* point : SomeWithBest(advice, points, most)) {
+    const Outcome& outcome = point->outcome;
+    const bool is_best = advice.found.best && point == &*advice.found.best;
     table.rows.push_back(
-        {PlanText(advice, point), format::Factor(outcome.ratio()),
+        {PlanText(advice, *point) + (is_best ? " (best)" : ""), format::Factor(outcome.ratio()),
          format::Factor(outcome.mean_ratio()), LossText(kind, outcome.worst_loss()),
-         LossText(kind, outcome.median_loss()),
-         fmt::format("{} of {}", UnitsWithoutFirst(advice.measured(), point.choice),
-                     point.choice.size())});
+         LossText(kind, outcome.median_loss()), LossText(kind, ExpectedLoss(advice, *point)),
+         fmt::format("{} of {}", UnitsWithoutFirst(advice.measured(), point->choice),
+                     point->choice.size())});
   }
   return table;
 }
 
+double ExpectedLoss(const Advice& advice, const Point& point) {
+  return point.outcome.worst_loss() * (point.uniform ? 1 : advice.check.optimism());
+}
+
 std::string PlanText(const Advice& advice, const Point& point) {
   if (point.uniform) return advice.candidates[*point.uniform].Text();
-  const TextTable parts = PartsTable(advice, point.choice);
-  if (parts.rows.size() == 1) return parts.rows.front().front();
-  return fmt::format("mixed, {} choices", parts.rows.size());
+  const TextTable table = PartsTable(advice, point.choice);
+  if (table.rows.size() == 1) return table.rows.front().front();
+  std::vector<PartOfMixture> parts;
+  for (size_t u = 0; u < point.choice.size(); ++u) {
+    const Candidate* candidate = CandidateOf(advice, point.choice, u);
+    parts.push_back({advice.measured().units[u].layer,
+                     candidate == nullptr ? std::string() : candidate->ShortText()});
+  }
+  return MixtureText(parts);
+}
+
+std::string MixtureText(const std::vector<PartOfMixture>& parts) {
+  using Layers = std::vector<uint32_t>;
+  std::map<std::string, Layers> by_text;
+  for (const PartOfMixture& part : parts) {
+    Layers& layers = by_text[part.text];
+    if (layers.empty() || layers.back() != part.layer) layers.push_back(part.layer);
+  }
+  std::vector<std::pair<std::string, Layers>> groups(by_text.begin(), by_text.end());
+  std::ranges::stable_sort(groups, [](const auto& a, const auto& b) {
+    return a.second.size() != b.second.size() ? a.second.size() > b.second.size()
+                                              : a.second.front() < b.second.front();
+  });
+  constexpr size_t kMostGroups = 2, kMostRanges = 8;
+  std::string text = "mixed:";
+  for (size_t i = 0; i < std::min(groups.size(), kMostGroups); ++i) {
+    const auto& [what, layers] = groups[i];
+    const std::string ranges = RangesText(layers, "+");
+    text += fmt::format(
+        "{} {} {}", i == 0 ? "" : ",",
+        ranges.size() <= kMostRanges ? "L" + ranges : fmt::format("{} layers", layers.size()),
+        what.empty() ? "as it came" : what);
+  }
+  if (groups.size() > kMostGroups) text += fmt::format(", {} more", groups.size() - kMostGroups);
+  return text;
 }
 
 std::string CheckText(const Advice& advice) {
@@ -459,7 +530,7 @@ const Fields<Report>& ReportFields() {
        "The plans that no other one beats in both bytes and loss, from all bytes to few",
        [](const Report& of) { return PointsOf(of.advice, of.advice.found.frontier); },
        PointFields(),
-       {.rows = true}},
+       {.rows = true, .unless = "savings"}},
       {"uniform", "One plan for each candidate, followed by every part, from all bytes to few",
        [](const Report& of) { return PointsOf(of.advice, of.advice.found.uniform); },
        PointFields()},

@@ -26,17 +26,30 @@ const Fields<Report>& ReportFields();
 
 // What each candidate of a plan is given to, as "layers 0-3, 7" or "some heads of 5".
 TextTable PartsTable(const Advice& advice, const Choice& choice);
-// Plans, or `most` of them that are evenly spread.
+// Plans, or `most` of them that are evenly spread, with the best plan and `most` of the others.
 TextTable PlansTable(const Advice& advice, const std::vector<Point>& points,
                      size_t most = SIZE_MAX);
 // "0.0213 nats" or "4.2%".
 std::string LossText(LossKind kind, double loss);
 // The same with the standard error and, in nats, the range that the calibration leaves.
 std::string LossTextWithError(LossKind kind, double loss, double standard_error);
-// What the loss is, in a sentence.
+// What the loss is, in a sentence, and as the label of an axis.
 std::string LossName(LossKind kind);
-// "streaming 0.25, sinks 4", or how many candidates a plan mixes.
+std::string LossLabel(LossKind kind);
+// "Losses are calibrated on ..."; empty for a loss that is measured itself.
+std::string LossRemark(LossKind kind);
+// "streaming 0.25, sinks 4", or what the layers of a mixture do.
 std::string PlanText(const Advice& advice, const Point& point);
+// A layer (or some of its heads) of a mixture, and what it does in short; empty: nothing.
+struct PartOfMixture {
+  uint32_t layer = 0;
+  std::string text;
+};
+// "mixed: L0-2 tova 0.75, L3 as it came": what the most layers do, and how many choices there are
+// beside these.
+std::string MixtureText(const std::vector<PartOfMixture>& parts);
+// The loss that is to be expected of a plan of the frontier, as that of the best one is.
+double ExpectedLoss(const Advice& advice, const Point& point);
 // What the folds say, in a sentence.
 std::string CheckText(const Advice& advice);
 

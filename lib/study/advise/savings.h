@@ -83,13 +83,13 @@ struct Answer {
   std::string_view kind;  // none, eviction, types, both
   std::string plan;
   bool is_chosen = false;  // among everything, or the best by eviction alone
-  double bytes_per_token = 0, ratio = 1, expected_loss = 0;
+  double bytes_per_token = 0, ratio = 1, worst_loss = 0, expected_loss = 0;
   std::string flags;  // llama.cpp's, where they can say it
 };
 // `savings` may be null. Empty if no plan is within the limits.
 std::optional<Answer> FindAnswer(const Runs& runs, const AdviceRequest& request,
                                  const Advice& advice, const Savings* savings);
-// "both: mixed, 2 choices: 1312 bytes a token, 1.561x, to be expected 9.80%".
+// "both: mixed: L0 tova 0.75, L3 q8_0/q4_0: 1312 bytes a token, 1.561x, to be expected 9.80%".
 std::string AnswerText(const std::optional<Answer>& answer);
 const Fields<Answer>& AnswerFields();
 

@@ -32,11 +32,31 @@ std::string_view KindOf(const Savings& savings, const Choice& choice) {
   return evicts && stores ? "both" : evicts ? "eviction" : stores ? "types" : "none";
 }
 
-size_t DistinctChoices(const Measured& measured, const Choice& choice) {
-  std::set<uint32_t> distinct;
-  for (size_t u = 0; u < choice.size(); ++u)
-    distinct.insert(measured.units[u].options[choice[u]].candidate);
-  return distinct.size();
+// "q8_0/f16": types of K and V in short.
+std::string ShortTypes(const RunOf& run, const Savings& savings, uint32_t pair) {
+  const quantisation::TypePair& types = savings.request.pairs[pair];
+  const LayerKv& layer = run.snapshot().layers.front();
+  const auto name = [](uint32_t at, const auto& all, DType own) {
+    return at == quantisation::TypePair::kFull ? kv::Name(own) : all[at]->name;
+  };
+  return fmt::format("{}/{}", name(types.k, savings.request.store.k_types, layer.k.dtype),
+                     name(types.v, savings.request.store.v_types, layer.v->dtype));
+}
+
+// What each layer does, in short.
+std::string ChoiceText(const RunOf& run, const Advice& advice, const Savings& savings,
+                       const Choice& choice) {
+  std::vector<PartOfMixture> parts;
+  for (size_t u = 0; u < choice.size(); ++u) {
+    const Saving* saving = savings.OptionOf(choice, u);
+    std::string text;
+    if (saving != nullptr && saving->candidate)
+      text = advice.candidates[*saving->candidate].ShortText();
+    if (saving != nullptr && saving->types)
+      text += (text.empty() ? "" : " ") + ShortTypes(run, savings, *saving->types);
+    parts.push_back({savings.measured.units[u].layer, std::move(text)});
+  }
+  return MixtureText(parts);
 }
 
 // Whether all layers of the model were measured: flags change those that were not, too.
@@ -93,7 +113,7 @@ class Collector {
     }
     for (const Point& point : savings_.types.frontier) {
       if (!point.uniform && point.outcome.mean_loss() > 0)
-        Add("types", "by layer, " + Pairs(DistinctTypes(point.choice)), point.outcome);
+        Add("types", TypesByLayer(point.choice), point.outcome);
     }
     AddBoth();
     AddLossless(levels);
@@ -127,8 +147,7 @@ class Collector {
     for (const Point& point : found.frontier) {
       const std::string_view kind = KindOf(savings_, point.choice);
       if (point.uniform || kind == "none") continue;
-      Add(kind, fmt::format("mixed, {} choices", DistinctChoices(savings_.measured, point.choice)),
-          point.outcome);
+      Add(kind, ChoiceText(run_, advice_, savings_, point.choice), point.outcome);
     }
   }
 
@@ -167,10 +186,15 @@ class Collector {
     }
   }
 
-  size_t DistinctTypes(const Choice& choice) const {
-    return std::set<uint32_t>(choice.begin(), choice.end()).size();
+  // A choice among the pairs alone, of which the first option stores nothing.
+  std::string TypesByLayer(const Choice& choice) const {
+    std::vector<PartOfMixture> parts;
+    for (size_t u = 0; u < choice.size(); ++u) {
+      parts.push_back({savings_.measured.units[u].layer,
+                       choice[u] == 0 ? "" : ShortTypes(run_, savings_, choice[u] - 1)});
+    }
+    return MixtureText(parts);
   }
-  static std::string Pairs(size_t count) { return fmt::format("{} pairs of types", count); }
 
   const Advice& advice_;
   const Savings& savings_;
@@ -201,7 +225,7 @@ const Fields<SavingRowOf>& SavingRowFields() {
        [](const SavingRowOf& of) { return of.row.kind; },
        {.choices = Kinds()}},
       {"plan",
-       "The plan in words: a candidate, types of K and V, or how many choices a mixture has",
+       "The plan in words: a candidate, types of K and V, or what most layers of a mixture do",
        [](const SavingRowOf& of) { return of.row.plan; }},
       {"bytes_per_token",
        "Bytes in the engine's memory at the end, in all layers, by the tokens that were seen; "
@@ -231,8 +255,10 @@ const Fields<SavingRowOf>& SavingRowFields() {
        }},
       {"on_front", "Whether no other row in memory has fewer bytes and no more loss",
        [](const SavingRowOf& of) { return of.row.on_front; }},
-      {"flags", "The flags of llama.cpp for the types, where it has them",
-       [](const SavingRowOf& of) { return IfAny(of.row.flags); }}};
+      {"flags",
+       "The flags of llama.cpp for the types, where it has them",
+       [](const SavingRowOf& of) { return IfAny(of.row.flags); },
+       {.own_text = true}}};
   return fields;
 }
 
@@ -371,6 +397,7 @@ std::optional<Answer> FindAnswer(const Runs& runs, const AdviceRequest& request,
     answer->is_chosen = is_chosen;
     answer->bytes_per_token = full * point.outcome.mean_share();
     answer->ratio = point.outcome.ratio();
+    answer->worst_loss = point.outcome.worst_loss();
     answer->expected_loss = expected_loss;
   };
   if (const auto& best = advice.found.best) {
@@ -382,12 +409,11 @@ std::optional<Answer> FindAnswer(const Runs& runs, const AdviceRequest& request,
   const Point& chosen = *savings->searched.found.best;
   offer(chosen, savings->expected_loss(), true);
   if (!answer->is_chosen) return answer;
-  const size_t choices = DistinctChoices(savings->measured, chosen.choice);
   const Saving* saving = savings->OptionOf(chosen.choice, 0);
   answer->kind = KindOf(*savings, chosen.choice);
-  answer->plan = choices > 1         ? fmt::format("mixed, {} choices", choices)
-                 : saving == nullptr ? "everything as it came"
-                                     : OptionText(advice, *savings, *saving);
+  answer->plan = answer->kind == "none" ? "everything as it came"
+                 : chosen.uniform       ? OptionText(advice, *savings, *saving)
+                                  : ChoiceText(*runs.front(), advice, *savings, chosen.choice);
   answer->flags = FlagsOf(runs, *savings);
   return answer;
 }
@@ -434,7 +460,7 @@ const Fields<SavingsReport>& SavingsFields() {
          for (const SavingRow& row : of.rows) rows.push_back({of, row});
          return rows;
        },
-       SavingRowFields()},
+       SavingRowFields(), CsvRows()},
       {"chosen", "The point chosen among all within the limits; null: none is",
        [](const SavingsReport& of) {
          const std::optional<Point>& best = of.savings.searched.found.best;
@@ -494,8 +520,7 @@ void AddSavings(const AdviceRequest& request, const Savings& savings,
   report::LineChart chart;
   chart.title = "Loss against bytes, of everything that saves memory";
   chart.x_label = "bytes of a token in memory, all layers";
-  chart.y_label = kind == LossKind::kOutput ? "error of attention outputs, mean of prompts"
-                                            : "KL to be expected, nats, mean of prompts";
+  chart.y_label = LossLabel(kind);
   chart.x_unit = report::Unit::kBytes;
   chart.y_unit = kind == LossKind::kOutput ? report::Unit::kPercent : report::Unit::kMeasured;
   chart.y_min = 0;
@@ -517,7 +542,7 @@ void AddSavings(const AdviceRequest& request, const Savings& savings,
   page.Figure(Render(chart),
               "Each point is a plan: low and left is better. A line joins the plans of one kind "
               "that no other one of it beats.");
-  page.Feature();
+  page.Feature(LossRemark(kind));
   page.LongTable(RowsTable(rows, kind, true), "plans that no other one beats");
   page.LongTable(RowsTable(rows, kind, false), "plans in all");
   if (!savings.warnings.empty()) page.Notes("Types", savings.warnings);

@@ -34,19 +34,29 @@ std::vector<std::string> UsualTypes(uint32_t head_dim) {
   return {"fp8_amax", "int8_per_token_head"};
 }
 
-// Few enough rows to read: those on the front, evenly spread.
-std::vector<const SavingRow*> RowsToPrint(const std::vector<SavingRow>& rows) {
+// The rows on the front, by descending bytes, and of many some that are evenly spread. The answer
+// is always among them, in place of a row of as many bytes.
+std::vector<SavingRow> RowsToPrint(const std::vector<SavingRow>& rows,
+                                   const std::optional<advise::Answer>& answer) {
   constexpr size_t kMost = 16;
-  std::vector<const SavingRow*> front;
-  for (const SavingRow& row : rows) {
-    if (row.on_front) front.push_back(&row);
-  }
-  std::stable_sort(front.begin(), front.end(), [](const SavingRow* a, const SavingRow* b) {
-    return a->bytes_per_token > b->bytes_per_token;
+  std::vector<SavingRow> front, some;
+  std::ranges::copy_if(rows, std::back_inserter(front), &SavingRow::on_front);
+  const auto by_bytes = [](const SavingRow& a, const SavingRow& b) {
+    return a.bytes_per_token > b.bytes_per_token;
+  };
+  std::ranges::stable_sort(front, by_bytes);
+  for (size_t i = 0; i < std::min(kMost, front.size()); ++i)
+    some.push_back(front[front.size() <= kMost ? i : i * (front.size() - 1) / (kMost - 1)]);
+  if (!answer) return some;
+  std::erase_if(some, [&](const SavingRow& row) {
+    return std::abs(row.bytes_per_token - answer->bytes_per_token) < 0.5;
   });
-  if (front.size() <= kMost) return front;
-  std::vector<const SavingRow*> some;
-  for (size_t i = 0; i < kMost; ++i) some.push_back(front[i * (front.size() - 1) / (kMost - 1)]);
+  SavingRow row;
+  row.kind = answer->kind;
+  row.plan = answer->plan + " (answer)";
+  row.bytes_per_token = answer->bytes_per_token;
+  row.worst_loss = answer->worst_loss;
+  some.insert(std::ranges::upper_bound(some, row, by_bytes), row);
   return some;
 }
 
@@ -126,6 +136,11 @@ void AddStreaming(const advise::AdviceRequest& request, const advise::Advice& ad
 using advise::Advice;
 using advise::LossKind;
 
+// Says that a table does not hold all.
+std::string SomeOf(size_t printed) {
+  return fmt::format(", of these {} here (all: --json, --html-out)", printed);
+}
+
 void PrintBest(Console& console, const advise::AdviceRequest& request, const Advice& advice) {
   const LossKind kind = request.measure.kind;
   if (!advice.found.best) {
@@ -147,9 +162,17 @@ void PrintBest(Console& console, const advise::AdviceRequest& request, const Adv
                   advise::LossTextWithError(kind, advice.expected_loss(),
                                             advice.optimism * best.outcome.standard_error[worst]),
                   best.outcome.loss.size() == 1 ? "" : " on the worst prompt"));
-  console.Line(fmt::format("  {} in the rows it was chosen on, times {:.3g} for having been chosen",
-                           advise::LossText(kind, best.outcome.loss[worst]),
-                           advise::Shown(kind, advice.optimism) / advise::Shown(kind, 1)));
+  const auto shown = [&](double times) {
+    return advise::Shown(kind, times) / advise::Shown(kind, 1);
+  };
+  const std::string loss = advise::LossText(kind, best.outcome.loss[worst]);
+  console.Line(
+      advice.optimism > 1 || !best.uniform
+          ? fmt::format("  {} in the rows it was chosen on, times {:.3g} for having been chosen",
+                        loss, shown(advice.optimism))
+          : fmt::format("  {} as measured, because one candidate for all is not chosen among "
+                        "thousands as a mixture is, which counts times {:.3g}",
+                        loss, shown(advice.check.optimism())));
   if (advice.found.best_uniform) {
     const advise::Point& uniform = *advice.found.best_uniform;
     console.Line(fmt::format("one candidate for all: {:.3f}x, {}, {}", uniform.outcome.ratio(),
@@ -231,7 +254,8 @@ QuantPlan FoundSavings::TypesOf(const advise::Runs& runs) const {
 }
 
 void FoundSavings::Print(Console& console, const advise::Runs& runs,
-                         const advise::AdviceRequest& request) const {
+                         const advise::AdviceRequest& request,
+                         const std::optional<advise::Answer>& answer) const {
   if (!savings) {
     console.Line("note: only eviction was tried: " + why_not);
     return;
@@ -239,18 +263,21 @@ void FoundSavings::Print(Console& console, const advise::Runs& runs,
   const advise::LossKind kind = request.measure.kind;
   Table table({"what", "plan", "bytes/token", "ratio", "worst prompt"});
   const auto full = static_cast<double>(runs.front()->bytes_per_token());
-  for (const SavingRow* row : RowsToPrint(rows)) {
-    table.Row({std::string(row->kind), row->plan, fmt::format("{:.0f}", row->bytes_per_token),
-               fmt::format("{:.3f}x", full / row->bytes_per_token),
-               advise::LossTextWithError(kind, row->worst_loss, row->standard_error)});
+  const std::vector<SavingRow> printed = RowsToPrint(rows, answer);
+  for (const SavingRow& row : printed) {
+    table.Row({std::string(row.kind), row.plan, fmt::format("{:.0f}", row.bytes_per_token),
+               fmt::format("{:.3f}x", full / row.bytes_per_token),
+               advise::LossTextWithError(kind, row.worst_loss, row.standard_error)});
   }
   for (const SavingRow& row : rows) {
     if (row.kind != "offload") continue;
     table.Row({"offload", fmt::format("{}: {:.0f} bytes/token a step", row.plan, row.link_bytes),
                "0", "-", advise::LossText(kind, 0)});
   }
-  console.Line(fmt::format("everything that saves memory, {} plans, those that no other one beats:",
-                           rows.size()));
+  const auto front = static_cast<size_t>(std::ranges::count_if(rows, &SavingRow::on_front));
+  console.Line(fmt::format(
+      "everything that saves memory, {} plans, {} that no other one beats{}:", rows.size(), front,
+      front <= printed.size() ? "" : SomeOf(printed.size())));
   console.Data(table.Text());
 }
 
@@ -296,9 +323,12 @@ void PrintAdvice(Console& console, const advise::Runs& runs, const advise::Advic
       effects.rows.front().positions.size() - effects.undefined_rows.front(),
       effects.rows.front().population, runs.size() == 1 ? "" : " of the first"));
   PrintBest(console, request, advice);
-  console.Line("frontier, from all bytes to few:");
   constexpr size_t kMostLines = 12;
-  console.Data(Table(advise::PlansTable(advice, advice.found.frontier, kMostLines)).Text());
+  const TextTable plans = advise::PlansTable(advice, advice.found.frontier, kMostLines);
+  const size_t all = advice.found.frontier.size();
+  console.Line(fmt::format("frontier, from all bytes to few, {} plans{}:", all,
+                           all <= plans.rows.size() ? "" : SomeOf(plans.rows.size())));
+  console.Data(Table(plans).Text());
   console.Line(advise::CheckText(advice));
   for (const std::string& note : advice.notes) console.Line("note: " + note);
 }

@@ -24,8 +24,8 @@ struct FoundSavings {
   std::vector<advise::SavingRow> rows;
 
   QuantPlan TypesOf(const advise::Runs& runs) const;  // of the chosen point
-  void Print(Console& console, const advise::Runs& runs,
-             const advise::AdviceRequest& request) const;
+  void Print(Console& console, const advise::Runs& runs, const advise::AdviceRequest& request,
+             const std::optional<advise::Answer>& answer) const;
 };
 
 // The options of everything that is not eviction.

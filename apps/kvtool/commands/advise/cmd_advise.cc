@@ -137,6 +137,7 @@ class AdviseCommand : public Command {
         trace = run->trace;
         if (run_sensitivity_.empty()) run_sensitivity_ = run->sensitivity;
         if (context_ == 0) context_ = run->context_length;
+        if (model_.empty()) model_ = run->model;
         prompts_.push_back(run->prompt_tokens);
       } else {
         prompts_.push_back(std::nullopt);
@@ -199,7 +200,7 @@ class AdviseCommand : public Command {
     if (!report_.json) {
       PrintAdvice(context.console, runs, request, advice);
       PrintSettings(context.console, request.measure.kind, settings);
-      savings.Print(context.console, runs, request);
+      savings.Print(context.console, runs, request, answer);
       PrintAnswer(context.console, answer,
                   CommandFor(answer, runs.size(), context.console.command_line));
     }
@@ -307,6 +308,7 @@ class AdviseCommand : public Command {
     }
     ResolveCandidates(request.candidates);
     if (context_ > 0) request.context = context_;
+    request.model = snapshot_.ModelName(model_.empty() ? runs.front()->trace().model : model_);
     return request;
   }
 
@@ -406,7 +408,7 @@ class AdviseCommand : public Command {
 
   std::vector<std::string> names_, inputs_, traces_;  // names as given, files that they stand for
   std::vector<std::optional<uint64_t>> prompts_;      // of recorded runs
-  std::string run_sensitivity_;
+  std::string run_sensitivity_, model_;               // of recorded runs
   size_t left_traces_ = 0;
   std::optional<double> max_kl_;
   std::string max_error_, min_ratio_, policies_, budgets_, recent_, sensitivity_, plan_;
