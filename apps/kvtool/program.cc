@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -156,6 +157,44 @@ void TellMore(std::string_view name, const CommandFiles& files, double seconds, 
       1);
 }
 
+// Outputs that options name and that are there as files end the run before its work, not after it.
+// A run that continues another one (--results) may find its own.
+void RequireNewOutputs(const CommandFiles& files, const CommandLine& line) {
+  if (line.Given("--force") || line.Given("--results")) return;
+  std::vector<std::string> existing;
+  for (const CommandFiles::Output& output : files.outputs()) {
+    std::error_code ignored;
+    const bool is_file =
+        !DescriptorNamed(output.path) && std::filesystem::is_regular_file(output.path, ignored);
+    // Names of pictures are known once these are drawn; they are looked at before any is written.
+    const bool is_known = output.flag.starts_with('-') && output.flag != "--svg-out";
+    if (is_file && is_known) existing.push_back(Printable(output.path));
+  }
+  if (existing.empty()) return;
+  const std::string first = existing.front();
+  existing.erase(existing.begin());
+  throw Error(Finding::kExists, "exists{}",
+              existing.empty() ? "" : fmt::format(", as do {}", fmt::join(existing, ", ")))
+      .File(first)
+      .Hint("use -f/--force to overwrite");
+}
+
+// The files that the words of a command over many inputs name, before these are searched for. None
+// of them may be lost to an output, whether it is there or not.
+CommandFiles NamedFiles(const EachCommand& command, CommandFiles files) {
+  for (const std::string& input : command.inputs().given) {
+    std::error_code ignored;
+    if (!std::filesystem::is_directory(input, ignored)) files.Reads(input);
+  }
+  try {
+    command.Files(files);
+  } catch (const Error&) {
+    return {};  // some names of outputs need that of an input; RunEach says what is wrong
+  }
+  files.Check();
+  return files;
+}
+
 ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
                       const CommandLine& line) {
   const auto begin = std::chrono::steady_clock::now();
@@ -168,11 +207,13 @@ ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
     files.Reads(line.config_file());
     ExitStatus status;
     if (EachCommand* each = command.AsEach()) {
+      RequireNewOutputs(NamedFiles(*each, files), line);
       status = RunEach(name, *each, line.Parameters(), files, context);
     } else {
       command.TakeRuns();
       command.Files(files);
       files.Check();
+      RequireNewOutputs(files, line);
       status = command.Run(context);
     }
     if (context.console.warnings() > 1) {
@@ -269,10 +310,12 @@ int ShowFamily(Console& console, const CommandEntry& family, int argc, char** ar
     console.Product(FamilyHelp(family));
     return kDone;
   }
-  Error error(Finding::kUsage, "{}: {}", family.name,
+  const std::string meant = MeantCommand(word);
+  Error error(Finding::kUsage, "{}: {}{}", family.name,
               word.empty() || word.starts_with('-')
                   ? "a verb is missing"
-                  : fmt::format("'{}' is none of its verbs", Escaped(word)));
+                  : fmt::format("'{}' is none of its verbs", Escaped(word)),
+              meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant));
   console.Report(error.Hint("'kvtool {} -h' lists them", family.name));
   return kUsageError;
 }
@@ -372,6 +415,28 @@ class NamedUrls {
 
 }  // namespace
 
+namespace {
+
+// "slot0.bin" where "slot0" was asked for, which is not there: files whose names go on after a dot.
+std::string FilesBeside(const std::string& missing) {
+  namespace fs = std::filesystem;
+  constexpr size_t kMost = 3;
+  const fs::path path(missing);
+  const std::string begin = path.filename().string() + ".";
+  std::set<std::string> found;
+  std::error_code failed;
+  if (missing.empty() || fs::exists(path, failed)) return {};
+  for (fs::directory_iterator entry(path.has_parent_path() ? path.parent_path() : ".", failed), end;
+       !failed && entry != end; entry.increment(failed)) {
+    if (entry->path().filename().string().starts_with(begin))
+      found.insert(Printable((path.parent_path() / entry->path().filename()).string()));
+  }
+  while (found.size() > kMost) found.erase(std::prev(found.end()));
+  return found.empty() ? "" : fmt::format("did you mean {}?", fmt::join(found, " or "));
+}
+
+}  // namespace
+
 int StatusOfFailure(Console& console, const std::string& file) {
   try {
     throw;
@@ -380,6 +445,8 @@ int StatusOfFailure(Console& console, const std::string& file) {
     return kDone;
   } catch (Error& error) {
     if (!file.empty()) error.File(file);
+    if (error.finding() == Finding::kOpenFailed && error.hint().empty())
+      error.Hint(FilesBeside(error.file()));
     console.Report(error);
     return StatusOf(error.code());
   } catch (const std::bad_alloc&) {

@@ -2,9 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
@@ -193,10 +195,12 @@ class Builder {
     for (const std::string& note : file_->notes) trace_.notes.push_back({note, true});
     for (const NamedTensor& tensor : file_->tensors) Sort(tensor);
     if (by_layer_.empty()) {
+      const std::string sets = SetsIn();
       throw Error(Finding::kMissingRecord, "no tensor q.{layer} or a.{layer}")
-          .Hint(stem_.empty() ? "kvtool's own names are q.0, a.0, k.0, v.0, tokens; see "
-                                "formats/trace/FORMAT.md"
-                              : "expected STEM-L0-Q.npy or STEM-L0-A.npy");
+          .Hint(!stem_.empty()  ? "expected STEM-L0-Q.npy or STEM-L0-A.npy"
+                : !sets.empty() ? "the folder has several sets, one of which is a trace: " + sets
+                                : "kvtool's own names are q.0, a.0, k.0, v.0, tokens; see "
+                                  "formats/trace/FORMAT.md");
     }
     metadata_ = ReadTraceMetadata(*file_, trace_);
     for (auto& [index, layer] : by_layer_) AddLayer(index, layer);
@@ -216,6 +220,18 @@ class Builder {
   struct Tensors {
     const NamedTensor *q = nullptr, *k = nullptr, *v = nullptr, *a = nullptr, *g = nullptr;
   };
+
+  // "dir/a, dir/b": the sets of arrays named STEM-L0-Q and the like that a folder holds.
+  std::string SetsIn() const {
+    constexpr size_t kMostSets = 8;
+    std::set<std::string> stems;
+    for (const NamedTensor& tensor : file_->tensors) {
+      const size_t layer = tensor.name.rfind("-L");
+      if (layer != tensor.name.npos && stems.size() < kMostSets)
+        stems.insert((std::filesystem::path(trace_.path) / tensor.name.substr(0, layer)).string());
+    }
+    return fmt::format("{}", fmt::join(stems, ", "));
+  }
 
   void Sort(const NamedTensor& tensor) {
     const Role role = stem_.empty() ? RoleOfName(tensor.name) : RoleOfFile(tensor.name, stem_);

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/documents/document_names.h"
+#include "apps/kvtool/line/help.h"
 #include "lib/fields/fields.h"
 
 namespace kv {
@@ -111,13 +114,15 @@ class Schema : public Command {
   void Declare(CommandLine& line) override {
     std::vector<std::string> names;
     for (const KnownSchema& schema : KnownSchemas()) names.emplace_back(schema.name);
-    line.Add("NAME", name_, "Document, e.g. inspect or inspect/2; none lists all").Suggest(names);
+    line.Add("NAME", words_, "Document, e.g. inspect or inspect/2, or command; none lists all")
+        .Suggest(names);
     line.Add("--output-dir", folder_, "Write every schema to a folder, as NAME.schema.json");
     line.AddFlag("-f,--force", force_, "Overwrite schemas");
     report_.DeclareVersion(line);
   }
 
   ExitStatus Run(Context& context) override {
+    name_ = fmt::format("{}", fmt::join(words_, " "));
     if (!folder_.empty()) return WriteAll();
     for (const KnownSchema& schema : KnownSchemas()) {
       if (name_.empty()) context.console.Product(fmt::format("{}\n", schema.name));
@@ -126,11 +131,32 @@ class Schema : public Command {
       return kDone;
     }
     if (name_.empty()) return kDone;
+    if (const std::string document = DocumentOf(name_); !document.empty()) {
+      words_ = {document};
+      return Run(context);
+    }
     throw Error(Finding::kUsage, "no schema '{}'", Escaped(name_))
         .Hint("'kvtool schema' lists them");
   }
 
  private:
+  // The document of a command: "h2o" of "replay evict", "replay-evict" or "evict".
+  static std::string DocumentOf(const std::string& command) {
+    for (const CommandEntry& entry : Commands()) {
+      std::string words(entry.shown());
+      const bool is_verb = !entry.words.empty() && SecondWord(entry) == command;
+      if (command != words && !is_verb && command != WithDashes(std::move(words))) continue;
+      const DocumentKind* kind = FindDocument(entry.name);
+      return kind == nullptr ? "" : std::string(kind->name);
+    }
+    const DocumentKind* kind = FindDocument(command);  // "trace inspect"
+    return kind == nullptr ? "" : std::string(kind->name);
+  }
+  static std::string WithDashes(std::string words) {
+    std::ranges::replace(words, ' ', '-');
+    return words;
+  }
+
   std::string TextOf(const KnownSchema& schema) const {
     if (schema.file != nullptr) return FileSchema(*schema.file).dump(2) + "\n";
     if (schema.document == nullptr) return std::string(schema.text);
@@ -174,6 +200,7 @@ class Schema : public Command {
 
   static constexpr std::string_view kSummary = "gate/1";  // a file as well as a document
 
+  std::vector<std::string> words_;
   std::string name_, folder_;
   bool force_ = false;
 };

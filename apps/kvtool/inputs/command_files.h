@@ -32,6 +32,7 @@ class CommandFiles {
   // JSON document of all of them goes to counts once.
   void Add(const CommandFiles& one, size_t inputs, bool has_output_dir);
   std::vector<std::string> inputs() const;
+  const std::vector<Output>& outputs() const { return outputs_; }
   // Throws kUsage.
   void Check() const;
   // What was read and written, to the byte, a line each: for -v. Streams have no lines.

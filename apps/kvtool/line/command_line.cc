@@ -3,6 +3,7 @@
 #include "apps/kvtool/line/command_line.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -195,6 +196,36 @@ Error ExplainVerb(const CLI::App& app, int argc, char** argv) {
       .Hint("the verbs are {}; {}", fmt::join(verbs, ", "), HintOfUse(app));
 }
 
+bool HasText(const std::string& text, std::string_view word) {
+  const auto is_same = [](char a, char b) { return std::tolower(a) == std::tolower(b); };
+  return !std::ranges::search(text, word, is_same).empty();
+}
+
+// "--k, --v": options whose text has the word of a flag that is none, as --types.
+std::string OptionsAbout(std::string_view flag, const CLI::App& app, const Option::NotesOf& notes) {
+  constexpr size_t kMost = 3, kLeastLetters = 4;
+  const std::string_view word = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
+  std::string all;
+  size_t count = 0;
+  for (const CLI::Option* option : app.get_options()) {
+    const bool is_shown = !IsHidden(*option, notes) && !option->get_lnames().empty();
+    if (!is_shown || word.size() < kLeastLetters || !HasText(option->get_description(), word))
+      continue;
+    if (++count <= kMost) all += (all.empty() ? "--" : ", --") + option->get_lnames().front();
+  }
+  return all;
+}
+
+// "--mode is required: one of probe, full, store".
+std::string RequiredText(std::string text, const CLI::App& app, const Option::NotesOf& notes) {
+  for (const auto& [option, of] : notes) {
+    const bool is_meant = of.closed && text.starts_with(option->get_name() + " ");
+    if (is_meant && app.get_option_no_throw(option->get_name()) == option)
+      text += fmt::format(": one of {}", fmt::join(of.words, ", "));
+  }
+  return text;
+}
+
 Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
                         const Option::NotesOf& notes, int argc, char** argv) {
   if (dynamic_cast<const CLI::ConfigError*>(&error) != nullptr) {
@@ -218,12 +249,19 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
         return Error(Finding::kUsage, "unknown '{}'; did you mean '{}'?", Escaped(flag), nearest)
             .Hint(HintOfUse(app));
       }
+      const std::string about = flag[0] == '-' ? OptionsAbout(flag, app, notes) : std::string();
+      if (!about.empty()) {
+        return Error(Finding::kUsage, "unknown '{}'; see {}", Escaped(flag), about)
+            .Hint(HintOfUse(app));
+      }
       if (unknown.empty() && flag.starts_with("--") && flag.size() > 2) unknown = flag;
     }
     if (!unknown.empty())
       return Error(Finding::kUsage, "unknown option '{}'", Escaped(unknown)).Hint(HintOfUse(app));
   }
-  return Error(Finding::kUsage, error.what()).Hint(HintOfUse(app));
+  const bool lacks = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  return Error(Finding::kUsage, lacks ? RequiredText(error.what(), app, notes) : error.what())
+      .Hint(HintOfUse(app));
 }
 
 // The word that stands for a value: "INT" of "UINT:INT in [0 - 1024]". Whole numbers are INT to a
@@ -470,6 +508,11 @@ Option& Option::Separator(char separator) {
 
 Option& Option::KeepAll() {
   option_->take_all();
+  return *this;
+}
+
+Option& Option::Once() {
+  option_->multi_option_policy(CLI::MultiOptionPolicy::Throw);
   return *this;
 }
 

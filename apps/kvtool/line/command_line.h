@@ -65,6 +65,7 @@ class Option {
   Option& Environment(const std::string& variable);  // read where the option is not given
   Option& Separator(char separator);                 // of a list within one word
   Option& KeepAll();                                 // given twice: a list, not the last
+  Option& Once();                                    // given twice: an error
   Option& ShowDefault();
   Option& ValueName(const std::string& name);  // in the help
 

@@ -16,6 +16,7 @@
 #include "apps/kvtool/documents/result_fields.h"
 #include "lib/core/base/utf8.h"
 #include "lib/core/kernels/targets.h"
+#include "lib/study/eviction/policy.h"
 #include "version.h"
 
 namespace kv {
@@ -273,6 +274,32 @@ std::string TopicHelp(const ShelfEntry& shelf) {
          Wrap("'kvtool COMMAND -h' shows examples and the first options, '--help' all of them.\n");
 }
 
+// Commands and options whose texts have a word that is no command: 'kvtool help nats'.
+std::string MentionsOf(std::string_view topic) {
+  const std::string word(topic);
+  const auto has = [&](std::string_view text) {
+    const auto is_same = [](char a, char b) { return std::tolower(a) == std::tolower(b); };
+    const auto found = std::ranges::search(text, word, is_same);
+    return !found.empty() &&
+           (found.begin() == text.begin() || found.begin()[-1] == ' ' || found.begin()[-1] == '(');
+  };
+  std::string text;
+  for (const CommandDescription& command : DescribeCommands()) {
+    std::string options;
+    for (const OptionDescription& option : command.line.options) {
+      const bool has_word = std::ranges::count(option.words, word) != 0;
+      if (has_word || has(option.text))
+        AddEntry(NamesOf(option), option.text, HelpWidth(), options);
+    }
+    if (options.empty() && !has(command.entry->summary)) continue;
+    text += Wrap(fmt::format("\n{}: {}\n", ProgramName(*command.entry), command.entry->summary), 2);
+    text += options;
+  }
+  if (text.empty()) return text;
+  return fmt::format("Commands and options that mention '{}':\n{}", Printable(topic), text) +
+         Wrap("\ndocs/glossary.md explains the terms; 'kvtool help all' lists the commands.\n");
+}
+
 }  // namespace
 
 const CommandEntry* FindCommand(std::string_view name) {
@@ -304,6 +331,23 @@ GivenCommand TakeCommand(int count, char* const* words) {
   return {FindCommand(words[0]), 1};
 }
 
+std::string MeantCommand(std::string_view word) {
+  const CommandEntry* nearest = nullptr;
+  std::vector<std::string> verbs;
+  for (const CommandEntry& entry : Commands()) {
+    if (entry.words.empty()) continue;
+    verbs.emplace_back(SecondWord(entry));
+    if (word == SecondWord(entry) || entry.name.ends_with(fmt::format("-{}", word)))
+      nearest = &entry;
+  }
+  if (nearest != nullptr) return ProgramName(*nearest);
+  if (eviction::FindPolicy(word) != nullptr) {
+    return fmt::format("{} --policy {}", ProgramName(*FindCommand("replay-h2o")), word);
+  }
+  const std::string verb = Nearest(word, verbs);
+  return verb.empty() ? "" : fmt::format("kvtool replay {}", verb);
+}
+
 Error UnknownCommand(std::string_view name) {
 #ifdef KVTOOL_WITHOUT_STORE
   if (name == "store") {
@@ -316,7 +360,8 @@ Error UnknownCommand(std::string_view name) {
     names.emplace_back(entry.name);
     if (!entry.words.empty()) names.emplace_back(entry.words);
   }
-  const std::string nearest = Nearest(name, names);
+  std::string nearest = Nearest(name, names);
+  if (nearest.empty()) nearest = MeantCommand(name);
   std::string message = fmt::format("unknown command '{}'", Escaped(name));
   if (!nearest.empty()) message += fmt::format("; did you mean '{}'?", nearest);
   Error error(Finding::kUsage, std::move(message));
@@ -393,12 +438,16 @@ std::string LongHelp(const CommandEntry& entry, const CommandLine& line) {
 
 std::string HelpOn(int count, char* const* words) {
   const std::string_view topic = words[0];
-  if (topic == "all") return Overview();
+  if (topic == "all" || topic == "topics") return Overview();
   for (const ShelfEntry& shelf : Shelves()) {
     if (shelf.topic == topic && !topic.empty()) return TopicHelp(shelf);
   }
   const GivenCommand given = TakeCommand(count, words);
-  if (given.entry == nullptr) throw UnknownCommand(topic);
+  if (given.entry == nullptr) {
+    std::string mentions = MentionsOf(topic);
+    if (mentions.empty()) throw UnknownCommand(topic);
+    return mentions;
+  }
   if (given.entry->make == nullptr) {
     if (count > 1) throw UnknownCommand(fmt::format("{} {}", topic, words[1]));
     return FamilyHelp(*given.entry);

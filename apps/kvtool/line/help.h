@@ -24,6 +24,9 @@ std::vector<const CommandEntry*> FindMembers(const CommandEntry& family);
 // Returns the second word of a command of two.
 std::string_view SecondWord(const CommandEntry& member);
 // With the nearest known command as a hint.
+// "kvtool replay evict --policy snapkv" for a word that is part of a command's name, an older name
+// or a policy; empty if it is none.
+std::string MeantCommand(std::string_view word);
 Error UnknownCommand(std::string_view name);
 
 std::string VersionLine();

@@ -330,7 +330,7 @@ nlohmann::ordered_json InputRecord(const Source& source) {
 }
 
 void PageOptions::Declare(CommandLine& line, const std::string& of) {
-  line.Add("--html-out", html, "Write a self-contained page" + of).Essential();
+  line.Add("--html-out", html, "Write the report as a self-contained page" + of).Essential();
   line.Add("--svg-out", svg,
            "Write the page's pictures as SVG: into a folder, made if need be, each named for what "
            "it shows; or NAME.svg for a single one and NAME-....svg for several");
@@ -382,7 +382,11 @@ void PageOptions::Files(CommandFiles& files) const {
 
 void PageOptions::Write(const report::Page& page, const FileUser& command, Console& console,
                         const OutputRules& rules) const {
-  CheckedPlaces(page, command);  // before anything is written
+  // Before anything is written.
+  for (const std::string& place : CheckedPlaces(page, command)) {
+    std::error_code ignored;
+    if (fs::is_regular_file(place, ignored)) output::RefuseExisting(place, rules.overwrite);
+  }
   if (!html.empty()) WriteText(html, page.Text(OriginOf(command, console)), rules);
   WritePictures(page, command, console, rules);
 }

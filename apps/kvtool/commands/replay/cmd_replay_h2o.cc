@@ -168,7 +168,8 @@ class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
-    line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set (a run's own)");
+    line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set (a run's own)")
+        .Once();
     line.Add("--engine", engine_,
              "exact (policies as their papers have them), design (MNN's published text), mnn (its "
              "code) or mnn-r6 (its old code)")

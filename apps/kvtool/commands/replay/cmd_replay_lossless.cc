@@ -158,7 +158,7 @@ class ReplayLossless : public EachOf<ReplayLossless> {
              "mnn (its code), mnn-r6 (with its old eviction) or design (what its documentation "
              "promises)")
         .OneOf({"mnn", "mnn-r6", "design"});
-    line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set");
+    line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set").Once();
     line.Add("--preset", preset_, "Parameters to start from: the engine's or its gate's")
         .OneOf({"engine", "gate"});
     line.Add("--prompt-tokens", prompt_, "Where prefill ends, if the trace does not say")

@@ -316,7 +316,8 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
-    line.Add("--trace", trace_, "Trace with queries: file, folder, or DIR/STEM (a run's own)");
+    line.Add("--trace", trace_, "Trace with queries: file, folder, or DIR/STEM (a run's own)")
+        .Once();
     line.Add("--k", k_, "Types of K, a comma list (q8_0,q5_1,q4_0)")
         .Suggest(TypeWords())
         .Separator(',');

@@ -29,7 +29,13 @@ TraceReplay::Opened TraceReplay::Open(Console& console) const {
     throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
   }
   RequireHeads(snapshot, "a replay");
-  RequireMatch(trace, snapshot);
+  try {
+    RequireMatch(trace, snapshot);
+  } catch (Error& error) {
+    // Of several snapshots with one trace it matters which one is another.
+    if (flags_for() == FlagsFor::kSeveral) error.In("with " + input_);
+    throw;
+  }
   WarnOf(snapshot.notes, input_, console);
   for (const Note& note : trace.notes) console.Warn(trace_, note.text);
   return {options, std::move(trace), std::move(snapshot)};

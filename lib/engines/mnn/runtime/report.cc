@@ -401,7 +401,8 @@ std::string WhyNothing(const ReplayResult& result) {
   }
   if (TotalsOf(result).cold_tokens == 0) {
     return fmt::format(
-        "h2o_lossless_hot_sink_tokens {} and _hot_recent_tokens {} leave no cold zone",
+        "h2o_lossless_hot_sink_tokens {} (--hot-sink) and h2o_lossless_hot_recent_tokens {} "
+        "(--hot-recent) leave no cold zone",
         c.hot_sink_tokens, c.hot_recent_tokens);
   }
   return "no cold range in scope grew to a whole step";

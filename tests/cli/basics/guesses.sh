@@ -1,0 +1,21 @@
+# Words that a user may guess lead to the right ones.
+kvtool() {
+  "$KVTOOL" "$@" > said 2>&1 || echo "exit $?" >> said
+  sed "s|$TESTDATA/||g" said
+}
+for word in h2o snapkv eviction xyzzy; do kvtool replay $word; done
+for word in evict quant tova; do kvtool $word; done
+kvtool help nats | grep -v '^    '
+kvtool help topics | head -n 1
+kvtool help xyzzy
+kvtool replay quant x.bin --types q4_0
+kvtool replay quant x.bin --report x.html
+kvtool replay lossless x.bin
+for name in "replay evict" replay-evict evict replay-h2o "trace inspect" h2o/2; do kvtool schema $name | grep '"$id"'; done
+kvtool schema replay
+# Sets of arrays in a folder, a snapshot without its extension, and two traces.
+kvtool trace inspect "$TESTDATA/trace" | cut -c1-110
+kvtool replay evict "$TESTDATA/trace/kjv3m"
+kvtool replay evict "$TESTDATA/trace/kjv3m.seq0.bin" --trace a --trace b
+cp "$TESTDATA/trace/s260k.seq0.bin" other.bin
+kvtool replay evict "$TESTDATA/trace/kjv3m.seq0.bin" other.bin --trace "$TESTDATA/trace/kjv3m" --prompt-tokens 48 --budget 0.5 -q
