@@ -176,7 +176,8 @@ kvt_status kvt_estimate(kvt_ctx* ctx, const kvt_desc* desc, const void* src, siz
       Require(rate.level >= KVT_FAST && rate.level <= KVT_MAX, "rate->level");
       constexpr double kMega = 1e6;
       // Not the context's own coder: another level may take far more memory.
-      FrameCoder coder(static_cast<Effort>(rate.level), &ctx->state);
+      FrameCoder coder(static_cast<Effort>(rate.level));
+      coder.UseState(&ctx->state);
       coder.UseProfile(ctx->profile);
       coder.UseBlocks(ctx->coder.uses_blocks());
       const FrameRate found = coder.Estimate(description, raw);
