@@ -19,6 +19,7 @@ ALLOWED = [
     ("lib/core/codec/", ["lib/core/codec/", "lib/core/kernels/", "lib/core/base/"]),
     ("lib/core/snapshot/", ["lib/core/snapshot/", "lib/core/kernels/", "lib/core/base/"]),
     ("lib/core/weights/", ["lib/core/weights/", "lib/core/snapshot/", "lib/core/base/"]),
+    ("lib/core/transform/", ["lib/core/transform/", "lib/core/snapshot/", "lib/core/base/"]),
     ("lib/core/frame/", ["lib/core/frame/", "lib/core/codec/", "lib/core/base/"]),
     ("lib/core/archive/", ["lib/core/"]),
     ("lib/store/", ["lib/store/", "lib/core/"]),
@@ -34,6 +35,8 @@ ALLOWED = [
     ("lib/engines/llamacpp/", ["lib/engines/llamacpp/", "lib/study/", "lib/core/"]),
     ("lib/engines/infinilm/", ["lib/engines/infinilm/", "lib/study/", "lib/report/", "lib/fields/", "lib/core/"]),
     ("lib/engines/cacheblend/", ["lib/engines/cacheblend/", "lib/study/", "lib/report/", "lib/fields/", "lib/core/"]),
+    ("lib/engines/dynamo/", ["lib/engines/dynamo/", "lib/study/transform/", "lib/core/"]),
+    ("lib/engines/sglang/", ["lib/engines/sglang/", "lib/study/transform/", "lib/core/"]),
     ("formats/", ["formats/", "lib/core/"]),
     ("apps/kvtool/", ["apps/kvtool/", "formats/", "lib/", "version.h"]),
     ("apps/capture-llama/", ["apps/capture-llama/", "llama.h", "ggml.h", "ggml-backend.h"]),
@@ -55,7 +58,7 @@ THIRD_PARTY = {
     "CLI/": ["apps/kvtool/line/command_line.cc"],
 }
 # Folders where every source belongs to a header.
-PAIRED = ("formats", "lib/core/base", "lib/core/snapshot", "lib/core/weights")
+PAIRED = ("formats", "lib/core/base", "lib/core/snapshot", "lib/core/transform", "lib/core/weights")
 PRINTS = re.compile(r"std::c(out|err)\b|\bfmt::print\(|(?<![fsn])printf\(|\bputs\(")
 
 
