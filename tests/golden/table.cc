@@ -22,6 +22,7 @@ void CheckStoreFiles(Run& run);
 void CheckQuantBlocks(Run& run);
 void CheckQuantScales(Run& run);
 void CheckQuantAttention(Run& run);
+void CheckKvtc(Run& run);
 
 namespace {
 
@@ -70,7 +71,7 @@ constexpr Row kTable[] = {
     {"quant attention", "quant/attention/*", "quant#attention", CheckQuantAttention, 39},
     {"quant truth", "quant/truth/*", "quant#truth", nullptr, 0,
      "needs a run of the engine with quantised caches"},
-    {"kvtc", "kvtc/*", "", nullptr, 0, "not yet read: kvtool has no KVTC"},
+    {"kvtc", "kvtc/*", "", CheckKvtc, 48},
 };
 
 }  // namespace

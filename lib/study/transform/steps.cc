@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/transform/steps.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/core/base/error.h"
+#include "lib/core/codec/context/model.h"
+#include "lib/core/kernels/rans.h"
+
+namespace kv::transform {
+namespace {
+
+constexpr double kPseudoCounts = 40, kFloor = 1e-5, kLeastDeviation = 1e-9;
+constexpr double kCountScale = 1 << 20;  // of probabilities that become counts
+
+double GaussBelow(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
+double LaplaceBelow(double x) { return x < 0 ? 0.5 * std::exp(x) : 1 - 0.5 * std::exp(-x); }
+
+// Of the values in units of the step, with the sample's n - 1.
+double Deviation(std::span<const float> values, float step) {
+  double sum = 0, squares = 0;
+  const auto count = static_cast<double>(values.size());
+  for (const float value : values) sum += static_cast<double>(value);
+  for (const float value : values) {
+    const double off = static_cast<double>(value) - sum / count;
+    squares += off * off;
+  }
+  const double deviation = std::sqrt(squares / std::max(1.0, count - 1));
+  return std::max(deviation, kLeastDeviation) / static_cast<double>(step);
+}
+
+std::array<double, kSymbols> Probabilities(std::span<const float> values, float step) {
+  const double deviation = Deviation(values, step), width = deviation / std::sqrt(2.0);
+  std::array<double, kSymbols> p;
+  double sum = 0;
+  for (uint32_t i = 0; i < kSymbols; ++i) {
+    const double low = static_cast<double>(i) - kMostSymbol - 1.5, high = low + 1;
+    // The tails are taken from the side on which they are small.
+    const double sign = low + high > 0 ? -1 : 1;
+    const double gauss =
+        sign * (GaussBelow(sign * high / deviation) - GaussBelow(sign * low / deviation));
+    const double laplace =
+        sign * (LaplaceBelow(sign * high / width) - LaplaceBelow(sign * low / width));
+    p[i] = 0.5 * gauss + 0.5 * laplace + kFloor;
+    sum += p[i];
+  }
+  for (double& of_symbol : p) of_symbol *= kPseudoCounts / sum;
+  for (const float value : values) {
+    constexpr float kEnd = kMostSymbol + 1;
+    p[static_cast<size_t>(std::clamp(SymbolOf(value, step), -kEnd, kEnd) + kEnd)] += 1;
+  }
+  for (double& of_symbol : p) of_symbol /= kPseudoCounts + static_cast<double>(values.size());
+  return p;
+}
+
+}  // namespace
+
+float SymbolOf(float value, float step) { return std::nearbyint(value / step); }
+
+std::array<double, kSymbols> SymbolBits(std::span<const float> values, float step) {
+  std::array<double, kSymbols> bits = Probabilities(values, step);
+  for (double& of_symbol : bits) of_symbol = -std::log2(of_symbol);
+  return bits;
+}
+
+StepTable MakeStepTable(std::span<const float> values, float step) {
+  const std::array<double, kSymbols> p = Probabilities(values, step);
+  // Symbols rarer than a slot of the table would cost the others more than their escapes.
+  StepTable made;
+  made.reach = kMostSymbol;
+  const double least = 1.0 / kRansTotal;
+  const auto at = [&](int32_t symbol) { return p[static_cast<size_t>(symbol + kMostSymbol + 1)]; };
+  while (made.reach > 0 && at(static_cast<int32_t>(made.reach)) < least &&
+         at(-static_cast<int32_t>(made.reach)) < least) {
+    --made.reach;
+  }
+  std::array<uint32_t, 256> counts{};
+  double escaped = 1;
+  const auto reach = static_cast<int32_t>(made.reach);
+  for (int32_t symbol = -reach; symbol <= reach; ++symbol) {
+    escaped -= at(symbol);
+    counts[static_cast<size_t>(symbol + reach)] =
+        1 + static_cast<uint32_t>(at(symbol) * kCountScale);
+  }
+  counts[made.symbols() - 1] = 1 + static_cast<uint32_t>(std::max(0.0, escaped) * kCountScale);
+  const LeveledTable table = MakeTable(counts.data(), made.symbols());
+  made.frequencies.assign(table.frequencies.begin(), table.frequencies.begin() + made.symbols());
+  return made;
+}
+
+namespace {
+
+// Place of a symbol in its table; the last one is the escape.
+uint32_t PlaceOf(const StepTable& table, float symbol) {
+  const auto reach = static_cast<float>(table.reach);
+  return std::fabs(symbol) <= reach ? static_cast<uint32_t>(symbol + reach) : table.symbols() - 1;
+}
+
+// Bits of all rows, by the tables alone.
+double BitsOfRows(const StepCode& code, const Rows& rows) {
+  double bits = 0;
+  for (size_t c = 0; c < code.tables.size(); ++c) {
+    const StepTable& table = code.tables[c];
+    for (uint64_t t = 0; t < rows.tokens; ++t) {
+      const uint32_t place = PlaceOf(table, SymbolOf(rows.Row(t)[c], code.step));
+      bits += kRansTotalBits - std::log2(static_cast<double>(table.frequencies[place]));
+      if (place + 1 == table.symbols()) bits += kEscapeBits;
+    }
+  }
+  return bits;
+}
+
+StepCode LearnTables(const Rows& rows, float step) {
+  StepCode code{step, {}};
+  std::vector<float> column(rows.tokens);
+  for (uint64_t c = 0; c < rows.components; ++c) {
+    for (uint64_t t = 0; t < rows.tokens; ++t) column[t] = rows.Row(t)[c];
+    code.tables.push_back(MakeStepTable(column, step));
+  }
+  return code;
+}
+
+}  // namespace
+
+StepCode FitSteps(const Rows& learn, const Rows& judge, double budget_bits) {
+  constexpr int kBisections = 24;
+  double low = 1e-4, high = 1e4;
+  for (int i = 0; i < kBisections; ++i) {
+    const double step = std::sqrt(low * high);
+    const StepCode code = LearnTables(learn, static_cast<float>(step));
+    const bool fits = BitsOfRows(code, judge) <= budget_bits * static_cast<double>(judge.tokens);
+    (fits ? high : low) = step;
+  }
+  return LearnTables(learn, static_cast<float>(high));
+}
+
+namespace {
+
+// Codes 16 components of a block, each of a lane with its table; states carry over to the next 16.
+uint64_t WordsOf(const StepCode& code, size_t first, const std::vector<uint8_t>& symbols,
+                 uint64_t tokens, RansStates& states) {
+  std::vector<RansEncoderSymbol> of_symbol(size_t{kRansLanes} * 256);
+  std::vector<uint8_t> tables(symbols.size());
+  for (uint32_t lane = 0; lane < kRansLanes; ++lane) {
+    RansEncoderSymbol* of_lane = &of_symbol[size_t{lane} * 256];
+    if (first + lane >= code.tables.size()) {
+      of_lane[0] = MakeRansEncoderSymbol(0, kRansTotal);
+      continue;
+    }
+    uint32_t start = 0;
+    for (const uint16_t frequency : code.tables[first + lane].frequencies) {
+      if (frequency > 0) *of_lane = MakeRansEncoderSymbol(start, frequency);
+      start += frequency;
+      ++of_lane;
+    }
+  }
+  for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<uint8_t>(i % kRansLanes);
+  std::vector<uint16_t> words(symbols.size() + kRansRoom);
+  uint16_t* const end = words.data() + words.size();
+  RansContexts contexts;
+  contexts.tables = tables.data();
+  const RansGrid grid{tokens, kRansLanes, kRansLanes};
+  return static_cast<uint64_t>(
+      end - RansEncode(symbols.data(), grid, contexts, of_symbol.data(), end, states));
+}
+
+}  // namespace
+
+uint64_t StoreBlock(const StepCode& code, const Rows& rows, std::span<float> out, Faults& faults) {
+  KV_ASSERT(code.tables.size() <= rows.components && out.size() == rows.values.size());
+  std::fill(out.begin(), out.end(), 0.0f);
+  RansStates states;
+  states.fill(kRansLow);
+  uint64_t words = 0, escapes = 0;
+  std::vector<uint8_t> symbols;
+  for (size_t first = 0; first < code.tables.size(); first += kRansLanes) {
+    symbols.assign(rows.tokens * kRansLanes, 0);
+    for (size_t c = first; c < std::min(first + kRansLanes, code.tables.size()); ++c) {
+      for (uint64_t t = 0; t < rows.tokens; ++t) {
+        const float symbol = SymbolOf(rows.Row(t)[c], code.step);
+        const float kept = std::clamp<float>(symbol, INT16_MIN, INT16_MAX);
+        const uint32_t place = PlaceOf(code.tables[c], kept);
+        faults.clipped += kept != symbol;
+        escapes += place + 1 == code.tables[c].symbols();
+        symbols[t * kRansLanes + c - first] = static_cast<uint8_t>(place);
+        out[t * rows.components + c] = kept * code.step;
+      }
+    }
+    words += WordsOf(code, first, symbols, rows.tokens, states);
+  }
+  return 2 * words + kRansLanes * sizeof(uint32_t) + escapes * kEscapeBits / 8;
+}
+
+}  // namespace kv::transform
