@@ -4,7 +4,11 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "lib/core/base/error.h"
 
 namespace kv {
 namespace {
@@ -52,6 +56,103 @@ std::string Name(const CodeSchema& schema) {
     name += fmt::format("{}{}*{}", name.empty() ? "" : "+", Info(type).name, size);
   }
   return name;
+}
+
+uint64_t TransformSide::components() const {
+  uint64_t sum = 0;
+  for (const TransformPart& part : parts) sum += part.rank();
+  return sum;
+}
+
+const TransformPlan* TransformSide::Find(std::string_view form, double ratio) const {
+  for (const TransformPlan& plan : plans) {
+    if (plan.form == form && plan.ratio == ratio) return &plan;
+  }
+  return nullptr;
+}
+
+uint64_t Transform::basis_bytes() const {
+  uint64_t means = 0, vectors = 0;
+  for (const TransformSide* side : {&k, &v}) {
+    means += side->features();
+    for (const TransformPart& part : side->parts) vectors += part.vectors.size();
+  }
+  return 4 * means + (is_bfloat ? 2 : 4) * vectors;
+}
+
+std::string RopeText(const ModelRope& model, uint32_t layers) {
+  const auto text = [](const Rope& rope) {
+    std::string words = fmt::format("{} {}", Name(rope.pairs), rope.theta);
+    if (rope.rotary_dim != 0) words += fmt::format(" of {}", rope.rotary_dim);
+    const std::string scaling = Name(rope.scaling);
+    return rope.scaling.kind == RopeScaling::Kind::kNone ? words : words + " " + scaling;
+  };
+  std::string all = text(model.Of(0));
+  for (uint32_t layer = 1; layer < layers; ++layer) {
+    if (model.Of(layer) != model.Of(layer - 1)) all += fmt::format("; {}", text(model.Of(layer)));
+  }
+  return all;
+}
+
+namespace {
+
+constexpr uint32_t kTableTotal = 2048, kMostReach = 63;
+
+[[noreturn]] void RefuseSide(char side, std::string_view what) {
+  throw Error(Finding::kBadField, "{} of the transform: {}", side, what);
+}
+
+template <typename Values>
+bool AllFinite(const Values& values) {
+  return std::all_of(values.begin(), values.end(), [](auto value) { return std::isfinite(value); });
+}
+
+void RequireParts(char name, const TransformSide& side) {
+  uint64_t next = 0;
+  for (const TransformPart& part : side.parts) {
+    if (part.first_feature != next) RefuseSide(name, "parts of the basis do not follow each other");
+    next += part.features;
+    if (part.rank() == 0 || part.rank() > part.features ||
+        part.vectors.size() != part.rank() * part.features) {
+      RefuseSide(name, "a part of the basis has more components than features, or none");
+    }
+    if (!AllFinite(part.vectors) || !AllFinite(part.variances))
+      RefuseSide(name, "the basis holds values that are not finite");
+  }
+  if (next != side.features()) RefuseSide(name, "the parts of the basis are not all features");
+}
+
+void RequirePlan(char name, const TransformSide& side, const TransformPlan& plan) {
+  if (!std::isfinite(plan.ratio) || plan.ratio < 1) RefuseSide(name, "a ratio below 1");
+  uint64_t left = side.components();
+  for (const CodeGroup& group : plan.schema) {
+    if (group.size == 0 || group.size > left) RefuseSide(name, "a schema does not fit the basis");
+    left -= group.size;
+  }
+  if (!std::isfinite(plan.steps.step) || plan.steps.step <= 0) RefuseSide(name, "a step below 0");
+  if (plan.steps.tables.size() > side.components()) RefuseSide(name, "more tables than components");
+  for (const StepTable& table : plan.steps.tables) {
+    const auto sum = std::accumulate(table.frequencies.begin(), table.frequencies.end(), 0u);
+    const bool has_zero = std::count(table.frequencies.begin(), table.frequencies.end(), 0) > 0;
+    if (table.reach > kMostReach || table.frequencies.size() != table.symbols() ||
+        sum != kTableTotal || has_zero) {
+      RefuseSide(name, "frequencies of a table do not sum to 2048");
+    }
+  }
+}
+
+}  // namespace
+
+void RequireSound(const Transform& transform) {
+  for (const auto& [name, side] : {std::pair{'K', &transform.k}, std::pair{'V', &transform.v}}) {
+    if (side->features() == 0 ||
+        side->features() != uint64_t{transform.layers} * side->heads * side->dim) {
+      RefuseSide(name, "the mean has not the features of all layers");
+    }
+    if (!AllFinite(side->mean)) RefuseSide(name, "the mean holds values that are not finite");
+    RequireParts(name, *side);
+    for (const TransformPlan& plan : side->plans) RequirePlan(name, *side, plan);
+  }
 }
 
 }  // namespace kv

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/core/snapshot/rope.h"
+
 namespace kv {
 
 // How one coefficient of a transform is stored. The values are stored in .kvx files: never changed,
@@ -66,5 +68,56 @@ struct StepCode {
   float step = 1;
   std::vector<StepTable> tables;
 };
+
+// An orthonormal basis of the features of some neighbouring layers.
+struct TransformPart {
+  uint32_t first_feature = 0, features = 0;
+  std::vector<double> variances;  // of each component, falling; 0 where nobody says
+  std::vector<float> vectors;     // [component][feature]
+
+  uint64_t rank() const { return variances.size(); }
+};
+
+// What a form stores at a ratio: a schema, or one step with tables.
+struct TransformPlan {
+  std::string form;
+  double ratio = 1;
+  CodeSchema schema;
+  StepCode steps;
+  double error = 0;  // |y' - y| / |y| of the centred rows that were held out
+};
+
+// K or V. A row of its matrix is a token: [layer][head][dim].
+struct TransformSide {
+  uint32_t heads = 0, dim = 0;
+  std::vector<float> mean;
+  std::vector<TransformPart> parts;  // one after another, all features
+  std::vector<TransformPlan> plans;
+
+  uint64_t features() const { return mean.size(); }
+  uint64_t components() const;
+  const TransformPlan* Find(std::string_view form, double ratio) const;
+};
+
+// A transform that was learnt from caches of one model (formats/kvx/FORMAT.md).
+struct Transform {
+  std::string model;
+  std::string rope;  // how keys were turned before they are turned back, in words; see RopeText
+  uint32_t layers = 0;
+  uint32_t sinks = 4, window = 128;    // first and last tokens of a cache that stay in full
+  bool is_bfloat = false;              // how the basis is stored
+  uint64_t rows = 0;                   // tokens that it was learnt from
+  std::vector<std::string> sources;    // XXH3 of the files, as documents say them
+  std::vector<uint64_t> fingerprints;  // of rows of V, which a cache that begins alike has as well
+  TransformSide k, v;
+
+  uint64_t basis_bytes() const;  // means and vectors of K and V as they are stored
+};
+
+// "neox 10000", with what else differs; of layers apart where they are not alike.
+std::string RopeText(const ModelRope& rope, uint32_t layers);
+// Throws kBadField for what no transform has: sizes that do not fit, values that are not finite,
+// tables that do not sum to 2048.
+void RequireSound(const Transform& transform);
 
 }  // namespace kv

@@ -205,8 +205,11 @@ std::string_view TypeName(const ReplayRequest& request, const TypePair& pair, bo
 }
 
 std::string EngineFlags(const ReplayRequest& request, const TypePair& pair) {
-  const quant::CacheType* k = quant::FindCacheType(TypeName(request, pair, true));
-  const quant::CacheType* v = quant::FindCacheType(TypeName(request, pair, false));
+  const auto type_of = [&](bool is_key) {
+    const quant::CacheType* type = TypeOf(request, pair, is_key);
+    return type != nullptr ? type : TypeOf(request, request.pairs.front(), is_key);
+  };
+  const quant::CacheType *k = type_of(true), *v = type_of(false);
   const auto is_flag = [&](const quant::CacheType& type) {
     return type.dtype && type.name == kv::Name(*type.dtype) &&
            request.head_dim % Info(*type.dtype).block_elements == 0;

@@ -249,10 +249,9 @@ class Tile {
       GemmNT(moved_.data(), dim_, &stored_.k[k_at_], k_row_, change_.data(), keys_, count, keys_,
              dim_, true);
     }
-    const quant::Tail tail = type.TailOf(true);
     for (size_t r = 0; r < count; ++r) {
       float* change = &change_[r * keys_];
-      ZeroInFull(tail, r, change);
+      ZeroInFull(type, true, r, change);
       const uint64_t first = FirstSeen(r);
       std::fill(change, change + first, 0.0f);
       std::fill(change + rows_[r] + 1, change + keys_, 0.0f);
@@ -267,11 +266,12 @@ class Tile {
     return true;
   }
 
-  void ZeroInFull(quant::Tail tail, size_t r, float* row) const {
+  void ZeroInFull(const quant::CacheType& type, bool is_key, size_t r, float* row) const {
+    if (type.whole != nullptr) return;
     const uint64_t position = rows_[r], seen = position + 1;
     std::fill_n(row, std::min(request_.keep_first, seen), 0.0f);
     const uint64_t kept = std::min(request_.keep_last, seen);
-    const uint64_t from = std::min(seen - kept, quant::StoredOf(tail, seen));
+    const uint64_t from = std::min(seen - kept, quant::StoredOf(type.TailOf(is_key), seen));
     std::fill(row + from, row + seen, 0.0f);
   }
   bool KeepsAny(quant::Tail tail) const {
@@ -293,11 +293,11 @@ class Tile {
     const uint64_t count = rows_.size();
     e_ = of_keys_;
     if (pair.v != TypePair::kFull && stored_.v_stored[pair.v].noise != 0) {
-      const quant::Tail tail = request_.v_types[pair.v]->TailOf(false);
+      const quant::CacheType& type = *request_.v_types[pair.v];
       const std::vector<float>* weights = is_changed_ ? &changed_ : &p_;
-      if (KeepsAny(tail)) {
+      if (KeepsAny(type.TailOf(false))) {
         weights_ = *weights;
-        for (size_t r = 0; r < count; ++r) ZeroInFull(tail, r, &weights_[r * keys_]);
+        for (size_t r = 0; r < count; ++r) ZeroInFull(type, false, r, &weights_[r * keys_]);
         weights = &weights_;
       }
       GemmNN(weights->data(), keys_, &stored_.v_stored[pair.v].difference[v_at_], v_row_, e_.data(),
@@ -382,6 +382,10 @@ StoredSide Store(const quant::CacheType& type, const quant::Side& side,
     value -= side.values[i];
     stored.noise += static_cast<double>(value) * static_cast<double>(value);
     stored.signal += static_cast<double>(side.values[i]) * static_cast<double>(side.values[i]);
+  }
+  if (type.whole != nullptr) {
+    stored.bytes = bytes;
+    return stored;
   }
   const uint64_t full = FullTokens(request, type.TailOf(side.is_key), side.tokens);
   if (full == side.tokens) stored.noise = 0;  // no token is stored by this type

@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "lib/core/base/error.h"
+#include "tests/support/refusal.h"
 
 namespace kv::dynamo {
 namespace {
@@ -21,12 +21,7 @@ std::vector<float> Coefficients() {
 Bytes Sound() { return WriteBuffer(Coefficients(), kRows, kComponents, kRanges, Fp8Path::kSm89); }
 
 Finding Refusal(const Bytes& buffer, uint64_t rows = kRows, uint64_t components = kComponents) {
-  try {
-    ReadBuffer(buffer, rows, components);
-  } catch (const Error& error) {
-    return error.finding();
-  }
-  return Finding::kInternal;
+  return test::FindingOf([&] { ReadBuffer(buffer, rows, components); });
 }
 
 template <typename T>
@@ -37,12 +32,8 @@ Bytes With(size_t at, T value) {
 }
 
 Finding WriteRefusal(const std::vector<Range>& ranges) {
-  try {
-    WriteBuffer(Coefficients(), kRows, kComponents, ranges, Fp8Path::kSm89);
-  } catch (const Error& error) {
-    return error.finding();
-  }
-  return Finding::kInternal;
+  return test::FindingOf(
+      [&] { WriteBuffer(Coefficients(), kRows, kComponents, ranges, Fp8Path::kSm89); });
 }
 
 }  // namespace

@@ -1,23 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <catch2/catch.hpp>
+#include <cmath>
 
-#include "lib/core/base/error.h"
 #include "lib/engines/sglang/ascend.h"
 #include "lib/engines/sglang/page_stream.h"
+#include "tests/support/refusal.h"
 
 namespace kv::sglang {
 namespace {
-
-template <typename Read>
-Finding RefusalOf(const Read& read) {
-  try {
-    read();
-  } catch (const Error& error) {
-    return error.finding();
-  }
-  return Finding::kInternal;
-}
 
 const std::vector<StaticCode> kCodes = {{0.5f, 8}, {1, 2}, {0.25f, 4}, {1, 0}, {2, 4}, {1, 2}};
 
@@ -44,19 +35,19 @@ TEST_CASE("sglang: a page of other sizes than its schema is refused") {
   Page page = WritePage(schema, {rows, 2, 10});
   CHECK(ReadPage(schema, page, 2).size() == 20);
   page.int4.pop_back();
-  CHECK(RefusalOf([&] { ReadPage(schema, page, 2); }) == Finding::kSizeMismatch);
+  CHECK(test::FindingOf([&] { ReadPage(schema, page, 2); }) == Finding::kSizeMismatch);
 }
 
 TEST_CASE("sglang: a budget below every group is refused") {
   const std::vector<float> rows(4 * 16, 1.5f);
-  CHECK(RefusalOf([&] { Allocate({rows, 4, 16}, 15); }) == Finding::kUnsupportedKind);
+  CHECK(test::FindingOf([&] { Allocate({rows, 4, 16}, 15); }) == Finding::kUnsupportedKind);
 }
 
 TEST_CASE("sglang: streams of a page are as their calibration says, or refused") {
   const Bytes sound = WriteStream(std::vector<float>{3, -5, 1, 9, -4, 1}, kCodes);
   CHECK(ReadStream(sound, kCodes) == std::vector<float>{3, -2, 1, 0, -4, 1});
   const auto refusal = [&](const Bytes& stream) {
-    return RefusalOf([&] { ReadStream(stream, kCodes); });
+    return test::FindingOf([&] { ReadStream(stream, kCodes); });
   };
   Bytes other = sound;
   other[12] = std::byte{2};  // the mask
@@ -83,7 +74,7 @@ TEST_CASE("sglang: pages of other versions and flags are refused") {
   const auto refusal = [&](size_t at, uint8_t value) {
     Bytes changed(page.bytes().begin(), page.bytes().end());
     changed[at] = std::byte{value};
-    return RefusalOf([&] { ReadPageStreams(changed); });
+    return test::FindingOf([&] { ReadPageStreams(changed); });
   };
   CHECK(refusal(0, 'X') == Finding::kBadMagic);
   CHECK(refusal(4, 2) == Finding::kUnsupportedVersion);

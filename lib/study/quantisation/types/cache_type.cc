@@ -290,6 +290,14 @@ double StoreOctaveSide(const CacheType& type, const Side& side, const StoreOptio
   return static_cast<double>(side.tokens * side.heads) * (codes + scale);
 }
 
+double StoreWhole(const CacheType& type, const Side& side, const StoreOptions&,
+                  std::span<float> out) {
+  const std::vector<float>& values = type.whole->layers.at(side.layer);
+  KV_ASSERT(values.size() == out.size());
+  std::copy(values.begin(), values.end(), out.begin());
+  return type.whole->bytes / static_cast<double>(type.whole->layers.size());
+}
+
 constexpr const char* kLlama = "llama.cpp";
 constexpr const char* kVllm = "vLLM";
 constexpr const char* kLmcache = "LMCache";
@@ -355,6 +363,12 @@ constexpr CacheType kTypes[] = {
 };
 
 }  // namespace
+
+CacheType TypeOfWhole(std::string_view name, const WholeSide& whole) {
+  CacheType type{"kvtool", name, "all layers together", StoreWhole};
+  type.whole = &whole;
+  return type;
+}
 
 std::span<const CacheType> CacheTypes() { return kTypes; }
 

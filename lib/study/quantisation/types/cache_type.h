@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,6 +50,12 @@ inline constexpr uint64_t kTailTokens = 128;
 // How many tokens of n the engine has stored in the type; the others are in full.
 uint64_t StoredOf(Tail tail, uint64_t tokens);
 
+// K or V of a cache whose layers were coded together.
+struct WholeSide {
+  std::map<uint32_t, std::vector<float>> layers;  // what came back, by layer as Side has it
+  double bytes = 0;                               // of all layers
+};
+
 struct CacheType {
   std::string_view engine, name, text;
   // Writes what attention reads, as many values as the side has, and returns the bytes that they
@@ -60,6 +67,8 @@ struct CacheType {
   bool full_at_ends = false;  // the first two and last two layers stay in 16 bits
   std::string_view alias = {};
   std::optional<DType> dtype = {};  // of a llama.cpp state
+  // Of a type that codes all layers together, which says itself what stays in full.
+  const WholeSide* whole = nullptr;
 
   Tail TailOf(bool is_key) const {
     return !has_tail ? Tail::kNone : is_key ? Tail::kKeys : Tail::kValues;
@@ -67,6 +76,9 @@ struct CacheType {
   // Whether llama.cpp rotates this side before it stores it.
   bool IsRotated(bool is_key, uint32_t dim, const StoreOptions& options) const;
 };
+
+// The type of this name whose values are there already.
+CacheType TypeOfWhole(std::string_view name, const WholeSide& whole);
 
 std::span<const CacheType> CacheTypes();
 // By name or alias; null if there is none.

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/kvx/kvx.h"
+
+#include <cstring>
+
+#include "lib/core/base/error.h"
+#include "lib/core/base/half.h"
+#include "lib/core/base/hash.h"
+
+namespace kv {
+namespace {
+
+constexpr std::string_view kKvxMagic = "KVTOOL-X";
+constexpr uint32_t kKvxVersion = 1;
+constexpr uint32_t kKvxFeatures = 1 << 20;  // of a side
+constexpr uint64_t kKvxHash = sizeof(Hash128Bytes);
+
+void PutText(std::string_view text, ByteWriter& out) {
+  out.U16(static_cast<uint16_t>(text.size()));
+  out.Append(text);
+}
+
+template <typename T>
+void PutArray(const std::vector<T>& values, ByteWriter& out) {
+  out.Append(std::as_bytes(std::span(values)));
+}
+
+void PutVectors(const std::vector<float>& vectors, bool is_bfloat, ByteWriter& out) {
+  if (!is_bfloat) return PutArray(vectors, out);
+  for (const float value : vectors) out.U16(F32ToBF16(value));
+}
+
+void PutPlan(const TransformPlan& plan, ByteWriter& out) {
+  PutText(plan.form, out);
+  out.Write(plan.ratio);
+  out.Write(plan.error);
+  out.U32(static_cast<uint32_t>(plan.schema.size()));
+  for (const CodeGroup& group : plan.schema) {
+    out.U32(group.size);
+    out.U8(static_cast<uint8_t>(group.type));
+  }
+  out.Write(plan.steps.step);
+  out.U32(static_cast<uint32_t>(plan.steps.tables.size()));
+  for (const StepTable& table : plan.steps.tables) {
+    out.U8(static_cast<uint8_t>(table.reach));
+    PutArray(table.frequencies, out);
+  }
+}
+
+void PutSide(const TransformSide& side, bool is_bfloat, ByteWriter& out) {
+  out.U32(side.heads);
+  out.U32(side.dim);
+  PutArray(side.mean, out);
+  out.U32(static_cast<uint32_t>(side.parts.size()));
+  for (const TransformPart& part : side.parts) {
+    out.U32(part.features);
+    out.U32(static_cast<uint32_t>(part.rank()));
+    PutArray(part.variances, out);
+    PutVectors(part.vectors, is_bfloat, out);
+  }
+  out.U32(static_cast<uint32_t>(side.plans.size()));
+  for (const TransformPlan& plan : side.plans) PutPlan(plan, out);
+}
+
+class KvxReader {
+ public:
+  explicit KvxReader(ByteSpan body) : reader_(body) {}
+
+  Transform Read() {
+    Transform transform;
+    reader_.Skip(kKvxMagic.size() + 4, "magic and version");
+    const uint32_t flags = reader_.U32("flags");
+    if (flags > 1) throw Error(Finding::kBadField, "unknown flags {:#x}", flags).At(12);
+    transform.is_bfloat = flags == 1;
+    transform.model = Text("model");
+    transform.rope = Text("RoPE");
+    transform.layers = reader_.U32("layers");
+    transform.sinks = reader_.U32("first tokens in full");
+    transform.window = reader_.U32("last tokens in full");
+    transform.rows = reader_.U64("rows");
+    for (uint32_t sources = reader_.U32("sources"); sources > 0; --sources)
+      transform.sources.push_back(Text("hash of a source"));
+    transform.fingerprints = Array<uint64_t>(reader_.U32("fingerprints"), "fingerprints");
+    for (TransformSide* side : {&transform.k, &transform.v}) ReadSide(transform, *side);
+    reader_.ExpectEnd("transform");
+    return transform;
+  }
+
+ private:
+  std::string Text(std::string_view field) {
+    return std::string(reader_.Text(reader_.U16(field), field));
+  }
+
+  template <typename T>
+  std::vector<T> Array(uint64_t count, std::string_view field) {
+    const ByteSpan bytes = reader_.TakeArray(count, sizeof(T), field);
+    std::vector<T> values(count);
+    if (count > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+
+  void ReadSide(const Transform& transform, TransformSide& side) {
+    const uint64_t at = reader_.offset();
+    side.heads = reader_.U32("heads");
+    side.dim = reader_.U32("values of a head");
+    const uint64_t row = uint64_t{side.heads} * side.dim;
+    if (row > kKvxFeatures || transform.layers > kKvxFeatures ||
+        row * transform.layers > kKvxFeatures) {
+      throw Error(Finding::kLimit, "a row of {} layers of {} heads of {}", transform.layers,
+                  side.heads, side.dim)
+          .At(at);
+    }
+    side.mean = Array<float>(row * transform.layers, "mean");
+    uint64_t next = 0;
+    for (uint32_t parts = reader_.U32("parts"); parts > 0; --parts) {
+      TransformPart& part = side.parts.emplace_back();
+      part.first_feature = static_cast<uint32_t>(next);
+      part.features = reader_.U32("features of a part");
+      next += part.features;
+      if (next > side.features())
+        throw Error(Finding::kBadField, "parts of more than all features");
+      ReadBasis(transform.is_bfloat, part);
+    }
+    for (uint32_t plans = reader_.U32("plans"); plans > 0; --plans)
+      ReadPlan(side.plans.emplace_back());
+  }
+
+  void ReadBasis(bool is_bfloat, TransformPart& part) {
+    const uint32_t rank = reader_.U32("rank");
+    part.variances = Array<double>(rank, "variances");
+    const uint64_t count = uint64_t{rank} * part.features;
+    if (!is_bfloat) {
+      part.vectors = Array<float>(count, "vectors");
+      return;
+    }
+    for (const uint16_t value : Array<uint16_t>(count, "vectors"))
+      part.vectors.push_back(BF16ToF32(value));
+  }
+
+  void ReadPlan(TransformPlan& plan) {
+    plan.form = Text("form");
+    plan.ratio = reader_.Read<double>("ratio");
+    plan.error = reader_.Read<double>("error");
+    for (uint32_t groups = reader_.U32("groups"); groups > 0; --groups) {
+      const uint32_t size = reader_.U32("size of a group");
+      const uint8_t type = reader_.U8("type of a group");
+      if (type >= CodeTypes().size())
+        throw Error(Finding::kBadField, "a group of type {}", type).At(reader_.offset() - 1);
+      plan.schema.push_back({size, static_cast<CodeType>(type)});
+    }
+    plan.steps.step = reader_.F32("step");
+    for (uint32_t tables = reader_.U32("tables"); tables > 0; --tables) {
+      StepTable& table = plan.steps.tables.emplace_back();
+      table.reach = reader_.U8("reach of a table");
+      table.frequencies = Array<uint16_t>(table.symbols(), "frequencies");
+    }
+  }
+
+  ByteReader reader_;
+};
+
+}  // namespace
+
+Bytes WriteTransform(const Transform& transform) {
+  RequireSound(transform);
+  ByteWriter out;
+  out.Append(kKvxMagic);
+  out.U32(kKvxVersion);
+  out.U32(transform.is_bfloat ? 1 : 0);
+  PutText(transform.model, out);
+  PutText(transform.rope, out);
+  for (const uint32_t field : {transform.layers, transform.sinks, transform.window}) out.U32(field);
+  out.U64(transform.rows);
+  out.U32(static_cast<uint32_t>(transform.sources.size()));
+  for (const std::string& source : transform.sources) PutText(source, out);
+  out.U32(static_cast<uint32_t>(transform.fingerprints.size()));
+  PutArray(transform.fingerprints, out);
+  for (const TransformSide* side : {&transform.k, &transform.v})
+    PutSide(*side, transform.is_bfloat, out);
+  const Hash128Bytes hash = Hash128(out.bytes());
+  out.Append(ByteSpan(hash));
+  return out.Release();
+}
+
+Transform ReadTransform(ByteSpan file) {
+  ByteReader head(file);
+  if (head.Text(kKvxMagic.size(), "magic") != kKvxMagic)
+    throw Error(Finding::kBadMagic, "is no transform of kvtool").At(0);
+  const uint32_t version = head.U32("version");
+  if (version != kKvxVersion) {
+    throw Error(Finding::kUnsupportedVersion, "a transform of version {}, expected {}", version,
+                kKvxVersion)
+        .At(8);
+  }
+  if (file.size() < head.offset() + kKvxHash) head.Skip(kKvxHash, "hash");
+  const ByteSpan body = file.first(file.size() - kKvxHash);
+  const Hash128Bytes hash = Hash128(body);
+  if (std::memcmp(hash.data(), file.data() + body.size(), kKvxHash) != 0)
+    throw Error(Finding::kChecksum, "transform: checksum mismatch");
+  Transform transform = KvxReader(body).Read();
+  RequireSound(transform);
+  return transform;
+}
+
+}  // namespace kv

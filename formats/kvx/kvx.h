@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include "lib/core/base/bytes.h"
+#include "lib/core/transform/transform.h"
+
+namespace kv {
+
+// A learnt transform as a file. FORMAT.md has the grammar.
+Bytes WriteTransform(const Transform& transform);
+// Throws kBadMagic, kUnsupportedVersion, kTruncated, kChecksum, kTrailingBytes, kBadField, kLimit.
+Transform ReadTransform(ByteSpan file);
+
+}  // namespace kv

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lib/core/snapshot/rope.h"
+#include "lib/core/snapshot/snapshot.h"
+#include "lib/core/transform/transform.h"
+
+// Caches as matrices: a row is a token, its features are [layer][head][dim].
+namespace kv::transform {
+
+struct CacheRows {
+  std::vector<float> values;
+  uint64_t tokens = 0, features = 0;
+};
+
+// Throws kUnsupportedKind for caches that have no such rows: layers that differ, without V or of
+// other lengths, rows of several sequences, positions other than 0, 1, 2 ...; kGeometryMissing
+// without heads.
+void RequireRows(const Snapshot& snapshot);
+
+// K or V of tokens. Keys are turned back to before RoPE, unless they are stored so. Throws kUsage
+// where that needs a rope and there is none.
+CacheRows RowsOf(const Snapshot& snapshot, bool is_key, const ModelRope* rope, TokenRange range);
+// Turns keys again that RowsOf turned back.
+void TurnForth(const Snapshot& snapshot, const ModelRope& rope, TokenRange range, CacheRows& rows);
+
+// Hashes of the last layer's V at every 64th token: they depend on all tokens before.
+std::vector<uint64_t> Fingerprints(const Snapshot& snapshot);
+// Throws kUsage if more than a tenth of the cache's fingerprints are among those of the transform.
+void RequireUnseen(const Snapshot& snapshot, const Transform& transform);
+
+}  // namespace kv::transform

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <random>
+
+#include "formats/kvx/kvx.h"
+#include "lib/core/base/hash.h"
+#include "lib/core/kernels/rans.h"
+#include "lib/study/transform/coded_cache.h"
+#include "lib/study/transform/eigen.h"
+#include "lib/study/transform/steps.h"
+#include "tests/support/refusal.h"
+
+namespace kv::transform {
+namespace {
+
+// Rows of 4 layers of 2 heads of 8, of few directions and some noise.
+CacheRows RowsFrom(uint32_t seed, uint64_t tokens) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  std::vector<float> directions(8 * 64);
+  for (float& value : directions) value = normal(random);
+  random.seed(seed);
+  CacheRows rows{std::vector<float>(tokens * 64), tokens, 64};
+  for (uint64_t t = 0; t < tokens; ++t) {
+    for (int d = 0; d < 8; ++d) {
+      const float weight = normal(random) * static_cast<float>(8 - d);
+      for (int i = 0; i < 64; ++i) rows.values[t * 64 + i] += weight * directions[d * 64 + i];
+    }
+    for (int i = 0; i < 64; ++i) rows.values[t * 64 + i] += 3 + 0.1f * normal(random);
+  }
+  return rows;
+}
+
+Transform Learnt(uint32_t group_layers = 0, bool is_bfloat = false) {
+  ThreadPool pool(2);
+  LearnOptions options{0, group_layers, is_bfloat, {4, 8}, {&kKvtcForm}};
+  Transform transform;
+  transform.layers = 4;
+  transform.is_bfloat = is_bfloat;
+  const CacheRows learn = RowsFrom(1, 400), held_out = RowsFrom(2, 100);
+  transform.k = LearnSide(learn, held_out, 4, 2, 8, options, pool);
+  transform.v = transform.k;
+  return transform;
+}
+
+double ErrorOfCoder(const TransformSide& side, const RowCoder& coder, double& bytes) {
+  const CacheRows rows = RowsFrom(3, 200);
+  const Basis basis(side);
+  const std::vector<float> values = basis.Project(rows);
+  std::vector<float> stored(values.size());
+  Faults faults;
+  bytes = coder({values, rows.tokens, basis.components()}, stored, faults);
+  const CacheRows back = basis.Restore(stored, rows.tokens);
+  double error = 0, energy = 0;
+  for (size_t i = 0; i < rows.values.size(); ++i) {
+    error += std::pow(static_cast<double>(back.values[i] - rows.values[i]), 2);
+    energy += std::pow(static_cast<double>(rows.values[i] - side.mean[i % 64]), 2);
+  }
+  return std::sqrt(error / energy);
+}
+
+Bytes Rehashed(Bytes file) {
+  const Hash128Bytes hash = Hash128(ByteSpan(file).first(file.size() - 16));
+  std::copy(hash.begin(), hash.end(), file.end() - 16);
+  return file;
+}
+
+Finding RefusalOf(const Bytes& file) {
+  return test::FindingOf([&] { ReadTransform(file); });
+}
+
+}  // namespace
+
+TEST_CASE("transform: eigenvectors of a symmetric matrix") {
+  constexpr uint64_t n = 37;
+  std::mt19937 random(5);
+  std::normal_distribution<double> normal;
+  std::vector<double> matrix(n * n);
+  for (uint64_t i = 0; i < n; ++i) {
+    for (uint64_t j = 0; j <= i; ++j) matrix[i * n + j] = matrix[j * n + i] = normal(random);
+  }
+  ThreadPool pool(3);
+  const Eigen eigen = SymmetricEigen(matrix, n, pool);
+  for (uint64_t v = 0; v < n; ++v) {
+    const double* vector = &eigen.vectors[v * n];
+    for (uint64_t i = 0; i < n; ++i) {
+      double product = 0;
+      for (uint64_t j = 0; j < n; ++j) product += matrix[i * n + j] * vector[j];
+      CHECK(product == Approx(eigen.values[v] * vector[i]).margin(1e-12));
+    }
+    double norm = 0;
+    for (uint64_t i = 0; i < n; ++i) norm += vector[i] * vector[i];
+    CHECK(norm == Approx(1));
+    if (v > 0) CHECK(eigen.values[v] <= eigen.values[v - 1]);
+  }
+  ThreadPool one(1);
+  CHECK(SymmetricEigen(matrix, n, one).vectors == eigen.vectors);
+  CHECK(SymmetricEigen({0, 0, 0, 0}, 2, one).values == std::vector<double>{0, 0});
+}
+
+TEST_CASE("transform: what few directions hold costs few bits") {
+  const Transform transform = Learnt();
+  RequireOrthonormal(transform);
+  CHECK(transform.k.components() == 64);
+  double last = 0;
+  for (const double ratio : {4.0, 8.0}) {
+    const TransformPlan* plan = transform.k.Find("kvtc", ratio);
+    REQUIRE(plan != nullptr);
+    double bytes = 0;
+    const double error = ErrorOfCoder(transform.k, CodeBySchema(kKvtcForm, plan->schema), bytes);
+    CHECK(error < 0.3);
+    CHECK(error > last);
+    CHECK(error == Approx(plan->error).epsilon(0.2));
+    CHECK(bytes <= 200 * 64 * 2 / ratio);
+    last = error;
+    const TransformPlan* steps = transform.k.Find(kStepForm, ratio);
+    REQUIRE(steps != nullptr);
+    CHECK(ErrorOfCoder(transform.k, CodeBySteps(steps->steps), bytes) < 2 * error);
+    CHECK(bytes < 200 * 64 * 2 / ratio * 1.3);
+  }
+  CHECK(transform.k.Find("kvtc", 5) == nullptr);
+}
+
+TEST_CASE("transform: bases of layers apart keep less in as many components") {
+  const Transform joint = Learnt(), apart = Learnt(1);
+  CHECK(apart.k.parts.size() == 4);
+  RequireOrthonormal(apart);
+  CHECK(apart.k.Find("kvtc", 8)->error > joint.k.Find("kvtc", 8)->error);
+}
+
+TEST_CASE("transform: blocks of rANS decode to the symbols that were stored") {
+  const std::vector<float> values = RowsFrom(9, 64).values;
+  const Rows rows{values, 64, 64};
+  StepCode code = FitSteps(rows, rows, 200);
+  Faults faults;
+  std::vector<float> out(values.size());
+  const uint64_t bytes = StoreBlock(code, rows, out, faults);
+  CHECK(static_cast<double>(bytes) < 64 * 200 / 8 + 64 + 16 * 2);
+  for (size_t i = 0; i < values.size(); ++i)
+    CHECK(std::fabs(out[i] - values[i]) <= code.step * 0.501f);
+}
+
+TEST_CASE("transform: files come back, and forged ones are refused") {
+  for (const bool is_bfloat : {false, true}) {
+    Transform transform = Learnt(2, is_bfloat);
+    transform.model = "small";
+    transform.sources = {"0123456789abcdef"};
+    transform.fingerprints = {1, 2, 3};
+    const Bytes file = WriteTransform(transform);
+    CHECK(WriteTransform(ReadTransform(file)) == file);
+    RequireOrthonormal(ReadTransform(file));
+    Bytes changed = file;
+    changed[100] ^= std::byte{1};
+    CHECK(RefusalOf(changed) == Finding::kChecksum);
+    for (size_t size = 0; size < file.size(); size += 97) {
+      changed.assign(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size));
+      CHECK(RefusalOf(changed) != Finding::kInternal);
+      if (size >= 28) CHECK(RefusalOf(Rehashed(changed)) != Finding::kInternal);
+    }
+  }
+  Transform transform = Learnt();
+  const auto refuses = [](const Transform& forged) {
+    CHECK_THROWS_AS(RequireSound(forged), Error);
+  };
+  Transform forged = transform;
+  forged.k.mean[3] = NAN;
+  refuses(forged);
+  forged = transform;
+  forged.v.parts[0].vectors[5] = INFINITY;
+  refuses(forged);
+  forged = transform;
+  forged.layers = 5;
+  refuses(forged);
+  forged = transform;
+  forged.k.plans[0].schema.push_back({64, CodeType::kInt8});
+  refuses(forged);
+  forged = transform;
+  forged.k.plans[1].steps.tables[0].frequencies[0] += 1;
+  refuses(forged);
+  forged = transform;
+  forged.k.parts[0].vectors[0] += 0.5f;
+  RequireSound(forged);
+  CHECK_THROWS_AS(RequireOrthonormal(forged), Error);
+}
+
+}  // namespace kv::transform
