@@ -110,7 +110,8 @@ constexpr CommandEntry kCommands[] = {
      MakeBench},
     {"train", Shelf::kMore, "learn what a model's K and V look like, for short pages (.kvp)",
      "  kvtool train chats/*.bin -o model.kvp\n"
-     "  kvtool train chats/*.bin -o model.kvp --name llama-3.2-1b\n",
+     "  kvtool train chats/*.bin -o model.kvp --name llama-3.2-1b\n"
+     "  kvtool train --transform kvtc chats/*.bin --model model.gguf -o model.kvx\n",
      MakeTrain},
     {"corpus", Shelf::kBatch, "list what folders of caches hold, and check that it is still there",
      "  kvtool corpus make dumps -o corpus.jsonl\n"

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/commands/transform/learn_flags.h"
 #include "apps/kvtool/documents/snapshot_report.h"
+#include "formats/kvx/kvx.h"
 #include "lib/core/archive/train.h"
 
 namespace kv {
@@ -15,24 +17,29 @@ struct Trained {
   std::string output;
   uint64_t values = 0, tokens = 0;
   std::shared_ptr<const Profile> profile;
+  std::optional<Transform> transform = {};
 };
 
 const Fields<Trained>& TrainParamsFields() {
-  static const Fields<Trained> fields = {{"name", "Name of the model that the profile bears",
-                                          [](const Trained& of) { return of.profile->name(); }}};
+  static const Fields<Trained> fields = {
+      {"name", "Name of the model that the profile or transform bears",
+       [](const Trained& of) { return of.profile ? of.profile->name() : of.transform->model; }}};
   return fields;
 }
 
 const Fields<Trained>& TrainedFields() {
   const auto itself = [](const Trained& of) -> const Trained& { return of; };
-  const auto profile = [](const Trained& of) -> const Profile& { return *of.profile; };
+  const auto profile = [](const Trained& of) { return of.profile.get(); };
   static const Fields<Trained> fields = {
       {"inputs", "What was read", &Trained::inputs, HashedFileFields()},
       {"params", "What was asked for", itself, TrainParamsFields()},
-      {"output", "Profile that was written", &Trained::output},
+      {"output", "Profile or transform that was written", &Trained::output},
       {"values", "Values of K and V that it was learnt from", &Trained::values},
       {"tokens", "Tokens of all inputs together", &Trained::tokens},
-      {"profile", "What the profile holds", profile, ProfileFields()}};
+      {"profile", "What the profile holds; without --transform", profile, ProfileFields(),
+       Absent()},
+      {"transform", "What the transform holds; with --transform", &Trained::transform,
+       TransformFields(), Absent()}};
   return fields;
 }
 
@@ -40,8 +47,9 @@ class Train : public Command {
  public:
   void Declare(CommandLine& line) override {
     line.Add("FILE", inputs_, "Snapshots of one model: files, folders").Required();
-    output_.Declare(line, "Profile to write, e.g. model.kvp");
+    output_.Declare(line, "Profile or transform to write, e.g. model.kvp or model.kvx");
     line.Add("--name", name_, "Name of the model (default: as the snapshots say)");
+    learn_.Declare(line);
     snapshot_.Declare(line);
     report_.Declare(line);
   }
@@ -61,6 +69,7 @@ class Train : public Command {
     if (output_.path.empty() || output_.path == "-" || output_.to_stdout)
       throw Error(Finding::kUsage, "a profile is written to a file").Hint("give -o model.kvp");
     if (name_.size() > kMostName) throw Error(Finding::kUsage, "--name has more than 255 bytes");
+    if (learn_.wanted()) return LearnTransform(context);
     const OpenOptions options =
         snapshot_.Resolve(inputs_.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);
     ProfileBuilder builder;
@@ -126,9 +135,30 @@ class Train : public Command {
     result.tokens += tokens;
   }
 
+  ExitStatus LearnTransform(Context& context) {
+    const Transform transform = learn_.Learn(inputs_, snapshot_, name_, context);
+    AtomicFile file(output_.path, RulesFor(output_.force, inputs_));
+    file.Write(WriteTransform(transform));
+    file.Commit();
+    Trained result;
+    result.output = output_.path;
+    result.transform = transform;
+    result.tokens = transform.rows;
+    for (const std::string& input : inputs_)
+      result.inputs.push_back(HashedFile::Of(snapshot_.Open(input)));
+    result.values = transform.rows * (transform.k.features() + transform.v.features());
+    report_.Emit(context.console, "train", TrainedFields, result, RulesFor(output_.force));
+    if (!report_.json) {
+      context.console.Say(
+          fmt::format("{}: {}", Printable(output_.path), TransformSummary(transform)));
+    }
+    return kDone;
+  }
+
   std::vector<std::string> inputs_;
   OutputOptions output_;
   std::string name_;
+  LearnFlags learn_;
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "apps/kvtool/commands/replay/quant_advice.h"
 #include "apps/kvtool/commands/replay/quant_plan.h"
 #include "apps/kvtool/commands/replay/trace_replay.h"
+#include "apps/kvtool/commands/transform/transform_types.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/result_fields.h"
@@ -273,6 +274,7 @@ struct QuantReplayed {
   std::optional<QuantAdvice> advice;
   std::vector<std::string> warnings;
   std::optional<Written> out;
+  std::optional<TransformUse> transform = {};
 };
 
 const Fields<QuantReplayed::Written>& QuantWrittenFields() {
@@ -295,7 +297,9 @@ const Fields<QuantReplayed>& QuantReplayedFields() {
        QuantAdviceFields()},
       {"warnings", "Everything that the run warned of", &QuantReplayed::warnings},
       {"out", "The state that was written; with --output", &QuantReplayed::out,
-       QuantWrittenFields(), Absent()}};
+       QuantWrittenFields(), Absent()},
+      {"transform", "The transform, and the types that code all layers by it; with --transform",
+       &QuantReplayed::transform, TransformUseFields(), Absent()}};
   return fields;
 }
 
@@ -324,6 +328,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     line.Add("--v", v_, "Types of V, a comma list (q8_0,q5_1,q4_0)")
         .Suggest(TypeWords())
         .Separator(',');
+    transforms_.Declare(line);
     line.Add("--plan", plan_, "Types of each layer from a file (kvtool.quant-plan/1)");
     line.Add(
         "--against", against_,
@@ -367,7 +372,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
 
   void Files(CommandFiles& files) const override {
     TraceReplay::Files(files);
-    files.Reads({against_, plan_});
+    files.Reads({against_, plan_, transforms_.file()});
     files.Writes({{plan_out_, "--plan-out"}, {out_, "-o"}});
   }
 
@@ -376,7 +381,9 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     if (!against_.empty()) return RunAgainst(context);
     const auto [options, trace, snapshot] = Open(context.console);
     const std::optional<ModelRope> rope = rope_.Resolve(options, &snapshot);
-    ReplayRequest request = RequestFor(snapshot, trace);
+    TransformTypes transforms = transforms_;
+    transforms.Open(snapshot, rope ? &*rope : nullptr);
+    ReplayRequest request = RequestFor(snapshot, trace, transforms);
     if (rope) request.store.rope = &*rope;
     std::optional<QuantPlan> plan;
     if (!plan_.empty()) plan = TakePlan(plan_, snapshot, request);
@@ -389,11 +396,13 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     const QuantLimits limits{max_kl_, bytes_};
     std::optional<quantisation::SearchResult> found;
     if (advise_) found = SearchTypes(limits, request, result);
-    const std::vector<std::string> warnings = QuantWarnings(snapshot, request, result);
+    std::vector<std::string> warnings = QuantWarnings(snapshot, request, result);
+    for (std::string& warning : transforms.Warnings()) warnings.push_back(std::move(warning));
     for (const std::string& warning : warnings) context.console.Warn(input_, warning);
     const std::vector<std::string> notes = quantisation::NotesOf(result);
     const quantisation::Report report{snapshot, trace, request, result, detail_, ModelName(trace)};
     QuantReplayed replayed{{HashedFile::Of(snapshot.source)}, report, {}, {}, warnings, {}};
+    replayed.transform = transforms.Use();
     if (plan) replayed.plan = {Evaluate(result, ChoiceOf(*plan, request, result)), result.tokens};
     if (found) replayed.advice.emplace(QuantAdvice{limits, request, result, *found});
     if (found && found->best && !plan_out_.empty()) {
@@ -414,6 +423,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
       PrintHead(context.console, result);
       context.console.Data(Table(quantisation::PairTable(report)).Text());
       for (const std::string& note : notes) context.console.Line("note: " + note);
+      if (const std::string text = transforms.Text(); !text.empty()) context.console.Data(text);
       if (plan) PrintOutcome(context.console, "plan", replayed.plan->outcome, result);
       if (found) PrintAdvice(context.console, request, result, *found);
     }
@@ -447,6 +457,10 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
                               !out_.empty() || page_.wanted())) {
       throw Error(Finding::kUsage,
                   "--against: it compares two caches; leave out types, plans and other outputs");
+    }
+    if (advise_ && !transforms_.file().empty()) {
+      throw Error(Finding::kUsage,
+                  "--advise: chooses types by layer, but a transform codes all layers together");
     }
     const bool has_limit = max_kl_ || bytes_ != 0;
     if (advise_ && !has_limit) {
@@ -493,7 +507,22 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     return {out_, store.rotate, rows};
   }
 
-  ReplayRequest RequestFor(const Snapshot& snapshot, const AttentionTrace& trace) const {
+  // The types that names on the command line stand for, each once.
+  std::vector<const quant::CacheType*> TypesFor(const std::vector<std::string>& names, bool is_key,
+                                                uint64_t prompt, TransformTypes& transforms) const {
+    std::vector<const quant::CacheType*> types;
+    for (const std::string& name : names) {
+      const quant::CacheType* type = transforms.Make(name, is_key, prompt, keep_first_, keep_last_);
+      const auto listed =
+          type != nullptr ? std::vector{type} : ParseTypes({name}, is_key ? "--k" : "--v");
+      if (std::find(types.begin(), types.end(), listed.front()) == types.end())
+        types.push_back(listed.front());
+    }
+    return types;
+  }
+
+  ReplayRequest RequestFor(const Snapshot& snapshot, const AttentionTrace& trace,
+                           TransformTypes& transforms) const {
     ReplayRequest request;
     quantisation::StoreRequest& store = request.store;
     const std::vector<std::string> usual = {"q8_0", "q5_1", "q4_0"};
@@ -504,10 +533,11 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     const bool is_bf16 = snapshot.layers.front().k.dtype == DType::kBF16;
     std::vector<std::string> names = {is_bf16 ? "bf16" : "f16"};
     names.insert(names.end(), k.begin(), k.end());
-    store.k_types = ParseTypes(names, "--k");
+    request.prompt_tokens = PromptOf(trace);
+    store.k_types = TypesFor(names, true, request.prompt_tokens, transforms);
     names.resize(1);
     names.insert(names.end(), v.begin(), v.end());
-    store.v_types = ParseTypes(names, "--v");
+    store.v_types = TypesFor(names, false, request.prompt_tokens, transforms);
     const auto keys = static_cast<uint32_t>(store.k_types.size());
     const auto values = static_cast<uint32_t>(store.v_types.size());
     for (uint32_t i = 0; i < keys; ++i) request.pairs.push_back({i, 0});
@@ -526,7 +556,6 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     request.head_dim = snapshot.layers.front().k.head_dim;
     request.rows = rows_;
     request.seed = seed_;
-    request.prompt_tokens = PromptOf(trace);
     const auto weights = WeightsFor(trace);
     if (weights) request.weights = *weights;
     if (max_kl_ && !weights && !trace.gradients) {
@@ -572,6 +601,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
   uint64_t keep_first_ = 0, keep_last_ = 0, bytes_ = 0;
   std::optional<double> max_kl_;
   bool advise_ = false;
+  TransformTypes transforms_;  // as the command line says; each input opens its own
 };
 
 }  // namespace

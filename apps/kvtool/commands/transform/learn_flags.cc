@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/commands/transform/learn_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/line/numbers.h"
+#include "formats/registry.h"
+#include "lib/core/base/number.h"
+#include "lib/engines/sglang/ascend.h"
+#include "lib/study/transform/learn.h"
+
+namespace kv {
+namespace {
+
+constexpr uint64_t kRowsOfFeature = 5;  // fewer leave the basis fitted to its own rows
+
+// The rows of K and V that are learnt from, and those that judge.
+struct Lesson {
+  transform::CacheRows learn, held_out;
+};
+
+void AppendRows(const transform::CacheRows& from, transform::CacheRows& to) {
+  to.features = from.features;
+  to.tokens += from.tokens;
+  to.values.insert(to.values.end(), from.values.begin(), from.values.end());
+}
+
+// Leaves out tokens with values that are not finite.
+void DropNotFinite(transform::CacheRows& rows) {
+  transform::CacheRows kept{{}, 0, rows.features};
+  for (uint64_t t = 0; t < rows.tokens; ++t) {
+    const std::span<const float> row(&rows.values[t * rows.features], rows.features);
+    if (!std::all_of(row.begin(), row.end(), [](float value) { return std::isfinite(value); }))
+      continue;
+    kept.values.insert(kept.values.end(), row.begin(), row.end());
+    ++kept.tokens;
+  }
+  rows = std::move(kept);
+}
+
+class Lessons {
+ public:
+  Lessons(const LearnFlags& flags, size_t inputs)
+      : flags_(flags),
+        held_inputs_(static_cast<size_t>(std::ceil(flags.hold * static_cast<double>(inputs)))),
+        inputs_(inputs) {}
+
+  void Add(const Snapshot& snapshot, const std::optional<ModelRope>& rope, Transform& transform) {
+    transform::RequireRows(snapshot);
+    const LayerKv& first = snapshot.layers.front();
+    const auto layers = static_cast<uint32_t>(snapshot.layers.size());
+    const bool turns = snapshot.key_rotation != KeyRotation::kUnrotated;
+    const std::string words = turns && rope ? RopeText(*rope, layers) : "";
+    TransformSide k{first.k.heads, first.k.head_dim, {}, {}, {}};
+    TransformSide v{first.v->heads, first.v->head_dim, {}, {}, {}};
+    const bool fits =
+        transform.layers == 0 ||
+        (transform.layers == layers && transform.k.heads == k.heads && transform.k.dim == k.dim &&
+         transform.v.heads == v.heads && transform.v.dim == v.dim && transform.rope == words);
+    if (!fits) {
+      throw Error(Finding::kInconsistent, "other layers, heads or RoPE than the inputs before");
+    }
+    transform.layers = layers;
+    transform.rope = words;
+    transform.k = k;
+    transform.v = v;
+    const uint64_t tokens = first.k.tokens();
+    const uint64_t begin = std::min<uint64_t>(flags_.sinks, tokens);
+    const TokenRange middle{begin,
+                            std::max(begin, tokens - std::min<uint64_t>(flags_.window, tokens))};
+    for (Lesson* lesson : {&k_, &v_}) {
+      transform::CacheRows rows =
+          transform::RowsOf(snapshot, lesson == &k_, rope ? &*rope : nullptr, middle);
+      DropNotFinite(rows);
+      Take(rows, *lesson);
+    }
+    ++taken_;
+    for (const uint64_t hash : transform::Fingerprints(snapshot))
+      transform.fingerprints.push_back(hash);
+  }
+
+  const Lesson& k() const { return k_; }
+  const Lesson& v() const { return v_; }
+
+ private:
+  // Whole inputs are held out; of a single one its last rows.
+  void Take(const transform::CacheRows& rows, Lesson& lesson) const {
+    if (inputs_ > 1) {
+      AppendRows(rows, taken_ + held_inputs_ >= inputs_ ? lesson.held_out : lesson.learn);
+      return;
+    }
+    const auto kept = static_cast<uint64_t>((1 - flags_.hold) * static_cast<double>(rows.tokens));
+    const auto cut = rows.values.begin() + static_cast<std::ptrdiff_t>(kept * rows.features);
+    AppendRows({{rows.values.begin(), cut}, kept, rows.features}, lesson.learn);
+    AppendRows({{cut, rows.values.end()}, rows.tokens - kept, rows.features}, lesson.held_out);
+  }
+
+  const LearnFlags& flags_;
+  size_t held_inputs_, inputs_, taken_ = 0;
+  Lesson k_, v_;
+};
+
+uint32_t LayersOfGroup(const std::string& grouping, uint32_t layers) {
+  if (grouping == "all") return layers;
+  if (grouping == "layer") return 1;
+  const auto number = ParseNumber<uint32_t>(grouping);
+  if (number && *number > 0) return *number;
+  throw Error(Finding::kUsage, "--grouping {}: expected all, layer or a number of layers",
+              grouping);
+}
+
+}  // namespace
+
+void LearnFlags::Declare(CommandLine& line) {
+  const CommandLine::Heading heading(line, "Transforms");
+  line.Add("--transform", kind, "Learn a transform of K and V in place of a profile: kvtc")
+      .OneOf({"kvtc"});
+  line.Add("--ratio", ratios, "Ratios that coefficients get a schema for (4,8,16)")
+      .Check(CheckedBy([](const std::string& text) { ParseRatios(text, "--ratio"); }));
+  line.Add("--rank", rank, "Components of a basis, a multiple of 16 (what half of the rows tell)");
+  line.Add("--grouping", grouping, "Layers that share a basis: all, layer or a number (all)")
+      .Check(CheckedBy([](const std::string& text) { LayersOfGroup(text, 1); }));
+  line.Add("--basis", basis, "How the basis is stored: f32 or bf16 (f32)").OneOf({"f32", "bf16"});
+  line.Add("--sinks", sinks, "First tokens of each cache that stay in full (4)");
+  line.Add("--window", window, "Last tokens of each cache that stay in full (128)");
+  line.OnText(
+      "--hold", [this](const std::string& text) { hold = ParseShare(text, "--hold", 0.01, 0.9); },
+      "Share of the inputs that only judges what was learnt from the others (0.2)");
+  rope.Declare(line, "How K is rotated, for --transform");
+}
+
+Transform LearnFlags::Learn(const std::vector<std::string>& inputs,
+                            const SnapshotOptions& snapshots, const std::string& name,
+                            Context& context) const {
+  Transform transform;
+  transform.model = name;
+  transform.sinks = sinks;
+  transform.window = window;
+  transform.is_bfloat = basis == "bf16";
+  const OpenOptions options =
+      snapshots.Resolve(inputs.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);
+  Lessons lessons(*this, inputs.size());
+  for (const std::string& input : inputs) {
+    try {
+      const Snapshot snapshot = OpenSnapshot(snapshots.Open(input), options);
+      WarnOf(snapshot.notes, input, context.console);
+      snapshot.CheckContent();
+      lessons.Add(snapshot, rope.Resolve(options, &snapshot), transform);
+      if (transform.model.empty()) transform.model = snapshot.model.substr(0, 255);
+      transform.sources.push_back(HashedFile::Of(snapshot.source).xxh3);
+    } catch (Error& error) {
+      throw error.File(input);
+    }
+  }
+  if (inputs.size() == 1) {
+    context.console.Warn(inputs.front(),
+                         "one cache alone: its last rows judge what the others taught, and they "
+                         "are of the same text");
+  }
+  const transform::CacheRows& rows = lessons.k().learn;
+  transform.rows = rows.tokens;
+  if (rows.tokens < kRowsOfFeature * rows.features) {
+    context.console.Warn(
+        inputs.front(), fmt::format("{} rows of {} features: with fewer than {} rows a feature the "
+                                    "basis fits its own rows better than others",
+                                    rows.tokens, rows.features, kRowsOfFeature));
+  }
+  if (lessons.k().held_out.tokens == 0 || rows.tokens == 0) {
+    throw Error(Finding::kUsage, "--sinks {}, --window {}: they leave no token to learn from",
+                sinks, window);
+  }
+  transform::LearnOptions how{rank,
+                              LayersOfGroup(grouping, transform.layers),
+                              transform.is_bfloat,
+                              ParseRatios(ratios, "--ratio"),
+                              {&transform::kKvtcForm, &sglang::kAscendForm}};
+  ThreadPool pool(context.global.thread_count());
+  for (TransformSide* side : {&transform.k, &transform.v}) {
+    const Lesson& lesson = side == &transform.k ? lessons.k() : lessons.v();
+    *side = transform::LearnSide(lesson.learn, lesson.held_out, transform.layers, side->heads,
+                                 side->dim, how, pool);
+  }
+  return transform;
+}
+
+namespace {
+
+const Fields<TransformPlan>& PlanFields() {
+  static const Fields<TransformPlan> fields = {
+      {"form", "How coefficients are stored", &TransformPlan::form},
+      {"ratio", "16 bits a value over the bits that a token may have", &TransformPlan::ratio},
+      {"bits_per_token", "Bits of a token by the schema; of kvtc_rans 0: they depend on the values",
+       [](const TransformPlan& plan) { return BitsOf(plan.schema); }},
+      {"held_out_error", "|y' - y| / |y - mean| of rows that were not learnt from",
+       &TransformPlan::error}};
+  return fields;
+}
+
+const Fields<TransformSide>& SideFields() {
+  static const Fields<TransformSide> fields = {
+      {"heads", "Heads of a layer", &TransformSide::heads},
+      {"head_dim", "Values of a head", &TransformSide::dim},
+      {"features", "Values of a token in all layers", &TransformSide::features},
+      {"components", "Components of the basis", &TransformSide::components},
+      {"bases", "Bases, each of some layers",
+       [](const TransformSide& side) { return side.parts.size(); }},
+      {"plans", "What was found for each form and ratio", &TransformSide::plans, PlanFields()}};
+  return fields;
+}
+
+}  // namespace
+
+const Fields<Transform>& TransformFields() {
+  static const Fields<Transform> fields = {
+      {"model", "Name of the model", &Transform::model},
+      {"rope", "How keys are turned back", &Transform::rope},
+      {"layers", "Layers of the model", &Transform::layers},
+      {"sinks", "First tokens that stay in full", &Transform::sinks},
+      {"window", "Last tokens that stay in full", &Transform::window},
+      {"basis_type", "How the basis is stored: f32 or bf16",
+       [](const Transform& of) { return of.is_bfloat ? "bf16" : "f32"; }, OneOf("f32", "bf16")},
+      {"basis_bytes", "Bytes of means and bases", &Transform::basis_bytes},
+      {"rows", "Tokens that it was learnt from", &Transform::rows},
+      {"learnt_from", "XXH3 of each cache that it was learnt from", &Transform::sources},
+      {"k", "K", &Transform::k, SideFields()},
+      {"v", "V", &Transform::v, SideFields()}};
+  return fields;
+}
+
+std::string TransformSummary(const Transform& transform) {
+  return fmt::format("transform of {}, {} layers, {} + {} components learnt from {} tokens",
+                     transform.model.empty() ? "a model without name" : transform.model,
+                     transform.layers, transform.k.components(), transform.v.components(),
+                     transform.rows);
+}
+
+}  // namespace kv

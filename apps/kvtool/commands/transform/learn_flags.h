@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/kvtool/command.h"
+#include "apps/kvtool/line/options.h"
+#include "lib/core/transform/transform.h"
+
+namespace kv {
+
+// The options of `train --transform`, and what they learn.
+struct LearnFlags {
+  std::string kind, ratios = "4,8,16", basis = "f32", grouping = "all";
+  uint64_t rank = 0;
+  uint32_t sinks = 4, window = 128;
+  double hold = 0.2;
+  RopeOptions rope;
+
+  void Declare(CommandLine& line);
+  bool wanted() const { return !kind.empty(); }
+  // Learns from all inputs, of which the last ones, in the share of --hold, judge what was learnt.
+  Transform Learn(const std::vector<std::string>& inputs, const SnapshotOptions& snapshots,
+                  const std::string& name, Context& context) const;
+};
+
+// A transform as documents say it.
+const Fields<Transform>& TransformFields();
+// "transform of smollm2, 30 layers, 2 x 1024 components learnt from 15300 tokens".
+std::string TransformSummary(const Transform& transform);
+
+}  // namespace kv

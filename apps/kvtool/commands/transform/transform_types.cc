@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/commands/transform/transform_types.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "apps/kvtool/line/command_line.h"
+#include "formats/kvx/kvtc_artifact.h"
+#include "formats/kvx/kvx.h"
+#include "formats/torch/torch.h"
+#include "lib/core/base/file.h"
+#include "lib/core/base/number.h"
+#include "lib/engines/dynamo/kvtc.h"
+#include "lib/engines/sglang/ascend.h"
+#include "lib/study/transform/steps.h"
+
+namespace kv {
+namespace {
+
+using transform::RowCoder;
+
+constexpr double kWornBasis = 0.9;  // less of this cache in the basis: it was learnt from others
+
+struct CoderRequest {
+  const TransformSide& side;
+  std::string_view name, argument;
+  dynamo::Fp8Path path;
+};
+
+const TransformPlan& PlanFor(const CoderRequest& request, std::string_view form) {
+  const auto ratio = ParseNumber<double>(request.argument);
+  const TransformPlan* plan = ratio ? request.side.Find(form, *ratio) : nullptr;
+  if (plan != nullptr) return *plan;
+  std::string ratios;
+  for (const TransformPlan& of : request.side.plans) {
+    if (of.form == form) ratios += fmt::format("{}{}", ratios.empty() ? "" : ", ", of.ratio);
+  }
+  throw Error(Finding::kUsage, "{}: the transform has no such ratio", request.name)
+      .Hint(ratios.empty() ? "learn it anew: train --transform kvtc" : "it has " + ratios);
+}
+
+RowCoder OwnCoder(const CoderRequest& request) {
+  return transform::CodeBySchema(transform::kKvtcForm, PlanFor(request, "kvtc").schema);
+}
+
+RowCoder AscendCoder(const CoderRequest& request) {
+  return transform::CodeBySchema(sglang::kAscendForm,
+                                 PlanFor(request, sglang::kAscendForm.name).schema);
+}
+
+RowCoder StepCoder(const CoderRequest& request) {
+  return transform::CodeBySteps(PlanFor(request, transform::kStepForm).steps);
+}
+
+// "fp8*256+int4*1024": ranges one after another.
+std::vector<dynamo::Range> ParseRangeList(const CoderRequest& request) {
+  std::vector<dynamo::Range> ranges;
+  std::string_view text = request.argument;
+  uint64_t begin = 0;
+  while (!text.empty() || ranges.empty()) {
+    const std::string_view term = text.substr(0, text.find('+'));
+    text.remove_prefix(std::min(text.size(), term.size() + 1));
+    const size_t star = term.find('*');
+    const std::string_view type = term.substr(0, star);
+    const auto width = ParseNumber<uint32_t>(star == term.npos ? "" : term.substr(star + 1));
+    const auto bits = type.starts_with("int") ? ParseNumber<uint32_t>(type.substr(3))
+                      : type.starts_with("fp8") && type.size() == 3 ? std::optional<uint32_t>(0)
+                                                                    : std::nullopt;
+    if (!width || !bits || (*bits == 0 && type.front() == 'i')) {
+      throw Error(Finding::kUsage, "{}: expected ranges such as fp8*256+int4*1024", request.name);
+    }
+    ranges.push_back({begin, begin + *width, *bits});
+    begin += *width;
+  }
+  if (begin > request.side.components()) {
+    throw Error(Finding::kUsage, "{}: {} components, but the transform has {}", request.name, begin,
+                request.side.components());
+  }
+  return ranges;
+}
+
+void CountFloats(const std::vector<dynamo::Range>& ranges, std::span<const float> row,
+                 transform::Faults& faults) {
+  for (const dynamo::Range& range : ranges) {
+    if (range.bits != 0) continue;
+    for (const float value : row.subspan(range.begin, range.width())) {
+      faults.clipped += std::fabs(value) > kE4M3Max;
+      faults.soft_damage += dynamo::ToFp8(value, dynamo::Fp8Path::kSm89) !=
+                            dynamo::ToFp8(value, dynamo::Fp8Path::kSoft);
+    }
+  }
+}
+
+// Through a buffer as the kernels write it, whose headers count. A row is a token.
+RowCoder DynamoCoder(const CoderRequest& request) {
+  const std::vector<dynamo::Range> ranges = ParseRangeList(request);
+  const uint64_t kept = ranges.back().end;
+  return [ranges, kept, path = request.path](const transform::Rows& rows, std::span<float> out,
+                                             transform::Faults& faults) {
+    std::vector<float> values;
+    for (uint64_t t = 0; t < rows.tokens; ++t) {
+      const std::span<const float> row = rows.Row(t).first(kept);
+      CountFloats(ranges, row, faults);
+      values.insert(values.end(), row.begin(), row.end());
+    }
+    const Bytes bytes = dynamo::WriteBuffer(values, rows.tokens, kept, ranges, path);
+    const dynamo::Buffer buffer = dynamo::ReadBuffer(bytes, rows.tokens, kept);
+    std::fill(out.begin(), out.end(), 0.0f);
+    for (uint64_t t = 0; t < rows.tokens; ++t)
+      std::copy_n(&buffer.values[t * kept], kept, &out[t * rows.components]);
+    return static_cast<double>(bytes.size());
+  };
+}
+
+struct FormRow {
+  std::string_view name;
+  RowCoder (*make)(const CoderRequest& request);
+};
+constexpr FormRow kForms[] = {{"kvtc", OwnCoder},
+                              {"kvtc_rans", StepCoder},
+                              {"kvtc_ascend", AscendCoder},
+                              {"kvtc_dynamo", DynamoCoder}};
+
+const FormRow* FindForm(std::string_view type) {
+  const std::string_view form = type.substr(0, type.find(':'));
+  const auto* row = std::find_if(std::begin(kForms), std::end(kForms),
+                                 [&](const FormRow& of) { return of.name == form; });
+  return row == std::end(kForms) ? nullptr : row;
+}
+
+quant::WholeSide ByLayer(const Snapshot& snapshot, const transform::CodedCache& coded) {
+  quant::WholeSide whole;
+  whole.bytes = coded.bytes;
+  const uint64_t layers = snapshot.layers.size(), row = coded.rows.features / layers;
+  for (uint64_t l = 0; l < layers; ++l) {
+    std::vector<float>& values = whole.layers[snapshot.layers[l].index];
+    for (uint64_t t = 0; t < coded.rows.tokens; ++t) {
+      const float* from = &coded.rows.values[t * coded.rows.features + l * row];
+      values.insert(values.end(), from, from + row);
+    }
+  }
+  return whole;
+}
+
+double BasisBytes(const TransformSide& side, bool is_bfloat) {
+  uint64_t vectors = 0;
+  for (const TransformPart& part : side.parts) vectors += part.vectors.size();
+  return static_cast<double>(4 * side.features() + (is_bfloat ? 2 : 4) * vectors);
+}
+
+const Fields<TransformUse::Type>& TypeFields() {
+  using Type = TransformUse::Type;
+  static const Fields<Type> fields = {
+      {"type", "Name of the type", [](const Type& of) { return of.side->name; }},
+      {"side", "K or V", [](const Type& of) { return of.side->is_key ? "K" : "V"; },
+       OneOf("K", "V")},
+      {"middle_tokens", "Tokens that are coded",
+       [](const Type& of) { return of.side->coded.middle_tokens; }},
+      {"full_tokens", "Tokens that stay in full: the first, the last and those after the prompt",
+       [](const Type& of) { return of.side->coded.full_tokens(); }},
+      {"not_finite_tokens", "Tokens of the middle in full, because values are not finite",
+       [](const Type& of) { return of.side->coded.not_finite; }},
+      {"middle_ratio", "16-bit bytes of the coded tokens over theirs; null without any",
+       [](const Type& of) { return of.side->coded.middle_ratio(); }, Nullable()},
+      {"retained", "Share of this cache's centred energy in the basis",
+       [](const Type& of) { return of.side->coded.retained; }},
+      {"clipped", "Coefficients beyond the largest code",
+       [](const Type& of) { return of.side->coded.faults.clipped; }},
+      {"fp8_soft_damage", "Coefficients that GPUs before sm_89 store as another code",
+       [](const Type& of) { return of.side->coded.faults.soft_damage; }},
+      {"far_offsets", "Groups so far from 0 that their binary16 offset loses steps",
+       [](const Type& of) { return of.side->coded.faults.far_offsets; }},
+      {"basis_bytes", "Bytes of mean and basis of this side, not in the ratio",
+       [](const Type& of) { return of.side->basis_bytes; }},
+      {"pays_from_tokens",
+       "Coded tokens, of all caches of the model, from which on the basis pays; 0: never",
+       [](const Type& of) { return of.side->coded.PaysFrom(of.side->basis_bytes); }}};
+  return fields;
+}
+
+}  // namespace
+
+const Fields<TransformUse>& TransformUseFields() {
+  static const Fields<TransformUse> fields = {
+      Fields<TransformUse>::Inline(&TransformUse::file, HashedFileFields()),
+      {"model", "Name of the model that it was learnt from", &TransformUse::model},
+      {"rope", "How keys are turned back", &TransformUse::rope},
+      {"basis_type", "How the basis is stored: f32 or bf16", &TransformUse::basis_type},
+      {"basis_bytes", "Bytes of means and bases of K and V", &TransformUse::basis_bytes},
+      {"rows", "Tokens that it was learnt from", &TransformUse::rows},
+      {"learnt_from", "XXH3 of each cache that it was learnt from", &TransformUse::learnt_from},
+      {"first_full", "First tokens in full", &TransformUse::first_full},
+      {"last_full", "Last tokens of the prompt in full", &TransformUse::last_full},
+      {"types", "Each type that was made with it", &TransformUse::types, TypeFields()}};
+  return fields;
+}
+
+namespace {
+
+// An artifact says nothing of layers, heads and RoPE: they are those of the cache, or its features
+// do not fit.
+Transform TransformOf(const KvtcArtifact& artifact, const Snapshot& snapshot,
+                      const ModelRope* rope) {
+  const LayerKv& first = snapshot.layers.front();
+  Transform transform;
+  transform.layers = static_cast<uint32_t>(snapshot.layers.size());
+  if (rope != nullptr) transform.rope = RopeText(*rope, transform.layers);
+  const auto take = [](const KvtcArtifact::Side& from, const KvTensor& like, TransformSide& side) {
+    side = {like.heads, like.head_dim, from.mean, {from.basis}, {}};
+    for (const auto& [ratio, groups] : from.schemas) {
+      std::vector<sglang::SchemaEntry> entries;
+      for (const KvtcArtifact::Group& group : groups) entries.push_back({group.size, group.type});
+      side.plans.push_back({std::string(sglang::kAscendForm.name),
+                            static_cast<double>(ratio),
+                            sglang::ParseSchema(entries, side.components()),
+                            {},
+                            0});
+    }
+  };
+  take(artifact.k, first.k, transform.k);
+  take(artifact.v, *first.v, transform.v);
+  RequireSound(transform);
+  return transform;
+}
+
+}  // namespace
+
+void TransformTypes::Declare(CommandLine& line) {
+  line.Add("--transform", file_,
+           "Learnt transform (.kvx, or SGLang's kvtc.pt) for the types kvtc:RATIO, "
+           "kvtc_rans:RATIO, kvtc_ascend:RATIO "
+           "and kvtc_dynamo:RANGES, as fp8*256+int4*1024");
+  line.Add("--fp8", fp8_, "How kvtc_dynamo converts: sm89 (and later GPUs) or soft (older) (sm89)")
+      .OneOf({"sm89", "soft"});
+  line.Add("--worker", worker_, "Whose transform of a kvtc.pt (tp_0_pp_0)");
+}
+
+void TransformTypes::Open(const Snapshot& snapshot, const ModelRope* rope) {
+  if (file_.empty()) return;
+  transform::RequireRows(snapshot);
+  try {
+    const Source source = Source::Open(file_);
+    if (source.is_folder) throw Error(Finding::kUsage, "--transform: a folder, expected a file");
+    transform_ = LooksLikeTorch(source)
+                     ? TransformOf(ReadKvtcArtifact(source, worker_), snapshot, rope)
+                     : ReadTransform(source.files.at(0).data->bytes());
+    transform::RequireOrthonormal(*transform_);
+    hashed_ = HashedFile::Of(source);
+  } catch (Error& error) {
+    throw error.File(file_);
+  }
+  transform::RequireFit(*transform_, snapshot, rope);
+  transform::RequireUnseen(snapshot, *transform_);
+  snapshot_ = &snapshot;
+  rope_ = rope;
+}
+
+const quant::CacheType* TransformTypes::Make(const std::string& name, bool is_key, uint64_t prompt,
+                                             uint64_t keep_first, uint64_t keep_last) {
+  const FormRow* form = FindForm(name);
+  if (form == nullptr) return nullptr;
+  if (!transform_) {
+    throw Error(Finding::kUsage, "{}: needs a transform of the model", name)
+        .Hint("learn one (kvtool train --transform kvtc CACHES -o model.kvx) and give --transform");
+  }
+  const bool is_given = keep_first + keep_last > 0;
+  first_ = is_given ? keep_first : transform_->sinks;
+  last_ = is_given ? keep_last : transform_->window;
+  const TransformSide& side = is_key ? transform_->k : transform_->v;
+  const std::string_view text = name;
+  const size_t colon = text.find(':');
+  const RowCoder coder =
+      form->make({side, name, colon == text.npos ? "" : text.substr(colon + 1),
+                  fp8_ == "soft" ? dynamo::Fp8Path::kSoft : dynamo::Fp8Path::kSm89});
+  const uint64_t end = std::min(prompt, snapshot_->layers.front().k.tokens());
+  const uint64_t begin = std::min(first_, end);
+  const TokenRange middle{begin, std::max(begin, end - std::min(end, last_))};
+  TransformedSide& made = sides_.emplace_back();
+  made.name = name;
+  made.is_key = is_key;
+  made.coded = transform::CodeCache(*snapshot_, side, is_key, rope_, middle, coder);
+  made.whole = ByLayer(*snapshot_, made.coded);
+  made.coded.rows.values = {};
+  made.basis_bytes = BasisBytes(side, transform_->is_bfloat);
+  made.type = quant::TypeOfWhole(made.name, made.whole);
+  return &made.type;
+}
+
+std::optional<TransformUse> TransformTypes::Use() const {
+  if (!transform_) return std::nullopt;
+  TransformUse use{hashed_,
+                   transform_->model,
+                   transform_->rope,
+                   transform_->is_bfloat ? "bf16" : "f32",
+                   transform_->basis_bytes(),
+                   transform_->rows,
+                   first_,
+                   last_,
+                   transform_->sources,
+                   {}};
+  for (const TransformedSide& side : sides_) use.types.push_back({&side});
+  return use;
+}
+
+std::vector<std::string> TransformTypes::Warnings() const {
+  std::vector<std::string> warnings;
+  for (const TransformedSide& of : sides_) {
+    const transform::CodedCache& coded = of.coded;
+    const std::string who = fmt::format("{} of {}", of.name, of.is_key ? 'K' : 'V');
+    if (coded.middle_tokens == 0) {
+      warnings.push_back(
+          fmt::format("{}: the first {} and last {} tokens in full are all of the "
+                      "prompt: nothing is coded",
+                      who, first_, last_));
+      continue;
+    }
+    if (coded.retained < kWornBasis) {
+      warnings.push_back(
+          fmt::format("{}: the basis holds {:.0f}% of this cache's energy: it was "
+                      "learnt from other text or another model",
+                      who, 100 * coded.retained));
+    }
+    if (coded.not_finite > 0) {
+      warnings.push_back(
+          fmt::format("{}: {} tokens hold values that are not finite and stay in "
+                      "full",
+                      who, coded.not_finite));
+    }
+    if (coded.faults.clipped > 0)
+      warnings.push_back(fmt::format("{}: {} coefficients are clipped", who, coded.faults.clipped));
+  }
+  return warnings;
+}
+
+std::string TransformTypes::Text() const {
+  std::string text;
+  for (const TransformedSide& of : sides_) {
+    if (of.coded.middle_tokens == 0) continue;
+    text += fmt::format(
+        "{} of {}: {} tokens coded at {:.2f}x, {} in full; the basis of {:.0f} bytes pays from {} "
+        "coded tokens on\n",
+        of.name, of.is_key ? 'K' : 'V', of.coded.middle_tokens, of.coded.middle_ratio(),
+        of.coded.full_tokens(), of.basis_bytes, of.coded.PaysFrom(of.basis_bytes));
+  }
+  return text;
+}
+
+}  // namespace kv

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/kvtool/command.h"
+#include "apps/kvtool/documents/document_fields.h"
+#include "lib/fields/fields.h"
+#include "lib/study/quantisation/types/cache_type.h"
+#include "lib/study/transform/coded_cache.h"
+
+namespace kv {
+
+// One side of a cache in a type such as kvtc:8.
+struct TransformedSide {
+  std::string name;
+  bool is_key = true;
+  transform::CodedCache coded;  // without its rows
+  quant::WholeSide whole;
+  quant::CacheType type;
+  double basis_bytes = 0;  // of this side
+};
+
+// What documents say of the transform and of each type that was made with it.
+struct TransformUse {
+  HashedFile file;
+  std::string model, rope, basis_type;
+  uint64_t basis_bytes = 0, rows = 0, first_full = 0, last_full = 0;
+  std::vector<std::string> learnt_from;
+  struct Type {
+    const TransformedSide* side;
+  };
+  std::vector<Type> types;
+};
+const Fields<TransformUse>& TransformUseFields();
+
+// --transform, and the types of --k and --v that need it.
+class TransformTypes {
+ public:
+  void Declare(CommandLine& line);
+  const std::string& file() const { return file_; }
+
+  // Reads the transform if one is named. Throws kUsage where the cache is one that it was learnt
+  // from, kInconsistent where it is of others.
+  void Open(const Snapshot& snapshot, const ModelRope* rope);
+  // Codes the prompt's middle; `keep_first` and `keep_last` replace the transform's own numbers if
+  // one is given. Nothing for names of other types.
+  const quant::CacheType* Make(const std::string& name, bool is_key, uint64_t prompt,
+                               uint64_t keep_first, uint64_t keep_last);
+
+  std::optional<TransformUse> Use() const;
+  std::vector<std::string> Warnings() const;
+  std::string Text() const;  // a line for each type; empty without
+
+ private:
+  std::string file_, fp8_ = "sm89", worker_ = "tp_0_pp_0";
+  const Snapshot* snapshot_ = nullptr;
+  const ModelRope* rope_ = nullptr;
+  std::optional<Transform> transform_;
+  HashedFile hashed_;
+  uint64_t first_ = 0, last_ = 0;
+  std::deque<TransformedSide> sides_;  // types point to them
+};
+
+}  // namespace kv
