@@ -28,8 +28,8 @@ struct Report {
   const AttentionTrace& trace;
   const ReplayRequest& request;
   const ReplayResult& result;
-  bool detail = false;  // whether to list the bytes of every step
-  std::string model;    // its name, for captions; empty: the snapshot's own
+  bool detail = false;     // whether to list the bytes of every step
+  std::string model = {};  // its name, for captions; empty: the snapshot's own
 };
 const Fields<Report>& TraceFields();
 const Fields<PaperParameters>& PaperFields();

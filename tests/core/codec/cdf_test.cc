@@ -46,7 +46,7 @@ Bytes CheckRoundTrip(const Bytes& values, bool bfloat, uint64_t rows, uint64_t c
 uint64_t LmsBytes(const Bytes& values, const Grid& grid) {
   CodecScratch scratch;
   Bytes frame;
-  REQUIRE(EncodeLms(values, SurveyHalves(values, grid.bfloat, true), grid.rows, grid.columns,
+  REQUIRE(EncodeLms(values, SurveyHalves(values, {grid.bfloat}, true), grid.rows, grid.columns,
                     grid.head_dim, nullptr, UINT64_MAX, scratch, frame));
   return frame.size();
 }
@@ -207,7 +207,7 @@ TEST_CASE("the slots of all halves tile 2^30 and are found again", "[cdf]") {
             if (place % 61 != 0) continue;
             for (const uint32_t target : {slot.start, end - 1}) {
               CodeSlot again;
-              found &= code.Find(target, mean, inverse, again) == place &&
+              found &= code.Find(target, mean, inverse, again) == HalfAt(place, 0) &&
                        again.start == slot.start && again.size == slot.size;
             }
           }
@@ -218,7 +218,10 @@ TEST_CASE("the slots of all halves tile 2^30 and are found again", "[cdf]") {
       }
     }
   }
-  for (uint32_t place = 0; place < 65536; ++place) REQUIRE(PlaceOf(HalfAt(place)) == place);
+  for (const int unit_bits : {0, 7, 8}) {
+    for (uint32_t place = 0; place < 65536; place += 1u << unit_bits)
+      REQUIRE(PlaceOf(HalfAt(place, unit_bits), unit_bits) == place);
+  }
 }
 
 TEST_CASE("slots come back in their order, and only all of them", "[cdf]") {

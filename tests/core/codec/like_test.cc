@@ -17,7 +17,7 @@ using test::Grid;
 Bytes Encode(const Grid& grid, const Bytes& values, const LikenessPlan* plan) {
   CodecScratch scratch;
   Bytes frame;
-  REQUIRE(EncodeLms(values, SurveyHalves(values, grid.bfloat, true), grid.rows, grid.columns,
+  REQUIRE(EncodeLms(values, SurveyHalves(values, {grid.bfloat}, true), grid.rows, grid.columns,
                     grid.head_dim, plan, UINT64_MAX, scratch, frame));
   return frame;
 }
