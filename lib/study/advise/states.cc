@@ -114,10 +114,68 @@ uint64_t CountCommon(const SavedState& a, const SavedState& b, Hashes hashes) {
   return a.geometry == b.geometry ? CommonLength(a.*hashes, b.*hashes) : 0;
 }
 
+// Two files of other sizes or formats are not the same, though both have the same rows.
 Kinship ClassifyKinship(const SavedState& state, const SavedState& kin, uint64_t common) {
   if (common == 0) return Kinship::kAlone;
-  if (common == state.tokens) return common == kin.tokens ? Kinship::kSame : Kinship::kContained;
-  return common == kin.tokens ? Kinship::kGrows : Kinship::kBranches;
+  if (common < state.tokens) return common == kin.tokens ? Kinship::kGrows : Kinship::kBranches;
+  const bool same = common == kin.tokens && state.bytes == kin.bytes && state.format == kin.format;
+  return same ? Kinship::kSame : Kinship::kContained;
+}
+
+bool BeginsWith(const KvTensor& whole, const KvTensor& part) {
+  if (part.tokens() == 0) return true;
+  if (!HasRows(whole) || !HasRows(part) || whole.tokens() < part.tokens()) return false;
+  for (uint64_t begin = 0; begin < part.tokens(); begin += kGatheredTokens) {
+    const uint64_t count = std::min(kGatheredTokens, part.tokens() - begin);
+    if (Gather(whole, begin, count, Order::kTokenHeadDim) !=
+        Gather(part, begin, count, Order::kTokenHeadDim)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// For each state of `order` the place of the first later one that holds it, or the number of
+// states.
+std::vector<size_t> FindHolders(const std::vector<SavedState>& states,
+                                const std::vector<size_t>& order, const HoldsState& holds) {
+  constexpr size_t kMostTried = 8;
+  std::vector<size_t> holders(order.size(), order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    const SavedState& part = states[order[i]];
+    const size_t end = std::min(order.size(), i + 1 + kMostTried);
+    for (size_t j = i + 1; j < end && holders[i] == order.size(); ++j) {
+      const SavedState& whole = states[order[j]];
+      if (CountCommon(part, whole, &SavedState::rows) < part.tokens) break;
+      if (holds(whole, part)) holders[i] = j;
+    }
+  }
+  return holders;
+}
+
+// One head suggests what only all bytes show: corrects the states that seem to hold another one, or
+// to be held by one.
+void ProveKinships(std::vector<SavedState>& states, const std::vector<size_t>& order,
+                   const HoldsState& holds) {
+  const std::vector<size_t> holders = FindHolders(states, order, holds);
+  for (size_t i = 0; i < order.size(); ++i) {
+    SavedState& state = states[order[i]];
+    size_t kin = holders[i];
+    state.contained = kin < order.size();
+    if (state.kinship == Kinship::kAlone || state.kinship == Kinship::kBranches) continue;
+    if (!state.contained) {
+      const auto held = std::find(holders.rend() - static_cast<ptrdiff_t>(i), holders.rend(), i);
+      if (held == holders.rend()) {
+        state.kinship = Kinship::kAlike;
+        continue;
+      }
+      kin = static_cast<size_t>(holders.rend() - held) - 1;
+    }
+    const SavedState& other = states[order[kin]];
+    state.kin = other.name;
+    state.shared_tokens = std::min(state.tokens, other.tokens);
+    state.kinship = ClassifyKinship(state, other, state.shared_tokens);
+  }
 }
 
 }  // namespace
@@ -147,7 +205,22 @@ SavedState DescribeState(const Snapshot& snapshot, uint64_t most_compared) {
   return state;
 }
 
-void CompareStates(std::vector<SavedState>& states) {
+bool HoldsRows(const Snapshot& whole, const Snapshot& part) {
+  if (whole.layers.size() != part.layers.size()) return false;
+  const size_t ids = std::min(whole.tokens.size(), part.tokens.size());
+  if (!std::equal(part.tokens.begin(), part.tokens.begin() + static_cast<ptrdiff_t>(ids),
+                  whole.tokens.begin())) {
+    return false;
+  }
+  for (size_t i = 0; i < part.layers.size(); ++i) {
+    const LayerKv &a = whole.layers[i], &b = part.layers[i];
+    if (a.has_k() != b.has_k() || a.v.has_value() != b.v.has_value()) return false;
+    if ((b.has_k() && !BeginsWith(a.k, b.k)) || (b.v && !BeginsWith(*a.v, *b.v))) return false;
+  }
+  return true;
+}
+
+void CompareStates(std::vector<SavedState>& states, const HoldsState& holds) {
   const std::vector<size_t> order = SortedBy(states, &SavedState::rows);
   for (size_t i = 0; i < order.size(); ++i) {
     SavedState& state = states[order[i]];
@@ -161,12 +234,13 @@ void CompareStates(std::vector<SavedState>& states) {
       }
       return common;
     };
-    if (i + 1 < order.size()) state.contained = meet(i + 1) == state.tokens;
+    if (i + 1 < order.size()) meet(i + 1);
     if (i == 0) continue;
     const uint64_t before = meet(i - 1), end = before % kStoreBlock;
     const bool goes_on = before == states[order[i - 1]].tokens && end >= kStoreEnd;
     state.stored_tokens = goes_on || before == state.tokens ? before : before - end;
   }
+  ProveKinships(states, order, holds);
   const std::vector<size_t> by_id = SortedBy(states, &SavedState::ids);
   for (size_t i = 1; i < by_id.size(); ++i) {
     SavedState &a = states[by_id[i - 1]], &b = states[by_id[i]];
@@ -219,6 +293,7 @@ uint64_t AllBytes(const SavedState& of) { return of.bytes; }
 bool Any(const SavedState&) { return true; }
 bool IsArchive(const SavedState& of) { return of.is_archive; }
 bool IsContained(const SavedState& of) { return of.contained; }
+bool IsAlike(const SavedState& of) { return of.kinship == Kinship::kAlike; }
 bool IsNear(const SavedState& of) {
   return of.kinship == Kinship::kBranches && of.shared_tokens * 10 >= of.tokens * 9;
 }
@@ -234,6 +309,7 @@ uint64_t StatesAdvice::shared_bytes() const {
 uint64_t StatesAdvice::archive_bytes() const { return Sum(states, IsArchive, AllBytes); }
 uint64_t StatesAdvice::contained_states() const { return Sum(states, IsContained, One); }
 uint64_t StatesAdvice::contained_bytes() const { return Sum(states, IsContained, AllBytes); }
+uint64_t StatesAdvice::alike_states() const { return Sum(states, IsAlike, One); }
 uint64_t StatesAdvice::near_states() const { return Sum(states, IsNear, One); }
 uint64_t StatesAdvice::recomputed_states() const { return Sum(states, IsRecomputed, One); }
 uint64_t StatesAdvice::idle_states() const { return Sum(states, IsIdle, One); }

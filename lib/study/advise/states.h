@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by states.cc and states_report.cc
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,8 +22,9 @@ constexpr uint64_t kMostComparedTokens = uint64_t{1} << 20;
 // As many of each of so many states: all hashes of rows and ids together take 1 GiB at most.
 uint64_t MostComparedTokens(uint64_t states);
 
-// Relation of a state's rows to those of the state that it shares most with.
-enum class Kinship { kAlone, kBranches, kGrows, kContained, kSame };
+// Relation of a state's rows to those of the state that it shares most with. An alike state has the
+// compared rows of the other, but other bytes elsewhere.
+enum class Kinship { kAlone, kBranches, kGrows, kContained, kSame, kAlike };
 
 // A saved state: a file, or the folder of a dump.
 struct SavedState {
@@ -40,7 +42,7 @@ struct SavedState {
   uint64_t shared_tokens = 0;  // rows in common with that, from the first token on
   uint64_t stored_tokens = 0;  // of the rows before it in the store, what is not stored again
   uint64_t same_ids = 0;       // most token ids in common with another state
-  bool contained = false;      // another state begins with all of its rows and will be kept
+  bool contained = false;      // another state begins with all of its K, V and ids, compared whole
   bool idle = false;
 
   uint64_t TokenBytes(uint64_t count) const { return tokens == 0 ? 0 : kv_bytes / tokens * count; }
@@ -50,8 +52,12 @@ struct SavedState {
 // token and layer has left its mark.
 SavedState DescribeState(const Snapshot& snapshot, uint64_t most_compared = kMostComparedTokens);
 // Finds what states have in common. Sorted by their rows, each state's longest common beginning is
-// that with a neighbour, so a thousand states need no million comparisons.
-void CompareStates(std::vector<SavedState>& states);
+// that with a neighbour, so a thousand states need no million comparisons. `holds` compares all
+// bytes before a state is called the same as another one or contained in it.
+using HoldsState = std::function<bool(const SavedState& whole, const SavedState& part)>;
+void CompareStates(std::vector<SavedState>& states, const HoldsState& holds);
+// Returns true if `whole` begins with all rows of all layers of `part`, and with its token ids.
+bool HoldsRows(const Snapshot& whole, const Snapshot& part);
 
 // Adds up to `most` chunks from the middle of the first, a middle and the last layer.
 void SampleState(const Snapshot& snapshot, size_t most, std::vector<ContestChunk>& chunks);
@@ -86,6 +92,7 @@ struct StatesAdvice {
   uint64_t archive_bytes() const;
   uint64_t contained_states() const;
   uint64_t contained_bytes() const;
+  uint64_t alike_states() const;
   uint64_t near_states() const;        // differ from another in their last tenth alone
   uint64_t recomputed_states() const;  // same tokens as another, but other values
   uint64_t idle_states() const;

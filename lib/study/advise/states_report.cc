@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "lib/core/base/utf8.h"
@@ -14,7 +15,8 @@ namespace {
 using StateKind = StatesAdvice::Kind;
 
 std::string_view KinshipName(Kinship kinship) {
-  constexpr std::string_view kNames[] = {"alone", "branches", "grows", "contained", "same"};
+  constexpr std::string_view kNames[] = {"alone",     "branches", "grows",
+                                         "contained", "same",     "alike"};
   return kNames[static_cast<size_t>(kinship)];
 }
 
@@ -45,6 +47,9 @@ std::string SharesText(const SavedState& of) {
       return fmt::format("all, in {}", Printable(of.kin, true));
     case Kinship::kSame:
       return fmt::format("all, same as {}", Printable(of.kin, true));
+    case Kinship::kAlike:
+      return fmt::format("{} tokens as {}, but other bytes", of.shared_tokens,
+                         Printable(of.kin, true));
   }
   return {};
 }
@@ -114,12 +119,13 @@ std::string LeftOutText(const std::vector<LeftOut>& left_out) {
   return text;
 }
 
-std::string NamesText(const std::vector<SavedState>& states, bool SavedState::*is) {
+template <typename Is>
+std::string NamesText(const std::vector<SavedState>& states, const Is& is) {
   constexpr size_t kMostNamed = 2;
   std::string text;
   size_t named = 0, all = 0;
   for (const SavedState& state : states) {
-    if (!(state.*is) || ++all > kMostNamed) continue;
+    if (!std::invoke(is, state) || ++all > kMostNamed) continue;
     text += (named++ == 0 ? "" : ", ") + Printable(state.name, true);
   }
   return all > kMostNamed ? text + ", ..." : text;
@@ -129,12 +135,19 @@ std::vector<std::string> StatesFacts(const StatesAdvice& of) {
   std::vector<std::string> facts;
   const uint64_t all = of.bytes(), shared = of.shared_bytes();
   facts.push_back(fmt::format(
-      "shared: {} ({}) of K and V, in beginnings that other states have too", format::Bytes(shared),
+      "shared: {} ({}) of K and V, in beginnings that others have too, by one head of a late layer",
+      format::Bytes(shared),
       format::Percent(all == 0 ? 0 : static_cast<double>(shared) / static_cast<double>(all))));
   if (of.contained_states() > 0) {
     facts.push_back(fmt::format(
         "contained in others: {} ({}): {}", format::Plural(of.contained_states(), "state"),
         format::Bytes(of.contained_bytes()), NamesText(of.states, &SavedState::contained)));
+  }
+  if (of.alike_states() > 0) {
+    facts.push_back(fmt::format(
+        "not the same: {} with the compared head of another, but other bytes ('kvtool diff'): {}",
+        format::Plural(of.alike_states(), "state"),
+        NamesText(of.states, [](const SavedState& a) { return a.kinship == Kinship::kAlike; })));
   }
   if (of.near_states() > 0) {
     facts.push_back(fmt::format("near duplicates (nine of ten tokens in common): {}",
@@ -206,16 +219,17 @@ const Fields<SavedState>& SavedStateFields() {
       {"kinship",
        "How its rows lie to those of the nearest state: alone: none in common; branches: a common "
        "beginning; grows: begins with all of it; contained: that begins with all of this; same: "
-       "equal",
+       "equal byte for byte; alike: equal in the compared head, but not in all bytes",
        [](const S& of) { return KinshipName(of.kinship); },
-       OneOf("alone", "branches", "grows", "contained", "same")},
+       OneOf("alone", "branches", "grows", "contained", "same", "alike")},
       {"kin", "Name of the nearest state; null: none", IfAny(&S::kin)},
       {"shared_tokens", "Tokens whose rows both have, from the first on", &S::shared_tokens},
       {"shared_bytes", "Bytes that a store need not hold again, as another state has them",
        [](const S& of) { return of.TokenBytes(of.stored_tokens); }},
       {"same_ids", "Most token ids in common with another state, whatever the values; 0: unknown",
        &S::same_ids},
-      {"contained", "Whether a state that is not itself contained has all of its rows",
+      {"contained",
+       "Whether another state begins with all of its K, V and token ids, compared whole",
        &S::contained},
       {"idle", "Whether it was neither written nor read for idle_days", &S::idle},
       {"relation", "The same in words", SharesText, Heading("shares")}};
@@ -235,6 +249,8 @@ const Fields<StatesAdvice>& StatesFields() {
        &A::shared_bytes},
       {"contained_states", "States whose rows another state has all", &A::contained_states},
       {"contained_bytes", "Bytes of these", &A::contained_bytes},
+      {"alike_states", "States with the compared rows of another, but other bytes elsewhere",
+       &A::alike_states},
       {"near_states",
        "States that have nine tenths of their tokens in common with another and then differ",
        &A::near_states},

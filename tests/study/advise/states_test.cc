@@ -46,13 +46,45 @@ const SavedState& Named(const std::vector<SavedState>& states, std::string_view 
                        [&](const SavedState& of) { return of.name == name; });
 }
 
+// Finds that all bytes agree with the compared head.
+bool Whatever(const SavedState&, const SavedState&) { return true; }
+
 }  // namespace
+
+TEST_CASE("a state is contained or the same only where all bytes say so", "[advise]") {
+  std::vector<SavedState> states = {Chat(300).As("a"), Chat(300).As("flipped"), Chat(300).As("b"),
+                                    Chat(700).As("long")};
+  for (size_t i = 0; i < states.size(); ++i) states[i].written_s = static_cast<int64_t>(i);
+  const auto holds = [](const SavedState& whole, const SavedState& part) {
+    return whole.name != "flipped" && part.name != "flipped";
+  };
+  CompareStates(states, holds);
+  CHECK(Named(states, "flipped").kinship == Kinship::kAlike);
+  CHECK_FALSE(Named(states, "flipped").contained);
+  CHECK(Named(states, "a").kin == "b");
+  CHECK(Named(states, "a").kinship == Kinship::kSame);
+  CHECK(Named(states, "b").kinship == Kinship::kContained);
+  CHECK(Named(states, "long").kinship == Kinship::kGrows);
+  CHECK(Named(states, "long").kin == "b");
+}
+
+TEST_CASE("rows are held where all layers, K, V and token ids agree", "[advise]") {
+  CHECK(HoldsRows(Chat(700).snapshot, Chat(300).snapshot));
+  CHECK_FALSE(HoldsRows(Chat(300).snapshot, Chat(700).snapshot));
+  CHECK_FALSE(HoldsRows(Chat(700, 200, 99999).snapshot, Chat(300).snapshot));
+  Chat other(300);
+  other.snapshot.tokens[7] = -1;
+  CHECK_FALSE(HoldsRows(Chat(700).snapshot, other.snapshot));
+  Chat flipped(300);
+  flipped.k[20] ^= std::byte{1};
+  CHECK_FALSE(HoldsRows(Chat(700).snapshot, flipped.snapshot));
+}
 
 TEST_CASE("states are compared by their longest common beginning", "[advise]") {
   std::vector<SavedState> states = {Chat(700).As("long"), Chat(300).As("short"),
                                     Chat(700, 600, 99999).As("branch"),
                                     Chat(200, 0, 12345).As("other")};
-  CompareStates(states);
+  CompareStates(states, Whatever);
   CHECK(Named(states, "short").kinship == Kinship::kContained);
   CHECK(Named(states, "short").contained);
   CHECK(Named(states, "long").shared_tokens == 600);
@@ -70,7 +102,7 @@ TEST_CASE("of equal states all but the last written are contained", "[advise]") 
   std::vector<SavedState> states = {Chat(300).As("new"), Chat(300).As("old")};
   states[0].written_s = 200;
   states[1].written_s = 100;
-  CompareStates(states);
+  CompareStates(states, Whatever);
   CHECK_FALSE(states[0].contained);
   CHECK(states[1].contained);
   CHECK(states[0].kinship == Kinship::kSame);
@@ -83,7 +115,7 @@ TEST_CASE("states of another geometry share nothing, and archives are not looked
   states[1].geometry = "another";
   states[2].is_archive = true;
   states[2].bytes = 1000;
-  CompareStates(states);
+  CompareStates(states, Whatever);
   for (const SavedState& state : states) CHECK(state.kinship == Kinship::kAlone);
 }
 
@@ -92,7 +124,7 @@ TEST_CASE("the recommendation follows from what is shared and what compresses", 
   advice.states = {Chat(600).As("a"), Chat(600).As("b")};
   Decide(advice);
   CHECK(advice.kind == StatesAdvice::Kind::kKeep);  // nothing was measured
-  CompareStates(advice.states);
+  CompareStates(advice.states, Whatever);
   const Chat chat(600);
   std::vector<ContestChunk> chunks;
   SampleState(chat.snapshot, 2, chunks);

@@ -195,6 +195,21 @@ Described Describe(const Place& place, const OpenOptions& reading, uint64_t most
   }
 }
 
+// Compares files of one size byte by byte, and others by all K, V and token ids.
+bool Holds(const Place& whole, const Place& part, const OpenOptions& reading) {
+  try {
+    Source a = Source::Open(whole.path), b = Source::Open(part.path);
+    if (whole.tokens == part.tokens && whole.bytes == part.bytes && !whole.is_folder &&
+        !part.is_folder) {
+      return AsText(a.bytes()) == AsText(b.bytes());
+    }
+    return advise::HoldsRows(OpenSnapshot(std::move(a), reading),
+                             OpenSnapshot(std::move(b), reading));
+  } catch (const Error&) {
+    return false;  // one of them is gone or was written to
+  }
+}
+
 // Takes chunks from the largest state of each of the largest geometries, by their bytes.
 std::vector<ContestChunk> TakeSample(const std::map<std::string, const Place*>& places,
                                      const OpenOptions& reading, StatesAdvice& advice) {
@@ -382,7 +397,9 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
   }
   std::map<std::string, const Place*> by_name;
   for (const Place& place : kept) by_name.emplace(place.name, &place);
-  advise::CompareStates(advice.states);
+  advise::CompareStates(advice.states, [&](const SavedState& whole, const SavedState& part) {
+    return Holds(*by_name.at(whole.name), *by_name.at(part.name), reading);
+  });
   std::stable_sort(advice.states.begin(), advice.states.end(),
                    [](const SavedState& a, const SavedState& b) { return a.bytes > b.bytes; });
   if (advice.knows_time) {
