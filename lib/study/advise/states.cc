@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "lib/core/base/hash.h"
@@ -21,8 +22,9 @@ constexpr uint64_t kGatheredTokens = 4096;
 constexpr uint64_t kChunkBytes = 256 << 10;
 // Below these a change is not worth the work: sharing that calls for a store, and what is left.
 constexpr double kWorthSharing = 0.02, kWorthDoing = 0.97;
-// A contestant that is slower runs once.
+// A contestant that is slower runs once, others as often as this, and the fastest run counts.
 constexpr double kSampleSeconds = 0.1;
+constexpr int kSampleRounds = 1;
 
 std::string GeometryText(const Snapshot& snapshot) {
   const LayerKv& layer = snapshot.layers.front();
@@ -250,21 +252,21 @@ void CompareStates(std::vector<SavedState>& states, const HoldsState& holds) {
   }
 }
 
-void SampleState(const Snapshot& snapshot, size_t most, std::vector<ContestChunk>& chunks) {
+std::vector<ContestChunk> SampleState(const Snapshot& snapshot) {
   std::vector<const LayerKv*> layers;
   for (const LayerKv& layer : snapshot.layers) {
     if ((layer.has_k() && HasRows(layer.k)) || (layer.v && HasRows(*layer.v)))
       layers.push_back(&layer);
   }
-  if (layers.empty()) return;
+  std::vector<ContestChunk> chunks;
+  if (layers.empty()) return chunks;
   const RowOrders orders(snapshot);
-  const size_t at_most = chunks.size() + most;
-  std::vector<size_t> places = {layers.size() / 2, layers.size() - 1, 0};
+  std::vector<size_t> places = {0, layers.size() / 2, layers.size() - 1};
   places.erase(std::unique(places.begin(), places.end()), places.end());
   for (const size_t place : places) {
     const LayerKv& layer = *layers[place];
     for (const bool is_value : {false, true}) {
-      if (chunks.size() == at_most || (is_value ? !layer.v : !layer.has_k())) continue;
+      if (is_value ? !layer.v : !layer.has_k()) continue;
       const KvTensor& tensor = is_value ? *layer.v : layer.k;
       if (!HasRows(tensor) || tensor.row_bytes() > kChunkBytes) continue;
       const uint64_t count =
@@ -273,6 +275,7 @@ void SampleState(const Snapshot& snapshot, size_t most, std::vector<ContestChunk
       chunks.push_back(MakeContestChunk(tensor, layer.index, is_value, begin, count, orders));
     }
   }
+  return chunks;
 }
 
 uint64_t StatesAdvice::bytes() const {
@@ -315,42 +318,87 @@ uint64_t StatesAdvice::recomputed_states() const { return Sum(states, IsRecomput
 uint64_t StatesAdvice::idle_states() const { return Sum(states, IsIdle, One); }
 uint64_t StatesAdvice::idle_bytes() const { return Sum(states, IsIdle, AllBytes); }
 
-void MeasureLevels(const std::vector<ContestChunk>& chunks, bool has_times, Progress* progress,
+namespace {
+
+// Bytes of K and V of one geometry, those that a store shares among them, or of several.
+struct RowsBytes {
+  double all = 0, shared = 0;
+};
+
+std::map<std::string, RowsBytes> RowsByGeometry(const std::vector<SavedState>& states) {
+  std::map<std::string, RowsBytes> rows;
+  for (const SavedState& state : states) {
+    if (state.is_archive) continue;
+    RowsBytes& of = rows[state.geometry];
+    of.all += static_cast<double>(state.kv_bytes);
+    of.shared += static_cast<double>(state.TokenBytes(state.stored_tokens));
+  }
+  return rows;
+}
+
+// Sums of one level over the sampled geometries.
+struct LevelSums {
+  std::string level;
+  RowsBytes rows;               // of the states
+  double alone = 0, store = 0;  // what the level leaves of them
+  double encode_seconds = 0, decode_seconds = 0;
+
+  void Add(const ContestResult& result, const RowsBytes& of) {
+    const auto raw = static_cast<double>(result.raw_bytes());
+    const double left = static_cast<double>(result.stored_bytes()) / raw;
+    level = result.name;
+    rows.all += of.all;
+    rows.shared += of.shared;
+    alone += of.all * left;
+    store += (of.all - of.shared) * left;
+    encode_seconds += of.all / raw * result.both.encode_seconds.front();
+    decode_seconds += of.all / raw * result.both.decode_seconds.front();
+  }
+};
+
+StatesLevel ToLevel(const LevelSums& sums, const RowsBytes& all, uint64_t rest, bool has_times) {
+  const auto rate = [&](double seconds) { return sums.rows.all / 1e6 / std::max(seconds, 1e-9); };
+  const double mean = sums.alone / sums.rows.all;
+  const double others = all.all - sums.rows.all, shared = all.shared - sums.rows.shared;
+  StatesLevel level;
+  level.level = sums.level;
+  level.ratio = sums.rows.all / std::max(sums.alone, 1.0);
+  level.alone_bytes = rest + static_cast<uint64_t>(sums.alone + others * mean);
+  level.store_bytes = rest + static_cast<uint64_t>(sums.store + (others - shared) * mean);
+  if (has_times) {
+    level.encode_mb_per_s = rate(sums.encode_seconds);
+    level.decode_mb_per_s = rate(sums.decode_seconds);
+  }
+  return level;
+}
+
+}  // namespace
+
+void MeasureLevels(const std::vector<GeometrySample>& samples, bool has_times, Progress* progress,
                    StatesAdvice& advice) {
-  if (chunks.empty()) return;
   std::vector<Contestant> contestants = LevelContestants();
   contestants.erase(contestants.begin());  // compat, which only very old readers need
-  advice.sampled_chunks = chunks.size();
-  const uint64_t archives = advice.archive_bytes(), shared = advice.shared_bytes();
-  uint64_t rows = 0, all = 0;  // of what is no archive: K and V, and all bytes
-  for (const SavedState& state : advice.states) {
-    if (state.is_archive) continue;
-    rows += state.kv_bytes;
-    all += state.bytes;
+  const std::map<std::string, RowsBytes> geometries = RowsByGeometry(advice.states);
+  RowsBytes all;
+  for (const auto& [geometry, rows] : geometries) {
+    all.all += rows.all;
+    all.shared += rows.shared;
   }
-  const uint64_t rest = all - std::min(all, rows);
-  for (const ContestResult& result : RunContest(chunks, contestants, 1, kSampleSeconds, progress)) {
-    advice.sampled_bytes = result.raw_bytes();
-    const auto left = [&](uint64_t bytes) {
-      return static_cast<uint64_t>(static_cast<double>(bytes) *
-                                   static_cast<double>(result.stored_bytes()) /
-                                   static_cast<double>(result.raw_bytes()));
-    };
-    StatesLevel level;
-    level.level = result.name;
-    level.ratio = static_cast<double>(result.raw_bytes()) /
-                  static_cast<double>(std::max<uint64_t>(result.stored_bytes(), 1));
-    level.alone_bytes = left(rows) + rest + archives;
-    level.store_bytes = left(rows - std::min(rows, shared)) + rest + archives;
-    if (has_times) {
-      const auto rate = [&](double seconds) {
-        return static_cast<double>(result.raw_bytes()) / 1e6 / std::max(seconds, 1e-9);
-      };
-      level.encode_mb_per_s = rate(result.both.encode_seconds.front());
-      level.decode_mb_per_s = rate(result.both.decode_seconds.front());
-    }
-    advice.levels.push_back(level);
+  std::vector<LevelSums> sums(contestants.size());
+  for (const GeometrySample& sample : samples) {
+    if (sample.chunks.empty()) continue;
+    const std::vector<ContestResult> results =
+        RunContest(sample.chunks, contestants, kSampleRounds, kSampleSeconds, progress);
+    for (size_t i = 0; i < results.size(); ++i)
+      sums[i].Add(results[i], geometries.at(sample.geometry));
+    ++advice.sampled_states;
+    advice.sampled_chunks += sample.chunks.size();
+    advice.sampled_bytes += results.front().raw_bytes();
   }
+  if (advice.sampled_chunks == 0) return;
+  // Archives and bytes beside K and V stay as they are.
+  const uint64_t rest = advice.bytes() - std::min(advice.bytes(), static_cast<uint64_t>(all.all));
+  for (const LevelSums& of : sums) advice.levels.push_back(ToLevel(of, all, rest, has_times));
 }
 
 void Decide(StatesAdvice& advice) {

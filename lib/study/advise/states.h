@@ -59,8 +59,13 @@ void CompareStates(std::vector<SavedState>& states, const HoldsState& holds);
 // Returns true if `whole` begins with all rows of all layers of `part`, and with its token ids.
 bool HoldsRows(const Snapshot& whole, const Snapshot& part);
 
-// Adds up to `most` chunks from the middle of the first, a middle and the last layer.
-void SampleState(const Snapshot& snapshot, size_t most, std::vector<ContestChunk>& chunks);
+// Takes K and V from the middle of the first, a middle and the last layer.
+std::vector<ContestChunk> SampleState(const Snapshot& snapshot);
+// The chunks of the largest state of a geometry.
+struct GeometrySample {
+  std::string geometry;
+  std::vector<ContestChunk> chunks;
+};
 
 // A level of compression on the sample, and what it would make of everything.
 struct StatesLevel {
@@ -99,8 +104,9 @@ struct StatesAdvice {
   uint64_t idle_bytes() const;
 };
 
-// Times the levels on the sample and says what they make of all states.
-void MeasureLevels(const std::vector<ContestChunk>& chunks, bool has_times, Progress* progress,
+// Times the levels on the samples and says what they make of all states: each geometry counts by
+// its bytes of K and V, and those without a sample by the mean.
+void MeasureLevels(const std::vector<GeometrySample>& samples, bool has_times, Progress* progress,
                    StatesAdvice& advice);
 // Chooses between a store, archives and nothing, by what the default level leaves on the disk.
 void Decide(StatesAdvice& advice);

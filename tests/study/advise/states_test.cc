@@ -126,10 +126,10 @@ TEST_CASE("the recommendation follows from what is shared and what compresses", 
   CHECK(advice.kind == StatesAdvice::Kind::kKeep);  // nothing was measured
   CompareStates(advice.states, Whatever);
   const Chat chat(600);
-  std::vector<ContestChunk> chunks;
-  SampleState(chat.snapshot, 2, chunks);
-  REQUIRE(chunks.size() == 2);
-  MeasureLevels(chunks, false, nullptr, advice);
+  std::vector<GeometrySample> samples = {
+      {advice.states.front().geometry, SampleState(chat.snapshot)}};
+  REQUIRE(samples.front().chunks.size() == 2);
+  MeasureLevels(samples, false, nullptr, advice);
   REQUIRE(advice.levels.size() == 4);
   CHECK_FALSE(advice.levels.front().encode_mb_per_s);
   for (const StatesLevel& level : advice.levels) CHECK(level.store_bytes <= level.alone_bytes);
@@ -139,6 +139,33 @@ TEST_CASE("the recommendation follows from what is shared and what compresses", 
   for (StatesLevel& level : advice.levels) level.alone_bytes = advice.bytes();
   Decide(advice);
   CHECK(advice.kind == StatesAdvice::Kind::kKeep);
+}
+
+TEST_CASE("each geometry counts by its bytes, and one without a sample by the mean", "[advise]") {
+  Chat zeros(600);
+  std::fill(zeros.k.begin(), zeros.k.end(), std::byte{0});
+  std::fill(zeros.v.begin(), zeros.v.end(), std::byte{0});
+  const Chat noise(600);
+  StatesAdvice advice;
+  advice.states = {zeros.As("zeros"), noise.As("noise"), noise.As("other")};
+  advice.states[0].geometry = "zeros";
+  const uint64_t bytes = advice.states[1].bytes;
+  const std::vector<GeometrySample> samples = {
+      {"zeros", SampleState(zeros.snapshot)},
+      {advice.states[1].geometry, SampleState(noise.snapshot)}};
+  StatesAdvice small = advice;
+  small.states.pop_back();
+  MeasureLevels(samples, false, nullptr, small);
+  MeasureLevels(samples, false, nullptr, advice);
+  // Of one noisy state and one of zeros about one is left, and about two where there is another.
+  const double alone = static_cast<double>(small.levels.front().alone_bytes);
+  CHECK(static_cast<double>(advice.levels.front().alone_bytes) < 2 * alone + 1);
+  CHECK(static_cast<double>(advice.levels.front().alone_bytes) > 1.8 * alone);
+  advice = small;
+  advice.levels.clear();
+  advice.states[0].geometry = "not sampled";
+  MeasureLevels({samples[1]}, false, nullptr, advice);
+  CHECK(advice.levels.front().alone_bytes <= 2 * bytes);
 }
 
 TEST_CASE("the more states there are, the fewer tokens of each are compared", "[advise]") {
@@ -157,9 +184,7 @@ TEST_CASE("what has no rows is described and alone", "[advise]") {
   for (LayerKv& layer : without_bytes.layers) layer.k.pieces.clear();
   for (LayerKv& layer : without_bytes.layers) layer.v.reset();
   CHECK(DescribeState(without_bytes).rows.empty());
-  std::vector<ContestChunk> chunks;
-  SampleState(without_bytes, 8, chunks);
-  CHECK(chunks.empty());
+  CHECK(SampleState(without_bytes).empty());
 }
 
 }  // namespace kv::advise::states_test

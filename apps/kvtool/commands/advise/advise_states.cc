@@ -27,7 +27,7 @@ using advise::StatesAdvice;
 
 constexpr size_t kMostStates = 10000;
 constexpr int kMostDepth = 16;
-constexpr size_t kSampledChunks = 8, kSampledGeometries = 3;
+constexpr size_t kSampledGeometries = 4;
 constexpr int64_t kSecondsOfDay = 24 * 60 * 60;
 
 // Returns true if a file is a cache by itself, wherever it lies.
@@ -210,16 +210,15 @@ bool Holds(const Place& whole, const Place& part, const OpenOptions& reading) {
   }
 }
 
-// Takes chunks from the largest state of each of the largest geometries, by their bytes.
-std::vector<ContestChunk> TakeSample(const std::map<std::string, const Place*>& places,
-                                     const OpenOptions& reading, StatesAdvice& advice) {
+// Samples the largest state of each of the largest geometries, by their bytes.
+std::vector<advise::GeometrySample> TakeSamples(const std::map<std::string, const Place*>& places,
+                                                const OpenOptions& reading,
+                                                const StatesAdvice& advice) {
   std::map<std::string, std::pair<uint64_t, const SavedState*>> geometries;
-  uint64_t all = 0;
   for (const SavedState& state : advice.states) {  // by size, so the first is the largest
     if (state.tokens == 0) continue;
     auto& [bytes, largest] = geometries[state.geometry];
     bytes += state.bytes;
-    all += state.bytes;
     if (largest == nullptr) largest = &state;
   }
   std::vector<std::pair<uint64_t, const SavedState*>> by_bytes;
@@ -227,22 +226,17 @@ std::vector<ContestChunk> TakeSample(const std::map<std::string, const Place*>& 
   std::stable_sort(by_bytes.begin(), by_bytes.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   by_bytes.resize(std::min(by_bytes.size(), kSampledGeometries));
-  std::vector<ContestChunk> chunks;
+  std::vector<advise::GeometrySample> samples;
   for (const auto& [bytes, state] : by_bytes) {
-    const auto share = static_cast<size_t>(static_cast<double>(kSampledChunks) *
-                                           static_cast<double>(bytes) / static_cast<double>(all));
     try {
-      bool is_archive = false;
-      const auto snapshot = OpenState(places.at(state->name)->path, reading, is_archive);
-      if (!snapshot) continue;
-      const size_t before = chunks.size();
-      advise::SampleState(*snapshot, std::max<size_t>(share, 2), chunks);
-      advice.sampled_states += chunks.size() > before;
+      samples.push_back(
+          {state->geometry,
+           advise::SampleState(OpenSnapshot(Source::Open(places.at(state->name)->path), reading))});
     } catch (const Error&) {
       continue;  // it is gone, or was written to: the others are sample enough
     }
   }
-  return chunks;
+  return samples;
 }
 
 // The words for a shell that name the states as inputs of a command.
@@ -407,7 +401,8 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
   } else {
     for (SavedState& state : advice.states) state.written_s = state.read_s = std::nullopt;
   }
-  advise::MeasureLevels(TakeSample(by_name, reading, advice), advice.knows_time, &progress, advice);
+  advise::MeasureLevels(TakeSamples(by_name, reading, advice), advice.knows_time, &progress,
+                        advice);
   advise::Decide(advice);
   const CommandWords words(request, advice, kept);
   if (advice.kind == StatesAdvice::Kind::kStore) {
