@@ -173,6 +173,8 @@ std::string StatesAnswer(const StatesAdvice& of) {
       fmt::format("{} to about {}", format::Bytes(of.bytes()), format::Bytes(of.result_bytes));
   switch (of.kind) {
     case StateKind::kKeep:
+      if (of.archive_bytes() == of.bytes())
+        return "answer: decompress the archives first, to see what their states share";
       return "answer: keep the files: neither sharing nor lossless levels gain 3 %";
     case StateKind::kCompress:
       return fmt::format("answer: compress each, {}, every byte back:", bytes);
@@ -196,7 +198,8 @@ std::string StatesHead(const StatesAdvice& of) {
   if (geometries.size() > 1)
     head += fmt::format(", of {} geometries, which share nothing", geometries.size());
   if (of.archive_bytes() > 0)
-    head += fmt::format("; {} in archives, which share nothing", format::Bytes(of.archive_bytes()));
+    head += fmt::format("; {} in archives, which are not looked into",
+                        format::Bytes(of.archive_bytes()));
   return head;
 }
 

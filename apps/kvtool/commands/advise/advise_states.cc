@@ -117,7 +117,7 @@ class StateWalk {
                 int depth) {
     std::error_code failed;
     if (fs::exists(fs::path(path) / "run.json", failed)) return LeaveOut(name, "a recorded run");
-    if (IsStoreFolder(path)) return LeaveOut(name, "a store");
+    if (IsStoreFolder(path)) return LeaveOut(name, "a store: 'kvtool store stats'");
     if (depth > 0) {
       const auto [written_s, read_s] = NewestTimes(path, status);  // before its files are opened
       if (IsOneDump(path)) return Add({path, name, BytesOf(path), written_s, read_s, true});
@@ -237,6 +237,19 @@ std::vector<advise::GeometrySample> TakeSamples(const std::map<std::string, cons
     }
   }
   return samples;
+}
+
+// Says why there is nothing to advise on.
+[[noreturn]] void RefuseAll(const std::string& input, const StatesAdvice& advice) {
+  if (IsStoreFolder(input)) {
+    throw Error(Finding::kUnknownFormat, "it is a store, not a folder of states")
+        .File(input)
+        .Hint("'kvtool store stats {}' says what its states share", ShellWord(input));
+  }
+  throw Error(Finding::kUnknownFormat, "holds no cache that can be read{}",
+              advice.left_out.size() == 1 ? ": " + advice.left_out.front().why : std::string())
+      .File(input)
+      .Hint("'kvtool doctor FILE' says why; recorded runs are given one by one");
 }
 
 // The words for a shell that name the states as inputs of a command.
@@ -375,11 +388,7 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
   // 512 tokens of a chat take 9 % less in this order, with 100 before them 21 %.
   std::stable_sort(kept.begin(), kept.end(),
                    [](const Place& a, const Place& b) { return a.tokens < b.tokens; });
-  if (advice.states.empty()) {
-    throw Error(Finding::kUnknownFormat, "holds no cache that can be read")
-        .File(request.inputs.front())
-        .Hint("'kvtool doctor FILE' says why; recorded runs are given one by one");
-  }
+  if (advice.states.empty()) RefuseAll(request.inputs.front(), advice);
   if (walk.beyond() > 0) {
     context.console.Warn("", fmt::format("only the first {} files were looked at, {} more were not",
                                          kMostStates, walk.beyond()));
