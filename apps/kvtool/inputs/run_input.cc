@@ -181,7 +181,9 @@ void RequireTrace(const std::string& trace, const std::string& input) {
   if (input != "-" && !fs::exists(input, ignored)) Source::Open(input);
   Error error(Finding::kUsage, "--trace is missing: only a recorded run brings its own");
   const std::string beside = TraceBeside(input);
-  if (!beside.empty()) error.Hint("--trace {} lies beside it", Printable(beside));
+  error.Hint("{}", beside.empty() ? "record a run: python -m kvtool.capture MODEL ... -o run/ "
+                                    "(docs/engines/README.md)"
+                                  : "--trace " + Printable(beside) + " lies beside it");
   throw std::move(error.File(input));
 }
 

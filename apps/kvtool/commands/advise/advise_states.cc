@@ -118,10 +118,8 @@ class StateWalk {
     std::error_code failed;
     if (fs::exists(fs::path(path) / "run.json", failed)) return LeaveOut(name, "a recorded run");
     if (IsStoreFolder(path)) return LeaveOut(name, "a store: 'kvtool store stats'");
-    if (depth > 0) {
-      const auto [written_s, read_s] = NewestTimes(path, status);  // before its files are opened
-      if (IsOneDump(path)) return Add({path, name, BytesOf(path), written_s, read_s, true});
-    }
+    const auto [written_s, read_s] = NewestTimes(path, status);  // before its files are opened
+    if (IsOneDump(path)) return Add({path, name, BytesOf(path), written_s, read_s, true});
     if (depth == kMostDepth) return LeaveOut(name, "too many folders deep");
     std::vector<std::string> children;
     for (fs::directory_iterator entry(path, failed), end; !failed && entry != end;
@@ -190,8 +188,9 @@ Described Describe(const Place& place, const OpenOptions& reading, uint64_t most
     state.read_s = place.read_s;
     return {std::move(state), {}};
   } catch (const Error& error) {
-    return {std::nullopt,
-            error.finding() == Finding::kUnknownFormat ? "no cache" : error.message()};
+    return {std::nullopt, error.finding() != Finding::kUnknownFormat ? error.message()
+                          : place.bytes == 0                         ? "empty"
+                                                                     : "no cache"};
   }
 }
 
@@ -240,7 +239,14 @@ std::vector<advise::GeometrySample> TakeSamples(const std::map<std::string, cons
 }
 
 // Says why there is nothing to advise on.
-[[noreturn]] void RefuseAll(const std::string& input, const StatesAdvice& advice) {
+[[noreturn]] void RefuseAll(const std::string& input, const StatesAdvice& advice,
+                            ThreadPool& pool) {
+  std::error_code failed;
+  if (fs::is_regular_file(input, failed)) {
+    throw Error(Finding::kUnknownFormat, "{}", Diagnose(input, std::nullopt, pool).what)
+        .File(input)
+        .Hint("'kvtool doctor {}' says more", ShellWord(input));
+  }
   if (IsStoreFolder(input)) {
     throw Error(Finding::kUnknownFormat, "it is a store, not a folder of states")
         .File(input)
@@ -348,8 +354,9 @@ void MarkIdle(StatesAdvice& advice) {
 bool AreStates(const std::vector<std::string>& inputs) {
   if (inputs.size() > 1) return true;
   struct stat status;
-  return ::stat(inputs.front().c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
-         !IsOneDump(inputs.front());
+  return ::stat(inputs.front().c_str(), &status) == 0 &&
+         (S_ISDIR(status.st_mode) || S_ISREG(status.st_mode)) &&
+         TraceBeside(inputs.front()).empty();
 }
 
 StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
@@ -388,7 +395,7 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
   // 512 tokens of a chat take 9 % less in this order, with 100 before them 21 %.
   std::stable_sort(kept.begin(), kept.end(),
                    [](const Place& a, const Place& b) { return a.tokens < b.tokens; });
-  if (advice.states.empty()) RefuseAll(request.inputs.front(), advice);
+  if (advice.states.empty()) RefuseAll(request.inputs.front(), advice, pool);
   if (walk.beyond() > 0) {
     context.console.Warn("", fmt::format("only the first {} files were looked at, {} more were not",
                                          kMostStates, walk.beyond()));

@@ -12,7 +12,7 @@ namespace kv {
 
 // `advise` for saved states that nobody recorded a run of.
 
-// Returns true if inputs are several files, or a folder that is not one cache by itself.
+// Returns true if inputs are several, or a file or folder beside which no trace lies.
 bool AreStates(const std::vector<std::string>& inputs);
 
 struct StatesRequest {
