@@ -89,7 +89,9 @@ struct StatesAdvice {
   uint64_t sampled_states = 0, sampled_chunks = 0, sampled_bytes = 0;
   std::vector<StatesLevel> levels;
   Kind kind = Kind::kKeep;
-  std::string command, verify_command;  // does it, proves it; empty: nothing to do
+  // Does it, proves it, and then removes the originals; empty: nothing to do.
+  std::string command, verify_command, delete_command;
+  std::optional<uint64_t> free_bytes;  // where the command writes
   uint64_t result_bytes = 0;
 
   uint64_t bytes() const;

@@ -101,7 +101,13 @@ const Fields<StatesAdvice>& RecommendationFields() {
       {"verify_command",
        "Command that proves what the other made, before the originals are deleted; null without "
        "one",
-       IfAny(&A::verify_command)}};
+       IfAny(&A::verify_command)},
+      {"delete_command",
+       "Command that deletes the originals, once the other two ended without an error; null: too "
+       "many to name",
+       IfAny(&A::delete_command)},
+      {"free_bytes", "Bytes free where the command writes; null: unknown, or a deterministic run",
+       &A::free_bytes}};
   return fields;
 }
 
@@ -168,21 +174,29 @@ std::vector<std::string> StatesFacts(const StatesAdvice& of) {
   return facts;
 }
 
+// The originals stay until the result is verified, so it needs room beside them.
+std::string RoomText(const StatesAdvice& of) {
+  if (!of.free_bytes) return "which it needs beside the originals first";
+  return fmt::format("which it needs beside the originals first; {}{} free there",
+                     *of.free_bytes < of.result_bytes ? "only " : "",
+                     format::Bytes(*of.free_bytes));
+}
+
 std::string StatesAnswer(const StatesAdvice& of) {
-  const std::string bytes =
-      fmt::format("{} to about {}", format::Bytes(of.bytes()), format::Bytes(of.result_bytes));
+  const std::string bytes = fmt::format("{} to about {}, {}", format::Bytes(of.bytes()),
+                                        format::Bytes(of.result_bytes), RoomText(of));
   switch (of.kind) {
     case StateKind::kKeep:
       if (of.archive_bytes() == of.bytes())
         return "answer: decompress the archives first, to see what their states share";
       return "answer: keep the files: neither sharing nor lossless levels gain 3 %";
     case StateKind::kCompress:
-      return fmt::format("answer: compress each, {}, every byte back:", bytes);
+      return fmt::format("answer: compress each, {}:", bytes);
     case StateKind::kStore:
       if (of.command.empty()) {
-        return fmt::format("answer: into one store, {}, each with its own --name", bytes);
+        return fmt::format("answer: into one store, each with its own --name, {}", bytes);
       }
-      return fmt::format("answer: into one store, {}, every byte back:", bytes);
+      return fmt::format("answer: into one store, {}:", bytes);
   }
   return {};
 }
@@ -294,8 +308,12 @@ StatesText TextOf(const StatesAdvice& advice, size_t most_states) {
   text.levels = TextTableOf(StatesLevelFields(), advice.levels);
   text.answer = StatesAnswer(advice);
   if (!advice.command.empty()) {
-    text.commands = {advice.command,
-                     advice.verify_command + "  # all whole? only then delete the originals"};
+    // A comment, so that pasting the block deletes nothing.
+    text.commands = {
+        advice.command, advice.verify_command,
+        advice.delete_command.empty()
+            ? "# delete the originals only once both ended without an error"
+            : "# " + advice.delete_command + "  (only once both ended without an error)"};
   }
   return text;
 }

@@ -285,6 +285,19 @@ class CommandWords {
     return fmt::format("kvtool compress -r {} --output-dir {}", Folder(),
                        ShellWord(Beside(".kvz")));
   }
+  // Empty for many states: others may have come into their folder by then.
+  std::string Delete() const {
+    if (places_.size() > kMostListed) return {};
+    return (HasFolders() ? "rm -r " : "rm ") + Listed();
+  }
+  // Bytes free beside the states, where archives are written, and the store of a folder.
+  std::optional<uint64_t> FreeBytes() const {
+    std::error_code failed;
+    const fs::path whole = fs::canonical(request_.inputs.front(), failed);
+    const fs::path target = failed ? fs::path(".") : whole.parent_path();
+    const fs::space_info space = fs::space(target, failed);
+    return failed ? std::nullopt : std::optional<uint64_t>(space.available);
+  }
   std::string VerifyArchives() const {
     return "kvtool verify " + (IsFolder() ? ShellWord(Beside(".kvz")) : Listed(".kvz"));
   }
@@ -427,6 +440,12 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
   } else if (advice.kind == StatesAdvice::Kind::kCompress) {
     advice.command = words.Compress();
     advice.verify_command = words.VerifyArchives();
+  }
+  if (!advice.command.empty()) advice.delete_command = words.Delete();
+  if (advice.knows_time) advice.free_bytes = words.FreeBytes();
+  if (advice.kind != StatesAdvice::Kind::kKeep && advice.free_bytes < advice.result_bytes &&
+      advice.free_bytes) {
+    context.console.Warn("", "too little room for the result beside the originals");
   }
   return advice;
 }
