@@ -109,6 +109,8 @@ class StateWalk {
     if (S_ISDIR(status.st_mode)) return LookInto(path, name, status, depth);
     if (!S_ISREG(status.st_mode)) return LeaveOut(name, "not a regular file");
     if (IsOfTrace(path)) return LeaveOut(name, "of a trace");
+    const auto [seen, is_new] = seen_.emplace(std::pair(status.st_dev, status.st_ino), name);
+    if (!is_new) return LeaveOut(name, "the same file as " + Printable(seen->second, true));
     Add({path, name, static_cast<uint64_t>(status.st_size), status.st_mtim.tv_sec,
          status.st_atim.tv_sec, false});
   }
@@ -147,6 +149,7 @@ class StateWalk {
 
   StatesAdvice& advice_;
   std::vector<Place> places_;
+  std::map<std::pair<dev_t, ino_t>, std::string> seen_;  // hard links are one file
   uint64_t beyond_ = 0;
 };
 
