@@ -279,7 +279,7 @@ class CommandWords {
     });
     if (HasFolders()) return {};  // whose files, one by one, are no states
     if (is_flat && advice_.left_out.empty()) return head + store + " " + Folder() + "/*";
-    return fmt::format("find {} -type f -exec {}--keep-going {} {{}} +", Folder(), head, store);
+    return fmt::format("find {} -type f{} -exec {}{} {{}} +", Folder(), Excluded(), head, store);
   }
   std::string VerifyStore() const { return "kvtool store verify " + ShellWord(Beside(".store")); }
 
@@ -324,6 +324,25 @@ class CommandWords {
       const std::string name = fs::path(place.path).filename().string();
       return Printable(name) != name || !names.insert(name).second;
     });
+  }
+  // Tests of find that pass over what was left out, and over hidden files.
+  std::string Excluded() const {
+    std::string tests = " ! -name '.*'";
+    for (const LeftOut& out : advice_.left_out) {
+      const std::string path = EscapedForFind((fs::path(Plain()) / out.name).string());
+      std::error_code failed;
+      const bool is_folder = fs::is_directory(fs::path(Plain()) / out.name, failed);
+      tests += " ! -path " + ShellWord(is_folder ? path + "/*" : path);
+    }
+    return tests;
+  }
+  static std::string EscapedForFind(const std::string& path) {
+    std::string escaped;
+    for (const char c : path) {
+      if (std::string_view("*?[\\").find(c) != std::string_view::npos) escaped += '\\';
+      escaped += c;
+    }
+    return escaped;
   }
   std::string Plain() const {
     std::string folder = request_.inputs.front();
