@@ -124,7 +124,7 @@ struct StatesText {
   std::string answer;
   std::vector<std::string> commands;  // that carry it out
 };
-StatesText TextOf(const StatesAdvice& advice, size_t most_states);
+StatesText TextOf(const StatesAdvice& advice, size_t most_states, size_t most_left_out);
 report::Page StatesPage(const StatesAdvice& advice);
 
 }  // namespace kv::advise

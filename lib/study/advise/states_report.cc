@@ -113,15 +113,13 @@ const Fields<StatesAdvice>& RecommendationFields() {
 
 const StatesAdvice& WholeAdvice(const StatesAdvice& of) { return of; }
 
-std::string LeftOutText(const std::vector<LeftOut>& left_out) {
-  if (left_out.empty()) return {};
-  constexpr size_t kMostNamed = 2;
+std::string LeftOutText(const std::vector<LeftOut>& left_out, size_t most) {
   std::string text = fmt::format("left out {}: ", format::Plural(left_out.size(), "file"));
-  for (size_t i = 0; i < std::min(left_out.size(), kMostNamed); ++i)
+  for (size_t i = 0; i < std::min(left_out.size(), most); ++i)
     text += fmt::format("{}{} ({})", i == 0 ? "" : ", ", Printable(left_out[i].name, true),
                         left_out[i].why);
-  if (left_out.size() > kMostNamed)
-    text += fmt::format(" and {} more", left_out.size() - kMostNamed);
+  if (left_out.size() > most)
+    text += fmt::format(" and {} more, which -v lists", left_out.size() - most);
   return text;
 }
 
@@ -137,7 +135,7 @@ std::string NamesText(const std::vector<SavedState>& states, const Is& is) {
   return all > kMostNamed ? text + ", ..." : text;
 }
 
-std::vector<std::string> StatesFacts(const StatesAdvice& of) {
+std::vector<std::string> StatesFacts(const StatesAdvice& of, size_t most_left_out) {
   std::vector<std::string> facts;
   const uint64_t all = of.bytes(), shared = of.shared_bytes();
   facts.push_back(fmt::format(
@@ -170,7 +168,7 @@ std::vector<std::string> StatesFacts(const StatesAdvice& of) {
         format::Plural(of.idle_states(), "state"), format::Bytes(of.idle_bytes()),
         of.idle_states() > 0 ? ": " + NamesText(of.states, &SavedState::idle) : std::string()));
   }
-  if (!of.left_out.empty()) facts.push_back(LeftOutText(of.left_out));
+  if (!of.left_out.empty()) facts.push_back(LeftOutText(of.left_out, most_left_out));
   return facts;
 }
 
@@ -290,7 +288,7 @@ const Fields<StatesAdvice>& StatesFields() {
   return fields;
 }
 
-StatesText TextOf(const StatesAdvice& advice, size_t most_states) {
+StatesText TextOf(const StatesAdvice& advice, size_t most_states, size_t most_left_out) {
   StatesText text;
   text.head = StatesHead(advice);
   const size_t shown = std::min(advice.states.size(), most_states);
@@ -298,7 +296,8 @@ StatesText TextOf(const StatesAdvice& advice, size_t most_states) {
   if (shown < advice.states.size())
     text.facts.push_back(
         fmt::format("and {} more, which --json and --csv list", advice.states.size() - shown));
-  for (std::string& fact : StatesFacts(advice)) text.facts.push_back(std::move(fact));
+  for (std::string& fact : StatesFacts(advice, most_left_out))
+    text.facts.push_back(std::move(fact));
   if (!advice.levels.empty()) {
     text.facts.push_back(fmt::format("levels on a sample of {} ({} of {}), and estimates for all:",
                                      format::Bytes(advice.sampled_bytes),
@@ -319,7 +318,7 @@ StatesText TextOf(const StatesAdvice& advice, size_t most_states) {
 }
 
 report::Page StatesPage(const StatesAdvice& advice) {
-  const StatesText text = TextOf(advice, advice.states.size());
+  const StatesText text = TextOf(advice, advice.states.size(), advice.left_out.size());
   report::Page page("What to keep", text.head);
   page.Paragraph(text.answer);
   for (const std::string& command : text.commands) page.Command(command);

@@ -27,6 +27,7 @@ using advise::StatesAdvice;
 
 constexpr size_t kMostStates = 10000;
 constexpr int kMostDepth = 16;
+constexpr const char *kNoCache = "no cache", *kEmpty = "empty";
 constexpr size_t kSampledGeometries = 4;
 constexpr int64_t kSecondsOfDay = 24 * 60 * 60;
 
@@ -192,8 +193,8 @@ Described Describe(const Place& place, const OpenOptions& reading, uint64_t most
     return {std::move(state), {}};
   } catch (const Error& error) {
     return {std::nullopt, error.finding() != Finding::kUnknownFormat ? error.message()
-                          : place.bytes == 0                         ? "empty"
-                                                                     : "no cache"};
+                          : place.bytes == 0                         ? kEmpty
+                                                                     : kNoCache};
   }
 }
 
@@ -419,7 +420,10 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
   std::vector<Place> kept;
   for (size_t i = 0; i < places.size(); ++i) {
     if (!described[i].state) {
-      advice.left_out.push_back({places[i].name, described[i].why});
+      // A state that cannot be read is named before files that are none.
+      const bool is_damaged = described[i].why != kNoCache && described[i].why != kEmpty;
+      advice.left_out.insert(is_damaged ? advice.left_out.begin() : advice.left_out.end(),
+                             {places[i].name, described[i].why});
       continue;
     }
     kept.push_back(std::move(places[i]));
@@ -474,7 +478,9 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
 
 void PrintStates(Console& console, const StatesAdvice& advice) {
   constexpr size_t kMostShown = 5;  // of a screen of 24 lines
-  const advise::StatesText text = advise::TextOf(advice, kMostShown);
+  constexpr size_t kMostLeftOut = 6;
+  const advise::StatesText text = advise::TextOf(
+      advice, kMostShown, console.verbosity > 0 ? advice.left_out.size() : kMostLeftOut);
   console.Line(text.head);
   console.Data(Table(text.states).Text());
   for (const std::string& fact : text.facts) console.Line(fact);
