@@ -24,7 +24,7 @@ constexpr uint64_t kChunkBytes = 256 << 10;
 constexpr double kWorthSharing = 0.02, kWorthDoing = 0.97;
 // A contestant that is slower runs once, others as often as this, and the fastest run counts.
 constexpr double kSampleSeconds = 0.1;
-constexpr int kSampleRounds = 1;
+constexpr int kSampleRounds = 3;
 
 std::string GeometryText(const Snapshot& snapshot) {
   const LayerKv& layer = snapshot.layers.front();

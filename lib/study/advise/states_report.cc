@@ -24,7 +24,9 @@ std::string_view KindName(StateKind kind) {
   return kind == StateKind::kStore ? "store" : kind == StateKind::kCompress ? "compress" : "keep";
 }
 
-std::string AsSpeed(const Value& value) { return fmt::format("{:.0f} MB/s", value.number()); }
+std::string AsSpeed(const Value& value) {
+  return fmt::format("{:.0f} MiB/s", value.number() * 1e6 / (1 << 20));
+}
 std::string AsName(const Value& value) { return Printable(format::Plain(value), true); }
 // Shows the day of a time alone.
 std::string AsDay(const Value& value) { return format::Plain(value).substr(0, 10); }
@@ -61,7 +63,8 @@ const Fields<StatesLevel>& StatesLevelFields() {
       {"ratio", "Bytes of the sample / bytes that the level makes of it", &L::ratio,
        AtLeast(0, Heading("ratio", format::AsFactor))},
       {"encode_mb_per_s",
-       "Speed of coding on one thread, in MB (1e6 bytes); null: a deterministic run",
+       "Speed of the codec alone on one thread, without proof or disk, in MB (1e6 bytes); null: a "
+       "deterministic run",
        &L::encode_mb_per_s, AtLeast(0, Heading("compresses", AsSpeed))},
       {"decode_mb_per_s", "The same of decoding", &L::decode_mb_per_s,
        AtLeast(0, Heading("restores", AsSpeed))},
@@ -299,10 +302,11 @@ StatesText TextOf(const StatesAdvice& advice, size_t most_states, size_t most_le
   for (std::string& fact : StatesFacts(advice, most_left_out))
     text.facts.push_back(std::move(fact));
   if (!advice.levels.empty()) {
-    text.facts.push_back(fmt::format("levels on a sample of {} ({} of {}), and estimates for all:",
-                                     format::Bytes(advice.sampled_bytes),
-                                     format::Plural(advice.sampled_chunks, "chunk"),
-                                     format::Plural(advice.sampled_states, "state")));
+    text.facts.push_back(fmt::format(
+        "levels on a sample of {} ({} of {}), and about what all take{}:",
+        format::Bytes(advice.sampled_bytes), format::Plural(advice.sampled_chunks, "chunk"),
+        format::Plural(advice.sampled_states, "state"),
+        advice.levels.front().encode_mb_per_s ? "; codec alone, 1 thread" : ""));
   }
   text.levels = TextTableOf(StatesLevelFields(), advice.levels);
   text.answer = StatesAnswer(advice);
