@@ -26,6 +26,12 @@ bool IsLogName(std::string_view name) {
                      [&](std::string_view end) { return name.ends_with(end); });
 }
 
+// A run that died at once wrote nothing, or the bracket of a list. Messages that nobody had to
+// write are no such run.
+bool IsEmptyLog(std::string_view name, std::string_view text) {
+  return !name.ends_with(".err") && text.find_first_not_of(" \t\r\n[]") == text.npos;
+}
+
 }  // namespace
 
 bool IsCut(const gate::CaseResult& item) { return item.first(gate::Status::kNotRun) != nullptr; }
@@ -44,9 +50,13 @@ LogsRead ReadLogs(const std::filesystem::path& path) {
   }
   LogsRead all;
   std::set<std::filesystem::path> judged;  // names of logs with figures, without their endings
+  std::vector<std::string> empty;
   for (const std::string& name : folder.Files(IsLogName)) {
-    std::vector<gate::CaseResult> cases = ReadLog(*folder.Text(name), Escaped(name));
-    if (cases.empty()) all.left_out.push_back(Escaped(name));
+    const std::string text = *folder.Text(name);
+    const bool is_empty = IsEmptyLog(name, text);
+    std::vector<gate::CaseResult> cases;
+    if (!is_empty) cases = ReadLog(text, Escaped(name));
+    if (cases.empty()) (is_empty ? empty : all.left_out).push_back(Escaped(name));
     if (!std::all_of(cases.begin(), cases.end(), IsCut))
       judged.insert(std::filesystem::path(Escaped(name)).stem());
     if (all.cases.size() + cases.size() > kMostCases) {
@@ -55,10 +65,16 @@ LogsRead ReadLogs(const std::filesystem::path& path) {
     }
     std::move(cases.begin(), cases.end(), std::back_inserter(all.cases));
   }
+  // Beside llama.cpp's logs an empty one is taken for its, too.
+  if (!all.cases.empty()) {
+    for (const std::string& name : empty)
+      all.cases.push_back(CutCase(name, "the log is empty: the run died, or did nothing"));
+  }
   // bench.err, with nothing but messages, is the other stream of the run that wrote bench.json.
   std::erase_if(all.cases, [&](const gate::CaseResult& item) {
     const std::string& name = item.spec.name;
-    const bool is_other = IsCut(item) && judged.contains(std::filesystem::path(name).stem());
+    const bool is_other = IsCut(item) && item.first_failure() == nullptr &&
+                          judged.contains(std::filesystem::path(name).stem());
     if (is_other) all.left_out.push_back(name);
     return is_other;
   });

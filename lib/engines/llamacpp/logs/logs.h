@@ -30,11 +30,15 @@ LogsRead ReadLogs(const std::filesystem::path& path);
 
 // True for the case of a log that ends before its figures, which leaves a rule open.
 bool IsCut(const gate::CaseResult& item);
+// Makes such a case. `why` says what the log lacks.
+gate::CaseResult CutCase(const std::string& name, const std::string& why);
+// Makes one that fails whatever the rules are.
+gate::CaseResult BrokenCase(const std::string& name, const std::string& why);
 
 // Reads the text of one log; `name` names its cases. Throws as ReadLogs.
 std::vector<gate::CaseResult> ReadLog(std::string_view text, const std::string& name);
 
-// Reads `llama-bench -o json` or `-o jsonl`: one case per combination of settings.
+// Reads `llama-bench -o json` or `-o jsonl`: one case per test and combination of settings.
 std::vector<gate::CaseResult> ReadBench(std::string_view text, const std::string& name);
 bool IsBench(std::string_view text);
 

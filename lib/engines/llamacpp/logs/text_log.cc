@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/number.h"
@@ -49,6 +50,9 @@ constexpr std::string_view kBroken[] = {"GGML_ASSERT(",
                                         "failed to decode, ret",
                                         "failed to compute graph",
                                         "failed to initialize the context",
+                                        "failed to load model",
+                                        "unable to load model",
+                                        "main: error:",
                                         "Segmentation fault",
                                         "(core dumped)",
                                         "terminate called",
@@ -57,7 +61,7 @@ constexpr std::string_view kBroken[] = {"GGML_ASSERT(",
                                         "munmap_chunk"};
 
 // Words that tell llama.cpp's log from another program's, where it broke before any figure.
-constexpr std::string_view kOurs[] = {"ggml_", "GGML_", "llama_"};
+constexpr std::string_view kOurs[] = {"ggml_", "GGML_", "llama_", "main: error:"};
 
 void SkipSpaces(std::string_view& text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
@@ -128,6 +132,19 @@ struct Cache {
   std::string type_k = {}, type_v = {};
 };
 
+// A log that ends before its figures may have been about to get any of them.
+void AddMissingFigures(const std::string& why, gate::Measurements& of) {
+  for (const Statistic& one : kStatistics) of.Missing(one.metric, why);
+  for (const char* metric : {"prompt_tokens_per_second", "decode_gate_tps", "resident_bytes.peak"})
+    if (of.Find(metric) == nullptr) of.Missing(metric, why);
+}
+
+// Adds evidence, which rules of a config do not replace.
+void Ask(std::string_view metric, gate::Op op, gate::CaseResult& result) {
+  result.rules.push_back(
+      gate::Evaluate({std::string(metric), op, 0, false, true}, result.measured));
+}
+
 class TextLog {
  public:
   void Add(std::string_view line) {
@@ -159,7 +176,7 @@ class TextLog {
     has_speed |= set("decode_gate_tps", generation_.per_second());
     const bool has_cache = !cache_.type_k.empty() && set("resident_bytes.peak", cache_.bytes);
     for (const auto& [metric, value] : statistics_) set(metric, value);
-    const bool compares = has_chunks_ || !statistics_.empty();
+    const bool compares = !begun_.empty() || !statistics_.empty();
     const bool broke_early = broken_ > 0 && names_us_;
     if (!has_speed && !has_cache && !compares && !has_reports_ && !broke_early) return {};
     set("load_us", load_ms_ ? std::optional(1e3 * *load_ms_) : std::nullopt);
@@ -168,16 +185,14 @@ class TextLog {
     result.spec.name = name;
     result.spec.mode = compares ? "perplexity" : "run";
     if (has_cache) result.spec.params = {{"type_k", cache_.type_k}, {"type_v", cache_.type_v}};
-    // Evidence, which rules of a config do not replace. Without its end a log leaves a rule open.
-    const auto ask = [&](std::string_view metric, gate::Op op) {
-      result.rules.push_back(gate::Evaluate({std::string(metric), op, 0, false, true}, of));
-    };
-    ask("kv_invalid_log_count", gate::Op::kAtMost);
+    // Without its end a log leaves a rule open.
+    Ask("kv_invalid_log_count", gate::Op::kAtMost, result);
     if (compares) {
-      if (AddMissingLosses(of)) ask("loss.mean_kl", gate::Op::kAtLeast);
+      AddMissingLosses(result);
     } else if (!has_speed) {
-      AddMissingFigures(of);
-      ask("decode_gate_tps", gate::Op::kAtLeast);
+      AddMissingFigures("the log ends before any speed or loss: the run was cut, or did nothing",
+                        of);
+      Ask("decode_gate_tps", gate::Op::kAtLeast, result);
     } else if (!generation_.has_line && !generation_.slowest) {
       of.Missing("decode_gate_tps", "the log ends before the speed of the generation");
     }
@@ -187,27 +202,19 @@ class TextLog {
   }
 
  private:
-  // A rule on a loss is about such a log, whether it has this loss or not. Returns true if the
-  // comparison was cut.
-  bool AddMissingLosses(gate::Measurements& of) const {
-    const bool is_cut = has_chunks_ && of.Find("loss.mean_kl") == nullptr;
+  // A rule on a loss is about such a log, whether it has this loss or not.
+  void AddMissingLosses(gate::CaseResult& result) const {
+    gate::Measurements& of = result.measured;
+    const auto lacks = [&](std::string_view metric) { return of.Find(metric) == nullptr; };
+    const bool is_cut = std::any_of(begun_.begin(), begun_.end(), lacks);
     for (const Statistic& one : kStatistics) {
-      if (of.Find(one.metric) != nullptr) continue;
-      of.Missing(one.metric, is_cut ? "the log has chunks of a comparison and not its statistics: "
-                                      "the run was cut, or had fewer than 100 tokens"
+      if (!lacks(one.metric)) continue;
+      of.Missing(one.metric, is_cut ? "the log has chunks and not their statistics: the run was "
+                                      "cut, or had fewer than 100 tokens"
                                     : "the log of the perplexity does not have it");
     }
-    return is_cut;
-  }
-
-  // A log that ends before its figures may have been about to get any of them.
-  static void AddMissingFigures(gate::Measurements& of) {
-    constexpr const char* kWhy =
-        "the log ends before any speed or loss: the run was cut, or did nothing";
-    for (const Statistic& one : kStatistics) of.Missing(one.metric, kWhy);
-    for (const char* metric :
-         {"prompt_tokens_per_second", "decode_gate_tps", "resident_bytes.peak"})
-      if (of.Find(metric) == nullptr) of.Missing(metric, kWhy);
+    if (!is_cut) return;
+    for (const std::string_view metric : begun_) Ask(metric, gate::Op::kAtLeast, result);
   }
 
   // "prompt eval time =  789.03 ms /    27 tokens (...": of a run, or of a request.
@@ -278,7 +285,9 @@ class TextLog {
   void AddStatistic(std::string_view line) {
     SkipTime(line);
     if (line.starts_with(kOldHeading)) is_old_ = true;
-    if (line.starts_with("chunk") && line.find("PPL(base)") != line.npos) has_chunks_ = true;
+    if (line.starts_with("chunk") && line.find("PPL(base)") != line.npos)
+      begun_.insert("loss.mean_kl");
+    if (line.find("calculating perplexity over") != line.npos) begun_.insert("loss.perplexity");
     if (auto rest = After(line, "Final estimate: PPL =")) Keep("Mean PPL(Q)", *rest);
     const size_t colon = line.find(':');
     if (colon == line.npos || colon > kLongestLabel) return;
@@ -308,12 +317,30 @@ class TextLog {
   Cache cache_, context_;
   std::optional<double> load_ms_;
   std::map<std::string_view, double> statistics_;  // by metric
-  bool has_chunks_ = false, is_old_ = false, names_us_ = false, has_reports_ = false;
+  std::set<std::string_view> begun_;               // losses that the log was about to get
+  bool is_old_ = false, names_us_ = false, has_reports_ = false;
   uint64_t broken_ = 0;
   std::string first_broken_;
 };
 
 }  // namespace
+
+gate::CaseResult CutCase(const std::string& name, const std::string& why) {
+  gate::CaseResult result;
+  result.origin = gate::Origin::kLogs;
+  result.spec.name = name;
+  result.spec.mode = "run";
+  AddMissingFigures(why, result.measured);
+  Ask("decode_gate_tps", gate::Op::kAtLeast, result);
+  return result;
+}
+
+gate::CaseResult BrokenCase(const std::string& name, const std::string& why) {
+  gate::CaseResult result = CutCase(name, why);
+  result.measured.Set("kv_invalid_log_count", 1, {.log = name}, why);
+  Ask("kv_invalid_log_count", gate::Op::kAtMost, result);
+  return result;
+}
 
 std::vector<gate::CaseResult> ReadTextLog(std::string_view text, const std::string& name) {
   TextLog log;
