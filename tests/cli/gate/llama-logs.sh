@@ -18,6 +18,21 @@ cd "$OLDPWD"
 # A baseline: a drop beyond 5 % fails, one within the noise of the bench's own repetitions does not decide.
 sed 's/"avg_ts": 61.35/"avg_ts": 50.0/; s/"avg_ts": 790.2/"avg_ts": 745.0/; s/"n_threads": 8/"n_threads": 4/' "$logs/bench.json" > bench.json
 gate --engine-logs bench.json --baseline summary.json 2>&1
+# Each test of a bench is compared with itself: a slower one hides none, one that is gone is missed, a new one is no fault.
+pp() { # LENGTH SPEED...: a bench of prompts
+  while [ $# -gt 0 ]; do echo "{\"n_prompt\": $1, \"n_gen\": 0, \"avg_ts\": $2}"; shift 2; done
+}
+mkdir old new; pp 512 210 2048 180 > old/bench.jsonl
+gate --engine-logs old -q -o old.json 2> /dev/null
+pp 512 183 2048 180 > new/bench.jsonl; gate --engine-logs new --baseline old.json
+pp 512 210 > new/bench.jsonl; gate --engine-logs new --baseline old.json
+pp 512 210 2048 180 4096 120 > new/bench.jsonl; gate --engine-logs new --baseline old.json 2>&1
+# An empty log, and one of a run that found no model.
+: > new/empty.json; gate --engine-logs new --require 'prompt_tokens_per_second>=1' 2>&1
+echo 'main: error: failed to load model models/x.gguf' > new/empty.json; gate --engine-logs new --require 'prompt_tokens_per_second>=1'
+# One folder or log at a time; a case that is not there.
+gate --engine-logs new --engine-logs old 2>&1
+gate --engine-logs old --case bench.jsonl:pp51 2>&1
 # Logs that no rule judged fail, and are a first baseline; a broken log is none.
 gate --engine-logs "$logs/bench.json" -q -o first.json -f 2> /dev/null
 gate --engine-logs "$logs/bench.json" --baseline first.json | sed -n 1p

@@ -139,6 +139,12 @@ TEST_CASE("a comparison that was cut has no loss", "[llama-logs]") {
   const gate::Measurement* loss = cut.measured.Find("loss.mean_kl");
   REQUIRE(loss != nullptr);
   CHECK(!loss->value);
+  // Killed before "Final estimate".
+  const std::string begun = "perplexity: calculating perplexity over 12 chunks, n_ctx=512\n";
+  const gate::CaseResult killed = ReadOne(begun + "[1]5.1,[2]5.4,\n");
+  CHECK(IsCut(killed));
+  REQUIRE(killed.measured.Find("loss.perplexity") != nullptr);
+  CHECK(!IsCut(ReadOne(begun + "Final estimate: PPL = 6.2 +/- 0.03\n")));
 }
 
 TEST_CASE("figures that are no numbers are undefined, and broken runs are counted",
@@ -168,6 +174,7 @@ TEST_CASE("a log that broke before any figure is a case that fails", "[llama-log
       "llama_model_loader: loaded meta data\nggml.c:1: GGML_ASSERT(n > 0) failed\n(core dumped)\n");
   REQUIRE(crashed.first_failure() != nullptr);
   CHECK(crashed.first_failure()->rule.metric == "kv_invalid_log_count");
+  CHECK(ReadOne("main: error: failed to load model models/x.gguf\n").first_failure() != nullptr);
   CHECK(ReadLog("Segmentation fault (core dumped)\n", "a.log").empty());
 }
 
@@ -195,34 +202,37 @@ TEST_CASE("a log that ends before any figure is a case that nothing decides", "[
   }
 }
 
-TEST_CASE("llama-bench's tests of equal settings are one case", "[llama-logs]") {
+TEST_CASE("each test of llama-bench is a case", "[llama-logs]") {
   const auto cases = ReadLogs(KVTOOL_TESTDATA "/llamacpp/logs/bench.json").cases;
-  REQUIRE(cases.size() == 4);
-  CHECK(cases[0].spec.name == "bench.json:f16/f16,n_depth=0");
-  CHECK(cases[3].spec.name == "bench.json:q8_0/q5_1,n_depth=4096");
+  REQUIRE(cases.size() == 6);
+  CHECK(cases[0].spec.name == "bench.json:f16/f16,n_depth=0,pp512");
+  CHECK(cases[5].spec.name == "bench.json:q8_0/q5_1,n_depth=4096,tg128");
   CHECK(ValueOf(cases[0], "prompt_tokens_per_second") == 812.4);
-  CHECK(ValueOf(cases[0], "decode_gate_tps") == 61.35);
-  CHECK(*cases[0].measured.Find("decode_gate_tps")->noise == Approx(0.8));
+  CHECK(cases[0].measured.Find("decode_gate_tps") == nullptr);
+  CHECK(ValueOf(cases[1], "decode_gate_tps") == 61.35);
+  CHECK(*cases[1].measured.Find("decode_gate_tps")->noise == Approx(0.8));
   CHECK(cases[1].measured.Find("prompt_tokens_per_second") == nullptr);
-  CHECK(Type(cases[2], "type_v") == "q5_1");
+  CHECK(Type(cases[3], "type_v") == "q5_1");
   const auto lines = ReadLogs(KVTOOL_TESTDATA "/llamacpp/logs/bench.jsonl").cases;
-  REQUIRE(lines.size() == 4);
-  CHECK(ValueOf(lines[3], "decode_gate_tps") == 47.1);
+  REQUIRE(lines.size() == 6);
+  CHECK(ValueOf(lines[5], "decode_gate_tps") == 47.1);
 }
 
-TEST_CASE("the slowest test of a bench decides, other output around it is passed over",
+TEST_CASE("of equal tests the slower decides, other output around them is passed over",
           "[llama-logs]") {
   const auto cases = ReadLog(
       "ggml_cuda_init: found 1 devices\n[\n"
       R"({"n_prompt": 512, "n_gen": 0, "avg_ts": 90, "stddev_ts": -nan},
-         {"n_prompt": 1024, "n_gen": 0, "avg_ts": 80.0, "stddev_ts": 1},
+         {"n_prompt": 512, "n_gen": 0, "avg_ts": 80.0, "stddev_ts": 1},
+         {"n_prompt": 1024, "n_gen": 0, "avg_ts": 70},
          {"n_prompt": 512, "n_gen": 128, "avg_ts": 7}])"
       "\nllama_perf: done\n",
       "b");
-  REQUIRE(cases.size() == 1);
-  CHECK(cases[0].spec.name == "b");
+  REQUIRE(cases.size() == 2);
+  CHECK(cases[0].spec.name == "b:pp512");
   CHECK(ValueOf(cases[0], "prompt_tokens_per_second") == 80);
-  CHECK(cases[0].measured.Find("prompt_tokens_per_second")->where.log == "b, pp1024");
+  CHECK(cases[0].measured.Find("prompt_tokens_per_second")->where.log == "b, pp512");
+  CHECK(cases[1].spec.name == "b:pp1024");
   CHECK(cases[0].measured.Find("decode_gate_tps") == nullptr);
   CHECK(cases[0].warnings.size() == 1);
 }
@@ -237,30 +247,38 @@ TEST_CASE("the tests of a bench are found between lines with brackets of their o
         "{not a test}\n" + one + "\r\n[done] 1\n" + two + "\n{\"level\": \"INFO\"}\n",
         "[" + one + "]\n[ " + two + " ]", "[\n\n  " + one + ",\n" + two + "\n]"}) {
     INFO(text);
-    const gate::CaseResult bench = ReadOne(text);
-    CHECK(ValueOf(bench, "prompt_tokens_per_second") == 9);
-    CHECK(ValueOf(bench, "decode_gate_tps") == 5);
+    const auto cases = ReadLog(text, "a.log");
+    REQUIRE(cases.size() == 2);
+    CHECK(ValueOf(cases[0], "prompt_tokens_per_second") == 9);
+    CHECK(ValueOf(cases[1], "decode_gate_tps") == 5);
   }
   for (const std::string& cut : {std::string("["), std::string(" [\n"), "[\n" + one + ",\n",
                                  "[" + one.substr(0, 40), "noise\n[" + one + "\nkilled\n"}) {
     INFO(cut);
-    CHECK(Refusal(cut) == Finding::kBadText);
+    CHECK(ReadLog(cut, "a.log").back().first_failure() != nullptr);
   }
-  CHECK(Refusal(R"({"build_commit": "a", "tests": [)" + one + "]}") == Finding::kBadText);
+  CHECK(IsCut(ReadOne(R"({"build_commit": "a", "tests": [)" + one + "]}")));
 }
 
 TEST_CASE("sizes of a bench's tests are settings of its cases", "[llama-logs]") {
-  const gate::CaseResult bench = ReadOne(
+  const auto cases = ReadLog(
       R"([{"n_prompt": 1024, "n_gen": 0, "avg_ts": 9}, {"n_prompt": 512, "n_gen": 0, "avg_ts": 8},
-          {"n_prompt": 0, "n_gen": 64, "avg_ts": 5}, {"n_prompt": 9, "n_gen": 9, "avg_ts": 1}])");
-  CHECK(Type(bench, "n_prompt") == "512,1024");
-  CHECK(gate::NumberOr(bench.spec.params, "n_gen", 0) == 64);
+          {"n_prompt": 0, "n_gen": 64, "avg_ts": 5}, {"n_prompt": 9, "n_gen": 9, "avg_ts": 1}])",
+      "b");
+  REQUIRE(cases.size() == 3);
+  CHECK(gate::NumberOr(cases[0].spec.params, "n_prompt", 0) == 1024);
+  CHECK(gate::NumberOr(cases[2].spec.params, "n_gen", 0) == 64);
+  CHECK(IsCut(ReadOne(R"([{"n_prompt": 9, "n_gen": 9, "avg_ts": 1}])")));
 }
 
 TEST_CASE("hostile benches are refused", "[llama-logs]") {
   const std::string good = R"({"n_prompt": 1, "n_gen": 0, "avg_ts": 2})";
-  CHECK(Refusal("[" + good) == Finding::kBadText);
-  CHECK(Refusal("[" + good + ",3]") == Finding::kBadText);
+  for (const std::string& cut : {"[" + good, "[" + good + ",3]"}) {
+    const auto cases = ReadLog(cut, "a.json");
+    REQUIRE(cases.size() == 2);
+    CHECK(cases[1].spec.name == "a.json");
+    CHECK(cases[1].first_failure() != nullptr);
+  }
   CHECK(Refusal(R"([{"n_prompt": 1, "n_prompt": 1, "avg_ts": 1}])") == Finding::kBadText);
   CHECK(Refusal(R"([{"n_prompt": 1, "avg_ts": [] }])") == Finding::kBadField);
   std::string many = "[";
@@ -301,6 +319,24 @@ TEST_CASE("a folder's logs are cases of their names, also in UTF-16", "[llama-lo
   CHECK(IsCut(cases[2]));
   CHECK(cases[0].spec.name == "a.txt");
   CHECK(ValueOf(cases[1], "decode_gate_tps") == 50);
+}
+
+TEST_CASE("an empty log beside others is cut, and a stream that tells of a fault is no other one",
+          "[llama-logs]") {
+  test::TempDir dir;
+  std::ofstream(dir.path() / "empty.json") << "[ ]\n";
+  std::ofstream(dir.path() / "bench.json").flush();
+  CHECK(ReadLogs(dir.path()).cases.empty());
+  std::ofstream(dir.path() / "good.log") << " eval time = 2000 ms / 100 runs\n";
+  std::ofstream(dir.path() / "quiet.err").flush();
+  std::ofstream(dir.path() / "good.err") << "main: error: failed to load model b.gguf\n";
+  const auto cases = ReadLogs(dir.path()).cases;
+  REQUIRE(cases.size() == 4);
+  CHECK(cases[0].spec.name == "good.err");
+  CHECK(cases[0].first_failure() != nullptr);
+  CHECK(cases[2].spec.name == "bench.json");
+  CHECK(IsCut(cases[2]));
+  CHECK(cases[3].spec.name == "empty.json");
 }
 
 TEST_CASE("a folder has at most 1000 cases, however many benches they come from", "[llama-logs]") {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -33,11 +32,12 @@ constexpr std::string_view kNoSettings[] = {
 
 using Settings = std::map<std::string, gate::ParamValue>;
 
-// One combination of llama-bench's settings, and its speeds.
-struct Group {
+// A test of llama-bench: its settings, the number of its tokens among them, and its speed.
+struct Test {
   Settings settings;
-  std::set<double> prompts = {}, generations = {};  // tokens of the tests that are judged
   gate::CaseResult result = {};
+
+  bool generates() const { return settings.contains("n_gen"); }
 };
 
 Error Wrong(size_t row, const std::string& name, std::string_view why) {
@@ -77,14 +77,13 @@ std::string TextOf(const gate::ParamValue& value) {
   return number != nullptr ? fmt::format("{}", *number) : std::get<std::string>(value);
 }
 
-// Sizes of tests are settings too: a longer prompt has another speed.
-void AddSizes(const char* key, const std::set<double>& sizes, gate::Params& params) {
-  if (sizes.empty()) return;
-  params.emplace_back(key, sizes.size() == 1 ? gate::ParamValue(*sizes.begin())
-                                             : fmt::format("{}", fmt::join(sizes, ",")));
+// Names a test as llama-bench's table does: "pp512", "tg128".
+std::string NameTest(const Test& test) {
+  const bool generates = test.generates();
+  return (generates ? "tg" : "pp") + TextOf(test.settings.at(generates ? "n_gen" : "n_prompt"));
 }
 
-// The slowest test of a kind decides, and its repetitions say how much equal runs differ.
+// Of equal tests the slower one decides, and its repetitions say how much equal runs differ.
 void AddSpeed(std::string_view metric, double speed, const Json& row, gate::Where where,
               gate::Measurements& of) {
   const gate::Measurement* known = of.Find(metric);
@@ -98,26 +97,14 @@ void AddSpeed(std::string_view metric, double speed, const Json& row, gate::Wher
                           kDeviations * deviation));
 }
 
-void AddTest(const Json& row, size_t at, const std::string& name, Group& group) {
-  gate::CaseResult& result = group.result;
-  const double prompt = ReadNumber(row, "n_prompt", at, name),
-               gen = ReadNumber(row, "n_gen", at, name);
+void AddTest(const Json& row, size_t at, const std::string& name, Test& test) {
   const double speed = ReadNumber(row, "avg_ts", at, name);
-  const gate::Where where{
-      .log = fmt::format("{}, {}", name,
-                         gen > 0 ? fmt::format("tg{}", gen) : fmt::format("pp{}", prompt))};
-  if (prompt > 0 && gen > 0) {
-    result.warnings.push_back(fmt::format(
-        "test pp{}+tg{} has one speed for prompt and generation together: it is not judged", prompt,
-        gen));
-  } else if (prompt > 0 || gen > 0) {
-    (gen > 0 ? group.generations : group.prompts).insert(gen > 0 ? gen : prompt);
-    AddSpeed(gen > 0 ? "decode_gate_tps" : "prompt_tokens_per_second", speed, row, where,
-             result.measured);
-    if (gen > 0 && speed > result.measured.Value("decode_best").value_or(0)) {
-      result.measured.Set("decode_best", speed, where);
-    }
-  }
+  const gate::Where where{.log = fmt::format("{}, {}", name, NameTest(test))};
+  gate::Measurements& of = test.result.measured;
+  AddSpeed(test.generates() ? "decode_gate_tps" : "prompt_tokens_per_second", speed, row, where,
+           of);
+  if (test.generates() && speed > of.Value("decode_best").value_or(0))
+    of.Set("decode_best", speed, where);
 }
 
 // Returns where the JSON object at the front of the text ends; npos if it was cut.
@@ -160,15 +147,20 @@ class BenchText {
         begins = false;
       }
     }
-    if (in_list) throw Cut();
+    is_cut_ = is_cut_ || in_list;
     return std::move(rows_);
   }
+  // True if Rows() found a list or a test without its end.
+  bool is_cut() const { return is_cut_; }
 
  private:
   // Objects of other programs' output are no tests.
   size_t AddObject(size_t at) {
     const size_t end = ObjectEnd(text_.substr(at));
-    if (end == text_.npos) throw Cut();
+    if (end == text_.npos) {
+      is_cut_ = true;
+      return text_.size() - at;
+    }
     try {
       Json row = gate::ParseJson(text_.substr(at, end), name_);
       if (!row.contains("n_prompt") && !row.contains("avg_ts")) return end;
@@ -182,45 +174,97 @@ class BenchText {
     }
     return end;
   }
-  Error Cut() const {
-    return Error(Finding::kBadText, "the bench was cut: its list or a test has no end").File(name_);
-  }
 
   std::string_view text_;
   const std::string& name_;
   std::vector<Json> rows_;
+  bool is_cut_ = false;
 };
 
-// "bench.json:q8_0/q5_1,n_depth=4096": the types, and what else the cases of a bench differ in.
-void NameCases(const std::string& name, std::vector<Group>& groups) {
+// "bench.json:q8_0/q5_1,n_depth=4096,tg128": the types, what else the tests of a bench differ in,
+// and the test.
+void NameCases(const std::string& name, std::vector<Test>& tests) {
   std::set<std::string> differ;
-  const Settings& first = groups.front().settings;
-  for (const Group& group : groups) {
-    for (const auto& [key, value] : group.settings) {
+  const Settings& first = tests.front().settings;
+  for (const Test& test : tests) {
+    for (const auto& [key, value] : test.settings) {
       const auto found = first.find(key);
       if (found == first.end() || found->second != value) differ.insert(key);
     }
     for (const auto& [key, value] : first) {
-      if (!group.settings.contains(key)) differ.insert(key);
+      if (!test.settings.contains(key)) differ.insert(key);
     }
   }
+  for (const char* key : {"type_k", "type_v", "n_prompt", "n_gen"}) differ.erase(key);
   gate::CaseNames names;
-  for (Group& group : groups) {
+  for (Test& test : tests) {
     std::string types, others;
     for (const char* key : {"type_k", "type_v"}) {
-      const auto found = group.settings.find(key);
-      if (found == group.settings.end()) continue;
-      types += (types.empty() ? ":" : "/") + TextOf(found->second);
-      differ.erase(key);
+      const auto found = test.settings.find(key);
+      if (found != test.settings.end()) types += (types.empty() ? "" : "/") + TextOf(found->second);
     }
     for (const std::string& key : differ) {
-      const auto found = group.settings.find(key);
-      if (found != group.settings.end())
-        others += fmt::format(",{}={}", key, TextOf(found->second));
+      const auto found = test.settings.find(key);
+      if (found != test.settings.end()) others += fmt::format("{}={},", key, TextOf(found->second));
     }
-    group.result.spec.name = names.Add(name + types + others);
+    test.result.spec.name = names.Add(
+        fmt::format("{}:{}{}{}{}", name, types, types.empty() ? "" : ",", others, NameTest(test)));
   }
 }
+
+// Collects the tests of a bench, each once, as cases without names.
+class Tests {
+ public:
+  explicit Tests(const std::string& name) : name_(name) {}
+
+  void Add(const Json& row, size_t at) {
+    const double prompt = ReadNumber(row, "n_prompt", at, name_),
+                 gen = ReadNumber(row, "n_gen", at, name_);
+    Settings settings = ReadSettings(row, at, name_);
+    if (prompt > 0 && gen > 0) {
+      warnings_.push_back(fmt::format(
+          "test pp{}+tg{} has one speed for prompt and generation together: it is not judged",
+          prompt, gen));
+    }
+    if ((prompt > 0) == (gen > 0)) return;
+    settings[gen > 0 ? "n_gen" : "n_prompt"] = gen > 0 ? gen : prompt;
+    const auto [place, is_new] = places_.emplace(settings, tests_.size());
+    if (is_new) AddCase(std::move(settings));
+    AddTest(row, at, name_, tests_[place->second]);
+  }
+
+  // `read` tests were added, and more would have followed if the bench was cut.
+  std::vector<gate::CaseResult> Cases(size_t read, bool is_cut) {
+    std::vector<gate::CaseResult> cases;
+    if (!tests_.empty()) NameCases(name_, tests_);
+    for (Test& test : tests_) cases.push_back(std::move(test.result));
+    if (is_cut) {
+      cases.push_back(
+          BrokenCase(name_, fmt::format("the bench was cut: its list ends after {} tests", read)));
+    } else if (cases.empty()) {
+      cases.push_back(CutCase(name_, "the bench has no test of a prompt or of a generation"));
+    }
+    cases.front().warnings = std::move(warnings_);
+    return cases;
+  }
+
+ private:
+  void AddCase(Settings settings) {
+    if (tests_.size() == kMostCases) {
+      throw Error(Finding::kLimit, "more than {} different tests", kMostCases).File(name_);
+    }
+    Test& test = tests_.emplace_back();
+    test.settings = std::move(settings);
+    test.result.origin = gate::Origin::kLogs;
+    test.result.spec.mode = "bench";
+    test.result.spec.params = {test.settings.begin(), test.settings.end()};
+  }
+
+  const std::string& name_;
+  std::vector<Test> tests_;
+  std::map<Settings, size_t> places_;
+  std::vector<std::string> warnings_;
+};
 
 }  // namespace
 
@@ -239,34 +283,11 @@ std::vector<gate::CaseResult> ReadBench(std::string_view text, const std::string
                 text.size(), kMostBytes)
         .File(name);
   }
-  const std::vector<Json> rows = BenchText(text, name).Rows();
-  std::vector<Group> groups;
-  std::map<Settings, size_t> places;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    Settings settings = ReadSettings(rows[i], i, name);
-    const auto [place, is_new] = places.emplace(settings, groups.size());
-    if (is_new) {
-      if (groups.size() == kMostCases) {
-        throw Error(Finding::kLimit, "more than {} combinations of settings", kMostCases)
-            .File(name);
-      }
-      Group& group = groups.emplace_back();
-      group.settings = std::move(settings);
-      group.result.origin = gate::Origin::kLogs;
-      group.result.spec.mode = "bench";
-      group.result.spec.params = {group.settings.begin(), group.settings.end()};
-    }
-    AddTest(rows[i], i, name, groups[place->second]);
-  }
-  if (groups.empty()) throw Error(Finding::kBadText, "the bench has no tests").File(name);
-  NameCases(name, groups);
-  std::vector<gate::CaseResult> cases;
-  for (Group& group : groups) {
-    AddSizes("n_prompt", group.prompts, group.result.spec.params);
-    AddSizes("n_gen", group.generations, group.result.spec.params);
-    cases.push_back(std::move(group.result));
-  }
-  return cases;
+  BenchText bench(text, name);
+  const std::vector<Json> rows = bench.Rows();
+  Tests tests(name);
+  for (size_t i = 0; i < rows.size(); ++i) tests.Add(rows[i], i);
+  return tests.Cases(rows.size(), bench.is_cut());
 }
 
 }  // namespace kv::llamacpp
