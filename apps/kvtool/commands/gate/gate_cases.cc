@@ -210,6 +210,7 @@ void EngineLogOptions::Declare(CommandLine& line) {
           "--engine-logs", path,
           "Judge the real engine's own output: MNN's suite, a folder of logs, or one log or report "
           "of MNN's or llama.cpp's (llama-server, llama-perplexity, llama-bench -o json)")
+      .Once()
       .Group(group);
   line.Add("--return-codes", return_codes,
            "Return codes of its cases: runtime_full=1,... (those of the suite's summary)")
