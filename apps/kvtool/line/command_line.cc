@@ -303,6 +303,7 @@ OptionDescription DescriptionOf(const CLI::Option& option, const Option::NotesOf
   description.required = option.get_required() || (is_noted && noted->second.needed);
   description.essential = description.required || (is_noted && noted->second.essential);
   description.many = option.get_expected_max() > 1;
+  description.listed = option.get_delimiter() != '\0';
   return description;
 }
 

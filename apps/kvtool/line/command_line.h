@@ -83,6 +83,7 @@ struct OptionDescription {
   bool closed = false;               // it must be one of the words
   std::string text, group, environment, standard;  // standard: what holds where it is not given
   bool required = false, many = false, essential = false;
+  bool listed = false;  // several values in one word, with commas between them
 
   bool positional() const { return !names.front().starts_with('-'); }
 };

@@ -496,9 +496,8 @@ std::string ValueText(const OptionDescription& option) {
   if (option.value.empty()) return {};
   constexpr size_t kMost = 26;
   const std::string words = fmt::format("{}", fmt::join(option.words, "|"));
-  if (option.closed && words.size() <= kMost) return words + (option.many ? ",..." : "");
-  if (option.many && !option.positional()) return option.value + ",...";
-  return option.value;
+  if (option.closed && words.size() <= kMost) return words + (option.listed ? ",..." : "");
+  return option.value + (option.listed ? ",..." : "");
 }
 
 }  // namespace kv

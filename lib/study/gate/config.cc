@@ -546,8 +546,11 @@ void KeepCases(const std::vector<std::string>& names, Config& config) {
   for (const CaseSpec& spec : config.cases) known.push_back(spec.name);
   for (const std::string& name : names) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    throw Error(Finding::kUsage, "--case '{}': no such case{}", Escaped(name),
+    Error error(Finding::kUsage, "--case '{}': no such case{}", Escaped(name),
                 Suggest(name, known));
+    constexpr size_t kMostShown = 20;
+    if (known.size() > kMostShown) throw error;
+    throw error.Hint("the cases are " + Escaped(fmt::format("{}", fmt::join(known, "  "))));
   }
   std::erase_if(config.cases, [&](const CaseSpec& spec) {
     return std::find(names.begin(), names.end(), spec.name) == names.end();
