@@ -221,7 +221,7 @@ void AddUnmeasured(const CaseResult& result, Baseline& baseline) {
   for (const RuleOutcome& rule : result.rules) {
     if (!rule.baseline || rule.value || rule.pinned != baseline.is_pinned) continue;
     baseline.problems.push_back(fmt::format("case '{}': {} was {}, {}", Escaped(result.spec.name),
-                                            rule.rule.metric, NumberText(*rule.baseline),
+                                            rule.rule.shown(), NumberText(*rule.baseline),
                                             rule.reason));
   }
 }
@@ -260,8 +260,11 @@ void AddRulesOf(const Baseline& baseline, const std::vector<DeltaRule>& rules,
   const auto older = baseline.cases.find(result.spec.name);
   if (older == baseline.cases.end()) return;
   std::vector<RuleOutcome> deltas = CompareWithBaseline(older->second, rules, result.measured);
+  // Logs of engines without a suite know nothing of its names.
+  const bool is_plain = result.origin == Origin::kLogs && !result.logs;
   for (RuleOutcome& rule : deltas) {
     if (!rule.value && lenient) rule.status = Status::kNotRun;
+    if (is_plain) rule.rule.word = gate.engine->FindMetric(rule.rule.metric)->word;
     rule.pinned = baseline.is_pinned;
     const Measurement* measured = result.measured.Find(rule.rule.metric);
     if (measured != nullptr && !measured->noise_why.empty()) MindNoise(result, rule);

@@ -48,7 +48,9 @@ std::string DecidedBy(const CaseResult& item) {
 void PrintFailures(Console& console, const CaseResult& item) {
   for (const RuleOutcome& rule : item.rules) {
     if (rule.status != Status::kFail && rule.status != Status::kInconclusive) continue;
-    console.Line(item.spec.name + ": " + DescribeRule(rule, item) + gate::OlderAndPlace(rule));
+    console.Line(item.spec.name +
+                 (rule.status == Status::kInconclusive ? ": inconclusive: " : ": ") +
+                 DescribeRule(rule, item) + gate::OlderAndPlace(rule));
     if (!rule.reason.empty()) console.Line("  " + rule.reason);
   }
   const bool engine_denies =
@@ -129,14 +131,20 @@ void PrintNotRun(Console& console, const gate::GateResult& result) {
 }  // namespace
 
 void PrintGate(Console& console, const gate::GateResult& result, const std::string& input) {
-  const uint64_t inconclusive = result.count(Status::kInconclusive);
+  const auto counted = [](uint64_t count, std::string_view what) {
+    return count > 0 ? fmt::format(", {} {}", count, what) : std::string();
+  };
+  const auto missing = [](const std::optional<gate::Baseline>& older) {
+    return older ? older->missing_cases.size() : 0;
+  };
   console.Line(fmt::format(
-      "{}{}: {} passed, {} failed, {} not run{}", input.empty() ? "" : Printable(input) + ": ",
+      "{}{}: {} passed, {} failed, {} not run{}{}", input.empty() ? "" : Printable(input) + ": ",
       console.Verdict(result.passed(), result.passed()   ? "gate passed"
                                        : result.failed() ? "gate FAILED"
                                                          : "gate inconclusive"),
       result.count(Status::kPass), result.count(Status::kFail), result.count(Status::kNotRun),
-      inconclusive > 0 ? fmt::format(", {} inconclusive", inconclusive) : ""));
+      counted(result.count(Status::kInconclusive), "inconclusive"),
+      counted(std::max(missing(result.baseline), missing(result.pinned)), "missing")));
   std::vector<std::string> titles = {"case", "mode", "verdict", "rules", "decided by"};
   for (const FigureColumn& column : kColumns) {
     if (IsShown(column, result.cases)) titles.emplace_back(column.title);
