@@ -3,7 +3,7 @@
 logs=$TESTDATA/llamacpp/logs
 gate() { status=0; "$KVTOOL" gate "$@" --deterministic || status=$?; echo "exit $status"; }
 gate --engine-logs "$logs/server.log" 2> /dev/null
-gate --engine-logs "$logs/bench.json" --require 'tokens_per_second>=40' -o summary.json
+gate --engine-logs "$logs/bench.json" --require 'tokens_per_second>=40' --require 'prompt_tokens_per_second>=700' -o summary.json
 $VALIDATE < summary.json
 jq -c '.cases[] | [.name, .origin, .mode, .params.type_k, .engine, .true_figures]' summary.json
 jq -c '.rows[] | [.case, .overall_pass, .decode_gate_tps]' summary.json
