@@ -23,7 +23,7 @@ pp() { # LENGTH SPEED...: a bench of prompts
   while [ $# -gt 0 ]; do echo "{\"n_prompt\": $1, \"n_gen\": 0, \"avg_ts\": $2}"; shift 2; done
 }
 mkdir old new; pp 512 210 2048 180 > old/bench.jsonl
-gate --engine-logs old -q -o old.json 2> /dev/null
+gate --engine-logs old -q -f -o old.json 2> /dev/null
 pp 512 183 2048 180 > new/bench.jsonl; gate --engine-logs new --baseline old.json
 pp 512 210 > new/bench.jsonl; gate --engine-logs new --baseline old.json
 pp 512 210 2048 180 4096 120 > new/bench.jsonl; gate --engine-logs new --baseline old.json 2>&1
