@@ -201,13 +201,15 @@ Described Describe(const Place& place, const OpenOptions& reading, uint64_t most
 // Compares files of one size byte by byte, and others by all K, V and token ids.
 bool Holds(const Place& whole, const Place& part, const OpenOptions& reading) {
   try {
-    Source a = Source::Open(whole.path), b = Source::Open(part.path);
-    if (whole.tokens == part.tokens && whole.bytes == part.bytes && !whole.is_folder &&
-        !part.is_folder) {
-      return AsText(a.bytes()) == AsText(b.bytes());
+    const auto open = [&](const Place& place) {
+      return OpenSnapshot(Source::Open(place.path), reading);
+    };
+    if (whole.tokens != part.tokens || whole.bytes != part.bytes || whole.is_folder ||
+        part.is_folder) {
+      return advise::HoldsRows(open(whole), open(part));
     }
-    return advise::HoldsRows(OpenSnapshot(std::move(a), reading),
-                             OpenSnapshot(std::move(b), reading));
+    const auto a = FileSource::Open(whole.path), b = FileSource::Open(part.path);
+    return AsText(a->bytes()) == AsText(b->bytes());
   } catch (const Error&) {
     return false;  // one of them is gone or was written to
   }
