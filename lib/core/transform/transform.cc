@@ -80,10 +80,10 @@ uint64_t Transform::basis_bytes() const {
   return 4 * means + (is_bfloat ? 2 : 4) * vectors;
 }
 
-std::string RopeText(const ModelRope& model, uint32_t layers) {
-  const auto text = [](const Rope& rope) {
-    std::string words = fmt::format("{} {}", Name(rope.pairs), rope.theta);
-    if (rope.rotary_dim != 0) words += fmt::format(" of {}", rope.rotary_dim);
+std::string RopeText(const ModelRope& model, uint32_t layers, uint32_t head_dim) {
+  const auto text = [&](const Rope& rope) {
+    const std::string words =
+        fmt::format("{} {} of {}", Name(rope.pairs), rope.theta, rope.DimOf(head_dim));
     const std::string scaling = Name(rope.scaling);
     return rope.scaling.kind == RopeScaling::Kind::kNone ? words : words + " " + scaling;
   };

@@ -114,8 +114,9 @@ struct Transform {
   uint64_t basis_bytes() const;  // means and vectors of K and V as they are stored
 };
 
-// "neox 10000", with what else differs; of layers apart where they are not alike.
-std::string RopeText(const ModelRope& rope, uint32_t layers);
+// Returns "neox 10000 of 64", the rotated values of a head last, and the scaling; of layers apart
+// where they are not alike.
+std::string RopeText(const ModelRope& rope, uint32_t layers, uint32_t head_dim);
 // Throws kBadField for what no transform has: sizes that do not fit, values that are not finite,
 // tables that do not sum to 2048.
 void RequireSound(const Transform& transform);

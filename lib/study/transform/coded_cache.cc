@@ -139,7 +139,8 @@ void RequireFit(const Transform& transform, const Snapshot& snapshot, const Mode
   require("heads of V", transform.v.heads, first.v->heads);
   require("head dim of V", transform.v.dim, first.v->head_dim);
   const bool turns = snapshot.key_rotation != KeyRotation::kUnrotated;
-  if (turns && rope != nullptr) require("RoPE", transform.rope, RopeText(*rope, layers));
+  if (turns && rope != nullptr)
+    require("RoPE", transform.rope, RopeText(*rope, layers, first.k.head_dim));
 }
 
 }  // namespace kv::transform

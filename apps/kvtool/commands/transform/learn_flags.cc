@@ -56,7 +56,7 @@ class Lessons {
     const LayerKv& first = snapshot.layers.front();
     const auto layers = static_cast<uint32_t>(snapshot.layers.size());
     const bool turns = snapshot.key_rotation != KeyRotation::kUnrotated;
-    const std::string words = turns && rope ? RopeText(*rope, layers) : "";
+    const std::string words = turns && rope ? RopeText(*rope, layers, first.k.head_dim) : "";
     TransformSide k{first.k.heads, first.k.head_dim, {}, {}, {}};
     TransformSide v{first.v->heads, first.v->head_dim, {}, {}, {}};
     const bool fits =

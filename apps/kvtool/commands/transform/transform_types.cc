@@ -207,7 +207,7 @@ Transform TransformOf(const KvtcArtifact& artifact, const Snapshot& snapshot,
   const LayerKv& first = snapshot.layers.front();
   Transform transform;
   transform.layers = static_cast<uint32_t>(snapshot.layers.size());
-  if (rope != nullptr) transform.rope = RopeText(*rope, transform.layers);
+  if (rope != nullptr) transform.rope = RopeText(*rope, transform.layers, first.k.head_dim);
   const auto take = [](const KvtcArtifact::Side& from, const KvTensor& like, TransformSide& side) {
     side = {like.heads, like.head_dim, from.mean, {from.basis}, {}};
     for (const auto& [ratio, groups] : from.schemas) {
