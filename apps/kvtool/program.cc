@@ -207,7 +207,9 @@ ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
     files.Reads(line.config_file());
     ExitStatus status;
     if (EachCommand* each = command.AsEach()) {
-      RequireNewOutputs(NamedFiles(*each, files), line);
+      // Of several inputs it may be that the output is none that they could have.
+      const CommandFiles named = NamedFiles(*each, files);
+      if (each->inputs().given.size() <= 1) RequireNewOutputs(named, line);
       status = RunEach(name, *each, line.Parameters(), files, context);
     } else {
       command.TakeRuns();
