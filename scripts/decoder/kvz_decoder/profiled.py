@@ -4,7 +4,7 @@ import struct
 
 import numpy
 
-from kvz_decoder.common import Damaged
+from kvz_decoder.common import Damaged, Form
 from kvz_decoder.context import Lanes, Tables, raw_bits, signed_order, values_of
 
 try:

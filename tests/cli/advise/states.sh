@@ -42,7 +42,7 @@ eval "\"$KVTOOL\" ${verify#kvtool } -q"
 test "$on_disk" -lt "$(du -sb other.store/packs | cut -f1)" && echo "smaller"
 # One screen, 24 lines of 80.
 "$KVTOOL" advise slots > text.txt
-test "$(wc -l < text.txt)" -le 24 && grep -c . text.txt > /dev/null && tail -2 text.txt
+test "$(wc -l < text.txt)" -le 24 && grep -c . text.txt > /dev/null && tail -3 text.txt
 "$KVTOOL" advise slots --html-out page.html --csv rows.csv -q && grep -o "<h2>States" page.html && head -1 rows.csv | cut -d, -f1-4
 # Files one by one, and states that share nothing.
 mkdir apart && cp slots/whole slots/other apart

@@ -17,4 +17,4 @@ run --blended-out blended.npz --to npz > table
 "$KVTOOL" replay-blend --full full.npz --old blended.npz --old-rope global --chunk-lens 4,18,18,14,6 --json |
   jq -c '[.results[0].layers[] | .dev_v.sum | . * 1000 | round]'
 jq -c '.results[0] | [.curve[] | select(.recomputed_fraction == 0.16) | .layers[].dev_v_remaining | . * 1000 | round]' out.json
-run --blended-out blended.npz --to gguf > table || echo "exit $?"
+run --blended-out wrong.npz --to gguf > table || echo "exit $?"

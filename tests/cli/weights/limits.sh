@@ -6,7 +6,7 @@ try() { "$KVTOOL" "$@" > out.txt 2> err.txt && status=0 || status=$?; echo "$sta
 "$KVTOOL" weights convert weights.pth -o weights.bin -qq
 for limited in "" "--max-bytes 512"; do
   try weights inspect weights.pth $limited
-  try weights convert weights.pth -o again.bin $limited
+  try weights convert weights.pth -o again.bin -f $limited
   try weights verify weights.pth $limited
   try weights diff weights.bin weights.pth $limited
   try trace inspect attentions.pt $limited
