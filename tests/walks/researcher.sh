@@ -9,7 +9,7 @@ follow docs/formats.md 'kvtool convert hf.pt --to llama-state --model model.gguf
 follow docs/formats.md 'kvtool diff slot0.bin again.bin --model model.gguf'
 said 'identical'
 
-follow docs/eviction.md 'kvtool replay-h2o trace/s260k.seq0.bin --trace trace/s260k --prompt-tokens 128 --policy window,streaming,h2o,tova,snapkv --snapkv-window 16 --budget 0.5,0.25 --html-out frontier.html'
+follow docs/eviction.md 'kvtool replay evict trace/s260k.seq0.bin --trace trace/s260k --prompt-tokens 128 --policy window,streaming,h2o,tova,snapkv --snapkv-window 16 --budget 0.5,0.25 --html-out frontier.html'
 for policy in streaming h2o tova snapkv; do said "$policy"; done
 page frontier.html
 follow docs/advise.md 'kvtool advise run/ --min-ratio 4 --plan-out plan.json --html-out advice.html' \

@@ -1,7 +1,7 @@
 # Types that code all layers together, by a transform that other caches taught; one that the cache itself taught is refused.
 $PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" run
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
-flags="--kv-heads 4 --head-dim 8 --rope-base 10000 --rope-style gptj --sinks 2 --window 8"
+flags="--kv-heads 4 --head-dim 8 --rope-base 10000 --rope-style gptj --keep-first 2 --keep-last 8"
 "$KVTOOL" train "$state" --transform kvtc $flags --name stories260K -o model.kvx
 "$KVTOOL" train "$state" --transform kvtc $flags --basis bf16 --grouping layer --ratio 4 -o layers.kvx --json -q > train.json
 $VALIDATE < train.json

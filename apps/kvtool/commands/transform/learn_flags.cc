@@ -127,8 +127,8 @@ void LearnFlags::Declare(CommandLine& line) {
   line.Add("--grouping", grouping, "Layers that share a basis: all, layer or a number (all)")
       .Check(CheckedBy([](const std::string& text) { LayersOfGroup(text, 1); }));
   line.Add("--basis", basis, "How the basis is stored: f32 or bf16 (f32)").OneOf({"f32", "bf16"});
-  line.Add("--sinks", sinks, "First tokens of each cache that stay in full (4)");
-  line.Add("--window", window, "Last tokens of each cache that stay in full (128)");
+  line.Add("--keep-first", sinks, "First tokens of each cache that stay in full (4)");
+  line.Add("--keep-last", window, "Last tokens of each cache that stay in full (128)");
   line.OnText(
       "--hold", [this](const std::string& text) { hold = ParseShare(text, "--hold", 0.01, 0.9); },
       "Share of the inputs that only judges what was learnt from the others (0.2)");
@@ -172,7 +172,7 @@ Transform LearnFlags::Learn(const std::vector<std::string>& inputs,
                                     rows.tokens, rows.features, kRowsOfFeature));
   }
   if (lessons.k().held_out.tokens == 0 || rows.tokens == 0) {
-    throw Error(Finding::kUsage, "--sinks {}, --window {}: they leave no token to learn from",
+    throw Error(Finding::kUsage, "--keep-first {}, --keep-last {}: they leave no token to learn from",
                 sinks, window);
   }
   transform::LearnOptions how{rank,
