@@ -79,7 +79,7 @@ def _class_for(finding: int, fault: int, message: str, file: str) -> tuple[type[
             return NotFoundError, (errno.ENOENT, message, file)
     if file and finding == _EXISTS:
         return ExistsError, (errno.EEXIST, message, file)
-    if finding == _USAGE and "argument was not expected" in message:
+    if finding == _USAGE and re.match(r"unknown (option )?'", message):
         return OptionError, (message,)
     return (IoError if FAULTS[fault] == "io" else Error), (message,)
 

@@ -122,7 +122,7 @@ def test_archives_beside_other_caches(state, tmp_path):
     assert len(kvtool.open(archive)) == 4
     assert kvtool.diff(kvtool.open(archive, base=base, kv_heads=2), state)["equal"]
     for wrong, finding in ((None, 1107), (other, 1108)):
-        for call in (lambda: kvtool.verify(archive, base=wrong), lambda: kvtool.decompress(archive, restored, base=wrong),
+        for call in (lambda: kvtool.verify(archive, base=wrong), lambda: kvtool.decompress(archive, tmp_path / "wrong.bin", base=wrong),
                      lambda: kvtool.open(archive, base=wrong).layers[0].k):
             with pytest.raises(kvtool.Error) as raised:
                 call()
