@@ -207,7 +207,7 @@ ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
     files.Reads(line.config_file());
     ExitStatus status;
     if (EachCommand* each = command.AsEach()) {
-      // Of several inputs it may be that the output is none that they could have.
+      // Several inputs may not take the option at all, which RunEach says first.
       const CommandFiles named = NamedFiles(*each, files);
       if (each->inputs().given.size() <= 1) RequireNewOutputs(named, line);
       status = RunEach(name, *each, line.Parameters(), files, context);

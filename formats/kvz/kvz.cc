@@ -173,7 +173,7 @@ Snapshot OpenKvz(Source source, const OpenOptions& options) {
   return snapshot;
 }
 
-// How the profile of an archive or a frame is found.
+// Finds the profile of an archive or a frame.
 
 namespace fs = std::filesystem;
 namespace {

@@ -38,7 +38,7 @@ void RefuseOverlaps(std::vector<kvt_ctx::BatchRange>& ranges, const Elements<kvt
   const auto refuse = [&](size_t item) {
     if (item != kNoItem) items.At(item)->status = StatusOf(Finding::kBadArgument);
   };
-  // Where the ranges before this one end, and then where those after it begin.
+  // The loops look where the ranges before this one end, and then where those after it begin.
   uintptr_t any = 0, written = 0;
   for (const kvt_ctx::BatchRange& range : ranges) {
     if (range.begin < (range.is_written ? any : written)) refuse(range.item);

@@ -285,7 +285,7 @@ class Queue {
     queue_.reset(queue);
   }
 
-  // What the batch points to must stay until its ticket is done. KVT_E_BUSY: the queue is full.
+  // The memory of the batch must stay until its ticket is done. KVT_E_BUSY: the queue is full.
   [[nodiscard]] kvt_status TrySubmit(kvt_batch batch, uint64_t& ticket) noexcept {
     batch.struct_size = sizeof batch;
     return kvt_queue_submit(get(), &batch, &ticket);

@@ -70,7 +70,7 @@ class EachCommand : public Command {
   std::vector<std::string> joined_;  // all of them where they are joined, else that one
 };
 
-// What to print where a failure has ended a run over several inputs.
+// A failure that ends a run over several inputs is followed by this hint.
 inline constexpr const char* kGoOnHint = "hint: --keep-going goes on with the other inputs";
 
 // What a command derives from: EachOf<Inspect>, or with more in common EachOf<Inspect, Base>.

@@ -257,7 +257,7 @@ class Searcher {
     const FirstLook look = IsOfTrace(path) ? FirstLook() : LookAt(path.string(), reading_);
     const bool counts = look.is_snapshot || takes_archives_alone_;
     const std::string format = counts ? look.format : IsNamedArchive(path) ? "kvz" : "";
-    // What is there but cannot be opened may be anything, so the command says why.
+    // An input that cannot be opened may be anything, so the command says why.
     std::error_code failed;
     const bool is_shut = look.format.empty() && look.refused &&
                          InfoOf(*look.refused).code == ErrorCode::kIo && fs::exists(path, failed);

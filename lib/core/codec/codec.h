@@ -64,7 +64,7 @@ struct ChunkShape {
   Order order = Order::kTokenHeadDim;
   uint32_t byte_shift = 0;  // of f16 that stand for 8-bit floats (HalfForm)
 };
-// Of f16, bf16 and what stands in their bits.
+// Returns what stands in the halves of a chunk.
 inline HalfForm FormOf(const ChunkShape& shape) {
   return {shape.dtype == DType::kBF16, shape.byte_shift};
 }

@@ -57,7 +57,7 @@ constexpr uint64_t kSavedByRepeats = 130;
 // Percent of the entropy that is left at each level, as measured: floor_test.cc holds it against
 // real caches.
 constexpr uint64_t kLeftOfHalves[] = {85, 96, 91, 80, 66}, kLeftOfOthers[] = {80, 95, 88, 85, 80},
-                   // Of 8-bit floats it is that of single bytes, without a context.
+                   // 8-bit floats have the entropy of single bytes, without a context.
     kLeftOfByteFloats[] = {80, 95, 80, 68, 58};
 
 // Counts bytes beside the context that each stands in. The first contexts to be seen have tables of

@@ -338,10 +338,11 @@ EncodedChunk EncodeByteFloats(const ChunkShape& shape, ByteSpan raw, Effort effo
     const uint64_t literal = LiteralBytes(survey, raw.size());
     std::optional<EncodedChunk> coded =
         EncodeInContext(inner, halves.bytes(), survey, literal, effort, steps, scratch);
+    const bool predicted = coded && coded->codec != CodecId::kPrev;
     if (coded) Keep(best, *std::move(coded), scratch);
     // A prediction ends the search where it gains clearly; the row above may say more of so few
     // bits.
-    if (effort > Effort::kDefault) {
+    if (predicted) {
       coded =
           EncodeInContext(inner, halves.bytes(), survey, literal, Effort::kDefault, steps, scratch);
       if (coded) Keep(best, *std::move(coded), scratch);

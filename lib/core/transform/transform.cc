@@ -71,13 +71,10 @@ const TransformPlan* TransformSide::Find(std::string_view form, double ratio) co
   return nullptr;
 }
 
-uint64_t Transform::basis_bytes() const {
-  uint64_t means = 0, vectors = 0;
-  for (const TransformSide* side : {&k, &v}) {
-    means += side->features();
-    for (const TransformPart& part : side->parts) vectors += part.vectors.size();
-  }
-  return 4 * means + (is_bfloat ? 2 : 4) * vectors;
+uint64_t Transform::BasisBytes(const TransformSide& side) const {
+  uint64_t vectors = 0;
+  for (const TransformPart& part : side.parts) vectors += part.vectors.size();
+  return 4 * side.features() + (is_bfloat ? 2 : 4) * vectors;
 }
 
 std::string RopeText(const ModelRope& model, uint32_t layers, uint32_t head_dim) {

@@ -111,7 +111,9 @@ struct Transform {
   std::vector<uint64_t> fingerprints;  // of rows of V, which a cache that begins alike has as well
   TransformSide k, v;
 
-  uint64_t basis_bytes() const;  // means and vectors of K and V as they are stored
+  // Bytes of means and vectors as they are stored.
+  uint64_t BasisBytes(const TransformSide& side) const;
+  uint64_t basis_bytes() const { return BasisBytes(k) + BasisBytes(v); }
 };
 
 // Returns "neox 10000 of 64", the rotated values of a head last, and the scaling; of layers apart

@@ -3,6 +3,7 @@
 #include "lib/study/transform/cache_rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "lib/core/base/hash.h"
@@ -67,6 +68,26 @@ void RequireRows(const Snapshot& snapshot) {
     }
   }
   RequirePositions(snapshot);
+}
+
+TokenRange MiddleOf(uint64_t tokens, uint64_t first, uint64_t last) {
+  const uint64_t begin = std::min(first, tokens);
+  return {begin, std::max(begin, tokens - std::min(last, tokens))};
+}
+
+std::vector<uint64_t> DropNotFinite(CacheRows& rows) {
+  std::vector<uint64_t> places;
+  CacheRows kept{{}, 0, rows.features};
+  for (uint64_t t = 0; t < rows.tokens; ++t) {
+    const std::span<const float> row(&rows.values[t * rows.features], rows.features);
+    if (!std::all_of(row.begin(), row.end(), [](float value) { return std::isfinite(value); }))
+      continue;
+    kept.values.insert(kept.values.end(), row.begin(), row.end());
+    places.push_back(t);
+  }
+  kept.tokens = places.size();
+  rows = std::move(kept);
+  return places;
 }
 
 CacheRows RowsOf(const Snapshot& snapshot, bool is_key, const ModelRope* rope, TokenRange range) {

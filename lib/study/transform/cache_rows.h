@@ -22,6 +22,11 @@ struct CacheRows {
 // without heads.
 void RequireRows(const Snapshot& snapshot);
 
+// Returns the tokens of so many that are coded: all but the first and the last ones.
+TokenRange MiddleOf(uint64_t tokens, uint64_t first, uint64_t last);
+// Leaves out the tokens with values that are not finite, and returns the places of the others.
+std::vector<uint64_t> DropNotFinite(CacheRows& rows);
+
 // K or V of tokens. Keys are turned back to before RoPE, unless they are stored so. Throws kUsage
 // where that needs a rope and there is none.
 CacheRows RowsOf(const Snapshot& snapshot, bool is_key, const ModelRope* rope, TokenRange range);

@@ -20,25 +20,6 @@ float RoundedAs(DType dtype, float value) {
   return dtype == DType::kBF16 ? BF16ToF32(F32ToBF16(value)) : value;
 }
 
-// The tokens of the middle whose values are all finite, and how to put them back.
-struct Middle {
-  CacheRows rows;
-  std::vector<uint64_t> places;  // in the middle
-};
-
-Middle FiniteRows(CacheRows all) {
-  Middle middle{{{}, 0, all.features}, {}};
-  for (uint64_t t = 0; t < all.tokens; ++t) {
-    const std::span<const float> row(&all.values[t * all.features], all.features);
-    if (!std::all_of(row.begin(), row.end(), [](float value) { return std::isfinite(value); }))
-      continue;
-    middle.rows.values.insert(middle.rows.values.end(), row.begin(), row.end());
-    middle.places.push_back(t);
-    ++middle.rows.tokens;
-  }
-  return middle;
-}
-
 double Energy(std::span<const float> values, const std::vector<float>* mean) {
   double sum = 0;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -95,28 +76,28 @@ CodedCache CodeCache(const Snapshot& snapshot, const TransformSide& side, bool i
   Snapshot as_stored = snapshot;
   as_stored.key_rotation = KeyRotation::kUnrotated;
   coded.rows = RowsOf(as_stored, is_key, nullptr, {0, first.k.tokens()});
-  Middle middle = FiniteRows(RowsOf(snapshot, is_key, rope, range));
-  coded.middle_tokens = middle.rows.tokens;
-  coded.not_finite = range.end - range.begin - middle.rows.tokens;
+  CacheRows middle = RowsOf(snapshot, is_key, rope, range);
+  const std::vector<uint64_t> places = DropNotFinite(middle);
+  coded.middle_tokens = middle.tokens;
+  coded.not_finite = range.end - range.begin - middle.tokens;
   const double full = kFullBytes * static_cast<double>(coded.rows.features);
   coded.bytes = full * static_cast<double>(coded.full_tokens());
   if (coded.middle_tokens == 0) return coded;
 
   const Basis basis(side);
-  const std::vector<float> values = basis.Project(middle.rows);
+  const std::vector<float> values = basis.Project(middle);
   std::vector<float> stored(values.size());
-  coded.middle_bytes =
-      coder({values, middle.rows.tokens, basis.components()}, stored, coded.faults);
+  coded.middle_bytes = coder({values, middle.tokens, basis.components()}, stored, coded.faults);
   coded.bytes += coded.middle_bytes;
-  coded.retained = Energy(values, nullptr) / Energy(middle.rows.values, &side.mean);
-  const CacheRows restored = basis.Restore(stored, middle.rows.tokens);
+  coded.retained = Energy(values, nullptr) / Energy(middle.values, &side.mean);
+  const CacheRows restored = basis.Restore(stored, middle.tokens);
   CacheRows turned{std::vector<float>((range.end - range.begin) * coded.rows.features),
                    range.end - range.begin, coded.rows.features};
   const uint64_t row = coded.rows.features;
-  for (size_t i = 0; i < middle.places.size(); ++i)
-    std::copy_n(&restored.values[i * row], row, &turned.values[middle.places[i] * row]);
+  for (size_t i = 0; i < places.size(); ++i)
+    std::copy_n(&restored.values[i * row], row, &turned.values[places[i] * row]);
   if (is_key && rope != nullptr) TurnForth(snapshot, *rope, range, turned);
-  for (const uint64_t place : middle.places) {
+  for (const uint64_t place : places) {
     for (uint64_t i = 0; i < row; ++i) {
       coded.rows.values[(range.begin + place) * row + i] =
           RoundedAs(dtype, turned.values[place * row + i]);

@@ -51,12 +51,6 @@ void StoreOwn(CodeType type, std::span<const float> values, std::span<float> out
 
 const Form kKvtcForm = {"kvtc", kOwnTypes, StoreOwn};
 
-void Faults::Add(const Faults& other) {
-  clipped += other.clipped;
-  soft_damage += other.soft_damage;
-  far_offsets += other.far_offsets;
-}
-
 void EncodeGroup(CodeType type, std::span<const float> values, std::span<uint8_t> codes,
                  std::span<float> out) {
   if (type == CodeType::kFp8) return EncodeFloats(values, codes, out);

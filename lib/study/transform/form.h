@@ -17,8 +17,6 @@ struct Faults {
   uint64_t clipped = 0;      // fp8 codes beyond the largest value
   uint64_t soft_damage = 0;  // fp8 codes that GPUs before sm_89 get wrong
   uint64_t far_offsets = 0;  // groups that lose steps because they are far from 0
-
-  void Add(const Faults& other);
 };
 
 struct Form {

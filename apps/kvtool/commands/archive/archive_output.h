@@ -48,7 +48,7 @@ struct ArchiveLimit {
     files.Reads(bases);
     files.Reads(profiles);
   }
-  // What the flags say of how an archive or a frame is read. Throws what opening a profile throws.
+  // Says how the flags want an archive or a frame read. Throws what opening a profile throws.
   OpenOptions Reading() const;
   // With its references and its profile, or the reasons why they are not there. Of a stream, at
   // most so many bytes. Throws kLimit for an archive whose source is larger.

@@ -32,7 +32,7 @@ TraceReplay::Opened TraceReplay::Open(Console& console) const {
   try {
     RequireMatch(trace, snapshot);
   } catch (Error& error) {
-    // Of several snapshots with one trace it matters which one is another.
+    // The error names the snapshot, for several may share one trace.
     if (flags_for() == FlagsFor::kSeveral) error.In("with " + input_);
     throw;
   }

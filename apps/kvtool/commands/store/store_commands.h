@@ -57,7 +57,7 @@ class StoreCommand : public Command {
   std::string folder_;
 };
 
-// What came of many sources.
+// Counts what came of many sources.
 struct AddTotals {
   size_t added = 0, there = 0, left_out = 0;
   std::vector<std::string> failed;

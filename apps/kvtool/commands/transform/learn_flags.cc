@@ -31,19 +31,6 @@ void AppendRows(const transform::CacheRows& from, transform::CacheRows& to) {
   to.values.insert(to.values.end(), from.values.begin(), from.values.end());
 }
 
-// Leaves out tokens with values that are not finite.
-void DropNotFinite(transform::CacheRows& rows) {
-  transform::CacheRows kept{{}, 0, rows.features};
-  for (uint64_t t = 0; t < rows.tokens; ++t) {
-    const std::span<const float> row(&rows.values[t * rows.features], rows.features);
-    if (!std::all_of(row.begin(), row.end(), [](float value) { return std::isfinite(value); }))
-      continue;
-    kept.values.insert(kept.values.end(), row.begin(), row.end());
-    ++kept.tokens;
-  }
-  rows = std::move(kept);
-}
-
 class Lessons {
  public:
   Lessons(const LearnFlags& flags, size_t inputs)
@@ -70,14 +57,11 @@ class Lessons {
     transform.rope = words;
     transform.k = k;
     transform.v = v;
-    const uint64_t tokens = first.k.tokens();
-    const uint64_t begin = std::min<uint64_t>(flags_.sinks, tokens);
-    const TokenRange middle{begin,
-                            std::max(begin, tokens - std::min<uint64_t>(flags_.window, tokens))};
+    const TokenRange middle = transform::MiddleOf(first.k.tokens(), flags_.sinks, flags_.window);
     for (Lesson* lesson : {&k_, &v_}) {
       transform::CacheRows rows =
           transform::RowsOf(snapshot, lesson == &k_, rope ? &*rope : nullptr, middle);
-      DropNotFinite(rows);
+      transform::DropNotFinite(rows);
       Take(rows, *lesson);
     }
     ++taken_;
@@ -172,8 +156,9 @@ Transform LearnFlags::Learn(const std::vector<std::string>& inputs,
                                     rows.tokens, rows.features, kRowsOfFeature));
   }
   if (lessons.k().held_out.tokens == 0 || rows.tokens == 0) {
-    throw Error(Finding::kUsage, "--keep-first {}, --keep-last {}: they leave no token to learn from",
-                sinks, window);
+    throw Error(Finding::kUsage,
+                "--keep-first {}, --keep-last {}: they leave no token to learn from", sinks,
+                window);
   }
   transform::LearnOptions how{rank,
                               LayersOfGroup(grouping, transform.layers),

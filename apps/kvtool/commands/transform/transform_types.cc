@@ -145,12 +145,6 @@ quant::WholeSide ByLayer(const Snapshot& snapshot, const transform::CodedCache& 
   return whole;
 }
 
-double BasisBytes(const TransformSide& side, bool is_bfloat) {
-  uint64_t vectors = 0;
-  for (const TransformPart& part : side.parts) vectors += part.vectors.size();
-  return static_cast<double>(4 * side.features() + (is_bfloat ? 2 : 4) * vectors);
-}
-
 const Fields<TransformUse::Type>& TypeFields() {
   using Type = TransformUse::Type;
   static const Fields<Type> fields = {
@@ -275,16 +269,15 @@ const quant::CacheType* TransformTypes::Make(const std::string& name, bool is_ke
   const RowCoder coder =
       form->make({side, name, colon == text.npos ? "" : text.substr(colon + 1),
                   fp8_ == "soft" ? dynamo::Fp8Path::kSoft : dynamo::Fp8Path::kSm89});
-  const uint64_t end = std::min(prompt, snapshot_->layers.front().k.tokens());
-  const uint64_t begin = std::min(first_, end);
-  const TokenRange middle{begin, std::max(begin, end - std::min(end, last_))};
+  const TokenRange middle =
+      transform::MiddleOf(std::min(prompt, snapshot_->layers.front().k.tokens()), first_, last_);
   TransformedSide& made = sides_.emplace_back();
   made.name = name;
   made.is_key = is_key;
   made.coded = transform::CodeCache(*snapshot_, side, is_key, rope_, middle, coder);
   made.whole = ByLayer(*snapshot_, made.coded);
   made.coded.rows.values = {};
-  made.basis_bytes = BasisBytes(side, transform_->is_bfloat);
+  made.basis_bytes = static_cast<double>(transform_->BasisBytes(side));
   made.type = quant::TypeOfWhole(made.name, made.whole);
   return &made.type;
 }

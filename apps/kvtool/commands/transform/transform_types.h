@@ -25,7 +25,7 @@ struct TransformedSide {
   double basis_bytes = 0;  // of this side
 };
 
-// What documents say of the transform and of each type that was made with it.
+// Documents describe the transform, and each type that was made with it, by this.
 struct TransformUse {
   HashedFile file;
   std::string model, rope, basis_type;

@@ -99,17 +99,16 @@ ExpectedRows::ExpectedRows(HalfForm form, uint64_t columns, const Rotation& rota
       partners_(columns) {}
 
 // Rounds x_ to values of the chunk's type.
-void ExpectedRows::Round(uint16_t* expected) const {
+void ExpectedRows::Round(uint16_t* expected) {
   auto* to = reinterpret_cast<std::byte*>(expected);
   if (form_.byte_shift == 0) {
     form_.bfloat ? FloatToBFloat(x_.data(), to, columns_) : FloatToHalf(x_.data(), to, columns_);
     return;
   }
   const auto rounded = form_.byte_shift == 7 ? F32ToE4M3 : F32ToE5M2;
-  for (uint64_t c = 0; c < columns_; ++c) {
-    const uint32_t value = rounded(x_[c], Float8Overflow::kSaturate);
-    expected[c] = static_cast<uint16_t>((value & 0x80u) << 8 | (value & 0x7fu) << form_.byte_shift);
-  }
+  bytes_.resize(columns_);
+  for (uint64_t c = 0; c < columns_; ++c) bytes_[c] = rounded(x_[c], Float8Overflow::kSaturate);
+  AddSymbols(bytes_.data(), columns_, {.form = form_, .symbol_bits = 8}, to);
 }
 
 void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expected) {

@@ -57,13 +57,14 @@ class ExpectedRows {
   void Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expected);
 
  private:
-  void Round(uint16_t* expected) const;
+  void Round(uint16_t* expected);
 
   HalfForm form_;
   uint64_t columns_;
   const Rotation& rotation_;
   Turner turner_;
   std::vector<float> x_, cosines_, sines_, partners_;
+  std::vector<uint8_t> bytes_;  // of a row of 8-bit floats
 };
 
 // All near rows of a chunk, one after another.
