@@ -158,11 +158,13 @@ void TellMore(std::string_view name, const CommandFiles& files, double seconds, 
 }
 
 // Outputs that options name and that are there as files end the run before its work, not after it.
-// A run that continues another one (--results) may find its own.
-void RequireNewOutputs(const CommandFiles& files, const CommandLine& line) {
+// A run that continues another one (--results) may find its own. An output that holds one of
+// `inputs` may be none that several can have, which RunEach says.
+void RequireNewOutputs(const CommandFiles& files, const CommandLine& line, size_t inputs) {
   if (line.Given("--force") || line.Given("--results")) return;
   std::vector<std::string> existing;
   for (const CommandFiles::Output& output : files.outputs()) {
+    if (inputs > 1 && !output.HoldsAllInputs()) continue;
     std::error_code ignored;
     const bool is_file =
         !DescriptorNamed(output.path) && std::filesystem::is_regular_file(output.path, ignored);
@@ -207,15 +209,14 @@ ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
     files.Reads(line.config_file());
     ExitStatus status;
     if (EachCommand* each = command.AsEach()) {
-      // Several inputs may not take the option at all, which RunEach says first.
-      const CommandFiles named = NamedFiles(*each, files);
-      if (each->inputs().given.size() <= 1) RequireNewOutputs(named, line);
+      const size_t inputs = each->JoinsInputs() ? 1 : each->inputs().given.size();
+      RequireNewOutputs(NamedFiles(*each, files), line, inputs);
       status = RunEach(name, *each, line.Parameters(), files, context);
     } else {
       command.TakeRuns();
       command.Files(files);
       files.Check();
-      RequireNewOutputs(files, line);
+      RequireNewOutputs(files, line, 1);
       status = command.Run(context);
     }
     if (context.console.warnings() > 1) {

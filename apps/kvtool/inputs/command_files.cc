@@ -228,7 +228,7 @@ void CommandFiles::Add(const CommandFiles& one, size_t inputs, bool has_output_d
     if (output.flag.starts_with('-')) {
       // A flag names the same file in every run.
       const bool is_known = !flagged_.emplace(output.flag, output.path).second;
-      if (is_known && (output.flag == "--json-out" || output.flag == "--csv")) continue;
+      if (is_known && output.HoldsAllInputs()) continue;
       if (is_known) {
         const bool is_result = has_output_dir && (output.flag == "-o" || output.flag == "-c");
         throw Error(Finding::kUsage, "{} takes one input, {} were given{}", output.flag, inputs,

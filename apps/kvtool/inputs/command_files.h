@@ -24,12 +24,14 @@ class CommandFiles {
   void Writes(const std::string& path, std::string_view flag);
   struct Output {
     std::string path, flag;
+    // Returns true if several inputs write it together, as one document or table.
+    bool HoldsAllInputs() const { return flag == "--json-out" || flag == "--csv"; }
   };
   void Writes(const std::vector<Output>& outputs) {
     for (const Output& output : outputs) Writes(output.path, output.flag);
   }
-  // Those of one of `inputs` runs. Throws kUsage where two runs would write the same file; what a
-  // JSON document of all of them goes to counts once.
+  // Adds the files of one of `inputs` runs. An output that holds all inputs counts once. Throws
+  // kUsage if two runs would write the same file.
   void Add(const CommandFiles& one, size_t inputs, bool has_output_dir);
   std::vector<std::string> inputs() const;
   const std::vector<Output>& outputs() const { return outputs_; }

@@ -10,7 +10,7 @@ import termios
 import time
 
 
-def run(command, columns, interrupt_at=None, limit=60, **environment):
+def run(command, columns, interrupt_at=None, limit=180, **environment):
     """(exit status, text). SIGINT is sent when `interrupt_at` has been shown."""
     shown_to, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
