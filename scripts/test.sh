@@ -9,9 +9,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/setup.sh --tests
-jobs=$(nproc) release=${PRESET:-release} all= bench=OFF tests=(-LE 'python|llama')
+jobs=$(nproc) release=${PRESET:-release} all= bench=OFF replay=ON tests=(-LE 'python|llama')
 case "${1:-}" in
-  --all) all=1 bench=ON tests=() ;;
+  --all) all=1 bench=ON replay=OFF tests=() ;; # the sanitizers' build replays the fuzz corpora
   --quick | "") ;; # the older name of the default
   *) sed -n '3,7s/^# //p' "$0" >&2; exit 2 ;;
 esac
@@ -21,7 +21,7 @@ build() { # preset, targets...
   shift
   cmake --preset "$preset" >"build-$preset.log" 2>&1 || { cat "build-$preset.log"; exit 1; }
   rm -f "build-$preset.log"
-  echo "== building $preset"
+  echo "== building $preset, after $SECONDS seconds"
   cmake --build --preset "$preset" -j "$jobs" --target "$@" -- --quiet
 }
 
@@ -34,7 +34,7 @@ slowest() { # preset
 }
 
 # A quickstart before this may have configured without the tests.
-cmake --preset "$release" -DKVTOOL_DEVELOPER=ON -DKVTOOL_BENCH=$bench >/dev/null
+cmake --preset "$release" -DKVTOOL_DEVELOPER=ON -DKVTOOL_BENCH=$bench -DKVTOOL_REPLAY=$replay >/dev/null
 build "$release" all
 slowest release
 if [ -n "$all" ]; then
@@ -45,5 +45,6 @@ if [ -n "$all" ]; then
   build tsan thread_tests
   ctest --preset tsan -j "$jobs" -L threads --quiet || ctest --preset tsan --rerun-failed
 fi
+echo "== testing, after $SECONDS seconds"
 build/release/bin/golden_tests "golden vectors agree" | grep '^golden' || true
 ctest --preset "$release" -j "$jobs" "${tests[@]}"
