@@ -35,7 +35,7 @@ void TurnForth(const Snapshot& snapshot, const ModelRope& rope, TokenRange range
 
 // Hashes of the last layer's V at every 64th token: they depend on all tokens before.
 std::vector<uint64_t> Fingerprints(const Snapshot& snapshot);
-// Throws kUsage if more than a tenth of the cache's fingerprints are among those of the transform.
-void RequireUnseen(const Snapshot& snapshot, const Transform& transform);
+// Returns true if more than a tenth of the cache's fingerprints are among those of the transform.
+bool LearntFrom(const Transform& transform, const Snapshot& snapshot);
 
 }  // namespace kv::transform

@@ -9,10 +9,11 @@ jq -c '.results[0].transform | [.layers, .basis_type, .rows, .k.bases, .k.compon
 "$KVTOOL" replay-quant run --transform model.kvx --k q4_0,kvtc:4,kvtc_rans:4,kvtc_ascend:4 --v q4_0,kvtc:4 --rows 0 --keep-first 2 --keep-last 8
 "$KVTOOL" replay-quant run --transform model.kvx --k "kvtc_dynamo:int8*16+int4*32" --v "kvtc_dynamo:fp8*64" --json -q > quant.json
 $VALIDATE < quant.json
-jq -c '.results[0].transform | .model, .first_full, .last_full, [.types[] | [.type, .side, .middle_tokens, .full_tokens]]' quant.json
+jq -c '.results[0].transform | .model, .self, .first_full, .last_full, [.types[] | [.type, .side, .middle_tokens, .full_tokens]]' quant.json
 # Refusals.
 "$KVTOOL" train run/snapshot.bin --transform kvtc $flags -o own.kvx -q
 "$KVTOOL" replay-quant run --transform own.kvx --k kvtc:4 || echo "exit $?"
+"$KVTOOL" replay-quant run --transform own.kvx --k kvtc:4 --allow-self --keep-first 2 --keep-last 8 --json | jq -c ".results[0].transform.self"
 "$KVTOOL" replay-quant run --k kvtc:4 || echo "exit $?"
 "$KVTOOL" replay-quant run --transform model.kvx --k kvtc:5 || echo "exit $?"
 "$KVTOOL" replay-quant run --transform model.kvx --k kvtc_dynamo:int4*33 --keep-first 2 || echo "exit $?"

@@ -183,6 +183,8 @@ const Fields<TransformUse>& TransformUseFields() {
       {"model", "Name of the model that it was learnt from", &TransformUse::model},
       {"rope", "How keys are turned back", &TransformUse::rope},
       {"basis_type", "How the basis is stored: f32 or bf16", &TransformUse::basis_type},
+      {"self", "Whether it was learnt from this very cache, so that its figures flatter",
+       &TransformUse::is_self},
       {"basis_bytes", "Bytes of means and bases of K and V", &TransformUse::basis_bytes},
       {"rows", "Tokens that it was learnt from", &TransformUse::rows},
       {"learnt_from", "XXH3 of each cache that it was learnt from", &TransformUse::learnt_from},
@@ -230,6 +232,8 @@ void TransformTypes::Declare(CommandLine& line) {
   line.Add("--fp8", fp8_, "How kvtc_dynamo converts: sm89 (and later GPUs) or soft (older) (sm89)")
       .OneOf({"sm89", "soft"});
   line.Add("--worker", worker_, "Whose transform of a kvtc.pt (tp_0_pp_0)");
+  line.AddFlag("--allow-self", allow_self_,
+               "Judge a transform even by a cache that it was learnt from, which flatters it");
 }
 
 void TransformTypes::Open(const Snapshot& snapshot, const ModelRope* rope) {
@@ -247,7 +251,12 @@ void TransformTypes::Open(const Snapshot& snapshot, const ModelRope* rope) {
     throw error.File(file_);
   }
   transform::RequireFit(*transform_, snapshot, rope);
-  transform::RequireUnseen(snapshot, *transform_);
+  is_self_ = transform::LearntFrom(*transform_, snapshot);
+  if (is_self_ && !allow_self_) {
+    throw Error(Finding::kUsage,
+                "the transform was learnt from this very cache: its figures would flatter")
+        .Hint("judge it by another cache, or learn it from others; --allow-self replays anyway");
+  }
   snapshot_ = &snapshot;
   rope_ = rope;
 }
@@ -288,6 +297,7 @@ std::optional<TransformUse> TransformTypes::Use() const {
                    transform_->model,
                    transform_->rope,
                    transform_->is_bfloat ? "bf16" : "f32",
+                   is_self_,
                    transform_->basis_bytes(),
                    transform_->rows,
                    first_,
@@ -300,6 +310,8 @@ std::optional<TransformUse> TransformTypes::Use() const {
 
 std::vector<std::string> TransformTypes::Warnings() const {
   std::vector<std::string> warnings;
+  if (is_self_)
+    warnings.push_back("the transform was learnt from this very cache: its figures flatter");
   for (const TransformedSide& of : sides_) {
     const transform::CodedCache& coded = of.coded;
     const std::string who = fmt::format("{} of {}", of.name, of.is_key ? 'K' : 'V');

@@ -29,6 +29,7 @@ struct TransformedSide {
 struct TransformUse {
   HashedFile file;
   std::string model, rope, basis_type;
+  bool is_self = false;  // learnt from the very cache that it is judged by
   uint64_t basis_bytes = 0, rows = 0, first_full = 0, last_full = 0;
   std::vector<std::string> learnt_from;
   struct Type {
@@ -44,8 +45,9 @@ class TransformTypes {
   void Declare(CommandLine& line);
   const std::string& file() const { return file_; }
 
-  // Reads the transform if one is named. Throws kUsage where the cache is one that it was learnt
-  // from, kInconsistent where it is of others.
+  // Reads the transform if one is named. Throws kUsage if it was learnt from this very cache,
+  // unless
+  // --allow-self was given, and kInconsistent if it is of other caches.
   void Open(const Snapshot& snapshot, const ModelRope* rope);
   // Codes the prompt's middle; `keep_first` and `keep_last` replace the transform's own numbers if
   // one is given. Nothing for names of other types.
@@ -62,6 +64,7 @@ class TransformTypes {
   const ModelRope* rope_ = nullptr;
   std::optional<Transform> transform_;
   HashedFile hashed_;
+  bool allow_self_ = false, is_self_ = false;
   uint64_t first_ = 0, last_ = 0;
   std::deque<TransformedSide> sides_;  // types point to them
 };
