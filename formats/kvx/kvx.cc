@@ -183,6 +183,11 @@ Bytes WriteTransform(const Transform& transform) {
   return out.Release();
 }
 
+bool LooksLikeTransform(ByteSpan file) {
+  return file.size() >= kKvxMagic.size() &&
+         std::memcmp(file.data(), kKvxMagic.data(), kKvxMagic.size()) == 0;
+}
+
 Transform ReadTransform(ByteSpan file) {
   ByteReader head(file);
   if (head.Text(kKvxMagic.size(), "magic") != kKvxMagic)

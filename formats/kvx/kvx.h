@@ -9,6 +9,7 @@ namespace kv {
 
 // A learnt transform as a file. FORMAT.md has the grammar.
 Bytes WriteTransform(const Transform& transform);
+bool LooksLikeTransform(ByteSpan file);
 // Throws kBadMagic, kUnsupportedVersion, kTruncated, kChecksum, kTrailingBytes, kBadField, kLimit.
 Transform ReadTransform(ByteSpan file);
 

@@ -164,7 +164,7 @@ const Fields<Diagnosis>& DiagnosisFields() {
        "read",
        &Diagnosis::kind,
        OneOf("snapshot", "archive", "run", "trace", "weights", "model", "plan", "document", "frame",
-             "store", "profile", "log", "foreign", "broken", "unknown", "missing")},
+             "store", "profile", "transform", "log", "foreign", "broken", "unknown", "missing")},
       {"format", "The format's name, as 'kvtool formats' lists it or as the document says",
        [](const Diagnosis& of) { return IfAny(of.format); }},
       {"what", "The same in words", &Diagnosis::what},

@@ -9,6 +9,8 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/doctor/doctor.h"
 #include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/documents/transform_report.h"
+#include "formats/kvx/kvx.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/study/statistics/stats_page.h"
 
@@ -58,8 +60,8 @@ class Inspect : public EachOf<Inspect> {
         options.metadata_only = !with_stats;
         options.any_batch = true;
         const Source source = reading.Open(path);
-        if (source.files.size() == 1 && Profile::HasMagic(source.files[0].data->bytes())) {
-          all.push_back(ShowProfile(source, context.console));
+        if (std::optional<Value> learnt = ShowLearnt(source, context.console)) {
+          all.push_back(std::move(*learnt));
           continue;
         }
         const Snapshot snapshot = OpenSnapshot(source, options);
@@ -80,7 +82,8 @@ class Inspect : public EachOf<Inspect> {
                               error.finding() == Finding::kUnsupportedKind ||
                               error.finding() == Finding::kOpenFailed;
         if (joined_.size() == 1 && context.run_as && is_other) {
-          if (const OtherKind* other = FindOtherKind(file))
+          const OtherKind* other = FindOtherKind(file);
+          if (other != nullptr && !other->inspect.empty())
             return context.run_as(other->inspect, file);
         }
         context.console.Report(error.File(file));
@@ -96,14 +99,26 @@ class Inspect : public EachOf<Inspect> {
   }
 
  private:
-  Value ShowProfile(const Source& source, Console& console) const {
-    const auto profile = Profile::Read(source.files[0].data->bytes());
-    if (!report_.json) console.Data(ProfileText(*profile));
-    Snapshot described;  // of the same keys, without a layer
+  // Shows a profile or a transform; nothing for other files. The document has the keys of a cache,
+  // without a layer.
+  std::optional<Value> ShowLearnt(const Source& source, Console& console) const {
+    if (source.files.size() != 1) return std::nullopt;
+    const ByteSpan file = source.files[0].data->bytes();
+    Snapshot described;
     described.source = source;
-    described.format = "kvp";
-    described.model = profile->name();
-    return SnapshotDescriptionFields().Object({described, false, {}, {}, profile.get()});
+    if (Profile::HasMagic(file)) {
+      const auto profile = Profile::Read(file);
+      if (!report_.json) console.Data(ProfileText(*profile));
+      described.format = "kvp";
+      described.model = profile->name();
+      return SnapshotDescriptionFields().Object({described, false, {}, {}, profile.get()});
+    }
+    if (!LooksLikeTransform(file)) return std::nullopt;
+    const Transform transform = ReadTransform(file);
+    if (!report_.json) console.Data(TransformText(transform));
+    described.format = "kvx";
+    described.model = transform.model;
+    return SnapshotDescriptionFields().Object({described, false, {}, {}, nullptr, &transform});
   }
 
   std::vector<LayerStats> FileStats(const Snapshot& snapshot, Console& console,

@@ -5,6 +5,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/transform/learn_flags.h"
 #include "apps/kvtool/documents/snapshot_report.h"
+#include "apps/kvtool/documents/transform_report.h"
 #include "formats/kvx/kvx.h"
 #include "lib/core/archive/train.h"
 

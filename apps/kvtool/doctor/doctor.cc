@@ -440,6 +440,8 @@ const OtherKind* FindOtherKind(const std::string& path) {
       // Every plane has been decoded when a file counts as a frame.
       {"frame", {"frame", "inspect"}, {"frame", "inspect"}},
       {"store", {"store", "stats"}, {"store", "verify"}},
+      {"profile", {}, {"doctor"}},
+      {"transform", {}, {"doctor"}},
   };
   if (IsStream(path)) return nullptr;
   Diagnosis found;

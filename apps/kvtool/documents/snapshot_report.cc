@@ -9,6 +9,7 @@
 #include <set>
 
 #include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/transform_report.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
@@ -446,7 +447,9 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
       {"notes", "Remarks on the file", DescribeNotes(false)},
       {"warnings", "Warnings on the file", DescribeNotes(true)},
       {"profile", "What a profile (.kvp) holds; then there are no layers", &Described::profile,
-       ProfileFields(), Absent()}};
+       ProfileFields(), Absent()},
+      {"transform", "What a transform (.kvx) holds; then there are no layers",
+       &Described::transform, TransformFields(), Absent()}};
   return fields;
 }
 

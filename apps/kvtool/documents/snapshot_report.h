@@ -11,6 +11,7 @@
 #include "formats/run/run.h"
 #include "lib/core/codec/profiled/profile.h"
 #include "lib/core/snapshot/snapshot.h"
+#include "lib/core/transform/transform.h"
 #include "lib/fields/fields.h"
 #include "lib/study/statistics/stats_page.h"
 
@@ -24,6 +25,7 @@ struct SnapshotDescription {
   std::vector<LayerStats> stats = {};  // by layer, or empty
   std::optional<RecordedRun> run = {};
   const Profile* profile = nullptr;
+  const Transform* transform = nullptr;
 };
 const Fields<SnapshotDescription>& SnapshotDescriptionFields();
 // A line for each run of cells of one stream with the same sequences at rising positions.

@@ -26,9 +26,4 @@ struct LearnFlags {
                   const std::string& name, Context& context) const;
 };
 
-// A transform as documents say it.
-const Fields<Transform>& TransformFields();
-// "transform of smollm2, 30 layers, 2 x 1024 components learnt from 15300 tokens".
-std::string TransformSummary(const Transform& transform);
-
 }  // namespace kv

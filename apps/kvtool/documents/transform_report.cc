@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/documents/transform_report.h"
+
+#include <fmt/format.h>
+
+#include "apps/kvtool/console/console.h"
+#include "lib/core/base/utf8.h"
+
+namespace kv {
+namespace {
+
+const Fields<TransformPlan>& TransformPlanFields() {
+  static const Fields<TransformPlan> fields = {
+      {"form", "How coefficients are stored", &TransformPlan::form},
+      {"ratio", "16 bits a value over the bits that a token may have", &TransformPlan::ratio},
+      {"bits_per_token", "Bits of a token by the schema; of kvtc_rans 0: they depend on the values",
+       [](const TransformPlan& plan) { return BitsOf(plan.schema); }},
+      {"held_out_error", "|y' - y| / |y - mean| of rows that were not learnt from",
+       &TransformPlan::error}};
+  return fields;
+}
+
+const Fields<TransformSide>& TransformSideFields() {
+  static const Fields<TransformSide> fields = {
+      {"heads", "Heads of a layer", &TransformSide::heads},
+      {"head_dim", "Values of a head", &TransformSide::dim},
+      {"features", "Values of a token in all layers", &TransformSide::features},
+      {"components", "Components of the basis", &TransformSide::components},
+      {"bases", "Bases, each of some layers",
+       [](const TransformSide& side) { return side.parts.size(); }},
+      {"plans", "What was found for each form and ratio", &TransformSide::plans,
+       TransformPlanFields()}};
+  return fields;
+}
+
+}  // namespace
+
+const Fields<Transform>& TransformFields() {
+  static const Fields<Transform> fields = {
+      {"model", "Name of the model", &Transform::model},
+      {"rope", "How keys are turned back", &Transform::rope},
+      {"layers", "Layers of the model", &Transform::layers},
+      {"sinks", "First tokens that stay in full", &Transform::sinks},
+      {"window", "Last tokens that stay in full", &Transform::window},
+      {"basis_type", "How the basis is stored: f32 or bf16",
+       [](const Transform& of) { return of.is_bfloat ? "bf16" : "f32"; }, OneOf("f32", "bf16")},
+      {"basis_bytes", "Bytes of means and bases", &Transform::basis_bytes},
+      {"rows", "Tokens that it was learnt from", &Transform::rows},
+      {"learnt_from", "XXH3 of each cache that it was learnt from", &Transform::sources},
+      {"k", "K", &Transform::k, TransformSideFields()},
+      {"v", "V", &Transform::v, TransformSideFields()}};
+  return fields;
+}
+
+std::string TransformSummary(const Transform& transform) {
+  return fmt::format("transform of {}, {} layers, {} + {} components learnt from {} tokens",
+                     transform.model.empty() ? "a model without name" : Printable(transform.model),
+                     transform.layers, transform.k.components(), transform.v.components(),
+                     transform.rows);
+}
+
+std::string TransformText(const Transform& transform) {
+  Table table({"kv", "form", "ratio", "bits per token", "held-out error"});
+  for (const TransformSide* side : {&transform.k, &transform.v}) {
+    for (const TransformPlan& plan : side->plans) {
+      table.Row({side == &transform.k ? "k" : "v", plan.form, fmt::format("{}", plan.ratio),
+                 plan.schema.empty() ? "by values" : std::to_string(BitsOf(plan.schema)),
+                 fmt::format("{:.2f}%", 100 * plan.error)});
+    }
+  }
+  return fmt::format(
+      "{}\n  rope     {}\n  in full  the first {} and the last {} tokens of a prompt\n"
+      "  basis    {}, {}\n\n{}",
+      TransformSummary(transform), transform.rope.empty() ? "keys are not turned" : transform.rope,
+      transform.sinks, transform.window, transform.is_bfloat ? "bf16" : "f32",
+      HumanBytes(transform.basis_bytes()), table.Text("  "));
+}
+
+}  // namespace kv

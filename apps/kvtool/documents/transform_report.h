@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <string>
+
+#include "lib/core/transform/transform.h"
+#include "lib/fields/fields.h"
+
+namespace kv {
+
+// A learnt transform (.kvx) as documents and the console show it.
+const Fields<Transform>& TransformFields();
+// "transform of smollm2, 30 layers, 1024 + 1024 components learnt from 15300 tokens".
+std::string TransformSummary(const Transform& transform);
+// The summary, what stays in full, and a table of the forms and ratios.
+std::string TransformText(const Transform& transform);
+
+}  // namespace kv
