@@ -106,7 +106,7 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
     return {};  // nothing turned
   std::string architecture = geometry ? geometry->architecture : "";
   if (architecture.empty() && IsLlama(snapshot)) architecture = snapshot.model;
-  const std::optional<RopeOrder> order = RopeOrderOf(architecture);
+  const std::optional<RopeOrder> order = FindRopeOrder(architecture);
   const KeyPairs now = PairsNow(snapshot, order);
   const PairsOwner at_home =
       wanted == PairsWanted::kOfModel ? PairsOwner::kLlama : PairsOwner::kTransformers;
@@ -145,8 +145,8 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
 
 KeyPairs KeyPairsOf(const Snapshot& snapshot, const std::optional<ModelGeometry>& geometry) {
   std::optional<RopeOrder> order;
-  if (IsLlama(snapshot)) order = RopeOrderOf(snapshot.model);
-  if (!order && geometry) order = RopeOrderOf(geometry->architecture);
+  if (IsLlama(snapshot)) order = FindRopeOrder(snapshot.model);
+  if (!order && geometry) order = FindRopeOrder(geometry->architecture);
   return PairsNow(snapshot, order);
 }
 
@@ -191,7 +191,7 @@ constexpr std::string_view kWithout[] = {"gpt2", "gptj", "mpt", "refact", "bloom
 
 }  // namespace
 
-std::optional<RopeOrder> RopeOrderOf(std::string_view architecture) {
+std::optional<RopeOrder> FindRopeOrder(std::string_view architecture) {
   using enum KeyPairs;
   if (Contains(kPermuted, architecture)) return RopeOrder{kNeighbours, kHalves};
   if (Contains(kv::kNeighbours, architecture)) return RopeOrder{kNeighbours, kNeighbours};

@@ -34,6 +34,6 @@ struct RopeOrder {
 };
 
 // Returns nothing for unlisted architectures; it never guesses.
-std::optional<RopeOrder> RopeOrderOf(std::string_view architecture);
+std::optional<RopeOrder> FindRopeOrder(std::string_view architecture);
 
 }  // namespace kv

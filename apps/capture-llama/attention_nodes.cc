@@ -146,7 +146,7 @@ std::optional<RotaryNode> FindRotary(const ggml_tensor* queries) {
   return found;
 }
 
-int64_t WindowOf(const ggml_tensor* mask, int32_t begin, int32_t count) {
+int64_t MeasureWindow(const ggml_tensor* mask, int32_t begin, int32_t count) {
   if (mask == nullptr || (mask->type != GGML_TYPE_F32 && mask->type != GGML_TYPE_F16) ||
       mask->ne[1] < count || mask->ne[0] < begin + count || mask->ne[2] != 1 || mask->ne[3] != 1) {
     throw Failure(kUnsupported, "attention has a mask of another kind than one sequence has");

@@ -56,6 +56,6 @@ std::optional<RotaryNode> FindRotary(const ggml_tensor* queries);
 // Positions [first, row] are visible to each row, first = row + 1 - window. Throws
 // Failure(kUnsupported) if cells do not lie in the order of positions. Returns 0 if every row sees
 // all positions before it. Rows are positions from `begin` on.
-int64_t WindowOf(const ggml_tensor* mask, int32_t begin, int32_t count);
+int64_t MeasureWindow(const ggml_tensor* mask, int32_t begin, int32_t count);
 
 }  // namespace kv::capture

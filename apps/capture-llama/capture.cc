@@ -41,7 +41,7 @@ struct RunFacts {
 
 // XXH3 of a file, 64 bits, in hexadecimal; "" where the program was built without xxHash.
 #ifdef KVTOOL_HAS_XXHASH
-std::string HashOf(const std::string& path) {
+std::string HashFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Failure(kIo, path + ": " + std::strerror(errno));
   XXH3_state_t state;
@@ -59,13 +59,13 @@ std::string HashOf(const std::string& path) {
   return text;
 }
 #else
-std::string HashOf(const std::string&) { return ""; }
+std::string HashFile(const std::string&) { return ""; }
 #endif
 
 // Bits of a node's mode.
 constexpr int32_t kHalves = 2, kSections = 8;
 
-const char* StyleOf(const RotaryNode& node) {
+const char* RotaryStyle(const RotaryNode& node) {
   if ((node.mode & kSections) != 0) return "sections";
   return (node.mode & kHalves) != 0 ? "half" : "neighbour";
 }
@@ -85,7 +85,9 @@ JsonObject RotaryJson(const LayerRule& rule) {
     }
     scaling.Raw("factors", "[" + list + "]");
   }
-  json.Add("style", StyleOf(node)).Add("base", double{node.base}).Add("dims", int64_t{node.dims});
+  json.Add("style", RotaryStyle(node))
+      .Add("base", double{node.base})
+      .Add("dims", int64_t{node.dims});
   const bool plain = node.frequency_scale == 1 && node.extrapolation == 0 && node.attention == 1 &&
                      rule.rotary_factors.empty();
   return plain ? json.Raw("scaling", "null") : json.Add("scaling", scaling);
@@ -94,8 +96,8 @@ JsonObject RotaryJson(const LayerRule& rule) {
 std::string RotaryText(const LayerRule& rule) {
   if (!rule.rotary) return "none";
   const RotaryNode& node = *rule.rotary;
-  std::string text = std::string(StyleOf(node)) + ", base " + Shortest(double{node.base}) + ", " +
-                     std::to_string(node.dims) + " dims";
+  std::string text = std::string(RotaryStyle(node)) + ", base " + Shortest(double{node.base}) +
+                     ", " + std::to_string(node.dims) + " dims";
   if (node.frequency_scale != 1) text += ", scaled by " + Shortest(double{node.frequency_scale});
   if (!rule.rotary_factors.empty()) text += ", with a factor for each frequency";
   return text;
@@ -125,7 +127,7 @@ JsonObject AttentionJson(const Recorder& recorder) {
 
 std::string RunJson(const Model& model, const Recorder& recorder, const RunFacts& facts) {
   const Geometry sizes = recorder.geometry();
-  const std::string hash = facts.hash ? HashOf(facts.model_file) : "";
+  const std::string hash = facts.hash ? HashFile(facts.model_file) : "";
   JsonObject tool, engine, of_model, geometry, files, run;
   tool.Add("name", "kvtool-capture-llama").Add("version", kVersion);
   engine.Add("name", "llama.cpp").Add("build", facts.build);
@@ -180,7 +182,7 @@ struct Script {
   bool given = false;
 };
 
-Script ScriptOf(const Options& options, const Model& model) {
+Script ReadScript(const Options& options, const Model& model) {
   Script script;
   script.tokens = model.Tokenize(ReadFile(options.text_file, kMostText));
   const auto length = static_cast<int32_t>(script.tokens.size());
@@ -234,7 +236,7 @@ class Run {
         model_(model),
         script_(std::move(script)),
         top_(static_cast<size_t>(std::min(options.top, model.words()))),
-        context_(model, SettingsOf(options, script_)),
+        context_(model, ChooseContext(options, script_)),
         folder_(options.output, options.force),
         recorder_(folder_, {options.half, options.probabilities, script_.total}) {}
 
@@ -285,7 +287,7 @@ class Run {
   }
 
  private:
-  static ContextOptions SettingsOf(const Options& options, const Script& script) {
+  static ContextOptions ChooseContext(const Options& options, const Script& script) {
     if (options.context != 0 && options.context < script.total) {
       throw Failure(kUsage, "-c " + std::to_string(options.context) + ": the run has " +
                                 std::to_string(script.total) + " tokens");
@@ -358,7 +360,7 @@ class Run {
 void Capture(const Options& options) {
   RunFolder::RequireFree(options.output, options.force);
   const Model model(options.model, options.backends);
-  Run run(options, model, ScriptOf(options, model));
+  Run run(options, model, ReadScript(options, model));
   run.Record();
   run.Finish();
 }

@@ -72,7 +72,7 @@ int32_t Number(const std::string& name, const std::string& text, int32_t least) 
   return value;
 }
 
-std::string OneOf(const std::string& name, const std::string& text, const Values& allowed) {
+std::string RequireOneOf(const std::string& name, const std::string& text, const Values& allowed) {
   for (const std::string& word : allowed) {
     if (text == word) return text;
   }
@@ -137,19 +137,19 @@ std::optional<Options> ParseOptions(const std::vector<std::string>& arguments) {
       {"--context", number(options.context, 1)},
       {"--flash",
        [&](const std::string& value) {
-         options.flash = OneOf(name, value, {"on", "off"}) == "on";
+         options.flash = RequireOneOf(name, value, {"on", "off"}) == "on";
        }},
       {"--sens", [&](const std::string& value) { options.noise = Size(name, value); }},
       {"--type",
        [&](const std::string& value) {
-         options.half = OneOf(name, value, {"f32", "f16"}) == "f16";
+         options.half = RequireOneOf(name, value, {"f32", "f16"}) == "f16";
        }},
       {"--top-k", number(options.top, 1)},
       {"--confirm", text(options.run)},
       {"--plan", [&](const std::string& value) { options.plans.push_back(value); }},
       {"--by",
        [&](const std::string& value) {
-         options.by = OneOf(name, value, {"seq_rm", "mask"});
+         options.by = RequireOneOf(name, value, {"seq_rm", "mask"});
        }},
       {"--ctk", text(options.type_k)},
       {"--ctv", text(options.type_v)},

@@ -24,7 +24,7 @@ bool Evictor::Wants(ggml_tensor* node) {
   if (const std::optional<SoftmaxNode> softmax = FindSoftmax(node)) {
     if (softmax->flash) throw Failure(kUnsupported, "flash attention has no scores to hide");
     // That cells lie in the order of positions, which is what the columns are taken for.
-    if (softmax->mask != checked_mask_) WindowOf(softmax->mask, begin_, count_);
+    if (softmax->mask != checked_mask_) MeasureWindow(softmax->mask, begin_, count_);
     checked_mask_ = softmax->mask;
   }
   return FindScores(node).has_value() || IsCappedScores(node, &layer);

@@ -64,7 +64,7 @@ void Recorder::SeeRule(const SoftmaxNode& softmax) {
                                     "the softmax has learned sinks, which a trace cannot say");
   }
   if (softmax.mask != checked_mask_) {
-    checked_window_ = WindowOf(softmax.mask, begin_, count_);
+    checked_window_ = MeasureWindow(softmax.mask, begin_, count_);
     checked_mask_ = softmax.mask;
   }
   LayerRule& rule = rules_[softmax.layer];

@@ -43,7 +43,7 @@ constexpr uint64_t kMaxKeys = 1 << 16, kMaxKeyBytes = 1 << 16;
 constexpr uint64_t kMaxArrayRead = 1 << 16;  // of arrays that are decoded; others are passed over
 
 // Bytes of one value, 0 for those without a fixed size.
-uint64_t SizeOf(Type type) {
+uint64_t ValueSize(Type type) {
   constexpr uint8_t kBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
   return kBytes[static_cast<size_t>(type)];
 }
@@ -59,7 +59,7 @@ Type ReadType(ByteReader& in) {
 std::optional<uint32_t> IntegerAt(Type type, const std::byte* from) {
   const bool is_signed =
       type == Type::kI8 || type == Type::kI16 || type == Type::kI32 || type == Type::kI64;
-  const uint64_t size = SizeOf(type);
+  const uint64_t size = ValueSize(type);
   if (size == 0 || type == Type::kF32 || type == Type::kF64) return std::nullopt;
   uint64_t value = 0;
   std::memcpy(&value, from, size);  // little-endian, as hosts are
@@ -155,9 +155,9 @@ class Metadata {
     std::vector<uint32_t> counts;
     for (uint64_t i = 0; i < value->count; ++i) {
       const auto number =
-          SizeOf(value->type) == 0
+          ValueSize(value->type) == 0
               ? std::nullopt
-              : IntegerAt(value->type, value->bytes.data() + i * SizeOf(value->type));
+              : IntegerAt(value->type, value->bytes.data() + i * ValueSize(value->type));
       if (!number) {
         throw Error(Finding::kBadField, "expected whole numbers that fit 32 bits")
             .At(value->offset)
@@ -231,7 +231,7 @@ class Metadata {
         throw Error(Finding::kBadField, "an array of arrays").At(value.offset);
       }
     }
-    if (const uint64_t size = SizeOf(value.type); size != 0) {
+    if (const uint64_t size = ValueSize(value.type); size != 0) {
       value.bytes = in.TakeArray(value.count, size, "value");
       return value;
     }
@@ -401,7 +401,7 @@ ModelGeometry ReadGgufGeometry(const FileSource& file) {
                 Escaped(*architecture));
   }
   geometry.query_heads = heads[static_cast<size_t>(first - geometry.layers.begin())];
-  if (const std::optional<RopeOrder> order = RopeOrderOf(*architecture)) {
+  if (const std::optional<RopeOrder> order = FindRopeOrder(*architecture)) {
     if (order->llama == KeyPairs::kNeighbours) geometry.rope_style = "gptj";
     if (order->llama == KeyPairs::kHalves) geometry.rope_style = "neox";
   }

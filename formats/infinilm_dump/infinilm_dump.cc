@@ -136,7 +136,7 @@ Snapshot OpenDump(Source source, const OpenOptions& options) {
 namespace {
 
 // The one geometry that both files share.
-DumpMeta MetaOf(const Snapshot& snapshot) {
+DumpMeta BuildMeta(const Snapshot& snapshot) {
   RequireHeads(snapshot, "an InfiniLM dump");
   RequireRotatedKeys(snapshot, "an InfiniLM dump");
   if (snapshot.layers.empty() || snapshot.layers.size() > kMostLayers) {
@@ -199,7 +199,7 @@ std::string DumpMetaText(const DumpMeta& meta) {
 }
 
 void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
-  const DumpMeta meta = MetaOf(snapshot);
+  const DumpMeta meta = BuildMeta(snapshot);
   AtomicFolder folder(path, rules);
   WriteCache(snapshot, meta.seq_len_in, Order::kHeadTokenDim, kInputName, folder);
   WriteMeta(meta, folder);
@@ -208,8 +208,8 @@ void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRu
 
 void WriteDumpPair(const Snapshot& before, const Snapshot& after, const StepPlan& plan,
                    const std::string& path, const OutputRules& rules) {
-  DumpMeta meta = MetaOf(before);
-  MetaOf(after);
+  DumpMeta meta = BuildMeta(before);
+  BuildMeta(after);
   meta.seq_len_in = plan.tokens;
   meta.seq_len_out = plan.new_length;
   meta.compression_factor = plan.factor;

@@ -30,7 +30,7 @@ constexpr HeaderField kFields[] = {
 };
 constexpr std::array<DType, 3> kCodes = {DType::kF16, DType::kBF16, DType::kF32};
 
-std::optional<uint64_t> OffsetOf(std::string_view field) {
+std::optional<uint64_t> FieldOffset(std::string_view field) {
   for (const HeaderField& known : kFields) {
     if (known.name == field) return known.offset;
   }
@@ -63,7 +63,7 @@ class Examiner {
              .effect = "both loaders ignore trailing bytes"});
     }
     for (WeightsFault& fault : CheckWeights(weights_)) {
-      if (!fault.offset) fault.offset = OffsetOf(fault.field);
+      if (!fault.offset) fault.offset = FieldOffset(fault.field);
       faults_.push_back(std::move(fault));
     }
     return {std::move(weights_), std::move(faults_)};
@@ -71,7 +71,7 @@ class Examiner {
 
  private:
   void Fault(WeightsFault fault) {
-    if (!fault.offset) fault.offset = OffsetOf(fault.field);
+    if (!fault.offset) fault.offset = FieldOffset(fault.field);
     const bool fatal = fault.fatal;
     if (fatal || faults_.size() < kMostFaults) faults_.push_back(std::move(fault));
     if (fatal) throw Stop{};
@@ -257,7 +257,7 @@ CompressorWeights ReadKvcm(Source source, KvcmReading reading) {
 
 namespace {
 
-uint16_t CodeOf(DType dtype) {
+uint16_t ToKvcmCode(DType dtype) {
   const auto at = std::find(kCodes.begin(), kCodes.end(), dtype);
   if (at != kCodes.end()) return static_cast<uint16_t>(at - kCodes.begin());
   throw Error(Finding::kUnsupportedDtype, "a .bin holds fp16, bf16 or fp32, not {}", Name(dtype));
@@ -271,7 +271,7 @@ RoundingCounts WriteKvcm(const CompressorWeights& weights, DType dtype, Sink& si
   ByteWriter head;
   head.U32(kKvcmMagic);
   head.U32(kKvcmVersion);
-  head.U16(CodeOf(dtype));
+  head.U16(ToKvcmCode(dtype));
   head.U16(0);
   head.U32(header.num_layers);
   head.U32(header.num_heads);

@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kPlausibleRatio = 64;
 constexpr std::string_view kMagic = "\x89KVF\r\n\x1a\n";
 
-std::string_view NameOf(FrameRole role) {
+std::string_view FrameRoleName(FrameRole role) {
   switch (role) {
     case FrameRole::kKey:
       return "K";
@@ -44,7 +44,7 @@ bool CanBeHalved(const FrameDescription& description) {
   return description.head_dim % (2 * info.block_elements) == 0;
 }
 
-LayerKv LayerOf(const FrameDescription& description, const std::byte* values) {
+LayerKv BuildLayer(const FrameDescription& description, const std::byte* values) {
   LayerKv layer;
   const KvTensor whole =
       ContiguousTensor(values, description.dtype, description.tokens, description.heads,
@@ -71,7 +71,7 @@ void AddFacts(const FrameHeader& header, Snapshot& snapshot) {
   const FrameDescription& description = header.description;
   snapshot.facts.emplace_back("level", Name(header.level));
   if (!Name(header.codec).empty()) snapshot.facts.emplace_back("codec", Name(header.codec));
-  snapshot.facts.emplace_back("holds", NameOf(description.role));
+  snapshot.facts.emplace_back("holds", FrameRoleName(description.role));
   if (header.profile != Hash128Bytes{})
     snapshot.facts.emplace_back("profile", ProfileHashText(header.profile));
   if (description.context != Hash128Bytes{}) {
@@ -129,7 +129,7 @@ Snapshot Open(Source source, const OpenOptions& options) {
   coder.Decode(file, nullptr, raw);
   Snapshot snapshot;
   snapshot.spools.push_back(FileSource::FromBytes(std::move(raw), "frame"));
-  snapshot.layers.push_back(LayerOf(description, snapshot.spools[0]->bytes().data()));
+  snapshot.layers.push_back(BuildLayer(description, snapshot.spools[0]->bytes().data()));
   snapshot.format_version = fmt::format("{}", header.version);
   AddFacts(header, snapshot);
   snapshot.unpacked_bytes = header.raw_bytes;

@@ -85,7 +85,7 @@ void AddNeighbours(const Archive& archive,
 }
 
 // The facts of the archive, before those of its source.
-std::vector<std::pair<std::string, std::string>> FactsOf(const Archive& archive) {
+std::vector<std::pair<std::string, std::string>> ListFacts(const Archive& archive) {
   std::vector<std::pair<std::string, std::string>> facts;
   facts.emplace_back(
       "restores",
@@ -164,7 +164,7 @@ Snapshot OpenKvz(Source source, const OpenOptions& options) {
           ? fmt::format("version {}, of opaque bytes", kvz::kVersion)
           : fmt::format("version {}, of {}{}{}", kvz::kVersion, snapshot.format,
                         snapshot.format_version.empty() ? "" : ", ", snapshot.format_version);
-  std::vector<std::pair<std::string, std::string>> facts = FactsOf(archive);
+  std::vector<std::pair<std::string, std::string>> facts = ListFacts(archive);
   facts.insert(facts.end(), snapshot.facts.begin(), snapshot.facts.end());
   snapshot.facts = std::move(facts);
   for (const Damage& damage : archive.damage()) {

@@ -152,7 +152,7 @@ bool HasCells(const Cache& cache) {
 }
 
 // K and V parts whose place in the file was found.
-uint64_t PartsOf(std::span<const Cache> caches) {
+uint64_t CountParts(std::span<const Cache> caches) {
   uint64_t parts = 0;
   for (const Cache& cache : caches) {
     for (const Stream& stream : cache.streams)
@@ -241,7 +241,7 @@ void Search::Extend(const ByteReader& in, const Layout& layout, Scope scope,
     try {
       ReadCache(at, layout, scope, cache);
     } catch (Error& error) {
-      const uint64_t parts = PartsOf(before) + PartsOf({&cache, 1});
+      const uint64_t parts = CountParts(before) + CountParts({&cache, 1});
       if (before.empty() || !cache.k.empty()) {
         Failed(error, layout, {parts, error.offset().value_or(0)});
       } else if (error.finding() == Finding::kTruncated && HasCells(cache)) {
@@ -266,7 +266,7 @@ void Search::Extend(const ByteReader& in, const Layout& layout, Scope scope,
       if (before.size() < kMaxCaches) {
         Extend(at, layout, scope, before);
       } else {
-        Failed(LeftOver(at), layout, {PartsOf(before), at.offset()});
+        Failed(LeftOver(at), layout, {CountParts(before), at.offset()});
       }
     }
     before.pop_back();

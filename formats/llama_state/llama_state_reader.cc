@@ -452,7 +452,7 @@ Snapshot Finish(Source source, const OpenOptions& options, Body body, std::strin
     snapshot.storage["tokens"] = *list.media_count == 0 ? "record" : "record with media";
   }
   if (options.geometry) ApplyModel(*options.geometry, snapshot);
-  if (const auto order = RopeOrderOf(snapshot.model); order && order->llama == KeyPairs::kNone)
+  if (const auto order = FindRopeOrder(snapshot.model); order && order->llama == KeyPairs::kNone)
     snapshot.key_rotation = KeyRotation::kUnknown;  // GPT-2, MPT ...: there is no RoPE to apply
   SettleHadamard(snapshot, *reading.layout, options.rotated);
   return snapshot;

@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kRowsStep = 8 << 20;      // gathered at a time
 constexpr uint64_t kColumnsStep = 64 << 20;  // each step walks the whole tensor
 
-std::string_view StorageOf(const Snapshot& snapshot, const std::string& key) {
+std::string_view GetStorage(const Snapshot& snapshot, const std::string& key) {
   const auto at = snapshot.storage.find(key);
   return at == snapshot.storage.end() ? std::string_view() : std::string_view(at->second);
 }
@@ -83,7 +83,7 @@ bool IsTransposed(std::string_view order, size_t i) {
   return word == "transposed";
 }
 
-std::vector<CacheToWrite> CachesOf(const Snapshot& snapshot) {
+std::vector<CacheToWrite> CollectCaches(const Snapshot& snapshot) {
   std::vector<CacheToWrite> caches;
   for (const CellGroup& group : snapshot.cell_groups) caches.push_back({group, {}, false});
   for (const LayerKv& layer : snapshot.layers) {
@@ -104,7 +104,7 @@ std::vector<CacheToWrite> CachesOf(const Snapshot& snapshot) {
   size_t with_layers = 0;
   for (CacheToWrite& cache : caches) {
     if (!cache.layers.empty())
-      cache.v_transposed = IsTransposed(StorageOf(snapshot, "v_order"), with_layers++);
+      cache.v_transposed = IsTransposed(GetStorage(snapshot, "v_order"), with_layers++);
     if (cache.layers.size() > kMaxLayers)
       throw Error(Finding::kLimit, "{} layers in a cache", cache.layers.size());
     if (cache.layers.empty() && !cache.cells.cells.empty())
@@ -117,7 +117,7 @@ std::vector<CacheToWrite> CachesOf(const Snapshot& snapshot) {
 // The third word of newer builds is the token id of the cell.
 void FitExtension(const Snapshot& snapshot, uint32_t wanted, CellGroup& group) {
   const uint32_t has = group.extension_words;
-  if (has == 0 && !StorageOf(snapshot, "extension_words").empty()) {
+  if (has == 0 && !GetStorage(snapshot, "extension_words").empty()) {
     throw Refused(
         "the cells of this model have positions in more than one dimension, which this source has "
         "lost")
@@ -198,7 +198,7 @@ class Writer {
     const bool session = scope_ == Scope::kContext;
     head_.U32(session ? kSessionMagic : kSequenceMagic);
     head_.U32(session ? target_.session_version : target_.sequence_version);
-    WriteTokenList(snapshot_.tokens, StorageOf(snapshot_, "tokens") == "record", head_);
+    WriteTokenList(snapshot_.tokens, GetStorage(snapshot_, "tokens") == "record", head_);
     if (!session) return;
     head_.U32(static_cast<uint32_t>(snapshot_.model.size()));
     head_.Append(snapshot_.model);
@@ -306,11 +306,11 @@ class Writer {
 
 void Write(const Snapshot& snapshot, const std::string& path, const OutputRules& rules,
            Scope scope) {
-  const Target target = TargetOf(StorageOf(snapshot, "version"));
+  const Target target = TargetOf(GetStorage(snapshot, "version"));
   RequireRotatedKeys(snapshot, "a state of llama.cpp");
   if (snapshot.tokens.size() > UINT32_MAX / 2)
     throw Error(Finding::kLimit, "{} token ids", snapshot.tokens.size());
-  std::vector<CacheToWrite> caches = CachesOf(snapshot);
+  std::vector<CacheToWrite> caches = CollectCaches(snapshot);
   for (CacheToWrite& cache : caches) FitExtension(snapshot, target.extension_words, cache.cells);
   CheckCells(caches, target);
   if (scope == Scope::kSequence) {
@@ -342,11 +342,11 @@ std::vector<std::string> NotKept(const Snapshot& snapshot) {
   if (snapshot.cell_groups.empty())
     lost.emplace_back("positions: the source has none, rows are numbered from 0");
   AddLayerNumbers(snapshot, lost);
-  if (StorageOf(snapshot, "tokens") == "record with media")
+  if (GetStorage(snapshot, "tokens") == "record with media")
     lost.emplace_back("the images or audio of the server's token record");
-  if (!StorageOf(snapshot, "recurrent").empty())
+  if (!GetStorage(snapshot, "recurrent").empty())
     lost.emplace_back("the state of recurrent layers, without which no engine restores the file");
-  if (!StorageOf(snapshot, "outputs").empty())
+  if (!GetStorage(snapshot, "outputs").empty())
     lost.emplace_back("logits and embeddings of the last step, which older sessions hold");
   for (const auto& [is_value, state] :
        {std::pair{false, snapshot.k_hadamard}, {true, snapshot.v_hadamard}}) {

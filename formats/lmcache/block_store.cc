@@ -94,7 +94,7 @@ json NewestIndex(ByteSpan file) {
 }
 
 // What a slot's header must say of whose values follow.
-std::optional<uint64_t> IdentityOf(const std::string& key) {
+std::optional<uint64_t> ParseIdentity(const std::string& key) {
   const auto name = ParseKeyName(key);
   if (!name) return std::nullopt;
   if (name->multiprocess) return Blake2b64(AsBytes(key));
@@ -113,7 +113,7 @@ struct Slots {
 bool HoldsStill(ByteSpan file, uint64_t offset, uint64_t size, const std::string& key) {
   ByteReader reader(file.subspan(offset, kSlotHeader), offset);
   if (reader.Text(kSlotMagic.size(), "slot magic") != kSlotMagic) return false;
-  const std::optional<uint64_t> identity = IdentityOf(key);
+  const std::optional<uint64_t> identity = ParseIdentity(key);
   const uint64_t found = reader.U64("identity");
   return reader.U64("length") == size && (!identity || *identity == found);
 }
@@ -199,7 +199,7 @@ Snapshot BlockStore::Open(const std::string& key, std::optional<uint64_t> batch)
                   : !dtype            ? "type"
                                       : "layout");
     }
-    const auto array = ArrayOf(CacheFormat(*format), *dtype, entry.shape);
+    const auto array = DescribeArray(CacheFormat(*format), *dtype, entry.shape);
     if (!array || array->bytes != entry.size) {
       throw Error(Finding::kSizeMismatch,
                   "shape [{}] of {} does not give its {} bytes: the index has the "

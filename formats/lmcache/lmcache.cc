@@ -41,8 +41,8 @@ std::optional<DType> DTypeOf(int32_t number) {
   return std::nullopt;
 }
 
-std::optional<GroupArray> ArrayOf(const MemoryFormat& format, DType dtype,
-                                  std::span<const int64_t> shape) {
+std::optional<GroupArray> DescribeArray(const MemoryFormat& format, DType dtype,
+                                        std::span<const int64_t> shape) {
   GroupArray array{
       .dtype = dtype, .axes = format.axes, .shape = {}, .bytes = Info(dtype).block_bytes};
   if (array.axes.empty()) return std::nullopt;
@@ -66,12 +66,12 @@ std::optional<GroupArray> ArrayOf(const MemoryFormat& format, DType dtype,
   return array;
 }
 
-std::optional<GroupArray> ArrayOf(const MemoryFormat& format, const GroupShape& group) {
+std::optional<GroupArray> DescribeArray(const MemoryFormat& format, const GroupShape& group) {
   const std::optional<DType> dtype = DTypeOf(group.dtype);
   if (!dtype) return std::nullopt;
   const std::array<int64_t, 4> shape = {group.shape[0], group.shape[1], group.shape[2],
                                         group.shape[3]};
-  return ArrayOf(format, *dtype, shape);
+  return DescribeArray(format, *dtype, shape);
 }
 
 ChunkHeader ParseChunkHeader(ByteSpan bytes) {
@@ -85,7 +85,7 @@ ChunkHeader ParseChunkHeader(ByteSpan bytes) {
   ChunkHeader attempt = header;
   uint64_t payload = 0;
   for (;;) {
-    const std::optional<GroupArray> array = ArrayOf(*format, attempt.groups.back());
+    const std::optional<GroupArray> array = DescribeArray(*format, attempt.groups.back());
     if (!array || __builtin_add_overflow(payload, array->bytes, &payload)) return header;
     if (payload > bytes.size()) return header;
     if (attempt.bytes() + payload == bytes.size() && attempt.length >= 0 &&
@@ -184,7 +184,7 @@ Confidence ProbeBytes(ByteSpan bytes) {
   GroupShape typed = header.groups[0];
   const bool known = DTypeOf(typed.dtype).has_value();
   if (!known) typed.dtype = 6;
-  const auto array = ArrayOf(*format, typed);
+  const auto array = DescribeArray(*format, typed);
   const bool length_fits = LengthFits(header, bytes);
   if (!array) return known && length_fits ? Confidence::kMaybe : Confidence::kNo;
   const bool shape_fits = known && array->bytes == Payload(header, bytes);
@@ -224,7 +224,7 @@ std::vector<GroupArray> CheckedArrays(const ChunkHeader& header, const MemoryFor
       throw Error(Finding::kUnknownDtype, "dtype {}; LMCache has 0 to 8", group.dtype)
           .At(kFirstDtype);
     }
-    const auto array = ArrayOf(format, group);
+    const auto array = DescribeArray(format, group);
     if (!array) {
       throw Error(Finding::kBadField, "shape [{}] does not fit {}", fmt::join(group.shape, ", "),
                   format.name)
@@ -329,7 +329,7 @@ void Replace(std::string& text, string_view from, string_view to) {
 }
 
 // Files write "/" as "-SEP-", raw blocks as "%2F".
-std::string ModelOf(string_view word) {
+std::string UnescapeModel(string_view word) {
   std::string model(word);
   Replace(model, "-SEP-", "/");
   Replace(model, "%2F", "/");
@@ -352,7 +352,7 @@ std::optional<KeyName> ParseMultiprocess(const std::vector<string_view>& words) 
   const auto group = ParseNumber<uint32_t>(words[2], 16);
   if (!rank || !group) return std::nullopt;
   KeyName name;
-  name.model = ModelOf(words[0]);
+  name.model = UnescapeModel(words[0]);
   name.hash = words[3];
   name.multiprocess = true;
   name.facts.emplace_back("rank", RankText(*rank));
@@ -370,7 +370,7 @@ std::optional<KeyName> ParseKeyName(string_view key) {
   const auto world = ParseNumber<uint32_t>(words[1]), worker = ParseNumber<uint32_t>(words[2]);
   if (!world || !worker) return std::nullopt;
   KeyName name;
-  name.model = ModelOf(words[0]);
+  name.model = UnescapeModel(words[0]);
   name.hash = words[3];
   name.dtype = ParseDType(words[4]);
   if (*world > 1) name.facts.emplace_back("rank", fmt::format("{} of {}", *worker, *world));

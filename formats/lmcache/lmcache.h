@@ -62,11 +62,11 @@ struct GroupArray {
 };
 
 // Returns nothing if the layout cannot have this type or shape, or if sizes exceed 64 bits.
-std::optional<GroupArray> ArrayOf(const MemoryFormat& format, const GroupShape& group);
+std::optional<GroupArray> DescribeArray(const MemoryFormat& format, const GroupShape& group);
 std::optional<DType> DTypeOf(int32_t number);
 // Axes and extents of a shape in this layout; nothing if the shape does not fit it.
-std::optional<GroupArray> ArrayOf(const MemoryFormat& format, DType dtype,
-                                  std::span<const int64_t> shape);
+std::optional<GroupArray> DescribeArray(const MemoryFormat& format, DType dtype,
+                                        std::span<const int64_t> shape);
 
 // The header whose groups fit the file exactly; otherwise the one with a single group, so that the
 // caller finds what is wrong with it. Throws kTruncated.

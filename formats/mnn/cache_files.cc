@@ -126,8 +126,8 @@ struct Capacity {
 
 // `row` bytes are one token of all heads, padding included; capacities are multiples of `step`
 // made of `tokens` tokens each.
-Capacity CapacityOf(uint64_t bytes, uint64_t row, uint64_t step, uint64_t tokens,
-                    std::string_view which) {
+Capacity InferCapacity(uint64_t bytes, uint64_t row, uint64_t step, uint64_t tokens,
+                       std::string_view which) {
   if (bytes == 0 || bytes % CheckedMul(row, step, "packed row") != 0) {
     throw Error(Finding::kSizeMismatch,
                 "{} has {} bytes, not a multiple of the {} that {} tokens take", which, bytes,
@@ -145,10 +145,10 @@ LayerKv MakeLayer(uint32_t index, const Pair& pair, DType dtype, const Packing& 
   };
   const ByteSpan k = pair.k->data->bytes(), v = pair.v->data->bytes();
   const Capacity keys =
-      CapacityOf(k.size(), row(geometry.pack_l), geometry.pack_h, geometry.pack_h, "K");
+      InferCapacity(k.size(), row(geometry.pack_l), geometry.pack_h, geometry.pack_h, "K");
   const uint64_t block = packing.flash ? geometry.flash_block : geometry.pack_l;
   const Capacity values =
-      CapacityOf(v.size(), row(geometry.pack_h), RoundUp(block, geometry.pack_l), block, "V");
+      InferCapacity(v.size(), row(geometry.pack_h), RoundUp(block, geometry.pack_l), block, "V");
   if (keys.least > values.most || values.least > keys.most) {
     throw Error(Finding::kSizeMismatch,
                 "K has room for {} to {} tokens, V for {} to {}: the packing is another one",
@@ -169,7 +169,7 @@ LayerKv MakeLayer(uint32_t index, const Pair& pair, DType dtype, const Packing& 
   return layer;
 }
 
-Packing PackingOf(DType dtype, const std::map<std::string, uint64_t, std::less<>>& sizes) {
+Packing InferPacking(DType dtype, const std::map<std::string, uint64_t, std::less<>>& sizes) {
   const auto size = [&](std::string_view key) {
     const auto at = sizes.find(key);
     if (at == sizes.end()) {
@@ -224,7 +224,7 @@ Snapshot OpenCacheFiles(Source source, DType dtype,
     throw Error(Finding::kUnsupportedKind, "is one file of a cache, which is a folder")
         .Hint("give the folder");
   }
-  const Packing packing = PackingOf(dtype, sizes);
+  const Packing packing = InferPacking(dtype, sizes);
   const CacheFolder folder = ReadFolder(source);
   Snapshot snapshot;
   snapshot.engine = "MNN";

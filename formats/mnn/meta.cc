@@ -104,7 +104,7 @@ std::string FileName(const Fields& fields, const char* key) {
   return name;
 }
 
-DType DTypeOf(const Fields& fields) {
+DType ReadDType(const Fields& fields) {
   const uint64_t bytes = fields.Count("bytes_per_elem", 1);
   if (bytes != 2 && bytes != 4) {
     throw Error(Finding::kBadField, "bytes_per_elem is {}, expected 2 or 4", bytes);
@@ -210,7 +210,7 @@ DumpMeta ParseMeta(ByteSpan bytes) {
   meta.layer = static_cast<uint32_t>(fields.Count("layer_id", 0));
   meta.kv_heads = static_cast<uint32_t>(fields.Count("kv_heads", 1));
   meta.head_dim = static_cast<uint32_t>(fields.Count("head_dim", 1));
-  meta.dtype = DTypeOf(fields);
+  meta.dtype = ReadDType(fields);
   meta.stage = fields.TextOr("stage", "");
   meta.run_id = fields.TextOr("run_id", "");
   meta.rope_pairs = fields.TextOr("rope_pairs", "");

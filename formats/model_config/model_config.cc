@@ -157,7 +157,7 @@ std::vector<double> Numbers(const json& object, const char* key) {
   return numbers;
 }
 
-std::string KindOf(const json& told) {
+std::string ReadRopeKind(const json& told) {
   for (const char* key : {"rope_type", "type"}) {
     const auto at = told.find(key);
     if (at != told.end() && at->is_string()) return at->get<std::string>();
@@ -165,7 +165,7 @@ std::string KindOf(const json& told) {
   return "default";
 }
 
-double MscaleOf(double factor, double mscale) {
+double ComputeMscale(double factor, double mscale) {
   return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
 }
 
@@ -182,7 +182,7 @@ void FillYarn(const json& told, RopeScaling& scaling) {
   };
   const double mscale = number("mscale"), all = number("mscale_all_dim");
   if (scaling.attention == 0 && mscale != 0 && all != 0)
-    scaling.attention = MscaleOf(scaling.factor, mscale) / MscaleOf(scaling.factor, all);
+    scaling.attention = ComputeMscale(scaling.factor, mscale) / ComputeMscale(scaling.factor, all);
 }
 
 // Pairs of the part that turns count over the whole head; the rest do not turn.
@@ -199,7 +199,7 @@ void FillProportional(const Config& config, const Rope& rope, double partial, do
 // `told`: rope_scaling or rope_parameters. `partial`: the share of a head that turns.
 void FillScaling(const Config& config, const json& told, double partial, Rope& rope) {
   RopeScaling& scaling = rope.scaling;
-  const std::string kind = KindOf(told);
+  const std::string kind = ReadRopeKind(told);
   if (kind == "mrope" || told.contains("mrope_section")) {
     throw Error(Finding::kUnsupportedKind,
                 "the model has M-RoPE: its tokens have three positions, which caches do not keep")
@@ -244,7 +244,7 @@ void FillScaling(const Config& config, const json& told, double partial, Rope& r
   }
 }
 
-double PartOf(const Config& config, const json& told) {
+double ReadRotaryPart(const Config& config, const json& told) {
   const auto own = Real(told, "partial_rotary_factor");
   const auto part = own ? own : Real(config.text(), "partial_rotary_factor");
   const auto former = Real(config.text(), "rotary_pct");
@@ -256,7 +256,7 @@ Rope RopeFrom(const Config& config, const json& told, double theta) {
   rope.theta = Real(told, "rope_theta").value_or(theta);
   const std::string model = config.Word("model_type");
   if (Contains(kNeighbours, model)) rope.pairs = RopePairs::kNeighbours;
-  const double partial = PartOf(config, told);
+  const double partial = ReadRotaryPart(config, told);
   if (partial > 1) throw Error(Finding::kBadField, "partial_rotary_factor is above 1");
   rope.rotary_dim = static_cast<uint32_t>(config.head_dim() * partial);
   if (const auto dims = config.Count("rotary_dim", 1 << 20); dims && *dims != 0)

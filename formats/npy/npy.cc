@@ -83,19 +83,19 @@ class ArrayReader {
     const NpyHeader header = ParseNpyHeader(npy);
     NpyType type;
     try {
-      type = NpyTypeOf(header.descr);
+      type = ParseNpyType(header.descr);
     } catch (const Error& error) {
       if (!among_others || error.finding() != Finding::kUnsupportedDtype) throw;
       file_.notes.push_back(
           fmt::format("array '{}' is left out: {}", Escaped(name), error.message()));
       return;
     }
-    if (type.raw) type.dtype = MeaningOf(type.dtype, header.descr);
+    if (type.raw) type.dtype = ResolveDType(type.dtype, header.descr);
     AddValues(std::move(name), header, type, npy.subspan(header.data_offset));
   }
 
  private:
-  DType MeaningOf(DType bits, std::string_view descr) const {
+  DType ResolveDType(DType bits, std::string_view descr) const {
     if (as_dtype_ && Info(*as_dtype_).block_bytes == Info(bits).block_bytes) return *as_dtype_;
     if (IsKvtoolFile(file_.metadata)) return bits;  // its metadata tells, see formats/tensors
     throw Error(Finding::kUnsupportedDtype, "type '{}' does not say what its bits mean",
@@ -452,7 +452,7 @@ NpyHeader ParseNpyHeader(ByteSpan file) {
   return header;
 }
 
-NpyType NpyTypeOf(std::string_view descr) {
+NpyType ParseNpyType(std::string_view descr) {
   const auto unknown = [&] {
     return Error(Finding::kUnknownDtype, "unknown type '{}'", Escaped(descr, 40));
   };
@@ -484,7 +484,7 @@ NpyType NpyTypeOf(std::string_view descr) {
 namespace {
 
 // numpy writes |V2 for ml_dtypes.bfloat16, and |V1 for its types of 8 bits.
-std::string DescrOf(DType dtype) {
+std::string FormatDescr(DType dtype) {
   const uint32_t width = Info(dtype).block_bytes;
   const char order = width == 1 ? '|' : '<';
   for (const NpyWord& word : kWords) {
@@ -498,7 +498,7 @@ std::string DescrOf(DType dtype) {
 
 Bytes MakeNpyHeader(DType dtype, const std::vector<uint64_t>& shape) {
   std::string text =
-      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': (", DescrOf(dtype));
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': (", FormatDescr(dtype));
   text += fmt::format("{}", fmt::join(shape, ", "));
   text += shape.size() == 1 ? ",), }" : "), }";
   const uint64_t lead = kPreambleBytes + 2;

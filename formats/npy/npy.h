@@ -51,7 +51,7 @@ NpyHeader ParseNpyHeader(ByteSpan file);
 
 // Throws kUnsupportedKind for object arrays, kUnsupportedDtype for text, times and the like,
 // kUnknownDtype for types that numpy never writes.
-NpyType NpyTypeOf(std::string_view descr);
+NpyType ParseNpyType(std::string_view descr);
 
 // The header of a version 1.0 file, padded so that the values begin at a multiple of 64.
 Bytes MakeNpyHeader(DType dtype, const std::vector<uint64_t>& shape);

@@ -50,7 +50,7 @@ KeepPlan Ranges(const json& event) {
   return ranges;
 }
 
-PlanEvent EventOf(const json& object) {
+PlanEvent ParseEvent(const json& object) {
   PlanEvent event;
   event.token = Count(object, "token", kMostPositions);
   event.layer = static_cast<uint32_t>(Count(object, "layer", kMostLayers));
@@ -71,7 +71,7 @@ void RequireWord(const json& document, const char* key, std::string_view word, F
                                    found == document.end() ? "missing" : ShowJson(*found), word));
 }
 
-PlanHeader HeaderOf(const json& document) {
+PlanHeader ParsePlanHeader(const json& document) {
   RequireWord(document, "schema", "kvtool.h2o-plan/1", Finding::kBadVersion);
   RequireWord(document, "unit", "position", Finding::kBadField);
   RequireWord(document, "applied", "before the next token", Finding::kBadField);
@@ -176,7 +176,7 @@ class EventReader {
 
   void HandOn(const json& object) {
     try {
-      on_event_(number_, EventOf(object));
+      on_event_(number_, ParseEvent(object));
     } catch (Error& error) {
       throw error.In("event {}", number_);
     }
@@ -200,7 +200,7 @@ PlanHeader ReadPlan(const FileSource& file,
     const CLocale locale;  // as ReadJson
     const json document = json::parse(text.begin(), text.end(), std::ref(reader));
     if (!document.is_object()) throw Error(Finding::kBadText, "is not a JSON object");
-    const PlanHeader header = HeaderOf(document);
+    const PlanHeader header = ParsePlanHeader(document);
     if (!reader.found()) throw Error(Finding::kMissingRecord, "\"events\" is no list of events");
     return header;
   } catch (const json::parse_error& error) {

@@ -140,7 +140,7 @@ void FillIn(const OpenOptions& options, std::string_view file, PresetSpec& spec)
   if (key && !spec.dtype) spec.dtype = key->dtype;
 }
 
-Spec SpecOf(const PresetSpec& preset) {
+Spec BuildSpec(const PresetSpec& preset) {
   const auto size_of = [&](char letter) -> std::optional<uint64_t> {
     const auto at = preset.sizes.find(std::string_view(&letter, 1));
     return at == preset.sizes.end() ? std::nullopt : std::optional(at->second);
@@ -230,7 +230,7 @@ std::string Word(const json& object, const char* key) {
 }
 
 // <hh>_g<group>/<hash>.bin
-std::set<uint64_t> GroupsOf(const Source& folder) {
+std::set<uint64_t> ListGroups(const Source& folder) {
   std::set<uint64_t> groups;
   for (const SourceFile& file : folder.files) {
     const size_t slash = file.name.rfind('/');
@@ -253,7 +253,7 @@ void FillGroup(const json& config, const Source& folder, PresetSpec& spec) {
       spec.sizes.try_emplace("P", *tokens);
     return;
   }
-  const std::set<uint64_t> used = GroupsOf(folder);
+  const std::set<uint64_t> used = ListGroups(folder);
   if (groups->size() > 1 && used.size() != 1) {
     throw Error(Finding::kAmbiguousFormat,
                 "its {} cache groups differ in shape, and the folder holds blocks of {}",
@@ -407,7 +407,7 @@ Snapshot OpenPreset(Source source, PresetSpec spec, const OpenOptions& options) 
   FillIn(options, page.name, spec);
   const ByteSpan bytes = page.data->bytes();
   const auto key = lmcache::ParseKeyOfFile(page.name);
-  const Spec axes = SpecOf(spec);
+  const Spec axes = BuildSpec(spec);
   const ByteSpan values = WithoutPadding(bytes, axes);
   Snapshot snapshot = MakeSnapshot(std::move(source), values, axes, options.batch);
   if (values.size() < bytes.size()) {

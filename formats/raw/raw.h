@@ -43,7 +43,7 @@ void FillIn(const OpenOptions& options, std::string_view file, PresetSpec& spec)
 
 // The order with its sizes. One of T and P may follow from the size of the file. Throws kUsage
 // naming what is missing.
-Spec SpecOf(const PresetSpec& preset);
+Spec BuildSpec(const PresetSpec& preset);
 
 // The preset whose files have names like this one, or null.
 const Preset* PresetForName(std::string_view file);

@@ -97,7 +97,7 @@ struct Units {
   uint64_t inside = 1, outside = 1;
 };
 
-Units UnitsOf(const Spec& spec, const Axis* open, uint64_t dim) {
+Units CountUnits(const Spec& spec, const Axis* open, uint64_t dim) {
   const uint32_t block = Info(spec.dtype).block_elements;
   Units units;
   bool inside = false;
@@ -116,15 +116,15 @@ Units UnitsOf(const Spec& spec, const Axis* open, uint64_t dim) {
 }
 
 // Bytes that one index of the open axis takes; all of them where none is open.
-uint64_t StepOf(const Spec& spec, const Axis* open) {
+uint64_t TokenStep(const Spec& spec, const Axis* open) {
   uint64_t dim = 1;
   for (const Axis& axis : spec.axes) {
     if (axis.letter == 'D') dim = axis.size.value_or(1);
   }
-  Units units = UnitsOf(spec, open, dim);
+  Units units = CountUnits(spec, open, dim);
   if (spec.v_dim) {
     const std::string both = spec.name + ": K and V together";
-    units.inside = CheckedAdd(units.inside, UnitsOf(spec, open, *spec.v_dim).inside, both);
+    units.inside = CheckedAdd(units.inside, CountUnits(spec, open, *spec.v_dim).inside, both);
   }
   const std::string what = spec.name + ": the size in bytes";
   return CheckedMul(CheckedMul(units.inside, units.outside, what), Info(spec.dtype).block_bytes,
@@ -133,7 +133,7 @@ uint64_t StepOf(const Spec& spec, const Axis* open) {
 
 }  // namespace
 
-uint64_t BytesOf(const Spec& spec) { return StepOf(spec, nullptr); }
+uint64_t BytesOf(const Spec& spec) { return TokenStep(spec, nullptr); }
 
 Spec ParseSpec(std::string_view text) {
   const std::vector<std::string_view> parts = Split(text, ':');
@@ -195,7 +195,7 @@ Spec Resolve(Spec spec, uint64_t file_bytes) {
   // Blocks hold several elements, so the step of the open axis is counted in blocks where it is
   // the innermost one.
   const bool counts_blocks = info.block_elements > 1 && open == &spec.axes.back();
-  const uint64_t step = StepOf(spec, open);
+  const uint64_t step = TokenStep(spec, open);
   if (open == nullptr) {
     if (step != file_bytes) {
       throw Error(Finding::kSizeMismatch, "has {} bytes, but the sizes of {} give {}", file_bytes,

@@ -42,7 +42,7 @@ uint32_t SmallCount(const json& object, const char* key, uint64_t most) {
 }
 
 // The path of a file that run.json names; "" where it names none.
-std::string PathOf(const fs::path& folder, const json& files, const char* key) {
+std::string ResolvePath(const fs::path& folder, const json& files, const char* key) {
   const std::string name = TextField(files, key);
   if (name.empty()) return {};
   const auto refuse = [&](Finding finding, std::string_view why) {
@@ -94,7 +94,7 @@ void ReadRope(const json& document, RecordedRun::Rope& rope) {
   rope = {style == "half" ? "neox" : "gptj", *scaling, *base, SmallCount(told, "dims", kMostDim)};
 }
 
-RecordedRun RunOf(const std::string& path, const json& document) {
+RecordedRun BuildRun(const std::string& path, const json& document) {
   RecordedRun made;
   made.folder = path;
   const json engine = ObjectField(document, "engine");
@@ -123,7 +123,7 @@ RecordedRun RunOf(const std::string& path, const json& document) {
                                    {"trace", &made.trace},
                                    {"logits", &made.logits},
                                    {"sensitivity", &made.sensitivity}}) {
-    *place = PathOf(path, files, key);
+    *place = ResolvePath(path, files, key);
   }
   if (made.snapshot.empty()) throw Error(Finding::kMissingRecord, "names no snapshot");
   return made;
@@ -150,7 +150,7 @@ std::optional<RecordedRun> OpenRun(const std::string& path) {
 RecordedRun ReadRun(const FileSource& index, const std::string& folder) {
   const json document = ReadDocument(index, "kvtool.run/1");
   try {
-    return RunOf(folder, document);
+    return BuildRun(folder, document);
   } catch (Error& error) {
     throw error.File(index.name());
   }
@@ -161,7 +161,7 @@ namespace {
 constexpr uint64_t kMostLayerNumber = 65535;
 constexpr double kLeastNoise = 1e-6, kMostNoise = 1e3, kMostNats = 1e6;
 
-Sensitivity SensitivityOf(const nlohmann::json& document) {
+Sensitivity ParseSensitivity(const nlohmann::json& document) {
   Sensitivity made;
   made.model = TextField(document, "model");
   const auto noise = RealField(document, "noise", kLeastNoise, kMostNoise);
@@ -196,7 +196,7 @@ std::map<uint32_t, double> Sensitivity::Weights() const {
 Sensitivity ReadSensitivity(const FileSource& file) {
   const nlohmann::json document = ReadDocument(file, "kvtool.sensitivity/1");
   try {
-    return SensitivityOf(document);
+    return ParseSensitivity(document);
   } catch (Error& error) {
     throw error.File(file.name());
   }

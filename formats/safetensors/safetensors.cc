@@ -334,7 +334,7 @@ std::string Stem(std::string_view name) {
   return std::string(name);
 }
 
-const TypeWord& WordOf(std::string_view name) {
+const TypeWord& FindTypeWord(std::string_view name) {
   for (const TypeWord& word : safetensors::kTypeWords) {
     if (word.name == name) return word;
   }
@@ -382,7 +382,7 @@ void AddTensors(ByteSpan bytes, const std::string& stem, TensorFile& file) {
         throw Error(Finding::kBadOffsets, "data_offsets [{}, {}], but the data so far ends at {}",
                     tensor.begin, tensor.end, position);
       }
-      const TypeWord& word = WordOf(tensor.dtype);
+      const TypeWord& word = FindTypeWord(tensor.dtype);
       const uint64_t size = BytesOfTensor(tensor, word);
       if (tensor.end - tensor.begin != size) {
         throw Error(Finding::kSizeMismatch, "shape [{}] of {} needs {} bytes, data_offsets give {}",

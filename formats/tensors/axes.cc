@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kRoles = "L2BTHDC";
 constexpr uint32_t kWidest = 1 << 24;  // heads or dims
 
-std::string_view WordOf(char role) {
+std::string_view AxisWord(char role) {
   constexpr std::string_view kWords[] = {"layer", "K/V", "batch",  "token",
                                          "head",  "dim", "channel"};
   return kWords[std::min(kRoles.find(role), std::size(kWords) - 1)];
@@ -96,7 +96,7 @@ std::string Axes::text() const {
     out += out.empty() ? "" : ", ";
     for (size_t i = 0; i < axis.size(); ++i) {
       out += i == 0 ? "" : " x ";
-      out += WordOf(axis[i]);
+      out += AxisWord(axis[i]);
     }
   }
   return "[" + out + "]";
@@ -166,7 +166,8 @@ KvTensor Axes::View(const TensorView& array, const Place& place, const HeadSizes
   for (const auto& [role, index] :
        {std::pair('L', place.layer), {'2', place.part}, {'B', place.batch}}) {
     const Axis outer = axis(role);
-    if (index >= outer.extent) throw refuse(fmt::format("there is no {} {}", WordOf(role), index));
+    if (index >= outer.extent)
+      throw refuse(fmt::format("there is no {} {}", AxisWord(role), index));
     offset += index * outer.stride;
   }
   const uint64_t bytes = Info(array.dtype).block_bytes;

@@ -84,7 +84,7 @@ std::vector<int64_t> SideValues(const TensorFile& file, const std::string& name,
       (tensor->view.dtype != DType::kI32 && tensor->view.dtype != DType::kI64)) {
     return {};
   }
-  return IntegersOf(tensor->view);
+  return ToIntegers(tensor->view);
 }
 
 void ReadExtensions(const TensorFile& file, const std::string& name, CellGroup& group) {
@@ -162,7 +162,7 @@ void ReadTokens(const TensorFile& file, Snapshot& snapshot) {
 
 }  // namespace
 
-std::vector<int64_t> IntegersOf(const TensorView& view) {
+std::vector<int64_t> ToIntegers(const TensorView& view) {
   std::vector<int64_t> values(view.shape[0]);
   for (size_t i = 0; i < values.size(); ++i) {
     const std::byte* from = view.data + i * view.strides[0];

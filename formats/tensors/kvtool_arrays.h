@@ -68,7 +68,7 @@ void ExportCells(const Snapshot& snapshot, TensorExport& out);
 void ImportCells(const TensorFile& file, Snapshot& snapshot);
 
 // The values of a vector of i32, u32 or i64.
-std::vector<int64_t> IntegersOf(const TensorView& view);
+std::vector<int64_t> ToIntegers(const TensorView& view);
 
 // The sequences of each cell, as runs: "0*512", "0,1*60;1*36", "*3" for none.
 std::string SequencesText(const std::vector<Cell>& cells);

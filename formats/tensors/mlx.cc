@@ -37,7 +37,7 @@ struct Shape {
   uint64_t rows, heads, tokens, dims;
 };
 
-Shape ShapeOf(const QuantisedArray& array, const Quantisation& how) {
+Shape DequantisedShape(const QuantisedArray& array, const Quantisation& how) {
   const auto &numbers = array.numbers.shape, &scales = array.scales.shape;
   const bool known_bits = how.bits >= 2 && how.bits <= 8 && how.bits != 7;
   if (!known_bits || (how.group != 32 && how.group != 64 && how.group != 128)) {
@@ -88,7 +88,7 @@ uint32_t NumberAt(const std::byte* row, uint64_t index, uint64_t bits) {
 // OpenOptions::max_bytes.
 KvTensor Decode(const QuantisedArray& array, const Quantisation& how, uint64_t tokens,
                 const BatchRange& rows, const OpenOptions& options, TensorFile& file) {
-  const Shape shape = ShapeOf(array, how);
+  const Shape shape = DequantisedShape(array, how);
   if (tokens > shape.tokens) {
     throw Error(Finding::kBadField, "offset {}, but room for {} tokens", tokens, shape.tokens);
   }
@@ -200,8 +200,8 @@ class Reader {
                 state.paddings.size(), rows);
     }
     const Used used =
-        UsedOf(state, room, cache_.in_arrays,
-               is_whole_batch() ? std::nullopt : std::optional(options_.batch.value_or(0)));
+        FindUsedRows(state, room, cache_.in_arrays,
+                     is_whole_batch() ? std::nullopt : std::optional(options_.batch.value_or(0)));
     TakeRuns(used, layer.k);
     TakeRuns(used, *layer.v);
     return used;

@@ -82,7 +82,8 @@ struct Used {
 // which has changed. `row` chooses a sequence of a class for batches; without it the padding
 // before those that are shorter counts as used, so that all have one length. Throws kBadField,
 // kUnsupportedKind where the file does not tell.
-Used UsedOf(const LayerState& layer, uint64_t room, bool in_arrays, std::optional<uint64_t> row);
+Used FindUsedRows(const LayerState& layer, uint64_t room, bool in_arrays,
+                  std::optional<uint64_t> row);
 
 // Prompt caches of mlx-lm: safetensors whose metadata name each layer's class. The reader obeys
 // what a class keeps beside K and V: used length, start of a ring, padding of a batch. Grammar:

@@ -82,7 +82,7 @@ std::vector<int64_t> PerSequence(const ArraysByName& arrays, size_t layer, size_
   const TensorView& view = tensor->view;
   if (view.rank() != 1 || (view.dtype != DType::kI32 && view.dtype != DType::kI64))
     throw Error(Finding::kBadField, "tensor '{}' is no list of integers", name);
-  return IntegersOf(view);
+  return ToIntegers(view);
 }
 
 // Numbers of a layer: "0.LAYER.j" in the metadata, or arrays "LAYER.j" behind those that `first`
@@ -178,7 +178,7 @@ struct Ring {
   uint64_t offset, keep, most, index;
 };
 
-Ring RingOf(const LayerState& layer, bool in_arrays) {
+Ring ReadRing(const LayerState& layer, bool in_arrays) {
   const auto& n = layer.numbers;
   if (in_arrays && n.size() == 4) return {n[0], n[1], n[2], n[3]};
   if (!in_arrays && n.size() == 4) return {n[2], n[0], n[1], n[3]};
@@ -253,10 +253,11 @@ Used UsedOfBatch(const LayerState& layer, uint64_t room, std::optional<uint64_t>
 
 }  // namespace
 
-Used UsedOf(const LayerState& layer, uint64_t room, bool in_arrays, std::optional<uint64_t> row) {
+Used FindUsedRows(const LayerState& layer, uint64_t room, bool in_arrays,
+                  std::optional<uint64_t> row) {
   switch (layer.kind) {
     case LayerClass::kRing:
-      return UsedOfRing(RingOf(layer, in_arrays), room);
+      return UsedOfRing(ReadRing(layer, in_arrays), room);
     case LayerClass::kChunked:
       return UsedOfChunked(layer, room, in_arrays);
     case LayerClass::kBatch:

@@ -24,7 +24,7 @@ struct Naming {
   std::string_view prefix = {};  // left off; names without it are not seen
 };
 
-std::string NameOf(const NamedTensor& tensor, bool with_file) {
+std::string QualifyName(const NamedTensor& tensor, bool with_file) {
   return with_file && !tensor.file.empty() ? tensor.file + "/" + tensor.name : tensor.name;
 }
 
@@ -55,7 +55,7 @@ void Insert(KvTensors& found, const NameMatch& match, const NamedTensor& tensor)
   const NamedTensor*& place = match.part == Part::kValue ? layer.v : layer.k;
   if (place != nullptr) {
     Error error(Finding::kDuplicateName, "'{}' and '{}' are both {} of layer {}",
-                Escaped(NameOf(*place, true)), Escaped(NameOf(tensor, true)),
+                Escaped(QualifyName(*place, true)), Escaped(QualifyName(tensor, true)),
                 match.part == Part::kValue ? "V" : "K", match.layer);
     if (place->file != tensor.file) error.Hint("--order joins files that are pages of one cache");
     throw error;
@@ -90,7 +90,7 @@ KvTensors CollectGiven(const TensorFile& file, const OpenOptions& options) {
     for (const Part part : {Part::kKey, Part::kValue}) {
       const std::string& pattern = part == Part::kKey ? options.k_pattern : options.v_pattern;
       if (pattern.empty()) continue;
-      auto match = MatchName(pattern, NameOf(tensor, true));
+      auto match = MatchName(pattern, QualifyName(tensor, true));
       if (!match) match = MatchName(pattern, tensor.name);
       if (!match || (match->part != Part::kBoth && match->part != part)) continue;
       match->part = part;
@@ -105,7 +105,7 @@ std::string Names(const TensorFile& file) {
   for (size_t i = 0; i < file.tensors.size() && i < kNamesShown; ++i) {
     const TensorView& view = file.tensors[i].view;
     names += fmt::format("{}'{}' {} [{}]", i == 0 ? "" : ", ",
-                         Escaped(NameOf(file.tensors[i], true), 80), Name(view.dtype),
+                         Escaped(QualifyName(file.tensors[i], true), 80), Name(view.dtype),
                          fmt::join(view.shape, ", "));
   }
   if (file.tensors.size() > kNamesShown)
@@ -117,7 +117,7 @@ std::string Sample(const KvTensors& found) {
   const auto& [index, layer] = *found.layers.begin();
   const NamedTensor* tensor = layer.k != nullptr ? layer.k : layer.v;
   return fmt::format("{} ({} layer{}, e.g. '{}')", found.pattern, found.layers.size(),
-                     PluralEnding(found.layers.size()), Escaped(NameOf(*tensor, true), 80));
+                     PluralEnding(found.layers.size()), Escaped(QualifyName(*tensor, true), 80));
 }
 
 // Which patterns fit any name: one pass over the names instead of one for each pattern.
@@ -457,7 +457,7 @@ std::string_view NameFit::PrefixOf(std::string_view name) const {
   return parts_below == 0 ? std::string_view() : name.substr(0, cut);
 }
 
-NameFit FitOf(std::string_view name) {
+NameFit FitName(std::string_view name) {
   static_assert(std::size(kPatterns) <= 32);
   constexpr size_t kMostParts = 5;
   NameFit fit;
@@ -480,14 +480,14 @@ NameFit FitOf(std::string_view name) {
 
 NameFit PatternMemo::Of(std::string_view name) {
   ++matched_;
-  if (name.size() > kLongestName) return FitOf(name);
+  if (name.size() > kLongestName) return FitName(name);
   ShapeOf(name, shape_);
   const auto known = fits_.find(shape_);
   if (known != fits_.end()) {
     --matched_;
     return known->second;
   }
-  const NameFit fit = FitOf(name);
+  const NameFit fit = FitName(name);
   if (fits_.size() < kMostShapes) fits_.emplace(shape_, fit);
   return fit;
 }

@@ -45,7 +45,7 @@ struct NameFit {
   // What to cut off so that it fits: "past_key_values". `name` is the one that was asked about.
   std::string_view PrefixOf(std::string_view name) const;
 };
-NameFit FitOf(std::string_view name);
+NameFit FitName(std::string_view name);
 
 // The same for the many names of a file, which differ in little but their numbers.
 class PatternMemo {

@@ -32,7 +32,7 @@ struct Reading {
 };
 
 // The heads that the flags or a model file give; 0 if they give none.
-HeadSizes HeadsOf(const OpenOptions& options);
+HeadSizes GivenHeads(const OpenOptions& options);
 
 enum class TokenPlace { kBeforeHeads, kAfterHeads };
 
@@ -68,7 +68,7 @@ TensorView Retyped(TensorView view, const OpenOptions& options) {
   return view;
 }
 
-TokenAxis EvidenceOf(const KvTensors& found, const OpenOptions& options, size_t rank) {
+TokenAxis ChooseTokenAxis(const KvTensors& found, const OpenOptions& options, size_t rank) {
   TokenAxis evidence;
   const uint64_t layers = found.layers.size(), count = std::min(layers, kSampledLayers);
   uint64_t at = 0, taken = 0;
@@ -97,7 +97,7 @@ std::string Letters(std::string_view axes) {
 Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
                      const ValueOrders& orders) {
   const TensorView& k = found.layers.begin()->second.k->view;
-  const TokenAxis evidence = EvidenceOf(found, options, k.rank());
+  const TokenAxis evidence = ChooseTokenAxis(found, options, k.rank());
   const std::string shape = fmt::format("[{}]", fmt::join(k.shape, ", "));
   const Axes token_first = Axes::Parse(orders.token_first),
              head_first = Axes::Parse(orders.head_first);
@@ -164,7 +164,7 @@ std::optional<TokenPlace> ToldByShape(const TensorFile& file, const TensorView& 
 
 Reading ReadRank3(const TensorFile& file, const KvTensors& found, const OpenOptions& options) {
   const TensorView& k = found.layers.begin()->second.k->view;
-  if (const auto place = ToldByShape(file, k, HeadsOf(options)))
+  if (const auto place = ToldByShape(file, k, GivenHeads(options)))
     return {Axes::Parse(*place == TokenPlace::kBeforeHeads ? "THD" : "HTD"), {}, {}};
   return ReadByValues(found, options, {"THD", "HTD"});
 }
@@ -183,7 +183,7 @@ bool IsHuggingFace(const TensorFile& file, const KvTensors& found) {
 Reading ReadRank4(const TensorFile& file, const KvTensors& found, const OpenOptions& options) {
   if (IsHuggingFace(file, found)) return {Axes::Parse("BHTD"), {}, {}};
   const TensorView& k = found.layers.begin()->second.k->view;
-  const HeadSizes heads = HeadsOf(options);
+  const HeadSizes heads = GivenHeads(options);
   if (heads.count != 0 && (k.shape[1] == heads.count) != (k.shape[2] == heads.count))
     return {Axes::Parse(k.shape[1] == heads.count ? "BHTD" : "BTHD"), {}, {}};
   Reading reading = ReadByValues(found, options, {"BTHD", "BHTD", TokenPlace::kAfterHeads});
@@ -242,7 +242,7 @@ Reading ReadLmcache(const TensorFile& file, const KvTensors& found, const OpenOp
 // One tensor with K and V together.
 Reading ReadJoined(const TensorFile& file, const KvTensors& found, const OpenOptions& options) {
   if (found.joined == Joined::kByNumber) return ReadLmcache(file, found, options);
-  return ReadVllm(found.layers.begin()->second.k->view, HeadsOf(options));
+  return ReadVllm(found.layers.begin()->second.k->view, GivenHeads(options));
 }
 
 // The only array of a file, with no name to go by.
@@ -287,7 +287,7 @@ Reading ReadLone(const TensorFile& file, const KvTensors& found, const OpenOptio
   return reading;
 }
 
-HeadSizes HeadsOf(const OpenOptions& options) {
+HeadSizes GivenHeads(const OpenOptions& options) {
   if (!options.geometry) return {};
   const ModelGeometry& geometry = *options.geometry;
   const ModelGeometry::Layer& layer =
@@ -387,7 +387,7 @@ void SetRotation(const TensorFile& file, const KvTensors& found, Snapshot& snaps
   }
 }
 
-HadamardState HadamardOf(const std::string& word) {
+HadamardState ParseHadamard(const std::string& word) {
   return word == "yes"  ? HadamardState::kYes
          : word == "no" ? HadamardState::kNo
                         : HadamardState::kUnknown;
@@ -503,7 +503,7 @@ class Assembler {
   }
 
   KvTensor Row(const NamedTensor& tensor, const Axes::Place& place) const {
-    KvTensor view = axes_.View(tensor.view, place, HeadsOf(options_));
+    KvTensor view = axes_.View(tensor.view, place, GivenHeads(options_));
     Retype(file_, tensor, options_, view);
     return view;
   }
@@ -538,8 +538,8 @@ Snapshot SnapshotOf(TensorFile file, const OpenOptions& options) {
   snapshot.layers = assembler.Layers();
   snapshot.engine = Lookup(file.metadata, kEngineKey);
   snapshot.model = Lookup(file.metadata, kModelKey);
-  snapshot.k_hadamard = HadamardOf(Lookup(file.metadata, kKHadamardKey));
-  snapshot.v_hadamard = HadamardOf(Lookup(file.metadata, kVHadamardKey));
+  snapshot.k_hadamard = ParseHadamard(Lookup(file.metadata, kKHadamardKey));
+  snapshot.v_hadamard = ParseHadamard(Lookup(file.metadata, kVHadamardKey));
   for (const auto& [key, value] : file.metadata) {
     if (key.compare(0, kStoragePrefix.size(), kStoragePrefix) == 0)
       snapshot.storage[key.substr(kStoragePrefix.size())] = value;

@@ -225,7 +225,7 @@ EmbeddedStorage ReadEmbedded(ByteSpan bytes, TensorFile& file) {
 constexpr std::string_view kPickleName = "data.pkl";
 
 // The folder of "a/data.pkl" or "data.pkl", with its slash; nothing for other names.
-std::optional<std::string_view> RootOf(std::string_view name) {
+std::optional<std::string_view> FindRoot(std::string_view name) {
   if (!name.ends_with(kPickleName)) return std::nullopt;
   const std::string_view root = name.substr(0, name.size() - kPickleName.size());
   if (root.empty()) return root;
@@ -244,7 +244,7 @@ bool IsPlainKey(std::string_view key) {
 }
 
 // Of the keys that torch gives, counted from 0; nothing for "007" or other names.
-std::optional<uint32_t> NumberOf(std::string_view key) {
+std::optional<uint32_t> ParseIndex(std::string_view key) {
   if (key.size() > 1 && key.front() == '0') return std::nullopt;
   return ParseNumber<uint32_t>(key);
 }
@@ -257,7 +257,7 @@ std::string_view Trimmed(std::string_view text) {
 ZipStorages::ZipStorages(ZipArchive& archive, TensorFile& file) : archive_(archive), file_(file) {
   const ZipEntry* found = nullptr;
   for (const ZipEntry& entry : archive.entries()) {
-    const auto root = RootOf(entry.name);
+    const auto root = FindRoot(entry.name);
     if (!root) continue;
     if (found != nullptr) {
       throw Error(Finding::kBadZip, "both '{}' and '{}' could be the object", Escaped(found->name),
@@ -287,8 +287,8 @@ ZipStorages::ZipStorages(ZipArchive& archive, TensorFile& file) : archive_(archi
   numbered_.resize(archive.entries().size());
   for (size_t i = 0; i < archive.entries().size(); ++i) {
     const std::string_view name = archive.entries()[i].name;
-    const auto number =
-        name.starts_with(folder) ? NumberOf(name.substr(folder.size())) : std::optional<uint32_t>();
+    const auto number = name.starts_with(folder) ? ParseIndex(name.substr(folder.size()))
+                                                 : std::optional<uint32_t>();
     if (number && *number < numbered_.size()) numbered_[*number] = static_cast<uint32_t>(i + 1);
   }
 
@@ -298,7 +298,7 @@ ZipStorages::ZipStorages(ZipArchive& archive, TensorFile& file) : archive_(archi
 }
 
 const ZipEntry* ZipStorages::FindRecord(std::string_view key) {
-  const std::optional<uint32_t> number = NumberOf(key);
+  const std::optional<uint32_t> number = ParseIndex(key);
   if (number && *number < numbered_.size() && numbered_[*number] != 0)
     return &archive_.entries()[numbered_[*number] - 1];
   return archive_.Find(fmt::format("{}data/{}", root_, key));

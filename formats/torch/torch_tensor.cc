@@ -233,7 +233,7 @@ std::optional<DType> TorchStorageDType(std::string_view global) {
   return std::nullopt;
 }
 
-TorchTypeName TorchTypeOf(DType dtype) {
+TorchTypeName ToTorchType(DType dtype) {
   const bool is_float8 = dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
   for (const TorchTypeName& known : kTypes) {
     if (known.type == dtype && (is_float8 || !known.storage.empty())) return known;
@@ -377,7 +377,7 @@ std::optional<NpyType> NumpyArrays::TypeOf(PickleId dtype) const {
     return NpyType{*known, order == ">" && Info(*known).block_bytes > 1, false};
   }
   try {
-    const NpyType type = NpyTypeOf(order + std::string(word.text()));
+    const NpyType type = ParseNpyType(order + std::string(word.text()));
     return type.raw ? std::nullopt : std::optional(type);  // nothing says what its bits mean
   } catch (Error& error) {
     if (error.finding() == Finding::kUnsupportedDtype) return std::nullopt;

@@ -140,7 +140,7 @@ struct TorchTypeName {
   DType type;
 };
 // How the writer stores a type. Throws kUnsupportedDtype.
-TorchTypeName TorchTypeOf(DType dtype);
+TorchTypeName ToTorchType(DType dtype);
 // "torch.float32" and "torch.FloatStorage" to a DType; nothing for other names.
 std::optional<DType> TorchDType(std::string_view global);
 std::optional<DType> TorchStorageDType(std::string_view global);

@@ -58,7 +58,7 @@ class PickleWriter {
 // _rebuild_tensor_v2(storage, 0, size, stride, False, OrderedDict()), or _v3 with a dtype behind.
 void WriteTensor(PickleWriter& pickle, const TensorToWrite& tensor, size_t key) {
   const uint64_t item = Info(tensor.dtype).block_bytes;
-  const TorchTypeName type = TorchTypeOf(tensor.dtype);
+  const TorchTypeName type = ToTorchType(tensor.dtype);
   // Types that have no storage class of their own lie in untyped bytes.
   const std::string_view untyped = type.storage.empty() ? type.dtype : "";
   std::vector<uint64_t> strides = ContiguousView(tensor.dtype, tensor.shape, nullptr).strides;
@@ -86,7 +86,7 @@ void WriteTensor(PickleWriter& pickle, const TensorToWrite& tensor, size_t key) 
   pickle.Ops("tR");
 }
 
-Bytes DictOf(const std::vector<TensorToWrite>& tensors, const TensorMetadata& texts) {
+Bytes PickleDict(const std::vector<TensorToWrite>& tensors, const TensorMetadata& texts) {
   PickleWriter pickle;
   pickle.Global("collections", "OrderedDict");
   pickle.Ops(")R(");
@@ -137,7 +137,7 @@ void WriteHeads(const Snapshot& snapshot, const KvTensor& tensor, Sink& sink) {
   DropTensor(snapshot, tensor);
 }
 
-TensorToWrite HeadsOf(const Snapshot& snapshot, const KvTensor& tensor) {
+TensorToWrite ToHeadsFirst(const Snapshot& snapshot, const KvTensor& tensor) {
   return {"", tensor.dtype, {1, tensor.heads, tensor.tokens(), tensor.head_dim}, [&](Sink& sink) {
             WriteHeads(snapshot, tensor, sink);
           }};
@@ -166,7 +166,7 @@ void CheckTuple(const Snapshot& snapshot, const std::string& path) {
 
 void WriteTorch(const std::vector<TensorToWrite>& tensors, std::string_view stem, AtomicFile& file,
                 const TensorMetadata& texts) {
-  WriteArchive(DictOf(tensors, texts), tensors, stem, file);
+  WriteArchive(PickleDict(tensors, texts), tensors, stem, file);
 }
 
 void WriteTorchTuple(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
@@ -178,7 +178,7 @@ void WriteTorchTuple(const Snapshot& snapshot, const std::string& path, const Ou
   pickle.Op('(');
   for (const LayerKv& layer : snapshot.layers) {
     for (const KvTensor* tensor : {&layer.k, &*layer.v}) {
-      tensors.push_back(HeadsOf(snapshot, *tensor));
+      tensors.push_back(ToHeadsFirst(snapshot, *tensor));
       WriteTensor(pickle, tensors.back(), tensors.size() - 1);
     }
     pickle.Ops("\x86");

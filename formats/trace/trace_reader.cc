@@ -72,8 +72,8 @@ class Lines {
   uint64_t number_ = 0;
 };
 
-uint64_t CountOf(const Lines& lines, const json& object, const char* key, uint64_t least,
-                 uint64_t most, std::optional<uint64_t> fallback = std::nullopt) {
+uint64_t ReadCountField(const Lines& lines, const json& object, const char* key, uint64_t least,
+                        uint64_t most, std::optional<uint64_t> fallback = std::nullopt) {
   const auto found = object.find(key);
   if (found == object.end() && fallback) return *fallback;
   if (found != object.end() && found->is_number_unsigned()) {
@@ -97,14 +97,17 @@ BlockScoreStream ReadHeader(const Lines& lines, const json& header, uint64_t& pr
     throw lines.Failure(Finding::kBadField, "'params' is missing");
   }
   BlockScoreStream stream;
-  stream.layers = static_cast<uint32_t>(CountOf(lines, *params, "layers", 1, kMostTraceLayers));
+  stream.layers =
+      static_cast<uint32_t>(ReadCountField(lines, *params, "layers", 1, kMostTraceLayers));
   stream.query_heads =
-      static_cast<uint32_t>(CountOf(lines, *params, "num_head", 1, kMostTraceHeads));
+      static_cast<uint32_t>(ReadCountField(lines, *params, "num_head", 1, kMostTraceHeads));
   stream.kv_heads = static_cast<uint32_t>(
-      CountOf(lines, *params, "kv_num_head", 1, kMostTraceHeads, stream.query_heads));
-  stream.head_dim = static_cast<uint32_t>(CountOf(lines, *params, "head_dim", 1, kMostTraceHeads));
-  stream.element_bytes = static_cast<uint32_t>(CountOf(lines, *params, "bytes_per_elem", 1, 8, 2));
-  prompt = CountOf(lines, *params, "prompt_tokens", 0, kMostTracePositions);
+      ReadCountField(lines, *params, "kv_num_head", 1, kMostTraceHeads, stream.query_heads));
+  stream.head_dim =
+      static_cast<uint32_t>(ReadCountField(lines, *params, "head_dim", 1, kMostTraceHeads));
+  stream.element_bytes =
+      static_cast<uint32_t>(ReadCountField(lines, *params, "bytes_per_elem", 1, 8, 2));
+  prompt = ReadCountField(lines, *params, "prompt_tokens", 0, kMostTracePositions);
   for (const auto& [name, value] : params->items()) {
     if (name.rfind("h2o_", 0) == 0 && value.is_number()) {
       stream.parameters.emplace_back(name, value.get<double>());
@@ -125,8 +128,9 @@ class Reader : public BlockScoreReader {
     const json value = lines_.Parse(*line);
     BlockScoreCall call;
     call.line = lines_.number();
-    call.step = CountOf(lines_, value, "step", 1, kMostTracePositions);
-    call.layer = static_cast<uint32_t>(CountOf(lines_, value, "layer", 0, kMostTraceLayers - 1));
+    call.step = ReadCountField(lines_, value, "step", 1, kMostTracePositions);
+    call.layer =
+        static_cast<uint32_t>(ReadCountField(lines_, value, "layer", 0, kMostTraceLayers - 1));
     const auto sums = value.find("block_acc");
     if (sums == value.end() || !sums->is_array()) {
       throw lines_.Failure(Finding::kBadField, "'block_acc' is missing");
@@ -183,7 +187,7 @@ struct Path {
   std::vector<uint64_t> indices;
 };
 
-Path PathOf(std::string_view name) {
+Path ParsePath(std::string_view name) {
   Path path{name, {}};
   while (!path.prefix.empty() && path.indices.size() < 2) {
     const auto index = ParseIndex(LastPart(path.prefix));
@@ -242,7 +246,7 @@ AttentionTrace TraceOfTorch(TensorFile file, std::optional<uint64_t> batch) {
   std::map<uint64_t, std::map<uint64_t, const NamedTensor*>> by_layer;
   uint64_t steps = 1;
   for (const NamedTensor& tensor : storage->tensors) {
-    const Path path = PathOf(tensor.name);
+    const Path path = ParsePath(tensor.name);
     if (path.indices.empty() || !IsAttentionPrefix(path.prefix)) {
       trace.notes.push_back(
           {fmt::format("tensor '{}' does not belong to a trace", Escaped(tensor.name))});

@@ -130,7 +130,7 @@ struct Role {
   uint32_t layer = 0;
 };
 
-Role RoleOf(char kind, std::string_view number) {
+Role ParseRole(char kind, std::string_view number) {
   const auto layer = TraceLayerNumber(number);
   return layer ? Role{kind, *layer} : Role{};
 }
@@ -140,7 +140,7 @@ Role RoleOfName(std::string_view name) {
   if (name == "tokens") return {'t', 0};
   if (name.size() < 3 || name[1] != '.') return {};
   if (std::string_view("qkvag").find(name[0]) == std::string_view::npos) return {};
-  return RoleOf(name[0], name.substr(2));
+  return ParseRole(name[0], name.substr(2));
 }
 
 // "STEM-L12-Q", "STEM-tokens"
@@ -151,7 +151,7 @@ Role RoleOfFile(std::string_view name, std::string_view stem) {
   if (name.size() < 5 || name.substr(0, 2) != "-L" || name[name.size() - 2] != '-') return {};
   const size_t kind = std::string_view("QKVAG").find(name.back());
   if (kind == std::string_view::npos) return {};
-  return RoleOf("qkvag"[kind], name.substr(2, name.size() - 4));
+  return ParseRole("qkvag"[kind], name.substr(2, name.size() - 4));
 }
 
 template <typename... Values>
@@ -260,7 +260,7 @@ class Builder {
       throw BadTensor(tensor, "{} of {} axes, expected a list of integers", Name(view.dtype),
                       view.rank());
     }
-    for (const int64_t token : IntegersOf(view))
+    for (const int64_t token : ToIntegers(view))
       trace_.tokens.push_back(static_cast<int32_t>(token));
   }
 

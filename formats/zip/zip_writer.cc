@@ -19,7 +19,7 @@ constexpr uint16_t kMadeByUnix = 3 << 8;
 constexpr uint32_t kRegularFile0644 = 0100644u << 16;
 constexpr uint16_t kFirstDate = 1 << 5 | 1;  // 1980-01-01, what the format can say least
 
-uint16_t FlagsOf(std::string_view name) {
+uint16_t NameFlags(std::string_view name) {
   const bool ascii = std::all_of(name.begin(), name.end(),
                                  [](char c) { return static_cast<unsigned char>(c) < 0x80; });
   return ascii ? 0 : kFlagUtf8;
@@ -29,7 +29,7 @@ uint16_t FlagsOf(std::string_view name) {
 void PutCommon(ByteWriter& out, std::string_view name, bool wide, uint32_t crc, uint64_t size) {
   const uint32_t narrow = wide ? kSaturated32 : static_cast<uint32_t>(size);
   out.Write<uint16_t>(wide ? kVersion64 : kVersion);
-  out.Write<uint16_t>(FlagsOf(name));
+  out.Write<uint16_t>(NameFlags(name));
   out.Write<uint16_t>(kStored);
   out.Write<uint16_t>(0);
   out.Write<uint16_t>(kFirstDate);

@@ -91,7 +91,7 @@ TEST_CASE("a name that is known by its shape fits what it fits when every patter
   size_t fitting = 0, below = 0;
   for (int i = 0; i < 60'000; ++i) {
     const std::string name = names.Next();
-    const NameFit told = memo.Of(name), true_fit = FitOf(name);
+    const NameFit told = memo.Of(name), true_fit = FitName(name);
     if (told.patterns != true_fit.patterns || told.parts_below != true_fit.parts_below) FAIL(name);
     fitting += told.patterns != 0;
     below += told.parts_below != 0;
@@ -113,7 +113,7 @@ TEST_CASE("of a million layers a few names are tried on every pattern") {
 }
 
 TEST_CASE("what stands before a pattern of layers is cut off at its last part") {
-  const auto prefix = [](std::string_view name) { return FitOf(name).PrefixOf(name); };
+  const auto prefix = [](std::string_view name) { return FitName(name).PrefixOf(name); };
   CHECK(prefix("past/key_cache/3") == "past");
   CHECK(prefix("a.b.layers.3.keys") == "a.b");
   CHECK(prefix("k_3").empty());

@@ -62,7 +62,7 @@ TEST_CASE("npy headers of every version and spelling say the same") {
       const NpyHeader parsed = ParseNpyHeader(Npy(header, {}, major));
       CHECK(parsed.shape == std::vector<uint64_t>{2, 3});
       CHECK_FALSE(parsed.fortran_order);
-      CHECK(NpyTypeOf(parsed.descr).dtype == DType::kF32);
+      CHECK(ParseNpyType(parsed.descr).dtype == DType::kF32);
       CHECK(parsed.data_offset == (major == 1 ? 10 : 12) + header.size());
     }
   }
@@ -174,7 +174,7 @@ TEST_CASE("npy headers written are read, with aligned values") {
       const NpyHeader parsed = ParseNpyHeader(header);
       CHECK(parsed.shape == shape);
       CHECK(parsed.data_offset == header.size());
-      const NpyType type = NpyTypeOf(parsed.descr);
+      const NpyType type = ParseNpyType(parsed.descr);
       CHECK(Info(type.dtype).block_bytes == info.block_bytes);
       CHECK((type.raw || type.dtype == info.dtype));
     }

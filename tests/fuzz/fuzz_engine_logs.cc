@@ -36,7 +36,7 @@ void Try(F&& use) {
 void Judge(const BenchTable& table) {
   if (table.size() == 0) return;
   const AnalyzerOptions options = SuiteOptions("runtime_store");
-  const GateBullets bullets = GateBulletsOf(Analyze(table, options, {}, {}, {}));
+  const GateBullets bullets = ListGateBullets(Analyze(table, options, {}, {}, {}));
   Require(bullets.count("overall_pass") == 1);
   Evidence evidence;
   CheckCells(table, evidence);

@@ -105,7 +105,7 @@ void CheckReport(Run& run, const std::string& report, const std::string& argumen
   const auto figures = logs::Analyze(table, options, offline("--offline-lossless-json"),
                                      offline("--offline-lossless-online-json"), invalid);
   INFO(report);
-  CHECK(logs::GateBulletsOf(figures) == logs::ParseGateBullets(Text(run, report)));
+  CHECK(logs::ListGateBullets(figures) == logs::ParseGateBullets(Text(run, report)));
   run.Checked();
 }
 

@@ -247,7 +247,7 @@ BoundSums BoundsOfAll(const std::vector<ContestChunk>& chunks) {
       chunk.order->Apply(chunk.raw, ordered);
     }
     const std::optional<ChunkBounds> bounds =
-        BoundsOf(chunk.head.shape(), by_cells ? ordered : chunk.raw);
+        ComputeBounds(chunk.head.shape(), by_cells ? ordered : chunk.raw);
     if (!bounds) continue;
     const size_t part = chunk.is_value() ? 1 : 0;
     sums.raw_bytes[part] += chunk.raw.size();

@@ -16,7 +16,7 @@
 namespace kv::blend {
 namespace {
 
-KvRows::Layer ShapeOf(const LayerKv& layer) {
+KvRows::Layer ToShape(const LayerKv& layer) {
   return {layer.index, layer.k.heads, layer.k.head_dim, layer.v->head_dim};
 }
 
@@ -31,16 +31,16 @@ void RequireBoth(const LayerKv& layer) {
   }
 }
 
-std::vector<KvRows::Layer> ShapesOf(const Snapshot& snapshot) {
+std::vector<KvRows::Layer> ListShapes(const Snapshot& snapshot) {
   std::vector<KvRows::Layer> shapes;
-  for (const LayerKv& layer : snapshot.layers) shapes.push_back(ShapeOf(layer));
+  for (const LayerKv& layer : snapshot.layers) shapes.push_back(ToShape(layer));
   return shapes;
 }
 
 // Same layers, heads and dims as the first part, or refused with both.
 void RequireSameShapes(const std::vector<KvRows::Layer>& first, const std::string& first_path,
                        const Snapshot& other) {
-  const std::vector<KvRows::Layer> shapes = ShapesOf(other);
+  const std::vector<KvRows::Layer> shapes = ListShapes(other);
   if (shapes.size() != first.size()) {
     throw std::move(Error(Finding::kInconsistent, "{} layers, {} has {}", shapes.size(), first_path,
                           first.size())
@@ -101,7 +101,7 @@ std::optional<std::vector<int64_t>> RecordedPositions(const Snapshot& snapshot, 
   return positions;
 }
 
-KeyState StateOf(const KeyStateFlag& flag, const Snapshot& snapshot, bool is_chunk_file) {
+KeyState ResolveKeyState(const KeyStateFlag& flag, const Snapshot& snapshot, bool is_chunk_file) {
   if (flag.state) return *flag.state;
   if (snapshot.key_rotation == KeyRotation::kUnrotated) return KeyState::kUnrotated;
   if (is_chunk_file) return KeyState::kLocal;
@@ -151,7 +151,7 @@ void RequireSameTokens(const Snapshot& full, const KvRows::Part& part, uint64_t 
 
 // From where each old key must turn to its place in the prompt. A chunk's run was as long as its
 // last position says; that of keys at the prompt's positions was the prompt.
-std::vector<KeyTurn> TurnsOf(const OldCache& old, uint64_t prompt) {
+std::vector<KeyTurn> PlanTurns(const OldCache& old, uint64_t prompt) {
   std::vector<KeyTurn> turns(old.rows.tokens());
   for (size_t t = 0; t < turns.size(); ++t) {
     const bool first = old.positions.empty();
@@ -217,7 +217,7 @@ KvRows::KvRows(std::vector<Part> parts) : parts_(std::move(parts)) {
     tokens_ += part.rows;
   }
   const Snapshot& first = *parts_.front().snapshot;
-  layers_ = ShapesOf(first);
+  layers_ = ListShapes(first);
   for (const Part& part : parts_) RequireSameShapes(layers_, first.source.path, *part.snapshot);
 }
 
@@ -333,7 +333,7 @@ OldCache JoinChunks(const std::vector<std::shared_ptr<const Snapshot>>& parts, B
     rows.push_back({parts[i], dropped, all - dropped});
     old.chunks.push_back({snapshot.source.path, start, all - dropped});
     start += all - dropped;
-    const KeyState state = StateOf(flag, snapshot, true);
+    const KeyState state = ResolveKeyState(flag, snapshot, true);
     if (i > 0 && state != old.state) {
       throw std::move(Error(Finding::kInconsistent, "keys are {}, those of {} {}", Name(state),
                             parts[0]->source.path, Name(old.state))
@@ -371,7 +371,7 @@ OldCache SplitOld(std::shared_ptr<const Snapshot> snapshot, const std::vector<ui
             .File(snapshot->source.path));
   }
   OldCache old;
-  old.state = StateOf(flag, *snapshot, false);
+  old.state = ResolveKeyState(flag, *snapshot, false);
   if (old.state == KeyState::kLocal && lengths.empty()) {
     throw Error(Finding::kUsage, "--chunks-rope local: --chunk-tokens says where chunks begin");
   }
@@ -436,7 +436,7 @@ void RequireSamePrompt(const FullCache& full, const OldCache& old, std::optional
 
 CachePair::CachePair(FullCache full, OldCache old, std::optional<ModelRope> rope)
     : full_(std::move(full)), old_(std::move(old)), rope_(std::move(rope)) {
-  const std::vector<KeyTurn> old_turns = TurnsOf(old_, tokens());
+  const std::vector<KeyTurn> old_turns = PlanTurns(old_, tokens());
   const bool by_length =
       rope_ && (rope_->rope.scaling.by_length() ||
                 std::any_of(rope_->layers.begin(), rope_->layers.end(),

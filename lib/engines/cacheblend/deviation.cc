@@ -166,7 +166,7 @@ std::string Describe(const Reading& reading, const CachePair& caches) {
   return text;
 }
 
-double ErrorOf(const Reading& reading, const Sample& sample, const CachePair& caches) {
+double MeasureOutputError(const Reading& reading, const Sample& sample, const CachePair& caches) {
   const KvRows::Layer& shape = caches.layers().front();
   std::vector<int64_t> turns;
   for (const uint64_t t : sample.tokens) {
@@ -201,7 +201,7 @@ std::pair<Reading, double> BestReading(const CachePair& caches) {
   const Rope given = caches.rope().value_or(ModelRope{}).rope;
   std::pair<Reading, double> best{{}, std::numeric_limits<double>::infinity()};
   const auto consider = [&](const Reading& reading) {
-    const double error = ErrorOf(reading, sample, caches);
+    const double error = MeasureOutputError(reading, sample, caches);
     if (error < best.second) best = {reading, error};
   };
   consider({KeyState::kGlobal, 0, given});
@@ -273,8 +273,8 @@ Selection Ranking::Select(uint64_t topk, uint64_t tokens) const {
   return selection;
 }
 
-std::optional<Overlap> OverlapOf(std::span<const uint32_t> a, std::span<const uint32_t> b,
-                                 uint64_t k) {
+std::optional<Overlap> MeasureOverlap(std::span<const uint32_t> a, std::span<const uint32_t> b,
+                                      uint64_t k) {
   if (k == 0) return std::nullopt;
   std::vector<uint8_t> in_a(a.size());
   for (uint64_t i = 0; i < k; ++i) in_a[a[i]] = 1;

@@ -60,8 +60,8 @@ struct Overlap {
   double share = 0, jaccard = 0;  // |A and B| / k, |A and B| / |A or B|
 };
 // Compares the first k of both orders. Returns nothing for k = 0.
-std::optional<Overlap> OverlapOf(std::span<const uint32_t> a, std::span<const uint32_t> b,
-                                 uint64_t k);
+std::optional<Overlap> MeasureOverlap(std::span<const uint32_t> a, std::span<const uint32_t> b,
+                                      uint64_t k);
 // Returns Spearman's rank correlation, with average ranks for equal values. Returns nothing if one
 // side is constant or a value is NaN.
 std::optional<double> Spearman(std::span<const double> a, std::span<const double> b);

@@ -41,9 +41,9 @@ std::vector<double> Strengths(const Result& result) {
 }
 
 // One line of the map: consecutive tokens, several to a cell where there are many.
-StripRow RowOf(const std::string& name, uint64_t columns, uint64_t begin, uint64_t end,
-               uint64_t scored, const std::vector<double>& strengths,
-               const std::vector<uint8_t>& chosen) {
+StripRow BuildStripRow(const std::string& name, uint64_t columns, uint64_t begin, uint64_t end,
+                       uint64_t scored, const std::vector<double>& strengths,
+                       const std::vector<uint8_t>& chosen) {
   StripRow row{name, {}};
   const uint64_t step = std::max<uint64_t>(1, (end - begin + columns - 1) / columns);
   const uint64_t forced = std::clamp(scored, begin, end);
@@ -89,7 +89,7 @@ void AddMap(const CachePair& caches, const Result& result, report::Page& page) {
   map.second_label = "recomputed";
   const uint64_t columns = report::MapColumns(result.tokens, std::min(chunks.size(), kMostRows));
   const auto add = [&](const std::string& name, uint64_t begin, uint64_t end) {
-    map.rows.push_back(RowOf(name, columns, begin, end, scored, strengths, chosen));
+    map.rows.push_back(BuildStripRow(name, columns, begin, end, scored, strengths, chosen));
     map.x_end = std::max(map.x_end, static_cast<double>(end - begin));
   };
   const bool by_chunk = chunks.size() <= kMostRows;
@@ -242,8 +242,8 @@ void AddLayers(const Result& result, report::Page& page) {
                           result.request.check_layer));
 }
 
-std::vector<std::pair<std::string, std::string>> FactsOf(const Result& result,
-                                                         const ReportExtras& extras) {
+std::vector<std::pair<std::string, std::string>> ListPageFacts(const Result& result,
+                                                               const ReportExtras& extras) {
   const CurvePoint& main = result.main();
   std::vector<std::pair<std::string, std::string>> facts = {
       {"recomputed",
@@ -336,7 +336,7 @@ report::Page ReportPage(const CachePair& caches, const Result& result, const Rep
           caches.full().rows.parts().front().snapshot->source.path, result.tokens,
           caches.old().chunks.size(), caches.layers().size(), shape.heads, shape.k_dim,
           VariantName(result.request), result.request.check_layer, result.request.ratio));
-  page.Facts(FactsOf(result, extras),
+  page.Facts(ListPageFacts(result, extras),
              fmt::format("{} at layer {}, ratio {}", VariantName(result.request),
                          result.request.check_layer, result.request.ratio));
   page.Paragraph(

@@ -80,7 +80,7 @@ class Replayer {
     }
   }
 
-  std::vector<double> DeviationOf(const LayerDeviation& layer) const {
+  std::vector<double> ListDeviations(const LayerDeviation& layer) const {
     std::vector<double> sums(layer.v.tokens.begin(),
                              layer.v.tokens.begin() + static_cast<std::ptrdiff_t>(scored_));
     for (size_t t = 0; t < sums.size(); ++t) {
@@ -101,7 +101,7 @@ class Replayer {
     rankings_.reserve(result_.layers.size());
     std::vector<std::optional<Ranking>> made(result_.layers.size());
     pool_.ParallelFor(result_.layers.size(), [&](uint64_t i) {
-      const std::vector<double> deviation = DeviationOf(result_.layers[i]);
+      const std::vector<double> deviation = ListDeviations(result_.layers[i]);
       std::vector<float> scores(deviation.size());
       for (size_t t = 0; t < scores.size(); ++t) scores[t] = static_cast<float>(deviation[t]);
       made[i].emplace(std::move(scores));
@@ -116,10 +116,10 @@ class Replayer {
     result_.ranks.resize(result_.layers.size());
     pool_.ParallelFor(result_.layers.size(), [&](uint64_t i) {
       if (IsRounding(result_.layers[i])) return;
-      result_.ranks[i].with_check = OverlapOf(rankings_[i].order(), check.order(), k);
+      result_.ranks[i].with_check = MeasureOverlap(rankings_[i].order(), check.order(), k);
       if (i == 0 || IsRounding(result_.layers[i - 1])) return;
       result_.ranks[i].spearman_prev =
-          Spearman(DeviationOf(result_.layers[i - 1]), DeviationOf(result_.layers[i]));
+          Spearman(ListDeviations(result_.layers[i - 1]), ListDeviations(result_.layers[i]));
     });
   }
 
@@ -141,7 +141,7 @@ class Replayer {
                       result_.nonfinite, scored_));
     }
     result_.chunk_selected.resize(caches_.old().chunks.size());
-    for (uint64_t i = 0; i < k; ++i) ++result_.chunk_selected[ChunkOf(check.order()[i])];
+    for (uint64_t i = 0; i < k; ++i) ++result_.chunk_selected[ChunkIndex(check.order()[i])];
   }
 
   void FilterOn() {
@@ -191,7 +191,7 @@ class Replayer {
       for (const uint64_t t : result_.IndicesAt(i)) recomputed[t] = 1;
       const auto uncovered = recomputed.begin() + static_cast<std::ptrdiff_t>(scored_);
       std::fill(uncovered, recomputed.end(), 1);
-      const Remaining left = RemainingOf(result_.layers[i], recomputed);
+      const Remaining left = ComputeRemaining(result_.layers[i], recomputed);
       const auto blended = static_cast<double>(result_.layers.size() - first_blended_);
       result_.filtered_left.v += left.v / blended;
       result_.filtered_left.k += left.k / blended;
@@ -211,7 +211,7 @@ class Replayer {
     }
   }
 
-  size_t ChunkOf(uint64_t token) const {
+  size_t ChunkIndex(uint64_t token) const {
     const std::vector<Chunk>& chunks = caches_.old().chunks;
     const auto after = std::upper_bound(chunks.begin(), chunks.end(), token,
                                         [](uint64_t t, const Chunk& c) { return t < c.start; });
@@ -360,7 +360,7 @@ class Replayer {
 
 }  // namespace
 
-Remaining RemainingOf(const LayerDeviation& layer, const std::vector<uint8_t>& recomputed) {
+Remaining ComputeRemaining(const LayerDeviation& layer, const std::vector<uint8_t>& recomputed) {
   return {Share(Left(layer.v.tokens, recomputed), layer.v.sum),
           Share(Left(layer.k.tokens, recomputed), layer.k.sum)};
 }
@@ -460,10 +460,10 @@ std::vector<CurvePoint> MeasureCurve(const std::vector<LayerDeviation>& layers,
       out.v_sum = Left(layer.v.tokens, selected);
       out.k_sum = Left(layer.k.tokens, selected);
       out.selected = {Share(out.v_sum, layer.v.sum), Share(out.k_sum, layer.k.sum)};
-      out.oracle =
-          RemainingOf(layer, Recomputed(rankings[first_blended + i].order(), k, scored, tokens));
-      out.random = RemainingOf(layer, at_random);
-      out.first_of_chunk = RemainingOf(layer, at_starts);
+      out.oracle = ComputeRemaining(
+          layer, Recomputed(rankings[first_blended + i].order(), k, scored, tokens));
+      out.random = ComputeRemaining(layer, at_random);
+      out.first_of_chunk = ComputeRemaining(layer, at_starts);
     });
     point.mean = MeanOf(point.layers);
     curve.push_back(std::move(point));

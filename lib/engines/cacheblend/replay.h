@@ -135,7 +135,7 @@ std::vector<uint8_t> Recomputed(std::span<const uint32_t> order, uint64_t k, uin
                                 uint64_t tokens);
 
 // Returns the shares of a layer's deviation in tokens that are not recomputed (one byte each).
-Remaining RemainingOf(const LayerDeviation& layer, const std::vector<uint8_t>& recomputed);
+Remaining ComputeRemaining(const LayerDeviation& layer, const std::vector<uint8_t>& recomputed);
 
 // Measures, for every ratio asked for, how much of each blended layer's deviation is left;
 // attention figures are left out. `rankings` has one entry per layer. `first_blended` is the place

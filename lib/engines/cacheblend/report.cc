@@ -31,29 +31,29 @@ const Rope* FirstRope(const Report& of) {
   return of.caches.rope() ? &of.caches.rope()->Of(FirstLayer(of).index) : nullptr;
 }
 
-std::optional<std::string> StyleOf(const Report& of) {
+std::optional<std::string> GetRopeStyle(const Report& of) {
   const Rope* rope = FirstRope(of);
   return rope == nullptr ? std::nullopt : std::optional(std::string(Name(rope->pairs)));
 }
 
-std::optional<double> ThetaOf(const Report& of) {
+std::optional<double> GetRopeTheta(const Report& of) {
   const Rope* rope = FirstRope(of);
   if (rope == nullptr || rope->scaling.kind == RopeScaling::Kind::kGiven) return std::nullopt;
   return rope->theta;
 }
 
-std::optional<uint32_t> RotaryDimOf(const Report& of) {
+std::optional<uint32_t> GetRotaryDim(const Report& of) {
   const Rope* rope = FirstRope(of);
   return rope == nullptr ? std::nullopt : std::optional(rope->DimOf(FirstLayer(of).k_dim));
 }
 
-std::optional<std::string> ScalingOf(const Report& of) {
+std::optional<std::string> GetRopeScaling(const Report& of) {
   const Rope* rope = FirstRope(of);
   if (rope == nullptr || rope->scaling.kind == RopeScaling::Kind::kNone) return std::nullopt;
   return WithUnderscores(Name(rope->scaling));
 }
 
-std::optional<std::vector<double>> LayerThetasOf(const Report& of) {
+std::optional<std::vector<double>> ListLayerThetas(const Report& of) {
   if (!of.caches.rope() || of.caches.rope()->layers.empty()) return std::nullopt;
   std::vector<double> thetas;
   for (const KvRows::Layer& layer : of.caches.layers())
@@ -63,13 +63,15 @@ std::optional<std::vector<double>> LayerThetasOf(const Report& of) {
 
 const Fields<Report>& RopeFields() {
   static const Fields<Report> fields = {
-      {"style", "Which dimensions are paired: halves (neox) or neighbours (gptj)", StyleOf,
+      {"style", "Which dimensions are paired: halves (neox) or neighbours (gptj)", GetRopeStyle,
        OneOf("neox", "gptj")},
       {"theta", "Base of the frequencies; null too where the frequencies themselves were given",
-       ThetaOf},
-      {"rotary_dim", "Number of dimensions of a head that are turned", RotaryDimOf},
-      {"scaling", "Name of the scaling of frequencies; null too where there is none", ScalingOf},
-      {"layer_thetas", "of each layer, where layers have different bases", LayerThetasOf, Absent()},
+       GetRopeTheta},
+      {"rotary_dim", "Number of dimensions of a head that are turned", GetRotaryDim},
+      {"scaling", "Name of the scaling of frequencies; null too where there is none",
+       GetRopeScaling},
+      {"layer_thetas", "of each layer, where layers have different bases", ListLayerThetas,
+       Absent()},
       {"old_state",
        "Whether the chunks' keys came unrotated, or at which positions they were rotated",
        [](const Report& of) { return Name(of.caches.old().state); },
@@ -97,7 +99,7 @@ const Fields<Report>& ModelFields() {
   return fields;
 }
 
-std::vector<ChunkOf> ChunksOf(const Report& of) {
+std::vector<ChunkOf> CollectChunks(const Report& of) {
   std::vector<ChunkOf> chunks;
   for (size_t i = 0; i < of.caches.old().chunks.size(); ++i) chunks.push_back({of, i});
   return chunks;
@@ -130,7 +132,7 @@ const Fields<Report>& TokensFields() {
        [](const Report& of) { return of.result.request.suffix; }},
       {"covered", "By chunks; the rest is the question, which has no old values",
        [](const Report& of) { return of.result.covered; }},
-      {"chunks", "The chunks in the order of the prompt", ChunksOf, ChunkFields(), Items(1)}};
+      {"chunks", "The chunks in the order of the prompt", CollectChunks, ChunkFields(), Items(1)}};
   return fields;
 }
 
@@ -222,7 +224,7 @@ const Fields<Report>& SelectionFields() {
        [](const Report& of) { return Listed(of.extras, of.result.selection); }},
       {"indices_file", "File that took the indices, with --indices-out",
        [](const Report& of) { return IfAny(of.extras.indices_file); }, Absent()},
-      {"per_chunk", "Chosen tokens, without the forced suffix", ChunksOf, ChosenFields()}};
+      {"per_chunk", "Chosen tokens, without the forced suffix", CollectChunks, ChosenFields()}};
   return fields;
 }
 
@@ -297,7 +299,7 @@ const Fields<LayerOf>& LayerFields() {
   return fields;
 }
 
-std::vector<LayerOf> LayersOf(const Report& of) {
+std::vector<LayerOf> CollectBlendLayers(const Report& of) {
   std::vector<LayerOf> layers;
   for (size_t i = 0; i < of.result.layers.size(); ++i)
     layers.push_back({of, of.result.layers[i], of.result.ranks[i]});
@@ -359,7 +361,7 @@ struct PointOf {
   const CurvePoint& point;
 };
 
-std::vector<PointOf> CurveOf(const Report& of) {
+std::vector<PointOf> BuildCurve(const Report& of) {
   std::vector<PointOf> points;
   for (const CurvePoint& point : of.result.curve) points.push_back({of, point});
   return points;
@@ -502,11 +504,11 @@ const Fields<Report>& ReportFields() {
        "kernels have it",
        [](const Report& of) { return Name(of.result.request.mask); },
        OneOf("exact", "bottom-right")},
-      {"layers", "How the chunks' caches deviate from the full run, layer by layer", LayersOf,
-       LayerFields(), Items(1)},
+      {"layers", "How the chunks' caches deviate from the full run, layer by layer",
+       CollectBlendLayers, LayerFields(), Items(1)},
       {"curve",
        "What is left of the deviation at each ratio, ascending",
-       CurveOf,
+       BuildCurve,
        PointFields(),
        {.items = 1, .rows = true}},
       {"mask_leak", "Keys of the future that engines' mask shows to recomputed queries",

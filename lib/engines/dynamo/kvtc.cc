@@ -29,7 +29,7 @@ bool IsTorn(const Range& range, uint64_t rows) {
   return rows > 1 && range.width() % CodesInByte(range.bits) != 0;
 }
 
-float SpanOf(const Extremes& extremes) {
+float ComputeSpan(const Extremes& extremes) {
   const float span = extremes.most - extremes.least;
   return span < kConstant ? 1.0f : span;
 }
@@ -70,7 +70,7 @@ Extremes EncodeRow(std::span<const float> row, uint32_t bits, std::byte* packed)
     if (value < extremes.least) extremes.least = value;
     if (value > extremes.most) extremes.most = value;
   }
-  const float span = SpanOf(extremes), largest = static_cast<float>((1u << bits) - 1);
+  const float span = ComputeSpan(extremes), largest = static_cast<float>((1u << bits) - 1);
   std::fill_n(packed, CeilDiv(row.size(), CodesInByte(bits)), std::byte{0});
   for (size_t i = 0; i < row.size(); ++i) {
     const float level = std::round((row[i] - extremes.least) / span * largest);
@@ -85,7 +85,7 @@ Extremes EncodeRow(std::span<const float> row, uint32_t bits, std::byte* packed)
 
 void DecodeRow(const Extremes& extremes, uint32_t bits, const std::byte* packed,
                std::span<float> out) {
-  const float span = SpanOf(extremes), largest = static_cast<float>((1u << bits) - 1);
+  const float span = ComputeSpan(extremes), largest = static_cast<float>((1u << bits) - 1);
   for (size_t i = 0; i < out.size(); ++i) {
     const uint64_t at = i * bits;
     const uint32_t code =

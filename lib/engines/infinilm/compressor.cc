@@ -18,7 +18,7 @@
 namespace kv {
 namespace {
 
-MlpNumbers NumbersOf(DType dtype) {
+MlpNumbers ToMlpNumbers(DType dtype) {
   if (dtype == DType::kF16) return MlpNumbers::kF16;
   if (dtype == DType::kBF16) return MlpNumbers::kBF16;
   KV_ASSERT(dtype == DType::kF32);
@@ -117,7 +117,7 @@ Mlp MakeMlp(const LinearBlock* blocks, DType cache_dtype, WeightsCast cast) {
     linears[slot].weight = Widened(block.weight, cache_dtype, cast);
     if (block.has_bias()) linears[slot].bias = Widened(block.bias, cache_dtype, cast);
   }
-  return Mlp(std::move(linears), NumbersOf(cache_dtype));
+  return Mlp(std::move(linears), ToMlpNumbers(cache_dtype));
 }
 
 Bytes CompressTensor(const KvTensor& tensor, const StepPlan& plan, bool is_value, uint32_t layer,

@@ -178,15 +178,15 @@ class Measurement {
     if (!recorded) return;
     out.query_heads = query_heads;
     out.bytes_full += plan_.tokens * (layer.k.row_bytes() + layer.v->row_bytes());
-    out.norm_ratios.push_back({layer.index, NormRatioOf(full, small, kv_heads, false),
-                               NormRatioOf(full, small, kv_heads, true)});
+    out.norm_ratios.push_back({layer.index, ComputeNormRatio(full, small, kv_heads, false),
+                               ComputeNormRatio(full, small, kv_heads, true)});
     for (size_t m = 0; m < std::size(kMethods); ++m) {
       MethodQuality::Layer made;
       made.layer = layer.index;
       for (const AttentionRows& head : rows[m]) made.heads.push_back(Summarise({&head, 1}));
       made.all = Summarise(rows[m]);
       all[m].Add(rows[m]);
-      out.methods[m].tokens = TokensOf(kMethods[m], layer);
+      out.methods[m].tokens = CountTokens(kMethods[m], layer);
       out.methods[m].bytes += BytesOf(kMethods[m], layer);
       out.methods[m].layers.push_back(std::move(made));
     }
@@ -215,7 +215,7 @@ class Measurement {
     turns_[turns_of_[layer]].to_moved.Rotate(0, static_cast<uint32_t>(rows), values);
   }
 
-  uint64_t TokensOf(const Method& method, const LayerKv& layer) const {
+  uint64_t CountTokens(const Method& method, const LayerKv& layer) const {
     if (method.bits == 0) return plan_.new_length;
     const uint64_t budget = plan_.new_length * (layer.k.row_bytes() + layer.v->row_bytes());
     return std::min(plan_.tokens, budget / QuantisedTokenBytes(method, layer));
@@ -227,8 +227,9 @@ class Measurement {
   }
 
   uint64_t BytesOf(const Method& method, const LayerKv& layer) const {
-    return TokensOf(method, layer) * (method.bits == 0 ? layer.k.row_bytes() + layer.v->row_bytes()
-                                                       : QuantisedTokenBytes(method, layer));
+    return CountTokens(method, layer) * (method.bits == 0
+                                             ? layer.k.row_bytes() + layer.v->row_bytes()
+                                             : QuantisedTokenBytes(method, layer));
   }
 
   SmallCache Shrink(const Method& method, const LayerKv& layer, const LayerValues& full,
@@ -249,7 +250,7 @@ class Measurement {
       case Kind::kInt:
         break;
     }
-    SmallCache out = KeepSmallestKeys(k, v, TokensOf(method, layer));
+    SmallCache out = KeepSmallestKeys(k, v, CountTokens(method, layer));
     QuantiseRows(out.k, full.k_dim, method.bits);
     QuantiseRows(out.v, full.v_dim, method.bits);
     return out;
@@ -290,8 +291,8 @@ class Measurement {
     return options_.queries ? options_.queries->rule_of(index) : AttentionRule();
   }
 
-  std::optional<double> NormRatioOf(const LayerValues& full, const LayerValues& small,
-                                    uint32_t heads, bool is_value) const {
+  std::optional<double> ComputeNormRatio(const LayerValues& full, const LayerValues& small,
+                                         uint32_t heads, bool is_value) const {
     const uint64_t dim = is_value ? full.v_dim : full.k_dim;
     const auto norm = [&](const FloatMatrix& m, uint64_t row) {
       double sum = 0;

@@ -12,8 +12,8 @@ namespace {
 
 bool SameNumber(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-const LinearBlock* MlpOf(const CompressorWeights& weights, uint32_t layer,
-                         const std::string& prefix) {
+const LinearBlock* FindMlp(const CompressorWeights& weights, uint32_t layer,
+                           const std::string& prefix) {
   const auto found = std::find(weights.prefixes.begin(), weights.prefixes.end(), prefix);
   if (found == weights.prefixes.end() || layer >= weights.header.num_layers) return nullptr;
   const auto index = static_cast<uint32_t>(found - weights.prefixes.begin());
@@ -79,8 +79,8 @@ class Differ {
   }
 
   void CompareMlp(uint32_t layer, size_t prefix) {
-    const LinearBlock* a = MlpOf(a_, layer, a_.prefixes[prefix]);
-    const LinearBlock* b = MlpOf(b_, layer, a_.prefixes[prefix]);
+    const LinearBlock* a = FindMlp(a_, layer, a_.prefixes[prefix]);
+    const LinearBlock* b = FindMlp(b_, layer, a_.prefixes[prefix]);
     if (a == nullptr || b == nullptr) return;
     for (uint32_t slot = 0; slot < kSlotsPerMlp; ++slot) {
       const auto index = static_cast<uint32_t>(prefix) * kSlotsPerMlp + slot;

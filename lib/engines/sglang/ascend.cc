@@ -180,7 +180,7 @@ class Programme {
       throw Error(Finding::kUnsupportedKind, "no group of components fits {} bits a token",
                   budget_);
     }
-    return {SchemaOf(best), best->bits, least};
+    return {ReadSchema(best), best->bits, least};
   }
 
  private:
@@ -212,7 +212,7 @@ class Programme {
   }
 
   // Neighbours without scales are one group.
-  static CodeSchema SchemaOf(const Entry* entry) {
+  static CodeSchema ReadSchema(const Entry* entry) {
     CodeSchema schema;
     for (; entry != nullptr; entry = entry->before) {
       const CodeGroup& group = entry->last;
@@ -262,7 +262,7 @@ struct PageSizes {
   uint64_t float32 = 0, bfloat16 = 0, int8 = 0, int4 = 0, scales = 0;
 };
 
-PageSizes SizesOf(const std::vector<PageGroup>& layout, uint64_t tokens) {
+PageSizes ComputeSizes(const std::vector<PageGroup>& layout, uint64_t tokens) {
   PageSizes sizes;
   for (const PageGroup& group : layout) {
     uint64_t& size = group.type == CodeType::kFloat32    ? sizes.float32
@@ -304,7 +304,7 @@ float CodeAt(const Page& page, const PageGroup& group, uint64_t at) {
 
 Page WritePage(const CodeSchema& schema, const transform::Rows& rows) {
   const std::vector<PageGroup> layout = PageLayout(schema, rows.tokens);
-  const PageSizes sizes = SizesOf(layout, rows.tokens);
+  const PageSizes sizes = ComputeSizes(layout, rows.tokens);
   Page page;
   page.float32.resize(sizes.float32);
   page.bfloat16.resize(sizes.bfloat16);
@@ -333,7 +333,7 @@ Page WritePage(const CodeSchema& schema, const transform::Rows& rows) {
 
 std::vector<float> ReadPage(const CodeSchema& schema, const Page& page, uint64_t page_tokens) {
   const std::vector<PageGroup> layout = PageLayout(schema, page_tokens);
-  const PageSizes sizes = SizesOf(layout, page_tokens);
+  const PageSizes sizes = ComputeSizes(layout, page_tokens);
   if (page.float32.size() != sizes.float32 || page.bfloat16.size() != sizes.bfloat16 ||
       page.int8.size() != sizes.int8 || page.int4.size() != sizes.int4 ||
       page.scales.size() != sizes.scales || page.offsets.size() != sizes.scales) {

@@ -34,7 +34,7 @@ struct Step {
   Choice choice;
   double share = 0, loss = 0, worst_loss = 0;
 };
-Step StepOf(const Mixture& mixture) {
+Step ToStep(const Mixture& mixture) {
   return {mixture.choice(), mixture.share(), mixture.loss(), mixture.worst_loss()};
 }
 
@@ -71,7 +71,7 @@ class Walker {
       const Move move = Best(mixture, PriceOfSaving);
       if (move.price == kInfinity) return;
       mixture.Take(move.unit, move.option);
-      steps.push_back(StepOf(mixture));
+      steps.push_back(ToStep(mixture));
       const bool far = limits_.loss && mixture.worst_loss() > kFarBeyond * *limits_.loss;
       if (far && mixture.share() < limits_.share) return;
     }
@@ -81,7 +81,7 @@ class Walker {
   void Refine(Mixture& mixture, std::vector<Step>& steps) const {
     for (int round = 0; round < kMostRounds; ++round) {
       const bool exchanged = Exchange(mixture);
-      steps.push_back(StepOf(mixture));
+      steps.push_back(ToStep(mixture));
       if (!limits_.loss || !SaveWithinLimit(mixture, steps)) return;
       if (!exchanged) return;
     }
@@ -167,7 +167,7 @@ class Walker {
       changed.Take(move.unit, move.option);
       if (changed.worst_loss() > *limits_.loss) return saved;
       mixture.Assign(changed);
-      steps.push_back(StepOf(mixture));
+      steps.push_back(ToStep(mixture));
       saved = true;
     }
   }
@@ -196,7 +196,7 @@ bool LargerFirst(const Step& a, const Step& b) {
 
 // The steps that no other one beats, by descending share and so by ascending loss; at most
 // kMostPoints, evenly spread, with both ends.
-std::vector<Step> FrontierOf(std::vector<Step> steps) {
+std::vector<Step> BuildFrontier(std::vector<Step> steps) {
   std::stable_sort(steps.begin(), steps.end(), LargerFirst);
   std::vector<Step> frontier;
   double least = kInfinity;
@@ -382,10 +382,10 @@ Found Search(const Measured& measured, uint32_t candidates, const Limits& limits
   for (uint32_t candidate = 0; candidate < candidates; ++candidate) {
     const auto choice = UniformChoice(measured, candidate);
     if (!choice) continue;
-    uniform.push_back(StepOf(Mixture(measured, *choice)));
+    uniform.push_back(ToStep(Mixture(measured, *choice)));
     found.uniform.push_back(EvaluatedPoint(measured, uniform.back()));
   }
-  const Step whole = StepOf(Mixture(measured, Choice(measured.units.size(), 0)));
+  const Step whole = ToStep(Mixture(measured, Choice(measured.units.size(), 0)));
   const std::optional<Step> best_uniform = BestWithin(measured, uniform, limits);
   if (best_uniform) found.best_uniform = EvaluatedPoint(measured, *best_uniform);
   const Walker walker(measured, limits, pool);
@@ -399,7 +399,7 @@ Found Search(const Measured& measured, uint32_t candidates, const Limits& limits
   }
   if (const auto best = BestWithin(measured, steps, limits))
     found.best = EvaluatedPoint(measured, *best);
-  for (const Step& step : FrontierOf(std::move(steps))) {
+  for (const Step& step : BuildFrontier(std::move(steps))) {
     found.frontier.push_back(EvaluatedPoint(measured, step));
   }
   std::stable_sort(found.uniform.begin(), found.uniform.end(), [](const Point& a, const Point& b) {

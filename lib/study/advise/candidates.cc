@@ -72,8 +72,8 @@ void AddPaper(const CandidateRequest& request, const eviction::PolicyInfo& polic
 }
 
 // A candidate's schedule in one layer of a run.
-eviction::LayerSchedule ScheduleOf(const RunOf& run, size_t layer, const Candidate& candidate,
-                                   uint64_t seed) {
+eviction::LayerSchedule BuildSchedule(const RunOf& run, size_t layer, const Candidate& candidate,
+                                      uint64_t seed) {
   const eviction::BudgetSteps steps{
       eviction::FirstEviction(eviction::Sanitised({.trigger_min_tokens = 1}), run.trace().q_start,
                               run.prompt()),
@@ -192,7 +192,7 @@ std::vector<eviction::LayerPlan> PlanCandidates(const RunOf& run, size_t layer,
   std::vector<eviction::LayerSchedule> schedules;
   for (const Candidate* candidate : candidates) {
     options.push_back(candidate->Options(seed));
-    schedules.push_back(ScheduleOf(run, layer, *candidate, seed));
+    schedules.push_back(BuildSchedule(run, layer, *candidate, seed));
   }
   std::vector<eviction::PlanJob> jobs;
   for (size_t i = 0; i < candidates.size(); ++i) {

@@ -95,7 +95,7 @@ Held WholeCache(const RunOf& run) {
   return {sum.at_end / bytes, sum.over_steps / bytes};
 }
 
-void RequireLossOf(const MeasureRequest& request, const RunOf& run) {
+void RequireLoss(const MeasureRequest& request, const RunOf& run) {
   const LossKind kind = request.kind;
   for (const LayerAttention& attention : run.layers()) {
     if (!attention.kv().v) {
@@ -162,7 +162,7 @@ class Measurer {
   }
 
   void AddRun(const RunOf& run) {
-    RequireLossOf(request_, run);
+    RequireLoss(request_, run);
     uint64_t begin = run.prompt(), end = run.end();
     if (request_.kind == LossKind::kFisher) {
       begin = std::max(begin, run.trace().gradients->begin);

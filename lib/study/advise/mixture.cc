@@ -153,12 +153,12 @@ double StandardError(const Measured& measured, const RunRows& run,
   return error.Get(run.rows, std::max(run.population, run.rows));
 }
 
-double MeanOf(const std::vector<double>& values) {
+double AverageLoss(const std::vector<double>& values) {
   if (values.empty()) return 0;
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-double LargestOf(const std::vector<double>& values) {
+double LargestLoss(const std::vector<double>& values) {
   return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }
 
@@ -243,12 +243,12 @@ Measured InHalves(const Measured& measured) {
   return halves;
 }
 
-double Outcome::mean_loss() const { return MeanOf(loss); }
-double Outcome::worst_loss() const { return LargestOf(loss); }
-double Outcome::mean_share() const { return MeanOf(kept_share); }
-double Outcome::worst_share() const { return LargestOf(kept_share); }
+double Outcome::mean_loss() const { return AverageLoss(loss); }
+double Outcome::worst_loss() const { return LargestLoss(loss); }
+double Outcome::mean_share() const { return AverageLoss(kept_share); }
+double Outcome::worst_share() const { return LargestLoss(kept_share); }
 
-double Outcome::mean_ratio() const { return 1 / MeanOf(held_share); }
+double Outcome::mean_ratio() const { return 1 / AverageLoss(held_share); }
 
 double Outcome::median_loss() const {
   std::vector<double> sorted = loss;

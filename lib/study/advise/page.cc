@@ -14,7 +14,7 @@ namespace kv::advise {
 namespace {
 
 // What was asked for, as lines across the charts.
-std::vector<report::ChartTarget> TargetsOf(LossKind kind, const Limits& limits) {
+std::vector<report::ChartTarget> ListTargets(LossKind kind, const Limits& limits) {
   std::vector<report::ChartTarget> targets;
   if (limits.loss) {
     targets.push_back({Shown(kind, *limits.loss), "at most " + LossText(kind, *limits.loss), true});
@@ -70,7 +70,7 @@ void AddFrontier(const Advice& advice, const AdviceRequest& request, report::Pag
   chart.x_unit = report::Unit::kFactor;
   chart.log_x = true;
   chart.y_min = 0;
-  chart.targets = TargetsOf(kind, request.limits);
+  chart.targets = ListTargets(kind, request.limits);
   if (request.limits.share < 1) {
     const double ratio = 1 / request.limits.share;
     chart.targets.push_back({ratio, "at least " + format::Factor(ratio)});
@@ -85,7 +85,7 @@ void AddFrontier(const Advice& advice, const AdviceRequest& request, report::Pag
   chart.x_label = "K and V that stay at the end, of all";
   chart.log_x = false;
   chart.x_unit = report::Unit::kPercent;
-  chart.targets = TargetsOf(kind, request.limits);
+  chart.targets = ListTargets(kind, request.limits);
   if (request.limits.share < 1) {
     chart.targets.push_back(
         {request.limits.share, fmt::format("at most {:.3g}%", 100 * request.limits.share)});

@@ -14,7 +14,7 @@
 namespace kv::advise {
 namespace {
 
-const Candidate* CandidateOf(const Advice& advice, const Choice& choice, size_t unit) {
+const Candidate* FindCandidate(const Advice& advice, const Choice& choice, size_t unit) {
   const uint32_t c = advice.measured().units[unit].options[choice[unit]].candidate;
   return c < advice.candidates.size() ? &advice.candidates[c] : nullptr;
 }
@@ -66,7 +66,7 @@ struct PointOf {
   const Point& point;
 };
 
-std::vector<PointOf> PointsOf(const Advice& advice, const std::vector<Point>& points) {
+std::vector<PointOf> ListPoints(const Advice& advice, const std::vector<Point>& points) {
   std::vector<PointOf> of;
   for (const Point& point : points) of.push_back({advice, point});
   return of;
@@ -420,7 +420,7 @@ std::string PlanText(const Advice& advice, const Point& point) {
   if (table.rows.size() == 1) return table.rows.front().front();
   std::vector<PartOfMixture> parts;
   for (size_t u = 0; u < point.choice.size(); ++u) {
-    const Candidate* candidate = CandidateOf(advice, point.choice, u);
+    const Candidate* candidate = FindCandidate(advice, point.choice, u);
     parts.push_back({advice.measured().units[u].layer,
                      candidate == nullptr ? std::string() : candidate->ShortText()});
   }
@@ -494,7 +494,7 @@ std::vector<UnitChoice> ChoicesOf(const Advice& advice, const Choice& choice) {
   for (const Unit& unit : advice.measured().units) ++heads[unit.layer];
   for (size_t u = 0; u < choice.size(); ++u) {
     const Unit& unit = advice.measured().units[u];
-    UnitChoice of{unit.layer, std::nullopt, CandidateOf(advice, choice, u)};
+    UnitChoice of{unit.layer, std::nullopt, FindCandidate(advice, choice, u)};
     if (heads[unit.layer] != 1) of.kv_head = unit.kv_head;
     choices.push_back(of);
   }
@@ -528,11 +528,11 @@ const Fields<Report>& ReportFields() {
        PointFields()},
       {"frontier",
        "The plans that no other one beats in both bytes and loss, from all bytes to few",
-       [](const Report& of) { return PointsOf(of.advice, of.advice.found.frontier); },
+       [](const Report& of) { return ListPoints(of.advice, of.advice.found.frontier); },
        PointFields(),
        {.rows = true, .unless = "savings"}},
       {"uniform", "One plan for each candidate, followed by every part, from all bytes to few",
-       [](const Report& of) { return PointsOf(of.advice, of.advice.found.uniform); },
+       [](const Report& of) { return ListPoints(of.advice, of.advice.found.uniform); },
        PointFields()},
       {"check", "How plans that are chosen on some data do on the rest", Whole, CheckFields()},
       {"at_context",

@@ -45,7 +45,7 @@ double BytesAs(const StoredLayer& stored, const TypePair& pair, const LayerKv& l
          (k + v);
 }
 
-std::vector<AttentionRows> HeadsOf(std::vector<quantisation::PairRows> measured) {
+std::vector<AttentionRows> TakeHeads(std::vector<quantisation::PairRows> measured) {
   std::vector<AttentionRows> heads;
   for (quantisation::PairRows& rows : measured) {
     AttentionRows& head = heads.emplace_back();
@@ -84,7 +84,7 @@ std::vector<Alternative> MeasureLayer(const RunOf& run, size_t layer, const Savi
   std::vector<Alternative> alternatives;
   for (size_t i = 0; i < measures.size(); ++i) {
     Alternative& alternative = alternatives.emplace_back();
-    alternative.heads = HeadsOf(std::move(measured[i]));
+    alternative.heads = TakeHeads(std::move(measured[i]));
     if (measures[i].plan != nullptr) alternative.plan = *measures[i].plan;
     alternative.bytes = BytesAs(stored, kept[i].types, *run.snapshot().Find(attention.layer()));
   }
@@ -149,8 +149,8 @@ void AddOptions(Measured from, uint32_t first, const std::vector<uint8_t>& is_wa
 }
 
 // Uniform points that no other one beats, spread over the front.
-std::vector<uint32_t> FrontOf(const std::vector<Point>& uniform, const Limits& limits,
-                              size_t most) {
+std::vector<uint32_t> BuildFront(const std::vector<Point>& uniform, const Limits& limits,
+                                 size_t most) {
   std::vector<const Point*> order;
   for (const Point& point : uniform) {
     const double loss = point.outcome.mean_loss();
@@ -175,7 +175,7 @@ std::vector<uint32_t> FrontOf(const std::vector<Point>& uniform, const Limits& l
 
 // The front of candidates, and those that most layers of the best mixture follow.
 std::vector<uint32_t> CandidatesToCombine(const Advice& advice, const Limits& limits) {
-  std::vector<uint32_t> chosen = FrontOf(advice.found.uniform, limits, kMostCandidates - 2);
+  std::vector<uint32_t> chosen = BuildFront(advice.found.uniform, limits, kMostCandidates - 2);
   std::map<uint32_t, uint32_t> used;
   if (advice.found.best) {
     const Choice& choice = advice.found.best->choice;
@@ -264,7 +264,7 @@ class Finder {
   void MeasureBoth() {
     const std::vector<uint32_t> candidates = CandidatesToCombine(advice_, request_.limits);
     const std::vector<uint32_t> pairs =
-        FrontOf(savings_.types.uniform, request_.limits, kMostPairs);
+        BuildFront(savings_.types.uniform, request_.limits, kMostPairs);
     const auto count = static_cast<uint32_t>(candidates.size() * pairs.size());
     if (count == 0) return;
     std::vector<const Candidate*> each;
@@ -283,14 +283,14 @@ class Finder {
     const uint32_t first = Count();
     for (const uint32_t c : candidates) {
       for (const uint32_t pair : pairs)
-        AddOption({c, pair},
-                  LossOf(advice_.found.uniform, c) + LossOf(savings_.types.uniform, pair));
+        AddOption({c, pair}, UniformLoss(advice_.found.uniform, c) +
+                                 UniformLoss(savings_.types.uniform, pair));
     }
     AddOptions(std::move(effects.measured), first, std::vector<uint8_t>(count, 1),
                savings_.measured);
   }
 
-  static double LossOf(const std::vector<Point>& uniform, uint32_t candidate) {
+  static double UniformLoss(const std::vector<Point>& uniform, uint32_t candidate) {
     const auto found = std::find_if(uniform.begin(), uniform.end(),
                                     [&](const Point& point) { return point.uniform == candidate; });
     return found == uniform.end() ? NAN : found->outcome.mean_loss();
@@ -301,7 +301,7 @@ class Finder {
     const Measured by_layer = ByLayer(advice_.measured());
     Choice evicting;  // options of `by_layer`
     for (size_t u = 0; u < choice.size(); ++u) {
-      const Saving* saving = savings_.OptionOf(choice, u);
+      const Saving* saving = savings_.FindOption(choice, u);
       evicting.push_back(saving != nullptr && saving->candidate ? *saving->candidate + 1 : 0);
       savings_.types_of_layers.push_back(saving == nullptr ? std::nullopt : saving->types);
     }
@@ -333,7 +333,7 @@ class Finder {
 
 }  // namespace
 
-const Saving* Savings::OptionOf(const Choice& choice, size_t unit) const {
+const Saving* Savings::FindOption(const Choice& choice, size_t unit) const {
   const uint32_t c = measured.units[unit].options[choice[unit]].candidate;
   return c < options.size() ? &options[c] : nullptr;
 }

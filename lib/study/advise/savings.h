@@ -39,7 +39,7 @@ struct Savings {
   std::vector<Outcome> measured_again;          // [run]
   std::vector<std::optional<uint32_t>> types_of_layers;
 
-  const Saving* OptionOf(const Choice& choice, size_t unit) const;
+  const Saving* FindOption(const Choice& choice, size_t unit) const;
   double expected_loss() const { return searched.expected_loss(); }
 };
 

@@ -25,7 +25,7 @@ std::string OptionText(const Advice& advice, const Savings& savings, const Savin
 std::string_view KindOf(const Savings& savings, const Choice& choice) {
   bool evicts = false, stores = false;
   for (size_t u = 0; u < choice.size(); ++u) {
-    const Saving* saving = savings.OptionOf(choice, u);
+    const Saving* saving = savings.FindOption(choice, u);
     evicts |= saving != nullptr && saving->candidate;
     stores |= saving != nullptr && saving->types;
   }
@@ -48,7 +48,7 @@ std::string ChoiceText(const RunOf& run, const Advice& advice, const Savings& sa
                        const Choice& choice) {
   std::vector<PartOfMixture> parts;
   for (size_t u = 0; u < choice.size(); ++u) {
-    const Saving* saving = savings.OptionOf(choice, u);
+    const Saving* saving = savings.FindOption(choice, u);
     std::string text;
     if (saving != nullptr && saving->candidate)
       text = advice.candidates[*saving->candidate].ShortText();
@@ -286,7 +286,7 @@ struct Chosen {
   std::vector<ChosenLayer> Layers() const {
     std::vector<ChosenLayer> layers;
     for (size_t u = 0; u < best.choice.size(); ++u) {
-      const Saving* saving = report.savings.OptionOf(best.choice, u);
+      const Saving* saving = report.savings.FindOption(best.choice, u);
       layers.push_back({report.savings.measured.units[u].layer,
                         saving == nullptr ? std::nullopt : saving->candidate,
                         TypeOfLayer(report.runs, report.savings, u, true),
@@ -329,7 +329,7 @@ const Fields<Chosen>& ChosenFields() {
   return fields;
 }
 
-std::vector<std::string_view> NamesOf(const std::vector<const quant::CacheType*>& types) {
+std::vector<std::string_view> ListTypeNames(const std::vector<const quant::CacheType*>& types) {
   std::vector<std::string_view> names;
   for (const quant::CacheType* type : types) names.push_back(type->name);
   return names;
@@ -370,7 +370,7 @@ std::vector<UnitChoice> ChosenChoices(const Advice& advice, const Savings& savin
   std::vector<UnitChoice> choices;
   const Choice& choice = savings.searched.found.best->choice;
   for (size_t u = 0; u < choice.size(); ++u) {
-    const Saving* saving = savings.OptionOf(choice, u);
+    const Saving* saving = savings.FindOption(choice, u);
     const bool evicts = saving != nullptr && saving->candidate;
     choices.push_back({savings.measured.units[u].layer, std::nullopt,
                        evicts ? &advice.candidates[*saving->candidate] : nullptr});
@@ -409,7 +409,7 @@ std::optional<Answer> FindAnswer(const Runs& runs, const AdviceRequest& request,
   const Point& chosen = *savings->searched.found.best;
   offer(chosen, savings->expected_loss(), true);
   if (!answer->is_chosen) return answer;
-  const Saving* saving = savings->OptionOf(chosen.choice, 0);
+  const Saving* saving = savings->FindOption(chosen.choice, 0);
   answer->kind = KindOf(*savings, chosen.choice);
   answer->plan = answer->kind == "none" ? "everything as it came"
                  : chosen.uniform       ? OptionText(advice, *savings, *saving)
@@ -446,9 +446,9 @@ const Fields<Answer>& AnswerFields() {
 const Fields<SavingsReport>& SavingsFields() {
   static const Fields<SavingsReport> fields = {
       {"k_types", "Types of K that were tried",
-       [](const SavingsReport& of) { return NamesOf(of.savings.request.store.k_types); }},
+       [](const SavingsReport& of) { return ListTypeNames(of.savings.request.store.k_types); }},
       {"v_types", "Types of V that were tried",
-       [](const SavingsReport& of) { return NamesOf(of.savings.request.store.v_types); }},
+       [](const SavingsReport& of) { return ListTypeNames(of.savings.request.store.v_types); }},
       {"max_bytes_per_token", "The most that a token may take; null: no limit",
        [](const SavingsReport& of) {
          const double share = of.request.limits.share;

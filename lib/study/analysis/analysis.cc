@@ -28,7 +28,7 @@ struct Sums {
   std::vector<double> second;  // of each product of two channels
 };
 
-Sums SumsOf(const KvTensor& tensor, uint32_t head) {
+Sums ComputeSums(const KvTensor& tensor, uint32_t head) {
   const uint64_t dim = tensor.head_dim, tokens = tensor.tokens();
   Sums sums{std::vector<double>(dim), std::vector<double>(dim * dim)};
   Bytes raw;
@@ -186,7 +186,7 @@ void AddRotationFinding(Analysis& analysis) {
 }
 
 // Where the file records them, one for each row of the layer.
-std::vector<int64_t> PositionsOf(const Snapshot& snapshot, const LayerKv& layer) {
+std::vector<int64_t> ListPositions(const Snapshot& snapshot, const LayerKv& layer) {
   for (const CellGroup& group : snapshot.cell_groups) {
     if (group.group != layer.group || group.cells.size() != layer.k.tokens()) continue;
     std::vector<int64_t> positions;
@@ -217,7 +217,7 @@ std::optional<double> CrossChannelGain(const KvTensor& tensor) {
   if (!tensor.heads_known || dim > kMaxDim || tokens < kTokensPerDim * dim) return std::nullopt;
   double bits = 0;
   for (uint32_t head = 0; head < tensor.heads; ++head) {
-    const Sums sums = SumsOf(tensor, head);
+    const Sums sums = ComputeSums(tensor, head);
     bits -= Log2Determinant(sums, dim, static_cast<double>(tokens)) / 2;
   }
   return bits / static_cast<double>(dim * tensor.heads);
@@ -267,7 +267,7 @@ Analysis Analyse(const Snapshot& snapshot, const TensorOptions& options, ThreadP
     to.group = layer.group;
     if (layer.has_k())
       tasks.push_back({&layer.k, false, &to.k, &key_options, layer.index, ModelNumber(layer),
-                       PositionsOf(snapshot, layer)});
+                       ListPositions(snapshot, layer)});
     if (layer.v && !layer.v->pieces.empty())
       tasks.push_back({&*layer.v, true, &to.v, &value_options, layer.index, 0, {}});
   }

@@ -38,7 +38,7 @@ Price Capped(Price price, double raw_bits) {
   return price;
 }
 
-Price PriceOf(const uint64_t* counts, size_t size) {
+Price ComputePrice(const uint64_t* counts, size_t size) {
   double total = 0, bits = 0, symbols = 0;
   for (size_t i = 0; i < size; ++i) {
     if (counts[i] == 0) continue;
@@ -50,7 +50,9 @@ Price PriceOf(const uint64_t* counts, size_t size) {
   if (total == 0) return {};
   return {bits + total * std::log2(total), (symbols - 1) / 2 * std::log2(total)};
 }
-Price PriceOf(const std::vector<uint64_t>& counts) { return PriceOf(counts.data(), counts.size()); }
+Price ComputePrice(const std::vector<uint64_t>& counts) {
+  return ComputePrice(counts.data(), counts.size());
+}
 
 // Counts of f(index) for every index that occurs.
 template <typename F>
@@ -220,7 +222,7 @@ std::vector<EntropyModel> EntropyModels::Models() const {
   if (values_ == 0) return models;
   const double n = static_cast<double>(values_);
   const auto marginal = [&](size_t size, auto f) {
-    return PriceOf(Folded(patterns_, size, f)) / n;
+    return ComputePrice(Folded(patterns_, size, f)) / n;
   };
   const uint32_t m = mantissa_bits_, fold = 1u << (16 - m), low = (1u << m) - 1;
   const Price mantissa = Capped(marginal(1u << m, [&](uint32_t v) { return v & low; }), m);
@@ -248,7 +250,7 @@ std::vector<EntropyModel> EntropyModels::Models() const {
     });
     const auto total =
         static_cast<double>(std::accumulate(counts.begin(), counts.end(), uint64_t{0}));
-    return PriceOf(counts) / std::max(1.0, total);
+    return ComputePrice(counts) / std::max(1.0, total);
   };
   if (channels_ > 1) {
     add("channel_delta", "high byte minus that of the channel before",
@@ -276,7 +278,7 @@ std::vector<EntropyModel> EntropyModels::Models() const {
                               [&](uint32_t i) { return (i >> (8 + shift)) << 8 | (i & 0xff); });
     Price price;
     for (uint32_t c = 0; c < contexts; ++c) {
-      price = price + PriceOf(pairs.data() + size_t{c} * 256, 256);
+      price = price + ComputePrice(pairs.data() + size_t{c} * 256, 256);
     }
     price = price / static_cast<double>((tokens_ - 1) * channels_);
     add("previous_token", "high byte, given sign and exponent of the token before",

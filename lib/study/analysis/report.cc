@@ -111,7 +111,7 @@ std::string Percent(uint64_t part, uint64_t whole) {
   return share < 0.1 ? "<0.1%" : fmt::format("{:.1f}%", share);
 }
 
-std::string PlanesOf(const TensorAnalysis& tensor) {
+std::string FormatPlanes(const TensorAnalysis& tensor) {
   std::string text;
   if (tensor.measured.planes.size() > 4) return "-";
   for (auto plane = tensor.measured.planes.rbegin(); plane != tensor.measured.planes.rend();
@@ -172,7 +172,7 @@ TextTable LayersTable(const Analysis& analysis, const std::string& level) {
       "entropy", [](const Tensor& of) { return of.bound().total_bits(); }, TwoPlaces));
   columns.Add(
       Columns::Column("best model", [](const Tensor& of) { return std::string(of.bound().name); }));
-  columns.Add(Columns::Column("high to low plane", PlanesOf));
+  columns.Add(Columns::Column("high to low plane", FormatPlanes));
   columns.Add(Columns::Column(
       "zero rows", [](const Tensor& of) { return Percent(of.structure.zero_rows, of.tokens); }));
   columns.Add(Columns::Column(

@@ -92,7 +92,7 @@ class Measurer {
 };
 
 // What compress does: head by head where heads are known.
-ChunkShape ShapeOf(const KvTensor& tensor, uint64_t tokens) {
+ChunkShape ToChunkShape(const KvTensor& tensor, uint64_t tokens) {
   return {tensor.dtype, tokens, tensor.heads, tensor.units_per_head(),
           tensor.heads_known ? Order::kHeadTokenDim : Order::kTokenHeadDim};
 }
@@ -123,7 +123,7 @@ Measured CodeNarrow(const Snapshot& snapshot, const KvTensor& tensor, DType dtyp
   Bytes halves;
   ForEachChunk(tensor, tensor.row_bytes() / 2, Effort::kCompat,
                [&](uint64_t begin, uint64_t tokens) {
-                 ChunkShape shape = ShapeOf(tensor, tokens);
+                 ChunkShape shape = ToChunkShape(tensor, tokens);
                  const Bytes raw = Gather(tensor, begin, tokens, shape.order);
                  std::vector<float> floats(raw.size() / 4);
                  std::memcpy(floats.data(), raw.data(), raw.size());
@@ -145,7 +145,7 @@ Measured CodeRows(const Snapshot& snapshot, const KvTensor& tensor, bool is_valu
   Measurer measurer(options.effort);
   ForEachChunk(tensor, tensor.row_bytes(), options.effort, [&](uint64_t begin, uint64_t tokens) {
     const Bytes rows = Gather(tensor, begin, tokens, Order::kTokenHeadDim);
-    ChunkShape shape = ShapeOf(tensor, tokens);
+    ChunkShape shape = ToChunkShape(tensor, tokens);
     shape.order = Order::kTokenHeadDim;
     const std::shared_ptr<const RowOrder> order =
         options.orders == nullptr ? nullptr : options.orders->Of(layer, begin, tokens);
@@ -319,7 +319,7 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, b
     structure.Add(rows, tokens);
     if (models) models->Add(rows, tokens);
     if (out.narrowness) CountNarrow(rows, *out.narrowness);
-    const ChunkShape shape = ShapeOf(tensor, tokens);
+    const ChunkShape shape = ToChunkShape(tensor, tokens);
     if (shape.order == Order::kTokenHeadDim || tensor.heads == 1) {
       measurer.Add(shape, rows);
     } else {
@@ -440,7 +440,7 @@ struct Narrowed {
   DType dtype;
 };
 
-std::optional<Narrowed> NarrowedOf(const TensorAnalysis& tensor) {
+std::optional<Narrowed> ChooseNarrower(const TensorAnalysis& tensor) {
   if (!tensor.narrow) return std::nullopt;
   return Narrowed{*tensor.narrow, *tensor.narrow_dtype};
 }
@@ -515,7 +515,7 @@ const Fields<TensorAnalysis>& TensorAnalysisFields() {
        &Tensor::narrowness, NarrownessFields(), Absent()},
       {"narrow",
        "Sizes when f32 values that are exact in a type of half the size are coded in that type",
-       NarrowedOf, narrow, Absent()},
+       ChooseNarrower, narrow, Absent()},
       {"heads", "Sizes of each head coded on its own; only with --per-head",
        [](const Tensor& of) { return UnlessEmpty(of.heads_coded); }, CodedFields(), Absent()}};
   return fields;

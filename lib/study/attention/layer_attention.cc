@@ -15,7 +15,7 @@
 namespace kv {
 namespace {
 
-KeyType KeyTypeOf(DType dtype) {
+KeyType ToKeyType(DType dtype) {
   if (dtype == DType::kF16) return KeyType::kF16;
   if (dtype == DType::kBF16) return KeyType::kBF16;
   return KeyType::kF32;
@@ -30,7 +30,7 @@ LayerAttention::LayerAttention(const AttentionTrace& trace, const TraceLayer& ro
       kv_(kv),
       rule_(RuleOf(trace, rows)),
       scale_(static_cast<float>(rule_.ScaleFor(kv.k.head_dim))),
-      key_type_(KeyTypeOf(kv.k.dtype)) {}
+      key_type_(ToKeyType(kv.k.dtype)) {}
 
 void LayerAttention::GatherKeys(uint32_t kv_head, uint64_t begin, uint64_t count,
                                 std::byte* out) const {

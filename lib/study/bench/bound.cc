@@ -133,7 +133,7 @@ class Mixture {
 };
 
 // The rows that come for the first time; each other one takes the number of one of them.
-Bytes NewRowsOf(ByteSpan raw, uint64_t rows, double& bits) {
+Bytes CollectNewRows(ByteSpan raw, uint64_t rows, double& bits) {
   const size_t row_bytes = raw.size() / rows;
   std::set<std::string_view> seen;
   Bytes kept;
@@ -154,7 +154,7 @@ Bytes NewRowsOf(ByteSpan raw, uint64_t rows, double& bits) {
 
 double MixedBits(ChunkShape shape, ByteSpan all, ChunkGrid grid, int symbol_bits) {
   double bits = 0;
-  const Bytes raw = NewRowsOf(all, grid.rows, bits);
+  const Bytes raw = CollectNewRows(all, grid.rows, bits);
   shape.tokens = shape.tokens * raw.size() / all.size();
   grid.rows = raw.size() / 2 / grid.columns;
   if (!FitsCdf(grid.rows, grid.columns)) return bits + 8 * static_cast<double>(raw.size());
@@ -202,7 +202,7 @@ double MixedBits(ChunkShape shape, ByteSpan all, ChunkGrid grid, int symbol_bits
 
 }  // namespace
 
-std::optional<ChunkBounds> BoundsOf(const ChunkShape& shape, ByteSpan raw) {
+std::optional<ChunkBounds> ComputeBounds(const ChunkShape& shape, ByteSpan raw) {
   const bool bfloat = shape.dtype == DType::kBF16;
   const ChunkGrid grid = GridOf(shape, raw.size());
   if ((shape.dtype != DType::kF16 && !bfloat) || !FitsCdf(grid.rows, grid.columns))

@@ -23,6 +23,6 @@ struct ChunkBounds {
 };
 
 // Nothing for what is not f16 or bf16, or has too few rows to learn from.
-std::optional<ChunkBounds> BoundsOf(const ChunkShape& shape, ByteSpan raw);
+std::optional<ChunkBounds> ComputeBounds(const ChunkShape& shape, ByteSpan raw);
 
 }  // namespace kv

@@ -64,7 +64,7 @@ namespace {
 constexpr uint64_t kTileBytes = uint64_t{1} << 20;
 constexpr uint64_t kLeastTileRows = 128, kMostTileRows = 1024;
 
-const float* BiasOf(const MlpLinear& linear) {
+const float* BiasOrNull(const MlpLinear& linear) {
   return linear.bias.empty() ? nullptr : linear.bias.data();
 }
 
@@ -136,7 +136,7 @@ void Mlp::RunFloats(const float* x, uint64_t x_stride, uint64_t rows, float* y, 
     GemmNT(from, from_stride, linear.weight.data(), linear.in, to, to_stride, rows, linear.out,
            linear.in);
     if (!last || !linear.bias.empty()) {
-      AddBias(to, to_stride, rows, linear.out, BiasOf(linear), !last);
+      AddBias(to, to_stride, rows, linear.out, BiasOrNull(linear), !last);
     }
     from = to;
     from_stride = to_stride;

@@ -67,7 +67,7 @@ HWY_INLINE void Multiply(const float* query, const std::byte* const* rows, size_
 }
 
 template <KeyType type>
-void QueryLogitsOf(const float* query, const KeyRows& keys, float scale, float* logits) {
+void ComputeQueryLogits(const float* query, const KeyRows& keys, float scale, float* logits) {
   constexpr size_t kBytes = kKeyBytes<type>;
   const size_t whole = keys.dim / kLanes * kLanes, rest = keys.dim - whole;
   // The last, partial 16 are copied beside zeros: 0 * q is +-0, which no sum notices.
@@ -106,11 +106,11 @@ void QueryLogitsOf(const float* query, const KeyRows& keys, float scale, float* 
 void QueryLogits(const float* query, const KeyRows& keys, float scale, float* logits) {
   switch (keys.type) {
     case KeyType::kF16:
-      return QueryLogitsOf<KeyType::kF16>(query, keys, scale, logits);
+      return ComputeQueryLogits<KeyType::kF16>(query, keys, scale, logits);
     case KeyType::kBF16:
-      return QueryLogitsOf<KeyType::kBF16>(query, keys, scale, logits);
+      return ComputeQueryLogits<KeyType::kBF16>(query, keys, scale, logits);
     case KeyType::kF32:
-      return QueryLogitsOf<KeyType::kF32>(query, keys, scale, logits);
+      return ComputeQueryLogits<KeyType::kF32>(query, keys, scale, logits);
   }
 }
 

@@ -24,7 +24,7 @@ struct Slope {
 
 // The paper's ends, cut where the first layer would keep its whole cache. Nothing when they do not
 // fall, or the last layer could not hold the window.
-std::optional<Slope> SlopeOf(double keep, double least, uint64_t length, uint64_t window) {
+std::optional<Slope> ComputeSlope(double keep, double least, uint64_t length, uint64_t window) {
   const auto tokens = static_cast<double>(length), last = static_cast<double>(window);
   Slope slope{2 * keep - least, least};
   if (slope.most >= tokens - last) {
@@ -97,7 +97,7 @@ std::optional<uint64_t> PyramidBudget(const PaperParameters& paper, const LayerP
   if (place.count < 2) return std::nullopt;
   const auto mean = static_cast<double>(keep);
   const double least = mean / static_cast<double>(paper.pyramid_beta);
-  const auto slope = SlopeOf(mean, least, length, std::min(paper.window, length));
+  const auto slope = ComputeSlope(mean, least, length, std::min(paper.window, length));
   if (!slope) return std::nullopt;
   // Layers opposite each other add up to twice the mean, whichever way a half is rounded.
   const uint32_t mirror = place.count - 1 - place.index;
@@ -220,7 +220,7 @@ LayerSchedule CommonSchedule(const PolicyInfo& policy, const PolicyOptions& opti
     const uint64_t window = std::min(options.paper.window, length);
     const auto least = static_cast<double>(keep / options.paper.pyramid_beta);
     if (place.count >= 2) {
-      if (const auto slope = SlopeOf(static_cast<double>(keep), least, length, window)) {
+      if (const auto slope = ComputeSlope(static_cast<double>(keep), least, length, window)) {
         share = static_cast<uint64_t>(OnSlope(*slope, place.index, place.count));
       }
     }

@@ -59,7 +59,7 @@ KvTensor CopyHeads(const KvTensor& tensor, const LayerPlan& plan, uint64_t token
                           tensor.head_dim, Order::kHeadTokenDim);
 }
 
-CellGroup CellsOf(const KeepPlan& held, const std::string& group) {
+CellGroup BuildCells(const KeepPlan& held, const std::string& group) {
   CellGroup cells;
   cells.group = group;
   for (const uint32_t position : TokensOf(held)) cells.cells.push_back({position, 0, {0}});
@@ -105,7 +105,7 @@ Snapshot Compacted(const Snapshot& snapshot, const ReplayRun& run) {
       if (layer.v) layer.v = CopyHeads(*layer.v, *plan, tokens, out.spools);
       continue;  // rows of different heads are different positions: no cells to record
     }
-    out.cell_groups.push_back(CellsOf(held, layer.group));
+    out.cell_groups.push_back(BuildCells(held, layer.group));
   }
   // The list of prompt tokens no longer describes the rows.
   out.tokens.clear();

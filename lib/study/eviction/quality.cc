@@ -26,8 +26,8 @@ struct TurnedCache {
   std::vector<TokenRange> sources;  // the tokens that they are
 };
 
-TurnedCache CacheOf(const KeepPlan& held, uint64_t row, std::span<const float> k,
-                    std::span<const float> v, size_t dim, size_t v_dim, const Rope& rope) {
+TurnedCache BuildTurnedCache(const KeepPlan& held, uint64_t row, std::span<const float> k,
+                             std::span<const float> v, size_t dim, size_t v_dim, const Rope& rope) {
   TurnedCache cache;
   const std::vector<uint32_t> tokens = TokensOf(held);
   std::vector<int64_t> turns;
@@ -162,7 +162,7 @@ std::vector<AttentionRows> MeasureTile(const LayerAttention& attention,
                          gradients);
 }
 
-std::vector<LogPChange> ChangesOf(std::span<const AttentionRows> heads, uint32_t group) {
+std::vector<LogPChange> MeasureChanges(std::span<const AttentionRows> heads, uint32_t group) {
   std::vector<LogPChange> changes;
   for (size_t head = 0; head < heads.size(); ++head) {
     LogPChange change{heads[head].log_p_change.size(), heads[head].rows()};
@@ -216,7 +216,7 @@ AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan&
     const uint64_t row = positions[r];
     KeepPlan held = plan.HeldBefore(unit, row);
     Append(held, {static_cast<uint32_t>(row), 1});
-    const TurnedCache turned = CacheOf(held, row, k, v, dim, v_dim, *plan.turned_by);
+    const TurnedCache turned = BuildTurnedCache(held, row, k, v, dim, v_dim, *plan.turned_by);
     ReadQueries(attention.rows(), head, row - attention.first_row(), 1, query.data());
     const int64_t position = static_cast<int64_t>(row);
     const HeadQueries queries{MatrixOf(query, 1, dim), {&position, 1}};
@@ -319,7 +319,8 @@ std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
   std::vector<LayerQuality> qualities;
   for (size_t p = 0; p < plans.size(); ++p) {
     qualities.push_back(Describe(attention.layer(), of_plan[p], rows.population));
-    if (with_changes) qualities.back().log_p_changes = ChangesOf(of_plan[p], attention.group());
+    if (with_changes)
+      qualities.back().log_p_changes = MeasureChanges(of_plan[p], attention.group());
     pooled[p].Add(of_plan[p]);
   }
   return qualities;

@@ -218,7 +218,7 @@ class Replayer {
   }
 
   // Layer numbers of the engine are positions among the layers of the snapshot.
-  uint32_t PlaceOf(uint32_t layer) const {
+  uint32_t FindLayerPlace(uint32_t layer) const {
     for (size_t i = 0; i < snapshot_.layers.size(); ++i) {
       if (snapshot_.layers[i].index == layer) return static_cast<uint32_t>(i);
     }
@@ -231,8 +231,8 @@ class Replayer {
     return {true, place - range.first, range.last - range.first + 1};
   }
 
-  ReplayRun RunOf(std::string policy, const BlockConfig& config,
-                  std::vector<LayerSchedule> schedules) const {
+  ReplayRun StartRun(std::string policy, const BlockConfig& config,
+                     std::vector<LayerSchedule> schedules) const {
     ReplayRun run;
     run.policy = std::move(policy);
     run.config = config;
@@ -256,7 +256,7 @@ class Replayer {
               const std::vector<LayerSchedule>& common) {
     if (IsThere(name)) return;
     const LayerRange range = EvictedLayers(config, layer_count());
-    ReplayRun run = RunOf(name, config, common);
+    ReplayRun run = StartRun(name, config, common);
     const PolicyOptions options = OptionsFor(run);
     for (uint32_t i = 0; i < layer_count(); ++i) {
       run.schedules[i] =
@@ -285,9 +285,9 @@ class Replayer {
         AddRun(name, config, decided->schedules);
         continue;
       }
-      ReplayRun run = RunOf(name, config, decided->schedules);
+      ReplayRun run = StartRun(name, config, decided->schedules);
       for (const uint32_t layer : result_.traced_layers) {
-        run.plans.push_back(decided->plans[PlaceOf(layer)]);
+        run.plans.push_back(decided->plans[FindLayerPlace(layer)]);
         run.plans.back().layer = layer;
       }
       run.engine = decided;
@@ -316,7 +316,7 @@ class Replayer {
       for (const std::string& name : request_.policies) {
         if (IsThere(name)) continue;
         RequireFloor(*FindPolicy(name), config, request_.paper, budget, result_.end);
-        ReplayRun run = RunOf(name, config, {});
+        ReplayRun run = StartRun(name, config, {});
         run.budget = budget;
         const PolicyOptions options = OptionsFor(run);
         for (uint32_t i = 0; i < layer_count(); ++i) {
@@ -329,7 +329,7 @@ class Replayer {
     }
   }
 
-  Rope RotationOf(const LayerAttention& attention) const {
+  Rope GetRotation(const LayerAttention& attention) const {
     Rope rope = request_.re_rotation->Of(ModelNumber(attention.kv()));
     RequireFit(rope, attention.head_dim());
     RequireOneSetOfFrequencies(rope, result_.end, "--re-rotate");
@@ -347,14 +347,14 @@ class Replayer {
       for (size_t i = 0; i < result_.runs.size(); ++i) {
         ReplayRun& run = result_.runs[i];
         if (run.engine) continue;
-        jobs.push_back(
-            {FindPolicy(run.policy), &options[i], &run.schedules[PlaceOf(attention.layer())]});
+        jobs.push_back({FindPolicy(run.policy), &options[i],
+                        &run.schedules[FindLayerPlace(attention.layer())]});
         runs.push_back(&run);
       }
       std::vector<LayerPlan> plans = PlanLayer(attention, result_.prompt, jobs, pool_);
       for (size_t i = 0; i < runs.size(); ++i) {
         if (request_.re_rotation && runs[i]->info().tuned_by == Tuning::kSinks) {
-          plans[i].turned_by = RotationOf(attention);
+          plans[i].turned_by = GetRotation(attention);
         }
         runs[i]->plans.push_back(std::move(plans[i]));
       }

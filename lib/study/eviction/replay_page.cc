@@ -29,10 +29,10 @@ using format::Percent;
 std::string Shown(const Distribution& of, double Distribution::*figure) {
   return of.count == 0 ? std::string(1, '-') : Percent(of.*figure);
 }
-std::string ErrorOf(const AttentionSummary& of) {
+std::string FormatError(const AttentionSummary& of) {
   return of.output_error.count == 0 ? std::string(1, '-') : Percent(of.output_error_frobenius);
 }
-std::string NatsOf(const ReplayRun& run) {
+std::string FormatNats(const ReplayRun& run) {
   if (!run.predicted_kl) return "-";
   const PredictedKl& kl = *run.predicted_kl;
   return fmt::format("{:.3g} ({:.3g} to {:.3g})", kl.expected(), kl.low(), kl.high());
@@ -176,7 +176,7 @@ double RatioOfAll(const Report& of, double ratio) {
 }
 
 // The ratios that were asked for, as those of the whole model.
-std::vector<report::ChartTarget> TargetsOf(const Report& of) {
+std::vector<report::ChartTarget> ListChartTargets(const Report& of) {
   std::vector<report::ChartTarget> targets;
   for (const ReplayRun& run : of.result.runs) {
     const double ratio = RatioOfAll(of, run.target_ratio());
@@ -213,7 +213,7 @@ struct Loss {
   RunValue value;
 };
 
-std::vector<Loss> LossesOf(const ReplayResult& result) {
+std::vector<Loss> CollectLosses(const ReplayResult& result) {
   std::vector<Loss> losses;
   if (const ReplayRun* predicted = FirstPredicted(result)) {
     losses.push_back({"Expected KL", "expected KL of the next token, nats",
@@ -254,7 +254,7 @@ void AddCurves(const Report& of, report::Page& page) {
                                [](const ReplayRun& run) { return run.quality.has_value(); });
   if (!any) return;
   page.Heading("Loss against what was achieved");
-  const std::vector<Loss> losses = LossesOf(result);
+  const std::vector<Loss> losses = CollectLosses(result);
   const auto add = [&](const Loss& loss, const RunValue& x, LineChart chart,
                        const std::string& caption) {
     chart.y_label = loss.y_label;
@@ -270,7 +270,7 @@ void AddCurves(const Report& of, report::Page& page) {
     chart.title = loss.name + " against the achieved ratio";
     chart.x_label = "ratio of the whole model, mean of the steps";
     chart.x_unit = report::Unit::kFactor;
-    chart.targets = TargetsOf(of);
+    chart.targets = ListChartTargets(of);
     add(
         loss, [](const ReplayRun& run) { return run.mean_ratio(); }, std::move(chart),
         fmt::format(
@@ -311,7 +311,7 @@ void AddBytes(const ReplayRun& run, report::Page& page) {
 }
 
 // For how many of the units' decode steps together a position stayed; `steps` of each if for all.
-uint64_t StayOf(const LayerPlan& plan, uint64_t position, const ReplayResult& result) {
+uint64_t CountKept(const LayerPlan& plan, uint64_t position, const ReplayResult& result) {
   uint64_t held = 0;
   for (uint32_t unit = 0; unit < plan.units; ++unit) {
     const uint64_t last = plan.last_seen(unit, position);
@@ -346,7 +346,7 @@ StripRow LayerRow(const ReplayResult& result, const LayerPlan& plan, uint64_t co
       for (uint32_t unit = 0; unit < plan.units; ++unit) {
         all = all && plan.last_seen(unit, p) == LayerPlan::kStays;
       }
-      held += StayOf(plan, p, result);
+      held += CountKept(plan, p, result);
     }
     const auto most = static_cast<double>((next - begin) * plan.units * steps);
     const double share =
@@ -468,8 +468,8 @@ report::Page ReportPage(const Report& of) {
                  {"the engine says", fmt::format("{:.4f}x", run.engine->reported_ratio)});
   }
   if (run.quality) {
-    if (run.predicted_kl) facts.push_back({"expected KL, nats", NatsOf(run)});
-    if (run.quality->has_output) facts.push_back({"output error", ErrorOf(*run.evicting)});
+    if (run.predicted_kl) facts.push_back({"expected KL, nats", FormatNats(run)});
+    if (run.quality->has_output) facts.push_back({"output error", FormatError(*run.evicting)});
     facts.push_back({"attention mass kept", Shown(run.evicting->mass, &Distribution::mean)});
   }
   page.Facts(facts, RunText(run));

@@ -20,7 +20,7 @@ struct Figure {
 using Statistic = double Distribution::*;
 
 // Returns fields of these statistics, and of the error of the mean.
-Fields<Figure> FieldsOf(std::initializer_list<Statistic> statistics) {
+Fields<Figure> ListStatistics(std::initializer_list<Statistic> statistics) {
   struct Row {
     Statistic statistic;
     std::string_view name, text;
@@ -47,7 +47,7 @@ Fields<Figure> FieldsOf(std::initializer_list<Statistic> statistics) {
 
 const Fields<Figure>& ErrorFields() {
   static const Fields<Figure> statistics =
-      FieldsOf({&Distribution::mean, &Distribution::p95, &Distribution::max});
+      ListStatistics({&Distribution::mean, &Distribution::p95, &Distribution::max});
   static const Fields<Figure> fields = {
       Fields<Figure>::Inline(statistics),
       {"frobenius", "|O - O'| / |O| over all rows together; null if no row is defined",
@@ -58,18 +58,18 @@ const Fields<Figure>& ErrorFields() {
   return fields;
 }
 
-std::optional<Figure> OutputErrorOf(const AttentionSummary& rows) {
+std::optional<Figure> GetOutputError(const AttentionSummary& rows) {
   if (!rows.has_output) return std::nullopt;
   return Figure{rows.output_error, rows.standard_error.output_error, rows.output_error_frobenius,
                 rows.standard_error.output_error_frobenius};
 }
 
-std::optional<Figure> OutputCosineOf(const AttentionSummary& rows) {
+std::optional<Figure> GetOutputCosine(const AttentionSummary& rows) {
   if (!rows.has_output) return std::nullopt;
   return Figure{rows.output_cosine, rows.standard_error.output_cosine};
 }
 
-std::map<std::string, std::optional<double>> OverlapsOf(const AttentionSummary& rows) {
+std::map<std::string, std::optional<double>> ListOverlaps(const AttentionSummary& rows) {
   std::map<std::string, std::optional<double>> overlaps;
   for (size_t i = 0; i < kTopK.size(); ++i) {
     overlaps[std::to_string(kTopK[i])] = rows.top_k[i].mean;
@@ -111,10 +111,10 @@ const Fields<AttentionSummary>& EvictingHeadFields() {
 const Fields<AttentionSummary>& AttentionFields() {
   using Rows = AttentionSummary;
   using D = Distribution;
-  static const Fields<Figure> mass = FieldsOf({&D::mean, &D::p5, &D::p1, &D::min});
-  static const Fields<Figure> cosine = FieldsOf({&D::mean, &D::p5, &D::min});
-  static const Fields<Figure> kl = FieldsOf({&D::mean, &D::p95, &D::max});
-  static const Fields<Figure> js = FieldsOf({&D::mean, &D::p95});
+  static const Fields<Figure> mass = ListStatistics({&D::mean, &D::p5, &D::p1, &D::min});
+  static const Fields<Figure> cosine = ListStatistics({&D::mean, &D::p5, &D::min});
+  static const Fields<Figure> kl = ListStatistics({&D::mean, &D::p95, &D::max});
+  static const Fields<Figure> js = ListStatistics({&D::mean, &D::p95});
   static const Fields<Rows> fields = {
       {"rows", "Query rows described; a row is one query of one layer with all its heads",
        &Rows::rows},
@@ -128,9 +128,9 @@ const Fields<AttentionSummary>& AttentionFields() {
        mass},
       {"output_error",
        "|o - o'| / |o| of a layer's attention outputs, heads concatenated; null without V",
-       OutputErrorOf, ErrorFields()},
+       GetOutputError, ErrorFields()},
       {"output_cosine", "Cosine of a layer's attention outputs, heads concatenated; null without V",
-       OutputCosineOf, cosine},
+       GetOutputCosine, cosine},
       {"kl",
        "KL(P' || P) in nats of attention over what is kept (P') and the full cache (P), heads "
        "pooled",
@@ -143,7 +143,7 @@ const Fields<AttentionSummary>& AttentionFields() {
          return Figure{rows.js, rows.standard_error.js};
        },
        js},
-      {"top_k_overlap", "Mean share of a row's k heaviest keys that is kept, by k", OverlapsOf},
+      {"top_k_overlap", "Mean share of a row's k heaviest keys that is kept, by k", ListOverlaps},
       {"nan_count", "Values of mass that are NaN, left out",
        [](const Rows& rows) { return rows.mass.nans; }}};
   return fields;
@@ -165,7 +165,7 @@ const Fields<EvictingRows>& EvictingFields() {
 }
 
 // Nothing if quality was not measured.
-std::optional<EvictingRows> EvictingOf(const ReplayRun& run) {
+std::optional<EvictingRows> BuildEvictingRows(const ReplayRun& run) {
   if (!run.evicting) return std::nullopt;
   EvictingRows rows{*run.evicting, {}};
   for (const LayerQuality& layer : run.layers) {
@@ -210,8 +210,8 @@ const Fields<Decile>& DecileFields() {
   return fields;
 }
 
-std::vector<Decile> DecilesOf(const std::vector<LayerQuality>& layers,
-                              const MeasuredRows& measured) {
+std::vector<Decile> ComputeDeciles(const std::vector<LayerQuality>& layers,
+                                   const MeasuredRows& measured) {
   std::vector<Decile> deciles;
   if (layers.empty()) return deciles;
   const bool has_output = !layers.front().step_output_error.empty();
@@ -362,11 +362,11 @@ const Fields<Layer>& LayerFields() {
   return fields;
 }
 
-StepBytes LastOf(const ReplayRun& run) {
+StepBytes LastStepBytes(const ReplayRun& run) {
   return run.steps.empty() ? StepBytes{} : run.steps.back();
 }
 
-std::vector<Layer> LayersOf(const Run& of) {
+std::vector<Layer> CollectRunLayers(const Run& of) {
   std::vector<Layer> layers;
   for (const LayerSchedule& schedule : of.run.schedules) {
     const auto quality = std::ranges::find(of.run.layers, schedule.layer, &LayerQuality::layer);
@@ -535,16 +535,16 @@ const Fields<ReplayRun>& OwnFields() {
        [](const ReplayRun& run) { return IfAny(run.nothing_because); }},
       {"full_bytes",
        "Bytes of K and V that all layers would hold at the last step without eviction",
-       [](const ReplayRun& run) { return LastOf(run).full; }},
+       [](const ReplayRun& run) { return LastStepBytes(run).full; }},
       {"kept_bytes", "At the last step: on a budget when it is over, else when its query attends.",
-       [](const ReplayRun& run) { return LastOf(run).kept; }},
+       [](const ReplayRun& run) { return LastStepBytes(run).kept; }},
       {"allocated_bytes",
        "Bytes of the buffers at the last step, more than kept_bytes where they never shrink",
-       [](const ReplayRun& run) { return LastOf(run).allocated; }},
+       [](const ReplayRun& run) { return LastStepBytes(run).allocated; }},
       {"attention", "Attention over all measured rows against the full cache; null without quality",
        &ReplayRun::quality, AttentionFields()},
-      {"evicting", "attention over the rows that lose something; null without quality", EvictingOf,
-       EvictingFields()},
+      {"evicting", "attention over the rows that lose something; null without quality",
+       BuildEvictingRows, EvictingFields()},
       {"predicted_kl",
        "KL(full || evicted) of the next token in nats, mean of the decode rows; null where nothing "
        "predicts nats",
@@ -559,9 +559,9 @@ Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engi
        [](const Run& of) { return of.run.config; }, params},
       std::move(engine_report),
       {"deciles", "Attention by tenths of the decode steps; empty without quality",
-       [](const Run& of) { return DecilesOf(of.run.layers, of.report.result.measured); },
+       [](const Run& of) { return ComputeDeciles(of.run.layers, of.report.result.measured); },
        DecileFields()},
-      {"layers", "Figures of each layer", LayersOf, LayerFields()},
+      {"layers", "Figures of each layer", CollectRunLayers, LayerFields()},
       {"steps", "Bytes after each decoded token, with --detail",
        [](const Run& of) { return of.report.detail ? &of.run.steps : nullptr; }, StepFields(),
        Absent()}};

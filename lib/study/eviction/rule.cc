@@ -153,7 +153,7 @@ LogitRows::LogitRows(const LayerAttention& attention, std::span<const KeptKeys> 
   tile_rows_ = std::clamp<uint64_t>(kTileBytes / std::max<uint64_t>(1, row_bytes), 1, kTileRows);
 }
 
-uint64_t LogitRows::LoadTileOf(uint64_t position) {
+uint64_t LogitRows::LoadTileAt(uint64_t position) {
   KV_ASSERT(attention_.first_row() <= position && position < attention_.end_row());
   if (Holds(position)) return end_;
   begin_ = position - (position - attention_.first_row()) % tile_rows_;
@@ -439,7 +439,7 @@ std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t promp
                      [&](uint64_t i) { together[i].second.AdvanceTo(to, inline_pool); });
   };
   for (bool first = true; next < end; first = false) {
-    next = shared->logits().LoadTileOf(next);
+    next = shared->logits().LoadTileAt(next);
     advance(next, many && !first);
   }
   advance(attention.end_row(), many);

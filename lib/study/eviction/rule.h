@@ -54,7 +54,7 @@ class LogitRows {
 
   // Computes the tile that the row at `position` belongs to, and returns the position after the
   // tile. The bounds of tiles do not depend on the request, so a row comes out the same every time.
-  uint64_t LoadTileOf(uint64_t position);
+  uint64_t LoadTileAt(uint64_t position);
   bool Holds(uint64_t position) const { return begin_ <= position && position < end_; }
   // Returns the position + 1 logits of the row at `position`, which must be loaded.
   const float* Row(uint32_t head, uint64_t position) const;

@@ -87,7 +87,7 @@ class SidePair {
   bool is_key_;
 };
 
-std::vector<Origin> OriginsOf(DType dtype, bool is_key, uint32_t dim) {
+std::vector<Origin> ListOrigins(DType dtype, bool is_key, uint32_t dim) {
   std::vector<Origin> origins;
   for (const bool rotated : {true, false}) {
     if (rotated && HadamardSize(!is_key, dim) == 0) continue;
@@ -101,10 +101,10 @@ std::vector<Origin> OriginsOf(DType dtype, bool is_key, uint32_t dim) {
   return origins;
 }
 
-SideOrigin OriginOf(const SidePair& side, bool is_key, size_t layers, ThreadPool& pool) {
+SideOrigin FindSideOrigin(const SidePair& side, bool is_key, size_t layers, ThreadPool& pool) {
   SideOrigin found;
   found.dtype = side.Stored(0).dtype;
-  for (const Origin& origin : OriginsOf(found.dtype, is_key, side.Full(0).head_dim))
+  for (const Origin& origin : ListOrigins(found.dtype, is_key, side.Full(0).head_dim))
     found.tried.push_back({origin, side.Try(0, origin)});
   std::stable_sort(found.tried.begin(), found.tried.end(), [](const auto& a, const auto& b) {
     return a.first_layer.equal_codes > b.first_layer.equal_codes;
@@ -152,11 +152,11 @@ CacheOrigin FindOrigin(const Snapshot& quantised, const Snapshot& full, ThreadPo
   RequireSameShape(quantised, full);
   CacheOrigin origin;
   if (IsBlockQuantised(quantised.layers.front().k.dtype)) {
-    origin.k = OriginOf(SidePair(quantised, full, true), true, full.layers.size(), pool);
+    origin.k = FindSideOrigin(SidePair(quantised, full, true), true, full.layers.size(), pool);
   }
   const std::optional<KvTensor>& v = quantised.layers.front().v;
   if (v && IsBlockQuantised(v->dtype))
-    origin.v = OriginOf(SidePair(quantised, full, false), false, full.layers.size(), pool);
+    origin.v = FindSideOrigin(SidePair(quantised, full, false), false, full.layers.size(), pool);
   return origin;
 }
 

@@ -59,7 +59,7 @@ struct PairMeans {
   }
 };
 
-PairFigures FiguresOf(const PairRows& rows) {
+PairFigures ComputeFigures(const PairRows& rows) {
   PairMeans means;
   for (size_t row = 0; row < rows.kl.size(); ++row) {
     means.AddAttention(rows, row);
@@ -72,7 +72,7 @@ PairFigures FiguresOf(const PairRows& rows) {
 }
 
 // All heads of a layer; the cosine of each row goes to `cosines`.
-PairFigures FiguresOf(const std::vector<PairRows>& heads, std::vector<double>& cosines) {
+PairFigures ComputeFigures(const std::vector<PairRows>& heads, std::vector<double>& cosines) {
   PairMeans means;
   for (size_t row = 0; row < heads.front().kl.size(); ++row) {
     double error2 = 0, norm2 = 0, changed2 = 0, dot = 0;  // NaN where some head's are
@@ -91,7 +91,7 @@ PairFigures FiguresOf(const std::vector<PairRows>& heads, std::vector<double>& c
   return means.Figures();
 }
 
-eviction::LogPChange ChangeOf(const std::vector<PairRows>& heads) {
+eviction::LogPChange SumChanges(const std::vector<PairRows>& heads) {
   eviction::LogPChange sum;
   for (const PairRows& head : heads) {
     eviction::LogPChange change{head.log_p_change.size(), head.kl.size(), {}};
@@ -127,10 +127,10 @@ LayerFigures Describe(const LayerAttention& attention, const StoredLayer& stored
   for (size_t pair = 0; pair < pairs.size(); ++pair) {
     const std::vector<PairRows>& heads = measured[pair];
     figures.cosines.emplace_back();
-    figures.all.push_back(FiguresOf(heads, figures.cosines.back()));
+    figures.all.push_back(ComputeFigures(heads, figures.cosines.back()));
     std::vector<PairFigures>& of_heads = figures.heads.emplace_back();
-    for (const PairRows& head : heads) of_heads.push_back(FiguresOf(head));
-    if (!heads.front().log_p_change.empty()) figures.changes.push_back(ChangeOf(heads));
+    for (const PairRows& head : heads) of_heads.push_back(ComputeFigures(head));
+    if (!heads.front().log_p_change.empty()) figures.changes.push_back(SumChanges(heads));
     if (IsFinite(stored, pairs[pair])) continue;
     // The rows that do not see what was lost are no measure of the type.
     const uint64_t rows = figures.all.back().rows;

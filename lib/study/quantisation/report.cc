@@ -70,7 +70,7 @@ struct Layer {
 };
 
 // An infinite ratio of signal to noise is null: nothing changed.
-std::optional<double> SnrOf(const std::vector<double>& of_types, uint32_t at) {
+std::optional<double> SelectSnr(const std::vector<double>& of_types, uint32_t at) {
   if (at == TypePair::kFull || at >= of_types.size()) return std::nullopt;
   return of_types[at];
 }
@@ -81,10 +81,10 @@ const Fields<Layer>& LayerFields() {
       {"bytes", "Bytes of K and V of the layer as they are stored",
        [](const Layer& of) { return of.figures.BytesOf(of.pair.types()); }, AtLeast(0)},
       {"k_snr_db", "Signal to noise of the stored K in dB; null where nothing changed",
-       [](const Layer& of) { return SnrOf(of.figures.k_snr, of.pair.types().k); }},
+       [](const Layer& of) { return SelectSnr(of.figures.k_snr, of.pair.types().k); }},
       {"v_snr_db",
        "Signal to noise of the stored V in dB; null where nothing changed or there is no V",
-       [](const Layer& of) { return SnrOf(of.figures.v_snr, of.pair.types().v); }},
+       [](const Layer& of) { return SelectSnr(of.figures.v_snr, of.pair.types().v); }},
       Fields<Layer>::Inline(&Layer::all, FiguresFields()),
       {"undefined_rows", "Rows without figures, because queries, keys or values are not finite",
        [](const Layer& of) { return of.all().undefined_rows; }},
@@ -96,13 +96,13 @@ const Fields<Layer>& LayerFields() {
   return fields;
 }
 
-std::vector<Layer> LayersOf(const Pair& pair) {
+std::vector<Layer> ListLayers(const Pair& pair) {
   std::vector<Layer> layers;
   for (const LayerFigures& figures : pair.report.result.layers) layers.push_back({pair, figures});
   return layers;
 }
 
-std::string FlagsOf(const Pair& pair) { return EngineFlags(pair.report.request, pair.types()); }
+std::string FormatFlags(const Pair& pair) { return EngineFlags(pair.report.request, pair.types()); }
 
 Fields<Pair>::Field TypeField(std::string_view name, std::string_view text,
                               std::string_view heading, bool is_key) {
@@ -119,16 +119,16 @@ const Fields<Pair>& PairFields() {
       {"flags",
        "Flags of llama.cpp for these types; null where it has no such cache",
        [](const Pair& pair) {
-         std::optional<std::string> flags = FlagsOf(pair);
+         std::optional<std::string> flags = FormatFlags(pair);
          return flags->empty() ? std::nullopt : flags;
        },
        {.own_text = true}},
       Fields<Pair>::Inline(&Pair::outcome, OutcomeFields()),
-      {"layers", "The figures of each layer that was measured", LayersOf, LayerFields()}};
+      {"layers", "The figures of each layer that was measured", ListLayers, LayerFields()}};
   return fields;
 }
 
-std::vector<Pair> PairsOf(const Report& of) {
+std::vector<Pair> ListPairs(const Report& of) {
   std::vector<Pair> pairs;
   for (size_t pair = 0; pair < of.result.pairs.size(); ++pair)
     pairs.push_back({of, pair, {EvaluatePair(of.result, pair), of.result.tokens}});
@@ -186,7 +186,7 @@ const Fields<Report>& SettingsFields() {
 
 const Report& Whole(const Report& of) { return of; }
 
-const quant::CacheType* TypeOf(const ReplayRequest& request, const TypePair& pair, bool is_key) {
+const quant::CacheType* FindType(const ReplayRequest& request, const TypePair& pair, bool is_key) {
   const uint32_t at = is_key ? pair.k : pair.v;
   if (at == TypePair::kFull) return nullptr;
   return (is_key ? request.store.k_types : request.store.v_types)[at];
@@ -200,14 +200,14 @@ std::string_view RoundingName(Q8Rounding rounding) {
 }
 
 std::string_view TypeName(const ReplayRequest& request, const TypePair& pair, bool is_key) {
-  const quant::CacheType* type = TypeOf(request, pair, is_key);
-  return type != nullptr ? type->name : TypeOf(request, request.pairs.front(), is_key)->name;
+  const quant::CacheType* type = FindType(request, pair, is_key);
+  return type != nullptr ? type->name : FindType(request, request.pairs.front(), is_key)->name;
 }
 
 std::string EngineFlags(const ReplayRequest& request, const TypePair& pair) {
   const auto type_of = [&](bool is_key) {
-    const quant::CacheType* type = TypeOf(request, pair, is_key);
-    return type != nullptr ? type : TypeOf(request, request.pairs.front(), is_key);
+    const quant::CacheType* type = FindType(request, pair, is_key);
+    return type != nullptr ? type : FindType(request, request.pairs.front(), is_key);
   };
   const quant::CacheType *k = type_of(true), *v = type_of(false);
   const auto is_flag = [&](const quant::CacheType& type) {
@@ -254,7 +254,7 @@ const Fields<Report>& ReportFields() {
       {"settings", "How types were applied", Whole, SettingsFields()},
       {"missing_layers", "Layers of the snapshot without rows in the trace; they count in full",
        [](const Report& of) { return of.result.missing_layers; }},
-      {"runs", "The cache as it came, then each type of K alone, of V alone, and both", PairsOf,
+      {"runs", "The cache as it came, then each type of K alone, of V alone, and both", ListPairs,
        PairFields(), CsvRows(Items(1))}};
   return fields;
 }
@@ -314,7 +314,7 @@ std::string ExpectedText(const Outcome& outcome) {
 
 TextTable PairTable(const Report& report) {
   TextTable table{TextHead(Columns()), {}};
-  for (const Pair& pair : PairsOf(report)) table.rows.push_back(TextRow(Columns(), pair));
+  for (const Pair& pair : ListPairs(report)) table.rows.push_back(TextRow(Columns(), pair));
   return WithoutEmptyColumns(std::move(table));
 }
 
@@ -345,7 +345,7 @@ std::string PairText(const ReplayRequest& request, const TypePair& pair) {
   return fmt::format("{} / {}", TypeName(request, pair, true), TypeName(request, pair, false));
 }
 
-double LossOf(const Outcome& outcome) {
+double OutcomeLoss(const Outcome& outcome) {
   return outcome.kl ? outcome.kl->expected() : outcome.mean.output_error;
 }
 
@@ -364,7 +364,7 @@ void AddChart(const ReplayRequest& request, const ReplayResult& result, report::
     if (IsUnchanged(request, result, result.pairs[pair])) continue;
     const Outcome outcome = EvaluatePair(result, pair);
     pairs.points.push_back(
-        {outcome.ratio(), LossOf(outcome), PairText(request, result.pairs[pair])});
+        {outcome.ratio(), OutcomeLoss(outcome), PairText(request, result.pairs[pair])});
   }
   // The names of the best ones choose their places first.
   report::ChartSeries best{"the best", report::Frontier(pairs.points, true), true};

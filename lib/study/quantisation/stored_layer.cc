@@ -271,7 +271,7 @@ class Tile {
     const uint64_t position = rows_[r], seen = position + 1;
     std::fill_n(row, std::min(request_.keep_first, seen), 0.0f);
     const uint64_t kept = std::min(request_.keep_last, seen);
-    const uint64_t from = std::min(seen - kept, quant::StoredOf(type.TailOf(is_key), seen));
+    const uint64_t from = std::min(seen - kept, quant::CountStored(type.TailOf(is_key), seen));
     std::fill(row + from, row + seen, 0.0f);
   }
   bool KeepsAny(quant::Tail tail) const {
@@ -359,7 +359,7 @@ constexpr uint32_t kBlockValues = 32;
 // Whether the query at `position` sees the token in full.
 bool SeesInFull(const StoreRequest& request, quant::Tail tail, uint64_t position, uint64_t token) {
   return token < request.keep_first || token + request.keep_last > position ||
-         token >= quant::StoredOf(tail, position + 1);
+         token >= quant::CountStored(tail, position + 1);
 }
 
 // Tokens of the side that its last query sees in full.

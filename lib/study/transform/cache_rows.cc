@@ -70,7 +70,7 @@ void RequireRows(const Snapshot& snapshot) {
   RequirePositions(snapshot);
 }
 
-TokenRange MiddleOf(uint64_t tokens, uint64_t first, uint64_t last) {
+TokenRange MiddleRange(uint64_t tokens, uint64_t first, uint64_t last) {
   const uint64_t begin = std::min(first, tokens);
   return {begin, std::max(begin, tokens - std::min(last, tokens))};
 }

@@ -23,7 +23,7 @@ struct CacheRows {
 void RequireRows(const Snapshot& snapshot);
 
 // Returns the tokens of so many that are coded: all but the first and the last ones.
-TokenRange MiddleOf(uint64_t tokens, uint64_t first, uint64_t last);
+TokenRange MiddleRange(uint64_t tokens, uint64_t first, uint64_t last);
 // Leaves out the tokens with values that are not finite, and returns the places of the others.
 std::vector<uint64_t> DropNotFinite(CacheRows& rows);
 

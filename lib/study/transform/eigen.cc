@@ -24,7 +24,7 @@ void ForBlocks(ThreadPool& pool, uint64_t count, uint64_t block,
                    [&](uint64_t i) { run(i * block, std::min(count, (i + 1) * block)); });
 }
 
-double DotOf(const double* a, const double* b, uint64_t count) {
+double DotProduct(const double* a, const double* b, uint64_t count) {
   double sums[4] = {};
   uint64_t i = 0;
   for (; i + 4 <= count; i += 4) {
@@ -41,12 +41,12 @@ struct Tridiagonal {
 
 // Turns row k beyond the diagonal into a reflection; returns the value that it leaves beside it.
 double Reflect(double* row, uint64_t count, double& scale) {
-  const double norm = std::sqrt(DotOf(row, row, count));
+  const double norm = std::sqrt(DotProduct(row, row, count));
   scale = 0;
   if (norm == 0) return 0;
   const double left = row[0] > 0 ? -norm : norm;
   row[0] -= left;
-  scale = 2 / DotOf(row, row, count);
+  scale = 2 / DotProduct(row, row, count);
   return left;
 }
 
@@ -62,9 +62,9 @@ Tridiagonal Tridiagonalise(std::vector<double>& matrix, uint64_t n, ThreadPool& 
     if (scale == 0) continue;
     ForBlocks(pool, count, kRowsAtOnce, [&](uint64_t begin, uint64_t end) {
       for (uint64_t i = begin; i < end; ++i)
-        change[i] = scale * DotOf(&matrix[(first + i) * n + first], v, count);
+        change[i] = scale * DotProduct(&matrix[(first + i) * n + first], v, count);
     });
-    const double half = scale / 2 * DotOf(change.data(), v, count);
+    const double half = scale / 2 * DotProduct(change.data(), v, count);
     for (uint64_t i = 0; i < count; ++i) change[i] -= half * v[i];
     ForBlocks(pool, count, kRowsAtOnce, [&](uint64_t begin, uint64_t end) {
       for (uint64_t i = begin; i < end; ++i) {
@@ -160,7 +160,7 @@ void UndoReflections(const std::vector<double>& reflections, const Tridiagonal& 
   for (uint64_t k = n - 1; k-- > 0;) {
     const double* v = &reflections[k * n + k + 1];
     double* part = vector + k + 1;
-    const double by = t.scales[k] * DotOf(v, part, n - k - 1);
+    const double by = t.scales[k] * DotProduct(v, part, n - k - 1);
     for (uint64_t i = 0; i < n - k - 1; ++i) part[i] -= by * v[i];
   }
 }

@@ -89,8 +89,8 @@ void RequireOrthonormal(const Transform& transform) {
 namespace {
 
 // Sums of products of the centred features of a part, in double.
-std::vector<double> CovarianceOf(const CacheRows& rows, const std::vector<float>& mean,
-                                 const TransformPart& part, ThreadPool& pool) {
+std::vector<double> ComputeCovariance(const CacheRows& rows, const std::vector<float>& mean,
+                                      const TransformPart& part, ThreadPool& pool) {
   const uint64_t n = part.features;
   std::vector<double> sums(n * n), chunk(n * kChunkRows), products(n * n);
   for (uint64_t begin = 0; begin < rows.tokens; begin += kChunkRows) {
@@ -128,7 +128,8 @@ uint64_t RankFor(const CacheRows& rows, uint64_t features, uint64_t asked) {
 void LearnPart(const CacheRows& rows, const std::vector<float>& mean, const LearnOptions& options,
                TransformPart& part, ThreadPool& pool) {
   const uint64_t rank = RankFor(rows, part.features, options.rank);
-  const Eigen eigen = SymmetricEigen(CovarianceOf(rows, mean, part, pool), part.features, pool);
+  const Eigen eigen =
+      SymmetricEigen(ComputeCovariance(rows, mean, part, pool), part.features, pool);
   for (uint64_t c = 0; c < rank; ++c) part.variances.push_back(std::max(0.0, eigen.values[c]));
   for (uint64_t i = 0; i < rank * part.features; ++i) {
     const auto value = static_cast<float>(eigen.vectors[i]);
@@ -136,7 +137,7 @@ void LearnPart(const CacheRows& rows, const std::vector<float>& mean, const Lear
   }
 }
 
-std::vector<float> MeanOf(const CacheRows& rows) {
+std::vector<float> ComputeMean(const CacheRows& rows) {
   std::vector<double> sums(rows.features);
   for (size_t i = 0; i < rows.values.size(); ++i)
     sums[i % rows.features] += static_cast<double>(rows.values[i]);
@@ -158,7 +159,7 @@ CacheRows Sampled(const CacheRows& rows, uint64_t most) {
 }
 
 // |stored - value| / |row - mean|, where the rows have parts outside of the basis.
-double ErrorOf(const Rows& values, std::span<const float> stored, double centred_energy) {
+double RelativeError(const Rows& values, std::span<const float> stored, double centred_energy) {
   double error = centred_energy;
   for (size_t i = 0; i < values.values.size(); ++i) {
     const auto value = static_cast<double>(values.values[i]);
@@ -193,7 +194,7 @@ class Planner {
       StoreRow(form, plan.schema, judge_.Row(t),
                std::span(stored).subspan(t * judge_.components, judge_.components), faults);
     }
-    plan.error = ErrorOf(judge_, stored, energy_);
+    plan.error = RelativeError(judge_, stored, energy_);
     while (!plan.schema.empty() && plan.schema.back().type == CodeType::kNone)
       plan.schema.pop_back();
     return plan;
@@ -204,7 +205,7 @@ class Planner {
     std::vector<float> stored(judged_.size());
     Faults faults;
     StoreBlock(plan.steps, judge_, stored, faults);
-    plan.error = ErrorOf(judge_, stored, energy_);
+    plan.error = RelativeError(judge_, stored, energy_);
     return plan;
   }
 
@@ -223,7 +224,7 @@ class Planner {
 TransformSide LearnSide(const CacheRows& learn, const CacheRows& held_out, uint32_t layers,
                         uint32_t heads, uint32_t dim, const LearnOptions& options,
                         ThreadPool& pool) {
-  TransformSide side{heads, dim, MeanOf(learn), {}, {}};
+  TransformSide side{heads, dim, ComputeMean(learn), {}, {}};
   const uint32_t step = options.group_layers == 0 ? layers : options.group_layers;
   for (uint32_t layer = 0; layer < layers; layer += step) {
     const uint32_t count = std::min(step, layers - layer);

@@ -93,7 +93,7 @@ StepTable MakeStepTable(std::span<const float> values, float step) {
 namespace {
 
 // Place of a symbol in its table; the last one is the escape.
-uint32_t PlaceOf(const StepTable& table, float symbol) {
+uint32_t FindSymbol(const StepTable& table, float symbol) {
   const auto reach = static_cast<float>(table.reach);
   return std::fabs(symbol) <= reach ? static_cast<uint32_t>(symbol + reach) : table.symbols() - 1;
 }
@@ -104,7 +104,7 @@ double BitsOfRows(const StepCode& code, const Rows& rows) {
   for (size_t c = 0; c < code.tables.size(); ++c) {
     const StepTable& table = code.tables[c];
     for (uint64_t t = 0; t < rows.tokens; ++t) {
-      const uint32_t place = PlaceOf(table, SymbolOf(rows.Row(t)[c], code.step));
+      const uint32_t place = FindSymbol(table, SymbolOf(rows.Row(t)[c], code.step));
       bits += kRansTotalBits - std::log2(static_cast<double>(table.frequencies[place]));
       if (place + 1 == table.symbols()) bits += kEscapeBits;
     }
@@ -139,8 +139,8 @@ StepCode FitSteps(const Rows& learn, const Rows& judge, double budget_bits) {
 namespace {
 
 // Codes 16 components of a block, each of a lane with its table; states carry over to the next 16.
-uint64_t WordsOf(const StepCode& code, size_t first, const std::vector<uint8_t>& symbols,
-                 uint64_t tokens, RansStates& states) {
+uint64_t CountSymbolWords(const StepCode& code, size_t first, const std::vector<uint8_t>& symbols,
+                          uint64_t tokens, RansStates& states) {
   std::vector<RansEncoderSymbol> of_symbol(size_t{kRansLanes} * 256);
   std::vector<uint8_t> tables(symbols.size());
   for (uint32_t lane = 0; lane < kRansLanes; ++lane) {
@@ -181,14 +181,14 @@ uint64_t StoreBlock(const StepCode& code, const Rows& rows, std::span<float> out
       for (uint64_t t = 0; t < rows.tokens; ++t) {
         const float symbol = SymbolOf(rows.Row(t)[c], code.step);
         const float kept = std::clamp<float>(symbol, INT16_MIN, INT16_MAX);
-        const uint32_t place = PlaceOf(code.tables[c], kept);
+        const uint32_t place = FindSymbol(code.tables[c], kept);
         faults.clipped += kept != symbol;
         escapes += place + 1 == code.tables[c].symbols();
         symbols[t * kRansLanes + c - first] = static_cast<uint8_t>(place);
         out[t * rows.components + c] = kept * code.step;
       }
     }
-    words += WordsOf(code, first, symbols, rows.tokens, states);
+    words += CountSymbolWords(code, first, symbols, rows.tokens, states);
   }
   return 2 * words + kRansLanes * sizeof(uint32_t) + escapes * kEscapeBits / 8;
 }

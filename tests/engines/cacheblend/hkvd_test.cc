@@ -79,11 +79,11 @@ TEST_CASE("16-bit scores round each step", "[blend]") {
 
 TEST_CASE("overlap and rank correlation", "[blend]") {
   const std::vector<uint32_t> a = {4, 2, 0, 1, 3}, b = {2, 3, 4, 0, 1};
-  const auto overlap = OverlapOf(a, b, 3);
+  const auto overlap = MeasureOverlap(a, b, 3);
   REQUIRE(overlap);
   CHECK(overlap->share == Approx(2.0 / 3));
   CHECK(overlap->jaccard == Approx(2.0 / 4));
-  CHECK(!OverlapOf(a, b, 0));
+  CHECK(!MeasureOverlap(a, b, 0));
   const std::vector<double> x = {1, 2, 3, 4}, y = {10, 20, 30, 25}, same = {7, 7, 7, 7};
   CHECK(Spearman(x, x) == 1.0);
   CHECK(*Spearman(x, y) == Approx(0.8));

@@ -47,7 +47,7 @@ const ChunkShape kShape{DType::kF16, kRows, 2, kColumns / 2, Order::kTokenHeadDi
 }  // namespace
 
 TEST_CASE("bound: noise takes what its entropy is, and not less", "[bound]") {
-  const std::optional<ChunkBounds> bounds = BoundsOf(kShape, Rows(kRows, kColumns, 0));
+  const std::optional<ChunkBounds> bounds = ComputeBounds(kShape, Rows(kRows, kColumns, 0));
   REQUIRE(bounds);
   const double least = Entropy() * kRows * kColumns;
   for (const double bits : {bounds->alone_bits, bounds->above_bits, bounds->mixed_bits}) {
@@ -58,7 +58,7 @@ TEST_CASE("bound: noise takes what its entropy is, and not less", "[bound]") {
 }
 
 TEST_CASE("bound: what the row above says is found", "[bound]") {
-  const std::optional<ChunkBounds> bounds = BoundsOf(kShape, Rows(kRows, kColumns, 0.98));
+  const std::optional<ChunkBounds> bounds = ComputeBounds(kShape, Rows(kRows, kColumns, 0.98));
   REQUIRE(bounds);
   const double values = kRows * kColumns, gain = -std::log2(std::sqrt(1 - 0.98 * 0.98));
   CHECK(bounds->above_bits < bounds->alone_bits - 0.5 * values);
@@ -67,8 +67,8 @@ TEST_CASE("bound: what the row above says is found", "[bound]") {
 }
 
 TEST_CASE("bound: other types and single rows have none", "[bound]") {
-  CHECK(!BoundsOf({DType::kF32, 300, 2, 16, Order::kTokenHeadDim}, Rows(kRows, kColumns, 0)));
-  CHECK(!BoundsOf({DType::kF16, 1, 1, 64, Order::kTokenHeadDim}, Rows(1, 64, 0)));
+  CHECK(!ComputeBounds({DType::kF32, 300, 2, 16, Order::kTokenHeadDim}, Rows(kRows, kColumns, 0)));
+  CHECK(!ComputeBounds({DType::kF16, 1, 1, 64, Order::kTokenHeadDim}, Rows(1, 64, 0)));
 }
 
 }  // namespace kv::bound_test

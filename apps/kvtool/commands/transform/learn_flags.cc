@@ -57,7 +57,7 @@ class Lessons {
     transform.rope = words;
     transform.k = k;
     transform.v = v;
-    const TokenRange middle = transform::MiddleOf(first.k.tokens(), flags_.sinks, flags_.window);
+    const TokenRange middle = transform::MiddleRange(first.k.tokens(), flags_.sinks, flags_.window);
     for (Lesson* lesson : {&k_, &v_}) {
       transform::CacheRows rows =
           transform::RowsOf(snapshot, lesson == &k_, rope ? &*rope : nullptr, middle);

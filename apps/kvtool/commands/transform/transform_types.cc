@@ -279,7 +279,7 @@ const quant::CacheType* TransformTypes::Make(const std::string& name, bool is_ke
       form->make({side, name, colon == text.npos ? "" : text.substr(colon + 1),
                   fp8_ == "soft" ? dynamo::Fp8Path::kSoft : dynamo::Fp8Path::kSm89});
   const TokenRange middle =
-      transform::MiddleOf(std::min(prompt, snapshot_->layers.front().k.tokens()), first_, last_);
+      transform::MiddleRange(std::min(prompt, snapshot_->layers.front().k.tokens()), first_, last_);
   TransformedSide& made = sides_.emplace_back();
   made.name = name;
   made.is_key = is_key;

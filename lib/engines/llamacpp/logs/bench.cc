@@ -72,7 +72,7 @@ Settings ReadSettings(const Json& row, size_t at, const std::string& name) {
   return settings;
 }
 
-std::string TextOf(const gate::ParamValue& value) {
+std::string FormatValue(const gate::ParamValue& value) {
   const auto* number = std::get_if<double>(&value);
   return number != nullptr ? fmt::format("{}", *number) : std::get<std::string>(value);
 }
@@ -80,7 +80,8 @@ std::string TextOf(const gate::ParamValue& value) {
 // Names a test as llama-bench's table does: "pp512", "tg128".
 std::string NameTest(const Test& test) {
   const bool generates = test.generates();
-  return (generates ? "tg" : "pp") + TextOf(test.settings.at(generates ? "n_gen" : "n_prompt"));
+  return (generates ? "tg" : "pp") +
+         FormatValue(test.settings.at(generates ? "n_gen" : "n_prompt"));
 }
 
 // Of equal tests the slower one decides, and its repetitions say how much equal runs differ.
@@ -201,11 +202,13 @@ void NameCases(const std::string& name, std::vector<Test>& tests) {
     std::string types, others;
     for (const char* key : {"type_k", "type_v"}) {
       const auto found = test.settings.find(key);
-      if (found != test.settings.end()) types += (types.empty() ? "" : "/") + TextOf(found->second);
+      if (found != test.settings.end())
+        types += (types.empty() ? "" : "/") + FormatValue(found->second);
     }
     for (const std::string& key : differ) {
       const auto found = test.settings.find(key);
-      if (found != test.settings.end()) others += fmt::format("{}={},", key, TextOf(found->second));
+      if (found != test.settings.end())
+        others += fmt::format("{}={},", key, FormatValue(found->second));
     }
     test.result.spec.name = names.Add(
         fmt::format("{}:{}{}{}{}", name, types, types.empty() ? "" : ",", others, NameTest(test)));

@@ -103,7 +103,7 @@ std::span<const std::string_view> CaseNames() {
 }
 
 // The thresholds of the suite's runtime case of this mode.
-std::vector<Rule> RulesOf(std::string_view mode) {
+std::vector<Rule> ListRules(std::string_view mode) {
   const logs::AnalyzerOptions options =
       logs::SuiteOptions(fmt::format("{}_{}", kRuntimeSuite, mode));
   std::vector<Rule> rules = CommonRules(options);
@@ -120,7 +120,7 @@ std::vector<Rule> RulesOf(std::string_view mode) {
 }
 
 // One of these with its mode, parameters and thresholds.
-CaseSpec SuiteCaseOf(std::string_view name) {
+CaseSpec BuildSuiteCase(std::string_view name) {
   CaseSpec spec;
   spec.name = name;
   spec.only_engine = name.starts_with(kDemoSuite);
@@ -133,7 +133,7 @@ CaseSpec SuiteCaseOf(std::string_view name) {
     spec.params = {{"h2o_enable", 0.0}, {"h2o_lossless_enable", 0.0}};
     spec.rules = CommonRules(logs::SuiteOptions(name));
   } else {
-    spec.rules = spec.only_engine ? DemoRules() : RulesOf(spec.mode);
+    spec.rules = spec.only_engine ? DemoRules() : ListRules(spec.mode);
   }
   return spec;
 }
@@ -310,8 +310,8 @@ const gate::Engine& Engine() {
                                       .baseline_rules = kBaselineRules,
                                       .suites = kSuites,
                                       .case_names = CaseNames(),
-                                      .suite_case = SuiteCaseOf,
-                                      .rules_of = RulesOf,
+                                      .suite_case = BuildSuiteCase,
+                                      .rules_of = ListRules,
                                       .report = {.title = "H2O final Summary",
                                                  .columns = kColumns,
                                                  .pairs = kPairs,

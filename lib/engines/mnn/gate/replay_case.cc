@@ -176,7 +176,7 @@ gate::Noise MeasureSpeeds(const CaseSpec& spec, runtime::ReplayRequest request,
 
 // The engine's parameters of a case: what the gate's scripts set for its mode, then what a trace of
 // block scores was recorded with, then the case's own.
-runtime::ReplayRequest RequestOf(const CaseSpec& spec, const Subject& subject) {
+runtime::ReplayRequest BuildRequest(const CaseSpec& spec, const Subject& subject) {
   runtime::ReplayRequest request;
   const runtime::Mode mode = runtime::ParseMode(spec.mode).value();
   request.lossless = runtime::GateConfig(mode);
@@ -224,7 +224,7 @@ CaseResult ReplayCase(const CaseSpec& spec, const Subject& subject, Progress* pr
   CaseResult result;
   result.spec = spec;
   result.origin = Origin::kReplay;
-  runtime::ReplayRequest request = RequestOf(spec, subject);
+  runtime::ReplayRequest request = BuildRequest(spec, subject);
   request.codec = codec;
   std::vector<std::optional<uint64_t>> prompts(spec.prompt_tokens.begin(),
                                                spec.prompt_tokens.end());

@@ -87,13 +87,13 @@ const ReplayedRow& RowWithLeast(const Rows& rows, const RowValue& value) {
   return RowWithMost(rows, [&](const ReplayResult& row) { return -value(row); });
 }
 
-double MeanOf(const Rows& rows, const RowValue& value) {
+double MeanFigure(const Rows& rows, const RowValue& value) {
   double sum = 0;
   for (const ReplayedRow& row : rows) sum += value(row.replay);
   return sum / static_cast<double>(rows.size());
 }
 
-Where TokensOf(uint32_t layer, uint64_t begin, uint64_t end) {
+Where AtTokens(uint32_t layer, uint64_t begin, uint64_t end) {
   Where where;
   where.layer = layer;
   where.token_begin = begin;
@@ -104,7 +104,7 @@ Where TokensOf(uint32_t layer, uint64_t begin, uint64_t end) {
 // The engine's ratio is that of its last plan: one layer, as long as it was then.
 Where LastPlan(const ReplayResult& row) {
   const Event* event = Last(row, EventKind::kEvict);
-  return event == nullptr ? Where{} : TokensOf(event->layer, 0, event->length);
+  return event == nullptr ? Where{} : AtTokens(event->layer, 0, event->length);
 }
 
 Where FirstEvent(const ReplayResult& row, EventKind kind) {
@@ -112,7 +112,7 @@ Where FirstEvent(const ReplayResult& row, EventKind kind) {
                                   [&](const Event& event) { return event.kind == kind; });
   return found == row.events.end()
              ? Where{}
-             : TokensOf(found->layer, found->begin, found->begin + found->tokens);
+             : AtTokens(found->layer, found->begin, found->begin + found->tokens);
 }
 
 // The layer, head and step of the largest error.
@@ -124,7 +124,7 @@ Where WorstStep(const ReplayedRow& row) {
       if (!(layer.step_output_error[step] > most)) continue;
       most = layer.step_output_error[step];
       const uint64_t token = row.replay.prompt + step;
-      where = TokensOf(layer.layer, token, token + 1);
+      where = AtTokens(layer.layer, token, token + 1);
       double head_most = -1;
       for (size_t head = 0; head < layer.heads.size(); ++head) {
         if (!(layer.heads[head].output_error.max > head_most)) continue;
@@ -212,7 +212,7 @@ void MeasureAttentionError(const Rows& rows, Measurements& out) {
     if (here.count == 0) continue;
     if (layer == nullptr || here.mean > layer->summary.output_error.mean) layer = &one;
   }
-  const Where where = TokensOf(layer->layer, worst->replay.prompt, worst->replay.end);
+  const Where where = AtTokens(layer->layer, worst->replay.prompt, worst->replay.end);
   const std::string note = fmt::format("mean of layer {:.4g}", layer->summary.output_error.mean);
   out.Set("attention_error.mean", error.mean, where, note);
   out.Set("attention_error.p95", error.p95, where, note);
@@ -278,10 +278,10 @@ void MeasureEngine(const Rows& rows, const CaseResult& result, Measurements& out
       [](const ReplayResult& row) { return row.metrics.decode_cache_miss; }, nullptr);
 
   const RowValue ratio = [](const ReplayResult& row) { return row.metrics.ratio; };
-  out.Set("candidate_lossy_ratio_avg", MeanOf(rows, lossy));
-  out.Set("candidate_lossless_ratio_avg", MeanOf(rows, ratio));
+  out.Set("candidate_lossy_ratio_avg", MeanFigure(rows, lossy));
+  out.Set("candidate_lossless_ratio_avg", MeanFigure(rows, ratio));
   out.Set("candidate_runtime_total_ratio_avg",
-          MeanOf(rows, [&](const ReplayResult& row) { return lossy(row) * ratio(row); }));
+          MeanFigure(rows, [&](const ReplayResult& row) { return lossy(row) * ratio(row); }));
   for (const char* name :
        {"decode_gate_tps", "decode_best", "decode_baseline", "decode_drop_ratio"}) {
     out.Missing(name, kNeedsEngine);
@@ -378,7 +378,7 @@ Where HeaviestLayer(const ReplayResult& row) {
     most = share;
     worst = &layer;
   }
-  return worst == nullptr ? Where{} : TokensOf(worst->layer, 0, row.end);
+  return worst == nullptr ? Where{} : AtTokens(worst->layer, 0, row.end);
 }
 
 std::optional<double> Ratio(uint64_t raw, uint64_t stored) {
@@ -406,7 +406,7 @@ void MeasureRatio(const Rows& rows, Measurements& out) {
   }
   const RowValue ratio = [](const ReplayResult& row) { return row.measured.verified_ratio(); };
   const ReplayResult* worst = &RowWithLeast(rows, ratio).replay;
-  out.Set("measured_ratio_mean", MeanOf(rows, ratio));
+  out.Set("measured_ratio_mean", MeanFigure(rows, ratio));
   if (!compressed(*worst)) {
     out.Missing("layer_ratio.least", WhyNothingCompressed(*worst));
     out.Missing("layer_ratio.most", WhyNothingCompressed(*worst));
@@ -420,7 +420,7 @@ void MeasureRatio(const Rows& rows, Measurements& out) {
     for (const size_t kind : {0, 1}) {
       const std::optional<double> ratio = VerifiedRatio(layer.measured, kind);
       if (!ratio) continue;
-      Where here = TokensOf(layer.layer, 0, worst->end);
+      Where here = AtTokens(layer.layer, 0, worst->end);
       here.kind = kind == 0 ? "K" : "V";
       if (!where.layer || *ratio < least) {
         least = *ratio;
@@ -448,7 +448,7 @@ void MeasureContent(const Rows& rows, Measurements& out) {
   }
   Where where;
   if (content.first) {
-    where = TokensOf(content.first->layer, content.first->position, content.first->position + 1);
+    where = AtTokens(content.first->layer, content.first->position, content.first->position + 1);
     where.kind = content.first->is_value ? "V" : "K";
     where.head = content.first->head;
   }
@@ -493,7 +493,7 @@ void MeasureTrue(const Rows& rows, CaseResult& result) {
   const RowValue lossy = [](const ReplayResult& row) { return row.h2o_metrics.lossy_ratio; };
   const ReplayResult& lossiest = RowWithLeast(rows, lossy).replay;
   out.Set("lossy_worst", lossy(lossiest), LastPlan(lossiest), WhyNothingEvicted(lossiest));
-  out.Set("lossy_mean", MeanOf(rows, lossy), LastPlan(lossiest));
+  out.Set("lossy_mean", MeanFigure(rows, lossy), LastPlan(lossiest));
   double evictions = 0, failures = 0;
   Where failed;
   for (const ReplayedRow& row : rows) {

@@ -24,7 +24,7 @@ void Add(const advise::Outcome& run, advise::Outcome& all) {
 // Settings are tried so many at once: they share the attention that all of them change.
 constexpr size_t kTriedTogether = 4;
 
-AdvisedSettings SettingsOf(const advise::Candidate& candidate, uint64_t shortest_prompt) {
+AdvisedSettings ToSettings(const advise::Candidate& candidate, uint64_t shortest_prompt) {
   AdvisedSettings settings;
   settings.candidate = &candidate;
   settings.config = candidate.config;
@@ -68,7 +68,7 @@ std::optional<AdvisedSettings> AdviseSettings(const advise::Runs& runs,
     if (eviction::FindPolicy(candidate.policy)->tuned_by != eviction::Tuning::kBlocks ||
         candidate.budget.tokens)
       continue;
-    all.push_back(SettingsOf(candidate, shortest_prompt));
+    all.push_back(ToSettings(candidate, shortest_prompt));
   }
   for (size_t begin = 0; begin < all.size(); begin += kTriedTogether) {
     const auto together =

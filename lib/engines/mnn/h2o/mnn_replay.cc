@@ -249,7 +249,7 @@ std::shared_ptr<const EngineRun> PlanIntervals(const EngineCase& of) {
   return run;
 }
 
-MnnGeometry GeometryOf(const EngineCase& of) {
+MnnGeometry ToMnnGeometry(const EngineCase& of) {
   const KvTensor& k = of.snapshot.layers.front().k;
   // Block types have no whole bytes per element; the engine knows fp16 and fp32.
   const uint32_t bytes = IsBlockQuantised(k.dtype) ? 2 : Info(k.dtype).block_bytes;
@@ -261,7 +261,7 @@ MnnReplay ReplayStream(const EngineCase& of, MnnRevision revision) {
   const BlockScoreStream& stream = *of.trace.block_scores;
   try {
     const auto source = StreamBlockSums(stream.open(), stream.layers, of.prompt);
-    return ReplayMnn(of.config, GeometryOf(of), revision, of.prompt, UINT32_MAX, *source);
+    return ReplayMnn(of.config, ToMnnGeometry(of), revision, of.prompt, UINT32_MAX, *source);
   } catch (Error& error) {
     throw error.File(of.trace.path);
   }
@@ -290,7 +290,7 @@ MnnReplay ReplayRows(const EngineCase& of, MnnRevision revision) {
   }
   const auto block = static_cast<uint64_t>(of.config.block_tokens);
   const auto source = TraceBlockSums(of.attentions, places, block, of.weights, of.pool);
-  return ReplayMnn(of.config, GeometryOf(of), revision, of.prompt, of.end, *source);
+  return ReplayMnn(of.config, ToMnnGeometry(of), revision, of.prompt, of.end, *source);
 }
 
 template <MnnRevision revision>

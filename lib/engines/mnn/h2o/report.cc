@@ -74,7 +74,7 @@ const Fields<MnnCall>& CallFields() {
   return fields;
 }
 
-std::optional<uint32_t> LayerOf(const ReplayEvent& event) {
+std::optional<uint32_t> EventLayer(const ReplayEvent& event) {
   if (event.call == nullptr) return std::nullopt;
   return event.run.schedules[event.call->start.layer].layer;
 }
@@ -214,7 +214,7 @@ const Fields<ReplayEvent>& ReplayEventFields() {
        [](const Event& event) { return event.run.target_ratio(); }, Nullable()},
       {"token", "Position of the token decoded", &Event::token},
       Fields<Event>::Inline(&Event::step, eviction::BytesFields()),
-      {"layer", "Number of the layer", LayerOf, Absent()},
+      {"layer", "Number of the layer", EventLayer, Absent()},
       Fields<Event>::Inline(&Event::call, CallFields()),
       Fields<Event>::Inline(&Event::eviction, EvictionFields())};
   return fields;
@@ -223,7 +223,7 @@ const Fields<ReplayEvent>& ReplayEventFields() {
 void ForEachEvent(const ReplayResult& result, const std::function<void(const ReplayEvent&)>& emit) {
   for (const ReplayRun& run : result.runs) {
     eviction::PlanCursor plans(run);
-    const MnnReplay* mnn = MnnReplayOf(run);
+    const MnnReplay* mnn = FindMnnReplay(run);
     size_t calls = 0;
     const auto events_before = [&](uint64_t end) {
       if (mnn == nullptr) {
@@ -273,7 +273,7 @@ const Fields<Report>& ReportFields() {
       ConfigFields(),
       {"engine_report",
        "What the engine itself reports at the end; null with engine exact and for other policies",
-       [](const Run& of) { return MnnReplayOf(of.run); }, EngineReportFields()});
+       [](const Run& of) { return FindMnnReplay(of.run); }, EngineReportFields()});
   static const Fields<Report> fields = {
       {"trace", "The attention trace that was replayed", Whole, eviction::TraceFields()},
       {"params", "What was asked for", Whole, ParamsFields()},

@@ -17,7 +17,7 @@ const Fields<Report>& ReportFields();
 const Fields<MnnMetrics>& MetricsFields();
 
 // What the engine decided in a run; null if it decided nothing.
-inline const MnnReplay* MnnReplayOf(const ReplayRun& run) {
+inline const MnnReplay* FindMnnReplay(const ReplayRun& run) {
   return static_cast<const MnnReplay*>(run.engine.get());
 }
 

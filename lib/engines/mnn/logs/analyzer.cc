@@ -468,7 +468,7 @@ GateFigures Analyze(const BenchTable& table, const AnalyzerOptions& options,
   return figures;
 }
 
-GateBullets GateBulletsOf(const GateFigures& figures) { return BulletWriter(figures).Write(); }
+GateBullets ListGateBullets(const GateFigures& figures) { return BulletWriter(figures).Write(); }
 
 GateBullets ParseGateBullets(std::string_view markdown) {
   GateBullets bullets;
@@ -505,7 +505,7 @@ std::vector<std::string> MissingBullets(const GateBullets& bullets) {
     asked.upper.emplace();
   }
   std::vector<std::string> missing;
-  for (const auto& [key, value] : GateBulletsOf(asked)) {
+  for (const auto& [key, value] : ListGateBullets(asked)) {
     if (!bullets.contains(key)) missing.push_back(key);
   }
   return missing;

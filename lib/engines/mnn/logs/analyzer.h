@@ -179,7 +179,7 @@ GateFigures Analyze(const BenchTable& table, const AnalyzerOptions& options,
 // The bullets below "## Quality Gate" in the analyzer's report: keys to values without back-quotes.
 using GateBullets = std::map<std::string, std::string, std::less<>>;
 // The bullets that the analyzer would write of these figures, with its decimals.
-GateBullets GateBulletsOf(const GateFigures& figures);
+GateBullets ListGateBullets(const GateFigures& figures);
 GateBullets ParseGateBullets(std::string_view markdown);
 // The keys to which a report gives two values, such as "overall_pass (true, false)".
 std::vector<std::string> Contradictions(std::string_view markdown);

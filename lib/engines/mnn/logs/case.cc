@@ -32,16 +32,18 @@ bool HasTable(const std::string& text) {
   return has_line;
 }
 
-std::string BaseOf(const std::string& path) { return path.substr(path.find_last_of("/\\") + 1); }
+std::string StripFolder(const std::string& path) {
+  return path.substr(path.find_last_of("/\\") + 1);
+}
 
-std::string NameOf(const Json& run, size_t index) {
+std::string ReadRunName(const Json& run, size_t index) {
   return OnlyUtf8(TextAt(run, "run_id", fmt::format("{} of the list", index + 1)));
 }
 
 // The names that a run's log may have.
 std::vector<std::string> LogNames(const Json& run) {
   const std::string log = TextAt(run, "log"), id = TextAt(run, "run_id");
-  if (!log.empty()) return {BaseOf(log)};
+  if (!log.empty()) return {StripFolder(log)};
   if (id.empty()) return {};
   // run_0001_p512_g128_... is also written as run_0001.log.
   return {id + ".log", id.substr(0, id.find('_', id.find('_') + 1)) + ".log"};
@@ -154,13 +156,13 @@ class BenchReader {
       const Json& run = list[i];
       const Json code = run.is_object() ? run.value("return_code", Json()) : Json();
       if (!code.is_number()) {
-        evidence_.gaps.Add(
-            fmt::format("{}: run {} has return_code {}", shown, NameOf(run, i), ShowJson(code)));
+        evidence_.gaps.Add(fmt::format("{}: run {} has return_code {}", shown, ReadRunName(run, i),
+                                       ShowJson(code)));
       } else if (code.get<double>() != 0) {
         ++bench_.failed_runs;
         if (bench_.failures.size() < kMaxFailures) {
           bench_.failures.push_back(
-              fmt::format("run {} returned {:.0f}", NameOf(run, i), code.get<double>()));
+              fmt::format("run {} returned {:.0f}", ReadRunName(run, i), code.get<double>()));
         }
       }
       const std::vector<std::string> names = LogNames(run);
@@ -170,7 +172,7 @@ class BenchReader {
       all_named &= is_there;
       if (!names.empty() && !is_there) {
         evidence_.gaps.Add(fmt::format("{}: the log of run {}, {}, is not there", shown,
-                                       NameOf(run, i), OnlyUtf8(names.back())));
+                                       ReadRunName(run, i), OnlyUtf8(names.back())));
       }
     }
     bench_.runs += list.size();
@@ -245,7 +247,7 @@ GateBullets Analyse(const BenchTable& baseline, const std::optional<OfflineRatio
   }
   const GateFigures figures = Analyze(bench.table, logs.options, upper, online, bench.invalid);
   NoteFeasibility(figures, logs.notes);
-  return GateBulletsOf(figures);
+  return ListGateBullets(figures);
 }
 
 // What the analyzer, given these logs, says no to.
@@ -266,7 +268,7 @@ std::vector<std::string> DeniedByLogs(const GateBullets& written, const GateBull
 }
 
 // The engine's words where they are worse: those written, or those that the logs beside them give.
-GateBullets WorseOf(GateBullets written, const GateBullets& made) {
+GateBullets WorseBullets(GateBullets written, const GateBullets& made) {
   for (const auto& [key, value] : made) {
     const bool is_verdict = key.ends_with("_pass") || key.ends_with("_ok");
     if (!is_verdict || value != "false" || key.starts_with("lossless_")) continue;
@@ -326,7 +328,7 @@ void ReadReportAndLogs(const LogFolder& folder, const std::optional<OfflineRatio
         fmt::format("{}/summary.md was made of {} rows, but the logs beside it have {}", c.folder,
                     rows, logs.bench.table.size()));
   }
-  logs.bullets = WorseOf(std::move(logs.bullets), made);
+  logs.bullets = WorseBullets(std::move(logs.bullets), made);
 }
 
 // The rows of one file, or the analyzer's report.

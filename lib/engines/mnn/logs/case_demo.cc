@@ -125,8 +125,8 @@ void CompareDemoReports(const Json& written, const Json& made, std::vector<std::
 }
 
 // A summary that cannot be read is missing.
-std::optional<DemoSummary> SummaryOf(const LogFolder& folder, const std::string& tag,
-                                     Evidence& evidence) {
+std::optional<DemoSummary> ParseDemoSummary(const LogFolder& folder, const std::string& tag,
+                                            Evidence& evidence) {
   try {
     auto summary = ReadDemoSummary(folder, tag);
     if (summary) CheckSummary(folder, tag, *summary, evidence);
@@ -154,7 +154,7 @@ void ReadReport(const std::string& shown, CaseLogs& logs) {
 }
 
 // What the report says that it asked for.
-DemoOptions OptionsOf(const Json& report) {
+DemoOptions ReadDemoOptions(const Json& report) {
   DemoOptions options;
   options.decode_drop_target = NumberAt(report, "decode_drop_target", options.decode_drop_target);
   const auto ask = [&](const char* key, bool& option) {
@@ -204,8 +204,8 @@ CaseLogs ReadDemoCase(const LogFolder& folder, SuiteCase suite_case) {
   SuiteCase& c = logs.suite_case;
   c.report_text = folder.Text(kReport);
   ReadReport(folder.Shown(kReport), logs);
-  const auto baseline = SummaryOf(folder, "baseline", logs.evidence);
-  auto candidate = SummaryOf(folder, "candidate", logs.evidence);
+  const auto baseline = ParseDemoSummary(folder, "baseline", logs.evidence);
+  auto candidate = ParseDemoSummary(folder, "candidate", logs.evidence);
   if (!candidate && !c.report_text) {
     const Json rows = LooseRuns(folder, logs.evidence);
     if (!rows.empty()) candidate = {{SummariseBuckets(rows), folder.shown()}};
@@ -215,7 +215,7 @@ CaseLogs ReadDemoCase(const LogFolder& folder, SuiteCase suite_case) {
   const Json none = {{"overall_pass", true}};
   const Json made =
       DemoReport(baseline ? baseline->document : none, baseline ? baseline->shown : "",
-                 candidate->document, candidate->shown, OptionsOf(logs.report));
+                 candidate->document, candidate->shown, ReadDemoOptions(logs.report));
   if (logs.report.empty()) {
     logs.report = made;
     return logs;

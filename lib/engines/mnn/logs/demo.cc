@@ -30,12 +30,12 @@ int64_t Whole(double value) {
   return std::isfinite(value) && std::abs(value) < 9e18 ? static_cast<int64_t>(value) : 0;
 }
 
-double MeanOf(const std::vector<double>& values) {
+double MeanOrZero(const std::vector<double>& values) {
   double sum = 0;
   for (const double value : values) sum += value;
   return values.empty() ? 0 : sum / static_cast<double>(values.size());
 }
-double MostOf(const std::vector<double>& values) {
+double LargestValue(const std::vector<double>& values) {
   return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }
 
@@ -117,7 +117,7 @@ std::optional<double> Figure(const Json& object, std::string_view key) {
 }
 
 // The drop that a report states, or that its speeds show: the worse of both.
-std::optional<double> DropOf(const Json& object) {
+std::optional<double> ReadDrop(const Json& object) {
   std::optional<double> drop = Figure(object, "decode_drop_ratio");
   const auto before = Figure(object, "baseline_decode_tps_avg");
   const auto after = Figure(object, "candidate_decode_tps_avg");
@@ -246,9 +246,9 @@ Json SummariseRuns(const Json& rows) {
   Json summary = {
       {"total_runs", rows.size()},
       {"pass_runs", passed},
-      {"decode_tps_avg", MeanOf(speeds)},
+      {"decode_tps_avg", MeanOrZero(speeds)},
       {"decode_tps_min", speeds.empty() ? 0.0 : *std::min_element(speeds.begin(), speeds.end())},
-      {"decode_tps_max", MostOf(speeds)}};
+      {"decode_tps_max", LargestValue(speeds)}};
   for (const MetricFigure& figure : kMetricFigures) {
     std::vector<double> values;
     for (const Json& one : metrics) {
@@ -256,7 +256,7 @@ Json SummariseRuns(const Json& rows) {
                                                 : NumberAt(one, "h2o_lossy_ratio") *
                                                       NumberAt(one, "h2o_lossless_ratio"));
     }
-    summary[figure.key] = figure.is_most ? MostOf(values) : MeanOf(values);
+    summary[figure.key] = figure.is_most ? LargestValue(values) : MeanOrZero(values);
   }
   summary["overall_pass"] = !rows.empty() && passed == rows.size();
   return summary;
@@ -352,7 +352,7 @@ std::vector<RuleOutcome> DemoRules(const Json& report, const AnalyzerOptions& op
   std::vector<RuleOutcome> rules;
   const auto buckets = Buckets(report);
   const double target = NumberAt(report, "decode_drop_target", DemoOptions{}.decode_drop_target);
-  RuleOutcome drop = DecideDrop("decode_drop_ratio", target, DropOf(report), noise.relative());
+  RuleOutcome drop = DecideDrop("decode_drop_ratio", target, ReadDrop(report), noise.relative());
   drop.engine_pass = TruthAt(report, "decode_pass");
   if (!(NumberAt(report, "baseline_decode_tps_avg") > 0)) {
     drop.status = Status::kNotRun;
@@ -379,7 +379,7 @@ std::vector<RuleOutcome> DemoRules(const Json& report, const AnalyzerOptions& op
   must_happen("require_decode_cache_hit", "decode_cache_hit_best", "decode_cache_hit_pass");
   for (const auto& [name, bucket] : buckets) {
     RuleOutcome rule = DecideDrop("bucket_" + OnlyUtf8(name) + "_decode_drop_ratio", target,
-                                  DropOf(bucket), noise.relative());
+                                  ReadDrop(bucket), noise.relative());
     rule.engine_value = Figure(bucket, "decode_drop_ratio");
     rule.engine_pass = TruthAt(bucket, "decode_pass");
     if (!TruthAt(bucket, "sample_aligned") && bucket.contains("sample_aligned")) {

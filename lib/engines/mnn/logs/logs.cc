@@ -179,7 +179,7 @@ void AddLineRules(const CaseLogs& logs, const AnalyzerOptions& options, CaseResu
   }
 }
 
-double BaselineOf(const CaseLogs& logs) {
+double FindBaseline(const CaseLogs& logs) {
   if (IsDemoName(logs.suite_case.name)) return NumberAt(logs.report, "baseline_decode_tps_avg");
   const auto found = logs.bullets.find("decode_baseline");
   const double value = found == logs.bullets.end() ? 0 : FirstNumber(found->second).value_or(0);
@@ -295,7 +295,7 @@ EngineVerdict AnalyzeEngineLogs(const EngineLogsInput& input) {
   verdict.notes = read.notes;
   BaselineNoise demo_noise;
   for (const CaseLogs& logs : read.cases) {
-    const double baseline = BaselineOf(logs);
+    const double baseline = FindBaseline(logs);
     if (!(baseline > 0) || !std::isfinite(baseline)) continue;
     BaselineNoise& noise = IsDemoName(logs.suite_case.name) ? demo_noise : verdict.baseline_noise;
     noise.tokens_per_second.push_back(baseline);

@@ -23,8 +23,8 @@ constexpr uint64_t kOldGroupTokens = 192;
 constexpr std::string_view kRatio = "eff_ratio=";
 
 // The figure over rows; those that are no number are left out.
-Spread SpreadOf(const std::vector<AnalyzerRow>& rows,
-                const std::function<double(const AnalyzerRow&)>& figure) {
+Spread ComputeSpread(const std::vector<AnalyzerRow>& rows,
+                     const std::function<double(const AnalyzerRow&)>& figure) {
   Spread spread;
   std::vector<double> values;
   double sum = 0;
@@ -146,7 +146,7 @@ ReportHead ParseHead(std::string_view markdown) {
 }
 
 // Megabytes are printed to two decimals: of few of them the printed ratio says more.
-double MeasuredRatioOf(const AnalyzerRow& row) {
+double ComputeMeasuredRatio(const AnalyzerRow& row) {
   constexpr double kEnough = 0.5;
   if (!(row.raw_mb > 0 && row.comp_mb > 0)) return NAN;
   return row.comp_mb < kEnough && row.lossless > 0 ? row.lossless : row.raw_mb / row.comp_mb;
@@ -165,8 +165,8 @@ std::optional<uint64_t> Field(std::string_view line, std::string_view key) {
 
 std::string Percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
 
-std::optional<double> NoiseOf(const BaselineNoise& baselines,
-                              const std::optional<double>& repeat_deviation) {
+std::optional<double> FindNoise(const BaselineNoise& baselines,
+                                const std::optional<double>& repeat_deviation) {
   std::optional<double> noise = baselines.relative();
   if (repeat_deviation) noise = std::max(noise.value_or(0), 2 * *repeat_deviation);
   return noise;
@@ -331,10 +331,11 @@ RuntimeFacts FactsOfTable(const BenchTable& table, const BenchTable* baseline) {
   RuntimeFacts facts;
   facts.rows = rows.size();
   for (const RowFigure& figure : kRowFigures) {
-    if (table.HasColumn(figure.column)) facts.figures[figure.key()] = SpreadOf(rows, figure.of);
+    if (table.HasColumn(figure.column))
+      facts.figures[figure.key()] = ComputeSpread(rows, figure.of);
   }
-  if (table.HasColumn(kSpeedColumn)) facts.decode = SpreadOf(rows, &AnalyzerRow::decode_tps);
-  facts.measured = SpreadOf(rows, MeasuredRatioOf);
+  if (table.HasColumn(kSpeedColumn)) facts.decode = ComputeSpread(rows, &AnalyzerRow::decode_tps);
+  facts.measured = ComputeSpread(rows, ComputeMeasuredRatio);
   facts.repeat_deviation = RepeatDeviation(table, rows);
   if (baseline != nullptr) facts.like_for_like_drop = LikeForLike(table, rows, *baseline);
   NoteMisreadCells(table, facts);
@@ -359,8 +360,8 @@ RuntimeFacts FactsOfReport(std::string_view markdown) {
   facts.decode.median = NumberIn(bullets, "decode_median_tps");
   facts.decode.most = NumberIn(bullets, "decode_best");
   if (facts.rows > 0 && facts.rows == head.rows.size()) {  // all are listed
-    facts.figures["lossy_best"] = SpreadOf(head.rows, &AnalyzerRow::lossy);
-    facts.decode = SpreadOf(head.rows, &AnalyzerRow::decode_tps);
+    facts.figures["lossy_best"] = ComputeSpread(head.rows, &AnalyzerRow::lossy);
+    facts.decode = ComputeSpread(head.rows, &AnalyzerRow::decode_tps);
   }
   if (facts.rows == 1) facts.measured.least = facts.measured_ratio_mean();
   facts.notes.push_back("judged by summary.md alone: the case folder holds no bench logs");
@@ -415,7 +416,7 @@ std::vector<RuleOutcome> RuntimeRules(const RuntimeFacts& facts, const GateBulle
       drop = (o.decode_baseline - *facts.decode.mean) / o.decode_baseline;
     }
     RuleOutcome rule = DecideDrop("decode_drop_ratio", o.decode_drop_target, drop,
-                                  NoiseOf(noise, facts.repeat_deviation));
+                                  FindNoise(noise, facts.repeat_deviation));
     if (!rule.reason.empty() && !facts.like_for_like_drop) {
       rule.reason += " (mean of the rows against the best baseline row, as the engine compares)";
     }
@@ -469,7 +470,7 @@ Json RuntimeFigures(const RuntimeFacts& facts, const BaselineNoise& noise) {
           {"decode_tokens_per_second", spread_json(facts.decode)},
           {"decode_repeat_deviation", NumberJson(facts.repeat_deviation)},
           {"decode_drop_like_for_like", NumberJson(facts.like_for_like_drop)},
-          {"decode_noise", NumberJson(NoiseOf(noise, facts.repeat_deviation))},
+          {"decode_noise", NumberJson(FindNoise(noise, facts.repeat_deviation))},
           {"decompress_us", spread_json(facts.of("runtime_decomp_best_us"))},
           {"async_wait_us", spread_json(facts.of("runtime_async_wait_best_us"))},
           {"queue_peak", spread_json(facts.of("runtime_queue_peak_best"))},

@@ -195,7 +195,7 @@ void GatherHalves(const KvTensor& tensor, uint64_t begin, uint64_t tokens, Worke
   FloatToHalf(worker.floats.data(), out.data(), worker.floats.size());
 }
 
-std::span<std::byte> ValuesOf(const Task& task, Worker& worker) {
+std::span<std::byte> ScratchValues(const Task& task, Worker& worker) {
   const uint64_t row_bytes = 2 * task.group->row(), end = task.begin + task.tokens;
   const auto values = worker.values.Get(task.tokens * row_bytes);
   uint64_t at = 0;  // of the part in the group
@@ -211,12 +211,12 @@ std::span<std::byte> ValuesOf(const Task& task, Worker& worker) {
   return values;
 }
 
-Stream StreamOf(const Task& task, bool is_low) {
+Stream SelectStream(const Task& task, bool is_low) {
   return static_cast<Stream>((task.is_value ? kVHi : kKHi) + is_low);
 }
 
 Outcome Run(const Task& task, const Options& options, Worker& worker) {
-  const auto values = ValuesOf(task, worker);
+  const auto values = ScratchValues(task, worker);
   const size_t words = values.size() / 2;
   const auto planes = worker.planes.Get(values.size());
   const auto low = planes.first(words), high = planes.subspan(words);
@@ -226,7 +226,7 @@ Outcome Run(const Task& task, const Options& options, Worker& worker) {
   Outcome outcome;
   for (const bool is_low : {false, true}) {
     outcome.compressed += worker.coder.Size(is_low ? low : high, shape, options,
-                                            StreamOf(task, is_low), outcome.counts[is_low]);
+                                            SelectStream(task, is_low), outcome.counts[is_low]);
   }
   return outcome;
 }
@@ -269,7 +269,7 @@ void AddTask(const Task& task, const Outcome& outcome, const Options& options, R
   }
   for (const bool is_low : {false, true}) {
     for (const auto& [predictor, count] : outcome.counts[is_low]) {
-      result.mode_counts[StreamOf(task, is_low)][predictor] += count;
+      result.mode_counts[SelectStream(task, is_low)][predictor] += count;
     }
   }
 }

@@ -13,8 +13,8 @@ namespace {
 constexpr std::string_view kCodec = "fp16_gear_predictive_zstd";
 
 // Counts in the order in which predictors compete; those of the legacy mode compete with nobody.
-std::vector<std::pair<std::string_view, uint64_t>> CountsOf(const Options& options,
-                                                            const Result& result, Stream stream) {
+std::vector<std::pair<std::string_view, uint64_t>> ListCounts(const Options& options,
+                                                              const Result& result, Stream stream) {
   const auto& counts = result.mode_counts[stream];
   std::vector<std::pair<std::string_view, uint64_t>> ordered;
   if (options.codec == CodecMode::kLegacy) {
@@ -28,7 +28,7 @@ std::vector<std::pair<std::string_view, uint64_t>> CountsOf(const Options& optio
   return ordered;
 }
 
-Value ObjectOf(const auto& counts) {
+Value CountsToObject(const auto& counts) {
   Value::Object object;
   for (const auto& [name, count] : counts) object.emplace_back(name, count);
   return object;
@@ -77,8 +77,9 @@ const Fields<Document>& DocumentFields() {
     };
   };
   const auto mode_counts = [](Stream stream) {
-    return
-        [stream](const Document& of) { return ObjectOf(CountsOf(of.options, of.result, stream)); };
+    return [stream](const Document& of) {
+      return CountsToObject(ListCounts(of.options, of.result, stream));
+    };
   };
   const auto bytes = [](Sizes Result::*part, uint64_t Sizes::*member) {
     return [part, member](const Document& of) { return of.result.*part.*member; };
@@ -175,7 +176,7 @@ const Fields<Document>& DocumentFields() {
        result(&Result::converted)},
       {"skipped_entries", "Number of entries that were left out", result(&Result::skipped)},
       {"skip_reasons", "Number of entries that were left out, by reason",
-       [](const Document& of) { return ObjectOf(of.result.skip_reasons); }, counts}};
+       [](const Document& of) { return CountsToObject(of.result.skip_reasons); }, counts}};
   return fields;
 }
 
@@ -224,7 +225,7 @@ std::string ResultMarkdown(const std::string& dump_dir, const Options& options,
   text += "\n## Predictor Usage\n\n";
   for (size_t i = 0; i < kStreams; ++i) {
     const auto stream = static_cast<Stream>(i);
-    item(StreamTitle(stream) + " mode counts", PythonDict(CountsOf(options, result, stream)));
+    item(StreamTitle(stream) + " mode counts", PythonDict(ListCounts(options, result, stream)));
   }
   text += "\n## Diagnostics\n\n";
   item("Scanned entries", result.scanned);

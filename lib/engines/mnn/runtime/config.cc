@@ -52,7 +52,7 @@ int64_t Whole(double value) {
       std::clamp(value, -static_cast<double>(kMost), static_cast<double>(kMost)));
 }
 
-Scope ScopeOf(const ParameterValue& value) {
+Scope ToScope(const ParameterValue& value) {
   if (const auto* number = std::get_if<double>(&value)) {
     const int64_t scope = Whole(*number);
     return scope == 0 || scope == 2 || scope == 3 ? static_cast<Scope>(scope) : Scope::kFrontN;
@@ -63,7 +63,7 @@ Scope ScopeOf(const ParameterValue& value) {
   return word == "h2o_kept" ? Scope::kH2oKept : Scope::kFrontN;
 }
 
-Mode ModeOf(const ParameterValue& value) {
+Mode ToMode(const ParameterValue& value) {
   if (const auto* number = std::get_if<double>(&value)) {
     const int64_t mode = Whole(*number);
     return mode == 1 || mode == 2 ? static_cast<Mode>(mode) : Mode::kProbe;
@@ -185,9 +185,9 @@ SetResult SetParameter(std::string_view meta_name, const ParameterValue& value, 
   if (meta_name == kCodecName) {
     config.gear_delta = number != nullptr ? *number == 1 : *word == "gear_delta";
   } else if (const auto* scope = std::get_if<Scope Config::*>(&found->member)) {
-    config.** scope = ScopeOf(value);
+    config.** scope = ToScope(value);
   } else if (const auto* mode = std::get_if<Mode Config::*>(&found->member)) {
-    config.** mode = ModeOf(value);
+    config.** mode = ToMode(value);
   } else if (const auto* flag = std::get_if<bool Config::*>(&found->member)) {
     if (number == nullptr) return SetResult::kWrongType;
     config.** flag = *number != 0;

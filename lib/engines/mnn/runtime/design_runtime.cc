@@ -340,7 +340,7 @@ class DesignRuntime : public Runtime {
     stored.blob = {};
   }
 
-  RangeCache::Key KeyOf(uint32_t index, const Block& block, bool is_value) const {
+  RangeCache::Key MakeRangeKey(uint32_t index, const Block& block, bool is_value) const {
     return {index,
             is_value,
             layers_[index].hot.shape(is_value).dtype,
@@ -353,7 +353,7 @@ class DesignRuntime : public Runtime {
     const Stored& stored = block.tensors[is_value];
     if (stored.raw != nullptr) return stored.raw;
     LayerRecord& record = records_[index];
-    const RangeCache::Key key = KeyOf(index, block, is_value);
+    const RangeCache::Key key = MakeRangeKey(index, block, is_value);
     if (auto cached = cache_.Find(key)) {
       ++record.measured.cache_copies;
       return cached;
@@ -436,7 +436,8 @@ class DesignRuntime : public Runtime {
         rest.tensors[is_value].raw = std::make_shared<const Bytes>(
             SelectTokens(layer.hot.shape(is_value), *bytes, block.tokens(), kept));
       }
-      if (block.tensors[is_value].raw == nullptr) cache_.Erase(KeyOf(index, block, is_value));
+      if (block.tensors[is_value].raw == nullptr)
+        cache_.Erase(MakeRangeKey(index, block, is_value));
     }
     return rest;
   }

@@ -272,7 +272,7 @@ class MnnRuntime : public Runtime {
   }
 
   // Gets the bytes from a cache, else by decoding. Returns nothing if that fails.
-  std::optional<Decoded> DecodedOf(Layer& layer, const Block& block) {
+  std::optional<Decoded> DecodeBlock(Layer& layer, const Block& block) {
     const auto hit = [&](const DecodeCache::Entry& entry) {
       Measured& measured = RecordOf(layer).measured;
       ++measured.cache_copies;
@@ -301,7 +301,7 @@ class MnnRuntime : public Runtime {
   // Probe and full: one block is decoded, compared and thrown away. A failure leaves it pending.
   void DecodeOnce(Layer& layer, Block& block) {
     const Stopwatch watch;
-    const std::optional<Decoded> decoded = DecodedOf(layer, block);
+    const std::optional<Decoded> decoded = DecodeBlock(layer, block);
     const int64_t us = watch.us();
     LayerRecord& record = RecordOf(layer);
     if (!decoded || !decoded->was_hit) record.counters.decompress_us += us;
@@ -344,7 +344,7 @@ class MnnRuntime : public Runtime {
               [](const Block& a, const Block& b) { return a.id.begin < b.id.begin; });
     for (const Block& block : dropped) {
       const Stopwatch watch;
-      const std::optional<Decoded> decoded = DecodedOf(layer, block);
+      const std::optional<Decoded> decoded = DecodeBlock(layer, block);
       const bool restored = decoded && IsStrictlyEqual(block, decoded->bytes) &&
                             Scatter(layer, block, decoded->bytes);
       if (restored) global_.Insert({block.id, decoded->bytes, decoded->seeded}, false);

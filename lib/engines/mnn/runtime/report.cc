@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxPoints = 400;  // of one line: more than a screen shows
 
-std::optional<double> RatioOf(uint64_t raw, uint64_t blob) {
+std::optional<double> SafeRatio(uint64_t raw, uint64_t blob) {
   if (blob == 0) return std::nullopt;
   return static_cast<double>(raw) / static_cast<double>(blob);
 }
@@ -25,7 +25,7 @@ Value NumberOf(double value) {
   return ShortestDouble(static_cast<float>(value));
 }
 
-Value ParamsOf(const Report& report) {
+Value ParamsToValue(const Report& report) {
   const ReplayResult& result = report.result;
   Value params = Value::Object{{"h2o_enable", result.h2o_enabled}};
   mnn::h2o::ForEachParameter(result.h2o, [&](std::string_view name, double value) {
@@ -148,7 +148,7 @@ const Fields<ReplayResult>& EngineTermsFields() {
 }
 
 std::optional<double> VerifiedRatio(const Measured& of, size_t tensor) {
-  return RatioOf(of.verified_raw_of[tensor], of.verified_blob_of[tensor]);
+  return SafeRatio(of.verified_raw_of[tensor], of.verified_blob_of[tensor]);
 }
 
 const Fields<Measured>& MeasuredFields() {
@@ -167,7 +167,7 @@ const Fields<Measured>& MeasuredFields() {
        &Measured::verified_raw_bytes},
       {"verified_blob_bytes", "Bytes of these blobs", &Measured::verified_blob_bytes},
       {"verified_ratio", "verified_raw_bytes / verified_blob_bytes; null: nothing was verified",
-       [](const Measured& of) { return RatioOf(of.verified_raw_bytes, of.verified_blob_bytes); }},
+       [](const Measured& of) { return SafeRatio(of.verified_raw_bytes, of.verified_blob_bytes); }},
       {"verified_k_ratio", "The same for K alone; null: nothing was verified", ratio_of(0)},
       {"verified_v_ratio", "The same for V alone; null: nothing was verified", ratio_of(1)},
       {"verify_failures", "Blobs that did not decode to what they were made of",
@@ -420,7 +420,7 @@ const Fields<Report>& ReportFields() {
       {"params",
        "The parameters that were in effect, by the engine's names; those of h2o_lossless_ are the "
        "lossless path's",
-       ParamsOf,
+       ParamsToValue,
        {.schema = ParamsSchema()}},
       {"prompt_tokens", "Tokens of the prompt, which are there before decoding begins",
        [](const Report& of) { return of.result.prompt; }},

@@ -14,7 +14,7 @@
 namespace kv::mnn::runtime {
 namespace {
 
-GearKind KindOf(uint32_t element_bytes) {
+GearKind ToGearKind(uint32_t element_bytes) {
   if (element_bytes == 2) return GearKind::kTwoPlanes;
   if (element_bytes == 4) return GearKind::kFourPlanes;
   throw Error(Finding::kUnsupportedDtype, "elements of {} bytes: the codec knows 2 and 4",
@@ -61,13 +61,13 @@ Bytes GearRangeCodec::Encode(bool is_value, uint32_t element_bytes, ByteSpan raw
   GearOptions options;
   options.predictors.fill(is_value ? values_ : keys_);
   Bytes blob;
-  EncodeGear(KindOf(element_bytes), raw, options, scratch, blob);
+  EncodeGear(ToGearKind(element_bytes), raw, options, scratch, blob);
   return blob;
 }
 
 void GearRangeCodec::Decode(bool /*is_value*/, uint32_t element_bytes, ByteSpan blob,
                             std::span<std::byte> raw, CodecScratch& scratch) const {
-  DecodeGear(KindOf(element_bytes), blob, raw, scratch);
+  DecodeGear(ToGearKind(element_bytes), blob, raw, scratch);
 }
 
 bool DecodesToSource(const RangeCodec& codec, const EncodeResult& result, bool is_value,

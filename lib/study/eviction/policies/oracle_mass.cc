@@ -69,7 +69,7 @@ class PassingOracleRule : public Rule {
     LogitRows& logits = caches.shared->logits();
     scales_.resize(caches.attention.end_row() - std::min(first_, caches.attention.end_row()));
     for (uint64_t row = first_; row < caches.attention.end_row(); ++row) {
-      logits.LoadTileOf(row);
+      logits.LoadTileAt(row);
       AddRow(caches, row);
     }
   }

@@ -50,7 +50,7 @@ struct Float8Rule {
   bool is_frozen = false;  // the scale is that of the tokens stored first
 };
 
-Float8Rule RuleOf(std::string_view name) {
+Float8Rule FindFloat8Rule(std::string_view name) {
   Float8Rule rule;
   if (name.ends_with("e5m2")) rule.dtype = DType::kF8E5M2;
   rule.is_frozen = name.starts_with("transformers");
@@ -64,7 +64,7 @@ Float8Rule RuleOf(std::string_view name) {
 
 }  // namespace
 
-uint64_t StoredOf(Tail tail, uint64_t tokens) {
+uint64_t CountStored(Tail tail, uint64_t tokens) {
   if (tail == Tail::kKeys) return tokens - tokens % kTailTokens;
   if (tail == Tail::kValues) return tokens - std::min(tokens, kTailTokens);
   return tokens;
@@ -122,7 +122,7 @@ double StoreBlocks(const CacheType& type, const Side& side, const StoreOptions& 
 
 double StoreFp8(const CacheType& type, const Side& side, const StoreOptions& options,
                 std::span<float> out) {
-  const Float8Rule rule = RuleOf(type.name);
+  const Float8Rule rule = FindFloat8Rule(type.name);
   if (rule.only_values && side.is_key) return KeepFull(side, out);
   const uint64_t scaled = rule.is_frozen && options.first_tokens > 0
                               ? std::min(options.first_tokens, side.tokens) * side.row()

@@ -48,7 +48,7 @@ enum class Tail {
 };
 inline constexpr uint64_t kTailTokens = 128;
 // How many tokens of n the engine has stored in the type; the others are in full.
-uint64_t StoredOf(Tail tail, uint64_t tokens);
+uint64_t CountStored(Tail tail, uint64_t tokens);
 
 // K or V of a cache whose layers were coded together.
 struct WholeSide {

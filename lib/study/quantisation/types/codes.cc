@@ -186,7 +186,7 @@ constexpr float kLeastScale = 1e-6f;
 constexpr uint32_t kZeroPointBits = 15;
 constexpr uint32_t kVllmSeed = 0x9E3779B9u;
 
-uint32_t PieceOf(uint32_t dim) { return dim & (~dim + 1); }
+uint32_t LargestPowerOfTwoDivisor(uint32_t dim) { return dim & (~dim + 1); }
 
 }  // namespace
 
@@ -234,7 +234,7 @@ TokenHeadCodes StoreInt4(std::span<const float> values, uint32_t dim,
   std::vector<float> r(dim);
   for (size_t i = 0; i < values.size(); i += dim) {
     for (uint32_t d = 0; d < dim; ++d) r[d] = signs[d] * values[i + d];
-    HadamardUnscaled(r.data(), dim, PieceOf(dim));
+    HadamardUnscaled(r.data(), dim, LargestPowerOfTwoDivisor(dim));
     for (float& value : r) value = ToHalf(value);
     const Range range = RangeOf(r.data(), dim);
     const float scale = std::max((range.most - range.least) / 15.0f, kLeastScale);
@@ -253,7 +253,7 @@ TokenHeadCodes StoreInt4(std::span<const float> values, uint32_t dim,
 
 void ReadInt4(const TokenHeadCodes& stored, uint32_t dim, std::span<const float> signs,
               std::span<float> out) {
-  const float size = static_cast<float>(PieceOf(dim));
+  const float size = static_cast<float>(LargestPowerOfTwoDivisor(dim));
   for (size_t i = 0; i < out.size(); i += dim) {
     const uint32_t bits = std::bit_cast<uint32_t>(stored.scales[i / dim]);
     const auto zero = static_cast<float>(bits & kZeroPointBits);
@@ -262,7 +262,7 @@ void ReadInt4(const TokenHeadCodes& stored, uint32_t dim, std::span<const float>
       const int byte = stored.codes[(i + d) / 2];
       out[i + d] = (static_cast<float>(d % 2 == 0 ? byte & 15 : byte >> 4) - zero) * scale;
     }
-    HadamardUnscaled(&out[i], dim, PieceOf(dim));
+    HadamardUnscaled(&out[i], dim, LargestPowerOfTwoDivisor(dim));
     for (uint32_t d = 0; d < dim; ++d) out[i + d] = signs[d] * (out[i + d] / size);
   }
 }
@@ -412,7 +412,7 @@ int NearestExponent(float value) {
   return mantissa >= kRootOfHalf ? exponent : exponent - 1;
 }
 
-uint8_t ExponentOf(std::span<const float> group) {
+uint8_t ChooseExponent(std::span<const float> group) {
   const float wanted = kScaleOfLargest * LargestMagnitude(group);
   if (!std::isfinite(wanted)) return kMostExponent;
   if (wanted == 0) return 0;
@@ -420,10 +420,10 @@ uint8_t ExponentOf(std::span<const float> group) {
       std::clamp(NearestExponent(wanted) + kExponentBias, 0, kMostExponent));
 }
 
-float ScaleOf(uint8_t exponent) { return std::ldexp(1.0f, exponent - kExponentBias); }
+float ExponentToScale(uint8_t exponent) { return std::ldexp(1.0f, exponent - kExponentBias); }
 
 // The nearest value's code; midway, the lower value's. There is no -0.
-uint8_t CodeOf(float value) {
+uint8_t EncodeFloat4(float value) {
   const auto index = static_cast<int>(
       std::lower_bound(std::begin(kMiddles), std::end(kMiddles), value) - std::begin(kMiddles));
   return static_cast<uint8_t>(index < kZero ? kSign | (kZero - index) : index - kZero);
@@ -454,10 +454,10 @@ UltraCodes StoreUltra(std::span<const float> values, uint32_t dim, bool rotate) 
       std::copy(given.begin(), given.end(), vector.begin());
     }
     for (uint32_t g = 0; g < dim; g += kUltraGroup) {
-      stored.exponents.push_back(ExponentOf(std::span(vector).subspan(g, kUltraGroup)));
-      const float scale = ScaleOf(stored.exponents.back());
+      stored.exponents.push_back(ChooseExponent(std::span(vector).subspan(g, kUltraGroup)));
+      const float scale = ExponentToScale(stored.exponents.back());
       for (uint32_t d = g; d < g + kUltraGroup; ++d) {
-        const uint8_t code = CodeOf(vector[d] / scale);
+        const uint8_t code = EncodeFloat4(vector[d] / scale);
         stored.codes[(i + d) / 2] |= static_cast<uint8_t>(d % 2 == 0 ? code : code << 4);
       }
     }
@@ -469,7 +469,8 @@ void ReadUltra(const UltraCodes& stored, std::span<float> out) {
   KV_ASSERT(stored.codes.size() * 2 == out.size());
   for (size_t i = 0; i < out.size(); ++i) {
     const auto code = static_cast<uint8_t>(stored.codes[i / 2] >> (i % 2 * 4) & 15);
-    const float magnitude = kMagnitudes[code & 7] * ScaleOf(stored.exponents[i / kUltraGroup]);
+    const float magnitude =
+        kMagnitudes[code & 7] * ExponentToScale(stored.exponents[i / kUltraGroup]);
     out[i] = (code & kSign) != 0 ? -magnitude : magnitude;
   }
 }

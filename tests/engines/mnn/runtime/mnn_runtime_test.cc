@@ -159,7 +159,7 @@ TEST_CASE("H2O under the lossless path decides as it does alone", "[lossless]") 
   alone.prompt_tokens = 96;
   alone.measure_quality = false;
   const eviction::ReplayResult expected = Replay(made->snapshot, made->trace, alone, pool);
-  const mnn::h2o::MnnReplay& mnn = *mnn::h2o::MnnReplayOf(expected.runs.front());
+  const mnn::h2o::MnnReplay& mnn = *mnn::h2o::FindMnnReplay(expected.runs.front());
   CHECK(expected.runs.front().evictions() > 0);
   CHECK(CountEvents(result, EventKind::kEvict) == expected.runs.front().evictions());
   CHECK(result.h2o_metrics.lossy_ratio == mnn.metrics.lossy_ratio);
