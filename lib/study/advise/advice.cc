@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Searches mixtures of options for the best plan within the limits (Walker), and cross-checks what
+// it found: folds that leave one run out show how much a plan loses where it was not chosen.
 #include "lib/study/advise/advice.h"
 
 #include <fmt/format.h>
@@ -15,21 +17,21 @@ namespace kv::advise {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Shares that differ by less are equal: sums of the same numbers in another order.
+// Two shares that differ by less are equal: they are sums of the same numbers in another order.
 constexpr double kSameShare = 1e-12;
-// A loss that falls by less of itself has not fallen.
+// A loss must fall by more than this share of itself to count as lower.
 constexpr double kSameLoss = 1e-9;
 bool IsLess(double loss, double than) { return loss < than - kSameLoss * std::abs(than); }
-// Points that are handed on; a walk makes hundreds.
+// Largest number of points returned; a walk visits hundreds.
 constexpr size_t kMostPoints = 48;
-// An exchange ends after so many ways up that no ways down could pay for, or so many that they did.
+// An exchange ends after this many failures to pay for a step, or after this many exchanges.
 constexpr int kMostFailures = 12, kMostExchanges = 1000;
-// Rounds of exchange and descent at the limits.
+// Largest number of rounds of Exchange and Descend at the limits.
 constexpr int kMostRounds = 8;
-// A walk ends where the loss is so many times the limit: nobody asked for more.
+// A walk ends where the loss is this many times its limit, far beyond what was asked for.
 constexpr double kFarBeyond = 25;
 
-// A mixture that a walk came through.
+// A mixture that a walk visited.
 struct Step {
   Choice choice;
   double share = 0, loss = 0, worst_loss = 0;
@@ -48,7 +50,8 @@ double PriceOfSaving(const Mixture::Change& change) {
   return change.share < -kSameShare ? change.loss / -change.share : kInfinity;
 }
 
-// Lower is better: what costs nothing comes first, by the loss that it removes.
+// Returns a price of which the lowest is best: a change that costs nothing comes first, ordered by
+// the loss that it removes.
 double PriceOfSpending(const Mixture::Change& change) {
   constexpr double kFree = 1e100;
   if (change.loss >= 0) return kInfinity;
@@ -65,7 +68,8 @@ class Walker {
     pool.ParallelFor(options_.size(), [&](uint64_t u) { options_[u] = Unbeaten(whole, u); });
   }
 
-  // Notes every mixture from this one down to the least, or until the loss is far beyond its limit.
+  // Records every mixture from this one down to the smallest, or until the loss is far beyond its
+  // limit.
   void Descend(Mixture mixture, std::vector<Step>& steps) const {
     for (;;) {
       const Move move = Best(mixture, PriceOfSaving);
@@ -77,7 +81,7 @@ class Walker {
     }
   }
 
-  // Lowers the loss at no more bytes, and then the bytes within the limit of the loss.
+  // Lowers the loss without more bytes, and then the bytes within the limit of the loss.
   void Refine(Mixture& mixture, std::vector<Step>& steps) const {
     for (int round = 0; round < kMostRounds; ++round) {
       const bool exchanged = Exchange(mixture);
@@ -88,7 +92,7 @@ class Walker {
   }
 
  private:
-  // The options of a unit that no other one beats.
+  // Returns the options of a unit that no other option beats in both bytes and loss.
   std::vector<uint32_t> Unbeaten(const Mixture& whole, size_t unit) const {
     const size_t count = measured_.units[unit].options.size();
     std::vector<Mixture::Change> alone;
@@ -131,7 +135,7 @@ class Walker {
     return best;
   }
 
-  // Takes what lowers the loss, and pays with what saves bytes elsewhere.
+  // Takes options that lower the loss, and pays with options of other units that save bytes.
   bool Exchange(Mixture& mixture) const {
     const double budget = mixture.share() + kSameShare;
     const double before = mixture.loss();
@@ -175,7 +179,7 @@ class Walker {
   const Measured& measured_;
   const Limits& limits_;
   ThreadPool& pool_;
-  std::vector<std::vector<uint32_t>> options_;  // [unit]: those that are looked at
+  std::vector<std::vector<uint32_t>> options_;  // [unit]: options that the walk considers
 };
 
 std::optional<Choice> UniformChoice(const Measured& measured, uint32_t candidate) {
@@ -194,7 +198,7 @@ bool LargerFirst(const Step& a, const Step& b) {
   return a.loss > b.loss;
 }
 
-// The steps that no other one beats, by descending share and so by ascending loss; at most
+// Returns the steps that no other step beats, by descending share and so by ascending loss: at most
 // kMostPoints, evenly spread, with both ends.
 std::vector<Step> BuildFrontier(std::vector<Step> steps) {
   std::stable_sort(steps.begin(), steps.end(), LargerFirst);
@@ -205,7 +209,7 @@ std::vector<Step> BuildFrontier(std::vector<Step> steps) {
     least = step->loss;
     frontier.push_back(std::move(*step));
   }
-  // From the fewest bytes up the loss falls: turned round, it is as promised.
+  // Going up from the fewest bytes the loss falls, so the reversed list has the promised order.
   std::reverse(frontier.begin(), frontier.end());
   if (frontier.size() <= kMostPoints) return frontier;
   std::vector<Step> some;
@@ -215,7 +219,7 @@ std::vector<Step> BuildFrontier(std::vector<Step> steps) {
   return some;
 }
 
-// Whether a step may be within the limits, and is better than another one that is.
+// Returns true if step a may be within the limits and is better than b.
 bool Better(const Step& a, const Step& b, const Limits& limits) {
   const double x = limits.loss ? a.share : a.loss, y = limits.loss ? b.share : b.loss;
   if (x != y) return x < y;
@@ -230,7 +234,7 @@ std::optional<Step> BestWithin(const Measured& measured, const std::vector<Step>
   }
   std::stable_sort(order.begin(), order.end(),
                    [&](const Step* a, const Step* b) { return Better(*a, *b, limits); });
-  // The share that counts is that of the worst run.
+  // The limit applies to the share of the worst run.
   for (const Step* step : order) {
     if (Meets(Mixture::Evaluate(measured, step->choice), limits)) return *step;
   }
@@ -255,7 +259,7 @@ Point EvaluatedPoint(const Measured& measured, const Step& step) {
 constexpr double kIndependent = 1;
 constexpr double kAlike = 1e-9;
 constexpr int kMostMargins = 4;
-constexpr double kTighter = 0.8;  // at least so much from round to round
+constexpr double kTighter = 0.8;  // the limit shrinks at least by this factor from round to round
 
 AtContext HoldsAt(const Runs& runs, const Advice& advice, const Choice& choice, uint64_t tokens) {
   const RunOf& run = *runs.front();
@@ -336,7 +340,7 @@ void NoteCheck(const Advice& advice, std::vector<std::string>& warnings) {
   }
 }
 
-// What losses in nats are calibrated on, or why there are none.
+// Notes on which data losses in nats are calibrated, or why they are not.
 void NoteLosses(const Runs& runs, const Advice& advice, std::vector<std::string>& notes) {
   const LossKind kind = advice.measured().kind;
   if (kind == LossKind::kOutput) {
@@ -350,7 +354,8 @@ void NoteLosses(const Runs& runs, const Advice& advice, std::vector<std::string>
   if (!large.empty()) notes.push_back(std::move(large));
 }
 
-// The smallest uniform plan within the limits; without a limit on the loss that of least loss.
+// Returns the smallest uniform plan within the limits, or the one of least loss if the loss has no
+// limit.
 std::optional<Point> BestUniform(const Found& found, const Limits& limits) {
   std::optional<Point> best;
   for (const Point& point : found.uniform) {
@@ -473,8 +478,8 @@ uint32_t UnitsWithoutFirst(const Measured& measured, const Choice& choice) {
   return count;
 }
 
-// What is chosen among many mixtures looks better where it was chosen than elsewhere. The limit is
-// tightened until what the folds show of that fits in it.
+// A mixture chosen among many looks better in the rows it was chosen on than elsewhere. The limit
+// is therefore tightened until the extra loss that the folds show fits in it as well.
 Searched SearchWithMargin(const Measured& measured, uint32_t candidates, const Limits& limits,
                           ThreadPool& pool) {
   Searched searched;

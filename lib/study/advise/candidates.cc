@@ -18,7 +18,7 @@ Candidate OnBudget(const std::string& policy, const eviction::KeepBudget& budget
   Candidate candidate;
   candidate.policy = policy;
   candidate.budget = budget;
-  candidate.paper.grow = false;  // a part's share of the cache is its budget at every step
+  candidate.paper.grow = false;  // the share of a part of the cache is its budget at every step
   return candidate;
 }
 
@@ -61,7 +61,7 @@ void AddPaper(const CandidateRequest& request, const eviction::PolicyInfo& polic
     }
   } else if (policy.tuned_by == eviction::Tuning::kWindow) {
     for (const uint64_t window : request.windows) {
-      if (window >= least) continue;  // it would be the policy window
+      if (window >= least) continue;  // a window this long would make it the policy window
       candidate.paper.window = window;
       candidate.parameters = fmt::format("window {}", window);
       out.push_back(candidate);
@@ -71,7 +71,7 @@ void AddPaper(const CandidateRequest& request, const eviction::PolicyInfo& polic
   }
 }
 
-// A candidate's schedule in one layer of a run.
+// Returns a candidate's schedule in one layer of a run.
 eviction::LayerSchedule BuildSchedule(const RunOf& run, size_t layer, const Candidate& candidate,
                                       uint64_t seed) {
   const eviction::BudgetSteps steps{
@@ -203,7 +203,7 @@ std::vector<eviction::LayerPlan> PlanCandidates(const RunOf& run, size_t layer,
 
 namespace {
 
-// The plan of a layer whose kv heads follow different candidates.
+// Returns the plan of a layer whose kv heads follow different candidates.
 PlanOfLayer PlanMixed(const RunOf& run, size_t layer, const std::vector<Candidate>& candidates,
                       const std::vector<uint32_t>& of_unit, uint64_t seed, ThreadPool& pool) {
   std::vector<uint32_t> distinct = of_unit;
@@ -226,7 +226,7 @@ PlanOfLayer PlanMixed(const RunOf& run, size_t layer, const std::vector<Candidat
   for (uint32_t unit = 0; unit < mixed.plan.units; ++unit) {
     const auto at = std::lower_bound(distinct.begin(), distinct.end(), of_unit[unit]);
     const auto index = static_cast<size_t>(at - distinct.begin());
-    if (index >= plans.size()) continue;  // keeps all, and sorts last
+    if (index >= plans.size()) continue;  // the head keeps everything and sorts last
     const uint32_t from = plans[index].units == 1 ? 0 : unit;
     for (uint64_t position = 0; position < run.end(); ++position) {
       const uint32_t last = plans[index].last_seen(from, position);

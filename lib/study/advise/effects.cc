@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Replays every candidate in every layer of every run and sums its effect per row, so that mixtures
+// can be evaluated by adding vectors. Measurer walks layer by layer, because the queries and
+// outputs of one layer are all that has to be in memory.
 #include "lib/study/advise/effects.h"
 
 #include <algorithm>
@@ -11,12 +14,12 @@
 namespace kv::advise {
 namespace {
 
-// What the rows of some query heads of a layer say, summed: an effect under construction.
+// Sums over the rows of some query heads of a layer: an effect under construction.
 struct HeadSums {
   std::vector<double> norm2;        // [row]
   std::vector<double> effect;       // [channel][row]
   std::vector<double> error2;       // [row]
-  std::vector<uint8_t> is_defined;  // [row]: whether the figures above are finite
+  std::vector<uint8_t> is_defined;  // [row]: 1 if the figures above are finite
 };
 
 bool IsDefined(LossKind kind, std::span<const AttentionRows> heads, uint64_t row) {
@@ -62,7 +65,7 @@ uint32_t UnitsPerLayer(const MeasureRequest& request, const LayerAttention& atte
   return request.units == eviction::Granularity::kLayer ? 1 : attention.kv_heads();
 }
 
-// What a unit of a plan holds of a run: tokens at its end, and tokens times decode steps.
+// Tokens that a unit of a plan holds in a run: at its end, and summed over the decode steps.
 struct Held {
   double at_end = 0, over_steps = 0;
 };
@@ -70,7 +73,8 @@ Held HeldBy(const RunOf& run, uint32_t layer, const eviction::LayerPlan& plan, u
   uint64_t at_end = 0, over_steps = 0;
   const uint64_t window = TokensSeen(run.trace(), layer, run.end() - 1);
   for (uint64_t position = 0; position < run.end(); ++position) {
-    // Gone at the end of the step whose row is the last to see it, or once outside the window.
+    // A token is gone at the end of the step whose row is the last to see it, or once it is outside
+    // the window.
     const uint64_t gone = std::min<uint64_t>(plan.last_seen(unit, position),
                                              window < run.end() ? position + window : UINT64_MAX);
     at_end += gone >= run.end();
@@ -80,7 +84,8 @@ Held HeldBy(const RunOf& run, uint32_t layer, const eviction::LayerPlan& plan, u
   return {static_cast<double>(at_end), static_cast<double>(over_steps)};
 }
 
-// What a cache that loses nothing holds: tokens of a layer, and the mean over all bytes of a token.
+// Returns what an uncompressed cache holds: tokens of a layer, and the mean over all bytes of a
+// token.
 Held WholeLayer(const RunOf& run, uint32_t layer) { return HeldBy(run, layer, {}, 0); }
 Held WholeCache(const RunOf& run) {
   Held sum;
@@ -252,7 +257,7 @@ class Measurer {
     option.drops_first += drops;
   }
 
-  // The mean over kv heads, if the unit is a layer and they differ.
+  // Returns what a unit holds: for a layer whose kv heads differ, their mean.
   static Held HeldOfUnit(const RunOf& run, uint32_t layer, const eviction::LayerPlan& plan,
                          uint32_t unit, uint32_t units) {
     if (plan.units == 1) return HeldBy(run, layer, plan, 0);
@@ -266,7 +271,7 @@ class Measurer {
     return mean;
   }
 
-  // Whether the first token goes, from any kv head of the unit.
+  // Returns true if some kv head of the unit evicts the first token.
   static bool DropsFirst(const eviction::LayerPlan& plan, uint32_t unit, uint32_t units) {
     const uint32_t begin = plan.units == 1 || units == 1 ? 0 : unit;
     const uint32_t end = plan.units == 1 ? 1 : units == 1 ? plan.units : unit + 1;
@@ -276,8 +281,8 @@ class Measurer {
     return false;
   }
 
-  // The outputs of the whole cache are the same whatever the alternative. A row that is defined
-  // under none of them has queries, keys, values or gradients that are not finite.
+  // The outputs of the whole cache are the same for every alternative. A row that is undefined
+  // under all of them has queries, keys, values or gradients that are not finite.
   void AddNorm(const std::vector<double>& norm2, uint32_t group) {
     RunRows& run = effects_.measured.runs.back();
     for (uint64_t row = 0; row < run.rows; ++row) {
@@ -286,8 +291,8 @@ class Measurer {
     }
   }
 
-  // A row that is undefined in one part of the model says nothing of a mixture: the mean is over
-  // the others.
+  // A row that is undefined in one part of the model cannot be used for a mixture, so the mean
+  // leaves it out.
   void LeaveUndefinedRowsOut() {
     std::vector<uint64_t> defined;
     for (uint64_t row = 0; row < is_undefined_.size(); ++row) {
@@ -301,10 +306,11 @@ class Measurer {
   uint32_t candidates_;
   const MeasureRequest& request_;
   Effects effects_;
-  size_t first_unit_ = 0;              // of the layer at hand
-  Held whole_;                         // of the run at hand: tokens, as WholeCache has them
-  double bytes_ = 0;                   // of a token in all layers
-  std::vector<uint8_t> is_undefined_;  // [row] of the run at hand, in some part of the model
+  size_t first_unit_ = 0;  // first unit of the current layer
+  Held whole_;             // tokens of the current run, as WholeCache has them
+  double bytes_ = 0;       // bytes of a token in all layers
+  // [row] of the current run: 1 if undefined in some part of the model
+  std::vector<uint8_t> is_undefined_;
 };
 
 std::vector<Alternative> AlternativesOfPlans(const LayerAttention& attention,

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Measures what each candidate does to each layer or kv head of each run, which is the input of the
+// search.
 #pragma once
 
 #include <functional>
@@ -18,7 +20,7 @@ struct MeasureRequest {
   LossKind kind = LossKind::kOutput;
   eviction::Granularity units = eviction::Granularity::kKvHead;
   std::map<uint32_t, double> weights;  // [layer], for kSensitivity
-  uint64_t rows = 256;                 // to measure at most, drawn by `seed`; 0: all
+  uint64_t rows = 256;                 // largest number of rows to measure, drawn by `seed`; 0: all
   uint64_t seed = 0;
 };
 
@@ -26,26 +28,26 @@ struct MeasureRequest {
 struct Effects {
   Measured measured;
   std::vector<eviction::MeasuredRows> rows;  // [run]
-  std::vector<uint64_t> undefined_rows;      // [run]: of these rows, those left out
+  std::vector<uint64_t> undefined_rows;      // [run]: rows left out because they are undefined
 };
 
-// What becomes of a layer: the outputs of its query heads, what it holds, and in how many bytes.
+// One way to change a layer: the outputs of its query heads, the tokens it holds, and their bytes.
 struct Alternative {
   std::vector<AttentionRows> heads;  // error2, norm2, changed_norm2, dot and log_p_change
-  eviction::LayerPlan plan;          // as made: everything stays
-  double bytes = 1;                  // of what is held, as a share of its bytes in the snapshot
+  eviction::LayerPlan plan;          // as it was replayed; the default keeps everything
+  double bytes = 1;  // bytes of the tokens held, as a share of their bytes in the snapshot
 };
 using AlternativesOf = std::function<std::vector<Alternative>(const RunOf& run, size_t layer,
                                                               const eviction::MeasuredRows& rows)>;
-// Measures `count` alternatives in every layer of every run; throws as MeasureEffects. Alternative
-// i is candidate i of the effects.
+// Measures `count` alternatives in every layer of every run. Alternative i becomes candidate i of
+// the effects. Throws as MeasureEffects.
 Effects MeasureAlternatives(std::span<const RunOf* const> runs, uint32_t count,
                             const AlternativesOf& alternatives_of, const MeasureRequest& request,
                             Progress* progress);
 
-// Replays every candidate in every layer of every run and measures what it does. Throws
-// kTraceMismatch if runs are not of one geometry, kUsage if the loss lacks what it needs, kBadField
-// if no row of a run is defined.
+// Replays every candidate in every layer of every run and measures its effect. Throws
+// kTraceMismatch if the runs differ in geometry, kUsage if the trace lacks what the loss needs,
+// kBadField if no row of a run is defined.
 Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidates,
                        const MeasureRequest& request, ThreadPool& pool,
                        Progress* progress = nullptr);
@@ -53,8 +55,8 @@ Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidate
 // One plan per layer of a run.
 using PlansOfRun = std::vector<eviction::LayerPlan>;
 
-// Measures any plans as MeasureEffects measures those of candidates: the same loss from the plans
-// themselves, for plans that come from elsewhere. Several cost little more than one.
+// Measures the loss of any plans, as MeasureEffects measures that of candidates. Several plans cost
+// little more than one.
 std::vector<Outcome> MeasurePlans(const RunOf& run, std::span<const PlansOfRun> alternatives,
                                   const MeasureRequest& request, ThreadPool& pool);
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Losses of mixtures from measured effects: sums of vectors per group of units, and how the loss
+// changes if one unit takes another option.
 #include "lib/study/advise/mixture.h"
 
 #include <algorithm>
@@ -12,7 +14,7 @@
 namespace kv::advise {
 namespace {
 
-// The values of some rows, [channel][row].
+// Returns the values of some rows, [channel][row].
 std::vector<float> Select(const std::vector<float>& values, uint64_t rows,
                           const std::vector<uint64_t>& some) {
   std::vector<float> out;
@@ -31,9 +33,9 @@ RunRows Select(const RunRows& run, const std::vector<uint64_t>& some) {
   return part;
 }
 
-constexpr double kLeastNorm2 = 1e-24;  // so that no error is divided by zero
+constexpr double kLeastNorm2 = 1e-24;  // avoids a division of the error by zero
 
-// The sum of a group as it is, or with one effect in place of another. An empty effect is zero.
+// The sum of a group, or the same sum with one effect in place of another. An empty effect is zero.
 class GroupSum {
  public:
   GroupSum(std::span<const double> sum, const Effect& from, const Effect& to)
@@ -57,7 +59,7 @@ double CosineLoss(const RunRows& run, uint32_t group, const Sum& sum) {
   for (uint64_t row = 0; row < run.rows; ++row) {
     const auto norm2 = static_cast<double>(run.norm2[group][row]);
     const double changed2 = std::max(0.0, norm2 + sum[run.rows + row]);
-    if (norm2 <= kLeastNorm2) continue;  // an output of nothing cannot turn
+    if (norm2 <= kLeastNorm2) continue;  // a zero output has no direction that could change
     if (changed2 <= kLeastNorm2) {
       lost += 1;
     } else {
@@ -67,7 +69,8 @@ double CosineLoss(const RunRows& run, uint32_t group, const Sum& sum) {
   return run.weight[group] * 2 * lost / static_cast<double>(std::max<uint64_t>(1, run.rows));
 }
 
-// Half the mean square, in four lanes: a chain of additions would take four times as long.
+// Returns half the mean square, summed in four lanes: one chain of additions would take four times
+// as long.
 template <typename Sum>
 double FisherLoss(const Sum& sum) {
   constexpr size_t kLanes = 4;
@@ -95,8 +98,8 @@ double GroupLoss(LossKind kind, const RunRows& run, uint32_t group, const Sum& s
   return error2 / std::max(run.norm2_sum, kLeastNorm2);
 }
 
-// What each option of a unit costs by itself: its squared error, times what all options together
-// cost for theirs.
+// Returns the loss of each option of a unit alone: its squared error, scaled by the ratio of loss
+// to squared error over all options together.
 std::vector<double> LossesAlone(const Unit& unit, size_t run) {
   std::vector<double> losses(unit.options.size());
   double loss = 0, error2 = 0;
@@ -111,7 +114,7 @@ std::vector<double> LossesAlone(const Unit& unit, size_t run) {
   return losses;
 }
 
-// The summed effects of a choice, [group][channel x row].
+// Returns the summed effects of a choice, [group][channel x row].
 std::vector<std::vector<double>> Sums(const Measured& measured, const Choice& choice, size_t run) {
   const RunRows& rows = measured.runs[run];
   std::vector<std::vector<double>> sums(measured.groups,
@@ -125,7 +128,7 @@ std::vector<std::vector<double>> Sums(const Measured& measured, const Choice& ch
   return sums;
 }
 
-// The standard error of the loss over the rows, which are drawn at random.
+// Returns the standard error of the loss over the rows, which are a random sample.
 double StandardError(const Measured& measured, const RunRows& run,
                      const std::vector<std::vector<double>>& sums, double loss) {
   ClusterError error;
@@ -140,7 +143,7 @@ double StandardError(const Measured& measured, const RunRows& run,
       std::vector<double> of_row;
       for (uint64_t c = 0; c < run.channels; ++c) of_row.push_back(sums[group][c * run.rows + row]);
       if (measured.kind == LossKind::kOutput) {
-        // Of a ratio of sums: what the row adds beyond its part of the norm.
+        // Linearises a ratio of sums: each row contributes its error minus the loss times its norm.
         value += scale * (of_row[0] - loss * static_cast<double>(run.norm2[group][row]));
         continue;
       }
@@ -216,7 +219,7 @@ void KeepRows(const std::vector<uint64_t>& some, size_t run, Measured& measured)
 
 Measured InHalves(const Measured& measured) {
   Measured halves{measured.kind, measured.groups, {}, {}, measured.independent};
-  std::vector<std::pair<size_t, std::vector<uint64_t>>> parts;  // run, rows
+  std::vector<std::pair<size_t, std::vector<uint64_t>>> parts;  // run, and its rows
   for (size_t run = 0; run < measured.runs.size(); ++run) {
     const uint64_t rows = measured.runs[run].rows;
     for (const bool second : {false, true}) {

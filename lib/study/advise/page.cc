@@ -13,7 +13,7 @@
 namespace kv::advise {
 namespace {
 
-// What was asked for, as lines across the charts.
+// Returns the limits as lines across the charts.
 std::vector<report::ChartTarget> ListTargets(LossKind kind, const Limits& limits) {
   std::vector<report::ChartTarget> targets;
   if (limits.loss) {
@@ -22,7 +22,8 @@ std::vector<report::ChartTarget> ListTargets(LossKind kind, const Limits& limits
   return targets;
 }
 
-// Each plan's loss against what it achieves, by `achieved`, of which more is better or less.
+// Adds a chart of each plan's loss against what it achieves; more of `achieved` is better or worse,
+// depending on the axis.
 void AddPlans(const Advice& advice, report::LineChart chart,
               const std::function<double(const Outcome&)>& achieved, std::string_view caption,
               report::Page& page) {
@@ -33,7 +34,7 @@ void AddPlans(const Advice& advice, report::LineChart chart,
     return report::ChartPoint{achieved(point.outcome), Shown(kind, point.outcome.mean_loss()),
                               std::move(name)};
   };
-  // Uniform plans far beyond what is asked for would press the others to the axis.
+  // Uniform plans far beyond the limits would squeeze the others against the axis.
   double most = 0;
   for (const Point& point : advice.found.frontier) {
     if (point.outcome.ratio() <= 8) most = std::max(most, Shown(kind, point.outcome.mean_loss()));
@@ -51,7 +52,7 @@ void AddPlans(const Advice& advice, report::LineChart chart,
   }
   const auto by_x = [](const auto& a, const auto& b) { return a.x < b.x; };
   std::stable_sort(frontier.points.begin(), frontier.points.end(), by_x);
-  // Named where it is in sight.
+  // The frontier is labelled only where it is visible.
   if (!frontier.points.empty()) frontier.name = "mixtures";
   if (!uniform.points.empty()) uniform.name = "one for all";
   if (advice.found.best) advised.points.push_back(point_of(*advice.found.best, "best eviction"));

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The document, tables and sentences of kvtool.advise, except for the HTML page (page.cc) and
+// savings (savings_report.cc).
 #include "lib/study/advise/report.h"
 
 #include <fmt/format.h>
@@ -370,7 +372,7 @@ TextTable PartsTable(const Advice& advice, const Choice& choice) {
 
 namespace {
 
-// Some of the points, evenly spread, and the best plan in its place among them.
+// Returns some of the points, evenly spread, with the best plan in its place among them.
 std::vector<const Point*> SomeWithBest(const Advice& advice, const std::vector<Point>& points,
                                        size_t most) {
   const std::optional<Point>& best = advice.found.best;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Shows advice: the document kvtool.advise, its tables, sentences and page.
 #pragma once
 
 #include <optional>
@@ -12,10 +13,10 @@
 
 namespace kv::advise {
 
-// Of the whole cache over what is left of it, but for rounding.
+// Smallest ratio of the whole cache to the rest of it that counts; below 1 because of rounding.
 inline constexpr double kLeastRatio = 0.999999;
 
-// What kvtool.advise says beside its inputs, remarks, engines and savings. page.cc implements
+// The fields of kvtool.advise beside its inputs, remarks, engines and savings. page.cc implements
 // AdvicePage, report.cc the rest.
 struct Report {
   const Runs& runs;
@@ -24,49 +25,51 @@ struct Report {
 };
 const Fields<Report>& ReportFields();
 
-// What each candidate of a plan is given to, as "layers 0-3, 7" or "some heads of 5".
+// Returns a table of the layers that each candidate of a plan applies to, as "layers 0-3, 7" or
+// "some heads of 5".
 TextTable PartsTable(const Advice& advice, const Choice& choice);
-// Plans, or `most` of them that are evenly spread, with the best plan and `most` of the others.
+// Returns a table of `most` evenly spread plans of each kind, always with the best one.
 TextTable PlansTable(const Advice& advice, const std::vector<Point>& points,
                      size_t most = SIZE_MAX);
-// "0.0213 nats" or "4.2%".
+// Returns "0.0213 nats" or "4.2%".
 std::string LossText(LossKind kind, double loss);
-// The same with the standard error and, in nats, the range that the calibration leaves.
+// Returns the loss with its standard error and, in nats, the range that the calibration leaves.
 std::string LossTextWithError(LossKind kind, double loss, double standard_error);
-// What the loss is, in a sentence, and as the label of an axis.
+// Returns a sentence that says what the loss is; it also labels an axis.
 std::string LossName(LossKind kind);
 std::string LossLabel(LossKind kind);
-// "Losses are calibrated on ..."; empty for a loss that is measured itself.
+// Returns "Losses are calibrated on ...", or nothing for a loss that is measured directly.
 std::string LossRemark(LossKind kind);
-// "streaming 0.25, sinks 4", or what the layers of a mixture do.
+// Returns "streaming 0.25, sinks 4", or what the layers of a mixture do.
 std::string PlanText(const Advice& advice, const Point& point);
-// A layer (or some of its heads) of a mixture, and what it does in short; empty: nothing.
+// A layer, or some of its heads, of a mixture, and its candidate in short form; empty: unchanged.
 struct PartOfMixture {
   uint32_t layer = 0;
   std::string text;
 };
-// "mixed: L0-2 tova 0.75, L3 as it came": what the most layers do, and how many choices there are
-// beside these.
+// Returns "mixed: L0-2 tova 0.75, L3 as it came": the choice that most layers follow, then the
+// number of other choices.
 std::string MixtureText(const std::vector<PartOfMixture>& parts);
-// The loss that is to be expected of a plan of the frontier, as that of the best one is.
+// Returns the loss to expect of a plan of the frontier, computed as for the best plan.
 double ExpectedLoss(const Advice& advice, const Point& point);
-// What the folds say, in a sentence.
+// Returns a sentence on what the folds show.
 std::string CheckText(const Advice& advice);
 
-// A line of the table "choices" of kvtool.h2o-plan/1: what a layer or kv head follows.
+// A line of the table "choices" of kvtool.h2o-plan/1: the candidate that a layer or kv head
+// follows.
 struct UnitChoice {
   uint32_t layer = 0;
-  std::optional<uint32_t> kv_head;       // none: the choice is that of the whole layer
-  const Candidate* candidate = nullptr;  // null: everything stays
+  std::optional<uint32_t> kv_head;       // empty: the choice applies to the whole layer
+  const Candidate* candidate = nullptr;  // null: every token is kept
 };
 const Fields<UnitChoice>& UnitChoiceFields();
 std::vector<UnitChoice> ChoicesOf(const Advice& advice, const Choice& choice);
-// Of lists that stand in a file of their own.
+// Returns the choices as a list in a document of its own.
 Value ChoicesValue(const std::vector<UnitChoice>& choices);
 
 struct Answer;  // savings.h
-// Returns the advice as a self-contained HTML page, which begins with the answer and `command`,
-// which carries it out (empty: none).
+// Returns the advice as a self-contained HTML page, which begins with the answer and the command
+// that carries it out (`command`; empty: none).
 report::Page AdvicePage(const Runs& runs, const AdviceRequest& request, const Advice& advice,
                         const std::optional<Answer>& answer, const std::string& command);
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Combines eviction with smaller cache types: measures each pair of types in each layer, then
+// combinations of the best of both kinds, and searches among all of them (Finder).
 #include "lib/study/advise/savings.h"
 
 #include <fmt/format.h>
@@ -18,18 +20,19 @@ using quantisation::KeptPair;
 using quantisation::StoredLayer;
 using quantisation::TypePair;
 
-// So many candidates and pairs of types are combined: enough to fill the front, few enough to
-// measure.
+// Numbers of candidates and of pairs of types that are combined: enough to fill the front, few
+// enough to measure.
 constexpr size_t kMostCandidates = 6, kMostPairs = 5;
-constexpr double kBeyondLimit = 2;  // what costs more than so many times the limit is not combined
+// an option that loses more than this many times the limit is not combined
+constexpr double kBeyondLimit = 2;
 
-// One saving in one layer of one run.
+// The effect of one saving in one layer of one run.
 struct Measure {
   const eviction::LayerPlan* plan = nullptr;
   std::optional<uint32_t> types;
 };
 
-// Types that turned values into NaN or infinity.
+// Types that turned some value into NaN or infinity.
 struct Broken {
   std::set<uint32_t> k, v;
 
@@ -111,7 +114,7 @@ void AddTo(Effect& sum, const Effect& more) {
   for (size_t i = 0; i < more.size(); ++i) sum[i] += more[i];
 }
 
-// What all kv heads of a layer do together, where each was measured on its own.
+// Returns effects of whole layers, from those of kv heads that were measured separately.
 Measured ByLayer(const Measured& measured) {
   Measured by_layer{measured.kind, measured.groups, measured.runs, {}, measured.independent};
   for (const Unit& unit : measured.units) {
@@ -135,7 +138,7 @@ Measured ByLayer(const Measured& measured) {
   return by_layer;
 }
 
-// Adds options that were measured apart, of the same units, as candidates from `first` on.
+// Appends options of the same units that were measured elsewhere, as candidates from `first` on.
 void AddOptions(Measured from, uint32_t first, const std::vector<uint8_t>& is_wanted,
                 Measured& to) {
   for (size_t u = 0; u < to.units.size(); ++u) {
@@ -148,7 +151,7 @@ void AddOptions(Measured from, uint32_t first, const std::vector<uint8_t>& is_wa
   }
 }
 
-// Uniform points that no other one beats, spread over the front.
+// Returns uniform points that no other uniform point beats, spread over the front.
 std::vector<uint32_t> BuildFront(const std::vector<Point>& uniform, const Limits& limits,
                                  size_t most) {
   std::vector<const Point*> order;
@@ -173,7 +176,7 @@ std::vector<uint32_t> BuildFront(const std::vector<Point>& uniform, const Limits
   return some;
 }
 
-// The front of candidates, and those that most layers of the best mixture follow.
+// Returns the candidates on the front, and those that most layers of the best mixture follow.
 std::vector<uint32_t> CandidatesToCombine(const Advice& advice, const Limits& limits) {
   std::vector<uint32_t> chosen = BuildFront(advice.found.uniform, limits, kMostCandidates - 2);
   std::map<uint32_t, uint32_t> used;

@@ -12,11 +12,11 @@
 
 namespace kv::advise {
 
-// What a layer may do about memory: lose tokens as a candidate does, be stored in smaller types, or
+// A way to save memory in one layer: evict tokens as a candidate does, store smaller types, or
 // both.
 struct Saving {
-  std::optional<uint32_t> candidate;  // of the advice
-  std::optional<uint32_t> types;      // of the request's pairs
+  std::optional<uint32_t> candidate;  // index into the advice's candidates
+  std::optional<uint32_t> types;      // index into the request's pairs
 };
 
 struct SavingsRequest {
@@ -26,15 +26,16 @@ struct SavingsRequest {
 
 struct Savings {
   SavingsRequest request;
-  std::vector<Saving> options;     // what the candidates of `measured` are
-  std::vector<double> added_loss;  // of an option of both kinds: the sum of the two; else NaN
-  Measured measured;               // its units are layers
-  Found types;                     // mixtures of types alone
-  Searched searched;               // of everything
+  std::vector<Saving> options;  // one per candidate of `measured`
+  // for an option of both kinds the sum of the two losses; otherwise NaN
+  std::vector<double> added_loss;
+  Measured measured;  // its units are layers
+  Found types;        // mixtures of types without eviction
+  Searched searched;  // the search among all options
   std::vector<std::string> warnings;
 
-  // Of the best point: its eviction in each run, what it cost when it was measured again from
-  // these, and the pair of types of each measured layer, if it is not the first run's own.
+  // The best point's eviction in each run, its loss measured again from these plans, and the pair
+  // of types of each measured layer, unless it is the first run's own.
   std::vector<std::vector<PlanOfLayer>> plans;  // [run]
   std::vector<Outcome> measured_again;          // [run]
   std::vector<std::optional<uint32_t>> types_of_layers;
@@ -43,53 +44,55 @@ struct Savings {
   double expected_loss() const { return searched.expected_loss(); }
 };
 
-// Whether queries and the cache's own types allow it; else why not.
+// Returns why types cannot be measured, or "" if the queries and the cache's own types allow it.
 std::string WhyNoTypes(const Runs& runs);
 // Measures each pair of types in each layer, then the best candidates of the advice with the best
-// pairs, each by a replay of the combination, and searches among all of them for what saves most
-// within the request's limits. Throws as quantisation::StoreLayer.
+// pairs, replaying each combination. Searches among all of them for the plan that saves most within
+// the request's limits. Throws as quantisation::StoreLayer.
 Savings FindSavings(const Runs& runs, const AdviceRequest& request, const SavingsRequest& types,
                     const Advice& advice, ThreadPool& pool, Progress* progress = nullptr);
 
-// What a codec does to this cache's own bytes.
+// Size and speed of a codec on this cache's own bytes.
 struct LosslessLevel {
   std::string name;
   double ratio = 1;
 };
 
-// One way to save memory: a row of the table, of all kinds.
+// One way to save memory: a row of the table, whatever its kind.
 struct SavingRow {
   std::string_view kind;  // none, eviction, types, both, lossless, offload
   std::string plan;
-  double bytes_per_token = 0;  // in the engine's memory at the end, of all tokens seen
-  double link_bytes = 0;       // per token and step that come from elsewhere
+  double bytes_per_token = 0;  // in the engine's memory at the end, divided by all tokens seen
+  double link_bytes = 0;       // bytes per token and step that are fetched from elsewhere
   double mean_loss = 0, worst_loss = 0, standard_error = 0;  // of the worst run
-  double added_loss = NAN;  // what eviction and types alone add up to
-  bool on_front = false;    // no other row in memory has fewer bytes and no more loss
-  std::string flags;        // llama.cpp's, where they can say it
+  double added_loss = NAN;  // sum of the losses of eviction and of types alone
+  bool on_front = false;    // true if no other row has fewer bytes in memory and no more loss
+  std::string flags;        // llama.cpp's flags, if it can express the row
 };
 std::vector<SavingRow> SavingRows(const Runs& runs, const Advice& advice, const Savings& savings,
                                   const std::vector<LosslessLevel>& levels);
 
-// "K q8_0, V q5_1".
+// Returns "K q8_0, V q5_1".
 std::string TypesText(const Savings& savings, uint32_t pair);
-// What llama.cpp takes for the types of a choice: empty if layers differ or it has no such type.
+// Returns llama.cpp's flags for the types of a choice, or "" if layers differ or it has no such
+// type.
 std::string FlagsOf(const Runs& runs, const Savings& savings);
 
-// The one plan that advice ends with: of what was found by eviction alone and among everything, the
-// smaller one, or without a limit on the loss the one that loses less.
+// The single plan that advice recommends: the smaller of the best plans found by eviction alone and
+// among everything, or without a limit on the loss the one that loses less.
 struct Answer {
   LossKind loss_kind = LossKind::kOutput;
   std::string_view kind;  // none, eviction, types, both
   std::string plan;
-  bool is_chosen = false;  // among everything, or the best by eviction alone
+  bool is_chosen = false;  // true: found among everything; false: the best by eviction alone
   double bytes_per_token = 0, ratio = 1, worst_loss = 0, expected_loss = 0;
-  std::string flags;  // llama.cpp's, where they can say it
+  std::string flags;  // llama.cpp's flags, if it can express the plan
 };
-// `savings` may be null. Empty if no plan is within the limits.
+// Returns nothing if no plan is within the limits. `savings` may be null.
 std::optional<Answer> FindAnswer(const Runs& runs, const AdviceRequest& request,
                                  const Advice& advice, const Savings* savings);
-// "both: mixed: L0 tova 0.75, L3 q8_0/q4_0: 1312 bytes a token, 1.561x, to be expected 9.80%".
+// Returns "both: mixed: L0 tova 0.75, L3 q8_0/q4_0: 1312 bytes a token, 1.561x, to be expected
+// 9.80%".
 std::string AnswerText(const std::optional<Answer>& answer);
 const Fields<Answer>& AnswerFields();
 
@@ -101,12 +104,13 @@ struct SavingsReport {
   const std::vector<SavingRow>& rows;
 };
 const Fields<SavingsReport>& SavingsFields();
-// Adds the picture and the table to a page.
+// Adds the chart and the table of savings to a page.
 void AddSavings(const AdviceRequest& request, const Savings& savings,
                 const std::vector<SavingRow>& rows, report::Page& page);
-// The table "choices" of the chosen point's kvtool.h2o-plan/1.
+// Returns the table "choices" of kvtool.h2o-plan/1 for the chosen point.
 std::vector<UnitChoice> ChosenChoices(const Advice& advice, const Savings& savings);
-// "q8_0" and the like of a measured layer of the chosen point; the cache's own where it stays.
+// Returns the type of a measured layer at the chosen point, as "q8_0"; the cache's own type where
+// it does not change.
 std::string TypeOfLayer(const Runs& runs, const Savings& savings, size_t layer, bool is_key);
 
 }  // namespace kv::advise

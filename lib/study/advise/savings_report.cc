@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The part "savings" of kvtool.advise: table, chart, answer, and llama.cpp's flags for a choice of
+// types.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +34,7 @@ std::string_view KindOf(const Savings& savings, const Choice& choice) {
   return evicts && stores ? "both" : evicts ? "eviction" : stores ? "types" : "none";
 }
 
-// "q8_0/f16": types of K and V in short.
+// Returns the types of K and V in short: "q8_0/f16".
 std::string ShortTypes(const RunOf& run, const Savings& savings, uint32_t pair) {
   const quantisation::TypePair& types = savings.request.pairs[pair];
   const LayerKv& layer = run.snapshot().layers.front();
@@ -43,7 +45,7 @@ std::string ShortTypes(const RunOf& run, const Savings& savings, uint32_t pair) 
                      name(types.v, savings.request.store.v_types, layer.v->dtype));
 }
 
-// What each layer does, in short.
+// Returns in short what each layer does.
 std::string ChoiceText(const RunOf& run, const Advice& advice, const Savings& savings,
                        const Choice& choice) {
   std::vector<PartOfMixture> parts;
@@ -59,14 +61,16 @@ std::string ChoiceText(const RunOf& run, const Advice& advice, const Savings& sa
   return MixtureText(parts);
 }
 
-// Whether all layers of the model were measured: flags change those that were not, too.
+// Returns true if every layer of the model was measured. Flags apply to all layers, measured or
+// not.
 bool MeasuresEveryLayer(const RunOf& run, const Savings& savings) {
   std::set<size_t> measured;
   for (const Unit& unit : savings.measured.units) measured.insert(unit.layer);
   return measured.size() == run.snapshot().layers.size();
 }
 
-// Empty where llama.cpp has no such cache, or would store layers so that were not measured.
+// Returns "" if llama.cpp has no such cache type, or if it would apply the type to layers that were
+// not measured.
 std::string Flags(const RunOf& run, const Savings& savings, uint32_t pair) {
   if (!MeasuresEveryLayer(run, savings)) return {};
   const quantisation::TypePair& types = savings.request.pairs[pair];
@@ -151,8 +155,8 @@ class Collector {
     }
   }
 
-  // What is compressed has to be decoded before attention reads it; what lies elsewhere has to
-  // come.
+  // Compressed rows have to be decoded before attention reads them, and rows held elsewhere have to
+  // be fetched; both cost bytes over the link.
   void AddLossless(const std::vector<LosslessLevel>& levels) {
     double least = full_;
     for (const LosslessLevel& level : levels) {
@@ -186,7 +190,7 @@ class Collector {
     }
   }
 
-  // A choice among the pairs alone, of which the first option stores nothing.
+  // Describes a choice among the pairs of types; option 0 changes nothing.
   std::string TypesByLayer(const Choice& choice) const {
     std::vector<PartOfMixture> parts;
     for (size_t u = 0; u < choice.size(); ++u) {
@@ -262,7 +266,7 @@ const Fields<SavingRowOf>& SavingRowFields() {
   return fields;
 }
 
-// What a measured layer of the chosen point does.
+// The choice of a measured layer at the chosen point.
 struct ChosenLayer {
   uint32_t layer = 0;
   std::optional<uint32_t> candidate;
@@ -278,7 +282,7 @@ const Fields<ChosenLayer>& ChosenLayerFields() {
   return fields;
 }
 
-// The point that was chosen among all.
+// The point that was chosen among all kinds of savings.
 struct Chosen {
   const SavingsReport& report;
   const Point& best;
@@ -477,8 +481,8 @@ const Fields<SavingsReport>& SavingsFields() {
 
 namespace {
 
-// The plans of one kind that no other one of it beats, by their bytes: plans that need fewer lose
-// more.
+// Returns the plans of one kind that no other plan of it beats, ordered by bytes; plans with fewer
+// bytes lose more.
 report::ChartSeries FrontOfKind(const std::vector<SavingRow>& rows, std::string_view kind,
                                 LossKind loss, double most) {
   report::ChartSeries series{std::string(kind), {}, kind == "both", false, true, false};
@@ -525,10 +529,10 @@ void AddSavings(const AdviceRequest& request, const Savings& savings,
   chart.y_unit = kind == LossKind::kOutput ? report::Unit::kPercent : report::Unit::kMeasured;
   chart.y_min = 0;
   chart.markers = true;
-  double most = INFINITY;  // what is far beyond the limit would press the rest to the axis
+  double most = INFINITY;  // points far beyond the limit would squeeze the others against the axis
   if (request.limits.loss) {
     most = 3 * *request.limits.loss;
-    // The losses of outputs are squares of what is shown.
+    // Losses of outputs are squares of the values shown.
     if (kind == LossKind::kOutput) most *= 3;
     chart.targets.push_back({Shown(kind, *request.limits.loss),
                              "at most " + LossText(kind, *request.limits.loss), true});

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Advice on saved states: finds states that begin alike, extrapolates the sizes of the levels from
+// samples, and decides between a store, archives and nothing.
 #include "lib/study/advise/states.h"
 
 #include <fmt/format.h>
@@ -20,9 +22,10 @@ namespace {
 constexpr uint64_t kStoreBlock = 256, kStoreEnd = 64;
 constexpr uint64_t kGatheredTokens = 4096;
 constexpr uint64_t kChunkBytes = 256 << 10;
-// Below these a change is not worth the work: sharing that calls for a store, and what is left.
+// Thresholds below which a change is not worth the work: the share of rows that a store saves, and
+// the share of bytes that archives leave.
 constexpr double kWorthSharing = 0.02, kWorthDoing = 0.97;
-// A contestant that is slower runs once, others as often as this, and the fastest run counts.
+// Contestants run for this many seconds and the fastest run counts; slower ones run once.
 constexpr double kSampleSeconds = 0.1;
 constexpr int kSampleRounds = 3;
 
@@ -76,7 +79,7 @@ std::vector<uint64_t> HashRows(const Snapshot& snapshot, const KvTensor& tensor,
   return hashes;
 }
 
-// Each hash holds for all that came before it, so the first difference is found by halving.
+// Each hash covers all rows before it, so halving finds the first difference.
 uint64_t CommonLength(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
   const size_t most = std::min(a.size(), b.size());
   size_t low = 0, high = most;
@@ -93,8 +96,8 @@ uint64_t CommonLength(const std::vector<uint64_t>& a, const std::vector<uint64_t
 
 using Hashes = std::vector<uint64_t> SavedState::*;
 
-// States of one geometry side by side, and among these by what their hashes begin with. Of equal
-// ones the last written comes last.
+// Returns the states sorted by geometry, then by the first of their hashes. Among equal states the
+// last written comes last.
 std::vector<size_t> SortedBy(const std::vector<SavedState>& states, Hashes hashes) {
   std::vector<size_t> order;
   for (size_t i = 0; i < states.size(); ++i) {
@@ -116,7 +119,7 @@ uint64_t CountCommon(const SavedState& a, const SavedState& b, Hashes hashes) {
   return a.geometry == b.geometry ? CommonLength(a.*hashes, b.*hashes) : 0;
 }
 
-// Two files of other sizes or formats are not the same, though both have the same rows.
+// Two files of different size or format are not the same, even if they have the same rows.
 Kinship ClassifyKinship(const SavedState& state, const SavedState& kin, uint64_t common) {
   if (common == 0) return Kinship::kAlone;
   if (common < state.tokens) return common == kin.tokens ? Kinship::kGrows : Kinship::kBranches;
@@ -137,8 +140,8 @@ bool BeginsWith(const KvTensor& whole, const KvTensor& part) {
   return true;
 }
 
-// For each state of `order` the place of the first later one that holds it, or the number of
-// states.
+// Returns for each state of `order` the place of the first later state that contains it, or the
+// number of states.
 std::vector<size_t> FindHolders(const std::vector<SavedState>& states,
                                 const std::vector<size_t>& order, const HoldsState& holds) {
   constexpr size_t kMostTried = 8;
@@ -155,8 +158,8 @@ std::vector<size_t> FindHolders(const std::vector<SavedState>& states,
   return holders;
 }
 
-// One head suggests what only all bytes show: corrects the states that seem to hold another one, or
-// to be held by one.
+// Hashes of one head only suggest that a state contains another; comparing all bytes corrects the
+// states that do not.
 void ProveKinships(std::vector<SavedState>& states, const std::vector<size_t>& order,
                    const HoldsState& holds) {
   const std::vector<size_t> holders = FindHolders(states, order, holds);
@@ -301,7 +304,8 @@ bool IsNear(const SavedState& of) {
   return of.kinship == Kinship::kBranches && of.shared_tokens * 10 >= of.tokens * 9;
 }
 bool IsIdle(const SavedState& of) { return of.idle; }
-// Ids that would share rows if they had been computed alike.
+// Returns true if the states have token ids in common whose rows differ, because they were computed
+// differently.
 bool IsRecomputed(const SavedState& of) { return of.same_ids >= of.shared_tokens + kStoreBlock; }
 
 }  // namespace
@@ -320,7 +324,7 @@ uint64_t StatesAdvice::idle_bytes() const { return Sum(states, IsIdle, AllBytes)
 
 namespace {
 
-// Bytes of K and V of one geometry, those that a store shares among them, or of several.
+// Bytes of K and V of one or several geometries, and those of them that a store shares.
 struct RowsBytes {
   double all = 0, shared = 0;
 };
@@ -339,8 +343,8 @@ std::map<std::string, RowsBytes> RowsByGeometry(const std::vector<SavedState>& s
 // Sums of one level over the sampled geometries.
 struct LevelSums {
   std::string level;
-  RowsBytes rows;               // of the states
-  double alone = 0, store = 0;  // what the level leaves of them
+  RowsBytes rows;               // rows of the states
+  double alone = 0, store = 0;  // what the level leaves of them, in archives and in a store
   double encode_seconds = 0, decode_seconds = 0;
 
   void Add(const ContestResult& result, const RowsBytes& of) {
@@ -377,7 +381,7 @@ StatesLevel ToLevel(const LevelSums& sums, const RowsBytes& all, uint64_t rest, 
 void MeasureLevels(const std::vector<GeometrySample>& samples, bool has_times, Progress* progress,
                    StatesAdvice& advice) {
   std::vector<Contestant> contestants = LevelContestants();
-  contestants.erase(contestants.begin());  // compat, which only very old readers need
+  contestants.erase(contestants.begin());  // level compat serves only very old readers
   const std::map<std::string, RowsBytes> geometries = RowsByGeometry(advice.states);
   RowsBytes all;
   for (const auto& [geometry, rows] : geometries) {
@@ -396,7 +400,7 @@ void MeasureLevels(const std::vector<GeometrySample>& samples, bool has_times, P
     advice.sampled_bytes += results.front().raw_bytes();
   }
   if (advice.sampled_chunks == 0) return;
-  // Archives and bytes beside K and V stay as they are.
+  // Archives and bytes outside K and V do not change.
   const uint64_t rest = advice.bytes() - std::min(advice.bytes(), static_cast<uint64_t>(all.all));
   for (const LevelSums& of : sums) advice.levels.push_back(ToLevel(of, all, rest, has_times));
 }

@@ -13,47 +13,51 @@
 #include "lib/report/html.h"
 #include "lib/study/bench/contest.h"
 
-// Advice on which saved states to keep, where nobody has recorded a run: the rows that they share,
-// the sizes that levels leave, the states that were not touched, and one thing to do.
+// Advice on which saved states to keep when no run was recorded: the rows that they share, the
+// sizes that compression levels leave, the states that were not used for long, and one
+// recommendation.
 namespace kv::advise {
 
-// Tokens of a state whose rows are compared; later ones count as the state's own.
+// Largest number of tokens of a state whose rows are compared; later ones count as not shared.
 constexpr uint64_t kMostComparedTokens = uint64_t{1} << 20;
-// As many of each of so many states: all hashes of rows and ids together take 1 GiB at most.
+// Returns how many tokens of each of `states` states are compared, so that all hashes of rows and
+// ids take 1 GiB at most.
 uint64_t MostComparedTokens(uint64_t states);
 
-// Relation of a state's rows to those of the state that it shares most with. An alike state has the
-// compared rows of the other, but other bytes elsewhere.
+// Relation of a state's rows to those of the state that it shares most with. kAlike: the compared
+// rows are equal, but bytes elsewhere differ.
 enum class Kinship { kAlone, kBranches, kGrows, kContained, kSame, kAlike };
 
 // A saved state: a file, or the folder of a dump.
 struct SavedState {
   std::string name;
   uint64_t bytes = 0;
-  std::optional<int64_t> written_s, read_s;  // since 1970, as the file system says
+  std::optional<int64_t> written_s, read_s;  // since 1970, from the file system
   std::string format, model, geometry;       // states of different geometry share nothing
-  bool is_archive = false;                   // compressed already; not looked into
+  bool is_archive = false;                   // already compressed; its rows are not read
   uint64_t tokens = 0, kv_bytes = 0;
-  std::vector<uint64_t> rows, ids;  // hashes of the first n rows of a late tensor; of n token ids
+  // hashes of the first n rows of a late tensor, and of the first n token ids
+  std::vector<uint64_t> rows, ids;
 
   // Set by CompareStates.
   Kinship kinship = Kinship::kAlone;
   std::string kin;             // name of the state that it shares most with; empty: none
-  uint64_t shared_tokens = 0;  // rows in common with that, from the first token on
-  uint64_t stored_tokens = 0;  // of the rows before it in the store, what is not stored again
+  uint64_t shared_tokens = 0;  // rows in common with `kin`, from the first token on
+  uint64_t stored_tokens = 0;  // those of its rows that a store would not store again
   uint64_t same_ids = 0;       // most token ids in common with another state
-  bool contained = false;      // another state begins with all of its K, V and ids, compared whole
+  // another state begins with all of its K, V and ids; all bytes were compared
+  bool contained = false;
   bool idle = false;
 
   uint64_t TokenBytes(uint64_t count) const { return tokens == 0 ? 0 : kv_bytes / tokens * count; }
 };
 
-// Reads what later comparisons need: one head of the last layer's V (or K), on which every earlier
-// token and layer has left its mark.
+// Reads the rows for later comparisons: one head of the last layer's V (or K), which depends on
+// every earlier token and layer.
 SavedState DescribeState(const Snapshot& snapshot, uint64_t most_compared = kMostComparedTokens);
-// Finds what states have in common. Sorted by their rows, each state's longest common beginning is
-// that with a neighbour, so a thousand states need no million comparisons. `holds` compares all
-// bytes before a state is called the same as another one or contained in it.
+// Finds what states have in common. After sorting by rows, each state's longest common beginning is
+// with a neighbour, so a thousand states need no million comparisons. `holds` compares all bytes
+// before a state counts as equal to another one or contained in it.
 using HoldsState = std::function<bool(const SavedState& whole, const SavedState& part)>;
 void CompareStates(std::vector<SavedState>& states, const HoldsState& holds);
 // Returns true if `whole` begins with all rows of all layers of `part`, and with its token ids.
@@ -61,13 +65,13 @@ bool HoldsRows(const Snapshot& whole, const Snapshot& part);
 
 // Takes K and V from the middle of the first, a middle and the last layer.
 std::vector<ContestChunk> SampleState(const Snapshot& snapshot);
-// The chunks of the largest state of a geometry.
+// Sampled chunks of the largest state of a geometry.
 struct GeometrySample {
   std::string geometry;
   std::vector<ContestChunk> chunks;
 };
 
-// A level of compression on the sample, and what it would make of everything.
+// A compression level measured on the sample, and its estimated size for all states.
 struct StatesLevel {
   std::string level;
   double ratio = 1;
@@ -84,33 +88,35 @@ struct StatesAdvice {
   std::vector<SavedState> states;
   std::vector<LeftOut> left_out;
   uint64_t idle_days = 0;
-  bool knows_time = true;    // else no age is known, as of deterministic runs
-  std::string access_times;  // how the file system keeps them
+  bool knows_time = true;    // false: no age is known, as in deterministic runs
+  std::string access_times;  // how the file system updates access times
   uint64_t sampled_states = 0, sampled_chunks = 0, sampled_bytes = 0;
   std::vector<StatesLevel> levels;
   Kind kind = Kind::kKeep;
-  // Does it, proves it, and then removes the originals; empty: nothing to do.
+  // Commands that carry out the advice, verify it, and then delete the originals; empty: nothing to
+  // do.
   std::string command, verify_command, delete_command;
-  std::optional<uint64_t> free_bytes;  // where the command writes
+  std::optional<uint64_t> free_bytes;  // free space where the command writes
   uint64_t result_bytes = 0;
 
   uint64_t bytes() const;
-  uint64_t shared_bytes() const;  // that a store keeps once
+  uint64_t shared_bytes() const;  // bytes that a store keeps only once
   uint64_t archive_bytes() const;
   uint64_t contained_states() const;
   uint64_t contained_bytes() const;
   uint64_t alike_states() const;
-  uint64_t near_states() const;        // differ from another in their last tenth alone
-  uint64_t recomputed_states() const;  // same tokens as another, but other values
+  uint64_t near_states() const;  // states that differ from another one only in their last tenth
+  uint64_t recomputed_states() const;  // states with the token ids of another one but other values
   uint64_t idle_states() const;
   uint64_t idle_bytes() const;
 };
 
-// Times the levels on the samples and says what they make of all states: each geometry counts by
-// its bytes of K and V, and those without a sample by the mean.
+// Times the levels on the samples and estimates the size of all states: each geometry counts by its
+// bytes of K and V, and geometries without a sample by the mean.
 void MeasureLevels(const std::vector<GeometrySample>& samples, bool has_times, Progress* progress,
                    StatesAdvice& advice);
-// Chooses between a store, archives and nothing, by what the default level leaves on the disk.
+// Chooses between a store, archives and nothing, by the bytes that the default level leaves on
+// disk.
 void Decide(StatesAdvice& advice);
 
 const Fields<SavedState>& SavedStateFields();
@@ -122,7 +128,7 @@ struct StatesText {
   std::vector<std::string> facts;
   TextTable levels;
   std::string answer;
-  std::vector<std::string> commands;  // that carry it out
+  std::vector<std::string> commands;  // commands that carry it out
 };
 StatesText TextOf(const StatesAdvice& advice, size_t most_states, size_t most_left_out);
 report::Page StatesPage(const StatesAdvice& advice);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The sentences, tables and commands of the advice on saved states.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +29,7 @@ std::string AsSpeed(const Value& value) {
   return fmt::format("{:.0f} MiB/s", value.number() * 1e6 / (1 << 20));
 }
 std::string AsName(const Value& value) { return Printable(format::Plain(value), true); }
-// Shows the day of a time alone.
+// Returns the day of a time.
 std::string AsDay(const Value& value) { return format::Plain(value).substr(0, 10); }
 
 std::optional<std::string> TimeText(std::optional<int64_t> seconds) {
@@ -175,7 +176,7 @@ std::vector<std::string> StatesFacts(const StatesAdvice& of, size_t most_left_ou
   return facts;
 }
 
-// The originals stay until the result is verified, so it needs room beside them.
+// The originals stay until the result is verified, so the result needs space beside them.
 std::string RoomText(const StatesAdvice& of) {
   if (!of.free_bytes) return "which it needs beside the originals first";
   return fmt::format("which it needs beside the originals first; {}{} free there",
@@ -311,7 +312,7 @@ StatesText TextOf(const StatesAdvice& advice, size_t most_states, size_t most_le
   text.levels = TextTableOf(StatesLevelFields(), advice.levels);
   text.answer = StatesAnswer(advice);
   if (!advice.command.empty()) {
-    // A comment, so that pasting the block deletes nothing.
+    // The deletion is a comment, so that pasting the block deletes nothing.
     text.commands = {
         advice.command, advice.verify_command,
         advice.delete_command.empty()

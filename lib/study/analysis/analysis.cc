@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Analyses a whole cache: spreads tensors over the pool, sums their figures, and writes findings
+// about structure that a better codec could use.
 #include "lib/study/analysis/analysis.h"
 
 #include <fmt/format.h>
@@ -50,8 +52,8 @@ Sums ComputeSums(const KvTensor& tensor, uint32_t head) {
   return sums;
 }
 
-// log2 of the determinant of a correlation matrix by Cholesky; channels without variance count as
-// independent ones.
+// Returns log2 of the determinant of a correlation matrix, by Cholesky. Channels without variance
+// count as independent.
 double Log2Determinant(const Sums& sums, uint64_t dim, double n) {
   const auto covariance = [&](uint64_t i, uint64_t j) {
     return sums.second[i * dim + j] / n - sums.first[i] / n * (sums.first[j] / n);
@@ -66,7 +68,8 @@ double Log2Determinant(const Sums& sums, uint64_t dim, double n) {
         value = covariance(i, j) / (deviation[i] * deviation[j]);
       }
       for (uint64_t k = 0; k < j; ++k) value -= lower[i * dim + k] * lower[j * dim + k];
-      // A channel that others determine would save without end; float sums cannot tell how much.
+      // A channel that the channels before it determine would save infinitely many bits; float sums
+      // cannot tell how many, so it is capped.
       if (i == j) {
         constexpr double kLeast = 1e-4;
         value = std::max(value, kLeast);
@@ -82,7 +85,7 @@ double Log2Determinant(const Sums& sums, uint64_t dim, double n) {
 
 using Measure = std::function<uint64_t(const TensorAnalysis&)>;
 
-// "layers 0-3,7" of the layers whose tensor has something to tell.
+// Returns "layers 0-3,7": the layers whose tensor shows the measure.
 std::string LayersWhere(const Analysis& analysis, bool values, const Measure& measure) {
   std::vector<uint32_t> layers;
   for (const LayerAnalysis& layer : analysis.layers) {
@@ -142,7 +145,7 @@ void AddFindings(Analysis& analysis) {
       [](const std::string& where, uint64_t rows) {
         return fmt::format("{}: {} row{} zero", where, rows, rows == 1 ? " is" : "s are");
       });
-  // A few equal rows are chance or a repeated word; a twentieth of them is structure.
+  // A few equal rows are chance or a repeated word; from a twentieth on they are structure.
   Tell(
       analysis,
       [](const TensorAnalysis& t) {
@@ -164,7 +167,7 @@ void AddFindings(Analysis& analysis) {
       });
 }
 
-// Whether a predictor that knows positions would find more in K.
+// Adds a finding if a predictor that knows positions would save bits in K.
 void AddRotationFinding(Analysis& analysis) {
   constexpr double kWorthTelling = 0.1;
   double values = 0, bits[2] = {0, 0}, bound = 0;
@@ -176,7 +179,8 @@ void AddRotationFinding(Analysis& analysis) {
       bits[i] += layer.k->values() * Cheapest(layer.k->unrotated[i].models).total_bits();
     }
   }
-  const bool adjacent = bits[0] <= bits[1];  // the order of AnalyseTensor
+  // the first of the two results of AnalyseTensor is for adjacent pairs
+  const bool adjacent = bits[0] <= bits[1];
   const double gain = values == 0 ? 0 : (bound - std::min(bits[0], bits[1])) / values;
   if (gain < kWorthTelling) return;
   analysis.findings.push_back(fmt::format(
@@ -185,7 +189,7 @@ void AddRotationFinding(Analysis& analysis) {
       adjacent ? "2i and 2i+1" : "i and i+d/2", gain));
 }
 
-// Where the file records them, one for each row of the layer.
+// Returns the positions that the file records, one for each row of the layer; empty if it has none.
 std::vector<int64_t> ListPositions(const Snapshot& snapshot, const LayerKv& layer) {
   for (const CellGroup& group : snapshot.cell_groups) {
     if (group.group != layer.group || group.cells.size() != layer.k.tokens()) continue;

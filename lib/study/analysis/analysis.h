@@ -31,8 +31,8 @@ struct LayerAnalysis {
 
 // Sums over many tensors of one kind.
 struct Totals : Coded {
-  uint64_t own_bytes = 0;             // at the level asked for; coded_bytes if none was
-  double values = 0, bound_bits = 0;  // bits of all values together
+  uint64_t own_bytes = 0;             // at the requested level; coded_bytes if none was requested
+  double values = 0, bound_bits = 0;  // total bits of all values
   bool decodes = true;
 
   void Add(const TensorAnalysis& tensor);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The rows of MNN's distribution experiment: entropies and ratios of every dump, also with the
+// rotary embedding of K undone.
 #include "lib/study/analysis/dump_rows.h"
 
 #include <fmt/format.h>
@@ -19,7 +21,8 @@
 namespace kv::analysis {
 namespace {
 
-// Of a byte sequence and of its halves: bytes of 16-bit values, 16-bit halves of 32-bit ones.
+// Figures of a byte sequence and of its halves: the bytes of 16-bit values, or the 16-bit halves of
+// 32-bit values.
 struct Figures {
   double entropy = 0, zstd_ratio = 0;
   double high_entropy = 0, low_entropy = 0, high_ratio = 0, low_ratio = 0, split_ratio = 0;
@@ -80,7 +83,7 @@ class Meter {
   ScratchBuffer halves_, frame_;
 };
 
-// K with its rotation undone, in its own type, and how far that moved its values.
+// K without its rotary embedding, in its own type, and how far removing it moved the values.
 struct UnrotatedRows {
   Figures figures;
   double mean_abs_diff = 0, max_abs_diff = 0;
@@ -127,7 +130,7 @@ UnrotatedRows UnrotateRows(const DumpEntry& entry, ByteSpan raw, const RowOption
   return out;
 }
 
-// The group of columns that `on` decides about: figures where the element size has them, else 0.
+// Adds a group of columns: the figures if `on` (the element size has them), otherwise 0.
 void AddSplit(Value& row, const std::string& tensor, const Figures& f, bool on,
               const std::string& high, const std::string& low, const std::string& whole) {
   const auto put = [&](const std::string& name, double value) { row.Put(name, on ? value : 0.0); };
@@ -161,7 +164,7 @@ Value DistributionRow(const DumpEntry& entry, const RowOptions& options, Meter& 
   AddWhole(row, k, v);
   AddSplit(row, "k", k, unit == 2, "hi", "lo", "gear");
   AddSplit(row, "v", v, v_unit == 2, "hi", "lo", "gear");
-  // bf16 has the size of f16 and not its values; a damaged meta may place tokens anywhere.
+  // bf16 has the size of f16 but other values, and a damaged meta file may give any token position.
   const bool placed = entry.seq_start >= 0 && entry.seq_start <= INT32_MAX;
   const bool turns =
       options.rope && placed && (entry.k.dtype == DType::kF16 || entry.k.dtype == DType::kF32);
@@ -205,7 +208,7 @@ Value PackedRow(const PackedEntry& entry, const RowOptions& options, Meter& mete
   return row;
 }
 
-// Python's shortest form keeps a point in whole numbers.
+// Python prints whole floats with a decimal point ("1.0").
 std::string PythonText(const Value& value) {
   const std::string text = format::Plain(value);
   const bool is_whole = text.find_first_of(".en") == text.npos;

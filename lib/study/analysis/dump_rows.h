@@ -19,15 +19,14 @@ namespace kv::analysis {
 
 struct RowOptions {
   int zstd_level = 3;
-  // If it is known, K is measured a second and a third time with its rotary embedding undone: with
-  // the original's pairs (2i, 2i+1), under the original's names, and with pairs of halves (i, i +
-  // dims/2), which most models need, under k_rope_inv_half_*. Positions are places in the dump, so
-  // they are wrong after an eviction.
+  // Rotary embedding of the model, if known: K is then measured twice more with it undone, with the
+  // original experiment's pairs (2i, 2i+1) under the original's names, and with pairs of halves (i,
+  // i + dims/2), which most models need, under k_rope_inv_half_*. Positions are indices in the
+  // dump, so they are wrong after an eviction.
   std::optional<ModelRope> rope;
 };
 
-// Return one row per entry; entries with a defect are left out. Throws kUsage where the
-// rotation does not fit.
+// Return one row per entry without defect. Throw kUsage if the rotation does not fit.
 std::vector<Value> DistributionRows(std::span<const DumpEntry> entries, const RowOptions& options,
                                     ThreadPool& pool);
 std::vector<Value> PackedRows(std::span<const PackedEntry> entries, const RowOptions& options,
@@ -40,8 +39,7 @@ Value RowAverages(const std::vector<Value>& rows, bool positive_only);
 // Formats the rows as comma-separated values below a heading, numbers as Python prints them.
 std::string RowsCsv(const std::vector<Value>& rows);
 
-// The rows as the document has them. Without a ratio, columns are 0 in the original's files and
-// null here.
+// The rows as a document. Columns without a ratio are 0 in the original's files and null here.
 struct RowsReport {
   Value averages;
   std::vector<Value> rows;

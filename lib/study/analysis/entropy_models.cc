@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Counts of the entropy models that analyze compares. Each model is a set of counters over symbols
+// and contexts; its cost is the entropy of the counts and the cost of describing them.
 #include "lib/study/analysis/entropy_models.h"
 
 #include <algorithm>
@@ -14,12 +16,13 @@ namespace kv::analysis {
 namespace {
 
 constexpr uint64_t kFrameTokens = 512;
-// Counts of a sixteenth before anything was seen: adaptive coders begin like that.
+// Adaptive coders begin with a count of 1/16 for every symbol.
 constexpr double kPrior = 1.0 / 16;
-// 256 counters for every channel must not dwarf the values they count.
+// Limits above which channels are counted separately: 256 counters per channel must not take more
+// memory than the values.
 constexpr uint64_t kFewChannels = 8192, kEnoughTokens = 96;
 
-// Of an order-0 coder and its table, for everything counted, not per value.
+// Total cost of an order-0 coder and its table for all counted values.
 struct Price {
   double bits = 0, table_bits = 0;
 
@@ -32,7 +35,7 @@ struct Price {
   Price operator/(double n) const { return {bits / n, table_bits / n}; }
 };
 
-// No table is worth more than storing values as they are.
+// Caps the price at the raw size: a coder would store the values instead.
 Price Capped(Price price, double raw_bits) {
   price.table_bits = std::min(price.table_bits, std::max(0.0, raw_bits - price.bits));
   return price;
@@ -54,7 +57,7 @@ Price ComputePrice(const std::vector<uint64_t>& counts) {
   return ComputePrice(counts.data(), counts.size());
 }
 
-// Counts of f(index) for every index that occurs.
+// Returns the counts of f(index) over all indices that occur.
 template <typename F>
 std::vector<uint64_t> Folded(const std::vector<uint64_t>& counts, size_t size, F f) {
   std::vector<uint64_t> folded(size);
@@ -66,7 +69,7 @@ std::vector<uint64_t> Folded(const std::vector<uint64_t>& counts, size_t size, F
 
 double Log2Gamma(double x) { return std::lgamma(x) / std::log(2.0); }
 
-// What a coder pays that learns 256 frequencies from nothing while it codes n symbols.
+// Returns the bits that an adaptive coder pays for n symbols while it learns 256 frequencies.
 template <typename Count>
 double AdaptiveBits(const Count* counts, const std::vector<double>& log2_rising) {
   double seen = 0, bits = 0;
@@ -80,7 +83,7 @@ double AdaptiveBits(const Count* counts, const std::vector<double>& log2_rising)
   return bits + Log2Gamma(seen + 256 * kPrior) - Log2Gamma(256 * kPrior);
 }
 
-// log2 of prior * (prior + 1) * ... up to n factors.
+// Returns log2 of prior * (prior + 1) * ... for up to n factors.
 std::vector<double> RisingTable() {
   std::vector<double> table(kFrameTokens + 1);
   for (size_t n = 1; n < table.size(); ++n) {
@@ -181,14 +184,15 @@ void EntropyModels::AddMoments(const uint16_t* row) {
     sums_[c] += x;
     squares_[c] += x * x;
     lagged_[c] += x * static_cast<double>(previous_floats_[c]);
-    // Subnormals have the spacing of the least normal numbers.
+    // Subnormals have the spacing of the smallest normal numbers.
     exponents_[c] += std::max(least, row[c] >> mantissa_bits_ & mask);
   }
   if (tokens_ == 0) first_floats_ = floats_;
   previous_floats_.swap(floats_);
 }
 
-// A normal distribution of deviation s, known to a spacing of u: log2(s sqrt(2 pi e)) - log2(u).
+// Bits of a normal distribution of deviation s, sampled at spacing u: log2(s sqrt(2 pi e)) -
+// log2(u).
 double EntropyModels::GaussianBits() const {
   const double bias = bfloat_ ? 127 : 15, n = static_cast<double>(tokens_);
   double bits = 0;
@@ -208,7 +212,7 @@ double EntropyModels::autoregressive_gain_bits() const {
   for (uint64_t c = 0; c < channels_; ++c) {
     const double mean = sums_[c] / n, variance = squares_[c] / n - mean * mean;
     if (!(variance > 0)) continue;
-    // Sums over all but the last and over all but the first value.
+    // Sums over all values but the last, and over all but the first.
     const double before = sums_[c] - previous_floats_[c], after = sums_[c] - first_floats_[c];
     const double covariance = (lagged_[c] - mean * (before + after)) / (n - 1) + mean * mean;
     const double correlation = std::min(std::abs(covariance / variance), 0.9999);
@@ -243,7 +247,8 @@ std::vector<EntropyModel> EntropyModels::Models() const {
   add("sign_exponent", "sign with exponent, mantissa raw",
       signed_exponent + Price{static_cast<double>(m), 0});
 
-  // The first of each chain is priced like the rest; that is too little to matter.
+  // The first value of each chain is priced like the rest, which changes the sum too little to
+  // matter.
   const auto difference = [](const std::vector<uint64_t>& pairs, bool exclusive) {
     const auto counts = Folded(pairs, 256, [&](uint32_t i) {
       return exclusive ? (i >> 8 ^ i) & 0xff : (i - (i >> 8)) & 0xff;
@@ -271,8 +276,8 @@ std::vector<EntropyModel> EntropyModels::Models() const {
     add("per_channel", "high byte by channel", Price{WholeBits() / n, 0} + low_byte);
   }
   if (tokens_ > 1) {
-    // f16 keeps sign and exponent in the top six bits of the high byte; of bf16 the last bit of the
-    // exponent is in the low one, coded given the high byte.
+    // f16 keeps sign and exponent in the top six bits of the high byte. In bf16 the last bit of the
+    // exponent is in the low byte, which is coded given the high one.
     const uint32_t shift = bfloat_ ? 0 : 2, contexts = 256u >> shift;
     const auto pairs = Folded(token_pairs_, size_t{contexts} * 256,
                               [&](uint32_t i) { return (i >> (8 + shift)) << 8 | (i & 0xff); });
@@ -286,7 +291,7 @@ std::vector<EntropyModel> EntropyModels::Models() const {
   }
   const double gaussian = GaussianBits();
   if (std::isfinite(gaussian) && gaussian > 0) {
-    // A mean and a deviation per channel.
+    // Each channel needs a mean and a deviation.
     const double t = static_cast<double>(tokens_);
     add("gaussian", "each channel a normal distribution", {gaussian, std::log2(t) / t});
   }

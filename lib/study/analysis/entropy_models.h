@@ -12,15 +12,14 @@
 
 namespace kv::analysis {
 
-// The bits per value that a coder needs which knows a value's context only as far as the model
-// says.
+// Bits per value of an ideal coder that knows a value's context only as far as the model says.
 struct EntropyModel {
   std::string_view name;
   std::string_view summary;
   double bits = 0;
-  // The least cost of describing the model's own numbers: for each, half the logarithm of the
-  // number of values. Without it a large table would fit any small tensor. 0 for adaptive models,
-  // which learn as they go and count that in `bits`.
+  // Least cost of describing the model's parameters: for each, half the logarithm of the number of
+  // values. Without this cost a large table would fit any small tensor. 0 for adaptive models,
+  // whose `bits` include the cost of learning.
   double table_bits = 0;
 
   double total_bits() const { return bits + table_bits; }
@@ -30,7 +29,7 @@ struct EntropyModel {
 // `Models()`.
 class EntropyModels {
  public:
-  // `tokens` is their number in all; it decides whether counting by channel pays.
+  // `tokens` is the total number of tokens; it decides whether counting per channel pays.
   EntropyModels(DType dtype, uint64_t channels, uint64_t tokens);
 
   // Adds the next tokens.
@@ -76,8 +75,8 @@ class EntropyModels {
   // Counts per channel, [channel][high byte]; empty if they would take more memory than the values.
   std::vector<uint16_t> frame_counts_;
   std::vector<uint32_t> channel_counts_;
-  double frame_bits_ = 0;  // of closed frames
-  // Per channel.
+  double frame_bits_ = 0;  // bits of closed frames
+  // One value per channel.
   std::vector<float> floats_, previous_floats_, first_floats_;
   std::vector<double> sums_, squares_, lagged_, exponents_;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Shows the analysis of a cache: document fields, table and page.
 #pragma once
 
 #include "lib/fields/fields.h"
@@ -8,11 +9,11 @@
 
 namespace kv::analysis {
 
-// The part of the document of analyze about the cache itself.
+// Returns the fields of analyze's document that describe the whole cache.
 const Fields<Analysis>& AnalysisFields();
-// A row for each tensor; `level` is that of TensorAnalysis::own.
+// Returns a table with a row per tensor; `level` names the level of TensorAnalysis::own.
 TextTable LayersTable(const Analysis& analysis, const std::string& level);
-// Adds what a page shows of a cache: charts by layer, a table, findings. `level` is that of
+// Adds charts by layer, a table and the findings to a page. `level` names the level of
 // TensorAnalysis::own.
 void AddAnalysis(const Analysis& analysis, const std::string& level, report::Page& page);
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Analyses one tensor: codes it with MNN's and kvtool's codecs, finds repeated rows and channels,
+// and prices it under the entropy models.
 #include "lib/study/analysis/tensor_analysis.h"
 
 #include <algorithm>
@@ -17,7 +19,7 @@
 namespace kv::analysis {
 namespace {
 
-// Shorter rows repeat by chance, and their hashes would take more room than they do.
+// Rows shorter than this repeat by chance, and their hashes would take more memory than the rows.
 constexpr uint64_t kLeastRow = 8;
 
 bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
@@ -41,7 +43,7 @@ class Measurer {
     Count(shape.dtype, chunk, raw, decoded);
   }
 
-  // Rows as `compress` codes them; `order` is that of their cells, or null.
+  // Codes rows as `compress` does; `order` is the order of their cells, or null.
   void AddRows(ChunkHead head, ByteSpan raw, const RowOrder* order) {
     const Order source_order = head.order;
     const EncodedChunk chunk = EncodeRows(head, raw, order, effort_, scratch_);
@@ -91,7 +93,7 @@ class Measurer {
   StreamingHash raw_hash_, decoded_hash_;
 };
 
-// What compress does: head by head where heads are known.
+// Returns the shape in which compress codes a tensor: by heads if these are known.
 ChunkShape ToChunkShape(const KvTensor& tensor, uint64_t tokens) {
   return {tensor.dtype, tokens, tensor.heads, tensor.units_per_head(),
           tensor.heads_known ? Order::kHeadTokenDim : Order::kTokenHeadDim};
@@ -117,7 +119,7 @@ std::vector<Coded> CodeHeads(const Snapshot& snapshot, const KvTensor& tensor) {
   return heads;
 }
 
-// Stores f32 values, all of which are exact in `dtype`, in half their size.
+// Codes f32 values that are all exact in `dtype` at half their size.
 Measured CodeNarrow(const Snapshot& snapshot, const KvTensor& tensor, DType dtype) {
   Measurer measurer(Effort::kCompat);
   Bytes halves;
@@ -135,11 +137,11 @@ Measured CodeNarrow(const Snapshot& snapshot, const KvTensor& tensor, DType dtyp
                  DropTokens(snapshot, tensor, begin, tokens);
                });
   Measured measured = measurer.Finish();
-  measured.raw_bytes = tensor.bytes();  // what it stands for
+  measured.raw_bytes = tensor.bytes();  // the size of the f32 values
   return measured;
 }
 
-// By kvtool's codecs, in the order of cells where that is how `compress` does it.
+// Codes rows with kvtool's codecs, in the order of cells if `compress` would use it.
 Measured CodeRows(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
                   const TensorOptions& options, uint32_t layer) {
   Measurer measurer(options.effort);
@@ -155,14 +157,14 @@ Measured CodeRows(const Snapshot& snapshot, const KvTensor& tensor, bool is_valu
   return measurer.Finish();
 }
 
-// Whether tokens can stand there; files may say anything.
+// Returns true if the positions are plausible; a file may contain any numbers.
 bool AreOfARun(std::span<const int64_t> positions) {
   return !positions.empty() &&
          std::all_of(positions.begin(), positions.end(),
                      [](int64_t position) { return position >= 0 && position <= INT32_MAX; });
 }
 
-// `positions` are of all tokens; the last one tells how long the run was.
+// `positions` has one entry per token; the last one is the length of the run.
 Unrotated Unrotate(const Snapshot& snapshot, const KvTensor& tensor, Rope rope, bool interleaved,
                    std::span<const int64_t> positions) {
   rope.pairs = interleaved ? RopePairs::kNeighbours : RopePairs::kHalves;
@@ -187,8 +189,8 @@ Unrotated Unrotate(const Snapshot& snapshot, const KvTensor& tensor, Rope rope, 
   return {interleaved, models.Models()};
 }
 
-// Byte planes with their tables, in bits per unit. The quants of a block type share one table; no
-// table is worth more than storing bytes as they are.
+// Returns the cost of byte planes with their tables, in bits per unit. The quants of a block type
+// share one table. The cost is capped at the raw size, as a coder would store the bytes instead.
 double PlaneTableBits(const TensorAnalysis& tensor, double units) {
   const auto& bits = tensor.stats.plane_entropy_bits;
   const auto& symbols = tensor.stats.plane_symbols;
@@ -249,7 +251,7 @@ Structure StructureFinder::Finish() const {
   std::sort(hashes.begin(), hashes.end());
   const auto distinct = std::unique(hashes.begin(), hashes.end()) - hashes.begin();
   found.repeated_rows = hashes.size() - static_cast<uint64_t>(distinct);
-  // One token is no evidence of anything constant.
+  // A single token cannot show that a channel is constant.
   if (found.tokens < 2) return found;
   const auto is_zero = [&](const Bytes& bytes, uint64_t unit) {
     const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(unit * unit_bytes_);
@@ -354,7 +356,8 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, b
   }
   if (options.per_head && tensor.heads_known) out.heads_coded = CodeHeads(snapshot, tensor);
   if (out.narrowness && (out.narrowness->is_f16() || out.narrowness->is_bf16())) {
-    // What fits both is mostly zeros; f16 keeps more of the rest.
+    // Values that are exact in both types are mostly zeros; f16 then keeps more bits of later
+    // values.
     out.narrow_dtype = out.narrowness->is_f16() ? DType::kF16 : DType::kBF16;
     out.narrow = CodeNarrow(snapshot, tensor, *out.narrow_dtype);
   }

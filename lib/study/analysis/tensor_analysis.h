@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The figures of one tensor: structure, codecs, entropy models, and types of half the size that
+// would hold its values.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +26,7 @@ struct Structure {
   uint64_t tokens = 0, channels = 0;
   uint64_t zero_rows = 0;           // tokens of which every byte is zero
   uint64_t trailing_zero_rows = 0;  // those of them at the end, which are padding
-  // Rows equal, by hash, to an earlier row that is not zero. 0 if rows are shorter than 8 bytes.
+  // Rows with the hash of an earlier non-zero row. 0 if rows are shorter than 8 bytes.
   uint64_t repeated_rows = 0;
   uint64_t constant_channels = 0;  // equal in all tokens
   uint64_t zero_channels = 0;      // those of them that are zero
@@ -73,8 +75,8 @@ struct Coded {
 
 // The result of coding a tensor, cut into chunks as `compress` cuts it.
 struct Measured : Coded {
-  // Payloads with their headers by byte plane of a value, least significant first. A chunk that is
-  // stored as it is counts in equal parts for all planes. Empty for types without planes.
+  // Payloads with their headers, by byte plane of a value, least significant first. A chunk that is
+  // stored raw counts in equal parts for all planes. Empty for types without planes.
   std::vector<Coded> planes;
   uint64_t raw_hash = 0, decoded_hash = 0;  // of all chunks, in order
   uint64_t chunks = 0;
@@ -83,11 +85,11 @@ struct Measured : Coded {
   bool decodes() const { return raw_hash == decoded_hash; }
 };
 
-// The entropy models of 16-bit values whose rotary embedding is undone and which are then rounded
-// again: what a predictor that knows the rotation could hope for. Both ways to pair dimensions are
-// tried, because models often do not say which is theirs.
+// Entropy models of 16-bit values after undoing their rotary embedding and rounding again: the bits
+// that a predictor which knows the rotation could reach. Both pairings of dimensions are tried,
+// because models often do not say which one they use.
 struct Unrotated {
-  bool interleaved = false;  // pairs (2i, 2i+1), else halves
+  bool interleaved = false;  // true: pairs (2i, 2i+1); false: pairs of halves
   std::vector<EntropyModel> models;
 };
 
@@ -97,17 +99,17 @@ struct TensorAnalysis {
   uint32_t heads = 0, head_dim = 0;
   bool heads_known = false;
   Measured measured;               // by MNN's codec (level compat)
-  std::optional<Measured> own;     // by kvtool's codecs at the level asked for
-  std::vector<Coded> heads_coded;  // each head coded on its own, if asked for
+  std::optional<Measured> own;     // by kvtool's codecs at the requested level
+  std::vector<Coded> heads_coded;  // each head coded separately, if requested
   TensorStats stats;
   std::vector<EntropyModel> models;  // 16-bit floats only
   double autoregressive_gain_bits = 0;
-  // Inside a head; only if the heads are known. Analyse adds it: it needs a BLAS.
+  // Gain inside a head; only if the heads are known. Analyse adds it, because it needs a BLAS.
   std::optional<double> cross_channel_gain_bits;
-  std::vector<Unrotated> unrotated;  // if asked for
+  std::vector<Unrotated> unrotated;  // if requested
   Structure structure;
-  // f32 only. If every value is exact in a type of half the size, `narrow` is the result of coding
-  // the values in that type.
+  // For f32 only. If every value is exact in a type of half the size, `narrow` is the result of
+  // coding the values in that type.
   std::optional<Narrowness> narrowness;
   std::optional<DType> narrow_dtype;
   std::optional<Measured> narrow;
@@ -117,7 +119,7 @@ struct TensorAnalysis {
     return own && own->coded_bytes < measured.coded_bytes ? *own : measured;
   }
   bool decodes() const { return measured.decodes() && (!own || own->decodes()); }
-  // Returns the bits per value that the better codec reached.
+  // Returns the bits per value of the better codec.
   double reached_bits() const {
     return values() == 0 ? 0 : 8.0 * static_cast<double>(better().coded_bytes) / values();
   }
@@ -128,23 +130,23 @@ struct TensorAnalysis {
 
 struct TensorOptions {
   bool per_head = false;
-  Effort effort = Effort::kDefault;  // level of TensorAnalysis::own; kCompat: leave it out
-  // Of the model: K is also priced with it undone.
+  Effort effort = Effort::kDefault;  // level of TensorAnalysis::own; kCompat: none
+  // Rotary embedding of the model: K is also priced with it undone.
   std::optional<ModelRope> rope = {};
-  // Of the snapshot's cells, for TensorAnalysis::own; null where rows stay where they are.
+  // Orders of the snapshot's cells, for TensorAnalysis::own; null: rows keep their order.
   const RowOrders* orders = nullptr;
 };
 
-// Where a tensor comes from.
+// The place of a tensor in the model.
 struct TensorPlace {
   uint32_t layer = 0;                       // as the snapshot numbers it
   uint32_t model_layer = 0;                 // as the model does
   std::span<const int64_t> positions = {};  // of K's tokens; if empty, token t is at position t
 };
 
-// Computes all of the above in two walks over the tensor, and in one more for each answer that is
-// asked for. Needs memory for a few slices, whatever the tensor's size. Throws kUsage where the
-// rotation does not fit.
+// Computes all of the above in two passes over the tensor, and one more for each optional figure.
+// Needs memory for a few slices, whatever the tensor's size. Throws kUsage if the rotation does not
+// fit.
 TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
                              const TensorOptions& options, const TensorPlace& place = {});
 
@@ -152,7 +154,7 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, b
 const EntropyModel& Cheapest(const std::vector<EntropyModel>& models);
 
 const Fields<Coded>& CodedFields();
-// One tensor in the document of analyze, and the same as JSON on one line.
+// Returns the fields of one tensor in the document of analyze, which also make its line of JSON.
 const Fields<TensorAnalysis>& TensorAnalysisFields();
 std::string TensorJsonText(const TensorAnalysis& tensor);
 

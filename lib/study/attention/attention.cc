@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Compares full and changed attention tile by tile: P, o and the errors of kept subsets or of
+// changed caches, with figures that are exact where nothing is lost.
 #include "lib/study/attention/attention.h"
 
 #include <algorithm>
@@ -12,12 +14,12 @@
 namespace kv {
 namespace {
 
-// Query rows that are compared at once.
+// Number of query rows compared at once.
 constexpr uint64_t kAttentionTileRows = 64;
 constexpr double kUndecided = std::numeric_limits<double>::quiet_NaN();
 
-// Lists the kTopK.back() keys of largest probability, largest first, of equal ones the lower index
-// first. Keys of probability 0 are not listed.
+// Lists the kTopK.back() keys of largest probability, largest first; among equal ones the lower
+// index comes first. Keys of probability 0 are not listed.
 void LargestKeys(std::span<const double> p, std::vector<uint32_t>& order) {
   order.clear();
   for (uint32_t j = 0; j < p.size(); ++j) {
@@ -41,7 +43,7 @@ void StoreUndefinedOutput(uint64_t row, AttentionRows& out) {
   for (std::vector<double>& values : out.log_p_change) values[row] = kUndecided;
 }
 
-// Makes every figure of a row NaN, because its probabilities do not exist: it must not pass for a
+// Makes every figure of a row NaN, because its probabilities do not exist. It must not look like a
 // row that lost nothing.
 void StoreUndefined(uint64_t row, AttentionRows& out) {
   for (auto* values : {&out.mass, &out.changed_mass, &out.kl, &out.js}) (*values)[row] = kUndecided;
@@ -49,7 +51,7 @@ void StoreUndefined(uint64_t row, AttentionRows& out) {
   StoreUndefinedOutput(row, out);
 }
 
-// Returns rows of zeros, to be filled: with output figures if V is there, with changes of log p for
+// Returns rows of zeros to fill in: with output figures if V is there, with changes of log p for
 // `samples` gradients.
 AttentionRows MakeRows(uint64_t rows, bool with_output, uint64_t samples) {
   AttentionRows out;
@@ -90,7 +92,7 @@ void StoreOutput(const float* o, const float* e, uint64_t columns, OutputGradien
   }
 }
 
-// Stores, for each k of kTopK, which share of the k largest probabilities is kept.
+// Stores, for each k of kTopK, the share of the k largest probabilities that is kept.
 template <typename IsKept>
 void TopKKept(std::span<const uint32_t> largest, const IsKept& is_kept, uint64_t row,
               AttentionRows& out) {
@@ -103,7 +105,7 @@ void TopKKept(std::span<const uint32_t> largest, const IsKept& is_kept, uint64_t
 }
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Stores KL, JS and masses between P and P' in row `row`, through the groups that P' is made of.
+// Stores KL, JS and masses between P and P' in row `row`, from the groups of keys that make up P'.
 void GroupRow(std::span<const double> p, std::span<const double> changed,
               std::span<const TokenRange> sources, std::span<const uint8_t> kept,
               std::span<const uint64_t> dropped, uint64_t row, std::vector<uint32_t>& largest,
@@ -134,14 +136,14 @@ void GroupRow(std::span<const double> p, std::span<const double> changed,
   bool evicting = false;
   for (size_t t = 0; t < p.size(); ++t) evicting |= p[t] > 0 && kept[t] == 0;
   out.evicting[row] = evicting;
-  // Everything stands for itself: the sums above are 1 up to rounding.
+  // If every key is kept, the sums above are 1 up to rounding, and exactly 1 is stored.
   if (!evicting) out.mass[row] = out.changed_mass[row] = 1;
 }
 
 // Rows of doubles, filled a tile at a time.
 using FillTile = std::function<void(uint64_t begin, uint64_t count, std::span<double> out)>;
 
-// Jensen-Shannon divergence when P' is P cut to a share `mass` and renormalised.
+// Returns the Jensen-Shannon divergence between P and its subset of mass `mass`, renormalised.
 double JsOfSubset(double mass) {
   if (mass <= 0) return std::log(2.0);
   if (mass >= 1) return 0;
@@ -149,8 +151,8 @@ double JsOfSubset(double mass) {
                 std::log(2 / (1 + mass)));
 }
 
-// Row `row` of the metrics of a kept subset, and P - P' in `difference`. False if nothing is lost:
-// `difference` is 0 then.
+// Stores the metrics of a kept subset in row `row`, and P - P' in `difference`. Returns false if
+// nothing is lost: `difference` is 0 then.
 bool KeptRow(std::span<const double> p, KeptBefore kept_before, int64_t position,
              std::span<const uint32_t> largest, uint64_t row, AttentionRows& out,
              float* difference) {
@@ -181,7 +183,7 @@ bool KeptRow(std::span<const double> p, KeptBefore kept_before, int64_t position
   return true;
 }
 
-// Several kept sets against the same rows.
+// Compares several kept sets with the same rows.
 class KeptComparison {
  public:
   KeptComparison(uint64_t rows, uint64_t keys, const FloatMatrix& v,
@@ -222,8 +224,8 @@ class KeptComparison {
 
   std::span<const double> Row(uint64_t i) const { return {&p_[i * keys_], keys_}; }
 
-  // NaN or Inf in V spoils the rows that see it. In a product it would spoil all rows, as 0 * NaN
-  // is NaN: such rows of V become 0 there.
+  // Rows of V with NaN or Inf are replaced by 0 and handled apart: in a product 0 * NaN is NaN,
+  // which would spoil all rows instead of those that see them.
   void SetAsideBadValues() {
     for (uint64_t j = 0; j < v_.rows; ++j) {
       const float* row = v_.row(j);
@@ -256,8 +258,8 @@ class KeptComparison {
       any_lost |=
           KeptRow(Row(i), sets_[set], position, largest_[i], begin + i, out, &narrow_[i * keys_]);
     }
-    // The difference goes through the GEMM itself: its rounding is relative to the error, and keys
-    // that change nothing contribute exactly nothing.
+    // The difference itself goes through the GEMM: its rounding is then relative to the error, and
+    // keys that change nothing contribute exactly nothing.
     if (any_lost && !v_.empty()) Outputs(narrow_, count, v_, e_);
     if (!any_lost) e_.assign(o_.size(), 0.0f);
     for (uint64_t i = 0; i < count; ++i) {

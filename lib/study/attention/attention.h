@@ -10,36 +10,36 @@
 #include "lib/core/snapshot/snapshot.h"
 #include "lib/study/attention/probabilities.h"
 
-// Measures what a smaller cache costs in attention, against the full one: per (layer, head), from
-// queries and keys or from recorded probabilities. One call is one head and a pure function, so
-// callers may spread heads over threads. Query rows go by tiles: a whole probability matrix never
-// exists.
+// Measures what a smaller cache costs in attention, compared with the full one: per (layer, head),
+// from queries and keys or from recorded probabilities. One call is one head and a pure function,
+// so callers may spread heads over threads. Query rows are processed in tiles, so the whole
+// probability matrix is never in memory.
 namespace kv {
 
-// The top-k figures' k.
+// The numbers k for which top-k figures are computed.
 inline constexpr std::array<uint32_t, 3> kTopK = {8, 16, 64};
 
-// A kept set that may shrink from query to query: key j is there for queries at positions below
+// A kept set that may shrink from query to query: key j is visible to queries at positions below
 // kept_before[j]. UINT32_MAX means that the key is kept to the end, 0 that it is never kept.
 // Queries without positions come after all others.
 using KeptBefore = std::span<const uint32_t>;
 
 // One value per query row; every figure is NaN in rows whose scores are not all finite. P is the
-// full cache's distribution, P' the changed one's, o and o' are the outputs. "Kept" keys of the
-// full cache are those that stand for themselves in the changed one.
+// full cache's distribution and o its output, P' and o' are those of the changed cache. "Kept" keys
+// of the full cache are those that are single keys in the changed one.
 struct AttentionRows {
   std::vector<double> mass;          // sum of P over kept keys
-  std::vector<double> changed_mass;  // sum of P' over keys that stand for themselves
-  // KL(P' || P), with P summed over the tokens that a changed key stands for.
+  std::vector<double> changed_mass;  // sum of P' over keys that represent one token
+  // KL(P' || P), with P summed over the tokens that a changed key represents.
   std::vector<double> kl;
-  std::vector<double> js;                               // Jensen-Shannon divergence of the same two
+  std::vector<double> js;                               // Jensen-Shannon divergence of P and P'
   std::array<std::vector<double>, kTopK.size()> top_k;  // share of P's k largest that is kept
   std::vector<uint8_t> evicting;                        // 1 if some visible key is not kept
   // Squared norms and dot products, which add up over heads (outputs are concatenated): of o - o',
   // of o, of o', and o.o'. Empty without V.
   std::vector<double> error2, norm2, changed_norm2, dot;
-  // [sample][row]: g . (o' - o) of the gradients g that were given, which adds up over heads and
-  // layers; empty without. NaN also where g is not finite.
+  // [sample][row]: g . (o' - o) for each gradient g given, which adds up over heads and layers;
+  // empty without gradients. NaN also where g is not finite.
   std::vector<std::vector<double>> log_p_change;
 
   uint64_t rows() const { return mass.size(); }
@@ -68,16 +68,16 @@ std::vector<AttentionRows> CompareKeptSetsProbabilities(const FloatMatrix& proba
                                                         std::span<const KeptBefore> sets,
                                                         OutputGradients gradients = {});
 
-// Compares the full cache with one that may differ in every value. `sources[j]` says which tokens
-// of the full cache key j stands for: ranges do not overlap, and tokens in no range were dropped.
-// The changed side has queries of its own, as many rows, because another convention of positions
+// Compares the full cache with one that may differ in every value. `sources[j]` gives the tokens of
+// the full cache that key j represents: ranges do not overlap, and tokens in no range were dropped.
+// The changed side has its own queries, as many rows, because another convention of positions
 // rotates them differently.
 AttentionRows CompareCaches(const HeadQueries& queries, const HeadCache& full,
                             const HeadQueries& changed_queries, const HeadCache& changed,
                             std::span<const TokenRange> sources, const AttentionRule& rule = {},
                             OutputGradients gradients = {});
 
-// Appends rows of the same head that follow those in `to`.
+// Appends rows of the same head; they follow those in `to`.
 void AppendRows(const AttentionRows& from, AttentionRows& to);
 
 }  // namespace kv

@@ -43,7 +43,7 @@ double ClusterError::Get(uint64_t clusters, uint64_t population) const {
     value += sum.value;
     weight += sum.weight;
   }
-  const double mean = value / weight;  // a ratio of two sums: clusters differ in size
+  const double mean = value / weight;  // a ratio of two sums, because clusters differ in size
   double squares = 0;
   for (const Sum& sum : sums_) {
     const double off = sum.value - mean * sum.weight;
@@ -125,7 +125,7 @@ AttentionSummary AttentionSamples::Of(const Pool& pool) const {
     out.output_error_frobenius =
         std::sqrt(pool.error2) / std::max(std::sqrt(pool.norm2), kOutputEps);
   }
-  // Of a root: d sqrt(x) = dx / (2 sqrt(x)).
+  // Error of a root: d sqrt(x) = dx / (2 sqrt(x)).
   errors.output_error_frobenius =
       pool.error2 == 0
           ? 0

@@ -14,12 +14,12 @@
 namespace kv {
 
 // Describes some query rows. A row is one query of one layer with all its heads; it evicts if one
-// of its heads loses a key that it gave weight to. A row without figures, because queries, keys or
-// values are NaN or infinite, is counted and left out of them.
+// of its heads loses a key that had weight. A row without figures, because queries, keys or values
+// are NaN or infinite, is counted but left out of them.
 struct AttentionSummary {
   uint64_t rows = 0;
-  uint64_t evicting_rows = 0;   // of these
-  uint64_t undefined_rows = 0;  // of these: some figure of some head is NaN
+  uint64_t evicting_rows = 0;   // rows that evict
+  uint64_t undefined_rows = 0;  // rows in which some figure of some head is NaN
   bool has_output = false;
   // The values of all heads, pooled: rows x heads samples.
   Distribution mass, changed_mass, kl, js;
@@ -28,7 +28,7 @@ struct AttentionSummary {
   Distribution output_cosine;  // o.o' / (|o| |o'|), heads concatenated
   // |O - O'| / |O| over all rows; NaN if no row has a figure.
   double output_error_frobenius = Distribution::kNone;
-  // Standard errors of the means if the rows are a random sample; 0 if they are all there are.
+  // Standard errors of the means if the rows are a random sample; 0 if they are all rows.
   struct StandardErrors {
     double mass = 0, kl = 0, js = 0, output_error = 0, output_cosine = 0;
     double output_error_frobenius = 0;
@@ -36,11 +36,12 @@ struct AttentionSummary {
   } standard_error;
 };
 
-// The cosine of o and o' from |o - o'|^2, |o|^2, |o'|^2 and o.o'. A row that changed nothing has
-// cosine 1 by definition, not up to rounding, zero rows too; other rows with a zero have 0.
+// Returns the cosine of o and o' from |o - o'|^2, |o|^2, |o'|^2 and o.o'. A row that did not
+// change, even a zero row, has cosine 1 by definition, not up to rounding; other rows with a zero
+// vector have 0.
 double OutputCosine(double error2, double norm2, double changed2, double dot);
 
-// What the outputs of one row add up to over heads; NaN where some head's are.
+// The output figures of one row, summed over heads; NaN if those of some head are.
 struct RowOutput {
   double error2 = 0, norm2 = 0, changed2 = 0, dot = 0;
 
@@ -49,17 +50,17 @@ struct RowOutput {
   double cosine() const { return OutputCosine(error2, norm2, changed2, dot); }
 };
 
-// Computes the standard error of a mean over values that come in clusters: the heads of a query
-// row, in every layer, stand or fall together. The clusters are a simple random sample, drawn
-// without replacement.
+// Computes the standard error of a mean over values that come in clusters: the heads and layers of
+// one query row change together. The clusters are a simple random sample, drawn without
+// replacement.
 class ClusterError {
  public:
   // Adds a value of a cluster; a NaN is left out. With weights, the mean is the sum of the values
   // over the sum of the weights.
   void Add(uint64_t cluster, double value, double weight = 1);
-  // Returns the standard error, given how many clusters were drawn (clusters without a value count,
-  // as in any estimate of a part of the population) from how many. Returns 0 if the sample is the
-  // population, else NaN for fewer than two clusters.
+  // Returns the standard error, given the number of clusters drawn and the size of the population.
+  // Clusters without a value count, as in any estimate of a part of the population. Returns 0 if
+  // the sample is the population, NaN for fewer than two clusters.
   double Get(uint64_t clusters, uint64_t population) const;
 
  private:
@@ -73,12 +74,12 @@ class ClusterError {
 // query rows: their outputs are concatenated, other values pooled.
 class AttentionSamples {
  public:
-  // `population` is how many query rows the layer has, if those that are added are a random sample
-  // of them; 0 if all are added.
+  // `population` is the number of query rows of the layer if the added rows are a random sample of
+  // them; 0 if all are added.
   explicit AttentionSamples(uint64_t population = 0) : population_(population) {}
 
   void Add(std::span<const AttentionRows> heads);
-  // Adds the rows [begin, end) only: steps, or deciles of the query position.
+  // Adds the rows [begin, end) only: those of some steps, or of a decile of the query position.
   void Add(std::span<const AttentionRows> heads, uint64_t begin, uint64_t end);
   AttentionSummary Summarise() const { return Of(all_); }
   // Summarises the evicting rows alone, so that rows that lose nothing do not dilute the figures.
@@ -96,7 +97,7 @@ class AttentionSamples {
   };
   struct Pool {
     uint64_t rows = 0, evicting_rows = 0, undefined_rows = 0;
-    uint64_t finite_outputs = 0;  // rows of error2 and norm2
+    uint64_t finite_outputs = 0;  // number of rows in error2 and norm2
     bool has_output = false;
     Pooled mass, changed_mass, kl, js, output_error, output_cosine;
     std::array<Pooled, kTopK.size()> top_k;

@@ -48,7 +48,7 @@ void LayerAttention::GatherKeys(uint32_t kv_head, uint64_t begin, uint64_t count
 
 void LayerAttention::Mask(uint64_t position, std::span<const uint32_t> key_positions,
                           float* logits) const {
-  if (!has_queries()) return;  // recorded probabilities are masked already
+  if (!has_queries()) return;  // recorded probabilities are already masked
   if (rule_.softcap != 0) {
     const auto cap = static_cast<float>(rule_.softcap);
     for (size_t i = 0; i < key_positions.size(); ++i) logits[i] = Softcapped(logits[i], cap);
@@ -151,7 +151,7 @@ void AddColumnSums(const LayerAttention& attention, uint32_t head, uint64_t begi
     }
     const ScoreTile tile{scratch.queries.data(), dim, rows, keys.rows(), visible,
                          attention.scale()};
-    // Only this kernel has the same bits on every machine; it has no place to mask logits, and
+    // This kernel alone has the same bits on every machine, but it cannot mask logits, and
     // flash-local weights are no softmax.
     if (attention.has_queries() && !attention.masks() && rule == WeightRule::kSoftmax) {
       scratch.tile.resize(BlockSumScratchFloats(dim, columns));

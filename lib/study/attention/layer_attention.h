@@ -11,11 +11,11 @@
 #include "lib/study/attention/probabilities.h"
 #include "lib/study/dense/score.h"
 
-// Attention while a cache shrinks, for what decides by it: policies and replays of engines. Scores
-// and weights are floats from the kernels of lib/study/dense/score.h, as engines compute them on
-// keys in their stored type, and only sums over rows are in double. Measurements of what a decision
-// costs are in double (lib/study/attention/probabilities.h). The two are not merged, because one
-// rounding more or less moves decisions.
+// Attention while a cache shrinks, for code that decides by it: policies and replays of engines.
+// Scores and weights are floats from the kernels of lib/study/dense/score.h, as engines compute
+// them on keys in their stored type; only sums over rows are in double. Measurements of what a
+// decision costs are in double (lib/study/attention/probabilities.h). The two are not merged,
+// because one rounding more or less would change decisions.
 namespace kv {
 
 // One layer of a replay: the snapshot's keys and values and the trace's rows. Row r is the query at
@@ -45,10 +45,10 @@ class LayerAttention {
   // bytes. Keys of block-quantised types are converted to float.
   void GatherKeys(uint32_t kv_head, uint64_t begin, uint64_t count, std::byte* out) const;
 
-  // Whether a softcap or a window changes logits.
+  // Returns true if a softcap or a window changes logits.
   bool masks() const { return rule_.softcap != 0 || rule_.window != 0; }
-  // Applies softcap and window to the logits of the query at `position`. The keys stand at
-  // ascending positions, none after the query's.
+  // Applies softcap and window to the logits of the query at `position`. The key positions ascend,
+  // and none comes after the query's.
   void Mask(uint64_t position, std::span<const uint32_t> key_positions, float* logits) const;
 
  private:
@@ -61,7 +61,7 @@ class LayerAttention {
 };
 
 // The keys that one kv head still holds, in their stored type, kept as an engine keeps them: new
-// keys are appended at the end, plans compact the cache. Holds positions alone if the trace has
+// keys are appended at the end, plans compact the cache. Holds only positions if the trace has
 // probabilities instead of queries or if `with_keys` is false.
 class KeptKeys {
  public:
@@ -72,7 +72,7 @@ class KeptKeys {
 
   // Appends the keys at positions up to `end` that were not appended before.
   void AppendUpTo(uint64_t end);
-  // Drops all keys but those in `kept`: indices into the cache, not positions.
+  // Drops all keys except those in `kept`: indices into the cache, not positions.
   void Compact(const KeepPlan& kept);
   uint64_t size() const { return positions_.size(); }
   std::span<const uint32_t> positions() const { return positions_; }
@@ -92,9 +92,9 @@ struct RowScratch {
   std::vector<float> queries, logits, tile;
 };
 
-// Writes the logits of the query at `position` over the kept keys that it sees, which are those at
-// positions up to its own, and returns their number. If the trace has probabilities p, a logit is
-// ln p, so that weights relative to any subset of the keys come out right.
+// Writes the logits of the query at `position` over the kept keys that it sees (those at positions
+// up to its own) and returns their number. If the trace has probabilities p, a logit is ln p, so
+// that weights relative to any subset of the keys are right.
 size_t RowLogits(const LayerAttention& attention, uint32_t head, uint64_t position,
                  const KeptKeys& keys, RowScratch& scratch, float* out);
 

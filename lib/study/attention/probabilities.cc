@@ -64,7 +64,7 @@ void DotProducts(const FloatMatrix& queries, uint64_t begin, uint64_t count,
 void Softmax(std::span<double> scores) {
   double largest = kUnseen;
   for (const double score : scores) {
-    if (!(score <= largest)) largest = score;  // a NaN wins and makes the row NaN
+    if (!(score <= largest)) largest = score;  // a NaN must win, so that the row becomes NaN
   }
   double sum = 0;
   for (double& score : scores) {
@@ -94,7 +94,7 @@ void AttentionProbabilities(const HeadQueries& queries, const HeadCache& cache,
         continue;
       }
       const double score = scale * static_cast<double>(products[i * keys + j]);
-      // Looked at before the softcap, which would make an infinite score look like any other.
+      // Checked before the softcap, which makes an infinite score finite.
       is_finite &= std::isfinite(score);
       row[j] = Softcapped(score, rule.softcap);
       if (!cache.bias.empty()) row[j] += static_cast<double>(cache.bias[j]);

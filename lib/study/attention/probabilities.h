@@ -9,12 +9,13 @@
 
 #include "lib/core/snapshot/attention_trace.h"
 
-// One head's attention, as every measurement computes it: float products through the BLAS, scores
-// and softmax in double and in index order, float outputs through the BLAS. Engines' own numerics,
-// which decide what they keep, are in lib/study/attention/layer_attention.h and under lib/engines.
+// One head's attention as every measurement computes it: float products through the BLAS, scores
+// and softmax in double and in index order, float outputs through the BLAS. The arithmetic of
+// engines, which decides what they keep, is in lib/study/attention/layer_attention.h and under
+// lib/engines.
 namespace kv {
 
-// A row-major float matrix somewhere in memory; owns nothing.
+// A row-major float matrix that it does not own.
 struct FloatMatrix {
   const float* data = nullptr;
   uint64_t rows = 0, columns = 0;
@@ -33,44 +34,47 @@ Float Softcapped(Float score, Float cap) {
   return cap == 0 ? score : cap * std::tanh(score / cap);
 }
 
-// How scores become probabilities: softmax(softcap(scale * q.k) + bias) over the visible keys.
+// The rule by which scores become probabilities: softmax(softcap(scale * q.k) + bias) over the
+// visible keys.
 struct AttentionRule {
   double scale = 0;     // 0: 1 / sqrt(columns of K)
-  double softcap = 0;   // 0: none
-  uint64_t window = 0;  // 0: none; else a query sees this many keys, itself included
+  double softcap = 0;   // 0: no softcap
+  uint64_t window = 0;  // 0: no window; otherwise a query sees this many keys, itself included
 
   double ScaleFor(uint64_t head_dim) const {
     return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(head_dim));
   }
-  // Whether the query at one position sees the key at another.
+  // Returns true if the query at one position sees the key at another.
   bool Sees(int64_t query, int64_t key) const {
     return key <= query && (window == 0 || static_cast<uint64_t>(query - key) < window);
   }
-  // The first position that the query at `position` sees.
+  // Returns the first position that the query at `position` sees.
   uint64_t FirstSeen(uint64_t position) const {
     return window != 0 && position >= window ? position + 1 - window : 0;
   }
 };
-// The rule that a layer of the traced model follows.
+// Returns the rule that a layer of the traced model follows.
 inline AttentionRule RuleOf(const AttentionTrace& trace, const TraceLayer& layer) {
   return {layer.rule.scale.value_or(trace.scale), layer.rule.softcap.value_or(trace.softcap),
           layer.rule.window.value_or(trace.window)};
 }
 
-// How many keys a layer's query at `position` sees: no engine with sliding windows need hold more.
-// Layers without rows follow what the trace says of all.
+// Returns how many keys a layer's query at `position` sees; an engine with sliding windows needs to
+// hold no more. Layers without rows follow the trace's common window.
 uint64_t TokensSeen(const AttentionTrace& trace, uint32_t layer, uint64_t position);
-// Says that a cache was stored in blocks before, whose losses no figure counts; empty if not.
+// Returns a remark if the cache was stored in blocks before, because no figure counts that loss;
+// otherwise "".
 std::string RemarkOnBlocks(const Snapshot& snapshot);
-// Says which layers see less than `end` tokens, and that what they do not see is not counted. Empty
-// if there are none.
+// Returns a remark that names the layers which see less than `end` tokens, as tokens outside their
+// windows are not counted; "" if there are none.
 std::string RemarkOnWindows(const AttentionTrace& trace, uint64_t end);
 
-// The cache as one head sees it. Without V (empty) there are no outputs.
+// The cache as one head sees it. Without V (empty) no outputs are computed.
 struct HeadCache {
   FloatMatrix k, v;
-  std::span<const int64_t> positions;  // of the keys, in the causal order; empty: key j is at j
-  std::span<const float> bias;         // added to each key's score; empty: none
+  // positions of the keys, for the causal order; empty: key j is at position j
+  std::span<const int64_t> positions;
+  std::span<const float> bias;  // added to each key's score; empty: none
 };
 
 // Query rows; row i sees the keys at positions <= positions[i]. Empty positions: all keys.

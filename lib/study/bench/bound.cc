@@ -21,13 +21,13 @@ namespace {
 constexpr int kPlaceBits = 16;
 constexpr size_t kWidths = 3, kCounters = 3, kInputs = kWidths + kCounters;
 
-// What tables say: counts of symbols by context.
+// Counts of symbols by context, from which a static table would be made.
 class StaticTables {
  public:
   explicit StaticTables(int symbol_bits) : symbol_bits_(symbol_bits) {}
 
   void Count(uint32_t context, uint32_t symbol) { ++counts_[context][symbol]; }
-  // Entropy, and the price of each frequency and of saying which symbols occur.
+  // Returns the entropy plus the cost of the table: which symbols occur, and the frequency of each.
   double Bits() const {
     double bits = 0;
     for (const auto& [context, symbols] : counts_) {
@@ -50,7 +50,7 @@ class StaticTables {
 double Stretch(double p) { return std::log(p / (1 - p)); }
 double Squash(double x) { return 1 / (1 + std::exp(-x)); }
 
-// The probability of a bit, learned from those that came in the same place.
+// Probability of a bit, learned from earlier bits in the same context.
 struct BitCounter {
   float p = 0.5f, seen = 0;
 
@@ -62,7 +62,8 @@ struct BitCounter {
   }
 };
 
-// Mixes what its inputs expect of a bit, by weights that it learns for each bit of a place.
+// Mixes the predictions of its inputs for a bit, with weights that it learns for each bit of a
+// context.
 class Mixture {
  public:
   explicit Mixture(uint64_t columns, int symbol_bits)
@@ -73,7 +74,7 @@ class Mixture {
     for (auto& weights : weights_) weights = {0.15, 0.7, 0.15, 0, 0, 0};
   }
 
-  // Bits that the place takes.
+  // Returns the bits that coding this place costs.
   double Code(const LogisticCode& code, const ChannelModel::Expected& expected, uint32_t place,
               uint32_t place_above, uint64_t column) {
     constexpr std::array<float, kWidths> kScales = {0.6f, 1.0f, 1.6f};
@@ -107,7 +108,7 @@ class Mixture {
   }
 
  private:
-  // Those of the upper bits; lower ones look like noise to counters.
+  // Returns the counters of the upper bits; lower bits look like noise to counters.
   std::array<BitCounter*, kCounters> CountersAt(int at, uint32_t node, uint32_t place_above,
                                                 uint64_t column) {
     if (at >= symbol_bits_) return {};
@@ -132,7 +133,8 @@ class Mixture {
   std::array<std::array<double, kInputs>, kPlaceBits> weights_{};
 };
 
-// The rows that come for the first time; each other one takes the number of one of them.
+// Returns the rows that occur for the first time; every repeated row costs the number of an earlier
+// one.
 Bytes CollectNewRows(ByteSpan raw, uint64_t rows, double& bits) {
   const size_t row_bytes = raw.size() / rows;
   std::set<std::string_view> seen;
@@ -143,7 +145,7 @@ Bytes CollectNewRows(ByteSpan raw, uint64_t rows, double& bits) {
     if (is_new) kept.insert(kept.end(), one.begin(), one.end());
     bits += is_new ? 0 : std::log2(static_cast<double>(seen.size()));
   }
-  // Which are new.
+  // Cost of saying which rows are new.
   const double share = static_cast<double>(seen.size()) / static_cast<double>(rows);
   if (share < 1) {
     bits -=
@@ -207,7 +209,7 @@ std::optional<ChunkBounds> ComputeBounds(const ChunkShape& shape, ByteSpan raw) 
   const ChunkGrid grid = GridOf(shape, raw.size());
   if ((shape.dtype != DType::kF16 && !bfloat) || !FitsCdf(grid.rows, grid.columns))
     return std::nullopt;
-  // Sign, exponent and two bits of f16, one of bf16.
+  // The symbol holds sign, exponent and two mantissa bits of f16, one of bf16.
   const int symbol_bits = bfloat ? 10 : 8, context_bits = bfloat ? 9 : 6;
   StaticTables alone(symbol_bits), above(symbol_bits);
   const size_t values = raw.size() / 2;

@@ -6,23 +6,23 @@
 
 #include "lib/core/codec/chunk.h"
 
-// How few bits models of different kinds need for a chunk, so that the distance of the levels from
-// them is known. All that a decoder would need is counted: what a static model says of itself, and
-// what an adaptive one loses while it learns.
+// Bounds on the bits that a chunk needs, by models of several kinds, to show how far the levels are
+// from them. Everything that a decoder would need is counted: the tables of a static model, and the
+// bits that an adaptive model loses while it learns.
 namespace kv {
 
 struct ChunkBounds {
-  // One table for sign, exponent and the next bits; the rest as it is.
+  // One table for sign, exponent and the next bits; the rest is stored as it is.
   double alone_bits = 0;
-  // A table for each sign and exponent of the value above.
+  // A table for each sign and exponent of the value in the row above.
   double above_bits = 0;
-  // An adaptive mixture: the distributions of level max at three widths, and counters of what came
-  // before at all, below such a value, and in the channel; mixed bit by bit by what they were
-  // worth.
+  // An adaptive mixture, bit by bit, of the distributions of level max at three widths and of
+  // counters without context, by the value above and by channel, weighted by how well they
+  // predicted.
   double mixed_bits = 0;
 };
 
-// Nothing for what is not f16 or bf16, or has too few rows to learn from.
+// Returns nothing if the values are not f16 or bf16, or if there are too few rows to learn from.
 std::optional<ChunkBounds> ComputeBounds(const ChunkShape& shape, ByteSpan raw);
 
 }  // namespace kv

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
-// The peers of a contest, as one would use them.
+// The peers of a contest, called as their users would call them.
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -44,7 +44,7 @@ uint32_t ElementBytes(const ContestChunk& chunk) {
   return info.block_elements == 1 ? info.block_bytes : 1;
 }
 
-// Byte planes of elements, one after another.
+// Splits elements into byte planes, one after another.
 void Split(ByteSpan raw, uint32_t planes, std::span<std::byte> out) {
   const size_t words = raw.size() / planes;
   if (planes == 2) return SplitPlanes2(raw.data(), words, out.data(), out.data() + words);
@@ -61,7 +61,7 @@ void Join(ByteSpan in, uint32_t planes, std::span<std::byte> raw) {
   }
 }
 
-// zstd on the bytes, or plane after plane, each its own frame.
+// zstd on the bytes, or on each plane in its own frame.
 Contestant ZstdAt(int level, bool split) {
   const std::string name = fmt::format("{}zstd -{}", split ? "byte planes + " : "", level);
   return {
@@ -103,7 +103,7 @@ Contestant ZstdAt(int level, bool split) {
       }};
 }
 
-// Sign moved to the low end, exponents through Huffman codes, the rest stored unless it shrinks.
+// Moves the sign to the low end, codes exponents by Huffman, and stores the rest unless it shrinks.
 Contestant ExponentHuffman() {
   const char* name = "exponent Huffman (as ZipNN)";
   return {name, true,
@@ -122,7 +122,7 @@ Contestant ExponentHuffman() {
           }};
 }
 
-// libblosc's interface, of which only these two functions are needed.
+// The two functions of libblosc's interface that are needed.
 struct Blosc {
   using CompressFunction = int (*)(int, int, size_t, size_t, const void*, void*, size_t,
                                    const char*, size_t, int);
@@ -134,8 +134,8 @@ struct Blosc {
 const Blosc& LoadBlosc() {
   static const Blosc blosc = [] {
     Blosc found;
-#ifndef KVTOOL_STATIC  // such a program can load nothing
-    // Stays loaded.
+#ifndef KVTOOL_STATIC  // a static program cannot load libraries
+    // The library stays loaded.
     void* library = ::dlopen("libblosc.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return found;
     found.compress =
@@ -174,7 +174,7 @@ double ThreadSeconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// As the engine does it: head by head.
+// Encodes head by head, as the engine does.
 void EncodeAsEngine(const ContestChunk& chunk, CodecScratch& scratch, ContestPayload& out) {
   out.head = chunk.head;
   if (!chunk.by_head.empty()) out.head.order = Order::kHeadTokenDim;

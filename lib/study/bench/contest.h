@@ -19,23 +19,23 @@ namespace kv {
 struct ContestChunk {
   ChunkHead head;  // of rows, in [token][head][unit]
   Bytes raw;
-  Bytes by_head;  // [head][token][unit], as the engine codes it; empty if that is the same order
-  std::shared_ptr<const RowOrder> order = nullptr;  // of its cells; null if they are not known
+  Bytes by_head;  // [head][token][unit], as the engine codes it; empty if `rows` has the same order
+  std::shared_ptr<const RowOrder> order = nullptr;  // order of the chunk's cells; null if unknown
 
   bool is_value() const { return head.kind == ChunkKind::kValue; }
   DType dtype() const { return head.dtype; }
 };
 
-// Gathers the rows [begin, begin + count) of a tensor that layer `layer` has.
+// Gathers the rows [begin, begin + count) of a tensor of layer `layer`.
 ContestChunk MakeContestChunk(const KvTensor& tensor, uint32_t layer, bool is_value, uint64_t begin,
                               uint64_t count, const RowOrders& orders);
 
-// What a contestant made of a chunk.
+// Output of a contestant for one chunk.
 struct ContestPayload : EncodedChunk {
-  ChunkHead head;  // as kvtool's levels coded it
+  ChunkHead head;  // head of the chunk as kvtool's levels coded it
 };
 
-// One way to compress. `encode` appends to `out`, `decode` fills `raw`.
+// A way to compress. `encode` appends to `out`, `decode` fills `raw`.
 struct Contestant {
   std::string name;
   bool is_peer = false;
@@ -48,15 +48,15 @@ struct Contestant {
 inline constexpr std::array kAllLevels = {Effort::kCompat, Effort::kFast, Effort::kDefault,
                                           Effort::kHigh, Effort::kMax};
 
-// Returns a contestant for each level, and behind those that a profile serves "default-profile" and
-// so on, unless it is null.
+// Returns a contestant for each level and, if `profile` is not null, one named "default-profile"
+// and so on for each level that a profile serves.
 std::vector<Contestant> LevelContestants(std::span<const Effort> levels = kAllLevels,
                                          const std::shared_ptr<const Profile>& profile = nullptr);
-// Returns the frames that a device decodes, of each level above kCompat: "fast-blocks" ...
+// Returns a contestant for the device frames of each level above kCompat: "fast-blocks" ...
 std::vector<Contestant> BlockContestants();
-// Returns what others would use: a plain copy, zstd on the bytes and on their planes, Huffman codes
-// for exponents and mantissas (as ZipNN does), and libblosc if it can be loaded. Slow peers take
-// part only if `slow` is set.
+// Returns what other programs would use: a plain copy, zstd on the bytes and on their planes,
+// Huffman codes for exponents and mantissas (as ZipNN does), and libblosc if it can be loaded. Slow
+// peers take part only if `slow` is set.
 std::vector<Contestant> PeerContestants(bool slow);
 
 // The CPU time of each round, fastest round first.
@@ -80,10 +80,10 @@ struct ContestResult {
   uint64_t stored_bytes() const { return parts[0].stored_bytes + parts[1].stored_bytes; }
 };
 
-// Each round runs every contestant over all chunks, so background load affects all equally. The
-// first round, in which memory is still untouched, does not count, except for a contestant that
-// takes longer than `patience` seconds: that round is its only one. Compares what each contestant
-// decodes with the chunk, and throws kInternal if it differs.
+// Times all contestants. Each round runs every contestant over all chunks, so background load
+// affects all equally. The first round does not count, because memory is still untouched; a
+// contestant that takes longer than `patience` seconds runs in that round only. Compares what each
+// contestant decodes with the chunk, and throws kInternal if it differs.
 std::vector<ContestResult> RunContest(const std::vector<ContestChunk>& chunks,
                                       const std::vector<Contestant>& contestants, int rounds,
                                       double patience, Progress* progress);

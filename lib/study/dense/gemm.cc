@@ -13,15 +13,16 @@
 #include "lib/core/base/error.h"
 
 // An OpenBLAS without threads hands out its work buffers without a lock: two calls at once can get
-// the same one, and products come out wrong. The linker lets its calls go through these two instead
-// (scripts/cmake/Blas.cmake), so that only taking and returning a buffer is done in turns.
+// the same buffer, and products come out wrong. The linker routes its calls through these two
+// functions instead (scripts/cmake/Blas.cmake), so that only taking and returning a buffer is
+// serialised.
 //
-// Its kernels for small products (AVX-512) write to what malloc gave them without a look at it. So
-// malloc goes through here, too, and throws where such a kernel would have got nothing; everywhere
-// else it is malloc.
+// Its kernels for small products (AVX-512) write to the result of malloc without checking it. So
+// its malloc is routed through here, too, and throws if such a kernel would have got null;
+// everywhere else it is malloc.
 namespace {
 std::mutex buffers;
-thread_local bool in_product = false;  // and nowhere that looks at what malloc gives
+thread_local bool in_product = false;  // true only where the result of malloc is not checked
 
 class Outside {
  public:
@@ -62,7 +63,7 @@ namespace {
 // more.
 constexpr int kMostProductsAtOnce = 32;
 
-// Held while a product runs.
+// Held while a product runs, to limit how many run at once.
 class Turn {
  public:
   Turn() {

@@ -68,7 +68,7 @@ const float* BiasOrNull(const MlpLinear& linear) {
   return linear.bias.empty() ? nullptr : linear.bias.data();
 }
 
-// Sums become values of the type: bias, one rounding by way of float, ReLU.
+// Rounds sums to the type: adds the bias, rounds once by way of float, and applies ReLU.
 void RoundRows(const std::vector<double>& sums, const MlpLinear& linear, uint64_t rows,
                MlpNumbers numbers, bool relu, float* to, uint64_t to_stride,
                std::vector<std::byte>& halves) {

@@ -36,7 +36,7 @@ class Mlp {
   const std::array<MlpLinear, 3>& linears() const { return linears_; }
   uint64_t FlopPerRow() const;
 
-  // How many rows a tile has, so that its activations stay in the L2 cache.
+  // Returns the rows of a tile, chosen so that its activations stay in the L2 cache.
   uint64_t tile_rows() const { return tile_rows_; }
 
   // Holds the activations of one tile. Each thread has one and reuses it from tile to tile.

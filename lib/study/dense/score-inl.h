@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// What the score kernels share within one SIMD target. Their sources include score.h before it.
+// Helpers that the score kernels share within one SIMD target. Their sources include score.h before
+// it.
 #if defined(KV_KERNELS_SCORE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KV_KERNELS_SCORE_INL_H_
 #undef KV_KERNELS_SCORE_INL_H_
@@ -28,7 +29,7 @@ using V4 = hn::Vec<D4>;
 template <KeyType type>
 constexpr size_t kKeyBytes = type == KeyType::kF32 ? 4 : 2;
 
-// kStep values of a key, widened in registers.
+// Returns kStep values of a key, widened in registers.
 template <KeyType type>
 HWY_INLINE V Widen(const std::byte* p) {
   const D d;
@@ -44,8 +45,8 @@ HWY_INLINE V Widen(const std::byte* p) {
     const hn::Rebind<uint32_t, D> d32;
     const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p)));
     if constexpr (type == KeyType::kBF16) return hn::BitCast(d, hn::ShiftLeft<16>(bits));
-    // Without F16C: shift the exponent into place and rebias by a multiplication, which is exact
-    // for subnormals too; infinities and NaNs get their exponent back.
+    // Without F16C, the exponent is shifted into place and rebiased by a multiplication, which is
+    // exact for subnormals too; infinities and NaNs get their exponent back.
     const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(d32, 0x8000u)));
     const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(d32, 0x7fffu)));
     const auto scaled = hn::BitCast(d32, hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 0x1p112f)));
@@ -58,8 +59,8 @@ HWY_INLINE V Widen(const std::byte* p) {
 }
 
 #if !HWY_NATIVE_FMA
-// a * b + c rounded once, of half a vector: the product is exact in double, and a sum rounded to
-// odd there rounds to float as if it were exact.
+// Returns a * b + c of half a vector, rounded once: the product is exact in double, and a sum
+// rounded to odd there rounds to float as if it were exact.
 template <class DF, class VF>
 HWY_INLINE VF FusedHalf(DF df, VF a, VF b, VF c) {
   const hn::Rebind<double, DF> dd;
@@ -69,7 +70,8 @@ HWY_INLINE VF FusedHalf(DF df, VF a, VF b, VF c) {
   const auto sum = hn::Add(product, addend);
   const auto part = hn::Sub(sum, product);
   const auto lost =
-      hn::Add(hn::Sub(product, hn::Sub(sum, part)), hn::Sub(addend, part));  // NaN beside infinity
+      // NaN beside an infinity
+      hn::Add(hn::Sub(product, hn::Sub(sum, part)), hn::Sub(addend, part));
   const auto zero = hn::Zero(dd);
   const auto bits = hn::BitCast(du, sum);
   const auto one = hn::Set(du, 1);
@@ -86,7 +88,7 @@ HWY_INLINE VF FusedHalf(DF df, VF a, VF b, VF c) {
 }
 #endif
 
-// std::fma of each lane, also where the machine has none.
+// Computes std::fma of each lane, also on machines without the instruction.
 HWY_INLINE V Fused(V a, V b, V c) {
 #if HWY_NATIVE_FMA
   return hn::MulAdd(a, b, c);
@@ -101,7 +103,7 @@ HWY_INLINE V Fused(V a, V b, V c) {
 #endif
 }
 
-// 16 virtual lanes to 4: i + 8, then i + 4.
+// Folds 16 virtual lanes to 4: i + 8, then i + 4.
 HWY_INLINE V4 FoldTo4(const V* lanes) {
   if constexpr (kStep == 16) {
 #if HWY_MAX_BYTES >= 64
@@ -121,7 +123,7 @@ HWY_INLINE V4 FoldTo4(const V* lanes) {
   }
 }
 
-// Four such vectors to their four sums: i + 2, then i + 1.
+// Folds four such vectors to their four sums: i + 2, then i + 1.
 HWY_INLINE V4 FoldFour(V4 a, V4 b, V4 c, V4 d) {
   const D4 d4;
   const V4 ab = hn::Add(hn::InterleaveLower(d4, a, b), hn::InterleaveUpper(d4, a, b));
@@ -129,7 +131,7 @@ HWY_INLINE V4 FoldFour(V4 a, V4 b, V4 c, V4 d) {
   return hn::Add(hn::ConcatLowerLower(d4, cd, ab), hn::ConcatUpperUpper(d4, cd, ab));
 }
 
-// kv::ref::Exp, step for step.
+// Follows kv::ref::Exp step by step, for equal bits.
 HWY_INLINE V Exp(V x) {
   const D d;
   const hn::Rebind<uint32_t, D> du;

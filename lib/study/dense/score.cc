@@ -49,7 +49,7 @@ HWY_INLINE float Fold(const V* lanes) {
   return hn::GetLane(FoldFour(v, v, v, v));
 }
 
-// Adds query x key over the whole 16s of `dim`, for several keys.
+// Adds query x key over the whole groups of 16 of `dim`, for several keys.
 template <KeyType type, size_t keys>
 HWY_INLINE void Multiply(const float* query, const std::byte* const* rows, size_t whole,
                          V lanes[][kRegs]) {
@@ -70,7 +70,7 @@ template <KeyType type>
 void ComputeQueryLogits(const float* query, const KeyRows& keys, float scale, float* logits) {
   constexpr size_t kBytes = kKeyBytes<type>;
   const size_t whole = keys.dim / kLanes * kLanes, rest = keys.dim - whole;
-  // The last, partial 16 are copied beside zeros: 0 * q is +-0, which no sum notices.
+  // The last, partial 16 values are padded with zeros: 0 * q is +-0, which leaves a sum unchanged.
   float query_rest[kLanes] = {};
   for (size_t i = 0; i < rest; ++i) query_rest[i] = query[whole + i];
   alignas(64) std::byte key_rest[kKeysAtOnce][kLanes * kBytes] = {};
@@ -142,7 +142,8 @@ void ExpRow(float* row, size_t count, float maximum) {
   for (; i < count; ++i) row[i] = ref::Exp(row[i] - maximum);
 }
 
-// Sums `count` values (exp(value - maximum) if kExp) in the order of ref::BlockSums.
+// Sums `count` values (exp(value - maximum) if kExp) in the order of ref::BlockSums, for equal
+// bits.
 template <bool kExp>
 HWY_INLINE float SumRun(const float* run, size_t count, V top) {
   const D d;

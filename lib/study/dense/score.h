@@ -44,21 +44,21 @@ double ExpBlockSums(float* row, size_t count, float maximum, size_t block, float
 // Adds weight * row[i] to sums[i].
 void AddScaled(const float* row, size_t count, float weight, float* sums) noexcept;
 
-// How an engine weighs the keys of one query before it sums them per block.
+// The rule by which an engine weighs the keys of one query before it sums the weights per block.
 enum class WeightRule {
   kSoftmax,  // normalised over all keys
   // exp(s - m), where m is the running maximum over sub-blocks of 64 keys; earlier weights are not
   // rescaled when m grows, and nothing is normalised.
   kFlashLocal,
 };
-// Turns logits into weights in place. Masked keys have a logit of -infinity; a row of masked keys
-// alone becomes all zero.
+// Turns logits into weights in place. Masked keys have a logit of -infinity; a row with nothing but
+// masked keys becomes all zero.
 void WeighRow(float* row, size_t count, WeightRule rule) noexcept;
 // Adds weights[i] to sums[i / block], key by key in float, as the engine's loop does.
 void AddInOrder(const float* weights, size_t count, size_t block, float* sums) noexcept;
 
-// Consecutive query rows of one head and the keys of its kv head. Row r sees the first visible + r
-// keys.
+// Consecutive query rows of one head and the keys of its kv head. Row r sees the first `visible` +
+// r keys.
 struct ScoreTile {
   const float* queries = nullptr;
   size_t query_stride = 0;  // in floats
@@ -83,7 +83,7 @@ void TileLogits(const ScoreTile& tile, float* logits, size_t stride, float* scra
 void AddRowBlockSums(float* row, size_t count, size_t block, double weight, float* sums) noexcept;
 
 // Does the same for all rows of a tile at once, each weighted by row_weights[r] (1 if null),
-// without the BLAS. 64 rows stand side by side in vector lanes, so that maxima, exponentials and
+// without the BLAS. 64 rows lie side by side in vector lanes, so that maxima, exponentials and
 // block sums need no shuffles. Products are fused and added in the order of the dimensions. The
 // results have the bits of kv::ref on every SIMD target and every machine.
 void AddTileBlockSums(const ScoreTile& tile, size_t block, const float* row_weights, float* scratch,

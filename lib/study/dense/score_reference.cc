@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Scalar references of the score kernels, which define their bits.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -56,9 +57,9 @@ float RowMaximum(const float* row, size_t count) noexcept {
   return maximum;
 }
 
-// 2^n * e^r with |r| <= ln 2 / 2: n by adding and subtracting 1.5 * 2^23, r in two steps, then a
-// minimax polynomial of degree 6 that keeps 1 + r, for 1 at 0. Every multiply-add is fused, on
-// targets that have no instruction for it too, so that all give the same bits.
+// Computes 2^n * e^r with |r| <= ln 2 / 2: n by adding and subtracting 1.5 * 2^23, r in two steps,
+// then a minimax polynomial of degree 6 with 1 + r kept, so that exp(0) is 1. Every multiply-add is
+// fused, also on targets without the instruction, so that all give the same bits.
 float Exp(float x) noexcept {
   if (x < -87.0f) return 0.0f;
   const float shifted = std::fma(x, 1.44269504088896341f, 12582912.0f);
@@ -115,8 +116,8 @@ void AddScaled(const float* row, size_t count, float weight, float* sums) noexce
 
 namespace {
 
-// Block sums of the weights of one row that sees `seen` keys, relative to its maximum; runs of up
-// to 64 keys are added one by one, then run by run. Returns weight / total, or 0 for a row that
+// Adds block sums of the weights of one row that sees `seen` keys, relative to its maximum; runs of
+// up to 64 keys are added one by one, then run by run. Returns weight / total, or 0 for a row that
 // sees nothing.
 float RowOfTile(const ScoreTile& tile, size_t r, size_t block, float weight, float* sums,
                 size_t blocks) {

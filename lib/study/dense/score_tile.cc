@@ -49,7 +49,7 @@ void TileLogits(const ScoreTile& tile, float* logits, size_t stride, float* scra
   }
   for (size_t begin = 0; begin < columns; begin += kPanelKeys) {
     const size_t count = std::min(kPanelKeys, columns - begin);
-    // Rows that see nothing of this panel are left out.
+    // Skips rows that see no key of this panel.
     const size_t first = begin < tile.visible ? 0 : begin - tile.visible + 1;
     WidenKeys(tile.keys, begin, count, panel);
     GemmNT(queries + first * dim, dim, panel, dim, logits + first * stride + begin, stride,

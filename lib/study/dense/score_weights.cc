@@ -15,9 +15,9 @@ constexpr size_t kFlashKeys = 64;
 }  // namespace
 
 void AddRowBlockSums(float* row, size_t count, size_t block, double weight, float* sums) noexcept {
-  // Block b is read before its sum lands at row[b]: in place, since b <= b * block.
+  // In place is safe: block b is read before its sum is written to row[b], since b <= b * block.
   const float maximum = RowMaximum(row, count);
-  if (maximum == -INFINITY) return;  // it sees nothing
+  if (maximum == -INFINITY) return;  // the row sees no key
   const double total = ExpBlockSums(row, count, maximum, block, row);
   AddScaled(row, (count + block - 1) / block, static_cast<float>(weight / total), sums);
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Kernels for the change of one softmax: exp(x) - 1 and exp(x) - 1 - x without cancellation, and
+// sums that stay exact for small changes.
 #include "lib/study/dense/softmax_change.h"
 
 #include <algorithm>
@@ -53,7 +55,7 @@ size_t Above(const float* values, size_t count, float threshold, uint32_t* out) 
 // Sums are floats over a stretch of this many values, and doubles over stretches.
 constexpr size_t kStretch = 2048;
 
-// Calls body(i) at each whole vector and rest(i) at each value after the last one, and end() after
+// Calls body(i) at each whole vector, rest(i) at each value after the last one, and end() after
 // every stretch.
 template <typename Body, typename Rest, typename End>
 HWY_INLINE void ByStretches(size_t count, const Body& body, const Rest& rest, const End& end) {
@@ -106,8 +108,8 @@ void ScaleRow(float* row, size_t count, float factor) {
   for (; i < count; ++i) row[i] *= factor;
 }
 
-// exp(x) - 1, and beside it exp(x) - 1 - x: near 0 by the polynomial of Exp without its constant
-// terms, elsewhere by Exp.
+// Returns exp(x) - 1 and, in `beyond_linear`, exp(x) - 1 - x: near 0 by the polynomial of Exp
+// without its constant terms, elsewhere by Exp.
 HWY_INLINE V ExpMinusOne(V x, V& beyond_linear) {
   const D d;
   const auto is_small = hn::Lt(hn::Abs(x), hn::Set(d, 0.34f));
@@ -129,7 +131,8 @@ HWY_INLINE V ExpMinusOne(V x, V& beyond_linear) {
 SoftmaxChange ChangeSoftmax(const float* p, float* change, size_t count) {
   const D d;
   const double mean = DotRows(p, change, count);
-  // So far from the mean, exponentials overflow: rare rows, whose quantisation is hopeless.
+  // Changes this far from the mean overflow exponentials; such rows are rare, and their
+  // quantisation is useless anyway.
   const float most = kv::RowMaximum(change, count);
   if (!(std::fabs(mean) < 1e4) || !(static_cast<double>(most) - mean < 60))
     return ref::ChangeSoftmax(p, change, count);
@@ -180,7 +183,7 @@ SoftmaxChange ChangeSoftmax(const float* p, float* change, size_t count) {
         sum = hn::Zero(d);
         tail = 0;
       });
-  // ln Z minus the mean of x: the linear parts cancel but for what rounding left of them.
+  // KL is ln Z minus the mean of x: the linear parts cancel, except for their rounding.
   return {std::max(0.0, curved + (std::log1p(total) - total)), moved / 2};
 }
 
@@ -218,7 +221,7 @@ bool SoftmaxRow(float* scores, size_t count) noexcept {
   if (!std::isfinite(most)) return false;
   ExpRow(scores, count, most);
   const double total = HWY_DYNAMIC_DISPATCH(SumRow)(scores, count);
-  if (!std::isfinite(total)) return false;  // a NaN
+  if (!std::isfinite(total)) return false;  // some score is NaN
   HWY_DYNAMIC_DISPATCH(ScaleRow)(scores, count, static_cast<float>(1 / total));
   return true;
 }
@@ -228,7 +231,7 @@ SoftmaxChange ChangeSoftmax(const float* p, float* change, size_t count) noexcep
 }
 
 SoftmaxChange ref::ChangeSoftmax(const float* p, float* change, size_t count) noexcept {
-  // Probabilities that were rounded to float do not add up to 1: what they do add up to counts.
+  // Probabilities that were rounded to float do not add up to 1, so their actual sum is used.
   double most = -INFINITY, mean = 0, total = 0, sum = 0;
   for (size_t i = 0; i < count; ++i) {
     const double c = change[i];
@@ -245,7 +248,7 @@ SoftmaxChange ref::ChangeSoftmax(const float* p, float* change, size_t count) no
     result.moved += std::fabs(after - before) / 2;
     change[i] = static_cast<float>(after - before);
   }
-  if (result.kl < 0) result.kl = 0;  // rounding
+  if (result.kl < 0) result.kl = 0;  // a negative value is rounding
   return result;
 }
 
@@ -255,8 +258,8 @@ void LargestOf(const float* values, size_t count, size_t most, const std::vector
   const auto comes_first = [&](uint32_t a, uint32_t b) {
     return values[a] != values[b] ? values[a] > values[b] : a < b;
   };
-  // At least `most` values are as large as the least of those that are known, or as the `most`th
-  // of some at the ends, where attention is.
+  // Chooses a threshold that at least `most` values reach: the least of the known ones, or the
+  // `most`th among values at both ends, where attention is largest.
   float threshold = -INFINITY;
   if (known.size() >= most) {
     threshold = INFINITY;

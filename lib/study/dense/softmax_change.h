@@ -6,8 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-// What a small change of scores does to one query's probabilities. Differences are computed as
-// such, never as a difference of two softmaxes, so that they are as exact as the change itself.
+// Computes what a small change of scores does to one query's probabilities. Differences are
+// computed directly, never as a difference of two softmaxes, so that they are as exact as the
+// change itself.
 namespace kv {
 
 // Turns scores into probabilities in place. Returns false, and leaves the row unspecified, if a
@@ -18,12 +19,12 @@ struct SoftmaxChange {
   double kl = 0;     // KL(P || P')
   double moved = 0;  // half of the sum of |P' - P|
 };
-// P' is proportional to p[i] * exp(change[i]). Replaces `change` by P' - P. Changes that are NaN
-// make both figures NaN.
+// Replaces `change` by P' - P, where P' is proportional to p[i] * exp(change[i]). Changes that are
+// NaN make both figures NaN.
 SoftmaxChange ChangeSoftmax(const float* p, float* change, size_t count) noexcept;
 
-// Writes the indices of the `most` largest values, largest first, of equal ones the lower index
-// first; of all if there are fewer. Values at `known` (distinct indices; may be empty) are a hint:
+// Writes the indices of the `most` largest values, largest first; of equal ones the lower index
+// comes first. Writes all if there are fewer. `known` (distinct indices; may be empty) is a guess:
 // many of them are among the largest.
 void LargestOf(const float* values, size_t count, size_t most, const std::vector<uint32_t>& known,
                std::vector<uint32_t>& out);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// AddTileBlockSums: logits, softmax and block sums of 64 query rows at once, one row per vector
+// lane, without the BLAS and with the same bits on every machine.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -27,10 +29,10 @@ void AddTileBlockSums(const ScoreTile& tile, size_t block, const float* row_weig
 
 #else
 
-// A matrix here is [key][kSubTileRows]: one row of it holds what every query thinks of one key.
+// Matrices here are [key][kSubTileRows]: one row holds the values of every query for one key.
 constexpr size_t kRows = kSubTileRows;
 constexpr size_t kKeys = 6;
-// 4 x 6 accumulators of AVX-512's 32 registers, 2 x 6 of 16.
+// The tile uses 4 x 6 accumulators of AVX-512's 32 registers, 2 x 6 where there are 16.
 constexpr size_t kVecs = kStep == 16 ? 4 : 2;
 constexpr size_t kRun = 64;
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
@@ -69,7 +71,7 @@ void WidenKey(const KeyRows& keys, size_t key, float* out) {
   }
 }
 
-// logits[key][row] of kKeys keys.
+// Computes logits[key][row] of kKeys keys.
 HWY_INLINE void Multiply(const float* HWY_RESTRICT queries, const float* HWY_RESTRICT keys,
                          size_t dim, float* HWY_RESTRICT logits) {
   const D d;
@@ -103,7 +105,8 @@ void PackQueries(const ScoreTile& tile, float* out) {
   }
 }
 
-// Logits of all keys and the largest of each row; what a row does not see is -infinity.
+// Computes the logits of all keys and the largest of each row; a key that a row does not see gets
+// -infinity.
 void FillLogits(const ScoreTile& tile, const Scratch& scratch) {
   const D d;
   const size_t columns = tile.columns(), dim = tile.keys.dim;
@@ -132,7 +135,7 @@ void FillLogits(const ScoreTile& tile, const Scratch& scratch) {
   }
 }
 
-// sums[row] = the weights of up to kRun keys; with kKeep they replace the logits.
+// Computes sums[row], the weights of up to kRun keys; with kKeep they replace the logits.
 template <bool kKeep>
 HWY_INLINE void SumRun(float* logits, size_t count, const float* maximum, float* sums) {
   const D d;
@@ -154,7 +157,7 @@ HWY_INLINE void SumRun(float* logits, size_t count, const float* maximum, float*
   }
 }
 
-// Logits become block sums [block][row], in place; `totals` of each row.
+// Turns logits into block sums [block][row], in place, and writes `totals` of each row.
 void SumBlocks(size_t columns, size_t block, const Scratch& scratch, double* totals) {
   alignas(64) float run[kRows];
   std::fill_n(totals, kRows, 0.0);
@@ -179,7 +182,7 @@ void SumBlocks(size_t columns, size_t block, const Scratch& scratch, double* tot
   }
 }
 
-// out[b] += factors . sums[b]
+// Adds factors . sums[b] to out[b].
 void AddRows(const float* sums, size_t blocks, const float* factors, float* out) {
   const D d;
   for (size_t begin = 0; begin < blocks; begin += 4) {

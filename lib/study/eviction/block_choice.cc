@@ -11,7 +11,7 @@
 namespace kv::eviction {
 namespace {
 
-// Far beyond any cache, small enough that sums of parameters cannot overflow.
+// Upper bound of parameters: far beyond any cache, and small enough that sums cannot overflow.
 constexpr int64_t kMost = int64_t{1} << 40;
 
 int64_t Raised(int64_t least, int64_t value) { return std::clamp(value, least, kMost); }
@@ -102,7 +102,7 @@ BlockBudget BlockBudgetOf(const BlockConfig& config, uint64_t length, uint64_t w
 
 BlockBudget BlockBudgetOf(const BlockConfig& config, uint64_t length) {
   if (length == 0) return {};
-  // The product is a float one, as in the engine, so it may round up past an exact integer.
+  // The product is computed in float, as in the engine, so it may round up past an exact integer.
   const float wanted = std::ceil(TargetKeepShare(config) * static_cast<float>(length));
   return BlockBudgetOf(config, length,
                        std::clamp<uint64_t>(static_cast<uint64_t>(wanted), 1, length));

@@ -11,21 +11,21 @@ namespace kv::eviction {
 
 enum class TargetMode { kStatic = 0, kAdaptive = 1 };
 
-// The parameters of the rule of policy "block", with the defaults of the engine that has it, which
-// are for long caches. Ratios are float because the engine computes in float: 1 / 3.0f * n may
-// exceed the exact integer and cost one token.
+// Parameters of the rule of policy "block", with the defaults of the engine that has it (MNN),
+// which are for long caches. Ratios are float because the engine computes in float: 1 / 3.0f * n
+// may exceed the exact integer and cost one token.
 struct BlockConfig {
   int64_t layer_start = 2;
   int64_t layer_end = -1;  // negative: the last layer; the range includes both ends
   int64_t block_tokens = 64;
   int64_t sink_tokens = 32;     // rounded up to whole blocks
   int64_t recent_tokens = 256;  // rounded up to whole blocks and the partial last one
-  // "adaptive" is the engine's word for a target given as a ratio; nothing adapts.
+  // "adaptive" is the engine's word for a target given as a ratio; the target does not adapt.
   TargetMode target_mode = TargetMode::kAdaptive;
   float target_keep_ratio = 0.5f;   // read in static mode
   float target_lossy_ratio = 3.0f;  // read in adaptive mode
   float ema_alpha = 0.9f;
-  int64_t update_interval = 16;  // tokens, or layer calls where an engine counts these
+  int64_t update_interval = 16;  // in tokens, or in layer calls for an engine that counts these
   int64_t trigger_min_tokens = 512;
 
   bool operator==(const BlockConfig&) const = default;
@@ -43,7 +43,8 @@ struct LayerRange {
 };
 LayerRange EvictedLayers(const BlockConfig& sanitised, uint32_t layers);
 
-// How many tokens the block rule keeps at a trigger. This depends on lengths only, never on scores.
+// The number of tokens that the block rule keeps at a trigger. It depends on lengths only, never on
+// scores.
 struct BlockBudget {
   uint64_t length = 0;           // tokens in the cache, including the new one
   uint64_t floor = 0;            // tokens of sink and recent blocks
@@ -55,7 +56,7 @@ struct BlockBudget {
   bool operator==(const BlockBudget&) const = default;
 };
 
-// What to do if the floor alone reaches the target: evict nothing, or everything between sink and
+// Behaviour if the floor alone reaches the target: evict nothing, or everything between sink and
 // recent blocks.
 enum class FloorRule { kKeepAll, kKeepFloor };
 
@@ -68,7 +69,7 @@ struct BlockChoice {
 };
 
 BlockBudget BlockBudgetOf(const BlockConfig& sanitised, uint64_t length);
-// The same for a target in tokens, in [1, length].
+// Computes the same for a target in tokens, in [1, length].
 BlockBudget BlockBudgetOf(const BlockConfig& sanitised, uint64_t length, uint64_t wanted);
 
 // Makes one choice of the engine: keeps sink and recent blocks, then blocks by score until the

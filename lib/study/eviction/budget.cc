@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Schedules on a budget: how many tokens each layer keeps after each step, and how pyramid and
+// block turn a budget into a number of tokens.
 #include "lib/study/eviction/budget.h"
 
 #include <fmt/format.h>
@@ -12,18 +14,19 @@
 namespace kv::eviction {
 namespace {
 
-// 0.29 * 100 is 28.999999999999996: a product this close to a whole number is one.
+// A product this close to a whole number counts as whole: 0.29 * 100 is 28.999999999999996.
 constexpr double kWhole = 1e-9;
 
-// What the parameters of "block" are, if nobody chose them, for a budget of so many tokens.
+// Parameters of "block" for a budget, unless the user chose them: the budget is this many blocks,
+// and recent tokens and sinks get these parts of it.
 constexpr int64_t kBlocksInBudget = 8, kRecentDivisor = 4, kSinkDivisor = 16;
 
 struct Slope {
-  double most = 0, least = 0;  // first and last layer
+  double most = 0, least = 0;  // budgets of the first and the last layer
 };
 
-// The paper's ends, cut where the first layer would keep its whole cache. Nothing when they do not
-// fall, or the last layer could not hold the window.
+// Returns the paper's budgets of the first and last layer, cut where the first layer would keep its
+// whole cache. Returns nothing if they do not fall, or if the last layer could not hold the window.
 std::optional<Slope> ComputeSlope(double keep, double least, uint64_t length, uint64_t window) {
   const auto tokens = static_cast<double>(length), last = static_cast<double>(window);
   Slope slope{2 * keep - least, least};
@@ -39,14 +42,14 @@ double OnSlope(const Slope& slope, uint32_t index, uint32_t count) {
   return std::nearbyint(slope.most - (slope.most - slope.least) / (count - 1) * index);
 }
 
-// The first step at which the budget is less than what was seen.
+// Returns the first step at which the budget is less than the tokens seen.
 uint64_t FirstShort(const KeepBudget& budget, const BudgetSteps& steps) {
   uint64_t token = steps.first;
   while (token < steps.end && budget.At(token + 1) > token) ++token;
   return token;
 }
 
-// `offset`: what a layer keeps beyond the common budget.
+// `offset` is the difference of the layer's budget to the common one.
 void HoldTokens(const KeepBudget& budget, const BudgetSteps& steps, int64_t offset,
                 LayerSchedule& schedule) {
   uint64_t length = steps.first;
@@ -99,7 +102,7 @@ std::optional<uint64_t> PyramidBudget(const PaperParameters& paper, const LayerP
   const double least = mean / static_cast<double>(paper.pyramid_beta);
   const auto slope = ComputeSlope(mean, least, length, std::min(paper.window, length));
   if (!slope) return std::nullopt;
-  // Layers opposite each other add up to twice the mean, whichever way a half is rounded.
+  // Opposite layers add up to twice the mean, whichever way a half is rounded.
   const uint32_t mirror = place.count - 1 - place.index;
   if (place.index == mirror) return keep;
   const auto upper =
@@ -128,13 +131,14 @@ BlockConfig FollowTrace(const BlockConfig& config, const std::set<std::string, s
     followed.emplace_back(name);
   };
   const auto tokens = static_cast<int64_t>(std::min<uint64_t>(least, INT32_MAX));
-  const BlockConfig engine;  // its parameters are for long caches: never more than those
+  // the engine's parameters are for long caches and serve as upper bounds
+  const BlockConfig engine;
   follow("layer_start", c.layer_start, 0);
   follow("trigger_min_tokens", c.trigger_min_tokens, 1);
   int64_t block = 1;
   while (2 * block <= std::min(tokens / kBlocksInBudget, engine.block_tokens)) block *= 2;
   follow("block_tokens", c.block_tokens, block);
-  // Sinks only where whole blocks of them leave room for the recent tokens.
+  // Sinks are kept only if whole blocks of them leave room for the recent tokens.
   const auto sink_blocks = [&](int64_t sink) {
     return CeilDiv(static_cast<uint64_t>(sink), static_cast<uint64_t>(c.block_tokens)) *
            static_cast<uint64_t>(c.block_tokens);
@@ -179,7 +183,7 @@ LayerSchedule BudgetSchedule(const PolicyInfo& policy, const PolicyOptions& opti
   schedule.in_range = place.in_range;
   schedule.within_step = true;
   if (!place.in_range || policy.spending == Spending::kNone) return schedule;
-  // As published, a prompt within its budget stays whole, however long the cache grows.
+  // In the papers a prompt within its budget stays whole, however long the cache grows.
   const bool once = policy.at_prompt_end && options.paper.grow;
   const BudgetSteps from = once ? BudgetSteps{steps.first, std::min(steps.first + 1, steps.end)}
                                 : BudgetSteps{FirstShort(budget, steps), steps.end};
@@ -194,7 +198,8 @@ LayerSchedule BudgetSchedule(const PolicyInfo& policy, const PolicyOptions& opti
     }
     HoldTokens(budget, from, offset, schedule);
   }
-  // What goes after the last row alone is missed by none: no eviction to speak of.
+  // No query is left to see tokens that go after the last row, so that this eviction does not
+  // count.
   if (!schedule.evictions.empty() && schedule.evictions.front().token + 1 >= steps.end) {
     schedule.evictions.clear();
   }
@@ -208,7 +213,7 @@ LayerSchedule CommonSchedule(const PolicyInfo& policy, const PolicyOptions& opti
   if (policy.spending != Spending::kPyramid) return own;
   uint64_t length = 0, next = 0;
   for (Eviction& eviction : own.evictions) {
-    // With a budget of its own the layer has another length by now: it keeps the same share.
+    // A layer with its own budget has another length by now; it keeps the same share.
     const Eviction scheduled = eviction;
     length += scheduled.token + 1 - next;
     next = scheduled.token + 1;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Budgets of tokens, and the schedules that policies follow on them.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,11 @@
 
 namespace kv::eviction {
 
-// How much of a layer may stay, in tokens per kv head, including sinks and recent tokens.
+// The part of a layer that may be kept, in tokens per kv head, including sinks and recent tokens.
 struct KeepBudget {
-  std::optional<uint64_t> tokens;  // this many at every length; if empty:
+  std::optional<uint64_t> tokens;  // this many at every length; if empty, a share:
   double share = 1;                // this share of all tokens seen, rounded down
-  bool as_ratio = false;           // whether the user gave the share as the ratio 1 / share
+  bool as_ratio = false;           // true if the user gave the share as the ratio 1 / share
 
   // Returns the budget after `seen` tokens: at least 1, at most `seen`.
   uint64_t At(uint64_t seen) const;
@@ -32,15 +33,15 @@ struct BudgetSteps {
 };
 
 // Returns how many tokens a policy keeps of one layer on a budget: after each step as many as the
-// budget allows for the tokens seen by then. "block" keeps whole blocks above its floor, and so
-// less than a block more than the budget, but never less than the floor. "pyramid" distributes the
+// budget allows for the tokens seen by then. "block" keeps whole blocks above its floor, hence up
+// to one block more than the budget, and never less than the floor. "pyramid" distributes the
 // budget over the layers at its first eviction; their sum stays the same. Policies that compress
 // once, at the end of the prompt, let the cache grow after it if the options say so.
 LayerSchedule BudgetSchedule(const PolicyInfo& policy, const PolicyOptions& options,
                              const KeepBudget& budget, const BudgetSteps& steps,
                              const LayerPlace& place);
 
-// Returns a common schedule as one policy follows it: "full" evicts nothing, "pyramid" takes the
+// Returns how one policy follows a common schedule: "full" evicts nothing, "pyramid" takes the
 // layer's share of each eviction.
 LayerSchedule CommonSchedule(const PolicyInfo& policy, const PolicyOptions& options,
                              const LayerPlace& place, const LayerSchedule& common);
@@ -54,11 +55,11 @@ std::optional<uint64_t> PyramidBudget(const PaperParameters& paper, const LayerP
 uint64_t BlockFloor(const BlockConfig& sanitised);
 
 // Returns the position after which the first eviction may come: the last one of the prompt, or the
-// first later one at which the trace has rows and the cache is as long as the trigger demands.
+// first later one at which the trace has rows and the cache has reached the length of the trigger.
 uint64_t FirstEviction(const BlockConfig& sanitised, uint64_t first_row, uint64_t prompt);
 
 // Fits the parameters of the block rule to a trace in which the smallest budget is `least` tokens.
-// Parameters named in `chosen`, as BlockConfig names them, stay as they are. Adds the names of the
+// Parameters named in `chosen`, as BlockConfig names them, do not change. Adds the names of the
 // others to `followed`.
 BlockConfig FollowTrace(const BlockConfig& config, const std::set<std::string, std::less<>>& chosen,
                         uint64_t least, std::vector<std::string>& followed);

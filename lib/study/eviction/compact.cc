@@ -18,7 +18,7 @@ const LayerPlan* FindPlan(const ReplayRun& run, uint32_t layer) {
   return nullptr;
 }
 
-// Whole tokens: pieces of the source.
+// Returns whole tokens as pieces of the source.
 KvTensor SliceRanges(const KvTensor& tensor, const KeepPlan& kept) {
   KvTensor out = tensor;
   out.pieces.clear();
@@ -29,7 +29,7 @@ KvTensor SliceRanges(const KvTensor& tensor, const KeepPlan& kept) {
   return out;
 }
 
-// One head's kept rows, packed [token][dim].
+// Returns one head's kept rows, packed [token][dim].
 Bytes GatherRanges(const KvTensor& tensor, const KeepPlan& kept, uint32_t head) {
   const uint64_t row = tensor.units_per_head() * tensor.unit_bytes();
   Bytes out(KeptTokens(kept) * row);
@@ -42,7 +42,7 @@ Bytes GatherRanges(const KvTensor& tensor, const KeepPlan& kept, uint32_t head) 
   return out;
 }
 
-// Heads that keep different tokens: a copy, [head][token][dim].
+// Copies a tensor whose heads keep different tokens: [head][token][dim].
 KvTensor CopyHeads(const KvTensor& tensor, const LayerPlan& plan, uint64_t tokens,
                    std::vector<std::shared_ptr<const FileSource>>& spools) {
   Bytes all;
@@ -103,11 +103,11 @@ Snapshot Compacted(const Snapshot& snapshot, const ReplayRun& run) {
     } else if (plan != nullptr) {
       layer.k = CopyHeads(layer.k, *plan, tokens, out.spools);
       if (layer.v) layer.v = CopyHeads(*layer.v, *plan, tokens, out.spools);
-      continue;  // rows of different heads are different positions: no cells to record
+      continue;  // heads keep different positions, so there are no common cells to record
     }
     out.cell_groups.push_back(BuildCells(held, layer.group));
   }
-  // The list of prompt tokens no longer describes the rows.
+  // The list of prompt tokens no longer matches the rows.
   out.tokens.clear();
   return out;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The table of eviction policies: their properties, parameters and rules.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace kv::eviction {
 class Rule;
 struct RuleSetup;
 
-// How a policy turns a budget into the number of tokens that one layer keeps.
+// The way in which a policy turns a budget into the number of tokens that one layer keeps.
 enum class Spending {
   kTokens,       // exactly the budget
   kWholeBlocks,  // whole blocks, at least sinks and recent tokens
@@ -26,30 +27,30 @@ enum class Spending {
   kNone,         // the policy never evicts
 };
 
-// Which parameters a policy has: those of BlockConfig, or one of PaperParameters.
+// The parameters that a policy has: those of BlockConfig, or one of PaperParameters.
 enum class Tuning { kNone, kBlocks, kSinks, kHeavyShare, kWindow };
 
-// A row of the table of policies, policies/table.h.
+// A row of the table of policies (policy.cc).
 struct PolicyInfo {
   std::string_view name;
   std::string_view summary;
   // Makes the rule that chooses a layer's tokens; null if the policy never evicts.
   std::unique_ptr<Rule> (*make)(const RuleSetup& setup) = nullptr;
   Spending spending = Spending::kTokens;
-  // Whether the rule looks at attention rows; otherwise it needs lengths, positions or keys alone.
+  // True if the rule needs attention rows; otherwise lengths, positions or keys suffice.
   bool needs_rows = false;
-  // Whether it looks at keys. Rules that look at rows look at keys by them.
+  // True if it reads keys directly. Rules that need rows reach keys through them.
   bool needs_keys = false;
-  // Whether the paper compresses once, at the end of the prompt, rather than at every step.
+  // True if the paper compresses once, at the end of the prompt, rather than at every step.
   bool at_prompt_end = false;
   Tuning tuned_by = Tuning::kNone;
-  // Whether it is tried where nobody asks for a policy.
+  // True if it is tried by default.
   bool is_usual = false;
-  // Whether it is a bound, because it knows the rows to come, which no engine does.
+  // True if it is a bound: it knows the rows to come, which no engine does.
   bool is_bound = false;
-  // Whether it keeps the most recent tokens and nothing else.
+  // True if it keeps the most recent tokens and nothing else.
   bool keeps_recent = false;
-  // The policy that it amounts to where it spreads a budget evenly over layers.
+  // The policy that it equals if it spreads a budget evenly over layers.
   std::string_view evenly = {};
 };
 std::span<const PolicyInfo> Policies();
@@ -64,20 +65,21 @@ struct PaperParameters {
   uint64_t pyramid_beta = 20;
   uint64_t sinks = 4;
   double heavy_share = 0.5;
-  bool grow = true;  // snapkv, pyramid: nothing is evicted after the end of the prompt
+  bool grow = true;  // for snapkv and pyramid: nothing is evicted after the end of the prompt
 
   bool operator==(const PaperParameters&) const = default;
 };
 
 // Describes one number of PaperParameters: its option, its key in documents and its limits.
 struct PaperParameter {
-  std::string_view flags;  // as CommandLine::Add takes them: older names follow a '|'
+  std::string_view flags;  // as CommandLine::Add takes them: deprecated names follow a '|'
   std::string_view key;
   std::string_view text;
   std::variant<uint64_t PaperParameters::*, double PaperParameters::*> value;
-  double least = 0, most = UINT32_MAX;  // no cache has more rows
+  double least = 0, most = UINT32_MAX;  // UINT32_MAX: no cache has more rows
   bool odd = false;
-  std::string_view expected = "a number of rows of a cache";  // said of a value out of limits
+  // end of the message for a value out of limits
+  std::string_view expected = "a number of rows of a cache";
 };
 std::span<const PaperParameter> PaperParameterTable();
 
@@ -87,15 +89,15 @@ struct PolicyOptions {
   WeightRule weights = WeightRule::kSoftmax;
   Granularity granularity = Granularity::kLayer;  // for policy "block"
   uint64_t seed = 0;                              // for policy "random"
-  // Whether a budget holds at the end of each step, from the end of the prompt on. "block" then
+  // True if a budget holds at the end of each step, from the end of the prompt on. "block" then
   // scores the rows of the prompt as well, and "snapkv" scores only once.
   bool on_budget = false;
 };
 
 // The place of a layer in the model, for policies that spread a budget over layers.
 struct LayerPlace {
-  bool in_range = true;           // whether the layer evicts at all
-  uint32_t index = 0, count = 1;  // among the layers that do
+  bool in_range = true;           // true if the layer evicts at all
+  uint32_t index = 0, count = 1;  // place among the layers that evict
 };
 
 }  // namespace kv::eviction

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Measures what plans cost in one layer (attention of the full cache against that of each plan),
+// and predicts the loss in nats from gradients or layer weights.
 #include "lib/study/eviction/quality.h"
 
 #include <fmt/format.h>
@@ -19,11 +21,11 @@
 namespace kv::eviction {
 namespace {
 
-// The cache of one head as one row finds it.
+// The cache of one head as the query of one row sees it.
 struct TurnedCache {
   std::vector<float> k, v;
-  std::vector<int64_t> positions;   // that keys stand at now
-  std::vector<TokenRange> sources;  // the tokens that they are
+  std::vector<int64_t> positions;   // current positions of the keys
+  std::vector<TokenRange> sources;  // the tokens that the keys stem from
 };
 
 TurnedCache BuildTurnedCache(const KeepPlan& held, uint64_t row, std::span<const float> k,
@@ -33,7 +35,7 @@ TurnedCache BuildTurnedCache(const KeepPlan& held, uint64_t row, std::span<const
   std::vector<int64_t> turns;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const uint64_t t = tokens[i];
-    const uint64_t place = row - (tokens.size() - 1 - i);  // in a cache without gaps
+    const uint64_t place = row - (tokens.size() - 1 - i);  // its position in a cache without gaps
     turns.push_back(static_cast<int64_t>(place - t));
     cache.positions.push_back(static_cast<int64_t>(place));
     cache.sources.push_back({t, t + 1});
@@ -49,7 +51,7 @@ TurnedCache BuildTurnedCache(const KeepPlan& held, uint64_t row, std::span<const
   return cache;
 }
 
-// Row sums of recorded probabilities may be off by what their storage type rounds away.
+// Sums of recorded probabilities may differ from 1 by the rounding of their storage type.
 constexpr double kHalfSumTolerance = 1e-2, kFloatSumTolerance = 1e-4;
 
 constexpr uint64_t kTileRows = 64;
@@ -87,7 +89,7 @@ HeadFloats WidenHead(const LayerAttention& attention, uint32_t kv_head, uint64_t
   return floats;
 }
 
-// Recorded probabilities of the rows at `positions` over keys [0, end), normalised.
+// Returns recorded probabilities of the rows at `positions` over keys [0, end), normalised.
 std::vector<float> Probabilities(const LayerAttention& attention, uint32_t head,
                                  std::span<const int64_t> positions, uint64_t end) {
   const bool is_float = attention.rows().probabilities.front().view.dtype == DType::kF32;
@@ -113,7 +115,7 @@ std::vector<float> Probabilities(const LayerAttention& attention, uint32_t head,
   return rows;
 }
 
-// The gradients of one head at a tile of rows; NaN at rows that the trace has none for.
+// The gradients of one head at a tile of rows; NaN at rows without gradients.
 struct TileGradients {
   std::vector<std::vector<float>> values;  // [sample][row][v dim]
   std::vector<FloatMatrix> matrices;
@@ -133,7 +135,7 @@ struct TileGradients {
   }
 };
 
-// All plans of one head over one tile of rows.
+// Measures all plans of one head over one tile of rows.
 std::vector<AttentionRows> MeasureTile(const LayerAttention& attention,
                                        const KeptBeforeOf& kept_before, uint32_t head,
                                        std::span<const uint64_t> tile, const HeadFloats& floats,
@@ -189,7 +191,7 @@ LayerQuality Describe(uint32_t layer, std::span<const AttentionRows> heads, uint
     quality.evicting_heads.push_back(one.SummariseEvicting());
   }
   for (uint64_t row = 0; row < heads.front().rows(); ++row) {
-    double mass = 0;  // NaN where some head's is
+    double mass = 0;  // NaN if some head's is
     for (const AttentionRows& head : heads) mass += head.mass[row];
     quality.step_mass.push_back(mass / static_cast<double>(heads.size()));
     if (!heads.front().has_output()) continue;
@@ -252,7 +254,7 @@ MeasuredRows ChooseRows(uint64_t prompt, uint64_t end, uint64_t most, uint64_t s
     std::iota(rows.positions.begin(), rows.positions.end(), prompt);
     return rows;
   }
-  // Floyd's choice of distinct rows: one draw each.
+  // Floyd's algorithm draws distinct rows with one random number each.
   std::set<uint64_t> chosen;
   for (uint64_t j = rows.population - most; j < rows.population; ++j) {
     const uint64_t draw = SplitMix(seed + SplitMix(j)) % (j + 1);
@@ -328,9 +330,9 @@ std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
 
 namespace {
 
-// The mean of figures of rows, and what is needed for its error.
+// The mean of a figure over rows, and the sums for its standard error.
 struct RowMeans {
-  std::vector<double> values;  // of the rows that have one
+  std::vector<double> values;  // one for each row that has a figure
   double within = 0;           // sum over these rows of the variance among a row's samples
 
   double Mean() const {
@@ -338,7 +340,8 @@ struct RowMeans {
     for (const double value : values) sum += value;
     return sum / static_cast<double>(values.size());
   }
-  // Of two stages: rows drawn without replacement from `population`, then samples within a row.
+  // Returns the standard error of two-stage sampling: rows drawn without replacement from
+  // `population`, then samples within a row.
   double StandardError(uint64_t population, uint64_t samples) const {
     const auto n = static_cast<double>(values.size()), all = static_cast<double>(population);
     const double share = n < all ? n / all : 1;
@@ -350,7 +353,8 @@ struct RowMeans {
     } else if (share < 1 || samples == 1) {
       return std::numeric_limits<double>::quiet_NaN();
     }
-    // One sample a row says nothing of its spread: all spread counts as if it came from sampling.
+    // One sample per row does not show the spread within rows, so all spread counts as coming from
+    // the samples.
     if (samples == 1) return std::sqrt(between / n);
     const double inside = samples == 0 ? 0 : within / n / static_cast<double>(samples);
     return std::sqrt(((1 - share) * between + share * inside) / n);
@@ -437,7 +441,7 @@ std::optional<PredictedKl> PredictKl(std::span<const LayerQuality> layers,
     for (const LayerQuality& layer : layers) {
       const auto weight = weights.find(layer.layer);
       if (weight == weights.end()) continue;
-      // |o - o'|^2 / |o|^2 is 2 (1 - cos) for outputs of equal norm.
+      // |o - o'|^2 / |o|^2 equals 2 (1 - cos) for outputs of equal norm.
       sum += weight->second * 2 * (1 - layer.step_output_cosine[row]);
     }
     if (std::isfinite(sum)) rows.values.push_back(sum);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The cost of a plan in attention and, predicted, in nats of the next token.
 #pragma once
 
 #include <cstdint>
@@ -29,51 +30,51 @@ struct MeasuredRows {
 // likely. The same seed chooses the same rows on every machine.
 MeasuredRows ChooseRows(uint64_t prompt, uint64_t end, uint64_t most, uint64_t seed);
 
-// How a plan changes the log probabilities of sampled next tokens, to first order: g . (o' - o) of
-// the trace's gradients g. Changes of heads and layers add up.
+// The change of the log probabilities of sampled next tokens by a plan, to first order: g . (o' -
+// o) of the trace's gradients g. Changes of heads and layers add up.
 struct LogPChange {
   uint64_t samples = 0, rows = 0;
   std::vector<double> values = {};  // [sample][measured row]; NaN where undefined or without g
 
   double at(uint64_t sample, uint64_t row) const { return values[sample * rows + row]; }
-  // An empty one takes the shape of the other, else both must have the same.
+  // Adds a change of the same shape; an empty object takes the shape of the other.
   void Add(const LogPChange& other);
 };
 
-// The quality that a plan leaves in one layer, over the measured rows.
+// The loss of a plan in one layer, over the measured rows.
 struct LayerQuality {
   uint32_t layer = 0;
   AttentionSummary summary;             // all heads pooled, their outputs concatenated
-  AttentionSummary evicting;            // the same for the rows that lose something
+  AttentionSummary evicting;            // the same for the rows that evict
   std::vector<AttentionSummary> heads;  // per query head
   std::vector<AttentionSummary> evicting_heads;
   std::vector<double> step_mass;          // per measured row, mean over heads
   std::vector<double> step_output_error;  // per measured row; empty without V
   std::vector<double> step_output_cosine;
-  std::vector<LogPChange> log_p_changes;  // per kv head, its query heads summed; if asked for
+  // per kv head, its query heads summed; empty unless requested
+  std::vector<LogPChange> log_p_changes;
 };
 
 // Compares every plan with the full cache, row by row: [plan][query head]. The softmax over the
-// full cache is computed once per head and shared. All plans must be of the same layer. With
-// `with_changes` the rows have log_p_change, which needs gradients of this layer in the trace, and
-// V.
+// full cache is computed once per head and shared. All plans must be of the same layer.
+// `with_changes` adds log_p_change, which needs V and gradients of this layer in the trace.
 std::vector<std::vector<AttentionRows>> MeasureHeads(const LayerAttention& attention,
                                                      std::span<const LayerPlan* const> plans,
                                                      const MeasuredRows& rows, ThreadPool& pool,
                                                      bool with_changes = false);
-// Whether MeasureHeads and MeasureLayer can do that.
+// Returns true if MeasureHeads and MeasureLayer can compute changes of log p.
 bool HasChanges(const LayerAttention& attention);
 
-// Describes what MeasureHeads returns; results come in the order of the plans. Adds the samples of
-// each row to `pooled`, one per plan, from which the caller makes figures of the whole model. With
-// `with_changes` the results have log_p_changes.
+// Summarises what MeasureHeads returns, in the order of the plans. Adds the samples of each row to
+// `pooled`, one per plan, from which the caller makes figures of the whole model. `with_changes`
+// fills log_p_changes.
 std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
                                        std::span<const LayerPlan* const> plans,
                                        const MeasuredRows& rows, std::span<AttentionSamples> pooled,
                                        ThreadPool& pool, bool with_changes = false);
 
 // StreamingLLM counts positions within the cache: the distance of a kept key from the query is the
-// number of kept keys between them. In effect it turns the key on by the number of evicted tokens
+// number of kept keys between them. In effect it rotates the key by the number of evicted tokens
 // after it. Returns what the rows of one head at `positions` lose by a plan with `turned_by`,
 // compared with the full cache as it was. `k` and `v` are all keys and values of the head as
 // floats, [token][dim]; `v` is empty without values. `gradients` have a row per position.
@@ -90,22 +91,24 @@ AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan&
 struct Calibration {
   double p10, median, p90;
 };
-// Of 498 runs of SmolLM2-135M-Instruct (Q4_1) with 4 samples a row: 336 of docs/closed-loop.md (8
+// From 498 runs of SmolLM2-135M-Instruct (Q4_1) with 4 samples a row: 336 of docs/closed-loop.md (8
 // policies, 4 budgets, 6 texts, plans on all layers and on some) and 162 of the study before it (10
-// policies, 3 ratios, 3 texts). Apart they say 0.46, 0.73, 1.20 and 0.47, 0.70, 1.02.
+// policies, 3 ratios, 3 texts). Alone, the two studies have the quantiles 0.46, 0.73, 1.20 and
+// 0.47, 0.70, 1.02.
 inline constexpr Calibration kGradientCalibration = {0.46, 0.72, 1.13};
-// Of 60 runs of the older study, those with a KL below 0.2, with one weight a layer measured on one
-// of the texts.
+// From 60 runs of the older study, those with a KL below 0.2, with one weight per layer measured on
+// one of the texts.
 inline constexpr Calibration kSensitivityCalibration = {0.69, 0.89, 1.54};
-// Of 75 runs of the same model with its weights widened to F32, on 3 texts of 1,024 tokens: pairs
+// From 75 runs of the same model with its weights widened to F32, on 3 texts of 1,024 tokens: pairs
 // of types in llama.cpp (-ctk, -ctv) and in torch, rows from 512 on, 4 or 8 samples a row. All 90
-// runs of docs/closed-loop.md say 0.59, 0.73, 0.93.
+// runs of docs/closed-loop.md have 0.59, 0.73, 0.93.
 inline constexpr Calibration kQuantGradientCalibration = {0.55, 0.72, 0.92};
-// Of the same runs, with layer weights measured on a fourth text. It takes K (0.76) and V (1.55)
-// for more alike than they are.
+// From the same runs, with layer weights measured on a fourth text. The method underrates the
+// difference between K (0.76) and V (1.55).
 inline constexpr Calibration kQuantSensitivityCalibration = {0.66, 1.0, 1.95};
 
-// What changes the outputs. Errors of stored values point anywhere, those of lost tokens do not.
+// The cause of a change of outputs. Errors of stored values have any direction, those of lost
+// tokens do not.
 enum class Cause { kEviction, kQuantisation };
 
 enum class KlMethod {
@@ -114,52 +117,52 @@ enum class KlMethod {
 };
 std::string_view Name(KlMethod method);
 
-// What the study of this cause found for this method.
+// Returns the calibration of this method in the study of this cause.
 const Calibration& CalibrationOf(KlMethod method, Cause cause);
 
 struct PredictedKl {
   KlMethod method = KlMethod::kGradients;
   double nats = 0;  // as the method computes it
-  // Of `nats`, from the rows and tokens that were drawn; 0: none were, NaN: unknown. It says
-  // nothing of the formula, the layer weights and the calibration.
+  // Standard error of `nats` from the rows and tokens drawn; 0: all were measured, NaN: unknown. It
+  // does not cover the formula, the layer weights or the calibration.
   double standard_error = 0;
-  uint64_t rows = 0;        // measured
-  uint64_t population = 0;  // rows that could have been
+  uint64_t rows = 0;        // number of measured rows
+  uint64_t population = 0;  // number of rows that they were drawn from
   uint64_t samples = 0;     // next tokens drawn for each row; 0 without gradients
   Cause cause = Cause::kEviction;
 
   const Calibration& calibration() const { return CalibrationOf(method, cause); }
-  // The real KL that runs of the study had at such a prediction: their median, and the range of
-  // four fifths of them.
+  // Returns the real KL that runs of the study had at such a prediction: their median, and the
+  // range of the middle four fifths.
   double expected() const { return nats / calibration().median; }
   double low() const { return nats / calibration().p90; }
   double high() const { return nats / calibration().p10; }
 };
 
-// Names the model that predictions are calibrated on, and how far around the expected KL the real
-// one of its runs lies, for notes and captions.
+// Returns the model that predictions are calibrated on and the range of the real KL around the
+// expected one, for notes and captions.
 std::string CalibrationText(const Calibration& calibration);
-// "in nats of the next token, mean of the decode rows, ...": explains an expected KL.
+// Explains an expected KL: "in nats of the next token, mean of the decode rows, ...".
 std::string ExpectedKlText(const PredictedKl& kl);
-// A larger expected KL is likely too low: formulas in nats see the first term of the loss alone.
+// A larger expected KL is likely too low, because the formulas are the first term of the loss only.
 inline constexpr double kMostTrustedKl = 0.2;
-// Says so where the largest expected KL is beyond that; else empty.
+// Returns a remark if the largest expected KL is beyond kMostTrustedKl; otherwise "".
 std::string RemarkOnLargeKl(double largest);
-// A note where no loss in nats is known.
+// A note for results without a loss in nats.
 inline constexpr std::string_view kNoNats =
     "no loss in nats: the trace has no gradients (python -m kvtool.capture MODEL --fisher 4 ... "
     "records them), and no layer weights are given (--sensitivity FILE)";
 
-// Predicts from the sum of the changes that all layers make together; any mixture of plans has the
+// Predicts from the sum of the changes that all layers make together; a mixture of plans has the
 // sum of its parts. Rows that are NaN for some sample are left out. `population` is the number of
-// rows that `change` was drawn from. Nothing if no row is left.
+// rows that `change` was drawn from. Returns nothing if no row is left.
 std::optional<PredictedKl> PredictKl(const LogPChange& change, uint64_t population);
 
 // KL that one layer's output error causes, per relative squared error of its output.
 using LayerWeights = std::map<uint32_t, double>;
-// Predicts from the cosines of the measured layers; one without a weight must lose nothing. Rows
-// that are undefined in some layer are left out. Nothing if no row is left or outputs were not
-// measured.
+// Predicts from the cosines of the measured layers; a layer without a weight must not lose
+// anything. Rows that are undefined in some layer are left out. Returns nothing if no row is left
+// or outputs were not measured.
 std::optional<PredictedKl> PredictKl(std::span<const LayerQuality> layers,
                                      const LayerWeights& weights, uint64_t population);
 

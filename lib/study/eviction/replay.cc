@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Replays policies over a trace: schedules from budgets or an engine, plans layer by layer, and the
+// quality and prediction of each run.
 #include "lib/study/eviction/replay.h"
 
 #include <fmt/format.h>
@@ -15,7 +17,7 @@
 namespace kv::eviction {
 namespace {
 
-// Predicts in nats what the runs of one replay cost, while their layers are measured one by one.
+// Predicts the loss in nats of all runs of a replay while their layers are measured one by one.
 class Prediction {
  public:
   // Throws kTraceMismatch for sensitivities of layers that the snapshot lacks.
@@ -37,7 +39,7 @@ class Prediction {
   }
 
   std::optional<KlMethod> method() const { return method_; }
-  // Begins a layer. Returns whether its changes of log p must be measured.
+  // Begins a layer. Returns true if its changes of log p must be measured.
   bool Begin(const LayerAttention& attention) {
     if (!method_) return false;
     const bool has_changes = method_ == KlMethod::kGradients && HasChanges(attention);
@@ -46,14 +48,15 @@ class Prediction {
     if (has_changes || has_weight) counted_.insert(attention.layer());
     return has_changes;
   }
-  // Takes over the changes that one run makes in this layer: kept for each head, layer and run they
-  // would fill memory.
+  // Adds the changes that one run makes in this layer and frees them: kept for each head, layer and
+  // run they would fill memory.
   void Take(size_t run, LayerQuality& quality) {
     if (changes_.size() <= run) changes_.resize(run + 1);
     for (const LogPChange& of_head : quality.log_p_changes) changes_[run].Add(of_head);
     quality.log_p_changes.clear();
   }
-  // Stores the prediction of a run whose layers are all measured. Returns why there is none.
+  // Stores the prediction of a run whose layers are all measured. Returns why there is none, or
+  // nothing.
   std::optional<std::string> Finish(size_t index, const MeasuredRows& measured,
                                     ReplayRun& run) const {
     if (!method_) return std::nullopt;
@@ -94,7 +97,7 @@ class Prediction {
   const ReplayRequest& request_;
   std::optional<KlMethod> method_;
   std::set<uint32_t> counted_;       // layers whose losses count
-  std::vector<LogPChange> changes_;  // of all layers so far, by run
+  std::vector<LogPChange> changes_;  // by run: sum over the layers so far
 };
 
 uint64_t RowBytes(const LayerKv& layer) {
@@ -155,7 +158,7 @@ class Replayer {
   }
 
   bool on_budget() const { return request_.engine == nullptr; }
-  // Whether the trace has recorded scores of blocks, but no rows to choose tokens by.
+  // Returns true if the trace has recorded scores of blocks, but no rows to choose tokens by.
   bool is_stream() const { return trace_.block_scores.has_value(); }
 
   void RequireStream() const {
@@ -172,7 +175,8 @@ class Replayer {
         .File(trace_.path);
   }
 
-  // What amounts to what, what it costs, and how that is to be read.
+  // Writes the notes: which policies are equal here, what the replay costs, how to read its
+  // figures.
   void Describe() {
     for (ReplayRun& run : result_.runs) run.same_as = SamePolicy(run);
     if (on_budget()) SortByRatio();
@@ -217,7 +221,7 @@ class Replayer {
         std::min(trace_.q_start, result_.prompt) - 1));
   }
 
-  // Layer numbers of the engine are positions among the layers of the snapshot.
+  // The engine numbers layers by their place among the layers of the snapshot.
   uint32_t FindLayerPlace(uint32_t layer) const {
     for (size_t i = 0; i < snapshot_.layers.size(); ++i) {
       if (snapshot_.layers[i].index == layer) return static_cast<uint32_t>(i);
@@ -244,14 +248,14 @@ class Replayer {
     return run;
   }
 
-  // The whole cache is the same for every target.
+  // Only one run of the whole cache is needed, as it is the same for every target.
   bool IsThere(std::string_view policy) const {
     return FindPolicy(policy)->spending == Spending::kNone &&
            std::any_of(result_.runs.begin(), result_.runs.end(),
                        [&](const ReplayRun& run) { return run.policy == policy; });
   }
 
-  // A run held to schedules that do not depend on its policy.
+  // Adds a run with given schedules, which do not depend on its policy.
   void AddRun(const std::string& name, const BlockConfig& config,
               const std::vector<LayerSchedule>& common) {
     if (IsThere(name)) return;
@@ -265,7 +269,7 @@ class Replayer {
     result_.runs.push_back(std::move(run));
   }
 
-  // Layers without rows have no plan, so that their tokens count as kept.
+  // Layers without rows get no plan, so their tokens count as kept.
   void KeepUntraced(ReplayRun& run) const {
     for (LayerSchedule& schedule : run.schedules) {
       if (trace_.Find(schedule.layer) == nullptr) schedule.Clear();
@@ -336,7 +340,7 @@ class Replayer {
     return rope;
   }
 
-  // The plans of all runs, layer by layer; those of the engine itself are there already.
+  // Plans all runs, layer by layer, except those that the engine planned itself.
   void PlanLayers() {
     for (ReplayRun& run : result_.runs) KeepUntraced(run);
     std::vector<PolicyOptions> options;
@@ -418,8 +422,8 @@ class Replayer {
     }
   }
 
-  const Snapshot& snapshot_;  // as stored: what bytes are counted by
-  const Snapshot values_;     // as the model computed it: what queries are asked of
+  const Snapshot& snapshot_;  // as stored; its bytes are counted
+  const Snapshot values_;     // as the model computed it; queries attend to it
   const AttentionTrace& trace_;
   const ReplayRequest& request_;
   ThreadPool& pool_;

@@ -7,11 +7,11 @@
 #include "lib/core/base/error.h"
 #include "lib/study/eviction/replay.h"
 
-// What a request says, what a run adds up to, and how its figures are to be read.
+// Notes on a replay: what was requested, the sums of a run, and how to read its figures.
 namespace kv::eviction {
 namespace {
 
-// Notes of equal text, with the targets that they are about.
+// Notes of equal text, merged with the targets that they apply to.
 class Notes {
  public:
   void Add(const ReplayRun& run, std::string text) {
@@ -53,7 +53,7 @@ const LayerSchedule* LastEvicting(const ReplayRun& run) {
   return found == run.schedules.rend() ? nullptr : &*found;
 }
 
-// Whether the oldest tokens go first, from every kv head.
+// Returns true if every kv head evicts its oldest tokens first.
 bool KeepsRecent(const LayerPlan& plan) {
   for (uint32_t unit = 0; unit < plan.units; ++unit) {
     uint32_t previous = 0;
@@ -66,7 +66,7 @@ bool KeepsRecent(const LayerPlan& plan) {
   return true;
 }
 
-// Whether pyramid gives all layers the same.
+// Returns true if pyramid gives all layers the same budget.
 bool SpreadsEvenly(const ReplayRun& run) {
   return FirstEvicting(run)->evictions == LastEvicting(run)->evictions;
 }
@@ -80,7 +80,7 @@ void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const Attentio
     notes.Add(run, fmt::format("looks with {} rows, not {}: the trace has no earlier ones", rows,
                                result.paper.window));
   }
-  // The last layer has the least, if they differ.
+  // If layers differ, the last one has the least.
   const std::vector<Eviction>& least = LastEvicting(run)->evictions;
   const bool even = SpreadsEvenly(run);
   const std::string_view where = even ? "" : "in its last layer ";
@@ -133,7 +133,7 @@ void NoteBlock(const ReplayRun& run, const ReplayResult& result, Notes& notes) {
   }
 }
 
-// Why the ratio of the whole model is less than what was asked for.
+// Returns why the ratio of the whole model is less than the requested one.
 std::optional<std::string> WhichEvict(const ReplayResult& result) {
   const size_t evicting = EvictingLayers(result).size();
   const size_t all = result.runs.front().schedules.size();
@@ -142,7 +142,7 @@ std::optional<std::string> WhichEvict(const ReplayResult& result) {
                      evicting, all);
 }
 
-// How figures in nats are to be read, or why there are none.
+// Notes how to read figures in nats, or why there are none.
 void NoteNats(const ReplayResult& result, std::vector<std::string>& texts) {
   const ReplayRun* predicted = FirstPredicted(result);
   if (predicted != nullptr) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The HTML page of a replay: charts of loss against ratio by policy, strips of what each layer
+// keeps, and tables.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +16,7 @@
 namespace kv::eviction {
 namespace {
 
-// What a page can show without growing heavy.
+// Limits that keep a page small.
 constexpr size_t kMostPoints = 400, kMostPointsOfLayer = 200;
 constexpr double kShades = 20;
 
@@ -37,7 +39,7 @@ std::string FormatNats(const ReplayRun& run) {
   const PredictedKl& kl = *run.predicted_kl;
   return fmt::format("{:.3g} ({:.3g} to {:.3g})", kl.expected(), kl.low(), kl.high());
 }
-// The run that the detailed figures show: the first one that evicts.
+// Returns the run that the detailed figures show: the first one that evicts.
 const ReplayRun& MainRun(const ReplayResult& result) {
   for (const ReplayRun& run : result.runs) {
     if (run.evictions() > 0) return run;
@@ -45,7 +47,7 @@ const ReplayRun& MainRun(const ReplayResult& result) {
   return result.runs.front();
 }
 
-// What the real KL is expected to be, and where most runs of the study lie.
+// Returns the expected real KL and the range of most runs of the study.
 std::string NatsText(const PredictedKl& kl) {
   const std::string expected = format::Nats(kl.expected());
   return kl.nats == 0
@@ -53,7 +55,7 @@ std::string NatsText(const PredictedKl& kl) {
              : fmt::format("{} ({}-{})", expected, format::Nats(kl.low()), format::Nats(kl.high()));
 }
 
-// A share of rows with its standard error, where rows were drawn.
+// Returns a share of rows, with its standard error if rows were sampled.
 std::optional<std::string> ShareText(const Distribution& of, double value, double error) {
   if (of.count == 0) return std::nullopt;
   const std::string share = format::Percent(value);
@@ -68,7 +70,7 @@ std::optional<std::string> MassText(const AttentionSummary& rows) {
   return ShareText(rows.mass, rows.mass.mean, rows.standard_error.mass);
 }
 
-// A column of what quality says of the rows that lose something, or of all.
+// Returns a column of a quality figure, over the rows that evict or over all.
 template <typename Getter>
 Fields<ReplayRun>::Field Column(
     std::string_view name, Getter get, Format format = format::Plain,
@@ -132,7 +134,7 @@ Fields<ReplayRun> ColumnsOf(const ReplayResult& result) {
   return columns;
 }
 
-// One line per policy: a value of each run against what the run achieved.
+// Returns one line per policy: a value of each run against the ratio that the run achieved.
 std::vector<ChartSeries> ByPolicy(const ReplayResult& result, const RunValue& x,
                                   const RunValue& y) {
   std::vector<ChartSeries> series;
@@ -150,7 +152,7 @@ std::vector<ChartSeries> ByPolicy(const ReplayResult& result, const RunValue& x,
         {x(run), y(run), run.same_as.empty() ? std::string() : run.policy_text()});
   }
   for (ChartSeries& s : series) {
-    // What all points amount to is said once, beside the line.
+    // A remark that applies to all points is written once, beside the line.
     const std::string name = s.points.front().name;
     if (!name.empty() && std::all_of(s.points.begin(), s.points.end(),
                                      [&](const auto& point) { return point.name == name; })) {
@@ -163,7 +165,7 @@ std::vector<ChartSeries> ByPolicy(const ReplayResult& result, const RunValue& x,
   return series;
 }
 
-// The ratio that the whole model reaches where the layers that evict reach `ratio`.
+// Returns the ratio of the whole model if the layers that evict reach `ratio`.
 double RatioOfAll(const Report& of, double ratio) {
   const std::vector<uint32_t> evicting = EvictingLayers(of.result);
   double bytes = 0, all = 0;
@@ -175,7 +177,7 @@ double RatioOfAll(const Report& of, double ratio) {
   return all == 0 ? ratio : all / (all - bytes * (1 - 1 / ratio));
 }
 
-// The ratios that were asked for, as those of the whole model.
+// Returns the requested ratios, converted to those of the whole model.
 std::vector<report::ChartTarget> ListChartTargets(const Report& of) {
   std::vector<report::ChartTarget> targets;
   for (const ReplayRun& run : of.result.runs) {
@@ -189,7 +191,7 @@ std::vector<report::ChartTarget> ListChartTargets(const Report& of) {
   return targets;
 }
 
-// Describes the request, for a figure that stands alone.
+// Describes the request, as a figure may be read without the page.
 std::string BudgetText(const ReplayResult& result) {
   std::vector<std::string> targets;
   for (const ReplayRun& run : result.runs) {
@@ -206,7 +208,7 @@ std::string RunText(const ReplayRun& run) {
   return fmt::format("{} at target {}", run.policy_text(), run.target_text());
 }
 
-// A kind of loss: one panel each.
+// A kind of loss, shown in a panel.
 struct Loss {
   std::string name, y_label, caption;
   report::Unit unit;
@@ -310,7 +312,8 @@ void AddBytes(const ReplayRun& run, report::Page& page) {
                                         : "Memory if evicted rows are given back.");
 }
 
-// For how many of the units' decode steps together a position stayed; `steps` of each if for all.
+// Returns the number of steps that a position stayed, summed over units; `steps` of each unit if it
+// was never evicted.
 uint64_t CountKept(const LayerPlan& plan, uint64_t position, const ReplayResult& result) {
   uint64_t held = 0;
   for (uint32_t unit = 0; unit < plan.units; ++unit) {
@@ -322,7 +325,7 @@ uint64_t CountKept(const LayerPlan& plan, uint64_t position, const ReplayResult&
   return held;
 }
 
-// Columns of a few positions each, of which neighbours with the same shade become one span.
+// Returns columns of a few positions each; neighbours of the same shade become one span.
 StripRow LayerRow(const ReplayResult& result, const LayerPlan& plan, uint64_t columns) {
   StripRow row{fmt::format("L{}", plan.layer), {}};
   const uint64_t end = result.end, steps = std::max<uint64_t>(1, end - result.prompt);

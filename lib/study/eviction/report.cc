@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The document of a replay: fields of runs, layers, heads and deciles.
 #include "lib/study/eviction/report.h"
 
 #include <algorithm>
@@ -19,7 +20,7 @@ struct Figure {
 
 using Statistic = double Distribution::*;
 
-// Returns fields of these statistics, and of the error of the mean.
+// Returns fields of these statistics and of the error of the mean.
 Fields<Figure> ListStatistics(std::initializer_list<Statistic> statistics) {
   struct Row {
     Statistic statistic;
@@ -149,7 +150,7 @@ const Fields<AttentionSummary>& AttentionFields() {
   return fields;
 }
 
-// The rows of a run that lose something.
+// The rows of a run that evict.
 struct EvictingRows {
   const AttentionSummary& summary;
   std::vector<uint32_t> layers;
@@ -164,7 +165,7 @@ const Fields<EvictingRows>& EvictingFields() {
   return fields;
 }
 
-// Nothing if quality was not measured.
+// Returns nothing if quality was not measured.
 std::optional<EvictingRows> BuildEvictingRows(const ReplayRun& run) {
   if (!run.evicting) return std::nullopt;
   EvictingRows rows{*run.evicting, {}};
@@ -191,7 +192,7 @@ const Fields<Head>& HeadFields() {
   return fields;
 }
 
-// Means over a tenth of the decode steps, which show whether the loss grows.
+// Means over a tenth of the decode steps, which show whether the loss grows over time.
 struct Decile {
   uint64_t first_step = 0, steps = 0;
   double mass = 0;
@@ -240,7 +241,7 @@ std::optional<uint64_t> SamplesIfAny(const PredictedKl& kl) {
   return kl.samples == 0 ? std::nullopt : std::optional(kl.samples);
 }
 
-// The documents of both causes differ in what they say without samples.
+// The documents of eviction and of quantisation differ in their text for results without samples.
 Fields<PredictedKl> MakeKlFields(Fields<PredictedKl>::Field samples) {
   return {
       {"method",
@@ -268,7 +269,7 @@ const Fields<StepBytes>& StepFields() {
   return fields;
 }
 
-// What was asked to stay, and what does at the end of the last step in a layer that evicts.
+// The requested budget, and the tokens held at the end of the last step in a layer that evicts.
 struct Budget {
   const KeepBudget& budget;
   uint64_t end;
@@ -314,7 +315,7 @@ struct Layer {
   }
 };
 
-// Pointers to members of a layer's schedule and quality, as getters of the layer.
+// Turns pointers to members of a layer's schedule and quality into getters of the layer.
 template <typename Member>
 auto OfSchedule(Member member) {
   return [member](const Layer& layer) { return std::invoke(member, layer.schedule); };

@@ -16,38 +16,38 @@
 namespace kv::eviction {
 
 const Fields<PlanEvent>& PlanEventFields();
-// Those but the position, for events that have one of their own.
+// The fields of an event except its position, for events that have their own.
 const Fields<PlanEvent>& PlanEventPartFields();
 
-// [first, count] of each range.
+// Returns [first, count] of each range.
 std::vector<std::array<uint64_t, 2>> RangesOf(const KeepPlan& plan);
 
-// What a replay's document says. The engine that decided adds its own tables.
+// Data of a replay's document. An engine that decides adds its own tables.
 struct Report {
   const Snapshot& snapshot;
   const AttentionTrace& trace;
   const ReplayRequest& request;
   const ReplayResult& result;
-  bool detail = false;     // whether to list the bytes of every step
-  std::string model = {};  // its name, for captions; empty: the snapshot's own
+  bool detail = false;     // true: list the bytes of every step
+  std::string model = {};  // model name for captions; empty: the snapshot's own
 };
 const Fields<Report>& TraceFields();
 const Fields<PaperParameters>& PaperFields();
 const Fields<MeasuredRows>& MeasuredFields();
-const Fields<StepBytes>& BytesFields();  // but for the token
+const Fields<StepBytes>& BytesFields();  // All fields except the token.
 
 // A run of a report.
 struct Run {
   const Report& report;
   const ReplayRun& run;
 };
-// The fields of a run that its report adds nothing to; those with a heading are its columns.
+// The fields of a run that do not depend on its report; those with a heading are columns of tables.
 const Fields<ReplayRun>& OwnFields();
 std::vector<Run> RunsOf(const Report& of);
-// `params` and `engine_report` are under the names of the engine.
+// `params` and `engine_report` get the names of the engine.
 Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engine_report);
 
-// What people read, on the console and in the page: a row for each run.
+// Returns a table for the console and the page, with a row for each run.
 TextTable RunTable(const ReplayResult& result);
 // Returns the report as a self-contained HTML page.
 report::Page ReportPage(const Report& of);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Rules at work: caches of a layer that shrink as plans say, sums of attention weights that rules
+// share, and the walk of all rules through the rows of a layer.
 #include "lib/study/eviction/rule.h"
 
 #include <algorithm>
@@ -14,10 +16,10 @@
 namespace kv::eviction {
 namespace {
 
-// How many of the worst are sought one by one, rather than by a partial sort.
+// Up to this many worst tokens are searched one by one instead of by a partial sort.
 constexpr size_t kFewDropped = 4;
 
-// Whether token a stays rather than b.
+// Returns true if token a is kept rather than b.
 struct Stays {
   std::span<const double> scores;
   bool operator()(uint32_t a, uint32_t b) const {
@@ -30,7 +32,7 @@ struct Stays {
   }
 };
 
-// All of `count` tokens but the `drop` worst.
+// Returns all of `count` tokens except the `drop` worst.
 KeepPlan WithoutWorst(size_t count, size_t drop, const Stays& stays) {
   std::vector<uint32_t> worst;
   while (worst.size() < drop) {
@@ -54,11 +56,11 @@ KeepPlan WithoutWorst(size_t count, size_t drop, const Stays& stays) {
 
 constexpr size_t kSumBlock = 64;
 constexpr uint64_t kTileBytes = uint64_t{64} << 20;
-// Keys that stay in a core's cache are multiplied row by row, which gives the same bits on every
-// machine; longer ones through BLAS, several times as fast.
+// Keys that fit a core's cache are multiplied row by row, which gives the same bits on every
+// machine; longer ones go through the BLAS, which is several times as fast.
 constexpr uint64_t kKeysInCache = uint64_t{1} << 18;
 
-constexpr size_t kMostSums = 4;  // kinds of rules times moments of the first eviction
+constexpr size_t kMostSums = 4;  // kinds of rules times times of their first eviction
 
 HeadSums SumGroups(const LayerCaches& caches, std::vector<std::vector<double>> of_query_head) {
   const uint32_t group = caches.attention.group();
@@ -74,7 +76,7 @@ HeadSums SumGroups(const LayerCaches& caches, std::vector<std::vector<double>> o
   return sums;
 }
 
-// Before anything is evicted, and in long stretches: whole tiles at once.
+// Sums whole tiles at once: before anything is evicted, and in long stretches without eviction.
 HeadSums SumTiles(const LayerCaches& caches, std::span<const KeptKeys> keys, uint64_t begin,
                   std::span<const float> row_weights, WeightRule rule) {
   const LayerAttention& attention = caches.attention;
@@ -91,7 +93,7 @@ HeadSums SumTiles(const LayerCaches& caches, std::span<const KeptKeys> keys, uin
   return SumGroups(caches, std::move(of_query_head));
 }
 
-// Row by row, from the logits that all rules share.
+// Sums row by row, from the logits that all rules share.
 HeadSums SumRows(const LayerCaches& caches, uint64_t begin, std::span<const float> row_weights,
                  WeightRule rule) {
   const uint64_t end = begin + row_weights.size();
@@ -242,7 +244,8 @@ std::vector<KeptKeys> SharedRows::WholeCache(const LayerAttention& attention) {
 }
 
 HeadSums SharedRows::SumsOf(SummedRows rows, const std::function<HeadSums()>& sum) {
-  // Held while summing: who asks for the same rows meanwhile would only sum them as well.
+  // The lock is held while summing: another thread that asks for the same rows would only repeat
+  // the work.
   const std::lock_guard lock(mutex_);
   for (const auto& [summed, sums] : sums_) {
     if (summed == rows) return sums;
@@ -278,7 +281,7 @@ Scores RowWeights(const LayerCaches& caches, uint32_t head, uint64_t position) {
     caches.shared->logits().Weigh(head, position, {positions.begin(), seen}, WeightRule::kSoftmax,
                                   row, scratch);
   } else {
-    // Rows of the prompt are looked at while the cache is whole.
+    // Rows of the prompt come while the cache is whole.
     KV_ASSERT(caches.shared == nullptr || held.size() == held.positions().back() + 1);
     const KeptKeys& keys = caches.shared == nullptr ? held : caches.shared->whole()[kv_head];
     RowScratch buffers;
@@ -323,7 +326,7 @@ double Norm(const float* row, size_t dim) {
 
 namespace {
 
-// The caches of a rule that has seen nothing yet.
+// Returns the caches of a rule that has seen no rows yet.
 LayerCaches EmptyCaches(const LayerAttention& attention, SharedRows* shared, ThreadPool& pool) {
   LayerCaches caches{attention, &pool, shared, {}};
   for (uint32_t h = 0; h < attention.kv_heads(); ++h) {
@@ -346,7 +349,7 @@ class Walk {
     plan_.units = rule_->units(caches_);
   }
 
-  // Evicts whatever goes before the row at `end`.
+  // Applies all evictions before the row at `end`.
   void AdvanceTo(uint64_t end, ThreadPool& pool) {
     caches_.pool = &pool;
     for (; done_ < evictions_.size() && evictions_[done_].token < end; ++done_) {
@@ -411,7 +414,7 @@ std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t promp
   std::vector<LayerPlan> plans(jobs.size());
   std::unique_ptr<SharedRows> shared;
   std::vector<std::pair<size_t, Walk>> together;
-  uint64_t next = UINT64_MAX, end = 0;  // rows whose logits are looked at one by one
+  uint64_t next = UINT64_MAX, end = 0;  // rows whose logits are needed one by one
   for (size_t i = 0; i < jobs.size(); ++i) {
     const PlanJob& job = jobs[i];
     if (!job.options->on_budget) {
@@ -426,8 +429,9 @@ std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t promp
     next = std::min(next, job.schedule->evictions.front().token);
     end = std::max(end, job.schedule->evictions.back().token + 1);
   }
-  // Many rules run side by side; few share the threads, head by head. So do all of them in the
-  // first tile, where sums over the whole prompt are made that the others only look up.
+  // With many rules each runs on one thread, side by side; with few, they share the threads head by
+  // head. All rules also do so in the first tile, where sums over the whole prompt are made that
+  // later rules reuse.
   ThreadPool inline_pool(1);
   const bool many = together.size() >= static_cast<size_t>(pool.threads());
   const auto advance = [&](uint64_t to, bool side_by_side) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The interface of eviction rules, and the caches and shared sums that they work on.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +27,18 @@ inline uint64_t SplitMix(uint64_t x) {
 
 using Scores = std::vector<double>;
 
-// Returns `keep` tokens: the `last` ones in any case, and those with the highest scores among the
-// others. Of equal scores the lower index stays; NaN goes first.
+// Returns `keep` tokens: always the last `last` ones, and those with the highest scores among the
+// others. Of equal scores the lower index stays; NaN is evicted first.
 KeepPlan TopTokens(std::span<const double> scores, uint64_t keep, uint64_t last);
 
 // Moves the scores of kept tokens to the places that the tokens have in the compacted cache.
 void CompactScores(const KeepPlan& plan, Scores& scores);
 
-// The maximum and the factor of one softmax. With them parts of the row can be weighted later, and
-// come out the same to the bit.
+// The maximum and the factor of one softmax. With them parts of the row can be weighted later, with
+// the same bits.
 struct SoftmaxScale {
   float maximum = 0;
-  float factor = 0;  // 0 if the row is empty or its weights are not numbers
+  float factor = 0;  // 0 if the row is empty or its weights are not finite
 };
 // Turns logits into weights, in place.
 SoftmaxScale Softmax(std::span<float> row, std::vector<float>& scratch);
@@ -52,13 +53,13 @@ class LogitRows {
   // `whole` must hold the keys of every kv head, at least up to the last row.
   LogitRows(const LayerAttention& attention, std::span<const KeptKeys> whole, ThreadPool& pool);
 
-  // Computes the tile that the row at `position` belongs to, and returns the position after the
-  // tile. The bounds of tiles do not depend on the request, so a row comes out the same every time.
+  // Computes the tile of the row at `position`, and returns the position after the tile. The bounds
+  // of tiles do not depend on the request, so a row has the same bits every time.
   uint64_t LoadTileAt(uint64_t position);
   bool Holds(uint64_t position) const { return begin_ <= position && position < end_; }
   // Returns the position + 1 logits of the row at `position`, which must be loaded.
   const float* Row(uint32_t head, uint64_t position) const;
-  // Pick the logits of the keys at `positions`, which ascend and do not exceed `position`; Weigh
+  // Pick the logits of the keys at `positions`, which ascend and do not exceed `position`. Weigh
   // turns them into weights.
   void Pick(uint32_t head, uint64_t position, std::span<const uint32_t> positions,
             std::vector<float>& logits) const;
@@ -79,7 +80,7 @@ class LogitRows {
 // Sums of attention weights over query rows: [kv head][key].
 using HeadSums = std::vector<std::vector<double>>;
 
-// Which rows were summed: those from `begin` on, one for each weight.
+// The rows that were summed: those from `begin` on, one for each weight.
 struct SummedRows {
   uint64_t begin = 0;
   std::vector<float> weights;
@@ -88,8 +89,8 @@ struct SummedRows {
   bool operator==(const SummedRows&) const = default;
 };
 
-// What all rules on a budget share: the layer's whole keys, the logits of some rows over them, and
-// sums over the rows of the prompt, which most of these rules begin with.
+// Data that all rules on a budget share: the layer's whole keys, the logits of some rows over them,
+// and sums over the rows of the prompt, which most of these rules begin with.
 class SharedRows {
  public:
   SharedRows(const LayerAttention& attention, ThreadPool& pool);
@@ -98,7 +99,8 @@ class SharedRows {
 
   std::span<const KeptKeys> whole() const { return whole_; }  // [kv head]
   LogitRows& logits() { return logits_; }
-  // Returns what `sum` makes of these rows over the whole cache; makes it once. Any thread may ask.
+  // Returns `sum()` of these rows over the whole cache, computed once and then remembered.
+  // Thread-safe.
   HeadSums SumsOf(SummedRows rows, const std::function<HeadSums()>& sum);
 
  private:
@@ -107,7 +109,7 @@ class SharedRows {
   std::vector<KeptKeys> whole_;
   LogitRows logits_;
   std::mutex mutex_;
-  std::vector<std::pair<SummedRows, HeadSums>> sums_;  // the latest, in a circle
+  std::vector<std::pair<SummedRows, HeadSums>> sums_;  // ring buffer of the latest sums
   size_t oldest_ = 0;
 };
 
@@ -115,7 +117,7 @@ class SharedRows {
 // rows are shared, the caches hold positions only.
 struct LayerCaches {
   const LayerAttention& attention;
-  ThreadPool* pool;  // which may change from call to call
+  ThreadPool* pool;  // may change from call to call
   SharedRows* shared;
   std::vector<KeptKeys> of_head;
 
@@ -123,22 +125,22 @@ struct LayerCaches {
 };
 
 // One rule at work on one layer. Observe() sees each stretch of query rows between two evictions,
-// all of which attend to the caches as they are; Choose() then picks the tokens that stay.
+// all of which attend to the caches as they are; Choose() then picks the tokens to keep.
 class Rule {
  public:
   virtual ~Rule() = default;
-  // How many plans Choose() makes: one for all kv heads, or one for each.
+  // Returns how many plans Choose() makes: one for all kv heads, or one for each.
   virtual uint32_t units(const LayerCaches&) const { return 1; }
-  // Rows [begin, end) are those of the last keys in the caches.
+  // Rows [begin, end) belong to the last keys in the caches.
   virtual void Observe(LayerCaches&, uint64_t /*begin*/, uint64_t /*end*/) {}
   // Returns one plan per unit: `keep` tokens as indices into the caches. `position` is that of the
   // current token.
   virtual std::vector<KeepPlan> Choose(LayerCaches& caches, uint64_t position, uint64_t keep) = 0;
-  // Whether Observe() is to see the rows of the prefill, too.
+  // Returns true if Observe() also needs the rows of the prefill.
   virtual bool wants_prefill() const { return false; }
 };
 
-// What a rule may look at when it is made, before the first row.
+// Data available to a rule when it is made, before the first row.
 struct RuleSetup {
   const PolicyOptions& options;
   const LayerSchedule& schedule;
@@ -159,7 +161,7 @@ HeadSums ColumnSums(LayerCaches& caches, uint64_t begin, std::span<const float> 
 // Returns the softmax weights of one row over the cache; keys that it does not see have 0.
 Scores RowWeights(const LayerCaches& caches, uint32_t head, uint64_t position);
 
-// One policy over one layer, which follows a given schedule.
+// A policy over one layer, and the schedule that it follows.
 struct PlanJob {
   const PolicyInfo* policy = nullptr;
   const PolicyOptions* options = nullptr;
@@ -167,7 +169,7 @@ struct PlanJob {
 };
 
 // Replays policies over one layer. At each eviction a policy keeps as many tokens as its schedule
-// says. Returns plans in the order of the jobs; they are the same for any number of threads.
+// says. Returns plans in the order of the jobs, the same for any number of threads.
 std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t prompt,
                                  std::span<const PlanJob> jobs, ThreadPool& pool);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// When a layer evicts and how much, and which positions are left at any time.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 
 namespace kv::eviction {
 
-// When one eviction of one layer happens, and how much goes. `token` is the position whose call
-// decided: its query is the last that sees the evicted keys.
+// When one eviction of one layer happens, and how many tokens it drops. `token` is the position
+// whose call decided: its query is the last that sees the evicted keys.
 struct Eviction {
   uint64_t token = 0;
   uint64_t length_before = 0;  // tokens in the cache, including `token`
@@ -22,21 +23,21 @@ struct Eviction {
   bool operator==(const Eviction&) const = default;
 };
 
-// When a layer evicts, and how much. Neither depends on scores. The schedule is therefore known
-// even for layers that a trace lacks, and other policies can follow the same one.
+// When a layer evicts, and how many tokens. Neither depends on scores. The schedule is therefore
+// known even for layers that a trace lacks, and other policies can follow the same one.
 struct LayerSchedule {
   uint32_t layer = 0;
   bool in_range = false;
   std::vector<Eviction> evictions;
   uint64_t triggers = 0;         // decisions, including those that evicted nothing
   uint64_t floor_dominated = 0;  // decisions that kept everything because of the floor
-  // Whether evictions take effect at the end of their step, as on a budget, rather than at the
+  // True if evictions take effect at the end of their step, as on a budget, rather than at the
   // beginning of the next one, as an engine's plans do.
   bool within_step = false;
 
   // Counts the evictions that take keys from some query at a position before `end`.
   uint64_t evictions_in_effect(uint64_t end) const;
-  // Makes it that of a layer that never decides.
+  // Turns it into the schedule of a layer that never evicts.
   void Clear() {
     evictions.clear();
     triggers = floor_dominated = 0;
@@ -55,30 +56,31 @@ class LengthWalk {
   size_t next_ = 0;
 };
 
-// What stays in a layer, stored as the moment at which each position goes. A unit is the whole
-// layer or one of its kv heads. All units evict at the same moments.
+// The positions that a layer keeps, stored as the moment at which each is evicted. A unit is the
+// whole layer or one of its kv heads. All units evict at the same moments.
 class LayerPlan {
  public:
   uint32_t layer = 0;
   uint32_t units = 1;
   std::vector<Eviction> events;
-  // Set if positions count within the cache: then this rotation turns keys to their places there.
+  // Set if positions count within the cache: this rotation then moves keys to their places there.
   std::optional<Rope> turned_by;
 
   static constexpr uint32_t kStays = UINT32_MAX;
 
   // Returns the last position whose query sees the key at `position`.
   uint32_t last_seen(uint32_t unit, uint64_t position) const;
-  // Notes that `position` goes at the event of this token.
+  // Records that `position` is evicted at the event of this token.
   void Drop(uint32_t unit, uint64_t position, uint64_t token);
-  // Adds an event. After it the units hold, of the positions up to the event's token, only these.
+  // Adds an event. After it the units hold only `held`, of the positions up to the event's token.
   void Keep(const Eviction& event, std::span<const KeepPlan> held);
   // Returns the positions before `position` that a unit holds once all plans made before `position`
   // have been applied.
   KeepPlan HeldBefore(uint32_t unit, uint64_t position) const;
 
  private:
-  std::vector<std::vector<uint32_t>> last_seen_;  // [unit][position]; positions beyond stay
+  // [unit][position]; positions beyond its size are never evicted
+  std::vector<std::vector<uint32_t>> last_seen_;
 };
 
 }  // namespace kv::eviction

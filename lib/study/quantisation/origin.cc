@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kBlockCodes = 32;
 constexpr double kTiedShare = 1e-3;
 
-// The 32 codes of a block, which stand after its scale, its minimum and the fifth bits.
+// Reads the 32 codes of a block, which follow its scale, its minimum and the fifth bits.
 void ReadCodes(DType dtype, const std::byte* block, int* codes) {
   if (dtype == DType::kQ8_0) {
     for (size_t i = 0; i < kBlockCodes; ++i) codes[i] = static_cast<int8_t>(block[2 + i]);
@@ -140,7 +140,7 @@ void RequireSameShape(const Snapshot& quantised, const Snapshot& full) {
 }  // namespace
 
 size_t SideOrigin::equally_good() const {
-  // Where even the best one misses codes, by what the two runs differ in, a few more or less are
+  // If even the best hypothesis misses codes because the two runs differ, a few more or less are
   // chance.
   const double best = tried.front().first_layer.share(), tie = best < 1 ? kTiedShare : 0;
   return static_cast<size_t>(std::count_if(tried.begin(), tried.end(), [&](const auto& one) {

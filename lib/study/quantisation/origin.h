@@ -10,19 +10,20 @@
 #include "lib/core/snapshot/snapshot.h"
 #include "lib/study/quantisation/types/cache_type.h"
 
-// How a quantised cache came from the full one of the same text. Both are of runs of their own, and
-// the engine quantised what it had computed in 32 bits: codes agree nearly everywhere in the first
-// layer and drift apart in deeper ones, where the hidden states of the two runs differ.
+// Finds how a quantised cache was made from the full one of the same text. The two caches come from
+// separate runs, and the engine quantised what it had computed in 32 bits: codes agree nearly
+// everywhere in the first layer and drift apart in deeper ones, where the hidden states of the two
+// runs differ.
 namespace kv::quantisation {
 
-// One way to store a side.
+// A way to store one side.
 struct Origin {
   bool rotated = false;
-  Q8Rounding rounding = Q8Rounding::kAvx;  // of q8_0 alone
-  bool searched = false;                   // of iq4_nl alone
+  Q8Rounding rounding = Q8Rounding::kAvx;  // for q8_0 only
+  bool searched = false;                   // for iq4_nl only
 };
 
-// How well codes agree.
+// Number of codes that agree.
 struct Agreement {
   uint64_t codes = 0, equal_codes = 0, blocks = 0, equal_blocks = 0;
   uint64_t furthest = 0;  // the largest difference of two codes
@@ -40,7 +41,7 @@ struct Hypothesis {
   Agreement first_layer;
 };
 
-// A share of codes of the first layer that only the right hypothesis reaches.
+// Share of equal codes in the first layer that only the right hypothesis reaches.
 inline constexpr double kNamedShare = 0.98;
 
 struct SideOrigin {
@@ -51,12 +52,12 @@ struct SideOrigin {
   bool is_named() const {
     return !tried.empty() && tried.front().first_layer.share() >= kNamedShare;
   }
-  // How many of those that were tried agree as well as the best one does.
+  // Returns how many of the tried hypotheses agree as well as the best one.
   size_t equally_good() const;
 };
 
-// Compares layer by layer. Nothing for sides that are not quantised, in blocks of llama.cpp. Throws
-// kInconsistent where the caches are not of the same shape.
+// Compares two caches layer by layer. Has no result for sides that are not quantised in blocks of
+// llama.cpp. Throws kInconsistent if the caches differ in shape.
 struct CacheOrigin {
   std::optional<SideOrigin> k, v;
 };

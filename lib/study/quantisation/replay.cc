@@ -15,13 +15,13 @@ namespace {
 
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
-// The figures that are means over what is defined.
+// The figures that are means over defined rows.
 constexpr double PairFigures::*kMeans[] = {
     &PairFigures::output_error, &PairFigures::one_minus_cosine,
     &PairFigures::attention_kl, &PairFigures::mass_moved,
     &PairFigures::top8,         &PairFigures::top64};
 
-// Figures of rows of which none is defined.
+// Returns the figures if no row is defined.
 PairFigures Undefined(uint64_t rows, uint64_t undefined_rows) {
   PairFigures figures;
   for (const auto figure : kMeans) figures.*figure = kNothing;
@@ -52,7 +52,7 @@ struct PairMeans {
     norm2 += norm;
   }
   PairFigures Figures() const {
-    // Only a zero error over zero outputs is none.
+    // The relative error over zero outputs is 0 only if the error is 0.
     const double error =
         error2 == 0 ? (rows > undefined ? 0 : kNothing) : std::sqrt(error2 / norm2);
     return {error, cosine.Get(), kl.Get(), moved.Get(), top8.Get(), top64.Get(), rows, undefined};
@@ -71,11 +71,11 @@ PairFigures ComputeFigures(const PairRows& rows) {
   return means.Figures();
 }
 
-// All heads of a layer; the cosine of each row goes to `cosines`.
+// Averages all heads of a layer; the cosine of each row goes to `cosines`.
 PairFigures ComputeFigures(const std::vector<PairRows>& heads, std::vector<double>& cosines) {
   PairMeans means;
   for (size_t row = 0; row < heads.front().kl.size(); ++row) {
-    double error2 = 0, norm2 = 0, changed2 = 0, dot = 0;  // NaN where some head's are
+    double error2 = 0, norm2 = 0, changed2 = 0, dot = 0;  // NaN if some head's are
     for (const PairRows& head : heads) {
       means.AddAttention(head, row);
       if (head.error2.empty()) continue;
@@ -132,7 +132,7 @@ LayerFigures Describe(const LayerAttention& attention, const StoredLayer& stored
     for (const PairRows& head : heads) of_heads.push_back(ComputeFigures(head));
     if (!heads.front().log_p_change.empty()) figures.changes.push_back(SumChanges(heads));
     if (IsFinite(stored, pairs[pair])) continue;
-    // The rows that do not see what was lost are no measure of the type.
+    // Rows that do not see what was lost say nothing about the type.
     const uint64_t rows = figures.all.back().rows;
     const PairFigures none = Undefined(rows, rows);
     figures.all.back() = none;
@@ -266,7 +266,7 @@ Outcome Evaluate(const ReplayResult& result, const std::vector<size_t>& choice) 
         const PairFigures& figures = layer.all[choice[&layer - result.layers.data()]];
         return figures.rows > 0 && figures.rows == figures.undefined_rows;
       });
-  if (is_lost) {  // one layer without outputs leaves the model without any
+  if (is_lost) {  // one layer without outputs leaves the model without them
     outcome.mean = Undefined(outcome.mean.rows, outcome.mean.undefined_rows);
     outcome.worst_output_error = kNothing;
     return outcome;

@@ -17,16 +17,18 @@ namespace kv::quantisation {
 
 struct ReplayRequest {
   StoreRequest store;
-  // The first one is the cache as it came: types that lose nothing.
+  // The first pair is the cache as it came, whose types lose nothing.
   std::vector<TypePair> pairs;
-  uint32_t head_dim = 0;           // of K: llama.cpp refuses blocks that no head is made of
-  uint64_t prompt_tokens = 0;      // rows from here on are measured
-  uint64_t rows = 512, seed = 0;   // of these, so many, drawn by the seed; 0: all
-  eviction::LayerWeights weights;  // nats by layer weights; empty: by gradients, where there are
+  uint32_t head_dim = 0;          // of K: llama.cpp refuses block types that do not divide a head
+  uint64_t prompt_tokens = 0;     // rows from this position on are measured
+  uint64_t rows = 512, seed = 0;  // at most this many rows, drawn by `seed`; 0: all
+  // predict nats by layer weights; empty: by gradients, if the trace has them
+  eviction::LayerWeights weights;
 };
 
-// Of one query head, of all heads of a layer, or of all layers: means over rows and heads, but for
-// the output error, which is |O - O'| / |O| over rows (and heads). NaN where nothing was measured.
+// Figures of one query head, of all heads of a layer, or of all layers: means over rows and heads,
+// except for the output error, which is |O - O'| / |O| over rows (and heads). NaN if nothing was
+// measured.
 struct PairFigures {
   double output_error = 0, one_minus_cosine = 0;
   double attention_kl = 0, mass_moved = 0, top8 = 0, top64 = 0;
@@ -50,36 +52,37 @@ struct LayerFigures {
 struct ReplayResult {
   std::vector<TypePair> pairs;
   std::vector<LayerFigures> layers;
-  std::vector<uint32_t> missing_layers;  // of the snapshot, without rows in the trace
-  double missing_bytes = 0;              // of these layers, in full
+  std::vector<uint32_t> missing_layers;  // layers of the snapshot without rows in the trace
+  double missing_bytes = 0;              // full size of these layers
   eviction::MeasuredRows measured;
   uint64_t tokens = 0;
   std::optional<eviction::KlMethod> kl_method;
   eviction::LayerWeights weights;
 };
 
-// Throws as StoreLayer does, and kTraceMismatch for traces without queries.
+// Replays all pairs of types. Throws as StoreLayer does, and kTraceMismatch for traces without
+// queries.
 ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
                     const ReplayRequest& request, ThreadPool& pool, Progress* progress);
 
-// Says why a type stores no token of this cache, so that its figures are those of the whole cache.
-// Empty if it stores some, or keeps this side by its nature.
+// Returns why a type stores no token of this cache, so that its figures are those of the whole
+// cache. Returns "" if it stores some, or keeps this side by design.
 std::string WhyUnchanged(const ReplayRequest& request, const ReplayResult& result, uint32_t type,
                          bool is_key);
-// True if neither side of the pair stores a token, for one of these reasons.
+// Returns true if neither side of the pair stores a token, for one of these reasons.
 bool IsUnchanged(const ReplayRequest& request, const ReplayResult& result, const TypePair& pair);
 
-// What a choice of a pair for each measured layer leaves of the whole cache.
+// Size and loss of the whole cache with one pair for each measured layer.
 struct Outcome {
-  double bytes = 0, full_bytes = 0;  // layers that were not measured count in full
+  double bytes = 0, full_bytes = 0;  // layers that were not measured count at full size
   PairFigures mean;                  // over layers
-  double worst_output_error = 0;     // of a layer
+  double worst_output_error = 0;     // largest error of a layer
   std::optional<eviction::PredictedKl> kl;
 
   double ratio() const { return full_bytes / bytes; }
 };
 Outcome Evaluate(const ReplayResult& result, const std::vector<size_t>& choice);
-// The same pair for all layers.
+// Evaluates the same pair for all layers.
 Outcome EvaluatePair(const ReplayResult& result, size_t pair);
 
 }  // namespace kv::quantisation

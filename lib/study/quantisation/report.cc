@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The document, tables and page of kvtool.quant.
 #include "lib/study/quantisation/report.h"
 
 #include <fmt/format.h>
@@ -69,7 +70,7 @@ struct Layer {
   const PairFigures& all() const { return figures.all[pair.index]; }
 };
 
-// An infinite ratio of signal to noise is null: nothing changed.
+// An infinite ratio of signal to noise becomes null: nothing changed.
 std::optional<double> SelectSnr(const std::vector<double>& of_types, uint32_t at) {
   if (at == TypePair::kFull || at >= of_types.size()) return std::nullopt;
   return of_types[at];
@@ -261,7 +262,7 @@ const Fields<Report>& ReportFields() {
 
 namespace {
 
-// Mean over the layers that changed.
+// Returns the mean over the layers that changed.
 std::optional<std::string> Decibels(const ReplayResult& result, uint32_t type,
                                     std::vector<double> LayerFigures::*of_layer) {
   double sum = 0;
@@ -275,7 +276,7 @@ std::optional<std::string> Decibels(const ReplayResult& result, uint32_t type,
   return fmt::format("{:.1f}", sum / static_cast<double>(changed));
 }
 
-// What the formula says, and its standard error.
+// Returns the prediction with its standard error.
 std::optional<std::string> KlText(const Pair& pair) {
   const std::optional<eviction::PredictedKl>& kl = pair.outcome.outcome.kl;
   if (!kl) return std::nullopt;
@@ -366,7 +367,7 @@ void AddChart(const ReplayRequest& request, const ReplayResult& result, report::
     pairs.points.push_back(
         {outcome.ratio(), OutcomeLoss(outcome), PairText(request, result.pairs[pair])});
   }
-  // The names of the best ones choose their places first.
+  // Labels of the best points are placed first.
   report::ChartSeries best{"the best", report::Frontier(pairs.points, true), true};
   for (report::ChartPoint& point : best.points) {
     const auto pair = std::find_if(pairs.points.begin(), pairs.points.end(), [&](const auto& of) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// The loss of a choice, and of the choice with one layer changed.
+// Computes the loss of a choice, and of the choice with one layer changed.
 class LossOfChoice {
  public:
   virtual ~LossOfChoice() = default;
@@ -20,7 +20,7 @@ class LossOfChoice {
   virtual void Move(size_t layer, size_t from, size_t to) = 0;
 };
 
-// Losses of layers that add up.
+// Loss that is a sum over layers.
 class AddedLoss : public LossOfChoice {
  public:
   explicit AddedLoss(const ReplayResult& result) {
@@ -48,12 +48,13 @@ class AddedLoss : public LossOfChoice {
   double total_ = 0;
 };
 
-// Half of the mean of squared changes of log probabilities, which layers make together.
+// Half of the mean of squared changes of log probabilities, to which all layers contribute
+// together.
 class FisherLoss : public LossOfChoice {
  public:
   explicit FisherLoss(const ReplayResult& result) {
     const size_t count = result.layers.front().changes.front().values.size();
-    // Rows that have no gradient, in the cache as it came.
+    // 1 for rows that have a gradient.
     std::vector<uint8_t> is_there(count, 1);
     for (const LayerFigures& layer : result.layers) {
       for (size_t i = 0; i < count; ++i)
@@ -73,7 +74,7 @@ class FisherLoss : public LossOfChoice {
     }
   }
   double With(size_t layer, size_t from, size_t to) const override {
-    if (sum_.empty()) return kNever;  // no row has gradients: nothing says what a type costs
+    if (sum_.empty()) return kNever;  // without gradients the loss of a type is unknown
     const std::vector<double>&old = change_[layer][from], &other = change_[layer][to];
     double squares = 0;
     for (size_t i = 0; i < sum_.size(); ++i) {
@@ -152,7 +153,7 @@ SearchResult Search(const ReplayResult& result, const SearchLimits& limits,
     return (!limits.loss || point.loss <= *limits.loss) &&
            (!limits.bytes_per_token || point.bytes / tokens <= *limits.bytes_per_token);
   };
-  // Within a loss the fewest bytes count, within bytes alone the least loss.
+  // Within a limit on the loss fewer bytes are better, within a limit on bytes alone less loss.
   const auto is_better = [&](const SearchPoint& a, const SearchPoint& b) {
     if (limits.loss) return a.bytes != b.bytes ? a.bytes < b.bytes : a.loss < b.loss;
     return a.loss != b.loss ? a.loss < b.loss : a.bytes < b.bytes;
@@ -173,7 +174,7 @@ SearchResult Search(const ReplayResult& result, const SearchLimits& limits,
     take(found.best_uniform);
     if (has_flags[pair]) take(found.best_with_flags);
   }
-  // A uniform choice that the path missed is a choice as well.
+  // The best uniform choice may not lie on the path, and is a candidate as well.
   if (found.best_uniform &&
       (!found.best || is_better(found.uniform[*found.best_uniform], *found.best)))
     found.best = found.uniform[*found.best_uniform];

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Attention of a layer whose K and V are stored in smaller types, tile by tile: changes of scores,
+// probabilities and outputs are computed as differences.
 #include "lib/study/quantisation/stored_layer.h"
 
 #include <algorithm>
@@ -17,7 +19,7 @@
 namespace kv::quantisation {
 namespace {
 
-// Some rows of one query head, and what other keys and values do to them.
+// Rows of one query head that are processed at once.
 constexpr uint64_t kTileRows = 64;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr uint32_t kTop8 = 8, kTop64 = 64;
@@ -33,7 +35,7 @@ double ShareAmong(const std::vector<uint32_t>& before, const std::vector<uint32_
   return static_cast<double>(hits) / static_cast<double>(most);
 }
 
-// One head's rows of a tile, all pairs.
+// One head's rows of a tile, for all pairs.
 class Tile {
  public:
   Tile(const LayerAttention& attention, const StoredLayer& stored, const StoreRequest& request,
@@ -70,7 +72,7 @@ class Tile {
     }
   }
 
-  // The same of caches that have lost keys as well; without the figures of attention itself.
+  // Does the same for caches that also lost keys, without the figures of attention itself.
   void RunKept(std::span<const KeptPair> kept, std::vector<PairRows>& out) {
     is_plain_ = true;
     Prepare();
@@ -96,8 +98,8 @@ class Tile {
   }
 
  private:
-  // Writes P' - P of a cache without the keys that the plan has dropped, with scores that `moves_`
-  // has moved if `moves`.
+  // Writes P' - P of a cache without the keys that the plan has dropped; with `moves`, its scores
+  // have changed by `moves_`.
   void Lose(const eviction::LayerPlan* plan, bool moves) {
     is_changed_ = plan != nullptr || moves;
     if (!is_changed_) return;
@@ -144,7 +146,7 @@ class Tile {
   uint64_t FirstSeen(size_t r) const { return attention_.rule().FirstSeen(rows_[r]); }
   bool has_gradients() const { return eviction::HasChanges(attention_); }
 
-  // Probabilities and outputs of the full cache.
+  // Computes probabilities and outputs of the full cache.
   void Prepare() {
     const uint64_t count = rows_.size();
     queries_.resize(count * dim_);
@@ -193,7 +195,7 @@ class Tile {
     }
   }
 
-  // Writes P' - P, and its figures.
+  // Writes P' - P and its figures.
   void ChangeKeys(uint32_t k, PairRows& out) {
     const uint64_t count = rows_.size();
     for (auto* values : {&out.kl, &out.moved}) values->assign(count, 0);
@@ -227,8 +229,8 @@ class Tile {
     }
   }
 
-  // q' . (K' - K) + (q' - q) . K, 0 for keys that are seen in full and beyond the visible ones.
-  // Returns false if there is no change at all.
+  // Computes q' . (K' - K) + (q' - q) . K: 0 for keys that are seen in full and beyond the visible
+  // ones. Returns false if nothing changes at all.
   bool ChangeScores(const quant::CacheType& type, const StoredSide& side) {
     const uint64_t count = rows_.size();
     rounded_ = queries_;
@@ -278,7 +280,7 @@ class Tile {
     return request_.keep_first + request_.keep_last > 0 || tail != quant::Tail::kNone;
   }
 
-  // (P' - P) V, which all pairs of a type of K share.
+  // Computes (P' - P) V, which all pairs with the same type of K share.
   void ChangeOutputsByKeys() {
     if (v_dim_ == 0) return;
     of_keys_.assign(rows_.size() * v_dim_, 0.0f);
@@ -287,7 +289,7 @@ class Tile {
            v_dim_, keys_);
   }
 
-  // (P' - P) V + P' (V' - V).
+  // Computes (P' - P) V + P' (V' - V).
   void ChangeOutputs(const TypePair& pair, PairRows& out) {
     if (v_dim_ == 0) return;
     const uint64_t count = rows_.size();
@@ -356,13 +358,13 @@ class Tile {
 
 constexpr uint32_t kBlockValues = 32;
 
-// Whether the query at `position` sees the token in full.
+// Returns true if the query at `position` sees the token in full precision.
 bool SeesInFull(const StoreRequest& request, quant::Tail tail, uint64_t position, uint64_t token) {
   return token < request.keep_first || token + request.keep_last > position ||
          token >= quant::CountStored(tail, position + 1);
 }
 
-// Tokens of the side that its last query sees in full.
+// Returns how many tokens of the side its last query sees in full precision.
 uint64_t FullTokens(const StoreRequest& request, quant::Tail tail, uint64_t tokens) {
   uint64_t full = 0;
   for (uint64_t t = 0; t < tokens; ++t) full += SeesInFull(request, tail, tokens - 1, t);
@@ -388,7 +390,7 @@ StoredSide Store(const quant::CacheType& type, const quant::Side& side,
     return stored;
   }
   const uint64_t full = FullTokens(request, type.TailOf(side.is_key), side.tokens);
-  if (full == side.tokens) stored.noise = 0;  // no token is stored by this type
+  if (full == side.tokens) stored.noise = 0;  // this type stores no token
   const double share = static_cast<double>(full) / static_cast<double>(side.tokens);
   stored.bytes = (1 - share) * bytes + share * 2 * static_cast<double>(side.values.size());
   return stored;
@@ -408,7 +410,7 @@ void Append(const PairRows& from, PairRows& to) {
     append(from.log_p_change[s], to.log_p_change[s]);
 }
 
-// [pair][query head], from what `measure` finds in each tile of each head.
+// Returns [pair][query head] from the results of `measure` for each tile of each head.
 template <typename Measure>
 std::vector<std::vector<PairRows>> MeasureTiles(const LayerAttention& attention,
                                                 const StoredLayer& stored,
@@ -443,7 +445,7 @@ void RoundQueries(const quant::CacheType& type, const StoreRequest& request, uin
     for (float& q : queries) q = BF16ToF32(F32ToBF16(q));
     return;
   }
-  if (dim % kBlockValues != 0) return;  // no engine multiplies such heads
+  if (dim % kBlockValues != 0) return;  // no engine multiplies heads of such a size
   const quant::StoreOptions options{request.rounding, request.rotate, nullptr};
   const uint32_t size = type.IsRotated(true, dim, options) ? HadamardSize(false, dim) : 0;
   if (size != 0) HadamardScaledFirst(queries.data(), queries.size(), size);

@@ -13,15 +13,15 @@
 #include "lib/study/eviction/quality.h"
 #include "lib/study/quantisation/types/cache_type.h"
 
-// What storing K and V of one layer in smaller types does to its attention, per query head. The
-// full cache's attention is computed once and shared; what a type changes is computed as a
-// difference, so that the figures of the best types are as exact as those of the worst.
+// Measures what storing K and V of one layer in smaller types does to its attention, per query
+// head. The full cache's attention is computed once and shared; the effect of a type is computed as
+// a difference, so that small losses are as exact as large ones.
 namespace kv::quantisation {
 
-// How queries are rounded before they meet quantised keys.
+// The rounding of queries before they meet quantised keys.
 enum class EngineQ {
   kCpu,    // as llama.cpp's CPU code does: to 8 bits for block types, to bf16 for bf16
-  kExact,  // not at all
+  kExact,  // not rounded
 };
 
 struct StoreRequest {
@@ -30,11 +30,11 @@ struct StoreRequest {
   Q8Rounding rounding = Q8Rounding::kAvx;
   bool rotate = true;
   const ModelRope* rope = nullptr;
-  uint64_t keep_first = 0, keep_last = 0;  // tokens that each query still sees in full
+  uint64_t keep_first = 0, keep_last = 0;  // tokens that each query still sees in full precision
   uint64_t first_tokens = 0;               // quant::StoreOptions::first_tokens
 };
 
-// Types of K and V at once: indices into the request's lists; kFull leaves a side as it is.
+// Types of K and V: indices into the request's lists; kFull leaves a side as it is.
 struct TypePair {
   static constexpr uint32_t kFull = UINT32_MAX;
   uint32_t k = kFull, v = kFull;
@@ -42,31 +42,31 @@ struct TypePair {
   bool operator==(const TypePair&) const = default;
 };
 
-// One side of a layer in one type.
+// One side of a layer, stored in one type.
 struct StoredSide {
   std::vector<float> difference;  // stored - full, [token][kv head][dim]
-  double bytes = 0;               // of all tokens, those kept in full at 16 bits
+  double bytes = 0;               // of all tokens; those kept in full count at 16 bits
   double signal = 0, noise = 0;   // sums of squares of values and of differences
   uint64_t not_finite = 0;        // stored values that are NaN or infinite
 
-  // 10 log10(signal / noise); infinite if nothing changed.
+  // Returns 10 log10(signal / noise); infinite if nothing changed.
   double snr_db() const;
 };
 
 // A layer's K and V in all types.
 struct StoredLayer {
-  std::vector<float> k, v;  // in full, [token][kv head][dim]
+  std::vector<float> k, v;  // in full precision, [token][kv head][dim]
   std::vector<StoredSide> k_stored, v_stored;
   uint64_t tokens = 0;
 };
-// `layers` is how many the model has. Throws as quant::CacheType::store does.
+// `layers` is the number of layers of the model. Throws as quant::CacheType::store does.
 StoredLayer StoreLayer(const LayerAttention& attention, uint32_t layers,
                        const StoreRequest& request, ThreadPool& pool);
 
 // One value per measured row of one query head. NaN where queries, keys or values are not finite.
 struct PairRows {
-  // Of P and P': KL(P || P'), half of the sum of |P' - P|, and which share of P's 8 and 64 largest
-  // are among those of P' (NaN in rows that see no more keys than that).
+  // KL(P || P'), half of the sum of |P' - P|, and the shares of P's 8 and 64 largest that are among
+  // those of P' (NaN in rows that see no more keys than that).
   std::vector<double> kl, moved, top8, top64;
   // |o - o'|^2, |o|^2, |o'|^2 and o.o': they add up over heads. Empty without V.
   std::vector<double> error2, norm2, changed2, dot;
@@ -79,19 +79,20 @@ std::vector<std::vector<PairRows>> MeasurePairs(
     const LayerAttention& attention, const StoredLayer& stored, const StoreRequest& request,
     const std::vector<TypePair>& pairs, const eviction::MeasuredRows& rows, ThreadPool& pool);
 
-// Types, and a plan that has dropped tokens as well; null: none.
+// A pair of types, and a plan that dropped tokens as well (null: none).
 struct KeptPair {
   const eviction::LayerPlan* plan = nullptr;
   TypePair types;
 };
-// Measures a cache that holds what a plan keeps, as the types store it: [combination][query head],
-// without the figures of attention itself. What is stored is what the whole cache would have
-// stored: engines store a token as it comes, and drop it later.
+// Measures a cache that holds the tokens of a plan, stored in the types: [combination][query head],
+// without the figures of attention itself. Stored values are those of the whole cache, because
+// engines store a token when it comes and drop it later.
 std::vector<std::vector<PairRows>> MeasureKept(
     const LayerAttention& attention, const StoredLayer& stored, const StoreRequest& request,
     std::span<const KeptPair> kept, const eviction::MeasuredRows& rows, ThreadPool& pool);
 
-// The queries of one head as the engine's product with keys of this type sees them, in place.
+// Rounds the queries of one head in place, as the engine's product with keys of this type sees
+// them.
 void RoundQueries(const quant::CacheType& type, const StoreRequest& request, uint32_t dim,
                   std::span<float> queries);
 

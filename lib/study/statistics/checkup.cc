@@ -35,8 +35,8 @@ bool HasBytes(const KvTensor& tensor) {
                      [](const StridedPiece& piece) { return piece.data != nullptr; });
 }
 
-// The rows of a tensor, or some from places that are spread over them; of rows that are longer than
-// a sample may be, nothing.
+// Returns all rows of a tensor, or samples spread over it; nothing if one row is longer than the
+// sample.
 Bytes Rows(const Look& look, uint64_t& tokens) {
   const KvTensor& tensor = *look.tensor;
   tokens = tensor.tokens();
@@ -76,7 +76,7 @@ void CountValues(const KvTensor& tensor, ByteSpan rows, Look& look) {
   }
 }
 
-// `orders` is null if all rows are in order. Places that are spread over a tensor keep theirs.
+// `orders` is null if all rows are in order. Samples spread over a tensor keep their order.
 void LookAt(Look& look, Effort level, const RowOrders* orders) {
   const KvTensor& tensor = *look.tensor;
   uint64_t tokens = 0;
@@ -104,7 +104,7 @@ void LookAt(Look& look, Effort level, const RowOrders* orders) {
   });
 }
 
-// All layers, or some that are spread over them.
+// Returns all layers, or some spread over the model.
 std::vector<Look> Choose(const Snapshot& snapshot, Checkup& checkup) {
   std::vector<const LayerKv*> layers;
   for (const LayerKv& layer : snapshot.layers) {
@@ -115,7 +115,7 @@ std::vector<Look> Choose(const Snapshot& snapshot, Checkup& checkup) {
   const size_t count = whole ? layers.size() : std::min<size_t>(layers.size(), kSampledLayers);
   std::vector<Look> looks;
   for (size_t i = 0; i < count; ++i) {
-    // The first and the last layer are always among them.
+    // The first and the last layer are always included.
     const size_t at = count < 2 ? 0 : i * (layers.size() - 1) / (count - 1);
     const LayerKv& layer = *layers[at];
     if (HasBytes(layer.k)) looks.push_back({{layer.index, false}, &layer.k, whole});

@@ -12,7 +12,7 @@
 
 namespace kv {
 
-// Caches up to this size are looked at whole, of larger ones a sample of about as much.
+// Caches up to this size are read whole; of larger ones a sample of about this size is read.
 inline constexpr uint64_t kCheckupBytes = uint64_t{8} << 20;
 
 struct CheckupPlace {
@@ -20,16 +20,16 @@ struct CheckupPlace {
   bool is_value = false;
 };
 
-// What a quick look at the values of a cache finds.
+// Result of a quick check of a cache's values.
 struct Checkup {
   uint64_t bytes = 0;       // of K and V
-  uint64_t seen_bytes = 0;  // looked at
+  uint64_t seen_bytes = 0;  // bytes of the values read
   uint64_t layers = 0, seen_layers = 0;
-  uint64_t values = 0, nans = 0, infinities = 0;         // among those looked at
-  std::vector<CheckupPlace> not_finite;                  // tensors that have any
-  std::vector<CheckupPlace> zeros;                       // tensors without another value
+  uint64_t values = 0, nans = 0, infinities = 0;         // among the values read
+  std::vector<CheckupPlace> not_finite;                  // tensors that have any such value
+  std::vector<CheckupPlace> zeros;                       // tensors whose values are all zero
   std::vector<std::pair<uint32_t, uint32_t>> same_keys;  // layers whose K is equal, and not zero
-  uint64_t coded_bytes = 0;                              // what is looked at, compressed
+  uint64_t coded_bytes = 0;                              // compressed size of the values read
 
   bool whole() const { return seen_bytes == bytes; }
   bool sound() const { return not_finite.empty() && zeros.empty() && same_keys.empty(); }
@@ -39,8 +39,8 @@ struct Checkup {
   }
 };
 
-// Looks at a bounded part of the values, spread over layers and tokens. The result depends on the
-// snapshot alone. Tensors without bytes count as not seen.
+// Reads a bounded part of the values, spread over layers and tokens. The result depends on the
+// snapshot only. Tensors without bytes count as not read.
 Checkup CheckUp(const Snapshot& snapshot, Effort level, ThreadPool& pool);
 
 }  // namespace kv

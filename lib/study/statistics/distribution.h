@@ -23,7 +23,7 @@ struct Distribution {
          max = kNone;
 };
 
-// Mean without the NaNs of undefined values; NaN if no value is left.
+// Mean of the values that are not NaN; NaN if there are none.
 class DefinedMean {
  public:
   void Add(double value) {
@@ -40,7 +40,7 @@ class DefinedMean {
   uint64_t count_ = 0;
 };
 
-// Sums run in the order given, so equal inputs give equal bits.
+// Sums run in the given order, so equal inputs give equal bits.
 Distribution Describe(std::vector<double> values);
 
 // Summarises many values. Range, mean and (population) deviation are over the finite ones, and NaN

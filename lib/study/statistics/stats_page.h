@@ -15,11 +15,11 @@ struct LayerStats {
   std::optional<TensorStats> k = {}, v = {};
 };
 
-// A row for each tensor.
+// Returns a table with a row for each tensor.
 TextTable StatsTable(const std::vector<LayerStats>& layers);
-// Adds what the values of a cache are like: entropies, ratios and ranges by layer, then a table.
+// Adds the statistics of a cache to a page: entropies, ratios and ranges by layer, then a table.
 void AddStats(const std::vector<LayerStats>& layers, report::Page& page);
-// Adds the chart of the entropies alone.
+// Adds only the chart of the entropies.
 void AddPlaneEntropies(const std::vector<LayerStats>& layers, report::Page& page);
 
 }  // namespace kv

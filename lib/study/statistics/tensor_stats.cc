@@ -20,7 +20,7 @@ using Histogram = std::array<uint64_t, 256>;
 
 bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
-// Calls `body` with the rows of the tensor, some MiB at a time.
+// Calls `body` with the rows of the tensor, a few MiB at a time.
 template <typename Body>
 void ForEachSlice(const Snapshot& snapshot, const KvTensor& tensor, Body body) {
   const uint64_t tokens = tensor.tokens();

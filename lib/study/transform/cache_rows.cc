@@ -13,7 +13,7 @@ namespace kv::transform {
 namespace {
 
 constexpr uint64_t kFingerprintTokens = 64;
-constexpr uint64_t kSharedPart = 10;  // a system prompt in common is no fault
+constexpr uint64_t kSharedPart = 10;  // a shared tenth, as from a common system prompt, is allowed
 
 [[noreturn]] void RefuseRows(std::string_view what) {
   throw Error(Finding::kUnsupportedKind, "a transform needs one row of all layers a token: {}",

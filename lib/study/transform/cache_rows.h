@@ -22,18 +22,18 @@ struct CacheRows {
 // without heads.
 void RequireRows(const Snapshot& snapshot);
 
-// Returns the tokens of so many that are coded: all but the first and the last ones.
+// Returns the tokens that are coded: all except the first and the last ones.
 TokenRange MiddleRange(uint64_t tokens, uint64_t first, uint64_t last);
-// Leaves out the tokens with values that are not finite, and returns the places of the others.
+// Removes the tokens with values that are not finite, and returns the indices of the others.
 std::vector<uint64_t> DropNotFinite(CacheRows& rows);
 
-// K or V of tokens. Keys are turned back to before RoPE, unless they are stored so. Throws kUsage
-// where that needs a rope and there is none.
+// Returns K or V of tokens. The rotation of keys is undone, unless they are stored without it.
+// Throws kUsage if that needs a rope that is not known.
 CacheRows RowsOf(const Snapshot& snapshot, bool is_key, const ModelRope* rope, TokenRange range);
-// Turns keys again that RowsOf turned back.
+// Rotates keys again whose rotation RowsOf undid.
 void TurnForth(const Snapshot& snapshot, const ModelRope& rope, TokenRange range, CacheRows& rows);
 
-// Hashes of the last layer's V at every 64th token: they depend on all tokens before.
+// Returns hashes of the last layer's V at every 64th token, which depend on all tokens before.
 std::vector<uint64_t> Fingerprints(const Snapshot& snapshot);
 // Returns true if more than a tenth of the cache's fingerprints are among those of the transform.
 bool LearntFrom(const Transform& transform, const Snapshot& snapshot);

@@ -13,7 +13,7 @@
 namespace kv::transform {
 namespace {
 
-constexpr double kFullBytes = 2;  // of a value in 16 bits
+constexpr double kFullBytes = 2;  // bytes of a value in 16 bits
 
 float RoundedAs(DType dtype, float value) {
   if (dtype == DType::kF16) return F16ToF32(F32ToF16(value));
@@ -72,7 +72,7 @@ CodedCache CodeCache(const Snapshot& snapshot, const TransformSide& side, bool i
   const LayerKv& first = snapshot.layers.front();
   const DType dtype = is_key ? first.k.dtype : first.v->dtype;
   CodedCache coded;
-  // Not turned: what stays in full keeps its bits.
+  // Tokens that stay in full are copied from the file's own values, so that they keep their bits.
   Snapshot as_stored = snapshot;
   as_stored.key_rotation = KeyRotation::kUnrotated;
   coded.rows = RowsOf(as_stored, is_key, nullptr, {0, first.k.tokens()});

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Eigenvalues of a symmetric matrix: Householder reflections to a tridiagonal matrix, then the
+// implicit QL method on it.
 #include "lib/study/transform/eigen.h"
 
 #include <algorithm>
@@ -16,7 +18,7 @@ namespace {
 
 constexpr uint64_t kRowsAtOnce = 64, kColumnsAtOnce = 256;
 constexpr double kNoise = 1e-3;
-constexpr int kMostSweeps = 60;  // of one eigenvalue; two or three are usual
+constexpr int kMostSweeps = 60;  // per eigenvalue; two or three are usual
 
 void ForBlocks(ThreadPool& pool, uint64_t count, uint64_t block,
                const std::function<void(uint64_t begin, uint64_t end)>& run) {
@@ -34,12 +36,12 @@ double DotProduct(const double* a, const double* b, uint64_t count) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// Reflections that make the matrix tridiagonal: row k of the matrix keeps the k-th one.
+// A tridiagonal matrix and the reflections that made it: row k of the input keeps the k-th one.
 struct Tridiagonal {
   std::vector<double> diagonal, beside, scales;
 };
 
-// Turns row k beyond the diagonal into a reflection; returns the value that it leaves beside it.
+// Turns row k beyond the diagonal into a reflection; returns the element left beside the diagonal.
 double Reflect(double* row, uint64_t count, double& scale) {
   const double norm = std::sqrt(DotProduct(row, row, count));
   scale = 0;
@@ -78,11 +80,11 @@ Tridiagonal Tridiagonalise(std::vector<double>& matrix, uint64_t n, ThreadPool& 
 }
 
 struct Rotation {
-  uint64_t row;  // with the next one
+  uint64_t row;  // rotates this row with the next one
   double c, s;
 };
 
-// One sweep from `end` up to `begin`; `rotations` gets what it turns.
+// Does one sweep from `end` up to `begin`; `rotations` gets its rotations.
 void Sweep(Tridiagonal& t, uint64_t begin, uint64_t end, std::vector<Rotation>& rotations) {
   std::vector<double>&d = t.diagonal, &e = t.beside;
   double g = (d[begin + 1] - d[begin]) / (2 * e[begin]);
@@ -94,7 +96,7 @@ void Sweep(Tridiagonal& t, uint64_t begin, uint64_t end, std::vector<Rotation>& 
     const double b = c * e[i];
     r = std::hypot(f, g);
     e[i + 1] = r;
-    if (r == 0) {  // an eigenvalue was met before the end of the sweep
+    if (r == 0) {  // found an eigenvalue before the end of the sweep
       d[i + 1] -= p;
       e[end] = 0;
       return;
@@ -127,12 +129,12 @@ void Rotate(const std::vector<Rotation>& rotations, uint64_t n, std::vector<doub
   });
 }
 
-// Eigenvalues on the diagonal, and vectors of the tridiagonal matrix in rows.
+// Leaves eigenvalues on the diagonal, and returns eigenvectors of the tridiagonal matrix in rows.
 std::vector<double> Diagonalise(Tridiagonal& t, uint64_t n, ThreadPool& pool) {
   std::vector<double> vectors(n * n);
   for (uint64_t i = 0; i < n; ++i) vectors[i * n + i] = 1;
   std::vector<Rotation> rotations;
-  // What is below the rounding of the largest one is noise of the sums.
+  // Elements below the rounding of the largest one are noise of the sums.
   double largest = 0;
   for (uint64_t i = 0; i < n; ++i)
     largest = std::max(largest, std::fabs(t.diagonal[i]) + std::fabs(t.beside[i]));

@@ -10,14 +10,14 @@
 namespace kv::transform {
 
 struct Eigen {
-  std::vector<double> values;   // falling
+  std::vector<double> values;   // descending
   std::vector<double> vectors;  // [value][n]; the entry of greatest magnitude is positive
 };
 
-// Eigenvalues and eigenvectors of a symmetric matrix [n][n], by Householder reflections and the
-// implicit QL method. Of our own, because LAPACK needs Fortran's run-time library, which the static
-// program does not have; equal inputs give equal bits, whatever the threads. About 9 n^3
-// operations.
+// Computes eigenvalues and eigenvectors of a symmetric matrix [n][n], by Householder reflections
+// and the implicit QL method, in about 9 n^3 operations. Not LAPACK, because it needs Fortran's
+// run-time library, which the static program does not have. Equal inputs give equal bits for any
+// number of threads.
 Eigen SymmetricEigen(std::vector<double> matrix, uint64_t n, ThreadPool& pool);
 
 }  // namespace kv::transform

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Stores coefficients in groups, and searches the groups that lose least within a budget of bits.
 #include "lib/study/transform/form.h"
 
 #include <algorithm>
@@ -124,8 +125,8 @@ class GroupErrors {
   std::vector<float> out_;
 };
 
-// The groups of least error + lambda * bits. Among equals the smaller size wins, then the earlier
-// type.
+// Returns the groups of least error + lambda * bits. Among equals the smaller size wins, then the
+// earlier type.
 CodeSchema Choose(const Form& form, const GroupErrors& errors, double lambda) {
   const uint64_t units = errors.units();
   std::vector<double> best(units + 1, 0.0);
@@ -158,7 +159,7 @@ CodeSchema Choose(const Form& form, const GroupErrors& errors, double lambda) {
 CodeSchema FitSchema(const Form& form, const Rows& rows, double budget_bits) {
   KV_ASSERT(rows.components % kUnit == 0 && rows.tokens > 0);
   const GroupErrors errors(form, rows);
-  constexpr int kSteps = 60;  // of 18 decades, to the last bit of lambda
+  constexpr int kSteps = 60;  // bisects 18 decades to the last bit of lambda
   double low = 1e-12, high = 1e6;
   CodeSchema best(errors.units(), {kUnit, CodeType::kNone});
   for (int i = 0; i < kSteps; ++i) {

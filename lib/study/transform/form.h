@@ -12,17 +12,17 @@
 // lose least in a budget of bits. The form of an engine is a row that its folder hands in.
 namespace kv::transform {
 
-// What a form did that its figures alone do not show.
+// Counts of what a form did to values beyond its figures.
 struct Faults {
   uint64_t clipped = 0;      // fp8 codes beyond the largest value
-  uint64_t soft_damage = 0;  // fp8 codes that GPUs before sm_89 get wrong
+  uint64_t soft_damage = 0;  // fp8 codes that GPUs before sm_89 decode wrongly
   uint64_t far_offsets = 0;  // groups that lose steps because they are far from 0
 };
 
 struct Form {
   std::string_view name;
-  std::span<const CodeType> types;  // that a search may choose, in the order of ties
-  // Writes what a group of one token comes back as.
+  std::span<const CodeType> types;  // types that a search may choose; the first one wins ties
+  // Writes the decoded values of a group of one token.
   void (*store)(CodeType type, std::span<const float> values, std::span<float> out, Faults& faults);
 };
 
@@ -35,7 +35,7 @@ extern const Form kKvtcForm;
 void EncodeGroup(CodeType type, std::span<const float> values, std::span<uint8_t> codes,
                  std::span<float> out);
 
-// A row of coefficients: `out` gets what comes back, 0 for those of no group.
+// Writes to `out` the decoded row of coefficients, 0 for those in no group.
 void StoreRow(const Form& form, const CodeSchema& schema, std::span<const float> row,
               std::span<float> out, Faults& faults);
 

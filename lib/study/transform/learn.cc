@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Learns the transform of a side: covariance and eigenvectors of each part on one set of rows,
+// plans judged on another.
 #include "lib/study/transform/learn.h"
 
 #include <algorithm>
@@ -88,7 +90,7 @@ void RequireOrthonormal(const Transform& transform) {
 
 namespace {
 
-// Sums of products of the centred features of a part, in double.
+// Sums products of the centred features of a part, in double.
 std::vector<double> ComputeCovariance(const CacheRows& rows, const std::vector<float>& mean,
                                       const TransformPart& part, ThreadPool& pool) {
   const uint64_t n = part.features;
@@ -147,7 +149,7 @@ std::vector<float> ComputeMean(const CacheRows& rows) {
   return mean;
 }
 
-// At most so many rows, evenly spaced.
+// Returns at most `most` rows, evenly spaced.
 CacheRows Sampled(const CacheRows& rows, uint64_t most) {
   CacheRows out{{}, std::min(rows.tokens, most), rows.features};
   for (uint64_t i = 0; i < out.tokens; ++i) {
@@ -158,7 +160,7 @@ CacheRows Sampled(const CacheRows& rows, uint64_t most) {
   return out;
 }
 
-// |stored - value| / |row - mean|, where the rows have parts outside of the basis.
+// Returns |stored - value| / |row - mean|; the rows have parts outside of the basis.
 double RelativeError(const Rows& values, std::span<const float> stored, double centred_energy) {
   double error = centred_energy;
   for (size_t i = 0; i < values.values.size(); ++i) {

@@ -16,35 +16,35 @@ namespace kv::transform {
 
 inline constexpr std::string_view kStepForm = "kvtc_rans";
 
-// The components of a side: those of all parts by falling variance.
+// The components of a side: those of all parts by descending variance.
 class Basis {
  public:
-  // The side must outlive it.
+  // The side must outlive the object.
   explicit Basis(const TransformSide& side);
 
   uint64_t components() const { return order_.size(); }
-  // Coefficients [token][component] of rows less the mean, and rows of coefficients.
+  // Computes coefficients [token][component] of rows minus the mean, and rows from coefficients.
   std::vector<float> Project(const CacheRows& rows) const;
   CacheRows Restore(std::span<const float> coefficients, uint64_t tokens) const;
 
  private:
   const TransformSide& side_;
-  std::vector<uint64_t> order_;  // places among the components of all parts, by component
+  std::vector<uint64_t> order_;  // component: its index among the components of all parts
 };
 
 // Throws kBadField if a basis is not orthonormal to 1e-3, or 1e-2 where it is stored in bfloat16.
 void RequireOrthonormal(const Transform& transform);
 
 struct LearnOptions {
-  uint64_t rank = 0;          // of each part; 0: as many as half of the rows can tell
+  uint64_t rank = 0;          // of each part; 0: as many as half of the rows can support
   uint32_t group_layers = 0;  // layers of a part; 0: all
   bool is_bfloat = false;
   std::vector<double> ratios;
-  std::vector<const Form*> forms;  // that get a schema for each ratio
+  std::vector<const Form*> forms;  // forms that get a schema for each ratio
 };
-// Mean, basis and plans of K or V from rows of `layers` layers; the rows held out judge the plans
-// alone. Throws kUsage for a rank of more than half of the rows or of no 16 components,
-// kUnsupportedKind for parts of more than 8192 features.
+// Learns mean, basis and plans of K or V from rows of `layers` layers; the rows in `held_out` only
+// judge the plans. Throws kUsage for a rank of more than half of the rows or of less than 16
+// components, kUnsupportedKind for parts of more than 8192 features.
 TransformSide LearnSide(const CacheRows& learn, const CacheRows& held_out, uint32_t layers,
                         uint32_t heads, uint32_t dim, const LearnOptions& options,
                         ThreadPool& pool);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The form kvtc_rans: chooses one step for all components, makes a table of symbols for each, and
+// codes blocks of tokens.
 #include "lib/study/transform/steps.h"
 
 #include <algorithm>
@@ -13,12 +15,12 @@ namespace kv::transform {
 namespace {
 
 constexpr double kPseudoCounts = 40, kFloor = 1e-5, kLeastDeviation = 1e-9;
-constexpr double kCountScale = 1 << 20;  // of probabilities that become counts
+constexpr double kCountScale = 1 << 20;  // scale from probabilities to counts
 
 double GaussBelow(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
 double LaplaceBelow(double x) { return x < 0 ? 0.5 * std::exp(x) : 1 - 0.5 * std::exp(-x); }
 
-// Of the values in units of the step, with the sample's n - 1.
+// Returns the deviation of the values in units of the step, with the sample's n - 1.
 double Deviation(std::span<const float> values, float step) {
   double sum = 0, squares = 0;
   const auto count = static_cast<double>(values.size());
@@ -37,7 +39,7 @@ std::array<double, kSymbols> Probabilities(std::span<const float> values, float 
   double sum = 0;
   for (uint32_t i = 0; i < kSymbols; ++i) {
     const double low = static_cast<double>(i) - kMostSymbol - 1.5, high = low + 1;
-    // The tails are taken from the side on which they are small.
+    // Each tail is computed on the side on which it is small, for precision.
     const double sign = low + high > 0 ? -1 : 1;
     const double gauss =
         sign * (GaussBelow(sign * high / deviation) - GaussBelow(sign * low / deviation));
@@ -67,7 +69,7 @@ std::array<double, kSymbols> SymbolBits(std::span<const float> values, float ste
 
 StepTable MakeStepTable(std::span<const float> values, float step) {
   const std::array<double, kSymbols> p = Probabilities(values, step);
-  // Symbols rarer than a slot of the table would cost the others more than their escapes.
+  // Symbols rarer than a slot of the table are escaped; a slot would cost the other symbols more.
   StepTable made;
   made.reach = kMostSymbol;
   const double least = 1.0 / kRansTotal;
@@ -92,13 +94,13 @@ StepTable MakeStepTable(std::span<const float> values, float step) {
 
 namespace {
 
-// Place of a symbol in its table; the last one is the escape.
+// Returns the index of a symbol in its table; the last one is the escape.
 uint32_t FindSymbol(const StepTable& table, float symbol) {
   const auto reach = static_cast<float>(table.reach);
   return std::fabs(symbol) <= reach ? static_cast<uint32_t>(symbol + reach) : table.symbols() - 1;
 }
 
-// Bits of all rows, by the tables alone.
+// Returns the bits of all rows, by the tables alone.
 double BitsOfRows(const StepCode& code, const Rows& rows) {
   double bits = 0;
   for (size_t c = 0; c < code.tables.size(); ++c) {
@@ -138,7 +140,7 @@ StepCode FitSteps(const Rows& learn, const Rows& judge, double budget_bits) {
 
 namespace {
 
-// Codes 16 components of a block, each of a lane with its table; states carry over to the next 16.
+// Codes 16 components of a block, one per lane with its table; states carry over to the next 16.
 uint64_t CountSymbolWords(const StepCode& code, size_t first, const std::vector<uint8_t>& symbols,
                           uint64_t tokens, RansStates& states) {
   std::vector<RansEncoderSymbol> of_symbol(size_t{kRansLanes} * 256);

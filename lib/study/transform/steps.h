@@ -14,24 +14,24 @@
 // symbols for each component, which rANS codes by.
 namespace kv::transform {
 
-inline constexpr int32_t kMostSymbol = 63;                 // larger ones are escaped
-inline constexpr uint32_t kSymbols = 2 * kMostSymbol + 3;  // -64 and 64 are both the escape
+inline constexpr int32_t kMostSymbol = 63;                 // larger symbols are escaped
+inline constexpr uint32_t kSymbols = 2 * kMostSymbol + 3;  // -64 and 64 both stand for the escape
 inline constexpr uint32_t kEscapeBits = 16;
-inline constexpr uint64_t kBlockTokens = 128;  // whose codes are one stream
+inline constexpr uint64_t kBlockTokens = 128;  // tokens whose codes form one stream
 
-// The symbol of a coefficient, without a limit.
+// Returns the symbol of a coefficient, without limit.
 float SymbolOf(float value, float step);
-// Bits of each symbol from -64 to 64 of a component: counts of these values, and as many as 40 of
-// half a Gaussian and half a Laplacian of their deviation.
+// Returns the bits of each symbol from -64 to 64 of a component: from counts of these values plus
+// 40 pseudo-counts, half from a Gaussian and half from a Laplacian of their deviation.
 std::array<double, kSymbols> SymbolBits(std::span<const float> values, float step);
 
 StepTable MakeStepTable(std::span<const float> values, float step);
 
-// The smallest step whose tables, learnt from `learn`, code the rows of `judge` in no more bits a
-// token than the budget.
+// Returns the smallest step whose tables, learnt from `learn`, code the rows of `judge` within the
+// budget of bits a token.
 StepCode FitSteps(const Rows& learn, const Rows& judge, double budget_bits);
 
-// Writes what a block of at most kBlockTokens comes back as, and returns the bytes of its codes:
+// Writes the decoded values of a block of at most kBlockTokens, and returns the bytes of its codes:
 // rANS words, the states of its lanes and escapes. Symbols beyond 16 bits are clipped and counted.
 uint64_t StoreBlock(const StepCode& code, const Rows& rows, std::span<float> out, Faults& faults);
 

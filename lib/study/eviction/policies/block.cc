@@ -10,10 +10,10 @@
 namespace kv::eviction {
 namespace {
 
-constexpr double kNegligible = 1e-17;  // a weight that vanishes in a double's sum
+constexpr double kNegligible = 1e-17;  // a weight this small vanishes in a double's sum
 
-// The engine's rule on exact terms: the EMA is kept per token, so that a score follows its token
-// through every compaction; a block's score is the sum over the tokens it holds now.
+// The engine's rule with exact sums: the moving average is kept per token, so that a score follows
+// its token through every compaction; a block's score is the sum over the tokens that it holds now.
 class BlockRule : public Rule {
  public:
   explicit BlockRule(const PolicyOptions& options) : options_(options) {}
@@ -24,8 +24,8 @@ class BlockRule : public Rule {
 
   bool wants_prefill() const override { return options_.on_budget; }
 
-  // score = alpha * score + (1 - alpha) * mass / heads, row after row: unrolled, row r of R counts
-  // (1 - alpha) * alpha^(R - 1 - r).
+  // Computes score = alpha * score + (1 - alpha) * mass / heads, row after row: unrolled, row r of
+  // R has weight (1 - alpha) * alpha^(R - 1 - r).
   void Observe(LayerCaches& caches, uint64_t begin, uint64_t end) override {
     const uint32_t units_here = units(caches);
     scores_.resize(units_here);
@@ -55,7 +55,7 @@ class BlockRule : public Rule {
       const auto block = static_cast<uint64_t>(options_.config.block_tokens);
       std::vector<double> of_block(CeilDiv(scores.size(), block));
       for (size_t j = 0; j < scores.size(); ++j) of_block[j / block] += scores[j];
-      // Whole blocks above the floor: as a target, what they come to is itself again.
+      // `keep` is already in whole blocks above the floor, so that as a target it yields itself.
       const BlockBudget budget = BlockBudgetOf(options_.config, scores.size(), keep);
       BlockChoice decision = KeepBlocks(options_.config, budget, of_block);
       KV_ASSERT(decision.kept == keep);
@@ -66,7 +66,8 @@ class BlockRule : public Rule {
   }
 
  private:
-  // The last rows; those before have decayed below what a double's sum can hold.
+  // Returns how many of the last rows count; earlier ones have decayed below what a double's sum
+  // can hold.
   static uint64_t RowsThatCount(double alpha) {
     if (alpha >= 1) return UINT64_MAX;
     if (alpha <= 0) return 1;

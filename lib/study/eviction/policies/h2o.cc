@@ -5,8 +5,9 @@
 namespace kv::eviction {
 namespace {
 
-// Per kv head: attention summed over all rows since the prompt's first, the query heads of a group
-// added; a share of the budget is heavy, the rest recent. Scores move with their tokens.
+// Heavy hitters per kv head: attention is summed over all rows since the prompt's first, added over
+// the query heads of a group; one share of the budget goes to the heaviest tokens, the rest to the
+// most recent ones. Scores move with their tokens.
 class HeavyHitterRule : public Rule {
  public:
   explicit HeavyHitterRule(const PolicyOptions& options)

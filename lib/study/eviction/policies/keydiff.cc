@@ -7,9 +7,10 @@
 namespace kv::eviction {
 namespace {
 
-constexpr double kLeastNorm = 1e-12;  // of a key of zeros
+constexpr double kLeastNorm = 1e-12;  // guards the division for a zero key
 
-// Keys of unit length and their sum, kept from eviction to eviction.
+// Keeps the keys that differ most from the mean direction of all keys. Keys of unit length and
+// their sum are kept from eviction to eviction.
 class KeyDiffRule : public Rule {
  public:
   uint32_t units(const LayerCaches& caches) const override { return caches.attention.kv_heads(); }
@@ -42,7 +43,7 @@ class KeyDiffRule : public Rule {
         }
       }
     }
-    // The anchor's own norm is the same for all keys.
+    // The anchor's own norm is left out, because it is the same for all keys.
     Scores Unlikeness() const {
       Scores scores(unit_.size() / dim_);
       for (size_t j = 0; j < scores.size(); ++j) scores[j] = -Dot(&unit_[j * dim_]);
@@ -69,7 +70,7 @@ class KeyDiffRule : public Rule {
     }
 
    private:
-    // Four sums, so that no addition waits for the one before.
+    // Four partial sums, so that no addition waits for the one before.
     double Dot(const double* key) const {
       double sums[4] = {};
       size_t i = 0;

@@ -17,8 +17,8 @@ std::vector<KeepPlan> PerHead(LayerCaches& caches, uint64_t keep, uint64_t last,
   return plans;
 }
 
-// Column sums of the rows after each eviction, over the whole uncompacted cache: one pass from the
-// end, because they do not depend on what is kept.
+// Knows the rows to come: column sums of the rows after each eviction, over the whole uncompacted
+// cache. One pass from the end computes them, because they do not depend on what is kept.
 class OracleRule : public Rule {
  public:
   OracleRule(const LayerAttention& attention, const LayerSchedule& schedule, ThreadPool& pool) {
@@ -59,8 +59,8 @@ class OracleRule : public Rule {
   size_t next_ = 0;
 };
 
-// The same where evictions come at every step: the future of the first one is summed up once, and
-// each row that passes is taken off again. A row comes out the same both times, to the bit.
+// The same rule for evictions at every step: the future of the first eviction is summed up once,
+// and each row that passes is subtracted again. A row has the same bits both times.
 class PassingOracleRule : public Rule {
  public:
   PassingOracleRule(const LayerSchedule& schedule, const LayerCaches& caches)
@@ -104,7 +104,7 @@ class PassingOracleRule : public Rule {
       }
     });
   }
-  // Of the positions that are held; the others are never asked for again.
+  // Subtracts at the positions that are held; the others are never asked for again.
   void TakeOff(const LayerCaches& caches, uint64_t row) {
     const uint32_t group = caches.attention.group();
     caches.pool->ParallelFor(future_.size(), [&](uint64_t h) {

@@ -11,7 +11,8 @@ class RandomRule : public Rule {
  public:
   explicit RandomRule(const PolicyOptions& options) : seed_(options.seed) {}
   uint32_t units(const LayerCaches& caches) const override { return caches.attention.kv_heads(); }
-  // A fixed lot for every (layer, head, position): what is drawn does not depend on the order.
+  // Gives every (layer, head, position) a fixed random number, so that the choice does not depend
+  // on the order of evictions.
   std::vector<KeepPlan> Choose(LayerCaches& caches, uint64_t, uint64_t keep) override {
     lots_.resize(caches.of_head.size());
     std::vector<KeepPlan> plans;

@@ -7,8 +7,8 @@
 namespace kv::eviction {
 namespace {
 
-// The last rows look at the keys before them. On a budget they look once: from then on the scores
-// stay, and tokens that came later have none and stay too, until they alone fill the budget.
+// The last rows of the prompt score the keys before them. On a budget this happens once: the scores
+// then stay, and later tokens have none and are kept until they alone fill the budget.
 class SnapKvRule : public Rule {
  public:
   explicit SnapKvRule(const PolicyOptions& options)
@@ -66,7 +66,8 @@ class SnapKvRule : public Rule {
     for (size_t h = 0; h < scores_.size(); ++h) CompactScores(plans[h], scores_[h]);
   }
 
-  // Mean over the kernel's neighbours among the first `count`, zeros beyond the ends counted.
+  // Returns the mean over the kernel's neighbours among the first `count`; positions beyond the
+  // ends count as zeros.
   Scores Pooled(const Scores& sums, size_t count) const {
     Scores pooled(sums.size());
     for (int64_t j = 0; j < static_cast<int64_t>(count); ++j) {
@@ -83,7 +84,7 @@ class SnapKvRule : public Rule {
   int64_t kernel_;
   bool once_;
   uint64_t window_begin_ = 0;   // position
-  std::vector<Scores> scores_;  // [kv head], once they are there
+  std::vector<Scores> scores_;  // [kv head], once they are computed
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace kv::eviction {
 namespace {
 
-// The most recent tokens, after the first `sinks` ones.
+// Keeps the first `sinks` tokens and the most recent ones.
 class WindowRule : public Rule {
  public:
   explicit WindowRule(uint64_t sinks) : sinks_(sinks) {}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The table of cache types, and how each type stores K and V.
 #include "lib/study/quantisation/types/cache_type.h"
 
 #include <fmt/format.h>
@@ -28,7 +29,7 @@ float RoundToModel(const Side& side, float value) {
   return side.model == DType::kBF16 ? BF16ToF32(F32ToBF16(value)) : ToHalf(value);
 }
 
-// The bits of a name such as "kivi4" or "kvquant2_sparse".
+// Returns the bits in a name such as "kivi4" or "kvquant2_sparse".
 uint32_t BitsIn(std::string_view name) {
   return static_cast<uint32_t>(name[name.find_first_of("23458")] - '0');
 }
@@ -47,7 +48,7 @@ struct Float8Rule {
   DType dtype = DType::kF8E4M3;
   Float8Overflow overflow = Float8Overflow::kSaturate;
   bool is_scaled = false, by_head = false, only_values = false, counts_scales = false;
-  bool is_frozen = false;  // the scale is that of the tokens stored first
+  bool is_frozen = false;  // true: the scale comes from the tokens stored first
 };
 
 Float8Rule FindFloat8Rule(std::string_view name) {
@@ -127,7 +128,7 @@ double StoreFp8(const CacheType& type, const Side& side, const StoreOptions& opt
   const uint64_t scaled = rule.is_frozen && options.first_tokens > 0
                               ? std::min(options.first_tokens, side.tokens) * side.row()
                               : side.values.size();
-  // Scales are of a tensor, or of each kv head.
+  // A scale applies to the tensor, or to each kv head.
   std::vector<float> most(side.heads, 0.0f);
   for (uint64_t i = 0; i < scaled; ++i) {
     float& of_head = most[i / side.dim % side.heads];
@@ -177,7 +178,7 @@ double StoreKiviSide(const CacheType& type, const Side& side, const StoreOptions
     for (uint64_t i = 0; i < side.values.size(); i += kGroup)
       StoreKivi(&side.values[i], kGroup, 1, bits, &out[i]);
   } else {
-    // Tokens beyond the last whole group are always in the tail.
+    // Tokens after the last whole group are always in the tail.
     for (uint64_t t = 0; t + kGroup <= side.tokens; t += kGroup) {
       for (uint64_t channel = 0; channel < side.row(); ++channel) {
         const uint64_t at = t * side.row() + channel;
@@ -285,7 +286,7 @@ double StoreOctaveSide(const CacheType& type, const Side& side, const StoreOptio
   const bool is_three = is_compact || (!side.is_key && type.name.ends_with("v3"));
   const uint32_t bits = is_three ? 3 : 4;
   ReadOctave(StoreOctave(side.values, bits), bits, out);
-  // Slots of K and V have 72, 64 or 52 bytes: half of each filler is counted with either side.
+  // Slots of K and V have 72, 64 or 52 bytes; half of the padding is counted with either side.
   const double codes = kOctaveDim * bits / 8.0, scale = is_compact ? kHalfBytes : 2 * kHalfBytes;
   return static_cast<double>(side.tokens * side.heads) * (codes + scale);
 }
@@ -304,7 +305,7 @@ constexpr const char* kLmcache = "LMCache";
 constexpr const char* kPaper = "the paper's code";
 constexpr const char* kHf = "transformers";
 
-// Names of llama.cpp are those of -ctk and -ctv; of vLLM, those of --kv-cache-dtype.
+// llama.cpp's names are those of -ctk and -ctv, vLLM's those of --kv-cache-dtype.
 constexpr CacheType kTypes[] = {
     {kLlama, "f16", "16 bits", StoreFull, false, false, "", DType::kF16},
     {kLlama, "bf16", "16 bits, of these 8 of exponent", StoreFull, false, false, "", DType::kBF16},

@@ -14,18 +14,18 @@
 #include "lib/core/kernels/quantise.h"
 #include "lib/core/snapshot/rope.h"
 
-// The types that engines keep caches in, by name: what attention reads of a cache stored in one,
-// and how many bytes that takes. Each does what its engine does, to the last bit where vectors of
-// the engine exist (tests/golden).
+// The types that engines keep caches in, by name: what attention reads from a cache stored in one,
+// and its size in bytes. Each type matches its engine to the last bit, if there are vectors of the
+// engine to compare with (tests/golden).
 namespace kv::quant {
 
-// K or V of one layer, [token][kv head][dim], in the precision of the file that it comes from.
+// K or V of one layer, [token][kv head][dim], in the precision of the source file.
 struct Side {
   std::span<const float> values;
   uint64_t tokens = 0;
   uint32_t heads = 0, dim = 0;
   bool is_key = true;
-  uint32_t layer = 0, layers = 1;  // engines treat the first and last ones apart
+  uint32_t layer = 0, layers = 1;  // some engines treat the first and last layers differently
   DType model = DType::kF16;       // the 16-bit type that the engine computes in
 
   uint64_t row() const { return uint64_t{heads} * dim; }
@@ -34,59 +34,59 @@ struct Side {
 struct StoreOptions {
   Q8Rounding rounding = Q8Rounding::kAvx;
   bool rotate = true;  // llama.cpp since 2026-04, where head sizes allow it
-  // For types that quantise keys before RoPE: how they were rotated. Token j is at position j.
+  // Rotation of the keys, for types that quantise keys before RoPE. Token j is at position j.
   const Rope* rope = nullptr;
-  // For types whose scale is that of the tokens stored first (a prompt): how many; 0: all.
+  // Number of tokens stored first (a prompt), for types whose scale comes from these; 0: all.
   uint64_t first_tokens = 0;
 };
 
-// Which tokens a query still sees in full: the engine stores them later.
+// Tokens that a query still sees in full, because the engine stores them later.
 enum class Tail {
   kNone,
   kKeys,    // of n tokens, the last n modulo kTailTokens
   kValues,  // the last kTailTokens
 };
 inline constexpr uint64_t kTailTokens = 128;
-// How many tokens of n the engine has stored in the type; the others are in full.
+// Returns how many of n tokens the engine has stored in the type; the others are in full.
 uint64_t CountStored(Tail tail, uint64_t tokens);
 
 // K or V of a cache whose layers were coded together.
 struct WholeSide {
-  std::map<uint32_t, std::vector<float>> layers;  // what came back, by layer as Side has it
+  std::map<uint32_t, std::vector<float>> layers;  // decoded values, by layer, in the layout of Side
   double bytes = 0;                               // of all layers
 };
 
 struct CacheType {
   std::string_view engine, name, text;
-  // Writes what attention reads, as many values as the side has, and returns the bytes that they
-  // take, scales and all. Throws kUnsupportedKind for shapes that the engine refuses, kUsage
-  // without a rotation where one is needed.
+  // Writes the values that attention reads, as many as the side has, and returns their stored bytes
+  // including scales. Throws kUnsupportedKind for shapes that the engine refuses, kUsage if a
+  // rotation is needed and missing.
   double (*store)(const CacheType& type, const Side& side, const StoreOptions& options,
                   std::span<float> out) = nullptr;
-  bool has_tail = false;      // keys and values have their Tail
-  bool full_at_ends = false;  // the first two and last two layers stay in 16 bits
+  bool has_tail = false;      // keys and values have their kinds of Tail
+  bool full_at_ends = false;  // the first two and last two layers are kept in 16 bits
   std::string_view alias = {};
-  std::optional<DType> dtype = {};  // of a llama.cpp state
-  // Of a type that codes all layers together, which says itself what stays in full.
+  std::optional<DType> dtype = {};  // type of a llama.cpp state
+  // For a type that codes all layers together; it decides itself which values stay in full.
   const WholeSide* whole = nullptr;
 
   Tail TailOf(bool is_key) const {
     return !has_tail ? Tail::kNone : is_key ? Tail::kKeys : Tail::kValues;
   }
-  // Whether llama.cpp rotates this side before it stores it.
+  // Returns true if llama.cpp rotates this side before storing it.
   bool IsRotated(bool is_key, uint32_t dim, const StoreOptions& options) const;
 };
 
-// The type of this name whose values are there already.
+// Returns a type of this name whose values are already computed.
 CacheType TypeOfWhole(std::string_view name, const WholeSide& whole);
 
 std::span<const CacheType> CacheTypes();
-// By name or alias; null if there is none.
+// Finds a type by name or alias; returns null if there is none.
 const CacheType* FindCacheType(std::string_view name);
-// Throws kUsage, naming the flag, with the names that exist.
+// Returns the type, or throws kUsage, naming the flag and the types that exist.
 const CacheType& ParseCacheType(std::string_view name, std::string_view flag);
 
-// What llama.cpp writes of a side: rotated where the type is, then in blocks.
+// Returns the bytes that llama.cpp writes for a side: rotated if the type is, then in blocks.
 std::vector<std::byte> PackedRows(const CacheType& type, const Side& side,
                                   const StoreOptions& options);
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Integer and float codes of the cache types, each as its engine computes it: KIVI, quanto,
+// KVQuant, vLLM's octave, per-token-head and ultraquant types, TurboQuant.
 #include "lib/study/quantisation/types/codes.h"
 
 #include <algorithm>
@@ -16,13 +18,13 @@
 namespace kv::quant {
 namespace {
 
-constexpr double kSparseShare = 0.005;  // on each side
+constexpr double kSparseShare = 0.005;  // share of outliers on each side
 
 float RoundIf(Arithmetic arithmetic, float value) {
   return arithmetic == Arithmetic::kHalf ? ToHalf(value) : value;
 }
 
-// The quantile of sorted values, between neighbours.
+// Returns the quantile of sorted values, interpolated between neighbours.
 double Quantile(const std::vector<float>& sorted, double share) {
   const double at = share * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<size_t>(at);
@@ -72,9 +74,9 @@ GroupCodes StoreQuanto(const float* values, size_t count, size_t step, uint32_t 
 
 uint64_t StoreKvQuant(const float* values, size_t count, size_t step, uint32_t bits, bool sparse,
                       float* out) {
-  float low = -INFINITY, high = INFINITY;  // outliers are at them or beyond
+  float low = -INFINITY, high = INFINITY;  // values at or beyond these are outliers
   if (sparse) {
-    std::vector<float> sorted;  // without NaN, which has no order
+    std::vector<float> sorted;  // without NaN, which cannot be ordered
     for (size_t i = 0; i < count; ++i) {
       if (!std::isnan(values[i * step])) sorted.push_back(values[i * step]);
     }
@@ -110,19 +112,20 @@ uint64_t StoreKvQuant(const float* values, size_t count, size_t step, uint32_t b
 
 namespace {
 
-// The Lloyd-Max values of N(0, 1), times 59 (3 bits) or 46 (4 bits) and rounded: the engine keeps
-// them as such integers, of 64ths.
+// The Lloyd-Max values of N(0, 1), times 59 (3 bits) or 46 (4 bits) and rounded: the engine stores
+// them as these integers, in units of 1/64.
 constexpr float kTable3[] = {-127 / 64.0f, -79 / 64.0f, -45 / 64.0f, -14 / 64.0f,
                              14 / 64.0f,   45 / 64.0f,  79 / 64.0f,  127 / 64.0f};
 constexpr float kTable4[] = {-126 / 64.0f, -95 / 64.0f, -74 / 64.0f, -58 / 64.0f,
                              -43 / 64.0f,  -30 / 64.0f, -18 / 64.0f, -6 / 64.0f,
                              6 / 64.0f,    18 / 64.0f,  30 / 64.0f,  43 / 64.0f,
                              58 / 64.0f,   74 / 64.0f,  95 / 64.0f,  126 / 64.0f};
-constexpr float kUnit3 = 59 / 64.0f, kUnit4 = 46 / 64.0f;  // the deviation of what they quantise
-constexpr double kBeyondHalf = 1e6;                        // infinite as binary16
-constexpr uint64_t kSigns = 0x61f2'b9ca'7d3d'8f14;         // bit d: value d keeps its sign
+// deviation of the values that the tables quantise
+constexpr float kUnit3 = 59 / 64.0f, kUnit4 = 46 / 64.0f;
+constexpr double kBeyondHalf = 1e6;                 // becomes infinite as binary16
+constexpr uint64_t kSigns = 0x61f2'b9ca'7d3d'8f14;  // bit d: value d keeps its sign
 
-// Where a value of deviation 1 passes from one index to the next.
+// Returns the thresholds between indices for values of deviation 1.
 std::vector<float> Middles(uint32_t bits) {
   const std::span<const float> table = OctaveTable(bits);
   std::vector<float> middles;
@@ -268,7 +271,7 @@ void ReadInt4(const TokenHeadCodes& stored, uint32_t dim, std::span<const float>
 }
 
 std::vector<float> VllmSigns(uint32_t dim) {
-  // A uniform float is made of the low 24 bits of an output; below one half it is a 1.
+  // Torch's uniform float is the low 24 bits of an output; a value below one half becomes a 1.
   std::mt19937 generator(kVllmSeed);
   std::vector<float> signs(dim);
   for (float& sign : signs) sign = (generator() & 0x800000u) == 0 ? 1.0f : -1.0f;
@@ -278,11 +281,12 @@ std::vector<float> VllmSigns(uint32_t dim) {
 namespace {
 
 constexpr int kRounds = 200, kSteps = 200;
-constexpr double kSpan = 3.5, kBeyond = 3;  // deviations that are cut up, and how far cells reach
+// deviations that are divided into steps, and the reach of the outer cells
+constexpr double kSpan = 3.5, kBeyond = 3;
 constexpr double kSettled = 1e-10;
 constexpr float kLeastNorm = 1e-8f;
 
-// The mean of a normal variable within [begin, end], by the trapezoid rule.
+// Returns the mean of a normal variable within [begin, end], by the trapezoid rule.
 double MeanWithin(double begin, double end, double deviation) {
   const double step = (end - begin) / kSteps;
   const double height = 1 / std::sqrt(2 * std::numbers::pi * deviation * deviation);
@@ -403,9 +407,9 @@ constexpr uint8_t kSign = 8;
 constexpr float kMagnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
 constexpr float kMiddles[] = {-5,    -3.5f, -2.5f, -1.75f, -1.25f, -0.75f, -0.25f,
                               0.25f, 0.75f, 1.25f, 1.75f,  2.5f,   3.5f,   5};
-constexpr int kZero = 7;  // codes below 0 are as many
+constexpr int kZero = 7;  // number of codes below 0
 
-// floor(log2(value) + 0.5), without a logarithm that each machine rounds its own way.
+// Computes floor(log2(value) + 0.5) without a logarithm, which every machine rounds differently.
 int NearestExponent(float value) {
   int exponent = 0;
   const float mantissa = std::frexp(value, &exponent);
@@ -422,7 +426,7 @@ uint8_t ChooseExponent(std::span<const float> group) {
 
 float ExponentToScale(uint8_t exponent) { return std::ldexp(1.0f, exponent - kExponentBias); }
 
-// The nearest value's code; midway, the lower value's. There is no -0.
+// Returns the code of the nearest value; midway, of the lower one. -0 has no code.
 uint8_t EncodeFloat4(float value) {
   const auto index = static_cast<int>(
       std::lower_bound(std::begin(kMiddles), std::end(kMiddles), value) - std::begin(kMiddles));

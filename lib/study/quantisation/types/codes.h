@@ -13,11 +13,11 @@
 
 namespace kv::quant {
 
-// Integer codes of groups with a range of their own, as KIVI, transformers (quanto) and KVQuant
-// make them. A group is `count` values, `step` apart. What each function writes to `out` is what
+// Integer codes of groups with a range per group, as KIVI, transformers (quanto) and KVQuant make
+// them. A group is `count` values, `step` apart. Each function writes to `out` the values that
 // attention reads.
 struct GroupCodes {
-  std::vector<uint8_t> codes;  // one a value, unpacked
+  std::vector<uint8_t> codes;  // one per value, unpacked
   float scale = 0;
   float shift = 0;  // KIVI: the minimum; quanto: its negative
 };
@@ -25,32 +25,32 @@ struct GroupCodes {
 // KIVI: every operation rounds to binary16. A constant group has codes 0 and the minimum.
 GroupCodes StoreKivi(const float* values, size_t count, size_t step, uint32_t bits, float* out);
 
-// Whether arithmetic rounds to binary16 or stays binary32: quanto uses the model's type.
+// Rounds to binary16 or stays in binary32; quanto uses the model's type.
 enum class Arithmetic { kHalf, kFloat };
-// Constant groups are undefined there; here they come back as they are.
+// quanto's result is undefined for constant groups; here they come back unchanged.
 GroupCodes StoreQuanto(const float* values, size_t count, size_t step, uint32_t bits,
                        Arithmetic arithmetic, float* out);
 
-// KVQuant's integer quantiser with ranges of the values themselves. The zero point is clamped, so
-// that groups of one sign lose. With `sparse`, values at or beyond the 0.5% and 99.5% quantiles are
-// kept as they are. Returns how many were.
+// KVQuant's integer quantiser with a range from the values. The zero point is clamped, so groups of
+// one sign lose precision. With `sparse`, values at or beyond the 0.5% and 99.5% quantiles are kept
+// unchanged. Returns their number.
 uint64_t StoreKvQuant(const float* values, size_t count, size_t step, uint32_t bits, bool sparse,
                       float* out);
 
-// vLLM's octave_k3v4, octave_k3v3 and octave_k3v3_compact: vectors of 64 values with fixed signs,
-// rotated, and quantised value by value to a table made for normal values. A scale for each vector
-// keeps its product with what is stored as long as the vector itself.
+// vLLM's octave_k3v4, octave_k3v3 and octave_k3v3_compact: vectors of 64 values with fixed signs
+// are rotated and quantised value by value to a table made for normal values. A scale per vector
+// keeps its product with the stored vector equal to its squared length.
 
 inline constexpr uint32_t kOctaveDim = 64;
 
-// The table of 2^bits values, ascending; bits is 3 or 4.
+// Returns the table of 2^bits values, ascending; bits is 3 or 4.
 std::span<const float> OctaveTable(uint32_t bits);
-// The engine's signs of vectors of 64; those of other sizes are not known.
+// Returns the engine's signs for vectors of 64; those of other sizes are unknown.
 std::vector<float> OctaveSigns();
 
 struct OctaveCodes {
-  std::vector<uint8_t> indices;  // one a value, unpacked
-  std::vector<uint16_t> scales;  // binary16, one a vector
+  std::vector<uint8_t> indices;  // one per value, unpacked
+  std::vector<uint16_t> scales;  // binary16, one per vector
 };
 OctaveCodes StoreOctave(std::span<const float> values, uint32_t bits);
 void ReadOctave(const OctaveCodes& stored, uint32_t bits, std::span<float> out);
@@ -59,8 +59,8 @@ void ReadOctave(const OctaveCodes& stored, uint32_t bits, std::span<float> out);
 // Values are vectors of `dim`, one after another.
 
 struct TokenHeadCodes {
-  std::vector<uint8_t> codes;  // one byte a value; int4: two values a byte, the even one low
-  std::vector<float> scales;   // one a vector
+  std::vector<uint8_t> codes;  // one byte per value; int4: two values per byte, the even one low
+  std::vector<float> scales;   // one per vector
 };
 
 TokenHeadCodes StoreInt8(std::span<const float> values, uint32_t dim);
@@ -69,45 +69,45 @@ void ReadInt8(const TokenHeadCodes& stored, uint32_t dim, std::span<float> out);
 TokenHeadCodes StoreFloat8(std::span<const float> values, uint32_t dim);
 void ReadFloat8(const TokenHeadCodes& stored, uint32_t dim, std::span<float> out);
 
-// Vectors are multiplied by `signs` and by a Hadamard matrix of the largest power of two that
-// divides `dim`, in pieces of it, and rounded to binary16. The zero point is in the low 4 bits of
-// each scale. On GPUs the engine rotates in bfloat16, and its codes differ.
+// Multiplies vectors by `signs` and, piece by piece, by a Hadamard matrix of the largest power of
+// two that divides `dim`, and rounds to binary16. The zero point is in the low 4 bits of each
+// scale. On GPUs the engine rotates in bfloat16, and its codes differ.
 TokenHeadCodes StoreInt4(std::span<const float> values, uint32_t dim, std::span<const float> signs);
 void ReadInt4(const TokenHeadCodes& stored, uint32_t dim, std::span<const float> signs,
               std::span<float> out);
 
-// The signs that vLLM draws for vectors of this size: torch's generator, seed 0x9E3779B9.
+// Returns the signs that vLLM draws for vectors of this size: torch's generator, seed 0x9E3779B9.
 std::vector<float> VllmSigns(uint32_t dim);
 
-// TurboQuant as vLLM and LMCache ship it: keys as directions, rotated and quantised value by value
-// to a table made for normal values, with their norms; values between their extremes. Vectors are
-// `dim` values one after another; dim is a power of two.
+// TurboQuant as vLLM and LMCache ship it. Keys are stored as a norm and a direction, rotated and
+// quantised value by value to a table made for normal values; values are stored between their
+// extremes. Vectors are `dim` values one after another; dim is a power of two.
 
-// The Lloyd-Max table of 2^bits values for N(0, 1 / dim), ascending, and where cells meet. The
-// middle one of these is 0 up to the solver's rounding, which is not the engines'.
+// The Lloyd-Max table of 2^bits values for N(0, 1 / dim), ascending, and the thresholds between
+// them. The middle threshold is 0 up to the solver's rounding, which differs from the engines'.
 struct TurboTable {
   std::vector<float> centroids, midpoints;
 };
 TurboTable LloydMax(uint32_t dim, uint32_t bits);
 
 struct TurboKeys {
-  std::vector<uint8_t> indices;  // one a value, unpacked
-  std::vector<uint16_t> norms;   // binary16, one a vector
+  std::vector<uint8_t> indices;  // one per value, unpacked
+  std::vector<uint16_t> norms;   // binary16, one per vector
 };
-// `signs` is empty (vLLM) or one sign a dim (LMCache).
+// `signs` is empty (vLLM) or has one sign per dim (LMCache).
 TurboKeys StoreTurboKeys(std::span<const float> values, uint32_t dim, uint32_t bits,
                          std::span<const float> signs);
 void ReadTurboKeys(const TurboKeys& stored, uint32_t dim, uint32_t bits,
                    std::span<const float> signs, std::span<float> out);
 
 struct TurboValues {
-  std::vector<uint8_t> codes;           // one a value, unpacked
-  std::vector<uint16_t> scales, least;  // binary16, one a vector
+  std::vector<uint8_t> codes;           // one per value, unpacked
+  std::vector<uint16_t> scales, least;  // binary16, one per vector
 };
 TurboValues StoreTurboValues(std::span<const float> values, uint32_t dim, uint32_t bits);
 void ReadTurboValues(const TurboValues& stored, uint32_t dim, std::span<float> out);
 
-// The signs that LMCache draws for a layer: torch's generator, seed 42 + 1337 * layer.
+// Returns the signs that LMCache draws for a layer: torch's generator, seed 42 + 1337 * layer.
 std::vector<float> LmcacheSigns(uint32_t dim, uint32_t layer);
 
 // vLLM's ultraquant_4bit: E2M1 codes and a power of two for each 32 values. Values are vectors of
@@ -116,17 +116,17 @@ std::vector<float> LmcacheSigns(uint32_t dim, uint32_t layer);
 inline constexpr uint32_t kUltraGroup = 32;
 
 struct UltraCodes {
-  std::vector<uint8_t> codes;      // two values a byte, the even one low; the sign is bit 3
-  std::vector<uint8_t> exponents;  // E8M0, one for each 32 values
+  std::vector<uint8_t> codes;      // two values per byte, the even one low; the sign is bit 3
+  std::vector<uint8_t> exponents;  // E8M0, one per 32 values
 };
 
-// With `rotate`, vectors are multiplied by H / sqrt(dim) first, as the engine does with keys. The
-// product adds up in the order of the dims, which decides values midway between two codes.
+// With `rotate`, vectors are first multiplied by H / sqrt(dim), as the engine does with keys. The
+// product is summed in the order of the dims, which decides values midway between two codes.
 UltraCodes StoreUltra(std::span<const float> values, uint32_t dim, bool rotate);
-// Writes what the codes say; rotated vectors stay rotated.
+// Writes the decoded values; rotated vectors stay rotated.
 void ReadUltra(const UltraCodes& stored, std::span<float> out);
 
-// What the quantisers share.
+// Helpers of the quantisers.
 
 inline float ToHalf(float value) { return F16ToF32(F32ToF16(value)); }
 
@@ -134,7 +134,7 @@ struct Range {
   float least = 0, most = 0;
 };
 
-// Of values that lie `step` apart.
+// Returns the range of values that lie `step` apart.
 inline Range RangeOf(const float* values, size_t count, size_t step = 1) {
   Range range{values[0], values[0]};
   for (size_t i = 1; i < count; ++i) {
@@ -150,12 +150,12 @@ inline float LargestMagnitude(std::span<const float> values) {
   return most;
 }
 
-// An integer code that was computed in float; 0 for a NaN, which values that are not finite give.
+// Converts an integer code computed in float; a NaN, from values that are not finite, becomes 0.
 inline uint32_t IntegerCode(float code) {
   return std::isnan(code) ? 0 : static_cast<uint32_t>(code);
 }
 
-// Rounds halves away from zero, by adding 0.5 and cutting, as several engines do.
+// Rounds halves away from zero, by adding 0.5 and truncating, as several engines do.
 inline float RoundByHalf(float value) {
   return std::trunc(value < 0 ? value - 0.5f : value + 0.5f);
 }
