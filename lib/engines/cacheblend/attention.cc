@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Attention errors of a blend, for many sets of recomputed tokens at once: dot products and
+// exponentials are computed once per tile, so that each set only picks columns and divides.
 #include "lib/engines/cacheblend/attention.h"
 
 #include <algorithm>
@@ -11,13 +13,13 @@
 namespace kv::blend {
 namespace {
 
-// Queries that are measured at once.
+// Number of queries measured at once.
 constexpr uint64_t kTileRows = 32;
 // A softmax whose weights, relative to the other version's largest score, sum to less than this is
-// computed anew relative to its own largest.
+// recomputed relative to its own largest score.
 constexpr double kLeastWeight = 1e-200;
 
-// Keys and values that one kv head has: both versions, and room for a blend.
+// Keys and values of one kv head in both versions, with room for a blend.
 struct HeadKv {
   uint64_t tokens, k_dim, v_dim;
   std::vector<float> full_k, old_k, full_v, old_v;
@@ -39,7 +41,7 @@ struct HeadKv {
   }
 };
 
-// How a head's scores are computed: the layer's rule with its scale settled.
+// The computation of a head's scores: the layer's rule with its scale resolved.
 struct Scoring {
   AttentionRule rule;
   double scale;
@@ -115,7 +117,7 @@ double Distance2(std::span<const double> a, std::span<const double> b) {
   return sum;
 }
 
-// Dot products of a tile of queries with both versions of the keys; a blend picks columns.
+// Dot products of a tile of queries with both versions of the keys; a blend picks columns of these.
 struct TileProducts {
   std::vector<float> full, old, picked;
 
@@ -137,8 +139,8 @@ struct TileProducts {
 };
 
 // exp(score - the largest of both versions) of a tile, so that each blend only picks and divides.
-// This is not Softmax(), which would take an exponential per key and blend: it rounds differently,
-// and published figures have these bits.
+// Softmax() would compute an exponential per key and blend; it is not used, because it rounds
+// differently and published figures have these bits.
 struct TileWeights {
   std::vector<double> full, old;
 
@@ -154,7 +156,7 @@ struct TileWeights {
       for (uint64_t j = first; j < visible; ++j) {
         a[j] = scoring.Score(products.full[r * n + j]);
         b[j] = scoring.Score(products.old[r * n + j]);
-        largest = std::max({largest, a[j], b[j]});  // NaNs are passed over and stay in their column
+        largest = std::max({largest, a[j], b[j]});  // NaNs are skipped and stay in their column
       }
       for (uint64_t j = first; j < visible; ++j) {
         a[j] = std::exp(a[j] - largest);
@@ -162,8 +164,8 @@ struct TileWeights {
       }
     }
   }
-  // Probabilities of a row; false if the other version's scores tower so far above that nothing is
-  // left of these.
+  // Picks the probabilities of a row. Returns false if the other version's scores are so much
+  // larger that these underflowed.
   bool Pick(uint64_t row, const std::vector<uint8_t>& recomputed, std::span<double> p) const {
     const double* a = &full[row * p.size()];
     const double* b = &old[row * p.size()];
@@ -174,8 +176,8 @@ struct TileWeights {
   }
 };
 
-// The query heads of one kv head, tile by tile of the given positions: `body(first row, rows,
-// queries)`.
+// Calls `body(first row, rows, queries)` for the query heads of one kv head, tile by tile of the
+// given positions.
 template <typename Body>
 void ForTiles(const CachePair& caches, const QueryRows& queries, size_t layer, uint32_t kv_head,
               std::span<const uint64_t> positions, const Body& body) {
@@ -271,7 +273,7 @@ namespace {
 
 struct LeakSums {
   double mass = 0;
-  Sums leak, full;  // leaking against exact mask; chosen mask against the full run
+  Sums leak, full;  // leaking mask against exact mask; chosen mask against the full run
 };
 
 LeakSums MeasureLeakHead(const CachePair& caches, const QueryRows& queries, size_t layer,

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Measures the cost of blending in attention, and how much a bottom-right mask leaks of later
+// tokens.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +14,7 @@
 
 namespace kv::blend {
 
-// What blending costs in attention, measured with the queries of the full run. P and O are the
+// The cost of blending in attention, measured with the queries of the full run. P and O are the
 // probabilities and outputs over the full run's keys and values. P' and O' are those over the
 // blended ones: the full run's rows where tokens were recomputed, the chunks' rows elsewhere.
 struct AttentionError {
@@ -22,9 +24,10 @@ struct AttentionError {
 };
 
 enum class Mask {
-  kExact,        // a recomputed query sees the keys that a prefill would show it
-  kBottomRight,  // the last of n rows sees all T keys and each row one more than the row before:
-                 // both engines' kernels align partial queries so
+  kExact,  // a recomputed query sees the keys that a prefill would show it
+  // the last of n rows sees all T keys and each earlier row one less, as both engines' kernels
+  // align partial queries
+  kBottomRight,
 };
 
 // The queries and how their attention is computed.
@@ -38,7 +41,7 @@ struct QueryRows {
 };
 
 // Measures the attention of the queries at positions [begin, T) for several sets of recomputed
-// tokens, each one byte per token. Returns one error per set. `layer` is the layer's place in
+// tokens, each one byte per token. Returns one error per set. `layer` is an index into
 // CachePair::layers().
 std::vector<AttentionError> MeasureAttention(const CachePair& caches, const QueryRows& queries,
                                              size_t layer, uint64_t begin,
@@ -46,21 +49,23 @@ std::vector<AttentionError> MeasureAttention(const CachePair& caches, const Quer
                                              ThreadPool& pool);
 
 // The attention of the recomputed tokens' own queries over blended keys, and what the bottom-right
-// mask leaks of the future.
+// mask leaks of later tokens.
 struct LeakError {
-  uint64_t queries = 0;         // how many were measured
-  double leaked_mass_mean = 0;  // mean share that the bottom-right mask gives to keys of the future
-  double leak_out_rel_l2 = 0;   // outputs under the bottom-right mask against the exact mask's
-  AttentionError against_full;  // under the mask asked for, against the full run
+  uint64_t queries = 0;  // number of queries measured
+  // mean share that the bottom-right mask gives to keys of later tokens
+  double leaked_mass_mean = 0;
+  // outputs under the bottom-right mask against those under the exact mask
+  double leak_out_rel_l2 = 0;
+  AttentionError against_full;  // under the requested mask, against the full run
 };
-// At most so many queries are measured, evenly spread.
+// Largest number of queries measured, evenly spread.
 inline constexpr uint64_t kMostLeakQueries = 64;
 
 // Measures one layer. `imp` are the recomputed tokens, ascending. `keys` is the number of keys that
-// the engine hands to the kernel: the prompt's or the blender's.
+// the engine passes to the kernel: the prompt's or the blender's.
 LeakError MeasureLeak(const CachePair& caches, const QueryRows& queries, size_t layer,
                       std::span<const uint64_t> imp, uint64_t keys, Mask mask, ThreadPool& pool);
-// Returns how many keys of the future the bottom-right mask shows to the query of each token in
+// Returns how many keys of later tokens the bottom-right mask shows to the query of each token in
 // `imp`.
 std::vector<uint64_t> ExtraKeys(std::span<const uint64_t> imp, uint64_t tokens);
 

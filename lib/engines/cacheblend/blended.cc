@@ -28,7 +28,8 @@ void Narrow(DType dtype, const float* values, uint64_t count, std::byte* out) {
   }
 }
 
-// All rows of one tensor, [token][head][dim]; of the full run where `recomputed` says so.
+// Returns all rows of one tensor, [token][head][dim]: rows of the full run where `recomputed` is 1,
+// the chunks' rows elsewhere.
 Bytes BlendRows(const CachePair& caches, size_t layer, bool is_value, DType dtype,
                 const std::vector<uint8_t>& recomputed) {
   const uint64_t channels = caches.layers()[layer].channels(is_value), tokens = caches.tokens();
@@ -48,12 +49,12 @@ Bytes BlendRows(const CachePair& caches, size_t layer, bool is_value, DType dtyp
   return rows;
 }
 
-// What is exact in a layer: everything up to the check layer in the original, nothing before it in
-// LMCache, whose buffer keeps the old rows there.
+// Returns which tokens are exact in a layer: in the original all of them up to the check layer; in
+// LMCache none before it, because its buffer keeps the old rows there.
 std::vector<uint8_t> RecomputedIn(const CachePair& caches, const Result& result, size_t layer) {
   std::vector<uint8_t> recomputed(caches.tokens());
   const auto covered = recomputed.begin() + static_cast<std::ptrdiff_t>(caches.covered());
-  std::fill(covered, recomputed.end(), 1);  // no chunk has these
+  std::fill(covered, recomputed.end(), 1);  // no chunk covers these tokens
   const bool is_lmcache = result.request.engine == Engine::kLmCache;
   if (!is_lmcache && layer <= result.check_place) {
     std::fill(recomputed.begin(), recomputed.end(), 1);

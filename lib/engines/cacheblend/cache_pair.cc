@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads both caches of a prompt, full run and chunks, in one layout, and rotates old keys to the
+// prompt's positions when they are read.
 #include "lib/engines/cacheblend/cache_pair.h"
 
 #include <fmt/format.h>
@@ -37,7 +39,7 @@ std::vector<KvRows::Layer> ListShapes(const Snapshot& snapshot) {
   return shapes;
 }
 
-// Same layers, heads and dims as the first part, or refused with both.
+// Throws, naming both parts, unless they have the same layers, heads and dims.
 void RequireSameShapes(const std::vector<KvRows::Layer>& first, const std::string& first_path,
                        const Snapshot& other) {
   const std::vector<KvRows::Layer> shapes = ListShapes(other);
@@ -57,8 +59,8 @@ void RequireSameShapes(const std::vector<KvRows::Layer>& first, const std::strin
   }
 }
 
-// Rows [first, first + count) where they follow one another in memory, all heads in order: most
-// caches keep tokens so, and need no gathering. Null otherwise.
+// Returns rows [first, first + count) where they lie in memory, if they are consecutive with all
+// heads in order. Most caches store tokens so and need no copy. Otherwise null.
 const std::byte* RowsInPlace(const KvTensor& tensor, uint64_t first, uint64_t count) {
   const uint64_t unit = tensor.unit_bytes(), head = tensor.units_per_head() * unit;
   for (const StridedPiece& piece : tensor.pieces) {
@@ -75,7 +77,7 @@ const std::byte* RowsInPlace(const KvTensor& tensor, uint64_t first, uint64_t co
   return nullptr;
 }
 
-// Positions that the file records, or nothing. Throws where they do not rise by one: holes and
+// Returns the positions that the file records, or nothing. Throws unless they rise by one: gaps and
 // several sequences have no place in a prompt.
 std::optional<std::vector<int64_t>> RecordedPositions(const Snapshot& snapshot, uint64_t rows) {
   if (snapshot.cell_groups.empty() || snapshot.cell_groups.front().cells.size() != rows) {
@@ -122,8 +124,8 @@ void AppendRun(int64_t first, uint64_t count, std::vector<int64_t>& positions) {
   for (uint64_t i = 0; i < count; ++i) positions.push_back(first + static_cast<int64_t>(i));
 }
 
-// Where the keys of chunk `index` stand; `own` is the position of its first kept token in its own
-// run.
+// Appends the positions of the keys of chunk `index`; `own` is the position of its first kept token
+// in its own run.
 void AppendPositions(KeyState state, const KeyStateFlag& flag, size_t index, const Chunk& chunk,
                      int64_t own, std::vector<int64_t>& positions) {
   if (state == KeyState::kUnrotated) return;
@@ -133,7 +135,7 @@ void AppendPositions(KeyState state, const KeyStateFlag& flag, size_t index, con
   AppendRun(first, chunk.tokens, positions);
 }
 
-// Files that record token ids must record the prompt's.
+// Throws if a file records token ids other than the prompt's.
 void RequireSameTokens(const Snapshot& full, const KvRows::Part& part, uint64_t start) {
   const std::vector<int32_t>& ids = part.snapshot->tokens;
   if (ids.size() != RowsOf(*part.snapshot) || full.tokens.size() < start + part.rows) return;
@@ -149,8 +151,8 @@ void RequireSameTokens(const Snapshot& full, const KvRows::Part& part, uint64_t 
   }
 }
 
-// From where each old key must turn to its place in the prompt. A chunk's run was as long as its
-// last position says; that of keys at the prompt's positions was the prompt.
+// Returns the rotation of each old key to its place in the prompt. The run of a chunk was as long
+// as its last position says; keys at the prompt's positions come from a run over the prompt.
 std::vector<KeyTurn> PlanTurns(const OldCache& old, uint64_t prompt) {
   std::vector<KeyTurn> turns(old.rows.tokens());
   for (size_t t = 0; t < turns.size(); ++t) {
@@ -167,7 +169,8 @@ std::vector<KeyTurn> PlanTurns(const OldCache& old, uint64_t prompt) {
   return turns;
 }
 
-// Whether keys must turn: by their positions, or because runs of other lengths turn otherwise.
+// Returns true if keys must be rotated: because of their positions, or because the rotation depends
+// on the length of the run.
 bool Any(const std::vector<KeyTurn>& turns, bool by_length) {
   return std::any_of(turns.begin(), turns.end(), [&](const KeyTurn& turn) {
     return turn.from != turn.to || (by_length && turn.from_length != turn.to_length);
@@ -408,7 +411,7 @@ FullCache WholePrompt(std::shared_ptr<const Snapshot> full, const KeyStateFlag& 
 void RequireSamePrompt(const FullCache& full, const OldCache& old, std::optional<uint64_t> suffix) {
   const Snapshot& whole = *full.rows.parts().front().snapshot;
   const std::string& path = whole.source.path;
-  // The constructor compares shapes of its parts: let it compare these two as well.
+  // The constructor of KvRows compares shapes of its parts, so both caches are passed to it.
   KvRows({{full.rows.parts().front().snapshot, 0, full.rows.tokens()},
           {old.rows.parts().front().snapshot, 0, 0}});
   const uint64_t have = old.rows.tokens(), want = full.rows.tokens();
@@ -534,7 +537,7 @@ std::vector<float> CachePair::FullHead(size_t layer, bool is_value, uint32_t hea
 std::vector<float> CachePair::OldHead(size_t layer, bool is_value, uint32_t head) const {
   const KvRows::Layer& shape = layers()[layer];
   const uint64_t dim = is_value ? shape.v_dim : shape.k_dim;
-  // Where no chunk covers the prompt, the full run's values stay.
+  // The full run's values are used for tokens that no chunk covers.
   std::vector<float> values =
       covered() == tokens() ? std::vector<float>(tokens() * dim) : FullHead(layer, is_value, head);
   old_.rows.ReadHead(layer, is_value, head, 0, covered(), values.data());

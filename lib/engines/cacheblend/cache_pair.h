@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The two caches that a blend is made of: the full run, and chunks computed separately.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +16,15 @@
 namespace kv::blend {
 
 // One cache of consecutive tokens, joined from parts of snapshots that may be stored in different
-// formats, orders and types. Owns the snapshots and no values, which are read block by block.
+// formats, orders and types. Owns the snapshots but no values, which are read block by block.
 class KvRows {
  public:
   struct Part {
     std::shared_ptr<const Snapshot> snapshot;
-    uint64_t first_row = 0, rows = 0;  // the rows of the snapshot's layers that belong to the part
+    uint64_t first_row = 0, rows = 0;  // rows of the snapshot's layers that belong to the part
   };
   struct Layer {
-    uint32_t index = 0;  // its number in the snapshots
+    uint32_t index = 0;  // layer number in the snapshots
     uint32_t heads = 0, k_dim = 0, v_dim = 0;
 
     uint32_t channels(bool is_value) const { return heads * (is_value ? v_dim : k_dim); }
@@ -41,10 +42,10 @@ class KvRows {
   uint64_t bytes() const;
 
   // Writes the keys or values of tokens [begin, begin + count) as floats, [token][head][dim]. Block
-  // types are dequantised and llama.cpp's Hadamard transform is undone. `layer` is a place in
+  // types are dequantised and llama.cpp's Hadamard transform is undone. `layer` is an index into
   // layers().
   void Read(size_t layer, bool is_value, uint64_t begin, uint64_t count, float* out) const;
-  // Writes those of one head, [token][dim].
+  // Writes the same for one head, [token][dim].
   void ReadHead(size_t layer, bool is_value, uint32_t head, uint64_t begin, uint64_t count,
                 float* out) const;
   // Gives the pages of a layer back to the system.
@@ -68,25 +69,25 @@ enum class KeyState {
   kUnrotated,
   kLocal,   // positions in the chunk's own run
   kGlobal,  // positions in the prompt
-  kAt,      // successive positions from a given one on, for each chunk
+  kAt,      // successive positions from a given start, for each chunk
 };
 std::string_view Name(KeyState state);
 
 // The value of a flag: "auto", "unrotated", "local", "global", or "at:0,4,22" with the position of
 // the first kept token of each chunk.
 struct KeyStateFlag {
-  std::optional<KeyState> state;  // nothing for "auto": as the file says
+  std::optional<KeyState> state;  // empty for "auto": the state that the file records
   std::vector<int64_t> at;
 };
 // Throws kUsage, naming `flag`.
 KeyStateFlag ParseKeyState(std::string_view text, std::string_view flag);
 
-// What became of the token that an engine puts in front of every text (BOS). The prompt has it
-// once.
+// States what happened to the token that an engine prepends to every text (BOS). The prompt has it
+// only once.
 enum class BosRule {
-  kNone,     // chunks are as they stand in the prompt
-  kDrop,     // chunks after the first begin with one, which is to be left out
-  kDropped,  // it was left out already: first tokens of later chunks were at position 1
+  kNone,     // chunks are those of the prompt
+  kDrop,     // later chunks begin with one, which must be left out
+  kDropped,  // later chunks lost it already: their first token was at position 1
 };
 // Throws kUsage.
 BosRule ParseBosRule(std::string_view text);
@@ -103,10 +104,10 @@ struct OldCache {
   KvRows rows;
   std::vector<Chunk> chunks;
   KeyState state = KeyState::kLocal;
-  std::vector<int64_t> positions;  // that each token's key is rotated to; empty if unrotated
+  std::vector<int64_t> positions;  // positions that the keys are rotated to; empty if unrotated
 };
 
-// Joins chunks that come as one file each.
+// Joins chunks that are one file each.
 OldCache JoinChunks(const std::vector<std::shared_ptr<const Snapshot>>& parts, BosRule bos,
                     const KeyStateFlag& state);
 // Splits one file that holds all chunks, by their lengths in tokens; without lengths it is one
@@ -127,13 +128,13 @@ FullCache WholePrompt(std::shared_ptr<const Snapshot> full, const KeyStateFlag& 
 void RequireSamePrompt(const FullCache& full, const OldCache& old, std::optional<uint64_t> suffix);
 
 // The full run and the chunks side by side, with the keys of both rotated to the prompt's
-// positions. A key is rotated when it is read; the sources stay as they are, so no key is rotated
-// twice. Tokens that no chunk covers are read from the full run, since an engine computes them
+// positions. A key is rotated when it is read, and the sources do not change, so no key is rotated
+// twice. Tokens that no chunk covers are read from the full run, because an engine computes them
 // anew.
 class CachePair {
  public:
-  // Throws kUsage if keys must be rotated and `rope` does not say how, and kUnsupportedLayout if
-  // the head size differs from layer to layer.
+  // Throws kUsage if keys must be rotated and `rope` is missing, and kUnsupportedLayout if the head
+  // size differs from layer to layer.
   CachePair(FullCache full, OldCache old, std::optional<ModelRope> rope);
 
   const FullCache& full() const { return full_; }
@@ -142,20 +143,20 @@ class CachePair {
   uint64_t tokens() const { return full_.rows.tokens(); }
   uint64_t covered() const { return old_.rows.tokens(); }  // tokens that chunks cover
   const std::vector<KvRows::Layer>& layers() const { return full_.rows.layers(); }
-  // Returns the place in layers() of the layer with this number, if there is one.
+  // Returns the index in layers() of the layer with this number, if there is one.
   std::optional<size_t> Place(uint32_t layer) const;
   DType dtype() const;     // of the full run's first layer
   uint64_t bytes() const;  // of K and V of both caches
 
   // Write the keys or values of tokens [begin, begin + count) as floats, [token][head][dim].
-  // `layer` is a place in layers().
+  // `layer` is an index into layers().
   void ReadFull(size_t layer, bool is_value, uint64_t begin, uint64_t count, float* out) const;
   void ReadOld(size_t layer, bool is_value, uint64_t begin, uint64_t count, float* out) const;
   // Return the keys or values of one head, [token][dim], for all tokens.
   std::vector<float> FullHead(size_t layer, bool is_value, uint32_t head) const;
   std::vector<float> OldHead(size_t layer, bool is_value, uint32_t head) const;
-  // Rotates old keys, [token][head][dim], once more, as the original does when it runs twice on the
-  // same object.
+  // Rotates old keys, [token][head][dim], a second time, as the original does when it runs twice on
+  // the same object.
   void TurnAgain(size_t layer, uint64_t begin, uint64_t count, float* keys) const;
   // Gives the pages of a layer back to the system.
   void Drop(size_t layer) const;

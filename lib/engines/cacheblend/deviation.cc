@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Deviations of the chunks' keys and values from the full run's, the ranking of tokens by them, and
+// a check that the inputs belong together.
 #include "lib/engines/cacheblend/deviation.h"
 
 #include <fmt/format.h>
@@ -25,7 +27,7 @@ float RoundTo(DType dtype, float value) {
   return value;
 }
 
-// Ranks from 1; equal values share the mean of theirs.
+// Returns ranks from 1; equal values share the mean of their ranks.
 std::vector<double> AverageRanks(std::span<const double> values) {
   std::vector<uint32_t> order(values.size());
   std::iota(order.begin(), order.end(), 0);
@@ -43,9 +45,10 @@ std::vector<double> AverageRanks(std::span<const double> values) {
   return ranks;
 }
 
-constexpr uint64_t kDeviationTokens = 16;  // both blocks of floats stay in near caches
+constexpr uint64_t kDeviationTokens = 16;  // both blocks of floats stay in the L1 and L2 caches
 
-// Hands out runs of tokens: `body(begin, end, full, old)` with room for a block of each.
+// Divides the tokens among threads: calls `body(begin, end, full, old)` with buffers for a block of
+// each cache.
 void ForTokenRuns(ThreadPool& pool, uint64_t tokens, uint64_t channels,
                   const std::function<void(uint64_t, uint64_t, float*, float*)>& body) {
   const uint64_t runs = std::clamp<uint64_t>(CeilDiv(tokens, kDeviationTokens), 1,
@@ -80,7 +83,7 @@ void Summarise(const std::vector<Chunk>& chunks, const std::vector<double>& full
   }
   std::erase_if(relative, [](double value) { return !std::isfinite(value); });
   out.nonfinite = out.tokens.size() - relative.size();
-  if (relative.empty()) {  // a deviation of nothing is no 0
+  if (relative.empty()) {  // the deviation of no tokens is undefined, not 0
     out.rel_mean = out.rel_p50 = out.rel_p90 = out.rel_p99 = out.rel_max = NAN;
     return;
   }
@@ -124,7 +127,7 @@ double MostByRounding(DType dtype) {
   return 0.01;
 }
 
-// Old and full keys of some tokens of the first layer, as stored.
+// Stored old and full keys of some tokens of the first layer.
 struct Sample {
   std::vector<uint64_t> tokens;
   std::vector<std::vector<float>> full, old;
@@ -147,7 +150,7 @@ Sample TakeSample(const CachePair& caches) {
 
 struct Reading {
   KeyState state = KeyState::kUnrotated;
-  int64_t later_first = 0;  // local: position of the first token of later chunks
+  int64_t later_first = 0;  // for kLocal: position of the first token of later chunks
   Rope rope;
 };
 
@@ -195,7 +198,7 @@ double MeasureOutputError(const Reading& reading, const Sample& sample, const Ca
   return norm == 0 ? 0 : std::sqrt(difference / norm);
 }
 
-// The usual readings of a dump; the one with the least error.
+// Returns the usual interpretation of a dump's keys with the least error, and that error.
 std::pair<Reading, double> BestReading(const CachePair& caches) {
   const Sample sample = TakeSample(caches);
   const Rope given = caches.rope().value_or(ModelRope{}).rope;

@@ -16,7 +16,8 @@
 
 namespace kv::blend {
 
-// The selection of HKVD tokens: those whose keys or values deviate most from a full prefill.
+// The selection of HKVD tokens (high KV deviation): those whose keys or values deviate most from a
+// full prefill.
 
 // Returns how many tokens are selected: scored * ratio, a double product truncated towards zero, as
 // the original computes it. Throws kUsage unless ratio is in [0, 1].
@@ -26,20 +27,20 @@ void RequireSuffix(uint64_t tokens, uint64_t suffix);
 
 // Sums the squared differences of one token as the original does in a model of a 16-bit dtype:
 // differences, squares and the sum are each rounded to `dtype`. The original sums in float, in an
-// order that its kernel chooses; here the sum is exact before it is rounded.
+// order that depends on its kernel; here the sum is exact before it is rounded.
 float ScoreInDtype(const float* full, const float* old, uint64_t count, DType dtype);
 
 struct Selection {
   uint64_t topk = 0;
   std::vector<uint64_t> indices;  // ascending; the forced suffix is last
-  // The scores on both sides of the cut; absent if no token was kept or none was dropped.
+  // The scores on both sides of the threshold; empty if no token was kept or none was dropped.
   std::optional<float> kept_min, dropped_max;
   std::optional<double> margin;  // kept_min - dropped_max
   uint64_t ties = 0;             // number of tokens that score kept_min, if one of them was dropped
 };
 
 // Ranks all scored tokens, best first: NaN, then +infinity, then by value. Of equal scores the
-// lower index comes first; torch leaves that choice open.
+// lower index comes first; torch does not define that order.
 class Ranking {
  public:
   explicit Ranking(std::vector<float> scores);
@@ -66,10 +67,10 @@ std::optional<Overlap> MeasureOverlap(std::span<const uint32_t> a, std::span<con
 // side is constant or a value is NaN.
 std::optional<double> Spearman(std::span<const double> a, std::span<const double> b);
 
-// How far the chunks' keys (or values) of one layer are from the full run's.
+// The distance of the chunks' keys (or values) of one layer from the full run's.
 struct TensorDeviation {
-  std::vector<double> tokens;    // of each token: sum over heads and dims of (full - old)^2
-  double sum = 0, full_sum = 0;  // over tokens: of these sums, and of the sums of full^2
+  std::vector<double> tokens;    // per token: sum over heads and dims of (full - old)^2
+  double sum = 0, full_sum = 0;  // sums over tokens: of `tokens`, and of full^2
   // Figures of the tokens' relative deviations, sqrt(sum of (full - old)^2 / sum of full^2). Tokens
   // for which that is not finite are left out and counted.
   double rel_mean = 0, rel_p50 = 0, rel_p90 = 0, rel_p99 = 0, rel_max = 0;
@@ -101,8 +102,7 @@ double DoubleRotationError(const CachePair& caches, size_t layer, ThreadPool& po
 // Checks by layer 0 whether the inputs belong together. Its V depends on the token alone and its K
 // on the token and its position, so both must equal the full run's up to rounding. Returns a
 // sentence for each tensor that deviates more; for K the sentence names the key state (KeyState)
-// that would fit, if one of the usual ones does. Returns nothing if the snapshots do not begin at
-// layer 0.
+// that would fit, if a usual one does. Returns nothing if the snapshots do not begin at layer 0.
 std::vector<std::string> DiagnoseFirstLayer(const CachePair& caches, const LayerDeviation& first);
 
 }  // namespace kv::blend

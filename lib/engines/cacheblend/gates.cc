@@ -13,7 +13,7 @@
 namespace kv::blend {
 namespace {
 
-constexpr double kLeastRatio = 0.15;  // r* of the paper
+constexpr double kLeastRatio = 0.15;  // r* of the CacheBlend paper
 
 struct Figure {
   std::string_view name;
@@ -58,7 +58,7 @@ double ParseReal(std::string_view number, std::string_view whole) {
   return *value;
 }
 
-// "layer12": with the word, since "@0.1" would else be ratio 0, layer 1.
+// Parses "layer12". The word is required, because "@0.1" would otherwise be ratio 0 in layer 1.
 std::optional<uint32_t> LayerNumber(std::string_view text) {
   constexpr std::string_view kWord = "layer";
   if (!text.starts_with(kWord)) return std::nullopt;
@@ -107,7 +107,7 @@ GateResult Judge(const Gate& gate, const Result& result) {
       found = true;
       const std::optional<double> value = figure.of(layer);
       if (!value) continue;
-      if (std::isnan(*value)) {  // neither less nor more than a limit: the gate fails
+      if (std::isnan(*value)) {  // neither less nor more than a limit, so the gate fails
         judged.value = value;
         break;
       }

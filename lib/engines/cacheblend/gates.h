@@ -25,15 +25,15 @@ Gate ParseGate(std::string_view text);
 
 struct GateResult {
   Gate gate;
-  // Nothing if the figure was not measured because there were no queries; the gate fails then.
+  // Empty if the figure was not measured because there were no queries; the gate fails then.
   std::optional<double> value;
   bool pass = false;
 };
 // The ratio must be on the curve. Throws kUsage for a layer that is not blended.
 GateResult Judge(const Gate& gate, const Result& result);
 
-// The paper's choice of the ratio: recomputing a share of one layer is hidden behind loading the
-// chunks of the next.
+// The paper's choice of the ratio: recomputing that share of one layer takes no longer than loading
+// the chunks of the next one.
 struct Controller {
   double prefill_seconds = 0, bytes_per_second = 0;  // as given by the user
   double load_seconds_per_layer = 0, prefill_seconds_per_layer = 0;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The HTML page of a blend: a map of chosen tokens, charts of deviation by ratio and by layer, and
+// tables.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +25,7 @@ constexpr size_t kMostRows = 48;
 
 using format::Percent;
 
-// The scores of the check layer, relative to the largest: what the choice went by.
+// Returns the scores of the check layer relative to the largest one; the choice is made by these.
 std::vector<double> Strengths(const Result& result) {
   const LayerDeviation& check = result.layers[result.check_place];
   std::vector<double> strengths(check.v.tokens.size());
@@ -40,7 +42,7 @@ std::vector<double> Strengths(const Result& result) {
   return strengths;
 }
 
-// One line of the map: consecutive tokens, several to a cell where there are many.
+// Returns one line of the map: consecutive tokens, several per cell if there are many.
 StripRow BuildStripRow(const std::string& name, uint64_t columns, uint64_t begin, uint64_t end,
                        uint64_t scored, const std::vector<double>& strengths,
                        const std::vector<uint8_t>& chosen) {
@@ -66,7 +68,7 @@ StripRow BuildStripRow(const std::string& name, uint64_t columns, uint64_t begin
     const std::string state = count == 0  ? ": reused"
                               : step == 1 ? ": recomputed"
                                           : fmt::format(": {} recomputed", count);
-    // A chosen token is never so pale that it looks reused.
+    // A chosen token is never so pale that it looks like a reused one.
     const double least = count > 0 ? 0.4 : 0.08;
     row.spans.push_back(
         {x, x_end, least + (1 - least) * strength, count > 0 ? 1 : 0,
@@ -113,7 +115,7 @@ void AddMap(const CachePair& caches, const Result& result, report::Page& page) {
                           result.request.check_layer));
 }
 
-// Where reuse hurts: the mean deviation of each chunk in each layer.
+// Adds a heat map of the mean deviation of each chunk in each layer, which shows where reuse hurts.
 void AddHeat(const CachePair& caches, const Result& result, report::Page& page) {
   StripMap map;
   map.title = "Relative deviation of V by layer and chunk";

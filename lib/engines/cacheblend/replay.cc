@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Replays CacheBlend's and LMCache's selection of tokens and blend, and measures what is left of
+// the deviation for a curve of ratios.
 #include "lib/engines/cacheblend/replay.h"
 
 #include <fmt/format.h>
@@ -14,7 +16,8 @@
 namespace kv::blend {
 namespace {
 
-// Added in index order, so that equal inputs give equal bits.
+// Sums the deviation of tokens that are not recomputed, in index order, so that equal inputs give
+// equal bits.
 double Left(const std::vector<double>& deviation, const std::vector<uint8_t>& recomputed) {
   double sum = 0;
   for (size_t t = 0; t < deviation.size(); ++t) {
@@ -57,7 +60,7 @@ class Replayer {
  private:
   const Request& request() const { return result_.request; }
   bool is_lmcache() const { return request().engine == Engine::kLmCache; }
-  // That partial queries are aligned to.
+  // Returns the number of keys that partial queries are aligned to.
   uint64_t keys() const { return is_lmcache() ? result_.covered : result_.tokens; }
 
   void FindCheckLayer() {
@@ -90,7 +93,7 @@ class Replayer {
     return sums;
   }
 
-  // Whether the layer deviates by no more than storage rounds.
+  // Returns true if the layer deviates by no more than the rounding of its storage.
   bool IsRounding(const LayerDeviation& layer) const {
     const double most = caches_.dtype() == DType::kBF16 ? 8e-3 : 1e-3;
     const bool v = layer.v.relative() <= most, k = layer.k.relative() <= most;
@@ -218,7 +221,7 @@ class Replayer {
     return static_cast<size_t>(after - chunks.begin()) - 1;
   }
 
-  // Ratio 1 recomputes everything.
+  // Checks that ratio 1 leaves no deviation.
   void CheckEnds() const {
     for (const CurvePoint& point : result_.curve) {
       if (point.ratio == 1) KV_ASSERT(point.mean.v_sum == 0 && point.mean.k_sum == 0);
@@ -313,7 +316,8 @@ class Replayer {
                                 std::nullopt});
       return;
     }
-    // Three of the four example scripts measure a list of one element.
+    // Three of the four example scripts measure the length of a list with one element, so their
+    // suffix is 1.
     if (request().suffix == 1 || result_.covered < result_.tokens || request().emulate) return;
     const LayerDeviation& check = result_.layers[result_.check_place];
     std::vector<float> scores;
@@ -336,7 +340,8 @@ class Replayer {
          share});
   }
 
-  // LMCache computes the layers before the check layer and does not store them.
+  // Notes a fault of LMCache: it computes the layers before the check layer and does not store
+  // them.
   void AddBufferFault() {
     for (size_t i = 0; i < result_.check_place; ++i) {
       if (IsRounding(result_.layers[i])) continue;
@@ -369,7 +374,7 @@ std::vector<uint32_t> RandomOrder(uint64_t scored, uint64_t seed) {
   std::vector<uint32_t> order(scored);
   std::iota(order.begin(), order.end(), 0);
   std::mt19937_64 random(seed);
-  // Not std::shuffle: its choices differ between standard libraries.
+  // std::shuffle is not used, because its choices differ between standard libraries.
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
   return order;
 }
@@ -443,7 +448,7 @@ std::vector<CurvePoint> MeasureCurve(const std::vector<LayerDeviation>& layers,
     CurvePoint point;
     point.ratio = ratio;
     const uint64_t k = TopCount(scored, ratio);
-    // LMCache's blender leaves what lies beyond the scored tokens to the engine.
+    // LMCache's blender leaves tokens after the scored ones to the engine.
     point.selection = check.Select(k, request.engine == Engine::kLmCache ? scored : tokens);
     const auto blended = static_cast<double>(layers.size() - 1 - check_place);
     const double rows = static_cast<double>(k + tokens - scored) / static_cast<double>(tokens);

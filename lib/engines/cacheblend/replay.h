@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The replay of a blend: what the engine selects, what is left of the deviation, and faults that
+// the original would have with this prompt.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +17,30 @@
 
 namespace kv::blend {
 
-// Whose code is replayed.
+// The engine whose code is replayed.
 enum class Engine {
-  kCacheBlend,  // scores all but the suffix, forces the suffix, the check layer itself is exact
-  kLmCache,     // scores all tokens, forces none, the check layer is blended too
+  // scores all tokens but the suffix, forces the suffix, computes the check layer exactly
+  kCacheBlend,
+  kLmCache,  // scores all tokens, forces none, blends the check layer too
 };
 // The tensor whose deviation scores tokens at the check layer.
 enum class ScoreRule { kV, kK, kKAndV };
 
 // A later check layer, which keeps the best of the tokens chosen so far: the gradual filtering of
-// the paper, for which both engines have lists and neither has code.
+// the paper. Both engines have lists for it in their configuration, but no code.
 struct Filter {
-  uint32_t layer = 0;  // as the snapshot numbers it
+  uint32_t layer = 0;  // layer number in the snapshot
   double ratio = 0;    // of the scored tokens
 };
 
 struct Request {
   Engine engine = Engine::kCacheBlend;
   ScoreRule score = ScoreRule::kV;
-  uint32_t check_layer = 1;  // as the snapshot numbers it
+  uint32_t check_layer = 1;  // layer number in the snapshot
   double ratio = 0.16;
-  std::vector<Filter> filters;  // at rising layers, by ratios that do not rise
+  std::vector<Filter> filters;  // at ascending layers, with ratios that do not rise
   std::vector<double> ratios;   // of the curve, ascending; `ratio` is among them
-  uint64_t suffix = 0;          // number of last tokens that are the question
+  uint64_t suffix = 0;          // number of last tokens, which are the question
   Mask mask = Mask::kExact;
   uint64_t seed = 0;
   std::optional<DType> emulate;  // 16-bit model dtype in which scores are computed
@@ -50,7 +53,7 @@ struct Remaining {
 
 struct CurveLayer {
   uint32_t layer = 0;
-  double v_sum = 0, k_sum = 0;  // squared deviations that are left, not as shares
+  double v_sum = 0, k_sum = 0;  // squared deviations that are left, as sums instead of shares
   Remaining selected;           // with the tokens that the check layer selects
   Remaining oracle;             // with this layer's own best tokens
   Remaining random, first_of_chunk;
@@ -61,12 +64,12 @@ struct CurvePoint {
   double ratio = 0;
   Selection selection;
   double compute_share = 0;
-  std::vector<CurveLayer> layers;  // the blended ones
-  CurveLayer mean;                 // of them
+  std::vector<CurveLayer> layers;  // the blended layers
+  CurveLayer mean;                 // mean of the blended layers
 };
 
-// How a layer's own choice of tokens relates to the check layer's, and its scores to those of the
-// layer before. Absent if the layer deviates by rounding only.
+// Compares a layer's own choice of tokens with the check layer's, and its scores with those of the
+// layer before. Empty if the layer deviates by rounding only.
 struct LayerRanks {
   std::optional<Overlap> with_check;
   std::optional<double> spearman_prev;
@@ -77,10 +80,10 @@ struct LayerLeak {
   LeakError error;
 };
 
-// What a later check layer keeps, for the layers after it.
+// Tokens that a later check layer keeps for the layers after it.
 struct Filtered {
   Filter filter;
-  size_t place = 0;  // of the check layer among the layers
+  size_t place = 0;  // index of the check layer in the layers
   uint64_t topk = 0;
   std::vector<uint64_t> indices;  // ascending; the forced suffix is last
 };
@@ -93,17 +96,18 @@ struct Fault {
 
 struct Result {
   Request request;
-  size_t check_place = 0;  // of the check layer among the layers
+  size_t check_place = 0;  // index of the check layer in the layers
   uint64_t tokens = 0, covered = 0;
   std::vector<LayerDeviation> layers;
   std::vector<LayerRanks> ranks;
   Selection selection;
   std::vector<Filtered> filtered;
-  // With the filters: over the blended layers, and of the whole prefill.
+  // With the filters: what is left over the blended layers, and over the whole prefill.
   Remaining filtered_left;
   double filtered_compute_share = 0;
-  uint64_t nonfinite = 0;                // scores of the check layer
-  std::vector<uint64_t> chunk_selected;  // HKVD tokens by chunk, the forced suffix not counted
+  uint64_t nonfinite = 0;  // number of scores of the check layer that are not finite
+  // number of HKVD tokens by chunk, without the forced suffix
+  std::vector<uint64_t> chunk_selected;
   std::vector<CurvePoint> curve;
   bool has_attention = false;
   double extra_keys_mean = 0;
@@ -112,7 +116,7 @@ struct Result {
   std::vector<std::string> warnings;
 
   const CurvePoint& main() const;  // at request.ratio
-  // The tokens that are recomputed in a blended layer, by its place.
+  // Returns the tokens that are recomputed in a blended layer, by its index.
   const std::vector<uint64_t>& IndicesAt(size_t place) const;
 };
 
@@ -125,8 +129,8 @@ std::string_view Name(Mask mask);
 Result Replay(const CachePair& caches, const AttentionTrace* trace, const Request& request,
               ThreadPool& pool, Progress* progress);
 
-// The orders in which baselines recompute the scored tokens [0, scored): at random, or the first
-// tokens of all chunks, then their second ones, and so on.
+// Return the orders in which baselines recompute the scored tokens [0, scored): at random, or the
+// first tokens of all chunks, then their second ones, and so on.
 std::vector<uint32_t> RandomOrder(uint64_t scored, uint64_t seed);
 std::vector<uint32_t> FirstOfChunkOrder(const std::vector<Chunk>& chunks, uint64_t scored);
 
@@ -134,12 +138,13 @@ std::vector<uint32_t> FirstOfChunkOrder(const std::vector<Chunk>& chunks, uint64
 std::vector<uint8_t> Recomputed(std::span<const uint32_t> order, uint64_t k, uint64_t scored,
                                 uint64_t tokens);
 
-// Returns the shares of a layer's deviation in tokens that are not recomputed (one byte each).
+// Returns the shares of a layer's deviation that lie in tokens which are not recomputed (one byte
+// each).
 Remaining ComputeRemaining(const LayerDeviation& layer, const std::vector<uint8_t>& recomputed);
 
-// Measures, for every ratio asked for, how much of each blended layer's deviation is left;
-// attention figures are left out. `rankings` has one entry per layer. `first_blended` is the place
-// of the first layer that blending touches.
+// Measures, for every requested ratio, how much of each blended layer's deviation is left, without
+// attention figures. `rankings` has one entry per layer. `first_blended` is the index of the first
+// layer that blending changes.
 std::vector<CurvePoint> MeasureCurve(const std::vector<LayerDeviation>& layers,
                                      const std::vector<Ranking>& rankings,
                                      const std::vector<Chunk>& chunks, const Request& request,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The document kvtool.blend: fields of chunks, layers, the curve, faults and leaks.
 #include "lib/engines/cacheblend/report.h"
 
 #include <fmt/format.h>
@@ -13,12 +14,12 @@
 namespace kv::blend {
 namespace {
 
-// As float prints, so that a score of 0.1f is 0.1.
+// Converts a float to the double that prints the same digits, so that a score of 0.1f is 0.1.
 std::optional<double> IfFinite(const std::optional<float>& value) {
   return value && std::isfinite(*value) ? std::optional(ShortestDouble(*value)) : std::nullopt;
 }
 
-// Numbers that are null where they are not finite.
+// Returns the numbers with null for those that are not finite.
 std::vector<std::optional<double>> OrNulls(const std::vector<double>& numbers) {
   return {numbers.begin(), numbers.end()};
 }
@@ -180,7 +181,7 @@ const Result* IfFiltered(const Report& of) {
   return of.result.filtered.empty() ? nullptr : &of.result;
 }
 
-// Indices are in the document unless a file took them.
+// Returns the indices, unless they were written to a file.
 std::optional<std::vector<uint64_t>> Listed(const ReportExtras& extras,
                                             const Selection& selection) {
   return extras.indices_file.empty() ? std::optional(selection.indices) : std::nullopt;
@@ -254,7 +255,7 @@ struct LayerOf {
   const LayerRanks& ranks;
 };
 
-// A tensor's deviation, with all tokens or without.
+// A tensor's deviation, with or without the list of tokens.
 struct DeviationOf {
   const TensorDeviation& deviation;
   bool detail;

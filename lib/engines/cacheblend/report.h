@@ -13,18 +13,18 @@
 
 namespace kv::blend {
 
-// What a report states in addition to the result.
+// Data that a report states in addition to the result.
 struct ReportExtras {
   const AttentionTrace* trace = nullptr;
   std::optional<Controller> controller;
   std::vector<GateResult> gates;
   std::string indices_file;  // the file that indices were written to instead of the document
-  bool detail = false;       // whether to list the deviation of every token
+  bool detail = false;       // true: list the deviation of every token
 
   bool pass() const;
 };
 
-// What kvtool.blend says beside its inputs and warnings.
+// Data of kvtool.blend beside its inputs and warnings.
 struct Report {
   const CachePair& caches;
   const Result& result;
@@ -45,17 +45,17 @@ struct ChunkOf {
   }
 };
 
-// A member of what there may be.
+// Returns a member of an optional struct, or nothing.
 template <typename T, typename M>
 std::optional<M> IfThere(const std::optional<T>& of, M T::*member) {
   return of ? std::optional((*of).*member) : std::nullopt;
 }
 
-// What people read, on the console and in the page: a row for each ratio, and for each chunk.
+// Return tables for the console and the page: a row for each ratio, and for each chunk.
 TextTable CurveTable(const Result& result);
 TextTable ChunkTable(const CachePair& caches, const Result& result);
 
-// Returns the self-contained HTML page (page.cc implements it, and these tables).
+// Returns the self-contained HTML page. page.cc implements it and the tables.
 report::Page ReportPage(const CachePair& caches, const Result& result, const ReportExtras& extras);
 
 }  // namespace kv::blend

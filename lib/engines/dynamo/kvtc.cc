@@ -13,7 +13,7 @@
 namespace kv::dynamo {
 namespace {
 
-constexpr int32_t kFp8 = 0, kInteger = 1;  // how a range's header says its type
+constexpr int32_t kFp8 = 0, kInteger = 1;  // values of a range's type in its header
 constexpr float kSoftOverflow = 248;
 constexpr float kConstant = 1e-10f;
 
@@ -23,8 +23,8 @@ bool IsCodeWidth(uint32_t bits) {
   return bits == 0 || bits == 1 || bits == 2 || bits == 4 || bits == 8;
 }
 
-// Rows that are no whole bytes: the kernels and their own header disagree where the next one
-// begins.
+// Returns true if rows do not fill whole bytes: then the kernels and their own header disagree on
+// where the next row begins.
 bool IsTorn(const Range& range, uint64_t rows) {
   return rows > 1 && range.width() % CodesInByte(range.bits) != 0;
 }
@@ -74,7 +74,7 @@ Extremes EncodeRow(std::span<const float> row, uint32_t bits, std::byte* packed)
   std::fill_n(packed, CeilDiv(row.size(), CodesInByte(bits)), std::byte{0});
   for (size_t i = 0; i < row.size(); ++i) {
     const float level = std::round((row[i] - extremes.least) / span * largest);
-    // A GPU casts NaN to 0.
+    // GPUs convert NaN to 0.
     const uint32_t code =
         std::isnan(level) ? 0 : static_cast<uint32_t>(std::clamp(level, 0.0f, largest));
     const uint64_t at = i * bits;
@@ -125,7 +125,7 @@ Bytes WriteBuffer(std::span<const float> values, uint64_t rows, uint64_t compone
   for (const Range& range : ranges) {
     const bool is_integer = range.bits != 0;
     Bytes packed(rows * range.row_bytes());
-    std::vector<float> extremes(is_integer ? 2 * rows : 0);  // all least, then all most
+    std::vector<float> extremes(is_integer ? 2 * rows : 0);  // all minima, then all maxima
     for (uint64_t r = 0; r < rows; ++r) {
       const auto row = values.subspan(r * components + range.begin, range.width());
       std::byte* to = packed.data() + r * range.row_bytes();
@@ -149,7 +149,7 @@ Bytes WriteBuffer(std::span<const float> values, uint64_t rows, uint64_t compone
 
 namespace {
 
-// A range of a buffer, and where its parts lie.
+// A range of a buffer, with the offsets of its parts.
 struct Stored {
   Range range;
   ByteSpan extremes, packed;

@@ -9,11 +9,11 @@
 #include "lib/core/base/bytes.h"
 
 // KVTC as the kernels of NVIDIA Dynamo code it (lib/kvbm-kernels): coefficients of a transform, one
-// row for each KV block or token, to a buffer of ranges. Their defects are kept, and named.
+// row per KV block or token, in a buffer of ranges. The kernels' defects are reproduced and named.
 namespace kv::dynamo {
 
-// GPUs convert to E4M3 from sm_89 on. On older ones the kernels do it themselves: magnitudes from
-// 248 on become 448, those between 2^-10 and 2^-9 become 0, and -0 loses its sign.
+// GPUs convert to E4M3 in hardware from sm_89 on. On older ones the kernels convert in software:
+// magnitudes from 248 on become 448, those between 2^-10 and 2^-9 become 0, and -0 loses its sign.
 enum class Fp8Path { kSm89, kSoft };
 uint8_t ToFp8(float value, Fp8Path path);
 
@@ -23,30 +23,31 @@ struct Range {
   uint32_t bits = 0;
 
   uint64_t width() const { return end - begin; }
-  uint64_t row_bytes() const;  // of a row's codes
+  uint64_t row_bytes() const;  // size of a row's codes
   bool operator==(const Range&) const = default;
 };
 
-// The integers of a row lie between these two. A NaN is in neither; it decodes to the least.
+// Minimum and maximum of a row, between which its integers lie. NaN counts for neither and decodes
+// to the minimum.
 struct Extremes {
   float least = 0, most = 0;
 };
-// Writes the codes, the first one in the lowest bits. Rows that span less than 1e-10 all become the
-// least; an infinity leaves NaNs of the whole row.
+// Writes the codes, the first one in the lowest bits. Rows that span less than 1e-10 decode to the
+// minimum; an infinity turns the whole row into NaNs.
 Extremes EncodeRow(std::span<const float> row, uint32_t bits, std::byte* packed);
 void DecodeRow(const Extremes& extremes, uint32_t bits, const std::byte* packed,
                std::span<float> out);
 
-// Components that no range covers: the kernels take them from memory that nobody wrote.
+// Treatment of components that no range covers. The kernels read uninitialised memory for them.
 enum class Gaps { kRefuse, kZero };
 
 // Throws kBadField, naming the fault: a range that is empty, outside of the components or of other
-// bits, ranges that overlap or leave a gap, and rows of several that are no whole bytes. The header
-// counts such rows as packed one after another, but the kernels begin each at a byte and overwrite
+// bits; ranges that overlap or leave a gap; several rows that do not fill whole bytes. The header
+// counts such rows as packed without padding, but the kernels begin each at a byte and overwrite
 // what follows.
 void RequireSound(std::span<const Range> ranges, uint64_t rows, uint64_t components, Gaps gaps);
 
-// A whole buffer of rows [row][component].
+// Returns a whole buffer of rows [row][component].
 Bytes WriteBuffer(std::span<const float> values, uint64_t rows, uint64_t components,
                   std::span<const Range> ranges, Fp8Path path, Gaps gaps = Gaps::kRefuse);
 
@@ -54,8 +55,8 @@ struct Buffer {
   std::vector<Range> ranges;
   std::vector<float> values;  // [row][component]
 };
-// A buffer says neither how many rows nor how many components it has, nor where it ends. Throws
-// kTruncated, kSizeMismatch, and as RequireSound does.
+// Reads a buffer. It records neither the number of rows or components nor its own end, so the
+// caller passes them. Throws kTruncated, kSizeMismatch, and as RequireSound does.
 Buffer ReadBuffer(ByteSpan bytes, uint64_t rows, uint64_t components, Gaps gaps = Gaps::kRefuse);
 
 }  // namespace kv::dynamo

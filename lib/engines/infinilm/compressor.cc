@@ -45,7 +45,7 @@ void StoreAs(DType dtype, const float* from, uint64_t count, std::byte* to) {
   std::memcpy(to, from, count * sizeof(float));
 }
 
-// Where [token][head][dim] values of the result go.
+// Destination of [token][head][dim] values of the result.
 struct Target {
   Bytes& bytes;
   const KvTensor& like;
@@ -55,7 +55,8 @@ struct Target {
   }
 };
 
-// The groups of one segment: rows of the MLP are (head, group), tiles of them go over the pool.
+// Compresses the groups of one segment. Rows of the MLP are (head, group); the pool shares tiles of
+// them.
 void CompressGroups(const KvTensor& tensor, const Segment& segment, uint32_t factor,
                     uint64_t token_in_result, const Mlp& mlp, const Target& target,
                     ThreadPool& pool) {
@@ -70,7 +71,7 @@ void CompressGroups(const KvTensor& tensor, const Segment& segment, uint32_t fac
     for (uint64_t tile; (tile = next.fetch_add(1)) < tiles;) {
       const uint64_t begin = tile * mlp.tile_rows();
       const uint64_t end = std::min(rows, begin + mlp.tile_rows());
-      for (uint64_t row = begin; row < end;) {  // runs of groups of one head
+      for (uint64_t row = begin; row < end;) {  // one run of groups per head
         const auto head = static_cast<uint32_t>(row / segment.groups);
         const uint64_t group = row % segment.groups;
         const uint64_t run = std::min(end - row, segment.groups - group);
@@ -100,7 +101,8 @@ uint16_t TruncateToHalf(float value) {
   if (exponent == 128 && mantissa != 0) return static_cast<uint16_t>(sign | 0x7e00u);
   if (exponent >= 31) return static_cast<uint16_t>(sign | 0x7c00u);
   if (exponent >= -14) {
-    // Exponents 16..30 do not fit five bits and run into the sign: csrc's range error, kept.
+    // Exponents 16..30 do not fit five bits and overflow into the sign, as in csrc (a range error
+    // that is kept).
     return static_cast<uint16_t>(sign | (static_cast<uint32_t>(exponent + 15) << 10) |
                                  (mantissa >> 13));
   }
@@ -132,7 +134,7 @@ Bytes CompressTensor(const KvTensor& tensor, const StepPlan& plan, bool is_value
                      MakeMlp(weights.Mlp(layer, role), tensor.dtype, cast), target, pool);
     }
     const uint64_t tail = segment.tail(plan.factor);
-    // Bit by bit, NaN payloads and all.
+    // Copies bit by bit, including NaN payloads.
     Gather(tensor, segment.begin + segment.groups * plan.factor, tail, 0, tensor.heads,
            Order::kTokenHeadDim,
            std::span(bytes).subspan((at + segment.groups) * tensor.row_bytes()));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The compression step of InfiniLM: MLPs that turn groups of tokens into one token each.
 #pragma once
 
 #include "lib/core/base/parallel.h"
@@ -9,14 +10,14 @@
 
 namespace kv {
 
-// How weights are converted to the cache's type if the types differ.
+// The conversion of weights to the cache's type if the types differ.
 enum class WeightsCast : uint8_t {
   kNearest,   // to the nearest, ties to even, as the converter does
   kTruncate,  // as csrc's helper converts to f16 (TruncateToHalf)
 };
 
-// Converts f32 to f16 as csrc does: it cuts the mantissa off. Values from 65520 on become whatever
-// their exponent bits make of them (70000 becomes NaN, 131072 becomes -0); only from 2^31 on do
+// Converts f32 to f16 as csrc does, by truncating the mantissa. Values from 65520 on become
+// whatever their exponent bits give (70000 becomes NaN, 131072 becomes -0); only from 2^31 on do
 // they become infinity.
 uint16_t TruncateToHalf(float value);
 

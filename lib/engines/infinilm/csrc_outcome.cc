@@ -11,12 +11,12 @@ namespace {
 
 constexpr uint32_t kTextBlocks = 6, kAllBlocks = 12;
 
-// What csrc's compress_segment makes of one segment of a layer, K and V together.
+// Result of csrc's compress_segment for one segment of a layer, K and V together.
 struct SegmentResult {
-  bool exists = false;   // else a null tensor: neither K nor V has a result
-  bool changed = false;  // other values than before
+  bool exists = false;   // false: a null tensor, K and V both lack a result
+  bool changed = false;  // true: the values differ from the old ones
   uint64_t length = 0;
-  std::string why;  // there is no result
+  std::string why;  // reason if there is no result
 };
 
 class Simulation {
@@ -55,7 +55,7 @@ class Simulation {
     return outcome_;
   }
 
-  // Gives up at this layer: what was written before stays.
+  // Gives up at this layer; what was written before stays.
   bool Stop(std::string reason) {
     const auto& written = outcome_.layers_overwritten;
     const bool any = std::find(written.begin(), written.end(), true) != written.end();
@@ -71,7 +71,7 @@ class Simulation {
     return false;
   }
 
-  // Why the MLP whose first block is `base` gives nothing for this layer; empty if it runs.
+  // Returns why the MLP whose first block is `base` yields nothing for this layer; "" if it runs.
   std::string WhyNoResult(uint32_t layer, uint32_t base, uint32_t head_dim) const {
     if (layer >= weights_.header.num_layers) {
       return fmt::format("the file has {} layers, so layer {} of the cache has no MLPs",
@@ -90,14 +90,14 @@ class Simulation {
     return {};
   }
 
-  // One segment of a layer. False when csrc throws.
+  // Runs one segment of a layer. Returns false if csrc throws.
   bool RunSegment(uint32_t layer, MlpRole k_role, CsrcLayer dims, uint64_t tokens, bool has_mlp,
                   SegmentResult& result) {
     result.exists = tokens > 0;
     result.length = tokens;
     if (!has_mlp || tokens == 0 || tokens / factor_ < min_groups_) return true;
     const uint64_t groups = tokens / factor_;
-    // V is looked at as if it had K's head size.
+    // csrc treats V as if it had K's head size.
     if (dims.v_dim != dims.k_dim && groups > 0) {
       return Throw(fmt::format("layer {} has heads of {} values in K and {} in V", layer,
                                dims.k_dim, dims.v_dim));
@@ -119,7 +119,7 @@ class Simulation {
     return true;
   }
 
-  // False when csrc ends here.
+  // Runs one layer. Returns false if csrc ends here.
   bool RunLayer(uint32_t layer, CsrcLayer dims, std::optional<uint64_t>& new_length) {
     SegmentResult image, text;
     if (!RunSegment(layer, MlpRole::kImageK, dims, image_, has_image_, image) ||
@@ -142,13 +142,13 @@ class Simulation {
                               *new_length));
     }
     new_length = length;
-    // What stays raw is copied to itself, unless a lost image prefix makes room before it.
+    // Raw tokens are copied onto themselves, unless a missing image prefix shifts them.
     outcome_.layers_overwritten[layer] =
         (image.exists && image.changed) || (text.exists && (text.changed || loses_image));
     return true;
   }
 
-  // csrc knows no names: block 0 is compress_tk, whatever was exported there.
+  // csrc does not know block names: block 0 is compress_tk, whatever was exported there.
   void CheckOrder() {
     if (weights_.names_assumed || outcome_.effect != CsrcEffect::kCompresses) return;
     const size_t used = has_image_ ? kMlpRoles : kMlpRoles / 2;

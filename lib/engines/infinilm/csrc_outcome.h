@@ -27,14 +27,14 @@ std::string_view Name(CsrcEffect effect);
 struct CsrcOutcome {
   CsrcEffect effect = CsrcEffect::kCompresses;
   uint64_t returned_length = 0;          // 0 when it throws
-  std::vector<bool> layers_overwritten;  // by layer: whether its values changed
+  std::vector<bool> layers_overwritten;  // [layer]: true if its values changed
   std::string reason;                    // one sentence; empty for kCompresses
 
-  // Whether the cache no longer holds what the returned length promises.
+  // Returns true if the cache no longer has the content that the returned length promises.
   bool corrupts() const;
 };
 
-// The head dims of a layer; layers are numbered 0, 1, ...
+// Head sizes of a layer; layers are numbered 0, 1, ...
 struct CsrcLayer {
   uint32_t k_dim = 0, v_dim = 0;
 };
@@ -45,7 +45,7 @@ CsrcOutcome SimulateCsrc(const CompressorWeights& weights, std::span<const CsrcL
 CsrcOutcome SimulateCsrc(const CompressorWeights& weights, const Snapshot& snapshot,
                          const StepSettings& settings);
 
-// Returns a plan that changes nothing, which is what kNothing amounts to.
+// Returns a plan that changes nothing, as kNothing does.
 StepPlan PlanNothing(const Snapshot& snapshot, const StepSettings& settings);
 
 }  // namespace kv

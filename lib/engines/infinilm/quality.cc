@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Measures the compression step in attention, against the full cache and against simpler methods of
+// equal size.
 #include "lib/engines/infinilm/quality.h"
 
 #include <fmt/format.h>
@@ -32,7 +34,7 @@ enum class Kind { kMlp, kMeanPool, kDrop, kKnorm, kInt };
 struct Method {
   std::string_view name;
   Kind kind;
-  bool log_bias;  // each key's score plus the log of the tokens it stands for
+  bool log_bias;  // true: each key's score gets the log of the number of tokens that it represents
   int bits;       // 0: not quantised
   std::string_view description;
 };
@@ -71,7 +73,7 @@ struct LayerValues {
   }
 };
 
-// The rows of queries of one head on both sides of the comparison.
+// The query rows of one head on both sides of the comparison.
 struct Asked {
   std::vector<float> full, moved;
 };
@@ -90,7 +92,7 @@ class Measurement {
         positions_.push_back(static_cast<int64_t>(plan.tokens - rows + i));
       }
     }
-    // Rows before the end of prefill stand for the step right after it.
+    // Rows before the end of the prefill are treated as the step right after it.
     const auto end = static_cast<int64_t>(plan.tokens);
     last_ = end;
     for (const int64_t position : positions_) {
@@ -120,12 +122,12 @@ class Measurement {
   }
 
  private:
-  // How rows of queries turn, of all layers that are rotated alike.
+  // Rotations of the query rows, for all layers that are rotated alike.
   struct Turns {
     Rope rope;
     uint32_t head_dim;
-    RopeTable to_end;    // of each row: stand-ins are asked right after the prompt
-    RopeTable to_moved;  // one turn, from there to where they stand after the step
+    RopeTable to_end;    // of each row: moves stand-ins to the position right after the prompt
+    RopeTable to_moved;  // moves from there to the position after the compression step
   };
 
   void MakeTurns(const ModelRope& model) {
@@ -192,7 +194,7 @@ class Measurement {
     }
   }
 
-  // Query rows of one head, and the same moved to where they stand after the step.
+  // Reads the query rows of one head, and the same rows moved to their positions after the step.
   bool Ask(size_t layer, uint32_t head, const LayerValues& full, Asked& asked) const {
     const uint64_t dim = full.k_dim, rows = positions_.size();
     if (options_.queries) {
@@ -260,7 +262,7 @@ class Measurement {
                         const LayerValues& small, uint64_t head, const Asked& asked) const {
     SmallCache made = Shrink(method, cache_.layers[layer], full, small, head);
     const bool moved = moves_ && method.kind == Kind::kMlp;
-    // Tokens after the compressed prompt stay, at positions that move with the queries.
+    // Tokens after the compressed prompt are kept, at positions that move with the queries.
     const uint64_t later = full.tokens - plan_.tokens;
     if (later > 0) {
       const FloatMatrix k = full.K(head, full.tokens), v = full.V(head, full.tokens);
@@ -327,11 +329,12 @@ class Measurement {
   const StepPlan& plan_;
   const QualityOptions& options_;
   std::vector<TokenRange> sources_;
-  std::vector<int64_t> positions_, seen_;  // of the query rows: as recorded, as they see keys
-  int64_t last_ = 0;                       // tokens that some query sees
+  // of the query rows: as recorded, and for the causal mask
+  std::vector<int64_t> positions_, seen_;
+  int64_t last_ = 0;  // tokens that some query sees
   bool moves_ = false;
-  std::vector<Turns> turns_;      // empty where RoPE is not known
-  std::vector<size_t> turns_of_;  // of each layer
+  std::vector<Turns> turns_;      // empty if RoPE is unknown
+  std::vector<size_t> turns_of_;  // [layer]: index into turns_
 };
 
 }  // namespace
@@ -389,7 +392,8 @@ void QuantiseRows(std::vector<float>& rows, uint64_t columns, int bits) {
     const float scale = F16ToF32(F32ToF16(largest / most));
     for (uint64_t d = 0; d < columns; ++d) {
       float& x = rows[at + d];
-      // A row too small for an f16 scale is all zeros; the scale's rounding may ask for most + 1.
+      // A row too small for an f16 scale becomes zero; because the scale is rounded, x / scale may
+      // exceed `most`.
       x = scale == 0 ? 0 : std::clamp(std::nearbyint(x / scale), -most, most) * scale;
     }
   }

@@ -19,7 +19,7 @@ namespace kv {
 
 // Simpler ways to shrink one head's cache, for comparison with the compressor at equal bytes.
 
-// A head's shrunken keys and values, and the tokens of the original that each stands for.
+// A head's smaller keys and values, and the original tokens that each represents.
 struct SmallCache {
   std::vector<float> k, v;  // [tokens][dim]
   std::vector<TokenRange> sources;
@@ -44,21 +44,21 @@ void QuantiseRows(std::vector<float>& rows, uint64_t columns, int bits);
 uint64_t QuantisedRowBytes(uint64_t columns, int bits);
 
 // Measures what the compression step costs in attention: outputs over the compressed cache against
-// outputs over the full one, for the same queries, layer by layer. The loop is open: each layer's
-// cache is the recorded one, whatever the layers before it lost. The same figures are computed for
-// simpler ways to save as many bytes.
+// outputs over the full one, for the same queries, layer by layer. The measurement is open-loop:
+// each layer's cache is the recorded one, whatever earlier layers lost. The same figures are
+// computed for simpler methods of the same size.
 
-// The position of the next token after the step. InfiniLM and nano-vllm go on at the new length,
+// The position of the next token after the step. InfiniLM and nano-vllm continue at the new length,
 // the MiniCPM variant at the original one.
 enum class PositionRule : uint8_t { kNewLength, kOriginal };
 
 // Queries recorded with the cache. Rows at positions from plan.tokens on are decode steps, which
-// see the tokens up to their own. Earlier rows stand for a step right after the prefill and see all
+// see the tokens up to their own. Earlier rows count as a step right after the prefill and see all
 // of the prefill.
 struct RecordedQueries {
   uint32_t query_heads = 0;
   std::vector<int64_t> positions;  // of the rows, ascending
-  // Of a layer that was recorded.
+  // Returns the rule of a recorded layer.
   std::function<AttentionRule(uint32_t layer)> rule_of = [](uint32_t) { return AttentionRule(); };
   // Writes rows x head_dim values of one head of one layer. Returns false if the layer was not
   // recorded.
@@ -68,7 +68,7 @@ struct RecordedQueries {
 struct QualityOptions {
   PositionRule positions = PositionRule::kNewLength;
   std::optional<ModelRope> rope;  // needed to move a query to another position
-  // Without recorded queries, the keys of the last `key_queries` tokens stand in for queries
+  // If there are no recorded queries, the keys of the last `key_queries` tokens are used as queries
   // ("keys-as-queries").
   std::optional<RecordedQueries> queries;
   uint64_t key_queries = 64;
@@ -78,38 +78,39 @@ struct QualityOptions {
 struct MethodQuality {
   std::string name;
   std::string description;
-  uint64_t tokens = 0;  // that are left in each layer
+  uint64_t tokens = 0;  // left in each layer
   uint64_t bytes = 0;   // of all measured layers
-  bool moved = false;   // whether queries are rotated to positions from the new length on
+  bool moved = false;   // true if queries are rotated to positions from the new length on
   struct Layer {
     uint32_t layer = 0;
-    std::vector<AttentionSummary> heads;  // query heads
+    std::vector<AttentionSummary> heads;  // per query head
     AttentionSummary all;                 // heads concatenated
   };
   std::vector<Layer> layers;
   AttentionSummary all;
 };
 
-// The norm of a compressed token over the mean norm of the tokens it stands for, averaged over
-// heads and groups. It is far from 1 if the MLPs are another tensor's, another segment's, or
+// The norm of a compressed token over the mean norm of the tokens that it represents, averaged over
+// heads and groups. It is far from 1 if the MLPs belong to another tensor or segment, or are
 // untrained.
 struct NormRatio {
   uint32_t layer = 0;
-  std::optional<double> k, v;  // empty: nothing with a norm above 0 was compressed
+  std::optional<double> k, v;  // empty if no token with a norm above 0 was compressed
 };
 
 struct StepQuality {
   std::string queries;  // "keys-as-queries" or "recorded"
   uint64_t query_rows = 0;
   uint32_t query_heads = 0;
-  bool positions_moved = false;        // whether PositionRule::kNewLength could be applied
+  bool positions_moved = false;        // true if PositionRule::kNewLength could be applied
   uint64_t bytes_full = 0;             // of the measured layers
-  std::vector<MethodQuality> methods;  // the step first
+  std::vector<MethodQuality> methods;  // the compression step first
   std::vector<NormRatio> norm_ratios;
 };
 
-// Throws kUsage if the queries' heads are no multiple of the cache's or the rotation does not fit
-// them, kUnsupportedKind where the run is so long that its keys have no one rotation.
+// Throws kUsage if the number of query heads is no multiple of the cache's or the rotation does not
+// fit them, and kUnsupportedKind if the rotation depends on the length and the run is too long for
+// one rotation.
 StepQuality MeasureStep(const Snapshot& cache, const Snapshot& compressed, const StepPlan& plan,
                         const QualityOptions& options, ThreadPool& pool);
 

@@ -140,7 +140,7 @@ bool LooksUntrained(const ValueStats& weight, uint64_t in_features) {
   constexpr uint64_t kEnough = 64;
   if (weight.values < kEnough || weight.nan_count + weight.infinite_count > 0) return false;
   const double bound = 1 / std::sqrt(static_cast<double>(in_features));
-  // Rounding to bf16 may push the largest value out by half a percent.
+  // Rounding to bf16 may move the largest value outwards by half a percent.
   const bool inside = std::max(-weight.min, weight.max) <= bound * 1.005;
   const double uniform = bound / std::sqrt(3.0);
   const double slack = 3 / std::sqrt(static_cast<double>(weight.values));

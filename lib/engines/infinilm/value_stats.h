@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Statistics of compressor weights, and differences of two weight files.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +25,11 @@ ValueStats StatsOfValues(const TensorView& view);
 // kUnsupportedDtype.
 std::vector<double> ToDoubles(const TensorView& view);
 
-// Tells whether the values look like nn.Linear's initial ones, which are uniform in
+// Returns true if the values look like nn.Linear's initial ones, which are uniform in
 // +-1/sqrt(in_features); training soon changes that.
 bool LooksUntrained(const ValueStats& weight, uint64_t in_features);
 
-// How one tensor differs from another of the same shape.
+// The differences of one tensor from another of the same shape.
 struct ValueDiff {
   uint64_t values = 0;
   uint64_t different = 0;                         // pairs of unequal values; NaN equals NaN
@@ -47,10 +48,10 @@ struct BlockDiff {
 
 struct WeightsDiff {
   std::vector<std::string> structure;  // header numbers and MLPs that differ
-  std::vector<std::string> notes;      // differences that do not count: dtype, slot numbers
-  std::vector<BlockDiff> blocks;       // of the MLPs that both have, in the order of `a`
+  std::vector<std::string> notes;      // differences that are tolerated: dtype, slot numbers
+  std::vector<BlockDiff> blocks;       // MLPs that both have, in the order of `a`
 
-  bool equal() const;  // whether nothing differs in structure or beyond the tolerance
+  bool equal() const;  // true if nothing differs in structure or beyond the tolerance
 };
 // Matches blocks by layer, prefix and place in the MLP, whatever their order in the files.
 WeightsDiff DiffWeights(const CompressorWeights& a, const CompressorWeights& b, double atol,

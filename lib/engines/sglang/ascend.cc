@@ -15,7 +15,8 @@
 namespace kv::sglang {
 namespace {
 
-// In the order in which the programme tries them: precision never rises along the components.
+// The types in the order in which the search tries them: precision never rises along the
+// components.
 constexpr CodeType kAscendTypes[] = {CodeType::kFloat32, CodeType::kBFloat16, CodeType::kInt8,
                                      CodeType::kInt4};
 constexpr uint32_t kAscendSizes[] = {1, 8, 16, 64, 256, 1024};
@@ -103,7 +104,7 @@ uint64_t AscendBudget(uint64_t features, uint64_t ratio) { return 16 * features 
 
 namespace {
 
-// Sums over tokens of squared errors of groups, by where they begin and end.
+// Sums over tokens of squared errors of groups, by their begin and end.
 class AscendErrors {
  public:
   explicit AscendErrors(const transform::Rows& rows)
@@ -144,16 +145,17 @@ class AscendErrors {
   std::vector<double> tail_, rounded_;
 };
 
-// Groups up to some component: the last one, and the entry that those before it are.
+// A division into groups up to some component: its last group, and the entry for the groups before.
 struct Entry {
   uint64_t bits = 0;
   double error = 0;
   CodeGroup last;
   const Entry* before = nullptr;
 };
-using Frontier = std::vector<Entry>;  // more bits, less error
+using Frontier = std::vector<Entry>;  // by ascending bits and descending error
 
-// For every end of the components and type of the last group, what is not beaten.
+// For every end of the components and type of the last group, the entries that no other entry
+// beats.
 class Programme {
  public:
   Programme(const transform::Rows& rows, uint64_t budget)
@@ -189,7 +191,7 @@ class Programme {
     for (const uint32_t size : kAscendSizes) {
       const CodeGroup group{size, kAscendTypes[type]};
       if (size > end) break;
-      // Only int4 has groups of 8, and none of less.
+      // Only int4 has groups of 8, and no type smaller ones.
       if (group.type == CodeType::kInt4 ? size < kNibbles : size == kNibbles) continue;
       if (group.bits() > budget_) continue;
       const double error = errors_.Of(end - size, size, group.type);
@@ -211,7 +213,7 @@ class Programme {
     }
   }
 
-  // Neighbours without scales are one group.
+  // Joins neighbours without scales to one group.
   static CodeSchema ReadSchema(const Entry* entry) {
     CodeSchema schema;
     for (; entry != nullptr; entry = entry->before) {

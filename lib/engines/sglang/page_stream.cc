@@ -15,7 +15,7 @@ namespace {
 constexpr uint32_t kFloatBits = 8;  // components of 8 bits are E4M3
 constexpr uint8_t kSplit = 1, kCoded = 2, kFull = 4;
 
-// Integers of a few bits one after another, the first one in the lowest bits.
+// Returns the bits of integers packed one after another, the first one in the lowest bits.
 uint64_t IntegerBits(std::span<const StaticCode> codes) {
   uint64_t bits = 0;
   for (const StaticCode& code : codes) bits += code.bits < kFloatBits ? code.bits : 0;

@@ -9,13 +9,13 @@
 #include "lib/core/base/bytes.h"
 
 // Pages of SGLang's pull request 21768, which was closed: K and V of a page, each a stream of
-// components with static scales that DEFLATE packs. They are read and written apart from DEFLATE.
+// components with static scales that DEFLATE packs. Reading and writing here excludes DEFLATE.
 namespace kv::sglang {
 
 struct PageStreams {
   uint8_t version = 0;  // 3: zlib's form, 4: raw DEFLATE
   bool is_split = false, is_coded = false, is_full = false;
-  ByteSpan k, v;  // as packed
+  ByteSpan k, v;  // still packed
 };
 // Throws kBadMagic, kUnsupportedVersion, kBadField for unknown flags, kTruncated, kTrailingBytes.
 PageStreams ReadPageStreams(ByteSpan page);
@@ -26,10 +26,10 @@ struct StaticCode {
   uint32_t bits = 0;
 };
 
-// The stream of the components of one matrix before DEFLATE.
+// Returns the stream of the components of one matrix, before DEFLATE.
 Bytes WriteStream(std::span<const float> values, std::span<const StaticCode> codes);
-// What a stream decodes to; dropped components are 0. Throws kTruncated, kTrailingBytes, kBadField
-// where its mask is not that of the codes, kSizeMismatch.
+// Returns the values of a stream; dropped components are 0. Throws kTruncated, kTrailingBytes,
+// kBadField if its mask differs from that of the codes, kSizeMismatch.
 std::vector<float> ReadStream(ByteSpan stream, std::span<const StaticCode> codes);
 
 }  // namespace kv::sglang

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads the JSON of llama-bench: finds its tests among other output, names them as cases, and adds
+// their speeds.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,10 +23,10 @@ using gate::Json;
 constexpr uint64_t kMostBytes = uint64_t{16} << 20;
 constexpr size_t kMostRows = 10000, kMostSettings = 100;
 constexpr size_t kLongestValue = 60;
-// Equal runs differ by this many standard deviations of a test's repetitions.
+// Two runs count as equal within this many standard deviations of a test's repetitions.
 constexpr double kDeviations = 2;
 
-// Fields that say what was measured, and on which machine and build: not how a test was set up.
+// Fields that describe the result, the machine or the build rather than the setup of a test.
 constexpr std::string_view kNoSettings[] = {
     "build_commit", "build_number",   "cpu_info",   "gpu_info",  "model_type", "model_size",
     "test_time",    "model_n_params", "n_prompt",   "n_gen",     "avg_ns",     "stddev_ns",
@@ -32,7 +34,7 @@ constexpr std::string_view kNoSettings[] = {
 
 using Settings = std::map<std::string, gate::ParamValue>;
 
-// A test of llama-bench: its settings, the number of its tokens among them, and its speed.
+// A test of llama-bench: its settings, including its numbers of tokens, and its speed.
 struct Test {
   Settings settings;
   gate::CaseResult result = {};
@@ -44,7 +46,7 @@ Error Wrong(size_t row, const std::string& name, std::string_view why) {
   return Error(Finding::kBadField, "test {} of the bench: {}", row + 1, why).File(name);
 }
 
-// A number; C's "nan", which JSON has no word for, was made a text by then.
+// Returns a number. C's "nan", which JSON cannot express, was turned into a text before.
 double ReadNumber(const Json& row, const char* key, size_t at, const std::string& name) {
   const Json* found = gate::Find(row, key);
   if (found != nullptr && found->is_number()) return found->get<double>();
@@ -84,7 +86,8 @@ std::string NameTest(const Test& test) {
          FormatValue(test.settings.at(generates ? "n_gen" : "n_prompt"));
 }
 
-// Of equal tests the slower one decides, and its repetitions say how much equal runs differ.
+// Adds a speed. Of two equal tests the slower one counts, and its repetitions tell how much equal
+// runs differ.
 void AddSpeed(std::string_view metric, double speed, const Json& row, gate::Where where,
               gate::Measurements& of) {
   const gate::Measurement* known = of.Find(metric);
@@ -123,14 +126,15 @@ size_t ObjectEnd(std::string_view text) {
   return text.npos;
 }
 
-// Finds the tests in a bench's output: objects in a list or in lines of their own, with other
-// output before, between and behind them.
+// Finds the tests in a bench's output: objects in a list or one per line, with other output before,
+// between and after them.
 class BenchText {
  public:
   BenchText(std::string_view text, const std::string& name) : text_(text), name_(name) {}
 
   std::vector<Json> Rows() {
-    bool in_list = false, begins = true;  // nothing but brackets and commas before it in its line
+    // `begins`: the line has nothing but brackets and commas so far
+    bool in_list = false, begins = true;
     for (size_t at = 0; at < text_.size(); ++at) {
       const std::string_view rest = text_.substr(at);
       if (rest[0] == '\n') begins = true;
@@ -151,11 +155,11 @@ class BenchText {
     is_cut_ = is_cut_ || in_list;
     return std::move(rows_);
   }
-  // True if Rows() found a list or a test without its end.
+  // Returns true if Rows() found a list or a test without its end.
   bool is_cut() const { return is_cut_; }
 
  private:
-  // Objects of other programs' output are no tests.
+  // Adds the object at `at`, unless another program wrote it.
   size_t AddObject(size_t at) {
     const size_t end = ObjectEnd(text_.substr(at));
     if (end == text_.npos) {
@@ -182,8 +186,8 @@ class BenchText {
   bool is_cut_ = false;
 };
 
-// "bench.json:q8_0/q5_1,n_depth=4096,tg128": the types, what else the tests of a bench differ in,
-// and the test.
+// Names cases as "bench.json:q8_0/q5_1,n_depth=4096,tg128": the types, the other settings in which
+// tests of a bench differ, and the test.
 void NameCases(const std::string& name, std::vector<Test>& tests) {
   std::set<std::string> differ;
   const Settings& first = tests.front().settings;
@@ -215,7 +219,7 @@ void NameCases(const std::string& name, std::vector<Test>& tests) {
   }
 }
 
-// Collects the tests of a bench, each once, as cases without names.
+// Collects the tests of a bench as cases without names, each only once.
 class Tests {
  public:
   explicit Tests(const std::string& name) : name_(name) {}
@@ -236,7 +240,7 @@ class Tests {
     AddTest(row, at, name_, tests_[place->second]);
   }
 
-  // `read` tests were added, and more would have followed if the bench was cut.
+  // Returns the cases after `read` tests were added; a bench that was cut would have had more.
   std::vector<gate::CaseResult> Cases(size_t read, bool is_cut) {
     std::vector<gate::CaseResult> cases;
     if (!tests_.empty()) NameCases(name_, tests_);
@@ -274,7 +278,7 @@ class Tests {
 bool IsBench(std::string_view text) {
   const auto has = [&](std::string_view words) { return text.find(words) != text.npos; };
   const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
-  // The list was begun and no test of it is there: the bench died.
+  // If a list was begun without any test, the bench died.
   const bool is_begun =
       text.substr(begin, 1) == "[" && text.find_first_not_of(" \t\r\n", begin + 1) == text.npos;
   return is_begun || has("\"build_commit\":") || (has("\"avg_ts\":") && has("\"n_prompt\":"));

@@ -13,8 +13,9 @@
 namespace kv::llamacpp {
 namespace {
 
-// Speeds of one machine differ by some percent from run to run; a bench's own deviation counts
-// besides. The other figures are the same for the same build, model and text.
+// Limits against a baseline. Speeds on one machine differ by a few percent from run to run, and the
+// deviation that a bench reports is added. The other figures are equal for equal build, model and
+// text.
 constexpr gate::DeltaRule kBaselineRules[] = {{"decode_gate_tps", 0.05, {}},
                                               {"prompt_tokens_per_second", 0.05, {}},
                                               {"loss.mean_kl", {}, 0.05},
@@ -26,8 +27,8 @@ bool IsLogName(std::string_view name) {
                      [&](std::string_view end) { return name.ends_with(end); });
 }
 
-// A run that died at once wrote nothing, or the bracket of a list. Messages that nobody had to
-// write are no such run.
+// Returns true for the log of a run that died at once: nothing, or only the opening bracket of a
+// list. A file of messages may be empty in a good run and does not count.
 bool IsEmptyLog(std::string_view name, std::string_view text) {
   return !name.ends_with(".err") && text.find_first_not_of(" \t\r\n[]") == text.npos;
 }
@@ -49,7 +50,7 @@ LogsRead ReadLogs(const std::filesystem::path& path) {
     return {ReadLog(gate::ReadLog(path, shown), Escaped(path.filename().generic_string())), {}};
   }
   LogsRead all;
-  std::set<std::filesystem::path> judged;  // names of logs with figures, without their endings
+  std::set<std::filesystem::path> judged;  // names of logs with figures, without extensions
   std::vector<std::string> empty;
   for (const std::string& name : folder.Files(IsLogName)) {
     const std::string text = *folder.Text(name);
@@ -65,12 +66,12 @@ LogsRead ReadLogs(const std::filesystem::path& path) {
     }
     std::move(cases.begin(), cases.end(), std::back_inserter(all.cases));
   }
-  // Beside llama.cpp's logs an empty one is taken for its, too.
+  // An empty log beside llama.cpp's logs is taken for one of llama.cpp.
   if (!all.cases.empty()) {
     for (const std::string& name : empty)
       all.cases.push_back(CutCase(name, "the log is empty: the run died, or did nothing"));
   }
-  // bench.err, with nothing but messages, is the other stream of the run that wrote bench.json.
+  // bench.err, if it has only messages, belongs to the run that wrote bench.json.
   std::erase_if(all.cases, [&](const gate::CaseResult& item) {
     const std::string& name = item.spec.name;
     const bool is_other = IsCut(item) && item.first_failure() == nullptr &&

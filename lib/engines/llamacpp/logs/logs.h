@@ -17,22 +17,23 @@ namespace kv::llamacpp {
 // llama-perplexity says of the loss. FORMAT.md has the lines and fields. A case has figures that
 // the gate's rules can name, its types as parameters, and no suite.
 
-// Most cases of a bench, and of all logs of a folder together: as many as a config may have.
+// Largest number of cases of a bench, and of all logs of a folder together; a config may have as
+// many.
 inline constexpr size_t kMostCases = 1000;
 
 struct LogsRead {
   std::vector<gate::CaseResult> cases;
-  std::vector<std::string> left_out;  // what else a folder holds, without figures of its own
+  std::vector<std::string> left_out;  // other files of a folder, without figures
 };
-// Reads a log, or the logs that lie in a folder, in the order of their names. Returns no cases if
-// they are not llama.cpp's. Throws kOpenFailed, kReadFailed, kLimit, kBadText, kBadField.
+// Reads a log, or the logs of a folder in the order of their names. Returns no cases if they are
+// not llama.cpp's. Throws kOpenFailed, kReadFailed, kLimit, kBadText, kBadField.
 LogsRead ReadLogs(const std::filesystem::path& path);
 
-// True for the case of a log that ends before its figures, which leaves a rule open.
+// Returns true for the case of a log that ends before its figures, so that a rule cannot be judged.
 bool IsCut(const gate::CaseResult& item);
-// Makes such a case. `why` says what the log lacks.
+// Makes the case of a log that ends early. `why` says what the log lacks.
 gate::CaseResult CutCase(const std::string& name, const std::string& why);
-// Makes one that fails whatever the rules are.
+// Makes a case that fails whatever the rules are.
 gate::CaseResult BrokenCase(const std::string& name, const std::string& why);
 
 // Reads the text of one log; `name` names its cases. Throws as ReadLogs.
@@ -45,7 +46,8 @@ bool IsBench(std::string_view text);
 // Reads a log of llama-server, llama-cli or llama-perplexity: one case, or none.
 std::vector<gate::CaseResult> ReadTextLog(std::string_view text, const std::string& name);
 
-// Limits on how far these figures may move from a baseline's, unless a config says otherwise.
+// Returns the limits on the change of these figures against a baseline, which a config may
+// override.
 std::span<const gate::DeltaRule> BaselineRules();
 
 }  // namespace kv::llamacpp

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads the text logs of llama-server, llama-cli and llama-perplexity line by line, and makes one
+// case of each log.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,12 +23,13 @@ constexpr size_t kLongestLabel = 40;
 constexpr size_t kLongestType = 16;
 constexpr size_t kShownLine = 200;
 
-// A statistic of llama-perplexity: its label without what Windows' consoles make of a Greek letter.
+// A statistic of llama-perplexity. Its label omits the Greek letter, which Windows' consoles
+// garble.
 struct Statistic {
   std::string_view label, metric;
   double unit = 1;
   bool more_is_better = false;
-  bool only_old = false;  // printed so from January to April 2024, below a heading of its own
+  bool only_old = false;  // printed so only from January to April 2024, below its own heading
 };
 
 constexpr double kPercent = 0.01;
@@ -43,8 +46,8 @@ constexpr Statistic kStatistics[] = {
     {"Maximum", "loss.max_kl", 1, false, true},
 };
 
-// Lines after which a run's figures say nothing. What the engine tries again, such as a batch
-// without room in the cache, is not among them.
+// Lines that invalidate a run's figures. Failures that the engine retries, such as a batch without
+// room in the cache, are not among them.
 constexpr std::string_view kBroken[] = {"GGML_ASSERT(",
                                         "CUDA error",
                                         "failed to decode, ret",
@@ -60,14 +63,14 @@ constexpr std::string_view kBroken[] = {"GGML_ASSERT(",
                                         "corrupted size",
                                         "munmap_chunk"};
 
-// Words that tell llama.cpp's log from another program's, where it broke before any figure.
+// Words that identify llama.cpp's log, if it broke before any figure.
 constexpr std::string_view kOurs[] = {"ggml_", "GGML_", "llama_", "main: error:"};
 
 void SkipSpaces(std::string_view& text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
 }
 
-// Takes a time and a level off the front, such as "0.12.345.678 I ".
+// Skips a time and a level at the front, such as "0.12.345.678 I ".
 void SkipTime(std::string_view& line) {
   constexpr std::string_view kDigits = "0123456789", kInTimes = "0123456789.:-/+TZ[]";
   constexpr std::string_view kBetween = ".:-";
@@ -85,7 +88,8 @@ void SkipTime(std::string_view& line) {
   }
 }
 
-// Returns true if a function of llama.cpp wrote the line: "llama_model_loader: loaded meta data".
+// Returns true if the line has the name of a llama.cpp function: "llama_model_loader: loaded meta
+// data".
 bool IsReport(std::string_view line) {
   SkipTime(line);
   if (!line.starts_with("llama_") && !line.starts_with("ggml_")) return false;
@@ -93,7 +97,7 @@ bool IsReport(std::string_view line) {
   return end != line.npos && line[end] == ':';
 }
 
-// Takes a word off the front of the text, blanks before it apart.
+// Removes a word and the blanks before it from the front of the text.
 bool Take(std::string_view word, std::string_view& text) {
   SkipSpaces(text);
   if (!text.starts_with(word)) return false;
@@ -111,13 +115,13 @@ std::optional<std::string_view> After(std::string_view line, std::string_view wo
   return at == line.npos ? std::nullopt : std::optional(line.substr(at + words.size()));
 }
 
-// Tokens and the time that they took, over all lines of a log.
+// Tokens and their time, summed over all lines of a log.
 struct Speed {
   double ms = 0, tokens = 0;
-  std::optional<double> slowest = {};  // where a line has nothing but the speed
-  bool has_line = false;               // of times, even if nothing was done
+  std::optional<double> slowest = {};  // of lines with only a speed
+  bool has_line = false;               // true if there was a line of times, even for no work
 
-  // A speed that is no number stays: no later turn makes up for it.
+  // Adds a turn. A speed that is not a number stays, so that no later turn hides it.
   void AddTurn(double speed) {
     if (!slowest || std::isnan(speed) || speed < *slowest) slowest = speed;
   }
@@ -132,14 +136,14 @@ struct Cache {
   std::string type_k = {}, type_v = {};
 };
 
-// A log that ends before its figures may have been about to get any of them.
+// Marks figures as missing: a log that was cut may have been about to print any of them.
 void AddMissingFigures(const std::string& why, gate::Measurements& of) {
   for (const Statistic& one : kStatistics) of.Missing(one.metric, why);
   for (const char* metric : {"prompt_tokens_per_second", "decode_gate_tps", "resident_bytes.peak"})
     if (of.Find(metric) == nullptr) of.Missing(metric, why);
 }
 
-// Adds evidence, which rules of a config do not replace.
+// Adds a rule on evidence, which rules of a config do not replace.
 void Ask(std::string_view metric, gate::Op op, gate::CaseResult& result) {
   result.rules.push_back(
       gate::Evaluate({std::string(metric), op, 0, false, true}, result.measured));
@@ -162,7 +166,7 @@ class TextLog {
     }
   }
 
-  // The case, or none if no line was one of llama.cpp's.
+  // Returns the case, or none if no line was one of llama.cpp's.
   std::vector<gate::CaseResult> Case(const std::string& name) {
     EndContext();
     gate::CaseResult result;
@@ -185,7 +189,7 @@ class TextLog {
     result.spec.name = name;
     result.spec.mode = compares ? "perplexity" : "run";
     if (has_cache) result.spec.params = {{"type_k", cache_.type_k}, {"type_v", cache_.type_v}};
-    // Without its end a log leaves a rule open.
+    // A log without its end leaves the rule open.
     Ask("kv_invalid_log_count", gate::Op::kAtMost, result);
     if (compares) {
       AddMissingLosses(result);
@@ -202,7 +206,7 @@ class TextLog {
   }
 
  private:
-  // A rule on a loss is about such a log, whether it has this loss or not.
+  // Adds missing losses: a rule on a loss applies to such a log even if it lacks this loss.
   void AddMissingLosses(gate::CaseResult& result) const {
     gate::Measurements& of = result.measured;
     const auto lacks = [&](std::string_view metric) { return of.Find(metric) == nullptr; };
@@ -217,7 +221,7 @@ class TextLog {
     for (const std::string_view metric : begun_) Ask(metric, gate::Op::kAtLeast, result);
   }
 
-  // "prompt eval time =  789.03 ms /    27 tokens (...": of a run, or of a request.
+  // Reads "prompt eval time =  789.03 ms /    27 tokens (...", of a run or of a request.
   bool AddTiming(std::string_view line) {
     const size_t at = line.find("eval time");
     if (at == line.npos) return false;
@@ -231,7 +235,7 @@ class TextLog {
     if (!tokens) return false;
     Speed& of = before.ends_with("prompt") ? prompt_ : generation_;
     of.has_line = true;
-    // Without a prompt or a generation the line says 0 ms for 1 token.
+    // Without a prompt or a generation the line says 0 ms for 1 token, which is no speed.
     if (*ms == 0) return true;
     const bool is_time = std::isfinite(*ms) && *ms > 0 && *tokens >= 0;
     of.ms += is_time ? *ms : std::numeric_limits<double>::quiet_NaN();
@@ -239,7 +243,8 @@ class TextLog {
     return true;
   }
 
-  // "[ Prompt: 123.4 t/s | Generation: 45.6 t/s ]": llama-cli since December 2025, after each turn.
+  // Reads "[ Prompt: 123.4 t/s | Generation: 45.6 t/s ]", which llama-cli prints after each turn
+  // since December 2025.
   bool AddTurn(std::string_view line) {
     auto rest = After(line, "[ Prompt:");
     if (!rest) return false;
@@ -254,7 +259,8 @@ class TextLog {
     return true;
   }
 
-  // "..., K (q8_0):  224.00 MiB, V (q5_1):  112.00 MiB". A context with windows has two such lines.
+  // Reads "..., K (q8_0):  224.00 MiB, V (q5_1):  112.00 MiB". A context with windows has two such
+  // lines.
   bool AddCache(std::string_view line) {
     auto rest = After(line, ", K (");
     if (!rest) return false;
@@ -275,7 +281,7 @@ class TextLog {
     return true;
   }
 
-  // The cache is that of the largest context: a draft model has one of its own.
+  // Ends a context. The largest one counts, because a draft model has its own.
   void EndContext() {
     const bool is_larger = cache_.type_k.empty() || context_.bytes > cache_.bytes;
     if (!context_.type_k.empty() && is_larger) cache_ = context_;
@@ -301,7 +307,7 @@ class TextLog {
     Keep(label, line.substr(colon + 1));
   }
 
-  // Keeps the worse of two runs in one log, whichever of its labels each has.
+  // Keeps the worse of two runs in one log, whichever label each has.
   void Keep(std::string_view label, std::string_view text) {
     for (const Statistic& one : kStatistics) {
       if (one.label != label || (one.only_old && !is_old_)) continue;
@@ -317,7 +323,7 @@ class TextLog {
   Cache cache_, context_;
   std::optional<double> load_ms_;
   std::map<std::string_view, double> statistics_;  // by metric
-  std::set<std::string_view> begun_;               // losses that the log was about to get
+  std::set<std::string_view> begun_;               // losses that the log had begun to compute
   bool is_old_ = false, names_us_ = false, has_reports_ = false;
   uint64_t broken_ = 0;
   std::string first_broken_;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// MNN for the gate: parameters, the suite's cases with their thresholds, limits against baselines,
+// and cases that fit recorded data.
 #include "lib/engines/mnn/gate/engine.h"
 
 #include <fmt/format.h>
@@ -24,10 +26,10 @@ constexpr std::string_view kModeParam = "h2o_lossless_runtime_mode";
 
 constexpr auto kAtLeast = Op::kAtLeast;
 constexpr auto kAtMost = Op::kAtMost;
-// The engine clamps every number, but it would really start so many threads.
+// Limit on threads. The engine clamps every other number, but would really start this many threads.
 constexpr uint64_t kMostThreads = 256;
 
-// Every parameter of the engine under the name of its meta field.
+// Every parameter of the engine, under the name of its meta field.
 constexpr ParamInfo kParams[] = {
     {.name = "h2o_enable", .word = "evict"},
     {.name = "h2o_layer_start", .word = "evict_layer_start"},
@@ -84,14 +86,15 @@ Rule IsTrue(std::string metric) {
   return {std::move(metric), Op::kEqual, 1, false, false, /*is_flag=*/true};
 }
 
-// The original has no thresholds on the ratios of real prompts.
+// The original has no thresholds on the ratios of real prompts, so the rules here are only those on
+// activity.
 std::vector<Rule> DemoRules() {
   return {{"decode_drop_ratio", kAtMost, logs::DemoOptions{}.decode_drop_target},
           IsTrue("decode_pass"),
           {"runtime_decomp_best_us", Op::kAbove, 0}};
 }
 
-// The names of the cases of both suites, in their order.
+// Returns the names of the cases of both suites, in their order.
 std::span<const std::string_view> CaseNames() {
   static const auto names = [] {
     std::array<std::string_view, std::size(logs::kSuiteCases)> all;
@@ -102,12 +105,13 @@ std::span<const std::string_view> CaseNames() {
   return names;
 }
 
-// The thresholds of the suite's runtime case of this mode.
+// Returns the thresholds of the suite's runtime case of this mode.
 std::vector<Rule> ListRules(std::string_view mode) {
   const logs::AnalyzerOptions options =
       logs::SuiteOptions(fmt::format("{}_{}", kRuntimeSuite, mode));
   std::vector<Rule> rules = CommonRules(options);
-  // Ours: what a replay can say of speed stands beside what only an engine can.
+  // kvtool's own rule: a replay's estimate of speed is listed beside the figures that only an
+  // engine can measure.
   rules.push_back({"attention_drop_ratio", kAtMost, options.decode_drop_target, false, true});
   if (options.require_runtime_decomp) {
     rules.push_back({"runtime_decomp_best_us", Op::kAbove, 0});
@@ -119,7 +123,7 @@ std::vector<Rule> ListRules(std::string_view mode) {
   return rules;
 }
 
-// One of these with its mode, parameters and thresholds.
+// Returns a case of the suite with its mode, parameters and thresholds.
 CaseSpec BuildSuiteCase(std::string_view name) {
   CaseSpec spec;
   spec.name = name;
@@ -205,7 +209,8 @@ CaseSpec NewCase(const char* name, const DataSize& size) {
 
 double Number(uint64_t value) { return static_cast<double>(value); }
 
-// Ranges of an eighth of the cache, in every layer, as soon as they leave the last eighth.
+// Returns a case that compresses ranges of an eighth of the cache, in every layer, as soon as they
+// leave the last eighth.
 CaseSpec StoredCase(const DataSize& size) {
   CaseSpec spec = NewCase("stored", size);
   const uint64_t range = PowerOfTwo(size.tokens / 8, 4, 128);
@@ -221,7 +226,8 @@ CaseSpec StoredCase(const DataSize& size) {
   return spec;
 }
 
-// Half of the cache goes, from the end of the prompt on; an eighth is kept for being recent.
+// Returns a case that evicts half of the cache from the end of the prompt on; the most recent
+// eighth is kept.
 CaseSpec EvictedCase(const DataSize& size) {
   CaseSpec spec = NewCase("evicted", size);
   const uint64_t block = PowerOfTwo(size.tokens / 16, 1, 32);
@@ -238,7 +244,7 @@ CaseSpec EvictedCase(const DataSize& size) {
   return spec;
 }
 
-// What a rule of ours can name, from the original's row.
+// Collects the figures that a rule of kvtool can name from the original's row.
 void Collect(const Json& figures, Measurements& measured) {
   for (const auto& [key, value] : figures.items()) {
     if (Engine().FindMetric(key) == nullptr) continue;

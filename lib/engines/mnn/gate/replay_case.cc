@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Replays one case of the runtime suite: every row by the engine's calls, speeds beside a replay
+// without the case's parameters, and the offline estimate.
 #include "lib/engines/mnn/gate/replay_case.h"
 
 #include <fmt/format.h>
@@ -29,7 +31,7 @@ std::string WhyNoAttention(const Subject& subject) {
   return values ? std::string() : "the snapshot has no values";
 }
 
-// Measures the cost of the plans by which the row's cache was really compacted.
+// Measures the cost in attention of the plans by which the row's cache was compacted.
 AttentionCost MeasureAttention(const runtime::ReplayResult& row, const Subject& subject) {
   AttentionCost cost;
   cost.missing = WhyNoAttention(subject);
@@ -44,7 +46,7 @@ AttentionCost MeasureAttention(const runtime::ReplayResult& row, const Subject& 
     KV_ASSERT(plan != row.plans.end());
     const eviction::LayerPlan* const plans[] = {&*plan};
     const eviction::MeasuredRows measured = eviction::ChooseRows(
-        row.prompt, std::min(attention.end_row(), row.end), 0, 0);  // a verdict rests on all rows
+        row.prompt, std::min(attention.end_row(), row.end), 0, 0);  // a verdict uses all rows
     cost.layers.push_back(
         eviction::MeasureLayer(attention, plans, measured, {&pooled, 1}, subject.pool).front());
   }
@@ -53,8 +55,8 @@ AttentionCost MeasureAttention(const runtime::ReplayResult& row, const Subject& 
   return cost;
 }
 
-// The original's estimate, one layer at a time: groups and chunks never cross layers, so the sums
-// are those of one run over all of them.
+// Returns the original's estimate, computed one layer at a time: groups and chunks never cross
+// layers, so the sums are those of one run over all of them.
 std::vector<offline::Result> FrontLayers(const Subject& subject) {
   const std::vector<DumpEntry> entries = DumpEntriesOf(subject.snapshot);
   offline::Options options = offline::OnlineSimOptions();
@@ -127,7 +129,7 @@ void SetLossless(std::string_view name, const ParamValue& value, runtime::Config
   }
 }
 
-// All parameters as the engine computes with them, so that a report says what was run.
+// Returns all parameters as the engine computes with them, so that a report shows what was run.
 Params Effective(const runtime::ReplayResult& row) {
   Params params = {{"h2o_enable", row.h2o_enabled ? 1.0 : 0.0}};
   mnn::h2o::ForEachParameter(row.h2o, [&](std::string_view name, double value) {
@@ -148,8 +150,8 @@ Params Effective(const runtime::ReplayResult& row) {
   return params;
 }
 
-// Equal replays with and without the case's parameters, in turn, so that both see the same machine.
-// The first pair warms the caches and is dropped, as in the original's bench.
+// Runs equal replays with and without the case's parameters in turn, so that load on the machine
+// affects both. The first pair warms the caches and is dropped, as in the original's bench.
 gate::Noise MeasureSpeeds(const CaseSpec& spec, runtime::ReplayRequest request,
                           const Subject& subject) {
   gate::Noise noise;
@@ -174,8 +176,8 @@ gate::Noise MeasureSpeeds(const CaseSpec& spec, runtime::ReplayRequest request,
   return noise;
 }
 
-// The engine's parameters of a case: what the gate's scripts set for its mode, then what a trace of
-// block scores was recorded with, then the case's own.
+// Returns the engine's parameters of a case: those that the gate's scripts set for its mode,
+// overridden by those that a trace of block scores was recorded with, overridden by the case's own.
 runtime::ReplayRequest BuildRequest(const CaseSpec& spec, const Subject& subject) {
   runtime::ReplayRequest request;
   const runtime::Mode mode = runtime::ParseMode(spec.mode).value();
@@ -202,7 +204,7 @@ runtime::ReplayRequest BuildRequest(const CaseSpec& spec, const Subject& subject
   return request;
 }
 
-// A shorter row would be another measurement than the one asked for.
+// Throws if the row is shorter than requested, as it would be another measurement.
 void RequireLength(const CaseSpec& spec, const runtime::ReplayResult& row) {
   if (!spec.decode_tokens || row.end - row.prompt == *spec.decode_tokens) return;
   throw Error(Finding::kUsage,

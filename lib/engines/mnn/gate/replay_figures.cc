@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The figures of replayed rows: the original's by its definitions, and true ones beside them, each
+// with the place where its worst value occurs.
 #include "lib/engines/mnn/gate/replay_figures.h"
 
 #include <fmt/format.h>
@@ -21,8 +23,8 @@ using runtime::ReplayResult;
 using Rows = std::vector<ReplayedRow>;
 using RowValue = std::function<double(const ReplayResult&)>;
 
-// Say why H2O removed nothing, and why the lossless path compressed nothing. They name the
-// parameter that prevented it, and return an empty text if something was removed or compressed.
+// Return why H2O removed nothing, and why the lossless path compressed nothing, naming the
+// parameter that prevented it; "" if something was removed or compressed.
 std::string WhyNothingEvicted(const ReplayResult& row) {
   if (row.h2o_metrics.total_evict_tokens > 0) return {};
   if (!row.h2o_enabled) return "H2O is off";
@@ -35,7 +37,7 @@ std::string WhyNothingEvicted(const ReplayResult& row) {
         "nothing was evicted: the cache never reaches h2o_trigger_min_tokens {}, it ends at {}",
         row.h2o.trigger_min_tokens, row.end);
   }
-  // Set by every decision, the fruitless ones included.
+  // Every decision sets this, even one that evicts nothing.
   if (row.h2o_metrics.floor_keep == 0) {
     return fmt::format("nothing was evicted: no trigger in {} decode steps, h2o_update_interval {}",
                        row.end - row.prompt, row.h2o.update_interval);
@@ -101,7 +103,7 @@ Where AtTokens(uint32_t layer, uint64_t begin, uint64_t end) {
   return where;
 }
 
-// The engine's ratio is that of its last plan: one layer, as long as it was then.
+// Returns the place of the last plan: the engine's ratio is that of one layer at its length then.
 Where LastPlan(const ReplayResult& row) {
   const Event* event = Last(row, EventKind::kEvict);
   return event == nullptr ? Where{} : AtTokens(event->layer, 0, event->length);
@@ -115,7 +117,7 @@ Where FirstEvent(const ReplayResult& row, EventKind kind) {
              : AtTokens(found->layer, found->begin, found->begin + found->tokens);
 }
 
-// The layer, head and step of the largest error.
+// Returns the layer, head and step of the largest error.
 Where WorstStep(const ReplayedRow& row) {
   Where where;
   double most = -1;
@@ -136,8 +138,8 @@ Where WorstStep(const ReplayedRow& row) {
   return where;
 }
 
-// The queries of all rows, and those whose error is undefined: a query, key or value is NaN or
-// infinite.
+// Numbers of queries over all rows, and of those with an undefined error, because a query, key or
+// value is NaN or infinite.
 struct QueryCounts {
   uint64_t all = 0, undefined = 0;
 
@@ -147,7 +149,7 @@ struct QueryCounts {
   }
 };
 
-// The row with the largest mean error; null if no row has one.
+// Returns the row with the largest mean error; null if no row has one.
 const ReplayedRow* WorstRow(const Rows& rows,
                             const std::optional<AttentionSummary> AttentionCost::*part) {
   const auto error = [&](const ReplayedRow& row) -> const Distribution& {
@@ -161,8 +163,8 @@ const ReplayedRow* WorstRow(const Rows& rows,
   return worst;
 }
 
-// Over the queries that lost a key: a longer prompt, or a trigger that comes late, adds queries
-// that lose nothing and so makes the mean of all look better.
+// Measures the error over queries that lost a key. A longer prompt or a later trigger adds queries
+// that lose nothing, which would improve the mean over all.
 void MeasureEvictingError(const Rows& rows, const QueryCounts& queries, Measurements& out) {
   const ReplayedRow* worst = WorstRow(rows, &AttentionCost::evicting);
   if (worst == nullptr) {
@@ -186,7 +188,7 @@ void MeasureEvictingError(const Rows& rows, const QueryCounts& queries, Measurem
   out.Set("attention_error.evicting_p95", evicting.output_error.p95, where, note);
 }
 
-// What eviction does to the attention's output.
+// Measures the effect of eviction on the attention's output.
 void MeasureAttentionError(const Rows& rows, Measurements& out) {
   constexpr std::string_view kFigures[] = {"attention_error.mean", "attention_error.p95",
                                            "attention_error.worst", "attention_error.evicting_mean",
@@ -230,7 +232,7 @@ constexpr char kTimeless[] = "a time: --deterministic omits times";
 
 bool LosslessActive(const ReplayResult& row) { return row.lossless.active(); }
 
-// Sets the figures in the engine's own terms.
+// Sets the figures by the engine's definitions.
 void MeasureEngine(const Rows& rows, const CaseResult& result, Measurements& out) {
   const auto set_most = [&](std::string_view name, const RowValue& value,
                             Where (*where)(const ReplayResult&), const std::string& note = {}) {
@@ -244,7 +246,7 @@ void MeasureEngine(const Rows& rows, const CaseResult& result, Measurements& out
     return row.metrics.queue_depth_peak_least;
   };
   set_most("runtime_queue_peak_best", queue, nullptr);
-  // An engine's workers overlap with the rest of a token, a replay's with next to nothing.
+  // An engine's workers overlap with the computation of a token, a replay's with almost nothing.
   const double most = queue(RowWithMost(rows, queue).replay);
   const double least = least_queue(RowWithMost(rows, least_queue).replay);
   if (least < most) {
@@ -288,7 +290,7 @@ void MeasureEngine(const Rows& rows, const CaseResult& result, Measurements& out
   }
   out.Missing("kv_invalid_log_count", "a replay writes no engine log");
 
-  // The original's test: required in full and store only, and about activity, not about content.
+  // The original requires activity in modes full and store, and does not check the content.
   const bool required = result.spec.mode != "probe" && LosslessActive(rows.front().replay);
   const auto any = [&](auto test) {
     return std::any_of(rows.begin(), rows.end(),
@@ -300,7 +302,7 @@ void MeasureEngine(const Rows& rows, const CaseResult& result, Measurements& out
     return r.lossless.async_threads <= 0 || r.metrics.async_queue_peak > 0 ||
            r.metrics.async_wait_us > 0;
   });
-  // The original asks for time spent, which a quick machine may round to 0.
+  // The original tests the time spent, which a fast machine may round to 0.
   const bool restored = any([](const ReplayResult& r) {
     return r.metrics.sums.decompressed_bytes > 0 ||
            (r.engine == runtime::Engine::kDesign && r.measured.verified_raw_bytes > 0);
@@ -315,7 +317,7 @@ void MeasureEngine(const Rows& rows, const CaseResult& result, Measurements& out
           fallbacks ? FirstEvent(rows.front().replay, EventKind::kFallback) : Where{}, note);
 }
 
-// Sets those that only a clock tells.
+// Sets the figures that depend on a clock.
 void MeasureTimes(const Rows& rows, bool deterministic, const CaseResult& result,
                   Measurements& out) {
   constexpr std::string_view kTimes[] = {"runtime_decomp_best_us",
@@ -366,7 +368,7 @@ void MeasureTimes(const Rows& rows, bool deterministic, const CaseResult& result
   }
 }
 
-// The layer of which the largest share is still resident.
+// Returns the layer of which the largest share is still resident.
 Where HeaviestLayer(const ReplayResult& row) {
   const LayerResult* worst = nullptr;
   double most = -1;
@@ -390,8 +392,8 @@ std::optional<double> VerifiedRatio(const runtime::Measured& measured, size_t ki
   return Ratio(measured.verified_raw_of[kind], measured.verified_blob_of[kind]);
 }
 
-// The ratio of bytes that were decoded and compared, and the layer that compressed worst. A row
-// that compressed nothing stands at 1.
+// Measures the ratio over bytes that were decoded and compared, and the layer with the worst one. A
+// row that compressed nothing has ratio 1.
 void MeasureRatio(const Rows& rows, Measurements& out) {
   const auto compressed = [](const ReplayResult& row) {
     return row.measured.verified_blob_bytes > 0;
@@ -473,7 +475,7 @@ void MeasureResident(const Rows& rows, CaseResult& result) {
                       most->caches, most->in_flight));
   out.Set("resident_bytes.final", static_cast<double>(row.steps.back().total()),
           HeaviestLayer(row));
-  // A point every few tokens is enough to draw; the last one belongs to it.
+  // A point every few tokens suffices for a chart; the last token always has one.
   constexpr size_t kMostSamples = 512;
   const size_t stride = (row.steps.size() + kMostSamples - 1) / kMostSamples;
   for (size_t i = 0; i < row.steps.size(); i += stride) {

@@ -14,8 +14,9 @@ namespace kv::mnn {
 
 // The attention error that a row's evictions cause, compared with the full cache.
 struct AttentionCost {
-  std::vector<eviction::LayerQuality> layers;         // of the traced layers
-  std::optional<AttentionSummary> summary, evicting;  // of all queries; of those that lost a key
+  std::vector<eviction::LayerQuality> layers;  // of the traced layers
+  // over all queries; over those that lost a key
+  std::optional<AttentionSummary> summary, evicting;
   std::string missing;  // why nothing could be measured; empty otherwise
 };
 
@@ -24,8 +25,8 @@ struct ReplayedRow {
   AttentionCost attention;
 };
 
-// Sets every figure of a case but the offline estimate. The original's figures take the maximum
-// over the rows, whatever that means for them; the true ones take the worst row.
+// Sets every figure of a case except the offline estimate. The original's figures take the maximum
+// over the rows, whether large values are good or bad; the true ones take the worst row.
 // `result.spec.params` must be the parameters that the engine computed with.
 void MeasureRows(const std::vector<ReplayedRow>& rows, bool deterministic,
                  gate::CaseResult& result);

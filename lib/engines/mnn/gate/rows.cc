@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Rows of MNN's suite: writes them from replays, reads them from logs, and describes them in
+// schemas.
 #include "lib/engines/mnn/gate/rows.h"
 
 #include <fmt/format.h>
@@ -28,7 +30,7 @@ constexpr auto kNumber = Kind::kNumber;
 constexpr auto kFlag = Kind::kFlag;
 
 // The figures of MNN's own gate under its keys, with its definitions. "Best" is the maximum over
-// the rows, of latencies and fallbacks too.
+// the rows, even for latencies and fallbacks.
 constexpr MetricInfo kMetrics[] = {
     {"lossy_best", kOriginal, kReplay, kHigher, kNumber,
      "largest h2o_lossy_ratio of any row: the last plan's, of one layer", "eviction_ratio_best"},
@@ -70,7 +72,7 @@ constexpr MetricInfo kMetrics[] = {
     {"decode_pass", kOriginal, kEngine, kHigher, kFlag, "the original's own verdict on speed"},
 };
 
-// A case whose row is written.
+// A case whose row is being written.
 struct Row {
   const CaseResult& result;
   const OutputNames& outputs;
@@ -123,7 +125,7 @@ RowField DropTarget() {
           }};
 }
 
-// A key of which a replay has no text.
+// Returns a field for a key whose text a replay does not have.
 RowField NoText(std::string_view key, std::string_view text) {
   return {key, text, [](const Row&) { return ""; }};
 }
@@ -216,7 +218,7 @@ const Fields<Row>& RowFields() {
   return fields;
 }
 
-// The original keeps no rules: those that its row shows are put together again.
+// Restores the original's rules from the figures of its row, because it does not record them.
 void AddOriginalRules(const Json& row, CaseView& c) {
   const auto add = [&](const char* metric, double value, double limit) {
     Measurements measured;
@@ -239,7 +241,7 @@ Value NumberSchema(std::string_view text) {
   return Value::Object{{"description", text}, {"type", Value::List{"number", "null"}}};
 }
 
-// The schema of a figure over the rows of the logs.
+// Returns the schema of a figure over the rows of the logs.
 Value SpreadSchema(std::string_view text) {
   return Value::Object{
       {"description", fmt::format("{}, over the rows of the logs", text)},
@@ -269,7 +271,7 @@ Value RowOf(const CaseResult& result, const OutputNames& outputs) {
   return RowFields().Object({result, outputs});
 }
 
-// Rows of the engine's own may lack any key that only one suite has.
+// Returns the schema of a row. The engine's own rows may lack any key that only one suite has.
 Value RowSchema() {
   Value schema = RowFields().Schema();
   std::erase_if(*schema.get_if<Value::Object>(),
@@ -288,7 +290,7 @@ CaseView ReadRow(const Json& row) {
              : c.reason.find("not run: ") == 0      ? Status::kNotRun
              : c.reason.find("inconclusive: ") == 0 ? Status::kInconclusive
                                                     : Status::kFail;
-  // The parts of the engine's verdict, should the whole deny them.
+  // If the row's overall verdict is negative, its parts are listed.
   const bool denied = NumberIn(row, "return_code").value_or(0) != 0 ||
                       FlagIn(row, "decode_pass") == false ||
                       FlagIn(row, "kv_content_consistency_pass") == false ||

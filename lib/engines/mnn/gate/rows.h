@@ -6,20 +6,21 @@
 
 namespace kv::mnn {
 
-// The suites of MNN's tests: replays of its lossless runtime, and whole runs of its program
-// llm_demo over real prompts, which no replay stands in for.
+// The suites of MNN's tests: replays of its lossless runtime, and runs of its program llm_demo over
+// real prompts, which a replay cannot replace.
 inline constexpr std::string_view kRuntimeSuite = "runtime", kDemoSuite = "llm_demo";
 
 // The figures of MNN's own gate under its keys, with its definitions. "Best" is the maximum over
-// the rows, of latencies and fallbacks too.
+// the rows, even for latencies and fallbacks.
 std::span<const gate::MetricInfo> GateMetrics();
 
-// The row that MNN's suite writes of a case, with our figures (null: not measured), and its schema.
+// Returns the row that MNN's suite writes of a case, with kvtool's figures (null: not measured).
 Value RowOf(const gate::CaseResult& result, const gate::OutputNames& outputs);
 Value RowSchema();
-// A row that MNN's suite wrote. It keeps no rules; those that its figures show are made anew.
+// Reads a row that MNN's suite wrote, and restores its rules from the figures, because it does not
+// record them.
 gate::CaseView ReadRow(const gate::Json& row);
-// Schemas of the true figures that only logs have.
+// Returns schemas of the true figures that only logs have.
 Value::Object LogFigureSchemas();
 
 }  // namespace kv::mnn

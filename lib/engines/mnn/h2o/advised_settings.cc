@@ -21,7 +21,7 @@ void Add(const advise::Outcome& run, advise::Outcome& all) {
   append(run.held_share, all.held_share);
 }
 
-// Settings are tried so many at once: they share the attention that all of them change.
+// Number of settings replayed together, because they share attention that all of them change.
 constexpr size_t kTriedTogether = 4;
 
 AdvisedSettings ToSettings(const advise::Candidate& candidate, uint64_t shortest_prompt) {
@@ -58,7 +58,7 @@ std::optional<AdvisedSettings> AdviseSettings(const advise::Runs& runs,
                                               const advise::Advice& advice, ThreadPool& pool) {
   uint64_t shortest_prompt = UINT64_MAX;
   for (const auto& run : runs) shortest_prompt = std::min(shortest_prompt, run->prompt());
-  // By descending share: with a limit on the loss the last ones save most.
+  // Points by descending share: with a limit on the loss the last ones save most.
   std::vector<const advise::Point*> order;
   for (const advise::Point& point : advice.found.uniform) order.push_back(&point);
   if (request.limits.loss) std::reverse(order.begin(), order.end());

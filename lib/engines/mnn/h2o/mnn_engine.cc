@@ -12,7 +12,7 @@
 namespace kv::mnn::h2o {
 namespace {
 
-constexpr uint64_t kExpandChunk = 64;  // tokens that every growth of the buffer adds
+constexpr uint64_t kExpandChunk = 64;  // tokens that each growth of the buffer adds
 
 float Ratio(uint64_t part, uint64_t whole) {
   return static_cast<float>(part) / static_cast<float>(std::max<uint64_t>(1, whole));
@@ -39,7 +39,7 @@ constexpr Parameter kParameters[] = {
     {"h2o_trigger_min_tokens", &eviction::BlockConfig::trigger_min_tokens},
 };
 
-// Far beyond any cache, small enough that sums of parameters cannot overflow.
+// Upper bound of parameters: far beyond any cache, and small enough that sums cannot overflow.
 constexpr double kMost = static_cast<double>(int64_t{1} << 40);
 
 int64_t Rounded(double value) {
@@ -66,7 +66,7 @@ bool SetParameter(std::string_view meta_name, double value, eviction::BlockConfi
   } else if (const auto* real = std::get_if<float eviction::BlockConfig::*>(&found->member)) {
     config.** real = static_cast<float>(value);
   } else {
-    // The engine knows 0; anything else is adaptive.
+    // The engine compares with 0 only; any other value means adaptive.
     config.target_mode =
         value == 0 ? eviction::TargetMode::kStatic : eviction::TargetMode::kAdaptive;
   }
@@ -140,7 +140,7 @@ CallStart MnnEngine::Begin(uint64_t new_tokens) {
   layer.length += new_tokens;
   start.length = layer.length;
   KV_ASSERT(layer.length <= UINT32_MAX);
-  // The buffer grows past its end and never shrinks.
+  // The buffer grows beyond the new length and never shrinks.
   if (layer.length > layer.capacity) layer.capacity = layer.length + kExpandChunk;
   return start;
 }
@@ -148,7 +148,7 @@ CallStart MnnEngine::Begin(uint64_t new_tokens) {
 std::vector<float> MnnEngine::Accumulated(std::span<const float> block_sums, uint64_t query_rows,
                                           uint32_t layer) const {
   std::vector<float> scores = ScoresOf(layer);
-  scores.resize(block_sums.size());  // new blocks start at 0, surplus ones are forgotten
+  scores.resize(block_sums.size());  // new blocks start at 0, surplus ones are dropped
   const auto norm = static_cast<float>(
       std::max<uint64_t>(1, CheckedMul(geometry_.query_heads, query_rows, "heads x rows")));
   const float alpha = config_.ema_alpha;
@@ -173,7 +173,7 @@ void MnnEngine::Trigger(uint32_t index, std::vector<float>& scores, CallEnd& end
                              revision_ == MnnRevision::kFinal ? eviction::FloorRule::kKeepAll
                                                               : eviction::FloorRule::kKeepFloor);
   layer.pending = end.decision.plan;
-  // Nothing above changes the engine unless all of it succeeds.
+  // The engine changes only if everything above succeeds.
   end.triggered = true;
   last_trigger_step_ = cursor_;
   layer.last_trigger_step = layer.steps;
@@ -185,11 +185,11 @@ void MnnEngine::Trigger(uint32_t index, std::vector<float>& scores, CallEnd& end
   metrics_.target_keep_effective = Ratio(decision.budget.target, n);
   metrics_.floor_keep = Ratio(decision.budget.floor, n);
   metrics_.quantized_keep = Ratio(decision.budget.quantised, n);
-  // When the floor dominates, both keep the values of the last real compression.
+  // When the floor dominates, both figures keep the values of the last real compression.
   if (!keeps_all_by_floor) {
     const uint64_t ranges = decision.plan.empty() ? 1 : decision.plan.size();
     const uint64_t token_bytes = geometry_.bytes_per_token();
-    // The text counts tokens alone, the code its plan as well.
+    // The published text counts only tokens, the code also its plan.
     const uint64_t plan_bytes = revision_ == MnnRevision::kDesign ? 0 : 4 * 2 * ranges;
     metrics_.keep_ratio = Ratio(decision.kept, n);
     metrics_.lossy_ratio = Ratio(n * token_bytes, decision.kept * token_bytes + plan_bytes);
@@ -219,7 +219,7 @@ CallEnd MnnEngine::Finish(std::span<const float> block_sums, uint64_t query_rows
       Trigger(index, scores, end);
       end.final_keep_tokens = end.decision.kept;
     } else {
-      // The last plan's ratio, also for layers that it was not made for.
+      // The ratio is the last plan's, even for layers that it was not made for.
       const float kept = std::round(metrics_.keep_ratio * static_cast<float>(layer.length));
       end.final_keep_tokens = std::max<uint64_t>(1, static_cast<uint64_t>(kept));
     }

@@ -13,14 +13,14 @@
 namespace kv::mnn::h2o {
 
 // READ ME FIRST. The engine has three surprises, which a replay must reproduce:
-//  1. The clock counts layer calls, not tokens, and one trigger anywhere resets it for every layer.
-//  2. A plan is made at the end of a layer's call and applied at the start of its next one, but the
-//     scores are remapped as soon as it is made.
-//  3. h2o_keep_ratio and h2o_lossy_ratio are those of the last plan, whichever layer made it, and
-//     relative to that layer's length at the time.
+// 1. The clock counts layer calls, not tokens, and one trigger in any layer resets it for all.
+// 2. A plan is made at the end of a layer's call and applied at the start of its next one, but the
+//    scores are remapped as soon as it is made.
+// 3. h2o_keep_ratio and h2o_lossy_ratio are those of the last plan, whichever layer made it,
+//    relative to that layer's length at the time.
 
-// Visits the parameters under the names of the engine's meta fields ("h2o_layer_start" ...), which
-// are those of BlockConfig behind "h2o_".
+// Visits the parameters under the names of the engine's meta fields ("h2o_layer_start" ...): "h2o_"
+// before the names of BlockConfig.
 void ForEachParameter(const eviction::BlockConfig& config,
                       const std::function<void(std::string_view name, double value)>& visit);
 // Returns false if there is no such parameter.
@@ -30,7 +30,7 @@ enum class MnnRevision {
   kFinal,  // the final branch
   kR6,     // the measured build: one score vector for all layers, and the floor evicts
   // The published text, which neither build follows: scores and a clock of decode steps for each
-  // layer, and where sink and recent blocks exceed the target they alone stay.
+  // layer; if sink and recent blocks exceed the target, only they are kept.
   kDesign,
 };
 
@@ -59,30 +59,30 @@ struct CallStart {
   uint32_t layer = 0;
   uint64_t global_step = 0;  // layer calls so far, including this one
   bool plan_applied = false;
-  bool plan_dropped = false;  // a plan was pending but no longer fitted the cache
+  bool plan_dropped = false;  // true: a plan was pending but no longer fitted the cache
   KeepPlan applied;           // indices into the cache before compaction
   uint64_t length_before = 0, length_compacted = 0, length = 0;  // length includes new tokens
-  bool in_range = false;  // whether this layer is scored and evicted at all
+  bool in_range = false;  // true if this layer is scored and evicted at all
 };
 
 struct CallEnd {
   bool triggered = false;
-  eviction::BlockChoice decision;  // of a trigger
-  std::vector<float> ema_scores;   // before the remap; empty out of range
+  eviction::BlockChoice decision;  // for a trigger
+  std::vector<float> ema_scores;   // before the remap; empty for layers out of range
   uint64_t final_keep_tokens = 0;  // the budget that the engine hands to its lossless path
 };
 
 // The engine's decisions over decode steps, as a state machine without tensors. The caller supplies
-// the block sums of each call and learns which tokens are kept. It must call in the engine's order:
-// token by token, for each layer from 0 to the last, Begin and then Finish.
+// the block sums of each call and gets the tokens that are kept. Calls must come in the engine's
+// order: token by token, for each layer from 0 to the last, Begin and then Finish.
 class MnnEngine {
  public:
   MnnEngine(const eviction::BlockConfig& config, const MnnGeometry& geometry, MnnRevision revision,
             uint64_t prompt_tokens);
 
   CallStart Begin(uint64_t new_tokens = 1);
-  // `block_sums` holds, per block of the cache, the sum of attention weights of all query heads and
-  // rows. It is ignored for layers out of range.
+  // Ends a layer's call. `block_sums` holds, per block of the cache, the sum of attention weights
+  // of all query heads and rows. It is ignored for layers out of range.
   CallEnd Finish(std::span<const float> block_sums, uint64_t query_rows = 1);
 
   const eviction::BlockConfig& config() const { return config_; }
@@ -94,14 +94,15 @@ class MnnEngine {
   const KeepPlan& pending(uint32_t layer) const { return layers_[layer].pending; }
   uint64_t pending_remove(uint32_t layer) const { return layers_[layer].pending_remove; }
   uint64_t blocks(uint64_t length) const;
-  // KVMeta::previous after the last complete forward pass; it follows the last layer only.
+  // Returns KVMeta::previous after the last complete forward pass, which follows the last layer
+  // only.
   uint64_t meta_previous() const { return meta_previous_; }
 
   // Cuts a layer's cache, as when a draft is rolled back, which the engine does not control. A plan
   // made before no longer fits and is dropped at the next call.
   void Truncate(uint32_t layer, uint64_t length);
-  // Forgets a layer's plan, as the engine's lossless path does when its range shrinks. The scores
-  // stay remapped. Returns whether there was a plan.
+  // Drops a layer's plan, as the engine's lossless path does when its range shrinks. The scores
+  // stay remapped. Returns true if there was a plan.
   bool DropPlan(uint32_t layer);
 
  private:
@@ -111,7 +112,7 @@ class MnnEngine {
     KeepPlan pending;
     uint64_t pending_remove = 0;
     bool pending_ready = false;
-    uint64_t steps = 0, last_trigger_step = 0;  // the layer's own clock, read by the design
+    uint64_t steps = 0, last_trigger_step = 0;  // the layer's own clock, used by kDesign
   };
 
   std::vector<float>& ScoresOf(uint32_t layer) {

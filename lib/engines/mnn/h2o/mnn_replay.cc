@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Replays the engine's eviction over a trace or a stream of block scores, call by call, and turns
+// its plans into those of a study.
 #include "lib/engines/mnn/h2o/mnn_replay.h"
 
 #include <fmt/format.h>
@@ -12,7 +14,7 @@
 namespace kv::mnn::h2o {
 namespace {
 
-constexpr uint64_t kWorthThreads = uint64_t{4} << 20;  // multiplications
+constexpr uint64_t kWorthThreads = uint64_t{4} << 20;  // multiplications from which threads pay
 
 class FromTrace : public BlockSumSource {
  public:
@@ -34,7 +36,7 @@ class FromTrace : public BlockSumSource {
     for (Layer& layer : layers_) {
       if (layer.place != start.layer) continue;
       for (KeptKeys& keys : layer.keys) {
-        if (keys.size() == 0) keys.AppendUpTo(position);  // the prompt
+        if (keys.size() == 0) keys.AppendUpTo(position);  // appends the prompt
         if (start.plan_applied) keys.Compact(start.applied);
         keys.AppendUpTo(position + 1);
         KV_ASSERT(keys.size() == start.length);
@@ -56,7 +58,8 @@ class FromTrace : public BlockSumSource {
     std::vector<KeptKeys> keys;
   };
 
-  // Weights of the heads in parallel, sums in the order of one engine thread: head by head.
+  // Computes the heads' weights in parallel and sums them in the order of one engine thread: head
+  // by head.
   void AddSums(const Layer& layer, uint64_t position, std::vector<float>& sums) {
     const uint32_t heads = layer.attention->query_heads(), group = layer.attention->group();
     const size_t n = layer.keys.front().size();
@@ -69,7 +72,7 @@ class FromTrace : public BlockSumSource {
       KV_ASSERT(seen == n);
       WeighRow(row, n, weights_);
     };
-    // Waking threads at every step costs more than a small model's row.
+    // For a small model's row, waking threads at every step costs more than the row.
     if (heads * n * layer.attention->head_dim() < kWorthThreads) {
       for (uint32_t head = 0; head < heads; ++head) add_head(head);
     } else {
@@ -168,7 +171,7 @@ MnnReplay ReplayMnn(const eviction::BlockConfig& config, const MnnGeometry& geom
       if (call.start.plan_applied) held[l] = Select(held[l], call.start.applied);
       Append(held[l], {static_cast<uint32_t>(token), 1});
       const auto sums = source.Sums(call.start, engine.blocks(call.start.length), token);
-      if (!sums) return replay;  // a stream ended: the step did not happen
+      if (!sums) return replay;  // the stream ended, so this step did not happen
       call.end = engine.Finish(*sums);
       call.end.ema_scores.clear();
       replay.plans_dropped += call.start.plan_dropped;
@@ -211,8 +214,8 @@ using eviction::EngineCase;
 using eviction::EngineRule;
 using eviction::EngineRun;
 
-// The clock of the design: it counts tokens, separately in each layer, and its target is a share of
-// the cache as it is at each trigger. Token `prompt` is the first decode step.
+// Returns the schedule of the published design: its clock counts tokens, separately in each layer,
+// and its target is a share of the cache at each trigger. Token `prompt` is the first decode step.
 eviction::LayerSchedule IntervalSchedule(const eviction::BlockConfig& config, uint32_t layer,
                                          uint32_t layers, uint64_t prompt, uint64_t end) {
   eviction::LayerSchedule schedule;
@@ -251,7 +254,8 @@ std::shared_ptr<const EngineRun> PlanIntervals(const EngineCase& of) {
 
 MnnGeometry ToMnnGeometry(const EngineCase& of) {
   const KvTensor& k = of.snapshot.layers.front().k;
-  // Block types have no whole bytes per element; the engine knows fp16 and fp32.
+  // Block types have no whole bytes per element; fp16 stands in, as the engine has fp16 and fp32
+  // only.
   const uint32_t bytes = IsBlockQuantised(k.dtype) ? 2 : Info(k.dtype).block_bytes;
   const auto layers = static_cast<uint32_t>(of.snapshot.layers.size());
   return {layers, of.trace.query_heads, k.heads, k.head_dim, bytes};
@@ -282,7 +286,7 @@ MnnReplay ReplayRows(const EngineCase& of, MnnRevision revision) {
                 layers[i].index)
         .File(of.trace.path);
   }
-  // The engine counts layers by their place, whatever the file calls them.
+  // The engine counts layers by their place, whatever their numbers in the file.
   std::vector<uint32_t> places;
   for (const LayerAttention& attention : of.attentions) {
     const auto found = std::ranges::find(layers, attention.layer(), &LayerKv::index);
@@ -304,7 +308,7 @@ constexpr std::string_view kRatioRemark =
     "h2o_lossy_ratio is the ratio of the engine's last plan alone, relative to that layer's length "
     "at that moment. The true ratio counts every layer as it stands at the end.";
 
-// Says why nothing was evicted, and names the parameter; empty if something was.
+// Returns why nothing was evicted, naming the parameter; "" if something was.
 std::string WhyNothing(const ReplayResult& result, const ReplayRun& run) {
   if (run.info().spending == eviction::Spending::kNone || run.evictions() > 0) return {};
   const eviction::BlockConfig& config = run.config;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The engine's eviction as a replay: its calls, sources of block sums, and the rules (EngineRule)
+// of its builds.
 #pragma once
 
 #include <functional>
@@ -31,16 +33,16 @@ struct MnnReplay : eviction::EngineRun {
   std::vector<uint64_t> capacities;  // per layer, at the end
 };
 
-// Supplies the block sums of one call over the layer's cache as it is then.
+// Supplies the block sums of a call, over the layer's cache at that time.
 class BlockSumSource {
  public:
   virtual ~BlockSumSource() = default;
-  // Is called for every layer call, in and out of range; `position` is that of the new token.
-  // Returns nothing if there are no more calls.
+  // Called for every layer call, in and out of range; `position` is that of the new token. Returns
+  // nothing if there are no more calls.
   virtual std::optional<std::vector<float>> Sums(const CallStart& start, uint64_t blocks,
                                                  uint64_t position) = 0;
-  // False for layers whose sums are unknown. The engine's clock counts their calls, but they have
-  // no plan: nothing says which of their tokens would go.
+  // Returns false for layers whose sums are unknown. The engine's clock counts their calls, but
+  // they get no plan, because it is unknown which tokens would be evicted.
   virtual bool knows(uint32_t layer) const = 0;
 };
 
@@ -64,8 +66,8 @@ using eviction::ReplayRequest;
 using eviction::ReplayResult;
 using eviction::ReplayRun;
 
-// The policies as their papers have them, but at the engine's intervals: down to a ratio of the
-// cache as it is then, by the floor rule of the final branch.
+// The papers' policies at the engine's intervals: down to a ratio of the cache at that time, by the
+// floor rule of the final branch.
 extern const eviction::EngineRule kIntervals;
 extern const eviction::EngineRule kDesign;  // the published text, with its target of 3.5
 extern const eviction::EngineRule kMnn;     // the final branch
@@ -74,7 +76,7 @@ extern const eviction::EngineRule kMnnR6;   // the measured build
 // Returns the rule that --engine names, or null for "exact" without the engine's intervals.
 const eviction::EngineRule* FindEngine(std::string_view name, bool at_intervals);
 
-// Replays as eviction::Replay does, and says under the engine's names why a run evicted nothing.
+// Replays as eviction::Replay does, and explains in the engine's terms why a run evicted nothing.
 ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
                     const ReplayRequest& request, ThreadPool& pool, Progress* progress = nullptr);
 

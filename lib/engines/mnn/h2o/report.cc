@@ -28,7 +28,8 @@ const Fields<PlanEvent>& EvictionFields() {
   return fields;
 }
 
-// A layer without rows has a length, but nothing says which tokens make it up.
+// Returns the ranges that a call planned. A layer without rows has a length, but its tokens are
+// unknown.
 std::optional<std::vector<std::array<uint64_t, 2>>> PlannedBy(const MnnCall& call) {
   if (!call.end.decision.plan.empty() && call.planned.empty()) return std::nullopt;
   return eviction::RangesOf(call.planned);
@@ -79,7 +80,8 @@ std::optional<uint32_t> EventLayer(const ReplayEvent& event) {
   return event.run.schedules[event.call->start.layer].layer;
 }
 
-// A whole number without a fraction, any other as a float prints; a budget of tokens has no ratio.
+// Returns a field for a ratio: a whole number without a fraction, any other as a float prints; null
+// for a budget of tokens.
 Fields<eviction::BlockConfig>::Field Ratio(std::string_view name, std::string_view text,
                                            float eviction::BlockConfig::*member,
                                            bool nullable = true) {

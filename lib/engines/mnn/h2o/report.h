@@ -12,17 +12,17 @@ namespace kv::mnn::h2o {
 using eviction::Report;
 using eviction::Run;
 
-// What kvtool.h2o says beside its inputs.
+// Returns the fields of kvtool.h2o beside its inputs.
 const Fields<Report>& ReportFields();
 const Fields<MnnMetrics>& MetricsFields();
 
-// What the engine decided in a run; null if it decided nothing.
+// Returns the engine's decisions in a run; null if it made none.
 inline const MnnReplay* FindMnnReplay(const ReplayRun& run) {
   return static_cast<const MnnReplay*>(run.engine.get());
 }
 
-// A line of kvtool.h2o-event/1: a decision or an applied plan of the engine (call), what a policy
-// of engine exact lets go (eviction), or the bytes held at the end of a step.
+// A line of kvtool.h2o-event/1: a decision or an applied plan of the engine (call), an eviction of
+// a policy of engine exact (eviction), or the bytes held at the end of a step.
 struct ReplayEvent {
   const ReplayRun& run;
   std::string_view type;
@@ -32,7 +32,7 @@ struct ReplayEvent {
   const eviction::PlanEvent* eviction = nullptr;
 };
 const Fields<ReplayEvent>& ReplayEventFields();
-// Emits the events of all runs, of each run in the order of time.
+// Emits the events of all runs, one run after the other, each in the order of time.
 void ForEachEvent(const ReplayResult& result, const std::function<void(const ReplayEvent&)>& emit);
 
 }  // namespace kv::mnn::h2o

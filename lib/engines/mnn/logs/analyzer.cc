@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reproduces the engine's analyzer: its options, the figures that it computes from a bench's table,
+// and the bullets of its report.
 #include "lib/engines/mnn/logs/analyzer.h"
 
 #include <fmt/format.h>
@@ -15,8 +17,9 @@ namespace kv::mnn::logs {
 namespace {
 
 constexpr size_t kMaxExamples = 5;
-constexpr size_t kExampleLength = 220;                 // in characters
-constexpr size_t kMaxBytesRead = 16 * kExampleLength;  // of a line, before it is cut
+constexpr size_t kExampleLength = 220;  // in characters
+// bytes of a line that are read before it is cut
+constexpr size_t kMaxBytesRead = 16 * kExampleLength;
 
 constexpr std::string_view kRuntimeColumns[] = {
     "h2o_lossless_decomp_us",         "h2o_lossless_queue_peak",       "h2o_lossless_fallback",
@@ -34,17 +37,17 @@ constexpr std::string_view kInvalidPatterns[] = {"Invalid KV realloc",
 
 using O = AnalyzerOptions;
 
-// How a looser value of an option compares with the suite's.
+// In which direction an option's value is looser than the suite's.
 enum class Looser { kNever, kLess, kMore };
 
 struct OptionEntry {
   std::string_view name;
   std::variant<double O::*, int64_t O::*, bool O::*, std::string O::*> member;
-  std::string_view bullet = name;  // its key in a report
+  std::string_view bullet = name;  // key in a report
   Looser looser = Looser::kNever;
-  std::string_view enabled = {};  // for a limit, the key that says whether there is one
+  std::string_view enabled = {};  // for a limit: the key that says whether there is one
   int digits = 4;
-  std::string_view choices = {};  // of a text: words between bars; empty: any text
+  std::string_view choices = {};  // for a text: allowed words between bars; empty: any text
 };
 constexpr OptionEntry kOptions[] = {
     {"lossy_target", &O::lossy_target, "lossy_target", Looser::kLess},
@@ -110,7 +113,7 @@ void Set(const OptionEntry& entry, std::string_view value, AnalyzerOptions& opti
   }
 }
 
-// What follows the first "<br>" that a number follows.
+// Returns the text after the first "<br>" that a number follows.
 std::string_view DecodeText(std::string_view cell) {
   constexpr std::string_view kBreak = "<br>";
   for (size_t at = cell.find(kBreak); at != std::string_view::npos; at = cell.find(kBreak, at)) {
@@ -130,7 +133,8 @@ AnalyzerRow ReadRow(const BenchTable& table, size_t i, RowReading reading) {
     if (reading == RowReading::kAsTheTool) return LooseNumber(text, 0, true);
     return HasNonFinite(text) ? NAN : FirstNumber(text).value_or(NAN);
   };
-  // The tool reads "h2o_lossy" as 2.
+  // The tool reads the number in "h2o_lossy" as 2, so a repeated header row is a row of figures for
+  // it.
   const bool no_figures = reading == RowReading::kExact && table.IsHeaderAgain(i);
   AnalyzerRow row;
   for (const RowFigure& figure : kRowFigures) {
@@ -143,7 +147,7 @@ AnalyzerRow ReadRow(const BenchTable& table, size_t i, RowReading reading) {
   return row;
 }
 
-// Writes bullets, and adds up the verdict on the whole.
+// Writes bullets and combines their verdicts.
 class BulletWriter {
  public:
   explicit BulletWriter(const GateFigures& figures) : f_(figures), o_(figures.options) {}
@@ -313,8 +317,8 @@ class BulletWriter {
   bool all_ = true;
 };
 
-// Visits the bullets below each "## Quality Gate". A report has one such section, and its readers
-// look at the first.
+// Visits the bullets below each "## Quality Gate". A report has one such section, and readers of it
+// use the first.
 void ForEachBullet(std::string_view markdown,
                    const std::function<void(bool in_first, const std::string& key,
                                             const std::string& value)>& use) {
@@ -415,7 +419,8 @@ OfflineRatio ParseOfflineRatio(std::string_view json, std::string_view path) {
 void ForEachInvalidLine(std::string_view text, const std::function<void(std::string_view)>& use) {
   const std::string clean = OnlyUtf8(text);
   text = clean;
-  // A text file's lines: they end with \n, \r or both.
+  // Splits lines as a text file does: they end with
+  // , \r or both.
   while (!text.empty()) {
     const size_t end = std::min(text.find_first_of("\n\r"), text.size());
     const std::string_view raw = text.substr(0, end);
@@ -566,7 +571,7 @@ std::string TextAt(const GateBullets& bullets, std::string_view key, std::string
 }
 
 std::optional<double> NumberIn(const GateBullets& bullets, std::string_view key) {
-  if (key.empty()) return std::nullopt;  // of a figure that a report does not have
+  if (key.empty()) return std::nullopt;  // the figure is not in a report
   const auto number = FirstNumber(TextAt(bullets, key));
   return number && std::isfinite(*number) ? number : std::nullopt;
 }

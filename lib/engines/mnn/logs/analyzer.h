@@ -15,8 +15,8 @@
 
 namespace kv::mnn::logs {
 
-// The quality gate of the engine's own suite: the thresholds under the names of its analyzer's
-// options, and its figures with its definitions. truth.h corrects what those definitions get wrong.
+// The quality gate of the engine's own suite: thresholds under the names of its analyzer's options,
+// and figures by its definitions. truth.h corrects what those definitions get wrong.
 
 struct AnalyzerOptions {
   double lossy_target = 3.0;
@@ -30,7 +30,7 @@ struct AnalyzerOptions {
   int64_t async_threads = 0;
   bool require_kv_content_consistency = false;
   int64_t max_kv_invalid_log_lines = 0;
-  // A negative value means that there is no limit.
+  // A negative value means no limit.
   double max_lossless_queue_peak = -1;
   double max_lossless_fallback = -1;
   double max_lossless_backpressure_skip = -1;
@@ -64,7 +64,7 @@ struct OfflineRatio {
 // Throws kBadText if the text is no such document, and kBadField if its ratio is not positive.
 OfflineRatio ParseOfflineRatio(std::string_view json, std::string_view path);
 
-// The lines that an engine prints when its cache is broken.
+// Lines that an engine prints when its cache is broken.
 struct InvalidLines {
   uint64_t count = 0;
   std::vector<std::string> examples;  // the first five, as "log: line"
@@ -82,8 +82,8 @@ struct AnalyzerRow {
   std::string log_file;
 };
 
-// A figure of a row, its column, and its names in the analyzer's report: of the maximum over the
-// rows, which it calls best even where a larger value is worse, and of the mean.
+// A figure of a row: its column, and its names in the analyzer's report, of the maximum over the
+// rows (which it calls best even if a larger value is worse) and of the mean.
 struct RowFigure {
   std::string_view column;
   double AnalyzerRow::*of;
@@ -115,11 +115,11 @@ inline constexpr RowFigure kRowFigures[] = {
     {"h2o_lossless_decode_cache_miss", &AnalyzerRow::cache_miss, "runtime_decode_cache_miss_best"},
     {"h2o_lossless_decompressed_bytes", &AnalyzerRow::decompressed_bytes,
      "runtime_decompressed_bytes_best"},
-    // Hits and misses together.
+    // Sum of hits and misses.
     {"h2o_lossless_decode_cache_hit", &AnalyzerRow::cache_activity,
      "runtime_decode_cache_activity_best"}};
 
-// A limit on what should be small, and the analyzer's keys of the figure and of its verdict.
+// An upper limit, with the analyzer's keys of the figure and of its verdict.
 struct RuntimeLimit {
   double AnalyzerOptions::*limit;
   double AnalyzerRow::*of;
@@ -137,7 +137,7 @@ inline constexpr RuntimeLimit kRuntimeLimits[] = {
     {&AnalyzerOptions::max_lossless_backpressure_skip, &AnalyzerRow::backpressure_skip,
      "runtime_backpressure_skip_best", "runtime_backpressure_skip_pass"}};
 
-// Something that must have happened, if it is required.
+// Activity that must have happened, if it is required.
 struct RuntimeActivity {
   bool AnalyzerOptions::*required;
   double AnalyzerRow::*of;
@@ -156,13 +156,13 @@ inline constexpr RuntimeActivity kRuntimeActivities[] = {
      "runtime_decode_cache_activity_required", "runtime_decode_cache_activity_best",
      "runtime_decode_cache_activity_pass"}};
 
-// Reads the rows exactly: "1e-05" is not 1, and a cell that is no number is NaN.
+// Reads the rows exactly: "1e-05" is not 1, and a cell that is not a number becomes NaN.
 std::vector<AnalyzerRow> ExactRows(const BenchTable& table);
 // Returns the deviation of a row's decode speed over its repetitions: the number after the
 // plus-minus sign, or 0 without one.
 double DecodeDeviation(const BenchTable& table, size_t row);
 
-// What the analyzer computes its verdict from.
+// The input of the analyzer's verdict.
 struct GateFigures {
   std::vector<AnalyzerRow> rows;  // never empty
   AnalyzerOptions options;
@@ -178,20 +178,21 @@ GateFigures Analyze(const BenchTable& table, const AnalyzerOptions& options,
 
 // The bullets below "## Quality Gate" in the analyzer's report: keys to values without back-quotes.
 using GateBullets = std::map<std::string, std::string, std::less<>>;
-// The bullets that the analyzer would write of these figures, with its decimals.
+// Returns the bullets that the analyzer would write for these figures, with its decimals.
 GateBullets ListGateBullets(const GateFigures& figures);
 GateBullets ParseGateBullets(std::string_view markdown);
-// The keys to which a report gives two values, such as "overall_pass (true, false)".
+// Returns the keys to which a report gives two values, such as "overall_pass (true, false)".
 std::vector<std::string> Contradictions(std::string_view markdown);
-// The keys that the analyzer always writes, given what these bullets say, and that they lack.
+// Returns the keys that these bullets lack, although the analyzer always writes them.
 std::vector<std::string> MissingBullets(const GateBullets& bullets);
-// The thresholds that a report says it applied; those that it does not name from `otherwise`.
+// Returns the thresholds that a report says it applied; those that it does not name come from
+// `otherwise`.
 AnalyzerOptions OptionsOfReport(const GateBullets& bullets, AnalyzerOptions otherwise);
-// Says which options of a report let more pass than the suite's own.
+// Returns the options of a report that let more pass than the suite's own.
 std::vector<std::string> LooserOptions(const AnalyzerOptions& report, const AnalyzerOptions& suite);
 
 std::string TextAt(const GateBullets& bullets, std::string_view key, std::string otherwise = {});
-// The number under a key, if it is finite.
+// Returns the number under a key, if it is finite.
 std::optional<double> NumberIn(const GateBullets& bullets, std::string_view key);
 
 }  // namespace kv::mnn::logs

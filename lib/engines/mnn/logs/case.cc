@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads everything in the folder of one case: bench logs, the engine's report, offline estimates;
+// and finds where they disagree.
 #include "lib/engines/mnn/logs/case.h"
 
 #include <fmt/format.h>
@@ -20,9 +22,9 @@ constexpr const char* kCsv = "h2o_metrics.csv";
 constexpr const char* kManifest = "manifest.json";
 constexpr size_t kMaxFailures = 8;
 constexpr size_t kMaxNotes = 8;
-constexpr double kLeastKeep = 1e-9;  // of a row that has none
+constexpr double kLeastKeep = 1e-9;  // for a row without a ratio
 constexpr double kRounding = 1e-6;   // of the printed share
-constexpr int kDepth = 4;            // of folders in that of a case, where a log may lie
+constexpr int kDepth = 4;            // depth of the folders of a case that may hold a log
 constexpr const char *kUpper = "offline_lossless_upper.json",
                      *kOnline = "offline_lossless_online_grouped.json";
 
@@ -40,12 +42,12 @@ std::string ReadRunName(const Json& run, size_t index) {
   return OnlyUtf8(TextAt(run, "run_id", fmt::format("{} of the list", index + 1)));
 }
 
-// The names that a run's log may have.
+// Returns the file names that a run's log may have.
 std::vector<std::string> LogNames(const Json& run) {
   const std::string log = TextAt(run, "log"), id = TextAt(run, "run_id");
   if (!log.empty()) return {StripFolder(log)};
   if (id.empty()) return {};
-  // run_0001_p512_g128_... is also written as run_0001.log.
+  // The log of run_0001_p512_g128_... may also be named run_0001.log.
   return {id + ".log", id.substr(0, id.find('_', id.find('_') + 1)) + ".log"};
 }
 
@@ -54,8 +56,8 @@ class BenchReader {
  public:
   BenchReader(BenchLogs& bench, Evidence& evidence) : bench_(bench), evidence_(evidence) {}
 
-  // A case of the suite; a bench without a suite, which may have JSON results too; or a baseline of
-  // the same batch, where a log without a table is another program's.
+  // The kind of folder: a case of the suite; a bench without a suite, which may have JSON results
+  // too; or a baseline of the same batch, where a log without a table belongs to another program.
   enum class Kind { kCase, kLoose, kBaseline };
   // Reads bench_stdout.log, logs/, h2o_metrics.csv and manifest.json.
   void Read(const LogFolder& folder, Kind kind) {
@@ -109,8 +111,8 @@ class BenchReader {
     ScanLosslessLines(text, bench_.lossless);
   }
 
-  // If only the bench writes there (`only_bench`), a log without a table lacks its rows; elsewhere
-  // such a log is only searched for lines of a broken cache.
+  // Reads the logs of a folder. If only the bench writes there (`only_bench`), a log without a
+  // table lacks its rows; elsewhere such a log is only searched for lines of a broken cache.
   void AddLogsIn(const LogFolder& folder, bool only_bench) {
     for (const std::string& name : folder.Files(IsLog)) {
       if (name == kStdout && bench_.has_stdout) continue;
@@ -120,7 +122,7 @@ class BenchReader {
         AddLog(text, shown);
         continue;
       }
-      // The analyzer looks for broken lines in every *.log of the bench's folder.
+      // The analyzer searches every *.log of the bench's folder for broken lines.
       if (only_bench && name.ends_with(".log")) ScanInvalidLines(text, shown, bench_.invalid);
       evidence_.damage.AddBench(text, shown);
     }
@@ -190,7 +192,7 @@ class BenchReader {
   Evidence& evidence_;
 };
 
-// Reads an offline estimate. Returns nothing without one; a file that cannot be read is a gap.
+// Reads an offline estimate. Returns nothing if there is none; a file that cannot be read is a gap.
 std::optional<OfflineRatio> ReadOffline(const LogFolder& folder, const std::string& name,
                                         Evidence& evidence) {
   try {
@@ -202,7 +204,7 @@ std::optional<OfflineRatio> ReadOffline(const LogFolder& folder, const std::stri
   return std::nullopt;
 }
 
-// Where the engine's report and the logs that it was made of disagree.
+// Finds where the engine's report and the logs that it was made from disagree.
 void CompareReports(const GateBullets& written, const GateBullets& made,
                     std::vector<std::string>& notes) {
   for (const auto& [key, value] : made) {
@@ -216,7 +218,7 @@ void CompareReports(const GateBullets& written, const GateBullets& made,
   }
 }
 
-// Whether the settings can reach the target at all: no plan keeps less than its floor.
+// Notes if the settings cannot reach the target at all: no plan keeps less than its floor.
 void NoteFeasibility(const GateFigures& figures, std::vector<std::string>& notes) {
   size_t unreachable = 0;
   double ceiling = HUGE_VAL;
@@ -233,13 +235,13 @@ void NoteFeasibility(const GateFigures& figures, std::vector<std::string>& notes
       unreachable, figures.rows.size(), figures.options.lossy_target, ceiling));
 }
 
-// Sets the facts of the bench's table, and returns what the analyzer would say of it.
+// Sets the facts of the bench's table, and returns the bullets that the analyzer would write.
 GateBullets Analyse(const BenchTable& baseline, const std::optional<OfflineRatio>& upper,
                     const std::optional<OfflineRatio>& online, CaseLogs& logs) {
   const BenchLogs& bench = logs.bench;
   const bool has_baseline = baseline.size() > 0;
   logs.facts = FactsOfTable(bench.table, has_baseline ? &baseline : nullptr);
-  // Without a baseline of its own, the engine's rule: the best row of the same-batch baseline.
+  // Without its own baseline, the engine's rule applies: the best row of the same-batch baseline.
   if (has_baseline && !(logs.options.decode_baseline > 0)) {
     logs.options.decode_baseline = FactsOfTable(baseline, nullptr).decode.most.value_or(0);
     logs.options.decode_baseline_source = "same_batch";
@@ -250,14 +252,14 @@ GateBullets Analyse(const BenchTable& baseline, const std::optional<OfflineRatio
   return ListGateBullets(figures);
 }
 
-// What the analyzer, given these logs, says no to.
+// Returns the rules that the analyzer would deny, given these logs.
 std::vector<std::string> DeniedByLogs(const GateBullets& written, const GateBullets& made) {
   std::vector<std::string> denied = DeniedBy(made);
   const auto same = [&](const char* key) {
     const auto before = written.find(key), now = made.find(key);
     return before == written.end() || (now != made.end() && now->second == before->second);
   };
-  // Without the offline estimate that the report was made with, its verdict cannot be made again.
+  // The verdict cannot be reproduced without the offline estimate that the report was made with.
   if (!same("lossless_selected_source")) {
     const bool ratio_alone = std::all_of(denied.begin(), denied.end(), [](const std::string& key) {
       return key == "overall_pass" || key == "quality_status" || key == "lossless_online_pass";
@@ -267,7 +269,7 @@ std::vector<std::string> DeniedByLogs(const GateBullets& written, const GateBull
   return denied;
 }
 
-// The engine's words where they are worse: those written, or those that the logs beside them give.
+// Returns, of the written bullets and those that the logs give, the worse ones.
 GateBullets WorseBullets(GateBullets written, const GateBullets& made) {
   for (const auto& [key, value] : made) {
     const bool is_verdict = key.ends_with("_pass") || key.ends_with("_ok");
@@ -279,7 +281,7 @@ GateBullets WorseBullets(GateBullets written, const GateBullets& made) {
   return written;
 }
 
-// Notes where a report is cut or contradicts itself.
+// Notes if a report is cut or contradicts itself.
 void CheckReport(const SuiteCase& c, const std::string& shown, const GateBullets& bullets,
                  Evidence& evidence) {
   if (bullets.empty()) return;
@@ -294,7 +296,8 @@ void CheckReport(const SuiteCase& c, const std::string& shown, const GateBullets
       missing.size() == 1 ? "" : fmt::format(" and {} more figures", missing.size() - 1)));
 }
 
-// The report of a case and the logs beside it: both are judged, and where they differ the worse.
+// Reads the report of a case and the logs beside it. Both are judged, and where they differ the
+// worse counts.
 void ReadReportAndLogs(const LogFolder& folder, const std::optional<OfflineRatio>& upper,
                        const std::optional<OfflineRatio>& online, CaseLogs& logs) {
   SuiteCase& c = logs.suite_case;
@@ -331,7 +334,7 @@ void ReadReportAndLogs(const LogFolder& folder, const std::optional<OfflineRatio
   logs.bullets = WorseBullets(std::move(logs.bullets), made);
 }
 
-// The rows of one file, or the analyzer's report.
+// Reads the rows of one file, or the analyzer's report.
 void ReadOneFile(const fs::path& path, const std::string& shown, CaseLogs& logs) {
   const std::string text = ReadLog(path, shown);
   logs.bullets = ParseGateBullets(text);

@@ -16,8 +16,8 @@ namespace {
 
 constexpr size_t kMaxRuns = 4096;
 constexpr size_t kMostDemoNotes = 8;
-constexpr double kDemoTolerance = 1e-9;  // relative, of figures that are summed in another order
-constexpr int kDemoDepth = 4;            // of folders in that of a case, where a log may lie
+constexpr double kDemoTolerance = 1e-9;  // relative, for figures that are summed in another order
+constexpr int kDemoDepth = 4;            // depth of the folders of a case that may hold a log
 constexpr const char* kReport = "llm_demo_report.json";
 
 Json ParseObject(const std::string& text, const std::string& shown) {
@@ -40,7 +40,7 @@ Json ReadRuns(const std::string& text, const std::string& shown) {
   return rows;
 }
 
-// A *_summary.json, else the same figures from *_runs.jsonl; named as printed.
+// A *_summary.json, or the same figures computed from *_runs.jsonl; named as reports print it.
 struct DemoSummary {
   Json document;
   std::string shown;
@@ -58,7 +58,8 @@ std::optional<DemoSummary> ReadDemoSummary(const LogFolder& folder, const std::s
   return std::nullopt;
 }
 
-// Every run of a summary has ended well, its runs are all there, and its figures are numbers.
+// Checks that every run of a summary ended well, that none is missing, and that its figures are
+// numbers.
 void CheckSummary(const LogFolder& folder, const std::string& tag, const DemoSummary& summary,
                   Evidence& evidence) {
   const auto& [document, shown] = summary;
@@ -87,7 +88,8 @@ void CheckSummary(const LogFolder& folder, const std::string& tag, const DemoSum
   }
 }
 
-// Runs without a runner around them: PROMPT.jsonl metrics and PROMPT.stdout.log transcripts.
+// Reads runs that were started without the runner: PROMPT.jsonl metrics and PROMPT.stdout.log
+// transcripts.
 Json LooseRuns(const LogFolder& folder, Evidence& evidence) {
   constexpr std::pair<std::string_view, std::string DemoRunFiles::*> kKinds[] = {
       {".stdout.log", &DemoRunFiles::standard_output},
@@ -124,7 +126,7 @@ void CompareDemoReports(const Json& written, const Json& made, std::vector<std::
   }
 }
 
-// A summary that cannot be read is missing.
+// Returns nothing for a summary that cannot be read, as if it were missing.
 std::optional<DemoSummary> ParseDemoSummary(const LogFolder& folder, const std::string& tag,
                                             Evidence& evidence) {
   try {
@@ -153,7 +155,7 @@ void ReadReport(const std::string& shown, CaseLogs& logs) {
   AddDenial(DeniedBy(logs.report), shown, logs.evidence);
 }
 
-// What the report says that it asked for.
+// Returns the options that the report says were used.
 DemoOptions ReadDemoOptions(const Json& report) {
   DemoOptions options;
   options.decode_drop_target = NumberAt(report, "decode_drop_target", options.decode_drop_target);

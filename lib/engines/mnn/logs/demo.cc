@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reproduces the figures of llm_demo's runner: figures of a run, summaries by length of prompt, and
+// the report that compares two summaries.
 #include "lib/engines/mnn/logs/demo.h"
 
 #include <fmt/format.h>
@@ -15,7 +17,8 @@ namespace {
 constexpr size_t kMaxMetrics = 1u << 20;  // bytes of one line
 constexpr double kMebibyte = 1024.0 * 1024.0;
 
-// The run of characters of `set` after the first `label` that such a run and `tail` follow.
+// Returns the characters of `set` after the first `label` that such characters and then `tail`
+// follow.
 std::string_view After(std::string_view text, std::string_view label, std::string_view set,
                        std::string_view tail) {
   for (size_t at = text.find(label); at != std::string_view::npos; at = text.find(label, at + 1)) {
@@ -39,7 +42,8 @@ double LargestValue(const std::vector<double>& values) {
   return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }
 
-// A figure of llm_demo's metrics, and what a summary calls its mean or, if `is_most`, its largest.
+// A figure of llm_demo's metrics, and the summary's name of its mean or, if `is_most`, of its
+// largest value.
 struct MetricFigure {
   const char *key, *metric;
   double unit = 1;
@@ -100,7 +104,7 @@ Json CompareBucket(const Json& baseline, const Json& candidate, double target) {
       {"candidate_runtime_total_ratio_avg", NumberAt(candidate, "h2o_runtime_total_ratio_avg")}};
 }
 
-// Buckets of a llm_demo report, those that are objects.
+// Returns the buckets of a llm_demo report that are objects.
 std::vector<std::pair<std::string, Json>> Buckets(const Json& report) {
   std::vector<std::pair<std::string, Json>> buckets;
   const Json* all = gate::Find(report, "bucket_report");
@@ -116,7 +120,7 @@ std::optional<double> Figure(const Json& object, std::string_view key) {
   return std::isnan(number) ? std::nullopt : std::optional(number);
 }
 
-// The drop that a report states, or that its speeds show: the worse of both.
+// Returns the drop that a report states or that its speeds show, whichever is worse.
 std::optional<double> ReadDrop(const Json& object) {
   std::optional<double> drop = Figure(object, "decode_drop_ratio");
   const auto before = Figure(object, "baseline_decode_tps_avg");
@@ -128,9 +132,9 @@ std::optional<double> ReadDrop(const Json& object) {
   return drop;
 }
 
-// The engine has no threshold on the ratios of real prompts. Short ones are not evicted, so that
-// the target of its bench is asked of them only by who names it; what must not be is that nothing
-// was evicted, or that a bucket has no ratio at all.
+// Judges the ratio. The engine has no threshold on the ratios of real prompts. Short ones are not
+// evicted, so the target of its bench applies only if the user names it; the rule fails if nothing
+// was evicted, or if a bucket has no ratio at all.
 RuleOutcome DemoLossyRule(const Json& report,
                           const std::vector<std::pair<std::string, Json>>& buckets,
                           const AnalyzerOptions& options, bool is_asked) {
@@ -193,7 +197,7 @@ Json LastMetrics(std::string_view jsonl) {
 
 std::string PromptBucket(std::string_view prompt_file) {
   const std::string_view name = prompt_file.substr(prompt_file.find_last_of('/') + 1);
-  // prompt_(digits)_digits.txt at the end of the name, in any case.
+  // Matches prompt_(digits)_digits.txt at the end of the name, ignoring case.
   for (size_t at = 0; at + 7 < name.size(); ++at) {
     if (!ContainsIgnoringCase(name.substr(at, 7), "prompt_")) continue;
     const std::string_view rest = name.substr(at + 7);
@@ -218,7 +222,7 @@ Json DemoRun(const DemoRunFiles& files) {
   const int64_t code = Contains(both, "LLM init error")                        ? 1
                        : !has(cli, "prefill_s") && !has(metrics, "prefill_us") ? 2
                                                                                : 0;
-  // What the metrics say, else the transcript.
+  // Prefers the metrics to the transcript.
   const auto better = [&](double structured, const char* key) {
     return structured > 0 ? structured : NumberAt(cli, key);
   };
@@ -271,7 +275,7 @@ Json SummariseBuckets(const Json& rows) {
     if (!by_bucket.contains(bucket)) order.push_back(bucket);
     by_bucket[bucket].push_back(row);
   }
-  // By length, names last.
+  // Sorts by length; names come last.
   std::stable_sort(order.begin(), order.end(), [](const std::string& a, const std::string& b) {
     const auto length = [](const std::string& name) {
       return WholeNumber(name).value_or(HUGE_VAL);

@@ -18,7 +18,7 @@ namespace kv::mnn::logs {
 Json ParseDemoStdout(std::string_view text);
 // Parses the last line of a metrics jsonl; returns an empty object if it does not parse.
 Json LastMetrics(std::string_view jsonl);
-// Returns the bucket that a prompt's file name gives: "512" for "prompt_512_3.txt", else "other".
+// Returns the bucket from a prompt's file name: "512" for "prompt_512_3.txt", otherwise "other".
 std::string PromptBucket(std::string_view prompt_file);
 
 // The files of one prompt's run, from which DemoRun makes the figures of a line of *_runs.jsonl
@@ -27,9 +27,10 @@ struct DemoRunFiles {
   std::string prompt_file, standard_output, standard_error, metrics_jsonl;
 };
 Json DemoRun(const DemoRunFiles& files);
-// Averages and extremes over rows of runs.
+// Returns averages and extremes over rows of runs.
 Json SummariseRuns(const Json& rows);
-// As much of a *_summary.json as the report needs: the figures of all rows and of each bucket.
+// Returns the part of a *_summary.json that the report needs: the figures of all rows and of each
+// bucket.
 Json SummariseBuckets(const Json& rows);
 
 struct DemoOptions {
@@ -40,12 +41,12 @@ struct DemoOptions {
   bool require_bucket_decode_pass = true;
   std::string run_order = "baseline_first";
 };
-// Makes llm_demo_report.json from two summaries. Their names appear in it.
+// Makes llm_demo_report.json from two summaries, whose names appear in it.
 Json DemoReport(const Json& baseline, std::string_view baseline_name, const Json& candidate,
                 std::string_view candidate_name, const DemoOptions& options);
 
-// The rules of an llm_demo report, and those that it lacks. A ratio below the lossy target of the
-// engine's bench fails it only if the target was asked for (`lossy_asked`).
+// Returns the rules of an llm_demo report, and those that it lacks. A ratio below the lossy target
+// of the engine's bench fails only if the user asked for the target (`lossy_asked`).
 std::vector<RuleOutcome> DemoRules(const Json& report, const AnalyzerOptions& options,
                                    const BaselineNoise& noise, bool lossy_asked);
 Json DemoFigures(const Json& report, const BaselineNoise& noise);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Searches logs and documents for evidence against a case: broken lines, words of dying programs,
+// cells and numbers that are none.
 #include "lib/engines/mnn/logs/evidence.h"
 
 #include <fmt/format.h>
@@ -13,7 +15,7 @@ namespace {
 
 constexpr size_t kMostExamples = 3;
 constexpr size_t kMaxSeen = 4096;
-constexpr size_t kComparedBytes = 512;  // of a line that may repeat another
+constexpr size_t kComparedBytes = 512;  // bytes of a line that are compared to find repetitions
 constexpr size_t kMaxWords = 120;
 
 constexpr std::string_view kLogEndings[] = {".log", ".err", ".out", ".stderr", ".stdout"};
@@ -22,7 +24,8 @@ constexpr std::string_view kDeaths[] = {
     "not found",  "Aborted",   "core dumped",    "Killed",       "Segmentation fault",
     "terminate ", "Bus error", "not executable", "out of memory"};
 
-// Printed by the analyzer, but parts of its verdict only where the report asks for consistency.
+// The analyzer prints these, but they count for its verdict only if the report asks for
+// consistency.
 constexpr std::string_view kPartsOfConsistency[] = {
     "kv_restore_activity_pass", "kv_fallback_clean_pass", "kv_async_activity_pass",
     "kv_invalid_log_pass"};
@@ -31,14 +34,14 @@ bool HasFigures(std::string_view column) {
   return column == kSpeedColumn || column.starts_with("h2o_");
 }
 
-// What follows the break of a speed; other cells as they are.
+// Returns the part after `<br>` of a speed cell, and other cells unchanged.
 std::string_view FigureText(std::string_view column, std::string_view cell) {
   constexpr std::string_view kBreak = "<br>";
   const size_t at = column == kSpeedColumn ? cell.find(kBreak) : std::string_view::npos;
   return at == std::string_view::npos ? cell : cell.substr(at + kBreak.size());
 }
 
-// A name with a digit in it is no number, as it is for the engine's tools.
+// Returns true for a number. A name with a digit in it is none, as for the engine's tools.
 bool BeginsWithNumber(std::string_view text) {
   text = Strip(text);
   return text.find_first_of("0123456789.+-") == 0 && FirstNumber(text).has_value();
@@ -100,7 +103,7 @@ std::string LastWords(std::string_view log) {
 }
 
 void CheckCells(const BenchTable& table, Evidence& evidence) {
-  // The last column of the parser's table.
+  // Uses the last column of the parser's table.
   for (size_t row = 0; table.HasColumn("log_file") && row < table.size(); ++row) {
     if (!table.Cell(row, "log_file").empty()) continue;
     evidence.gaps.Add(fmt::format("row {} of the table is cut", row + 1));
@@ -142,7 +145,7 @@ void CheckFigures(const Json& value, const std::string& shown, Evidence& evidenc
     for (const auto& item : value.items()) CheckFigures(item.value(), shown, evidence, item.key());
     return;
   }
-  // ParseJson makes texts of such numbers.
+  // ParseJson returns such numbers as texts.
   const auto quoted = value.is_string() ? WholeNumber(value.get_ref<const std::string&>())
                                         : std::optional<double>();
   const bool is_number = value.is_number_float() || quoted;

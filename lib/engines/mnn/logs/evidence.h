@@ -16,10 +16,10 @@ using gate::LogFolder;
 using gate::LogText;
 using gate::ReadLog;
 
-// Evidence that fails a case whatever its figures say: a document of the engine that says no,
-// figures that are no numbers, missing evidence, and lines of a broken cache.
+// Evidence that fails a case whatever its figures are: a negative verdict of the engine, figures
+// that are not numbers, missing evidence, and lines of a broken cache.
 
-// Troubles of one kind: their number, and the first of them in words.
+// Troubles of one kind: their number, and the first few in words.
 struct Trouble {
   uint64_t count = 0;
   std::vector<std::string> examples = {};
@@ -30,7 +30,7 @@ struct Trouble {
 
 // A negative verdict of the engine.
 struct Denial {
-  std::string metric;  // the first key that says no
+  std::string metric;  // the first key with a negative value
   std::string reason;  // "runtime_full/summary.md says false: decode_pass"
 };
 
@@ -38,7 +38,7 @@ struct Denial {
 // even if console logs repeat it.
 class Damage {
  public:
-  // For logs that the engine's analyzer reads too.
+  // Adds a log that the engine's analyzer reads too.
   void AddBench(std::string_view text, std::string_view shown);
   void AddOther(std::string_view text, std::string_view shown);
   // Adds all logs in the folder and in its subfolders down to this depth.
@@ -59,20 +59,19 @@ struct Evidence {
   Damage damage;
 };
 
-// Whether a file name is that of a log of any program.
+// Returns true if a file name is that of a log of any program.
 bool IsLog(std::string_view name);
-// Returns the last line that says how a program died, or an empty text.
+// Returns the last line that tells how a program died, or "".
 std::string LastWords(std::string_view log);
 
-// Checks the cells of all columns with figures. An empty cell is a gap; so is a cut row.
+// Checks the cells of all columns with figures. An empty cell is a gap, and so is a cut row.
 void CheckCells(const BenchTable& table, Evidence& evidence);
 void CheckFigures(const GateBullets& bullets, const std::string& shown, Evidence& evidence);
 // Checks the numbers anywhere in a document, or in the value under a name.
 void CheckFigures(const Json& value, const std::string& shown, Evidence& evidence,
                   const std::string& name = {});
 
-// Lists the rules that the analyzer's report says are broken, without those that it did not ask
-// for.
+// Returns the rules that the analyzer's report says are broken, without those that did not apply.
 std::vector<std::string> DeniedBy(const GateBullets& bullets);
 std::vector<std::string> DeniedBy(const Json& demo_report);
 // Adds a denial, unless the list is empty. `why` is the document's own reason, if it gives one.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Judges the cases of engine logs: the engine's own rules, checks of the evidence, and the verdict
+// of each case and of all.
 #include "lib/engines/mnn/logs/logs.h"
 
 #include <fmt/format.h>
@@ -24,7 +26,7 @@ Status Worst(const std::vector<Status>& statuses) {
   return has(Status::kPass) ? Status::kPass : Status::kNotRun;
 }
 
-// "lossy_best 2.4, needs >= 3: the worst row"
+// Returns "lossy_best 2.4, needs >= 3: the worst row".
 std::string Sentence(const RuleOutcome& rule) {
   const double limit = rule.rule.limit;
   std::string text = rule.rule.metric;
@@ -35,7 +37,7 @@ std::string Sentence(const RuleOutcome& rule) {
   return rule.reason.empty() ? text : text + ": " + rule.reason;
 }
 
-// How far inside its limit a value lies.
+// Sets how far inside its limit each value lies.
 void SetMargins(CaseResult& c) {
   for (RuleOutcome& rule : c.rules) {
     if (!rule.value || std::isnan(rule.rule.limit)) continue;
@@ -44,12 +46,12 @@ void SetMargins(CaseResult& c) {
   }
 }
 
-// What decides a case: its first failing rule; the rules that could not be judged are named.
+// Decides a case: its first failing rule counts, and rules that could not be judged are named.
 void Conclude(CaseResult& c) {
   std::vector<Status> statuses;
   std::string open, unsure;
   for (const RuleOutcome& rule : c.rules) {
-    // That nothing is wrong with the evidence decides nothing yet.
+    // Sound evidence alone does not make a case pass.
     if (rule.status != Status::kPass || !rule.rule.implied) statuses.push_back(rule.status);
     if (rule.status == Status::kFail && c.reason.empty()) c.reason = Sentence(rule);
     if (rule.status == Status::kInconclusive && unsure.empty()) unsure = Sentence(rule);
@@ -60,12 +62,12 @@ void Conclude(CaseResult& c) {
   if (c.reason.empty() && !open.empty()) c.reason = "not run: " + open;
 }
 
-// A count of bad things that must be 0, or of good ones that must not.
+// Returns a rule for a count of bad events that must be 0, or of good ones that must not be 0.
 RuleOutcome CountRule(std::string_view metric, Op op, uint64_t count, std::string_view reason) {
   return Decide(metric, op, 0, static_cast<double>(count), {}, reason);
 }
 
-// A rule that its limit alone decides, whatever it was before.
+// Judges a rule by its limit alone, whatever its status was before.
 void DecideAgain(double limit, double value, std::string_view reason, RuleOutcome& rule) {
   rule.rule.implied = true;
   rule.rule.limit = limit;
@@ -81,7 +83,7 @@ RuleOutcome* FindRule(std::string_view metric, CaseResult& result) {
   return found == result.rules.end() ? nullptr : &*found;
 }
 
-// Lines of a broken cache where the analyzer's rules do not speak of them, or read fewer logs.
+// Adds a rule for lines of a broken cache, if the analyzer's rules omit them or read fewer logs.
 void AddDamageRule(const CaseLogs& logs, const AnalyzerOptions& options, CaseResult& result) {
   constexpr std::string_view kMetric = "kv_invalid_log_count";
   if (FindRule(kMetric, result) == nullptr) {
@@ -97,7 +99,8 @@ void AddDamageRule(const CaseLogs& logs, const AnalyzerOptions& options, CaseRes
               rule);
 }
 
-// A range that fell back was not kept as the case says, whatever limit the engine was given.
+// Adds a rule for fallbacks: a range that fell back was not kept as the case says, whatever limit
+// the engine was given.
 void AddFallbackRule(const CaseLogs& logs, CaseResult& result) {
   constexpr std::string_view kMetric = "runtime_fallback_best";
   if (!logs.facts || !logs.facts->of(kMetric).most) return;
@@ -112,7 +115,7 @@ void AddFallbackRule(const CaseLogs& logs, CaseResult& result) {
   result.rules.push_back(std::move(rule));
 }
 
-// Adds a rule for each kind of evidence that fails a case whatever its figures say.
+// Adds a rule for each kind of evidence that fails a case whatever its figures are.
 void AddEvidenceRules(const CaseLogs& logs, const AnalyzerOptions& options, CaseResult& result) {
   const Evidence& evidence = logs.evidence;
   AddFallbackRule(logs, result);
@@ -129,7 +132,7 @@ void AddEvidenceRules(const CaseLogs& logs, const AnalyzerOptions& options, Case
   add(CountRule("non_finite_figures", Op::kAtMost, evidence.non_finite.count,
                 evidence.non_finite.Text()));
   add(CountRule("missing_evidence", Op::kAtMost, evidence.gaps.count, evidence.gaps.Text()));
-  // The engine's own word on the case, from all its documents.
+  // The engine's own verdict on the case, from all its documents.
   for (const Denial& denial : evidence.denials) {
     RuleOutcome rule = NewRule(denial.metric, Op::kEqual);
     rule.engine_pass = false;
@@ -159,8 +162,8 @@ void AddLineRules(const CaseLogs& logs, const AnalyzerOptions& options, CaseResu
                                      "engine's script asks"));
   }
   if (lines.count == 0) return;
-  // The engine's counters leave out fallbacks of layers where nothing was compressed; its lines do
-  // not.
+  // The engine's counters omit fallbacks of layers where nothing was compressed; its log lines have
+  // them.
   RuleOutcome fallbacks = NewRule("h2o_lossless_line_fallbacks", Op::kAtMost);
   DecideAgain(std::max(0.0, options.max_lossless_fallback),
               static_cast<double>(lines.most_fallbacks), {}, fallbacks);
@@ -186,8 +189,8 @@ double FindBaseline(const CaseLogs& logs) {
   return std::isfinite(value) ? value : 0;
 }
 
-// A case that did not end, or left no report, fails whatever else is there. Where the engine's gate
-// had its word, what it found comes first: the return code follows from it.
+// Fails a case that did not end, or left no report. If the engine's gate gave a verdict, its
+// findings come first, because the return code follows from them.
 void AddOutcome(const CaseLogs& logs, CaseResult& c) {
   const SuiteCase& suite_case = logs.suite_case;
   const auto fails = [](const RuleOutcome& rule) { return rule.status == Status::kFail; };
@@ -209,14 +212,15 @@ void AddOutcome(const CaseLogs& logs, CaseResult& c) {
     rule.rule.limit = 0;
     rule.value = static_cast<double>(suite_case.return_code);
     rule.where.log = logs.code_place;
-    if (suite_case.console_log.empty()) rule.reason.clear();  // there is none to say more
+    if (suite_case.console_log.empty()) rule.reason.clear();  // there is no console log to refer to
   }
   const auto status = logs.bullets.find("quality_status");
   const bool gate_failed = !logs.report_missing && status != logs.bullets.end();
   c.rules.insert(gate_failed ? c.rules.end() : c.rules.begin(), std::move(rule));
 }
 
-// Where nothing but the engine's own no fails a case, a reader must know it.
+// Notes if nothing but the engine's own verdict fails a case, so that a reader does not search the
+// logs.
 void NoteStrictEngine(const CaseLogs& logs, CaseResult& c) {
   if (logs.evidence.denials.empty()) return;
   const bool alone = std::none_of(c.rules.begin(), c.rules.end(), [&](const RuleOutcome& rule) {

@@ -10,15 +10,15 @@
 
 namespace kv::mnn::logs {
 
-// Judges what the real engine wrote: reproduces its own numbers and verdict, and sets beside them
-// what the same logs really say.
+// Judges the output of the real engine: reproduces its own numbers and verdict, and adds the true
+// figures of the same logs.
 
 struct EngineVerdict {
   std::string path;          // as reports print it
   bool engine_pass = false;  // the engine's own verdict on the whole suite
   gate::Status status = gate::Status::kNotRun;
-  std::vector<gate::CaseResult> cases;    // without the engine of their specs
-  std::vector<std::string> absent_cases;  // the suite's cases of which there was nothing to judge
+  std::vector<gate::CaseResult> cases;    // without the engine in their specs
+  std::vector<std::string> absent_cases;  // cases of the suite without anything to judge
   BaselineNoise baseline_noise;           // of the runtime cases
   std::vector<std::string> notes = {};
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Finds and reads the logs at a path: a suite's output, one case, or loose logs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kConsole = ".console.log";
-constexpr size_t kMostCases = 1000;  // as of a configuration; the suite has fewer than 20
+// as many as a configuration may have; the suite has fewer than 20
+constexpr size_t kMostCases = 1000;
 
 bool IsCaseName(std::string_view name) { return name.starts_with("runtime_") || IsDemoName(name); }
 
@@ -30,8 +32,8 @@ std::string ModeOf(std::string_view name) {
   return {};
 }
 
-// The cases that a suite's output folder holds or its documents name: the known ones in the suite's
-// order, then others.
+// Returns the cases that a suite's output folder holds or its documents name: known ones in the
+// suite's order, then others.
 std::vector<std::string> CasesIn(const LogFolder& folder, const SuiteOutput& output) {
   std::vector<std::string> found = folder.Folders();
   for (const std::string& file : folder.Files()) {
@@ -68,7 +70,7 @@ void RequireKeys(std::span<const RowKey> keys, const Json& row, const std::strin
       missing.size() == 1 ? "" : fmt::format(" and {} more figures", missing.size() - 1)));
 }
 
-// The suite keeps the largest of the rows alone.
+// Returns the facts in a row. The suite keeps only the largest value of the rows.
 RuntimeFacts FactsOfRow(const Json& row) {
   const auto largest = [&](std::string_view key) {
     return row.contains(std::string(key)) ? std::optional(NumberAt(row, key)) : std::nullopt;
@@ -105,7 +107,7 @@ CaseLogs ReadRow(const Json& row, const std::string& place, SuiteCase suite_case
   if (IsDemoName(c.name)) {
     RequireKeys(kDemoRowKeys, row, place, logs.evidence);
     logs.report = row;
-    // The suite asks for these; its rows do not repeat it.
+    // The suite applies these options; its rows do not repeat them.
     const DemoOptions asked;
     logs.report["require_baseline_decode"] = asked.require_baseline_decode;
     logs.report["require_runtime_decomp"] = asked.require_runtime_decomp;
@@ -134,7 +136,7 @@ void Append(const Trouble& from, Trouble& to) {
   to.count += from.count - from.examples.size();
 }
 
-// What the suite's own documents say of a case, and of all.
+// Adds what the suite's own documents say about a case and about the whole run.
 void AddSuiteOutput(const SuiteOutput& output, bool code_given, CaseLogs& logs) {
   const auto found = output.cases.find(logs.suite_case.name);
   std::vector<const Evidence*> sources = {&output.evidence};
@@ -155,7 +157,7 @@ void AddSuiteOutput(const SuiteOutput& output, bool code_given, CaseLogs& logs) 
   }
 }
 
-// Where no return code is known, what the script printed when it failed stands for it.
+// If no return code is known, the script's message of failure replaces it.
 void AddConsoleVerdict(bool code_known, CaseLogs& logs) {
   const SuiteCase& c = logs.suite_case;
   if (!c.console_text) return;
@@ -169,7 +171,7 @@ void AddConsoleVerdict(bool code_known, CaseLogs& logs) {
 std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteOutput& output,
                                 const EngineLogsInput& input) {
   std::vector<CaseLogs> all;
-  const bool is_folder = folder.exists();  // else the suite's summary.json alone
+  const bool is_folder = folder.exists();  // false: only the suite's summary.json
   for (const std::string& name : CasesIn(folder, output)) {
     SuiteCase c;
     c.name = name;
@@ -203,18 +205,19 @@ Error NoCase(const std::string& name) {
   return Error(Finding::kUsage, "return codes: no case '{}' in the logs", Escaped(name));
 }
 
-// Reads what the suite wrote about its cases: the documents of a folder, or one summary.json.
+// Reads the suite's documents about its cases: those of a folder, or one summary.json.
 SuiteOutput ReadSuiteWords(const LogFolder& folder, const fs::path& path) {
   if (folder.exists() || !folder.shown().ends_with(".json")) return ReadSuiteOutput(folder);
   const std::string text = ReadLog(path, folder.shown());
   if (IsSuiteSummary(text)) return ReadSuiteSummary(text, folder.shown());
-  // A cut document says so itself; its first line is no log either. Other logs may be JSON lines.
+  // A cut document reports that itself; its first line does not make it a log. Other logs may be
+  // JSON lines.
   if (text.starts_with("{\n") || text.starts_with("{\r\n"))
     ParseJson(OnlyUtf8(text), folder.shown());
   return {};
 }
 
-// A folder or file of logs without a suite around it, as one case.
+// Reads a folder or file of logs without a suite, as one case.
 CaseLogs ReadLooseLogs(const EngineLogsInput& input, const std::string& shown) {
   SuiteCase c;
   c.name = fs::path(shown).filename().string();

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads what the engine's suite writes about its cases, and writes its lines and reasons of
+// failure.
 #include "lib/engines/mnn/logs/suite.h"
 
 #include <fmt/format.h>
@@ -15,14 +17,14 @@
 namespace kv::mnn::logs {
 namespace {
 
-constexpr size_t kConsoleTail = 240;  // lines that the suite reads
+constexpr size_t kConsoleTail = 240;  // lines that the suite reads at the end of a console log
 constexpr size_t kMaxLine = 4096;
 constexpr std::string_view kFailureWords[] = {
     "FAIL:",        "error:",         "Error:",    "Traceback",
     "No such file", "not executable", "not found", "Segmentation fault",
     "Aborted"};
 
-// A row as the suite's summary.md shows it: texts as they are, numbers with so many decimals.
+// A row in the suite's summary.md: texts unchanged, numbers with a fixed number of decimals.
 constexpr std::string_view kRuntimeLine =
     "case={case}, mode={mode}, pass={overall_pass}, rc={return_code}, "
     "decode={decode_gate_tps:4}/{decode_baseline:4}({decode_aggregation}), "
@@ -43,11 +45,11 @@ constexpr std::string_view kDemoLine =
 
 constexpr const char *kSummary = "summary.json", *kRows = "cases.jsonl", *kText = "summary.md";
 constexpr size_t kMaxName = 200;
-constexpr size_t kHeader = 4096;  // bytes of a summary that hold its schema
+constexpr size_t kHeader = 4096;  // bytes at the start of a summary that hold its schema
 
 bool IsOurs(const std::string& text) { return Contains(text.substr(0, kHeader), "\"kvtool.gate/"); }
 
-// A name that is a folder of the suite's, not a way out of it.
+// Returns true if the name is that of a folder of the suite, and not a path out of it.
 bool IsName(const std::string& name) {
   return !name.empty() && name.size() <= kMaxName && name[0] != '.' && name == OnlyUtf8(name) &&
          name.find_first_of("/\\") == std::string::npos;
@@ -65,7 +67,7 @@ void PutCode(const Json& code, const std::string& place, CaseOutput& output) {
   output.code_place = place;
 }
 
-// The documents repeat each other: what several say is said once.
+// Adds a denial; if several documents report the same one, it is added once.
 void Deny(const std::vector<std::string>& keys, const std::string& who, const std::string& why,
           CaseOutput& output) {
   if (output.evidence.denials.empty()) AddDenial(keys, who, output.evidence, why);
@@ -115,14 +117,14 @@ void ReadSummary(const std::string& text, const std::string& shown, SuiteOutput&
     output.evidence.gaps.Add(fmt::format("{}: total_cases is {}, but it has {} rows", shown,
                                          ShowJson(*total), rows->size()));
   }
-  // Where a row says no, that case fails by itself.
+  // A row with a negative verdict fails its own case.
   if (all && gate::FlagIn(document, "overall_pass") != true) {
     AddDenial({"overall_pass"}, shown + ", of the whole suite,", output.evidence);
   }
 }
 
-// "1. case=runtime_full, mode=full, pass=false, rc=1, decode=..." Returns whether the line passes;
-// nothing for other lines.
+// Reads a line "1. case=runtime_full, mode=full, pass=false, rc=1, decode=...". Returns true if it
+// passes; nothing for other lines.
 std::optional<bool> ReadLine(std::string_view line, const std::string& shown, SuiteOutput& output) {
   const size_t at = line.find(". case=");
   if (at == std::string_view::npos || line.find_first_not_of("0123456789") != at) return {};
@@ -138,7 +140,7 @@ std::optional<bool> ReadLine(std::string_view line, const std::string& shown, Su
   return row["overall_pass"].get<bool>();
 }
 
-// The suite's summary.md: a line for each case between a head that counts them and an end.
+// Reads the suite's summary.md: a line for each case between a head that counts them and an end.
 void ReadText(const std::string& text, const std::string& shown, SuiteOutput& output) {
   uint64_t lines = 0;
   bool all = true, denied = false, ended = false;
@@ -165,14 +167,14 @@ void ReadText(const std::string& text, const std::string& shown, SuiteOutput& ou
   if (all && denied) AddDenial({"overall_pass"}, shown + ", of the whole suite,", output.evidence);
 }
 
-// Says why a case failed; `otherwise` if its return code does not.
+// Returns why a case failed; `otherwise` if its return code does not explain it.
 std::string FailureReason(const SuiteCase& c, bool pass, std::string otherwise) {
   if (pass) return {};
   if (c.return_code == 0) return otherwise;
   return c.console_text ? ConsoleFailure(*c.console_text) : "console log missing";
 }
 
-// Figures that nobody measured are null in rows that kvtool makes.
+// Returns a figure as the suite shows it; figures that were not measured are null in kvtool's rows.
 std::string Shown(const Json& row, std::string_view field) {
   constexpr const char* kUnknown = "n/a";
   if (const size_t colon = field.find(':'); colon != std::string_view::npos) {
@@ -246,7 +248,7 @@ Json DemoRow(const SuiteCase& c) {
     try {
       report = ParseJson(OnlyUtf8(*c.report_text), "llm_demo_report.json");
     } catch (const Error&) {
-      report = Json::object();  // as the suite does; the reader of the case says so in a note
+      report = Json::object();  // as the suite does; a note reports the unreadable document
     }
   }
   const bool pass = c.return_code == 0 && TruthAt(report, "overall_pass");
@@ -312,7 +314,7 @@ SuiteOutput ReadSuiteSummary(const std::string& text, const std::string& shown) 
 
 SuiteOutput ReadSuiteOutput(const LogFolder& folder) {
   SuiteOutput output;
-  // One that cannot be read speaks for none of the cases.
+  // A document that cannot be read has no evidence for any case.
   const auto read = [&](const char* name, const auto& use) {
     try {
       if (const auto text = folder.Text(name)) use(*text, folder.Shown(name));

@@ -12,8 +12,8 @@
 
 namespace kv::mnn::logs {
 
-// What the engine's suite writes about its cases: the rows of summary.json and cases.jsonl, and the
-// lines of summary.md.
+// Reads what the engine's suite writes about its cases: the rows of summary.json and cases.jsonl,
+// and the lines of summary.md.
 
 // The suite's cases in its order, with the mode that each runs in. Those of the runtime suite come
 // first; the others are whole runs of llm_demo.
@@ -25,24 +25,23 @@ inline constexpr SuiteCaseName kSuiteCases[] = {
     {"runtime_store", "store"},   {"llm_demo_full", "full"},  {"llm_demo_store", "store"}};
 inline constexpr std::string_view kBaselineCase = kSuiteCases[0].name;  // compresses nothing
 
-// Says why a case failed as the suite does: by the last lines of its console log.
+// Returns why a case failed, as the suite does: the last lines of its console log.
 std::string ConsoleFailure(std::string_view console_log);
 
-// One case as the suite sees it.
+// One case in the suite.
 struct SuiteCase {
   std::string name, mode;
   int64_t return_code = 0;
   std::string folder;       // as reports print it: "OUT/runtime_store"
   std::string console_log;  // as reports print it: "OUT/runtime_store.console.log"
   std::optional<std::string> console_text = {};
-  std::optional<std::string> summary_text = {};  // summary.md of a runtime case, if there is one
-  GateBullets bullets = {};  // those of summary.md, or those that the analyzer would write
+  std::optional<std::string> summary_text = {};  // summary.md of a runtime case, if it exists
+  GateBullets bullets = {};  // from summary.md, or those that the analyzer would write
   std::optional<std::string> report_text = {};  // llm_demo_report.json
 };
 
-// The figures of a row in their order. The suite writes each of them into every row, as 0 where a
-// report lacks it. A row without one that is required was cut or edited, and no rule could judge
-// it.
+// The figures of a row in their order. The suite writes each of them into every row, as 0 if a
+// report lacks it. A row without a required one was cut or edited and cannot be judged.
 struct RowKey {
   const char* name;
   bool required = true;
@@ -82,29 +81,29 @@ inline constexpr RowKey kDemoRowKeys[] = {{"baseline_decode_tps_avg"},
 Json RuntimeRow(const SuiteCase& suite_case);
 Json DemoRow(const SuiteCase& suite_case);
 
-// A row as the suite's summary.md shows it, without its number.
+// Returns a row as the suite's summary.md shows it, without its number.
 std::string SuiteLine(const Json& row);
 
-// What the suite itself wrote about one of its cases in summary.json, cases.jsonl and summary.md.
+// The suite's own records of one of its cases in summary.json, cases.jsonl and summary.md.
 struct CaseOutput {
-  std::optional<int64_t> return_code = {};  // the first that is not 0, else 0 if any is there
-  bool code_unreadable = false;             // a code is there, but is no number
+  std::optional<int64_t> return_code = {};  // the first that is not 0, or 0 if all are
+  bool code_unreadable = false;             // true: a code exists, but is not a number
   std::string code_place = {};              // the document that has the code
-  Json row = {};                            // as the first document has it
-  std::string row_place = {};               // that document
+  Json row = {};                            // from the first document that has it
+  std::string row_place = {};               // name of that document
   Evidence evidence = {};
 };
 
 struct SuiteOutput {
   std::map<std::string, CaseOutput, std::less<>> cases = {};
-  // Evidence on the whole suite, which concerns every case.
+  // Evidence about the whole suite, which concerns every case.
   Evidence evidence = {};
   std::vector<std::string> notes = {};
 };
 SuiteOutput ReadSuiteOutput(const LogFolder& folder);
-// True for a summary.json, of the suite or of kvtool.
+// Returns true for a summary.json, of the suite or of kvtool.
 bool IsSuiteSummary(std::string_view text);
-// Reads the suite's summary.json alone. Throws kMissingRecord for one of kvtool.
+// Reads the suite's summary.json alone. Throws kMissingRecord for kvtool's own.
 SuiteOutput ReadSuiteSummary(const std::string& text, const std::string& shown);
 
 }  // namespace kv::mnn::logs

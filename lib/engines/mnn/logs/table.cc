@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads the tables of llm_bench (markdown, CSV, JSON) by the rules of the engine's parser.
 #include "lib/engines/mnn/logs/table.h"
 
 #include <fmt/format.h>
@@ -14,11 +15,11 @@
 namespace kv::mnn::logs {
 namespace {
 
-// A text of the log may name any number of columns in every row: what is kept of it is bounded.
+// Bounds the columns that are kept, because a log may have any number of them in every row.
 constexpr size_t kMaxColumns = 512;
 constexpr uint64_t kMaxCells = 1u << 20;
 
-// A column that the parser knows. Figures of H2O have decimals, and a key in llm_bench's JSON.
+// A column that the parser knows. H2O's figures have decimals, and a key in llm_bench's JSON.
 struct KnownColumn {
   std::string_view name;
   int digits = 0;
@@ -76,7 +77,7 @@ bool IsRule(const std::vector<std::string_view>& cells) {
   });
 }
 
-// The next record of a CSV text: quoted fields may hold commas, quotes ("") and line ends.
+// Reads the next record of a CSV text. Quoted fields may hold commas, quotes ("") and line ends.
 bool NextRecord(std::string_view& text, std::vector<std::string>& fields) {
   fields.clear();
   if (text.empty()) return false;
@@ -86,7 +87,7 @@ bool NextRecord(std::string_view& text, std::vector<std::string>& fields) {
   for (; i < text.size() && (quoted || (text[i] != '\n' && text[i] != '\r')); ++i) {
     const char c = text[i];
     if (quoted && c == '"') {
-      quoted = text.substr(i + 1).starts_with('"');  // a pair is a quote within the field
+      quoted = text.substr(i + 1).starts_with('"');  // two quotes are one quote in the field
       if (quoted) field += text[++i];
     } else if (!quoted && c == '"' && at_start) {
       quoted = true;
@@ -179,7 +180,8 @@ size_t BenchTable::AddJson(std::string_view text, std::string_view log_file) {
   const auto add = [&](const Json& document) {
     const Json* results = gate::Find(document, "results");
     if (results == nullptr || !results->is_array()) return size_t{0};
-    // Every row repeats these: a long text would take its length times the rows.
+    // Every row repeats these texts, so their length is limited: a long one would cost its length
+    // times the rows.
     constexpr size_t kMaxWord = 256;
     const auto word = [&](const char* key) {
       const auto found = document.find(key);
@@ -201,7 +203,7 @@ size_t BenchTable::AddJson(std::string_view text, std::string_view log_file) {
       for (const KnownColumn& column : kKnownColumns) {
         const std::string key(column.json_key);
         if (column.digits == 0 || !result.is_object() || !result.contains(key)) continue;
-        // What is no number is shown as it is, not as 0.
+        // A value that is not a number is shown unchanged, not as 0.
         const bool is_number = std::isfinite(NumberAt(result, key, NAN)) || result[key].is_string();
         Put(column.name, is_number ? PlusMinus(result, key, key + "_std", column.digits)
                                    : ShowJson(result[key]));

@@ -9,44 +9,45 @@
 
 namespace kv::mnn::logs {
 
-// What a log's table holds beside the rows that were added. The engine's parser drops rows without
-// a word.
+// State of a log's table beside the rows that were added. The engine's parser drops rows silently.
 struct TableState {
   bool has_header = false;
-  size_t rows = 0;  // rows that are whole
+  size_t rows = 0;  // complete rows
   size_t cut = 0;   // rows of another width than the header, or without their end
 };
 
 inline constexpr std::string_view kSpeedColumn = "speed(tok/s)";
 
-// What llm_bench measured, with a row per combination of prompt and generation length. Cells are
+// The table of llm_bench, with a row per combination of prompt and generation length. Cells are
 // texts such as "6.00 ± 0.05", as the engine printed them.
 class BenchTable {
  public:
   // Adds the rows of the markdown table in a log, by the rules of the engine's parser: it takes the
   // lines that start with '|', the first as the header, skips the second, and drops rows of another
-  // width. Returns how many rows were added.
+  // width. Returns the number of rows added.
   size_t AddMarkdown(std::string_view text, std::string_view log_file, TableState* state = nullptr);
-  // Adds the rows of llm_bench's JSON output: one document, or one per line. The cells are those
-  // that the markdown table would show. Throws kBadText.
+  // Adds the rows of llm_bench's JSON output: one document, or one per line. The cells are those of
+  // the markdown table. Throws kBadText.
   size_t AddJson(std::string_view text, std::string_view log_file);
   // Reads a table as the engine's parser writes it. Throws kBadText, kLimit.
   static BenchTable FromCsv(std::string_view text);
 
-  // The columns that occur: those that the parser knows in its order, then the others by name.
+  // Returns the columns that occur: those that the parser knows in its order, then the others by
+  // name.
   std::vector<std::string> Columns() const;
   bool HasColumn(std::string_view name) const { return Find(name) < columns_.size(); }
   size_t size() const { return rows_.size(); }
-  // Empty if the row's log had no such column.
+  // Returns a cell; "" if the row's log had no such column.
   std::string_view Cell(size_t row, std::string_view column) const;
-  // Whether the row is the header of a second run in the same log; the parser takes it for a row.
+  // Returns true if the row is the header of a second run in the same log, which the parser takes
+  // for a row.
   bool IsHeaderAgain(size_t row) const;
 
  private:
   using Row = std::vector<std::string>;
 
   size_t Find(std::string_view name) const;
-  size_t Column(std::string_view name);  // added if new
+  size_t Column(std::string_view name);  // adds the column if it is new
   // Sets a cell of the last row.
   void Put(std::string_view column, std::string_view cell);
 

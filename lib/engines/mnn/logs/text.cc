@@ -30,7 +30,7 @@ struct Match {
   size_t begin = std::string_view::npos, end = 0;
 };
 
-// The first match of [-+]?[0-9]*\.?[0-9]+.
+// Returns the first match of [-+]?[0-9]*\.?[0-9]+.
 Match FirstDecimal(std::string_view text) {
   for (size_t begin = 0; begin < text.size(); ++begin) {
     const bool sign = text[begin] == '-' || text[begin] == '+';

@@ -27,39 +27,39 @@ bool ContainsIgnoringCase(std::string_view text, std::string_view part);
 // Visits the lines without their ends, as str.splitlines finds them (ASCII line ends only).
 void ForEachLine(std::string_view text, const std::function<void(std::string_view)>& use);
 
-// Leaves out bytes that are not UTF-8, as errors="ignore" does.
+// Removes bytes that are not UTF-8, as errors="ignore" does.
 std::string OnlyUtf8(std::string_view text);
 std::string_view FirstCodePoints(std::string_view text, size_t count);
 
-// The number that the tools read: the first match of [-+]?[0-9]*\.?[0-9]+, which reads "1e-05" as
-// 1. With `words`, texts such as "nan" and "inf" are numbers too.
+// Returns the number that the tools read: the first match of [-+]?[0-9]*\.?[0-9]+, which reads
+// "1e-05" as 1. With `words`, texts such as "nan" and "inf" are numbers too.
 double LooseNumber(std::string_view text, double otherwise = 0, bool words = false);
-// The first number in the text in full, with its exponent.
+// Returns the first complete number in the text, with its exponent.
 std::optional<double> FirstNumber(std::string_view text);
-// The whole text as a number.
+// Returns the whole text as a number.
 std::optional<double> WholeNumber(std::string_view text);
 
-// Whether a word is a number that is not finite, such as "nan", "-inf", "1e999" or "-1.#IND"; and
-// whether a cell such as "6.00 ± nan" contains one.
+// Returns true if a word is a number that is not finite, such as "nan", "-inf", "1e999" or
+// "-1.#IND".
 bool IsNonFinite(std::string_view word);
 bool HasNonFinite(std::string_view cell);
 
-// Counts in logs below this are whole numbers that a double holds exactly.
+// Counts in logs are below this; a double holds such whole numbers exactly.
 inline constexpr double kLargestWhole = 1e15;
-// As much of a cell as messages show.
+// Largest part of a cell that messages show.
 inline constexpr size_t kShownCell = 40;
 
-// Prints "%.4f" as Python does, which has one spelling of NaN.
+// Prints "%.4f" as Python does, which prints every NaN as "nan".
 std::string Fixed(double value, int digits);
 std::string_view Bool(bool value);                              // true, false
 std::string PythonText(std::string_view text);                  // 'text'
 std::string PythonValue(const Json& value);                     // [0, 1], None, True
 std::string PythonList(const std::vector<std::string>& texts);  // ['a', 'b']
 
-// The number under a key. Texts and booleans convert as in Python; any other value gives
+// Returns the number under a key. Texts and booleans convert as in Python; any other value gives
 // `otherwise`.
 double NumberAt(const Json& object, std::string_view key, double otherwise = 0);
-// The number as it is, or null.
+// Returns the number, or null.
 inline Json NumberJson(const std::optional<double>& value) {
   return value ? Json(*value) : Json(nullptr);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Computes the true figures of a case from its table or report, and judges the rules on them.
 #include "lib/engines/mnn/logs/truth.h"
 
 #include <fmt/format.h>
@@ -17,12 +18,12 @@ namespace {
 constexpr size_t kMostFactNotes = 8;
 constexpr size_t kMaxLayers = 1024;
 constexpr size_t kMaxLogName = 1024;
-constexpr size_t kMaxDigits = 18;  // as many as fit an int64_t
+constexpr size_t kMaxDigits = 18;  // digits that always fit an int64_t
 constexpr size_t kMaxNumber = 24;  // characters of a double
 constexpr uint64_t kOldGroupTokens = 192;
 constexpr std::string_view kRatio = "eff_ratio=";
 
-// The figure over rows; those that are no number are left out.
+// Returns the figure over rows, without those that are not a number.
 Spread ComputeSpread(const std::vector<AnalyzerRow>& rows,
                      const std::function<double(const AnalyzerRow&)>& figure) {
   Spread spread;
@@ -51,7 +52,7 @@ Spread ComputeSpread(const std::vector<AnalyzerRow>& rows,
   return spread;
 }
 
-// Cells that the analyzer's regular expression reads as another number.
+// Notes cells that the analyzer's regular expression reads as another number.
 void NoteMisreadCells(const BenchTable& table, RuntimeFacts& facts) {
   for (size_t row = 0; row < table.size(); ++row) {
     if (table.IsHeaderAgain(row)) continue;
@@ -87,7 +88,8 @@ std::optional<double> RepeatDeviation(const BenchTable& table,
   return std::sqrt(squares / static_cast<double>(count));
 }
 
-// 1 - the mean of candidate / baseline over rows with the same prompt and generation lengths.
+// Returns 1 - the mean of candidate / baseline over rows with the same prompt and generation
+// lengths.
 std::optional<double> LikeForLike(const BenchTable& table, const std::vector<AnalyzerRow>& rows,
                                   const BenchTable& baseline) {
   const std::vector<AnalyzerRow> before = ExactRows(baseline);
@@ -110,7 +112,7 @@ std::optional<double> LikeForLike(const BenchTable& table, const std::vector<Ana
   return 1 - sum / static_cast<double>(count);
 }
 
-// "key=value" up to the next comma, in a line of the report's Pareto list.
+// Returns the value of "key=value", up to the next comma, in a line of the report's Pareto list.
 std::string_view ParetoValue(std::string_view line, std::string_view key) {
   const size_t at = line.find(key);
   if (at == std::string_view::npos) return {};
@@ -145,7 +147,8 @@ ReportHead ParseHead(std::string_view markdown) {
   return head;
 }
 
-// Megabytes are printed to two decimals: of few of them the printed ratio says more.
+// Returns the ratio of the printed megabytes; they have two decimals, so for small numbers the
+// printed ratio is more precise.
 double ComputeMeasuredRatio(const AnalyzerRow& row) {
   constexpr double kEnough = 0.5;
   if (!(row.raw_mb > 0 && row.comp_mb > 0)) return NAN;
@@ -172,7 +175,7 @@ std::optional<double> FindNoise(const BaselineNoise& baselines,
   return noise;
 }
 
-// The engine's word on a rule, from the bullets of its report.
+// Returns the engine's own figure for a rule, from the bullets of its report.
 std::optional<double> Reported(const GateBullets& engine, std::string_view key) {
   const auto found = engine.find(key);
   return found == engine.end() ? std::nullopt : std::optional(LooseNumber(found->second));
@@ -359,7 +362,7 @@ RuntimeFacts FactsOfReport(std::string_view markdown) {
   facts.decode.mean = NumberIn(bullets, "decode_avg_tps");
   facts.decode.median = NumberIn(bullets, "decode_median_tps");
   facts.decode.most = NumberIn(bullets, "decode_best");
-  if (facts.rows > 0 && facts.rows == head.rows.size()) {  // all are listed
+  if (facts.rows > 0 && facts.rows == head.rows.size()) {  // the report lists all rows
     facts.figures["lossy_best"] = ComputeSpread(head.rows, &AnalyzerRow::lossy);
     facts.decode = ComputeSpread(head.rows, &AnalyzerRow::decode_tps);
   }
@@ -423,7 +426,7 @@ std::vector<RuleOutcome> RuntimeRules(const RuntimeFacts& facts, const GateBulle
     rules.push_back(WithReported(std::move(rule), engine, "decode_drop_ratio", "decode_pass"));
   }
   if (o.strict_runtime_metric_columns) rules.push_back(ColumnsRule(engine));
-  // The engine asks that one row has done something, the truth that all have.
+  // The engine requires that one row was active, the true rule that all were.
   for (const RuntimeActivity& activity : kRuntimeActivities) {
     if (!(o.*activity.required)) continue;
     const Spread& spread = facts.of(activity.best);
@@ -432,7 +435,7 @@ std::vector<RuleOutcome> RuntimeRules(const RuntimeFacts& facts, const GateBulle
                spread.least_log, "one row is enough for the engine"),
         engine, activity.best, activity.pass));
   }
-  // The maximum of what should be small is the worst row, for the engine too.
+  // For figures that should be small the maximum is the worst row, in the engine's rule too.
   for (const RuntimeLimit& limit : kRuntimeLimits) {
     if (o.*limit.limit < 0) continue;
     const Spread& spread = facts.of(limit.best);

@@ -17,54 +17,55 @@ using gate::Op;
 using gate::RuleOutcome;
 using gate::Status;
 
-// What the logs of a case really say, beside the engine's own figures. The engine takes the best
-// row, we take the worst; it takes an offline estimate, we take the bytes that were compressed; we
-// compare rows of equal lengths, and mind the noise of the baselines.
+// True figures of a case's logs, beside the engine's own. The engine takes the best row, kvtool the
+// worst; the engine takes an offline estimate, kvtool the bytes that were compressed; kvtool
+// compares rows of equal lengths, and allows for the noise of the baselines.
 
-// How much the engine's speed varies when nothing is changed, from repeated baselines of a suite.
+// Noise of the engine's speed, from repeated baselines of a suite in which nothing changed.
 struct BaselineNoise {
   std::vector<double> tokens_per_second = {};
 
   double mean() const;
-  // Half the spread of the values over their mean, or nothing from fewer than two values.
+  // Returns half the spread of the values over their mean, or nothing from fewer than two values.
   std::optional<double> relative() const;
 };
 
-// A rule without a limit, such as a verdict in words.
+// Makes a rule without a limit, such as a verdict in words.
 RuleOutcome NewRule(std::string_view metric, Op op);
 // Judges a value against a limit. `unlike` explains a failure that the engine's own verdict may
 // not show.
 RuleOutcome Decide(std::string_view metric, Op op, double limit, const std::optional<double>& value,
                    std::string_view log, std::string_view unlike);
-// Judges a drop in speed, but only if it lies beyond the limit whichever way its noise is counted.
+// Judges a drop in speed: it fails only if the drop exceeds the limit by more than its noise.
 RuleOutcome DecideDrop(std::string_view metric, double limit, const std::optional<double>& drop,
                        const std::optional<double>& noise);
 
 // One figure over the rows of a case.
 struct Spread {
   std::optional<double> least, mean, median, most;
-  std::string least_log, most_log;  // the log and row that have it
+  std::string least_log, most_log;  // log and row of the extreme values
 };
 
 struct RuntimeFacts {
   size_t rows = 0;
   std::map<std::string_view, Spread> figures = {};  // by RowFigure::key
   Spread decode;                                    // tokens/s
-  Spread measured;                           // raw over compressed bytes, of rows that have any
-  std::optional<double> selected_lossless;   // the engine's estimate, if it is all there is
-  std::optional<double> repeat_deviation;    // relative, of the decode speed over repetitions
+  Spread measured;  // raw over compressed bytes, of rows that compressed anything
+  std::optional<double> selected_lossless;   // the engine's estimate, if nothing else is known
+  std::optional<double> repeat_deviation;    // of the decode speed over repetitions, relative
   std::optional<double> like_for_like_drop;  // against baseline rows of the same lengths
   std::vector<std::string> notes = {};
 
   const Spread& of(std::string_view key) const;
-  // The mean of the rows' ratios if they are known, else the ratio of their mean bytes.
+  // Returns the mean of the rows' ratios if they are known, otherwise the ratio of their mean
+  // bytes.
   std::optional<double> measured_ratio_mean() const;
 };
 // Takes the facts from the table. `baseline` holds the rows of the same-batch baseline, if any.
 RuntimeFacts FactsOfTable(const BenchTable& table, const BenchTable* baseline);
 // Takes the facts from the analyzer's report: its averages, its maxima and the rows that it lists.
 RuntimeFacts FactsOfReport(std::string_view markdown);
-// The bullets above the report's quality gate.
+// Returns the bullets above the report's quality gate.
 GateBullets ReportAverages(std::string_view markdown);
 
 std::vector<RuleOutcome> RuntimeRules(const RuntimeFacts& facts, const GateBullets& engine,
@@ -74,8 +75,8 @@ Json RuntimeFigures(const RuntimeFacts& facts, const BaselineNoise& noise);
 // The [H2O-LOSSLESS] lines of a log: one per layer call that compressed.
 struct LosslessLines {
   uint64_t count = 0;
-  uint64_t of_192_tokens = 0;   // grouped as an older engine does
-  uint64_t most_fallbacks = 0;  // the largest number in any line
+  uint64_t of_192_tokens = 0;   // lines with the grouping of an older engine
+  uint64_t most_fallbacks = 0;  // largest number in a line
   struct Layer {
     uint64_t layer = 0, lines = 0;
     double last_ratio = 0, fallbacks = 0;

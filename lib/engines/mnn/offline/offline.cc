@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// MNN's offline estimate: selects dump entries, joins and cuts them into tasks, and counts the
+// bytes that each byte plane would take.
 #include "lib/engines/mnn/offline/offline.h"
 
 #include <fmt/format.h>
@@ -54,7 +56,8 @@ bool InScope(int64_t layer, const Options& options) {
   return false;
 }
 
-// Why a tensor cannot become 16-bit values; empty if it can. Types of two bytes count as they are.
+// Returns why a tensor cannot become 16-bit values; "" if it can. Types of two bytes are taken
+// unchanged.
 std::string WhyNot(const KvTensor& tensor, const DumpEntry& entry, const Options& options) {
   const bool typed = !tensor.pieces.empty();
   if (typed && IsBlockQuantised(tensor.dtype)) {
@@ -68,7 +71,7 @@ std::string WhyNot(const KvTensor& tensor, const DumpEntry& entry, const Options
   return options.strict_fp16 ? "skip_fp32_strict" : "";
 }
 
-// The checks of the original in its order. True: the entry is simulated.
+// Applies the original's checks in its order. Returns true if the entry is simulated.
 bool IsSelected(const DumpEntry& entry, const Options& options, Result& result) {
   const auto skip = [&](std::string_view reason) {
     Skip(result, std::string(reason));
@@ -123,7 +126,7 @@ struct Group {
     for (const DumpEntry* part : parts) sum += static_cast<uint64_t>(part->tokens);
     return sum;
   }
-  uint64_t row() const {  // values of one token
+  uint64_t row() const {  // number of values of one token
     return static_cast<uint64_t>(parts.front()->heads) *
            static_cast<uint64_t>(parts.front()->head_dim);
   }
@@ -145,7 +148,7 @@ std::vector<Group> MakeGroups(const std::vector<const DumpEntry*>& selected,
   }
   std::map<std::tuple<std::string, int64_t, int64_t, int64_t, std::string>, size_t> places;
   for (const DumpEntry* entry : selected) {
-    // Unnamed runs are one to the original.
+    // The original treats all unnamed runs as one.
     const auto [at, is_new] =
         places.try_emplace({entry->run, entry->layer, entry->heads, entry->head_dim,
                             options.aggregate_by_stage ? entry->stage : std::string()},
@@ -161,7 +164,7 @@ std::vector<Group> MakeGroups(const std::vector<const DumpEntry*>& selected,
   return groups;
 }
 
-// Tokens [begin, begin + tokens) of K or V of a group: what one task compresses.
+// Tokens [begin, begin + tokens) of K or V of a group: the unit of work.
 struct Task {
   const Group* group = nullptr;
   bool is_value = false;
@@ -172,17 +175,17 @@ using Counts = std::map<Predictor, uint64_t>;
 
 struct Outcome {
   uint64_t compressed = 0;
-  std::array<Counts, 2> counts;  // of the high plane and of the low one
+  std::array<Counts, 2> counts;  // for the high plane and the low one
 };
 
-// What a thread keeps from task to task.
+// Buffers that a thread reuses from task to task.
 struct Worker {
   PlaneCoder coder;
   ScratchBuffer values, planes;
   std::vector<float> floats;
 };
 
-// 16-bit values of part of a tensor, [token][head][dim].
+// Reads 16-bit values of part of a tensor, [token][head][dim].
 void GatherHalves(const KvTensor& tensor, uint64_t begin, uint64_t tokens, Worker& worker,
                   std::span<std::byte> out) {
   if (tensor.unit_bytes() == 2) {
@@ -198,7 +201,7 @@ void GatherHalves(const KvTensor& tensor, uint64_t begin, uint64_t tokens, Worke
 std::span<std::byte> ScratchValues(const Task& task, Worker& worker) {
   const uint64_t row_bytes = 2 * task.group->row(), end = task.begin + task.tokens;
   const auto values = worker.values.Get(task.tokens * row_bytes);
-  uint64_t at = 0;  // of the part in the group
+  uint64_t at = 0;  // position of the part in the group
   for (const DumpEntry* part : task.group->parts) {
     const uint64_t part_end = at + static_cast<uint64_t>(part->tokens);
     const uint64_t from = std::max(at, task.begin), to = std::min(part_end, end);
@@ -249,7 +252,7 @@ void AddGroup(const Group& group, const Options& options, Result& result) {
   result.k.raw += raw;
   result.v.raw += raw;
   if (options.entry_mode == EntryMode::kAggregate) {
-    // How a decoder would find the parts again: their number, and the tokens of each.
+    // A decoder would need the number of parts and the tokens of each.
     const uint64_t meta = 4 + 4 * group.parts.size();
     for (Sizes* sizes : {&result.k, &result.v}) {
       sizes->compressed += meta;
@@ -277,7 +280,7 @@ void AddTask(const Task& task, const Outcome& outcome, const Options& options, R
 uint8_t* U8(std::byte* p) { return reinterpret_cast<uint8_t*>(p); }
 const uint8_t* U8(const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); }
 
-// Written so that compilers turn the loops into vectors: `from` and `to` never overlap.
+// Written so that compilers vectorise the loops: `from` and `to` never overlap.
 void DeltaRows(const PlaneShape& shape, const uint8_t* __restrict from, uint8_t* __restrict to) {
   const size_t size = shape.tokens * shape.row, row = shape.row;
   std::memcpy(to, from, row);
@@ -290,11 +293,12 @@ void XorRows(const PlaneShape& shape, const uint8_t* __restrict from, uint8_t* _
   for (size_t i = row; i < size; ++i) to[i] = from[i] ^ from[i - row];
 }
 
-// Odd dims minus the even dim before them; an odd last dim stays.
+// Subtracts from odd dims the even dim before them; an odd last dim does not change.
 void PairDelta(const PlaneShape& shape, const uint8_t* __restrict from, uint8_t* __restrict to) {
   const size_t size = shape.tokens * shape.row, dim = shape.dim;
   if (dim % 2 == 0) {
-    // Both bytes of a pair at once: as a 16-bit number, odd minus even is minus 256 times even.
+    // Subtracts both bytes of a pair at once: as a 16-bit number, odd minus even is minus 256 times
+    // even.
     for (size_t i = 0; i < size; i += 2) {
       const auto pair = LoadLE<uint16_t>(from + i);
       StoreLE(to + i, static_cast<uint16_t>(pair - (pair << 8)));
@@ -308,7 +312,7 @@ void PairDelta(const PlaneShape& shape, const uint8_t* __restrict from, uint8_t*
   }
 }
 
-// From the last token to the first, so that it works in place.
+// Works from the last token to the first, so that it can work in place.
 void DeltaRowsInPlace(const PlaneShape& shape, uint8_t* data) {
   for (size_t token = shape.tokens - 1; token > 0; --token) {
     uint8_t* __restrict to = data + token * shape.row;
@@ -317,8 +321,8 @@ void DeltaRowsInPlace(const PlaneShape& shape, uint8_t* data) {
   }
 }
 
-// Several predictors write the same bytes for one token, or for heads of one dim. Such a candidate
-// compresses to the size of the one it equals and can never win against it.
+// Several predictors write the same bytes for a single token, or for heads of one dim. Such a
+// candidate has the size of the one it equals and can never win against it.
 Predictor SimplestEqual(Predictor predictor, const PlaneShape& block) {
   const bool one_token = block.tokens == 1, one_dim = block.dim == 1;
   switch (predictor) {
@@ -411,7 +415,7 @@ void BitShuffle(const std::byte* from, size_t size, std::byte* to) {
   }
   const size_t plane = size / 8;
   for (size_t i = 0; i < plane; ++i) {
-    // The 8 x 8 bits of eight bytes, transposed by swapping blocks of 4, 2 and 1 bits.
+    // Transposes the 8 x 8 bits of eight bytes by swapping blocks of 4, 2 and 1 bits.
     uint64_t x = LoadLE<uint64_t>(from + 8 * i);
     uint64_t t = (x ^ (x >> 7)) & 0x00aa00aa00aa00aa;
     x ^= t ^ (t << 7);
@@ -425,7 +429,7 @@ void BitShuffle(const std::byte* from, size_t size, std::byte* to) {
 
 uint64_t PlaneCoder::Compressed(ByteSpan bytes, int level) {
   const size_t size = zstd_.Compress(bytes, compressed_.Get(Zstd::Bound(bytes.size())), level);
-  KV_ASSERT(size > 0);  // the room is zstd's own bound
+  KV_ASSERT(size > 0);  // the buffer has zstd's own bound
   return size;
 }
 
@@ -457,7 +461,7 @@ uint64_t PlaneCoder::BestOfBlock(const PlaneShape& block, const std::byte* from,
     tried.push_back(simplest);
     const ByteSpan payload = Payload(simplest, block, from, options.bitshuffle);
     const uint64_t size = Compressed(payload, options.zstd_level);
-    if (size >= best_size) continue;  // of equal ones the first
+    if (size >= best_size) continue;  // among equal sizes the first wins
     best_size = size;
     best = predictor;
     std::memcpy(to, payload.data(), payload.size());
@@ -479,7 +483,7 @@ uint64_t PlaneCoder::AdaptiveSize(ByteSpan plane, const PlaneShape& shape, const
                                merged.data() + begin * shape.row);
     ++counts[best];
   }
-  // One block is compressed as it was when it was chosen.
+  // A single block is compressed already, with the size found when it was chosen.
   const uint64_t data = blocks == 1 ? size_of_last : Compressed(merged, options.zstd_level);
   constexpr uint64_t kHeader = 8;
   return data + blocks + kHeader;

@@ -22,9 +22,9 @@
 // library the sizes equal the original's.
 namespace kv::mnn::offline {
 
-// How entries are cut before they are compressed.
+// The way in which entries are joined and cut before they are compressed.
 enum class EntryMode : uint8_t {
-  kPerMeta,         // every entry on its own
+  kPerMeta,         // every entry separately
   kAggregate,       // all entries of a run and layer joined
   kChunked,         // each entry cut into chunks of tokens
   kChunkedGrouped,  // joined first, then cut
@@ -36,7 +36,8 @@ enum class Stage : uint8_t { kBoth, kPrefill, kDecode };
 // Predictors work along tokens (delta, xor) or between neighbouring dims (pair).
 enum class Predictor : uint8_t { kRaw, kDeltaSeq, kXorSeq, kPairDelta, kPairDeltaDeltaSeq };
 
-// The original's words, such as "chunked_grouped", "adaptive_v22", "front_n" and "pair_delta".
+// Return the original's words, such as "chunked_grouped", "adaptive_v22", "front_n" and
+// "pair_delta".
 std::string_view Name(EntryMode mode);
 std::string_view Name(CodecMode mode);
 std::string_view Name(Scope scope);
@@ -63,7 +64,7 @@ struct Options {
   bool strict_fp16 = false;                // skip f32 entries instead of rounding them to f16
   int64_t min_tokens = 0, max_tokens = 0;  // 0 means no limit
   EntryMode entry_mode = EntryMode::kPerMeta;
-  int64_t chunk_tokens = 0;  // 0 means that nothing is cut
+  int64_t chunk_tokens = 0;  // 0: not cut
   int64_t framing_bytes = 16;
   bool aggregate_by_stage = false;
   CodecMode codec = CodecMode::kAdaptive;
@@ -87,11 +88,11 @@ struct Sizes {
 
 struct Result {
   std::set<int64_t> layers;
-  uint64_t entries = 0;  // selected, though some of them may fail later
-  uint64_t dumps = 0;    // runs that the entries come from
+  uint64_t entries = 0;  // number selected, though some of them may fail later
+  uint64_t dumps = 0;    // number of runs that the entries come from
   uint64_t groups = 0, chunks = 0;
   Sizes k, v;
-  // How many blocks each predictor won. A predictor that competed but never won counts 0.
+  // Number of blocks that each predictor won. A predictor that competed without winning has 0.
   std::array<std::map<Predictor, uint64_t>, kStreams> mode_counts;
   uint64_t scanned = 0, converted = 0, skipped = 0;
   std::vector<std::pair<std::string, uint64_t>> skip_reasons;  // in the order of occurrence
@@ -107,8 +108,8 @@ struct PlaneShape {
   uint64_t tokens = 0, row = 0, dim = 0;
 };
 
-// Writes the residuals of a block (tokens x row bytes) to `to`. The first token has nothing to be
-// predicted from.
+// Writes the residuals of a block (tokens x row bytes) to `to`. The first token is copied, because
+// there is nothing to predict it from.
 void Predict(Predictor predictor, const PlaneShape& shape, const std::byte* from, std::byte* to);
 
 // Transposes bits: bit b of byte i becomes bit b * size + i of the output, counted from the least
@@ -119,7 +120,7 @@ void BitShuffle(const std::byte* from, size_t size, std::byte* to);
 class PlaneCoder {
  public:
   // Returns the size and adds to `counts` the predictor that each block chose. Only adaptive mode
-  // chooses; legacy mode takes delta_seq for the high plane and raw for the low one.
+  // chooses; legacy mode uses delta_seq for the high plane and raw for the low one.
   uint64_t Size(ByteSpan plane, const PlaneShape& shape, const Options& options, Stream stream,
                 std::map<Predictor, uint64_t>& counts);
 
@@ -137,9 +138,9 @@ class PlaneCoder {
   ScratchBuffer compressed_, predicted_, shuffled_, merged_;
 };
 
-// Runs the estimate. Entries must be in the original's order, sorted by the paths of their metas.
-// The number of threads does not change the result. If no entry is selected, the result has no
-// entries (the original exits).
+// Runs the estimate. Entries must be in the original's order, sorted by the paths of their meta
+// files. The number of threads does not change the result. If no entry is selected, the result is
+// empty (the original exits).
 Result Simulate(std::span<const DumpEntry> entries, const Options& options, ThreadPool& pool,
                 Progress* progress = nullptr);
 

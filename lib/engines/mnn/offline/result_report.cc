@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kCodec = "fp16_gear_predictive_zstd";
 
-// Counts in the order in which predictors compete; those of the legacy mode compete with nobody.
+// Returns counts in the order in which predictors compete; those of the legacy mode do not compete.
 std::vector<std::pair<std::string_view, uint64_t>> ListCounts(const Options& options,
                                                               const Result& result, Stream stream) {
   const auto& counts = result.mode_counts[stream];
@@ -34,7 +34,7 @@ Value CountsToObject(const auto& counts) {
   return object;
 }
 
-// Python's words for what it prints without being asked.
+// Returns a boolean as Python prints it.
 std::string PythonBool(bool value) { return value ? "True" : "False"; }
 
 std::string PythonDict(const std::vector<std::pair<std::string_view, uint64_t>>& counts) {
@@ -84,7 +84,7 @@ const Fields<Document>& DocumentFields() {
   const auto bytes = [](Sizes Result::*part, uint64_t Sizes::*member) {
     return [part, member](const Document& of) { return of.result.*part.*member; };
   };
-  // A ratio of K or V, or of both for nullptr.
+  // Returns a ratio of K or V, or of both for nullptr.
   const auto ratio = [](Sizes Result::*part) {
     return [part](const Document& of) -> std::optional<double> {
       const Sizes sizes = part == nullptr ? of.result.total() : of.result.*part;

@@ -14,10 +14,10 @@ struct Document {
   std::string dump_dir;
   Options options;
   Result result;
-  bool zero_is_null = false;  // without bytes there is no ratio; the original writes 0 there
+  bool zero_is_null = false;  // true: without bytes the ratio is null; the original writes 0
 };
 const Fields<Document>& DocumentFields();
-// The result as the original's Markdown summary.
+// Returns the result as the original's Markdown summary.
 std::string ResultMarkdown(const std::string& dump_dir, const Options& options,
                            const Result& result);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The table of the lossless path's parameters, and the rules of when it encodes which tokens.
 #include "lib/engines/mnn/runtime/config.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 namespace kv::mnn::runtime {
 namespace {
 
-// Far beyond any cache, small enough that sums of parameters cannot overflow.
+// Upper bound of parameters: far beyond any cache, and small enough that sums cannot overflow.
 constexpr int64_t kMost = int64_t{1} << 40;
 
 struct Parameter {
@@ -16,7 +17,7 @@ struct Parameter {
   std::variant<bool Config::*, int64_t Config::*, Scope Config::*, Mode Config::*,
                PredictorSet Config::*, std::string Config::*>
       member;
-  int64_t least = 0;  // of a count
+  int64_t least = 0;  // lower bound of a count
 };
 
 constexpr std::string_view kCodecName = "h2o_lossless_codec";

@@ -9,12 +9,12 @@
 #include <string_view>
 #include <variant>
 
-#include "lib/engines/mnn/h2o/mnn_engine.h"
 #include "lib/core/codec/planes/gear.h"
+#include "lib/engines/mnn/h2o/mnn_engine.h"
 
 namespace kv::mnn::runtime {
 
-// Which layers the engine's lossless path touches. The values are the engine's own numbers.
+// The layers that the engine's lossless path works on. The values are the engine's own numbers.
 enum class Scope { kNone = 0, kFrontN = 1, kH2oKept = 2, kFrontNAndH2oKept = 3 };
 std::string_view Name(Scope scope);
 
@@ -22,12 +22,12 @@ enum class Mode { kProbe = 0, kFull = 1, kStore = 2 };
 std::string_view Name(Mode mode);
 std::optional<Mode> ParseMode(std::string_view name);
 
-// The engine's parameters with the engine's defaults. The first three must all be on for the path
-// to run. The trigger length and the update interval are those of H2O, but this path counts the
+// The engine's parameters with the engine's defaults. The path runs only if the first three are all
+// on. The trigger length and the update interval are those of H2O, but this path counts the
 // interval in tokens.
 struct Config {
   bool enable = false;
-  bool gear_delta = false;  // whether the codec is "gear_delta"; any other word means none
+  bool gear_delta = false;  // true if the codec is "gear_delta"; any other word means no codec
   bool runtime_enable = false;
   Scope scope = Scope::kFrontN;
   Mode mode = Mode::kProbe;
@@ -41,7 +41,8 @@ struct Config {
   bool store_disable_front = false;
   int64_t store_bootstrap_tokens = 32;      // 0 means max(16, block_tokens / 2)
   int64_t store_grouped_step_tokens = 256;  // 0 means 3 * block_tokens
-  // The engine's default for K names pair_delta, which its own parser does not know.
+  // The engine's default for K names pair_delta, which its own parser does not know, so the set is
+  // empty.
   PredictorSet predictors_k = {};
   PredictorSet predictors_v = {};
   int64_t async_threads = 1;
@@ -57,7 +58,7 @@ struct Config {
 // Returns the values that the engine computes with. It clamps values and refuses none.
 Config Sanitised(const Config& config);
 
-// The parameters that the gate's scripts set, over the engine's defaults.
+// Returns the parameters that the gate's scripts set, on top of the engine's defaults.
 Config GateConfig(Mode mode);
 eviction::BlockConfig GateH2oConfig();
 
@@ -74,16 +75,16 @@ enum class SetResult { kSet, kNoSuchName, kWrongType };
 // front_n, and a mode that it does not know becomes probe.
 SetResult SetParameter(std::string_view meta_name, const ParameterValue& value, Config& config);
 
-// Decides when the engine's lossless path looks at a layer, and which tokens it then encodes. This
+// Decides when the engine's lossless path considers a layer, and which tokens it then encodes. This
 // is pure arithmetic on lengths. READ ME FIRST. The engine has three surprises, which a replay must
-// repeat:
-//  1. The token budget of a layer that H2O compacts is only a length. The encoded range is a prefix
-//     of the cache as it is, not the tokens that H2O keeps.
-//  2. Outside probe mode the first range is the end of the cold zone, and the watermark moves
-//     there. Tokens before that range are never compressed.
-//  3. A call that triggered H2O may throw H2O's plan away again (the shrink rule).
+// reproduce:
+// 1. The token budget of a layer that H2O compacts is only a length. The encoded range is a prefix
+//    of the cache as it is, not the tokens that H2O keeps.
+// 2. Outside probe mode the first range is the end of the cold zone, and the watermark moves there.
+//    Tokens before that range are never compressed.
+// 3. A call that triggered H2O may discard H2O's plan again (the shrink rule).
 
-// One layer call, as the rules see it.
+// One layer call, as input of the rules.
 struct LayerCall {
   uint32_t layer = 0;
   eviction::LayerRange h2o_range;  // whether or not H2O is enabled
@@ -102,11 +103,11 @@ struct ColdRange {
 };
 ColdRange ColdRangeOf(const Config& sanitised, uint64_t budget);
 
-// What the engine remembers about a layer between calls.
+// State of a layer between calls.
 struct LayerClock {
   uint64_t updates = 0;
   uint64_t last_step = 0;    // token step of the last update
-  uint64_t last_budget = 0;  // the watermark: tokens before it have been handled
+  uint64_t last_budget = 0;  // the watermark: earlier tokens have been handled
 };
 
 // Resets the clock and returns true if the cold range ends before the watermark, because the blocks
@@ -115,14 +116,14 @@ bool Shrink(const ColdRange& cold, LayerClock& clock);
 
 struct EncodeRange {
   uint64_t begin = 0, tokens = 0;
-  bool bootstrap = false;  // the layer's first range
+  bool bootstrap = false;  // true for the layer's first range
 };
 // Returns the range to encode now, if any. `trigger_min` and `update_interval` are parameters of
 // H2O; the interval counts tokens here.
 std::optional<EncodeRange> NextEncode(const Config& sanitised, uint64_t trigger_min,
                                       uint64_t update_interval, const LayerClock& clock,
                                       const ColdRange& cold, uint64_t length, uint64_t token_step);
-// Moves the clock on after the range was encoded, handed to a worker or skipped for good.
+// Moves the clock on after the range was encoded, given to a worker or skipped.
 void Advance(const Config& sanitised, const ColdRange& cold, const EncodeRange& range,
              uint64_t token_step, LayerClock& clock);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Caches of decoded ranges: the engine's own, and that of its design.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +13,10 @@
 
 namespace kv::mnn::runtime {
 
-// The fields that the engine compares when it looks for decoded bytes.
+// The fields that the engine compares to find decoded bytes.
 struct RangeIdentity {
   uint64_t begin = 0, tokens = 0;
-  uint64_t raw_hash = 0, blob_hash = 0;  // 0 means not computed
+  uint64_t raw_hash = 0, blob_hash = 0;  // 0: not computed
   uint64_t raw_bytes = 0, compressed_bytes = 0;
 
   bool IsAt(const RangeIdentity& other) const {
@@ -32,13 +33,13 @@ struct RangeIdentity {
 
 // The engine's cache of decoded ranges. Its capacity is a number of entries, and it evicts the
 // least recently used. A key holds neither the layer, the dtype nor the geometry, so only hashes
-// tell ranges of different layers apart.
+// distinguish ranges of different layers.
 class DecodeCache {
  public:
   struct Entry {
     RangeIdentity id;
     RangeBytes decoded;
-    bool seeded = false;  // filled with a copy of the raw bytes, not by a decoder
+    bool seeded = false;  // true: a copy of the raw bytes, which no decoder made
   };
 
   explicit DecodeCache(uint64_t capacity) : capacity_(capacity) {}
@@ -54,8 +55,8 @@ class DecodeCache {
     return &entries_.back();
   }
 
-  // Inserts an entry in place of those with the same size and hash, and with `by_place` also in
-  // place of those with the same position and size.
+  // Inserts an entry and removes those with the same size and hash and, with `by_place`, those with
+  // the same position and size.
   void Insert(Entry entry, bool by_place) {
     if (capacity_ == 0) return;
     std::erase_if(entries_, [&](const Entry& old) {
@@ -82,7 +83,7 @@ class DecodeCache {
 // The cache of the intended design. Its keys identify the bytes, and its capacity is in bytes.
 // Every token reads every block of every layer in the same order, so a least-recently-used rule
 // would evict each range just before it is read again. Instead, entries stay until their block is
-// gone, and a full cache takes no more. A reader that cycles finds the share capacity / need of its
+// gone, and a full cache takes no more. A cyclic reader then finds the share capacity / need of its
 // ranges here, and no rule can do better.
 class RangeCache {
  public:
@@ -90,7 +91,7 @@ class RangeCache {
     uint32_t layer = 0;
     bool is_value = false;
     DType dtype = DType::kF16;
-    uint64_t begin = 0, tokens = 0;  // first position, and how many
+    uint64_t begin = 0, tokens = 0;  // first position and length
     uint64_t hash = 0;               // of the raw bytes
 
     auto operator<=>(const Key&) const = default;
@@ -103,7 +104,7 @@ class RangeCache {
     return found == entries_.end() ? nullptr : found->second;
   }
 
-  // Returns whether there was room.
+  // Returns true if there was room.
   bool Insert(const Key& key, std::shared_ptr<const Bytes> bytes) {
     Erase(key);
     if (bytes->size() > capacity_ - bytes_) return false;

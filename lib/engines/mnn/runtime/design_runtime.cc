@@ -13,9 +13,9 @@
 namespace kv::mnn::runtime {
 namespace {
 
-constexpr uint64_t kHotExpandTokens = 16;  // by which the buffer of hot rows grows
+constexpr uint64_t kHotExpandTokens = 16;  // step by which the buffer of hot rows grows
 
-// The part of a plan that lies in [begin, begin + tokens), counted from there.
+// Returns the part of a plan in [begin, begin + tokens), relative to `begin`.
 KeepPlan Within(const KeepPlan& plan, uint64_t begin, uint64_t tokens) {
   KeepPlan part;
   for (const KeepRange& range : plan) {
@@ -31,7 +31,7 @@ KeepPlan Within(const KeepPlan& plan, uint64_t begin, uint64_t tokens) {
 void CompactRows(LayerCache& rows, const KeepPlan& kept) {
   if (KeptTokens(kept) == rows.size()) return;
   if (!kept.empty()) rows.Compact(kept);
-  rows.PopFront(kept.empty() ? rows.size() : 0);  // this design gives memory back
+  rows.PopFront(kept.empty() ? rows.size() : 0);  // frees memory, unlike the engine
 }
 
 // Selects the tokens in `kept` from a range of `tokens` tokens; both are laid out
@@ -49,7 +49,7 @@ Bytes SelectTokens(const TensorShape& shape, ByteSpan from, uint64_t tokens, con
   return to;
 }
 
-// Joins two ranges of that layout, one after the other.
+// Joins two ranges of that layout.
 Bytes JoinTokens(const TensorShape& shape, ByteSpan first, uint64_t first_tokens, ByteSpan second,
                  uint64_t second_tokens) {
   Bytes to;
@@ -64,16 +64,16 @@ Bytes JoinTokens(const TensorShape& shape, ByteSpan first, uint64_t first_tokens
 }
 
 // The lossless path as its design describes it:
-//  * The cold zone of each layer in scope is cut into blocks, and each block is compressed once.
-//    The prefill's tokens come first; then each block as soon as the cold zone has grown by it.
-//  * A worker decodes each blob again and compares hashes before anything relies on the blob. Only
-//    then the raw bytes are freed (store), replaced by the decoded ones (full) or kept (probe).
-//  * Readers get a block's bytes from a cache that is keyed by layer, tensor, range, hash and type
-//    and whose capacity is in bytes. On a miss the block is decoded and checked against its hash.
-//  * The raw bytes stay if a tensor does not get smaller, an encoder fails, or a blob does not
-//    decode to its source. A full queue only delays. A block is therefore always raw or proven.
+// * The cold zone of each layer in scope is cut into blocks, and each block is compressed once. The
+//   prefill's tokens come first; then each block as soon as the cold zone has grown by it.
+// * A worker decodes each blob again and compares hashes before anything relies on the blob. Only
+//   then the raw bytes are freed (store), replaced by the decoded ones (full) or kept (probe).
+// * Readers get a block's bytes from a cache that is keyed by layer, tensor, range, hash and type
+//   and whose capacity is in bytes. On a miss the block is decoded and checked against its hash.
+// * The raw bytes stay if a tensor does not get smaller, an encoder fails, or a blob does not
+//   decode to its source. A full queue only delays. A block is therefore always raw or verified.
 // If H2O evicts part of a block, the block is decoded, cut, joined with its neighbour and encoded
-// anew. The engine's sampling, bootstrap and grouping do less of this work and are not part of it.
+// again. The engine's sampling, bootstrap and grouping do less of this work and are not part of it.
 class DesignRuntime : public Runtime {
  public:
   explicit DesignRuntime(const RuntimeSetup& setup)
@@ -138,7 +138,7 @@ class DesignRuntime : public Runtime {
     layer.positions_valid = false;
   }
 
-  // The same work, reported under the engine's names.
+  // Reports the same work under the engine's names.
   LayerRecord Record(uint32_t index) const override {
     LayerRecord record = records_[index];
     const Measured& measured = record.measured;
@@ -171,7 +171,8 @@ class DesignRuntime : public Runtime {
   Resident TotalBytes() const override {
     Resident sum = Runtime::TotalBytes();
     sum.caches = cache_.bytes();
-    // A task shares the bytes of its block; what a worker adds is the copy that proves its blob.
+    // A task shares the bytes of its block; a worker adds only the copy that it decodes for
+    // comparison.
     const auto running = static_cast<uint64_t>(std::max<int64_t>(1, setup_.config.async_threads));
     sum.in_flight = std::min(in_flight_bytes_, running * largest_task_bytes_);
     return sum;
@@ -186,7 +187,7 @@ class DesignRuntime : public Runtime {
   };
   struct Block {
     uint64_t id = 0;
-    bool was_encoded = false;  // or is being encoded
+    bool was_encoded = false;  // true also while it is being encoded
     std::vector<uint32_t> positions;
     std::array<Stored, 2> tensors;
 
@@ -200,7 +201,7 @@ class DesignRuntime : public Runtime {
     LayerCache sink;
     std::deque<Block> blocks;
     LayerCache hot;
-    bool opened = false;  // whether the prefill's tokens have been cut into blocks
+    bool opened = false;  // true once the prefill's tokens have been cut into blocks
     std::vector<uint32_t> positions;
     bool positions_valid = false;
 
@@ -213,7 +214,7 @@ class DesignRuntime : public Runtime {
 
   bool IsInScope(uint32_t layer) const {
     const Config& config = setup_.config;
-    // A probe takes one layer to stand for each kind.
+    // In probe mode one layer represents each kind.
     const bool probe = config.mode == Mode::kProbe;
     const bool front = layer < static_cast<uint64_t>(config.front_n) && (!probe || layer == 0) &&
                        !(config.mode == Mode::kStore && config.store_disable_front);
@@ -231,7 +232,7 @@ class DesignRuntime : public Runtime {
     return false;
   }
 
-  // The prefill's cold zone to its last token, later whole blocks only.
+  // Cuts the prefill's cold zone to its last token, later only whole blocks.
   void CutBlocks(Layer& layer) {
     const auto recent = static_cast<uint64_t>(setup_.config.hot_recent_tokens);
     const auto block = static_cast<uint64_t>(setup_.config.block_tokens);
@@ -243,7 +244,7 @@ class DesignRuntime : public Runtime {
     while (layer.hot.size() > recent) {
       const uint64_t cold = layer.hot.size() - recent;
       if (layer.opened && cold < block) break;
-      // No sliver at the end of the first cut: what is less than half a block joins the last one.
+      // The first cut leaves no small rest: less than half a block is joined to the last one.
       AddBlock(layer, !layer.opened && cold < block + block / 2 ? cold : block);
     }
     layer.opened = true;
@@ -264,9 +265,9 @@ class DesignRuntime : public Runtime {
     Layer& layer = layers_[index];
     for (Block& block : layer.blocks) {
       if (block.was_encoded) continue;
-      // Results not yet taken still fill the queue, however quick a worker was.
+      // Results not yet taken count as queued, however fast a worker was.
       if (untaken() >= static_cast<uint64_t>(setup_.config.max_queue)) {
-        // Later then; until then it is raw.
+        // The block stays raw and is submitted later.
         ++records_[index].measured.backpressure;
         return Log(EventKind::kBackpressure, layer, block);
       }
@@ -305,7 +306,7 @@ class DesignRuntime : public Runtime {
     }
     const auto found = std::find_if(layer.blocks.begin(), layer.blocks.end(),
                                     [&](const Block& b) { return b.id == result.task.id; });
-    if (found == layer.blocks.end()) return;  // H2O cut it meanwhile
+    if (found == layer.blocks.end()) return;  // H2O cut the block in the meantime
     Block& block = *found;
     Log(EventKind::kApply, layer, block, result.task.raw.size(), result.blob_bytes(), result.us);
     if (result.failed) return Log(EventKind::kFallback, layer, block, 0, 0, 0, "encode");
@@ -315,7 +316,7 @@ class DesignRuntime : public Runtime {
     }
   }
 
-  // Gives the raw bytes of a tensor up for its blob, where the mode says so and the blob is good.
+  // Replaces the raw bytes of a tensor by its blob, if the mode says so and the blob is good.
   void Replace(uint32_t index, Block& block, EncodeResult& result, bool is_value) {
     const Layer& layer = layers_[index];
     Stored& stored = block.tensors[is_value];
@@ -335,7 +336,7 @@ class DesignRuntime : public Runtime {
     if (setup_.config.mode == Mode::kStore) {
       return Log(EventKind::kDrop, layer, block, raw, blob);
     }
-    // Proven equal by the worker: what is written back is what came out of the decoder.
+    // The worker verified the blob, so the decoded bytes are written back.
     stored.raw = Decode(index, block, is_value);
     stored.blob = {};
   }
@@ -367,8 +368,9 @@ class DesignRuntime : public Runtime {
     return bytes;
   }
 
-  // A blob was proven before its raw bytes went, so a decoder that now gives anything else has met
-  // a passing fault or rotten memory: it gets a second try, and wrong bytes are never handed out.
+  // Decodes a block. The blob was verified before its raw bytes were freed, so a wrong result means
+  // a transient fault or bad memory: it is decoded a second time, and wrong bytes are never
+  // returned.
   std::shared_ptr<const Bytes> Decode(uint32_t index, const Block& block, bool is_value) {
     const Layer& layer = layers_[index];
     const TensorShape& shape = layer.hot.shape(is_value);
@@ -394,7 +396,8 @@ class DesignRuntime : public Runtime {
                         .In(fmt::format("layer {}", layer.hot.source().index)));
   }
 
-  // `begin` is where the blocks begin in the layer's cache. Returns where they ended.
+  // Compacts the blocks. `begin` is their first position in the layer's cache. Returns the position
+  // after them.
   uint64_t CompactBlocks(uint32_t index, const KeepPlan& kept, uint64_t begin) {
     Layer& layer = layers_[index];
     std::deque<Block> blocks;
@@ -423,7 +426,8 @@ class DesignRuntime : public Runtime {
     return begin;
   }
 
-  // What is kept of a block, raw again and to be encoded anew. Decoded copies of the block go.
+  // Returns the kept tokens of a block, raw again and to be encoded. Decoded copies of the block
+  // are dropped.
   Block Cut(uint32_t index, const Block& block, const KeepPlan& kept) {
     const Layer& layer = layers_[index];
     Block rest;

@@ -27,7 +27,7 @@ Bytes Reordered(const TensorShape& shape, ByteSpan from, uint64_t tokens, Order 
   return to;
 }
 
-// Rows of the source at ascending positions, [token][head][dim].
+// Returns rows of the source at ascending positions, [token][head][dim].
 Bytes SourceRows(const KvTensor& tensor, std::span<const uint32_t> positions) {
   Bytes rows(positions.size() * tensor.row_bytes());
   for (size_t i = 0; i < positions.size();) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The rows of one layer as an engine holds them, and their comparison with the snapshot.
 #pragma once
 
 #include <array>
@@ -46,11 +47,12 @@ struct Difference {
   uint32_t layer = 0;
   bool is_value = false;
   uint32_t head = 0;
-  uint64_t position = 0;  // of the token
+  uint64_t position = 0;  // of the token that differs
 };
 
 // Counts comparisons, by hash, of the running cache with the snapshot's rows. Ranges are compared
-// whenever bytes come out of the lossless path, and everything that is held once more at the end.
+// whenever bytes come out of the lossless path, and everything that is held is compared once more
+// at the end.
 struct ContentCheck {
   uint64_t ranges = 0, bytes = 0, mismatches = 0;
   std::optional<Difference> first;
@@ -63,7 +65,7 @@ struct ContentCheck {
 // [token][head][dim]. Rows come from a snapshot by their position.
 class LayerCache {
  public:
-  // A buffer that is too small grows by `expand_tokens` more than it needs.
+  // A buffer that is too small grows to `expand_tokens` more than needed.
   LayerCache(const LayerKv& source, uint64_t expand_tokens);
 
   void Append(uint64_t begin, uint64_t end);  // these positions of the source

@@ -19,14 +19,13 @@ uint64_t EngineHash(const RangeBytes& range) {
   return hash;
 }
 
-// The engine's lossless path, event for event. READ ME FIRST. It does four things that nobody would
-// guess:
-//  1. Full mode writes nothing back: it compares the decoded bytes and throws them away.
-//  2. Store mode overwrites a range with zeros after encoding it, and restores the range at the
-//     layer's next call, one token later. It never frees memory; blobs and caches come on top.
-//  3. Before it zeroes a range, it puts a copy of the raw bytes into the cache of decoded ranges.
-//     The restore therefore never runs the decoder, and a broken blob goes unnoticed.
-//  4. With that cache off, a blob that does not decode leaves the zeros in place.
+// The engine's lossless path, event for event. READ ME FIRST. It does four unexpected things:
+// 1. Full mode writes nothing back: it compares the decoded bytes and drops them.
+// 2. Store mode overwrites a range with zeros after encoding it, and restores the range at the
+//    layer's next call, one token later. It never frees memory; blobs and caches are additional.
+// 3. Before it zeroes a range, it puts a copy of the raw bytes into the cache of decoded ranges.
+//    The restore therefore never runs the decoder, and a broken blob goes unnoticed.
+// 4. With that cache off, a blob that does not decode leaves the zeros in place.
 class MnnRuntime : public Runtime {
  public:
   explicit MnnRuntime(const RuntimeSetup& setup)
@@ -67,7 +66,8 @@ class MnnRuntime : public Runtime {
     return sum;
   }
 
-  // The engine exports nothing while no layer has valid bytes, so that failures alone never show.
+  // The engine exports nothing while no layer has valid bytes, so it does not report failures if
+  // nothing else happened.
   EngineMetrics Metrics() const override {
     const EngineMetrics metrics = Runtime::Metrics();
     const bool is_empty = metrics.sums.raw_bytes == 0 || metrics.sums.compressed_bytes == 0;
@@ -75,13 +75,13 @@ class MnnRuntime : public Runtime {
   }
 
  private:
-  // What the engine calls LosslessBlock.
+  // The engine's LosslessBlock.
   struct Block {
     RangeIdentity id;
     std::array<Bytes, 2> blobs;
     bool decoded_once = false;
     bool raw_dropped = false;
-    // Known to the replay only, not to the engine.
+    // Used by the replay only; the engine has no such field.
     std::array<uint64_t, 2> content_hashes{};
     uint32_t first_position = 0;
   };
@@ -89,7 +89,7 @@ class MnnRuntime : public Runtime {
   struct Decoded {
     RangeBytes bytes;
     bool was_hit = false;
-    bool seeded = false;  // a copy of the raw bytes, which no decoder made
+    bool seeded = false;  // true: a copy of the raw bytes, which no decoder made
   };
 
   struct Layer {
@@ -113,8 +113,9 @@ class MnnRuntime : public Runtime {
         [&](const Block& block) { return is_store() ? block.raw_dropped : !block.decoded_once; }));
   }
 
-  // `submitted` is 1 where a task is handed over: no worker is so quick that it never waited.
-  // Workers count as the slowest: all tasks that were submitted and not yet taken are pending.
+  // Updates the peaks of the queue. `submitted` is 1 when a task is handed over, because even a
+  // fast worker leaves it waiting for a moment. Workers count as the slowest possible: all tasks
+  // that were submitted and not yet taken are pending.
   void NotePeaks(const Layer& layer, uint64_t submitted) {
     const uint64_t async = untaken() + submitted;
     async_peak_ = std::max(async_peak_, async);
@@ -242,7 +243,8 @@ class MnnRuntime : public Runtime {
   void ShrinkBlocks(Layer& layer) {
     Log(EventKind::kShrink, layer, layer.clock.last_budget, layer.blocks.size());
     for (Block& block : layer.blocks) {
-      if (!block.decoded_once) DecodeOnce(layer, block);  // in store mode all are
+      // in store mode every block is decoded then
+      if (!block.decoded_once) DecodeOnce(layer, block);
     }
     layer.blocks.clear();
     layer.local.Clear();
@@ -271,7 +273,7 @@ class MnnRuntime : public Runtime {
     return decoded;
   }
 
-  // Gets the bytes from a cache, else by decoding. Returns nothing if that fails.
+  // Returns the bytes from a cache, or decodes them. Returns nothing if that fails.
   std::optional<Decoded> DecodeBlock(Layer& layer, const Block& block) {
     const auto hit = [&](const DecodeCache::Entry& entry) {
       Measured& measured = RecordOf(layer).measured;
@@ -298,7 +300,8 @@ class MnnRuntime : public Runtime {
     return block.id.raw_hash != 0 && EngineHash(decoded) == block.id.raw_hash;
   }
 
-  // Probe and full: one block is decoded, compared and thrown away. A failure leaves it pending.
+  // Decodes one block, compares it and drops the result (modes probe and full). After a failure the
+  // block stays pending.
   void DecodeOnce(Layer& layer, Block& block) {
     const Stopwatch watch;
     const std::optional<Decoded> decoded = DecodeBlock(layer, block);
@@ -313,7 +316,7 @@ class MnnRuntime : public Runtime {
     CheckDecoded(layer, block, decoded->bytes, record.content);
   }
 
-  // Compares the bytes with those that were encoded: the replay's check, not the engine's.
+  // Compares the bytes with those that were encoded. This check is the replay's, not the engine's.
   void CheckDecoded(const Layer& layer, const Block& block, const RangeBytes& decoded,
                     ContentCheck& content) {
     const Stopwatch watch;
@@ -329,8 +332,8 @@ class MnnRuntime : public Runtime {
     audit_seconds_ += watch.seconds();
   }
 
-  // Store, at the start of the layer's next call: every range that was overwritten comes back, and
-  // its block is gone. What does not come back stays zero.
+  // Restores every range that was overwritten, at the start of the layer's next call in store mode,
+  // and removes its block. A range that cannot be restored stays zero.
   void Restore(uint32_t index) override {
     Layer& layer = layers_[index];
     LayerRecord& record = records_[index];
@@ -358,7 +361,7 @@ class MnnRuntime : public Runtime {
       Log(EventKind::kRestore, layer, block.id.begin, block.id.tokens, block.id.raw_bytes,
           block.id.compressed_bytes, us, decoded->was_hit ? "cache" : "decoder");
     }
-    // Everything that should have come back, whether or not it did.
+    // Counts everything that should have been restored, whether or not it was.
     const Stopwatch watch;
     for (const Block& block : dropped) {
       layer.cache.Compare(block.id.begin, block.id.tokens, record.content);
@@ -366,8 +369,9 @@ class MnnRuntime : public Runtime {
     audit_seconds_ += watch.seconds();
   }
 
-  // A hit in the global cache may be another layer's bytes: its key does not hold the geometry.
-  // Returns false and does nothing if the bytes do not have the shape of the range.
+  // Writes decoded bytes to the layer. A hit in the global cache may hold another layer's bytes,
+  // because its key lacks the geometry. Returns false and does nothing if the bytes do not have the
+  // shape of the range.
   static bool Scatter(Layer& layer, const Block& block, const RangeBytes& decoded) {
     for (const bool is_value : {false, true}) {
       const uint64_t bytes = decoded.tensors[is_value] ? decoded.tensors[is_value]->size() : 0;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Replays decoding token by token: runtime, eviction and attention in the order of the engine's
+// layer calls, and the figures that result.
 #include "lib/engines/mnn/runtime/replay.h"
 
 #include <fmt/format.h>
@@ -17,7 +19,7 @@
 namespace kv::mnn::runtime {
 namespace {
 
-// No cache is as long: H2O then never triggers.
+// A trigger length that no cache reaches, so that H2O never triggers.
 constexpr int64_t kNever = int64_t{1} << 40;
 constexpr int64_t kMostThreads = 256;
 constexpr uint64_t kCacheShare = 16;
@@ -36,7 +38,7 @@ uint64_t RowBytes(const LayerKv& layer) {
 }
 
 constexpr uint64_t kTileTokens = 64;
-// Multiplications of one call below which threads cost more than they give.
+// Multiplications of one call from which threads pay.
 constexpr uint64_t kWorthThreads = uint64_t{1} << 20;
 
 void WidenRow(DType dtype, const std::byte* from, float* to, size_t count) {
@@ -50,9 +52,9 @@ void WidenRow(DType dtype, const std::byte* from, float* to, size_t count) {
 }
 
 // Computes the attention of one decode step over a layer's cache as the runtime holds it, so that
-// whatever the runtime lost is missing here too. Recorded queries attend to the cache itself;
-// recorded probabilities and block scores are taken as they are; without any of these, all keys
-// weigh the same.
+// everything the runtime lost is missing here too. Recorded queries attend to the cache itself;
+// recorded probabilities and block scores are used unchanged; without any of these, all keys weigh
+// the same.
 class AttentionStep {
  public:
   // `trace` may be null. The snapshot is the one that the runtime reads.
@@ -100,7 +102,7 @@ class AttentionStep {
     return sums;
   }
 
-  // Attends, and adds up the blocks if `sums` are wanted.
+  // Attends, and sums the weights per block if `sums` is not null.
   void Attend(uint32_t layer, uint64_t position, Runtime& runtime, std::vector<float>* sums) {
     if (layers_[layer] == nullptr) return;
     const Stopwatch watch;
@@ -135,7 +137,8 @@ class AttentionStep {
   }
 
   bool has_queries() const { return has_queries_; }
-  double seconds() const { return seconds_; }  // spent computing, the runtime's reads included
+  // time spent computing, including the runtime's reads
+  double seconds() const { return seconds_; }
 
  private:
   // Runs the body for each kv head, on all threads if the work is large enough.
@@ -188,10 +191,10 @@ class AttentionStep {
   ThreadPool& pool_;
   bool has_queries_ = false;
   std::vector<std::unique_ptr<LayerAttention>> layers_;  // by place; null without queries
-  std::vector<LayerAttention> traced_;                   // of a trace of probabilities
+  std::vector<LayerAttention> traced_;                   // for a trace of probabilities
   std::unique_ptr<mnn::h2o::BlockSumSource> recorded_;
   double seconds_ = 0;
-  // Buffers of the call that runs.
+  // Buffers of the current call.
   uint64_t length_ = 0;
   std::vector<float> queries_, logits_, weights_row_, outputs_;
   std::vector<std::vector<float>> value_tiles_;  // per kv head
@@ -236,7 +239,7 @@ class Replayer {
     return eviction::EvictedLayers(result_.h2o, layer_count());
   }
 
-  // K and V in element types that the codec knows.
+  // Prepares K and V in element types that the codec knows.
   void Prepare() {
     if (snapshot_.layers.empty()) {
       throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers");
@@ -263,7 +266,8 @@ class Replayer {
     snapshot_ = CastSnapshot(std::move(snapshot_), DType::kF16, pool_);
   }
 
-  // MNN knows no windows: its buffers hold, and its ratios count, what no query sees any more.
+  // Warns that MNN has no sliding windows: its buffers hold, and its ratios count, tokens that no
+  // query sees any more.
   void AddWindowWarning() {
     std::vector<uint32_t> windowed;
     for (const LayerKv& layer : snapshot_.layers) {
@@ -306,7 +310,8 @@ class Replayer {
     }
   }
 
-  // Decode positions: from where the prompt ends to the end of the shortest layer or trace.
+  // Finds the decode positions: from the end of the prompt to the end of the shortest layer or
+  // trace.
   void FindSteps() {
     uint64_t shortest = UINT32_MAX, longest = 0;
     for (const LayerKv& layer : snapshot_.layers) {
@@ -397,7 +402,7 @@ class Replayer {
     }
   }
 
-  // False where the replay ends before this token.
+  // Decodes a token. Returns false if the replay ends before it.
   bool DecodeToken(uint64_t token, mnn::h2o::MnnEngine& engine, AttentionStep& attention) {
     for (uint32_t layer = 0; layer < layer_count(); ++layer) {
       if (request_.stop.stop_requested()) {
@@ -420,7 +425,7 @@ class Replayer {
         attention.Attend(layer, token, *runtime_, nullptr);
         sums.emplace(start.in_range ? blocks : 0);
       }
-      if (!sums) return false;  // a recorded stream is at its end: the step did not happen
+      if (!sums) return false;  // the recorded stream ended, so this step did not happen
       const Stopwatch watch;
       const mnn::h2o::CallEnd end = engine.Finish(*sums);
       if (end.triggered) {
@@ -439,7 +444,7 @@ class Replayer {
     return true;
   }
 
-  // Decided at the end of the token before.
+  // Records the plan, which was decided at the end of the token before.
   void NotePlan(uint64_t token, uint32_t layer, const mnn::h2o::CallStart& start) {
     KeepPlan kept;
     for (const uint32_t position : runtime_->positions(layer)) Append(kept, {position, 1});
@@ -475,7 +480,7 @@ class Replayer {
       result_.measured.Add(result_.layers.back().measured);
     }
     result_.measured.wait_us = runtime_->wait_us();
-    // The counts above leave out what the last comparison restores.
+    // The counts above do not include what the last comparison restores.
     runtime_->Finish();
     for (uint32_t i = 0; i < layer_count(); ++i) {
       result_.layers[i].content = runtime_->Record(i).content;

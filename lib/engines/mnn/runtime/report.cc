@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The document and page of replay-lossless.
 #include "lib/engines/mnn/runtime/report.h"
 
 #include <fmt/format.h>
@@ -13,7 +14,7 @@
 namespace kv::mnn::runtime {
 namespace {
 
-constexpr size_t kMaxPoints = 400;  // of one line: more than a screen shows
+constexpr size_t kMaxPoints = 400;  // points of one line, more than a screen shows
 
 std::optional<double> SafeRatio(uint64_t raw, uint64_t blob) {
   if (blob == 0) return std::nullopt;
@@ -61,7 +62,7 @@ Value ParamsSchema() {
        Value::Object{{"type", Value::List{"number", "string", "boolean"}}}}};
 }
 
-// Times are left out of deterministic documents.
+// Deterministic documents have no times.
 const FieldOptions kTime = {.absent = true, .least = 0};
 
 const Fields<LayerCounters>& CountersFields() {
@@ -327,7 +328,7 @@ void AddMemory(const ReplayResult& result, report::Page& page) {
                                    "come on top of the raw rows they stand for.");
 }
 
-// Beside the memory: figures that follow each other share a row.
+// Adds the ratios beside the memory; consecutive figures share a row.
 void AddRatios(const ReplayResult& result, report::Page& page) {
   report::LineChart chart;
   chart.title = "Ratio of verified blobs by layer";

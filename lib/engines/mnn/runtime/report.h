@@ -11,18 +11,18 @@
 namespace kv::mnn::runtime {
 
 // The result of replay-lossless. `detail` adds the bytes of every step; without `timing` there is
-// no speed, and RemoveTimes takes all other times out of the document.
+// no speed, and RemoveTimes removes all other times from the document.
 struct Report {
   const ReplayResult& result;
   bool detail = false;
   bool timing = true;
 };
 const Fields<Report>& ReportFields();
-// The events are in the order of time.
+// Returns the fields of an event; events are in the order of time.
 const Fields<Event>& EventFields();
 void RemoveTimes(Value& document);
 
-// The report as a self-contained HTML page.
+// Returns the report as a self-contained HTML page.
 report::Page ReportPage(const std::string& name, const ReplayResult& result);
 
 // Sums over the layers, which several outputs show.
@@ -31,7 +31,7 @@ struct Totals {
 };
 Totals TotalsOf(const ReplayResult& result);
 
-// Says why nothing was encoded and names the parameter; empty if something was.
+// Returns why nothing was encoded, naming the parameter; "" if something was.
 std::string WhyNothing(const ReplayResult& result);
 
 }  // namespace kv::mnn::runtime

@@ -10,25 +10,25 @@
 
 namespace kv::mnn::runtime {
 
-// What a call did.
+// The action of a call that an event records.
 enum class EventKind {
   kEvict,         // H2O decided; tokens = kept, of `length`
   kCompact,       // its plan was applied; tokens = kept
   kEncode,        // a range was handed to the encoder
   kApply,         // its result came back; bytes and microseconds are set
-  kDrop,          // its raw bytes were given up (mnn: overwritten with zeros; design: freed)
-  kRestore,       // its raw bytes came back to the cache (mnn), or a reader decoded it (design)
+  kDrop,          // its raw bytes were dropped (mnn: overwritten with zeros; design: freed)
+  kRestore,       // its raw bytes were restored (mnn), or a reader decoded it (design)
   kDecode,        // it was decoded and compared (mnn: probe, full)
-  kShrink,        // the cold range became shorter: blocks and plan thrown away
-  kBackpressure,  // the queue was full: mnn skips the range for good, design tries again later
-  kFallback,      // something failed; `what` says what
+  kShrink,        // the cold range became shorter: blocks and plan were dropped
+  kBackpressure,  // the queue was full: mnn never encodes the range, design tries again later
+  kFallback,      // something failed; `what` names it
 };
 std::string_view Name(EventKind kind);
 
 struct Event {
   EventKind kind = EventKind::kEncode;
   uint64_t token = 0;              // position decoded
-  uint32_t layer = 0;              // of the snapshot
+  uint32_t layer = 0;              // layer number in the snapshot
   uint64_t length = 0;             // tokens in the layer's cache
   uint64_t begin = 0, tokens = 0;  // of the range, in the layer's cache
   uint64_t raw_bytes = 0, compressed_bytes = 0;
@@ -40,18 +40,18 @@ struct Event {
 struct Resident {
   uint64_t token = 0;
   uint64_t full = 0;       // needed if nothing were evicted, compressed or over-allocated
-  uint64_t held = 0;       // of the rows that the layers hold, at their raw size
+  uint64_t held = 0;       // raw size of the rows that the layers hold
   uint64_t raw = 0;        // allocated for raw rows (mnn: buffers that never shrink)
-  uint64_t blobs = 0;      // of compressed ranges
-  uint64_t caches = 0;     // of decoded copies
-  uint64_t in_flight = 0;  // of copies that wait for a worker, at most until their token ends
+  uint64_t blobs = 0;      // size of compressed ranges
+  uint64_t caches = 0;     // size of decoded copies
+  uint64_t in_flight = 0;  // size of copies that wait for a worker, at most until their token ends
 
   uint64_t total() const { return raw + blobs + caches + in_flight; }
 };
 
 // The engine's counters of one layer, by its definitions: samples without gain and failures count
-// as if compressed to their raw size, skipped ranges do not count, and a time is at least 1 us if
-// data came back.
+// as compressed to their raw size, skipped ranges do not count, and a time is at least 1 us if data
+// was restored.
 struct LayerCounters {
   uint64_t raw_bytes = 0, compressed_bytes = 0, decompressed_bytes = 0;
   int64_t compress_us = 0, decompress_us = 0;
@@ -67,20 +67,20 @@ struct EngineMetrics {
   double ratio = 1.0;    // h2o_lossless_ratio
   int64_t codec_us = 0;  // h2o_codec_us: of the last result
   LayerCounters sums;    // h2o_lossless_raw_bytes ...
-  // With workers as slow as they may be: a real engine's lie between these and the least, which are
-  // of workers that take no time.
+  // Peaks of the queue with the slowest possible workers, and with workers that take no time; a
+  // real engine's peak lies in between.
   uint64_t queue_depth_peak = 0, queue_depth_peak_least = 0;
   uint64_t async_queue_peak = 0;
   int64_t async_wait_us = 0;
   uint64_t decode_cache_hit = 0, decode_cache_miss = 0;
 };
 
-// Our own counts of the same work.
+// True counts of the same work.
 struct Measured {
   uint64_t encode_calls = 0, encoded_tokens = 0;
-  uint64_t encoded_raw_bytes = 0;   // handed to the encoder, counted each time
+  uint64_t encoded_raw_bytes = 0;   // handed to the encoder, counted every time
   uint64_t encoded_blob_bytes = 0;  // its outputs, whether they were used or not
-  // Bytes of blobs that decoded to the bytes that they were made of: only their ratio is proven. On
+  // Bytes of blobs that were decoded to their source; only the ratio of these is verified. With
   // MNN's own runtime the replay decodes each blob once for this, outside all timings.
   uint64_t verified_raw_bytes = 0, verified_blob_bytes = 0;
   std::array<uint64_t, 2> verified_raw_of{}, verified_blob_of{};  // the same for K and V
@@ -88,9 +88,9 @@ struct Measured {
   uint64_t no_gain = 0;   // ranges whose blob is not smaller than the range
   uint64_t failures = 0;  // encoders and decoders that threw
   uint64_t backpressure = 0;
-  uint64_t decode_calls = 0;  // times that a decoder ran because somebody needed the bytes
-  uint64_t cache_copies = 0;  // times that a cache of decoded ranges had the bytes
-  uint64_t seeded_hits = 0;   // of these, entries that no decoder ever filled
+  uint64_t decode_calls = 0;  // decoder runs for a reader
+  uint64_t cache_copies = 0;  // reads served from a cache of decoded ranges
+  uint64_t seeded_hits = 0;   // of these, reads of entries that no decoder made
   int64_t encode_us = 0, decode_us = 0, wait_us = 0;
 
   void Add(const Measured& other);
@@ -102,14 +102,14 @@ struct Measured {
   }
 };
 
-// What a runtime counts of one layer.
+// Counts of one layer.
 struct LayerRecord {
   LayerCounters counters;  // by the engine's definitions
   Measured measured;
   ContentCheck content;
 };
 
-// What a runtime is made from. All that it refers to must outlive the runtime.
+// The inputs of a runtime. Everything that they refer to must outlive it.
 struct RuntimeSetup {
   const Snapshot& snapshot;  // rows of 2 or 4-byte elements
   const Config& config;      // sanitised
@@ -122,9 +122,9 @@ struct RuntimeSetup {
 };
 
 // The lossless runtime: the caches of all layers, and the operations on them in the order of a
-// layer call. What it counts, its workers and its comparisons with the snapshot are the same under
-// both policies, the engine's and its design's, which decide what is encoded and what is given up
-// for it. One thread makes all calls; worker threads only encode.
+// layer call. Counts, workers and comparisons with the snapshot are the same under both policies,
+// the engine's and its design's, which decide what is encoded and which raw bytes are dropped for
+// it. One thread makes all calls; worker threads only encode.
 class Runtime {
  public:
   virtual ~Runtime() = default;
@@ -138,14 +138,14 @@ class Runtime {
   virtual void Append(uint32_t layer, uint64_t position) = 0;
   virtual std::span<const uint32_t> positions(uint32_t layer) = 0;
   virtual void Visit(uint32_t layer, bool is_value, const PieceVisitor& visit) = 0;
-  // Takes the lossless step. Returns true if H2O must forget its plan for this layer.
+  // Does the lossless step. Returns true if H2O must drop its plan for this layer.
   bool Step(const LayerCall& call);
   // Flips one bit of the last row that layer 0 holds raw, a fault that the comparison must find.
   // Returns false if the layer holds no raw row.
   virtual bool Damage() = 0;
-  // Waits for the results of workers. Nothing reads a layer before its next call, one token later,
-  // so results are taken at the end of each token. The engine also takes what is ready between two
-  // layer calls, which would only make the bytes held in between a matter of luck.
+  // Waits for the results of workers. A layer is not read before its next call, one token later, so
+  // results are taken at the end of each token. The engine also takes results that are ready
+  // between two layer calls; the bytes held would then depend on chance.
   void Settle();
   // Restores everything that was dropped, and compares all rows with the snapshot.
   void Finish();
@@ -154,8 +154,8 @@ class Runtime {
   virtual Resident TotalBytes() const;
   virtual LayerRecord Record(uint32_t layer) const { return records_[layer]; }
   virtual EngineMetrics Metrics() const;
-  int64_t wait_us() const { return wait_us_; }  // spent waiting for workers
-  // Spent on comparisons, which a replay makes and an engine does not.
+  int64_t wait_us() const { return wait_us_; }  // time spent waiting for workers
+  // Returns the time spent on comparisons, which a replay makes and an engine does not.
   double audit_seconds() const { return audit_seconds_; }
 
  protected:
@@ -168,7 +168,8 @@ class Runtime {
   virtual void Compare(uint32_t layer) = 0;
 
   uint64_t untaken() const { return workers_ == nullptr ? 0 : workers_->untaken(); }
-  // Encodes, on a worker if there are any; fewer results than the queue's length must be untaken.
+  // Encodes, on a worker if there are any. The number of results not taken must be below the
+  // queue's length.
   void Submit(EncodeTask task);
 
   const RuntimeSetup setup_;
@@ -186,8 +187,8 @@ class Runtime {
   int64_t wait_us_ = 0, last_codec_us_ = 0;
 };
 
-// The engine's code, event for event: mnn_runtime.cc. What its documentation promises:
-// design_runtime.cc.
+// Make the engine's code, event for event (mnn_runtime.cc), and what its documentation promises
+// (design_runtime.cc).
 std::unique_ptr<Runtime> MakeMnnRuntime(const RuntimeSetup& setup);
 std::unique_ptr<Runtime> MakeDesignRuntime(const RuntimeSetup& setup);
 

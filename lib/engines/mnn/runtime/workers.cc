@@ -91,7 +91,7 @@ EncodeResult RunEncoder(const RangeCodec& codec, EncodeTask task, CodecScratch& 
     Encode(codec, result, scratch);
     Describe(codec, result, scratch);
   } catch (const std::bad_alloc&) {
-    std::terminate();  // our memory, not the engine's failure: nothing to count and go on with
+    std::terminate();  // out of memory in kvtool, which is no failure of the engine to count
   } catch (...) {
     result.failed = true;
   }
@@ -119,7 +119,7 @@ bool EncodeWorkers::TrySubmit(EncodeTask& task) {
       threads_.emplace_back([this](const std::stop_token& stop) { Loop(stop); });
     } catch (const std::exception& failure) {
       if (threads_.empty()) {
-        queued_.clear();  // nobody would take it
+        queued_.clear();  // the results would not be taken
         ThrowNoThread(failure, "a thread that encodes");
       }
     }

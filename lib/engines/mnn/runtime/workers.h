@@ -43,7 +43,7 @@ class Stopwatch {
 };
 
 // Turns a range of K or V, gathered as [head][token][dim], into a blob and back. Tests derive
-// codecs that fail or damage blobs. Any thread may call it, each with scratch memory of its own.
+// codecs that fail or damage blobs. Thread-safe; each thread passes its own scratch memory.
 class RangeCodec {
  public:
   virtual ~RangeCodec() = default;
@@ -78,7 +78,7 @@ struct EncodeTask {
   std::array<uint32_t, 2> element_bytes{};
   RangeBytes raw;
   bool engine_raw_hash = false;  // compute it for the engine's strict check
-  bool verify = false;           // decode the blob and compare before anything relies on it
+  bool verify = false;           // decode the blob and compare it before it is used
 };
 
 struct EncodeResult {
@@ -88,20 +88,21 @@ struct EncodeResult {
   uint64_t engine_raw_hash = 0, engine_blob_hash = 0;
   int64_t us = 0;         // of encoding
   int64_t verify_us = 0;  // of decoding and comparing
-  bool failed = false;    // an encoder threw or returned nothing
+  bool failed = false;    // true: an encoder threw or returned nothing
   std::array<bool, 2> verified{};
 
   uint64_t blob_bytes() const { return blobs[0].size() + blobs[1].size(); }
 };
 
-// Encodes, and verifies if the task asks for it. Whatever the codec throws becomes a failed result.
+// Encodes, and verifies if the task asks for it. Turns anything that the codec throws into a failed
+// result.
 EncodeResult RunEncoder(const RangeCodec& codec, EncodeTask task, CodecScratch& scratch) noexcept;
 
-// Returns whether a blob of the result decodes to the bytes that it was made of.
+// Returns true if a blob of the result decodes to its source.
 bool DecodesToSource(const RangeCodec& codec, const EncodeResult& result, bool is_value,
                      CodecScratch& scratch);
 
-// Runs encoders on threads of its own, which start as work comes in, behind one queue of bounded
+// Runs encoders on its own threads, which start as work comes in, behind one queue of bounded
 // length. Results wait until the owner takes them. The destructor drops queued tasks and waits for
 // running ones.
 class EncodeWorkers {
@@ -111,14 +112,14 @@ class EncodeWorkers {
   EncodeWorkers(const EncodeWorkers&) = delete;
   EncodeWorkers& operator=(const EncodeWorkers&) = delete;
 
-  // Returns false and leaves `task` alone if the queue is full.
+  // Returns false and does not change `task` if the queue is full.
   bool TrySubmit(EncodeTask& task);
   // Takes the finished results, in the order of submission.
   std::vector<EncodeResult> TakeReady();
   // Waits for all tasks, adds the time waited to `wait_us`, and takes all results.
   std::vector<EncodeResult> WaitAll(int64_t& wait_us);
 
-  uint64_t untaken() const;  // submitted and not yet taken, finished or not
+  uint64_t untaken() const;  // number of tasks submitted and not yet taken, finished or not
 
  private:
   void Loop(const std::stop_token& stop);
