@@ -69,7 +69,8 @@ std::shared_ptr<const FileSource> SpoolFile::Release(std::string name) {
 
 void WriteRows(const Snapshot& snapshot, const KvTensor& tensor, uint64_t begin, uint64_t count,
                Sink& sink) {
-  // Large enough that gathering a transposed tensor touches whole pages of each of its rows.
+  // Buffer size when gathering a transposed tensor: large enough that whole pages of each row are
+  // touched.
   constexpr uint64_t kGatherBytes = 8 << 20;
   const uint64_t step = std::max<uint64_t>(1, kGatherBytes / tensor.row_bytes());
   for (uint64_t at = begin; at < begin + count; at += step) {

@@ -14,8 +14,8 @@
 #include "lib/core/snapshot/snapshot.h"
 #include "lib/core/weights/weights.h"
 
-// What a reader or writer of a format includes: how it is asked, and the row that names it in
-// registry.cc, which knows them all.
+// The interface between readers and writers of formats and their callers: options, and the row of a
+// format in the table of registry.cc.
 namespace kv {
 
 struct DumpEntries;
@@ -25,85 +25,87 @@ struct Reference;
 class ThreadPool;
 
 struct OpenOptions;
-// Opens a source in whichever format it has.
+// Opens a source in whatever format it has.
 using SnapshotOpener = Snapshot (*)(Source source, const OpenOptions& options);
 
 struct GivenProfile {
-  std::string file;  // empty where the caller has it in memory
+  std::string file;  // empty if the caller has it in memory
   std::shared_ptr<const Profile> profile;
 };
 
-// What a user may have to tell a reader. Each field holds the flag of the same name.
+// Information that a user may have to give a reader. Each field holds the flag of the same name.
 struct OpenOptions {
   std::string from;                  // registry id; empty = detect
   std::string raw;                   // --raw DTYPE:ORDER:SIZES or PRESET:DTYPE:SIZES
   std::string k_pattern, v_pattern;  // tensor names with {i} for the layer
-  std::string layout;                // chooses between readings where two fit
+  std::string layout;                // chooses between interpretations if two fit
   std::string as_dtype;              // --input-dtype bf16: what |V2 or u2 arrays mean
-  std::string order;                 // --order: which file of a folder of pages follows which
+  std::string order;                 // --order: the sequence of the files of a folder of pages
   std::string rotated = "auto";      // Hadamard rotation of quantised llama.cpp caches: auto|yes|no
   uint64_t max_bytes = uint64_t{64} << 30;  // cap on inflated or derived data
-  std::optional<uint64_t> batch;            // which batch row of [B, ...] tensors
-  // Caches that an archive may refer to, beside those in its folder.
+  std::optional<uint64_t> batch;            // batch row of [B, ...] tensors
+  // Caches that an archive may refer to, in addition to those in its folder.
   std::vector<std::string> bases;
-  // The same, opened already; they are tried first.
+  // Opened references, which are tried first.
   std::vector<std::shared_ptr<const Reference>> references;
-  // Profiles that archives and frames may need, beside those in their folders.
+  // Profiles that archives and frames may need, in addition to those in their folders.
   std::vector<GivenProfile> profiles;
-  // An input need not have a use for `bases` and `profiles`: the caller or another input has.
+  // `bases` and `profiles` need not apply to this input: the caller or another input uses them.
   bool files_for_others = false;
-  // How an archive opens what it refers to and the source that it restores. OpenSnapshot sets it
-  // for the readers that it calls; who calls formats/kvz directly gives OpenSnapshot itself.
+  // Opens the references of an archive and the source that it restores. OpenSnapshot sets it for
+  // the readers that it calls; direct callers of formats/kvz set it to OpenSnapshot themselves.
   SnapshotOpener open = nullptr;
-  uint32_t reference_depth = 0;                              // archives that have led to this one
-  std::shared_ptr<OpenedReferences> opened_references = {};  // by them; FindReferences begins it
-  bool in_memory = false;                                    // no folder is looked into
-  ThreadPool* pool = nullptr;  // where an archive's values are decoded; null: on all CPUs
+  uint32_t reference_depth = 0;  // number of archives that led to this one
+  // files opened by them; FindReferences creates it
+  std::shared_ptr<OpenedReferences> opened_references = {};
+  bool in_memory = false;      // true: no folder is searched
+  ThreadPool* pool = nullptr;  // decodes an archive's values; null: on all CPUs
   // Values will not be read, so readers may skip decoding and leave tensors without bytes.
   bool metadata_only = false;
-  // The caller accepts whole batches: without `batch` their rows follow each other as tokens, and
-  // Snapshot::storage holds their number (lib/core/snapshot/snapshot.h). Others must give `batch`.
+  // The caller accepts whole batches: without `batch` their rows are concatenated as tokens, and
+  // Snapshot::storage holds their number (lib/core/snapshot/snapshot.h). Other callers must set
+  // `batch`.
   bool any_batch = false;
-  // The caller keeps bytes regardless of their meaning: if nothing tells which axis counts tokens,
+  // The caller keeps bytes regardless of their meaning: if it is unknown which axis counts tokens,
   // the reader takes the likelier one, warns, and records that in Snapshot::storage.
   bool may_guess_axes = false;
-  // The flags are for several inputs, of which some may have no use for them.
+  // The flags are for several inputs, some of which may not use them.
   bool is_shared = false;
   std::optional<ModelGeometry> geometry;
 };
 
 // The order of K's RoPE pairs that a format's reader expects.
 enum class PairsWanted {
-  kAsSource,  // the snapshot's own: formats that are read back as that engine's
-  kOfModel,   // as llama.cpp keeps them for the model's architecture
-  kHalves,    // i and i + d/2, as transformers has them for all models with halves
+  kAsSource,  // the snapshot's own order: formats that only that engine reads back
+  kOfModel,   // the order of llama.cpp for the model's architecture
+  kHalves,    // i and i + d/2, the order of transformers for all models with halves
 };
 
 enum class Confidence { kNo, kMaybe, kCertain };
 
-// What is true of a format, for those who would otherwise ask for its name.
+// Properties of a format, which code asks for instead of comparing its name.
 enum FormatTraits : unsigned {
-  // Flags that it heeds, beside those of all formats.
+  // Flags that the format reads, beside those of all formats.
   kReadsLayout = 1,  // --layout
   kReadsBatch = 2,   // --batch
   kReadsNames = 4,   // --k-pattern, --v-pattern
   kReadsAll = 7,
-  kReadsRaw = 8,         // --raw, which says all that the file does not
-  kIsArchive = 16,       // kvtool's own, of a cache in another format
-  kStandsAlone = 32,     // each of its files is a cache of its own, wherever it lies
-  kIsOpaque = 64,        // bytes that no reader looks into
-  kHoldsStates = 128,    // a file of a kind that is not read is a saved state all the same
-  kWritesFolder = 256,   // what is written is a folder
+  kReadsRaw = 8,         // --raw, which describes everything that the file does not
+  kIsArchive = 16,       // kvtool's own archive of a cache in another format
+  kStandsAlone = 32,     // each of its files is a complete cache, wherever it lies
+  kIsOpaque = 64,        // bytes that no reader interprets
+  kHoldsStates = 128,    // a file of an unsupported kind is still a saved state
+  kWritesFolder = 256,   // the output is a folder
   kReadsProfile = 512,   // --profile
-  kIsCompressed = 1024,  // by kvtool: compressed again it gains nothing
+  kIsCompressed = 1024,  // compressed by kvtool; compressing it again gains nothing
 };
 
 struct FormatEntry {
-  std::string_view id;  // the word for --from and --to
+  std::string_view id;  // the name for --from and --to
   std::string_view summary;
-  std::string_view needs;  // what the user must supply beyond the file, for `kvtool targets`
+  std::string_view needs;  // input that the user must supply beyond the file, for `kvtool targets`
   unsigned traits;         // of FormatTraits
-  // Looks at content only. Null for formats that cannot be detected.
+  // Detects the format from content only. Null for formats that cannot be detected.
   Confidence (*probe)(const Source& source);
   // Reads metadata and maps tensor bytes. Throws Error. Null for formats without a reader.
   Snapshot (*open)(Source source, const OpenOptions& options);
@@ -113,30 +115,31 @@ struct FormatEntry {
   // cache.
   void (*write_step)(const Snapshot& before, const Snapshot& after, const StepPlan& plan,
                      const std::string& path, const OutputRules& rules) = nullptr;
-  // Phrases for what `write` would leave out of this snapshot or cannot promise. Null if the format
-  // keeps everything.
+  // Returns phrases for what `write` would leave out of this snapshot or cannot guarantee. Null if
+  // the format keeps everything.
   std::vector<std::string> (*not_kept)(const Snapshot& snapshot) = nullptr;
-  // Whether `write` heeds Snapshot::storage: --v-order, --target-version.
+  // True if `write` uses Snapshot::storage: --v-order, --target-version.
   bool has_choices = false;
-  // Reads every dump in a folder separately, with runs, overlaps and damage as they are
+  // Reads every dump in a folder separately, with its runs, overlaps and damage
   // (lib/core/snapshot/dump_entry.h). Null for formats without dumps.
   DumpEntries (*read_dumps)(const Source& source) = nullptr;
   PairsWanted pairs = PairsWanted::kAsSource;
 };
 
-// Probes formats that are one file or a folder of such files. A file fits or does not; a folder is
-// certain if all its files except *.json fit, possible if some do.
+// Probes formats that are one file or a folder of such files. A folder is certain if all its files
+// except *.json fit, possible if some do.
 Confidence ProbeFiles(const Source& source, bool (*fits)(ByteSpan));
-// The bytes of a source that is one file; none of a folder, which formats of one file cannot be.
+// Returns the bytes of a source that is one file, and no bytes for a folder, which a format of one
+// file cannot be.
 ByteSpan BytesOfOnlyFile(const Source& source);
 
-// What a file's arrays say of its batch: all have as many rows, and all rows of all layers together
-// are not too many.
+// The batch of a file's arrays: all must have the same number of rows, and all rows of all layers
+// together must not exceed the limit.
 class BatchOfFile {
  public:
-  // Takes one more array. Throws kInconsistent, kLimit.
+  // Adds an array. Throws kInconsistent, kLimit.
   void Add(uint64_t rows);
-  // Nothing before the first array.
+  // Returns nothing before the first array.
   std::optional<uint64_t> rows() const { return rows_; }
 
  private:
@@ -144,14 +147,14 @@ class BatchOfFile {
   uint64_t views_ = 0;
 };
 
-// Refuses a --batch that an array of so many rows does not have, and its absence where a caller
-// wants one of several. Throws kUsage with the hint.
+// Throws kUsage with the hint if --batch exceeds the array's rows, or if it is missing and the
+// caller needs one of several rows.
 void RequireRow(const OpenOptions& options, uint64_t rows, bool has_batch_axis,
                 std::string_view hint);
 
-// What readers that make values and writers of rows have in common.
+// Helpers of readers that compute values and of writers of rows.
 
-// An unnamed temporary file for values that a reader must make: it is mapped once it is written.
+// An unnamed temporary file for values that a reader computes; it is mapped once it is written.
 class SpoolFile : public Sink {
  public:
   SpoolFile() : descriptor_(OpenSpool()), sink_(descriptor_, "temporary spool file") {}
@@ -167,13 +170,14 @@ class SpoolFile : public Sink {
   DescriptorSink sink_;
 };
 
-// Writes rows of a tensor as [token][head][dim], gathered in bounded memory, and gives back the
-// pages that were read.
+// Writes rows of a tensor as [token][head][dim], gathered in bounded memory, and releases the pages
+// that were read.
 void WriteRows(const Snapshot& snapshot, const KvTensor& tensor, uint64_t begin, uint64_t count,
                Sink& sink);
-// Throws kUnsupportedLayout for two layers of one number, where it becomes a name.
+// Throws kUnsupportedLayout if two layers have the same number, for formats in which it becomes a
+// name.
 void RequireLayerNumbers(const Snapshot& snapshot);
-// For FormatEntry::not_kept of formats that count layers from 0.
+// Adds the loss of layer numbers: FormatEntry::not_kept of formats that count layers from 0.
 void AddLayerNumbers(const Snapshot& snapshot, std::vector<std::string>& lost);
 
 }  // namespace kv

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// The field, or null where it is absent or null.
+// Returns the field, or null if it is absent or null.
 const json* Given(const json& object, const char* key) {
   const auto found = object.find(key);
   return found == object.end() || found->is_null() ? nullptr : &*found;

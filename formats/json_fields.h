@@ -12,23 +12,22 @@
 
 namespace kv {
 
-// For FileSource::OpenSmall.
+// Limit for FileSource::OpenSmall.
 inline constexpr uint64_t kLargestDocument = 16 << 20;
 
-// The whole of a small JSON file: an object whose "schema" is `schema`. Throws kBadText,
-// kBadVersion.
+// Reads a small JSON file: an object whose "schema" is `schema`. Throws kBadText, kBadVersion.
 nlohmann::json ReadDocument(const FileSource& file, std::string_view schema);
 
-// Fields of an object. All throw kBadField, with the field's name, for values of another kind or
-// range. Absent and null fields are nothing.
+// Return fields of an object, or nothing if the field is absent or null. All throw kBadField,
+// naming the field, for values of another kind or range.
 std::optional<uint64_t> CountField(const nlohmann::json& object, const char* key, uint64_t most);
 std::optional<double> RealField(const nlohmann::json& object, const char* key, double least,
                                 double most);
-// Returns "" where there is none.
+// Returns "" if there is no such field.
 std::string TextField(const nlohmann::json& object, const char* key);
-// The same, but "" for values of another kind too: for files that others write.
+// Returns "" also for values of another kind: for files that other programs write.
 std::string WordField(const nlohmann::json& object, const char* key);
-// Returns an empty object where there is none.
+// Returns an empty object if there is no such field.
 nlohmann::json ObjectField(const nlohmann::json& object, const char* key);
 
 }  // namespace kv

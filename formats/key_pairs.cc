@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The order of RoPE pairs in K: what files record, what each architecture has in llama.cpp and in
+// transformers, and reordering between them.
 #include "formats/key_pairs.h"
 
 #include <fmt/format.h>
@@ -15,13 +17,14 @@ namespace {
 
 bool IsLlama(const Snapshot& snapshot) { return snapshot.engine == kPairsOfLlama; }
 
-// The order that the snapshot records by name, if it does.
+// Returns the order that the snapshot records, if it does.
 std::optional<KeyPairs> RecordedPairs(const Snapshot& snapshot) {
   const auto at = snapshot.storage.find(kRopePairs);
   return at == snapshot.storage.end() ? std::nullopt : ParseRopePairs(at->second);
 }
 
-// What the keys have now, or kUnknown: as recorded, else as their owner has them for the model.
+// Returns the current order of the pairs: as recorded, otherwise the order of the owning engine for
+// the model; kUnknown if neither is known.
 KeyPairs PairsNow(const Snapshot& snapshot, const std::optional<RopeOrder>& order) {
   if (const auto recorded = RecordedPairs(snapshot)) return *recorded;
   if (!order) return KeyPairs::kUnknown;
@@ -33,8 +36,9 @@ KeyPairs PairsNow(const Snapshot& snapshot, const std::optional<RopeOrder>& orde
     case PairsOwner::kUnknown:
       break;
   }
-  // MNN runs what was exported from transformers, unless an older kvtool wrote the dump from a
-  // state of llama.cpp: no matter where both have the same order.
+  // MNN's models are exported from transformers, but older versions of kvtool wrote MNN dumps from
+  // llama.cpp states without recording the order. It is known only if both engines have the same
+  // order.
   const bool is_same = order->llama == order->transformers;
   return is_same && TraitsOf(snapshot.engine).runs_exports ? order->llama : KeyPairs::kUnknown;
 }
@@ -87,7 +91,7 @@ Error Unknown(const std::string& architecture) {
   return error;
 }
 
-// For dumps of engines whose order no architecture tells.
+// The error for dumps of engines whose order does not follow from the architecture.
 Error Unrecorded(const Snapshot& snapshot) {
   Error error(Finding::kGeometryMissing,
               "no record says which pairs of K RoPE rotates in this cache of {}", snapshot.engine);
@@ -103,7 +107,7 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
                         const std::optional<ModelGeometry>& geometry, Snapshot& snapshot) {
   if (flag == "keep" || flag == "none" || flag == "as-is") return {};
   if (flag.empty() && snapshot.key_rotation == KeyRotation::kUnrotated)
-    return {};  // nothing turned
+    return {};  // nothing was reordered
   std::string architecture = geometry ? geometry->architecture : "";
   if (architecture.empty() && IsLlama(snapshot)) architecture = snapshot.model;
   const std::optional<RopeOrder> order = FindRopeOrder(architecture);
@@ -115,7 +119,7 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
     turn = ByFlag(flag, now, snapshot);
   } else if (wanted == PairsWanted::kAsSource ||
              (!RecordedPairs(snapshot) && FindPairsOwner(snapshot) == at_home)) {
-    return {};  // as the reader expects them by nature
+    return {};  // the reader expects this order anyway
   } else {
     turn = {now, !order                            ? KeyPairs::kUnknown
                  : wanted == PairsWanted::kOfModel ? order->llama
@@ -126,7 +130,8 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
     if (turn.from == KeyPairs::kUnknown || turn.to == KeyPairs::kUnknown)
       throw Unknown(architecture);
   }
-  if (flag.find(':') != flag.npos) snapshot.storage[kRopePairs] = Name(turn.to);  // now known
+  // the order is known now
+  if (flag.find(':') != flag.npos) snapshot.storage[kRopePairs] = Name(turn.to);
   if (turn.from == turn.to) return {};
   if (geometry && geometry->rope_dims != 0 && !snapshot.layers.empty() &&
       geometry->rope_dims != snapshot.layers.front().k.head_dim) {
@@ -165,19 +170,19 @@ void RequireKeyPairs(PairsWanted wanted, const std::optional<ModelGeometry>& geo
 
 namespace {
 
-// transformers turns halves; the converter permutes the weights of Q and K so that llama.cpp can
-// turn neighbours.
+// transformers rotates halves; the converter permutes the weights of Q and K so that llama.cpp can
+// rotate neighbours.
 constexpr std::string_view kPermuted[] = {
     "llama",      "deci",    "baichuan", "xverse",   "internlm2",     "minicpm",
     "olmo",       "arctic",  "deepseek", "granite",  "granitemoe",    "chameleon",
     "bailingmoe", "smollm3", "arcee",    "mistral3", "granitehybrid", "llada"};
-// Both turn neighbours.
+// Both rotate neighbours.
 constexpr std::string_view kNeighbours[] = {"llama4", "command-r", "cohere2",     "chatglm",
                                             "glm4",   "ernie4_5",  "ernie4_5-moe"};
-// llama.cpp turns neighbours, and what transformers caches is of another kind (latent attention) or
-// has not been looked at.
+// llama.cpp rotates neighbours; the caches of transformers hold something else (latent attention)
+// or are untested.
 constexpr std::string_view kNeighboursOnlyHere[] = {"deepseek2", "plm", "starcoder"};
-// Both turn halves, M-RoPE included.
+// Both rotate halves, including M-RoPE.
 constexpr std::string_view kHalves[] = {
     "falcon",      "falcon-h1",  "grok",    "dbrx",         "stablelm", "bitnet",       "qwen",
     "qwen2",       "qwen2moe",   "qwen2vl", "qwen3",        "qwen3moe", "qwen3vl",      "qwen3next",
@@ -186,7 +191,7 @@ constexpr std::string_view kHalves[] = {
     "orion",       "nemotron",   "exaone",  "exaone4",      "minicpm3", "bailingmoe2",  "dots1",
     "hunyuan-moe", "gpt-oss",    "lfm2",    "smallthinker", "glm4moe",  "seed_oss",     "apertus",
     "qwen3vlmoe",  "minimax-m2", "gemma4",  "plamo",        "afmoe",    "hunyuan-dense"};
-// Neither turns anything.
+// Neither rotates anything.
 constexpr std::string_view kWithout[] = {"gpt2", "gptj", "mpt", "refact", "bloom", "jais", "t5"};
 
 }  // namespace

@@ -18,12 +18,12 @@ namespace kv {
 std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
                         const std::optional<ModelGeometry>& geometry, Snapshot& snapshot);
 
-// Which pairs the keys have: as their file records, else as their engine has them for the model
-// that the file or `geometry` names. kUnknown where neither tells.
+// Returns the current order of the keys' pairs: as the file records it, otherwise the order of its
+// engine for the model that the file or `geometry` names. kUnknown if neither is known.
 KeyPairs KeyPairsOf(const Snapshot& snapshot, const std::optional<ModelGeometry>& geometry);
 
 // Throws as FitKeyPairs does, and kUnsupportedLayout if it would reorder. For outputs whose rows
-// must stay those of their source.
+// must equal those of their source.
 void RequireKeyPairs(PairsWanted wanted, const std::optional<ModelGeometry>& geometry,
                      const Snapshot& snapshot);
 
@@ -33,7 +33,7 @@ struct RopeOrder {
   KeyPairs llama = KeyPairs::kHalves, transformers = KeyPairs::kHalves;
 };
 
-// Returns nothing for unlisted architectures; it never guesses.
+// Returns nothing for unlisted architectures; it does not guess.
 std::optional<RopeOrder> FindRopeOrder(std::string_view architecture);
 
 }  // namespace kv

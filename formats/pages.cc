@@ -22,7 +22,8 @@ constexpr uint64_t kLargestOrder = 64 << 20;
 
 bool IsPattern(std::string_view text) { return text.find('*') != text.npos; }
 
-// Without its ending; ".kvcache.safetensors" is one. Names of models have dots too.
+// Returns the name without its extension; ".kvcache.safetensors" is one extension. Names of models
+// may contain dots.
 std::string_view Stem(std::string_view name) {
   std::string_view stem = LastPart(name);
   stem = stem.substr(0, stem.rfind('.'));
@@ -37,7 +38,7 @@ bool Fits(const std::string& pattern, const std::string& name) {
 
 class PageList {
  public:
-  // The order may lie in the folder itself; it is no page.
+  // The list of the order may lie in the folder itself and is no page.
   PageList(const Source& folder, const std::string& order) : folder_(folder) {
     std::error_code ignored;
     for (const SourceFile& file : folder.files) {
@@ -165,7 +166,7 @@ void AppendLayers(Snapshot& whole, std::vector<LayerKv>&& layers,
   }
 }
 
-// Notes of many pages are alike; each is said once.
+// Notes of many pages are alike; each is kept once.
 void AppendNotes(std::vector<Note>& notes, std::vector<Note>&& more) {
   for (Note& note : more) {
     const bool known = std::any_of(notes.begin(), notes.end(),
@@ -179,7 +180,7 @@ void AppendAll(std::vector<T>& into, std::vector<T>&& from) {
   std::move(from.begin(), from.end(), std::back_inserter(into));
 }
 
-// Cells are kept where every part has them for the same caches.
+// Appends cells; they are kept only if every part has cells for the same caches.
 void AppendCells(Snapshot& whole, std::vector<CellGroup>&& groups, bool first) {
   if (first) {
     whole.cell_groups = std::move(groups);

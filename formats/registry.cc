@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The table of formats, detection and opening, and the table of foreign formats that are recognised
+// and refused.
 #include "formats/registry.h"
 
 #include <fmt/format.h>
@@ -37,13 +39,13 @@ namespace kv {
 
 namespace {
 
-// What even named arrays and their metadata lose.
+// Returns what even named arrays and their metadata lose.
 std::vector<std::string> BesideArrays(const Snapshot& snapshot) {
   if (snapshot.storage.count("recurrent") == 0) return {};
   return {"the state of recurrent layers"};
 }
 
-// What formats without cells and text lose.
+// Returns what formats without cells and text lose.
 std::vector<std::string> BesideTensors(const Snapshot& snapshot) {
   std::vector<std::string> lost;
   if (!snapshot.cell_groups.empty()) lost.emplace_back("positions and sequences");
@@ -53,14 +55,14 @@ std::vector<std::string> BesideTensors(const Snapshot& snapshot) {
   return lost;
 }
 
-// The same, of formats that count layers from 0.
+// Returns the same for formats that count layers from 0.
 std::vector<std::string> BesideNumberedTensors(const Snapshot& snapshot) {
   std::vector<std::string> lost = BesideTensors(snapshot);
   AddLayerNumbers(snapshot, lost);
   return lost;
 }
 
-// One line per format; detection asks them in this order.
+// One row per format; detection asks them in this order.
 constexpr FormatEntry kFormats[] = {
     {kKvzFormat, "archive of any of these, by kvtool compress, byte for byte", "",
      kReadsAll | kReadsProfile | kIsArchive | kIsCompressed | kStandsAlone, ProbeKvz, OpenKvz,
@@ -110,7 +112,7 @@ constexpr FormatEntry kFormats[] = {
     {"opaque", "any bytes, archived as they are", "", kIsOpaque, nullptr, nullptr, nullptr},
 };
 
-// For what no bytes say what it is, the name may.
+// Returns a hint: if the content does not identify the format, the file name may.
 std::string WhatToTry(const Source& source) {
   for (const SourceFile& file : source.files) {
     const raw::Preset* preset = raw::PresetForName(file.name);
@@ -195,7 +197,7 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
 namespace {
 
 // Opens one source in its own format or the one that the options name: OpenSnapshot without --order
-// and without the geometry.
+// and without applying the geometry.
 Snapshot OpenUndivided(Source source, const OpenOptions& options) {
   const std::string path = source.path;
   try {
@@ -222,7 +224,7 @@ Source PageSource(const Source& folder, const SourceFile& page) {
 }
 
 // Reads the files of a folder one by one and joins them in the order of --order. Like
-// OpenUndivided, it leaves rows whole if the files do not tell the heads.
+// OpenUndivided, it leaves rows as one head if the files do not record the heads.
 Snapshot OpenPages(Source folder, const OpenOptions& options) {
   if (!folder.is_folder)
     throw Error(Finding::kUsage, "--order: is one file, not a folder of pages");
@@ -260,7 +262,7 @@ Snapshot OpenPages(Source folder, const OpenOptions& options) {
 Snapshot OpenDivided(Source source, const OpenOptions& options, bool is_told) {
   const std::string path = source.path;
   try {
-    // A file of slots is a folder of pages in all but name, and chooses them itself.
+    // A file of slots is like a folder of pages, but its reader applies --order itself.
     const bool pages = !options.order.empty() && lmcache::ProbeBlocks(source) == Confidence::kNo;
     Snapshot snapshot =
         pages ? OpenPages(std::move(source), options) : OpenUndivided(std::move(source), options);
@@ -290,7 +292,8 @@ Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
   }
   OpenOptions with_heads = options;
   with_heads.geometry = otherwise;
-  return OpenDivided(source, with_heads, false);  // by a trace, which is compared by itself
+  // heads from a trace, which is compared separately
+  return OpenDivided(source, with_heads, false);
 }
 
 std::optional<Snapshot> OpenToKeep(const Source& source, const OpenOptions& options,
@@ -396,14 +399,14 @@ bool IsGguf(const Source& source) { return Begins(source, "GGUF") || Begins(sour
 
 bool IsWeights(const Source& source) { return LooksLikeKvcm(BytesOfOnlyFile(source)); }
 
-// A pickled dataclass of LMCache, named near its beginning.
+// Recognises a pickled dataclass of LMCache by its name near the beginning.
 bool IsCacheGen(const Source& source) {
   const string_view head = Head(source, kPickleWindow);
   return head.starts_with('\x80') && (head.find("CacheGenGPUEncoderOutput") != head.npos ||
                                       head.find("CacheGenEncoderOutput") != head.npos);
 }
 
-// The first header of a tar archive: its checksum counts itself as blanks.
+// Recognises the first header of a tar archive: its checksum counts its own field as blanks.
 bool IsTar(const Source& source) {
   constexpr size_t kHeader = 512, kChecksum = 148, kChecksumBytes = 8, kMagic = 257;
   const string_view head = Head(source, kHeader);
@@ -418,7 +421,7 @@ bool IsTar(const Source& source) {
   return TakeNumber<unsigned>(digits, 8) == sum;
 }
 
-// Torch before 0.1.10 wrote tar files whose members have fixed names.
+// Recognises tar files that torch wrote before 0.1.10, by the fixed names of their members.
 bool IsTorchTar(const Source& source) {
   if (!IsTar(source)) return false;
   const string_view name = Head(source, 100);
@@ -436,19 +439,20 @@ string_view Text(const SourceFile& file, size_t bytes) {
   return AsText(file.data->bytes()).substr(0, bytes);
 }
 
-// Models are folders as often as files: whether one of the files, or the only one, is of a kind.
+// Returns true if one of the files is of a kind, as models are folders as often as files.
 template <typename Kind>
 bool AnyIs(const Source& source, const Kind& kind) {
   return std::any_of(source.files.begin(), source.files.end(),
                      [&](const SourceFile& file) { return kind(LastPart(file.name), file); });
 }
 
-// A serialised plan of TensorRT.
+// Recognises a serialised plan of TensorRT.
 bool IsEngine(const Source& source) {
   return AnyIs(source, [](string_view, const SourceFile& file) { return Text(file, 4) == "ftrt"; });
 }
 
-// CTranslate2's model.bin: a version, then the name of its specification with its length and end.
+// Recognises CTranslate2's model.bin: a version, then the name of its specification with its length
+// and end.
 bool IsCTranslate2(const Source& source) {
   constexpr size_t kNameAt = 6, kLongest = 64, kNewest = 32;
   return AnyIs(source, [](string_view, const SourceFile& file) {
@@ -462,7 +466,8 @@ bool IsCTranslate2(const Source& source) {
   });
 }
 
-// A model in ONNX's form: its version, then who made it, as text; or the settings of its runtime.
+// Recognises a model in ONNX format: its version, then its producer as text; or the settings of its
+// runtime.
 bool IsOnnx(const Source& source) {
   return AnyIs(source, [](string_view name, const SourceFile& file) {
     if (name == "genai_config.json") return true;
@@ -476,7 +481,7 @@ bool IsOnnx(const Source& source) {
   });
 }
 
-// Ollama names blobs by their hash, and its manifests by media types of its own.
+// Recognises Ollama: blobs are named by their hash, and manifests have media types of their own.
 bool IsOllama(const Source& source) {
   return AnyIs(source, [&](string_view name, const SourceFile& file) {
     const string_view head = Text(file, kPickleWindow);
@@ -486,7 +491,7 @@ bool IsOllama(const Source& source) {
   });
 }
 
-// Weights that ExLlama's converter made: the config beside them says so.
+// Recognises weights of ExLlama's converter by the config beside them.
 bool IsExLlama(const Source& source) {
   return AnyIs(source, [](string_view name, const SourceFile& file) {
     if (name != "config.json" && name != "quantization_config.json") return false;
@@ -495,7 +500,7 @@ bool IsExLlama(const Source& source) {
   });
 }
 
-// Models of whisper.cpp and of llama.cpp before GGUF.
+// Recognises models of whisper.cpp and of llama.cpp before GGUF.
 bool IsGgml(const Source& source) {
   return Begins(source, "lmgg") || Begins(source, "fmgg") || Begins(source, "tjgg");
 }

@@ -17,37 +17,37 @@ namespace kv {
 // The table, in the order of detection.
 std::span<const FormatEntry> Formats();
 const FormatEntry* FindFormat(std::string_view id);
-// Whether the format of this name has the property; no other word has any.
+// Returns true if the format of this name has the trait; false for any other word.
 bool HasTrait(std::string_view id, FormatTraits trait);
-// The format that --to names. Throws kUsage, listing the formats that can be written.
+// Returns the format that --to names. Throws kUsage, listing the formats that can be written.
 const FormatEntry& WritableFormat(std::string_view id);
 
-// The format of a source: by --from, else by its bytes. Throws kUnknownFormat, kAmbiguousFormat,
-// kUsage.
+// Returns the format of a source: by --from, otherwise by its bytes. Throws kUnknownFormat,
+// kAmbiguousFormat, kUsage.
 const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options);
 
 // Detects, reads and applies the geometry of `options`. With --order, the files of a folder are
 // read one by one and joined in that order. Errors carry the file's name.
 Snapshot OpenSnapshot(Source source, const OpenOptions& options);
-// The same. If the file does not tell the heads, it is read again with those that `otherwise`
-// gives, because a reader may conclude more from heads than their number.
+// Does the same. If the file does not record the heads, it is read again with those that
+// `otherwise` returns, because a reader may infer more from heads than their number.
 Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
                       const std::optional<ModelGeometry>& otherwise);
 
-// Opens what is kept byte for byte, in an archive or a store. Nothing where bytes are all that can
-// be kept: by --from opaque or, with the reason in `why`, because no reader makes a snapshot of it
-// or its tensors share bytes, as torch's expand() leaves them.
+// Opens a source to keep it byte for byte, in an archive or a store. Returns nothing if only bytes
+// can be kept: by --from opaque or, with the reason in `why`, because no reader makes a snapshot of
+// it or its tensors share bytes, as torch's expand() leaves them.
 std::optional<Snapshot> OpenToKeep(const Source& source, const OpenOptions& options,
                                    std::string& why);
 
-// Whether a folder is a dump that some reader knows and holds nothing else.
+// Returns true if a folder is a dump of a known format and holds nothing else.
 bool HoldsOnlyADump(const std::string& folder);
 
-// Heads and head sizes from a model file: a GGUF header or a config.json.
+// Reads heads and head sizes from a model file: a GGUF header or a config.json.
 ModelGeometry ReadModelGeometry(std::shared_ptr<const FileSource> file);
 
-// Everything that can be read or written, for `kvtool formats`, collected from the tables that the
-// readers and writers themselves use.
+// Everything that can be read or written, for `kvtool formats`, collected from the tables of the
+// readers and writers.
 enum class FormatKind { kSnapshot, kNames, kPreset, kTrace, kWeights, kModel };
 std::string_view Name(FormatKind kind);
 
@@ -56,24 +56,24 @@ struct FormatListing {
   FormatKind kind;
   bool detected = false, reads = false, writes = false;
   std::string_view summary;
-  std::string_view needs;  // what the user must supply beyond the file
+  std::string_view needs;  // input that the user must supply beyond the file
 };
 std::vector<FormatListing> ListFormats();
 
 // Formats that people may try but kvtool does not read as a cache, with the reason: one table for
-// refusals and for `kvtool formats`.
+// errors and for `kvtool formats`.
 struct ForeignFormat {
   std::string_view id;
-  std::string_view what;    // whose, and how it lies on disk
+  std::string_view what;    // its program, and its form on disk
   std::string_view reason;  // why it is not read
   std::string_view hint;    // what to do instead; may be empty
-  // Recognises a source by its bytes (by its name if the bytes tell nothing). Null if no file can
-  // be of this format.
+  // Recognises a source by its bytes (by its name if the bytes are no evidence). Null if no file
+  // can have this format.
   bool (*recognise)(const Source& source);
 };
 std::span<const ForeignFormat> ForeignFormats();
 
-// Throws kUnsupportedKind, with the reason, if the source is one of them.
+// Throws kUnsupportedKind, with the reason, if the source is one of these.
 void RefuseForeign(const Source& source);
 
 }  // namespace kv

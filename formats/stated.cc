@@ -18,7 +18,8 @@ Error Contradiction(std::string message, std::string_view flag) {
   return error;
 }
 
-// Latent attention (MLA) keeps one row for all heads, whatever their number in the model.
+// Returns true for latent attention (MLA), which keeps one row for all heads, whatever their
+// number.
 bool IsLatent(const ModelGeometry& geometry, const KvTensor& k) {
   for (const ModelGeometry::Layer& layer : geometry.layers) {
     if (layer.latent_dim != 0 && k.heads == 1 && k.head_dim == layer.latent_dim) return true;
@@ -26,7 +27,8 @@ bool IsLatent(const ModelGeometry& geometry, const KvTensor& k) {
   return false;
 }
 
-// A tensor that was divided by the flags agrees with them. --head-dim is K's: V's may be another.
+// Checks heads. A tensor that was divided by the flags agrees with them. --head-dim is K's; V's may
+// differ.
 void CheckHeads(const ModelGeometry& geometry, const LayerKv& layer) {
   const ModelGeometry::Layer& told = geometry.uniform;
   if (IsLatent(geometry, layer.k)) return;
@@ -48,7 +50,7 @@ void CheckHeads(const ModelGeometry& geometry, const LayerKv& layer) {
   if (layer.v) check(*layer.v, 'V');
 }
 
-// Of K or of V: only one of them may be quantised.
+// Checks K and V; only one of them may be quantised.
 void CheckRotation(const std::string& told, const Snapshot& snapshot) {
   const HadamardState state = told == "yes" ? HadamardState::kYes : HadamardState::kNo;
   const HadamardState k = snapshot.k_hadamard, v = snapshot.v_hadamard;
@@ -59,7 +61,7 @@ void CheckRotation(const std::string& told, const Snapshot& snapshot) {
       "--rotated");
 }
 
-// One that is told must be what some tensor has; those that state another keep it beside these.
+// Checks the type: if one is given, some tensor must have it; tensors may also have others.
 void CheckDType(const OpenOptions& told, const Snapshot& snapshot) {
   const std::optional<DType> dtype = ParseDType(told.as_dtype);
   if (!dtype) throw Error(Finding::kUsage, "--input-dtype '{}': no element type", told.as_dtype);
@@ -85,7 +87,7 @@ bool HoldsQuantised(const Snapshot& snapshot) {
   });
 }
 
-// Empty for words that are no axes.
+// Returns "" for words that are not axes.
 std::string AxesText(const std::string& layout) {
   try {
     return Axes::Parse(layout).text();
@@ -94,7 +96,8 @@ std::string AxesText(const std::string& layout) {
   }
 }
 
-// Which names K and V had was decided then; patterns that fit them change nothing.
+// Checks patterns against the names that K and V had when they were archived; patterns that fit
+// them change nothing.
 void RequireNames(const OpenOptions& told, const Snapshot& described) {
   std::string names;
   for (const auto& [name, value] : described.facts) {
@@ -106,7 +109,7 @@ void RequireNames(const OpenOptions& told, const Snapshot& described) {
                          std::string_view archived) {
     constexpr std::string_view kMore = " ...";
     if (archived.ends_with(kMore)) archived.remove_suffix(kMore.size());
-    const bool is_cut = archived.ends_with("...");  // too long to be told whole
+    const bool is_cut = archived.ends_with("...");  // too long to be recorded completely
     if (pattern.empty() || is_cut || MatchName(pattern, archived)) return;
     throw Error(Finding::kUsage,
                 archived.empty()
@@ -119,7 +122,7 @@ void RequireNames(const OpenOptions& told, const Snapshot& described) {
   check("--v-pattern", told.v_pattern, v);
 }
 
-// Refuses files beside an input of a format that is complete in itself.
+// Throws if files are given beside an input of a format that is complete by itself.
 void RequireUseOfFiles(const OpenOptions& told, const FormatEntry& format) {
   const auto refuse = [&](std::string_view flag, const std::string& file) {
     throw Error(Finding::kUsage, "{} {}: {} needs no other file", flag, Printable(file), format.id)

@@ -6,13 +6,13 @@
 
 namespace kv {
 
-// Flags say what a file does not. Throws kUsage, naming both values, where --kv-heads, --head-dim,
-// --input-dtype or --rotated say something else than the file that was read with them.
+// Checks flags against what the file says. Throws kUsage, naming both values, if --kv-heads,
+// --head-dim, --input-dtype or --rotated differ from the file that was read with them.
 void RequireAgreement(const OpenOptions& told, const Snapshot& snapshot);
 
-// The same for flags that choose among readings of a file, where its format has one.
+// Checks flags that choose between interpretations of a file, if its format has only one.
 void RequireUse(const OpenOptions& told, const FormatEntry& format, const Snapshot& snapshot);
-// The same for an archive of a snapshot that was decided when it was archived.
+// Checks flags for an archive of a snapshot, whose interpretation was fixed when it was archived.
 void RequireAsArchived(const OpenOptions& told, const Snapshot& described);
 
 }  // namespace kv

@@ -20,7 +20,7 @@ constexpr WeightsForm kForms[] = {
     {WeightsContainer::kSafetensors, "safetensors", "the checkpoint's names, the .bin's header"},
 };
 
-// Numbers of the .bin header that a checkpoint has no place for; safetensors keeps them as text.
+// Numbers of the .bin header that a checkpoint cannot hold; safetensors keep them as text.
 constexpr std::string_view kMinSeqLenKey = "kvtool.weights.min_seq_len";
 constexpr std::string_view kNumHeadsKey = "kvtool.weights.num_heads";
 constexpr std::string_view kHeadDimKey = "kvtool.weights.head_dim";
@@ -53,7 +53,8 @@ Bytes FromHex(std::string_view hex) {
   return out;
 }
 
-// Flags first, then what a safetensors file of ours remembers, then the converter's defaults.
+// Returns options from flags first, then from a safetensors file of kvtool, then the converter's
+// defaults.
 CheckpointOptions WithRemembered(CheckpointOptions options, const TensorMetadata& metadata) {
   if (!options.min_seq_len) options.min_seq_len = Number(metadata, kMinSeqLenKey);
   const auto fill = [&](uint32_t& field, std::string_view key) {
@@ -85,7 +86,7 @@ WeightsFile OpenAny(Source source, const WeightsOpenOptions& options) {
   return file;
 }
 
-// Weight and bias of every block under the names that training gives them.
+// Returns weight and bias of every block under the names of the training code.
 std::vector<TensorToWrite> ToTensors(const CompressorWeights& weights, DType dtype,
                                      RoundingCounts& counts) {
   std::vector<TensorToWrite> tensors;
@@ -208,8 +209,8 @@ WeightsVerdict VerifyWeights(Source source, const WeightsOpenOptions& options) {
     const ByteSpan bytes = OnlyFile(source).bytes();
     verdict.csrc = CsrcLoader(bytes, path);
     verdict.legacy = LegacyLoader(bytes, path);
-    // What is no other container is held against the rules of a .bin: a damaged magic number is a
-    // fault like any other.
+    // A file that is no other container is checked as a .bin: a damaged magic number is a fault
+    // like any other.
     const bool is_other = LooksLikeTorch(source) || ProbeSafetensors(source) != Confidence::kNo;
     if (is_other && !LooksLikeKvcm(bytes)) {
       WeightsFile opened = OpenAny(std::move(source), options);

@@ -13,7 +13,7 @@
 namespace kv {
 
 // Reads and writes compressor weights in any container: the engine's .bin, torch checkpoints,
-// safetensors. Commands know this file and no container.
+// safetensors. Commands include this file and no container.
 
 enum class WeightsContainer { kBin, kTorch, kSafetensors };
 
@@ -24,40 +24,40 @@ struct WeightsForm {
 };
 std::span<const WeightsForm> WeightsForms();
 
-// "bin", "pth" or "safetensors"; nothing for other words.
+// Parses "bin", "pth" or "safetensors"; nothing for other words.
 std::optional<WeightsContainer> ParseWeightsContainer(std::string_view word);
 std::string_view Name(WeightsContainer container);
-// By content. Throws kUnknownFormat.
+// Detects the container by content. Throws kUnknownFormat.
 WeightsContainer DetectWeights(const Source& source);
 
 struct WeightsFile {
   CompressorWeights weights;
   WeightsContainer container = WeightsContainer::kBin;
-  std::optional<CheckpointShares> shares;  // of a checkpoint
+  std::optional<CheckpointShares> shares;  // for a checkpoint
 };
 
 struct WeightsOpenOptions {
   CheckpointOptions checkpoint;
   KvcmReading reading = KvcmReading::kStrict;
-  uint64_t max_bytes = uint64_t{64} << 30;  // cap on inflated data, and on any one tensor
+  uint64_t max_bytes = uint64_t{64} << 30;  // limit on inflated data, and on any one tensor
 };
 
-// Returns true if a checkpoint's names are those of a compressor, whatever is wrong with it.
+// Returns true if a checkpoint's names are those of a compressor, even if it has faults.
 bool HoldsCompressor(const Source& source, uint64_t max_bytes);
 
-// Errors carry the file's name. Throws kLimit.
+// Opens weights. Errors carry the file's name. Throws kLimit.
 WeightsFile OpenWeights(Source source, const WeightsOpenOptions& options = {});
 
-// Writes the weights to `path`, complete or not at all. `notes` receives what the container cannot
-// hold.
+// Writes the weights to `path`, completely or not at all. `notes` receives what the container
+// cannot hold.
 RoundingCounts WriteWeights(const CompressorWeights& weights, WeightsContainer container,
                             DType dtype, const std::string& path, const OutputRules& rules,
                             std::vector<std::string>& notes);
 
-// What is wrong with a file and what the two engines' loaders would do with it.
+// The faults of a file, and what the two engines' loaders would do with it.
 struct WeightsVerdict {
   WeightsContainer container = WeightsContainer::kBin;
-  std::optional<CompressorWeights> weights;  // as far as it could be read
+  std::optional<CompressorWeights> weights;  // empty if they could not be read
   std::vector<WeightsFault> faults;
   LoaderVerdict csrc, legacy;
 };

@@ -11,13 +11,13 @@
 
 #include "lib/core/base/bytes.h"
 
-// The small questions about names and words that every reader asks.
+// Functions on names and words that every reader needs.
 namespace kv {
 
-// The name of a file without its folders.
+// Returns the name of a file without its folders.
 inline std::string_view LastPart(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-// The folders of a file's name; "" where it has none.
+// Returns the folders of a file's name; "" if it has none.
 inline std::string_view FolderPart(std::string_view path) {
   const size_t slash = path.rfind('/');
   return slash == path.npos ? std::string_view() : path.substr(0, slash);
@@ -28,7 +28,7 @@ bool Contains(const std::string_view (&list)[kCount], std::string_view word) {
   return std::find(std::begin(list), std::end(list), word) != std::end(list);
 }
 
-// "a, b, c, d and 4 more"
+// Returns "a, b, c, d and 4 more".
 inline std::string Listed(const std::vector<std::string>& names) {
   const auto shown = static_cast<std::ptrdiff_t>(std::min<size_t>(names.size(), 4));
   std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + shown, ", "));

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads the key-value section of a GGUF file, and derives a model's geometry, windows and RoPE from
+// it.
 #include "formats/gguf/gguf.h"
 
 #include <fmt/format.h>
@@ -40,9 +42,9 @@ enum class Type : uint32_t {
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint64_t kMaxKeys = 1 << 16, kMaxKeyBytes = 1 << 16;
-constexpr uint64_t kMaxArrayRead = 1 << 16;  // of arrays that are decoded; others are passed over
+constexpr uint64_t kMaxArrayRead = 1 << 16;  // longer arrays are skipped, not decoded
 
-// Bytes of one value, 0 for those without a fixed size.
+// Returns the bytes of one value, 0 for types without a fixed size.
 uint64_t ValueSize(Type type) {
   constexpr uint8_t kBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
   return kBytes[static_cast<size_t>(type)];
@@ -55,14 +57,14 @@ Type ReadType(ByteReader& in) {
   throw Error(Finding::kBadField, "value type {}, expected 0 to 12", number).At(at);
 }
 
-// The integer at `from`, if the type is one and the value fits.
+// Returns the integer at `from`, if the type is one and the value fits.
 std::optional<uint32_t> IntegerAt(Type type, const std::byte* from) {
   const bool is_signed =
       type == Type::kI8 || type == Type::kI16 || type == Type::kI32 || type == Type::kI64;
   const uint64_t size = ValueSize(type);
   if (size == 0 || type == Type::kF32 || type == Type::kF64) return std::nullopt;
   uint64_t value = 0;
-  std::memcpy(&value, from, size);  // little-endian, as hosts are
+  std::memcpy(&value, from, size);  // little-endian, as the host is
   const bool is_negative = is_signed && value >> (8 * size - 1) != 0;
   if (is_negative || value > UINT32_MAX) return std::nullopt;
   return static_cast<uint32_t>(value);
@@ -78,7 +80,7 @@ void CheckVersion(uint32_t version) {
       .At(4);
 }
 
-// The key-value section of one file: views of the values, checked for shape, decoded when asked.
+// The key-value section of one file: views of the values, checked for shape, decoded on request.
 class Metadata {
  public:
   explicit Metadata(ByteSpan file) {
@@ -117,7 +119,7 @@ class Metadata {
     const Value* value = Find(key);
     return value != nullptr && value->is_array;
   }
-  // Each throws kBadField if the key exists with a type that cannot express this.
+  // Each getter throws kBadField if the key exists with a type that cannot express the result.
   std::optional<std::string> Text(std::string_view key) const {
     const Value* value = Find(key);
     if (value == nullptr) return std::nullopt;
@@ -125,7 +127,7 @@ class Metadata {
       throw Error(Finding::kBadField, "expected a string").At(value->offset).In(key);
     return std::string(AsText(value->bytes));
   }
-  // Takes any integer type, of 0 to 2^32-1.
+  // Accepts any integer type with a value of 0 to 2^32-1.
   std::optional<uint32_t> Count(std::string_view key) const {
     const std::optional<std::vector<uint32_t>> counts = Counts(key);
     if (!counts) return std::nullopt;
@@ -143,7 +145,7 @@ class Metadata {
       throw Error(Finding::kBadField, "expected a number").At(value->offset).In(key);
     return real;
   }
-  // One number for all, or an array of them; booleans count as 0 and 1.
+  // Returns one number for all layers, or an array; booleans count as 0 and 1.
   std::optional<std::vector<uint32_t>> Counts(std::string_view key) const {
     const Value* value = Find(key);
     if (value == nullptr) return std::nullopt;
@@ -167,8 +169,8 @@ class Metadata {
     }
     return counts;
   }
-  // The values of a small f32 tensor behind the keys; empty if there is none, as in files cut after
-  // their keys. Throws kBadField or kTruncated if the tensor exists but is broken.
+  // Returns the values of a small f32 tensor after the keys; empty if there is none, as in files
+  // cut after their keys. Throws kBadField or kTruncated if the tensor exists but is broken.
   std::vector<double> Floats(std::string_view tensor, ByteSpan file) const {
     constexpr uint32_t kMostDims = 4, kFloat = 0;
     constexpr uint64_t kMostValues = 1 << 16;
@@ -213,7 +215,7 @@ class Metadata {
     Type type;
     bool is_array = false;
     uint64_t count = 1;
-    ByteSpan bytes;  // of strings: the text of a single one
+    ByteSpan bytes;  // for strings: the text of a single one
     uint64_t offset = 0;
   };
 
@@ -235,7 +237,8 @@ class Metadata {
       value.bytes = in.TakeArray(value.count, size, "value");
       return value;
     }
-    if (value.count > in.remaining() / 8) {  // each string has a length: fail before walking
+    // each string has a length field, so fail before walking
+    if (value.count > in.remaining() / 8) {
       throw Error(Finding::kTruncated, "{} strings need more than the {} bytes left", value.count,
                   in.remaining())
           .At(value.offset);
@@ -246,14 +249,14 @@ class Metadata {
   }
 
   std::map<std::string_view, Value, std::less<>> values_;
-  uint64_t tensors_ = 0, tensors_offset_ = 0;  // how many follow, and where
+  uint64_t tensors_ = 0, tensors_offset_ = 0;  // number of tensors, and their offset
 };
 
 constexpr uint32_t kMaxLayers = 4096;
 constexpr uint32_t kMaxHeads = 1 << 16, kMaxDim = 1 << 20;
 
-// Windows that an architecture lays out itself when the file names none: layer i slides unless it
-// is the last of its period (the first, where dense_first).
+// Windows of an architecture whose files do not list them: layer i has a window unless it is the
+// last of its period (the first, if dense_first).
 struct WindowPattern {
   std::string_view architecture;
   uint32_t period;
@@ -281,7 +284,7 @@ class Keys {
     throw Error(count ? Finding::kBadField : Finding::kMissingRecord,
                 fmt::format("{}{} is {}", prefix_, name, count ? "0" : "missing"));
   }
-  // One number for every layer, or one each; empty if the key is missing.
+  // Returns one number for every layer, or one each; empty if the key is missing.
   std::vector<uint32_t> PerLayer(std::string_view name, uint32_t layers, uint32_t limit) const {
     const std::string key = Key(name);
     std::optional<std::vector<uint32_t>> counts = metadata_.Counts(key);
@@ -310,7 +313,7 @@ class Keys {
   std::string prefix_;
 };
 
-// Which layers have a sliding window.
+// Returns for each layer if it has a sliding window.
 std::vector<bool> SlidingLayers(const Keys& keys, std::string_view architecture, uint32_t layers) {
   std::vector<bool> sliding(layers, false);
   const std::string_view pattern_key = "attention.sliding_window_pattern";
@@ -335,7 +338,8 @@ std::vector<bool> SlidingLayers(const Keys& keys, std::string_view architecture,
   return sliding;
 }
 
-// Every which layer has a KV cache; the others of Qwen3-Next and its kin are recurrent.
+// Returns n if only every n-th layer has a KV cache; the others are recurrent (Qwen3-Next and
+// similar models).
 uint32_t FullAttentionInterval(const Keys& keys, std::string_view architecture) {
   const bool hybrid =
       architecture == "qwen3next" || architecture == "qwen35" || architecture == "qwen35moe";
@@ -361,7 +365,7 @@ std::vector<ModelGeometry::Layer> ReadLayers(const Keys& keys, std::string_view 
   const uint32_t rank = dim("attention.kv_lora_rank", 0);
   const uint32_t latent = rank == 0 ? 0 : rank + dim("rope.dimension_count", 0);
   const std::vector<bool> sliding = SlidingLayers(keys, architecture, count);
-  // Hybrids that say how often attention comes rather than which layers have heads.
+  // These hybrids give the interval of attention layers instead of the heads of each layer.
   const uint32_t interval = FullAttentionInterval(keys, architecture);
   std::vector<ModelGeometry::Layer> layers;
   for (uint32_t i = 0; i < count; ++i) {
@@ -422,7 +426,7 @@ double RealOr(const gguf::Metadata& metadata, const std::string& key, double oth
   return value.value_or(otherwise);
 }
 
-// Divisors of the frequencies, as llama.cpp's converter stores those of Llama 3 and LongRoPE.
+// Reads divisors of the frequencies, which llama.cpp's converter stores for Llama 3 and LongRoPE.
 void UseFactors(const gguf::Metadata& metadata, const FileSource& file, Rope& rope) {
   const auto list = [&](const char* name) { return metadata.Floats(name, file.bytes()); };
   const std::vector<double> longer = list("rope_factors_long.weight");
@@ -459,7 +463,8 @@ void UseScaling(const gguf::Metadata& metadata, const std::string& model, Rope& 
     if (const auto original = metadata.Count(key); original && *original != 0)
       scaling.original = *original;
   }
-  // The engine multiplies by this, whatever the scaling, and YaRN by its own factor as well.
+  // The engine multiplies by this factor for every kind of scaling, and for YaRN by its own as
+  // well.
   const double attention = RealOr(metadata, prefix + "scaling.attn_factor", 1);
   if (attention != 1) scaling.attention = attention;
   if (kind == "linear" && scaling.factor != 1) scaling.kind = Kind::kLinear;
@@ -471,7 +476,8 @@ void UseScaling(const gguf::Metadata& metadata, const std::string& model, Rope& 
   }
 }
 
-// Which layers' keys the engine does not rotate; that is in its graphs, not in the file.
+// Returns the layers whose keys the engine does not rotate. The engine's graphs determine that, not
+// the file.
 std::vector<bool> UnrotatedLayers(const ModelGeometry& geometry, const gguf::Metadata& metadata) {
   const std::string& name = geometry.architecture;
   std::vector<bool> unrotated(geometry.layers.size(), false);
@@ -479,7 +485,7 @@ std::vector<bool> UnrotatedLayers(const ModelGeometry& geometry, const gguf::Met
   const bool windows = std::any_of(geometry.layers.begin(), geometry.layers.end(), is_sliding);
   const bool windows_only = name == "cohere2" || name == "afmoe" || (name == "exaone4" && windows);
   const bool fourth_not = name == "llama4" || name == "smollm3";
-  // Granite says by this key whether it rotates at all.
+  // Granite has this key for whether it rotates at all.
   const bool none = name.starts_with("granite") &&
                     metadata.Count(name + ".rope.scaling.finetuned").value_or(1) == 0;
   for (size_t i = 0; i < unrotated.size(); ++i) {

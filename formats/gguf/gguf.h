@@ -9,12 +9,13 @@
 #include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
-// Reads what the key-value section of a GGUF model file says about its KV cache; see FORMAT.md.
-// Tensors are not looked at. Throws Error without the file's name.
+// Reads what the key-value section of a GGUF model file says about its KV cache (FORMAT.md).
+// Tensors are not read. Throws Error without the file's name.
 ModelGeometry ReadGgufGeometry(const FileSource& file);
 
-// How the keys of a GGUF model are rotated, from its metadata and its tensors of frequency factors,
-// if any. Returns nothing for architectures whose pairs are unknown. Throws like ReadGgufGeometry.
+// Returns how the keys of a GGUF model are rotated, from its metadata and its tensors of frequency
+// factors, if any. Returns nothing for architectures whose pairs are unknown. Throws like
+// ReadGgufGeometry.
 std::optional<ModelRope> ReadGgufRope(const FileSource& file);
 
 }  // namespace kv

@@ -37,7 +37,8 @@ uint64_t Number(const nlohmann::json& object, const char* key, uint64_t least, u
   return found->get<uint64_t>();
 }
 
-// The file that is read as the cache: input unless told otherwise or absent.
+// Returns true if the file `output` is read as the cache: if the user chose it, or there is no
+// `input`.
 bool ReadsOutput(const Source& source, const OpenOptions& options) {
   if (options.layout == "input") return false;
   if (options.layout == "output") return true;
@@ -135,7 +136,7 @@ Snapshot OpenDump(Source source, const OpenOptions& options) {
 
 namespace {
 
-// The one geometry that both files share.
+// Returns the geometry that both files share.
 DumpMeta BuildMeta(const Snapshot& snapshot) {
   RequireHeads(snapshot, "an InfiniLM dump");
   RequireRotatedKeys(snapshot, "an InfiniLM dump");

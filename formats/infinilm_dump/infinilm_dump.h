@@ -20,14 +20,15 @@ struct DumpMeta {
   uint64_t layers = 0, heads = 0, head_dim = 0;
   uint64_t seq_len_in = 0, seq_len_out = 0;
   uint64_t compression_factor = 0, min_seq_len = 0, image_len = 0;
-  std::string rope_pairs;  // kvtool's own record of K's RoPE pairs; InfiniLM writes none
+  // order of K's RoPE pairs; a field of kvtool's own, which InfiniLM does not write
+  std::string rope_pairs;
 };
 
 // Throws kBadText, kMissingRecord, kBadField, kLimit.
 DumpMeta ParseDumpMeta(ByteSpan json);
 std::string DumpMetaText(const DumpMeta& meta);
 
-// For the registry.
+// Detection, for the registry.
 Confidence ProbeDump(const Source& source);
 Snapshot OpenDump(Source source, const OpenOptions& options);
 void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads KV-compressor weights: finds all faults of a file, and predicts what the two real loaders
+// would do with it.
 #include "formats/kvcm/kvcm.h"
 
 #include <fmt/format.h>
@@ -37,7 +39,7 @@ std::optional<uint64_t> FieldOffset(std::string_view field) {
   return std::nullopt;
 }
 
-// Thrown inside the examiner only: no more of the file can be read.
+// Thrown only inside the examiner: the rest of the file cannot be read.
 struct Stop {};
 
 class Examiner {
@@ -157,13 +159,13 @@ class Examiner {
                "unless the caller gives a factor, nothing is compressed and no message says so"});
   }
 
-  // Before anything is allocated: the counts must fit the bytes that are left.
+  // Checks before any allocation that the counts fit the remaining bytes.
   void CheckBlockCount() {
     const WeightsHeader& header = weights_.header;
     const uint64_t count = uint64_t{header.num_layers} * header.blocks_per_layer;
     const uint64_t most = reader_.remaining() / kKvcmBlockHeaderBytes;
     if (count > most) {
-      // The larger of the two factors is the likelier culprit.
+      // The larger of the two factors is more likely the wrong one.
       const bool layers = header.num_layers > header.blocks_per_layer;
       Fatal(Finding::kTruncated, layers ? "num_layers" : "weight_count_per_layer",
             fmt::to_string(layers ? header.num_layers : header.blocks_per_layer),
@@ -299,13 +301,15 @@ RoundingCounts WriteKvcm(const CompressorWeights& weights, DType dtype, Sink& si
 
 namespace {
 
-// Models of the two programs that load a .bin, as far as what they accept: their checks in their
-// order, in their words. Nothing is allocated here; where a loader would, only the outcome counts.
+// Models of the two programs that load a .bin, up to what they accept: their checks in their order,
+// with their messages. Nothing is allocated here; where a loader would allocate, only the outcome
+// counts.
 
-// A loader on a machine with this much memory gets std::bad_alloc beyond it.
+// Memory of the modelled machine; a loader gets std::bad_alloc beyond it.
 constexpr uint64_t kLoaderMemory = uint64_t{6} << 30;
 constexpr uint64_t kLargestVector = INT64_MAX;  // std::vector<std::byte>::max_size()
-constexpr uint64_t kBlockObjectBytes = 40;  // what csrc reserves per block and per layer, roughly
+// approximate bytes that csrc reserves per block and per layer
+constexpr uint64_t kBlockObjectBytes = 40;
 constexpr uint64_t kLegacyMostElements = 100'000'000;
 
 struct Refusal {
@@ -339,7 +343,7 @@ class Loader {
     item_ = code == 2 ? 4 : 2;
     Reserve(layers, 12);
     Reserve(count, 36);
-    // A relative seek: past the end it succeeds, and the next read fails.
+    // Models a relative seek: past the end it succeeds, and the next read fails.
     position_ = kKvcmHeaderBytes + At<uint32_t>(40);
     for (uint32_t layer = 0; layer < layers; ++layer) {
       for (uint32_t i = 0; i < count; ++i) LoadBlock();
@@ -375,7 +379,7 @@ class Loader {
     if (bytes > kLargestVector) Refuse("cannot create std::vector larger than max_size()", at);
     if (bytes > kLoaderMemory) Refuse("std::bad_alloc", at);
     if (!Skip(bytes)) Refuse("Unexpected EOF while reading weight data", position_);
-    // The byte count wrapped: the read succeeds and the tensor's own allocation fails.
+    // If the byte count wrapped, the read succeeds and the tensor's own allocation fails.
     if (bytes / item_ != elements) Refuse("std::bad_alloc", at);
     if (At<uint32_t>(at + 8) == 0) return;
     if (!Skip(rows * item_)) Refuse("Unexpected EOF while reading bias", position_);

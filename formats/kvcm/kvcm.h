@@ -12,35 +12,35 @@ namespace kv {
 
 // KV-compressor weights `.bin` v1; the grammar is in FORMAT.md.
 
-inline constexpr uint32_t kKvcmMagic = 0x4B56434D;  // on disk the letters MCVK
+inline constexpr uint32_t kKvcmMagic = 0x4B56434D;  // the letters MCVK in the file
 inline constexpr uint32_t kKvcmVersion = 1;
 inline constexpr uint64_t kKvcmHeaderBytes = 44;
 inline constexpr uint64_t kKvcmBlockHeaderBytes = 12;
 
 enum class KvcmReading {
   kStrict,  // the file must follow every rule
-  kCompat,  // whatever the csrc loader would load; each oddity becomes a warning
+  kCompat,  // accepts what the csrc loader would load; each oddity becomes a warning
 };
 
-// All faults of a file, and the weights as far as they could be read.
+// All faults of a file, and the weights that could be read.
 struct KvcmExamination {
-  std::optional<CompressorWeights> weights;  // unless a fault is fatal
+  std::optional<CompressorWeights> weights;  // empty if a fault is fatal
   std::vector<WeightsFault> faults;
 };
 
 bool LooksLikeKvcm(ByteSpan bytes);
 KvcmExamination ExamineKvcm(Source source);
-// Throws the first fault that this way of reading does not accept.
+// Throws the first fault that this mode of reading does not accept.
 CompressorWeights ReadKvcm(Source source, KvcmReading reading);
 
-// Writes header, metadata and blocks, values rounded to `dtype` as the original converter does.
+// Writes header, metadata and blocks; values are rounded to `dtype` as the original converter does.
 RoundingCounts WriteKvcm(const CompressorWeights& weights, DType dtype, Sink& sink);
 
-// How one of the two real loaders treats a file.
+// Prediction of how one of the two real loaders would treat a file.
 struct LoaderVerdict {
   std::string_view loader;  // "csrc", "legacy"
   bool loads = false;
-  std::string message;  // the loader's own words when it refuses
+  std::string message;  // the loader's own message when it refuses
   std::optional<uint64_t> offset;
 };
 LoaderVerdict CsrcLoader(ByteSpan bytes, std::string_view path);

@@ -29,7 +29,7 @@ std::string_view FrameRoleName(FrameRole role) {
   return "not said";
 }
 
-// Half of each head: K in the first, V in the second.
+// Returns half of each head: K is in the first half, V in the second.
 KvTensor HalfOfHeads(const KvTensor& both, bool second) {
   KvTensor half = both;
   half.head_dim /= 2;
@@ -123,7 +123,8 @@ Snapshot Open(Source source, const OpenOptions& options) {
     const ProfileName name{.file = "", .model = "", .hash = header.profile};
     coder.UseProfile(FindProfile(name, "frame", source.path, options));
   }
-  // No memory on the word of a header alone: this needs that of one segment.
+  // A header alone must not cause a large allocation: verifying needs only the memory of one
+  // segment.
   if (header.raw_bytes / kPlausibleRatio > file.size()) coder.Verify(file, nullptr);
   Bytes raw(header.raw_bytes);
   coder.Decode(file, nullptr, raw);

@@ -4,13 +4,14 @@
 
 #include "formats/format.h"
 
-// Frames of libkvtool as files (.kvf): pages and chunks as the plug-ins of engines store them. The
-// grammar is lib/core/frame/FORMAT.md; FORMAT.md in this folder says how a frame reads as a cache.
+// Frames of libkvtool as files (.kvf): pages and chunks as the engines' plug-ins store them.
+// lib/core/frame/FORMAT.md has the grammar, FORMAT.md in this folder says how a frame becomes a
+// cache.
 namespace kv::kvf {
 
 Confidence Probe(const Source& source);
-// Decodes the frame, which checks its hashes. Throws as FrameCoder::Decode, kLimit where it claims
-// more than options.max_bytes, kGeometryMissing where it does not say how its values are ordered.
+// Decodes the frame and checks its hashes. Throws as FrameCoder::Decode, kLimit if it claims more
+// than options.max_bytes, kGeometryMissing if it does not record the order of its values.
 Snapshot Open(Source source, const OpenOptions& options);
 
 }  // namespace kv::kvf

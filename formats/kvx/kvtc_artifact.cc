@@ -36,7 +36,7 @@ std::vector<float> FloatsIn(const TensorFile& file, const std::string& name, siz
   return values;
 }
 
-// The basis has components in columns.
+// Reads one side; the file's basis has components in columns.
 KvtcArtifact::Side ReadTensors(const TensorFile& file, const std::string& folder) {
   KvtcArtifact::Side side;
   std::vector<uint64_t> features, shape;
@@ -89,7 +89,8 @@ void ReadSchemas(const Pickle& pickle, PickleId worker, KvtcArtifact::Side& side
   }
 }
 
-// The pickle of a file that ReadTorch took: schemas are no tensors, so that it leaves them.
+// Returns the pickle of a file that ReadTorch has read. Schemas are not tensors, so ReadTorch skips
+// them.
 ByteSpan PickleIn(const ZipArchive& archive) {
   for (const ZipEntry& entry : archive.entries()) {
     if (entry.name.ends_with("data.pkl")) return archive.Data(entry);

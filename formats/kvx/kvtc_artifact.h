@@ -13,22 +13,22 @@
 
 namespace kv {
 
-// The kvtc.pt of SGLang's backend for Ascend NPUs, of one worker.
+// A kvtc.pt of SGLang's backend for Ascend NPUs, for one worker.
 struct KvtcArtifact {
   struct Group {
-    std::optional<int64_t> size;  // nothing where it is no integer, as True
+    std::optional<int64_t> size;  // empty if it is no integer, such as True
     std::string type;
   };
   struct Side {
     std::vector<float> mean;
     TransformPart basis;
-    std::map<uint64_t, std::vector<Group>> schemas;  // by ratio; none of the version v1-noquant
+    std::map<uint64_t, std::vector<Group>> schemas;  // by ratio; none in version v1-noquant
   };
   Side k, v;
 };
 
-// Throws what ReadTorch throws, kUnsupportedVersion, kMissingRecord for a worker that is not in it,
-// kBadField for shapes, values and ratios that no artifact has.
+// Throws what ReadTorch throws, kUnsupportedVersion, kMissingRecord if the worker is not in the
+// file, kBadField for shapes, values and ratios that are invalid in an artifact.
 KvtcArtifact ReadKvtcArtifact(const Source& source, std::string_view worker);
 
 }  // namespace kv

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Opens archives as snapshots: facts for inspect, profiles, and restoring sources whose tensors
+// have no chunks of their own.
 #include "formats/kvz/kvz.h"
 
 #include <fmt/format.h>
@@ -28,13 +30,13 @@ std::string Ratio(uint64_t raw, uint64_t stored) {
              : fmt::format("{:.3f}x", static_cast<double>(raw) / static_cast<double>(stored));
 }
 
-// What it needs of each of its references.
+// Adds what the archive needs from each of its references.
 void AddReferences(const Archive& archive,
                    std::vector<std::pair<std::string, std::string>>& facts) {
   const std::vector<ReferenceName>& names = archive.reference_names();
   if (names.empty()) return;
   struct Needs {
-    uint64_t chunks = 0, equal = 0, near = 0;  // rows
+    uint64_t chunks = 0, equal = 0, near = 0;  // numbers of rows
   };
   std::vector<Needs> needs(names.size());
   for (const ArchivedChunk& chunk : archive.chunks()) {
@@ -43,7 +45,7 @@ void AddReferences(const Archive& archive,
     try {
       runs = archive.RunsOf(chunk);
     } catch (const Error&) {
-      continue;  // damage is reported where the chunk is read
+      continue;  // damage is reported when the chunk is read
     }
     for (const ReferenceRun& run : runs) {
       if (run.reference >= names.size()) continue;
@@ -67,8 +69,8 @@ void AddReferences(const Archive& archive,
   }
 }
 
-// How many chunks are coded by others, and how many of these one takes at most. Nothing is read but
-// heads.
+// Counts the chunks that are coded against other chunks, and the largest number of neighbours of
+// one. Reads only heads.
 void AddNeighbours(const Archive& archive,
                    std::vector<std::pair<std::string, std::string>>& facts) {
   uint64_t layered = 0;
@@ -84,7 +86,7 @@ void AddNeighbours(const Archive& archive,
                                            layered, archive.chunks().size(), depth));
 }
 
-// The facts of the archive, before those of its source.
+// Returns the facts of the archive, followed by those of its source.
 std::vector<std::pair<std::string, std::string>> ListFacts(const Archive& archive) {
   std::vector<std::pair<std::string, std::string>> facts;
   facts.emplace_back(
@@ -144,7 +146,7 @@ Snapshot OpenKvz(Source source, const OpenOptions& options) {
   }
   Archive archive = Archive::Open(source.files[0].data);
   Snapshot snapshot;
-  // What its flags decide is not in the description of an archive.
+  // An archive without a decision does not describe what the flags decide.
   const bool decides = IsUndecided(archive) && (options.batch || !options.layout.empty());
   if (options.metadata_only && !decides) {
     if (archive.description()) {
@@ -179,10 +181,11 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kProfileSuffix = ".kvp";
-// Profiles in one folder that are looked at for their hash.
+// Largest number of profiles in one folder that are searched for their hash.
 constexpr size_t kMostBeside = 1024;
 
-// A profile ends in its hash, so that only the one that is wanted is read.
+// Returns true if the file ends in this hash. A profile ends in its own hash, so only the wanted
+// one is read.
 bool EndsIn(const FileSource& file, const Hash128Bytes& hash) {
   return file.size() >= hash.size() && file.size() <= kMostProfileBytes &&
          std::memcmp(file.bytes().data() + file.size() - hash.size(), hash.data(), hash.size()) ==
@@ -197,7 +200,7 @@ std::string Wanted(const ProfileName& name) {
   return text + ProfileHashText(name.hash) + ")";
 }
 
-// Regular files beside `path`: the one of the profile's name, then all that end in .kvp.
+// Returns regular files beside `path`: the one with the profile's name, then all that end in .kvp.
 std::vector<fs::path> Beside(const ProfileName& name, const std::string& path) {
   std::vector<fs::path> paths;
   fs::path folder = fs::path(path).parent_path();
@@ -228,7 +231,7 @@ std::shared_ptr<const Profile> OpenProfile(const std::string& path) {
 
 std::shared_ptr<const Profile> FindProfile(const ProfileName& name, std::string_view what,
                                            const std::string& path, const OpenOptions& options) {
-  std::string others;  // that were given, and are not it
+  std::string others;  // given profiles that do not match
   for (const GivenProfile& given : options.profiles) {
     if (given.profile->hash() == name.hash) return given.profile;
     const std::string is =
@@ -241,7 +244,7 @@ std::shared_ptr<const Profile> FindProfile(const ProfileName& name, std::string_
       const std::shared_ptr<const FileSource> file = FileSource::Open(beside);
       if (EndsIn(*file, name.hash)) return Profile::Read(file->bytes());
     } catch (const Error&) {
-      continue;  // what merely lies there is no reason to fail
+      continue;  // a broken file in the folder is no reason to fail
     }
   }
   Error why(Finding::kProfileMissing, "the {} needs {}{}{}", what, Wanted(name),
@@ -312,11 +315,11 @@ class SpoolTarget : public RestoreTarget, private Sink {
 
   int descriptor_;
   uint64_t size_ = 0;
-  std::map<size_t, uint64_t> begins_;  // by file; they come in any order
+  std::map<size_t, uint64_t> begins_;  // by file; files come in any order
 };
 
 bool HoldsAll(const Archive& archive, const Selection& wanted) {
-  // What the description of an archive has no room for.
+  // The description of an archive cannot hold this.
   if (archive.description()->storage.count("extension_words") != 0) return false;
   const std::vector<LayerKv>& layers = archive.description()->layers;
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -327,12 +330,12 @@ bool HoldsAll(const Archive& archive, const Selection& wanted) {
   return true;
 }
 
-// Reads the source as it was read when it was archived. Where a format has two readings of one
-// source (MNN: logical, packed) their names serve as --layout.
+// Reads the source as it was read when it was archived. If a format has two interpretations of a
+// source (MNN: logical, packed), their names are values of --layout.
 Snapshot ReadAgain(const Source& source, const Snapshot& described, OpenOptions options) {
   options.from = described.format;
   options.metadata_only = false;
-  options.files_for_others = true;  // the archive around the source
+  options.files_for_others = true;  // for the archive around the source
   Snapshot snapshot = options.open(source, options);
   if (snapshot.format_version != described.format_version && options.layout.empty()) {
     options.layout = described.format_version;
@@ -356,7 +359,7 @@ void RequireAllowed(std::string_view what, uint64_t bytes, const Archive& archiv
       .Hint("--max-bytes raises the limit");
 }
 
-// What LoadTensors decodes.
+// Returns the bytes that LoadTensors decodes.
 uint64_t WantedBytes(const Archive& archive, const Selection& wanted) {
   uint64_t bytes = 0;
   for (const ArchivedChunk& chunk : archive.chunks()) {
@@ -409,7 +412,7 @@ Snapshot LoadSnapshot(const Archive& archive, const Selection& wanted, const Ope
     if (!wanted.keys) layer.k.pieces.clear();
     if (!wanted.values) layer.v.reset();
   }
-  // The views keep their bytes when the archive becomes the source of the snapshot.
+  // The archive becomes the source of the snapshot, so the views must keep the old files open.
   for (const SourceFile& file : snapshot.source.files) snapshot.spools.push_back(file.data);
   return snapshot;
 }

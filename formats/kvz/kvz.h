@@ -5,44 +5,43 @@
 #include "formats/format.h"
 #include "lib/core/archive/archive.h"
 
-// Opens kvtool's own archive as a snapshot, for inspect, convert and the replays. What it refers to
-// and what it restores are opened by OpenOptions::open.
+// Opens kvtool's own archive as a snapshot, for inspect, convert and the replays. OpenOptions::open
+// opens its references and the source that it restores.
 namespace kv {
 
 inline constexpr std::string_view kKvzFormat = "kvz";
 Confidence ProbeKvz(const Source& source);
-// With OpenOptions::metadata_only it decodes nothing, otherwise all tensors, into an unnamed
-// temporary file.
+// Decodes all tensors into an unnamed temporary file, or nothing with OpenOptions::metadata_only.
 Snapshot OpenKvz(Source source, const OpenOptions& options);
 
-// Opens a snapshot, or an archive of one, as something that archives can refer to. Throws as
-// OpenSnapshot.
+// Opens a snapshot, or an archive of one, as a reference for archives. Throws as OpenSnapshot.
 std::shared_ptr<const Reference> OpenReference(const Source& source, const OpenOptions& options);
 std::shared_ptr<const Reference> OpenReference(const std::string& path, const OpenOptions& options);
-// Throws kLimit for one that no archive may be coded against, because its own chain is too long.
+// Throws kLimit if the reference's own chain is so long that no archive may be coded against it.
 void RequireShortChain(const Reference& reference);
-// Looks for the references of an archive among those of the options and in its folder, and gives it
-// those that have the rows it needs; for the others it gives the reason, which decoding throws. The
-// same for its profile. `path` is the archive's. Throws kLimit where a chain of references is too
+// Searches the references of an archive among those of the options and in its folder, and sets
+// those that have the rows it needs; for the others it sets the reason, which decoding throws. Does
+// the same for its profile. `path` is the archive's. Throws kLimit if a chain of references is too
 // long.
 void FindReferences(Archive& archive, const std::string& path, const OpenOptions& options);
-// Throws the reason why a reference, or the profile, is not there.
+// Throws the reason if a reference or the profile is missing.
 void RequireReferences(const Archive& archive);
-// The part of FindReferences that is about the profile.
+// Does the part of FindReferences for the profile.
 void FindProfile(Archive& archive, const std::string& path, const OpenOptions& options);
-// Looks for the profile that the `what` ("frame") at `path` needs: among those of the options, then
+// Searches the profile that the `what` ("frame") at `path` needs: among those of the options, then
 // in its folder. Throws kProfileMissing.
 std::shared_ptr<const Profile> FindProfile(const ProfileName& name, std::string_view what,
                                            const std::string& path, const OpenOptions& options);
 // Throws as Profile::Read, with the file's name.
 std::shared_ptr<const Profile> OpenProfile(const std::string& path);
 
-// Whether the source was archived without a decision, which flags can take when its tensors are
-// read: which row of a batch, which axis counts tokens.
+// Returns true if the source was archived without a decision that flags make when its tensors are
+// read: the row of a batch, or the axis that counts tokens.
 bool IsUndecided(const Archive& archive);
 
-// Calls LoadTensors. If a wanted tensor has no chunks of its own (packed tiles, deflated members),
-// it restores the whole source into an unnamed temporary file and calls that format's reader.
+// Calls LoadTensors. If a requested tensor has no chunks of its own (packed tiles, deflated
+// members), restores the whole source into an unnamed temporary file and calls that format's
+// reader.
 Snapshot LoadSnapshot(const Archive& archive, const Selection& wanted, const OpenOptions& options,
                       ThreadPool& pool, Progress* progress = nullptr);
 

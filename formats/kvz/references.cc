@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The caches that archives refer to: how they are found, and how one becomes a reference.
+// Finds the caches that archives refer to and opens them as references.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 namespace kv {
 namespace fs = std::filesystem;
 
-// What files turned out to be at a depth of a chain: archives may name each other by the thousand,
-// in circles too, and each is opened but once at each depth.
+// Results of opening files, by depth in the chain. Archives may refer to each other by the
+// thousand, even in circles, so each is opened only once per depth.
 struct OpenedReferences {
   struct Outcome {
     std::shared_ptr<const Reference> reference;
@@ -29,7 +29,7 @@ struct OpenedReferences {
 namespace {
 
 constexpr std::string_view kArchiveSuffix = ".kvz";
-// Chunks whose rows tell whether a file is the reference.
+// Number of chunks whose rows are compared to recognise a reference.
 constexpr int kTriedChunks = 2;
 
 uint64_t HashOfSource(const Source& source) {
@@ -53,8 +53,8 @@ OpenOptions ForReferences(const OpenOptions& options) {
   return plain;
 }
 
-// For each reference, some runs that the archive needs of it, and how many elements their rows
-// have.
+// For each reference, some runs of rows that the archive needs from it, and their number of
+// elements per row.
 class NeededRuns {
  public:
   using Run = std::pair<ReferenceRun, uint64_t>;
@@ -78,7 +78,7 @@ class NeededRuns {
       try {
         runs = archive_.RunsOf(chunk);
       } catch (const Error&) {
-        continue;  // decoding says what is wrong with it
+        continue;  // decoding reports the fault
       }
       const uint64_t elements =
           uint64_t{chunk.head.heads} * chunk.head.units * Info(chunk.head.dtype).block_elements;
@@ -87,7 +87,7 @@ class NeededRuns {
         const size_t place = run.reference;
         if (place >= runs_.size() || tried[place] == kTriedChunks) continue;
         seen.insert(place);
-        run.reference = 0;  // alone, as RequireRows reads it
+        run.reference = 0;  // the run is passed alone to RequireRows
         runs_[place].emplace_back(run, elements);
       }
       for (const size_t place : seen) done += ++tried[place] == kTriedChunks ? 1 : 0;
@@ -99,8 +99,8 @@ class NeededRuns {
   std::vector<std::vector<Run>> runs_;
 };
 
-// Whether some rows that the archive needs of a reference are those of the snapshot. Throws
-// kReferenceDiffers if not.
+// Compares some rows that the archive needs from a reference with the snapshot's. Throws
+// kReferenceDiffers if they differ.
 void RequireRows(const std::vector<NeededRuns::Run>& needed,
                  const std::shared_ptr<const Reference>& one) {
   const References alone = {one};
@@ -116,13 +116,14 @@ void RequireRows(const std::vector<NeededRuns::Run>& needed,
   }
 }
 
-// What may be a reference: a file, or what the caller has opened.
+// A possible reference: a file, or a snapshot that the caller has opened.
 struct Candidate {
   std::string path;
   std::shared_ptr<const Reference> opened;
 };
 
-// What the caller has opened, then files that the user names, then those beside the archive.
+// Returns the snapshots that the caller has opened, then files that the user names, then files
+// beside the archive.
 std::vector<Candidate> CandidatesFor(const ReferenceName& name, const std::string& archive,
                                      const OpenOptions& options) {
   std::vector<std::string> paths = options.bases;
@@ -135,7 +136,7 @@ std::vector<Candidate> CandidatesFor(const ReferenceName& name, const std::strin
       std::error_code ignored;
       const fs::path path = folder / one;
       const fs::file_type type = fs::status(path, ignored).type();
-      // Only the user may name what blocks or never ends.
+      // Only the user may name a file that could block or never end, such as a pipe.
       if (!one.empty() && (type == fs::file_type::regular || type == fs::file_type::directory))
         paths.push_back(path.string());
     }
@@ -160,8 +161,7 @@ bool HoldsAllTensors(const Archive& archive) {
   return true;
 }
 
-// One whose rows are read as they are needed; nothing else of it is read. What it is called does
-// not matter.
+// Opens a file whose rows are read as needed; nothing else of it is read. Its name does not matter.
 std::shared_ptr<const Reference> OpenForRows(const std::string& path, const OpenOptions& options) {
   const Source source = Source::Open(path);
   auto reference = std::make_shared<Reference>();
@@ -216,13 +216,14 @@ std::shared_ptr<const Reference> Find(const Archive& archive, NeededRuns& needed
   for (const Candidate& candidate : CandidatesFor(none->name, path, options)) {
     try {
       const auto found = candidate.opened ? candidate.opened : OpenOnce(candidate.path, options);
-      // An archive of the very source that the reference was has its rows.
+      // An archive of the same source as the reference has the same rows.
       if (candidate.opened || !IsOfSource(*found, none->name)) RequireRows(needed.Of(place), found);
       return found;
     } catch (const Error& error) {
       if (error.finding() == Finding::kLimit && options.reference_depth >= kMaxReferenceChain)
         throw;
-      // What the user named counts for more than what happens to lie there.
+      // Errors of files that the user named are reported first, before those of files found in the
+      // folder.
       if (!why || why->finding() != Finding::kReferenceDiffers) {
         const bool lacks = error.finding() == Finding::kReferenceMissing ||
                            error.finding() == Finding::kProfileMissing;

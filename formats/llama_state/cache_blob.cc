@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The grammar of llama.cpp's caches in all layouts: finds every interpretation of a state that
+// fits, and describes layouts for writing.
 
 #include <algorithm>
 #include <cstring>
@@ -34,7 +36,7 @@ uint32_t CheckedChannels(uint64_t elements, uint64_t at) {
       .At(at);
 }
 
-// The head of one K or plain V part: type, bytes of one cell.
+// Reads the head of one K or plain V part: type, bytes of one cell.
 RowShape ReadRowShape(ByteReader& in) {
   const DType dtype = ReadType(in);
   const DTypeInfo& info = Info(dtype);
@@ -49,7 +51,7 @@ RowShape ReadRowShape(ByteReader& in) {
   return {dtype, CheckedChannels(std::min(blocks, kMaxRowElements + 1) * info.block_elements, at)};
 }
 
-// The head of one transposed V part: type, bytes of one element, elements of a row.
+// Reads the head of one transposed V part: type, bytes of one element, elements of a row.
 RowShape ReadTransposedShape(ByteReader& in) {
   const uint64_t type_at = in.offset();
   const DType dtype = ReadType(in);
@@ -68,8 +70,8 @@ uint64_t RowBytes(const RowShape& shape) {
   return uint64_t{shape.channels} / info.block_elements * info.block_bytes;
 }
 
-// The parts of all layers, K or V, of one stream. `shapes` is filled by the first stream that has
-// cells; the others must agree.
+// Reads the parts of all layers, K or V, of one stream. The first stream that has cells fills
+// `shapes`; the others must agree.
 void ReadParts(ByteReader& in, char which, bool transposed, uint32_t layers, uint32_t cells,
                bool first, std::vector<RowShape>& shapes, std::vector<uint64_t>& offsets) {
   for (uint32_t layer = 0; layer < layers; ++layer) {
@@ -90,7 +92,7 @@ void ReadParts(ByteReader& in, char which, bool transposed, uint32_t layers, uin
   }
 }
 
-// Cells of one stream. In a sequence file all carry the id of that one sequence.
+// Checks the cells of one stream. In a sequence file all carry the id of that one sequence.
 void CheckCells(ByteReader& in, uint32_t cells, const Layout& layout, Scope scope) {
   std::optional<int32_t> sequence;
   for (uint32_t i = 0; i < cells; ++i) {
@@ -151,7 +153,7 @@ bool HasCells(const Cache& cache) {
                      [](const Stream& stream) { return stream.cells > 0; });
 }
 
-// K and V parts whose place in the file was found.
+// Returns the number of K and V parts that were found in the file.
 uint64_t CountParts(std::span<const Cache> caches) {
   uint64_t parts = 0;
   for (const Cache& cache : caches) {
@@ -246,7 +248,7 @@ void Search::Extend(const ByteReader& in, const Layout& layout, Scope scope,
         Failed(error, layout, {parts, error.offset().value_or(0)});
       } else if (error.finding() == Finding::kTruncated && HasCells(cache)) {
         Failed(error, layout, {parts, in.offset()});
-      } else {  // what follows a cache and does not begin like another is just left over
+      } else {  // bytes after a cache that do not begin another one are left over
         Failed(LeftOver(in), layout, {parts, in.offset()});
       }
       if (!layout.has_streams) return;
@@ -256,11 +258,11 @@ void Search::Extend(const ByteReader& in, const Layout& layout, Scope scope,
     before.push_back(std::move(cache));
     if (at.at_end()) {
       const auto same = [&](const Reading& reading) { return reading.caches == before; };
-      // An empty cache reads the same whatever its cells would have looked like.
+      // If a cache is empty, all layouts of its cells fit alike.
       if (std::none_of(readings.begin(), readings.end(), same))
         readings.push_back({&layout, before});
     } else {
-      // An empty cache has no layers that could be told from the state's.
+      // An empty cache has no layers that could be distinguished from those of the state.
       const auto state = is_empty ? std::nullopt : FindRecurrent(at, scope);
       if (state) hybrids.push_back({&layout, before, state});
       if (before.size() < kMaxCaches) {
@@ -270,7 +272,7 @@ void Search::Extend(const ByteReader& in, const Layout& layout, Scope scope,
       }
     }
     before.pop_back();
-    // Caches without V came long after the stream count; an empty one does not show the difference.
+    // Caches without V are newer than the stream count; an empty one does not show the difference.
     if (is_empty || !layout.has_streams) return;
   }
 }
@@ -279,7 +281,7 @@ std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope) {
   try {
     RecurrentState state{.offset = in.offset(), .bytes = in.remaining()};
     state.cells = in.U32("cell count");
-    // Sequence states carry no ids here; newer engines may come to write the one.
+    // Sequence states have no ids here; newer engines may begin to write one.
     const uint32_t least = scope == Scope::kSequence ? 0 : 1;
     const uint32_t most = scope == Scope::kSequence ? 1 : kMaxSequencesPerCell;
     for (uint32_t i = 0; i < state.cells; ++i) {
@@ -288,8 +290,8 @@ std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope) {
     }
     ReadBetween(in, "s_trans", 0, 0);
     state.layers = ReadBetween(in, "layer count", 1, kMaxLayers);
-    // Layers without a state are skipped silently: the end of the bytes ends the list, first all R
-    // (convolution), then all S, which is the wider or, of models that have no such part, empty.
+    // Layers without a state are skipped silently. The end of the bytes ends the list: first all R
+    // (convolution), then all S, which is the wider one or, for models without such a part, empty.
     std::vector<uint64_t> widths;
     while (!in.at_end()) {
       if (ReadType(in) != DType::kF32) return std::nullopt;
@@ -389,10 +391,10 @@ namespace {
 
 struct Era {
   Target target;
-  uint32_t first_build, last_build;  // between which files of this layout were seen
+  uint32_t first_build, last_build;  // range of builds whose files of this layout were seen
 };
 
-// SEQ of C and D are the same bytes, as are SESSION of A and B.
+// SEQ of C and D have the same bytes, and so have SESSION of A and B.
 constexpr Era kEras[] = {
     {{'A', 9, 2, false, true, false, 0}, 3889, 4753},
     {{'B', 9, 2, false, true, true, 0}, 5640, 5640},
@@ -408,7 +410,7 @@ Error Unknown(std::string_view version) {
                Escaped(version, 40));
 }
 
-// "v0.4.0" and later, whatever follows.
+// Returns true for "v0.4.0" and later, with any suffix.
 bool IsRelease(std::string_view version) {
   version.remove_prefix(1);
   const auto major = TakeNumber<uint32_t>(version);

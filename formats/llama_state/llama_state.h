@@ -16,20 +16,20 @@
 
 namespace kv::llama_state {
 
-// llama.cpp session and sequence files, and the two in-memory blobs; see FORMAT.md. Rows are given
-// as one head (heads_known = false): the file does not say how they divide.
+// llama.cpp session and sequence files, and the two in-memory blobs (FORMAT.md). Rows are returned
+// as one head (heads_known = false), because the file does not say how they divide.
 Confidence Probe(const Source& source);
-// A file with its header (magic ggsn or ggsq).
+// Opens a file with its header (magic ggsn or ggsq).
 Snapshot Open(Source source, const OpenOptions& options);
-// What llama_state_seq_get_data and llama_state_get_data return; only --from selects these.
+// Open the results of llama_state_seq_get_data and llama_state_get_data; only --from selects these.
 Snapshot OpenSeqBlob(Source source, const OpenOptions& options);
 Snapshot OpenCtxBlob(Source source, const OpenOptions& options);
 
-// The state of one sequence (SEQ), of the layout that storage["version"] names or else the newest;
-// V is ordered as storage["v_order"] says. Before it writes anything, it throws kUnsupportedLayout,
-// kUnsupportedDtype and the like for what the format cannot express.
+// Writes the state of one sequence (SEQ), in the layout that storage["version"] names or the
+// newest; V is ordered as storage["v_order"] says. Before writing anything, it throws
+// kUnsupportedLayout, kUnsupportedDtype and the like for what the format cannot express.
 void WriteSequence(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
-// The whole context (SESSION), with every sequence; needs the architecture's name.
+// Writes the whole context (SESSION), with every sequence; needs the architecture's name.
 void WriteSession(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
 std::vector<std::string> NotKept(const Snapshot& snapshot);
 
@@ -44,16 +44,17 @@ inline constexpr size_t kMaxCaches = 3;  // full attention, index, sliding windo
 
 enum class Scope { kContext, kSequence };
 
-// How one family of builds writes states. Several rows of FORMAT.md's table can share one layout.
+// The layout in which a family of builds writes states. Several rows of FORMAT.md's table can share
+// one layout.
 struct Layout {
   std::string_view letters;     // "AB": the names of these bytes
   bool has_streams = true;      // a stream count in front of each cache
   bool has_outputs = false;     // SESSION: output rows, logits, embeddings before the caches
   uint32_t extension = 0;       // bytes per cell between the id count and the ids
   uint32_t ids = 1;             // SEQ: sequence ids per cell
-  std::string_view written_by;  // for people
+  std::string_view written_by;  // the builds, for messages
 
-  // "A/B", "D'": what --layout takes. The prime says that cells have an extension.
+  // Returns "A/B", "D'": the values of --layout. The prime means that cells have an extension.
   std::string Word() const;
 };
 
@@ -64,7 +65,7 @@ struct RowShape {
   bool operator==(const RowShape&) const = default;
 };
 
-// Where one stream's parts lie in the file.
+// Offsets of one stream's parts in the file.
 struct Stream {
   uint32_t cells = 0;
   uint64_t cells_offset = 0;
@@ -81,7 +82,7 @@ struct Cache {
   bool operator==(const Cache&) const = default;
 };
 
-// A recurrent state (Mamba, RWKV, gated delta nets) behind the caches: recognised by its grammar;
+// A recurrent state (Mamba, RWKV, gated delta nets) after the caches, recognised by its grammar;
 // its bytes are not read.
 struct RecurrentState {
   uint32_t cells = 0, layers = 0, states = 0;
@@ -95,22 +96,21 @@ struct Reading {
   std::vector<Cache> caches;
   std::optional<RecurrentState> recurrent = std::nullopt;  // of hybrid models
 
-  // The layout's word, and where a cache has no V, which: "E", "E-k", "E-kv,k".
+  // Returns the layout's word and, for a cache without V, its parts: "E", "E-k", "E-kv,k".
   std::string Word() const;
 };
 
-// Finds all readings of the rest of a file under one layout, checked as strictly as the format
-// allows without looking at tensor data. Keeps the failures that got far, to report if nothing
-// fits.
+// Finds all interpretations of the rest of a file under one layout, checked as strictly as possible
+// without reading tensor data. Keeps the failures that got furthest, to report if nothing fits.
 class Search {
  public:
-  // Adds what fits to `readings`.
+  // Adds interpretations that fit to `readings`.
   void Try(ByteReader in, const Layout& layout, Scope scope);
-  // Notes a failure after `reached` parts of K and V, and the offset.
+  // Records a failure after `reached` parts of K and V, and the offset.
   void Failed(Error error, const Layout& layout, std::pair<uint64_t, uint64_t> reached);
 
   std::vector<Reading> readings;
-  // Readings of hybrid models: caches that are followed by a recurrent state.
+  // Interpretations as hybrid models: caches followed by a recurrent state.
   std::vector<Reading> hybrids;
   std::optional<Error> furthest;
 
@@ -127,23 +127,23 @@ struct CellRecord {
 };
 CellRecord ReadCell(ByteReader& in, const Layout& layout, Scope scope);
 
-// ggml's number of a cache type. Throws kUnknownDtype.
+// Reads ggml's number of a cache type. Throws kUnknownDtype.
 DType ReadType(ByteReader& in);
-// The same, to write. Nothing if llama.cpp has no cache of this type.
+// Returns the number to write, or nothing if llama.cpp has no cache of this type.
 std::optional<int32_t> TypeNumber(DType dtype);
 
-// The recurrent state that the rest of the bytes form, if they do.
+// Returns the recurrent state that the rest of the bytes form, if they do.
 std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope);
 
-// The token field of a file: a plain list of ids, or the byte record that newer servers pack into
-// it for prompts with images or audio.
+// The token field of a file: a plain list of ids, or the byte record that newer servers write for
+// prompts with images or audio.
 struct TokenList {
-  std::vector<int32_t> tokens;          // of a record: its text tokens, -1 at media positions
-  std::optional<uint32_t> media_count;  // set for a record
+  std::vector<int32_t> tokens;          // for a record: its text tokens, -1 at media positions
+  std::optional<uint32_t> media_count;  // only for a record
 };
 TokenList ReadTokenList(ByteReader& in);
 
-// Writes the field, count first. It is a record without media if the source had a record, or if a
+// Writes the field, count first. Writes a record without media if the source had a record, or if a
 // plain list would look like one.
 void WriteTokenList(const std::vector<int32_t>& tokens, bool as_record, ByteWriter& out);
 
@@ -157,9 +157,9 @@ struct Target {
   uint32_t extension_words = 0;  // where the model has any
 };
 
-// What --target-version names: a layout's letter, or a build such as "b6122" or "v0.5.0"; empty is
-// the newest. Throws kUsage for builds between two layouts, because it is unknown which one they
-// write.
+// Returns the layout that --target-version names: a layout's letter, or a build such as "b6122" or
+// "v0.5.0"; empty is the newest. Throws kUsage for builds between two layouts, because it is
+// unknown which one they write.
 Target TargetOf(std::string_view version);
 
 }  // namespace kv::llama_state

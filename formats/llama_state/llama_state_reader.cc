@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads llama.cpp's session files, sequence files and blobs: containers, the choice of a layout,
+// and the snapshot's views and facts.
 
 #include <fmt/format.h>
 
@@ -20,7 +22,7 @@
 namespace kv::llama_state {
 namespace {
 
-// The part of a file that all containers end with.
+// The last part of a file, which all containers have.
 struct Body {
   ByteReader in;
   Scope scope;
@@ -43,7 +45,7 @@ constexpr std::string_view kRecurrentArchitectures[] = {"mamba",      "mamba2", 
       .Hint("--from opaque archives the bytes as they are");
 }
 
-// SESSION: what stands between the architecture and the caches in layouts A to C.
+// Skips what SESSION files of layouts A to C have between the architecture and the caches.
 void SkipOutputs(ByteReader& in) {
   const uint64_t at = in.offset();
   const uint32_t outputs = in.U32("output count");
@@ -62,8 +64,8 @@ void SkipOutputs(ByteReader& in) {
   }
 }
 
-// The grammar of layout A's f32 rows is also that of a recurrent state, whose second part (S) is
-// wider than its first (R); V is never wider than K.
+// Returns true if rows may be a recurrent state: layout A's f32 rows have the same grammar. The
+// second part (S) of a state is wider than its first (R); V is never wider than K.
 bool MayBeRecurrent(const Reading& reading) {
   if (reading.layout->has_streams || reading.caches.size() != 1) return false;
   const Cache& cache = reading.caches[0];
@@ -76,7 +78,7 @@ bool MayBeRecurrent(const Reading& reading) {
   return true;
 }
 
-// Throws when the body, under one of its layouts, is nothing but a recurrent state.
+// Throws if the body, under one of its layouts, is only a recurrent state.
 void RefuseIfRecurrent(const Body& body) {
   for (const Layout& candidate : body.layouts) {
     ByteReader in = body.in;
@@ -99,7 +101,7 @@ std::string Words(const std::vector<Reading>& readings) {
   return words;
 }
 
-// --layout names a reading in full, or loosely by one letter of its layout.
+// Returns the interpretations that --layout names, completely or by the letter of a layout.
 std::vector<Reading> Chosen(const std::vector<Reading>& readings, const std::string& word) {
   std::vector<Reading> exact, loose;
   for (const Reading& reading : readings) {
@@ -111,9 +113,9 @@ std::vector<Reading> Chosen(const std::vector<Reading>& readings, const std::str
   return exact.empty() ? loose : exact;
 }
 
-// The one reading that fits the body, or the one that `layout` (--layout, may be empty) names.
-// Throws the error of the best attempt, kAmbiguousFormat if several readings fit, and
-// kUnsupportedKind for recurrent, hybrid and DeepSeek V4 states.
+// Returns the one interpretation that fits the body, or the one that `layout` (--layout, may be
+// empty) names. Throws the error of the best attempt, kAmbiguousFormat if several interpretations
+// fit, and kUnsupportedKind for recurrent, hybrid and DeepSeek V4 states.
 Reading ChooseReading(const Body& body, const std::string& layout) {
   if (body.in.remaining() >= 4) {
     ByteReader in = body.in;
@@ -159,7 +161,7 @@ Reading ChooseReading(const Body& body, const std::string& layout) {
   return readings[0];
 }
 
-// Caches carry no name; their order and which of them have V tell what they are.
+// Caches have no name; it follows from their order and from which of them have V.
 std::string_view GroupName(const Reading& reading, size_t i) {
   const std::vector<Cache>& caches = reading.caches;
   if (caches.size() == 1) return "";
@@ -192,13 +194,13 @@ CellGroup ReadCells(const FileSource& file, const Cache& cache, const Layout& la
       for (uint32_t w = 0; w < group.extension_words; ++w)
         group.extensions.push_back(LoadLE<int32_t>(record.extension.data() + 4 * w));
     }
-    // Read for good: of a small model with many tokens the records are much of the file.
+    // Unmaps the cell records, which dominate the file of a small model with many tokens.
     file.Drop(stream.cells_offset, in.offset() - stream.cells_offset);
   }
   return group;
 }
 
-// One piece per stream with cells. The row is one head until somebody says how it divides.
+// Returns one piece per stream with cells. The row counts as one head until the heads are known.
 KvTensor Rows(const FileSource& file, const Cache& cache, const RowShape& shape, uint32_t layer,
               bool is_value) {
   const Order order = is_value && cache.v_transposed ? Order::kHeadDimToken : Order::kTokenHeadDim;
@@ -217,7 +219,7 @@ KvTensor Rows(const FileSource& file, const Cache& cache, const RowShape& shape,
   return tensor;
 }
 
-// "rows", "transposed" or "none", per cache where they differ.
+// Returns "rows", "transposed" or "none", one per cache if they differ.
 std::string ValueStorage(const Reading& reading) {
   std::vector<std::string> words;
   for (const Cache& cache : reading.caches) {
@@ -261,7 +263,7 @@ void AddFactsAndNotes(const Reading& reading, Snapshot& snapshot) {
   }
 }
 
-// What decides the rotation of K or of V, over all layers.
+// The facts that decide the rotation of K or of V, over all layers.
 struct Side {
   bool is_quantised = false, heads_known = true, can_transform = false;
 };
@@ -279,7 +281,7 @@ Side Summarise(const Snapshot& snapshot, bool is_value) {
   return side;
 }
 
-// Makes the views, cells and facts of a chosen reading without touching tensor bytes.
+// Makes the views, cells and facts of a chosen interpretation without reading tensor bytes.
 Snapshot Build(Source source, const Reading& reading, Scope scope) {
   Snapshot snapshot;
   const FileSource& file = *source.files[0].data;
@@ -301,13 +303,13 @@ Snapshot Build(Source source, const Reading& reading, Scope scope) {
   return snapshot;
 }
 
-// Whether quantised K and V are stored Hadamard-rotated, by the rule of FORMAT.md and `rotated`
-// (auto, yes, no). Whatever the file does not tell stays unknown or gets a note. Throws kUsage.
+// Decides if quantised K and V are stored Hadamard-rotated, by the rule of FORMAT.md and `rotated`
+// (auto, yes, no). What the file does not record stays unknown or gets a note. Throws kUsage.
 void SettleHadamard(Snapshot& snapshot, const Layout& layout, const std::string& rotated) {
   if (rotated != "auto" && rotated != "yes" && rotated != "no") {
     throw Error(Finding::kUsage, "--rotated {}: expected auto, yes or no", rotated);
   }
-  // Rotation came to llama.cpp in 2026-04, between builds b8352 and b9842, both of layout D.
+  // llama.cpp rotates since 2026-04, between builds b8352 and b9842, which both have layout D.
   const bool is_older = !layout.has_streams || layout.has_outputs;
   const bool is_newer = layout.letters == "E";
   bool is_open = false, is_assumed = false;
@@ -345,10 +347,10 @@ void SettleHadamard(Snapshot& snapshot, const Layout& layout, const std::string&
   }
 }
 
-constexpr uint32_t kBlobMagic = 0xaf143cd8;  // in front of newer sequence blobs in memory
+constexpr uint32_t kBlobMagic = 0xaf143cd8;  // at the start of newer in-memory sequence blobs
 
-// The layouts by where they occur; FORMAT.md says which builds wrote them. Version 9 / 2 covers
-// several, and only their consistency with the whole file tells which one it is.
+// The layouts by the versions in which they occur; FORMAT.md says which builds wrote them. Version
+// 9 / 2 covers several, which can only be distinguished by their consistency with the whole file.
 constexpr std::string_view kBuildsE = "v0.4.0 and later";
 constexpr Layout kSessionLayouts9[] = {
     {"AB", false, true, 0, 1, "2024-09 to 2025-07 (b3889 to b5640 seen)"},
@@ -366,7 +368,7 @@ constexpr Layout kLayoutsE[] = {
     {"E", true, false, 0, 1, kBuildsE},
     {"E", true, false, 12, 1, "v0.4.0 and later, M-RoPE or per-layer-embedding model"},
 };
-// Blobs have no version: every layout may be meant.
+// Blobs have no version, so every layout is possible.
 constexpr Layout kContextBlobLayouts[] = {
     kSessionLayouts9[0], kSessionLayouts9[1], {"DE", true, false, 0, 1, "2026-02 and later"},
     kSessionLayouts9[3], kLayoutsE[1],
@@ -425,7 +427,8 @@ std::string ReadArchitecture(ByteReader& in) {
       .Hint("--from opaque archives the bytes as they are");
 }
 
-// Heads from flags or a model file, which must be of the architecture that a SESSION names.
+// Applies heads from flags or a model file, whose architecture must be the one that a SESSION
+// names.
 void ApplyModel(const ModelGeometry& geometry, Snapshot& snapshot) {
   const std::string& wanted = geometry.architecture;
   if (snapshot.model.empty()) snapshot.model = wanted;
@@ -453,7 +456,7 @@ Snapshot Finish(Source source, const OpenOptions& options, Body body, std::strin
   }
   if (options.geometry) ApplyModel(*options.geometry, snapshot);
   if (const auto order = FindRopeOrder(snapshot.model); order && order->llama == KeyPairs::kNone)
-    snapshot.key_rotation = KeyRotation::kUnknown;  // GPT-2, MPT ...: there is no RoPE to apply
+    snapshot.key_rotation = KeyRotation::kUnknown;  // GPT-2, MPT ...: the model has no RoPE
   SettleHadamard(snapshot, *reading.layout, options.rotated);
   return snapshot;
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Writes llama.cpp's sequence and session files from any snapshot: checks what the format can
+// express, then cells and tensors in bounded memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +25,7 @@ std::string_view GetStorage(const Snapshot& snapshot, const std::string& key) {
   return at == snapshot.storage.end() ? std::string_view() : std::string_view(at->second);
 }
 
-// One cache as it will be written: its cells, and the layers that have rows for them.
+// A cache to write: its cells, and the layers with rows for them.
 struct CacheToWrite {
   CellGroup cells;
   std::vector<const LayerKv*> layers;
@@ -70,7 +72,7 @@ void CheckLayers(const CacheToWrite& cache) {
   }
 }
 
-// The word for cache `i` of a list such as "rows,transposed" or a single word for all.
+// Returns true if cache `i` is transposed, by a list such as "rows,transposed" or one word for all.
 bool IsTransposed(std::string_view order, size_t i) {
   std::string_view word = order;
   for (;; --i) {
@@ -94,7 +96,7 @@ std::vector<CacheToWrite> CollectCaches(const Snapshot& snapshot) {
       if (!layer.has_k()) throw Refused("has no K").In("layer {}", layer.index);
       caches.push_back({{.group = layer.group, .cells = {}}, {}, false});
       at = std::prev(caches.end());
-      for (uint64_t i = 0; i < layer.k.tokens(); ++i)  // as a prompt fills them
+      for (uint64_t i = 0; i < layer.k.tokens(); ++i)  // positions as a prompt fills them
         at->cells.cells.push_back({.position = static_cast<int64_t>(i), .sequences = {}});
     }
     at->layers.push_back(&layer);
@@ -145,7 +147,7 @@ void FitExtension(const Snapshot& snapshot, uint32_t wanted, CellGroup& group) {
   group.extension_words = wanted;
 }
 
-// One sequence: the one that all cells belong to, 0 where none is recorded.
+// Checks that all cells belong to one sequence, and returns it; 0 if none is recorded.
 void CheckOneSequence(const std::vector<CacheToWrite>& caches) {
   std::optional<SequenceIds> all;
   for (const CacheToWrite& cache : caches) {
@@ -255,7 +257,7 @@ class Writer {
     WriteRows(snapshot_, tensor, begin, count, sink_);
   }
 
-  // Element by element, each for all cells; as many elements at a time as fit the step.
+  // Writes element by element, each for all cells, as many elements at a time as fit the step.
   void Columns(const KvTensor& tensor, uint64_t begin, uint64_t count) {
     head_.I32(*TypeNumber(tensor.dtype));
     head_.U32(tensor.unit_bytes());
@@ -274,7 +276,7 @@ class Writer {
     DropTensor(snapshot_, tensor);
   }
 
-  // Dims [begin, end) of one head as a tensor of its own; `end` shrinks to what strides can say.
+  // Returns dims [begin, end) of one head as a tensor; `end` shrinks to what strides can express.
   static KvTensor SliceDims(const KvTensor& tensor, uint32_t head, uint32_t begin, uint32_t& end) {
     for (const StridedPiece& piece : tensor.pieces) {
       const uint64_t group = piece.dim.group;
@@ -301,7 +303,7 @@ class Writer {
   const Target& target_;
   Scope scope_;
   Sink& sink_;
-  ByteWriter head_;  // what stands between tensors
+  ByteWriter head_;  // bytes between tensors
 };
 
 void Write(const Snapshot& snapshot, const std::string& path, const OutputRules& rules,

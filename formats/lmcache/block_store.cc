@@ -26,17 +26,18 @@ constexpr string_view kIndexMagic = "LMCIDX01", kSlotMagic = "LMCBLK01";
 constexpr uint32_t kIndexVersion = 1;
 constexpr uint64_t kIndexHeader = 32, kSlotHeader = 24;
 constexpr uint64_t kLargestIndex = 256 << 20;
-// Where the values of a checkpoint begin follows from the device's alignment, which is in them.
+// Limits of the device's alignment, a power of two. A checkpoint's values begin one alignment after
+// its header, and only the values record it, so every alignment is tried.
 constexpr uint64_t kLeastAlign = 32, kMostAlign = 1 << 20;
 
-// A checkpoint whose checksum holds.
+// A checkpoint with a valid checksum.
 struct Checkpoint {
   uint64_t sequence = 0, align = 0;
   string_view text;
 };
 
-// `budget`: bytes that may still be summed up. A file of nothing but headers must not cost more
-// than reading it a few times.
+// Reads a checkpoint. `budget` is the number of bytes that may still be hashed: a file of nothing
+// but headers must not cost more than reading it a few times.
 std::optional<Checkpoint> ReadCheckpoint(ByteSpan file, uint64_t at, uint64_t& budget) {
   if (at > file.size() || file.size() - at < kIndexHeader) return std::nullopt;
   ByteReader reader(file.subspan(at), at);
@@ -72,8 +73,8 @@ json Parsed(const Checkpoint& checkpoint) {
   return index;
 }
 
-// The newer of the two copies. Where the second lies is told by the first; if that is torn, it is
-// looked for.
+// Returns the newer of the two copies. The first copy has the offset of the second; if the first is
+// torn, the second is searched for.
 json NewestIndex(ByteSpan file) {
   constexpr uint64_t kFarthest = 1 << 30, kStep = 512;
   uint64_t budget = 4 * file.size();
@@ -93,7 +94,7 @@ json NewestIndex(ByteSpan file) {
   return Parsed(*second);
 }
 
-// What a slot's header must say of whose values follow.
+// Returns the identity that a slot's header must have if it holds the values of this key.
 std::optional<uint64_t> ParseIdentity(const std::string& key) {
   const auto name = ParseKeyName(key);
   if (!name) return std::nullopt;

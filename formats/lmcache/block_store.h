@@ -10,25 +10,25 @@
 
 namespace kv::lmcache {
 
-// A raw-block device or file of LMCache: two checkpoints of the index, then slots of one size with
-// a chunk each. Grammar: FORMAT.md.
+// A raw-block device or file of LMCache: two checkpoints of the index, then slots of equal size
+// with a chunk each. Grammar: FORMAT.md.
 class BlockStore {
  public:
   struct Entry {
     uint64_t offset = 0, size = 0;  // of the values, in the file
-    std::string format, dtype;      // LMCache's words; empty where the index has none
-    std::vector<int64_t> shape;     // empty likewise
+    std::string format, dtype;      // LMCache's words; empty if the index lacks them
+    std::vector<int64_t> shape;     // empty if the index lacks it
   };
 
   // Throws kChecksum if neither checkpoint is intact, kBadText, kBadField, kLimit.
   explicit BlockStore(Source source);
 
-  // The entries by key. Slots that the index names but that now hold other data are left out.
+  // Returns the entries by key, without those whose slots hold other data by now.
   const std::map<std::string, Entry>& entries() const { return entries_; }
   size_t stale() const { return stale_; }
-  // The chunks as a folder of files named by their keys, from which --order chooses.
+  // Returns the chunks as a folder of files named by their keys, for --order.
   Source Names() const;
-  // One chunk; its source is left to the caller. Throws kUnsupportedKind, kSizeMismatch.
+  // Opens one chunk; the caller sets its source. Throws kUnsupportedKind, kSizeMismatch.
   Snapshot Open(const std::string& key, std::optional<uint64_t> batch) const;
 
   Source Release() { return std::move(source_); }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads LMCache's chunks: headers with an unknown number of groups, layouts as arrays, and keys in
+// file names.
 #include "formats/lmcache/lmcache.h"
 
 #include <fmt/format.h>
@@ -46,7 +48,7 @@ std::optional<GroupArray> DescribeArray(const MemoryFormat& format, DType dtype,
   GroupArray array{
       .dtype = dtype, .axes = format.axes, .shape = {}, .bytes = Info(dtype).block_bytes};
   if (array.axes.empty()) return std::nullopt;
-  // Shapes are padded to four places, and latents of one layer group may lack the leading 1.
+  // Shapes are padded to four dimensions, and latents of one layer group may lack the leading 1.
   size_t rank = shape.size();
   while (rank > 0 && shape[rank - 1] == 0) --rank;
   if (array.axes == "BLTC" && rank == 3) {
@@ -61,7 +63,8 @@ std::optional<GroupArray> DescribeArray(const MemoryFormat& format, DType dtype,
     array.shape.push_back(static_cast<uint64_t>(shape[i]));
     if (__builtin_mul_overflow(array.bytes, array.shape.back(), &array.bytes)) return std::nullopt;
   }
-  // A group of latents beside groups of K and V has one plane, and the other way round.
+  // If a chunk has groups of latents and groups of K and V, each array gets the axes of its own
+  // kind.
   if (array.axes == "BLTC") array.axes = "2LTC";
   return array;
 }
@@ -134,7 +137,7 @@ Snapshot SnapshotOfArrays(std::span<const GroupArray> groups, ByteSpan payload,
 
 namespace {
 
-constexpr uint64_t kHeaderBytes = 28;  // of a chunk with one group
+constexpr uint64_t kHeaderBytes = 28;  // for a chunk with one group
 constexpr uint64_t kFirstDtype = 8, kFirstShape = 12;
 
 constexpr MemoryFormat kFormats[] = {
@@ -150,7 +153,7 @@ bool LengthFits(const ChunkHeader& header, ByteSpan bytes) {
   return header.length > 0 && static_cast<uint64_t>(header.length) == Payload(header, bytes);
 }
 
-// Chunks of other things are arrays of bytes, [length, 0, 0, 0], or of numbers.
+// Probes chunks of other content, which are arrays of bytes, [length, 0, 0, 0], or of numbers.
 Confidence ProbeOther(const ChunkHeader& header, ByteSpan bytes) {
   uint64_t product = 1;
   for (const int32_t extent : header.groups[0].shape) {
@@ -164,7 +167,7 @@ Confidence ProbeOther(const ChunkHeader& header, ByteSpan bytes) {
   return LengthFits(header, bytes) && fits ? Confidence::kCertain : Confidence::kNo;
 }
 
-// Whether the bytes are as many as a header of some number of groups and its length say.
+// Returns true if the size fits a header with some number of groups and its length.
 bool SomeLengthFits(const ChunkHeader& header, ByteSpan bytes) {
   if (header.length <= 0 || bytes.size() < kHeaderBytes) return false;
   const uint64_t length = static_cast<uint64_t>(header.length), payload = Payload(header, bytes);
@@ -172,15 +175,16 @@ bool SomeLengthFits(const ChunkHeader& header, ByteSpan bytes) {
          (payload - length) / kGroupBytes < kMostGroups;
 }
 
-// How much of a header the bytes are. Length, type and shape hold for every chunk; two of them are
-// still too much for chance, and then the reader says what is wrong.
+// Returns how certainly the bytes begin with a header. Length, type and shape hold for every chunk;
+// two of the three cannot match by chance, and then the reader reports what is wrong.
 Confidence ProbeBytes(ByteSpan bytes) {
   if (bytes.size() < kHeaderBytes) return Confidence::kNo;
   const ChunkHeader header = ParseChunkHeader(bytes);
   const MemoryFormat* format = FindMemoryFormat(header.format);
   if (format == nullptr) return Confidence::kNo;
   if (format->axes.empty()) return ProbeOther(header, bytes);
-  if (header.groups.size() > 1) return Confidence::kCertain;  // only whole ones have more
+  // only complete headers have more groups
+  if (header.groups.size() > 1) return Confidence::kCertain;
   GroupShape typed = header.groups[0];
   const bool known = DTypeOf(typed.dtype).has_value();
   if (!known) typed.dtype = 6;
@@ -209,7 +213,7 @@ const SourceFile& OnlyFile(const Source& source) {
       .Hint("give --order FILE, a file with one name per line");
 }
 
-// The arrays of the groups, or the field that is wrong.
+// Returns the arrays of the groups, or throws, naming the field that is wrong.
 std::vector<GroupArray> CheckedArrays(const ChunkHeader& header, const MemoryFormat& format,
                                       ByteSpan bytes) {
   std::vector<GroupArray> arrays;
@@ -231,7 +235,7 @@ std::vector<GroupArray> CheckedArrays(const ChunkHeader& header, const MemoryFor
           .At(kFirstShape);
     }
     arrays.push_back(*array);
-    total += array->bytes;  // of several, the header's parser has added them up
+    total += array->bytes;  // for several groups the header's parser has added the sizes
   }
   const uint64_t payload = Payload(header, bytes);
   if (!LengthFits(header, bytes) && total != payload && SomeLengthFits(header, bytes)) {
@@ -328,7 +332,7 @@ void Replace(std::string& text, string_view from, string_view to) {
     text.replace(at, from.size(), to);
 }
 
-// Files write "/" as "-SEP-", raw blocks as "%2F".
+// Unescapes a model name: files write "/" as "-SEP-", raw blocks as "%2F".
 std::string UnescapeModel(string_view word) {
   std::string model(word);
   Replace(model, "-SEP-", "/");
@@ -336,7 +340,7 @@ std::string UnescapeModel(string_view word) {
   return Escaped(model, 120);
 }
 
-// Four bytes: ranks of all machines and this one's, then the same within a machine.
+// The four bytes are the number of ranks and this rank, of all machines and then of this machine.
 std::string RankText(uint32_t rank) {
   std::string text = fmt::format("{} of {}", rank >> 16 & 0xFF, rank >> 24);
   const uint32_t local = rank & 0xFF, locals = rank >> 8 & 0xFF;

@@ -20,21 +20,21 @@ namespace kv::lmcache {
 // LMCache's numbers for the layouts of a chunk.
 struct MemoryFormat {
   int number;
-  std::string_view name;  // LMCache's own word
-  std::string_view axes;  // outermost first, letters as in formats/raw; empty where it is no cache
+  std::string_view name;  // LMCache's name
+  std::string_view axes;  // outermost first, letters as in formats/raw; empty if it is no cache
 };
 
-// By number or by LMCache's word, or null.
+// Finds a layout by number or by LMCache's name; null if there is none.
 const MemoryFormat* FindMemoryFormat(int64_t number);
 const MemoryFormat* FindMemoryFormat(std::string_view name);
-// Returns the same layout. Throws kUnsupportedKind if it does not hold K and V.
+// Returns `format`. Throws kUnsupportedKind if it does not hold K and V.
 const MemoryFormat& CacheFormat(const MemoryFormat& format);
-// Throws kBadField for numbers that LMCache never had.
+// Throws kBadField for numbers that LMCache does not have.
 const MemoryFormat& MemoryFormatOf(int64_t number);
-// The number as text, as metadata keeps it.
+// Finds a layout by its number as text, as metadata has it.
 const MemoryFormat& MemoryFormatOf(std::string_view number);
 
-// Engines have a handful, one for each shape of cache in a model.
+// Engines have a few groups, one for each shape of cache in a model.
 inline constexpr size_t kMostGroups = 64;
 inline constexpr uint64_t kGroupBytes = 20;
 
@@ -44,8 +44,8 @@ struct GroupShape {
   std::array<int32_t, 4> shape = {};
 };
 
-// The header of a chunk: two numbers, then five for each group. It does not say how many groups
-// follow; the parser tries every count, and at most one fits the size of the file.
+// The header of a chunk: two numbers, then five for each group. It does not record the number of
+// groups; the parser tries every count, and at most one fits the size of the file.
 struct ChunkHeader {
   int32_t length = 0, format = 0;
   std::vector<GroupShape> groups;
@@ -64,16 +64,16 @@ struct GroupArray {
 // Returns nothing if the layout cannot have this type or shape, or if sizes exceed 64 bits.
 std::optional<GroupArray> DescribeArray(const MemoryFormat& format, const GroupShape& group);
 std::optional<DType> DTypeOf(int32_t number);
-// Axes and extents of a shape in this layout; nothing if the shape does not fit it.
+// Returns axes and extents of a shape in this layout; nothing if the shape does not fit it.
 std::optional<GroupArray> DescribeArray(const MemoryFormat& format, DType dtype,
                                         std::span<const int64_t> shape);
 
-// The header whose groups fit the file exactly; otherwise the one with a single group, so that the
-// caller finds what is wrong with it. Throws kTruncated.
+// Returns the header whose groups fit the file exactly; otherwise the one with a single group, so
+// that the caller can report what is wrong with it. Throws kTruncated.
 ChunkHeader ParseChunkHeader(ByteSpan bytes);
 
-// The layers of a chunk, numbered consecutively; its groups follow each other in `payload`. Throws
-// kLimit, kSizeMismatch. The caller adds the source.
+// Returns the layers of a chunk, numbered consecutively; its groups are consecutive in `payload`.
+// Throws kLimit, kSizeMismatch. The caller adds the source.
 Snapshot SnapshotOfArrays(std::span<const GroupArray> groups, ByteSpan payload,
                           std::optional<uint64_t> batch);
 
@@ -81,11 +81,11 @@ Snapshot SnapshotOfArrays(std::span<const GroupArray> groups, ByteSpan payload,
 // layers. Grammar and what is refused: FORMAT.md.
 
 Confidence ProbeChunk(const Source& source);
-// One chunk. Throws kTruncated, kBadField, kUnknownDtype, kSizeMismatch, kUnsupportedKind for
-// chunks that hold no K and V.
+// Opens one chunk. Throws kTruncated, kBadField, kUnknownDtype, kSizeMismatch, kUnsupportedKind for
+// chunks without K and V.
 Snapshot OpenChunk(Source source, const OpenOptions& options);
 
-// What LMCache's keys say, as files and slots are named by them. '@' stands between their words.
+// The fields of LMCache's keys, which name files and slots. '@' separates them.
 //   in-process:    MODEL@WORLD@WORKER@HASH@DTYPE[@LAYER][@TAG%VALUE...]
 //   multiprocess:  MODEL@0xRANK@GROUP@HASH[@SALT]
 struct KeyName {
@@ -99,7 +99,7 @@ struct KeyName {
 
 // Returns nothing if the text is not a key.
 std::optional<KeyName> ParseKeyName(std::string_view key);
-// The same for a file's name, ignoring folder and ending.
+// Parses a file's name, without folder and extension.
 std::optional<KeyName> ParseKeyOfFile(std::string_view file);
 
 }  // namespace kv::lmcache

@@ -19,7 +19,7 @@ namespace {
 constexpr std::array<std::string_view, 6> kKeys = {"H", "D", "T", "hP", "lP", "FA"};
 constexpr std::string_view kMarker = "_sync";
 constexpr size_t kAddressDigits = 16;
-constexpr uint64_t kWidest = 1 << 20;  // heads, dims and packs
+constexpr uint64_t kWidest = 1 << 20;  // largest number of heads, dims and packs
 
 struct Pair {
   const SourceFile* k = nullptr;
@@ -30,12 +30,12 @@ struct Pair {
 struct CacheFolder {
   std::map<uint32_t, Pair> layers;
   bool by_address = false;
-  std::string name;  // of a prefix cache
+  std::string name;  // name of a prefix cache
   std::vector<std::string> strangers;
 };
 
 struct FileName {
-  std::string name;  // without layer, marker and ending
+  std::string name;  // without layer, marker and extension
   uint32_t layer = 0;
   bool is_value = false, is_marker = false;
 };
@@ -119,13 +119,13 @@ struct Packing {
   bool flash = false;
 };
 
-// What a file of one tensor makes of its capacity: least and most tokens that allocate this much.
+// The number of tokens that a file of one tensor has room for, as a range.
 struct Capacity {
   uint64_t least = 0, most = 0;
 };
 
-// `row` bytes are one token of all heads, padding included; capacities are multiples of `step`
-// made of `tokens` tokens each.
+// Infers the capacity. `row` is the size of one token of all heads, including padding; capacities
+// are multiples of `step` that consist of `tokens` tokens each.
 Capacity InferCapacity(uint64_t bytes, uint64_t row, uint64_t step, uint64_t tokens,
                        std::string_view which) {
   if (bytes == 0 || bytes % CheckedMul(row, step, "packed row") != 0) {

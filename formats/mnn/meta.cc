@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads and writes the meta files of MNN's dumps, and describes packed tiles as strided views.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,7 +37,7 @@ Json ParseObject(ByteSpan bytes) {
   return json;
 }
 
-// Typed access to the members of one meta; each refusal names the key.
+// Typed access to the members of one meta file; each error names the key.
 class Fields {
  public:
   explicit Fields(const Json& json) : json_(json) {}
@@ -46,14 +47,14 @@ class Fields {
   uint64_t Count(const char* key, uint64_t least, uint64_t most = kMaxInt) const {
     const Json& value = Need(key);
     if (!value.is_number_integer()) throw WrongType(key, "an integer");
-    // Negative numbers are the only ones that nlohmann does not keep as unsigned.
+    // nlohmann stores all integers as unsigned, except negative ones.
     if (!value.is_number_unsigned() || value.get<uint64_t>() < least ||
         value.get<uint64_t>() > most) {
       throw Error(Finding::kBadField, "{} {} is not in {}..{}", key, ShowJson(value), least, most);
     }
     return value.get<uint64_t>();
   }
-  // Written by `int` arithmetic that may come out at or below zero.
+  // Reads a number that the engine computes in `int`, which may be zero or negative.
   int64_t Signed(const char* key) const {
     const Json& value = Need(key);
     if (!value.is_number_integer()) throw WrongType(key, "an integer");
@@ -127,7 +128,7 @@ void ReadLogical(const Fields& fields, DumpMeta& meta) {
   CheckedMul(meta.tokens, CheckedProduct({meta.kv_heads, meta.head_dim, 4}, "rows"), "rows");
 }
 
-// `used` as the engine computes it, but never more than the memory of one head.
+// Computes `used` as the engine does, but at most the memory of one head.
 uint64_t HeadBytes(const Fields& fields, const char* used_key, const char* stride_key,
                    uint64_t elements, uint64_t last_index, uint64_t unit) {
   const uint64_t whole = CheckedMul(elements, unit, used_key);
@@ -149,7 +150,7 @@ void ReadPacked(const Fields& fields, DumpMeta& meta) {
   meta.tokens = meta.added = fields.Count("used_seq_len", 1);
   const uint64_t capacity = fields.Count("max_seq_len", 0);
   const int64_t flash = fields.Signed("flash_upper_kv");
-  // The engine's own replacement where it runs without flash attention.
+  // The engine's own replacement when it runs without flash attention.
   const uint64_t block = flash > 0      ? static_cast<uint64_t>(flash)
                          : capacity > 0 ? capacity
                                         : meta.tokens;
@@ -195,7 +196,7 @@ bool LooksLikeMeta(ByteSpan bytes) {
     }
     return json.contains("seq_len") || json.contains("used_seq_len");
   } catch (const Error&) {
-    return false;  // nests too deep for a meta
+    return false;  // too deeply nested for a meta file
   }
 }
 
@@ -252,7 +253,7 @@ std::string LogicalMetaText(const DumpMeta& meta) {
       {"v_file", meta.v_file},
   };
   if (!meta.rope_pairs.empty()) json["rope_pairs"] = meta.rope_pairs;
-  // Run ids come from folder names, which need not be UTF-8.
+  // Run ids come from folder names, which may not be UTF-8.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -262,7 +263,7 @@ uint64_t CheckedRoundUp(uint64_t value, uint64_t multiple, std::string_view what
   return CheckedMul(CeilDiv(value, multiple), multiple, what);
 }
 
-// A two-level stride, or the plain one it amounts to over `extent` indices.
+// Returns a two-level stride, or the equivalent plain one over `extent` indices.
 AxisStride Tiled(uint64_t step, uint64_t group, uint64_t group_step, uint64_t extent) {
   if (group == 1) return {group_step};
   if (extent <= group || group_step == step * group) return {step};
@@ -301,7 +302,7 @@ KvTensor PackedKeys(const std::byte* data, DType dtype, const PackGeometry& g, u
   return tensor;
 }
 
-// Tokens of V have three levels (block, tile, lane): one piece per flash block leaves two.
+// Tokens of V have three levels (block, tile, lane); one piece per flash block leaves two.
 KvTensor PackedValues(const std::byte* data, DType dtype, const PackGeometry& g, uint32_t heads,
                       uint64_t head_bytes) {
   const uint64_t unit = Info(dtype).block_bytes;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads MNN's dumps: finds the runs and layers of a folder, joins updates by position, and writes
+// logical dumps.
 #include "formats/mnn/mnn.h"
 
 #include <fmt/format.h>
@@ -18,7 +20,7 @@ namespace kv::mnn {
 
 namespace {
 
-// Remarks about layers; the same words about several layers become one note.
+// Remarks about layers; the same text for several layers becomes one note.
 class LayerRemarks {
  public:
   void Add(uint32_t layer, std::string text) {
@@ -101,7 +103,7 @@ void AddPacked(const std::vector<Dump>& dumps, DType dtype, LayerKv& layer) {
   layer.v = PackedValues(longest.v, dtype, meta.pack, meta.kv_heads, meta.value_head_bytes);
 }
 
-// Every data file is elements, whether it is read as the snapshot or not.
+// Every data file consists of elements, whether or not it is read as the snapshot.
 void AddStored(const LayerDumps& layer, DType dtype, std::vector<StoredRange>& stored) {
   for (const auto* dumps : {&layer.logical, &layer.packed}) {
     for (const Dump& dump : *dumps) {
@@ -122,7 +124,7 @@ struct Counts {
   }
 };
 
-// What `inspect` tells about a run beyond its tensors.
+// Adds what `inspect` shows of a run beside its tensors.
 void AddFacts(const std::map<uint32_t, LayerDumps>& layers, bool any_logical_read,
               bool any_packed_read, Snapshot& snapshot) {
   Counts logical, packed;
@@ -281,7 +283,7 @@ void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRu
   RequireLayerNumbers(snapshot);
   AtomicFolder folder(path, rules);
   std::filesystem::path name = std::filesystem::path(path).lexically_normal();
-  if (!name.has_filename()) name = name.parent_path();  // "out/"
+  if (!name.has_filename()) name = name.parent_path();  // removes the slash of "out/"
   for (const LayerKv& layer : snapshot.layers) {
     DumpMeta meta;
     meta.layer = layer.index;
@@ -326,10 +328,11 @@ Joined JoinByPosition(std::span<const TokenRange> updates) {
   });
 
   Joined joined;
-  std::vector<size_t> open;  // updates that reach past the cursor, the latest begun on top
+  // updates that reach past the cursor; the one that began last is on top
+  std::vector<size_t> open;
   uint64_t cursor = 0;
-  uint64_t furthest = 0;  // end of what any update so far holds
-  // Gives the positions up to `limit` to the updates that are open.
+  uint64_t furthest = 0;  // largest end of any update so far
+  // Assigns the positions up to `limit` to the open updates.
   const auto emit_until = [&](uint64_t limit) {
     while (!open.empty() && cursor < limit) {
       const size_t top = open.back();
@@ -344,7 +347,7 @@ Joined JoinByPosition(std::span<const TokenRange> updates) {
   for (const size_t i : order) {
     const TokenRange& update = updates[i];
     emit_until(update.begin);
-    if (furthest != 0) {  // not the first
+    if (furthest != 0) {  // not the first update
       if (update.begin > furthest) Append(joined.gaps, furthest, update.begin);
       Append(joined.overlaps, update.begin, std::min(update.end, furthest));
     }
@@ -362,7 +365,8 @@ std::string InFolder(std::string_view folder, const std::string& name) {
   return folder.empty() ? name : fmt::format("{}/{}", folder, name);
 }
 
-// What the engine names its metas: a damaged file of this name is refused, not overlooked.
+// Returns true for the engine's names of meta files: a damaged file with such a name is refused,
+// not ignored.
 bool IsNamedLikeMeta(std::string_view name) {
   const std::string_view base = LastPart(name);
   return (base.starts_with("meta_t") || base.starts_with("packed_meta_")) &&
@@ -421,7 +425,7 @@ void ExpectSameShape(const Dump& a, const Dump& b) {
   }
 }
 
-// Marks a meta's files as used; every data file has one meta.
+// Marks a meta's files as used; every data file must belong to one meta.
 void Use(const Dump& dump, std::set<std::string>& used) {
   const std::string_view folder = FolderPart(dump.file->name);
   used.insert(dump.file->name);
@@ -445,7 +449,7 @@ void AddToLayer(Dump dump, LayerDumps& layer) {
   (dump.meta.is_packed ? layer.packed : layer.logical).push_back(std::move(dump));
 }
 
-// A folder is one layer.
+// Checks that a folder holds one layer only.
 void ExpectOneLayerPerFolder(const std::map<uint32_t, LayerDumps>& layers) {
   std::map<std::string_view, uint32_t> folders;
   for (const auto& [index, layer] : layers) {

@@ -18,7 +18,7 @@
 
 namespace kv::mnn {
 
-// How MNN's CPU attention packs one head for its matrix kernels: K in tiles of pack_h tokens by
+// MNN's CPU attention packs one head for its matrix kernels: K in tiles of pack_h tokens by
 // pack_l dims, V in tiles of pack_h dims by pack_l tokens inside blocks of `flash_block` tokens.
 //   K [ceil(tokens / pack_h)][ceil(head_dim / pack_l)][pack_h][pack_l]
 //   V [ceil(tokens / flash_block)][ceil(head_dim / pack_h)][ceil(flash_block / pack_l)][pack_h]
@@ -28,16 +28,16 @@ struct PackGeometry {
   uint64_t tokens = 0;
   uint64_t head_dim = 0;
   uint64_t pack_h = 0, pack_l = 0;
-  uint64_t flash_block = 0;  // the whole capacity where the engine runs without flash attention
+  uint64_t flash_block = 0;  // the whole capacity if the engine runs without flash attention
 };
 
-// Elements of one head, padding included. Throws kOverflow; once these have returned, the index
-// functions cannot overflow either.
+// Return the elements of one head, including padding. Throw kOverflow; once these have returned,
+// the index functions cannot overflow either.
 uint64_t KeyElements(const PackGeometry& geometry);
 uint64_t ValueElements(const PackGeometry& geometry);
 
-// Where element (token, dim) lies in its head. The largest index in use is that of the last token's
-// last dim.
+// Return the index of element (token, dim) in its head. The largest index in use is that of the
+// last token's last dim.
 inline uint64_t KeyIndex(const PackGeometry& g, uint64_t token, uint64_t dim) {
   const uint64_t tile = g.pack_h * g.pack_l;
   const uint64_t tiles_per_group = g.head_dim / g.pack_l + (g.head_dim % g.pack_l != 0);
@@ -56,7 +56,7 @@ inline uint64_t ValueIndex(const PackGeometry& g, uint64_t token, uint64_t dim) 
          dim % g.pack_h * g.pack_l + in_block % g.pack_l;
 }
 
-// Views of `heads` packed heads, each `head_bytes` after the one before.
+// Return views of `heads` packed heads, each `head_bytes` after the one before.
 KvTensor PackedKeys(const std::byte* data, DType dtype, const PackGeometry& geometry,
                     uint32_t heads, uint64_t head_bytes);
 KvTensor PackedValues(const std::byte* data, DType dtype, const PackGeometry& geometry,
@@ -67,17 +67,19 @@ struct DumpMeta {
   bool is_packed = false;
   uint32_t layer = 0;
   uint64_t begin = 0;   // first token (logical; 0 for packed)
-  uint64_t tokens = 0;  // rows in the files
+  uint64_t tokens = 0;  // number of rows in the files
   uint64_t added =
       0;  // tokens of the engine's update: more than `tokens` where the dump was capped
   uint32_t kv_heads = 0, head_dim = 0;
   DType dtype = DType::kF16;
-  bool quantised_cache = false;  // the engine's own cache was quantised; the dump holds its input
+  // true: the engine's own cache was quantised; the dump holds its input
+  bool quantised_cache = false;
   std::string stage, run_id;
-  std::string k_file, v_file;  // plain names in the folder of the meta
-  std::string rope_pairs;      // kvtool's own record of K's RoPE pairs; the engine writes none
+  std::string k_file, v_file;  // file names in the folder of the meta
+  // order of K's RoPE pairs; a field of kvtool's own, which the engine does not write
+  std::string rope_pairs;
 
-  // packed only
+  // Only for packed dumps.
   PackGeometry pack;
   uint64_t key_head_bytes = 0, value_head_bytes = 0;  // of one head in the files
 
@@ -86,37 +88,38 @@ struct DumpMeta {
   uint64_t v_bytes() const;
 };
 
-// No meta is near this size; larger files are not looked at.
+// Meta files are far smaller; larger files are not read.
 inline constexpr uint64_t kMaxMetaBytes = 64 << 10;
 
-// Whether the bytes are a JSON object with the keys that every dump meta has.
+// Returns true if the bytes are a JSON object with the keys that every dump meta has.
 bool LooksLikeMeta(ByteSpan bytes);
 
-// Reads one meta strictly. Throws kBadText (not JSON, a key twice, a wrong type), kBadField,
-// kInconsistent (fields that contradict each other), kSizeMismatch, kUnsafeName, kOverflow.
+// Reads one meta file strictly. Throws kBadText (not JSON, a repeated key, a wrong type),
+// kBadField, kInconsistent (fields that contradict each other), kSizeMismatch, kUnsafeName,
+// kOverflow.
 DumpMeta ParseMeta(ByteSpan bytes);
 
-// The text of a logical meta, byte for byte as the engine writes it.
+// Returns the text of a logical meta file, byte for byte as the engine writes it.
 std::string LogicalMetaText(const DumpMeta& meta);
 
 // KV dumps of MNN's distribution experiments: see FORMAT.md.
 Confidence ProbeDump(const Source& source);
 
-// A layer folder, a run folder or a root with one run. `layout` "logical" or "packed" chooses where
-// a layer has both (logical otherwise); `as_dtype` "bf16" reads two-byte elements as bfloat16,
-// which the engine does not tell from binary16. Throws kAmbiguousFormat for a root with several
-// runs.
+// Opens a layer folder, a run folder or a root with one run. `layout` "logical" or "packed" chooses
+// if a layer has both (default logical); `as_dtype` "bf16" reads two-byte elements as bfloat16,
+// which the engine does not distinguish from binary16. Throws kAmbiguousFormat for a root with
+// several runs.
 Snapshot OpenDump(Source source, const OpenOptions& options);
 
-// One logical update per layer from token 0, in f32 or f16. Throws kUnsupportedDtype,
+// Writes one logical update per layer from token 0, in f32 or f16. Throws kUnsupportedDtype,
 // kUnsupportedLayout, kGeometryMissing.
 void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
 
-// Every logical dump below a folder, whatever its run, in the order in which MNN's own script sees
-// them. Like that script, this counts damage and goes on: it never throws for content. Views point
-// into `source`.
+// Returns every logical dump below a folder, of all runs, in the order of MNN's own script. Like
+// that script, this counts damage and continues: content never makes it throw. Views point into
+// `source`.
 std::vector<DumpEntry> ReadOfflineEntries(const Source& source);
-// The packed dumps, read in the same way; those without data files are left out.
+// Returns the packed dumps in the same way, without those that lack data files.
 std::vector<PackedEntry> ReadPackedEntries(const Source& source);
 
 inline DumpEntries ReadDumpEntries(const Source& source) {
@@ -132,19 +135,19 @@ struct JoinedRange {
 
 struct Joined {
   std::vector<JoinedRange> ranges;   // ascending, disjoint
-  std::vector<TokenRange> gaps;      // positions inside the whole that no update holds
-  std::vector<TokenRange> overlaps;  // positions that more than one update holds
+  std::vector<TokenRange> gaps;      // positions inside the whole that no update has
+  std::vector<TokenRange> overlaps;  // positions that more than one update has
 };
 
-// Joins the updates of one layer by position. Where several hold a position, the one that begins
-// later wins: an engine appends, so it can only begin inside an earlier update after its cache was
+// Joins the updates of one layer by position. If several hold a position, the one that begins later
+// wins: an engine appends, so an update can only begin inside an earlier one after the cache was
 // cut back to that length. Of two that begin together the longer one wins.
 Joined JoinByPosition(std::span<const TokenRange> updates);
 
-// One meta with the data files it names, whose sizes have been checked against it.
+// A meta file with its data files, whose sizes were checked.
 struct Dump {
   DumpMeta meta;
-  const SourceFile* file = nullptr;  // the meta itself
+  const SourceFile* file = nullptr;  // the meta file itself
   const std::byte* k = nullptr;
   const std::byte* v = nullptr;
 };
@@ -156,23 +159,23 @@ struct LayerDumps {
 
 struct RunDumps {
   std::map<uint32_t, LayerDumps> layers;  // by layer id
-  std::vector<std::string> strangers;     // files that no meta names
+  std::vector<std::string> strangers;     // files that belong to no meta
 };
 
-// Whether any file is a dump's meta by its content.
+// Returns true if any file is a dump's meta by its content.
 bool HoldsDumps(const Source& source);
 
-// Every dump of the one run in a folder, checked for sizes, names and agreement within layers. The
-// result points into `source`. Throws kAmbiguousFormat for several runs.
+// Reads every dump of the one run in a folder, checked for sizes, names and agreement within
+// layers. The result points into `source`. Throws kAmbiguousFormat for several runs.
 RunDumps ReadRun(const Source& source);
 
 // Files that the engine itself keeps on disk: prefix caches (NAME_LAYER.k, NAME_LAYER.v) and caches
-// in mapped files (ADDRESS.k, ADDRESS.v). Packed memory without a header: FORMAT.md.
+// in mapped files (ADDRESS.k, ADDRESS.v). They are packed memory without a header (FORMAT.md).
 
 inline constexpr std::string_view kCachePreset = "mnn-cache";
 
-// H kv heads, D head size, T tokens in use, hP and lP the packing, FA the flash block (none: the
-// engine ran without flash attention).
+// Returns true for the keys of sizes: H kv heads, D head size, T tokens in use, hP and lP the
+// packing, FA the flash block (none: the engine ran without flash attention).
 bool IsCacheKey(std::string_view key);
 
 // Opens a folder of such files. Throws kUsage if a size is missing, kSizeMismatch if the sizes of

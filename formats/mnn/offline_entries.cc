@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Path by path component, as Python orders paths: '/' sorts before every other byte.
+// Compares paths component by component, as Python orders them: '/' sorts before every other byte.
 bool PathLess(std::string_view a, std::string_view b) {
   return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
     const auto rank = [](char c) { return c == '/' ? -1 : int{static_cast<unsigned char>(c)}; };
@@ -27,7 +27,7 @@ bool PathLess(std::string_view a, std::string_view b) {
   });
 }
 
-// Metas by their names, in the original's order.
+// Returns meta files sorted by name, in the original's order.
 std::vector<const SourceFile*> FindMetas(const Source& source, std::string_view prefix) {
   std::vector<const SourceFile*> metas;
   for (const SourceFile& file : source.files) {
@@ -39,7 +39,7 @@ std::vector<const SourceFile*> FindMetas(const Source& source, std::string_view 
   return metas;
 }
 
-// What Python's int() makes of a JSON value; nothing where it fails.
+// Converts a JSON value as Python's int() does; nothing if that fails.
 std::optional<int64_t> AsInt(const Json& value) {
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
   if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) return std::nullopt;
@@ -77,7 +77,7 @@ DumpDefect ReadNumbers(const Json& meta, DumpEntry& entry) {
   return ok ? DumpDefect::kNone : DumpDefect::kMetaNumbers;
 }
 
-// The bytes of a file beside the meta, which must lie in the source.
+// Finds the bytes of a file beside the meta, which must be in the source.
 DumpDefect FindPart(const Source& source, std::string_view folder, const std::string& name,
                     ByteSpan& bytes) {
   const std::string path =
@@ -86,7 +86,7 @@ DumpDefect FindPart(const Source& source, std::string_view folder, const std::st
     bytes = file->data->bytes();
     return DumpDefect::kNone;
   }
-  // Files are sorted: those of a folder follow its name and a slash.
+  // Files are sorted, so those of a folder follow its name and a slash.
   const std::string within = path + "/";
   const auto first = std::lower_bound(
       source.files.begin(), source.files.end(), within,
@@ -95,7 +95,7 @@ DumpDefect FindPart(const Source& source, std::string_view folder, const std::st
   return is_folder ? DumpDefect::kUnreadable : DumpDefect::kNoFiles;
 }
 
-// The size that K and V must have; nothing if no file can have it.
+// Returns the size that K and V must have; nothing if no file can have it.
 std::optional<uint64_t> ExpectedBytes(const DumpEntry& entry) {
   if (entry.tokens <= 0 || entry.heads <= 0 || entry.head_dim <= 0) return std::nullopt;
   if (entry.heads > UINT32_MAX || entry.head_dim > UINT32_MAX) return std::nullopt;
@@ -122,7 +122,7 @@ DumpDefect ReadTensors(const Source& source, std::string_view folder, const Json
     const bool missing = k_defect == DumpDefect::kNoFiles || v_defect == DumpDefect::kNoFiles;
     return missing ? DumpDefect::kNoFiles : DumpDefect::kUnreadable;
   }
-  // Other sizes are for the simulator to refuse by name.
+  // The simulator refuses other sizes, naming them.
   if (entry.element_bytes != 2 && entry.element_bytes != 4) return DumpDefect::kNone;
   const auto expected = ExpectedBytes(entry);
   if (!expected || k.size() != *expected || v.size() != *expected) return DumpDefect::kWrongSize;
@@ -141,7 +141,7 @@ Json ParseMetaText(const SourceFile& file) {
   try {
     return ReadJson(AsText(file.data->bytes()));
   } catch (const Error&) {
-    return Json(Json::value_t::discarded);  // nests too deep: as if it were no JSON
+    return Json(Json::value_t::discarded);  // too deeply nested; counts as not JSON
   }
 }
 

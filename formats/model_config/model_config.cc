@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads config.json: geometry, windows and RoPE with its scalings, by the conventions of
+// transformers' models.
 #include "formats/model_config/model_config.h"
 
 #include <algorithm>
@@ -25,7 +27,7 @@ constexpr uint32_t kMostLayers = 4096, kMostHeads = 1 << 16, kWidest = 1 << 20;
 
 Config::Config(ByteSpan bytes) {
   if (bytes.size() > kLargestConfig) throw Error(Finding::kLimit, "is above 16 MiB");
-  // Models that classify name tens of thousands of labels.
+  // Classifiers list tens of thousands of labels, hence the large limit on keys.
   json whole = ReadJson(AsText(bytes), {.bytes = kLargestConfig, .keys = 1 << 16});
   if (!whole.is_object()) throw Error(Finding::kBadText, "is not a JSON object");
   const auto text = whole.find("text_config");
@@ -95,7 +97,7 @@ ModelGeometry ReadConfigGeometry(const FileSource& file) {
   const Config config(file.bytes());
   ModelGeometry geometry;
   geometry.source = file.name();
-  geometry.architecture = "";  // names of Hugging Face are not those that states carry
+  geometry.architecture = "";  // names of Hugging Face differ from those in states
   geometry.query_heads = config.Need("num_attention_heads", kMostHeads);
   const uint32_t kv_heads =
       config.Count("num_key_value_heads", kMostHeads).value_or(geometry.query_heads);
@@ -129,19 +131,19 @@ using Kind = RopeScaling::Kind;
 
 constexpr size_t kMostPairs = 1 << 16;
 
-// Models of Hugging Face whose pairs are neighbours; all others turn halves.
+// Models of Hugging Face whose pairs are neighbours; all others rotate halves.
 constexpr std::string_view kNeighbours[] = {"gptj",        "codegen",      "cohere",      "cohere2",
                                             "cohere2_moe", "glm",          "glm4",        "chatglm",
                                             "ernie4_5",    "ernie4_5_moe", "llama4_text", "llama4",
                                             "helium",      "moonshine",    "blt"};
-// Models whose attention has no RoPE; the hybrids among them leave order to their recurrent layers.
+// Models whose attention has no RoPE; the hybrids among them get order from their recurrent layers.
 constexpr std::string_view kWithout[] = {"gpt2",  "gpt_neo",    "gpt_bigcode", "opt",
                                          "bloom", "mpt",        "biogpt",      "xglm",
                                          "jamba", "nemotron_h", "zamba"};
-// Only layers with a window are rotated; the second ones only if the model has windows at all.
+// Models that rotate only layers with a window; the second group only if the model has windows.
 constexpr std::string_view kWindowsOnly[] = {"cohere2", "cohere2_moe", "afmoe"};
 constexpr std::string_view kWindowsOnlyIfAny[] = {"exaone4", "exaone_moe"};
-// Every fourth layer is not rotated unless the config says otherwise.
+// Models whose every fourth layer is not rotated, unless the config says otherwise.
 constexpr std::string_view kEveryFourthNot[] = {"smollm3", "llama4", "llama4_text"};
 
 std::vector<double> Numbers(const json& object, const char* key) {
@@ -185,7 +187,8 @@ void FillYarn(const json& told, RopeScaling& scaling) {
     scaling.attention = ComputeMscale(scaling.factor, mscale) / ComputeMscale(scaling.factor, all);
 }
 
-// Pairs of the part that turns count over the whole head; the rest do not turn.
+// Scales a partial rotation: pairs of the rotated part count over the whole head, the rest is not
+// rotated.
 void FillProportional(const Config& config, const Rope& rope, double partial, double factor,
                       RopeScaling& scaling) {
   const uint32_t dim = config.head_dim();
@@ -196,7 +199,8 @@ void FillProportional(const Config& config, const Rope& rope, double partial, do
   }
 }
 
-// `told`: rope_scaling or rope_parameters. `partial`: the share of a head that turns.
+// Reads scaling from `told` (rope_scaling or rope_parameters). `partial` is the share of a head
+// that is rotated.
 void FillScaling(const Config& config, const json& told, double partial, Rope& rope) {
   RopeScaling& scaling = rope.scaling;
   const std::string kind = ReadRopeKind(told);
@@ -227,7 +231,7 @@ void FillScaling(const Config& config, const json& told, double partial, Rope& r
     FillYarn(told, scaling);
   } else if (kind == "dynamic") {
     scaling.kind = Kind::kDynamic;
-    scaling.original = most;  // whatever else is said
+    scaling.original = most;  // overrides all other values
   } else if (kind == "longrope" || kind == "su") {
     scaling.kind = Kind::kLongRope;
     scaling.short_factors = Numbers(told, "short_factor");
@@ -276,7 +280,7 @@ bool IsNumber(const json& object, const char* key) {
   return at != object.end() && at->is_number();
 }
 
-// Which layers' keys are not rotated at all.
+// Returns the layers whose keys are not rotated at all.
 std::vector<bool> UnrotatedLayers(const Config& config) {
   const json& text = config.text();
   const std::string model = config.Word("model_type");
@@ -288,7 +292,7 @@ std::vector<bool> UnrotatedLayers(const Config& config) {
     return std::vector<bool>(sliding.size(), true);
   }
   std::vector<bool> unrotated(sliding.size(), false);
-  if (listed != text.end() && listed->is_array() && !listed->empty()) {  // 0 where there is none
+  if (listed != text.end() && listed->is_array() && !listed->empty()) {  // 0 for such a layer
     for (size_t i = 0; i < unrotated.size() && i < listed->size(); ++i)
       unrotated[i] = (*listed)[i] == 0 || (*listed)[i] == false;
   } else if (Contains(kEveryFourthNot, model)) {
@@ -302,13 +306,13 @@ std::vector<bool> UnrotatedLayers(const Config& config) {
   return unrotated;
 }
 
-// The layers' own rotations, where they have any; none if all are alike.
+// Fills in the layers' own rotations; none if all are alike.
 void FillLayers(const Config& config, const json& windowed, double theta, ModelRope& model) {
   const json& text = config.text();
   const auto local = Real(text, "rope_local_base_freq");
   const std::vector<bool> unrotated = UnrotatedLayers(config);
   const bool some_not = std::find(unrotated.begin(), unrotated.end(), true) != unrotated.end();
-  // Scaling reaches only the layers without a window.
+  // Scaling applies only to the layers without a window.
   const bool apart = !windowed.empty() || local || config.Word("model_type") == "olmo3";
   if (!apart && !some_not) return;
   const Rope other = !apart             ? model.rope
@@ -405,7 +409,7 @@ std::vector<double> ReadFrequencies(const std::string& path) {
     if (numbers.empty() || numbers.size() > kMostPairs)
       throw Error(Finding::kBadField, "holds {} frequencies", numbers.size());
     for (const double number : numbers) {
-      // 0 turns nothing; above pi nothing is left to tell positions apart.
+      // 0 rotates nothing; above pi positions cannot be distinguished.
       if (!(number >= 0) || number > 4)
         throw Error(
             Finding::kBadField,

@@ -12,20 +12,21 @@
 #include "lib/core/snapshot/snapshot.h"
 
 namespace kv::model_config {
-// A config.json whose fields are checked as they are asked for. Models of text and images keep the
-// text model's fields in an object of their own.
+// A config.json whose fields are checked when they are read. Models of text and images keep the
+// text model's fields in a nested object.
 class Config {
  public:
   explicit Config(ByteSpan bytes);
 
   const nlohmann::json& text() const { return text_; }
   std::string Word(const char* key) const;
-  // Throws kBadField unless it is a whole number up to `most`; nothing where it is absent or null.
+  // Throws kBadField unless the value is a whole number up to `most`. Returns nothing if it is
+  // absent or null.
   std::optional<uint32_t> Count(const char* key, uint32_t most) const;
   uint32_t Need(const char* key, uint32_t most) const;
   uint32_t head_dim() const;
   uint32_t layers() const;
-  // Which layers have a sliding window.
+  // Returns for each layer if it has a sliding window.
   std::vector<bool> Sliding() const;
 
  private:
@@ -44,8 +45,8 @@ bool LooksLikeConfig(ByteSpan bytes);
 // Throws kBadText, kBadField, kMissingRecord, kLimit.
 ModelGeometry ReadConfigGeometry(const FileSource& file);
 
-// How the keys of the model are rotated, from its config.json or GGUF. Nothing if the file does not
-// say. Throws kUnsupportedKind for M-RoPE, kBadField.
+// Returns how the keys of the model are rotated, from its config.json or GGUF. Returns nothing if
+// the file does not say. Throws kUnsupportedKind for M-RoPE, kBadField.
 std::optional<ModelRope> ReadModelRope(const FileSource& file);
 
 // Reads frequencies from a .npy array or a text file with one number per pair.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads and writes npy and npz: headers as Python literals without evaluating them, and kvtool's
+// own metadata.
 #include "formats/npy/npy.h"
 
 #include <fmt/format.h>
@@ -35,7 +37,7 @@ void SwapAll(std::byte* values, uint64_t bytes, T (*swap)(T)) {
     StoreLE(values + at, swap(LoadLE<T>(values + at)));
 }
 
-// The values in little-endian order, in a spool file, written in bounded memory.
+// Copies the values in little-endian order to a spool file, in bounded memory.
 std::shared_ptr<const FileSource> SwappedCopy(ByteSpan values, uint32_t width) {
   constexpr uint64_t kStep = 1 << 20;
   SpoolFile spool;
@@ -78,7 +80,8 @@ class ArrayReader {
     }
   }
 
-  // `npy` is a whole npy file. Arrays among others whose type is no number are left out.
+  // Adds an array; `npy` is a whole npy file. With `among_others`, arrays that are not numbers are
+  // skipped.
   void Add(std::string name, ByteSpan npy, bool among_others) {
     const NpyHeader header = ParseNpyHeader(npy);
     NpyType type;
@@ -97,7 +100,8 @@ class ArrayReader {
  private:
   DType ResolveDType(DType bits, std::string_view descr) const {
     if (as_dtype_ && Info(*as_dtype_).block_bytes == Info(bits).block_bytes) return *as_dtype_;
-    if (IsKvtoolFile(file_.metadata)) return bits;  // its metadata tells, see formats/tensors
+    // its metadata has the types, see formats/tensors
+    if (IsKvtoolFile(file_.metadata)) return bits;
     throw Error(Finding::kUnsupportedDtype, "type '{}' does not say what its bits mean",
                 Escaped(descr, 40))
         .Hint(
@@ -136,10 +140,10 @@ class ArrayReader {
   TensorFile& file_;
   const OpenOptions& options_;
   std::optional<DType> as_dtype_;
-  uint64_t copied_bytes_;  // inflated and swapped, against --max-bytes
+  uint64_t copied_bytes_;  // inflated and swapped bytes, limited by --max-bytes
 };
 
-// kvtool's own metadata: a byte array that holds JSON text.
+// Reads kvtool's own metadata: a byte array with JSON text.
 void ReadMetadataMember(ByteSpan npy, TensorFile& file) {
   try {
     const NpyHeader header = ParseNpyHeader(npy);
@@ -147,7 +151,7 @@ void ReadMetadataMember(ByteSpan npy, TensorFile& file) {
     if (header.descr != "|u1" || text.size() > kMetadataCap) return;
     if (auto metadata = ParseMetadata(AsText(text))) file.metadata = std::move(*metadata);
   } catch (const Error&) {
-    // Reported when it is read as an array like the others.
+    // The fault is reported when the member is read as an ordinary array.
   }
 }
 
@@ -227,7 +231,7 @@ Confidence ProbeNpz(const Source& source) {
     const bool torch = HoldsMember(source.files.at(0).data->bytes(), "data.pkl");
     return torch ? Confidence::kNo : Confidence::kCertain;
   } catch (const Error&) {
-    return Confidence::kMaybe;  // reading it will say what is wrong
+    return Confidence::kMaybe;  // reading it will report what is wrong
   }
 }
 
@@ -302,7 +306,7 @@ constexpr NpyWord kWords[] = {
     {"u2", DType::kU16}, {"u4", DType::kU32}, {"u8", DType::kU64}, {"b1", DType::kBool},
 };
 
-// The literal a header may be: a dict of the three keys, with a string, a bool and a tuple of
+// Parses the literal of a header: a dict of the three keys, with a string, a bool and a tuple of
 // integers as values. One pass, no recursion.
 class LiteralParser {
  public:
@@ -475,7 +479,7 @@ NpyType ParseNpyType(std::string_view descr) {
   for (const NpyWord& word : kWords) {
     if (descr.substr(1) != word.name) continue;
     const bool wide = Info(word.dtype).block_bytes > 1;
-    if (wide && order == '|') throw unknown();  // only bytes have no order
+    if (wide && order == '|') throw unknown();  // only single bytes have no byte order
     return {.dtype = word.dtype, .swapped = wide && order == '>'};
   }
   throw unknown();

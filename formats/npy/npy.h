@@ -13,13 +13,14 @@
 
 namespace kv {
 
-// One .npy file (one tensor without a name) or a folder of them (each named by its file). Views map
-// the file; only big-endian values are copied, to a spool. Throws as the rules of FORMAT.md say.
+// Reads one .npy file (one tensor without a name) or a folder of them (each named by its file).
+// Views map the file; only big-endian values are copied, to a spool file. Throws as the rules of
+// FORMAT.md say.
 TensorFile ReadNpy(Source source, const OpenOptions& options);
-// The arrays of an .npz; deflated members are inflated here, within options.max_bytes.
+// Reads the arrays of an .npz. Deflated members are inflated, within options.max_bytes.
 TensorFile ReadNpz(Source source, const OpenOptions& options);
 
-// For the registry.
+// Detection, for the registry.
 Confidence ProbeNpy(const Source& source);
 Confidence ProbeNpz(const Source& source);
 Snapshot OpenNpy(Source source, const OpenOptions& options);
@@ -38,11 +39,11 @@ struct NpyHeader {
   uint64_t data_offset = 0;  // from the start of the file
 };
 
-// How an element type is stored.
+// The form in which an element type is stored.
 struct NpyType {
   DType dtype = DType::kF32;
   bool swapped = false;  // big-endian
-  bool raw = false;  // |V1, |V2: bits of a type numpy does not have; dtype is an unsigned integer
+  bool raw = false;      // |V1, |V2: bits of a type that numpy lacks; dtype is an unsigned integer
 };
 
 // Parses the Python literal of the header; nothing is evaluated. Throws kBadMagic, kBadVersion,
@@ -50,10 +51,10 @@ struct NpyType {
 NpyHeader ParseNpyHeader(ByteSpan file);
 
 // Throws kUnsupportedKind for object arrays, kUnsupportedDtype for text, times and the like,
-// kUnknownDtype for types that numpy never writes.
+// kUnknownDtype for types that numpy does not write.
 NpyType ParseNpyType(std::string_view descr);
 
-// The header of a version 1.0 file, padded so that the values begin at a multiple of 64.
+// Returns the header of a version 1.0 file, padded so that the values begin at a multiple of 64.
 Bytes MakeNpyHeader(DType dtype, const std::vector<uint64_t>& shape);
 
 }  // namespace kv

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads plans event by event with a streaming parser, and checks them against a cache.
 #include "formats/plan/plan.h"
 
 #include <fmt/format.h>
@@ -100,8 +101,8 @@ bool IsAmong(std::span<const std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Hands on each event as it ends and keeps none of them. What a plan does not have is not even
-// built: the parser goes through all that a parent holds whenever an object in it ends.
+// Passes each event on when it ends and keeps none. Objects that are not part of a plan are not
+// built, because the parser walks all children of a parent whenever an object in it ends.
 class EventReader {
  public:
   explicit EventReader(const std::function<void(uint64_t, const PlanEvent&)>& on_event)
@@ -135,7 +136,7 @@ class EventReader {
 
  private:
   enum class Section { kUnknown, kWord, kSource, kEvents };
-  // How deep something lies: in the document, in its lists and objects, in an event.
+  // Depths in the document: its fields, its list elements, fields of an event, ranges.
   static constexpr int kTop = 1, kElement = 2, kField = 3, kRange = 4;
 
   [[noreturn]] void Refuse(std::string message) const {
@@ -158,7 +159,7 @@ class EventReader {
     return depth == kElement && section_ == Section::kSource && IsAmong(kSourceWords, key);
   }
 
-  // Whether an object or a list that begins is part of a plan.
+  // Returns true if an object or a list that begins is part of a plan.
   bool Takes(int depth, bool is_object) const {
     if (depth == 0) return is_object;
     if (section_ == Section::kSource) return depth == kTop && is_object;
@@ -197,7 +198,7 @@ PlanHeader ReadPlan(const FileSource& file,
   try {
     EventReader reader(on_event);
     const std::string_view text = AsText(file.bytes());
-    const CLocale locale;  // as ReadJson
+    const CLocale locale;  // as in ReadJson
     const json document = json::parse(text.begin(), text.end(), std::ref(reader));
     if (!document.is_object()) throw Error(Finding::kBadText, "is not a JSON object");
     const PlanHeader header = ParsePlanHeader(document);
@@ -215,7 +216,7 @@ PlanHeader ReadPlan(const FileSource& file,
 
 namespace {
 
-// The first position of `kept` that is not in `held`, whose ranges ascend in both; positions from
+// Returns the first position of `kept` that is not in `held`. Ranges of both ascend; positions from
 // `next` on are held.
 std::optional<uint64_t> FirstNotHeld(const KeepPlan& kept, const KeepPlan& held, uint64_t next) {
   auto at = held.begin();

@@ -17,44 +17,44 @@
 namespace kv {
 
 // One step of a plan (kvtool.h2o-plan/1): from the query at token + 1 on, a layer or one of its kv
-// heads holds, of the positions up to `token`, only these.
+// heads holds only `kept` of the positions up to `token`.
 struct PlanEvent {
   uint64_t token = 0;
   uint32_t layer = 0;
-  std::optional<uint32_t> kv_head;  // nothing: all heads of the layer
-  KeepPlan kept;                    // as written: perhaps out of order
+  std::optional<uint32_t> kv_head;  // empty: all heads of the layer
+  KeepPlan kept;                    // as written, possibly unsorted
   std::optional<uint64_t> length_before;
 };
 
-// Walks through a plan's events over the cache they are for, and says what cannot be.
+// Walks through a plan's events over the cache that they are for, and reports impossible ones.
 class EvictionPlanWalk {
  public:
   // The heads of every layer must be known.
   explicit EvictionPlanWalk(const Snapshot& snapshot);
 
-  // Applies an event. Returns what is wrong with it; then nothing is applied.
+  // Applies an event. If it is impossible, returns why and changes nothing.
   std::optional<std::string> Apply(const PlanEvent& event);
 
   struct Layer {
     uint32_t layer = 0;
-    bool by_head = false;  // events name kv heads
+    bool by_head = false;  // true: events name kv heads
     uint64_t events = 0;
     std::vector<uint64_t> kept;  // tokens held at the end, by kv head
   };
   std::vector<Layer> Layers() const;
   uint64_t tokens(uint32_t layer) const { return layers_.at(layer).layer->k.tokens(); }
   uint64_t full_bytes() const { return full_bytes_; }
-  double kept_bytes() const;  // of K and V at the end
-  // Whether all heads of all layers hold the same at every moment, as a cache with one list of
-  // tokens must.
+  double kept_bytes() const;  // bytes of K and V at the end
+  // Returns true if all heads of all layers hold the same tokens at every moment, as a cache with
+  // one list of tokens must.
   bool is_common() const;
 
  private:
   struct Unit {
-    KeepPlan held;      // of the positions before `next`
-    uint64_t next = 0;  // one past the last event's token; what comes after is held
+    KeepPlan held;      // held positions before `next`
+    uint64_t next = 0;  // one past the last event's token; all later positions are held
     uint64_t events = 0;
-    StreamingHash history;  // of its events
+    StreamingHash history;  // hash of its events
   };
   struct State {
     const LayerKv* layer = nullptr;
@@ -68,16 +68,17 @@ class EvictionPlanWalk {
   std::map<uint32_t, State> layers_;
 };
 
-// What a plan (kvtool.h2o-plan/1) says beside its events.
+// A plan (kvtool.h2o-plan/1) without its events.
 struct PlanHeader {
   std::string engine, schedule, policy;
-  // The snapshot it was made of.
+  // The snapshot that the plan was made from.
   std::string source_file, source_xxh3;
   uint64_t source_bytes = 0;
 };
 
-// Reads a plan event by event: those of every step would not fit in memory. `on_event` gets each
-// with its number. Throws kBadText, kBadVersion, kBadField with the event's number, kMissingRecord.
+// Reads a plan event by event, because a plan of every step would not fit in memory. `on_event`
+// gets each event with its number. Throws kBadText, kBadVersion, kBadField with the event's number,
+// kMissingRecord.
 PlanHeader ReadPlan(const FileSource& file,
                     const std::function<void(uint64_t number, const PlanEvent& event)>& on_event);
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Presets of engines' headerless files: sizes from flags, models, file names and the config of
+// vLLM's fs tier.
 #include "formats/raw/raw.h"
 
 #include <fmt/format.h>
@@ -167,7 +169,7 @@ Spec BuildSpec(const PresetSpec& preset) {
     if (letter == 'G' && groups == 1) continue;
     std::optional<uint64_t> size = letter == '2' ? 2 : size_of(letter);
     if (letter == 'H' && size) size = *size / groups;
-    // Blocks of a file, or else tokens of its only page, are what its size leaves open.
+    // The size of the file may give the number of blocks, or of tokens if it has one page.
     const bool may_open = letter == 'T' || (letter == 'P' && !has_tokens);
     if (!size && may_open && !open) {
       open = true;
@@ -219,7 +221,7 @@ std::optional<uint64_t> Count(const json& object, const char* key) {
   return at->get<uint64_t>();
 }
 
-// vLLM has renamed its fields: the newer name first.
+// Reads a count that vLLM has renamed; the newer name has precedence.
 std::optional<uint64_t> Count(const json& object, const char* key, const char* former) {
   const std::optional<uint64_t> count = Count(object, key);
   return count ? count : Count(object, former);
@@ -229,7 +231,7 @@ std::string Word(const json& object, const char* key) {
   return Escaped(WordField(object, key), 120);
 }
 
-// <hh>_g<group>/<hash>.bin
+// Folder names have the form <hh>_g<group>/<hash>.bin.
 std::set<uint64_t> ListGroups(const Source& folder) {
   std::set<uint64_t> groups;
   for (const SourceFile& file : folder.files) {
@@ -248,7 +250,7 @@ std::set<uint64_t> ListGroups(const Source& folder) {
 void FillGroup(const json& config, const Source& folder, PresetSpec& spec) {
   const auto groups = config.find("kv_cache_groups");
   if (groups == config.end() || !groups->is_array() || groups->empty()) {
-    // Without groups a block is what a hash stands for.
+    // Without groups, a block is the number of tokens that a hash covers.
     if (const auto tokens = Count(config, "tokens_per_hash", "hash_block_size"))
       spec.sizes.try_emplace("P", *tokens);
     return;
@@ -271,7 +273,7 @@ void FillGroup(const json& config, const Source& folder, PresetSpec& spec) {
     spec.sizes.try_emplace("L", names->size());
 }
 
-// Canonical pages say in a word whether heads or tokens are outside.
+// Checks the word of canonical pages for which of heads and tokens is the outer axis.
 void CheckCanonical(const std::string& word, const Preset& preset) {
   const bool tokens_outside = preset.order.find('P') < preset.order.find('H');
   if (!word.ends_with(tokens_outside ? "-hnd" : "-nhd")) return;
@@ -280,7 +282,8 @@ void CheckCanonical(const std::string& word, const Preset& preset) {
       .Hint(tokens_outside ? "--raw vllm-fs-packed-hnd" : "--raw vllm-fs-packed");
 }
 
-// Where blocks of a file and cells of ranks lie is known of the rows that vLLM's own tier writes.
+// Fills in the places of blocks in a file and of cells of ranks, which are known for the rows that
+// vLLM's own tier writes.
 void FillRow(const json& config, PresetSpec& spec) {
   if (spec.preset->order.find('G') == std::string_view::npos) return;
   if (const auto blocks = Count(config, "blocks_per_file", "gpu_blocks_per_file"))
@@ -353,7 +356,7 @@ std::string Described(const PresetSpec& spec) {
 
 namespace {
 
-// The one file of a source that is no note beside it.
+// Returns the only file of a source that is not a note.
 const SourceFile& OnlyPage(const Source& source) {
   const SourceFile* only = nullptr;
   size_t pages = 0;
@@ -367,8 +370,8 @@ const SourceFile& OnlyPage(const Source& source) {
       .Hint("give --order FILE, a file with one name per line, or --order '*.bin'");
 }
 
-// Rows of vLLM's tier end at a page of memory. Where all sizes are known the rest is padding, which
-// nobody ever writes to: anything but zeros in it means that the sizes are wrong.
+// Removes the padding. Rows of vLLM's tier end at a memory page. If all sizes are known the rest is
+// padding, which is never written: anything but zeros in it means that the sizes are wrong.
 ByteSpan WithoutPadding(ByteSpan file, const Spec& spec) {
   const bool is_row = std::any_of(spec.axes.begin(), spec.axes.end(),
                                   [](const Axis& axis) { return axis.letter == 'T'; });
@@ -430,7 +433,7 @@ Snapshot OpenPreset(Source source, PresetSpec spec, const OpenOptions& options) 
   return snapshot;
 }
 
-// Refuses a first word that is no element type and resembles the name of a preset.
+// Refuses a first word that is no element type but resembles the name of a preset.
 void RefuseNearPreset(std::string_view text) {
   const std::string_view word = text.substr(0, text.find(':'));
   if (ParseDType(word)) return;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Parses --raw, resolves sizes from the file's, and makes strided views of headerless data.
 
 #include "formats/raw/spec.h"
 
@@ -28,7 +29,7 @@ Error Wrong(fmt::format_string<Values...> text, Values&&... values) {
       .Hint(std::string(kHint));
 }
 
-// The largest size that an axis can have.
+// Returns the largest size that an axis can have.
 uint64_t Most(char letter) {
   switch (letter) {
     case '2':
@@ -78,7 +79,7 @@ Axis ParseAxis(char letter, std::string_view text) {
   return {letter, size};
 }
 
-// "192/128": dims of K and of V. Gives what `text` then is.
+// Takes the size of V's heads off "192/128", dims of K and of V. Returns the rest of the text.
 std::string_view TakeVDim(std::string_view order, std::string_view text, Spec& spec) {
   const size_t slash = text.find('/');
   if (slash == text.npos) return text;
@@ -91,8 +92,8 @@ std::string_view TakeVDim(std::string_view order, std::string_view text, Spec& s
   return text.substr(0, slash);
 }
 
-// Units of storage in K and V together of what the axis 2 and those inside it hold, the open axis
-// counted once. All axes where there is no V of its own size.
+// Storage units in K and V together that lie in the axis 2 and in those inside it, with the open
+// axis counted once; of all axes if V has no size of its own.
 struct Units {
   uint64_t inside = 1, outside = 1;
 };
@@ -115,7 +116,7 @@ Units CountUnits(const Spec& spec, const Axis* open, uint64_t dim) {
   return units;
 }
 
-// Bytes that one index of the open axis takes; all of them where none is open.
+// Returns the bytes of one index of the open axis, or of all values if none is open.
 uint64_t TokenStep(const Spec& spec, const Axis* open) {
   uint64_t dim = 1;
   for (const Axis& axis : spec.axes) {
@@ -192,8 +193,8 @@ Spec Resolve(Spec spec, uint64_t file_bytes) {
   for (Axis& axis : spec.axes) {
     if (!axis.size) open = &axis;
   }
-  // Blocks hold several elements, so the step of the open axis is counted in blocks where it is
-  // the innermost one.
+  // Blocks hold several elements, so the step of the open axis counts blocks if it is the innermost
+  // axis.
   const bool counts_blocks = info.block_elements > 1 && open == &spec.axes.back();
   const uint64_t step = TokenStep(spec, open);
   if (open == nullptr) {
@@ -219,11 +220,11 @@ Spec Resolve(Spec spec, uint64_t file_bytes) {
 
 namespace {
 
-// A piece per page lets the archive code each page as the rows that it is. Past this number the
-// bookkeeping would outgrow its use, and one piece with a two-level stride says the same.
+// One piece per page lets the archive code each page as rows. Above this number the bookkeeping
+// would cost more than it gains, and one piece with a two-level stride is equivalent.
 constexpr uint64_t kMaxPieces = 1 << 14;
 
-// An axis of the resolved spec in units of storage: elements, or blocks of them.
+// An axis of the resolved spec in units of storage: elements, or blocks of elements.
 struct Extent {
   uint64_t size = 1;
   uint64_t stride = 0;  // bytes
@@ -233,8 +234,8 @@ struct Extent {
 
 class Extents {
  public:
-  // Strides of K, or of V where its heads have other dims: inside the axis 2 a plane is as large as
-  // its own dims make it, outside both count.
+  // Computes strides of K, or of V if its heads have another size: inside the axis 2 a plane has
+  // the size of its own dims, outside both count.
   explicit Extents(const Spec& spec, bool v = false) : dim_(v ? spec.v_dim : std::nullopt) {
     const bool apart = spec.v_dim.has_value();
     uint64_t stride = Info(spec.dtype).block_bytes;
@@ -247,12 +248,12 @@ class Extents {
       const uint64_t size = is_dim && dim_ ? v_size : k_size;
       At(axis.letter) = {size, stride, true, i};
       if (apart && axis.letter == '2') {
-        // K first: the way to V is the length of K.
+        // K comes first, so the step to V is the length of K.
         At('2').stride = v ? other : stride;
         stride += other;
         continue;
       }
-      stride *= size;  // no more than the file, which Resolve compared
+      stride *= size;  // at most the file size, which Resolve compared
       other *= is_dim && apart ? (v ? k_size : v_size) : size;
     }
   }
@@ -274,7 +275,7 @@ KvTensor MakeTensor(const Spec& spec, const Extents& axes, const std::byte* data
                   .head_dim = static_cast<uint32_t>(units * Info(spec.dtype).block_elements),
                   .heads_known = divided,
                   .pieces = {}};
-  // A missing head axis has one head; where it ends is where the next would begin.
+  // A missing head axis means one head; its stride ends where the next head would begin.
   AxisStride head{of_group.exists ? of_group.stride : units * dim.stride};
   if (groups.size > 1) head = {head.step, of_group.size, groups.stride};
 
@@ -283,7 +284,7 @@ KvTensor MakeTensor(const Spec& spec, const Extents& axes, const std::byte* data
   const Extent& token =
       !paged ? (axes['T'].exists ? axes['T'] : axes['P']) : (page_is_outer ? axes['T'] : axes['P']);
   const Extent page = paged ? (page_is_outer ? axes['P'] : axes['T']) : Extent{};
-  if (page.stride == token.size * token.stride) {  // pages back to back are none
+  if (page.stride == token.size * token.stride) {  // consecutive pages need no second level
     tensor.pieces.push_back({data, page.size * token.size, {token.stride}, head, {dim.stride}});
     return tensor;
   }
@@ -334,7 +335,7 @@ Snapshot MakeSnapshot(Source source, ByteSpan bytes, const Spec& open_spec,
     layer.k = MakeTensor(spec, axes, first(axes));
     if (axes['2'].size == 2) layer.v = MakeTensor(spec, v_axes, first(v_axes) + v_axes['2'].stride);
   }
-  // Interleaved axes and other batch rows are elements too.
+  // Interleaved axes and other batch rows are stored elements too.
   snapshot.stored.push_back({bytes.data(), bytes.size(), spec.dtype});
   snapshot.source = std::move(source);
   return snapshot;

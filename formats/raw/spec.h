@@ -11,34 +11,34 @@
 
 namespace kv::raw {
 
-// No model comes near this number, and a mistake in the order must not create billions of layers.
+// Far above any model; a mistake in the order must not create billions of layers.
 inline constexpr uint64_t kMostLayers = 1 << 16;
 
-// One axis of headerless data, outermost first. Letters: 2 (K, then V), L layers, B batch rows,
-// T and P tokens (both: the outer one counts pages, the inner one tokens of a page), H kv heads,
-// G groups of H heads each, D dims of a head, C channels of undivided heads.
+// One axis of headerless data, outermost first. Letters: 2 (K, then V), L layers, B batch rows, T
+// and P tokens (if both: the outer one counts pages, the inner one tokens of a page), H kv heads, G
+// groups of H heads each, D dims of a head, C channels of undivided heads.
 struct Axis {
   char letter;
-  std::optional<uint64_t> size;  // none: follows from the size of the file
+  std::optional<uint64_t> size;  // empty: follows from the size of the file
   bool operator==(const Axis&) const = default;
 };
 
-// What `--raw DTYPE:ORDER:SIZES` says. A preset is such a spec with a name.
+// The parts of `--raw DTYPE:ORDER:SIZES`. A preset is such a spec with a name.
 struct Spec {
-  std::string name;  // who says so, for messages: "--raw"
+  std::string name;  // source of the spec, for messages: "--raw"
   DType dtype = DType::kF16;
   std::vector<Axis> axes;
-  // Dims of a head of V where they differ from those of K, which D says. The axis 2 lies outside D.
+  // Dims of a head of V if they differ from K's, which D has. The axis 2 lies outside D.
   std::optional<uint64_t> v_dim = std::nullopt;
 };
 
 // Throws kUsage naming the part that is wrong.
 Spec ParseSpec(std::string_view text);
 
-// The spec as the text of the flag.
+// Returns the spec as the text of the flag.
 std::string Described(const Spec& spec);
 
-// The bytes of all values; every axis must be known.
+// Returns the bytes of all values; every axis must be known.
 uint64_t BytesOf(const Spec& spec);
 
 // Computes the size of the open axis. Throws kSizeMismatch if `file_bytes` does not fit.

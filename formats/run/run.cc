@@ -25,7 +25,8 @@ bool IsFile(const fs::path& path) {
   return fs::is_regular_file(path, failed);
 }
 
-// Whether a capture program was at work here: it writes queries, and run.json at the end.
+// Returns true if a capture program has worked in this folder: it writes queries first, and
+// run.json at the end.
 bool LooksUnfinished(const fs::path& folder) {
   std::error_code failed;
   for (fs::directory_iterator entry(folder / "trace", failed), end; !failed && entry != end;
@@ -41,7 +42,7 @@ uint32_t SmallCount(const json& object, const char* key, uint64_t most) {
   return static_cast<uint32_t>(CountField(object, key, most).value_or(0));
 }
 
-// The path of a file that run.json names; "" where it names none.
+// Returns the path of a file that run.json names; "" if it names none.
 std::string ResolvePath(const fs::path& folder, const json& files, const char* key) {
   const std::string name = TextField(files, key);
   if (name.empty()) return {};
@@ -60,8 +61,8 @@ std::string ResolvePath(const fs::path& folder, const json& files, const char* k
   return (folder / name).string();
 }
 
-// A scaling in the words of --rope-scaling, from transformers' parameters or llama.cpp's; nothing
-// where these have no word.
+// Returns a scaling in the syntax of --rope-scaling, from transformers' parameters or llama.cpp's;
+// nothing if the flag cannot express it.
 std::optional<std::string> ScalingWord(const json& rope) {
   const json scaling = ObjectField(rope, "scaling");
   if (scaling.empty()) return "none";

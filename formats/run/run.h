@@ -10,37 +10,38 @@
 #include "lib/core/base/file.h"
 
 namespace kv {
-// What run.json says of a recorded run (kvtool.run/1). Words are as written, escaped where shown.
+// The contents of run.json of a recorded run (kvtool.run/1). Texts are as written; they are escaped
+// when shown.
 struct RecordedRun {
   std::string folder;
   std::string engine, build;
   std::string model, architecture;
-  uint64_t context_length = 0;  // that the model was trained for; 0: not said
+  uint64_t context_length = 0;  // that the model was trained for; 0: not recorded
   uint64_t tokens = 0, prompt_tokens = 0;
-  std::optional<double> nll;  // mean of the decoded tokens
-  // 0: not said, or layers differ.
+  std::optional<double> nll;  // mean over the decoded tokens
+  // 0: not recorded, or layers differ.
   uint32_t layers = 0, query_heads = 0, kv_heads = 0, head_dim = 0;
 
-  // How keys are rotated, in the words of the flags of this name; a base of 0 says nothing, as do
-  // scalings that no flag can name and layers with bases of their own.
+  // Rotation of the keys, in the values of the flags of these names. A base of 0 means not
+  // recorded, as do scalings that no flag can express and bases that differ by layer.
   struct Rope {
     std::string style, scaling;
     double base = 0;
     uint32_t dims = 0;
   } rope;
 
-  // Paths with the folder's; "" where the run has none.
+  // Paths including the folder; "" if the run has no such file.
   std::string snapshot, prefill, trace, logits, sensitivity;
 };
 
-// Opens a run's folder. Nothing if `path` is none. Throws kMissingRecord for a run that was not
-// finished or whose files are gone, kUnsafeName for files outside the folder, and what reading
-// run.json throws.
+// Opens a run's folder. Returns nothing if `path` is not one. Throws kMissingRecord for a run that
+// was not finished or whose files are gone, kUnsafeName for files outside the folder, and what
+// reading run.json throws.
 std::optional<RecordedRun> OpenRun(const std::string& path);
 // Reads the run.json of a folder.
 RecordedRun ReadRun(const FileSource& index, const std::string& folder);
 
-// How much each layer of a model matters: the KL that noise of a known size in its attention output
+// Importance of each layer of a model: the KL that noise of a known size in its attention output
 // caused (kvtool.sensitivity/1).
 struct Sensitivity {
   std::string model;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads headers of safetensors with a streaming parser that builds no JSON tree, and writes files
+// in the official order.
 #include "formats/safetensors/safetensors.h"
 
 #include <fmt/format.h>
@@ -27,11 +29,11 @@ namespace {
 
 enum class Standing {
   kOfficial,
-  kAlias,   // written by others for an official one
-  kOpaque,  // official, but kept as bytes: nothing here computes with it
+  kAlias,   // non-standard name that other programs write
+  kOpaque,  // official, but kept as bytes, because kvtool does not compute with it
 };
 
-// In the order of the official enumeration: alignment grows.
+// In the order of the official enumeration, by ascending alignment.
 struct TypeWord {
   std::string_view name;
   DType dtype;
@@ -78,13 +80,14 @@ struct HeaderTensor {
 struct Header {
   std::vector<HeaderTensor> tensors;  // as written
   TensorMetadata metadata;
-  uint64_t data_offset = 0;  // in the file
+  uint64_t data_offset = 0;  // offset in the file
 };
 
 constexpr size_t kDepthCap = 64;
 constexpr std::string_view kMetadataName = "__metadata__";
 
-// Receives the JSON piece by piece and builds the header, so that nothing is ever nested in memory.
+// Receives the JSON piece by piece and builds the header, so that no nested document is ever in
+// memory.
 class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderBuilder(Header& header) : header_(header) {}
@@ -187,14 +190,14 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   enum class Where { kRoot, kMetadata, kTensor, kShape, kOffsets, kIgnored };
-  // Fields that every tensor has need no set: a header may hold a million tensors.
+  // Fields that every tensor has are not collected in a set: a header may hold a million tensors.
   static constexpr std::string_view kFields[] = {"dtype", "shape", "data_offsets"};
   struct Frame {
     Where where;
     unsigned fields = 0;
     std::optional<std::unordered_set<std::string>> keys = std::nullopt;
 
-    // False if the name was there.
+    // Returns false if the name exists already.
     bool Insert(const std::string& name) {
       if (where == Where::kTensor) {
         for (size_t i = 0; i < std::size(kFields); ++i) {
@@ -211,7 +214,8 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
 
   bool InsertRoot(const std::string& name) {
     if (name == kMetadataName) return std::exchange(has_metadata_, true) == false;
-    return names_.Insert(name, static_cast<uint32_t>(header_.tensors.size()),  // the next one
+    // index of the next tensor
+    return names_.Insert(name, static_cast<uint32_t>(header_.tensors.size()),
                          [&](uint32_t i) -> const std::string& { return header_.tensors[i].name; });
   }
 
@@ -233,7 +237,7 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
     return error.In(Context());
   }
 
-  // A value of a kind that the format gives no meaning here. Fine only in fields it does not know.
+  // Handles a value of a kind that has no meaning here. It is allowed only in unknown fields.
   bool Scalar(std::string_view found) {
     const bool known_field = where() == Where::kTensor && Contains(kFields, key_);
     if (stack_.empty() ||
@@ -260,7 +264,7 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
   std::vector<Frame> stack_;
   std::string key_;
   int offsets_ = 0;
-  NameTable names_;  // of the tensors
+  NameTable names_;  // names of the tensors
   bool has_metadata_ = false;
 };
 
@@ -281,7 +285,7 @@ Header ParseHeader(ByteSpan file) {
   if (text.empty() || text.front() != '{') {
     throw Error(Finding::kBadHeader, "header does not begin with '{'").At(kLengthBytes);
   }
-  // The JSON library takes a NUL for the end of the text, whatever follows.
+  // The JSON library treats a NUL as the end of the text, so it is rejected here.
   const auto control = std::find_if(text.begin(), text.end(), [](char c) {
     return static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\r' && c != '\t';
   });
@@ -295,7 +299,7 @@ Header ParseHeader(ByteSpan file) {
   const auto braces = static_cast<size_t>(std::count(text.begin(), text.end(), '{'));
   header.tensors.reserve(std::min(braces, text.size() / kShortestTensor));
   HeaderBuilder builder(header);
-  const CLocale locale;  // as ReadJson
+  const CLocale locale;  // as in ReadJson
   nlohmann::json::sax_parse(text, &builder);
   return header;
 }
@@ -313,13 +317,14 @@ using safetensors::TypeWord;
 
 constexpr std::string_view kFileEnding = ".safetensors";
 
-// Numbers that happen to begin so are as long as they say, too; the first name tells them apart.
+// Returns true if a name follows. Numbers in other files may begin alike and match their length;
+// the first name rules them out.
 bool BeginsWithName(std::string_view header) {
   const size_t first = header.find_first_not_of(" \t\r\n", 1);
   return first != header.npos && header[first] == '"';
 }
 
-// A header above the cap is one, too: the reader says what is wrong with it.
+// Returns true also for a header above the limit, so that the reader can report it.
 bool LooksRight(ByteSpan bytes) {
   if (bytes.size() <= safetensors::kLengthBytes) return false;
   const uint64_t length = LoadLE<uint64_t>(bytes.data());
@@ -350,7 +355,7 @@ uint64_t BytesOfTensor(const HeaderTensor& tensor, const TypeWord& word) {
   return bits / 8;
 }
 
-// Opaque types become rows of bytes.
+// Returns the shape as stored; opaque types become rows of bytes.
 std::vector<uint64_t> ShapeAsStored(std::vector<uint64_t> shape, const TypeWord& word,
                                     uint64_t bytes) {
   if (word.standing != Standing::kOpaque || word.bits == 8) return shape;
@@ -359,7 +364,7 @@ std::vector<uint64_t> ShapeAsStored(std::vector<uint64_t> shape, const TypeWord&
   return shape;
 }
 
-// LMCache's GDS backend keeps a copy of each header beside its file.
+// Returns true for the copies of headers that LMCache's GDS backend keeps beside its files.
 bool IsHeaderCopy(const Source& source, std::string_view name) {
   constexpr std::string_view kCopy = ".metadata";
   return source.is_folder && name.ends_with(kCopy) &&
@@ -463,7 +468,7 @@ using safetensors::TypeWord;
 
 constexpr uint64_t kHeaderAlignment = 8;
 
-// Index in the official enumeration, whose reverse is the order of tensors in a file.
+// Returns the index in the official enumeration, whose reverse is the order of tensors in a file.
 size_t WordIndex(DType dtype) {
   const auto* at =
       std::find_if(std::begin(safetensors::kTypeWords), std::end(safetensors::kTypeWords),
@@ -481,7 +486,8 @@ Bytes SafetensorsHead(const std::vector<const TensorToWrite*>& order,
   const auto dump = [](const nlohmann::json& value) {
     return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   };
-  // As text at once: an object that keeps its order looks through all names for each new one.
+  // The header is written as text directly: an ordered JSON object would search all names for each
+  // new one.
   std::string text = "{";
   const auto add = [&](const std::string& name, std::string_view value) {
     if (text.size() > 1) text += ',';

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Axes of arrays: parsing --layout, strided views of K and V, and finding the token axis from the
+// values alone.
 #include "formats/tensors/axes.h"
 
 #include <fmt/format.h>
@@ -19,7 +21,7 @@ namespace kv {
 namespace {
 
 constexpr std::string_view kRoles = "L2BTHDC";
-constexpr uint32_t kWidest = 1 << 24;  // heads or dims
+constexpr uint32_t kWidest = 1 << 24;  // largest number of heads or dims
 
 std::string_view AxisWord(char role) {
   constexpr std::string_view kWords[] = {"layer", "K/V", "batch",  "token",
@@ -27,8 +29,8 @@ std::string_view AxisWord(char role) {
   return kWords[std::min(kRoles.find(role), std::size(kWords) - 1)];
 }
 
-// Whether an axis is of this role, or joined of it and others. One letter is the rule, and every
-// tensor asks several times.
+// Returns true if an axis has this role, alone or joined with others. One letter is the common
+// case, tested first because every tensor asks several times.
 bool Holds(const std::string& axis, char role) {
   return axis.size() == 1 ? axis[0] == role : axis.find(role) != axis.npos;
 }
@@ -78,7 +80,7 @@ Axes Axes::Parse(std::string_view text) {
     if (axis.find_first_of("LB") != axis.npos && axis.size() > 1)
       throw refuse("layers and batch rows have an axis of their own");
   }
-  // (HD) is what C says, with fewer letters.
+  // (HD) means the same as C.
   for (std::string& axis : axes.axes_) {
     if (axis == "HD") axis = "C";
   }
@@ -102,7 +104,8 @@ std::string Axes::text() const {
   return "[" + out + "]";
 }
 
-// A joined axis is divided by what is known of its parts; one part may follow from the rest.
+// Finds an axis. A joined one is divided by the known sizes of its parts; one part may follow from
+// the rest.
 Axes::Axis Axes::Find(const TensorView& array, char role, const HeadSizes& heads) const {
   for (size_t i = 0; i < axes_.size(); ++i) {
     const std::string& axis = axes_[i];
@@ -176,7 +179,7 @@ KvTensor Axes::View(const TensorView& array, const Place& place, const HeadSizes
                   .head_dim = static_cast<uint32_t>(dim.extent),
                   .heads_known = !Has('C'),
                   .pieces = {}};
-  // An axis of one element may have any stride; give it the one that RegionsOf recognises.
+  // An axis of one element may have any stride; RegionsOf recognises this one.
   const uint64_t dim_stride = dim.extent == 1 ? bytes : dim.stride;
   tensor.pieces.push_back({token.extent == 0 ? array.data : array.data + offset,
                            token.extent,
@@ -190,7 +193,7 @@ namespace {
 
 constexpr uint64_t kReach = 8;      // distances compared
 constexpr uint64_t kStarts = 2048;  // runs of kReach pairs, over all lines of an axis
-constexpr uint64_t kLines = 32;     // places on the other axis, at least where it has so many
+constexpr uint64_t kLines = 32;     // positions on the other axis, at least, if it has so many
 constexpr uint64_t kDims = 512;
 constexpr double kMeanWeight = 4;
 constexpr double kUneven = 0.01 * 0.01;
@@ -212,7 +215,7 @@ class UnitRows {
 
   uint64_t dims() const { return dims_; }
 
-  // False for a row without direction: zeros, or not finite.
+  // Returns false for a row without direction: zeros, or not finite.
   bool Read(uint64_t first, uint64_t second, std::span<float> out) {
     const uint64_t unit = Info(values_.dtype).block_bytes;
     const std::byte* from = values_.data + first * values_.strides[0] + second * values_.strides[1];
@@ -233,7 +236,7 @@ class UnitRows {
   Bytes raw_;
 };
 
-// Cosines by the distance of their rows.
+// Cosines of rows by their distance.
 class Cosines {
  public:
   void Add(uint64_t distance, double cosine) {

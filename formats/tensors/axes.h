@@ -18,13 +18,13 @@ struct HeadSizes {
   uint64_t count = 0, dim = 0;
 };
 
-// What the axes of an array mean, outermost first, one letter each: L layer, 2 K then V, B batch,
-// T (or S) token, H head, D dim, C channels (heads x dim, not yet divided). Parentheses join what
-// one axis holds: "TH(2D)" has K and V side by side in its last axis, "L2(HTD)" all values of a
-// layer's K in one.
+// The meaning of an array's axes, outermost first, one letter each: L layer, 2 K then V, B batch, T
+// (or S) token, H head, D dim, C channels (heads x dim, not yet divided). Parentheses join roles of
+// one axis: "TH(2D)" has K and V side by side in its last axis, "L2(HTD)" all values of a layer's K
+// in one.
 class Axes {
  public:
-  // "bhtd", "[B, H, S, D]" ... Throws kUsage.
+  // Parses "bhtd", "[B, H, S, D]" ... Throws kUsage.
   static Axes Parse(std::string_view text);
 
   size_t rank() const { return axes_.size(); }
@@ -34,10 +34,10 @@ class Axes {
   struct Place {
     uint64_t layer = 0, part = 0, batch = 0;
   };
-  // One layer's K or V of the array. Throws kInconsistent when the array does not have these axes,
-  // kGeometryMissing when a joined one cannot be divided.
+  // Returns one layer's K or V of the array. Throws kInconsistent if the array does not have these
+  // axes, kGeometryMissing if a joined one cannot be divided.
   KvTensor View(const TensorView& array, const Place& place, const HeadSizes& heads = {}) const;
-  // Extent of a role that has an axis to itself; 1 if absent.
+  // Returns the extent of a role that has its own axis; 1 if absent.
   uint64_t Extent(const TensorView& array, char role) const;
 
  private:
@@ -49,7 +49,7 @@ class Axes {
   std::vector<std::string> axes_;  // roles of each, outermost first
 };
 
-// A --layout for an array of so many axes, as messages show it.
+// Returns an example of --layout for an array with this number of axes, for messages.
 std::string_view ExampleLayout(size_t rank);
 
 // Which of the first two axes of [a][b][dim] values of K or V counts tokens and which heads, told
@@ -70,9 +70,9 @@ struct TokenAxis {
   double variance = 0;       // of log_ratio if neither axis had structure
   bool is_measured = false;  // false: nothing could be compared
 
-  // Standard errors between the evidence and a tie.
+  // Returns the distance between the evidence and a tie, in standard errors.
   double margin() const;
-  // 0 or 1, or nothing where the margin is below kDecidingMargin.
+  // Returns 0 or 1, or nothing if the margin is below kDecidingMargin.
   std::optional<int> axis() const;
   // Pools the evidence of tensors that have the same order.
   void Add(const TokenAxis& other);
@@ -80,7 +80,7 @@ struct TokenAxis {
   static constexpr double kDecidingMargin = 2.25;
 };
 
-// `values` has three axes. Values that are not scalar floats are not measured.
+// Measures `values`, which has three axes. Values that are not scalar floats are not measured.
 TokenAxis FindTokenAxis(const TensorView& values);
 
 }  // namespace kv

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The arrays and metadata of kvtool's own tensor files: positions, sequences and caches beside K
+// and V, for reading and writing.
 
 #include "formats/tensors/kvtool_arrays.h"
 
@@ -44,7 +46,7 @@ namespace {
 
 constexpr uint32_t kMaxStreams = UINT16_MAX;
 constexpr uint32_t kMaxSequencesPerCell = 4096;
-// Each is looked for among all layers and arrays; models have one or two.
+// Each cache is searched for among all layers and arrays, hence the limit; models have one or two.
 constexpr size_t kMaxCaches = 64;
 
 template <typename T>
@@ -55,7 +57,7 @@ TensorToWrite Vector(std::string name, DType dtype, std::vector<uint64_t> shape,
           }};
 }
 
-// "full:1,swa:2": the caches in order, with their streams.
+// Returns "full:1,swa:2": the caches in order, with their number of streams.
 std::string CachesText(const Snapshot& snapshot) {
   std::string text;
   for (const CellGroup& group : snapshot.cell_groups)
@@ -69,7 +71,7 @@ int64_t Number(std::string_view text, std::string_view what) {
   return *value;
 }
 
-// Takes what stands before `mark` (or all) off the front of `text`.
+// Takes the text before `mark` (or all of it) off the front of `text`.
 std::string_view TakeUntil(std::string_view& text, char mark) {
   const size_t at = std::min(text.find(mark), text.size());
   const std::string_view taken = text.substr(0, at);
@@ -77,7 +79,7 @@ std::string_view TakeUntil(std::string_view& text, char mark) {
   return taken;
 }
 
-// A vector of integers, one per row of the cache, if the file has it under this name.
+// Returns a vector of integers, one per row of the cache, if the file has it under this name.
 std::vector<int64_t> SideValues(const TensorFile& file, const std::string& name, uint64_t count) {
   const NamedTensor* tensor = file.Find(name);
   if (tensor == nullptr || tensor->view.rank() != 1 || tensor->view.shape[0] != count ||
@@ -99,7 +101,7 @@ void ReadExtensions(const TensorFile& file, const std::string& name, CellGroup& 
   if (!bytes.empty()) std::memcpy(group.extensions.data(), bytes.data(), bytes.size());
 }
 
-// One cache. False if the file has no positions for its rows.
+// Reads one cache. Returns false if the file has no positions for its rows.
 bool ReadGroup(const TensorFile& file, uint64_t rows, CellGroup& group) {
   const std::string suffix = group.group.empty() ? "" : "." + group.group;
   const auto positions = SideValues(file, "positions" + suffix, rows);
@@ -124,7 +126,7 @@ bool ReadGroup(const TensorFile& file, uint64_t rows, CellGroup& group) {
   return true;
 }
 
-// The caches that the file names, else those that its layers do.
+// Returns the caches that the file names, otherwise those of its layers.
 std::vector<CellGroup> NamedCaches(const TensorFile& file, const Snapshot& snapshot) {
   std::vector<CellGroup> groups;
   const auto add = [&](std::string_view name, uint32_t streams) {
@@ -201,7 +203,7 @@ void ReadSequences(std::string_view text, std::vector<Cell>& cells) {
     if (count < 1 || static_cast<uint64_t>(count) > cells.size() - cell) {
       throw Error(Finding::kBadField, "a run of {} cells, {} are left", count, cells.size() - cell);
     }
-    // A short text may ask for many ids in many cells.
+    // A short text may ask for many ids in many cells, so the total is limited.
     total += static_cast<uint64_t>(count) * ids.size();
     if (total > cells.size() * 64 + kMaxSequencesPerCell)
       throw Error(Finding::kLimit, "more than {} sequence ids", total);
@@ -247,7 +249,7 @@ void ImportCells(const TensorFile& file, Snapshot& snapshot) {
         std::find_if(snapshot.layers.begin(), snapshot.layers.end(),
                      [&](const LayerKv& other) { return other.group == group.group; });
     if (layer == snapshot.layers.end()) {
-      snapshot.cell_groups.push_back(std::move(group));  // a cache that is empty
+      snapshot.cell_groups.push_back(std::move(group));  // an empty cache
     } else if (ReadGroup(file, layer->k.tokens(), group)) {
       snapshot.cell_groups.push_back(std::move(group));
     }
@@ -262,7 +264,7 @@ void AddTensor(const Snapshot& snapshot, const KvTensor& tensor, std::string nam
   const bool blocks = IsBlockQuantised(tensor.dtype);
   const uint64_t last =
       blocks ? tensor.units_per_head() * tensor.unit_bytes() : uint64_t{tensor.head_dim};
-  // What npy cannot say (bf16, f8) and no array can (blocks).
+  // Records types that npy cannot express (bf16, f8) and that no array can (blocks).
   if (blocks || tensor.dtype == DType::kBF16 || tensor.dtype == DType::kF8E4M3 ||
       tensor.dtype == DType::kF8E5M2) {
     out.metadata[std::string(kDtypePrefix) + name] = Name(tensor.dtype);

@@ -35,12 +35,12 @@ inline const std::string kMemoryFormatPrefix = "lmcache.fmt.";
 std::string Lookup(const TensorMetadata& metadata, std::string_view key);  // empty if absent
 bool IsKvtoolFile(const TensorMetadata& metadata);
 
-// A JSON object of strings, or nothing if the text is something else.
+// Parses a JSON object of strings; returns nothing if the text is something else.
 std::optional<TensorMetadata> ParseMetadata(std::string_view json);
 std::string MetadataJson(const TensorMetadata& metadata);
 
-// A tensor on its way into a container: what its header needs, and its values in C order when asked
-// for. Never of a block type.
+// A tensor to be written into a container: the fields of its header, and a function that writes its
+// values in C order. Never of a block type.
 struct TensorToWrite {
   std::string name;
   DType dtype = DType::kF16;
@@ -55,22 +55,22 @@ struct TensorExport {
   TensorMetadata metadata;
 };
 
-// K and V become k_{layer} and v_{layer}, [token, head, dim], with positions and token ids beside
-// them; metadata hold what the arrays cannot express. Block types become bytes, [token, head, block
-// bytes]. The snapshot must outlive the export; values are gathered in bounded memory while
-// written. Throws kGeometryMissing while heads are unknown.
+// Exports K and V as k_{layer} and v_{layer}, [token, head, dim], with positions and token ids
+// beside them; metadata hold what the arrays cannot express. Block types become bytes, [token,
+// head, block bytes]. The snapshot must outlive the export; values are gathered in bounded memory
+// while written. Throws kGeometryMissing while heads are unknown.
 TensorExport ExportOf(const Snapshot& snapshot);
 
-// Exports what lies beside K and V in an array container: positions, streams, sequences, token ids.
+// Exports the data beside K and V to an array container: positions, streams, sequences, token ids.
 // FORMAT.md has the names.
 void ExportCells(const Snapshot& snapshot, TensorExport& out);
-// The reverse; the snapshot must already have its layers. Throws kBadField, kLimit.
+// Reads them back; the snapshot must already have its layers. Throws kBadField, kLimit.
 void ImportCells(const TensorFile& file, Snapshot& snapshot);
 
-// The values of a vector of i32, u32 or i64.
+// Returns the values of a vector of i32, u32 or i64.
 std::vector<int64_t> ToIntegers(const TensorView& view);
 
-// The sequences of each cell, as runs: "0*512", "0,1*60;1*36", "*3" for none.
+// Returns the sequences of each cell, as runs: "0*512", "0,1*60;1*36", "*3" for none.
 std::string SequencesText(const std::vector<Cell>& cells);
 // Throws kBadField unless the text describes exactly these cells.
 void ReadSequences(std::string_view text, std::vector<Cell>& cells);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads prompt caches of mlx-lm: buffers of every class with their used part, quantised arrays, and
+// batches.
 #include "formats/tensors/mlx.h"
 
 #include <fmt/format.h>
@@ -18,14 +20,14 @@ namespace kv::mlx {
 namespace {
 
 struct Quantisation {
-  uint64_t group, bits;  // numbers of a row that share scale and bias; bits of each
+  uint64_t group, bits;  // numbers of a row that share scale and bias, and bits of each
 };
 
 struct QuantisedArray {
   const TensorView &numbers, &scales, &biases;  // [B, H, T, words], [B, H, T, groups] twice
 };
 
-// Rows of a batch that follow one another.
+// Consecutive rows of a batch.
 struct BatchRange {
   uint64_t first, count;
 };
@@ -75,7 +77,7 @@ float At(const TensorView& view, uint64_t index) {
   }
 }
 
-// A row of numbers is one run of bits, the low ones first.
+// Returns a number of a row, which is one run of bits, the low ones first.
 uint32_t NumberAt(const std::byte* row, uint64_t index, uint64_t bits) {
   const uint64_t bit = index * bits, byte = bit / 8;
   uint32_t window = static_cast<uint32_t>(row[byte]);
@@ -127,7 +129,7 @@ KvTensor Decode(const QuantisedArray& array, const Quantisation& how, uint64_t t
   return tensor;
 }
 
-// The pieces are rows of a batch; of each the same is in use.
+// Selects the used tokens. The pieces are rows of a batch, and the same tokens of each are in use.
 void TakeRuns(const Used& used, KvTensor& tensor) {
   const std::vector<StridedPiece> rows = std::move(tensor.pieces);
   tensor.pieces.clear();
@@ -166,7 +168,7 @@ class Reader {
     }
   }
 
-  // Of a batch that is read as a whole; 1 for one sequence.
+  // Returns the rows of a batch that is read as a whole; 1 for one sequence.
   uint64_t rows() const { return is_whole_batch() ? *batch_.rows() : 1; }
 
   bool Any(LayerClass kind) const {
@@ -175,7 +177,7 @@ class Reader {
   }
 
  private:
-  // Whether it keeps the last tokens only.
+  // Returns true if the class keeps only the last tokens.
   static bool IsWindow(const LayerState& layer) {
     return layer.kind == LayerClass::kRing || layer.kind == LayerClass::kBatchRing ||
            layer.kind == LayerClass::kChunked;
@@ -208,7 +210,7 @@ class Reader {
   }
 
   Used FillQuantised(const LayerState& state, LayerKv& layer) {
-    const auto& n = state.numbers;  // the oldest begin with the step by which buffers grow
+    const auto& n = state.numbers;  // the oldest versions begin with the step by which buffers grow
     if (n.size() != 3 && n.size() != 4)
       throw Bad("quantisation needs 3 or 4 numbers, not {}", n.size());
     const size_t first = n.size() - 3;
@@ -233,7 +235,7 @@ class Reader {
     return *tensor;
   }
 
-  // The rows to read: one, or all of them where the caller takes whole batches.
+  // Returns the rows to read: one, or all if the caller accepts whole batches.
   BatchRange Choose(const TensorView& array) {
     const uint64_t rows = array.rank() == 4 ? array.shape[0] : 1;
     RequireRow(options_, rows, true, "choose one row with --batch");
@@ -275,7 +277,7 @@ class Reader {
   BatchOfFile batch_;
 };
 
-// What comes before the shorter sequences of a batch, which is read as a whole.
+// Describes the padding before the shorter sequences of a batch that is read as a whole.
 std::string PaddingText(const PromptCache& cache) {
   constexpr size_t kShown = 8;
   for (const LayerState& layer : cache.layers) {
@@ -290,7 +292,7 @@ std::string PaddingText(const PromptCache& cache) {
   return {};
 }
 
-// "0, 1, 2 ..."
+// Returns "0, 1, 2 ...".
 std::string Numbers(const PromptCache& cache, LayerClass kind) {
   constexpr size_t kShown = 6;
   std::string text;

@@ -15,7 +15,7 @@
 
 namespace kv::mlx {
 
-// An error of a file whose numbers do not fit together.
+// Makes the error for a file whose numbers do not fit together.
 template <typename... Values>
 Error Bad(fmt::format_string<Values...> text, Values&&... values) {
   return Error(Finding::kBadField, fmt::format(text, std::forward<Values>(values)...));
@@ -23,10 +23,10 @@ Error Bad(fmt::format_string<Values...> text, Values&&... values) {
 
 enum class LayerClass {
   kPlain,
-  kChunked,  // one whose beginning is cut off
+  kChunked,  // a cache whose beginning is cut off
   kRing,
   kQuantised,
-  kBatch,  // of sequences with padding before those that are shorter
+  kBatch,  // of sequences, with padding before the shorter ones
   kBatchRing,
   kStateSpace,
   kOther
@@ -36,20 +36,20 @@ enum class LayerClass {
 struct LayerState {
   std::string class_name;
   LayerClass kind = LayerClass::kOther;
-  std::vector<uint64_t> numbers;  // state that is no array, in the order of the class
-  // Of each sequence of a batch: the position behind its last token; the padding before its first,
-  // negative where a ring has overwritten more than that.
+  std::vector<uint64_t> numbers;  // state beside the arrays, in the order of the class
+  // For each sequence of a batch: the position after its last token, and the padding before its
+  // first, negative if a ring has overwritten more than that.
   std::vector<int64_t> offsets = {}, paddings = {};
 
   bool is_batch() const { return kind == LayerClass::kBatch || kind == LayerClass::kBatchRing; }
 };
 
-// The layers by their classes; empty where the metadata name none. Versions before 0.32 keep
-// numbers as text in the metadata, later ones as arrays of one element beside K and V.
+// The layers by their classes; empty if the metadata name none. Versions before 0.32 keep numbers
+// as text in the metadata, later ones as arrays of one element beside K and V.
 struct PromptCache {
   std::vector<LayerState> layers;
-  bool in_arrays = false;                                 // numbers
-  std::vector<std::pair<std::string, std::string>> user;  // metadata of whoever saved it
+  bool in_arrays = false;                                 // numbers are arrays
+  std::vector<std::pair<std::string, std::string>> user;  // metadata from the user who saved it
 };
 PromptCache ReadPromptCache(const TensorFile& file);
 
@@ -63,31 +63,31 @@ class ArraysByName {
   std::unordered_map<std::string_view, const NamedTensor*> arrays_;
 };
 
-// Which tokens of a buffer are in use, in the order of their positions.
+// The tokens of a buffer that are in use, in the order of their positions.
 struct Used {
   struct Run {
     uint64_t begin, end;
   };
   std::vector<Run> runs;
   uint64_t tokens = 0;
-  uint64_t kept = 0;    // of them from the beginning of the text
-  uint64_t offset = 0;  // position behind the last one
+  uint64_t kept = 0;    // number of them from the beginning of the text
+  uint64_t offset = 0;  // position after the last one
 
   int64_t PositionOf(uint64_t i) const {
     return static_cast<int64_t>(i < kept ? i : offset - tokens + i);
   }
 };
 
-// Of a layer whose buffer has room for so many tokens; `in_arrays` tells the order of its numbers,
-// which has changed. `row` chooses a sequence of a class for batches; without it the padding
-// before those that are shorter counts as used, so that all have one length. Throws kBadField,
-// kUnsupportedKind where the file does not tell.
+// Returns the used tokens of a layer whose buffer has `room` tokens; `in_arrays` tells the order of
+// its numbers, which has changed between versions. `row` chooses a sequence of a class for batches;
+// without it the padding before shorter sequences counts as used, so that all have one length.
+// Throws kBadField, and kUnsupportedKind if the file does not tell.
 Used FindUsedRows(const LayerState& layer, uint64_t room, bool in_arrays,
                   std::optional<uint64_t> row);
 
-// Prompt caches of mlx-lm: safetensors whose metadata name each layer's class. The reader obeys
-// what a class keeps beside K and V: used length, start of a ring, padding of a batch. Grammar:
-// FORMAT.md.
+// Prompt caches of mlx-lm: safetensors whose metadata name each layer's class. The reader uses the
+// state that a class keeps beside K and V: used length, start of a ring, padding of a batch.
+// Grammar: FORMAT.md.
 bool IsPromptCache(const TensorFile& file);
 
 // Throws kUnsupportedKind for state-space layers and unknown classes, kBadField, kSizeMismatch,

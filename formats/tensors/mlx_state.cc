@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads the state of each class of mlx-lm's caches from metadata or arrays, in all versions.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,8 +39,8 @@ const Named* FindClass(string_view name) {
   return nullptr;
 }
 
-// Also of versions to come, and of models that bring their own: whatever they are, their arrays are
-// not to be read by names and shapes.
+// Returns true for names of classes, including those of later versions and of models that bring
+// their own: their arrays must not be read by names and shapes.
 bool IsClassName(string_view name) {
   const auto in_names = [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
@@ -61,7 +62,7 @@ uint64_t Number(string_view text, const string& where) {
   return *value;
 }
 
-// An array of one integer.
+// Reads an array of one integer.
 uint64_t Scalar(const NamedTensor& tensor) {
   const TensorView& view = tensor.view;
   int64_t value = -1;
@@ -74,7 +75,7 @@ uint64_t Scalar(const NamedTensor& tensor) {
   return static_cast<uint64_t>(value);
 }
 
-// An array of one integer for each sequence of a batch.
+// Reads an array with one integer for each sequence of a batch.
 std::vector<int64_t> PerSequence(const ArraysByName& arrays, size_t layer, size_t part) {
   const string name = fmt::format("{}.{}", layer, part);
   const NamedTensor* tensor = arrays.Find(name);
@@ -85,8 +86,8 @@ std::vector<int64_t> PerSequence(const ArraysByName& arrays, size_t layer, size_
   return ToIntegers(view);
 }
 
-// Numbers of a layer: "0.LAYER.j" in the metadata, or arrays "LAYER.j" behind those that `first`
-// leaves out.
+// Reads the numbers of a layer: "0.LAYER.j" in the metadata, or arrays "LAYER.j" after the first
+// `first` ones.
 std::vector<uint64_t> NumbersOf(const TensorFile& file, const ArraysByName& arrays, size_t layer,
                                 bool in_metadata, size_t first) {
   std::vector<uint64_t> numbers;
@@ -119,7 +120,8 @@ const NamedTensor* ArraysByName::Find(const string& name) const {
 
 PromptCache ReadPromptCache(const TensorFile& file) {
   PromptCache cache;
-  // Three lists: [metadata, classes, kinds of numbers], formerly [numbers, metadata, classes].
+  // The metadata have three lists: [metadata, classes, kinds of numbers], formerly [numbers,
+  // metadata, classes].
   const string *later = Find(file, "1.0"), *former = Find(file, "2.0");
   const bool is_later = later != nullptr && IsClassName(*later);
   if (!is_later && (former == nullptr || !IsClassName(*former))) return cache;
@@ -154,8 +156,8 @@ Used UsedOfPlain(const LayerState& layer, uint64_t room) {
   return {{{0, offset}}, offset, offset, offset};
 }
 
-// What was before the start was cut off. Former versions do not save how much of the rest is used,
-// which only a cache from which nothing was cut still tells.
+// Tokens before the start were cut off. Earlier versions do not record how much of the rest is
+// used; it is known only for a cache from which nothing was cut.
 Used UsedOfChunked(const LayerState& layer, uint64_t room, bool in_arrays) {
   const auto& n = layer.numbers;
   if (n.size() != (in_arrays ? 3 : 2))
@@ -173,7 +175,7 @@ Used UsedOfChunked(const LayerState& layer, uint64_t room, bool in_arrays) {
   return {{{0, offset - start}}, offset - start, 0, offset};
 }
 
-// The numbers of a ring, whose order has changed.
+// The numbers of a ring, in the order of either version.
 struct Ring {
   uint64_t offset, keep, most, index;
 };
@@ -208,7 +210,7 @@ Used UsedOfRing(const Ring& ring, uint64_t room) {
   return used;
 }
 
-// A row's padding is before its tokens, so far as a ring has not overwritten it.
+// Removes a row's padding, which precedes its tokens unless a ring has overwritten it.
 Used WithoutPadding(std::vector<Used::Run> runs, uint64_t padding, uint64_t offset) {
   Used used{{}, 0, 0, offset};
   for (Used::Run run : runs) {

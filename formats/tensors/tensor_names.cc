@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Finds K and V among named tensors: patterns of names, common prefixes, and the choice if several
+// fit.
 #include "formats/tensors/tensor_names.h"
 
 #include <fmt/format.h>
@@ -18,18 +20,19 @@ using Part = NameMatch::Part;
 
 constexpr size_t kNamesShown = 6;
 
-// How patterns see the names of a file.
+// The names of a file as patterns see them.
 struct Naming {
-  bool with_file = false;        // of a folder: FILE/NAME
-  std::string_view prefix = {};  // left off; names without it are not seen
+  bool with_file = false;        // for a folder: FILE/NAME
+  std::string_view prefix = {};  // removed from names; names without it are skipped
 };
 
 std::string QualifyName(const NamedTensor& tensor, bool with_file) {
   return with_file && !tensor.file.empty() ? tensor.file + "/" + tensor.name : tensor.name;
 }
 
-// The name of a tensor as patterns see it, or nothing. It lies in the tensor or in `buffer`: every
-// pattern sees every name, and a copy for each would cost more than the matching.
+// Returns the name of a tensor as patterns see it, or nothing if it lacks the prefix. The text lies
+// in the tensor or in `buffer`: every pattern tests every name, and a copy for each would cost more
+// than the matching.
 std::optional<std::string_view> SeenName(const Naming& naming, const NamedTensor& tensor,
                                          std::string& buffer) {
   std::string_view name = tensor.name;
@@ -47,7 +50,8 @@ std::optional<std::string_view> SeenName(const Naming& naming, const NamedTensor
 }
 
 void Insert(KvTensors& found, const NameMatch& match, const NamedTensor& tensor) {
-  // K and V of a layer mostly follow each other, and layers come in order.
+  // K and V of a layer are mostly adjacent, and layers are in order, so the last layer is tried
+  // first.
   auto at = found.layers.empty() ? found.layers.end() : std::prev(found.layers.end());
   if (at == found.layers.end() || at->first != match.layer)
     at = found.layers.try_emplace(found.layers.end(), match.layer);
@@ -120,7 +124,7 @@ std::string Sample(const KvTensors& found) {
                      PluralEnding(found.layers.size()), Escaped(QualifyName(*tensor, true), 80));
 }
 
-// Which patterns fit any name: one pass over the names instead of one for each pattern.
+// Returns which patterns fit any name, in one pass over the names instead of one for each pattern.
 uint32_t FittingPatterns(const TensorFile& file, const Naming& naming, PatternMemo& memo) {
   uint32_t fits = 0;
   std::string buffer;
@@ -147,12 +151,12 @@ KvTensors CollectBuiltIn(const TensorFile& file, const Naming& naming, PatternMe
   return best;
 }
 
-// The cache below one name of the root: {"past_key_values": cache, "input_ids": ...}.
+// Returns the cache below one name of the root: {"past_key_values": cache, "input_ids": ...}.
 KvTensors CollectBelowPrefix(const TensorFile& file, PatternMemo& memo) {
   std::set<std::string_view> prefixes;
   for (const NamedTensor& tensor : file.tensors) {
     const std::string_view prefix = memo.Of(tensor.name).PrefixOf(tensor.name);
-    // What generate() returns beside the cache: [step][layer], which looks like pairs.
+    // Skips other results of generate(), whose [step][layer] looks like pairs.
     if (!prefix.empty() && !prefix.ends_with("attentions") && !prefix.ends_with("hidden_states"))
       prefixes.insert(prefix);
   }
@@ -166,8 +170,9 @@ KvTensors CollectBelowPrefix(const TensorFile& file, PatternMemo& memo) {
   return CollectBuiltIn(file, {.prefix = *prefixes.begin()}, memo);
 }
 
-// Attention probabilities, as a model returns them: [batch, head, query, key] for every layer, or
-// for every layer of every step. Their names are those of a tuple of pairs, their shapes are not.
+// Refuses attention probabilities, as a model returns them: [batch, head, query, key] for every
+// layer, or for every layer of every step. Their names look like those of a tuple of pairs, but
+// their shapes do not.
 void RefuseAttention(const TensorFile& file) {
   struct Step {
     uint64_t queries, keys;
@@ -194,14 +199,15 @@ void RefuseAttention(const TensorFile& file) {
       return;
     }
   }
-  if (nested && steps.size() < 2) return;  // one step alone may as well be a layer of K and V
+  if (nested && steps.size() < 2) return;  // a single step may as well be a layer of K and V
   throw Error(Finding::kUnsupportedKind,
               "holds attention probabilities [batch, head, query, key] of {} {}, not K and V",
               steps.size(), nested ? "steps" : "layers")
       .Hint("a trace: kvtool trace inspect, or --trace of the replay commands");
 }
 
-// One prompt per folder is how connectors store; two in one cannot be told apart by layer names.
+// Refuses several prompts. Connectors store one prompt per folder, and the names of layers cannot
+// separate two of them.
 void RefuseSeveralFolders(const TensorFile& file) {
   std::set<std::string_view> folders;
   for (const NamedTensor& tensor : file.tensors) {
@@ -215,7 +221,7 @@ void RefuseSeveralFolders(const TensorFile& file) {
       .Hint("give one of these folders");
 }
 
-// Tensors of kinds that are not values in rows: K of one may be all that is missing.
+// Refuses tensors of unsupported kinds: they may be the reason why K or V is missing.
 void RefuseUnreadTensors(const TensorFile& file) {
   constexpr std::pair<std::string_view, std::string_view> kKinds[] = {
       {"_rebuild_qtensor", "quantised"},
@@ -296,7 +302,8 @@ using Part = NameMatch::Part;
 
 constexpr size_t kLongestName = 1000;
 constexpr size_t kMostLayerDigits = 6;
-constexpr size_t kMostShapes = 4096;  // kept; names of more kinds are matched one by one
+// limit of remembered shapes; names of further shapes are matched one by one
+constexpr size_t kMostShapes = 4096;
 
 constexpr NamePattern kPatterns[] = {
     {"{x}_cache.{i}", "transformers DynamicCache with key_cache and value_cache (4.4x)"},
@@ -367,8 +374,8 @@ bool MatchesWord(std::string_view pattern, std::string_view name, NameMatch& mat
   return false;
 }
 
-// Takes what stands before the next placeholder. Every pattern sees every name of a file, and most
-// differ here.
+// Takes the literal text before the next placeholder. Every pattern tests every name of a file, and
+// most mismatch here.
 bool TakeLiteral(std::string_view& pattern, std::string_view& name) {
   size_t literal = 0;
   while (literal < pattern.size() && pattern[literal] != '{' && pattern[literal] != '*') ++literal;
@@ -377,7 +384,7 @@ bool TakeLiteral(std::string_view& pattern, std::string_view& name) {
   return true;
 }
 
-// The depth of the recursion is the number of placeholders in the pattern.
+// Matches recursively, with a depth of the number of placeholders in the pattern.
 bool Matches(std::string_view pattern, std::string_view name, NameMatch& match) {
   while (TakeLiteral(pattern, name) && !pattern.empty()) {
     if (Take(pattern, "{i}")) {
@@ -400,7 +407,7 @@ bool Matches(std::string_view pattern, std::string_view name, NameMatch& match) 
         return true;
       }
       return false;
-    } else if (!Take(name, pattern.substr(0, 1))) {  // a brace that begins no placeholder
+    } else if (!Take(name, pattern.substr(0, 1))) {  // a brace that does not begin a placeholder
       return false;
     } else {
       pattern.remove_prefix(1);
@@ -411,9 +418,8 @@ bool Matches(std::string_view pattern, std::string_view name, NameMatch& match) 
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// The name with each number replaced by its kind: the patterns take any of up to six digits for a
-// layer, tell 0 and 1 for K and V, and have no digits of their own. No other digit stands in a
-// shape.
+// Writes the name with each number replaced by its kind: patterns accept any of up to six digits
+// for a layer, distinguish 0 and 1 for K and V, and contain no other digits.
 void ShapeOf(std::string_view name, std::string& shape) {
   shape.clear();
   for (size_t i = 0; i < name.size();) {

@@ -36,22 +36,24 @@ struct NamePattern {
 };
 std::span<const NamePattern> NamePatterns();
 
-// What the built-in patterns make of one name.
+// Which built-in patterns fit one name.
 struct NameFit {
-  uint32_t patterns = 0;  // a bit for each that fits the whole name
-  // "past_key_values/key_cache/3": how many of its last parts a pattern of layers fits, at most;
-  // 0 if none or if nothing stands before them.
+  uint32_t patterns = 0;  // bit i: pattern i fits the whole name
+  // Number of the last parts of "past_key_values/key_cache/3" that a pattern of layers fits, at
+  // most; 0 if none, or if they are the whole name.
   uint32_t parts_below = 0;
-  // What to cut off so that it fits: "past_key_values". `name` is the one that was asked about.
+  // Returns the part of `name` that must be removed so that a pattern fits: "past_key_values".
+  // `name` must be the name that was matched.
   std::string_view PrefixOf(std::string_view name) const;
 };
 NameFit FitName(std::string_view name);
 
-// The same for the many names of a file, which differ in little but their numbers.
+// Matches the many names of a file, which differ in little but their numbers, and remembers the
+// results.
 class PatternMemo {
  public:
   NameFit Of(std::string_view name);
-  size_t matched() const { return matched_; }  // names that every pattern was tried on
+  size_t matched() const { return matched_; }  // number of names that every pattern was tried on
 
  private:
   size_t matched_ = 0;
@@ -59,7 +61,7 @@ class PatternMemo {
   std::string shape_;
 };
 
-// The last resort if no name fits.
+// Tried last, if no name fits.
 inline constexpr NamePattern kOnlyArray = {
     "the only array",
     "any name; --layout tells its axes, 'l2(htd)' those of TensorRT-LLM's blocks"};
@@ -67,24 +69,24 @@ inline constexpr NamePattern kOnlyArray = {
 // The tensors of a file that are K and V, by their names.
 struct KvTensors {
   struct Layer {
-    const NamedTensor* k = nullptr;  // K alone, or K and V in one where they are joined
+    const NamedTensor* k = nullptr;  // K, or K and V together if they are joined
     const NamedTensor* v = nullptr;
   };
-  std::string pattern = {};      // what decided: "key_cache.{i}"
-  std::string prefix = {};       // what stands before it in every name: "past_key_values"
-  std::string_view engine = {};  // whose names these are, where only one writes them
+  std::string pattern = {};      // the pattern that fitted: "key_cache.{i}"
+  std::string prefix = {};       // the part before it in every name: "past_key_values"
+  std::string_view engine = {};  // engine that writes such names, if only one does
   Joined joined = Joined::kApart;
-  bool lone = false;  // the only array of the file, whatever its name
+  bool lone = false;  // true: the only array of the file, whatever its name
   std::map<uint32_t, Layer> layers;
 };
 
-// By --k-pattern/--v-pattern if given, else by the built-in patterns (FORMAT.md), else by these
-// below one common prefix, else the single tensor there is. Throws kAmbiguousFormat when two
-// patterns or prefixes find different sets, kDuplicateName, kMissingRecord when K and V do not
-// pair, kUnsupportedKind when nothing fits.
+// Finds K and V by --k-pattern/--v-pattern if given, otherwise by the built-in patterns
+// (FORMAT.md), otherwise by these below one common prefix, otherwise as the only tensor. Throws
+// kAmbiguousFormat if two patterns or prefixes find different sets, kDuplicateName, kMissingRecord
+// if K and V do not pair, kUnsupportedKind if nothing fits.
 KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options);
 
-// Whether a tensor describes the tokens rather than K or V: positions, tokens, streams.
+// Returns true if a tensor describes tokens rather than K or V: positions, tokens, streams.
 bool IsSideTensor(std::string_view name);
 
 }  // namespace kv

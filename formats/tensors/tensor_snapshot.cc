@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Makes snapshots of named arrays: decides which axis is which (from names, metadata, flags or the
+// values), and assembles layers.
 #include "formats/tensors/tensor_snapshot.h"
 
 #include <fmt/format.h>
@@ -25,29 +27,30 @@ namespace {
 
 struct Reading {
   Axes axes;
-  std::string note;  // where the file itself does not decide
-  // Set if the values decided: their distance from a tie, in standard errors.
+  std::string note;  // set if the file itself does not decide
+  // Set if the values decided: the distance from a tie, in standard errors.
   std::optional<double> margin;
-  bool is_guess = false;  // nothing told, and the caller takes a guess
+  bool is_guess = false;  // undecided, and the caller accepts a guess
 };
 
-// The heads that the flags or a model file give; 0 if they give none.
+// Returns the heads from flags or a model file; 0 if there are none.
 HeadSizes GivenHeads(const OpenOptions& options);
 
 enum class TokenPlace { kBeforeHeads, kAfterHeads };
 
-// Two readings of the same arrays that differ in the order of the token and head axes, the two
-// before the last.
+// Two interpretations of the same arrays that differ in the order of the token and head axes, the
+// two before the last.
 struct ValueOrders {
-  std::string_view token_first, head_first;  // as --layout: "THD", "HTD"
-  // The choice, with a warning, if the values do not tell; without it the user is asked.
+  std::string_view token_first, head_first;  // values of --layout: "THD", "HTD"
+  // The choice, with a warning, if the values do not decide; if empty, the user must choose.
   std::optional<TokenPlace> usual = {};
 };
 
-constexpr uint64_t kSampledLayers = 8;  // looked at, of all
-constexpr uint64_t kMostOuter = 2;      // of the layers, parts and batch rows that one array holds
+constexpr uint64_t kSampledLayers = 8;  // number of layers whose values are sampled
+constexpr uint64_t kMostOuter = 2;  // number of sampled layers, parts and batch rows of one array
 
-// The values of one layer, part and batch row: the last three axes, at some places of the others.
+// Adds evidence from the values of one layer, part and batch row: the last three axes, at some
+// indices of the others.
 void AddInner(const TensorView& view, TokenAxis& evidence) {
   if (view.rank() == 3) return evidence.Add(FindTokenAxis(view));
   const uint64_t extent = view.shape[0], count = std::min(extent, kMostOuter);
@@ -60,7 +63,7 @@ void AddInner(const TensorView& view, TokenAxis& evidence) {
   }
 }
 
-// What --input-dtype says of values that have no float type of their own.
+// Returns the view with the type of --input-dtype, for values stored in integers.
 TensorView Retyped(TensorView view, const OpenOptions& options) {
   if (options.as_dtype.empty() || Info(view.dtype).is_float) return view;
   const DType dtype = ParseDType(options.as_dtype).value_or(view.dtype);
@@ -92,8 +95,8 @@ std::string Letters(std::string_view axes) {
   return text;
 }
 
-// Decides by the values of some of the layers (axes.h). Throws
-// kAmbiguousFormat, naming --layout, if they do not decide.
+// Decides by the values of some of the layers (axes.h). Throws kAmbiguousFormat, naming --layout,
+// if they do not decide.
 Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
                      const ValueOrders& orders) {
   const TensorView& k = found.layers.begin()->second.k->view;
@@ -133,7 +136,7 @@ Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
   throw Error(Finding::kAmbiguousFormat, ambiguous).Hint("choose with {}", flags);
 }
 
-// `why` has a place for the shape.
+// `why` has a placeholder for the shape.
 Error Undecided(fmt::format_string<std::string> why, const TensorView& array) {
   return Error(Finding::kAmbiguousFormat, why, fmt::format("[{}]", fmt::join(array.shape, ", ")))
       .Hint("name the axes with --layout, e.g. --layout {}", ExampleLayout(array.rank()));
@@ -146,9 +149,9 @@ std::optional<uint64_t> TokensToldBySide(const TensorFile& file) {
   return std::nullopt;
 }
 
-// What a vector beside the arrays, flags or a model file say of [a, b, dim]; the
-// shape alone cannot tell [token, head, dim] (engines) from [head, token, dim] (Hugging Face
-// without its batch axis).
+// Decides [a, b, dim] by a vector beside the arrays, flags or a model file. The shape alone cannot
+// distinguish [token, head, dim] (engines) from [head, token, dim] (Hugging Face without its batch
+// axis).
 std::optional<TokenPlace> ToldByShape(const TensorFile& file, const TensorView& k,
                                       const HeadSizes& heads) {
   const auto choose = [](bool first, bool second) -> std::optional<TokenPlace> {
@@ -169,7 +172,7 @@ Reading ReadRank3(const TensorFile& file, const KvTensors& found, const OpenOpti
   return ReadByValues(found, options, {"THD", "HTD"});
 }
 
-// Names of Hugging Face's caches, which are [batch, head, token, dim] whatever they hold.
+// Returns true for names of Hugging Face's caches, which are always [batch, head, token, dim].
 bool IsHuggingFace(const TensorFile& file, const KvTensors& found) {
   if (Lookup(file.metadata, "__class__").starts_with("transformers.")) return true;
   const std::string name = found.prefix + "." + found.pattern;
@@ -187,11 +190,11 @@ Reading ReadRank4(const TensorFile& file, const KvTensors& found, const OpenOpti
   if (heads.count != 0 && (k.shape[1] == heads.count) != (k.shape[2] == heads.count))
     return {Axes::Parse(k.shape[1] == heads.count ? "BHTD" : "BTHD"), {}, {}};
   Reading reading = ReadByValues(found, options, {"BTHD", "BHTD", TokenPlace::kAfterHeads});
-  if (!reading.margin && !found.lone) reading.note.clear();  // four axes are as good as said
+  if (!reading.margin && !found.lone) reading.note.clear();  // four axes need no note
   return reading;
 }
 
-// vLLM's connectors: the axes say which engine version wrote the file, but for one case.
+// Reads the axes of vLLM's connectors, which tell the version of the engine except in one case.
 Reading ReadVllm(const TensorView& array, const HeadSizes& heads) {
   const auto& shape = array.shape;
   switch (array.rank()) {
@@ -207,7 +210,7 @@ Reading ReadVllm(const TensorView& array, const HeadSizes& heads) {
           fmt::join(shape, ", "), shape[2] / 2, shape[2])
           .Hint("choose with --head-dim D, or name the axes: --layout 'th(2d)', 'thd'");
     case 4:
-      // [pages, heads, tokens of a page, K and V], whose number of heads may be 2.
+      // The exception is [pages, heads, tokens of a page, K and V] with 2 heads.
       if (heads.dim != 0 && shape[3] == 2 * heads.dim) {
         throw Error(Finding::kUnsupportedLayout,
                     "kv_cache of shape [{}] with heads of {} is a pool of pages, not the "
@@ -225,7 +228,8 @@ Reading ReadVllm(const TensorView& array, const HeadSizes& heads) {
   }
 }
 
-// LMCache: of its two safetensors forms one says its layout by number, the other has one by engine.
+// Reads LMCache's two safetensors forms: one records its layout as a number, the other depends on
+// the engine.
 Reading ReadLmcache(const TensorFile& file, const KvTensors& found, const OpenOptions& options) {
   const NamedTensor& tensor = *found.layers.begin()->second.k;
   const std::string number = Lookup(file.metadata, kMemoryFormatPrefix + tensor.name);
@@ -233,19 +237,19 @@ Reading ReadLmcache(const TensorFile& file, const KvTensors& found, const OpenOp
     const lmcache::MemoryFormat& format = lmcache::MemoryFormatOf(number);
     return {Axes::Parse(format.axes), {}, {}};
   }
-  if (tensor.view.rank() == 5 && tensor.name == "kv_chunk") {  // vLLM's or Hugging Face's
+  if (tensor.view.rank() == 5 && tensor.name == "kv_chunk") {  // a chunk of vLLM or Hugging Face
     return ReadByValues(found, options, {"L2THD", "L2HTD", TokenPlace::kBeforeHeads});
   }
   throw Undecided("the axes of its tensors, of shape {}, cannot be determined", tensor.view);
 }
 
-// One tensor with K and V together.
+// Reads one tensor with K and V together.
 Reading ReadJoined(const TensorFile& file, const KvTensors& found, const OpenOptions& options) {
   if (found.joined == Joined::kByNumber) return ReadLmcache(file, found, options);
   return ReadVllm(found.layers.begin()->second.k->view, GivenHeads(options));
 }
 
-// The only array of a file, with no name to go by.
+// Reads the only array of a file, whose name is no help.
 Reading ReadLone(const TensorFile& file, const KvTensors& found, const OpenOptions& options) {
   const TensorView& array = found.layers.begin()->second.k->view;
   const auto& shape = array.shape;
@@ -296,7 +300,8 @@ HeadSizes GivenHeads(const OpenOptions& options) {
 }
 
 // Determines the meaning of the tensors' axes from --layout, from the file, or from the program
-// that wrote it. Throws kAmbiguousFormat if several readings fit, kUnsupportedKind if none does.
+// that wrote it. Throws kAmbiguousFormat if several interpretations fit, kUnsupportedKind if none
+// does.
 Reading ChooseAxes(const TensorFile& file, const KvTensors& found, const OpenOptions& options) {
   if (!options.layout.empty()) return {Axes::Parse(options.layout), {}, {}};
   const TensorView& k = found.layers.begin()->second.k->view;
@@ -306,7 +311,7 @@ Reading ChooseAxes(const TensorFile& file, const KvTensors& found, const OpenOpt
     throw Error(Finding::kUnsupportedLayout, "{} is '{}'; only '{}' is known", kLayoutKey,
                 Escaped(layout), Name(Order::kTokenHeadDim));
   }
-  // A trace's k.{l} and v.{l}, by formats/trace.
+  // These are k.{l} and v.{l} of a trace (formats/trace).
   if (!Lookup(file.metadata, "kvtool.trace").empty() && k.rank() == 3 &&
       found.joined == Joined::kApart)
     return {Axes::Parse("THD"), {}, {}};
@@ -324,10 +329,10 @@ Reading ChooseAxes(const TensorFile& file, const KvTensors& found, const OpenOpt
   }
 }
 
-constexpr uint64_t kMostLayers = 1 << 16;  // an empty array may claim any number
-constexpr size_t kNotesShown = 8;          // the same thing may hold for a million tensors
+constexpr uint64_t kMostLayers = 1 << 16;  // bounds the layers that an empty array may claim
+constexpr size_t kNotesShown = 8;          // bounds notes, which may apply to a million tensors
 
-// Gives the values the type they really have: kvtool's metadata, or --input-dtype for integers.
+// Gives the values their real type: from kvtool's metadata, or from --input-dtype for integers.
 void Retype(const TensorFile& file, const NamedTensor& tensor, const OpenOptions& options,
             KvTensor& view) {
   const std::string told =
@@ -364,7 +369,7 @@ bool IsTransformers(const TensorFile& file) {
   return Lookup(file.metadata, "__class__").starts_with("transformers.");
 }
 
-// A list over layers of pairs [K, V].
+// Returns true for a list over layers of pairs [K, V].
 bool IsPairs(const KvTensors& found) { return found.pattern.ends_with("{i}.{01}"); }
 
 void SetRotation(const TensorFile& file, const KvTensors& found, Snapshot& snapshot) {
@@ -393,7 +398,7 @@ HadamardState ParseHadamard(const std::string& word) {
                         : HadamardState::kUnknown;
 }
 
-// "key_cache.0, value_cache.0 ...": what the pattern found.
+// Returns some names that the pattern found: "key_cache.0, value_cache.0 ...".
 std::string SampleNames(const KvTensors& found) {
   const KvTensors::Layer& layer = found.layers.begin()->second;
   std::string names = Escaped(layer.k->name, 80);
@@ -427,7 +432,7 @@ void AddNotes(const TensorFile& file, const KvTensors& found, const Reading& rea
   }
 }
 
-// Makes the layers of one snapshot out of the tensors found.
+// Makes the layers of one snapshot from the tensors found.
 class Assembler {
  public:
   Assembler(const TensorFile& file, const OpenOptions& options, const KvTensors& found,
@@ -455,7 +460,7 @@ class Assembler {
     return layers;
   }
 
-  // Of a batch that is read as a whole; 1 for one sequence.
+  // Returns the rows of a batch that is read as a whole; 1 for one sequence.
   uint64_t rows() const { return batch_.rows().value_or(1); }
 
  private:
@@ -560,7 +565,7 @@ Snapshot SnapshotOf(TensorFile file, const OpenOptions& options) {
   if (assembler.rows() > 1) {
     snapshot.storage[kBatchRows] = std::to_string(assembler.rows());
   } else {
-    ImportCells(file, snapshot);  // which are of one sequence
+    ImportCells(file, snapshot);  // cells belong to one sequence
   }
   if (reading.is_guess) snapshot.storage[kAxesGuessed] = "yes";
   AddNotes(file, found, reading, snapshot);

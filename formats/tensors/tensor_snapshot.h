@@ -7,9 +7,9 @@
 
 namespace kv {
 
-// A cache kept as named arrays: which tensors are K and V follows from their names, which axis is
-// which from kvtool's metadata, --layout, or the rank with a note (FORMAT.md). Views are kept as
-// they are.
+// Makes a snapshot of a cache kept as named arrays: names tell which tensors are K and V; kvtool's
+// metadata, --layout, or the rank (with a note) tell which axis is which (FORMAT.md). Views are not
+// copied.
 Snapshot SnapshotOf(TensorFile file, const OpenOptions& options);
 
 }  // namespace kv

@@ -14,10 +14,10 @@ namespace {
 
 using std::string_view;
 
-// Which names a pickle may mention. None is ever resolved; a file that mentions a refused one was
-// made to do something to whoever loads it, so it is not read at all.
+// The names that a pickle may mention. No name is ever resolved. A file that mentions a forbidden
+// one was made to run code in its loader, so it is not read at all.
 
-// Anything below these modules.
+// Modules that are forbidden with everything below them.
 constexpr string_view kForbiddenModules[] = {
     "_aix_support", "_ctypes",   "_io",          "_osx_support", "_pickle",    "_posixsubprocess",
     "_pyrepl",      "_socket",   "_thread",      "asyncio",      "atexit",     "bdb",
@@ -32,7 +32,7 @@ constexpr string_view kForbiddenModules[] = {
     "sysconfig",    "telnetlib", "tempfile",     "threading",    "timeit",     "urllib",
     "urllib2",      "urllib3",   "venv",         "webbrowser",   "xmlrpc",     "zipimport"};
 
-// Single names of modules that also hold data classes.
+// Forbidden names of modules that also hold data classes.
 constexpr string_view kForbiddenNames =
     "codecs.open functools.reduce logging.config.listen numpy.DataSource numpy.fromfile numpy.load "
     "numpy.memmap numpy.save numpy.lib.npyio.load numpy.testing._private.utils.runstring "
@@ -40,7 +40,7 @@ constexpr string_view kForbiddenNames =
     "torch.jit.unsupported_tensor_ops.execWrapper torch.load torch.save torch.serialization.load "
     "torch.serialization.save types.CodeType types.FunctionType";
 
-// Parts of data packages that load or build code.
+// Forbidden parts of data packages: they load or build code.
 constexpr string_view kForbiddenPackages[] = {"torch.hub",
                                               "torch.multiprocessing",
                                               "torch.utils.bottleneck",
@@ -56,7 +56,7 @@ constexpr string_view kForbiddenPackages[] = {"torch.hub",
                                               "numpy.distutils",
                                               "numpy.f2py"};
 
-// Of the builtins only types that hold data.
+// Allowed builtins: types that hold data.
 constexpr string_view kBuiltinData[] = {
     "bool", "bytearray", "bytes",   "complex",  "dict",           "float", "frozenset",
     "int",  "list",      "long",    "object",   "range",          "set",   "slice",
@@ -84,7 +84,7 @@ bool IsForbiddenGlobal(string_view module, string_view name) {
         (whole.size() == package.size() || whole[package.size()] == '.'))
       return true;
   }
-  // Protocol 4 follows dots in the name: "torch" + "serialization.os.system" is os.system.
+  // Protocol 4 resolves dots in the name: "torch" + "serialization.os.system" is os.system.
   string_view rest = name;
   for (size_t dot; (dot = rest.find('.')) != string_view::npos; rest.remove_prefix(dot + 1)) {
     const string_view part = rest.substr(0, dot);
@@ -127,7 +127,7 @@ std::string Pickle::Describe(PickleId id) const {
 PickleId* PickleItems::Take(size_t count) {
   constexpr size_t kMostItems = 1 << 15;  // of a page
   if (count > left_) {
-    if (count > page_ / 4) {  // a page of its own, so that little is left of the other
+    if (count > page_ / 4) {  // gets its own page, so that little of the current page is wasted
       pages_.push_back(std::make_unique_for_overwrite<PickleId[]>(count));
       return pages_.back().get();
     }

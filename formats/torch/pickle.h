@@ -22,10 +22,10 @@
 
 namespace kv {
 
-// Pickles as data. Nothing is imported, looked up or called: a global is its name, a call is a node
-// that says what would have been called with what. FORMAT.md has the opcodes and names refused.
+// Pickles as data. Nothing is imported, looked up or called: a global is its name, and a call is a
+// node with the callable and its arguments. FORMAT.md has the opcodes and the names refused.
 
-using PickleId = uint32_t;  // of a value; equal ids are the same Python object
+using PickleId = uint32_t;  // number of a value; equal ids are the same Python object
 inline constexpr PickleId kPickleNone = 0;
 
 enum class PickleKind : uint8_t {
@@ -45,12 +45,12 @@ enum class PickleKind : uint8_t {
   kStorage,  // items: the persistent id, a tuple
 };
 
-// One value. A file of a million tensors has some fifteen million, so they are small: what a value
-// does not have reads as empty.
+// One value. A file of a million tensors has some fifteen million values, so they are small;
+// getters of fields that a value does not have return empty results.
 class PickleValue {
  public:
   PickleKind kind() const { return kind_; }
-  uint64_t offset() const { return offset_; }  // of its opcode
+  uint64_t offset() const { return offset_; }  // offset of its opcode
   int64_t integer() const { return IsInteger() ? content_.integer : 0; }
   double real() const { return kind_ == PickleKind::kFloat ? content_.real : 0; }
   std::string_view text() const {
@@ -75,22 +75,22 @@ class PickleValue {
   }
 
   uint64_t offset_ : 48;
-  uint64_t height_ : 8;  // with what it holds, if that cannot change any more; else 0
+  uint64_t height_ : 8;  // nesting height of the value, if it can no longer change; otherwise 0
   PickleKind kind_ : 8;
   union {
     int64_t integer;
     double real;
     const char* text;
-    PickleId* items;  // with room for the next power of two above size_
+    PickleId* items;  // capacity is the next power of two above size
   } content_;
-  uint64_t size_;  // of the text, or items
+  uint64_t size_;  // of the text, or number of items
 };
 static_assert(sizeof(PickleValue) == 24);
 
-// Pages that grow from few elements, since small files have many small pickles, to many.
+// Sizes of pages, which grow, because small files have many small pickles.
 inline constexpr size_t kFirstPickleValues = 32, kMostPickleValues = 8192;  // of a page
 
-// Values by id. They are never moved.
+// Values by id, which are never moved.
 class PickleValues {
  public:
   PickleValue& emplace_back() {
@@ -137,7 +137,7 @@ class PickleValues {
   size_t size_ = 0;
 };
 
-// Memory for the items of tuples, lists and dicts, which goes away as a whole.
+// Memory for the items of tuples, lists and dicts, which is freed as a whole.
 class PickleItems {
  public:
   PickleId* Take(size_t count);
@@ -148,7 +148,8 @@ class PickleItems {
   size_t left_ = 0, page_ = 32;  // of the newest page
 };
 
-// What a pickle stream built. Texts point into the stream; it must outlive the object.
+// The values that a pickle stream built. Texts point into the stream, which must outlive the
+// object.
 class Pickle {
  public:
   const PickleValue& operator[](PickleId id) const { return values_[id]; }
@@ -156,11 +157,11 @@ class Pickle {
   size_t size() const { return values_.size(); }  // ids are below it
   uint64_t length() const { return length_; }     // of the stream, STOP included
 
-  // "module.name" of what a node is an instance of: the callable of an object, or empty.
+  // Returns the class "module.name" of a node: the callable of an object, or "".
   std::string_view ClassOf(PickleId id) const;
-  // The value under a text key of a dict, or kPickleNone.
+  // Returns the value under a text key of a dict, or kPickleNone.
   PickleId Get(PickleId dict, std::string_view key) const;
-  // "a list", "an object of torch.Size": for messages.
+  // Returns "a list", "an object of torch.Size": for messages.
   std::string Describe(PickleId id) const;
 
  private:
@@ -170,20 +171,21 @@ class Pickle {
 
   PickleValues values_;
   PickleItems items_;
-  std::deque<std::string> texts_;  // unescaped or concatenated, where the stream has no such bytes
+  // unescaped or concatenated texts, which the stream does not contain
+  std::deque<std::string> texts_;
   PickleId root_ = kPickleNone;
   uint64_t length_ = 0;
 };
 
-// Whether a global is forbidden in a file even if nothing uses it.
+// Returns true if a global is forbidden in a file even if nothing uses it.
 bool IsForbiddenGlobal(std::string_view module, std::string_view name);
-// Whether instances of a class are plain data whose state may be read as such.
+// Returns true if instances of a class are plain data, whose state may be read as such.
 bool IsDataClass(std::string_view global);
 
-// Inside formats/torch: the stack machine that turns a pickle stream into values.
+// Internals of formats/torch: the stack machine that turns a pickle stream into values.
 
-// What PUT and MEMOIZE kept, by index. Pickles count theirs from 0; what is far out of that order
-// stands apart, since the index may be anything.
+// The values that PUT and MEMOIZE stored, by index. Pickles count indices from 0; indices far out
+// of that order are kept in a map, since a file may contain any.
 class PickleMemo {
  public:
   void Put(uint64_t index, PickleId id) {
@@ -214,8 +216,8 @@ class PickleMemo {
   std::unordered_map<uint64_t, PickleId> far_;
 };
 
-// The places of keys in dicts, so that a repeated key replaces its value as in Python. The table is
-// open and at most half full.
+// The indices of keys in dicts, so that a repeated key replaces its value as in Python. An open
+// hash table, at most half full.
 class PickleKeys {
  public:
   struct Slot {
@@ -223,8 +225,8 @@ class PickleKeys {
     PickleId dict;  // kPickleNone: free
     uint32_t place;
   };
-  // The slot of a key, or the free one that it would take. `same(slot)` tells whether a slot of
-  // this hash has this key.
+  // Returns the slot of a key, or the free one that it would take. `same(slot)` returns true if a
+  // slot with this hash has this key.
   template <typename Same>
   Slot& Find(uint32_t hash, const Same& same) {
     if (2 * (used_ + 1) > slots_.size()) Grow();
@@ -234,8 +236,8 @@ class PickleKeys {
       at = (at + 1) & mask;
     return slots_[at];
   }
-  // Asks the memory for the slot of a key that is going to be looked for. Inlined by force, since
-  // GCC 12 takes a function that does nothing else for one without effect, and drops its calls.
+  // Prefetches the slot of a key that will be looked up. Always inlined, because GCC 12 treats a
+  // function with only a prefetch as without effect, and drops its calls.
   [[gnu::always_inline]] void Ask(uint32_t hash) const {
     if (!slots_.empty()) __builtin_prefetch(&slots_[hash & (slots_.size() - 1)], 1);
   }
@@ -258,7 +260,9 @@ class PickleKeys {
     }
   }
 
-  static constexpr size_t kLarge = 1 << 20;  // clearing the pages of slots costs more than filling
+  // From this many slots on the table only doubles when it grows: clearing its pages costs more
+  // than filling it.
+  static constexpr size_t kLarge = 1 << 20;
   std::vector<Slot> slots_;
   size_t used_ = 0;
 };
@@ -273,8 +277,8 @@ class PickleMachine {
   void Run();
 
  private:
-  // These run one opcode, by group; each returns false if the opcode is not of its group.
-  bool RunGrouped(uint8_t opcode);  // of any
+  // Run one opcode, by group; each returns false if the opcode is not in its group.
+  bool RunGrouped(uint8_t opcode);  // of any group
   bool Scalar(uint8_t opcode);
   bool Text(uint8_t opcode);
   bool Container(uint8_t opcode);
@@ -292,7 +296,7 @@ class PickleMachine {
   void PushOwned(PickleKind kind, std::string text);
   PickleId Pop(std::string_view what);
   PickleId Top(std::string_view what);
-  std::span<const PickleId> PopMark();  // valid until the next one
+  std::span<const PickleId> PopMark();  // valid until the next call
   std::string_view Line(std::string_view what);
   std::string_view Counted(uint64_t size, std::string_view what);
 
@@ -301,22 +305,23 @@ class PickleMachine {
   void PushGlobal(std::string_view module, std::string_view name);
   void Append(PickleId target, std::span<const PickleId> items);
   void SetItems(PickleId target, std::span<const PickleId> items);
-  // Of a key in a dict; nothing unless it is a text or an integer.
+  // Returns the hash of a key in a dict; nothing unless it is a text or an integer.
   std::optional<uint32_t> HashOfKey(PickleId dict, PickleId key) const;
-  // Sets the value of a key that a dict has; otherwise false, and a plain key is going to be added.
+  // Replaces the value of a key that a dict has. Otherwise returns false, and the caller adds a
+  // plain key.
   bool Replace(PickleId dict, PickleId key, PickleId value);
   void AddItems(PickleId target, std::span<const PickleId> items);
-  // The list or dict that an object of a subclass carries along.
+  // Returns the list or dict inside an object of a subclass.
   PickleId Content(PickleId object, PickleKind kind);
   void Reduce(PickleId callable, PickleId arguments);
   bool ReduceKnown(std::string_view global, PickleId arguments);
   void Build(PickleId target, PickleId state);
   void CheckShape();
-  // Counts work beyond reading the stream once: copies and hashes of what the memo lets a short
-  // stream repeat. Throws kLimit if it is out of proportion.
+  // Counts work beyond reading the stream once: copies and hashes that the memo lets a short stream
+  // repeat. Throws kLimit if it is out of proportion.
   void Charge(uint64_t bytes);
 
-  // Throws kBadPickle, or another finding, at the running opcode.
+  // Throws kBadPickle, or another finding, at the current opcode.
   template <typename... Values>
   [[noreturn]] void Fail(fmt::format_string<Values...> text, Values&&... values) const {
     FailAs(Finding::kBadPickle, text, std::forward<Values>(values)...);
@@ -331,7 +336,7 @@ class PickleMachine {
   uint64_t begin_;
   Pickle& out_;
   uint64_t charged_ = 0;
-  uint64_t at_ = 0;  // offset of the running opcode
+  uint64_t at_ = 0;  // offset of the current opcode
   static constexpr uint8_t kUnmet = UINT8_MAX;
   std::array<uint8_t, 256> group_of_;  // by opcode
   std::vector<PickleId> stack_;
@@ -339,14 +344,14 @@ class PickleMachine {
   std::vector<PickleId> popped_;
   PickleMemo memo_;
   PickleKeys keys_;
-  // By value, once made: these are one object in Python too, and sizes, strides and flags would be
-  // half of the values of a file of many tensors.
+  // Small integers that were already made, by value. They are one object in Python too, and sizes,
+  // strides and flags would otherwise be half of the values in a file of many tensors.
   std::array<PickleId, 256> small_ints_{};
   std::array<PickleId, 2> bools_{};
   PickleId empty_tuple_ = kPickleNone;
 };
 
-// Runs one stream up to STOP. It must outlive the result, whose offsets, and those in errors, count
+// Runs one stream up to STOP. The stream must outlive the result. Offsets in it and in errors count
 // from `base`. Throws kBadPickle, kBadVersion, kForbiddenOpcode, kForbiddenGlobal, kTruncated,
 // kLimit.
 Pickle ReadPickle(ByteSpan stream, uint64_t base = 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The stack machine: its loop and its stack, and what a pickle would import, call and set up, kept
-// as data.
+// The stack machine: its loop and its stack, and the imports, calls and states of a pickle, kept as
+// data.
 #include <fmt/format.h>
 
 #include <bit>
@@ -19,11 +19,12 @@ constexpr size_t kMostValues = 50'000'000;
 constexpr uint32_t kMostKnownHeight = 0xff;
 constexpr uint32_t kMostDepth = 1000;
 constexpr uint8_t kNewestProtocol = 5;
-constexpr uint64_t kMostRepetition = 16, kFreeRepetition = 1 << 20;  // of the stream; bytes
+// repetition as a multiple of the stream, and free bytes
+constexpr uint64_t kMostRepetition = 16, kFreeRepetition = 1 << 20;
 
 constexpr uint8_t kProto = 0x80, kStop = '.', kFrame = 0x95;
 
-// Opcodes that run code by design or need what no file has.
+// Opcodes that run code by design or need data that no file has.
 struct Refused {
   uint8_t opcode;
   std::string_view name;
@@ -33,10 +34,11 @@ constexpr Refused kRefused[] = {
     {0x84, "EXT4"}, {'P', "PERSID"}, {0x97, "NEXT_BUFFER"}, {0x98, "READONLY_BUFFER"},
 };
 
-constexpr size_t kContent = 2;  // of an object's items: its own list or dict
-constexpr size_t kAhead = 32;   // keys and values between asking for a key's slot and using it
+constexpr size_t kContent = 2;  // index of an object's own list or dict among its items
+// number of keys and values between prefetching a key's slot and using it
+constexpr size_t kAhead = 32;
 
-// UTF-8 to Latin-1; nothing if a character is outside it or the text is not UTF-8.
+// Converts UTF-8 to Latin-1; nothing if a character is outside it or the text is not UTF-8.
 std::optional<std::string> Latin1FromUtf8(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -98,8 +100,8 @@ void PickleMachine::Run() {
   CheckShape();
 }
 
-// Which group an opcode belongs to is learned when it is first met: a file of a million tensors has
-// thirty million opcodes.
+// Runs an opcode in its group, which is learned when the opcode first occurs: a file of a million
+// tensors has thirty million opcodes.
 bool PickleMachine::RunGrouped(uint8_t opcode) {
   constexpr uint8_t kGroups = 6;
   const auto run = [&](uint8_t group) {
@@ -128,8 +130,8 @@ bool PickleMachine::RunGrouped(uint8_t opcode) {
   return false;
 }
 
-// Nothing contains itself and nothing is nested too deeply, from the root down: what walks the
-// values later may rely on it. Shared values are visited once.
+// Checks that no value contains itself and that none is nested too deeply; code that walks the
+// values later relies on it. Shared values are visited once.
 void PickleMachine::CheckShape() {
   constexpr uint16_t kNew = 0, kOpen = UINT16_MAX;
   static_assert(kMostDepth < kOpen);
@@ -155,7 +157,7 @@ void PickleMachine::CheckShape() {
     }
     const PickleId item = items[step.next++];
     if (const uint32_t known = out_.values_[item].height_; known != 0) {
-      step.tallest = std::max(step.tallest, known);  // most values; they need no visit of their own
+      step.tallest = std::max(step.tallest, known);  // most values need no visit of their own
     } else if (height[item] == kOpen) {
       FailAs(Finding::kLimit, "{} contains itself", out_.Describe(item));
     } else if (height[item] == kNew) {
@@ -242,7 +244,7 @@ void PickleMachine::PushItems(PickleKind kind, std::span<const PickleId> items) 
   }
   PickleValue& value = out_.values_[Push(kind)];
   if (kind != PickleKind::kTuple && kind != PickleKind::kStorage) return AddTo(value, items);
-  value.content_.items = out_.items_.Take(items.size());  // nothing is ever added
+  value.content_.items = out_.items_.Take(items.size());  // no item will be added
   value.size_ = items.size();
   std::copy(items.begin(), items.end(), value.content_.items);
   uint32_t height = 1;
@@ -338,14 +340,14 @@ void PickleMachine::Reduce(PickleId callable, PickleId arguments) {
   PushItems(PickleKind::kObject, items);
 }
 
-// Calls whose meaning is plain data. False leaves the call to be kept as a node.
+// Executes calls whose meaning is plain data. Returns false if the call must be kept as a node.
 bool PickleMachine::ReduceKnown(std::string_view global, PickleId arguments) {
   const PickleValue& tuple = out_.values_[arguments];
   const std::span<const PickleId> given = tuple.items();
   if (global == "collections.OrderedDict" || global == "collections.defaultdict" ||
       global == "collections.Counter" || global == "builtins.dict" ||
       global == "__builtin__.dict") {
-    // defaultdict has a factory first; a list of pairs or a dict may follow.
+    // Arguments of defaultdict begin with a factory; a list of pairs or a dict may follow.
     const size_t first = global == "collections.defaultdict" ? 1 : 0;
     const PickleId dict = Push(PickleKind::kDict);
     if (given.size() <= first) return true;

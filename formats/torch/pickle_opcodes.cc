@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-//
-// The data opcodes of the pickle machine, protocols 0 to 5, grouped by what they touch.
+// The data opcodes of the pickle machine, protocols 0 to 5, grouped by the kind of value.
 #include <fmt/format.h>
 
 #include <bit>
@@ -13,12 +12,12 @@
 namespace kv {
 namespace {
 
-// Python 2 had one type for text and bytes.
+// Python 2 had one type for text and bytes; text is UTF-8.
 PickleKind KindOfStr(std::string_view text) {
   return IsUtf8(text) ? PickleKind::kText : PickleKind::kBytes;
 }
 
-// Exactly `digits` hexadecimal digits at the start of `text`.
+// Reads exactly `digits` hexadecimal digits at the start of `text`.
 std::optional<uint32_t> Hex(std::string_view text, size_t digits) {
   if (text.size() < digits) return std::nullopt;
   return ParseNumber<uint32_t>(text.substr(0, digits), 16);
@@ -70,7 +69,8 @@ void AppendUtf8(uint32_t code_point, std::string& out) {
   }
 }
 
-// 'a\n\x41' or "..." as Python's repr writes a str. Nothing if it is not one.
+// Unquotes 'a
+// \x41' or "..." as Python's repr writes a str. Returns nothing if it is not one.
 std::optional<std::string> UnquotePython(std::string_view text) {
   if (text.size() < 2 || text.front() != text.back()) return std::nullopt;
   if (text.front() != '\'' && text.front() != '"') return std::nullopt;
@@ -96,7 +96,8 @@ std::optional<std::string> UnquotePython(std::string_view text) {
   return out;
 }
 
-// Latin-1 with \uXXXX and \UXXXXXXXX, to UTF-8; nothing if a character is half a surrogate pair.
+// Converts Latin-1 with \uXXXX and \UXXXXXXXX to UTF-8; nothing if a character is half a surrogate
+// pair.
 std::optional<std::string> DecodeRawUnicode(std::string_view text) {
   std::string out;
   while (!text.empty()) {
@@ -160,7 +161,7 @@ bool PickleMachine::Scalar(uint8_t opcode) {
   }
 }
 
-// Protocol 0: numbers as text.
+// Reads numbers that protocol 0 writes as text.
 void PickleMachine::ScalarLine(uint8_t opcode) {
   std::string_view line = Line("number");
   if (opcode == 'I' && (line == "00" || line == "01")) {

@@ -12,31 +12,31 @@
 namespace kv {
 
 // PyTorch's .pt and .pth (zip and legacy) and plain pickles, read without executing anything.
-// Grammar, names of tensors and what is refused: FORMAT.md.
+// FORMAT.md has the grammar, the names of tensors and what is refused.
 
 inline constexpr uint64_t kTorchMaxBytes = uint64_t{64} << 30;
 
-// Whether the bytes are one of the three containers.
+// Returns true if the bytes are one of the three containers.
 bool LooksLikeTorch(const Source& source);
-// Whether TensorFile::format, and that of a trace, is one of the three.
+// Returns true if TensorFile::format, or that of a trace, is one of the three.
 bool IsTorchForm(std::string_view format);
-// Reads only headers and pickles: tensors are views of the mapped file. A spool takes deflated and
-// big-endian values; `max_bytes` limits it and the size of any one tensor.
+// Reads only headers and pickles: tensors are views of the mapped file. Deflated and big-endian
+// values go to a spool file; `max_bytes` limits it and the size of any one tensor.
 TensorFile ReadTorch(Source source, uint64_t max_bytes = kTorchMaxBytes);
 
-// A flat OrderedDict of contiguous CPU tensors, and of texts behind them, in the zip form that
-// torch.load reads; `stem` names its root folder. Same input, same bytes.
+// Writes a flat OrderedDict of contiguous CPU tensors, followed by texts, in the zip form that
+// torch.load reads; `stem` names its root folder. Equal inputs give equal bytes.
 void WriteTorch(const std::vector<TensorToWrite>& tensors, std::string_view stem, AtomicFile& file,
                 const TensorMetadata& texts = {});
 
-// For the registry.
+// Detection, for the registry.
 Confidence ProbeTorch(const Source& source);
 Snapshot OpenTorch(Source source, const OpenOptions& options);
-// A tuple over layers of (K, V), [1, head, token, dim] each: Hugging Face's legacy cache, which
-// DynamicCache.from_legacy_cache takes. Throws kUnsupportedLayout for caches that it cannot
+// Writes a tuple over layers of (K, V), [1, head, token, dim] each: Hugging Face's legacy cache,
+// which DynamicCache.from_legacy_cache reads. Throws kUnsupportedLayout for caches that it cannot
 // express.
 void WriteTorchTuple(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
-// Writes a flat dict with kvtool's own names and metadata; nothing is lost.
+// Writes a flat dict with kvtool's own names and metadata, which loses nothing.
 void WriteTorchSnapshot(const Snapshot& snapshot, const std::string& path,
                         const OutputRules& rules);
 

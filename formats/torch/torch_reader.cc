@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads the three containers of torch: zip archives, legacy files and plain pickles, each with its
+// own place of storages.
 
 #include <fmt/format.h>
 
@@ -22,7 +24,7 @@ namespace {
 
 EmbeddedStorage ReadEmbedded(ByteSpan bytes, TensorFile& file);
 
-// Storages as members of a zip archive, or one after another behind the pickles of a legacy file.
+// Storages in a zip archive, one member each.
 class ZipStorages : public StorageBytes {
  public:
   // Finds the one data.pkl, the byte order and the other members. Throws kMissingRecord, kBadZip.
@@ -40,7 +42,7 @@ class ZipStorages : public StorageBytes {
   ZipArchive& archive_;
   TensorFile& file_;
   std::string root_;                // with its slash, or empty
-  std::vector<uint32_t> numbered_;  // by key: the place of its entry, from 1
+  std::vector<uint32_t> numbered_;  // by key: the index of its entry, from 1
   ByteSpan pickle_;
   uint64_t pickle_offset_ = 0;
   bool big_endian_ = false;
@@ -49,7 +51,7 @@ class ZipStorages : public StorageBytes {
 
 class LegacyStorages : public StorageBytes {
  public:
-  // Reads the records behind the object's pickle: the list of keys, then counts and elements.
+  // Reads the records after the object's pickle: the list of keys, then counts and elements.
   LegacyStorages(ByteSpan bytes, uint64_t offset, const Pickle& object, bool big_endian,
                  TensorFile& file);
   ByteSpan Find(const StorageId& id) override;
@@ -60,12 +62,12 @@ class LegacyStorages : public StorageBytes {
   std::map<std::string, ByteSpan, std::less<>> records_;
 };
 
-// Before torch 1.6: five pickles (magic, protocol, system, object, keys), then the storages.
+// Files before torch 1.6: five pickles (magic, protocol, system, object, keys), then the storages.
 
 // 0x1950a86a20f9469cfc6c as LONG1 writes it.
 constexpr std::string_view kMagic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 constexpr int64_t kProtocol = 1001;
-constexpr size_t kMagicWindow = 32;  // protocol 4 puts a frame before it
+constexpr size_t kMagicWindow = 32;  // protocol 4 writes a frame before it
 
 uint64_t Swapped(uint64_t value, bool swap) { return swap ? __builtin_bswap64(value) : value; }
 
@@ -74,7 +76,7 @@ struct Declared {
 };
 using DeclaredStorages = std::map<std::string_view, Declared>;
 
-// What the object says of the storages it refers to.
+// Returns what the object declares about the storages it refers to.
 DeclaredStorages CollectStorages(const Pickle& object) {
   DeclaredStorages storages;
   for (PickleId i = 0; i < object.size(); ++i) {
@@ -201,7 +203,8 @@ void ReadLegacyTorch(ByteSpan bytes, uint64_t max_bytes, TensorFile& file) {
 // Reads a legacy file that is one storage. Values in the mapped file stay there; otherwise `file`
 // keeps a copy.
 EmbeddedStorage ReadEmbedded(ByteSpan bytes, TensorFile& file) {
-  // Protocol 2 spells bytes as text: they were put together in memory and go away with the pickle.
+  // Protocol 2 writes bytes as text, which was decoded in memory and would be freed with the
+  // pickle.
   const bool mapped = !bytes.empty() && file.source.FileOf(bytes.data()) != nullptr;
   if (!mapped) {
     file.spools.push_back(FileSource::FromBytes({bytes.begin(), bytes.end()}, "storage"));
@@ -224,12 +227,12 @@ EmbeddedStorage ReadEmbedded(ByteSpan bytes, TensorFile& file) {
 
 constexpr std::string_view kPickleName = "data.pkl";
 
-// The folder of "a/data.pkl" or "data.pkl", with its slash; nothing for other names.
+// Returns the folder of "a/data.pkl" or "data.pkl", with its slash; nothing for other names.
 std::optional<std::string_view> FindRoot(std::string_view name) {
   if (!name.ends_with(kPickleName)) return std::nullopt;
   const std::string_view root = name.substr(0, name.size() - kPickleName.size());
   if (root.empty()) return root;
-  // At most one folder, or "x.data.pkl" would do.
+  // The name has at most one folder; otherwise "x.data.pkl" would match too.
   if (root.find('/') != root.size() - 1 || root == "/") return std::nullopt;
   return root;
 }
@@ -243,7 +246,7 @@ bool IsPlainKey(std::string_view key) {
          std::all_of(key.begin(), key.end(), plain);
 }
 
-// Of the keys that torch gives, counted from 0; nothing for "007" or other names.
+// Parses keys as torch writes them, counted from 0; nothing for "007" or other names.
 std::optional<uint32_t> ParseIndex(std::string_view key) {
   if (key.size() > 1 && key.front() == '0') return std::nullopt;
   return ParseNumber<uint32_t>(key);
@@ -282,7 +285,8 @@ ZipStorages::ZipStorages(ZipArchive& archive, TensorFile& file) : archive_(archi
           .At(order->data_offset);
     }
   }
-  // A table of its own: names of a million members are found slowly in any order but their own.
+  // Keys are indexed in a table, because looking up the names of a million members is slow unless
+  // they are in order.
   const std::string folder = root_ + "data/";
   numbered_.resize(archive.entries().size());
   for (size_t i = 0; i < archive.entries().size(); ++i) {
@@ -357,8 +361,8 @@ constexpr uint64_t kTarMagicAt = 257;
 
 bool IsZip(ByteSpan bytes) { return AsText(bytes).starts_with(kZipMagic); }
 
-// A protocol mark and an opcode, of which none is below '('. Without the opcode, safetensors
-// headers of 640, 896, 1152 or 1408 bytes would look like pickles too.
+// Returns true for a protocol mark and an opcode; all opcodes are from '(' on. Without the opcode,
+// safetensors headers of 640, 896, 1152 or 1408 bytes would look like pickles too.
 bool IsBinaryPickle(ByteSpan bytes) {
   return bytes.size() > 2 && bytes[0] == std::byte{0x80} && bytes[1] >= std::byte{2} &&
          bytes[1] <= std::byte{5} && bytes[2] >= std::byte{'('};
@@ -368,7 +372,7 @@ bool IsTar(ByteSpan bytes) {
   return bytes.size() > kTarMagicAt + 5 && AsText(bytes.subspan(kTarMagicAt, 5)) == "ustar";
 }
 
-// A plain pickle has the storages that lie in it; what refers to others came out of a torch file.
+// A plain pickle contains its storages; one that refers to others was taken out of a torch file.
 class PlainStorages : public StorageBytes {
  public:
   explicit PlainStorages(TensorFile& file) : file_(file) {}
@@ -384,7 +388,7 @@ class PlainStorages : public StorageBytes {
 void ReadPlainPickle(ByteSpan bytes, uint64_t max_bytes, TensorFile& file) {
   const Pickle pickle = ReadPickle(bytes);
   const PickleKind root = pickle[pickle.root()].kind();
-  // More pickles behind an integer: a legacy file whose magic number is another.
+  // More pickles after an integer: a legacy file with another magic number.
   if (pickle.length() < bytes.size() && (root == PickleKind::kInt || root == PickleKind::kBigInt)) {
     throw Error(Finding::kBadMagic, "the first pickle is an integer, but not torch's magic number")
         .At(0);
@@ -397,7 +401,7 @@ void ReadPlainPickle(ByteSpan bytes, uint64_t max_bytes, TensorFile& file) {
   WalkPickle(pickle, builder, file);
 }
 
-// Caches whose tensors are not the values: what stands in key_cache then is the unquantised rest.
+// Refuses quantised caches, whose key_cache holds only the part that is not quantised yet.
 void RefuseQuantisedCache(const TensorFile& file) {
   const std::string name = Lookup(file.metadata, "__class__");
   if (name.starts_with("transformers.") && name.find("Quant") != std::string::npos) {
@@ -407,7 +411,7 @@ void RefuseQuantisedCache(const TensorFile& file) {
   }
 }
 
-// A file that holds nothing but what is left alone was not read at all: better say so.
+// Refuses a file in which every tensor was skipped, because an empty result would hide that.
 void RefuseUnread(const TensorFile& file) {
   if (!file.tensors.empty()) return;
   for (const OpaqueValue& value : file.opaque) {

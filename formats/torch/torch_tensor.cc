@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Builds views from the nodes of a pickle: torch's rebuild functions, storages, and numpy arrays.
 #include "formats/torch/torch_tensor.h"
 
 #include <fmt/format.h>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr size_t kMostWrappers = 16;  // parameters of parameters ...
 
-// Names that come after "torch." in what a pickle calls.
+// Names of torch functions, after "torch.", that a pickle calls to rebuild tensors.
 constexpr std::string_view kRebuild[] = {"_utils._rebuild_tensor", "_utils._rebuild_tensor_v2",
                                          "_utils._rebuild_tensor_v3"};
 constexpr std::string_view kWrappers[] = {"_utils._rebuild_parameter",
@@ -41,13 +42,13 @@ void Locate(TensorView& view, uint64_t offset, ByteSpan storage) {
   const bool empty = IsEmpty(view);
   view.data = storage.data() + (empty ? 0 : offset * item);
   for (size_t axis = 0; axis < view.rank(); ++axis) {
-    // Strides that are never followed may be anything.
+    // Strides of axes that are not walked may have any value.
     const bool followed = !empty && view.shape[axis] > 1;
     view.strides[axis] = followed ? view.strides[axis] * item : item;
   }
 }
 
-// What persistent ids and types say about storages.
+// Persistent ids and types of storages.
 
 constexpr TorchTypeName kTypes[] = {
     {"float32", "FloatStorage", DType::kF32},
@@ -69,7 +70,7 @@ constexpr TorchTypeName kTypes[] = {
 constexpr std::string_view kUntyped[] = {"torch.storage.UntypedStorage", "torch.UntypedStorage",
                                          "torch.storage._UntypedStorage"};
 
-// Types of torch that have no DType here. A name that is in neither list is none of torch's.
+// Types of torch that have no DType in kvtool. A name in neither list is not one of torch's.
 constexpr std::string_view kUnread =
     "complex32 complex64 complex128 quint8 qint8 qint32 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 "
     "bits8 bits16 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2 int1 int2 int3 "
@@ -78,7 +79,7 @@ constexpr std::string_view kUnread =
     "QUInt4x2Storage QUInt2x4Storage";
 constexpr size_t kMostRank = 64;  // as in torch
 
-// Throws for a name that no torch ever gave a type.
+// Throws for a name that is not a type in any version of torch.
 void RequireKnown(std::string_view global, const PickleValue& at) {
   std::string_view name = global;
   if (StripTorch(name) && HasWord(kUnread, name)) return;
@@ -87,7 +88,7 @@ void RequireKnown(std::string_view global, const PickleValue& at) {
 
 // numpy arrays in pickles: shape, dtype and values as arguments of a call or as a state.
 
-// numpy 2 moved its core.
+// numpy 2 moved its core, so both names are accepted.
 bool IsCore(std::string_view global, std::string_view function) {
   for (const std::string_view core : {"numpy.core.", "numpy._core."}) {
     if (global.starts_with(core) && global.substr(core.size()) == function) return true;
@@ -176,7 +177,7 @@ std::optional<TensorView> TensorBuilder::Build(PickleId id) {
   return view;
 }
 
-// pickle.dump writes a storage as a call of _load_from_bytes with what torch.save makes of it.
+// pickle.dump writes a storage as a call of _load_from_bytes with the output of torch.save.
 std::optional<EmbeddedStorage> TensorBuilder::FindEmbedded(PickleId storage) {
   if (pickle_.ClassOf(storage) != "torch.storage._load_from_bytes") return std::nullopt;
   const std::span<const PickleId> arguments = pickle_[pickle_[storage].items()[1]].items();
@@ -193,7 +194,7 @@ std::optional<EmbeddedStorage> TensorBuilder::FindEmbedded(PickleId storage) {
 uint64_t TensorBuilder::LastElement(const TensorView& view, uint64_t offset,
                                     const PickleValue& node) const {
   if (IsEmpty(view)) return offset;
-  // An expanded view can claim more values than exist; nobody may have to visit them all.
+  // An expanded view can claim more values than exist, so its size is limited.
   uint64_t bytes = Info(view.dtype).block_bytes, last = offset;
   for (size_t axis = 0; axis < view.rank(); ++axis) {
     bytes = SaturatingMul(bytes, view.shape[axis]);
@@ -333,7 +334,7 @@ std::optional<NumpyArrays::Parts> NumpyArrays::Find(PickleId id) const {
   const PickleValue& call = pickle_[id];
   Parts parts{};
   if (IsCore(function, "multiarray._reconstruct")) {
-    // BUILD gives ([version,] shape, dtype, Fortran order, values).
+    // BUILD has ([version,] shape, dtype, Fortran order, values).
     const std::span<const PickleId> state = pickle_[call.items().back()].items();
     if (call.items().size() < 4 || pickle_[call.items().back()].kind() != PickleKind::kTuple ||
         state.size() < 4 || state.size() > 5) {
@@ -350,7 +351,8 @@ std::optional<NumpyArrays::Parts> NumpyArrays::Find(PickleId id) const {
     return std::nullopt;
   }
   const PickleKind kind = pickle_[parts.values].kind();
-  // The str of Python 2 is a text where its bytes are one. A list holds Python objects.
+  // A str of Python 2 becomes a text if its bytes are one. A list holds Python objects and is
+  // skipped.
   if (kind != PickleKind::kBytes && kind != PickleKind::kText) return std::nullopt;
   if (pickle_.ClassOf(parts.dtype) != "numpy.dtype") return std::nullopt;
   return parts;
@@ -360,7 +362,7 @@ std::optional<NpyType> NumpyArrays::TypeOf(PickleId dtype) const {
   const PickleValue& call = pickle_[dtype];
   const std::span<const PickleId> arguments = pickle_[call.items()[1]].items();
   if (arguments.empty()) FailAt(call, Finding::kBadPickle, "numpy.dtype is given nothing");
-  // BUILD gives (version, byte order, subtype, field names, ...).
+  // BUILD has (version, byte order, subtype, field names, ...).
   std::string order = "=";
   if (call.items().size() > 3) {
     const std::span<const PickleId> state = pickle_[call.items().back()].items();
@@ -378,7 +380,7 @@ std::optional<NpyType> NumpyArrays::TypeOf(PickleId dtype) const {
   }
   try {
     const NpyType type = ParseNpyType(order + std::string(word.text()));
-    return type.raw ? std::nullopt : std::optional(type);  // nothing says what its bits mean
+    return type.raw ? std::nullopt : std::optional(type);  // the meaning of its bits is unknown
   } catch (Error& error) {
     if (error.finding() == Finding::kUnsupportedDtype) return std::nullopt;
     throw error.At(word.offset());
@@ -394,7 +396,8 @@ ByteSpan NumpyArrays::Kept(PickleId values, const NpyType& type) {
   bool lives = bytes.empty() || file_.source.FileOf(bytes.data()) != nullptr;
   for (const auto& spool : file_.spools) lives = lives || spool->Contains(bytes.data());
   if (lives) return known->second = bytes;
-  // Put together in memory, as protocol 2 spells bytes as text: they go away with the pickle.
+  // The bytes were decoded in memory, as protocol 2 writes bytes as text, and would be freed with
+  // the pickle.
   file_.spools.push_back(FileSource::FromBytes({bytes.begin(), bytes.end()}, "numpy array"));
   return known->second = file_.spools.back()->bytes();
 }

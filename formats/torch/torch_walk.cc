@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-//
-// Key paths: keys of dicts, indices of lists, attributes of objects, joined by '/'.
+// Walks a pickle's values and names tensors by key paths: keys of dicts, indices of lists,
+// attributes of objects, joined by '/'.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,11 +16,11 @@ namespace {
 constexpr uint64_t kMostTensors = 1'000'000;
 constexpr uint64_t kMostVisits = 10'000'000;
 constexpr size_t kMostOpaque = 1000;
-constexpr size_t kScalarDepth = 2;  // path parts of scalars worth keeping
+constexpr size_t kScalarDepth = 2;  // largest number of path parts of scalars that are kept
 constexpr size_t kMostScalars = 1000, kMostScalarVisits = 100'000;
 constexpr size_t kLongestText = 4096;
 
-// What lies below a value when it is walked, shared values counted each time they are reached.
+// Counts of what lies below a value; shared values count each time they are reached.
 struct Weight {
   uint64_t tensors = 0;
   uint64_t visits = 0;
@@ -51,20 +51,20 @@ class Walker {
   }
 
  private:
-  // Objects of data classes, but not tensors of kinds that are no rows: the parts of a sparse one
-  // are tensors, and none of them is it.
+  // Returns true for objects of data classes, except tensors of kinds that have no rows: the parts
+  // of a sparse tensor are tensors, but none of them is its values.
   bool IsWalked(PickleId id) const {
     const std::string_view name = pickle_.ClassOf(id);
     return IsDataClass(name) && !name.starts_with("torch._utils._rebuild_");
   }
 
-  // Of Python objects, or of a form that no numpy writes.
+  // Returns true for arrays of Python objects, or of a form that numpy does not write.
   bool IsObjectArray(PickleId id) const {
     return pickle_.ClassOf(id).ends_with(".multiarray._reconstruct");
   }
 
-  // Calls `with(name, child)` for what can hold tensors; `name()` makes its name. Depth is bounded:
-  // CheckShape saw to it.
+  // Calls `with(name, child)` for children that can hold tensors; `name()` makes the child's name.
+  // CheckShape has limited the depth.
   template <typename F>
   void ForEachChild(PickleId id, F with) const {
     const PickleValue& value = pickle_[id];
@@ -89,8 +89,8 @@ class Walker {
     }
   }
 
-  // Attributes of an object stand beside the items that it holds as a list or dict; what it was
-  // called with and has under a name too (ModelOutput of transformers) goes by the name.
+  // Visits the attributes of an object and the items of its own list or dict. An argument that is
+  // also an attribute (ModelOutput of transformers) gets the attribute's name.
   template <typename F>
   void ForEachPart(const PickleValue& object, F with) const {
     const std::span<const PickleId> arguments = pickle_[object.items()[1]].items();
@@ -111,7 +111,8 @@ class Walker {
     }
   }
 
-  // The values of an object's own dicts, but for numbers: 2 here and 2 there is no name for it.
+  // Returns the values of an object's own dicts, except numbers: equal numbers do not mean the same
+  // value.
   std::unordered_set<PickleId> NamedIn(const PickleValue& object) const {
     std::unordered_set<PickleId> ids;
     for (size_t i = 2; i < object.items().size(); ++i) {
@@ -132,8 +133,8 @@ class Walker {
     return fmt::format("#{}", index);
   }
 
-  // Only what has something below it is kept: most values of a file of many tensors are their
-  // parts.
+  // Computes the weight of a value. Only values with something below them are stored, because most
+  // values in a file of many tensors are their parts.
   Weight Weigh(PickleId id) {
     if (weight_at_[id] != 0) return weights_[weight_at_[id] - 1];
     if (pickle_[id].items().empty()) return {0, 1};
@@ -169,7 +170,7 @@ class Walker {
         return AddScalar(value, depth);
     }
     if (Weigh(id).tensors == 0) {
-      // Of interest for scalars near the root only; shared containers are not walked without end.
+      // Only scalars near the root are kept, and walking shared containers is limited.
       if (depth >= kScalarDepth || value.items().size() > scalar_budget_) return;
       scalar_budget_ -= value.items().size();
     }
@@ -193,7 +194,7 @@ class Walker {
     }
   }
 
-  // An item may be an attribute as well; two tensors of one name are refused.
+  // Drops items that are attributes as well; two tensors of one name are refused.
   void DropRepeated() {
     NameTable names;
     const auto name_at = [&](uint32_t i) -> const std::string& { return file_.tensors[i].name; };
@@ -246,9 +247,9 @@ class Walker {
   const Pickle& pickle_;
   TensorBuilder& builder_;
   TensorFile& file_;
-  std::vector<uint32_t> weight_at_;  // by value: its place in weights_, from 1
+  std::vector<uint32_t> weight_at_;  // by value: its index in weights_, from 1
   std::vector<Weight> weights_;
-  std::vector<PickleId> ids_;  // of the tensors, in the file's order
+  std::vector<PickleId> ids_;  // ids of the tensors, in the file's order
   std::string path_;
   size_t scalar_budget_ = kMostScalarVisits;
 };

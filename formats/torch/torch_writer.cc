@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Writes torch's zip form: a pickle of tensors whose storages are members of the archive.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -16,7 +17,7 @@ namespace {
 
 constexpr uint64_t kGatherBytes = 8 << 20;
 
-// Protocol 2, as torch writes it; values that come back are not memoised, which only costs bytes.
+// Writes protocol 2, as torch does. Repeated values are not memoised, which costs only bytes.
 class PickleWriter {
  public:
   PickleWriter() { out_.Append("\x80\x02"); }
@@ -55,11 +56,12 @@ class PickleWriter {
   ByteWriter out_;
 };
 
-// _rebuild_tensor_v2(storage, 0, size, stride, False, OrderedDict()), or _v3 with a dtype behind.
+// Writes _rebuild_tensor_v2(storage, 0, size, stride, False, OrderedDict()), or _v3 with a dtype at
+// the end.
 void WriteTensor(PickleWriter& pickle, const TensorToWrite& tensor, size_t key) {
   const uint64_t item = Info(tensor.dtype).block_bytes;
   const TorchTypeName type = ToTorchType(tensor.dtype);
-  // Types that have no storage class of their own lie in untyped bytes.
+  // Types without a storage class are stored in untyped bytes.
   const std::string_view untyped = type.storage.empty() ? type.dtype : "";
   std::vector<uint64_t> strides = ContiguousView(tensor.dtype, tensor.shape, nullptr).strides;
   for (uint64_t& stride : strides) stride /= item;
@@ -121,7 +123,7 @@ void WriteArchive(Bytes pickle, const std::vector<TensorToWrite>& tensors, std::
   zip.Finish();
 }
 
-// [head, token, dim] of a tensor, a few MiB at a time.
+// Writes a tensor as [head, token, dim], a few MiB at a time.
 void WriteHeads(const Snapshot& snapshot, const KvTensor& tensor, Sink& sink) {
   const uint64_t tokens = tensor.tokens(), row = tensor.row_bytes() / tensor.heads;
   const uint64_t step = std::max<uint64_t>(1, kGatherBytes / row);
@@ -143,7 +145,7 @@ TensorToWrite ToHeadsFirst(const Snapshot& snapshot, const KvTensor& tensor) {
           }};
 }
 
-// What a tuple of pairs cannot say must be what everyone takes for granted.
+// Checks that everything which a tuple of pairs cannot express has the usual value.
 void CheckTuple(const Snapshot& snapshot, const std::string& path) {
   const auto refuse = [&](std::string why) {
     return Error(Finding::kUnsupportedLayout, why + ", which a tuple of (K, V) cannot express")

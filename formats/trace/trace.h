@@ -13,38 +13,39 @@
 
 namespace kv {
 
-// Caps on what a trace claims.
+// Limits on the claims of a trace.
 constexpr uint64_t kMostTracePositions = uint64_t{1} << 31;
 constexpr uint64_t kMostTraceHeads = 65536, kMostTraceLayers = 65536;
 
-// One form in which traces are stored.
+// A form in which traces are stored.
 struct TraceCarrier {
   std::string_view id;
   std::string_view summary;
   bool (*fits)(const Source& source);
   AttentionTrace (*open)(Source source, const OpenOptions& options);
-  // The metadata must say that it is a trace: other files of named tensors look alike.
+  // True if the metadata must say that it is a trace, because other files of named tensors look
+  // alike.
   bool needs_mark = false;
 };
-// In the order of detection.
+// Returns the forms in the order of detection.
 std::span<const TraceCarrier> TraceCarriers();
 
-// Opens a trace, whatever carries it: safetensors (file or folder), npz, an npy set DIR/STEM, torch
-// files, a JSON Lines stream of block scores. Only headers are read. Throws as FORMAT.md says.
+// Opens a trace in any form: safetensors (file or folder), npz, an npy set DIR/STEM, torch files, a
+// JSON Lines stream of block scores. Only headers are read. Throws as FORMAT.md says.
 AttentionTrace OpenTrace(const std::string& path, const OpenOptions& options);
-// The same in two steps, for callers that need the files too.
+// Do the same in two steps, for callers that need the files too.
 Source OpenTraceFiles(const std::string& path, const OpenOptions& options);
 AttentionTrace OpenTrace(Source source, const OpenOptions& options);
 
-// Makes a trace of named arrays with kvtool's names, or those of an npy set with this stem.
+// Makes a trace of named arrays with kvtool's names, or with those of an npy set with this stem.
 AttentionTrace TraceOfTensors(TensorFile file, const std::string& stem,
                               const OpenOptions& options = {});
 
-// Hugging Face attentions: a tuple over layers, or over steps of layers; one batch row,
-// which must be named where there are several.
+// Makes a trace of Hugging Face attentions: a tuple over layers, or over steps of layers. Uses one
+// batch row, which must be named if there are several.
 AttentionTrace TraceOfTorch(TensorFile file, std::optional<uint64_t> batch);
 
-// A stream of block scores: a header line, then one line per layer call.
+// Opens a stream of block scores: a header line, then one line per layer call.
 AttentionTrace OpenBlockScores(std::shared_ptr<const FileSource> source);
 
 }  // namespace kv

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Opens traces in all their forms: block scores line by line, torch attentions, and the choice of
+// the form.
 
 #include <fmt/format.h>
 
@@ -25,7 +27,7 @@ using nlohmann::json;
 
 constexpr size_t kLineCap = 16 << 20;
 
-// Lines of a mapped file, blank ones passed over.
+// Lines of a mapped file, without blank ones.
 class Lines {
  public:
   explicit Lines(std::shared_ptr<const FileSource> source) : source_(std::move(source)) {}
@@ -181,7 +183,7 @@ std::optional<uint64_t> ParseIndex(std::string_view text) {
   return value && *value < kMostIndex ? value : std::nullopt;
 }
 
-// The numbers that end a tensor's path: "attentions/3/1" has 3 and 1.
+// The numbers at the end of a tensor's path: "attentions/3/1" has 3 and 1.
 struct Path {
   std::string_view prefix;
   std::vector<uint64_t> indices;
@@ -202,7 +204,7 @@ bool IsAttentionPrefix(std::string_view prefix) {
   return prefix.empty() || prefix == "attentions" || prefix == "decoder_attentions";
 }
 
-// One batch row: [q_heads][rows][keys].
+// Returns one batch row: [q_heads][rows][keys].
 TensorView BatchRow(const NamedTensor& tensor, std::optional<uint64_t> named) {
   const TensorView& view = tensor.view;
   const bool is_float = Info(view.dtype).is_float && !IsBlockQuantised(view.dtype);
@@ -269,7 +271,8 @@ AttentionTrace TraceOfTorch(TensorFile file, std::optional<uint64_t> batch) {
             .In(Escaped(tensor->name));
       }
       const uint64_t end = rows + view.shape[1];
-      // Fewer columns than positions: a sliding window's last ones. More: a static cache's zeros.
+      // Fewer columns than positions mean a sliding window's last ones, more mean a static cache's
+      // zeros.
       const uint64_t key_begin = view.shape[2] >= end ? 0 : end - view.shape[2];
       layer.probabilities.push_back({rows, key_begin, view});
       if (step == 0 && steps > 1) trace.prompt_tokens = view.shape[1];
@@ -299,7 +302,7 @@ constexpr std::string_view kNpy = ".npy";
 
 bool IsStem(const std::string& path) { return path != "-" && !fs::exists(path); }
 
-// The files DIR/STEM-*.npy, named without folder.
+// Returns the files DIR/STEM-*.npy, named without folder.
 Source NpySet(const std::string& path) {
   const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : ".";
   const std::string prefix = fs::path(path).filename().string() + "-";
@@ -345,8 +348,9 @@ AttentionTrace OpenTorchTrace(Source source, const OpenOptions& options) {
   return TraceOfTorch(ReadTorch(std::move(source), options.max_bytes), options.batch);
 }
 
-// In the order of asking. The length that begins a safetensors file may look like a brace, so it is
-// asked before text, and again as what an unknown file is taken for: its reader says what is wrong.
+// In the order of detection. The length at the start of a safetensors file may look like a brace,
+// so safetensors come before text. They come again at the end, for unknown files, because their
+// reader reports what is wrong.
 constexpr TraceCarrier kCarriers[] = {
     {"safetensors", "Q, K and probabilities as named tensors: a file or a folder", IsSafetensors,
      OpenArrays<ReadSafetensors>, true},

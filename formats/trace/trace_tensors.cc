@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Makes traces of named arrays: names of layers and kinds, metadata, and the order of axes.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,11 +25,11 @@
 namespace kv {
 namespace {
 
-// What the metadata of a trace made of arrays says beside its arrays.
+// The metadata of a trace made of arrays.
 struct TraceMetadata {
-  bool is_marked = false;  // the file says itself that it is a trace
+  bool is_marked = false;  // the file itself says that it is a trace
   std::optional<uint64_t> g_start;
-  std::map<uint32_t, LayerRule> rules;  // of layers that differ from the whole
+  std::map<uint32_t, LayerRule> rules;  // of layers that differ from the common rule
 };
 
 Error BadValue(const std::string& key, const std::string& text, std::string_view expected) {
@@ -36,7 +37,7 @@ Error BadValue(const std::string& key, const std::string& text, std::string_view
                Escaped(text, 40), expected);
 }
 
-// Values by name; an empty one counts as none.
+// Values by name; an empty value counts as absent.
 class Values {
  public:
   explicit Values(const std::map<std::string, std::string>& values) : values_(values) {}
@@ -68,13 +69,13 @@ class Values {
   const std::map<std::string, std::string>& values_;
 };
 
-// The layer that a part of a name says, within the cap on layers.
+// Returns the layer in a part of a name, within the limit on layers.
 std::optional<uint32_t> TraceLayerNumber(std::string_view text) {
   const auto layer = ParseNumber<uint32_t>(text);
   return layer && *layer < kMostTraceLayers ? layer : std::nullopt;
 }
 
-// "scale.12", "softcap.12", "window.12"
+// Reads "scale.12", "softcap.12", "window.12".
 std::map<uint32_t, LayerRule> ReadRules(const std::map<std::string, std::string>& metadata) {
   const Values values(metadata);
   std::map<uint32_t, LayerRule> rules;
@@ -124,7 +125,7 @@ TraceMetadata ReadTraceMetadata(const TensorFile& file, AttentionTrace& trace) {
   return metadata;
 }
 
-// What a tensor's name says: 'q', 'k', 'v', 'a', 'g' of a layer, or 't' for the token ids.
+// The meaning of a tensor's name: 'q', 'k', 'v', 'a', 'g' of a layer, or 't' for the token ids.
 struct Role {
   char kind = 0;  // 0: none
   uint32_t layer = 0;
@@ -135,7 +136,7 @@ Role ParseRole(char kind, std::string_view number) {
   return layer ? Role{kind, *layer} : Role{};
 }
 
-// "q.12", "tokens"
+// Parses "q.12", "tokens".
 Role RoleOfName(std::string_view name) {
   if (name == "tokens") return {'t', 0};
   if (name.size() < 3 || name[1] != '.') return {};
@@ -143,7 +144,7 @@ Role RoleOfName(std::string_view name) {
   return ParseRole(name[0], name.substr(2));
 }
 
-// "STEM-L12-Q", "STEM-tokens"
+// Parses "STEM-L12-Q", "STEM-tokens".
 Role RoleOfFile(std::string_view name, std::string_view stem) {
   if (name.substr(0, stem.size()) != stem) return {};
   name.remove_prefix(stem.size());
@@ -221,7 +222,7 @@ class Builder {
     const NamedTensor *q = nullptr, *k = nullptr, *v = nullptr, *a = nullptr, *g = nullptr;
   };
 
-  // "dir/a, dir/b": the sets of arrays named STEM-L0-Q and the like that a folder holds.
+  // Returns "dir/a, dir/b": the sets of arrays named STEM-L0-Q and so on in a folder.
   std::string SetsIn() const {
     constexpr size_t kMostSets = 8;
     std::set<std::string> stems;
@@ -264,7 +265,7 @@ class Builder {
       trace_.tokens.push_back(static_cast<int32_t>(token));
   }
 
-  // The same figure from every layer, or refused.
+  // Checks that every layer has the same figure.
   template <typename T>
   void Agree(T& known, uint64_t value, const NamedTensor& tensor, std::string_view what) {
     if (known == 0) known = static_cast<T>(value);
@@ -272,9 +273,9 @@ class Builder {
     throw BadTensor(tensor, "{} {}, expected {} as before", value, what, known);
   }
 
-  // K or V as [token, head, dim]. The names of a file that says what it is mean that; elsewhere
-  // heads may come first, and where the query heads leave both open the values tell, as in
-  // snapshots.
+  // Returns K or V as [token, head, dim]. Names of a file that is marked as a trace mean that
+  // order. In other files heads may come first; if the query heads do not decide, the values do, as
+  // in snapshots.
   TensorView TokensFirst(const NamedTensor& tensor) const {
     TensorView view = ThreeAxes(tensor, "tokens, kv heads, head dim");
     if (metadata_.is_marked || layout_ == "thd") return view;

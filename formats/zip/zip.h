@@ -16,9 +16,9 @@
 namespace kv {
 
 struct ZipEntry {
-  // The bytes in the directory: a label, never a path. Valid as long as the archive.
+  // The name in the directory: a label, never a path. Valid as long as the archive.
   std::string_view name;
-  bool deflated = false;  // else stored
+  bool deflated = false;  // false: stored
   uint32_t crc32 = 0;
   uint64_t size = 0;  // of the content
   uint64_t compressed_size = 0;
@@ -27,11 +27,11 @@ struct ZipEntry {
 };
 
 // The directory of a zip file and its content as views: stored entries lie in the mapped archive,
-// deflated ones in a spool file. Rules in FORMAT.md; anything that two readers could see
-// differently is refused.
+// deflated ones in a spool file. FORMAT.md has the rules; everything that two readers could
+// interpret differently is refused.
 class ZipArchive {
  public:
-  // Reads and checks the directory and every local header, not the content. Throws kBadZip,
+  // Reads and checks the directory and every local header, but not the content. Throws kBadZip,
   // kBadOffsets, kDuplicateName, kTruncated, kUnsupportedKind.
   explicit ZipArchive(std::shared_ptr<const FileSource> file);
 
@@ -41,14 +41,14 @@ class ZipArchive {
   // Inflates all deflated entries into one spool file and checks their sizes and CRC. Throws kLimit
   // when they declare more than `max_bytes` together, kSizeMismatch, kBadPayload, kChecksum.
   void Inflate(uint64_t max_bytes);
-  // Null if nothing is deflated or Inflate was not called.
+  // Returns null if no entry is deflated or Inflate was not called.
   const std::shared_ptr<const FileSource>& spool() const { return spool_; }
 
-  // The content of an entry; deflated entries need Inflate first.
+  // Returns the content of an entry; deflated entries need Inflate first.
   ByteSpan Data(const ZipEntry& entry) const;
   // Reads a stored entry and compares its CRC. Throws kChecksum.
   void CheckStored(const ZipEntry& entry) const;
-  void CheckStored() const;  // each of them
+  void CheckStored() const;  // checks each of them
 
   const std::shared_ptr<const FileSource>& file() const { return file_; }
 
@@ -59,23 +59,23 @@ class ZipArchive {
   std::vector<ZipEntry> entries_;
 };
 
-// Whether a zip file has a member of this name, in whatever folder. Asks the directory alone and
-// stops at the first; throws what is wrong with the directory up to there.
+// Returns true if a zip file has a member of this name in any folder. Reads only the directory, up
+// to the first such member, and throws faults of the directory up to there.
 bool HoldsMember(ByteSpan file, std::string_view name);
 
-// The CRC-32 of zip files, which other formats use too.
+// Returns the CRC-32 of zip files, which other formats use too.
 uint32_t Crc32(ByteSpan bytes);
 
-// Writes stored members one after another in bounded memory; the bytes of a member go through
+// Writes stored members one after another in bounded memory; the bytes of a member are passed to
 // Write. Content begins at multiples of 64, so that arrays in it are aligned when mapped. No times
-// are stored: same input, same bytes.
+// are stored, so equal inputs give equal bytes.
 class ZipWriter : public Sink {
  public:
-  // zip64 records appear where sizes or counts need them, or everywhere.
+  // When to write zip64 records: if sizes or counts need them, or always.
   enum class Zip64 { kWhenNeeded, kAlways };
   explicit ZipWriter(AtomicFile& file, Zip64 zip64 = Zip64::kWhenNeeded)
       : file_(file), zip64_(zip64) {
-    file_.NeedSeeking();  // the checksum of a member stands before it
+    file_.NeedSeeking();  // the checksum of a member precedes its content
   }
 
   // Begins a member of known size: exactly that many bytes must be written before End.
@@ -102,7 +102,7 @@ class ZipWriter : public Sink {
 
 }  // namespace kv
 
-// The numbers of the format, for formats/zip and its fuzz target.
+// Constants of the format, for formats/zip and its fuzz target.
 namespace kv::zip {
 inline constexpr uint32_t kLocalSignature = 0x04034b50;
 inline constexpr uint32_t kCentralSignature = 0x02014b50;
@@ -112,7 +112,7 @@ inline constexpr uint32_t kLocator64Signature = 0x07064b50;
 inline constexpr uint64_t kLocalBytes = 30, kCentralBytes = 46, kEndBytes = 22;
 inline constexpr uint64_t kEnd64Bytes = 56, kLocator64Bytes = 20;
 inline constexpr uint16_t kZip64Extra = 1;
-inline constexpr uint16_t kAlignmentExtra = 0xd935;  // skipped by every reader
+inline constexpr uint16_t kAlignmentExtra = 0xd935;  // all readers ignore it
 inline constexpr uint16_t kStored = 0, kDeflated = 8;
 inline constexpr uint16_t kFlagSizesFollow = 1 << 3, kFlagUtf8 = 1 << 11;
 // Encrypted, patched, strongly encrypted, directory masked.

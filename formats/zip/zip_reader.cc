@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads a zip file's directory strictly, and inflates its deflated entries with hard limits.
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -37,8 +38,9 @@ ByteReader ReaderAt(ByteSpan file, uint64_t offset) {
   return ByteReader(file.subspan(std::min<uint64_t>(offset, file.size())), offset);
 }
 
-// The one end record whose comment reaches exactly to the end of the file. A comment may hold the
-// signature of a second one that fits as well; readers differ in which they take, so both lose.
+// Finds the one end record whose comment reaches exactly to the end of the file. A comment may
+// contain a second record that fits as well; readers differ in their choice, so such a file is
+// refused.
 uint64_t FindEndRecord(ByteSpan file) {
   constexpr uint64_t kReach = kEndBytes + 0xffff;
   if (file.size() < kEndBytes) throw Bad("too short for an end-of-directory record", 0);
@@ -111,7 +113,7 @@ Directory ReadEnd(ByteSpan file) {
   return directory;
 }
 
-// Fills in the 64-bit forms of the fields that are saturated, in the order the format gives them.
+// Fills in the 64-bit forms of the saturated fields, in the order of the format.
 void ApplyZip64(ByteReader extra, std::initializer_list<uint64_t*> fields, uint32_t& disk) {
   bool found = false;
   while (!extra.at_end()) {
@@ -179,8 +181,8 @@ void ReadCentral(ByteReader& reader, Central& central) {
   }
 }
 
-// Finds where the content begins. The directory decides; a local header that says something else
-// (and is not told to keep silent by flag bit 3) is refused.
+// Finds where the content begins. The directory decides; a local header that differs (unless flag
+// bit 3 leaves its fields empty) is refused.
 void ReadLocal(ByteSpan file, uint64_t limit, Central& central) {
   const uint64_t at = central.local_offset;
   ZipEntry& entry = central.entry;
@@ -234,12 +236,12 @@ void RefuseOverlaps(const std::vector<ZipEntry>& entries, std::vector<Place> pla
   }
 }
 
-// The entries in the order of the directory, and their names by place.
+// Returns the entries in the order of the directory, and their names by index.
 std::vector<ZipEntry> ReadDirectory(ByteSpan file, NameTable& names) {
   const Directory directory = ReadEnd(file);
   ByteReader reader(file.subspan(directory.offset, directory.size), directory.offset);
   std::vector<ZipEntry> entries;
-  entries.reserve(directory.entries);  // which the size of the directory bounds
+  entries.reserve(directory.entries);  // bounded by the size of the directory
   std::vector<Place> places;
   places.reserve(directory.entries);
   for (uint64_t i = 0; i < directory.entries; ++i) {
@@ -289,7 +291,7 @@ namespace {
 
 constexpr uint64_t kStep = 1 << 20;
 constexpr uint64_t kAlignment = 64;
-// No deflate stream holds more: 258 bytes for a two-bit match.
+// Highest ratio of a deflate stream: 258 bytes for a two-bit match.
 constexpr uint64_t kHighestRatio = 1032;
 
 Error InMember(Error error, const ZipEntry& entry) {
@@ -305,7 +307,7 @@ void ExpectCrc(uint64_t found, const ZipEntry& entry) {
 }
 
 // One deflate stream, written to a sink piece by piece. The declared size is a hard limit: the
-// output buffer never offers more room than is left of it.
+// output buffer is never larger than the rest of it.
 class Inflater {
  public:
   Inflater() {
@@ -331,7 +333,7 @@ void Inflater::Run(const FileSource& file, const ZipEntry& entry, Sink& sink) {
   const uint64_t end = at + entry.compressed_size;
   uint64_t left = entry.size;
   uLong crc = crc32_z(0, nullptr, 0);
-  std::byte probe{};  // takes the byte too many, if there is one
+  std::byte probe{};  // receives the first excess byte, if there is one
   for (int status = Z_OK; status != Z_STREAM_END;) {
     if (stream_.avail_in == 0) {
       const uint64_t count = std::min(end - at, kStep);

@@ -13,11 +13,11 @@ namespace {
 using namespace zip;  // NOLINT: the numbers of the format
 
 constexpr uint64_t kDataAlignment = 64;
-constexpr uint64_t kCrcField = 14;  // in the local header
+constexpr uint64_t kCrcField = 14;  // offset in the local header
 constexpr uint16_t kVersion = 20, kVersion64 = 45;
 constexpr uint16_t kMadeByUnix = 3 << 8;
 constexpr uint32_t kRegularFile0644 = 0100644u << 16;
-constexpr uint16_t kFirstDate = 1 << 5 | 1;  // 1980-01-01, what the format can say least
+constexpr uint16_t kFirstDate = 1 << 5 | 1;  // 1980-01-01, the earliest date of the format
 
 uint16_t NameFlags(std::string_view name) {
   const bool ascii = std::all_of(name.begin(), name.end(),
@@ -25,7 +25,7 @@ uint16_t NameFlags(std::string_view name) {
   return ascii ? 0 : kFlagUtf8;
 }
 
-// What local header and directory entry have in common, from `version needed` to `size`.
+// Writes the common part of local header and directory entry, from `version needed` to `size`.
 void PutCommon(ByteWriter& out, std::string_view name, bool wide, uint32_t crc, uint64_t size) {
   const uint32_t narrow = wide ? kSaturated32 : static_cast<uint32_t>(size);
   out.Write<uint16_t>(wide ? kVersion64 : kVersion);
