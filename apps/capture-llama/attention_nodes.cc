@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Finds attention in the engine's graphs by the shape of the computation, and reads masks.
 #include "apps/capture-llama/attention_nodes.h"
 
 #include <charconv>
@@ -12,13 +13,14 @@
 namespace kv::capture {
 namespace {
 
-constexpr int kFarthest = 12;  // nodes between an operand and what it is a view of
+// largest number of nodes between an operand and the tensor it is a view of
+constexpr int kFarthest = 12;
 
 const ggml_tensor* Behind(const ggml_tensor* tensor) {
   return tensor->view_src != nullptr ? tensor->view_src : tensor->src[0];
 }
 
-// The layer whose cache an operand is a view, or a cast, of.
+// Returns the layer whose cache an operand is a view, or a cast, of.
 int32_t LayerOfCache(const ggml_tensor* tensor, const char* name) {
   for (int i = 0; tensor != nullptr && i < kFarthest; ++i, tensor = Behind(tensor)) {
     const char* const at = std::strstr(tensor->name, name);
@@ -41,7 +43,7 @@ bool IsTanh(const ggml_tensor* node) {
   return node->op == GGML_OP_UNARY && ggml_get_unary_op(node) == GGML_UNARY_OP_TANH;
 }
 
-// What lies between the product of keys and queries and the softmax.
+// The operations between the product of keys and queries and the softmax.
 struct Chain {
   int32_t layer = -1;
   double before = 1, after = 1;  // factors before and after a tanh
@@ -104,7 +106,7 @@ std::optional<SoftmaxNode> FindSoftmax(const ggml_tensor* node) {
   found.mask = node->src[1];
   const double last = chain.after * Parameter(node, 0);
   found.softcap = chain.capped ? last : 0;
-  // A factor and its inverse, each a float, make 1 again.
+  // A factor and its inverse, each a float, multiply to 1 again.
   found.scale = static_cast<float>(chain.capped ? chain.before * last : last);
   found.biased |= chain.biased;
   found.has_sinks = node->src[2] != nullptr;
@@ -156,7 +158,7 @@ int64_t MeasureWindow(const ggml_tensor* mask, int32_t begin, int32_t count) {
   const auto visible = [&](int64_t cell) {
     const uint8_t* const value = row.data() + static_cast<size_t>(cell) * value_bytes;
     for (size_t i = 0; i < value_bytes; ++i) {
-      if (value[i] != 0) return false;  // -inf; of a bias, which is refused elsewhere, any number
+      if (value[i] != 0) return false;  // -inf; a bias, which is refused elsewhere, has any number
     }
     return true;
   };

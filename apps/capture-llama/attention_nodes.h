@@ -9,11 +9,12 @@
 
 #include "ggml.h"
 
-// Finds attention in the engine's graphs by what nodes compute: names differ from release to
-// release. Only the cache tensors' own names ("cache_k_l7") are relied on, for a layer's number.
+// Finds attention in the engine's graphs by what nodes compute, because names differ from release
+// to release. Only the names of the cache tensors ("cache_k_l7") are used, for a layer's number.
 namespace kv::capture {
 
-// Scores before the softmax: FLASH_ATTN_EXT, or MUL_MAT of the cache's keys with the queries.
+// Computes scores before the softmax: FLASH_ATTN_EXT, or MUL_MAT of the cache's keys with the
+// queries.
 struct ScoreNode {
   int32_t layer = 0;
   bool flash = false;
@@ -22,29 +23,29 @@ struct ScoreNode {
 };
 std::optional<ScoreNode> FindScores(const ggml_tensor* node);
 
-// How scores become probabilities: FLASH_ATTN_EXT or SOFT_MAX. They are
-// softcap * tanh(q.k * scale / softcap), or q.k * scale where softcap is 0.
+// Turns scores into probabilities: FLASH_ATTN_EXT or SOFT_MAX. The scores are softcap * tanh(q.k *
+// scale / softcap), or q.k * scale if softcap is 0.
 struct SoftmaxNode {
   int32_t layer = 0;
   bool flash = false;
   const ggml_tensor* mask = nullptr;
   double scale = 1, softcap = 0;
   bool biased = false;     // by position (ALiBi) or by a table
-  bool has_sinks = false;  // learned ones, in the denominator alone
+  bool has_sinks = false;  // learned ones, only in the denominator
 };
 std::optional<SoftmaxNode> FindSoftmax(const ggml_tensor* node);
 
 // The last product: FLASH_ATTN_EXT, or MUL_MAT of the cache's values with the probabilities.
 struct OutputNode {
   int32_t layer = 0;
-  bool flash = false;  // [dim][heads][rows], else [dim][rows][heads]
+  bool flash = false;  // true: [dim][heads][rows], false: [dim][rows][heads]
 };
 std::optional<OutputNode> FindOutput(const ggml_tensor* node);
 
-// A softmax's last operand where it is not the product itself (softcaps).
+// Returns true for a softmax's last operand if it is not the product itself (softcaps).
 bool IsCappedScores(const ggml_tensor* node, int32_t* layer);
 
-// Rotary embedding as the node that made these queries applied it.
+// The rotary embedding, as applied by the node that made these queries.
 struct RotaryNode {
   int32_t dims = 0, mode = 0, original_context = 0;
   float base = 0, frequency_scale = 1, extrapolation = 0, attention = 1, beta_fast = 0,
@@ -53,9 +54,9 @@ struct RotaryNode {
 };
 std::optional<RotaryNode> FindRotary(const ggml_tensor* queries);
 
-// Positions [first, row] are visible to each row, first = row + 1 - window. Throws
-// Failure(kUnsupported) if cells do not lie in the order of positions. Returns 0 if every row sees
-// all positions before it. Rows are positions from `begin` on.
+// Returns the window of a mask: each row sees the positions [first, row], first = row + 1 - window.
+// Throws Failure(kUnsupported) if cells are not in the order of positions. Returns 0 if every row
+// sees all positions before it. Rows are positions from `begin` on.
 int64_t MeasureWindow(const ggml_tensor* mask, int32_t begin, int32_t count);
 
 }  // namespace kv::capture

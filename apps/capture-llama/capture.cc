@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Records a run: decodes the prompt and what follows, keeps queries, logits and the state, and
+// describes the run in run.json.
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,7 +22,7 @@
 #include "apps/capture-llama/tensor_file.h"
 #include "apps/capture-llama/versions.h"
 
-// Without a library to link, and without the hash where the header is not there either.
+// xxHash is used as a header, so there is no library to link; without the header there is no hash.
 #if __has_include(<xxhash.h>)
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -30,16 +32,16 @@
 namespace kv::capture {
 namespace {
 
-// A run describes itself by these in run.json and in the trace.
+// Facts by which a run describes itself in run.json and in the trace.
 struct RunFacts {
   std::string model_file, build;
   bool hash = true;
   int32_t tokens = 0, prompt_tokens = 0;
-  double nll = 0;  // NaN where nothing was decoded
+  double nll = 0;  // NaN if nothing was decoded
   bool has_logits = false, has_sensitivity = false;
 };
 
-// XXH3 of a file, 64 bits, in hexadecimal; "" where the program was built without xxHash.
+// Returns the XXH3 of a file, 64 bits, in hexadecimal; "" if the program was built without xxHash.
 #ifdef KVTOOL_HAS_XXHASH
 std::string HashFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -62,7 +64,7 @@ std::string HashFile(const std::string& path) {
 std::string HashFile(const std::string&) { return ""; }
 #endif
 
-// Bits of a node's mode.
+// Bits of a rotary node's mode.
 constexpr int32_t kHalves = 2, kSections = 8;
 
 const char* RotaryStyle(const RotaryNode& node) {
@@ -111,7 +113,7 @@ void AddIf(JsonObject& json, const char* key, double value) {
   }
 }
 
-// The value of the first layer, which all others have that do not differ.
+// Returns the rule of the first layer, which applies to all layers that do not differ.
 const LayerRule& CommonRule(const Recorder& recorder) { return recorder.rules().begin()->second; }
 
 JsonObject AttentionJson(const Recorder& recorder) {
@@ -167,7 +169,7 @@ Metadata TraceMetadata(const Model& model, const Recorder& recorder, const RunFa
     if (rule.scale != common.scale) out.emplace_back("scale" + suffix, Shortest(rule.scale));
     if (rule.softcap != common.softcap)
       out.emplace_back("softcap" + suffix, Shortest(rule.softcap));
-    // Layers with and without a window are told apart one by one.
+    // Layers with and without a window are listed one by one.
     if (rule.window != 0) out.emplace_back("window" + suffix, std::to_string(rule.window));
   }
   return out;
@@ -175,9 +177,9 @@ Metadata TraceMetadata(const Model& model, const Recorder& recorder, const RunFa
 
 constexpr uint64_t kMostText = uint64_t{1} << 30;
 
-// The tokens of a run, and how far they are given.
+// The tokens of a run, and how many of them are given.
 struct Script {
-  std::vector<llama_token> tokens;  // of the prompt, and those that follow it if they are given
+  std::vector<llama_token> tokens;  // those of the prompt, and those after it if they are given
   int32_t prompt = 0, total = 0;
   bool given = false;
 };
@@ -207,7 +209,7 @@ Script ReadScript(const Options& options, const Model& model) {
   return script;
 }
 
-// What is kept of the distributions: a few rows of numbers, whatever the vocabulary.
+// The part of the distributions that is kept: a few numbers per row, whatever the vocabulary.
 struct LogitRows {
   std::vector<int32_t> positions, top_ids;
   std::vector<float> top_logprobs, nll;
@@ -222,7 +224,7 @@ struct LogitRows {
                   {"nll", "F32", {rows}, bytes(nll)}},
                  {});
   }
-  double mean_nll() const {  // of all rows but the last, which nothing follows
+  double mean_nll() const {  // over all rows except the last, which no token follows
     double sum = 0;
     for (size_t i = 0; i + 1 < nll.size(); ++i) sum += double{nll[i]};
     return sum / double(nll.size() - 1);
@@ -313,13 +315,14 @@ class Run {
                     [this](int32_t position, std::span<float> logits) { Keep(position, logits); });
   }
 
-  // Keeps the likeliest of a row's next tokens, and goes on with the first of them where nothing is
+  // Keeps the likeliest next tokens of a row, and continues with the first of them if none is
   // given.
   void Keep(int32_t position, std::span<float> logits) {
     ToLogProbabilities(logits);
     const std::vector<int32_t> ids = Largest(logits, top_);
     if (!script_.given && position + 1 < script_.total) {
-      // Probabilities have a place for every token of the run, so it must have them all.
+      // The arrays of probabilities have a place for every token of the run, so the run must not
+      // end early.
       const bool may_end = !options_.ignore_end && !options_.probabilities;
       if (may_end && llama_vocab_is_eog(model_.vocabulary(), ids[0])) {
         ended_ = true;

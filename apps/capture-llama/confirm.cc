@@ -13,8 +13,8 @@
 namespace kv::capture {
 namespace {
 
-// Kernels round otherwise for one row than for many. What is compared is therefore decoded at the
-// same pace, so that nothing but the plan differs.
+// The way in which rows are decoded. Kernels round differently for one row than for many, so runs
+// that are compared are decoded in the same way and only the plan differs.
 enum class Pace { kBatches, kOneByOne };
 
 class Repeat {
@@ -28,7 +28,7 @@ class Repeat {
     }
   }
 
-  // The run as it was, rows after the prompt.
+  // Returns the distributions of the unchanged run, rows after the prompt.
   const Distributions& Full(Pace pace) {
     const auto known = full_.find(pace);
     if (known != full_.end()) return known->second;
@@ -64,7 +64,7 @@ class Repeat {
     return comparison;
   }
 
-  // This run against another one's distributions.
+  // Compares this run with another one's distributions.
   Comparison Against(const Distributions& full) {
     Comparison comparison;
     Decode(0, end(), Pace::kBatches, ComparingWith(full, comparison));
@@ -74,8 +74,9 @@ class Repeat {
  private:
   int32_t end() const { return static_cast<int32_t>(run_.tokens.size()); }
 
-  // The state before anything is evicted after row `first`: that of the prompt's end, or the very
-  // beginning, so that batches stay the same. Returns the row to go on with.
+  // Restores the state before the first eviction, which follows row `first`: the state at the
+  // prompt's end, or the very beginning, so that batches stay the same. Returns the row to continue
+  // with.
   int32_t ReturnTo(int32_t first) {
     if (first < run_.prompt - 1) {
       context_.Forget(0, -1);
@@ -90,7 +91,7 @@ class Repeat {
     return run_.prompt;
   }
 
-  // Rows [begin, beyond); the prompt's are always decoded in batches.
+  // Decodes rows [begin, beyond); the prompt's rows are always decoded in batches.
   void Decode(int32_t begin, int32_t beyond, Pace pace, const Context::Row& row) {
     const auto decode = [&](int32_t from, int32_t to) {
       if (from >= to) return;
@@ -147,7 +148,7 @@ void ConfirmPlans(const Options& options, const RecordedRun& run, const Model& m
   }
 }
 
-// Both runs use flash attention, which quantised values need, so that only the cache differs.
+// Both runs use flash attention, which quantised values require, so that only the cache differs.
 void ConfirmTypes(const Options& options, const RecordedRun& run, const Model& model,
                   ContextOptions settings) {
   settings.flash = options.flash.value_or(true);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The parts of llama.cpp's API that the program uses: models, contexts, batches, and observers of
+// the graph.
 #include "apps/capture-llama/engine.h"
 
 #include <dlfcn.h>
@@ -20,12 +22,12 @@ namespace kv::capture {
 namespace fs = std::filesystem;
 namespace {
 
-// The engine tells its errors to its log alone.
+// Prints the engine's errors, which it reports only to its log.
 void OnLog(ggml_log_level level, const char* text, void*) {
   if (level == GGML_LOG_LEVEL_ERROR) std::fprintf(stderr, "llama.cpp: %s", text);
 }
 
-// Builds that choose a CPU at run time have their backends as libraries beside the others.
+// Loads backends. Builds that choose a CPU at run time have them as libraries in the same folder.
 void LoadBackends(const std::string& folder) {
   if (!folder.empty()) {
     ggml_backend_load_all_from_path(folder.c_str());
@@ -61,7 +63,7 @@ std::string Model::Value(const std::string& key) const {
   std::string text(256, '\0');
   const int32_t size = llama_model_meta_val_str(get(), key.c_str(), text.data(), text.size());
   if (size < 0) return "";
-  if (static_cast<size_t>(size) >= text.size()) {  // cut off
+  if (static_cast<size_t>(size) >= text.size()) {  // the text was cut off
     text.resize(static_cast<size_t>(size) + 1);
     llama_model_meta_val_str(get(), key.c_str(), text.data(), text.size());
   }
@@ -106,7 +108,7 @@ std::vector<llama_token> Model::Tokenize(const std::string& text) const {
   try {
     count = llama_tokenize(vocabulary(), text.data(), static_cast<int32_t>(text.size()),
                            tokens.data(), static_cast<int32_t>(tokens.size()), true, true);
-  } catch (const std::exception&) {  // vocabularies that lack bytes
+  } catch (const std::exception&) {  // the vocabulary lacks tokens for some bytes
   }
   if (count < 0) throw Failure(kInvalid, "the model's vocabulary cannot say this text");
   tokens.resize(static_cast<size_t>(count));
@@ -117,7 +119,7 @@ namespace {
 
 volatile std::sig_atomic_t interrupted = 0;
 
-// Types that llama.cpp's own programs offer for a cache.
+// Returns the type of this name, if llama.cpp's own programs offer it for a cache.
 ggml_type TypeNamed(const std::string& name) {
   for (const ggml_type type :
        {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0,
@@ -137,7 +139,7 @@ bool Interrupted() { return interrupted != 0; }
 void CatchInterrupts() {
   struct sigaction action = {};
   action.sa_handler = [](int) { interrupted = 1; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second one ends the program at once
+  action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second signal ends the program at once
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }
@@ -161,7 +163,7 @@ Context::Context(const Model& model, const ContextOptions& options)
 
 bool Context::OnNode(ggml_tensor* node, bool ask, void* self) {
   Context& context = *static_cast<Context*>(self);
-  // No exception may cross the engine's frames.
+  // No exception may pass through the engine's frames.
   try {
     if (context.observer_ == nullptr || context.thrown_) return !ask;
     if (ask) return context.observer_->Wants(node);

@@ -7,7 +7,7 @@
 
 namespace kv::capture {
 
-// Exit statuses, those of kvtool.
+// Exit statuses, the same as kvtool's.
 enum Status : int {
   kDone = 0,
   kUsage = 2,
@@ -18,7 +18,7 @@ enum Status : int {
   kInterrupted = 130,
 };
 
-// Ends the program with a status and one sentence.
+// Ends the program with a status and a sentence.
 class Failure : public std::runtime_error {
  public:
   Failure(Status status, const std::string& text) : std::runtime_error(text), status(status) {}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// A streaming reader and a small writer of JSON.
 #include "apps/capture-llama/json.h"
 
 #include <charconv>
@@ -153,7 +154,7 @@ void JsonReader::End() {
 
 namespace {
 
-// The length of the well-formed UTF-8 sequence that begins here; 0 if none does.
+// Returns the length of the well-formed UTF-8 sequence that begins here; 0 if there is none.
 size_t SequenceAt(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -166,7 +167,7 @@ size_t SequenceAt(std::string_view text) {
   for (size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xC0) != 0x80) return 0;
   }
-  // Overlong forms, surrogates, and what lies beyond Unicode.
+  // Rejects overlong forms, surrogates, and code points beyond Unicode.
   const unsigned char second = byte(1);
   if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F)) return 0;
   if ((lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F)) return 0;

@@ -8,11 +8,11 @@
 
 namespace kv::capture {
 
-// Reads a document from front to back and builds no tree, so that a plan of any size costs no more
-// than its text. Every function reads one value. Throws Failure(kInvalid) with the place.
+// Reads a document from front to back and builds no tree, so that a plan of any size needs no more
+// memory than its text. Every function reads one value. Throws Failure(kInvalid) with the offset.
 class JsonReader {
  public:
-  // `name` is what errors call the document; the text must outlive the reader.
+  // `name` names the document in errors; the text must outlive the reader.
   JsonReader(std::string_view text, std::string name) : text_(text), name_(std::move(name)) {}
 
   // Calls member(key) for each member, which must read its value.
@@ -36,8 +36,8 @@ class JsonReader {
   std::string String();
   int64_t Integer(int64_t least, int64_t most);
   bool Null();  // reads a null if there is one
-  void Skip();  // any value
-  void End();   // nothing may follow but white space
+  void Skip();  // skips any value
+  void End();   // only white space may follow
 
   [[noreturn]] void Refuse(const std::string& what) const;
 
@@ -45,7 +45,7 @@ class JsonReader {
   char Next();
   void Expect(char wanted);
   bool Opens(char open, char close);  // true if it closes at once
-  bool Goes(char close);              // true if another one follows
+  bool Goes(char close);              // true if another element follows
   bool Word(std::string_view word);
   uint32_t Escape();
   std::string_view Number();
@@ -56,10 +56,10 @@ class JsonReader {
   int depth_ = 0;
 };
 
-// Text in quotes; what is not UTF-8 becomes U+FFFD.
+// Returns text in quotes; bytes that are not UTF-8 become U+FFFD.
 std::string Quoted(std::string_view text);
 
-// An object under construction, its members in the order of adding.
+// An object under construction, with its members in the order of adding.
 class JsonObject {
  public:
   JsonObject& Add(std::string_view key, std::string_view text) { return Raw(key, Quoted(text)); }
@@ -68,17 +68,17 @@ class JsonObject {
   JsonObject& Add(std::string_view key, double value);  // null unless finite
   JsonObject& Add(std::string_view key, bool value) { return Raw(key, value ? "true" : "false"); }
   JsonObject& Add(std::string_view key, const JsonObject& value) { return Raw(key, value.Line()); }
-  // The value is JSON already.
+  // Adds a value that is JSON already.
   JsonObject& Raw(std::string_view key, std::string_view value);
 
   std::string Line() const { return "{" + members_ + "}"; }
-  std::string Document() const { return "{\n  " + lines_ + "\n}\n"; }  // a line for each member
+  std::string Document() const { return "{\n  " + lines_ + "\n}\n"; }  // one line per member
 
  private:
   std::string members_, lines_;
 };
 
-// The shortest text that reads back as the same number.
+// Returns the shortest text that reads back as the same number.
 std::string Shortest(double value);
 
 }  // namespace kv::capture

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Distributions of the next token, and how far two of them differ.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +10,25 @@
 
 namespace kv::capture {
 
-// Logits become log probabilities; sums are in double. Throws Failure(kInvalid) for NaN or an
-// infinity above, which a broken model gives.
+// Converts logits to log probabilities in place; sums are in double. Throws Failure(kInvalid) for
+// NaN or +infinity, which a broken model produces.
 void ToLogProbabilities(std::span<float> logits);
 
-// The indices of the k largest values, largest first, of equal ones the lowest index first.
+// Returns the indices of the k largest values, largest first; of equal ones the lowest index comes
+// first.
 std::vector<int32_t> Largest(std::span<const float> values, size_t k);
 
-// What a change of the cache does to the distributions of the next token.
+// The effect of a change of the cache on the distributions of the next token.
 class Comparison {
  public:
-  // Log probabilities of one row in the full run and in the changed one; `next` is the token that
-  // follows, or negative where none does.
+  // Adds the log probabilities of one row in the full run and in the changed one; `next` is the
+  // token that follows, or negative if none does.
   void Add(std::span<const float> full, std::span<const float> changed, int32_t next);
 
   size_t rows() const { return divergences_.size(); }
   double kl() const;                 // mean of KL(full || changed) over rows, in nats
-  double kl_standard_error() const;  // of that mean, as if rows were independent
-  double delta_nll() const;          // mean over the rows that have a next token; NaN for none
+  double kl_standard_error() const;  // of that mean, assuming independent rows
+  double delta_nll() const;          // mean over the rows with a next token; NaN if there are none
   double agreement() const;          // share of rows with the same likeliest token
   std::string Line(const std::string& what, const std::string& by) const;  // as JSON
 
@@ -36,7 +38,7 @@ class Comparison {
   size_t followed_ = 0, agreeing_ = 0;
 };
 
-// Log probabilities of the rows from `first` on, in one piece.
+// Log probabilities of the rows from `first` on, in contiguous memory.
 class Distributions {
  public:
   Distributions(int32_t first, int32_t words) : first_(first), words_(static_cast<size_t>(words)) {}

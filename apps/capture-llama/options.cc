@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The command line: a table of options, checks of combinations, and help.
 #include "apps/capture-llama/options.h"
 
 #include <charconv>
@@ -10,7 +11,7 @@
 
 #include "apps/capture-llama/failure.h"
 
-// Given by CMake.
+// CMake defines the version.
 #ifndef KVTOOL_CAPTURE_VERSION
 #define KVTOOL_CAPTURE_VERSION "unversioned"
 #endif
@@ -92,7 +93,7 @@ void Require(bool good, const char* text) {
   if (!good) throw Failure(kUsage, text);
 }
 
-// What does not go together.
+// Throws for combinations that are not allowed.
 void Check(const Options& options) {
   const bool confirms = !options.run.empty();
   if (confirms) {
@@ -170,7 +171,7 @@ std::optional<Options> ParseOptions(const std::vector<std::string>& arguments) {
     } else if (const auto option = taking.find(name); option != taking.end()) {
       Require(i + 1 < arguments.size(), (name + " needs a value").c_str());
       option->second(arguments[++i]);
-      // A list goes on until the next option.
+      // A list continues up to the next option.
       while (name == "--plan" && i + 1 < arguments.size() && arguments[i + 1][0] != '-') {
         option->second(arguments[++i]);
       }

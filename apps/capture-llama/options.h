@@ -10,30 +10,30 @@
 namespace kv::capture {
 
 struct Options {
-  // of both ways to use the program
+  // Options of both ways to use the program:
   std::string model;
   std::string backends, build;
   std::optional<bool> flash;
   int32_t threads = 0, ubatch = 512;
-  // to record a run
+  // Options for recording a run:
   std::string text_file, output;
   int32_t decoded = -1;        // -1: not given
   int32_t prompt_tokens = -1;  // -1: the whole text is the prompt
-  int32_t context = 0;         // 0: what the run needs
+  int32_t context = 0;         // 0: as long as the run needs
   bool probabilities = false, half = false, ignore_end = false, hash = true, force = false;
   double noise = 0;
   int32_t top = 20;
-  // to confirm plans
+  // Options for confirming plans:
   std::string run;
   std::vector<std::string> plans;
-  std::string by;  // "seq_rm", "mask", or "": whatever the plan allows
+  std::string by;  // "seq_rm", "mask", or "": whichever the plan allows
   std::string type_k, type_v;
 };
 
 extern const char kVersion[];
 
-// Throws Failure(kUsage). Nothing is returned where only help or the version is wanted, which is
-// printed.
+// Parses the command line. Throws Failure(kUsage). Returns nothing after printing help or the
+// version.
 std::optional<Options> ParseOptions(const std::vector<std::string>& arguments);
 
 // Records a run.

@@ -23,7 +23,7 @@ bool Evictor::Wants(ggml_tensor* node) {
   int32_t layer;
   if (const std::optional<SoftmaxNode> softmax = FindSoftmax(node)) {
     if (softmax->flash) throw Failure(kUnsupported, "flash attention has no scores to hide");
-    // That cells lie in the order of positions, which is what the columns are taken for.
+    // Checks that cells are in the order of positions, so that columns are positions.
     if (softmax->mask != checked_mask_) MeasureWindow(softmax->mask, begin_, count_);
     checked_mask_ = softmax->mask;
   }
@@ -32,7 +32,7 @@ bool Evictor::Wants(ggml_tensor* node) {
 
 void Evictor::Computed(ggml_tensor* node) {
   int32_t layer = 0;
-  // A softcap would make -inf finite again: its result is written, too.
+  // A softcap would make -inf finite again, so its result is overwritten as well.
   if (!IsCappedScores(node, &layer)) layer = FindScores(node)->layer;
   const auto heads = static_cast<int32_t>(node->ne[2]);
   if (node->type != GGML_TYPE_F32 || heads % plan_.kv_heads() != 0 ||
@@ -92,7 +92,7 @@ std::string SensitivityJson(const Model& model, Context& context,
                             std::span<const llama_token> tokens, int32_t prompt_tokens,
                             int32_t layers, double noise) {
   const std::span<const llama_token> decoded = tokens.subspan(static_cast<size_t>(prompt_tokens));
-  // The same batches with and without noise: no rounding between them.
+  // Decodes the same batches with and without noise, so that both round alike.
   const auto decode = [&](Observer* observer, const Context::Row& row) {
     context.Forget(prompt_tokens, -1);
     context.Observe(observer);

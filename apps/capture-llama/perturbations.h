@@ -13,11 +13,11 @@
 // Changes of what the engine computes, made in its graph.
 namespace kv::capture {
 
-// Hides evicted positions: writes -inf into the scores that the softmax is about to read, so that
-// any plan applies, whatever differs by layer and head. Flash attention has no such scores.
+// Hides evicted positions: writes -inf into the scores that the softmax will read, so that any plan
+// can be applied, even if it differs by layer and head. Flash attention has no such scores.
 class Evictor : public Observer {
  public:
-  // The plan must outlive the evictor.
+  // The plan must outlive the object.
   explicit Evictor(const Evictions& plan) : plan_(plan) {}
 
   void Begin(int32_t begin, int32_t count) override;
@@ -49,7 +49,7 @@ class Noise : public Observer {
   std::normal_distribution<double> normal_;
 };
 
-// For each layer the mean KL of the rows after the prompt when noise is added, as JSON
+// Returns for each layer the mean KL of the rows after the prompt when noise is added, as JSON
 // (kvtool.sensitivity/1). The context holds the run's prompt.
 std::string SensitivityJson(const Model& model, Context& context,
                             std::span<const llama_token> tokens, int32_t prompt_tokens,

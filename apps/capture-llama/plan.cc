@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads a plan and computes for each position the last row that sees it.
 #include "apps/capture-llama/plan.h"
 
 #include <algorithm>
@@ -16,12 +17,12 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 32;
 
 struct Event {
   int32_t token = -1, layer = -1;
-  int32_t head = -1;  // all of them
+  int32_t head = -1;  // -1: all heads
   std::vector<Evictions::Run> kept;
   bool has_head = false, has_kept = false;
 };
 
-// Runs [begin, count], which must ascend and leave gaps or touch, but not overlap.
+// Reads runs [begin, count], which must ascend without overlapping.
 void ReadKept(JsonReader& json, int32_t tokens, std::vector<Evictions::Run>& kept) {
   json.Array([&] {
     int32_t numbers[2] = {};

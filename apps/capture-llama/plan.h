@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Eviction plans, as the last row that sees each position.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ struct Geometry {
   int32_t layers = 0, query_heads = 0, kv_heads = 0, head_dim = 0;
 };
 
-// What a plan evicts: for each layer, kv head and position the last row that sees it.
+// The evictions of a plan: for each layer, kv head and position the last row that sees it.
 class Evictions {
  public:
   static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
@@ -27,14 +28,15 @@ class Evictions {
   int32_t kv_heads() const { return kv_heads_; }
   std::span<const int32_t> LastRows(int32_t layer, int32_t head) const;
   // From row token + 1 on, only these positions up to `token` are seen; kept runs ascend. Returns
-  // false, and changes nothing, if one of them had been evicted before.
+  // false, and changes nothing, if one of them was evicted before.
   bool Keep(int32_t layer, int32_t head, int32_t token, const std::vector<Run>& kept);
 
-  // Whether all layers and heads lose the same positions at the same time.
+  // Returns true if all layers and heads lose the same positions at the same time.
   bool common() const;
-  // The first row after which anything is evicted, or kNever.
+  // Returns the first row after which anything is evicted, or kNever.
   int32_t First() const;
-  // What leaves after which row, ascending; of a plan that is common.
+  // Returns the rows after which positions leave, ascending, with these positions; for a plan that
+  // is common.
   std::vector<std::pair<int32_t, std::vector<Run>>> Steps() const;
 
  private:
@@ -42,10 +44,10 @@ class Evictions {
   std::vector<int32_t> last_rows_;  // [layer][head][position]
 };
 
-// The runs of positions that a row does not see.
+// Returns the runs of positions that a row does not see.
 std::vector<Evictions::Run> GoneAt(std::span<const int32_t> last_rows, int32_t row);
 
-// Reads kvtool.h2o-plan/1. Throws Failure(kInvalid) if it is damaged, or does not fit the run.
+// Reads kvtool.h2o-plan/1. Throws Failure(kInvalid) if it is damaged or does not fit the run.
 Evictions ReadPlan(const std::string& path, const Geometry& geometry, int32_t tokens);
 
 }  // namespace kv::capture

@@ -14,7 +14,7 @@ namespace {
 
 std::string InLayer(int32_t layer) { return "layer " + std::to_string(layer) + ": "; }
 
-// Queries [dim][rows][heads], however they lie in memory, as [rows][heads][dim].
+// Returns queries [dim][rows][heads], whatever their strides, as [rows][heads][dim].
 void InRowOrder(const ggml_tensor* tensor, const std::vector<uint8_t>& raw,
                 std::vector<float>& out) {
   const auto extent = [&](int i) { return static_cast<size_t>(tensor->ne[i]); };
@@ -38,7 +38,7 @@ void Recorder::Begin(int32_t begin, int32_t count) {
 
 bool Recorder::Wants(ggml_tensor* node) {
   const std::optional<SoftmaxNode> softmax = FindSoftmax(node);
-  // The operands of a softmax of its own are inputs, and there before it is computed.
+  // A separate softmax reads its operands from inputs, which exist before it is computed.
   if (softmax && !softmax->flash) {
     SeeRule(*softmax);
     return options_.probabilities;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Records queries and probabilities of a run while the engine computes them.
 #pragma once
 
 #include <map>
@@ -16,22 +17,22 @@
 
 namespace kv::capture {
 
-// What a layer's graph says of its attention.
+// The attention rule in a layer's graph.
 struct LayerRule {
   double scale = 0, softcap = 0;
-  int64_t window = 0;  // 0: none, or none that this run is long enough to meet
+  int64_t window = 0;  // 0: none, or none that is shorter than this run
   std::optional<RotaryNode> rotary;
   std::vector<float> rotary_factors;
 };
 
-// Writes the queries of every layer (and, if wished, probabilities) to files of the run as the
-// engine computes them, and keeps nothing but one batch of one layer in memory.
+// Writes the queries of every layer (and, on request, probabilities) to files of the run as the
+// engine computes them; holds only one batch of one layer in memory.
 class Recorder : public Observer {
  public:
   struct Options {
     bool half = false;           // queries and probabilities as f16
-    bool probabilities = false;  // the engine must not use flash attention
-    int32_t tokens = 0;          // of the whole run; only probabilities need to know
+    bool probabilities = false;  // requires that the engine does not use flash attention
+    int32_t tokens = 0;          // of the whole run; only needed for probabilities
   };
   Recorder(const RunFolder& folder, const Options& options) : folder_(folder), options_(options) {}
 
@@ -43,7 +44,7 @@ class Recorder : public Observer {
   // Completes the files.
   void Complete();
 
-  // What was seen. All layers have the same heads.
+  // Returns the recorded geometry. All layers have the same heads.
   Geometry geometry() const { return geometry_; }
   bool flash() const { return flash_; }
   const std::map<int32_t, LayerRule>& rules() const { return rules_; }
@@ -53,14 +54,15 @@ class Recorder : public Observer {
   void AppendQueries(const ScoreNode& scores);
   void WriteProbabilities(const ggml_tensor* node, int32_t layer);
   const char* type_name() const { return options_.half ? "F16" : "F32"; }
-  // As the file has them. Throws Failure(kUnsupported) for what f16 cannot hold.
+  // Returns values as the file stores them. Throws Failure(kUnsupported) for values that f16 cannot
+  // hold.
   std::span<const std::byte> Stored(std::span<const float> values, int32_t layer);
 
   const RunFolder& folder_;
   Options options_;
   Geometry geometry_;
   bool flash_ = false;
-  const ggml_tensor* checked_mask_ = nullptr;  // of this batch
+  const ggml_tensor* checked_mask_ = nullptr;  // of the current batch
   int64_t checked_window_ = 0;
   std::map<int32_t, LayerRule> rules_;
   std::map<int32_t, RowFile> queries_;

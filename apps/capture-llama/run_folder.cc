@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The folder of a run: written under another name until it is complete, and read with checks of
+// every path.
 #include "apps/capture-llama/run_folder.h"
 
 #include <stdlib.h>
@@ -37,7 +39,7 @@ bool IsRun(const fs::path& folder) {
   }
 }
 
-// A file in the folder that this program does not write, or nothing.
+// Returns a file in the folder that this program does not write, or "".
 std::string Foreign(const fs::path& folder) {
   static const std::regex own(
       "run\\.json|snapshot\\.bin|prefill\\.bin|logits\\.safetensors|sensitivity\\.json|trace|"
@@ -91,12 +93,12 @@ void RunFolder::RequireFree(const std::string& path, bool force) {
 
 void RunFolder::Commit(const std::string& run_json) {
   WriteFile(At("run.json"), run_json);
-  RequireFree(path_.string(), force_);  // what another process may have put there since
+  RequireFree(path_.string(), force_);  // another process may have created it since
   std::error_code failed;
   const fs::path replaced = partial_.string() + ".replaced";
   const bool replaces = fs::exists(path_) && !fs::is_empty(path_);
   if (replaces) fs::rename(path_, replaced, failed);
-  if (!failed) fs::rename(partial_, path_, failed);  // also over an empty folder
+  if (!failed) fs::rename(partial_, path_, failed);  // also replaces an empty folder
   if (failed) {
     std::error_code ignored;
     if (replaces && !fs::exists(path_)) fs::rename(replaced, path_, ignored);
@@ -110,7 +112,7 @@ namespace {
 
 constexpr int64_t kMostTokens = int64_t{1} << 30, kMostHeads = 65536;
 
-// A path of run.json, which may not leave the folder.
+// Returns a path of run.json, which must not leave the folder.
 std::string Inside(const std::string& folder, const std::string& path) {
   const fs::path normal = fs::path(path).lexically_normal();
   if (path.empty() || normal.is_absolute() || *normal.begin() == "..") {
@@ -132,7 +134,7 @@ void ReadGeometry(JsonReader& json, Geometry& geometry) {
   });
 }
 
-// The text of one member of an object, if it is text.
+// Returns one member of an object, if it is text.
 std::string TextMember(JsonReader& json, std::string_view wanted) {
   std::string text;
   json.Object([&](std::string_view key) {

@@ -11,15 +11,16 @@
 
 namespace kv::capture {
 
-// The folder of a run while it is written: it has another name beside the wanted one, which it gets
-// when run.json, the last of its files, is there. Whoever finds the folder finds a whole run.
+// The folder of a run while it is written. It has a temporary name beside the final one, and is
+// renamed when run.json, its last file, is complete. So a folder with the final name always holds a
+// whole run.
 class RunFolder {
  public:
-  // Throws Failure(kIo) if the wanted folder exists, unless it is empty, or `force` and a run that
-  // holds nothing but what this program writes. RequireFree does so before anything else is done.
+  // Throws Failure(kIo) if the folder exists, unless it is empty, or `force` is set and it is a run
+  // with nothing but files of this program. RequireFree checks the same before any work.
   RunFolder(const std::string& path, bool force);
   static void RequireFree(const std::string& path, bool force);
-  ~RunFolder();  // without Commit nothing remains
+  ~RunFolder();  // deletes everything unless Commit was called
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
@@ -31,13 +32,13 @@ class RunFolder {
   bool force_;
 };
 
-// The part of a recorded run that a replay repeats.
+// The part of a recorded run that is needed to repeat it.
 struct RecordedRun {
-  std::string model_file;  // "" if the run does not say
+  std::string model_file;  // "" if the run does not record it
   std::string trace;       // folder
   int32_t prompt = 0;
   Geometry geometry;
-  std::vector<int32_t> tokens;  // more than those of the prompt
+  std::vector<int32_t> tokens;  // more than the prompt's
 };
 
 // Reads a folder with run.json (kvtool.run/1). Throws Failure.

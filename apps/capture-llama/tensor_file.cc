@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Writes and reads safetensors files with one tensor, as a stream or at places.
 #include "apps/capture-llama/tensor_file.h"
 
 #include <fcntl.h>
@@ -16,7 +17,7 @@
 namespace kv::capture {
 namespace {
 
-// Room for the header of a file with one tensor of three or four dimensions.
+// Bytes reserved for the header of a file with one tensor of three or four dimensions.
 constexpr uint64_t kRoom = 512;
 
 [[noreturn]] void Fail(const std::string& path) {
@@ -42,7 +43,7 @@ std::string Description(const std::string& dtype, const std::vector<uint64_t>& s
   return tensor.Line();
 }
 
-// The length in front and the header, padded to `size` bytes or, for 0, to a multiple of 8.
+// Returns the length field and the header, padded to `size` bytes or, for 0, to a multiple of 8.
 std::string Header(const JsonObject& members, uint64_t size) {
   std::string text = members.Line();
   text.resize(size == 0 ? (text.size() + 7) / 8 * 8 : std::max(text.size(), size - 8), ' ');

@@ -11,7 +11,7 @@
 // Files of the safetensors format.
 namespace kv::capture {
 
-// A file that is written in order or at places. Throws Failure(kIo).
+// A file that is written in order or at offsets. Throws Failure(kIo).
 class OutputFile {
  public:
   explicit OutputFile(const std::string& path);
@@ -23,19 +23,19 @@ class OutputFile {
   OutputFile& operator=(OutputFile&&) = delete;
 
   void WriteAt(uint64_t offset, std::span<const std::byte> bytes);
-  void EndAt(uint64_t size);  // what was never written reads as zeros
-  void Close();               // when all of it is on the disk
+  void EndAt(uint64_t size);  // bytes that were not written read as zeros
+  void Close();               // once all of it is on the disk
 
  private:
   std::string path_;
   int descriptor_;
 };
 
-// Writes a whole file that is not there yet.
+// Writes a new file.
 void WriteFile(const std::string& path, const std::string& text);
 
-// One tensor whose first dimension grows: rows are written as they come, and the header, for which
-// there is room in front, when their number is known. Until then the file is not a safetensors
+// One tensor whose first dimension grows: rows are written as they come. The header is written into
+// the space reserved for it when their number is known; until then the file is not a safetensors
 // file.
 class RowFile {
  public:
@@ -54,7 +54,7 @@ class RowFile {
   uint64_t row_bytes_, rows_ = 0;
 };
 
-// One tensor of known shape that is written at places, the rest being zeros.
+// One tensor of known shape that is written at offsets; the rest is zeros.
 class PlacedTensor {
  public:
   PlacedTensor(const std::string& path, const std::string& name, const std::string& dtype,
@@ -77,10 +77,10 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 void WriteTensors(const std::string& path, const std::vector<Tensor>& tensors,
                   const Metadata& metadata);
 
-// The tensor `name` of type I32 and one dimension. Throws Failure(kInvalid) for a file that is not
-// well-formed, kIo for one that cannot be read.
+// Reads the tensor `name` of type I32 and one dimension. Throws Failure(kInvalid) for a file that
+// is not well-formed, kIo for one that cannot be read.
 std::vector<int32_t> ReadIntegers(const std::string& path, const std::string& name);
-// A whole file. Throws kIo, and kInvalid for more than `most` bytes.
+// Reads a whole file. Throws kIo, and kInvalid for more than `most` bytes.
 std::string ReadFile(const std::string& path, uint64_t most);
 
 }  // namespace kv::capture

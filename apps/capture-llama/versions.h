@@ -8,10 +8,11 @@
 #include "ggml.h"
 #include "llama.h"
 
-// What differs among releases of llama.cpp, b4753 (February 2025) to v0.5.0. A call that a release
-// lacks drops out when its template is tried, and the next one is taken.
+// Calls that differ among releases of llama.cpp, b4753 (February 2025) to v0.5.0. Each function has
+// several templates; if a release lacks a call, substitution fails and the next template is used.
 extern "C" {
-// In libraries since 2026 and since autumn 2025; a null address in older ones.
+// Weak, so that an address is null in a library that lacks the function: llama_version exists since
+// 2026, the other two since autumn 2025.
 const char* llama_version(void) __attribute__((weak));
 const char* ggml_version(void) __attribute__((weak));
 const char* ggml_commit(void) __attribute__((weak));
@@ -23,7 +24,7 @@ struct Older {};
 struct Old : Older {};
 struct Newer : Old {};
 
-// b6361 turned the switch into a choice of three.
+// b6361 replaced the switch by a choice of three.
 template <class Params>
 auto SetFlash(Params& params, bool on, Newer) -> decltype((void)params.flash_attn_type) {
   params.flash_attn_type = static_cast<decltype(params.flash_attn_type)>(on ? 1 : 0);
@@ -33,7 +34,8 @@ auto SetFlash(Params& params, bool on, Older) -> decltype((void)params.flash_att
   params.flash_attn = on;
 }
 
-// Forgets positions [begin, end) of sequence 0; an end of -1 is the last. False if it cannot.
+// Removes positions [begin, end) of sequence 0; an end of -1 means the last. Returns false if that
+// is impossible.
 template <class Context>
 auto Forget(Context* context, llama_pos begin, llama_pos end, Newer)
     -> decltype(llama_memory_seq_rm(llama_get_memory(context), 0, begin, end)) {
@@ -50,14 +52,14 @@ auto Forget(Context* context, llama_pos begin, llama_pos end, Older)
   return llama_kv_cache_seq_rm(context, 0, begin, end);
 }
 
-// The sliding window of a model whose cache is in two parts; 0 for any other.
+// Returns the sliding window of a model whose cache has two parts; 0 for any other.
 template <class Model>
 auto SlidingWindow(const Model* model, Newer) -> decltype(llama_model_n_swa(model)) {
   return llama_model_n_swa(model);
 }
 template <class Model>
 int32_t SlidingWindow(const Model*, Older) {
-  return 0;  // one cache for all layers, each of which has a mask of its own
+  return 0;  // one cache for all layers, which differ in their masks
 }
 
 template <class Model>
@@ -69,7 +71,7 @@ bool IsHybrid(const Model*, Older) {
   return false;
 }
 
-// What the library says of itself: older ones say nothing.
+// Returns the library's build; older libraries do not know it.
 inline std::string Build() {
   if (llama_version != nullptr) return llama_version();
   if (ggml_version == nullptr) return "";
