@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The interface of commands: options, run, the files that a command names, and its row in the table
+// of commands.
 #pragma once
 
 #include <functional>
@@ -18,12 +20,12 @@
 
 namespace kv {
 
-// What every command gets besides its own options.
+// Everything that a command gets besides its own options.
 struct Context {
   Console& console;
   const GlobalOptions& global;
-  // Runs another command, {"trace", "inspect"} in place of inspect, with the options that were
-  // given for one of the inputs. Empty where this one is a part of something larger.
+  // Runs another command, such as {"trace", "inspect"} in place of inspect, with the options that
+  // were given for one of the inputs. Empty if this command is part of a larger one.
   std::function<ExitStatus(std::vector<std::string> command, const std::string& input)> run_as =
       nullptr;
 };
@@ -31,52 +33,53 @@ struct Context {
 class EachCommand;
 
 // A command declares its options on its command line and runs after parsing. Declare must only bind
-// variables: parse errors and run errors never mix.
+// variables, so that parse errors and run errors never mix.
 class Command : public FileUser {
  public:
   virtual void Declare(CommandLine& line) = 0;
-  // Replaces recorded runs among the inputs by the files that they are made of.
+  // Replaces recorded runs among the inputs by their files.
   virtual void TakeRuns() {}
-  // Every file that Run reads or writes by its options, so that none is lost. What a configuration
-  // names in turn is added by Run, before it reads that.
+  // Lists every file that Run reads or writes by its options, so that none is lost. Run adds the
+  // files that a configuration names before it reads the configuration.
   void Files(CommandFiles& files) const override;
   virtual ExitStatus Run(Context& context) = 0;
-  // The same, if it does the same to each of its inputs.
+  // Returns this command if it does the same to each of its inputs; otherwise null.
   virtual EachCommand* AsEach() { return nullptr; }
-  // The words of another command line that means the same as this one, `arguments` behind the
-  // command's name; nothing if this one runs itself.
+  // Returns the words of another command line with the same meaning, with `arguments` after the
+  // command's name; nothing if this command runs itself.
   virtual std::vector<std::string> Instead(const std::vector<std::string>& /*arguments*/) const {
     return {};
   }
 
  protected:
-  // Most commands have these. A command without one leaves it empty, and then it names no file.
+  // The usual members. A command that does not use one leaves it empty, and then it names no file.
   std::string input_;
   SnapshotOptions snapshot_;
   PageOptions page_;
   ReportOptions report_;
 };
 
-// A shelf of the overview, on which help lists a command. Shelves() has a row for each.
+// The headings under which the overview of help lists commands. Shelves() has a row for each.
 enum class Shelf { kFirst, kReplay, kMore, kBatch, kEngines, kHelp };
 
 struct CommandEntry {
-  std::string_view name;  // as JSON documents, results and older command lines have it
+  std::string_view name;  // name in JSON documents, results and older command lines
   Shelf shelf;
-  std::string_view summary;                      // one line
-  std::string_view examples;                     // real ones, shown first by -h
-  std::unique_ptr<Command> (*make)() = nullptr;  // null: the first word of commands of two
-  std::string_view words = {};                   // as it is written, where that is not the name
+  std::string_view summary;   // one line
+  std::string_view examples;  // real examples, which -h shows first
+  // null: only the first word of commands with two words
+  std::unique_ptr<Command> (*make)() = nullptr;
+  std::string_view words = {};  // how the command is written, if that is not the name
 
   std::string_view shown() const { return words.empty() ? name : words; }
 };
 
-// The table of commands, in the order of the overview.
+// Returns the table of commands, in the order of the overview.
 std::span<const CommandEntry> Commands();
 
 struct ShelfEntry {
   Shelf shelf;
-  std::string_view topic;    // of `kvtool help TOPIC`; empty: none
+  std::string_view topic;    // for `kvtool help TOPIC`; empty: none
   std::string_view heading;  // in the overview
 };
 std::span<const ShelfEntry> Shelves();
@@ -91,8 +94,8 @@ std::unique_ptr<Command> MakeVerb() {
   return std::make_unique<T>();
 }
 
-// A command of which each verb is a command of its own: `kvtool store add`. Where no verb is given
-// the parser says so, unless there is a text that says it better.
+// A command with verbs that are commands themselves: `kvtool store add`. If the verb is missing the
+// parser reports that, unless there is a more helpful text.
 class VerbCommand : public Command {
  public:
   explicit VerbCommand(std::span<const Verb> verbs, std::string_view missing = "")

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-// The file of a command includes this header.
+// Included by the file of every command.
 #include "apps/kvtool/command.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
@@ -12,7 +12,7 @@
 
 namespace kv {
 
-// One maker per command file, named after the command.
+// One function per command file, named after the command.
 std::unique_ptr<Command> MakeAdvise();
 std::unique_ptr<Command> MakeAnalyze();
 std::unique_ptr<Command> MakeBench();

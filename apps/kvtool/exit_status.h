@@ -33,7 +33,8 @@ inline ExitStatus StatusOf(ErrorCode code) {
   return kBug;
 }
 
-// Over many inputs the worst wins, in the order 70, 5, 4, 3, 2, 1, 0.
+// Returns the worse of two statuses; over many inputs the worst counts, in the order 70, 5, 4, 3,
+// 2, 1, 0.
 inline ExitStatus Worse(ExitStatus a, ExitStatus b) { return a > b ? a : b; }
 
 }  // namespace kv

@@ -2,5 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/kvtool/program.h"
 
-// Nothing is caught out here: what escapes reaches the handler of terminate.
+// RunProgram reports every error; an exception that escapes it is a bug and reaches the terminate
+// handler.
 int main(int argc, char** argv) { return kv::RunProgram(argc, argv); }

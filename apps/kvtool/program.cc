@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The program: signals and process state, parsing, dispatch, and the checks that apply to every
+// command.
 #include "apps/kvtool/program.h"
 
 #include <fcntl.h>
@@ -44,7 +46,8 @@ namespace {
 
 void OnInterrupt(int) { End(kInterrupted); }
 
-// A mapped input that shrinks while it is read raises SIGBUS; say so instead of dying silently.
+// A mapped input that shrinks while it is read raises SIGBUS; the handler reports that instead of
+// dying silently.
 void OnBus(int) {
   End(kIoError, "kvtool: an input changed or could not be read while it was in use [KV0102]\n");
 }
@@ -56,7 +59,8 @@ void OnNoMemory() {
   throw std::bad_alloc();
 }
 
-// Also where the library throws it itself: zstd, xxHash and OpenBLAS do without operator new.
+// Ends the program for lack of memory, also in libraries: zstd, xxHash and OpenBLAS do not use
+// operator new.
 bool EndsForWantOfMemory() noexcept {
   if (memory_ran_out) return true;
   try {
@@ -69,16 +73,16 @@ bool EndsForWantOfMemory() noexcept {
   return false;
 }
 
-// Where memory runs out inside a destructor no exception can leave it: JSON trees, for one,
-// allocate while they are taken apart.
+// If memory runs out inside a destructor no exception can leave it: JSON trees, for example,
+// allocate while they are destroyed.
 [[noreturn]] void OnTerminate() {
   if (EndsForWantOfMemory()) End(kIoError, "kvtool: out of memory [KV0106]\n");
   End(kBug, "kvtool: an exception escaped: this is a bug [KV9001]\n");
 }
 
-// nlohmann's JSON marks null as an object before it allocates one: where that fails, taking the
-// tree apart reads what was never there. Without want of memory before, the fault is a bug like
-// any.
+// nlohmann's JSON marks a null as an object before it allocates one; if that fails, its destructor
+// reads uninitialised memory. So a segmentation fault after running out of memory counts as lack of
+// memory; any other is a bug.
 struct sigaction before_segmentation;
 
 void OnSegmentation(int signal) {
@@ -87,7 +91,7 @@ void OnSegmentation(int signal) {
   std::raise(signal);
 }
 
-// What the parent has set to be ignored (nohup, a job in the background) stays so.
+// Keeps a signal ignored if the parent ignores it (nohup, a job in the background).
 void HandleUnlessIgnored(int signal) {
   struct sigaction before;
   if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) return;
@@ -99,13 +103,13 @@ void InstallSignals() {
   std::signal(SIGBUS, OnBus);
   ::sigaction(SIGSEGV, nullptr, &before_segmentation);
   std::signal(SIGSEGV, OnSegmentation);
-  // Writing then fails with EPIPE or EFBIG, which is said and cleaned up after.
+  // Writing then fails with EPIPE or EFBIG, which is reported and cleaned up.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-// An output must not become descriptor 0, 1 or 2, or what is printed would end up in it. Nothing
-// can be read from or written to what was closed.
+// Reserves closed descriptors: otherwise an output could become descriptor 0, 1 or 2 and receive
+// what is printed. Reading from or writing to a closed one still fails.
 void FillStandardDescriptors() {
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(standard, F_GETFD) >= 0) continue;
@@ -114,7 +118,7 @@ void FillStandardDescriptors() {
   }
 }
 
-// Threads get stacks of this size, too, and would die of SIGSEGV at the end of them.
+// Threads get stacks of this size, too, and would crash with SIGSEGV at their end.
 void RequireStack() {
   constexpr rlim_t kLeastStack = 512 << 10;
   struct rlimit limit;
@@ -137,7 +141,7 @@ void Configure(Console& console, const GlobalOptions& global) {
   throw Error(Finding::kUsage, "--simd '{}': expected one of {}", global.simd, known);
 }
 
-// -v: what was read and written, to the byte, and what it took.
+// Prints for -v what was read and written, to the byte, and the time.
 void TellMore(std::string_view name, const CommandFiles& files, double seconds, Context& context) {
   for (const std::string& size : files.Sizes()) {
     context.console.Say(fmt::format("kvtool: {}", size), 1);
@@ -168,7 +172,7 @@ void RequireNewOutputs(const CommandFiles& files, const CommandLine& line, size_
     std::error_code ignored;
     const bool is_file =
         !DescriptorNamed(output.path) && std::filesystem::is_regular_file(output.path, ignored);
-    // Names of pictures are known once these are drawn; they are looked at before any is written.
+    // Names of pictures are known once these are drawn; they are checked before any is written.
     const bool is_known = output.flag.starts_with('-') && output.flag != "--svg-out";
     if (is_file && is_known) existing.push_back(Printable(output.path));
   }
@@ -181,8 +185,8 @@ void RequireNewOutputs(const CommandFiles& files, const CommandLine& line, size_
       .Hint("use -f/--force to overwrite");
 }
 
-// The files that the words of a command over many inputs name, before these are searched for. None
-// of them may be lost to an output, whether it is there or not.
+// Returns the files that a command over many inputs names, before the inputs are searched. None of
+// them may be lost to an output, whether it exists or not.
 CommandFiles NamedFiles(const EachCommand& command, CommandFiles files) {
   for (const std::string& input : command.inputs().given) {
     std::error_code ignored;
@@ -191,7 +195,7 @@ CommandFiles NamedFiles(const EachCommand& command, CommandFiles files) {
   try {
     command.Files(files);
   } catch (const Error&) {
-    return {};  // some names of outputs need that of an input; RunEach says what is wrong
+    return {};  // some names of outputs need that of an input; RunEach reports what is wrong
   }
   files.Check();
   return files;
@@ -231,7 +235,7 @@ ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
   }
 }
 
-// The parser reads what KVTOOL_CONFIG names if that is a file, and says nothing if not.
+// Throws if KVTOOL_CONFIG does not name a file; the parser would ignore it silently.
 void RequireConfig(int argc, char* const* argv) {
   const char* path = std::getenv("KVTOOL_CONFIG");
   if (path == nullptr || *path == '\0') return;
@@ -265,7 +269,7 @@ int ShowVersion(Console& console, int argc, char** argv) {
   return kDone;
 }
 
-// Returns the program and the words after it as a shell takes them.
+// Returns the program and its arguments in the form for a shell.
 std::string CommandText(int count, char** words) {
   std::string text = "kvtool";
   for (int i = 0; i < count; ++i) text += " " + ShellQuoted(remote::WithoutUrlSecrets(words[i]));
@@ -274,7 +278,7 @@ std::string CommandText(int count, char** words) {
 
 int Dispatch(Console& console, int argc, char** argv);
 
-// Dispatches other words than those that were given.
+// Dispatches other words than the given ones.
 int DispatchWords(Console& console, std::vector<std::string> words) {
   words.insert(words.begin(), "kvtool");
   std::vector<char*> pointers;
@@ -288,8 +292,8 @@ bool IsFindingNumber(std::string_view word) {
   return !word.empty() && word.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// `kvtool help formats`, `help schema NAME` and `help KV1001` are the commands that answer, unless
-// they lack a word.
+// Runs `kvtool help formats`, `help schema NAME` and `help KV1001` as the commands that answer
+// them, unless a word is missing.
 int ShowHelp(Console& console, int count, char** words) {
   if (count == 0 || *words[0] == '-') {
     console.Product(FirstScreen());
@@ -305,7 +309,7 @@ int ShowHelp(Console& console, int count, char** words) {
   return kDone;
 }
 
-// `kvtool replay` without one of its verbs.
+// Shows the help of `kvtool replay` without a verb.
 int ShowFamily(Console& console, const CommandEntry& family, int argc, char** argv) {
   const std::string_view word = argc > 2 ? argv[2] : "";
   if (word == "-h" || word == "--help") {
@@ -385,15 +389,16 @@ int Dispatch(Console& console, int argc, char** argv) {
   return RunGiven(console, given, argc, argv);
 }
 
-// What was written is whole, but what it replaced (or what was begun) is still there, hidden.
+// Warns that new files are complete, but that hidden leftovers exist: the replaced file, or one
+// that was begun.
 void WarnOfLeftovers(Console& console) {
   for (const std::string& name : TakeUnremoved()) {
     console.Warn(name, "could not be removed; the next run with the same output tries again");
   }
 }
 
-// The words of the command line, with the names of URLs in their place: what is shown and stored of
-// them holds no secret.
+// The words of the command line, with URLs replaced by their names, so that no secret in them is
+// shown or stored.
 class NamedUrls {
  public:
   NamedUrls(int argc, char** argv) {
@@ -405,7 +410,7 @@ class NamedUrls {
   char** words() { return words_.data(); }
 
  private:
-  // Also of "--trace=URL".
+  // Also handles "--trace=URL".
   static std::string NameOf(const std::string& word) {
     const size_t begin = word.starts_with("--") ? std::min(word.find('='), word.size() - 1) + 1 : 0;
     const std::string value = word.substr(begin);
@@ -420,7 +425,7 @@ class NamedUrls {
 
 namespace {
 
-// "slot0.bin" where "slot0" was asked for, which is not there: files whose names go on after a dot.
+// Returns "slot0.bin" if "slot0" was asked for and does not exist: files with a further extension.
 std::string FilesBeside(const std::string& missing) {
   namespace fs = std::filesystem;
   constexpr size_t kMost = 3;

@@ -11,13 +11,12 @@
 namespace kv {
 
 // The whole program: parses the command line, runs one command, reports what failed, and returns
-// the exit status. Takes over the process's handlers of signals and of std::terminate.
+// the exit status. Installs the process's handlers of signals and of std::terminate.
 int RunProgram(int argc, char** argv);
 
-// One command inside another program: `arguments` are what follows its name on a command line.
-// Documents (--json is for the caller to give), warnings, failures of single inputs and progress go
-// to `embedding`, nothing to any stream; the process's handlers stay as they are. Throws what the
-// command throws.
+// Runs one command inside another program: `arguments` are those after its name. Documents (--json
+// is set by the caller), warnings, failures of single inputs and progress go to `embedding`,
+// nothing to any stream; the process's handlers are not changed. Throws what the command throws.
 ExitStatus RunEmbedded(std::string_view name, Command& command,
                        const std::vector<std::string>& arguments, Embedding& embedding);
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool bench`: times levels and other compressors on a cache's own chunks, beside the bounds of
+// models.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +20,7 @@
 namespace kv {
 namespace {
 
-// Chunks of K and V as an archive would have them, spread over all tensors up to `most` bytes.
+// Returns chunks of K and V as an archive would cut them, from all tensors, up to `most` bytes.
 std::vector<ContestChunk> ChunksOf(const Snapshot& snapshot, uint64_t chunk_bytes, uint64_t most) {
   struct Place {
     const KvTensor* tensor;
@@ -32,7 +34,7 @@ std::vector<ContestChunk> ChunksOf(const Snapshot& snapshot, uint64_t chunk_byte
     if (layer.v) places.push_back({&*layer.v, layer.index, true});
   }
   for (const Place& place : places) total += place.tensor->bytes();
-  // Of each tensor the same share, its first tokens.
+  // Takes the same share of each tensor, from its first tokens.
   const double share = total <= most ? 1 : static_cast<double>(most) / static_cast<double>(total);
   const RowOrders orders(snapshot);
   std::vector<ContestChunk> chunks;
@@ -55,7 +57,7 @@ double Rate(uint64_t bytes, double seconds) {
 
 double Median(const std::vector<double>& sorted) { return sorted[sorted.size() / 2]; }
 
-// The result for a level or another compressor, and the sizes that models of it predict.
+// The result of a level or another compressor, and the sizes that models predict.
 struct Benched {
   struct Params {
     uint64_t chunk_bytes = 0;
@@ -199,7 +201,7 @@ std::string RatioText(uint64_t raw, uint64_t stored) {
   return raw == 0 ? "-" : fmt::format("{:.3f}x", Ratio(raw, stored));
 }
 
-// As people read it, in MiB/s.
+// Returns the rate in MiB/s.
 double BinaryRate(uint64_t bytes, double seconds) { return Rate(bytes, seconds) * 1e6 / (1 << 20); }
 
 std::vector<std::vector<std::string>> Rows(const std::vector<ContestResult>& results, bool timing) {
@@ -224,7 +226,7 @@ std::vector<std::vector<std::string>> Rows(const std::vector<ContestResult>& res
 
 constexpr double kPatience = 10;  // seconds
 
-// What models need of K and of V, in bytes.
+// Bytes that models need for K and for V.
 struct BoundSums {
   std::array<uint64_t, 2> raw_bytes{};
   std::array<ChunkBounds, 2> bits{};
@@ -313,7 +315,7 @@ class Bench : public Command {
         contestants.push_back(std::move(level));
     }
     if (peers_) {
-      // The way of halves makes sense for halves alone.
+      // Splitting into halves only makes sense for 16-bit floats.
       const bool halves = std::all_of(chunks.begin(), chunks.end(), [](const ContestChunk& chunk) {
         return chunk.dtype() == DType::kF16 || chunk.dtype() == DType::kBF16;
       });
@@ -413,7 +415,7 @@ class Bench : public Command {
     return entrants;
   }
 
-  // Without times: what each contestant reaches.
+  // Adds the ratios of each contestant, for a page without times.
   static void AddRatios(const std::vector<ContestResult>& results, report::Page& page) {
     report::LineChart chart;
     chart.title = "Ratio of each contestant";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool completion`: scripts for bash, zsh and fish, generated from the table of commands.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -26,7 +27,8 @@ bool TakesFile(const OptionDescription& option) {
   return option.value == "FILE" || option.value == "FOLDER" || option.value == "TEXT";
 }
 
-// These may follow a command without a flag: its verbs, and the words of its first place.
+// Returns the words that may follow a command without a flag: its verbs, and the values of its
+// first positional argument.
 std::vector<std::string> WordsOf(const LineDescription& line) {
   std::vector<std::string> words;
   for (const LineDescription& verb : line.verbs) words.push_back(verb.name);
@@ -47,7 +49,7 @@ std::string CommandNames() {
   return names;
 }
 
-// The second words of the commands of a family.
+// Returns the second words of the commands of a family.
 std::string SecondWords(const CommandEntry& family) {
   std::string words;
   for (const CommandEntry* member : FindMembers(family))
@@ -55,7 +57,8 @@ std::string SecondWords(const CommandEntry& family) {
   return words;
 }
 
-// Lines of a shell's `case`, by `line`, which is called for each family and its second words.
+// Returns lines of a shell's `case`, one per family, by `line`, which is called with its second
+// words.
 template <typename Line>
 std::string ForEachFamily(const Line& line) {
   std::string text;
@@ -65,7 +68,7 @@ std::string ForEachFamily(const Line& line) {
   return text;
 }
 
-// Lines of a `case` that turn the older name of a command into the words that it has now.
+// Returns lines of a `case` that turn the older name of a command into its current words.
 std::string OlderNames() {
   std::string text;
   for (const CommandEntry& entry : Commands()) {
@@ -76,7 +79,7 @@ std::string OlderNames() {
   return text;
 }
 
-// One line of a `case` for each option that takes a value: what completes it.
+// Returns a line of a `case` for each option that takes a value, with what completes the value.
 std::string BashValues(std::string_view command, const LineDescription& line) {
   std::string text;
   for (const OptionDescription& option : line.options) {
@@ -95,7 +98,7 @@ std::string BashValues(std::string_view command, const LineDescription& line) {
   return text;
 }
 
-// The options of a command and of all its verbs, and the words that may stand without a flag.
+// Returns the options of a command and of all its verbs, and the words that need no flag.
 std::string BashCommand(const CommandDescription& command) {
   std::vector<std::string> flags = FlagsOf(command.line);
   for (const LineDescription& verb : command.line.verbs) {
@@ -108,7 +111,7 @@ std::string BashCommand(const CommandDescription& command) {
                      fmt::join(flags, " "), fmt::join(WordsOf(command.line), " "));
 }
 
-// For a word in single quotes.
+// Escapes a word for single quotes.
 std::string Quoted(std::string_view text, std::string_view quote) {
   std::string quoted;
   for (const char c : text) {
@@ -121,7 +124,7 @@ std::string Quoted(std::string_view text, std::string_view quote) {
   return quoted;
 }
 
-// For the text within the brackets of zsh's _arguments.
+// Escapes text for the brackets of zsh's _arguments.
 std::string ZshText(std::string_view text) {
   std::string escaped;
   for (const char c : text) {
@@ -167,8 +170,8 @@ void AddFishOptions(std::string_view condition, const LineDescription& line, std
   }
 }
 
-// The completion of a shell as a script: commands, verbs, options, and the words that an option's
-// value may be; file names elsewhere.
+// Returns the completion of a shell as a script: commands, verbs, options, and the values of
+// options; file names elsewhere.
 std::string BashCompletion(const std::vector<CommandDescription>& commands) {
   std::string by_command, values;
   for (const CommandDescription& command : commands) {

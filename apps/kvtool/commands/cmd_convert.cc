@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool convert`: reads a cache in one format and writes it in another.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -113,7 +114,7 @@ class Convert : public EachOf<Convert> {
     if (!version_.empty()) snapshot.storage["version"] = version_;
     std::string pairs;
     if (!output_dir_.empty()) {
-      std::error_code ignored;  // what is missing then is said where the result is created
+      std::error_code ignored;  // creating the result reports a folder that is missing
       output::MakeFolders(std::filesystem::path(output_).parent_path(), ignored);
     }
     try {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool corpus`: makes manifests of many inputs, and checks them.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -14,7 +15,7 @@
 namespace kv {
 namespace {
 
-// What a manifest says of one input beside its content.
+// Returns the fields of an input in a manifest, beside its content.
 nlohmann::ordered_json DescribeMember(const corpus::Member& member, const std::string& path,
                                       uint64_t max_bytes) {
   nlohmann::ordered_json line = {
@@ -53,7 +54,7 @@ nlohmann::ordered_json DescribeMember(const corpus::Member& member, const std::s
   return line;
 }
 
-// JSON has no other names.
+// Requires UTF-8, because JSON cannot hold other names.
 void RequireText(const std::string& name, const std::string& path) {
   if (!IsUtf8(name)) {
     throw Error(Finding::kBadName, "the name is not UTF-8, and a manifest can hold no other")
@@ -156,7 +157,7 @@ class Corpus : public Command {
     ThreadPool pool(context.global.thread_count());
     pool.ParallelFor(search.entries.size(), [&](uint64_t i) {
       const CorpusEntry& entry = search.entries[i];
-      // One that is the whole folder has no name below it.
+      // An input that is the whole folder has no name below it.
       const std::string name =
           entry.name.empty() ? CorpusName(std::filesystem::absolute(folder_)) : entry.name;
       manifest.members[i] = {name, BytesOf(entry.path), ContentHash(entry.path)};
@@ -182,7 +183,7 @@ class Corpus : public Command {
     return kDone;
   }
 
-  // So that both can be moved together.
+  // Returns the folder relative to the manifest, so that both can be moved together.
   std::string FolderFromManifest() const {
     namespace fs = std::filesystem;
     const bool to_stdout = output_.empty() || output_ == "-";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool diff`: the first differences of two caches, and figures of all.
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
@@ -9,7 +10,7 @@
 namespace kv {
 namespace {
 
-// "0.5 (0x3800)"; of a block type the value alone.
+// Returns "0.5 (0x3800)"; for a block type only the value.
 std::string ValueText(DType dtype, double value, uint64_t bits) {
   const std::string number = fmt::format("{:.9g}", value);
   return IsBlockQuantised(dtype) ? number : fmt::format("{} ({})", number, BitsText(dtype, bits));
@@ -171,7 +172,7 @@ class Diff : public Command {
                        total.values, tolerated ? " beyond the tolerance" : "");
   }
 
-  // Of the first tensors whose types differ.
+  // Describes the first tensors whose types differ.
   static std::string TypesText(const SnapshotDiff& diff) {
     for (const LayerDiff& layer : diff.layers) {
       for (const auto* part : {&layer.k, &layer.v}) {

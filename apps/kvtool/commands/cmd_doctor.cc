@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool doctor`: what a file is, what is wrong with it, and which commands to run next.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -32,7 +33,7 @@ std::string SoundLine(const Diagnosis& found, const Console& console) {
   return found.sound_text;
 }
 
-// The words of a command, quoted as they are.
+// Splits a command into words, keeping their quotes.
 std::vector<std::string> WordsOf(const std::string& command) {
   std::vector<std::string> words(1);
   bool quoted = false, escapes = false;
@@ -53,7 +54,7 @@ std::vector<std::string> WordsOf(const std::string& command) {
   return words;
 }
 
-// The command on lines that a shell takes for one, where it is wider than `width`.
+// Breaks a command that is wider than `width` into lines that a shell reads as one.
 std::string Broken(const std::string& command, size_t width) {
   if (ColumnsIn(command) <= width) return command;
   constexpr std::string_view kMore = " \\";
@@ -68,7 +69,7 @@ std::string Broken(const std::string& command, size_t width) {
   return text + line;
 }
 
-// So that the whole block can be pasted, on a narrow terminal, too.
+// Prints the steps so that the whole block can be pasted, even on a narrow terminal.
 void PrintSteps(const std::vector<Diagnosis::Step>& steps, Console& console) {
   constexpr size_t kIndent = 11, kWidestCommand = 60;
   const size_t columns = ColumnsOf(STDOUT_FILENO);
@@ -97,7 +98,7 @@ void PrintSteps(const std::vector<Diagnosis::Step>& steps, Console& console) {
     text += fmt::format("  {:<8} {}\n", begin == 0 ? "next" : "", block.substr(begin, end - begin));
     begin = end + 1;
   }
-  // A name that is wider than the terminal stays whole.
+  // A name that is wider than the terminal is not broken.
   if (console.verbosity >= 0 && !console.only_products) console.Product(text);
 }
 
@@ -203,7 +204,7 @@ class Doctor : public EachOf<Doctor> {
     return options;
   }
   bool GoesOn() const override { return true; }
-  // A folder that was not asked to be searched stands for the caches in it.
+  // Without --recursive, a folder represents the caches in it, and other files are ignored.
   bool Takes(std::string_view format, bool is_run) const override {
     return inputs_.recursive || is_run || !format.empty();
   }

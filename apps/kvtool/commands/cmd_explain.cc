@@ -15,12 +15,12 @@
 namespace kv {
 namespace {
 
-// `kvtool explain` prints these of a finding beside its meaning.
+// The texts of a finding that `kvtool explain` prints beside its meaning.
 struct Explanation {
   Finding finding;
-  std::string_view why;      // why it matters
-  std::string_view what;     // what to do
-  std::string_view example;  // lines of a terminal, or of a program for the library's findings
+  std::string_view why;      // why the finding matters
+  std::string_view what;     // what the user can do
+  std::string_view example;  // lines of a terminal, or of a program for findings of the library
 };
 
 using enum Finding;
@@ -218,7 +218,7 @@ const Explanation& ExplanationOf(Finding finding) {
   AssertionFailed("every Finding is explained", __FILE__, __LINE__);
 }
 
-// "1001", "KV1001" or "kv1001"; nothing if no finding has the number.
+// Parses "1001", "KV1001" or "kv1001"; nothing if no finding has the number.
 std::optional<FindingInfo> ParseFinding(std::string_view text) {
   const bool has_letters =
       text.size() > 2 && (text[0] == 'K' || text[0] == 'k') && (text[1] == 'V' || text[1] == 'v');

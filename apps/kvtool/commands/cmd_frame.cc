@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool frame`: encodes and decodes single byte planes and gear containers, and shows their
+// layout.
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
@@ -18,7 +20,7 @@ GearKind KindOf(const std::string& word) {
   throw Error(Finding::kUsage, "--dtype '{}': expected f16, bf16 or f32", word);
 }
 
-// -o FILE, -o - or -c, checked before any work is done.
+// The output -o FILE, -o - or -c, checked before any work is done.
 class Output {
  public:
   Output(const OutputOptions& options, const std::string& input, const Console& console) {
@@ -53,7 +55,7 @@ struct FrameLook {
   Saving saving() const { return {layout.raw_bytes(), input.bytes}; }
 };
 
-// Of what has bytes, as every plane and container has.
+// Returns a figure of anything that has bytes, such as a plane or a container.
 template <typename T, typename Get>
 auto RatioIn(Get saving) {
   return [saving](const T& of) { return *std::invoke(saving, of).ratio(); };
@@ -196,7 +198,8 @@ class Frame : public Command {
     return options;
   }
 
-  // Both are called frames, and a reader tells them apart by their bytes alone.
+  // Warns that two kinds of file are called frames; a reader distinguishes them by their bytes
+  // only.
   void WarnOfName(Console& console) const {
     if (!output_.path.ends_with(".kvf")) return;
     console.Warn(output_.path,
@@ -247,7 +250,8 @@ class Frame : public Command {
     console.Say(fmt::format("{}: {} bytes from {}", output.name(), values.size(), input->size()));
   }
 
-  // A container does not say what it holds; where the other kind fits, say so.
+  // Decodes a container. It does not record its kind, so an error mentions the other kind if that
+  // fits.
   static Bytes DecodeOrExplain(GearKind kind, ByteSpan container, CodecScratch& scratch) {
     try {
       return DecodeGear(kind, container, scratch);

@@ -73,11 +73,12 @@ class Inspect : public EachOf<Inspect> {
         if (joined_.size() > 1 && page_.wanted()) page.Heading(file);
         if (with_stats) described.stats = FileStats(snapshot, context.console, page);
         WarnOf(snapshot.notes, path, context.console);
-        // Of a file with a million tensors the document costs more than the rest.
+        // For a file with a million tensors the document costs more than everything else, so it is
+        // made only on request.
         all.push_back(report_.wanted() ? SnapshotDescriptionFields().Object(described)
                                        : Value(Value::Object()));
       } catch (Error& error) {
-        // A cache that is damaged, or that options contradict, stays a cache.
+        // A cache that is damaged, or that options contradict, is still reported as a cache.
         const bool is_other = error.finding() == Finding::kUnknownFormat ||
                               error.finding() == Finding::kUnsupportedKind ||
                               error.finding() == Finding::kOpenFailed;
@@ -134,7 +135,7 @@ class Inspect : public EachOf<Inspect> {
     }
     if (with_stats_ && !report_.json) console.Data("\n" + Table(StatsTable(layers)).Text("  "));
     if (page_.wanted()) {
-      // A page of several files has no subtitle: its figure is of the first.
+      // The page of several files has no subtitle, because the figure would be the first file's.
       if (joined_.size() > 1 && page.pictures().empty()) page.FeatureText(snapshot.source.path);
       AddStats(layers, page);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool man`: manual pages, generated from the table of commands.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,13 +16,14 @@
 namespace kv {
 namespace {
 
-// Manual pages in man(7)'s language, the same on every machine.
+// Manual pages in the language of man(7), the same on every machine.
 struct ManualPage {
   std::string file;  // "kvtool-compress.1"
   std::string text;
 };
 
-// For running text. A line must not begin with a dot or an apostrophe, which would be a request.
+// Escapes running text. A line must not begin with a dot or an apostrophe, which would be a
+// request.
 std::string Roff(std::string_view text) {
   std::string escaped;
   bool begins = true;
@@ -39,7 +41,7 @@ std::string Roff(std::string_view text) {
   return escaped;
 }
 
-// `older` is another name that finds the page.
+// Returns the title; `older` is another name that finds the page.
 std::string PageTitle(std::string_view name, std::string_view summary,
                       const std::string& older = "") {
   std::string upper(name);
@@ -76,7 +78,7 @@ std::string OptionEntry(const OptionDescription& option) {
   return text + "\n";
 }
 
-// Positional arguments first, then the options by their headings, as they were declared.
+// Lists positional arguments, then the options by their headings, in the order of declaration.
 std::string OptionEntries(const LineDescription& line) {
   std::string text;
   std::vector<std::string> groups;
@@ -114,21 +116,21 @@ constexpr std::string_view kExitStatus =
     ".TP\n2\nWrong usage.\n.TP\n3\nInvalid input.\n.TP\n4\nAn input or output failed.\n"
     ".TP\n5\nRecognised but unsupported.\n.TP\n70\nA bug in kvtool.\n.TP\n130\nInterrupted.\n";
 
-// "kvtool-replay-evict"
+// Returns "kvtool-replay-evict".
 std::string PageName(const CommandEntry& entry) {
   std::string name = fmt::format("kvtool-{}", entry.shown());
   std::replace(name.begin(), name.end(), ' ', '-');
   return name;
 }
 
-// The page of a command's older name, which sends to its own: "kvtool-replay-h2o". Empty where both
-// are the same, or there is none.
+// Returns the page of a command's older name, "kvtool-replay-h2o", which refers to its own; "" if
+// both are the same, or there is none.
 std::string OlderPage(const CommandEntry& entry) {
   const std::string name = fmt::format("kvtool-{}", entry.name);
   return name == PageName(entry) ? std::string() : name;
 }
 
-// An entry of a list of pages.
+// Returns an entry of a list of pages.
 std::string PageEntry(const CommandEntry& entry) {
   return fmt::format(".TP\n.BR {} (1)\n{}\n", Roff(PageName(entry)), Roff(entry.summary));
 }
@@ -151,7 +153,7 @@ std::string CommandPage(const CommandDescription& command) {
   return text + std::string(kExitStatus) + ".SH SEE ALSO\n.BR kvtool (1)\n";
 }
 
-// The page of a word that only begins others: `kvtool replay`.
+// Returns the page of a word that only begins others: `kvtool replay`.
 std::string FamilyPage(const CommandEntry& family) {
   std::string text = PageTitle(PageName(family), family.summary);
   text += fmt::format(
@@ -190,7 +192,7 @@ std::string MainPage(const std::vector<CommandDescription>& commands) {
   return text + std::string(kExitStatus);
 }
 
-// kvtool(1) first, then a page for each command.
+// Returns kvtool(1), then a page for each command.
 std::vector<ManualPage> ManualPages(const std::vector<CommandDescription>& commands) {
   std::vector<ManualPage> pages = {{"kvtool.1", MainPage(commands)}};
   for (const CommandDescription& command : commands) {
@@ -225,7 +227,7 @@ class Man : public Command {
     if (!folder_.empty()) {
       if (!command_.empty())
         throw Error(Finding::kUsage, "--output-dir writes the pages of all commands");
-      std::error_code ignored;  // a folder that is missing is said when the first page is written
+      std::error_code ignored;  // writing the first page reports a folder that is missing
       std::filesystem::create_directories(folder_, ignored);
       for (const ManualPage& page : pages) {
         WriteText(fmt::format("{}/{}", folder_, page.file), page.text, RulesFor(force_));

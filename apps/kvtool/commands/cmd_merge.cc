@@ -13,7 +13,7 @@ namespace kv {
 namespace {
 
 struct MergeDocument {
-  std::vector<HashedFile> inputs;  // the corpus, which is called so wherever its results lay
+  std::vector<HashedFile> inputs;  // the corpus, under its own name wherever its results are
   corpus::MergeReport report;
 };
 
@@ -67,13 +67,13 @@ class Merge : public Command {
       corpus::WriteMergedJunit(merged, [&](std::string_view text) { junit->Write(AsBytes(text)); });
       junit->Commit();
     }
-    // That of the run over all inputs at once.
+    // The status of a run over all inputs at once.
     return static_cast<ExitStatus>(merged.worst_exit_code);
   }
 
  private:
   corpus::Merged Join() const {
-    // What was read of a mapped file need not stay in memory.
+    // Step after which read pages of a mapped file are released.
     constexpr size_t kStep = size_t{8} << 20;
     corpus::Merger merger;
     for (const std::string& given : files_) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool plan`: checks eviction plans, alone or against the cache that they are for.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 namespace kv {
 namespace {
 
-// After so many a plan is wrong enough.
+// Checking a plan ends after this many findings.
 constexpr size_t kMostFindings = 20;
 
 struct PlanFinding {
@@ -44,7 +45,7 @@ double RatioOf(const EvictionPlanWalk& walk) {
   return static_cast<double>(walk.full_bytes()) / walk.kept_bytes();
 }
 
-// Without a walk over a snapshot only the plan itself is read.
+// Reads a plan and checks it; without a walk over a snapshot only the plan itself.
 CheckedPlan Read(const std::string& path, EvictionPlanWalk* walk) {
   CheckedPlan plan;
   plan.header =
@@ -79,7 +80,7 @@ struct PlanVerdict {
     if (walk == nullptr) return {{"plan", plan}};
     return {{"plan", plan}, {"snapshot", snapshot}};
   }
-  // A figure that needs the snapshot.
+  // Returns a field for a figure that needs the snapshot.
   template <typename Get>
   auto IfWalked(const Get& get) const {
     return walk == nullptr ? std::nullopt : std::optional(get(*walk));

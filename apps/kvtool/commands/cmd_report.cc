@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-// A summary of more than this was not written by a gate.
+// Larger than any summary that a gate writes.
 constexpr uint64_t kMaxSummaryBytes = 64u << 20;
 
 class Report : public Command {

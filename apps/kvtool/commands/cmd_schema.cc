@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool schema`: JSON Schemas of all documents, generated from their fields or embedded.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -140,7 +141,7 @@ class Schema : public Command {
   }
 
  private:
-  // The document of a command: "h2o" of "replay evict", "replay-evict" or "evict".
+  // Returns the document of a command: "h2o" for "replay evict", "replay-evict" or "evict".
   static std::string DocumentOf(const std::string& command) {
     for (const CommandEntry& entry : Commands()) {
       std::string words(entry.shown());
@@ -168,7 +169,7 @@ class Schema : public Command {
     if (!name_.empty()) {
       throw Error(Finding::kUsage, "--output-dir writes the schemas of all documents");
     }
-    std::error_code ignored;  // a folder that is missing is said when the first schema is written
+    std::error_code ignored;  // writing the first schema reports a folder that is missing
     std::filesystem::create_directories(folder_, ignored);
     for (const KnownSchema& schema : KnownSchemas()) {
       WriteText(fmt::format("{}/{}.schema.json", folder_, schema.name), TextOf(schema),
@@ -183,7 +184,8 @@ class Schema : public Command {
     return asked;
   }
 
-  // By its name, with its version or without. Files have version 1.
+  // Returns true if the schema was asked for by its name, with or without its version. Files have
+  // version 1.
   bool IsAsked(const KnownSchema& schema) const {
     const std::string_view name = schema.name;
     const std::string_view asked = Asked();
@@ -198,7 +200,7 @@ class Schema : public Command {
     return version == fmt::format("/{}", kJsonVersion);
   }
 
-  static constexpr std::string_view kSummary = "gate/1";  // a file as well as a document
+  static constexpr std::string_view kSummary = "gate/1";  // exists as a file and as a document
 
   std::vector<std::string> words_;
   std::string name_, folder_;

@@ -103,7 +103,7 @@ const Fields<Capabilities>& CapabilitiesFields() {
   return fields;
 }
 
-// What a bug report needs, in one block.
+// Prints what a bug report needs, in one block.
 class Targets : public Command {
  public:
   void Declare(CommandLine& line) override { report_.Declare(line); }

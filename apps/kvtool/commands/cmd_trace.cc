@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool trace`: what a recorded trace of queries, attention or block scores contains.
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
@@ -14,7 +15,7 @@ namespace {
 // The result of inspecting a trace; its document has these fields.
 struct InspectedTrace {
   const AttentionTrace& trace;
-  std::optional<uint64_t> calls = {}, steps = {};  // of a stream of block scores
+  std::optional<uint64_t> calls = {}, steps = {};  // for a stream of block scores
 };
 
 struct TracedLayer {
@@ -101,7 +102,7 @@ const Fields<InspectedTrace>& InspectedTraceFields() {
   return fields;
 }
 
-// What a layer does otherwise than the rest, as text to append.
+// Returns the rules of a layer that differ from the common ones, as text to append.
 std::string OwnRule(const LayerRule& rule) {
   std::string text;
   if (rule.scale) text += fmt::format(", scale {:g}", *rule.scale);
@@ -145,7 +146,8 @@ class Trace : public Command {
     input_ = run->trace;
   }
 
-  // Attentions of torch have batches, and named arrays K and V in one of two orders.
+  // Throws if flags do not apply: attentions of torch have batches, and named arrays have K and V
+  // in one of two orders.
   void RequireUse(const AttentionTrace& trace) const {
     const auto refuse = [&](std::string_view flag, std::string_view what) {
       throw Error(Finding::kUsage, "{}: {}", flag, what).File(input_).Hint("leave {} out", flag);
@@ -170,7 +172,7 @@ class Trace : public Command {
   }
 
  private:
-  // A stream does not say its length: it is read to the end.
+  // A stream does not record its length, so it is read to the end.
   static void CountCalls(InspectedTrace& result) {
     const auto reader = result.trace.block_scores->open();
     uint64_t calls = 0, steps = 0;

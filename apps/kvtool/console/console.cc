@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The two streams of the program, the JSON document of a run, and the widths and wrapping of text.
 #include "apps/kvtool/console/console.h"
 
 #include <fmt/format.h>
@@ -33,7 +34,8 @@ namespace {
 
 constexpr std::string_view kClearLine = "\r\x1b[K";
 
-// A terminal has one progress line, whatever draws it, and a signal can find it there.
+// 1 while a progress line is drawn. A terminal has only one, whichever object draws it, and a
+// signal handler needs to find it.
 volatile std::sig_atomic_t progress_drawn = 0;
 
 bool Environment(const char* name) {
@@ -57,7 +59,7 @@ std::string AsUtf8(std::string_view text) {
   return out;
 }
 
-// Leaves what JSON can say.
+// Replaces values that JSON cannot express.
 void MakeSayable(nlohmann::ordered_json& value) {
   if (value.is_number_float() && !std::isfinite(value.get<double>())) value = nullptr;
   if (value.is_string()) {
@@ -90,7 +92,7 @@ std::string NameOf(const nlohmann::ordered_json& made) {
   return schema.substr(schema.find('.') + 1, schema.find('/') - schema.find('.') - 1);
 }
 
-// "layer 3 K" of "FILE: layer 3 K: MESSAGE (offset 0x10) [KV1001]".
+// Returns "layer 3 K" of "FILE: layer 3 K: MESSAGE (offset 0x10) [KV1001]".
 std::string ContextOf(const Error& error) {
   std::string_view line = error.what();
   if (!error.file().empty() && line.starts_with(Printable(error.file()) + ": ")) {
@@ -102,7 +104,7 @@ std::string ContextOf(const Error& error) {
 
 constexpr size_t kUsualColumns = 80, kFewestColumns = 20;
 
-// Where the character, or the escape sequence up to its 'm', that begins here ends.
+// Returns the end of the character that begins here, or of the escape sequence up to its 'm'.
 size_t NextCharacter(std::string_view text, size_t at) {
   if (text[at] == '\x1b') {
     const size_t end = text.find('m', at);
@@ -113,7 +115,7 @@ size_t NextCharacter(std::string_view text, size_t at) {
   return at;
 }
 
-// "1.5 MiB" is one word.
+// Returns true for units: "1.5 MiB" is not broken.
 bool IsUnit(std::string_view word) {
   while (!word.empty() && (word.back() == ',' || word.back() == ';' || word.back() == ')')) {
     word.remove_suffix(1);
@@ -123,7 +125,7 @@ bool IsUnit(std::string_view word) {
   return std::find(std::begin(kUnits), std::end(kUnits), word) != std::end(kUnits);
 }
 
-// Where the word that begins here ends, with the unit that follows a number.
+// Returns the end of the word that begins here, including the unit after a number.
 size_t EndOfWord(std::string_view line, size_t word) {
   const size_t end = std::min(line.find(' ', word), line.size());
   if (end == word || std::isdigit(static_cast<unsigned char>(line[end - 1])) == 0) return end;
@@ -133,7 +135,7 @@ size_t EndOfWord(std::string_view line, size_t word) {
 
 void AppendWrapped(std::string_view line, size_t width, size_t hanging, std::string& out) {
   const size_t indent = std::min(line.find_first_not_of(' '), line.size());
-  // Text that is indented beyond the middle would have no room left.
+  // Text that is indented beyond the middle would leave too little room.
   const size_t further = std::min(indent + hanging, width / 2);
   size_t column = 0;
   for (size_t at = 0; at < line.size();) {
@@ -218,13 +220,13 @@ void Console::FlushData() {
 
 void Console::Finish() {
   FlushData();
-  // A reader that closed the pipe early (head) is no failure; a full disk behind stdout is.
+  // It is no failure if a reader closes the pipe early (head); a full disk behind stdout is.
   if (stdout_error_ == 0 || stdout_error_ == EPIPE) return;
   throw Error(Finding::kWriteFailed, "cannot write: {}", std::strerror(stdout_error_))
       .File("stdout");
 }
 
-// This program's own colours pass, whatever else looks like one does not.
+// Keeps this program's own colours and escapes everything else that looks like one.
 std::string Console::Shown(std::string_view text) const {
   std::string out;
   for (size_t at = 0; at <= text.size();) {
@@ -250,7 +252,7 @@ void Console::Line(std::string_view text) { Data(fmt::format("{}\n", text)); }
 void Console::Json(nlohmann::ordered_json document) {
   if (embedding_ != nullptr) return embedding_->Document(document);
   if (verbosity < -1) return;
-  std::string text = JsonText(std::move(document));  // in which nothing is left to be escaped
+  std::string text = JsonText(std::move(document));  // JSON text needs no further escaping
   text += '\n';
   Print(text);
 }
@@ -326,7 +328,7 @@ void Console::ClearProgress() {
 
 void Console::ClearProgressOnSignal() {
   if (progress_drawn == 0) return;
-  // Where this fails nobody sees the line.
+  // If this fails the line was not visible anyway.
   if (::write(STDERR_FILENO, kClearLine.data(), kClearLine.size()) < 0) return;
 }
 
@@ -442,7 +444,7 @@ void RunDocument::Print(ExitStatus status, Console& console) {
         Envelope(status, console, std::exchange(results_, nlohmann::ordered_json::array())));
 }
 
-// Numbers as people read them.
+// Numbers in the form for people.
 std::string HumanBytes(uint64_t bytes) { return format::Bytes(bytes); }
 
 std::string HumanRate(uint64_t bytes, double seconds) {
@@ -459,7 +461,7 @@ std::string HumanSeconds(double seconds) {
 }
 
 std::string HumanTimeLeft(double seconds) {
-  constexpr double kMost = 359'999;  // 99 h 59 min: beyond it nobody waits
+  constexpr double kMost = 359'999;  // 99 h 59 min, shown for anything longer
   const auto whole = static_cast<uint64_t>(std::clamp(std::ceil(seconds), 0.0, kMost));
   if (whole < 60) return fmt::format("{} s", whole);
   if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
@@ -484,7 +486,7 @@ std::string Sparkline(const std::vector<double>& values, bool utf8) {
   return line;
 }
 
-// How wide text is.
+// Widths of text.
 size_t ColumnsOf(int descriptor) {
   if (::isatty(descriptor) == 0) return kAnyWidth;
   struct winsize window = {};

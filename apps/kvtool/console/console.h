@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Everything that the program prints goes through here: streams, tables, widths of text, and the
+// JSON document of a run.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,49 +19,49 @@ namespace kv {
 class CommandLine;
 struct TextTable;
 
-// Who runs commands inside a program of its own gets here what they would print.
+// Receives what commands would print, in a program that runs them itself.
 class Embedding {
  public:
   virtual ~Embedding() = default;
   virtual void Document(const nlohmann::ordered_json& document) = 0;
   virtual void Warning(const std::string& text) = 0;
   virtual void Failure(const Error& error) = 0;
-  // Bytes of work; any thread. May throw kCancelled.
+  // Reports bytes of work, from any thread. May throw kCancelled.
   virtual void Progress(uint64_t done, uint64_t total) = 0;
 };
 class Console;
 struct DocumentKind;
 
-// A failure as documents have it.
+// Returns the fields of a failure in documents.
 const Fields<Error>& ErrorFields();
 nlohmann::ordered_json ErrorJson(const Error& error);
 
 constexpr int kJsonVersion = 2;
 constexpr const char* kJsonVersionVariable = "KVTOOL_JSON_VERSION";
-// Why documents of a version cannot be had; empty if they can.
+// Returns why documents of a version are not available; "" if they are.
 std::string WrongJsonVersion(std::string_view version);
 
-// A document as a command makes it, as an element of "results".
+// Returns a command's document as an element of "results".
 nlohmann::ordered_json ResultOf(nlohmann::ordered_json made);
 
-// The JSON document of one run of the program. Its envelope says how the run ended, so it is held
-// back until that is known, and is made even if there is nothing else to say.
+// The JSON document of one run of the program. Its envelope states how the run ended, so it is held
+// back until that is known, and is made even if it has no results.
 class RunDocument {
  public:
-  // What the words ask for, as long as nobody has parsed them.
+  // Guesses the requested document from the words, before they are parsed.
   void Guess(int argc, char** argv);
-  void Name(const DocumentKind* kind);  // null: the words name none
-  // What the command line asks for.
+  void Name(const DocumentKind* kind);  // null: the words name no command
+  // Takes the requested document from the parsed command line.
   void Take(const CommandLine& line);
-  // Nothing is asked for: help was.
+  // Drops the request, because help was requested.
   void Drop();
 
-  // Documents as commands make them; printed if `print`, and written to `path` and their rows to
-  // `csv` where these are not empty.
+  // Holds a document: it is printed if `print`, and written to `path`, and its rows to `csv`, if
+  // these are not empty.
   void Hold(nlohmann::ordered_json made, bool print, const std::string& path,
             const std::string& csv, const OutputRules& rules);
   void Failed(const Error& error) { failures_.push_back(error); }
-  // At the end, each once; what is printed says whether writing has failed.
+  // Writes each document once, at the end; the printed one tells if writing failed.
   void Write(ExitStatus status, Console& console);
   void Print(ExitStatus status, Console& console);
 
@@ -67,7 +69,8 @@ class RunDocument {
   nlohmann::ordered_json Envelope(ExitStatus status, const Console& console,
                                   nlohmann::ordered_json results) const;
 
-  std::string name_ = "failure";  // of the command's documents; none: the line was wrong before
+  // name of the command's documents; "failure" if the line was wrong before there was one
+  std::string name_ = "failure";
   bool print_ = false;
   std::string path_, csv_;
   OutputRules rules_;
@@ -77,7 +80,7 @@ class RunDocument {
 
 enum class When { kAuto, kAlways, kNever, kJson };
 
-// What the run of one input among many has to say, kept until its turn comes.
+// Output of one input among many, kept until its turn comes.
 struct CapturedRun {
   struct Piece {
     bool is_error;
@@ -86,45 +89,47 @@ struct CapturedRun {
   std::vector<Piece> pieces;
   std::vector<std::string> warnings;
   std::vector<Error> failures;
-  nlohmann::ordered_json document;  // as the command made it; null: none
-  OutputRules rules;                // for writing it
+  nlohmann::ordered_json document;  // from the command; null: none
+  OutputRules rules;                // rules for writing it
 };
 
-// The two streams of the program: data on stdout, talk on stderr. All output of commands goes
-// through here. With an embedding nothing reaches a stream.
+// The two streams of the program: data on stdout, messages on stderr. All output of commands goes
+// through here. With an embedding nothing is written to a stream.
 class Console {
  public:
   explicit Console(Embedding* embedding = nullptr);
-  // For a run whose output `captured` takes, in the manner of `like`.
+  // Makes a console whose output goes to `captured`, with the settings of `like`.
   Console(const Console& like, CapturedRun& captured);
 
   // -qq .. -vv: -2 exit status only, -1 errors only, 0 normal, 1 and 2 more.
   int verbosity = 0;
   When colour = When::kAuto;
-  std::string command_line;    // of the run, as a shell takes it
-  bool only_products = false;  // standard output is for a program: what is for people is left out
+  std::string command_line;  // of the run, in the form for a shell
+  // standard output is read by a program, so text for people is omitted
+  bool only_products = false;
 
-  // What comes from files and names is shown with control characters as \xNN; of a name, newlines,
-  // too, where the caller passes it through Printable.
-  void Data(std::string_view text);  // stdout, for people: wrapped on a terminal, nothing with -q
+  // Texts from files and names are shown with control characters as \xNN; a name's newlines too, if
+  // the caller passes it through Printable.
+  void Data(std::string_view text);  // stdout, for people: wrapped on a terminal, omitted with -q
   void Line(std::string_view text);  // the same, with a newline
-  // stdout, for programs, and what was asked for as such: lines as they are, nothing with -qq.
+  // Writes stdout for programs, and output that was explicitly requested: lines are not wrapped,
+  // nothing with -qq.
   void Product(std::string_view text);
-  void Rows(const std::string& text);              // CSV whose cells are escaped already
-  void Json(nlohmann::ordered_json document);      // a product; non-finite numbers are null
+  void Rows(const std::string& text);          // CSV with escaped cells
+  void Json(nlohmann::ordered_json document);  // a product; numbers that are not finite become null
   void Say(std::string_view text, int level = 0);  // stderr, from this verbosity on
   void Warn(std::string_view file, std::string_view text);
   void Report(const Error& error);
-  // Hands stdout what was printed, so that what goes to stderr next stands behind it, and not
-  // within a line, where both are one file.
+  // Flushes stdout, so that later output on stderr follows it instead of splitting a line, if both
+  // go to one file.
   void FlushData();
-  // Call at the end: what was printed has reached stdout, or nobody reads it any more. Throws
-  // kWriteFailed.
+  // Must be called at the end: afterwards everything printed has reached stdout, or the reader is
+  // gone. Throws kWriteFailed.
   void Finish();
-  // The JSON document of the run, for which reported failures are noted.
+  // Returns the JSON document of the run, which records reported failures.
   RunDocument& document() { return document_; }
 
-  // Says what a captured run had to say, with `tables` on stdout, too. The document stays.
+  // Prints the output of a captured run, with `tables` on stdout, too. The document is kept.
   void Replay(const CapturedRun& run, bool tables = true);
 
   Embedding* embedding() const { return embedding_; }
@@ -134,15 +139,14 @@ class Console {
 
   bool stdout_is_terminal() const;
   bool stderr_is_terminal() const;
-  bool utf8() const;  // whether stdout can show block characters
+  bool utf8() const;  // true if stdout can show block characters
   std::string Bold(std::string_view text) const;
-  // A verdict word: green or red on a terminal, plain otherwise.
+  // Returns a verdict word: green or red on a terminal, otherwise plain.
   std::string Verdict(bool good, std::string_view text) const;
-  // The progress line of the terminal: whether one is drawn, and its end, also before anything else
-  // is printed.
+  // Records if a progress line is drawn, and clears it before anything else is printed.
   void set_progress_drawn(bool drawn);
   void ClearProgress();
-  // The same from the handler of a signal that ends the program. Async-signal-safe.
+  // Clears it from the handler of a signal that ends the program. Async-signal-safe.
   static void ClearProgressOnSignal();
 
  private:
@@ -156,68 +160,68 @@ class Console {
   CapturedRun* captured_ = nullptr;
   int warnings_ = 0;
   std::vector<std::string> warning_texts_;
-  std::string style_mark_;  // what only this program's own colours begin with
+  std::string style_mark_;  // the bytes with which only this program's own colours begin
   int stdout_error_ = 0;
   RunDocument document_;
 };
 
 // Columns padded to their widest cell; numbers (and a leading '-') are right-aligned. On a terminal
-// that is too narrow heads take several lines and columns of text are shortened; where that is not
-// enough, the table becomes several, or each row becomes lines of its own.
+// that is too narrow, heads are broken and columns of text are shortened; if that is not enough,
+// the table becomes several, or each row becomes a paragraph.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
   explicit Table(const TextTable& table);
   void Row(std::vector<std::string> cells);
-  std::string Text(std::string_view indent = "") const;  // as wide as standard output is
+  std::string Text(std::string_view indent = "") const;  // as wide as standard output
   std::string TextFor(size_t width, std::string_view indent = "") const;
 
  private:
   std::vector<std::vector<std::string>> rows_;
 };
 
-// {"schema": "kvtool.NAME/1", "tool": {...}}: how every file of JSON begins, and what tells a run
-// the name of its document.
+// Returns {"schema": "kvtool.NAME/1", "tool": {...}}, with which every file of JSON begins, and
+// records the name of the run's document.
 nlohmann::ordered_json ReportHeader(std::string_view name);
-// Writes a whole text, if `path` names a file.
+// Writes a whole text if `path` is not empty.
 void WriteText(const std::string& path, std::string_view text, const OutputRules& rules);
 
-// How wide text may be. A pipe or a file takes lines of any length, so that nothing a script reads
-// depends on a window.
+// Width without limit. Lines in a pipe or a file have any length, so that what a script reads does
+// not depend on a window.
 constexpr size_t kAnyWidth = static_cast<size_t>(-1);
 
-// Columns of the terminal behind a descriptor, kAnyWidth if there is none. A terminal that does not
-// say is as wide as COLUMNS says, or 80.
+// Returns the columns of the terminal behind a descriptor, kAnyWidth if there is none. If the
+// terminal does not report a width, COLUMNS or 80 is used.
 size_t ColumnsOf(int descriptor);
 
-// Columns that text takes: code points, which is right for the characters this program prints.
-// Escape sequences take none.
+// Returns the columns that text takes: code points, which is right for the characters that this
+// program prints. Escape sequences take none.
 size_t ColumnsIn(std::string_view text);
 
-// Breaks lines longer than `width` at spaces; a word that is longer stays whole. What follows a
-// break is indented as the line is, and by `hanging` more. Spaces within a line stay as they are.
+// Breaks lines longer than `width` at spaces; a longer word is not broken. Continuation lines are
+// indented like the line, plus `hanging`. Spaces within a line are kept.
 std::string Wrapped(std::string_view text, size_t width, size_t hanging = 2);
 
-// The text cut to `width` columns, with an ellipsis at its end.
+// Returns the text cut to `width` columns, with an ellipsis at its end.
 std::string Shortened(std::string_view text, size_t width);
 
-// A document as it is printed and written: non-finite numbers are null. A string that is not UTF-8,
-// such as a file name, has its wrong bytes as \xNN and its backslashes doubled.
+// Returns a document as text: numbers that are not finite become null. A string that is not UTF-8,
+// such as a file name, gets its invalid bytes as \xNN and its backslashes doubled.
 std::string JsonText(nlohmann::ordered_json document, int indent = 2, bool ascii = false);
 
-// "1.234 MiB", IEC units, 4 significant digits.
+// Returns "1.234 MiB", IEC units, 4 significant digits.
 std::string HumanBytes(uint64_t bytes);
-// "12.3 MiB/s".
+// Returns "12.3 MiB/s".
 std::string HumanRate(uint64_t bytes, double seconds);
-// Adaptive: ns, us, ms, s.
+// Returns a time in ns, us, ms or s, whichever fits.
 std::string HumanSeconds(double seconds);
-// "8 s", "3 min 20 s", "2 h 05 min": whole seconds at the least, for what is yet to come.
+// Returns "8 s", "3 min 20 s", "2 h 05 min": a remaining time in whole seconds or longer units.
 std::string HumanTimeLeft(double seconds);
-// "3.11x (67.8% removed)"; ratio = original / stored.
+// Returns "3.11x (67.8% removed)"; ratio = original / stored.
 std::string HumanRatio(uint64_t original, uint64_t stored);
-// "1 layer", "3 layers".
+// Returns "1 layer", "3 layers".
 using format::Plural;
-// Blocks on UTF-8 terminals, ASCII otherwise; values in [0, 1].
+// Returns blocks on UTF-8 terminals, otherwise ASCII; values are in [0, 1].
 std::string Sparkline(const std::vector<double>& values, bool utf8);
 
 }  // namespace kv

@@ -16,8 +16,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Whether there is anybody to look at progress. Of one input among many nothing is drawn: how many
-// are done is.
+// Returns true if a progress line would be read. For one input among many nothing is drawn, because
+// the number of finished inputs is.
 bool ShowsProgress(const Console& console, When when, bool is_long) {
   if (console.captured() != nullptr || console.embedding() != nullptr || when == When::kNever)
     return false;
@@ -73,7 +73,7 @@ void ProgressPace::Draw(const std::string& line) {
     std::fprintf(stderr, "%s\n", line.c_str());
     return;
   }
-  // Before the line, so that a signal in between clears it.
+  // Set before the line is drawn, so that a signal in between clears it.
   console_.set_progress_drawn(true);
   std::fprintf(stderr, "\r%s\x1b[K", Shortened(line, ColumnsOf(STDERR_FILENO) - 1).c_str());
 }
@@ -107,7 +107,7 @@ void ProgressLine::Draw(double seconds) {
       parts.push_back(fmt::format("{} left", HumanTimeLeft(seconds / fraction - seconds)));
   }
   parts.push_back(HumanRate(done_, seconds));
-  // A line that reached the next one could not be cleared: what matters least is left out.
+  // A line that wraps could not be cleared, so the least important parts are left out.
   const size_t width = ColumnsOf(STDERR_FILENO);
   while (parts.size() > 1 && fmt::format("{}", fmt::join(parts, ", ")).size() >= width) {
     parts.pop_back();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Lines of progress, and when they are due.
 #pragma once
 
 #include <chrono>
@@ -14,7 +15,7 @@ namespace kv {
 
 // A line of --progress json (kvtool.progress/1), on standard error.
 struct ProgressState {
-  std::optional<std::string> label;  // of one input
+  std::optional<std::string> label;  // for one input
   std::optional<uint64_t> inputs_done, inputs;
   uint64_t bytes_done = 0;
   std::optional<uint64_t> bytes;
@@ -22,10 +23,10 @@ struct ProgressState {
 };
 void PrintProgress(const ProgressState& state);
 
-// Where and when a line of progress appears on stderr. On a terminal after half a second, at most
-// ten times a second; with --progress always and no terminal, a plain line every 30 seconds; with
-// json a line for programs each second. Work that `is_long` has one without a terminal, too, after
-// a second and then every minute, so that the log of a batch job shows that it goes on.
+// When a line of progress appears on stderr: on a terminal after half a second, at most ten times a
+// second; with --progress always and no terminal, a plain line every 30 seconds; with json a line
+// for programs every second. Work that `is_long` also has a line without a terminal, after a second
+// and then every minute, so that the log of a batch job shows that it is running.
 class ProgressPace {
  public:
   ProgressPace(Console& console, When when, bool is_long = false);
@@ -40,11 +41,11 @@ class ProgressPace {
 
   Console& console_;
   bool enabled_, terminal_, json_;
-  Clock::duration step_;  // between lines
+  Clock::duration step_;  // time between lines
   Clock::time_point begin_, next_;
 };
 
-// One line: bytes, percent, rate, time left.
+// A line with bytes, percent, rate and time left.
 class ProgressLine : public Progress {
  public:
   ProgressLine(Console& console, When when, const std::string& label, bool is_long = false);

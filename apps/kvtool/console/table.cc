@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Lays out tables for a given width: broken heads, shortened text, bands of columns, or a paragraph
+// per row.
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,15 +18,15 @@ namespace {
 
 using TableRows = std::vector<std::vector<std::string>>;
 
-constexpr size_t kGap = 2;         // columns between two
-constexpr size_t kLeastText = 12;  // a shortened cell still says something
+constexpr size_t kGap = 2;         // columns between two cells
+constexpr size_t kLeastText = 12;  // a shortened cell of this width is still readable
 
 bool LooksNumeric(std::string_view cell) {
   return !cell.empty() && (std::isdigit(static_cast<unsigned char>(cell[0])) != 0 ||
                            ((cell[0] == '-' || cell[0] == '+') && cell.size() < 12));
 }
 
-// Which columns hold numbers, and are never shortened.
+// Returns which columns hold numbers; these are never shortened.
 std::vector<bool> NumericColumns(const TableRows& rows) {
   std::vector<bool> numeric;
   for (size_t r = 0; r < rows.size(); ++r) {
@@ -36,8 +38,8 @@ std::vector<bool> NumericColumns(const TableRows& rows) {
   return numeric;
 }
 
-// The head in as many rows as its longest cell has words to give, each at most as wide as the
-// column is without it, or as its own longest word.
+// Breaks the head into as many rows as needed, so that each column is at most as wide as its cells,
+// or as the longest word of its head.
 TableRows WithBrokenHead(const TableRows& rows) {
   TableRows head;
   for (size_t c = 0; c < rows[0].size(); ++c) {
@@ -73,7 +75,7 @@ size_t TotalOf(const std::vector<size_t>& widths) {
   return total;
 }
 
-// Takes columns from the widest texts until the table fits. False where it cannot.
+// Takes columns from the widest texts until the table fits. Returns false if it cannot.
 bool Shrink(const std::vector<bool>& numeric, size_t width, std::vector<size_t>& widths) {
   while (TotalOf(widths) > width) {
     size_t widest = widths.size();
@@ -104,7 +106,7 @@ std::string TableLines(const TableRows& rows, const std::vector<size_t>& widths,
   return text;
 }
 
-// How many first columns it takes to tell the rows apart: "0 K", "0 V" need two.
+// Returns how many first columns distinguish the rows: "0 K", "0 V" need two.
 size_t ColumnsOfNames(const TableRows& rows) {
   constexpr size_t kMost = 3;
   for (size_t count = 1; count < kMost && count < rows[0].size(); ++count) {
@@ -118,8 +120,8 @@ size_t ColumnsOfNames(const TableRows& rows) {
   return std::min(kMost, rows[0].size());
 }
 
-// Several tables below each other, each with the names of the rows and as many other columns as
-// fit. Nothing where even one does not fit.
+// Returns several tables below each other, each with the first columns and as many others as fit.
+// Returns "" if not even one fits.
 std::string Banded(const TableRows& rows, const std::vector<bool>& numeric, size_t room,
                    std::string_view indent) {
   const size_t names = ColumnsOfNames(rows);
@@ -150,7 +152,7 @@ std::string Banded(const TableRows& rows, const std::vector<bool>& numeric, size
   return text;
 }
 
-// A paragraph for each row: its first cell, and the others below it, each after its head.
+// Returns a paragraph for each row: its first cell, and the others below it, each after its head.
 std::string StackedRows(const TableRows& rows, size_t width, std::string_view indent) {
   std::string text;
   for (size_t r = 1; r < rows.size(); ++r) {

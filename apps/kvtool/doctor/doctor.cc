@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Diagnoses files of known kinds: caches, archives, traces, plans, weights and frames, with the
+// commands to run next.
 #include "apps/kvtool/doctor/doctor.h"
 
 #include <fmt/format.h>
@@ -22,7 +24,8 @@
 namespace kv {
 namespace {
 
-// A trace of arrays may have K and V, too; as pickles, caches and attentions look alike.
+// Returns true for sources that are tried as a trace first: a trace of arrays may have K and V,
+// too, and as pickles, caches and attentions look alike.
 bool AskFirstForTrace(const Source& source) {
   return !source.files.empty() && !LooksLikeTorch(source);
 }
@@ -135,7 +138,7 @@ void FindIn(const Checkup& checkup, Diagnosis& out) {
   }
 }
 
-// What was looked at, where that is not everything.
+// Returns which part of the values was read, if not all.
 std::string Reach(const Checkup& checkup) {
   return fmt::format("{} of {}, spread over {} of {}", HumanBytes(checkup.seen_bytes),
                      HumanBytes(checkup.bytes), checkup.seen_layers,
@@ -164,8 +167,8 @@ void Judge(const Checkup& checkup, bool is_compressed, Diagnosis& out) {
                   HumanBytes(checkup.seen_bytes), HumanBytes(checkup.bytes));
 }
 
-// Opens with as much as a quick look may cost: what would have to be unpacked only where it is
-// little.
+// Opens a snapshot within the cost of a quick check: compressed data is unpacked only if it is
+// small.
 Snapshot OpenForDoctor(const Source& source, Diagnosis& out) {
   OpenOptions options;
   options.metadata_only = true;
@@ -187,7 +190,7 @@ Snapshot OpenForDoctor(const Source& source, Diagnosis& out) {
   return snapshot;
 }
 
-// Suggests a replay with the trace beside the cache. Returns false if none can be read.
+// Suggests a replay with the trace beside the cache. Returns false if no trace can be read.
 bool SuggestReplay(std::string command, Diagnosis& out) {
   const std::string trace = TraceBeside(out.file);
   if (trace.empty()) return false;
@@ -199,7 +202,7 @@ bool SuggestReplay(std::string command, Diagnosis& out) {
                 knows_prompt ? "" : "N: how many tokens the prompt had");
     return true;
   } catch (const Error&) {
-    return false;  // a run of doctor on the trace itself says why
+    return false;  // doctor on the trace itself reports why
   }
 }
 
@@ -228,9 +231,10 @@ void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
               "the same in a format that every framework reads",
               heads ? "" : "N: the model's kv heads, or give --model FILE");
   if (!SuggestReplay(fmt::format("kvtool replay evict {}{} --trace ", file, batch), out) && heads) {
-    out.Suggest(fmt::format("kvtool replay evict {}{} --trace TRACE --prompt-tokens N", file, batch),
-                "what eviction would save and cost",
-                "TRACE: the attention of the same run, N: how many tokens its prompt had");
+    out.Suggest(
+        fmt::format("kvtool replay evict {}{} --trace TRACE --prompt-tokens N", file, batch),
+        "what eviction would save and cost",
+        "TRACE: the attention of the same run, N: how many tokens its prompt had");
   }
 }
 
@@ -281,7 +285,7 @@ Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, Thread
   out.max_bytes = most.value_or(kMostUnpacked);
   try {
     Look(path, most, pool, out);
-    if (path == "-") out.next.clear();  // a stream cannot be read again
+    if (path == "-") out.next.clear();  // a stream cannot be read twice
   } catch (Error& error) {
     out.Fail(error.File(path));
     std::error_code ignored;
@@ -303,7 +307,7 @@ Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, Thread
 std::string ShellWord(const std::string& path) {
   const std::string safe = path.starts_with('-') && path != "-" ? "./" + path : path;
   if (Printable(safe) == safe) return ShellQuoted(safe);
-  // The console would escape such a name, so it is written as a shell reads it back.
+  // The console would escape such a name, so it is written in a shell's own quoting.
   std::string quoted = "$'";
   for (const char c : safe) {
     const auto byte = static_cast<unsigned char>(c);
@@ -437,7 +441,7 @@ const OtherKind* FindOtherKind(const std::string& path) {
       {"trace", {"trace", "inspect"}, {}},
       {"plan", {"plan", "check"}, {"plan", "check"}},
       {"weights", {"weights", "inspect"}, {"weights", "verify"}},
-      // Every plane has been decoded when a file counts as a frame.
+      // A file counts as a frame only if every plane could be decoded.
       {"frame", {"frame", "inspect"}, {"frame", "inspect"}},
       {"store", {"store", "stats"}, {"store", "verify"}},
       {"profile", {}, {"doctor"}},

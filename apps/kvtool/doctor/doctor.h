@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool doctor`: what a file is, and why it cannot be read.
 #pragma once  // implemented by doctor.cc, doctor_unknown.cc
 
 #include <filesystem>
@@ -13,29 +14,29 @@
 
 namespace kv {
 
-// What is unpacked at most of one input, unless the user says otherwise: readers of compressed
-// arrays inflate all of them, of which a small file can declare a thousand times its size.
+// Default limit of unpacked bytes per input: readers of compressed arrays inflate all of them, and
+// a small file can declare a thousand times its size.
 inline constexpr uint64_t kMostUnpacked = uint64_t{4} << 30;
 
-// What `kvtool doctor` says of one input.
+// The result of `kvtool doctor` for one input.
 struct Diagnosis {
-  // A whole line for a shell, and what it does. Where it `needs` something that only the user
-  // knows, the line has a word in capitals for it.
+  // A whole line for a shell, and its effect. If it `needs` something that only the user knows, the
+  // line has a placeholder in capitals.
   struct Step {
     std::string command, effect, needs;
   };
   enum class Sound { kYes, kNo, kUnknown };
 
   std::string file;
-  uint64_t max_bytes = kMostUnpacked;  // of what is inflated or derived to look at it
+  uint64_t max_bytes = kMostUnpacked;  // limit of inflated or derived bytes
   std::string kind = "unknown";        // see the schema
-  std::string format;                  // the registry's word, if it has one
+  std::string format;                  // the registry's name, if it has one
   std::string what;
   uint64_t bytes = 0;
   Sound sound = Sound::kUnknown;
   std::string sound_text;
   std::vector<std::string> findings;  // what is wrong
-  std::string shrinks_text;           // empty: says nothing
+  std::string shrinks_text;           // empty: unknown
   std::optional<double> ratio;
   uint64_t judged_bytes = 0, judged_of_bytes = 0;
   std::vector<Step> next;
@@ -46,42 +47,42 @@ struct Diagnosis {
   void Suggest(std::string command, std::string effect, std::string needs = "") {
     next.push_back({std::move(command), std::move(effect), std::move(needs)});
   }
-  void Fail(const Error& why);  // `error`, and the exit code of it
+  void Fail(const Error& why);  // sets `error` and its exit code
 };
 
-// Never throws for what is wrong with the input, and never works in proportion to a large one.
-// `most` limits what is unpacked, and the bytes of a stream.
+// Diagnoses a file. Never throws for faults of the input, and never works in proportion to a large
+// one. `most` limits what is unpacked, and the bytes of a stream.
 Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, ThreadPool& pool);
 
-// How a shell takes a file's name as one word that is no option.
+// Returns a file's name as one word of a shell that is no option.
 std::string ShellWord(const std::string& path);
-// 163840 as "163,840".
+// Returns 163840 as "163,840".
 std::string Grouped(uint64_t number);
-// A path beside `path` that does not exist yet.
+// Returns a path beside `path` that does not exist yet.
 std::string FreeName(const std::string& path);
 
-// Files up to this size are read whole where their checksums ask for it.
+// Files up to this size are read completely if that is needed to check their checksums.
 inline constexpr uint64_t kWholeFileBytes = uint64_t{64} << 20;
 
-// The kinds. Each throws where the input is of another.
+// Diagnoses of each kind; all throw if the input is of another kind.
 void DiagnoseSnapshot(const Source& source, ThreadPool& pool, Diagnosis& out);
 void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out);
 void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out);
-// True for a store of states. A link as its marker makes none.
+// Returns true for a store of states. A symbolic link as its marker does not count.
 bool IsStoreFolder(const std::filesystem::path& folder);
-// Of a file that is no cache: whether it is something else that is known.
+// Diagnoses a file that is no cache. Returns true if it is of another known kind.
 bool DiagnoseOther(const Source& source, Diagnosis& out);
-// The words of the commands that show and check a file that is neither cache nor archive: a trace,
-// a plan, weights, a frame, a store. Null for all other files, and for what cannot be read twice.
+// The commands that show and check a file that is neither cache nor archive: a trace, a plan,
+// weights, a frame, a store. Null for all other files, and for those that cannot be read twice.
 struct OtherKind {
-  std::string_view kind;                     // as Diagnosis has it
+  std::string_view kind;                     // as in Diagnosis
   std::vector<std::string> inspect, verify;  // empty: none
 };
 const OtherKind* FindOtherKind(const std::string& path);
-// "it is a cache (npz): ...": what a file that is no archive is, and which command reads it. Empty
-// for archives and what nobody knows.
+// Returns "it is a cache (npz): ...": what a file that is no archive is, and which command reads
+// it. Returns "" for archives and unknown files.
 std::string ReaderInstead(const std::string& path);
-// Of what nobody knows, or cannot read: what it seems to be, and the way out.
+// Diagnoses an unknown or unreadable file: what it seems to be, and how to proceed.
 void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out);
 
 }  // namespace kv

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Diagnoses files that are no caches: logs, suites, stores, profiles, documents, and files without
+// a header.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -73,7 +75,7 @@ std::string SchemaOf(std::string_view head) {
   return end == head.npos ? "" : std::string(head.substr(at + 8, end - at - 8));
 }
 
-// Kvtool's own documents say what they are.
+// Recognises documents of kvtool, which name their kind.
 bool IsDocument(const Source& source, Diagnosis& out) {
   const std::string schema = SchemaOf(HeadOf(source));
   const std::string name = schema.substr(0, schema.find('/'));
@@ -149,7 +151,7 @@ bool IsSuite(const Source& source, Diagnosis& out) {
   out.what = fmt::format("the {} of an engine's test suite: {}",
                          source.is_folder ? "output folder" : "summary.json", cases);
   out.sound_text = "not looked at: the gate judges it";
-  // Without what the cases wrote, the folder is no suite to the gate, but its summary is.
+  // Without the logs of its cases the folder is no suite for the gate, but its summary is.
   const bool is_lone = !source.is_folder || source.files.size() == 1;
   const std::string file =
       ShellWord(source.is_folder && is_lone
@@ -169,8 +171,8 @@ bool IsText(std::string_view head) {
   });
 }
 
-// Returns a rule of the gate that all cases of logs keep by a tenth, such as
-// "tokens_per_second>=40.3"; empty if they have no figure that a rule is usually on.
+// Returns a rule of the gate that all cases of logs satisfy with a margin of a tenth, such as
+// "tokens_per_second>=40.3"; "" if they have no figure that rules usually judge.
 std::string FindKeptRule(const std::vector<gate::CaseResult>& cases) {
   for (const char* name :
        {"decode_gate_tps", "candidate_decode_tps_avg", "prompt_tokens_per_second", "loss.mean_kl",
@@ -204,7 +206,7 @@ bool IsLog(const Source& source, Diagnosis& out) {
   if (cases.empty()) {
     mnn::logs::EngineLogsInput input;
     input.path = out.file;
-    cases = mnn::ReadLogs(input).cases;             // throws where nothing is a log
+    cases = mnn::ReadLogs(input).cases;             // throws if nothing is a log
     if (FindKeptRule(cases).empty()) return false;  // tables or lines of another program
     whose = "MNN";
   }
@@ -307,7 +309,7 @@ bool IsTransform(const Source& source, Diagnosis& out) {
   return true;
 }
 
-// Describes a checkpoint of a compressor. Throws for other files; one with a fault is still one.
+// Describes a checkpoint of a compressor, even one with a fault. Throws for other files.
 void LookAtCheckpoint(const Source& source, Diagnosis& out) {
   WeightsOpenOptions options;
   options.max_bytes = out.max_bytes;
@@ -393,8 +395,8 @@ bool IsGear(const Source& source, Diagnosis& out) {
   return true;
 }
 
-// By how much the bytes of a value differ in entropy, what kind of numbers a file without a header
-// may hold.
+// Guesses the kind of numbers in a file without a header, from the entropies of the bytes of a
+// value.
 std::string Numbers(ByteSpan bytes) {
   const ByteSpan some = bytes.first(std::min(bytes.size(), kPlanesBytes));
   const auto entropy = [&](size_t width, size_t plane) {
@@ -418,7 +420,7 @@ std::string Numbers(ByteSpan bytes) {
   return fours ? "; the bytes look like 32-bit floats" : "";
 }
 
-// What it would be if nothing were wrong with it.
+// Returns the format that the file seems to have, if it were intact.
 std::string Meant(const Source& source) {
   try {
     return std::string(DetectFormat(source, {}).id);
@@ -457,7 +459,7 @@ void SuggestFlags(const Source& source, const Error& error, const std::string& f
   }
 }
 
-// An archive or a frame that may be whole, but needs another cache or a profile.
+// Describes an archive or a frame that may be intact but needs another cache or a profile.
 void DiagnoseIncomplete(const Error& error, Diagnosis& out) {
   const bool is_frame = out.what.empty();
   const bool is_profile = error.finding() == Finding::kProfileMissing;
@@ -509,7 +511,7 @@ void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out) {
                                  HumanBytes(source.total_bytes()));
     if (known || source.total_bytes() == 0) {
       out.sound_text = fmt::format("{} [{}]", message, FindingId(error.finding()));
-      // A limit says how far it was looked at, not that something is wrong beyond.
+      // A limit only tells how far the file was read, not that something beyond is wrong.
       const bool is_limit = error.finding() == Finding::kLimit;
       if (is_limit) out.sound_text = "not looked at: " + out.sound_text;
       if (!is_limit) out.sound = Diagnosis::Sound::kNo;

@@ -42,7 +42,7 @@ uint64_t HashContent(const Source& source, bool with_names) {
 
 namespace {
 
-// The inputs that were hashed. The bound is for programs that never end, as `store watch`.
+// The inputs that were hashed, up to a limit for programs that run forever, such as `store watch`.
 struct HashedFiles {
   static constexpr size_t kMost = 10'000;
   std::mutex mutex;

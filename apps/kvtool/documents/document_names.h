@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The table of documents and their schemas.
 #pragma once
 
 #include <span>
@@ -12,15 +13,17 @@ class FieldTable;
 
 // A kind of document that --json prints in the envelope of a run.
 struct DocumentKind {
-  std::string_view command;       // the words of the command, as "weights inspect"
-  std::string_view name;          // kvtool.NAME/2
-  const FieldTable& (*fields)();  // of an element of "results"; its schema comes from them
+  std::string_view command;  // the words of the command, as "weights inspect"
+  std::string_view name;     // kvtool.NAME/2
+  // fields of an element of "results", from which its schema is made
+  const FieldTable& (*fields)();
   std::string_view title;
 };
 
-// Returns nullptr if the words name no command with documents.
+// Returns nullptr if the words do not name a command with documents.
 const DocumentKind* FindDocument(std::string_view command);
-// Returns nullptr for plans, events and configurations, which are files, and for unknown names.
+// Returns the document of this name; nullptr for unknown names, and for plans, events and
+// configurations, which are files.
 const DocumentKind* DocumentNamed(std::string_view name);
 
 // A JSON Schema (2020-12) of apps/kvtool/documents/schema, compiled in by
@@ -34,11 +37,11 @@ std::span<const EmbeddedSchema> EmbeddedSchemas();
 // A schema as `kvtool schema` prints it.
 struct KnownSchema {
   std::string_view name;
-  std::string_view text;                   // the file in apps/kvtool/documents/schema, or empty
-  const DocumentKind* document = nullptr;  // null: the schema is of a file
-  const DocumentKind* file = nullptr;      // of which fields make the schema
+  std::string_view text;                   // a file in apps/kvtool/documents/schema, or empty
+  const DocumentKind* document = nullptr;  // null: the schema of a file
+  const DocumentKind* file = nullptr;      // a file whose schema is made from its fields
 };
-// All of them, by name.
+// Returns all schemas, by name.
 std::vector<KnownSchema> KnownSchemas();
 
 }  // namespace kv

@@ -12,7 +12,7 @@ void WritePlanDocument(const std::string& path, const OutputRules& rules,
   head["unit"] = "position";
   head["applied"] = "before the next token";
   std::string text = JsonText(head, -1);
-  text.back() = ',';  // the document goes on
+  text.back() = ',';  // the document continues
   text += "\"events\":[";
   AtomicFile file(path, rules);
   std::string_view separator;

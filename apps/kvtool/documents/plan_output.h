@@ -11,12 +11,12 @@
 
 namespace kv {
 
-// Takes the events of a plan one by one.
+// Receives the events of a plan one by one.
 using EmitPlanEvent = std::function<void(const eviction::PlanEvent&)>;
 
-// Writes kvtool.h2o-plan/1: `head`, which says whose plan it is, what its events mean, and the
-// events that `events` emits. They never stand in memory together: evictions at every step of a
-// long run are many.
+// Writes kvtool.h2o-plan/1: `head`, which names the source of the plan, what its events mean, and
+// the events that `events` emits. The events are never all in memory, because a long run with
+// evictions at every step has many.
 void WritePlanDocument(const std::string& path, const OutputRules& rules,
                        nlohmann::ordered_json head,
                        const std::function<void(const EmitPlanEvent&)>& events);

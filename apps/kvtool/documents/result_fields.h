@@ -25,7 +25,7 @@ const FieldTable& InspectFields();
 const FieldTable& MergeFields();
 const FieldTable& PlanCheckFields();
 const FieldTable& ReplayBlendFields();
-const FieldTable& ReplayH2oEventFields();  // of a line of --jsonl-out
+const FieldTable& ReplayH2oEventFields();  // a line of --jsonl-out
 const FieldTable& ReplayH2oFields();
 const FieldTable& ReplayLosslessEventFields();
 const FieldTable& ReplayLosslessFields();

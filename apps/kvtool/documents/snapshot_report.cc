@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Shows snapshots: the text of inspect, and the fields of its document.
 #include "apps/kvtool/documents/snapshot_report.h"
 
 #include <fmt/format.h>
@@ -40,7 +41,8 @@ bool LooksAs(const KvTensor& a, const KvTensor& b) {
                         : a.channels() == b.channels());
 }
 
-// Whether both have the same ShapeOf. Of a million layers the texts would cost more than reading.
+// Returns true if both have the same ShapeOf. Comparing fields is faster than making texts, which
+// matters for a million layers.
 bool LooksAs(const LayerKv& a, const LayerKv& b) {
   return LooksAs(a.k, b.k) && a.v.has_value() == b.v.has_value() && (!a.v || LooksAs(*a.v, *b.v)) &&
          a.group == b.group;
@@ -52,7 +54,7 @@ uint64_t LongestTokens(const Snapshot& snapshot) {
   return most;
 }
 
-// Only what the file itself proves is claimed.
+// Only states what the file itself proves.
 std::string_view RotationWord(const Snapshot& snapshot) {
   switch (snapshot.key_rotation) {
     case KeyRotation::kUnknown:
@@ -65,7 +67,7 @@ std::string_view RotationWord(const Snapshot& snapshot) {
   return "rotated";
 }
 
-// Why the keys are taken for rotated where the file does not say, as far as it is shown.
+// Returns why the keys are assumed to be rotated if the file does not say.
 std::string AssumptionText(const Snapshot& snapshot) {
   return Escaped(RotationAssumption(snapshot), 200);
 }
@@ -92,7 +94,7 @@ std::string_view Word(HadamardState rotation) {
 struct CellSummary {
   int64_t first = 0, last = 0;
   uint64_t inversions =
-      0;  // positions that step back within a stream: the only trace of fragmentation
+      0;  // positions that step back within a stream, the only sign of fragmentation
   std::set<int32_t> sequences;
 };
 
@@ -124,7 +126,7 @@ std::string PrintableRow(std::string_view name, std::string_view value) {
   return fmt::format("  {:<12} {}\n", Printable(name), Printable(value));
 }
 
-// The rows of a batch, each a sequence of its own.
+// Describes the rows of a batch, which are one sequence each.
 std::string BatchText(const Snapshot& snapshot, uint64_t rows, bool every_row) {
   std::string text = PrintableRow("batch", fmt::format("{} rows; --batch N reads one", rows));
   const uint64_t shown = every_row ? rows : std::min(rows, kRowsShown);
@@ -152,7 +154,7 @@ std::string DescribeText(const Snapshot& snapshot, const Console& console, bool 
   const uint64_t rows = BatchRows(snapshot);
   if (rows > 1) text += BatchText(snapshot, rows, every_layer);
 
-  // Runs of layers that look alike share a line.
+  // Consecutive layers that look alike share a line.
   for (size_t begin = 0; begin < snapshot.layers.size();) {
     const std::string shape = ShapeOf(snapshot.layers[begin], rows);
     size_t end = begin + 1;
@@ -236,10 +238,10 @@ namespace {
 
 struct DescribedTensor {
   const KvTensor& tensor;
-  uint64_t rows;  // of the batch
+  uint64_t rows;  // rows of the batch
   const std::optional<TensorStats>* stats;
 
-  // Tells what is known only if channels are known to divide into heads.
+  // Returns the number if channels are known to divide into heads; otherwise nothing.
   std::optional<uint64_t> OfHeads(uint64_t number) const {
     return tensor.heads_known ? std::optional(number) : std::nullopt;
   }

@@ -17,25 +17,26 @@
 
 namespace kv {
 
-// How a snapshot is shown: the same facts as text for people and as fields for programs.
+// Shows snapshots: the same facts as text for people and as fields for programs.
 std::string DescribeText(const Snapshot& snapshot, const Console& console, bool every_layer);
 struct SnapshotDescription {
   const Snapshot& snapshot;
-  bool every_cell = false;             // or a summary of them alone
+  bool every_cell = false;             // false: only a summary of cells
   std::vector<LayerStats> stats = {};  // by layer, or empty
   std::optional<RecordedRun> run = {};
   const Profile* profile = nullptr;
   const Transform* transform = nullptr;
 };
 const Fields<SnapshotDescription>& SnapshotDescriptionFields();
-// A line for each run of cells of one stream with the same sequences at rising positions.
+// Returns a line for each run of cells of one stream with the same sequences at ascending
+// positions.
 std::string CellsText(const Snapshot& snapshot);
-// The notes that are warnings, on stderr.
+// Prints the notes that are warnings on stderr.
 void WarnOf(std::span<const Note> notes, const std::string& path, Console& console);
 
-// "profile of smollm, 60 tensors, 152.3 KiB".
+// Returns "profile of smollm, 60 tensors, 152.3 KiB".
 std::string ProfileSummary(const Profile& profile);
-// With a table of its entries.
+// Returns the same with a table of its entries.
 std::string ProfileText(const Profile& profile);
 const Fields<Profile>& ProfileFields();
 

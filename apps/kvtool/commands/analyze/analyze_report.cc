@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The text that analyze prints: totals, ratios by layer, findings, and the rows of MNN's reports.
 #include "apps/kvtool/commands/analyze/analyze_report.h"
 
 #include <fmt/format.h>
@@ -34,7 +35,7 @@ void ForEachTensor(const Analysis& analysis,
   }
 }
 
-// "f16", or "f16 and q8_0" where tensors differ.
+// Returns "f16", or "f16 and q8_0" if tensors differ.
 std::string DTypesOf(const Analysis& analysis) {
   std::set<std::string_view> names;
   ForEachTensor(analysis, [&](const TensorAnalysis& tensor) { names.insert(Name(tensor.dtype)); });
@@ -47,12 +48,12 @@ uint64_t MostTokens(const Analysis& analysis) {
   return most;
 }
 
-// "1.151x" of MNN's codec, and " 1.234x" of ours where it was asked.
+// Returns "1.151x" of MNN's codec and, if requested, " 1.234x" of kvtool's.
 std::string BothRatios(double mnn, double own, bool with_own) {
   return with_own ? Factor(mnn) + ", " + Factor(own) : Factor(mnn);
 }
 
-// "1.151x, 1.234x   12.97 of 16 bits per value, order-0/1 entropy 12.71 (1.259x)"
+// Returns "1.151x, 1.234x   12.97 of 16 bits per value, order-0/1 entropy 12.71 (1.259x)".
 std::string TotalsLine(const Analysis& analysis, bool values, bool with_own) {
   const Totals& totals = values ? analysis.v : analysis.k;
   if (totals.raw_bytes == 0) return "not in the snapshot";
@@ -71,7 +72,7 @@ std::string TotalsLine(const Analysis& analysis, bool values, bool with_own) {
                             repeats ? "repeated rows" : "what the codec takes from rows before");
 }
 
-// The layers in their order, from the ratio 1 up to the best.
+// Returns a sparkline of the layers in order, from the ratio 1 up to the best.
 std::string RatiosByLayer(const Analysis& analysis, bool values, bool utf8) {
   std::vector<double> ratios;
   for (const LayerAnalysis& layer : analysis.layers) {
@@ -85,8 +86,8 @@ std::string RatiosByLayer(const Analysis& analysis, bool values, bool utf8) {
   return fmt::format("{}  {}", Sparkline(ratios, utf8), range);
 }
 
-// Columns that a table for people has room for: what a dump is, and ratios and entropies of the
-// whole, where any row has one.
+// Returns true for the columns that a table for people has room for: those that identify a dump,
+// and ratios and entropies of the whole if any row has one.
 bool IsShown(const std::string& name, const std::vector<Value>& rows) {
   for (const char* part :
        {"_hi", "_lo", "_diff", "kv_heads", "head_dim", "bytes", "pack_", "flash", "max_seq"}) {
@@ -96,13 +97,13 @@ bool IsShown(const std::string& name, const std::vector<Value>& rows) {
     }
   }
   return std::any_of(rows.begin(), rows.end(), [&](const Value& row) {
-    const Value* cell = row.Find(name);  // rows without a known place lack some columns
+    const Value* cell = row.Find(name);  // rows without a known position lack some columns
     const auto* number = cell == nullptr ? nullptr : cell->get_if<double>();
     return cell != nullptr && (number == nullptr || *number != 0);
   });
 }
 
-// What storing exact values in half the size would give in all.
+// Returns the total saving of storing exact values at half the size.
 std::string NarrowLine(const Analysis& analysis) {
   analysis::Coded as_is, narrow;
   ForEachTensor(analysis, [&](const TensorAnalysis& tensor) {

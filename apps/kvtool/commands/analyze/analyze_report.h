@@ -12,13 +12,14 @@
 
 namespace kv {
 
-// What `analyze` shows people: first what compresses, then layer by layer. `level` is that of the
-// second codec.
+// Returns the text that `analyze` prints: first what compresses, then layer by layer. `level` is
+// that of the second codec.
 std::string AnalysisText(const Snapshot& snapshot, const analysis::Analysis& analysis,
                          const std::string& level, const Console& console);
 std::string OfflineText(const mnn::offline::Options& options, const mnn::offline::Result& result,
                         const Console& console);
-// Rows of the distribution or the packed report; columns that are 0 in all of them are left out.
+// Returns rows of the distribution report or of the packed one, without columns that are 0 in all
+// of them.
 std::string RowsText(std::string_view title, const std::vector<Value>& rows,
                      const Console& console);
 

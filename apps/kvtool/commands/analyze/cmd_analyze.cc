@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool analyze`: how far a cache compresses, with MNN's offline experiment and its reports on
+// request.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -112,7 +114,7 @@ struct OfflineOptions {
   }
 };
 
-// What was measured of one cache.
+// The figures of one cache.
 struct Analysed {
   std::string format, engine, model, level;
   analysis::Analysis analysis;
@@ -251,8 +253,8 @@ class Analyze : public EachOf<Analyze> {
   }
 
  private:
-  // A snapshot, its dumps where the format has them, or only those: a folder of several runs is no
-  // snapshot, but each of them is.
+  // A snapshot, with its dumps if the format has them, or only the dumps: a folder of several runs
+  // is no snapshot, but each run is.
   struct Inputs {
     std::optional<Snapshot> snapshot;
     std::optional<Source> runs;
@@ -289,7 +291,7 @@ class Analyze : public EachOf<Analyze> {
       try {
         inputs.snapshot = OpenOne(context, source, options);
       } catch (Error& error) {
-        // What needs no snapshot goes on without: other runs, the dumps one by one.
+        // Reports that need no snapshot still run: those of other runs, and of dumps one by one.
         const bool several = error.finding() == Finding::kAmbiguousFormat;
         if (!dumps_wanted || !(several || with_reports())) throw error.File(input_);
         if (!several) context.console.Warn(input_, fmt::format("no layers: {}", error.message()));
@@ -338,7 +340,7 @@ class Analyze : public EachOf<Analyze> {
         page.Heading(folder.generic_string());
         status = Worse(status, AddAnalysis(context, snapshot, rope, pool, run.analysed, page));
       } catch (Error& error) {
-        // Damage is counted by the other reports, which look past it.
+        // The other reports count damage and continue.
         if (!with_reports()) throw error.File(source.path);
         context.console.Warn(source.path, fmt::format("no layers: {}", error.message()));
       }

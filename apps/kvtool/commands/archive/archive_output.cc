@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Outputs of compress and decompress: names, folders and streams, and what verify and decompress
+// --test report.
 #include "apps/kvtool/commands/archive/archive_output.h"
 
 #include <fmt/format.h>
@@ -62,7 +64,7 @@ void ArchiveOutput::Declare(CommandLine& line, const std::string& what) {
   one.Declare(line, what);
   line.Add("--output-dir", folder,
            "Folder for the results of many inputs; relative names keep their folders");
-  // Scripts written for gzip or zstd give it; inputs are always kept.
+  // Accepted because scripts written for gzip or zstd pass it; inputs are always kept.
   line.OnFlag(
           "-k,--keep", [] {}, "Has no effect, because inputs are always kept")
       .Hide();
@@ -95,7 +97,7 @@ std::string ArchiveOutput::PathFor(const std::string& input, const std::string& 
 
 void ArchiveOutput::MakeFolder(const std::string& path) const {
   if (folder.empty()) return;
-  std::error_code ignored;  // what is missing then is said where the result is created
+  std::error_code ignored;  // creating the result reports a folder that is missing
   output::MakeFolders(fs::path(path).parent_path(), ignored);
 }
 
@@ -171,7 +173,7 @@ void RequireSound(const Archive& archive, ThreadPool& pool) {
 
 namespace {
 
-// A part of K or V; nothing for the bytes of a file that are neither.
+// Returns a part of K or V; nothing for bytes of a file that belong to neither.
 template <typename Number>
 auto OfCache(Number number) {
   return [number](const ChunkHead& head) -> std::optional<uint64_t> {

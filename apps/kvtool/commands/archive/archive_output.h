@@ -14,31 +14,32 @@
 
 namespace kv {
 
-// Where the results of compress and decompress go: -o, -c, --output-dir, -f and -k.
+// Destinations of the results of compress and decompress: -o, -c, --output-dir, -f and -k.
 struct ArchiveOutput {
   OutputOptions one;
   std::string folder;
   using Rename = std::function<std::string(const std::string&)>;
 
   void Declare(CommandLine& line, const std::string& what);
-  // Takes what -o names for a folder: as TakeOutputFolder.
+  // Treats the value of -o as a folder, like TakeOutputFolder.
   void Place(const CommandInputs& inputs) {
     TakeOutputFolder(inputs, one.to_stdout, one.path, folder);
   }
-  // `rename` gives the default name. Throws kUsage where the flags do not fit the inputs.
+  // `rename` gives the default name. Throws kUsage if the flags do not fit the inputs.
   void Files(const std::string& input, const std::string& name, const Rename& rename,
              CommandFiles& files) const;
-  // The path of the result of an input that a corpus calls `name`, or "-" for standard output.
+  // Returns the path of the result of an input that a corpus calls `name`, or "-" for standard
+  // output.
   std::string PathFor(const std::string& input, const std::string& name,
                       const Rename& rename) const;
-  // Makes what --output-dir adds in front of a result's name.
+  // Creates the folders that --output-dir adds in front of a result's name.
   void MakeFolder(const std::string& path) const;
 
  private:
   void Check() const;
 };
 
-// --max-bytes, --base and --profile of what reads archives.
+// --max-bytes, --base and --profile of commands that read archives.
 struct ArchiveLimit {
   SizeLimit limit;
   std::vector<std::string> bases, profiles;
@@ -48,19 +49,20 @@ struct ArchiveLimit {
     files.Reads(bases);
     files.Reads(profiles);
   }
-  // Says how the flags want an archive or a frame read. Throws what opening a profile throws.
+  // Returns the options by which an archive or a frame is read. Throws what opening a profile
+  // throws.
   OpenOptions Reading() const;
-  // With its references and its profile, or the reasons why they are not there. Of a stream, at
-  // most so many bytes. Throws kLimit for an archive whose source is larger.
+  // Opens an archive with its references and its profile, or with the reasons why they are missing.
+  // Reads at most max_bytes of a stream. Throws kLimit for an archive whose source is larger.
   Archive Open(const std::string& path) const;
-  // Throws kLimit where more is lost than may be written as zeros, one by one.
+  // Throws kLimit if more bytes are lost than may be written as zeros.
   void RequireWritable(const Archive& archive) const;
 };
 
-// Throws kOpenFailed for a folder: one that holds archives was replaced by them.
+// Throws kOpenFailed for a folder: a folder with archives would be replaced by them.
 void RequireNoFolder(const std::string& path);
 
-// Where a restored source is written: nothing appears before Commit, unless it is a stream.
+// Destination of a restored source. Nothing appears before Commit, except in a stream.
 class OutputTarget : public RestoreTarget {
  public:
   virtual bool is_stream() const { return false; }
@@ -84,17 +86,17 @@ struct RestoredFolder {
     return folder;
   }
 };
-// `path` may be "-". Throws kUsage for a folder to a stream.
+// Makes a target; `path` may be "-". Throws kUsage for a folder to a stream.
 std::unique_ptr<OutputTarget> MakeOutputTarget(std::optional<RestoredFolder> folder,
                                                const std::string& path, const OutputRules& rules);
-// Restores an archive to nowhere and says what it found; with a source, compares with it. What
-// `kvtool verify` and `kvtool decompress --test` do.
+// Restores an archive without writing it, and reports what it found; with a source, compares with
+// it. `kvtool verify` and `kvtool decompress --test` do this.
 ExitStatus VerifyArchive(const std::string& input, const std::string& against,
                          const ArchiveLimit& limit, const ReportOptions& report, Context& context);
 
 // Throws the first damage of the stored bytes, if there is any.
 void RequireSound(const Archive& archive, ThreadPool& pool);
-// A range of the source that is lost, and the name of the file that it was in.
+// A range of the source that is lost, and the name of its file.
 struct Lost {
   std::string file;
   LostRange range;
@@ -104,7 +106,8 @@ std::vector<Lost> LostIn(const Archive& archive, const RestoreReport& report);
 const Fields<ChunkHead>& ChunkFields();
 const Fields<Damage>& DamageFields();
 const Fields<Lost>& LostFields();
-// The hash of everything that was restored; nothing if too much is lost for its zeros to be hashed.
+// Returns the hash of everything that was restored; nothing if so much is lost that its zeros
+// cannot be hashed.
 std::optional<std::string> RestoredHash(const RestoreReport& report);
 std::string LostText(const Archive& archive, const LostRange& lost);
 

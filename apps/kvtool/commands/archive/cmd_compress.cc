@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool compress`: describes the source, writes the archive, and compares it with the source
+// before it replaces anything.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -20,7 +22,7 @@ namespace {
 constexpr ChunkKind kKinds[] = {ChunkKind::kKey, ChunkKind::kValue, ChunkKind::kOpaque};
 constexpr std::string_view kKindNames[] = {"other", "K", "V"};  // by ChunkKind
 
-// What a reader makes of the source, or nothing where its bytes are archived as they are.
+// Returns the snapshot of the source, or nothing if its bytes are archived as they are.
 std::optional<Snapshot> Describe(const Source& source, const OpenOptions& options,
                                  Console& console) {
   try {
@@ -55,7 +57,8 @@ void WarnIfCompressed(const Source& source, const std::optional<Snapshot>& snaps
   if (!what.empty()) console.Warn(source.path, "is " + what);
 }
 
-// Reads the finished file back: what lies on the disk is what was compared with the source.
+// Reads the finished file back, so that the bytes on the disk are those that were compared with the
+// source.
 void ReadBack(const AtomicFile& file, ThreadPool& pool, const std::string& path) {
   const int descriptor = ::dup(file.descriptor());
   if (descriptor < 0) throw Error(Finding::kReadFailed, "cannot read back").File(path);
@@ -223,7 +226,7 @@ const Fields<Compressed>& CompressedFields() {
   return fields;
 }
 
-// Explains a level of zstd and gzip, given as `word`.
+// Explains that a level of zstd and gzip, given as `word`, is not one of kvtool.
 void RefuseZstdLevel(int level, const std::string& word) {
   const std::string_view meant = level <= 2    ? "fast"
                                  : level <= 9  ? "default"
@@ -234,7 +237,7 @@ void RefuseZstdLevel(int level, const std::string& word) {
       .Hint("-1 and -2 are --level fast, -3 to -9 default, -10 to -18 high, -19 and more max");
 }
 
-// "-19" would be taken for the name of a file.
+// Without this, "-19" would be read as the name of a file.
 void RefuseZstdOption(const std::string& word) {
   std::error_code ignored;
   const auto level = ParseNumber<int>(word);
@@ -274,7 +277,7 @@ class Compress : public EachOf<Compress> {
     return this;
   }
 
-  // What is an archive already gains nothing.
+  // Compressing an archive again gains nothing.
   bool Takes(std::string_view format, bool is_run) const override {
     return is_run || (!format.empty() && !HasTrait(format, kIsArchive));
   }
@@ -350,7 +353,7 @@ class Compress : public EachOf<Compress> {
     try {
       summary = WriteArchive(source, described, write, pool, file);
     } catch (const Error&) {
-      source.RequireUnchanged();  // a change explains whatever else went wrong
+      source.RequireUnchanged();  // a change of the source explains every other error
       throw;
     }
     const bool read_back = write.check && !file.is_stream();
@@ -375,7 +378,7 @@ class Compress : public EachOf<Compress> {
     return result;
   }
 
-  // The name by which readers look for it beside the archive.
+  // Returns the name under which readers search the profile beside the archive.
   static std::string ProfileFile(const std::string& path) {
     const std::string name = std::filesystem::path(path).filename().string();
     return IsSafeRelativePath(name) ? name : std::string();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool decompress`: restores sources, or writes their tensors in another format.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -26,7 +27,8 @@ std::string RestoredName(const std::string& name) {
   throw Error(Finding::kUsage, "'{}' does not end in {}: give -o", name, kSuffix);
 }
 
-// Returns true if an archive restores to a folder, as far as one can know: a stream is read once.
+// Returns true if an archive restores to a folder. A stream counts as one that does not, because it
+// can be read only once.
 bool MayHoldFolder(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code failed;
@@ -34,7 +36,7 @@ bool MayHoldFolder(const std::string& path) {
   try {
     return Archive::Open(FileSource::Open(path)).is_folder();
   } catch (const Error&) {
-    return true;  // nothing is put anywhere by a guess: the run says what is wrong with it
+    return true;  // unknown, so no name is guessed; the run reports what is wrong with the archive
   }
 }
 
@@ -181,7 +183,7 @@ class Decompress : public EachOf<Decompress> {
 
   std::string NameFor(const std::string& archive) const {
     if (!archive.ends_with(kSuffix)) {
-      // It needs another command, and not another name.
+      // The file needs another command rather than another name.
       const std::string instead = ReaderInstead(input_);
       if (!instead.empty())
         throw Error(Finding::kUsage, "'{}' is no archive", input_).Hint("{}", instead);
@@ -207,7 +209,7 @@ class Decompress : public EachOf<Decompress> {
         RestoredFolder::Of(archive.is_folder(), archive.files(), archive.empty_folders()), path,
         RulesLike(output_.one.force, input));
     if (target->is_stream()) {
-      // What has gone down a pipe cannot be taken back: look before the first byte.
+      // Bytes written to a pipe cannot be taken back, so the archive is checked first.
       if (!inputs_.keep_going) RequireSound(archive, pool);
       limit_.RequireWritable(archive);
     }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool verify`: proves that archives and frames are intact, and compares them with their sources
+// on request.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -167,8 +169,8 @@ class Verify : public EachOf<Verify> {
     return HasTrait(format, kIsCompressed);
   }
 
-  // Several archives are compared with what they have in a folder, where 'decompress --output-dir'
-  // would put it.
+  // Compares several archives with the files that 'decompress --output-dir' would write into a
+  // folder.
   void PlaceResults(const CommandInputs& inputs) override {
     const size_t several = inputs.searched.empty() ? inputs.entries.size() : SIZE_MAX;
     if (against_.empty() || several == 1) return;
@@ -208,7 +210,7 @@ class Verify : public EachOf<Verify> {
   }
 
  private:
-  // Streams are archives.
+  // Streams are read as archives.
   static bool IsFrame(const std::string& path) {
     std::error_code failed;
     if (!std::filesystem::is_regular_file(path, failed)) return false;
@@ -220,7 +222,7 @@ class Verify : public EachOf<Verify> {
     if (!against_.empty())
       throw Error(Finding::kUsage, "--against is for archives, and this is a frame").File(input_);
     OpenOptions options = limit_.Reading();
-    options.is_shared = true;  // a --base serves the archives beside it
+    options.is_shared = true;  // a --base may serve only some of the archives
     const Snapshot page = OpenSnapshot(Source::Open(input_), options);
     Verified result;
     result.inputs = {{input_, page.source.total_bytes()}};
@@ -261,7 +263,7 @@ ExitStatus VerifyArchive(const std::string& input, const std::string& against,
   if (!report.json && context.console.verbosity > -1) {
     Print(findings, archive, input, against, context.console);
   }
-  // A chunk of a codec from the future is whole, only not for this program.
+  // A chunk of a newer codec may be intact; only this program cannot decode it.
   const bool unsupported = std::any_of(
       findings.restored.damage.begin(), findings.restored.damage.end(),
       [](const Damage& damage) { return InfoOf(damage.finding).code == ErrorCode::kUnsupported; });

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool replay blend`: CacheBlend's selection on two caches of a prompt, its curve, and gates on
+// it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -58,7 +60,7 @@ std::string LayerTable(const Result& result) {
   return table.Text();
 }
 
-// The deviation along the prompt, in as many columns as a line has.
+// Returns a sparkline of the deviation along the prompt.
 std::string DeviationLine(const Result& result, bool utf8) {
   const std::vector<double>& tokens = result.layers[result.check_place].v.tokens;
   const size_t columns = std::min<size_t>(72, tokens.size());
@@ -153,7 +155,7 @@ void WriteIndices(const std::vector<uint64_t>& indices, Sink& sink) {
 
 constexpr double kCurve[] = {0, 0.05, 0.10, 0.15, 0.16, 0.20, 0.30, 0.50, 0.75, 1};
 
-// How keys are rotated, and where they stand.
+// Flags for the rotation of keys and their positions.
 struct RopeFlags {
   std::string old_state = "auto", full_state = "auto", bos = "none";
   RopeOptions model;
@@ -347,7 +349,7 @@ class ReplayBlend : public Command {
     return snapshot;
   }
 
-  // Chunks have the full run's heads.
+  // Chunks get the full run's heads.
   static std::optional<ModelGeometry> HeadsOf(const Snapshot& full) {
     if (full.layers.empty()) return std::nullopt;
     ModelGeometry geometry;
@@ -425,7 +427,8 @@ class ReplayBlend : public Command {
     return request;
   }
 
-  // A list as in every command, or the older FIRST:LAST[:STEP], in steps of 0.05.
+  // Parses a list as every command does, or the older FIRST:LAST[:STEP], with a default step of
+  // 0.05.
   static std::vector<double> ParseRatios(const std::string& text, std::string_view flag) {
     std::string sweep = text;
     if (const size_t colon = text.find(':'); colon != text.npos) {
@@ -446,7 +449,7 @@ class ReplayBlend : public Command {
                   "0.05-0.5+0.05",
                   flag, Escaped(text, 60));
     }
-    // 0.05 + 2 * 0.05 is 0.15000000000000002: the ratio a user would write is meant.
+    // 0.05 + 2 * 0.05 is 0.15000000000000002, so ratios are rounded to what a user would write.
     for (double& ratio : ratios) ratio = std::round(ratio * 1e9) / 1e9;
     return ratios;
   }
@@ -491,7 +494,7 @@ class ReplayBlend : public Command {
     add("full", full.source, full.format);
     for (const auto& chunk : old) add("old", chunk->source, chunk->format);
     if (!trace_.empty()) {
-      // A set of npy files has a stem and no file of that name.
+      // A set of npy files has a stem but no file of that name.
       std::error_code ignored;
       if (std::filesystem::exists(trace_, ignored)) {
         add("q", Source::Open(trace_), trace.format);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool replay evict`: eviction policies on a cache and its trace, their quality, plans and
+// events.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,9 +27,9 @@
 namespace kv {
 namespace {
 
-constexpr std::string_view kPrefix = "h2o_";  // of the engine's names of the parameters
+constexpr std::string_view kPrefix = "h2o_";  // prefix of the engine's names of the parameters
 
-// The parameters of the engine, under the names its scripts use.
+// The parameters of the engine, under the names of its scripts.
 struct H2oFlags {
   std::vector<std::pair<std::string, double>> given;  // meta name, value
   std::string target_mode;
@@ -62,7 +64,8 @@ struct H2oFlags {
              "adaptive or static: how the engine reads the target (adaptive)")
         .OneOf({"adaptive", "static"});
   }
-  // `config` has the values of what is neither given nor recorded in the trace.
+  // Returns the parameters: those given, those recorded in the trace, and otherwise those of
+  // `config`.
   eviction::BlockConfig Resolve(const AttentionTrace& trace, eviction::BlockConfig config) const {
     if (trace.block_scores) {
       for (const auto& [name, value] : trace.block_scores->parameters) {
@@ -75,7 +78,7 @@ struct H2oFlags {
     }
     return config;
   }
-  // The names that were given, as BlockConfig has them.
+  // Returns the names that were given, in the spelling of BlockConfig.
   std::set<std::string, std::less<>> Chosen() const {
     std::set<std::string, std::less<>> names;
     for (const auto& [name, value] : given) names.insert(name.substr(kPrefix.size()));
@@ -150,8 +153,7 @@ const Fields<H2oReplayed>& H2oReplayedFields() {
   return fields;
 }
 
-// The paper's schedule: the parameters that nobody chose, with what the trace's length made of
-// them.
+// Returns the paper's schedule with the parameters that follow the trace's length.
 std::string ScheduleText(const eviction::ReplayResult& result) {
   std::string text = "budgets hold at every step from the prompt's end on";
   std::vector<std::string> followed;

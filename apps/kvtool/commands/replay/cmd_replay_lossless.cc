@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool replay lossless`: MNN's lossless runtime on a cache.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -45,7 +46,7 @@ class ParameterFlags {
         .Group("The engine's H2O parameters (defaults as in the engine)");
   }
 
-  // A recorded stream of block scores brings the parameters it was recorded with.
+  // Applies parameters: a recorded stream of block scores has those that it was recorded with.
   void Apply(bool gate, const AttentionTrace* trace, mnn::runtime::ReplayRequest& request) const {
     SwitchOn(request.lossless);
     if (gate) {
@@ -63,7 +64,8 @@ class ParameterFlags {
   }
 
  private:
-  // Whoever runs this command wants the path to run; the engine's switches are off.
+  // Turns on the engine's switches, which are off by default, because this command is about the
+  // path.
   static void SwitchOn(mnn::runtime::Config& config) {
     config.enable = config.gear_delta = config.runtime_enable = true;
   }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool replay mlp`: InfiniLM's compression step on a cache, its outcome in csrc and its cost in
+// attention.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -95,7 +97,7 @@ class ReplayMlp : public Command {
     const FormatEntry* format = OutputFormat();
     ThreadPool pool(context.global.thread_count());
     const OpenOptions options = snapshot_.Resolve();
-    AttentionTrace trace;  // asked by what it costs, so it lives as long
+    AttentionTrace trace;  // must live as long as the queries read from it
     if (!trace_path_.empty()) trace = OpenTrace(trace_path_, options);
     Snapshot cache = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
     QualityOptions quality = ResolveQuality(options, cache, context.console);
@@ -203,7 +205,7 @@ class ReplayMlp : public Command {
     }
   }
 
-  // Unless the snapshot is a part of a cache: csrc always has all layers.
+  // Returns csrc's outcome, unless the snapshot is a part of a cache: csrc always has all layers.
   std::optional<CsrcOutcome> AskCsrc(const Snapshot& cache,
                                      const CompressorWeights& weights) const {
     for (size_t i = 0; i < cache.layers.size(); ++i) {
@@ -302,7 +304,8 @@ class ReplayMlp : public Command {
     return quality;
   }
 
-  // A trained MLP gives tokens about as long as those it stands for.
+  // Warns about unusual norms: a trained MLP makes tokens with about the norms of those that they
+  // replace.
   void WarnAboutNorms(Console& console, const StepQuality& quality) const {
     constexpr double kFar = 3;
     const auto is_far = [](const std::optional<double>& ratio) {

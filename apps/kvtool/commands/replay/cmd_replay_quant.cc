@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool replay quant`: smaller cache types on a cache and its trace, plans and advice for types,
+// states in these types, and the origin of quantised caches.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,7 +54,7 @@ struct LayerTypes {
   const quant::CacheType* v = nullptr;
 };
 
-// Rows of a tensor as the engine keeps them.
+// Returns rows of a tensor as the engine stores them.
 std::vector<std::byte> Packed(const KvTensor& tensor, const LayerKv& layer, uint32_t layers,
                               const quant::CacheType& type, bool is_key,
                               const quant::StoreOptions& options) {
@@ -67,7 +69,7 @@ std::vector<std::byte> Packed(const KvTensor& tensor, const LayerKv& layer, uint
   return quant::PackedRows(type, side, options);
 }
 
-// A row is one head where heads are no whole blocks: a state does not say how rows divide.
+// Returns rows as one head if heads are no whole blocks; a state does not record how rows divide.
 KvTensor AsRows(const std::vector<std::byte>& packed, const quant::CacheType& type,
                 const KvTensor& like) {
   const auto row = static_cast<uint32_t>(like.channels());
@@ -80,10 +82,9 @@ void RequireEngineType(const quant::CacheType& type) {
       .Hint("f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl are its types");
 }
 
-// Writes a cache in types of llama.cpp as a state of one sequence, reads it again and compares what
-// came back, byte for byte. Returns how many rows were compared. `version` is the layout's (empty:
-// the newest). Throws kUsage for types that llama.cpp has no cache of, and what
-// the writer throws.
+// Writes a cache in types of llama.cpp as a state of one sequence, reads it again and compares the
+// result byte for byte. Returns the number of rows compared. `version` is the layout's (empty: the
+// newest). Throws kUsage for types of which llama.cpp has no cache, and what the writer throws.
 uint64_t WriteQuantState(const Snapshot& snapshot,
                          const std::function<LayerTypes(uint32_t layer)>& types_of,
                          const quant::StoreOptions& options,
@@ -110,7 +111,7 @@ uint64_t WriteQuantState(const Snapshot& snapshot,
     const LayerTypes types = types_of(layer.index);
     layer.k = AsRows(k_rows[l], *types.k, snapshot.layers[l].k);
     if (layer.v) layer.v = AsRows(v_rows[l], *types.v, *snapshot.layers[l].v);
-    // Blocks cannot be transposed: such caches belong to runs with flash attention.
+    // Blocks cannot be transposed: such caches come from runs with flash attention.
     if (layer.v && IsBlockQuantised(layer.v->dtype)) changed.storage.erase("v_order");
   }
   changed.storage.erase("version");
@@ -191,7 +192,8 @@ const Fields<SideOrigin>& SideOriginFields() {
   return fields;
 }
 
-// The roundings that fit equally well: a pair of runs tells them apart only where a tie shows.
+// Returns the roundings that fit equally well; two runs distinguish them only if a value lies
+// midway.
 std::string OriginText(const SideOrigin& side) {
   const Origin& best = side.tried.front().origin;
   std::string text =
@@ -222,12 +224,12 @@ void PrintSide(Console& console, char name, const std::optional<SideOrigin>& sid
                   100 * best.first_layer.share(), 100 * others));
 }
 
-// Whether every quantised side was named.
+// Returns true if every quantised side was identified.
 bool IsNamed(const quantisation::CacheOrigin& origin) {
   return (!origin.k || origin.k->is_named()) && (!origin.v || origin.v->is_named());
 }
 
-// The document kvtool.quant-origin, beside its inputs.
+// Returns the fields of kvtool.quant-origin, beside its inputs.
 const Fields<quantisation::CacheOrigin>& CacheOriginFields() {
   using Origins = quantisation::CacheOrigin;
   static const Fields<Origins> fields = {
@@ -303,7 +305,7 @@ const Fields<QuantReplayed>& QuantReplayedFields() {
   return fields;
 }
 
-// What --against finds.
+// The result of --against.
 struct QuantTraced {
   std::vector<HashedFile> inputs;
   quantisation::CacheOrigin origin;
@@ -507,7 +509,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     return {out_, store.rotate, rows};
   }
 
-  // The types that names on the command line stand for, each once.
+  // Returns the types named on the command line, each once.
   std::vector<const quant::CacheType*> TypesFor(const std::vector<std::string>& names, bool is_key,
                                                 uint64_t prompt, TransformTypes& transforms) const {
     std::vector<const quant::CacheType*> types;
@@ -529,7 +531,8 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     const bool neither = k_.empty() && v_.empty() && plan_.empty();
     const std::vector<std::string>& k = neither ? usual : k_;
     const std::vector<std::string>& v = neither ? usual : v_;
-    // The cache as it came, which the others are compared with: it must lose nothing.
+    // The first type is the cache as it came, with which the others are compared, so it must lose
+    // nothing.
     const bool is_bf16 = snapshot.layers.front().k.dtype == DType::kBF16;
     std::vector<std::string> names = {is_bf16 ? "bf16" : "f16"};
     names.insert(names.end(), k.begin(), k.end());
@@ -601,7 +604,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
   uint64_t keep_first_ = 0, keep_last_ = 0, bytes_ = 0;
   std::optional<double> max_kl_;
   bool advise_ = false;
-  TransformTypes transforms_;  // as the command line says; each input opens its own
+  TransformTypes transforms_;  // from the command line; each input opens its own
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The document and text of replay mlp: plan, outcome in csrc, and cost in attention.
 #include "apps/kvtool/commands/replay/mlp_report.h"
 
 #include <fmt/format.h>
@@ -45,7 +46,7 @@ const Fields<Cut>& SegmentFields() {
   return fields;
 }
 
-// A quantile of no values is left out, one that is not finite is null.
+// Returns a quantile; without values it is left out, and if it is not finite it is null.
 auto Quantile(double Distribution::*figure) {
   return [figure](const Distribution& of) {
     return of.count == 0 ? std::nullopt : std::optional(of.*figure);
@@ -296,7 +297,7 @@ const Fields<StepQuality>& StepQualityFields() {
   return fields;
 }
 
-// A figure of nothing is no 0.
+// A figure without values prints as "-", not as 0.
 std::string Four(double value) { return std::isnan(value) ? "-" : fmt::format("{:.4f}", value); }
 std::string Three(const std::optional<double>& value) {
   return value ? fmt::format("{:.3f}", *value) : "-";
@@ -305,7 +306,7 @@ std::string Three(const std::optional<double>& value) {
 size_t WorstHead(const MethodQuality::Layer& layer) {
   size_t worst = 0;
   for (size_t h = 1; h < layer.heads.size(); ++h) {
-    // A head without an error, by NaN, loses against every other one.
+    // A head whose error is NaN loses against every other one.
     if (!(layer.heads[h].output_error.mean <= layer.heads[worst].output_error.mean) &&
         layer.heads[h].output_error.count > 0) {
       worst = h;
@@ -353,7 +354,7 @@ std::string PlanText(const StepPlan& plan) {
   };
   row("image", plan.image);
   row("text", plan.text);
-  // A segment that stays raw has a reason, unless the whole step was left out.
+  // A raw segment has a reason, unless the whole step was skipped.
   const bool left_out = plan.image.groups + plan.text.groups == 0 &&
                         plan.image.raw_reason == RawReason::kNone &&
                         plan.text.raw_reason == RawReason::kNone;

@@ -13,7 +13,7 @@
 
 namespace kv {
 
-// How `replay-mlp` words its plan and what the step costs.
+// The words for the plan of `replay-mlp` and the cost of the step.
 
 struct MlpParams {
   StepSettings settings;
@@ -46,7 +46,7 @@ const Fields<MlpResult>& MlpResultFields();
 
 std::string PlanText(const StepPlan& plan);
 
-// "compresses to 5 tokens", "returns 20 and has overwritten layers 0-3: ..."
+// Returns "compresses to 5 tokens", "returns 20 and has overwritten layers 0-3: ...".
 std::string CsrcText(const CsrcOutcome& outcome);
 
 std::string QualityText(const StepQuality& quality);

@@ -18,7 +18,7 @@ using quantisation::Outcome;
 using quantisation::ReplayRequest;
 using quantisation::ReplayResult;
 
-constexpr uint32_t kBlockValues = 32;  // of llama.cpp's quantised cache types
+constexpr uint32_t kBlockValues = 32;  // block size of llama.cpp's quantised cache types
 
 void PrintOutcome(Console& console, std::string_view what, const Outcome& outcome,
                   const ReplayResult& result) {
@@ -55,7 +55,7 @@ std::vector<std::string> QuantWarnings(const Snapshot& snapshot, const ReplayReq
   uint64_t rows = 0, undefined = 0;
   std::vector<uint32_t> lost;
   for (const quantisation::LayerFigures& layer : result.layers) {
-    const quantisation::PairFigures& whole = layer.all.front();  // of the cache as it came
+    const quantisation::PairFigures& whole = layer.all.front();  // figures of the cache as it came
     rows += whole.rows;
     undefined += whole.undefined_rows;
     if (whole.rows > 0 && whole.rows == whole.undefined_rows) lost.push_back(layer.layer);
@@ -70,7 +70,7 @@ std::vector<std::string> QuantWarnings(const Snapshot& snapshot, const ReplayReq
   }
   for (const bool is_key : {true, false}) {
     const auto& types = is_key ? request.store.k_types : request.store.v_types;
-    for (uint32_t i = 1; i < types.size(); ++i) {  // the first is the cache as it came
+    for (uint32_t i = 1; i < types.size(); ++i) {  // index 0 is the cache as it came
       std::string why = WhyUnchanged(request, result, i, is_key);
       if (!why.empty()) warnings.push_back(std::move(why));
     }
@@ -99,7 +99,7 @@ quantisation::SearchResult SearchTypes(const QuantLimits& asked, const ReplayReq
                                        const ReplayResult& result) {
   quantisation::SearchLimits limits;
   if (asked.max_kl) {
-    // What is searched by is not calibrated.
+    // The search works on uncalibrated losses.
     limits.loss = *asked.max_kl;
     if (result.kl_method) {
       const eviction::Calibration& calibration =
@@ -108,7 +108,7 @@ quantisation::SearchResult SearchTypes(const QuantLimits& asked, const ReplayReq
     }
   }
   if (asked.bytes != 0) limits.bytes_per_token = static_cast<double>(asked.bytes);
-  // Flags hold for all layers, and nothing is known of those without queries.
+  // Flags apply to all layers, and layers without queries were not measured.
   const bool all_measured = result.missing_layers.empty();
   std::vector<bool> has_flags;
   for (const TypePair& pair : result.pairs)

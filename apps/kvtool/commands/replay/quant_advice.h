@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Chooses types of K and V by layer, and says what they cost and which flags set them.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +17,18 @@
 
 namespace kv {
 
-// One line: what all layers together take and lose.
+// Prints one line: size and loss of all layers together.
 void PrintOutcome(Console& console, std::string_view what, const quantisation::Outcome& outcome,
                   const quantisation::ReplayResult& result);
-// What a reader of the figures has to know.
+// Returns warnings that a reader of the figures needs.
 std::vector<std::string> QuantWarnings(const Snapshot& snapshot,
                                        const quantisation::ReplayRequest& request,
                                        const quantisation::ReplayResult& result);
 
-// What types of all layers may cost together.
+// Limits on the types of all layers together.
 struct QuantLimits {
   std::optional<double> max_kl;  // nats, calibrated
-  uint64_t bytes = 0;            // of a token in all layers; 0: no limit
+  uint64_t bytes = 0;            // per token in all layers; 0: no limit
 };
 
 // Chooses a pair of types for each layer.

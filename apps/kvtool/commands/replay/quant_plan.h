@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Plans of types by layer: reading, making and applying kvtool.quant-plan/1.
 #pragma once
 
 #include <string>
@@ -10,7 +11,7 @@
 
 namespace kv {
 
-// Types of K and V by layer: kvtool.quant-plan/1. Layers that are not named stay as they are.
+// Types of K and V by layer: kvtool.quant-plan/1. Layers that are not named do not change.
 struct QuantPlan {
   struct Layer {
     uint32_t layer = 0;
@@ -21,19 +22,19 @@ struct QuantPlan {
 
 // Throws kBadText, kBadVersion, kBadField.
 QuantPlan ReadQuantPlan(const std::string& path);
-// What a choice of pairs says of the layers that a replay measured.
+// Returns the plan of a choice of pairs for the measured layers.
 QuantPlan PlanOf(const quantisation::ReplayRequest& request,
                  const quantisation::ReplayResult& result, const std::vector<size_t>& choice);
 const Fields<QuantPlan>& QuantPlanFields();
 
-// The types that a flag names, each once.
+// Returns the types that a flag names, each once.
 std::vector<const quant::CacheType*> ParseTypes(const std::vector<std::string>& names,
                                                 std::string_view flag);
-// Reads a plan whose types and pairs take the place of those of flags in the request. Throws what
+// Reads a plan whose types and pairs replace those of flags in the request. Throws what
 // ReadQuantPlan does, and kInconsistent for a layer that the snapshot does not have.
 QuantPlan TakePlan(const std::string& path, const Snapshot& snapshot,
                    quantisation::ReplayRequest& request);
-// The pair that a plan names for each layer that was replayed.
+// Returns the pair that a plan names for each replayed layer.
 std::vector<size_t> ChoiceOf(const QuantPlan& plan, const quantisation::ReplayRequest& request,
                              const quantisation::ReplayResult& result);
 

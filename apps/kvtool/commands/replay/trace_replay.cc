@@ -32,7 +32,7 @@ TraceReplay::Opened TraceReplay::Open(Console& console) const {
   try {
     RequireMatch(trace, snapshot);
   } catch (Error& error) {
-    // The error names the snapshot, for several may share one trace.
+    // The error names the snapshot, because several may share one trace.
     if (flags_for() == FlagsFor::kSeveral) error.In("with " + input_);
     throw;
   }

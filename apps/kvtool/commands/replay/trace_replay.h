@@ -9,10 +9,10 @@
 
 namespace kv {
 
-// What replays of a snapshot with the trace of its queries have in common.
+// The common part of replays of a snapshot with the trace of its queries.
 class TraceReplay : public EachCommand {
  public:
-  // In a folder: what brings a trace, unless all share one.
+  // In a folder, takes inputs that have their own trace, unless all share one.
   bool Takes(std::string_view format, bool is_run) const override {
     return is_run || (!trace_.empty() && !format.empty());
   }
@@ -26,16 +26,16 @@ class TraceReplay : public EachCommand {
     AttentionTrace trace;
     Snapshot snapshot;
   };
-  // Opens both, which must match, and warns of what their readers noted.
+  // Opens snapshot and trace, which must match, and prints the warnings of their readers.
   Opened Open(Console& console) const;
-  // Returns the weights of --sensitivity, or those of the run for a trace without gradients, which
-  // tell more.
+  // Returns the weights of --sensitivity or, for a trace without gradients, those of the run.
+  // Gradients are more precise than weights.
   std::optional<std::map<uint32_t, double>> WeightsFor(const AttentionTrace& trace) const;
-  // Returns the model's name as the run or the trace has it, or the name of the --model file.
+  // Returns the model's name from the run or the trace, or the name of the --model file.
   std::string ModelName(const AttentionTrace& trace) const {
     return snapshot_.ModelName(run_ && !run_->model.empty() ? run_->model : trace.model);
   }
-  // The options at the end of every replay's help.
+  // Declares the options at the end of every replay's help.
   void DeclareRest(CommandLine& line, const char* rope_text);
 
   std::string trace_, sensitivity_;

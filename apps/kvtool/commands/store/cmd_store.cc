@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// `kvtool store VERB`: what verbs share, and those that add, list, give back and free.
+// `kvtool store VERB`: the common part of the verbs, and those that add, list, restore and remove
+// states.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -24,7 +25,7 @@ std::string Mended(uint64_t objects) {
   return objects == 0 ? "" : fmt::format("; {} replaced", Plural(objects, "damaged object"));
 }
 
-// What a reader makes of a source, or nothing where its bytes are stored as they are.
+// Returns the snapshot of a source, or nothing if its bytes are stored as they are.
 std::optional<Snapshot> SnapshotFor(const Source& source, const OpenOptions& options,
                                     Console& console) {
   try {
@@ -145,7 +146,7 @@ StoreAdded StoreCommand::AddToStore(const Source& source, const OpenOptions& opt
   try {
     report = store.Add(source, snapshot ? &*snapshot : nullptr, with, pool);
   } catch (const Error&) {
-    source.RequireUnchanged();  // a change explains whatever else went wrong
+    source.RequireUnchanged();  // a change of the source explains every other error
     throw;
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
@@ -173,7 +174,7 @@ namespace {
 
 constexpr uint32_t kMostBlockTokens = 1 << 20;
 
-// The source of a state that was added.
+// Returns the source of a state that was added.
 HashedFile SourceOf(const StoreAdded& of) {
   const store::StateRecord& state = of.report.state;
   return {of.file, state.source_bytes, HashDigits(state.source_hash)};
@@ -219,7 +220,7 @@ const Fields<StoreAdded>& StoreAddedFields() {
   return fields;
 }
 
-// The states of a store; the document lists them.
+// The states of a store, which the document lists.
 struct StoreListing {
   std::string store;
   std::vector<store::StateRow> states;
@@ -307,7 +308,8 @@ class StoreAdd : public StoreCommand {
     return LastName(input);
   }
 
-  // A folder that is no state itself stands for those in it, which must not become versions of one.
+  // Returns the states in a folder that is no state itself; they must not become versions of one
+  // state.
   std::vector<std::string> FindStates(Console& console) const {
     const FolderRules rules{snapshot_.WithLimit(),
                             [](std::string_view format, bool) { return !format.empty(); }};
@@ -346,7 +348,7 @@ class StoreList : public StoreCommand {
   ExitStatus Run(Context& context) override {
     store::Store store = Open(Use::kRead, context);
     std::vector<store::StateRow> states = store.States();
-    for (const std::string& name : names_) store.Find(name);  // throws where there is none
+    for (const std::string& name : names_) store.Find(name);  // throws if there is no such state
     std::erase_if(states, [&](const store::StateRow& row) {
       return !names_.empty() && std::find(names_.begin(), names_.end(), row.name) == names_.end();
     });
@@ -436,7 +438,7 @@ const Fields<Pruned>& RemovedFields() {
   return fields;
 }
 
-// Collects, and says what that freed.
+// Collects garbage, and reports what that freed.
 store::CollectReport Collect(store::Store& store, Console& console) {
   store::CollectReport report = store.Collect();
   console.Say(fmt::format(
@@ -468,7 +470,7 @@ class StoreGc : public StoreCommand {
   }
 };
 
-// A verb that removes states, says which, and frees what they needed.
+// A verb that removes states, lists them, and frees the bytes that only they needed.
 class StoreRemoval : public StoreCommand {
  protected:
   void DeclareDryRun(CommandLine& line) {
@@ -548,9 +550,9 @@ class StoreRemove : public StoreRemoval {
   }
 };
 
-// A record may name one object as often as it likes, so that a forged store of some kilobytes would
-// fill memory and disk. Sound states take at most some 20 times what they are stored in, but for
-// runs of zeros.
+// Limits of restoring: a record may refer to one object any number of times, so that a forged store
+// of a few kilobytes would fill memory and disk. Sound states are at most some 20 times larger than
+// their stored form, except for runs of zeros.
 constexpr uint64_t kAlwaysGiven = uint64_t{256} << 20, kMostTimesStored = 100;
 
 // The result of a run; its document has these fields.
@@ -558,7 +560,7 @@ struct StoreGiven {
   std::string store;
   store::StateRow state;
   std::string output;
-  bool identical = true;  // it is an error where it is not
+  bool identical = true;  // false is reported as an error
   std::optional<Elapsed> elapsed;
 };
 
@@ -608,7 +610,8 @@ class StoreGet : public StoreCommand {
     ProgressLine progress(context.console, context.global.progress_when(), row.name);
     ThreadPool pool(context.global.thread_count());
     OutputRules rules = RulesFor(output_.force);
-    // Who may not look into the store, or into its packs, may not read what comes out of it.
+    // The output gets the store's permissions: a user who may not read the store or its packs may
+    // not read what is restored from it.
     rules.like = store.permissions();
     const std::unique_ptr<OutputTarget> target = MakeOutputTarget(
         RestoredFolder::Of(record.is_folder, record.files, record.empty_folders), path, rules);
@@ -650,7 +653,7 @@ class StoreGet : public StoreCommand {
     return "-";
   }
 
-  // The name of a state, which is what the output is called without -o, is known only now.
+  // The name of a state, which is the default name of the output, is known only now.
   void CheckPath(const std::string& path) const {
     if (path == output_.path || path == "-") return;
     CommandFiles files;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool store verify` and `stats`: whether a store is intact, and where its bytes are.
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
@@ -9,7 +10,7 @@
 namespace kv {
 namespace {
 
-// The folder of a store as a command line takes it.
+// Returns the folder of a store in the form for a command line.
 std::string FolderWord(const std::string& store) {
   return ShellQuoted(store.starts_with('-') ? "./" + store : store);
 }
@@ -74,8 +75,8 @@ struct StoreCounted {
   }
   uint64_t saved() const { return stats.referenced_raw_bytes - stats.live_raw_bytes; }
 
-  // This frees bytes of the disk without the loss of a state. Older versions stay, however large:
-  // different states may have one name, as files of one name in several folders do.
+  // Advice that frees bytes without losing a state. Older versions are kept, however large:
+  // different states may share a name, as files of one name in several folders do.
   struct Advice {
     std::string_view kind;
     uint64_t freed_bytes = 0;
@@ -283,7 +284,7 @@ class StoreShowStats : public StoreCommand {
     console.Line("  " + advice.command);
   }
 
-  // Those that take most for themselves, few enough for a screen.
+  // Prints the states with the most bytes of their own, few enough for a screen.
   static void PrintUses(const store::StoreStats& stats, Console& console) {
     constexpr size_t kMostShown = 8;
     std::vector<store::StateUse> uses = stats.uses;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// `kvtool store watch`: adds states from a folder of slots as they are saved.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -18,7 +19,7 @@
 namespace kv {
 namespace {
 
-// A file as it looks without being read.
+// A file's metadata, known without reading it.
 struct Look {
   uint64_t inode = 0, size = 0;
   int64_t seconds = 0, nanoseconds = 0;
@@ -27,15 +28,16 @@ struct Look {
 
 struct Watched {
   Look look;
-  std::chrono::steady_clock::time_point since;  // it has looked so
+  std::chrono::steady_clock::time_point since;  // time since which the metadata did not change
   bool is_done = false;
-  // After a failure: when to try again, how long to wait then, and what was said.
+  // After a failure: the time of the next try, the pause after it, and the message shown.
   std::chrono::steady_clock::time_point next_try;
   std::chrono::milliseconds pause{0};
   std::string said;
 };
 
-// True if `slots` is the folder of the store or lies in it: what is added would be watched in turn.
+// Returns true if `slots` is the folder of the store or lies in it, so that it would watch its own
+// additions.
 bool IsWithin(const std::string& slots, const std::string& store) {
   std::error_code failed;
   std::filesystem::path folder = std::filesystem::canonical(slots, failed);
@@ -47,11 +49,11 @@ bool IsWithin(const std::string& slots, const std::string& store) {
   return false;  // there is no store yet
 }
 
-// Whether some program has the file open for writing, as far as the system tells.
+// Returns true if some program has the file open for writing, as far as the system can tell.
 bool IsBeingWritten(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (descriptor < 0) return true;
-  // A lease for reading is refused while there is a writer.
+  // The kernel refuses a read lease while there is a writer.
   const bool is_refused = ::fcntl(descriptor, F_SETLEASE, F_RDLCK) != 0 && errno == EAGAIN;
   ::close(descriptor);
   return is_refused;
@@ -83,7 +85,7 @@ class StoreWatch : public StoreCommand {
                   "--slots is the store or lies in it: a folder of its own is needed")
           .File(slots_);
     }
-    // Made now, so that `list` knows it before the first save.
+    // The store is created now, so that `list` finds it before the first save.
     Open(Use::kAdd, context);
     context.console.Say(fmt::format("{} -> {}: watching", Printable(slots_), Printable(folder_)));
     ThreadPool pool(context.global.thread_count());
@@ -99,7 +101,7 @@ class StoreWatch : public StoreCommand {
  private:
   static constexpr uint32_t kMostSettle = 3600000;
 
-  // One look at all files; whether something is still to be done.
+  // Checks all files once. Returns true if there is more to do.
   bool LookAround(ThreadPool& pool, Context& context) {
     const auto now = std::chrono::steady_clock::now();
     std::map<std::string, Watched> found;
@@ -138,9 +140,10 @@ class StoreWatch : public StoreCommand {
     ++totals_.left_out;
   }
 
-  // A failure ends nothing: the next save may be sound, and a store that is full or damaged may be
-  // mended. Until then the file is tried again, with pauses that double up to a minute. Returns
-  // true if it is in the store, or is no state: folders of slots may hold notes.
+  // Adds a file. A failure does not end the watch: the next save may be sound, and a store that is
+  // full or damaged may be repaired. Until then the file is tried again, with pauses that double up
+  // to a minute. Returns true if it is in the store, or is no state: folders of slots may hold
+  // notes.
   bool Add(const std::string& path, Watched& file, ThreadPool& pool, Context& context) {
     try {
       OpenOptions options;
@@ -159,7 +162,7 @@ class StoreWatch : public StoreCommand {
         return true;
       }
       if (once_) totals_.failed.push_back(path);
-      // Once for each reason.
+      // Each reason is reported once.
       if (std::exchange(file.said, error.what()) != error.what()) context.console.Report(error);
       status_ = Worse(status_, StatusOf(error.code()));
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The common part of the verbs of `kvtool store`.
 #pragma once
 
 #include <functional>
@@ -14,16 +15,16 @@
 
 namespace kv {
 
-// How long a command took, of documents that say no more of how fast it was.
+// Duration of a command, for documents without other speeds.
 struct Elapsed {
   uint64_t microseconds = 0;
 
-  // Deterministic runs say nothing.
+  // Returns nothing in deterministic runs.
   static std::optional<Elapsed> Of(double seconds, const GlobalOptions& global);
 };
 const Fields<Elapsed>& ElapsedFields();
 
-// A state that was added, or that the store had before.
+// A state that was added, or that the store already had.
 struct StoreAdded {
   struct Params {
     std::string_view level;
@@ -39,25 +40,25 @@ struct StoreAdded {
 // A verb of `kvtool store`.
 class StoreCommand : public Command {
  public:
-  // No output may replace what is in the store.
+  // Adds the store to the files of the command, so that no output replaces anything in it.
   void Files(CommandFiles& files) const override;
 
  protected:
   using Use = store::Store::Use;
 
   void DeclareStore(CommandLine& line, const std::string& text = "Folder of the store");
-  // Says if somebody else has to finish first.
+  // Opens the store, and reports if it has to wait for another process.
   store::Store Open(Use use, Context& context) const;
-  // Adds a source under a name, and says what came of it. The store is opened for each, so that
-  // nobody who has to be alone waits for all of them, and only once the source has been read: a
-  // wrong file makes no store.
+  // Adds a source under a name, and reports the result. The store is opened for each source, so
+  // that a process which needs it alone does not wait for all of them, and only once the source has
+  // been read, so that a wrong file creates no store.
   StoreAdded AddToStore(const Source& source, const OpenOptions& options,
                         const store::AddOptions& add, ThreadPool& pool, Context& context) const;
 
   std::string folder_;
 };
 
-// Counts what came of many sources.
+// Counts the results of many sources.
 struct AddTotals {
   size_t added = 0, there = 0, left_out = 0;
   std::vector<std::string> failed;
@@ -70,19 +71,20 @@ std::unique_ptr<Command> MakeStoreVerify();
 std::unique_ptr<Command> MakeStoreStats();
 std::unique_ptr<Command> MakeStoreWatch();
 
-// "2026-11-22 20:14:05Z".
+// Returns "2026-11-22 20:14:05Z".
 std::string TimeText(int64_t microseconds);
 int64_t NowMicroseconds(const GlobalOptions& global);
 const Fields<store::StateRow>& StateFields();
-// Which state is meant, without what it is.
+// Returns the fields that identify a state, without those that describe it.
 const Fields<store::StateRow>& StateNameFields();
-// The folder of the store, as most of its documents begin.
+// Text of the field for the store's folder, which most documents have.
 inline constexpr std::string_view kStoreText = "Folder of the store as it was given";
 inline constexpr std::string_view kStateHashText =
     "XXH3-64 of the state's bytes, 16 hexadecimal digits";
 inline constexpr std::string_view kUnlistedText =
     "States that the index does not name and whose records are whole; a repair lists them again";
-// Names states that the index lacks though their records are whole, and says what lists them again.
+// Warns of states that the index lacks though their records are intact, and names the command that
+// lists them again.
 void WarnUnlisted(const std::vector<store::StateRow>& rows, const std::string& folder,
                   Console& console);
 

@@ -18,9 +18,9 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kRowsOfFeature = 5;  // fewer leave the basis fitted to its own rows
+constexpr uint64_t kRowsOfFeature = 5;  // with fewer the basis fits only its own rows
 
-// The rows of K and V that are learnt from, and those that judge.
+// The rows of K and V to learn from, and those to judge by.
 struct Lesson {
   transform::CacheRows learn, held_out;
 };
@@ -73,7 +73,7 @@ class Lessons {
   const Lesson& v() const { return v_; }
 
  private:
-  // Whole inputs are held out; of a single one its last rows.
+  // Holds out whole inputs, or the last rows of a single one.
   void Take(const transform::CacheRows& rows, Lesson& lesson) const {
     if (inputs_ > 1) {
       AppendRows(rows, taken_ + held_inputs_ >= inputs_ ? lesson.held_out : lesson.learn);

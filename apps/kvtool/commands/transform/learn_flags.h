@@ -11,7 +11,7 @@
 
 namespace kv {
 
-// The options of `train --transform`, and what they learn.
+// The options of `train --transform`, and the learning itself.
 struct LearnFlags {
   std::string kind, ratios = "4,8,16", basis = "f32", grouping = "all";
   uint64_t rank = 0;
@@ -21,7 +21,7 @@ struct LearnFlags {
 
   void Declare(CommandLine& line);
   bool wanted() const { return !kind.empty(); }
-  // Learns from all inputs, of which the last ones, in the share of --hold, judge what was learnt.
+  // Learns from all inputs except the last ones (the share of --hold), which judge the result.
   Transform Learn(const std::vector<std::string>& inputs, const SnapshotOptions& snapshots,
                   const std::string& name, Context& context) const;
 };

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The types kvtc:RATIO and the engines' forms of it: opens transforms, codes caches by them, and
+// describes them.
 #include "apps/kvtool/commands/transform/transform_types.h"
 
 #include <fmt/format.h>
@@ -22,7 +24,8 @@ namespace {
 
 using transform::RowCoder;
 
-constexpr double kWornBasis = 0.9;  // less of this cache in the basis: it was learnt from others
+// below this share in the basis, the basis was learnt from other texts or models
+constexpr double kWornBasis = 0.9;
 
 struct CoderRequest {
   const TransformSide& side;
@@ -55,7 +58,7 @@ RowCoder StepCoder(const CoderRequest& request) {
   return transform::CodeBySteps(PlanFor(request, transform::kStepForm).steps);
 }
 
-// "fp8*256+int4*1024": ranges one after another.
+// Parses "fp8*256+int4*1024": consecutive ranges.
 std::vector<dynamo::Range> ParseRangeList(const CoderRequest& request) {
   std::vector<dynamo::Range> ranges;
   std::string_view text = request.argument;
@@ -94,7 +97,7 @@ void CountFloats(const std::vector<dynamo::Range>& ranges, std::span<const float
   }
 }
 
-// Through a buffer as the kernels write it, whose headers count. A row is a token.
+// Codes rows through a buffer as the kernels write it, including its headers. A row is a token.
 RowCoder DynamoCoder(const CoderRequest& request) {
   const std::vector<dynamo::Range> ranges = ParseRangeList(request);
   const uint64_t kept = ranges.back().end;
@@ -196,8 +199,8 @@ const Fields<TransformUse>& TransformUseFields() {
 
 namespace {
 
-// An artifact says nothing of layers, heads and RoPE: they are those of the cache, or its features
-// do not fit.
+// Returns the transform of an artifact. An artifact does not record layers, heads and RoPE, so they
+// are the cache's; its number of features must fit.
 Transform TransformOf(const KvtcArtifact& artifact, const Snapshot& snapshot,
                       const ModelRope* rope) {
   const LayerKv& first = snapshot.layers.front();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Cache types that code K and V by a learnt transform.
 #pragma once
 
 #include <deque>
@@ -25,7 +26,7 @@ struct TransformedSide {
   double basis_bytes = 0;  // of this side
 };
 
-// Documents describe the transform, and each type that was made with it, by this.
+// Identifies a transform in documents, and each type that was made with it.
 struct TransformUse {
   HashedFile file;
   std::string model, rope, basis_type;
@@ -45,18 +46,17 @@ class TransformTypes {
   void Declare(CommandLine& line);
   const std::string& file() const { return file_; }
 
-  // Reads the transform if one is named. Throws kUsage if it was learnt from this very cache,
-  // unless
-  // --allow-self was given, and kInconsistent if it is of other caches.
+  // Reads the transform if one is named. Throws kUsage if it was learnt from this very cache
+  // without --allow-self, kInconsistent if it belongs to other caches.
   void Open(const Snapshot& snapshot, const ModelRope* rope);
   // Codes the prompt's middle; `keep_first` and `keep_last` replace the transform's own numbers if
-  // one is given. Nothing for names of other types.
+  // one is given. Returns null for names of other types.
   const quant::CacheType* Make(const std::string& name, bool is_key, uint64_t prompt,
                                uint64_t keep_first, uint64_t keep_last);
 
   std::optional<TransformUse> Use() const;
   std::vector<std::string> Warnings() const;
-  std::string Text() const;  // a line for each type; empty without
+  std::string Text() const;  // a line for each type; "" without types
 
  private:
   std::string file_, fp8_ = "sm89", worker_ = "tp_0_pp_0";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// `kvtool weights VERB`: what verbs share, and those of two files.
+// `kvtool weights VERB`: the common part of the verbs, and those of two files.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -86,7 +86,7 @@ std::string ChoiceText(const CompressorWeights& weights) {
                   weights.is_text_only() ? " (text only)" : "", fmt::join(weights.slots, ","));
   if (weights.names_assumed) text += ", names assumed: a .bin holds none";
   std::string_view place = weights.container;
-  if (!place.empty()) place.remove_suffix(1);  // its slash or dot
+  if (!place.empty()) place.remove_suffix(1);  // removes its slash or dot
   if (!place.empty()) text += fmt::format(", in {}", Escaped(place));
   return text;
 }
@@ -249,7 +249,8 @@ class ConvertVerb : public WeightsCommand {
       throw Error(Finding::kUsage, "--dtype '{}': expected fp16, bf16 or fp32", dtype_);
     }
     const bool from_bin = file.container == WeightsContainer::kBin;
-    if (!from_bin && to == WeightsContainer::kBin) return DType::kF16;  // as the original converter
+    // the original converter's default
+    if (!from_bin && to == WeightsContainer::kBin) return DType::kF16;
     const DType own = file.weights.dtype;
     return own == DType::kF16 || own == DType::kBF16 ? own : DType::kF32;
   }
@@ -260,7 +261,7 @@ class ConvertVerb : public WeightsCommand {
     report_.Emit(console, "weights-convert", ConvertedWeightsFields, result, RulesFor(force_));
     if (report_.json || console.verbosity < 0) return;
     const WeightsHeader& header = weights.header;
-    // In the words of the original converter, so that logs compare.
+    // The words are the original converter's, so that logs can be compared.
     console.Line(fmt::format(
         "Wrote {} (layers={}, weights/layer={}, dtype={}, factor={}, hidden_size={}, head_dim={})",
         Printable(output_), header.num_layers, header.blocks_per_layer,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The verbs that look at one file of weights.
+// The verbs that read one file of weights.
 #include <fmt/format.h>
 
 #include <set>
@@ -152,7 +152,7 @@ class InspectVerb : public WeightsCommand {
              Console& console) const {
     console.Data(HeaderText(file));
     if (file.shares) PrintShares(*file.shares, console);
-    // Where all layers are alike and no value is asked for, layer 0 stands for all.
+    // If all layers are alike and no value was requested, layer 0 represents all.
     const bool short_table = !every_block_ && !with_stats_ && file.weights.header.num_layers > 1 &&
                              CheckWeights(file.weights).empty();
     std::vector<std::string> head = {"layer", "MLP", "slot", "offset", "shape", "bias", "bytes"};
@@ -218,7 +218,8 @@ class InspectVerb : public WeightsCommand {
     return cells;
   }
 
-  // An MLP is trained if some block of it left the range that training starts from.
+  // Warns of untrained MLPs. An MLP counts as trained if some block of it has left the initial
+  // range.
   void WarnOfUntrained(const CompressorWeights& weights, const std::vector<WeightsBlock>& blocks,
                        Console& console) const {
     std::set<std::string> trained;
@@ -236,7 +237,7 @@ class InspectVerb : public WeightsCommand {
 
   void WarnOfFaults(const WeightsFile& file, Console& console) {
     const CompressorWeights& weights = file.weights;
-    if (file.container != WeightsContainer::kBin) {  // of a .bin they are notes of the reader
+    if (file.container != WeightsContainer::kBin) {  // for a .bin they are notes of the reader
       for (const WeightsFault& fault : CheckWeights(weights)) {
         console.Warn(input_, fault.ToError().what());
       }
@@ -330,7 +331,7 @@ class VerifyVerb : public WeightsCommand {
  public:
   void Declare(CommandLine& line) override {
     line.Add("FILE", input_, "Weights: a .bin, or a checkpoint to be converted").Required();
-    // Says the default.
+    // An option that states the default.
     const Option strict =
         line.AddFlag("--strict", strict_, "Every rule of the format must hold").Hide();
     line.Add("--compat", compat_, "Count only what this loader would refuse: csrc, legacy")

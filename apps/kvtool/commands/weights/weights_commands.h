@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The common part of the verbs of `kvtool weights`.
 #pragma once
 
 #include <memory>
@@ -13,11 +14,11 @@
 
 namespace kv {
 
-// The verbs of one file; those of two are beside the table of verbs.
+// The verbs of one file; those of two files are defined beside the table of verbs.
 std::unique_ptr<Command> MakeWeightsInspect();
 std::unique_ptr<Command> MakeWeightsVerify();
 
-// Options of checkpoints that `convert` and the others share; as texts, parsed by Resolve.
+// Options of checkpoints that `convert` and other verbs share, as texts that Resolve parses.
 struct CheckpointFlags {
   std::string prefix_order, slot_order;
   uint32_t compression_factor = 0, num_heads = 0, head_dim = 0;
@@ -28,7 +29,7 @@ struct CheckpointFlags {
   CheckpointOptions Resolve() const;  // throws kUsage
 };
 
-// --max-bytes of weights: what a checkpoint may inflate to, and how long a stream may be.
+// --max-bytes of weights: limits what a checkpoint may inflate to, and the length of a stream.
 struct WeightsLimit {
   SizeLimit limit;
 
@@ -45,13 +46,13 @@ class WeightsCommand : public Command {
   WeightsLimit limit_;
 };
 
-// Notes of the reader and hints of the checkpoint as warnings on the console.
+// Prints notes of the reader and hints about the checkpoint as warnings.
 void WarnOf(const WeightsFile& file, Console& console);
 
-// The numbers of the header, and what names the MLPs.
+// Returns the fields of the header and of the names of the MLPs.
 const Fields<CompressorWeights>& WeightsHeaderFields();
 Value::List ContainerChoices();  // the names of all containers
-// "compress_tk, compress_tv (text only), slots 0,3,6, in model_state_dict/compressor".
+// Returns "compress_tk, compress_tv (text only), slots 0,3,6, in model_state_dict/compressor".
 std::string ChoiceText(const CompressorWeights& weights);
 
 }  // namespace kv
