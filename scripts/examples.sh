@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes the folder in which the commands of README.md and of all pages run as typed: real snapshots, traces and weights of
-# testdata, under the short names that the pages use.
-#   scripts/examples.sh [FOLDER]    build/examples by default; a folder that is there is made anew
+# Makes the folder in which the commands of README.md and of all pages can be run as typed: real snapshots, traces and
+# weights of testdata, under the short names that the pages use.
+# scripts/examples.sh [FOLDER]    build/examples by default; an existing folder is made again
 set -euo pipefail
 folder=$(realpath -m "${1:-$(dirname "$0")/../build/examples}")
 cd "$(dirname "$0")/../testdata"
 
-# A folder of something else is not removed.
+# A folder with other contents is not removed.
 [ ! -e "$folder" ] || [ -e "$folder/slot0.bin" ] || rmdir "$folder"
 rm -rf "$folder"
 mkdir -p "$folder"

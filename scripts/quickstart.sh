@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# From a fresh Debian machine to a proven round trip: installs packages, builds, and runs the README's first screen in
-# build/examples on a state that llama.cpp saved.
+# Goes from a fresh Debian machine to a verified round trip: installs packages, builds, and runs the README's first
+# screen in build/examples on a state that llama.cpp saved.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,7 +9,7 @@ echo "1 of 3: packages, if any are missing (apt-get)"
 scripts/setup.sh
 echo "2 of 3: build/release/bin/kvtool; the first build takes 4 to 8 minutes on two cores"
 [ -f build/release/build.ninja ] || cmake --preset release -DKVTOOL_DEVELOPER=OFF -DKVTOOL_BENCH=OFF >/dev/null
-# A terminal shows one line of progress; a log gets none.
+# A terminal shows one line of progress, a log none.
 quiet=()
 [ -t 1 ] || quiet=(-- --quiet)
 cmake --build --preset release --target kvtool "${quiet[@]}"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what building needs, and with --tests also what only the tests use, on Debian 12 and 13 and Ubuntu 24.04: their
-# packages have the same names. Does nothing when they are there. A system without apt-get gets the list to install from.
+# Installs the packages that building needs, and with --tests also those that only the tests use, on Debian 12 and 13
+# and Ubuntu 24.04, whose packages have the same names. Does nothing if they are installed. On a system without apt-get
+# it prints the list to install.
 set -euo pipefail
 
 say_needs() {

@@ -25,7 +25,7 @@ build() { # preset, targets...
   cmake --build --preset "$preset" -j "$jobs" --target "$@" -- --quiet
 }
 
-# A slow build begins with one slow source.
+# Prints the slowest sources, as a slow build begins with one slow source.
 slowest() { # preset
   echo "== slowest objects of $1, in seconds"
   awk '$4 ~ /\.o$/ { took[$4] = ($2 - $1) / 1000 }
@@ -38,7 +38,7 @@ cmake --preset "$release" -DKVTOOL_DEVELOPER=ON -DKVTOOL_BENCH=$bench -DKVTOOL_R
 build "$release" all
 slowest release
 if [ -n "$all" ]; then
-  # Leaks are checked too; a wrong size in a reader shows as an allocation beyond the limit.
+  # Leaks are checked too; a wrong size in a reader shows up as an allocation beyond the limit.
   export ASAN_OPTIONS=allocator_may_return_null=0:max_allocation_size_mb=2048
   build asan unit_tests fuzz_targets
   ctest --preset asan -j "$jobs" -L 'unit|fuzz' --quiet || ctest --preset asan --rerun-failed

@@ -28,7 +28,7 @@ from kvtool._frames import FrameStore, Item
 from kvtool._interleaved import Content, shape_apart
 
 HEADS, DIM, TOKENS = 8, 128, 256
-MODELS = {"Llama-3-8B": 32, "Qwen3-0.6B": 28}  # layers; both have 8 KV heads of 128 values
+MODELS = {"Llama-3-8B": 32, "Qwen3-0.6B": 28}  # number of layers; both have 8 KV heads of 128 values
 
 
 def bf16(values):
@@ -37,7 +37,7 @@ def bf16(values):
 
 
 def planes_of(paths):
-    """K and V: [token, channel] of bf16, every channel of every layer once, then from the beginning."""
+    """Returns K and V: [token, channel] of bf16, every channel of every layer once, then again from the beginning."""
     planes = []
     for part in ("k", "v"):
         channels = []
@@ -56,11 +56,11 @@ def planes_of(paths):
 
 
 def objects_of(planes, layers):
-    """(name, raw bytes as arrays, shape, content): as the plug-ins hand them to the codec."""
+    """Returns (name, raw bytes as arrays, shape, content), as the plug-ins pass them to the codec."""
 
     def cache(tokens, step):
-        """[2, layer, token, head, dim]. Each layer begins `step` tokens after the one before, so that a segment, which
-        is coded alone, holds no token of no layer twice."""
+        """Returns [2, layer, token, head, dim]. Each layer begins `step` tokens after the one before, so that a
+        segment, which is coded alone, does not hold the same token of two layers."""
         begins = [step * layer for layer in range(layers)]
         numbers = [np.arange(begin, begin + tokens) % TOKENS for begin in begins]
         return np.stack([[plane[n].reshape(tokens, HEADS, DIM) for n in numbers] for plane in planes])
@@ -80,7 +80,7 @@ def objects_of(planes, layers):
 
 
 def best(work, seconds=1.5):
-    """Seconds of the fastest run; at least three runs."""
+    """Returns the seconds of the fastest run; makes at least three runs."""
     times = []
     end = time.perf_counter() + seconds
     while len(times) < 3 or time.perf_counter() < end:
@@ -127,7 +127,7 @@ def print_objects(planes, levels):
 
 
 class SlowDisk:
-    """Lets os.write and os.preadv of any thread together move `rate` bytes a second."""
+    """Limits os.write and os.preadv of all threads together to `rate` bytes a second."""
 
     def __init__(self, rate):
         self._rate = rate
@@ -174,7 +174,7 @@ def in_threads(count, parts, work):
 
 
 def disk_speeds(raw, shape, rate, level, threads):
-    """MB/s of raw bytes, stored and loaded; level None: raw files."""
+    """Returns MB/s of raw bytes, stored and loaded; level None means raw files."""
     source = raw.reshape(-1).view(np.uint8)
     objects = max(2 * threads, int(rate * 0.5 / source.nbytes))
     objects = min(objects, int(1.5e9 / source.nbytes))
@@ -206,7 +206,7 @@ def disk_speeds(raw, shape, rate, level, threads):
 
 def print_disks(planes, level, threads, rates):
     name, raw, shape, _ = next(objects_of(planes, MODELS["Llama-3-8B"]))
-    raw = np.ascontiguousarray(raw[:, :8])  # 8 MiB: of a rank of four, or a row of 64 tokens
+    raw = np.ascontiguousarray(raw[:, :8])  # 8 MiB: one rank of four, or a row of 64 tokens
     print(f"\n{threads} threads, {raw.nbytes} bytes an object, level {level}\n")
     print("| disk MB/s | store raw | store compressed | load raw | load compressed |")
     print("|---|---|---|---|---|")

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of many small files: what kvtool makes of them, coded together and apart, beside tar | zstd.
+"""Measures folders of many small files: coded together by kvtool, coded separately, and by tar | zstd.
 
   folders.py KVTOOL CACHE.npz... [--files N] [--folder DIR]
   CACHE.npz   k and v of a real cache, [layer, token, channel] of two bytes each
 
-Makes two folders of N files: `tokens`, one file for each token with K and V of all layers, and `pages`, runs of 1 to 64 KiB of one
-layer's K or V that no reader knows. Prints bytes and the processor time that the packer and the unpacker took, one thread. zstd is
-the program of that name. Needs numpy.
+Makes two folders of N files: `tokens`, one file for each token with K and V of all layers, and `pages`, runs of 1 to 64
+KiB of one layer's K or V, in no known format. Prints bytes and the processor time that the packer and the unpacker took
+on one thread. zstd is the program of that name. Needs numpy.
 """
 import argparse
 import hashlib
@@ -22,12 +22,12 @@ import numpy
 
 
 def name_of(number):
-    """As engines name pages: by a hash."""
+    """Returns a name like those of engines' pages, which are hashes."""
     return hashlib.sha256(str(number).encode()).hexdigest()[:32] + ".data"
 
 
 def make_tokens(caches, folder, most):
-    """Returns what kvtool must be told."""
+    """Makes the files and returns the flags that kvtool needs to read them."""
     order, shape = [], caches[0][0].shape
     for k, v in caches:
         for token in range(k.shape[1]):
@@ -52,7 +52,7 @@ def make_pages(caches, folder, most):
 
 
 def cpu(*words, **options):
-    """Processor seconds of a command."""
+    """Returns the processor seconds of a command."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

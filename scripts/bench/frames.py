@@ -1,23 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Speed and ratio of frames at the sizes that engines store, beside other packages, as tables in Markdown.
+"""Measures speed and ratio of frames at the sizes that engines store, compared with other packages, as tables in Markdown.
 
     scripts/bench/frames.py STATE... [--rounds 15] [--sizes 64KiB,1MiB] [--threads 1,2,4]
 
 STATE: files that kvtool opens, of models of any size, with 256 tokens or more. Their channels become layers of 8 KV heads
-of 128 values in bf16, as engines.py makes them; K and V of 256 tokens of such a layer are 1 MiB. Smaller objects are
-K and V of fewer tokens of a layer, larger ones have more layers. Each layer begins at another token. Nothing is generated.
-zstd -3 sees more than one layer at once and finds the values again: its figures above 1 MiB are left out. With --shuffle each
-layer has its channels in an order of its own; then nothing repeats, not even what the model itself repeats.
+of 128 values in bf16, as in engines.py; K and V of 256 tokens of such a layer are 1 MiB. Smaller objects are K and V of
+fewer tokens of a layer, larger ones have more layers. Each layer begins at another token. Nothing is generated. zstd -3
+sees more than one layer at once and finds repeated values, so its figures above 1 MiB are omitted. With --shuffle each
+layer has its own order of channels; then nothing repeats, not even what the model itself repeats.
 
-Every round runs each contestant once over the objects of each size (together --pass bytes, or one object); a first round
-is not counted, but everything decoded in it is compared. Speeds are raw bytes by wall time, the fastest round. Ratios of
-speeds, to another contestant's (--beside) and of 64 KiB to 1 MiB, are also given as medians over the rounds of what the two
-had in the same round: other work on the machine slows both, so these hold where the speeds do not. One thread makes a call for each object, more threads take all of them in one
-batch. kvtool writes into memory of the caller; the packages return new memory, as their interfaces have it. The packages
-run with one thread. From C: the program kvt_bench_frames (tests/bench/frames.c), which sees kvtool.h alone.
+Every round runs each contestant once over the objects of each size (together --pass bytes, or one object). The first round
+does not count, but everything decoded in it is compared. Speeds are raw bytes by wall time, the fastest round. Ratios of
+speeds, to another contestant (--beside) and of 64 KiB to 1 MiB, are also given as medians over the rounds: other work on the
+machine slows both contestants of a round, so these medians are reliable where the speeds are not. One thread makes a call
+for each object; more threads process all objects in one batch. kvtool writes into memory of the caller; the packages return
+new memory, as their interfaces require, and run with one thread. From C: the program kvt_bench_frames
+(tests/bench/frames.c), which uses kvtool.h only.
 
-pip install zstandard lz4 blosc2 zipnn; those that are not there are said and left out.
+pip install zstandard lz4 blosc2 zipnn; packages that are missing are named and skipped.
 """
 
 import argparse
@@ -39,7 +40,7 @@ import kvtool
 from engines import DIM, HEADS, TOKENS, planes_of
 from peers import Peer, size, zipnn_peers
 
-clock = time.perf_counter  # --cpu: processor time, whose ratios hold whatever else the machine does
+clock = time.perf_counter  # --cpu: processor time, whose ratios do not depend on other work on the machine
 
 TOKEN_BYTES = HEADS * DIM * 2
 LAYER_BYTES = 2 * TOKENS * TOKEN_BYTES
@@ -47,7 +48,7 @@ LEVELS = {"fast": 1, "default": 2, "high": 3, "max": 4}
 
 
 def layers_of(planes, count, shuffle):
-    """[layer, K or V, token, channel]; see above."""
+    """Returns [layer, K or V, token, channel]; see the top of this file."""
     random = np.random.default_rng(15)
     for layer in range(count):
         order = random.permutation(HEADS * DIM) if shuffle else slice(None)
@@ -55,7 +56,7 @@ def layers_of(planes, count, shuffle):
 
 
 def objects_of(planes, object_bytes, pass_bytes, shuffle=False):
-    """Objects of one size: [object, token, head, dim] of K's tokens and then V's, layer after layer."""
+    """Returns objects of one size: [object, token, head, dim] of K's tokens and then V's, layer after layer."""
     total = max(object_bytes, pass_bytes // object_bytes * object_bytes)
     layers = np.stack(list(layers_of(planes, -(-total // LAYER_BYTES), shuffle)))
     if object_bytes < LAYER_BYTES:
@@ -95,7 +96,7 @@ def blosc2_peers(_dtype):
 
 
 def peers():
-    """Contestants, and the versions of their packages."""
+    """Returns the contestants, and the versions of their packages."""
     found, versions = [], {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION}
     makers = {"lz4": lz4_peers, "zstandard": zstd_peers, "blosc2": blosc2_peers, "zipnn": zipnn_peers}
     for maker in (zlib_peers, *makers.values()):
@@ -110,7 +111,8 @@ def peers():
 
 
 class Contestant:
-    """turn(objects) gives (stored bytes, encode seconds, decode seconds, seconds of these outside the library)."""
+    """A contestant. turn(objects) returns (stored bytes, encode seconds, decode seconds, seconds of these outside the
+    library)."""
     kind, level, threads = "peer", None, 1
 
 
@@ -142,16 +144,16 @@ class Memcpy(Contestant):
 
 
 class Module(Contestant):
-    """kvtool from Python."""
+    """kvtool called from Python."""
     kind = "python"
 
     def __init__(self, level, threads):
         self.name, self.level, self.threads = f"kvtool {level}", level, threads
         self._context = kvtool.Context(level, threads)
-        self.after = {}  # object's bytes -> seconds of such calls
+        self.after = {}  # bytes of an object -> seconds of calls after one
 
     def _cold_call(self):
-        """What a call that does next to nothing takes once an object has been through the processor's caches."""
+        """Returns the seconds of an almost empty call after an object has gone through the processor's caches."""
         begin = clock()
         self._context.stats()
         return clock() - begin
@@ -186,7 +188,7 @@ class Module(Contestant):
 
 
 class Program(Contestant):
-    """kvtool from C."""
+    """kvtool called from C."""
     kind = "c"
 
     def __init__(self, process, level, threads):
@@ -202,7 +204,7 @@ class Program(Contestant):
 
 
 class Objects:
-    """Objects of one size, with memory for what contestants make of them, and a file of them for the C program."""
+    """Objects of one size, with memory for the outputs of contestants, and a file of the objects for the C program."""
 
     def __init__(self, planes, object_bytes, folder, options):
         self.bytes = object_bytes
@@ -215,7 +217,7 @@ class Objects:
 
 
 class Figures:
-    """What the rounds of one contestant at one size gave."""
+    """The results of all rounds of one contestant at one size."""
 
     def __init__(self, raw, count):
         self.raw, self.count = raw, count
@@ -230,12 +232,12 @@ class Figures:
         return self.raw / of([turn[way] for turn in self.turns]) / 1e6
 
     def by(self, other, way):
-        """This speed by another's, of turns in the same round: median."""
+        """Returns the median ratio of this speed to another contestant's in the same round."""
         own = [self.raw / turn[way] for turn in self.turns]
         return statistics.median(speed / (other.raw / turn[way]) for speed, turn in zip(own, other.turns))
 
     def overhead_us(self):
-        """A call's microseconds outside the library; a turn is two calls an object."""
+        """Returns the microseconds of a call that are spent outside the library; a turn has two calls per object."""
         return statistics.median(turn[2] for turn in self.turns) / self.count / 2 * 1e6
 
     def record(self):
@@ -265,7 +267,7 @@ def pair(figures):
 
 
 def tables(contestants, results, options):
-    """The document, line by line."""
+    """Yields the document line by line."""
     sizes, threads = options.sizes, options.threads
 
     def known(one, object_bytes):
@@ -309,8 +311,8 @@ def tables(contestants, results, options):
 
 
 def break_even(own, sizes, results):
-    """Below which disk speed compression wins. In turn: one thread codes, then waits for the disk, E * (1 - 1 / ratio);
-    beside: coding and the disk are busy at once, E."""
+    """Returns the disk speed below which compression wins. In turn: one thread codes, then waits for the disk, E * (1
+    - 1 / ratio); beside: coding and disk work at the same time, E."""
     yield "Compression beats raw files while the disk is slower than this, MB/s, stores / loads:\n"
     threads = sorted({one.threads for one in own})
     shown = [s for s in sizes if s in (64 << 10, 1 << 20, sizes[-1]) or len(sizes) < 3]
@@ -335,7 +337,7 @@ def cpu():
 
 
 def run(contestants, every, rounds, seconds):
-    """(contestant, size) -> Figures; ends early, after a whole round, once `seconds` are over."""
+    """Returns (contestant, size) -> Figures; ends early, after a whole round, after `seconds`."""
     results = {(one, objects.bytes): Figures(objects.values.nbytes, len(objects.values))
                for one in contestants for objects in every}
     end = time.monotonic() + seconds

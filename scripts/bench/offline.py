@@ -33,12 +33,12 @@ FLAGS = {"entry_mode": "--entry-mode", "codec": "--offline-codec", "block": "--a
 
 
 def minus(block, before):
-    """Differences modulo 256, through 16-bit integers as the experiment has them."""
+    """Returns differences modulo 256, computed in 16-bit integers as in the experiment."""
     return ((block.astype(np.int16) - before.astype(np.int16)) & 0xFF).astype(np.uint8)
 
 
 def predict(block, name):
-    """Bytes of a [token][head][dim] block, each against the same place one token (seq) or one dim (pair) before."""
+    """Returns the bytes of a [token][head][dim] block minus those one token (seq) or one dim (pair) before."""
     out = block
     if name.startswith("pair_delta"):
         out = block.copy()
@@ -92,7 +92,7 @@ def read_entries(folder, options):
 
 
 def experiment(folder, options):
-    """(raw bytes, compressed bytes) of K and of V."""
+    """Returns (raw bytes, compressed bytes) of K and of V."""
     compressor = zstandard.ZstdCompressor(level=options["level"])
     entries = list(read_entries(folder, options))
     grouped = options["entry_mode"] in ("aggregate", "chunked_grouped")
@@ -124,7 +124,7 @@ def entropy(data):
 
 
 def distribution(folder, options):
-    """The figures of the distribution report, in the way it gets them: a compressor per call."""
+    """Returns the figures of the distribution report, computed as the experiment does: with a new compressor per call."""
     ratio = lambda data: len(data) / len(zstandard.ZstdCompressor(level=options["level"]).compress(data))
     rows = []
     for _, tensors in read_entries(folder, dict(options, front_n=1 << 30)):
@@ -154,7 +154,8 @@ def own(kvtool, folder, options, threads, distribution_too=False):
 
 
 def make_dumps(folder, prefill, decode, layers=2, heads=8, dim=128):
-    """Channels with a spread and an offset of their own, neighbours in time alike: what K looks like; V is plainer."""
+    """Makes dumps in which channels have their own spread and offset and neighbouring tokens are similar, as in K; V
+    has less structure."""
     rng = np.random.default_rng(11)
     for layer in range(layers):
         place = pathlib.Path(folder) / "run" / f"layer_{layer}"
@@ -194,7 +195,7 @@ def check(arguments):
 
 
 def method(arguments):
-    """One side of the bench: what the experiment's scripts do, as a process of its own."""
+    """Runs one side of the bench: the experiment's scripts as a separate process."""
     if arguments.options == "distribution":
         print(json.dumps(distribution(arguments.dumps, DEFAULTS)))
     else:
@@ -202,7 +203,7 @@ def method(arguments):
 
 
 def timed(flags):
-    """Seconds on the clock and on the CPUs, and the document."""
+    """Returns wall seconds, CPU seconds, and the document."""
     before, begin = os.times(), time.perf_counter()
     done = subprocess.run(flags, check=True, capture_output=True, text=True)
     took, after = time.perf_counter() - begin, os.times()
@@ -234,7 +235,7 @@ def bench(arguments):
             if changes is not None:
                 compare({which: tuple(sizes) for which, sizes in expected.items()}, document["offline"], name)
             else:
-                rows = document["distribution"]["rows"]  # both walk the metas in the order of their paths
+                rows = document["distribution"]["rows"]  # both walk the meta files in the order of their paths
                 assert len(rows) == len(expected)
                 for row, figures in zip(rows, expected):
                     assert abs(row["k_gear_ratio"] - figures["k"][-1]) < 1e-12 and abs(row["v_entropy"] - figures["v"][0]) < 1e-9

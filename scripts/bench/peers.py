@@ -1,27 +1,27 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The packages that people would use instead, on the same chunks as kvtool's levels, in rotation in one run.
+"""Measures packages that people would use instead, on the same chunks as kvtool's levels, in turn in one run.
 
   peers.py build/release/bin/kvtool slot0.bin
   peers.py build/release/bin/kvtool keys.npy --layout thd --chunk 32KiB --rounds 9 --json-out peers.json
 
-FILE is whatever kvtool reads (a state of llama.cpp, safetensors, .npy ...); options that this script does not know
-go to kvtool. kvtool turns it into safetensors, `kvtool bench` and the packages then measure the chunks of those
-tensors: so many tokens as fit into --chunk, [token][head][dim], of all tensors the first ones up to --most bytes.
-Every round runs each package once over all K and all V, then kvtool once, each after a first time that does not count
-(what takes over ten seconds has that one round only). MB/s are uncompressed bytes by CPU time, fastest round and
-median. Each package runs with one thread, and what it decodes is compared with the input. Python's share (one call for
-each chunk) is in its times: a few microseconds a chunk.
+FILE is anything that kvtool reads (a state of llama.cpp, safetensors, .npy ...); unknown options are passed to kvtool.
+kvtool converts the file to safetensors; `kvtool bench` and the packages then measure the chunks of those tensors: as
+many tokens as fit into --chunk, [token][head][dim], from the first tensors up to --most bytes. Every round runs each
+package once over all K and all V, then kvtool once. The first round does not count, except for a package that takes
+over ten seconds, which has that round only. MB/s are uncompressed bytes by CPU time, fastest round and median. Each
+package runs with one thread, and its output is compared with the input. Its times include Python's share (one call per
+chunk): a few microseconds a chunk.
 
-  zipnn       told the dtype; its Huffman method, as AUTO would pick
+  zipnn       with the dtype given; its Huffman method, which AUTO would choose
   pcodec      levels 8 and 12, as 16-bit integers and (float16) as floats
   blosc2      bitshuffle + zstd -5, shuffle + zstd -9; blosc: bitshuffle + zstd -5
   zstandard   -1, -3 and (with --slow) -9 and -19 on the bytes, -3 and (with --slow) -19 on the two byte planes
   lz4, zlib   on the bytes
-  openzl      as 16-bit numbers, its generic graph, and the halves of floats apart (sign and fraction, exponent)
+  openzl      as 16-bit numbers, its generic graph, and the halves of floats separately (sign and fraction, exponent)
 
-pip install numpy zipnn pcodec blosc blosc2 zstandard lz4 openzl; those that are not there are said and left out. Exit status:
-0 done, 1 a package does not give back its input, 77 no numpy or nothing that could be measured.
+pip install numpy zipnn pcodec blosc blosc2 zstandard lz4 openzl; packages that are missing are named and skipped. Exit
+status: 0 done, 1 a package does not restore its input, 77 no numpy or nothing to measure.
 """
 import argparse
 import importlib.metadata
@@ -46,7 +46,7 @@ PARTS = ("k", "v")
 
 
 class Peer:
-    """One way: `encode` of a 1-D array of uint16, `decode` back to what has those bytes."""
+    """A way to compress: `encode` takes a 1-D array of uint16, `decode` returns an object with the same bytes."""
 
     def __init__(self, name, encode, decode):
         self.name, self.encode, self.decode = name, encode, decode
@@ -55,7 +55,7 @@ class Peer:
 def zipnn_peers(dtype):
     import zipnn
     coder = zipnn.ZipNN(input_format="byte", bytearray_dtype="float16" if dtype == "F16" else "bfloat16", threads=1)
-    # It works in place: the copy of its input is not its own work, but no caller is spared it.
+    # The function works in place. Copying its input is not its own work, but every caller has to do it.
     return [Peer("zipnn", lambda words: coder.compress(bytearray(words)), coder.decompress)]
 
 
@@ -195,7 +195,7 @@ class Times:
                 raise SystemExit(f"{peer.name} does not give back its input")
 
     def record(self, raw):
-        """The figures as `kvtool bench --json` has them."""
+        """Returns the figures in the form of `kvtool bench --json`."""
         record = {"name": self.name, "kind": self.kind}
         for part in PARTS:
             record[part] = {"raw_bytes": raw[part], "stored_bytes": self.stored[part]}
@@ -208,7 +208,7 @@ class Times:
 
 
 def tensors(path):
-    """(is K, dtype, array [token, values] of uint16) of safetensors that kvtool wrote."""
+    """Returns (is K, dtype, array [token, values] of uint16) for each tensor of kvtool's safetensors."""
     data = np.memmap(path, np.uint8, "r")
     length = int(data[:8].view("<u8")[0])
     header = json.loads(bytes(data[8:8 + length]))
@@ -223,7 +223,7 @@ def tensors(path):
 
 
 def chunks_of(path, chunk_bytes, most):
-    """Chunks as `kvtool bench` cuts them, K and V apart."""
+    """Returns chunks as `kvtool bench` cuts them, K and V separately."""
     whole = list(tensors(path))
     total = sum(array.nbytes for _, _, array in whole)
     share = 1 if total <= most else most / total
@@ -243,7 +243,7 @@ def size(text):
 
 
 def level_turn(arguments, path, results, raw):
-    """One round of kvtool's own: its times join those of the rounds before."""
+    """Runs one round of kvtool's own levels; adds its times to those of earlier rounds."""
     command = [arguments.kvtool, "bench", str(path), "--rounds", "1", "--chunk", str(arguments.chunk), "--most", str(arguments.most),
                "--json", "-q"] + (["--levels", arguments.levels] if arguments.levels else [])
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -282,7 +282,7 @@ def table(records, raw):
 
 
 def against(records, raw):
-    """Each level beside the smallest peer and beside ZipNN, in words."""
+    """Returns sentences that compare each level with the smallest peer and with ZipNN."""
     peers = [record for record in records if record["kind"] == "peer"]
     levels = {record["name"]: record for record in records if record["kind"] == "level"}
     for part in PARTS:
@@ -336,7 +336,7 @@ def main():
             for peer in peers:
                 for part in PARTS:
                     results[peer.name].run(peer, part, chunks[part], turn == 0)
-            if turn > 0:  # kvtool has a first time of its own
+            if turn > 0:  # kvtool has its own warm-up round
                 tool, count = level_turn(arguments, path, own, raw)
     records = [times.record(raw) for times in [*own.values(), *results.values()]]
     if count != sum(map(len, chunks.values())):

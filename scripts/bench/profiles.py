@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Pages with a profile beside OpenZL's compressors, chosen by the same training data: size and speed in one run.
+"""Compares pages coded with a profile with OpenZL's compressors chosen by the same training data: size and speed in
+one run.
 
   profiles.py KVTOOL LIBKVTOOL.so --train STATE... --test STATE... [--rounds 3] [--kv-heads H | --model GGUF]
 
-A profile is learnt from the training states. OpenZL's wheel (0.3) has no trainer: openzl.ext has neither a function nor a
-class for it, and the tool that has one is not in the wheel. So the compressors that its Python interface can make are tried on
-the training pages of each layer's K and V, and the smallest is kept for that layer; --show lists the choice. Pages of 16, 32
-and 64 KiB of the test states, and chunks of 1 MiB without a profile, are coded by turns, every layer's pages in a row, on one thread; speeds
-are the fastest round, by the library's own clock (kvt_ctx_stats) and, of OpenZL, around each call. Needs numpy and openzl.
+A profile is learnt from the training states. OpenZL's wheel (0.3) has no trainer: openzl.ext has neither a function nor
+a class for it, and the tool that has one is not in the wheel. So all compressors that its Python interface can make are
+tried on the training pages of each layer's K and V, and the smallest is used for that layer; --show lists the choice.
+Pages of 16, 32 and 64 KiB of the test states, and chunks of 1 MiB without a profile, are coded in turn, every layer's
+pages in a row, on one thread. Speeds are the fastest round, by the library's own clock (kvt_ctx_stats) and, for OpenZL,
+around each call. Needs numpy and openzl.
 """
 import argparse
 import collections
@@ -38,7 +40,7 @@ class Stats(ctypes.Structure):
 
 
 def layers_of(kvtool, state, flags):
-    """{(layer, "k" or "v"): (dtype, array [token][head][dim])}"""
+    """Returns {(layer, "k" or "v"): (dtype, array [token][head][dim])}."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "state.safetensors")
         subprocess.run([kvtool, "convert", "-q", state, *flags, "--to", "safetensors", "-o", path], check=True)
@@ -73,7 +75,7 @@ class Ours:
         return stats
 
     def run(self, dtype, kind, pages):
-        """(bytes of frames, seconds to encode, to decode)"""
+        """Returns (bytes of frames, seconds to encode, to decode)."""
         before, frames = self.stats(), []
         for page in pages:
             desc = Desc(ctypes.sizeof(Desc), TYPES[dtype], 0, ROLES[kind], 0, page.shape[1], page.shape[2], page.shape[0])
@@ -91,7 +93,7 @@ class Ours:
 
 
 def openzl_candidates(dtype):
-    """{name: a function that selects a graph in a compressor}"""
+    """Returns {name: a function that selects a graph in a compressor}."""
     ends = {"generic": zl.graphs.Compress, "store": zl.graphs.Store, "entropy": zl.graphs.Entropy, "fse": zl.graphs.Fse,
             "huffman": zl.graphs.Huffman, "zstd": zl.graphs.Zstd, "field-lz": zl.graphs.FieldLz, "flatpack": zl.graphs.Flatpack}
     node = zl.nodes.Float16Deconstruct if dtype == "F16" else zl.nodes.BFloat16Deconstruct
@@ -138,7 +140,8 @@ def pages_of(values, size):
 
 
 def smallest(dtype, pages):
-    """(name, compressor) that needs least for the training pages; those that cannot code them are left out."""
+    """Returns (name, compressor) with the smallest output for the training pages; those that cannot code them are
+    skipped."""
     best = None
     for name, select in openzl_candidates(dtype).items():
         try:

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the same saves, one after another, into kvtool store and into programs that store backups: bytes on the disk and seconds.
+"""Stores the same saves, one after another, in kvtool store and in backup programs, and compares bytes on disk and
+seconds.
 
 Usage: store.py KVTOOL SAVE... [--levels default,high] [--threads N]
 
-Peers that are not on the PATH are left out: restic, borg (Debian packages), zstd with --long over all saves in one stream
-(which can neither add nor give back one save alone, and needs them all at once). RESTIC and BORG may name the programs. Every
-save is restored by every program and compared. One run, wall time, programs in turn; saves are read once before.
+Peers that are not on the PATH are skipped: restic, borg (Debian packages), zstd with --long over all saves in one
+stream (which can neither add nor restore a single save, and needs all of them at once). RESTIC and BORG may name the
+programs. Every save is restored by every program and compared. One run, wall time, programs in turn; saves are read
+once before.
 """
 import argparse
 import hashlib
@@ -91,7 +93,7 @@ class Borg:
 
 
 class ZstdLong:
-    """All saves in one stream."""
+    """zstd --long over all saves in one stream."""
     def __init__(self, window, level):
         self.name, self.window, self.level, self.saves = f"zstd -{level} --long={window}, one stream", window, level, []
 

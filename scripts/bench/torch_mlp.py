@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The compressor's MLP in torch, for the shapes that kv_bench times: run both, compare.
+"""Times the compressor's MLP in torch and in kv_bench, for the same shapes.
 
 Usage: torch_mlp.py [--kv-bench build/release/bin/kv_bench] [--rounds 15]
-One thread, process CPU time, least of all rounds, own and peer in turns. Needs python3-torch.
+One thread, process CPU time, fastest round, both in turn. Needs python3-torch.
 """
 import argparse
 import json

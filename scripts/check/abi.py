@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the binary interface of libkvtool or libkvtool_study with the list that is checked in, lib/api/kvtool.abi or
-kvtool_study.abi: functions, values of enumerations, sizes of structs and places of their fields.
+"""Compares the binary interface of libkvtool or libkvtool_study with the list that is checked in, lib/api/kvtool.abi
+or kvtool_study.abi: functions, values of enumerations, sizes of structs and offsets of their fields.
 
-  abi.py LIBRARY CC [--update]     the name of the library says which header and list are meant
+  abi.py LIBRARY CC [--update]     the name of the library decides which header and list are compared
 
-A line of libkvtool that changed or went is a break of the interface and needs a new SONAME; a new line is an addition,
-which --update writes. Also: the library exports what the header declares, nothing else, and needs no BLAS; libkvtool
-holds no study; kvtool.h names every finding of lib/core/base/error.h with its number (--update writes these names).
+A changed or removed line of libkvtool breaks the interface and requires a new SONAME; a new line is an addition, which
+--update writes. Also checks that the library exports exactly what the header declares and needs no BLAS, that libkvtool
+contains no study, and that kvtool.h names every finding of lib/core/base/error.h with its number (--update writes these
+names).
 """
 import argparse
 import pathlib
@@ -18,12 +19,12 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FINDINGS = ROOT / "lib/core/base"
-PRIVATE = "kvtool_private_"  # what libkvtool_study of the same version links
+PRIVATE = "kvtool_private_"  # symbols that libkvtool_study of the same version links to
 STUDIES = r"_ZNK?2kv(8eviction|8analysis|3mnn3h2o)"
 
 
 def statuses():
-    """The statuses of the header, by the table of findings."""
+    """Returns the statuses that the header must have, from the table of findings."""
     numbers = re.findall(r"^  k(\w+) = (\d+),$", (FINDINGS / "error.h").read_text(), re.M)
     rows = re.findall(r'\{(?:Finding::)?k(\w+), (?:ErrorCode::)?k\w+, "([^"]*)"', (FINDINGS / "error.cc").read_text())
     summaries = dict(rows)
@@ -36,7 +37,7 @@ def statuses():
 
 
 def status_faults(header, update):
-    """What the header's list of statuses lacks; --update writes it."""
+    """Returns the statuses that the header lacks; --update writes them."""
     text = header.read_text()
     wanted = "".join(f"  {line}\n" for line in statuses())
     section = re.compile(r"(?<=  /\* ---- from the table of findings ---- \*/\n).*?(?=  /\* ---- end ---- \*/)", re.S)
@@ -50,7 +51,7 @@ def status_faults(header, update):
 
 
 def declared(text):
-    """(functions, enumerators, {struct: fields}) of the header."""
+    """Returns (functions, enumerators, {struct: fields}) of the header."""
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
     functions = re.findall(r"KVT_API[^;]*?\b(kvt_\w+)\(", text)
     enumerators = [name for body in re.findall(r"enum \{(.*?)\};", text, re.S) for name in re.findall(r"\bKVT_\w+", body)]

@@ -21,7 +21,7 @@ NAMED = re.compile(r"^#pragma once  // implemented by (.*)$", re.M)
 
 
 def read_units(root):
-    """Returns the unit of each file, and for each unit those that it includes with the include that says so."""
+    """Returns the unit of each file, and for each unit the units that it includes with an include that proves it."""
     texts = {path.relative_to(root).as_posix(): path.read_text()
              for top in TOPS for path in sorted((root / top).rglob("*")) if path.suffix in (".h", ".hpp", ".cc")}
     unit_of = {name: os.path.splitext(name)[0] for name in texts}
@@ -29,7 +29,7 @@ def read_units(root):
         named = NAMED.search(text)
         for source in re.findall(r"[\w-]+\.cc", named[1]) if named else []:
             path = os.path.join(os.path.dirname(name), source)
-            if os.path.splitext(path)[0] + ".h" not in texts:  # a header of its own name comes first
+            if os.path.splitext(path)[0] + ".h" not in texts:  # a header with the source's own name has precedence
                 unit_of[path] = os.path.splitext(name)[0]
     includes = collections.defaultdict(dict)
     for name, text in texts.items():

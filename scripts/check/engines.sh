@@ -16,7 +16,8 @@ python=$venv/bin/python
 
 if [ ! -e "$venv/complete" ]; then
   "${PYTHON:-python3.11}" -m venv "$venv"
-  # What their storage code imports. Where an index has PyTorch for CPUs, PIP_EXTRA_INDEX_URL saves most of the space.
+  # PyTorch is needed by the engines' storage code. If PIP_EXTRA_INDEX_URL names an index of PyTorch for CPUs, the
+  # download is much smaller.
   "$python" -m pip install --quiet torch==2.14.0 'numpy<=2.2.6' pytest sortedcontainers cryptography cffi aiofiles msgspec \
     prometheus_client psutil pyzmq py-cpuinfo opentelemetry-api opentelemetry-sdk opentelemetry-exporter-prometheus \
     opentelemetry-exporter-otlp numba importlib_metadata deprecated wrapt pydantic pydantic-settings cachetools redis PyYAML xxhash
@@ -30,7 +31,7 @@ else
   "$python" -m pip install --quiet --force-reinstall --no-deps "$kvtool"
 fi
 
-# One symbol of LMCache's native part is in the libstdc++ of GCC 13; an older system gets it from here.
+# LMCache's native part needs a symbol of GCC 13's libstdc++; older systems get that library from here.
 if ! "$python" -c 'import torch, lmcache.lmcache_native' 2>/dev/null; then
   shim=$venv/libstdcxx_shim.so
   c++ -O2 -shared -fPIC -o "$shim" apps/python/tests/libstdcxx_shim.cc
@@ -39,7 +40,7 @@ fi
 cd apps/python/tests
 status=0
 for engine in codec plugin_store lmcache vllm sglang; do
-  # Each in a process of its own: an engine's stubs are not another's.
+  # Each engine runs in its own process, because stubs of one engine would break another.
   echo "== $engine"
   LD_PRELOAD=${shim:-} "$python" -m pytest -q -p no:cacheprovider -rs \
     "test_$engine.py" "$@" || status=$?

@@ -15,11 +15,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "flags.md"
 MARK = "<!-- Written by scripts/check/flags.py --update from what the commands declare. -->\n"
 
-# Texts that send the reader elsewhere instead of saying what the flag does.
+# Texts that refer to something else instead of saying what the flag does.
 EMPTY_TEXTS = ["as in the original", "same as", "the same for", "as in convert", "see the original"]
 VALUES = {"", "TEXT", "INT", "NUMBER", "FILE", "FOLDER", "RANGES", "SIZE"}
-# Where one thing had several names, the one that it has now. Whoever declares another as a shown name has to look
-# here first.
+# Current names of options that had several names. A command that declares another one as a visible name fails here.
 ONE_NAME = {
     "--rope-base": ["--rope-theta", "--theta"],
     "--rope-dims": ["--rope-dim", "--rotary-dim"],
@@ -42,8 +41,7 @@ ONE_NAME = {
     "--force": ["--overwrite", "--yes"],
     "--output": ["--out"],
 }
-# Flags that more than one command has mean the same there: the first words of their texts, where they differ by
-# more than the object.
+# Options that write a file; their command must have -f.
 WRITES = re.compile(r"^--(output|output-dir|[a-z-]+-out)$")
 
 
@@ -78,7 +76,7 @@ def faults(kvtool, document):
         for name in names:
             if WRITES.match(name) and not has_force(document, command):
                 yield f"{where}: it writes a file, and the command has no -f to overwrite one"
-    # A flag takes one kind of value everywhere.
+    # A flag takes the same kind of value everywhere.
     kinds = {}
     for command, option in all_options(document):
         if option["names"][-1].startswith("--"):
@@ -86,7 +84,7 @@ def faults(kvtool, document):
     for name, commands in kinds.items():
         if len(commands) > 1:
             yield f"{name}: a flag for {commands[False]}, with a value for {commands[True]}"
-    # What is --NAME to replay-h2o is --h2o-NAME beside the lossless runtime's own.
+    # --NAME of replay-h2o is --h2o-NAME where the lossless runtime has its own flags.
     shown = {command: {name for c, option in all_options(document) if c == command for name in option["names"]}
              for command in ("replay-h2o", "replay-lossless")}
     for name in shown["replay-lossless"]:
@@ -98,7 +96,7 @@ def faults(kvtool, document):
 
 
 def explanation_faults(kvtool):
-    """Every finding says what happened, why it matters, what to do, and shows an example."""
+    """Checks that every finding says what happened, why it matters and what to do, and shows an example."""
     listed = subprocess.run([kvtool, "explain"], check=True, capture_output=True, text=True).stdout
     numbers = re.findall(r"^(KV\d{4})", listed, re.M)
     if len(numbers) < 40:
@@ -112,7 +110,7 @@ def explanation_faults(kvtool):
 
 
 def hidden_faults(kvtool, document):
-    """Older names are in no help, manual page or completion."""
+    """Checks that older names are in no help, manual page or completion."""
     shells = "".join(subprocess.run([kvtool, "completion", shell], check=True, capture_output=True, text=True).stdout
                      for shell in ("bash", "zsh", "fish"))
     for command in sorted({command.split()[0] for command, _ in all_options(document)}):

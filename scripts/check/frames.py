@@ -4,8 +4,8 @@
 
   frames.py LIBRARY [--keep FOLDER]
 
-Frames of every level, order and kind of content are compared; with --keep, small ones are written to FOLDER as
-a corpus for fuzzing. Exit status 1 if a frame does not come back.
+Compares frames of every level, order and kind of content; with --keep, writes small ones to FOLDER as a corpus for
+fuzzing. Exit status 1 if a frame does not decode to its source.
 """
 import argparse
 import ctypes
@@ -49,7 +49,7 @@ def encode(library, level, desc, raw, blocks=0):
 
 
 def walk(tokens, channels):
-    """Channels that remember, with offsets of their own."""
+    """Returns random walks along tokens, with an offset per channel."""
     random = numpy.random.default_rng(tokens * channels)
     steps = random.normal(size=(tokens, channels)).astype("f4")
     for row in range(1, tokens):
@@ -67,7 +67,7 @@ def contents(tokens, heads, dim):
     yield F32, values.astype("f2").astype("f4").tobytes()
     yield BF16, numpy.repeat((values.view("u4") >> 16).astype("u2")[: max(1, tokens // 4)], 4, axis=0)[:tokens].tobytes()
     yield U8, random.integers(0, 256, tokens * channels, "u1").tobytes()
-    # K in the first half of each head, V in the second.
+    # K is in the first half of each head, V in the second.
     beside = values.reshape(tokens, heads, dim).copy()
     beside[:, :, dim // 2:] = random.normal(size=(tokens, heads, dim - dim // 2)) / 64
     yield BF16, (beside.view("u4") >> 16).astype("u2").tobytes()
@@ -86,7 +86,7 @@ def main():
         for number, (dtype, raw) in enumerate(contents(tokens, heads, dim)):
             for level in (1, 2, 3, 4):
                 if level == 4 and tokens > 100:
-                    continue  # the independent decoder takes minutes
+                    continue  # the independent decoder would take minutes
                 for order, role in ((TOKEN_HEAD_DIM, 1), (TOKEN_HEAD_DIM, K_AND_V), (HEAD_TOKEN_DIM, 1), (UNKNOWN, 1)):
                     if tokens > 100 and (level > 1 or order == HEAD_TOKEN_DIM):
                         continue

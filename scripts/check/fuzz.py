@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the libFuzzer programs of `cmake --preset fuzz`, several at once, and says what each did.
+"""Runs the libFuzzer programs of `cmake --preset fuzz`, several at once, and reports the result of each.
 
   fuzz.py [--seconds 60 | --cpu-seconds 600] [--jobs 2] [--timeout 20] [--work DIR] [--keep] [TARGET ...]
 
-Each target starts from testdata/fuzz/TARGET and what DIR holds of earlier runs, with the words of tests/fuzz/TARGET.dict
-if there are any; findings lie in DIR/TARGET/findings.
-With --keep, inputs that reach new code are minimised and copied into testdata/fuzz/TARGET (at most 64 KiB each), where
-every ordinary build replays them. Exit status 1 if anything was found.
+Each target starts from testdata/fuzz/TARGET and the corpus of earlier runs in DIR, with the words of
+tests/fuzz/TARGET.dict if it exists; findings are written to DIR/TARGET/findings. With --keep, inputs that reach new
+code are minimised and copied into testdata/fuzz/TARGET (at most 64 KiB each), where every ordinary build replays them.
+Exit status 1 if there are findings.
 """
 import argparse
 import concurrent.futures
@@ -23,18 +23,18 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MOST_KEPT_BYTES, MOST_KEPT_FILES = 64 << 10, 60
-# A wrong size in a reader shows as an allocation beyond the limit, a slow input as a time-out.
+# A wrong size in a reader shows up as an allocation beyond the limit, a slow input as a time-out.
 FLAGS = ["-rss_limit_mb=2048", "-print_final_stats=1", "-max_len=65536", "-use_value_profile=1"]
 
 
 def stop_after(running, seconds):
-    """Waits for the process, which is interrupted once it has used this much of a processor: its resource usage."""
+    """Waits for the process, interrupts it after this many processor seconds, and returns its resource usage."""
     tick = os.sysconf("SC_CLK_TCK")
     while True:
         pid, _, usage = os.wait4(running.pid, os.WNOHANG)
         if pid:
             return usage
-        # The name in parentheses may hold blanks; user and system time are the 14th and 15th fields of proc(5).
+        # The name in parentheses may contain blanks; user and system time are the 14th and 15th fields of proc(5).
         fields = pathlib.Path(f"/proc/{running.pid}/stat").read_text().rpartition(")")[2].split()
         if (int(fields[11]) + int(fields[12])) / tick >= seconds:
             running.send_signal(signal.SIGINT)
@@ -43,7 +43,7 @@ def stop_after(running, seconds):
 
 
 def fuzz(program, name, options):
-    """Runs one target: (name, CPU seconds, executions, edges covered, corpus inputs, findings)."""
+    """Runs one target: returns (name, CPU seconds, executions, edges covered, corpus inputs, findings)."""
     work = options.work / name
     corpus, findings = work / "corpus", work / "findings"
     for folder in (corpus, findings):

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An independent replay of H2O eviction in numpy: the cross-check of `kvtool replay-h2o`.
 
-Written from the rules, not from the program: token by token, row by row, in double precision, one plain loop
-per rule. `make` draws a random snapshot and trace, `plan` prints what each rule keeps, in the shape of
-kvtool.h2o-plan/1's events, and `compare` reads a plan of kvtool's and says where it differs.
+Written from the rules, not from the program: token by token, row by row, in double precision, one plain loop per rule.
+`make` draws a random snapshot and trace, `plan` prints what each rule keeps, in the form of kvtool.h2o-plan/1's events,
+and `compare` reads a plan of kvtool and reports where it differs.
 
   h2o_oracle.py make --seed 7 --out DIR [--layers 3 --heads 4 --kv-heads 2 --dim 16 --tokens 160 --prompt 64]
   h2o_oracle.py real SNAPSHOT.npz STEM --prompt N --out DIR      a snapshot (kvtool convert --to npz) and STEM-L*-Q.npy
@@ -36,7 +36,7 @@ def make(args):
     trace = {}
     for layer in range(args.layers):
         k = rng.standard_normal((args.tokens, args.kv_heads, args.dim))
-        # Some keys attract attention for a while, so that what is kept is not a matter of noise.
+        # Some keys attract attention for a while, so that the choice of tokens does not depend on noise.
         k += np.where(rng.random((args.tokens, 1, 1)) < 0.1, 1.5, 0) * rng.standard_normal((1, args.kv_heads, args.dim))
         snapshot[f"k_{layer}"] = k.astype(np.float16)
         snapshot[f"v_{layer}"] = rng.standard_normal(k.shape).astype(np.float16)
@@ -50,7 +50,7 @@ def make(args):
 
 
 def real(args):
-    """Renames what was recorded; layers without queries stay without."""
+    """Renames recorded arrays; layers without queries remain without."""
     os.makedirs(args.out, exist_ok=True)
     snapshot = dict(np.load(args.snapshot))
     layers = sum(name.startswith("k_") for name in snapshot)
@@ -63,7 +63,7 @@ def real(args):
 
 
 def scores_of(snapshot, trace, layer):
-    """Logits [head, query, key], not masked."""
+    """Returns logits [head, query, key], not masked."""
     q = trace[f"q.{layer}"].astype(np.float64)
     k = snapshot[f"k_{layer}"].astype(np.float64)
     k = np.repeat(k, q.shape[1] // k.shape[1], axis=1)
@@ -82,7 +82,7 @@ def softmax(s):
 
 
 def flash(s):
-    """exp(s - running maximum over 64-key blocks), neither rescaled nor normalised."""
+    """Returns exp(s - running maximum over 64-key blocks), neither rescaled nor normalised."""
     out = np.empty_like(s)
     most = np.full(s.shape[:-1], -np.inf)
     for begin in range(0, s.shape[-1], 64):
@@ -93,7 +93,7 @@ def flash(s):
 
 
 def decide(p, n, block_scores, keep_floor, wanted=None):
-    """Kept blocks, or None when nothing is evicted. `wanted`: a target in tokens instead of a ratio."""
+    """Returns the kept blocks, or None if nothing is evicted. `wanted` is a target in tokens instead of a ratio."""
     size = p["block_tokens"]
     blocks = -(-n // size)
     length = [min(n, (b + 1) * size) - b * size for b in range(blocks)]
@@ -139,7 +139,7 @@ def event(token, layer, head, kept, before):
 
 
 def schedule(p, layer, shape):
-    """(token, length, kept) of every eviction of a layer on the token clock."""
+    """Returns (token, length, kept) of every eviction of a layer on the token clock."""
     if not in_range(p, layer, shape["layers"]):
         return []
     out, length, clock, last = [], shape["prompt"], 0, 0
@@ -195,7 +195,7 @@ def top(scores, keep, last):
 
 
 def token_rule(p, shape, snapshot, trace, name):
-    """Rules that choose single tokens, on the schedule of the block rule."""
+    """Replays rules that choose single tokens, on the schedule of the block rule."""
     events = []
     for layer in range(shape["layers"]):
         s = scores_of(snapshot, trace, layer)
@@ -253,7 +253,7 @@ def token_rule(p, shape, snapshot, trace, name):
 
 
 def budget_of(args):
-    """Tokens that may stay of `seen`, in exact arithmetic."""
+    """Returns a function from tokens seen to tokens that may stay, in exact arithmetic."""
     if args.budget and args.budget.endswith("t"):
         return lambda seen: min(int(args.budget[:-1]), seen)
     share = fractions.Fraction(args.budget) if args.budget else 1 / fractions.Fraction(args.target_ratio_text)
@@ -261,7 +261,7 @@ def budget_of(args):
 
 
 def pyramid(p, keep, length, layers):
-    """PyramidKV's budgets of all layers; None where its conditions fail."""
+    """Returns PyramidKV's budgets of all layers; None if its conditions fail."""
     window = min(p["snapkv_window"], length)
     least = keep / p["pyramid_beta"]
     most = 2 * keep - least
@@ -274,7 +274,7 @@ def pyramid(p, keep, length, layers):
 
 
 def snapkv_scores(p, s, heads, token, window):
-    """Mean attention of the last `window` rows, pooled; the cache is whole."""
+    """Returns the mean attention of the last `window` rows, pooled; the cache is whole."""
     n = token + 1
     rows = np.zeros(n)
     for g in heads:
@@ -286,7 +286,8 @@ def snapkv_scores(p, s, heads, token, window):
 
 
 def paper_rule(p, shape, snapshot, trace, name, budget, weights, per_head):
-    """A rule on a budget: at the prompt's end and after every step it keeps what the budget says."""
+    """Replays a rule on a budget: at the prompt's end and after every step it keeps as many tokens as the budget
+    allows."""
     events = []
     end, prompt = shape["tokens"], shape["prompt"]
     first = max(prompt, p["trigger_min"]) - 1
@@ -366,12 +367,12 @@ def paper_rule(p, shape, snapshot, trace, name, budget, weights, per_head):
 
 
 def mnn(p, shape, snapshot, trace, weights, r6):
-    """The engine: layer-call clock, float32 scores per block, plans applied at the next call."""
+    """Replays the engine: layer-call clock, float32 scores per block, plans applied at the next call."""
     layers = shape["layers"]
     cache = [list(range(shape["prompt"])) for _ in range(layers)]
     scores = [np.zeros(0, f32) for _ in range(layers)]
     pending = [None] * layers
-    # Layers without queries keep the engine's clock; which tokens they keep is unknown.
+    # Layers without queries advance the engine's clock, but which tokens they keep is unknown.
     s = [scores_of(snapshot, trace, layer) if f"q.{layer}" in trace else None for layer in range(layers)]
     heads = next(each for each in s if each is not None).shape[0]
     alpha, size = f32(p["ema_alpha"]), p["block_tokens"]
@@ -407,7 +408,7 @@ def mnn(p, shape, snapshot, trace, weights, r6):
 
 
 def design(p, shape, snapshot, trace, weights):
-    """The published text: each layer has its own scores and its own clock, which counts decode steps."""
+    """Replays the published text: each layer has its own scores and its own clock, which counts decode steps."""
     alpha, size = f32(p["ema_alpha"]), p["block_tokens"]
     events = []
     for layer in range(shape["layers"]):
@@ -416,7 +417,7 @@ def design(p, shape, snapshot, trace, weights):
         s = scores_of(snapshot, trace, layer)
         cache, ema, plan, last = list(range(shape["prompt"])), np.zeros(0, f32), None, 0
         for step, token in enumerate(range(shape["prompt"], shape["tokens"]), 1):
-            if plan is not None:  # made a step ago
+            if plan is not None:  # the plan of the step before
                 cache, plan = [cache[i] for i in plan], None
             cache.append(token)
             n = len(cache)

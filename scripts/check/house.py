@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what the recipes in CONTRIBUTING.md ("Adding things") promise: that every row of a table has its files, every
-such file its row, and every header says which sources implement it. The other checks are of lines that compilers let pass.
+"""Checks what the recipes in CONTRIBUTING.md ("Adding things") promise: every row of a table has its files, every such
+file has its row, and every header says which sources implement it. The other checks find faults that compilers do
+not report.
 
   house.py ROOT
 """
@@ -11,19 +12,19 @@ import re
 import subprocess
 import sys
 
-# Sources here carry the name of the header they implement, or a header of their folder names them.
+# Folders in which sources have the name of their header, or a header of the folder names them.
 HEADERS_NAME_SOURCES = ["lib/core/codec", "lib/core/archive", "lib/study/eviction", "lib/engines/mnn/h2o"]
-FIRST_OWN_CODEC = 16  # codecs below are the engine's, and formats/gear/FORMAT.md specifies them
-# Folders of formats whose grammar or fuzz target belongs to something else.
+FIRST_OWN_CODEC = 16  # codecs with lower numbers are the engine's; formats/gear/FORMAT.md specifies them
+# Formats whose grammar or fuzz target is that of something else.
 NO_GRAMMAR = {"kvz": "lib/core/archive/FORMAT.md"}
-# Hosts of package registries and their mirrors, with or without a scheme: packages come through npm, pip and apt-get, the way
-# these are set up on a machine.
+# Hosts of package registries and their mirrors, with or without a scheme. Packages come through npm, pip and apt-get,
+# as the machine has them configured.
 REGISTRY = re.compile(
     rb"(?<![\w.-])(?:[\w-]+\.)*(?:(?:npmjs|npmmirror|yarnpkg|pypi|pythonhosted|anaconda|rubygems|maven|nuget|golang|nodesource)\.(?:org|com|dev)"
     rb"|crates\.io|alpinelinux\.org|pypi\.\w+\.\w+|(?:deb|ftp|security|snapshot|archive|packages|ports|https?|httpredir|mirrors?)(?:\.\w\w)?\."
     rb"(?:debian|ubuntu)\.(?:org|com|net)|pkg\.(?:dev|github\.com)|ghcr\.io|docker\.(?:io|com)|jfrog\.io"
     rb"|[\w.-]+/(?:pypi/simple|api/(?:npm|pypi)|artifactory))\b[\w./@%-]*")
-# Kernels whose tests are those of their only users: snapshot layouts, and every test of SIMD targets.
+# Kernels that are tested through their only users: snapshot layouts, and every test of SIMD targets.
 TESTED_BY_USERS = {"reorder", "targets"}
 
 
@@ -95,7 +96,7 @@ def check_commands(root):
 
 
 def check_members(root):
-    """A second member of the name of a Command's own would hide it, and Command::Files would guard an empty one."""
+    """Finds members of a command that hide a member of Command: Command::Files would then guard an empty name."""
     command = (root / "apps/kvtool/command.h").read_text()
     own = re.findall(r"^  [\w:]+ (\w+_);$", command[command.index("protected:"):command.index("struct CommandEntry")], re.M)
     for source in sorted((root / "apps/kvtool/commands").rglob("*.*")):
@@ -125,7 +126,8 @@ def check_sources(root):
 
 
 def check_thread_locals(root):
-    """Objects with a destructor: where memory runs out, the C library cannot note it and ends the program."""
+    """Finds thread_local objects with a destructor: if memory runs out, the C library cannot register it and ends the
+    program."""
     for top in ("lib", "formats", "apps/kvtool"):
         for source in sorted((root / top).rglob("*.cc")) + sorted((root / top).rglob("*.h")):
             for number, line in enumerate(source.read_text().splitlines(), 1):
@@ -134,7 +136,7 @@ def check_thread_locals(root):
 
 
 def check_braced_json(root):
-    """`json = {value}` is an array of one to GCC 12, and the value itself to clang."""
+    """Finds `json = {value}`: an array of one for GCC 12, but the value itself for clang."""
     for top in ("lib", "formats", "apps"):
         for source in sorted((root / top).rglob("*.cc")):
             for number, line in enumerate(source.read_text().splitlines(), 1):
@@ -143,7 +145,7 @@ def check_braced_json(root):
 
 
 def check_presets(root):
-    """A warning of a compiler newer than ours must not end what a user runs."""
+    """Checks that warnings are no errors in users' presets: a newer compiler's warning must not end their build."""
     for preset in json.loads((root / "CMakePresets.json").read_text())["configurePresets"]:
         if preset.get("cacheVariables", {}).get("KVTOOL_WERROR") == "ON" and not preset["name"].startswith("ci"):
             yield f"CMakePresets.json: {preset['name']} sets KVTOOL_WERROR, which belongs to CI's presets (ci*) alone"
@@ -151,7 +153,8 @@ def check_presets(root):
 
 def check_registries(root):
     listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, text=True)
-    files = [root / name for name in listed.stdout.split("\0")[:-1]] or root.rglob("*")  # an archive has no index
+    # an exported archive has no index
+    files = [root / name for name in listed.stdout.split("\0")[:-1]] or root.rglob("*")
     for path in files:
         if not path.is_file() or path.is_symlink():
             continue
@@ -162,11 +165,11 @@ def check_registries(root):
 
 
 def check_json_readers(root):
-    """nlohmann's parser has no limits: what comes from outside goes through lib/core/base/json.h."""
-    bounded = {"formats/plan/plan.cc",  # its callback bounds the depth and keeps no more than an event
+    """Finds uses of nlohmann's parser, which has no limits: input from outside goes through lib/core/base/json.h."""
+    bounded = {"formats/plan/plan.cc",  # its callback bounds the depth and keeps at most one event
                "formats/safetensors/safetensors.cc",  # builds no tree
                "lib/core/base/json.cc",
-               "apps/kvtool/commands/cmd_schema.cc"}  # reads our own schemas
+               "apps/kvtool/commands/cmd_schema.cc"}  # reads kvtool's own schemas
     for top in ("lib", "formats", "apps"):
         for source in sorted((root / top).rglob("*.cc")):
             if str(source.relative_to(root)) in bounded:
@@ -177,7 +180,7 @@ def check_json_readers(root):
 
 
 def check_named_sources(root):
-    """A page or a comment that names a source which has moved sends its reader nowhere."""
+    """Finds pages and comments that name a source which does not exist."""
     tops = ("apps", "docs", "formats", "lib", "tests")
     there = {path.name for top in tops for path in (root / top).rglob("*.cc")}
     for top in tops:
@@ -190,8 +193,8 @@ def check_named_sources(root):
 
 
 def check_numbers(root):
-    """strtod and its kin read by the locale of the program that loaded the library, and each takes other texts for
-    numbers. kvtool-capture-llama, which includes nothing of the house, calls from_chars itself."""
+    """Finds strtod and similar functions: they depend on the locale of the program that loaded the library, and each
+    accepts other texts. kvtool-capture-llama, which includes nothing of the house, calls from_chars itself."""
     kin = r"strto(?:d|f|ld|l|ll|ul|ull|imax|umax)|sto(?:d|f|ld|i|l|ll|ul|ull)|ato(?:f|i|ll)|v?[fs]?scanf|setlocale"
     for top in ("lib", "formats", "apps"):
         for source in sorted((root / top).rglob("*.cc")) + sorted((root / top).rglob("*.h")):

@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arrows of the house: apps -> engines -> study -> core and apps -> formats -> core. The Python module binds
-the program's commands and kvtool.h, and knows neither studies nor engines. The capture program stands alone: it is built
-with llama.cpp's headers and libraries and nothing else.
+"""Checks the direction of includes: apps -> engines -> study -> core and apps -> formats -> core. The Python module
+binds the program's commands and kvtool.h, and includes neither studies nor engines. The capture program is
+separate: it is built with llama.cpp's headers and libraries and nothing else.
 
-Also: nothing below apps/ prints, third-party headers appear only where CONTRIBUTING.md allows them, and a source
-implements the header of its own name, or a header of its folder names it ("#pragma once  // implemented by X.cc").
+Also checks that only apps/ prints, that third-party headers appear only where CONTRIBUTING.md allows them, and that a
+source implements the header of its own name, or a header of its folder names it ("#pragma once  // implemented by
+X.cc").
 Usage: includes.py [ROOT]; exit 1 with one line per violation.
 """
 import pathlib
 import re
 import sys
 
-# folder -> project folders it may include (prefixes); the first match from the top counts
+# folder -> project folders (prefixes) that it may include; the first match from the top counts
 ALLOWED = [
     ("lib/core/base/", ["lib/core/base/"]),
     ("lib/core/kernels/", ["lib/core/kernels/", "lib/core/base/"]),
@@ -57,13 +58,13 @@ THIRD_PARTY = {
     "nanobind/": ["apps/python/src/"],
     "CLI/": ["apps/kvtool/line/command_line.cc"],
 }
-# Folders where every source belongs to a header.
+# Folders in which every source must belong to a header.
 PAIRED = ("formats", "lib/core/base", "lib/core/snapshot", "lib/core/transform", "lib/core/weights")
 PRINTS = re.compile(r"std::c(out|err)\b|\bfmt::print\(|(?<![fsn])printf\(|\bputs\(")
 
 
 def unpaired(root):
-    """One line per source that no header claims, and per claim of a source that is not there."""
+    """Returns one line per source that no header claims, and per claim of a source that does not exist."""
     wrong = []
     for folder in {path.parent for top in PAIRED for path in (root / top).rglob("*.h")}:
         claims = set()

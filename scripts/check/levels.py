@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that no chunk of real caches is larger than at level compat by more than 0.1 %.
+"""Checks that no level makes a chunk of real caches more than 0.1 % larger than level compat.
 
   levels.py KVTOOL CACHE... [--chunks 1MiB,64KiB,32KiB,16KiB] [--levels default,high,max] [--kv-heads N]
 
-CACHE is any snapshot; those that kvtool refuses are named and left out. Chunks are cut as `kvtool bench --chunk` does, from
-all of K and V. Prints the chunks looked at and each cache, size, level and part (K or V) whose largest chunk breaks the rule,
-with bytes / bytes at compat. Exit status: 0 none does, 1 some do.
+CACHE is any snapshot; those that kvtool refuses are named and skipped. Chunks are cut as `kvtool bench --chunk` does,
+from all of K and V. Prints the number of chunks, and each cache, size, level and part (K or V) whose worst chunk breaks
+the rule, with bytes / bytes at compat. Exit status: 0 all chunks obey, 1 some do not.
 """
 import argparse
 import json

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks every link between files of the repository in every Markdown page: the file is there and is tracked, and so is the
-heading that an anchor names; and every page of docs/ is in the list of its folder, README.md, or of docs/. Links to other
-places are not followed. README.md stays under 150 lines.
+"""Checks every link between files of the repository in every Markdown page: the file exists and is tracked, and so
+does the heading that an anchor names; and every page of docs/ is listed in the README.md of its folder, or of
+docs/. External links are not followed. README.md must have fewer than 150 lines.
 
 Usage: links.py           the repository
-       links.py FOLDER    pages that are installed: every file that they link to is there, too
+       links.py FOLDER    installed pages: every file that they link to is installed, too
 """
 import pathlib
 import re
@@ -17,13 +17,13 @@ LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)\)")
 
 
 def prose(text):
-    """The text without code, in which brackets are no links."""
+    """Returns the text without code, in which brackets are no links."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     return re.sub(r"`[^`\n]*`", "`code`", text)
 
 
 def anchors(text):
-    """The names that GitHub, and the site, give to headings."""
+    """Returns the anchors that GitHub, and the site, give to headings."""
     names = set()
     for heading in re.findall(r"^#+ +(.*?) *$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower().replace("`", "")
@@ -39,7 +39,8 @@ def anchors(text):
 def check_installed(folder):
     wrong, count = [], 0
     for page in sorted(folder.rglob("*.md")):
-        text = "" if page.is_symlink() else page.read_text(encoding="utf-8")  # Debian's changelog is compressed
+        # Debian's changelog is a link to a compressed file
+        text = "" if page.is_symlink() else page.read_text(encoding="utf-8")
         for link in LINK.findall(prose(text)):
             name = link.partition("#")[0]
             if name and not re.match(r"[a-z]+:", link):

@@ -45,7 +45,7 @@ POLICIES = "streaming,window,h2o,tova"
 
 
 def unpack_sources(folder):
-    """A checkout of the release that RELEASE was built from, out of npm's node-llama-cpp."""
+    """Unpacks the sources of the release that RELEASE was built from, out of npm's node-llama-cpp."""
     target = os.path.join(folder, f"{RELEASE}-sources")
     if not os.path.isdir(target):
         with tempfile.TemporaryDirectory(dir=folder) as work:
@@ -58,7 +58,7 @@ def unpack_sources(folder):
 
 
 def build(sources, libraries, folder):
-    """The program by the line in the README, word for word, and the example."""
+    """Builds the program by the line in the README, word for word, and the example."""
     page = (ROOT / "apps/capture-llama/README.md").read_text(encoding="utf-8")
     line = re.search(r"^g\+\+ .*?-o kvtool-capture-llama$", page, re.M | re.S)[0]
     program, example = (os.path.join(folder, name) for name in ("kvtool-capture-llama", "example"))
@@ -70,7 +70,7 @@ def build(sources, libraries, folder):
 
 
 def tensors(path):
-    """The tensors of a safetensors file as lists, of the types that runs have."""
+    """Returns the tensors of a safetensors file as lists, for the types that runs have."""
     data = pathlib.Path(path).read_bytes()
     size = struct.unpack_from("<Q", data)[0]
     header = json.loads(data[8:8 + size])
@@ -131,7 +131,8 @@ class Checker:
                  f"flash on and off replay alike: {len(figures['on'])} masses and errors of {POLICIES}, at most {far[0]:.2g} apart")
 
     def nll(self, run, facts, flash):
-        """The engine driven through its C API without a callback, the same batches, in a process of its own."""
+        """Returns the NLL of the engine driven through its C API without a callback, with the same batches, in its own
+        process."""
         job = [sys.executable, __file__, "--drive", self.engine, self.model, str(self.folder / run), str(int(flash))]
         own = json.loads(subprocess.run(job, check=True, capture_output=True, text=True).stdout)
         recorded = tensors(self.folder / run / "logits.safetensors")["nll"][:-1]
@@ -160,7 +161,7 @@ class Checker:
         self.say(hidden[2]["kl"] > 0, f"h2o 2x for each kv head, by mask: KL {hidden[2]['kl']:.4f}")
 
     def example(self, program):
-        """docs/examples/apply_plan_llama.cc: without events, keeping everything, and with less."""
+        """Checks docs/examples/apply_plan_llama.cc: without events, keeping everything, and with evictions."""
         none = self.folder / "none.json"
         none.write_text(json.dumps({"schema": "kvtool.h2o-plan/1", "events": []}))
         said = [subprocess.run([program, self.model, self.text, str(PROMPT), str(self.folder / plan)], check=True, text=True,
@@ -170,11 +171,12 @@ class Checker:
         self.say(said[0] == said[1] and cells[2] < cells[0], f"the example: {said[0]}; keep-all the same; streaming 2x: {said[2]}")
 
     def ends(self):
-        """How it ends where it cannot go on, and that nothing is left then."""
+        """Checks that failures end as documented, and that nothing is left then."""
         def left():
             return sorted(path.name for path in self.folder.iterdir() if path.name.startswith((".", "bad")))
 
-        # Writes fail beyond so many bytes of a file, without the signal that this gives: of the queries, or of the larger state.
+        # Limits the size of files, without the signal that exceeding it causes: one limit hits the queries, the other
+        # the larger state.
         queries, state = ((self.folder / "on" / name).stat().st_size for name in ("trace/q.0.safetensors", "prefill.bin"))
         for size, what in ((queries // 2, "queries"), ((queries + state) // 2, "state")):
             full = self.capture("bad", restore_signals=False,
@@ -212,7 +214,7 @@ def first(*paths):
 
 
 def numbers(value, name=""):
-    """Masses and output errors of a report, by their path."""
+    """Returns masses and output errors of a report, by their path."""
     if isinstance(value, dict):
         for key, member in value.items():
             yield from numbers(member, f"{name}.{key}")

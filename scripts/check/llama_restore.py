@@ -1,31 +1,31 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Proves that llama.cpp itself takes what kvtool wrote: restores states before and after a trip through
-kvtool with a real build of the engine and compares how it goes on.
+"""Proves that llama.cpp itself reads what kvtool wrote: restores states before and after a trip through kvtool with a
+real build of the engine and compares how it continues.
 
-For each case the engine restores the original state, drops the last token, decodes it again and goes on
-greedily; the same with the file that came back. Tokens and every bit of the logits must be equal, and the
-engine, asked to save what it restored, must write our file again byte for byte. Archives of every level are
-tried with the next 64 tokens.
+For each case the engine restores the original state, drops the last token, decodes it again and continues greedily;
+then it does the same with the converted file. Tokens and every bit of the logits must be equal, and the engine, asked
+to save what it restored, must write kvtool's file again byte for byte. Archives of every level are tried with the next
+64 tokens.
 
-With older engines, whose states kvtool writes too, the newest state is written for that build
-(--target-version) and must go on with the tokens that the engine finds by reading the prompt itself.
+With older engines, whose states kvtool writes too, the newest state is written for that build (--target-version) and
+must continue with the tokens that the engine finds by reading the prompt itself.
 
-Quantised caches (replay-quant --output) must go on as the engine does with that type: nearly, for it quantises what
-its own types have changed.
+Quantised caches (replay-quant --output) must continue nearly as the engine does with that type; not exactly, because
+the engine's quantised values of a layer follow from changed values of earlier layers.
 
-Caches of transformers (transformers_cache.py computes them without kvtool) are written as states: the newest
-engine must go on as after its own reading of the prompt, which it does not when K is not reordered.
+Caches of transformers (transformers_cache.py computes them without kvtool) are written as states: the newest engine
+must continue as after its own reading of the prompt, which it does not if K is not reordered.
 
   llama_restore.py build/release/bin/kvtool --fetch ENGINES
   llama_restore.py build/release/bin/kvtool --fetch ENGINES --release all --data DATA_DIR
   llama_restore.py build/release/bin/kvtool --engine ENGINES/3.22.1 --data DATA_DIR
 
-Each engine folder holds the prebuilt CPU libraries of one release of the npm package
-@node-llama-cpp/linux-x64; --fetch has npm download those that ENGINES lacks (some 11 MB each), of the newest release
-or of each --release.
-DATA_DIR holds models/*.gguf and llamacpp/states/*.bin; the cases of a missing model or state are left out, and it is
-named. Without --data it is $LLAMA_DATA or else testdata, which has one model, stories260K. Exit status: 0 all equal, 1 something differs, 77 no engine or no data.
+Each engine folder holds the prebuilt CPU libraries of one release of the npm package @node-llama-cpp/linux-x64; --fetch
+has npm download those that ENGINES lacks (some 11 MB each), of the newest release or of each --release. DATA_DIR holds
+models/*.gguf and llamacpp/states/*.bin; cases whose model or state is missing are skipped and named. Without --data it
+is $LLAMA_DATA or testdata, which has one model, stories260K. Exit status: 0 all equal, 1 something differs, 77 no
+engine or no data.
 """
 import argparse
 import ctypes
@@ -49,25 +49,25 @@ PACKAGE = "@node-llama-cpp/linux-x64"
 # v0.5.0, b10361, b8352, b6673, b6122, b5640, b4753
 RELEASES = ["3.22.1", "3.20.0", "3.18.0", "3.14.0", "3.12.0", "3.10.0", "3.6.0"]
 TOKENS = 16  # decoded after each restore
-LONG_TOKENS = 64  # where the file that came back must be the same
+LONG_TOKENS = 64  # number of tokens for a file that must be the same after the trip
 LEVELS = ["compat", "fast", "default", "high", "max"]
 TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20}  # ggml's numbers
-NEAR = 1e-4  # nats, where a type loses nothing
+NEAR = 1e-4  # nats, for types that lose nothing
 SKIP = 77
-# testdata has one small model and some states of it.
+# testdata has one small model and some of its states.
 DATA = os.environ.get("LLAMA_DATA") or str(pathlib.Path(__file__).resolve().parents[2] / "testdata")
 
 
 class Params(ctypes.Structure):
-    """A parameter struct of the C API, as words: larger than the real one, which the engine reads a prefix
-    of. Defaults come from the engine; the few fields set here are found by their offset, which `check`
-    compares with the defaults that they must have."""
+    """A parameter struct of the C API, as words. It is larger than the real one, of which the engine reads a prefix.
+    Defaults come from the engine; the few fields that are set are found by their offset, which `check` verifies by
+    their expected defaults."""
 
     _fields_ = [("words", ctypes.c_int32 * 64)]
 
 
-# Where fields of llama_context_params lie, by build: word offset and the default that must be there.
-# `flash` is a word (-1 automatic, 0, 1) or, before late 2025, the offset of a bool; `unified` is a bool.
+# Offsets of fields in llama_context_params, by build: word offset and the default that must be there. `flash` is a word
+# (-1 automatic, 0, 1) or, before late 2025, the offset of a bool; `unified` is a bool.
 LAYOUTS = [
     {"n_ctx": (0, 512), "n_seq_max": (3, 1), "n_threads": (7, 4), "n_threads_batch": (8, 4), "flash": (13, -1),
      "type_k": (26, 1), "type_v": (27, 1), "unified": 133},
@@ -115,7 +115,7 @@ class Engine:
                 ("state_save_file", ctypes.c_bool, pointer, ctypes.c_char_p, pointer, size),
                 ("log_set", None, pointer, pointer)]:
             if name == "get_memory" and not hasattr(self.lib, "llama_get_memory"):
-                self.get_memory = lambda context: context  # what the older names take
+                self.get_memory = lambda context: context  # argument of the older functions
                 continue
             if not hasattr(self.lib, "llama_" + name):
                 function = getattr(self.lib, "llama_" + OLD_NAMES[name])
@@ -162,7 +162,7 @@ class Engine:
 
 
 class Setup:
-    """How the engine is set up for a state."""
+    """Settings of the engine for a state."""
 
     def __init__(self, model="stories260K-f32", flash=True, k="f16", v="f16", sequences=1, cells=2048, threads=1):
         self.model, self.flash, self.k, self.v = model, flash, k, v
@@ -170,7 +170,7 @@ class Setup:
 
 
 class Run:
-    """What the engine made of one file, or, without a file, of a prompt."""
+    """The engine's output for one file or, without a file, for a prompt."""
 
     def __init__(self, engine, models, setup, path, folder, prompt=None, count=TOKENS):
         self.count = count
@@ -227,7 +227,7 @@ class Checker:
         self.failures, self.tried, self.left_out = 0, 0, set()
 
     def lacks(self, setup, state):
-        """True if the model or the state is missing; says so."""
+        """Returns True, and prints what is missing, if the model or the state does not exist."""
         model = self.models / (setup.model + ".gguf")
         missing = tuple(path.name for path in (model, state) if not path.exists())
         if missing and missing not in self.left_out:
@@ -240,10 +240,10 @@ class Checker:
         subprocess.run([self.kvtool, *map(str, arguments), "-qq"], check=True)
 
     def trip(self, state, way, folder, *final):
-        """The state after a trip through a format, as llama.cpp reads it."""
+        """Returns the state after a trip through a format, as llama.cpp reads it."""
         back = folder / f"{way}.bin"
         source = state
-        if way == "archive":  # what compress and decompress make of it
+        if way == "archive":  # compress and decompress
             self.tool("compress", state, "-o", folder / "a.kvz")
             self.tool("decompress", folder / "a.kvz", "-o", back)
             return back
@@ -259,7 +259,8 @@ class Checker:
         return back
 
     def compare(self, name, setup, state, ways, *final, other=None, exact=True):
-        """`other`: the engine's set-up for the file that came back, where it is not that of the original."""
+        """Compares two continuations. `other` is the engine's set-up for the converted file, if it differs from the
+        original's."""
         if self.lacks(setup, state):
             return
         with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
@@ -280,7 +281,7 @@ class Checker:
                 print(f"{'ok  ' if good else 'FAIL'} {name}, {way}: {text}")
 
     def levels(self, setup, state):
-        """An archive of every level: the same file, and the engine goes on with the same bits."""
+        """Checks an archive of every level: it restores the same file, and the engine continues with the same bits."""
         if self.lacks(setup, state):
             return
         with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
@@ -300,7 +301,7 @@ class Checker:
                       f"{'equal' if same else 'DIFFERENT'}, {LONG_TOKENS} tokens and logits {'equal' if good else 'DIFFER'}")
 
     def control(self, setup, state):
-        """That the comparison sees a difference: one bit of the first K turned."""
+        """Checks that the comparison detects a difference: one flipped bit of the first K."""
         if self.lacks(setup, state):
             return
         with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
@@ -316,7 +317,8 @@ class Checker:
                   f"{'up to %.2g apart' % distance(*runs) if good else 'EQUAL'}")
 
     def older(self, setup, state, *final):
-        """The newest engine's state, written for this one, against this one's own reading of the prompt."""
+        """Compares the newest engine's state, written for this older engine, with this engine's own reading of the
+        prompt."""
         if self.lacks(setup, state):
             return
         with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
@@ -333,8 +335,8 @@ class Checker:
                   f"{'rows' if setup.flash else 'columns'}, against its own reading of the prompt: {text}")
 
     def transformers(self, setup, state):
-        """A cache as transformers computes it, taken over: the engine must go on as after its own reading of the
-        prompt, and must not where K is left in the order of transformers. And back."""
+        """Converts a cache that transformers computed: the engine must continue as after its own reading of the
+        prompt, and must not if K stays in the order of transformers. Also checks the way back."""
         if self.lacks(setup, state):
             return
         with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
@@ -361,16 +363,16 @@ class Checker:
                   f"{'as' if there == 0 else 'NOT as'} transformers computes it, to 0.05")
 
     def quantised(self, model, state):
-        """The full cache in each type, as `replay-quant --output` writes it, against the engine's own reading of the
-        prompt with -ctk and -ctv. The two are near, not equal: what the engine stores of a layer comes from states that
-        the types of earlier layers have changed. Written for another rotation, a cache is noise to the engine."""
+        """Compares the full cache in each type, as `replay-quant --output` writes it, with the engine's own reading of
+        the prompt with -ctk and -ctv. The two are near, not equal: the engine computes a layer from states that the
+        types of earlier layers have changed. A cache written for another rotation would be noise to the engine."""
         if self.lacks(Setup(model), state):
             return
         vocabulary = self.engine.vocab_n_tokens(self.engine.model_get_vocab(self.engine.model(str(self.models / f"{model}.gguf"))))
         with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
             folder = pathlib.Path(folder)
             full = Run(self.engine, self.models, Setup(model), state, folder, count=1)
-            heads = len(full.prompt), 4, 64  # queries of any values: the state does not depend on them
+            heads = len(full.prompt), 4, 64  # queries may have any values, because the state does not depend on them
             np.savez(folder / "trace.npz", **{"q.0": np.ones(heads, np.float32)})
             for kind in TYPES:
                 if kind == "f32":
@@ -428,20 +430,20 @@ class Checker:
 
 
 def divergence(a, b, vocabulary):
-    """KL of the first distribution after a restore, in nats."""
+    """Returns the KL of the first distribution after a restore, in nats."""
     x, y = (np.frombuffer(run.logits, np.float32, vocabulary).astype(np.float64) for run in (a, b))
     x, y = (logits - logits.max() - np.log(np.exp(logits - logits.max()).sum()) for logits in (x, y))
     return float((np.exp(x) * (x - y)).sum())
 
 
 def distance(a, b):
-    """The largest difference between the logits of two runs."""
+    """Returns the largest difference between the logits of two runs."""
     return max(abs(x - y) for x, y in zip(memoryview(a.logits).cast("f"), memoryview(b.logits).cast("f")))
 
 
 def pack(package, folder):
-    """The archive of an npm package, which npm gets the way it is set up on this machine. Ends the script as skipped
-    where npm cannot."""
+    """Returns the archive of an npm package, which npm gets as the machine has it configured. Ends the script as
+    skipped if npm cannot."""
     if not shutil.which("npm"):
         skip(f"npm, which would fetch {package}, is not installed")
     done = subprocess.run(["npm", "pack", package, "--pack-destination", folder, "--prefer-offline", "--fetch-retries=1",
@@ -458,7 +460,7 @@ def skip(why):
 
 
 def fetch(folder, releases):
-    """Unpacks the libraries of each release into a folder of its own, where that is missing."""
+    """Unpacks the libraries of each release into its own folder, unless that exists."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         skip(f"{PACKAGE} has libraries for Linux on x86-64 alone")
     engines = [os.path.join(folder, release) for release in releases]
@@ -506,7 +508,7 @@ def main():
         if not checker.tried:
             skip(f"{arguments.data} has no state together with its model")
         return 1 if failures else 0
-    # One process each: two builds of a library do not share one.
+    # One process per release, because two builds of a library cannot share one.
     return max(subprocess.run([sys.executable, __file__, arguments.kvtool, "--engine", engine, "--data",
                                arguments.data]).returncode for engine in engines)
 

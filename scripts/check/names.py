@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Finds code that compares the name of a policy, a codec, a format or an engine instead of asking a row of its table for a
-property: such a comparison is a second list, which the next row is not in.
+"""Finds code that compares the name of a policy, a codec, a format or an engine instead of asking a row of its table
+for a property. Such a comparison acts as a second list, which a new row would not be in.
 
   check/names.py [--root ROOT]
 
-Exit 1 for such a comparison, and for a line of OTHER_WORDS that nothing needs any more.
+Exit 1 for such a comparison, and for a line of OTHER_WORDS that is no longer needed.
 """
 import argparse
 import collections
@@ -13,7 +13,7 @@ import pathlib
 import re
 import sys
 
-# Words of options and files that are also names of rows, but are not meant as such.
+# Words of options and files that equal the name of a row but do not mean the row.
 OTHER_WORDS = {
     "apps/kvtool/commands/replay/cmd_replay_blend.cc": "lmcache",
     "apps/kvtool/commands/replay/cmd_replay_quant.cc": "ref",
@@ -28,7 +28,7 @@ COMPARED = re.compile(r'[=!]= ?"([^"\\]+)"|"([^"\\]+)" [=!]= ')
 
 
 def read_names(root):
-    """Returns every name in the tables, with the file or folder that may compare it: its own."""
+    """Returns every name in the tables, with the file or folder that may compare it because it owns it."""
     names = {engine: "" for engine in ENGINES}
     policies = root / "lib/study/eviction/policy.cc"
     codecs = root / "lib/core/codec/table.cc"

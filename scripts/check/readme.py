@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs every `$ command` in the console blocks of README.md and docs/**/*.md and compares what it prints with what is shown.
+"""Runs every `$ command` in the console blocks of README.md and docs/**/*.md and compares its output with the output
+shown.
 
 Usage: readme.py KVTOOL [--update] [PAGE...]
-The blocks of a page share one scratch folder, which scripts/examples.sh fills. Measured times and rates (12.3 MB/s,
-4.5 ms) and the program's version may differ, `...` stands for anything within a line and a line `...` for any lines;
-everything else must match to the letter. --update writes what was printed where nothing, or something else, is shown.
+The blocks of a page share one scratch folder, which scripts/examples.sh fills. Measured times and rates (12.3 MB/s, 4.5
+ms) and the program's version may differ, `...` stands for any text within a line and a line `...` for any lines;
+everything else must match exactly. --update writes the real output where none, or another one, is shown.
 
-Of calls of kvtool that cannot be run, in other blocks and within sentences, the command must exist and have the options.
-README.md or docs/cli.md names every command.
+For calls of kvtool that cannot be run, in other blocks and within sentences, the command and its options must exist.
+README.md or docs/cli.md must name every command.
 """
 import concurrent.futures
 import functools
@@ -33,7 +34,7 @@ def masked(text):
 
 
 def agree(printed, shown):
-    """Whether what is shown, with its `...`, is what was printed."""
+    """Returns True if the text shown, with its `...`, matches the output."""
     pattern = ""
     for line in masked(shown).splitlines():
         if line == "...":
@@ -51,7 +52,7 @@ def run(command, folder, kvtool):
 
 
 def check(page, kvtool, update):
-    """The number of commands that ran, and what went wrong."""
+    """Returns the number of commands that ran, and the faults."""
     name = page.relative_to(ROOT)
     lines, out, wrong, count = page.read_text().splitlines(), [], [], 0
     with tempfile.TemporaryDirectory(prefix="kvtool-page-") as folder:
@@ -92,14 +93,14 @@ def help_of(kvtool, *command):
 
 
 def check_calls(page, kvtool):
-    """Calls of kvtool on the page whose command or options are not kvtool's."""
+    """Returns the calls of kvtool on the page whose command or options do not exist."""
     text = page.read_text(encoding="utf-8")
     calls = []
     for block in re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S):
         calls += re.findall(r"^(?:\$ )?kvtool (.*?)(?:  +#.*)?$", block.replace("\\\n", " "), re.M)
     calls += re.findall(r"`kvtool ([^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
     for call in calls:
-        # Up to where another command begins, without what is between quotes.
+        # Takes the words up to the next command, without quoted text.
         words = re.split(r" (?:&&|\|\|?|;|>) ", re.sub(r"'[^']*'", "X", " ".join(call.split())) + " ; ")[0].split()
         if not words or not re.fullmatch(r"[a-z][a-z0-9-]*", words[0]):
             continue

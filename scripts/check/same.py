@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Proves that two builds of kvtool do the same: record what each does, then compare the records.
+"""Proves that two builds of kvtool do the same: records what each does, then compares the records.
 
   same.py record KVTOOL FOLDER [--jobs N] [--only PATTERN] [--twice]
   same.py compare BEFORE AFTER
 
-A record holds, as JSON files in FOLDER:
+A record consists of JSON files in FOLDER:
   archives   SHA-256 of `compress` at every level for every state in testdata and ../shared/data, of frames,
              and of what the golden archives decompress to
   help       the text of `kvtool [COMMAND] --help`, `-h`, `schema`, `explain` and `formats`
@@ -13,7 +13,7 @@ A record holds, as JSON files in FOLDER:
              files that the case left. JSON is compared key by key, without regard to order.
 
 Names of temporary folders, of the checkout and of the program are replaced, and so are measured times. With --twice
-every case runs two times, and what differs between the two is left out of a comparison: it depends on the moment.
+every case runs two times, and results that differ between the two are not compared, because they are not deterministic.
 """
 import argparse
 import concurrent.futures
@@ -36,17 +36,17 @@ sys.path.insert(0, str(ROOT / "tests/cli"))
 import run as cli  # noqa: E402
 
 LEVELS = ["compat", "fast", "default", "high", "max"]
-# Keys whose values are measured, or name the build.
+# Keys whose values are measured, or depend on the build.
 MEASURED = {"timing", "elapsed_us", "mb_per_s", "git", "speed", "started", "finished", "seconds", "attention_us", "peak_bytes"}
-# What a recorded call may print at most before only its hash is kept.
+# Longer outputs of a recorded call are kept as a hash only.
 KEPT_BYTES = 1 << 16
 
 
-# ---- the wrapper: stands in for the program within a case, and writes down what it did
+# ---- the wrapper: replaces the program within a case, and records its calls
 
 
 def call_through():
-    """Runs the program named by SAME_KVTOOL with the arguments given, copies its streams and records them."""
+    """Runs the program named by SAME_KVTOOL with the given arguments, copies its streams and records them."""
     program, log = os.environ["SAME_KVTOOL"], os.environ["SAME_LOG"]
     if os.isatty(1) or os.isatty(2) or sys.argv[1:2] == ["completion"]:
         os.execv(program, [program] + sys.argv[1:])
@@ -84,7 +84,7 @@ def call_through():
     for thread in copies:
         thread.join()
     entry = {"argv": sys.argv[1:], "exit": status} | {name: text.decode("latin-1") for name, text in texts.items()}
-    with open(log, "a") as out:  # one write below PIPE_BUF or not: calls of a case seldom overlap
+    with open(log, "a") as out:  # calls of a case seldom overlap, so that writes above PIPE_BUF are no problem
         out.write(json.dumps(entry) + "\n")
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)
@@ -108,7 +108,7 @@ def without_measures(value):
 
 
 def normal(text, places):
-    """The text without what belongs to this machine or moment; documents with their keys in order."""
+    """Returns the text without parts that depend on the machine or the time; documents get sorted keys."""
     for place in places:
         text = text.replace(place, "*")
     lines = []
@@ -221,7 +221,7 @@ def record_help(kvtool):
 def record(args):
     folder, kvtool = pathlib.Path(args.folder), os.path.abspath(args.kvtool)
     folder.mkdir(parents=True, exist_ok=True)
-    own = pathlib.Path(tempfile.mkdtemp(prefix="kvtool-same-"))  # the build may go on meanwhile
+    own = pathlib.Path(tempfile.mkdtemp(prefix="kvtool-same-"))  # a copy, because the build may change meanwhile
     try:
         program = shutil.copy2(kvtool, own / "kvtool")
         parts = {"help": lambda: record_help(program), "cases": lambda: record_cases(str(program), args.only, args.jobs, args.twice)}
@@ -250,7 +250,7 @@ def shown(value):
 
 
 def where_texts_part(before, after):
-    """The first place at which two long texts differ, with what stands around it."""
+    """Returns the first difference of two long texts, with its surroundings."""
     if not isinstance(before, str) or not isinstance(after, str):
         return shown(before), shown(after)
     at = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))

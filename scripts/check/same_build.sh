@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds the last commit in two folders, whose names differ in length, and compares program and libraries byte by byte:
-#   same_build.sh [FOLDER]     where the two lie (default: a temporary folder, removed afterwards)
+# same_build.sh [FOLDER]     where the two folders are made (default: a temporary folder, removed afterwards)
 # Compiles everything twice, without ccache, as packages are built.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Random operations with faults over a folder of states, each outcome checked against plain copies.
+"""Runs random operations with faults over a folder of states, and checks each outcome against plain copies.
 
   soak.py KVTOOL INJECT [--hours H] [--seed S] [--work DIR]
 
-INJECT is the library of tests/faults/inject.cc. The states are those of testdata and what the run makes of them. Every
-operation may be killed, or one of its system calls may fail; afterwards every archive and every restored state is the old
-one or the new one, whole, and so is every state of a store. Damaged copies must be found damaged and must give up what is
-intact. Ends with the counts of what was tried; exit status 1 at the first wrong outcome, whose folder is kept.
+INJECT is the library of tests/faults/inject.cc. The states are those of testdata and those that the run makes from
+them. Every operation may be killed, or one of its system calls may fail. Afterwards every archive, every restored state
+and every state of a store must be completely the old one or the new one. Damaged copies must be reported as damaged,
+and their intact parts must be restored. Ends with the counts of what was tried; exit status 1 at the first wrong
+outcome, whose folder is kept.
 """
 import argparse
 import collections
@@ -31,7 +32,7 @@ class Wrong(Exception):
 
 
 def same(a, b):
-    """Whether two files, or two folders with all below them, hold the same bytes."""
+    """Returns True if two files, or two folders with everything below them, hold the same bytes."""
     if a.is_file() or b.is_file():
         return a.is_file() and b.is_file() and filecmp.cmp(a, b, shallow=False)
     left = sorted(item.relative_to(a) for item in a.rglob("*"))
@@ -43,14 +44,14 @@ class Soak:
     def __init__(self, options, folder):
         self.kvtool, self.inject = os.path.abspath(options.kvtool), os.path.abspath(options.inject)
         self.random, self.folder, self.counts = random.Random(options.seed), folder, collections.Counter()
-        self.states = folder / "states"  # plain copies: what is true
+        self.states = folder / "states"  # plain copies, against which outcomes are checked
         self.archives = folder / "archives"
         self.archived = {}  # archive name -> state name
         self.store = folder / "store"
         self.stored = {}  # name in the store -> state name
-        # Of adds that were cut short: a repair lists what is whole on the disk, a collection removes it.
+        # Adds that were interrupted: a repair lists those that are complete on the disk, a collection removes them.
         self.unfinished = collections.defaultdict(list)  # name in the store -> state names
-        # Outputs whose writer was killed, or said that it could not remove what it replaced: the next one cleans up.
+        # Outputs whose writer was killed, or reported that it could not remove the old file: the next writer cleans up.
         self.uncleaned = set()
         self.states.mkdir()
         self.archives.mkdir()
@@ -95,7 +96,7 @@ class Soak:
         return faults
 
     def check_archive(self, name):
-        """The archive is whole: that of the state it held before, or of the one it was to hold."""
+        """Checks that the archive is complete: either the old state's or the new one's."""
         if self.run("verify", "-q", self.archives / name, "--against", self.states / self.archived[name]) != 0:
             raise Wrong(f"{name} is not {self.archived[name]}")
 
@@ -162,7 +163,7 @@ class Soak:
         shutil.rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
 
     def newest(self, name, allowed):
-        """Which of the allowed states the store gives back under this name; None: it has none."""
+        """Returns which of the allowed states the store restores under this name; None if it has none."""
         out = self.folder / "got"
         code = self.run("store", "get", "-q", "-f", self.store, name, "-o", out)
         found = [state for state in allowed if state is not None and out.exists() and same(out, self.states / state)]

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Kills kvtool store at random moments, several runs at a time, and checks that nothing is lost by it.
+"""Kills kvtool store at random moments, several runs at a time, and checks that nothing is lost.
 
 Usage: store_kills.py KVTOOL STATE [--states N] [--runs N] [--jobs N] [--seed N] [--work DIR]
   STATE   a llama.cpp state, from which chats are made that share their beginnings
 
-Runs of add, get, list, verify, gc and prune are drawn at random; about every third is killed after a random time. At the end
-the store must be whole, every listed state must be one that was added to that chat, byte for byte, and every add that ended
-well must be listed unless its chat was pruned. Exit 1 otherwise.
+Runs of add, get, list, verify, gc and prune are drawn at random; about every third is killed after a random time. At
+the end the store must be intact, every listed state must be one that was added to that chat, byte for byte, and every
+add that succeeded must be listed unless its chat was pruned. Exit 1 otherwise.
 """
 import argparse
 import hashlib
@@ -24,7 +24,7 @@ KEEP = 3
 
 
 def make_sources(kvtool, state, folder, chats, rng):
-    """[(chat, path, digest)]: per chat, saves that grow; chats part from each other at a byte of their own."""
+    """Returns [(chat, path, digest)]: saves of each chat that grow; chats differ from a byte of their own on."""
     sources, lengths = [], [60, 130, 200, 270, 350, 430, 512]
     for length in lengths:
         subprocess.run([kvtool, "convert", "-q", state, "--to", "llama-state", "--tokens", f"0:{length}", "-o",
@@ -32,7 +32,7 @@ def make_sources(kvtool, state, folder, chats, rng):
     for chat in range(chats):
         for length in lengths:
             data = bytearray((folder / f"grown{length}").read_bytes())
-            # In the last quarter lie values of V alone: any bytes will do.
+            # The last quarter contains only values of V, which may be any bytes.
             at = len(data) * 3 // 4 + chat % (len(data) // 8)
             data[at] ^= 1 + chat % 255
             path = folder / f"chat{chat}-{length}"
@@ -97,7 +97,7 @@ def main():
             if run.add and code == 0:
                 acknowledged.add((run.add[0], run.add[2]))
             elif run.add:
-                queue.append(run.add)  # it has to be there in the end
+                queue.append(run.add)  # the state must be in the store at the end
             if not run.killed and code != 0 and "has no state" not in errors:
                 wrong.append(f"exit {code}: {' '.join(map(str, run.process.args))}: {errors.strip()}")
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that testdata/README.md names every folder of test data, and no folder that is gone.
+"""Checks that testdata/README.md names every folder of test data, and no folder that does not exist.
 
-A name stands in backticks. Folders are checked two levels deep; those of testdata/fuzz belong to the fuzz target of
-the same name instead, and the parts of a golden area are checked as well.
+Names are in backticks. Folders are checked two levels deep; those of testdata/fuzz belong to the fuzz target of the
+same name instead, and the parts of a golden area are checked as well.
 
 Usage: testdata.py [ROOT]; exit 1 with one line per violation.
 """

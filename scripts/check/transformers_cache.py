@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the KV cache that transformers would have after a prompt, for a small model in a GGUF file.
 
-The converter permutes the rows of Q and K of llama models, so that llama.cpp's RoPE turns values 2i and 2i + 1;
-transformers turns i and i + dim/2. Here the weights are permuted back and the prompt is read by a plain numpy
-forward pass with transformers' own RoPE: an npz of past_key_values.LAYER.key and .value, [1, kv head, token, dim] f16,
-with the token ids. Nothing of kvtool takes part, so it shows whether kvtool's order of K is right.
+The converter permutes the rows of Q and K of llama models, so that llama.cpp's RoPE rotates values 2i and 2i + 1;
+transformers rotates i and i + dim/2. Here the weights are permuted back and the prompt is read by a plain numpy forward
+pass with transformers' own RoPE: an npz of past_key_values.LAYER.key and .value, [1, kv head, token, dim] f16, with the
+token ids. The script uses nothing of kvtool, so it shows whether kvtool's order of K is right.
 
   transformers_cache.py MODEL.gguf STATE.bin OUT.npz [--tokens N]     # the prompt is that of a llama.cpp SEQ file
 
@@ -66,7 +66,7 @@ class Gguf:
 
 
 def as_transformers(weights, heads):
-    """Rows of Q or K as they were before the converter: halves of a head together."""
+    """Returns rows of Q or K in the order before the converter: the halves of a head together."""
     rows = weights.shape[0] // heads
     return weights.reshape(heads, rows // 2, 2, -1).swapaxes(1, 2).reshape(weights.shape)
 
@@ -77,7 +77,7 @@ def rotate_half(values):
 
 
 def caches(model, tokens):
-    """Keys and values of every layer, [kv head, token, dim], as transformers' LlamaModel computes them."""
+    """Returns keys and values of every layer, [kv head, token, dim], as transformers' LlamaModel computes them."""
     meta, tensor = model.meta, model.tensors
     if meta["general.architecture"] != "llama":
         raise SystemExit("only models of architecture llama")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The version is written in CMakeLists.txt; checks that every other place says the same, and that CHANGELOG.md is in the
-form of Keep a Changelog 1.1.
+"""Checks that every place has the version of CMakeLists.txt, and that CHANGELOG.md has the form of Keep a Changelog
+1.1.
 
 Usage: version.py            the checks
        version.py --notes    the changelog's section of this version, for the page of a release
@@ -20,7 +20,7 @@ def find(pattern, name):
 
 
 def sections(text):
-    """{version: (date or None, {kind: body})}, newest first."""
+    """Returns {version: (date or None, {kind: body})}, newest first."""
     result = {}
     for part in re.split(r"^## ", text, flags=re.M)[1:]:
         title, body = part.split("\n", 1)

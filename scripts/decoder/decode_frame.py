@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes a frame: an independent decoder, written from lib/core/frame/FORMAT.md and the codecs' grammar
-alone, that shares no code with kvtool.
+"""Decodes a frame. An independent decoder, written only from lib/core/frame/FORMAT.md and the codecs' grammar; it
+shares no code with kvtool.
 
   decode_frame.py FRAME OUTPUT      write the raw bytes
   decode_frame.py FRAME --info      print the header's fields
   --profile FILE                    the profile that the frame needs
 
-Needs numpy and zstandard (Debian: python3-numpy python3-zstandard). With python3-xxhash all hashes
-are checked; without it the decoder says that it did not.
+Needs numpy and zstandard (Debian: python3-numpy python3-zstandard). With python3-xxhash all hashes are checked; without
+it the decoder says that it did not check them.
 """
 import argparse
 import pathlib
@@ -49,7 +49,7 @@ def header_of(frame):
 
 
 def rows_of(head):
-    """(bytes of a row, heads and blocks of a row), or (0, 0, 0) without rows."""
+    """Returns (bytes of a row, heads and blocks of a row), or (0, 0, 0) without rows."""
     block_bytes, values = BLOCK[head["dtype"]]
     if head["order"] == 3:
         return 0, 0, 0

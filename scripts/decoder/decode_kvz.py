@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Restores the source of a .kvz archive: an independent decoder, written from lib/core/archive/FORMAT.md,
-the pages of lib/core/codec that it links to and formats/gear/FORMAT.md alone, that shares no code with kvtool.
+"""Restores the source of a .kvz archive. An independent decoder, written only from lib/core/archive/FORMAT.md, the
+pages of lib/core/codec that it links to and formats/gear/FORMAT.md; it shares no code with kvtool.
 
   decode_kvz.py ARCHIVE OUTPUT          restore the file or folder
   decode_kvz.py ARCHIVE --list          one line per chunk
   decode_kvz.py ARCHIVE OUTPUT --walk   do not use index and trailer, as after truncation
 
-An archive that refers to other caches needs archives of these, in the order of its list: --base BASE.kvz ...
-(those may need archives, too: the bases that follow them). One that was coded with a profile needs --profile MODEL.kvp.
+An archive that refers to other caches needs archives of these, in the order of its list: --base BASE.kvz ... (those may
+need archives, too: the bases that follow them). One that was coded with a profile needs --profile MODEL.kvp.
 
-Needs numpy and zstandard (Debian: python3-numpy python3-zstandard). With python3-xxhash all hashes
-are checked; without it the decoder says that it did not.
+Needs numpy and zstandard (Debian: python3-numpy python3-zstandard). With python3-xxhash all hashes are checked; without
+it the decoder says that it did not check them.
 """
 import argparse
 import os
@@ -69,7 +69,7 @@ def head_of(data):
 
 
 def record_at(data, at):
-    """(type, head, payload offset, payload length, payload hash)"""
+    """Returns (type, head, payload offset, payload length, payload hash)."""
     marker, kind, head_len, _tag, length, digest = struct.unpack_from("<4sIIIQQ", data, at)
     if marker != MARKER or head_len > 256:
         raise Damaged(f"no record at {at}")
@@ -119,7 +119,7 @@ def files_of(table):
 
 
 def open_archive(data, walk):
-    """(is_folder, files, attributes, chunks, file hashes)"""
+    """Returns (is_folder, files, attributes, chunks, file hashes)."""
     if data[:8] != MAGIC or struct.unpack_from("<I", data, 8)[0] != 1:
         raise Damaged("not a .kvz archive of version 1")
     check(data[:16], struct.unpack_from("<Q", data, 16)[0], "header")
@@ -162,7 +162,7 @@ def open_archive(data, walk):
 
 
 def place(chunk, raw, out):
-    """Puts decoded units where they were; `out` is the file."""
+    """Puts decoded units into their places; `out` is the file."""
     begin, end = chunk["source_offset"], chunk["source_offset"] + chunk["extent_bytes"]
     heads, tokens, units, size = chunk["heads"], chunk["tokens"], chunk["units"], chunk["unit_bytes"]
     out[begin - len(chunk["lead"]):begin] = numpy.frombuffer(chunk["lead"], numpy.uint8)
@@ -192,10 +192,10 @@ class Base:
         _, _, attributes, self.chunks, _ = open_archive(self.data, False)
         extras = {"references": references, "cells": attributes["cells"]}
         self.extras = dict(extras, neighbour=neighbours_of(self.data, self.chunks, extras))
-        self.decoded = {}  # by offset, since neighbours of chunks ask for the same rows again
+        self.decoded = {}  # by offset, because neighbours of chunks ask for the same rows again
 
     def rows(self, layer, is_value, first, count):
-        """(bytes [token][head][unit], dtype)"""
+        """Returns (bytes [token][head][unit], dtype)."""
         mine = [c for c in self.chunks if c["kind"] == 1 + is_value and c["layer"] == layer
                 and c["token_begin"] < first + count and first < c["token_begin"] + c["tokens"]]
         if not mine:
@@ -223,7 +223,7 @@ class Base:
 
 
 def neighbours_of(data, chunks, extras):
-    """A function that gives what another chunk of the same tokens decodes to."""
+    """Returns a function that decodes another chunk of the same tokens."""
     places, decoded = {}, {}
     for chunk in sorted(chunks, key=lambda c: (c["file"], c["source_offset"], c["extent_token_begin"])):
         if chunk["kind"] and chunk["order"] == 0 and not chunk["head_begin"] and not chunk["unit_begin"]:
@@ -233,7 +233,7 @@ def neighbours_of(data, chunks, extras):
         return chunk["parameter"] if chunk["codec"] in (27, 29) else 0
 
     def neighbour(of, layer, is_value):
-        """(whether it is bf16, bytes)"""
+        """Returns (whether it is bf16, bytes)."""
         key = (1 + is_value, layer, of["token_begin"], of["tokens"])
         chunk = places.get(key)
         if chunk is None:
@@ -249,13 +249,13 @@ def neighbours_of(data, chunks, extras):
 
 
 def ready(data, chunks, extras):
-    """The chunks with all that decoding one takes."""
+    """Returns the chunks with everything that decoding one needs."""
     neighbour = neighbours_of(data, chunks, extras)
     return [dict(chunk, **extras, neighbour=neighbour) for chunk in chunks]
 
 
 def references_of(paths):
-    """A function that gives rows of the bases, each of which may refer to those behind it."""
+    """Returns a function that reads rows of the bases, each of which may refer to those after it."""
     bases = [Base(path, references_of(paths[i + 1:])) for i, path in enumerate(paths)]
 
     def rows(reference, *which):
@@ -271,7 +271,7 @@ def safe(name):
 
 
 def parted(joined, sizes, cuts):
-    """The files of a group, from its joined bytes."""
+    """Splits the joined bytes of a group into its files."""
     if not cuts:
         ends = numpy.cumsum(sizes)
         return [joined[end - size:end] for size, end in zip(sizes, ends)]
@@ -281,7 +281,7 @@ def parted(joined, sizes, cuts):
 
 
 def restored_files(data, files, groups, chunks, hashes):
-    """(number, bytes) of each file."""
+    """Yields (number, bytes) of each file."""
     by_file = {}
     for chunk in chunks:
         by_file.setdefault(chunk["file"], []).append(chunk)

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the site of all documents and the reference of libkvtool into build/site. Every link is checked; a warning is an
-# error. The page of all keys of the JSON documents comes from the program (build/release/bin/kvtool, or --kvtool PROGRAM). Sphinx is taken from the Python at hand or, with scripts/docs/requirements.txt, from PyPI into build/docs-venv;
-# with --installed only from where it is already. Exit 77: it cannot be had.
+# Builds the site of all documents and the reference of libkvtool into build/site. Every link is checked, and a warning
+# is an error. The program (build/release/bin/kvtool, or --kvtool PROGRAM) makes the page of all keys of the JSON
+# documents. Sphinx comes from the current Python or is installed from PyPI into build/docs-venv by
+# scripts/docs/requirements.txt; with --installed it must exist already. Exit 77: Sphinx is not available.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3} site=build/site installed= kvtool=build/release/bin/kvtool

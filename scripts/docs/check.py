@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Renders the reference of libkvtool and checks that it is complete: every function and every struct of the checked-in
-interface has a description of its own.
+interface has its own description.
 
-  check.py DOXYFILE   exit status 77 where there is no doxygen
+  check.py DOXYFILE   exit status 77 without doxygen
 """
 import pathlib
 import re

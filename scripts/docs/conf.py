@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Sphinx makes a site of the Markdown pages as they lie in the repository; scripts/docs/build.sh calls it. Strict: a
-page that no list leads to, a link to nothing and an anchor without a heading are errors."""
+"""Configures Sphinx for a site of the repository's Markdown pages; scripts/docs/build.sh calls it. Pages that no list
+leads to, broken links and anchors without a heading are errors."""
 import pathlib
 import re
 
@@ -16,10 +16,10 @@ include_patterns = [
     "lib/core/**/FORMAT.md", "lib/store/FORMAT.md", "apps/*/README.md", "testdata/README.md",
 ]
 exclude_patterns = ["build*", "testdata/[!R]*", "**/.*"]
-# Headings get the anchors that GitHub gives them.
+# Headings get the same anchors as on GitHub.
 myst_heading_anchors = 6
 myst_enable_extensions = []
-# Some pages show a language that no highlighter knows, and blocks whose bytes are cut short.
+# Some pages show a language without a highlighter, and truncated blocks of bytes.
 suppress_warnings = ["misc.highlighting_failure"]
 highlight_language = "text"
 
@@ -29,7 +29,7 @@ html_show_sourcelink = False
 html_copy_source = False
 html_show_copyright = False
 
-# The margin. A page of docs/ that is in neither list stands under "More".
+# Pages in the margin. A page of docs/ that is in neither list appears under "More".
 JOBS = "install cli analyze archive formats eviction advise plans quantisation llama-server-types closed-loop gate gate-ci lossless codec blend weights".split()
 PROGRAMS = "python library speed engines/README".split()
 OTHERS = sorted({page.stem for page in (ROOT / "docs").glob("*.md")} - set(JOBS) - set(PROGRAMS))
@@ -53,7 +53,7 @@ ADDED = {"README": LISTS, "docs/json": KEYS, "docs/engines/README": ENGINES, "do
 
 
 def add(_, name, source):
-    """What the site needs and the pages, read as files, do not: lists for its margin, the way to doxygen's pages."""
+    """Adds what only the site needs: lists for its margin and the link to doxygen's pages."""
     source[0] += ADDED.get(name, "")
 
 

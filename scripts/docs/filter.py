@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Marks the comments of kvtool.h and kvtool.hpp as doxygen wants them, which would only make the headers harder to read.
+"""Marks the comments of kvtool.h and kvtool.hpp for doxygen; marks in the headers would only make them harder to read.
 
-  filter.py HEADER: the header with marked comments, to standard output
+filter.py HEADER: the header with marked comments, to standard output
 """
 import pathlib
 import re

@@ -28,11 +28,12 @@ ARCHIVES = ROOT / "testdata/archives"
 STATES = ROOT / "testdata/llamacpp/states"
 LEVELS = ("compat", "fast", "default", "high", "max")
 COLUMNS = "archive\tarchive_sha256\tsource_bytes\tsource_sha256\tflags"
-MOST_BYTES = 1 << 20  # of one archive
+MOST_BYTES = 1 << 20  # size limit of one archive
 PLAIN = "f64 i8 u8 i16 u16 i32 u32 i64 u64 bool f8_e4m3 f8_e5m2".split()
 WIDTHS = {"f64": 8, "i64": 8, "u64": 8, "i32": 4, "u32": 4, "i16": 2, "u16": 2}
-# Codecs of frames alone (split), of archives that need others (ref, ref-cdf, ref-layers, ref-sparse; testdata/references), of joined layers
-# (testdata/layers) and of those that need a profile (testdata/profiles).
+# Codecs that other test data covers: of frames (split), of archives that need others (ref, ref-cdf, ref-layers,
+# ref-sparse; testdata/references), of joined layers (testdata/layers) and of those that need a profile
+# (testdata/profiles).
 ELSEWHERE = {"24", "25", "26", "27", "28", "29", "30"}
 BLOCKS = {"q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "iq4_nl": 18}
 
@@ -50,7 +51,7 @@ def floats(values):
 
 
 def bytes_e4m3(values):
-    """Near enough: halves of a 256th, whose seven lowest bits are rounded away."""
+    """Returns E4M3 by rounding away the seven lowest bits of f16 / 256, which is near enough here."""
     bits = (values / 256).astype("<f2").view("<u2")
     return (bits >> 8 & 0x80 | (bits & 0x7fff) + 0x40 >> 7).astype("u1").tobytes()
 
@@ -60,14 +61,14 @@ def bytes_e5m2(values):
 
 
 def caches(random):
-    """K and V of two layers: a walk, noise, the walk backwards, rows that come back."""
+    """Returns K and V of two layers: a walk, noise, the walk backwards, repeated rows."""
     walk = numpy.cumsum(0.2 * random.standard_normal((96, 48)), axis=0) + random.standard_normal(48)
     noise = random.standard_normal((96, 48))
     return [walk, noise, walk[::-1], noise[random.integers(0, 20, 96)]]
 
 
 def turning(random):
-    """Keys turned by RoPE, of tokens of which some come back, in heads of odd sizes."""
+    """Returns keys rotated by RoPE, with some repeated tokens, in heads of odd sizes."""
     tokens, heads, half = 100, 2, 10
     values = 2 * random.standard_normal((heads, 2 * half)) + random.standard_normal((tokens, heads, 2 * half))
     for token in range(1, tokens, 2):
@@ -79,7 +80,8 @@ def turning(random):
 
 
 def by_turns(random):
-    """Three sequences of one cache with their rows by turns, the third of which begins with a row of all, as safetensors."""
+    """Returns three sequences of one cache with interleaved rows, the third of which begins with a row of all, as
+    safetensors."""
     turns = random.permutation(numpy.repeat(numpy.arange(3), 30))
     count, rows = numpy.zeros(3, int), []
     for sequence in turns:
@@ -107,13 +109,13 @@ def by_turns(random):
 
 
 def wide(random):
-    """bf16 with exponents all over a window of fifteen and some outside."""
+    """Returns bf16 values with exponents in a window of fifteen and some outside."""
     exponents = numpy.where(random.random(6144) < 0.01, 3, random.integers(110, 125, 6144))
     return (random.integers(0, 1 << 16, 6144) & 0x807F | exponents << 7).astype("<u2").tobytes()
 
 
 def sources(folder):
-    """(name, path, flags, levels) of each source; the made-up ones are written to `folder`."""
+    """Yields (name, path, flags, levels) of each source; made-up sources are written to `folder`."""
     random = numpy.random.default_rng(12)
 
     def made(name, content, flags, levels=LEVELS):
@@ -123,7 +125,7 @@ def sources(folder):
     cache = caches(random)
     for dtype, store in (("f16", halves), ("bf16", brains), ("f32", floats)):
         yield made(f"cache-{dtype}", b"".join(map(store, cache)), f"--raw {dtype}:L2THD:2,2,?,3,16")
-    # f32 that is exact f16, and exact bf16.
+    # Makes f32 values that are exact f16, and exact bf16.
     yield made("f32-of-f16", b"".join(floats(v.astype("f2")) for v in cache), "--raw f32:L2THD:2,2,?,3,16", ("default",))
     exact = b"".join((v.astype("<f4").view("<u4") & 0xFFFF0000).tobytes() for v in cache)
     yield made("f32-of-bf16", exact, "--raw f32:L2THD:2,2,?,3,16", ("default",))
@@ -150,7 +152,7 @@ def sources(folder):
     (tree / "below/noise").write_bytes(noise)
     (tree / "empty").write_bytes(b"")
     yield "tree", tree, ["--from", "opaque"], ("default",)
-    # Small files that are coded together: pages of a cache with heads first, and what no reader knows.
+    # Makes small files that are coded together: pages of a cache with heads first, and files in no known format.
     pages = folder / "pages"
     pages.mkdir()
     for page in range(6):
@@ -169,7 +171,8 @@ def sources(folder):
 
 
 def content_of(path):
-    """Of a folder: each file's name, a newline, its size, a newline and its bytes, in the order of names."""
+    """Returns the content of a file; for a folder each file's name, a newline, its size, a newline and its bytes, in
+    the order of names."""
     if path.is_file():
         return path.read_bytes()
     files = {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
@@ -186,7 +189,7 @@ def chunks_of(archive):
 
 
 def check_coverage(archives):
-    """Every codec and dtype that FORMAT.md names, each kind and order."""
+    """Checks that the archives have every codec and dtype that FORMAT.md names, and each kind and order."""
     text = (ROOT / "lib/core/archive/FORMAT.md").read_text()
     table = text[text.index("## Codecs"):text.index("## Trailer")]
     dtypes = text[text.index("dtypes (elements"):text.index("## Codecs")]

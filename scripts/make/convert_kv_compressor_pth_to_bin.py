@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Convert a KV-compressor checkpoint (.pth) to the .bin that InfiniLM loads, without torch.
+"""Converts a KV-compressor checkpoint (.pth) to the .bin that InfiniLM loads, without torch.
 
-Takes the options of the original converter and writes the same bytes. What differs: pickles are read as data and never
-run, a bias that is dropped is reported, and a failure leaves no half-written file. `kvtool weights convert` does the
-same and more (text-only detection, wrappers, other containers).
+Takes the options of the original converter and writes the same bytes. Unlike the original, it reads pickles as data and
+never runs them, reports a bias that is dropped, and leaves no half-written file after a failure. `kvtool weights
+convert` does the same and more (text-only detection, wrappers, other containers).
 """
 import argparse
 import collections
@@ -23,12 +23,12 @@ VERSION = 1
 DTYPE_CODES = {"fp16": 0, "bf16": 1, "fp32": 2}
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 
-# numpy has no bfloat16: those elements are carried as 16-bit words and marked.
+# numpy has no bfloat16, so these elements are kept as marked 16-bit words.
 STORAGES = {
     "FloatStorage": "f4", "HalfStorage": "f2", "DoubleStorage": "f8", "BFloat16Storage": "bf16", "LongStorage": "i8",
     "IntStorage": "i4", "ShortStorage": "i2", "CharStorage": "i1", "ByteStorage": "u1", "BoolStorage": "?",
 }
-# Modules that no data needs; a file that names one was made to do something to whoever loads it.
+# Modules that data does not need; a file that names one was made to run code in its loader.
 FORBIDDEN = frozenset("""__builtin__ __builtins__ _io _pickle asyncio builtins code codeop commands ctypes dill ftplib http
     importlib io joblib marshal multiprocessing nt ntpath os pickle pip platform posix posixpath pty requests runpy shutil
     signal smtplib socket ssl subprocess sys tempfile threading urllib webbrowser zipimport""".split())
@@ -39,14 +39,14 @@ class Refused(Exception):
 
 
 class Name:
-    """A global of the pickle: known by name, never looked up."""
+    """A global of the pickle, known only by its name and never looked up."""
 
     def __init__(self, module, name):
         self.module, self.name = module, name
 
 
 class Opaque(dict):
-    """What calling a global would have made. A dict, so that any state a pickle gives it has a place."""
+    """The result of calling a global, without the call. It is a dict so that it can store any state of the pickle."""
 
     def __init__(self, what):
         super().__init__()
@@ -73,7 +73,7 @@ class Storage:
 
 
 class Tensor:
-    """A view of a storage, resolved when its values are asked for."""
+    """A view of a storage, resolved when its values are read."""
 
     def __init__(self, storage, offset, size, stride):
         self.storage, self.offset = storage, offset
@@ -90,7 +90,7 @@ class Tensor:
         return count
 
     def values(self, load):
-        """The elements in C order, and whether they are bfloat16 words."""
+        """Returns the elements in C order, and whether they are bfloat16 words."""
         flat, is_bf16 = load(self.storage)
         if self.numel == 0:
             return flat[:0], is_bf16
@@ -125,8 +125,8 @@ KNOWN = {
 }
 
 
-class DataUnpickler(pickle._Unpickler):  # the one in Python: its REDUCE can be kept from calling
-    """Builds containers, numbers, texts and tensors. Anything else is Opaque or refused."""
+class DataUnpickler(pickle._Unpickler):  # the Python version, because its REDUCE can be replaced
+    """Builds containers, numbers, texts and tensors. Everything else becomes Opaque or is refused."""
 
     dispatch = dict(pickle._Unpickler.dispatch)
 
@@ -167,7 +167,7 @@ class DataUnpickler(pickle._Unpickler):  # the one in Python: its REDUCE can be 
         self.load_reduce()
 
     def load_build(self):
-        self.stack.pop()  # attributes are of no interest
+        self.stack.pop()  # attributes are not needed
 
     def load_refused(self):
         raise Refused("the pickle uses an opcode that runs code")
@@ -185,12 +185,12 @@ def load_pickle(stream):
         return DataUnpickler(stream, encoding="utf-8").load()
     except Refused:
         raise
-    except Exception as error:  # a stack machine on foreign bytes fails in many ways
+    except Exception as error:  # a stack machine on foreign bytes can fail in many ways
         raise Refused(f"malformed pickle: {type(error).__name__}: {error}") from error
 
 
 def elements(data, kind, big_endian):
-    """The elements of a storage in host order, and whether they are bfloat16 words."""
+    """Returns the elements of a storage in host order, and whether they are bfloat16 words."""
     is_bf16 = kind == "bf16"
     dtype = np.dtype("u2" if is_bf16 else kind).newbyteorder(">" if big_endian else "<")
     return np.frombuffer(data, dtype).astype(dtype.newbyteorder("="), copy=False), is_bf16
@@ -304,10 +304,10 @@ def count_layers(state, prefixes):
 
 
 def rounded(values, is_bf16, dtype):
-    """Bytes of the values as torch's .to(dtype) gives them, NaN included."""
+    """Returns bytes of the values as torch's .to(dtype) rounds them, including NaN."""
     if (dtype == "bf16" and is_bf16) or values.dtype == {"fp16": np.float16, "fp32": np.float32}.get(dtype):
         return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
-    with np.errstate(all="ignore"):  # overflow to infinity is the rule, not a fault
+    with np.errstate(all="ignore"):  # overflow to infinity is intended
         wide = (values.astype(np.uint32) << 16).view(np.float32) if is_bf16 else values.astype(np.float32)
         if dtype == "fp32":
             return wide.astype("<f4").tobytes()

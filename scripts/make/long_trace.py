@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a long random cache and the queries over it, to measure what a replay of that length costs.
+"""Makes a long random cache and queries on it, to measure the time of a replay of that length.
 
     scripts/make/long_trace.py --tokens 32768 --out long
     kvtool replay-h2o long/snapshot.npz --trace long/trace.npz --policy all
 
-Keys drift slowly along the sequence and queries resemble late keys, so that attention is neither flat nor one key.
+Keys drift slowly along the sequence and queries resemble late keys, so that attention is neither flat nor on a single
+key.
 """
 import argparse
 import json
@@ -15,7 +16,7 @@ import numpy as np
 
 
 def rows(random, tokens, heads, dim):
-    """Rows with a slow common part: [tokens, heads, dim], f16."""
+    """Returns rows with a slowly changing common part: [tokens, heads, dim], f16."""
     steps = random.standard_normal((tokens // 64 + 2, heads, dim)).astype(np.float32)
     at = np.arange(tokens) / 64
     low = at.astype(np.int64)

@@ -25,22 +25,22 @@ import wave
 import numpy as np
 
 SKIP = 77
-RATE = 16000  # samples a second that the model hears
-SECONDS = 30  # of a clip, at most
+RATE = 16000  # sample rate of the model
+SECONDS = 30  # longest clip
 LAYERS, HEADS, HEAD_DIM = 6, 8, 36
 BEGIN, END = 1, 2
-TOKENS_PER_SECOND = 6.5  # a decoder that exceeds this has lost its way
+TOKENS_PER_SECOND = 6.5  # a decoder that exceeds this produces nonsense
 
 
 def listen(path):
-    """A mono 16-bit WAV as float32 at the model's rate, averaged over whole or linear between samples."""
+    """Returns a mono 16-bit WAV as float32 at the model's rate: averaged for whole ratios, otherwise interpolated."""
     with wave.open(str(path)) as clip:
         if clip.getnchannels() != 1 or clip.getsampwidth() != 2:
             raise SystemExit(f"{path}: one channel of 16 bits is expected")
         rate, data = clip.getframerate(), clip.readframes(clip.getnframes())
     samples = np.frombuffer(data, "<i2").astype(np.float32) / 32768
     whole = rate // RATE
-    if whole > 1:  # a box filter against aliases
+    if whole > 1:  # a box filter against aliasing
         samples = samples[:len(samples) // whole * whole].reshape(-1, whole).mean(1)
         rate /= whole
     at = np.arange(int(len(samples) * RATE / rate)) * rate / RATE
@@ -48,7 +48,7 @@ def listen(path):
 
 
 def decode(encoder, decoder, audio):
-    """The tokens of a clip and the caches behind them: name -> [1, heads, tokens, dim] float32."""
+    """Returns the tokens of a clip and the caches after them: name -> [1, heads, tokens, dim] float32."""
     frames = encoder.run(None, {"input_values": audio[None]})[0]
     cache = {f"past_key_values.{layer}.{side}.{part}": np.zeros((0, HEADS, 1, HEAD_DIM), np.float32)
              for layer in range(LAYERS) for side in ("decoder", "encoder") for part in ("key", "value")}
@@ -71,7 +71,7 @@ def bf16(values):
 
 
 def write(path, arrays, dtype):
-    """Arrays [token, head, dim] as safetensors, with the order of the axes in kvtool's words."""
+    """Writes arrays [token, head, dim] as safetensors, with the order of the axes in kvtool's metadata."""
     header, at = {"__metadata__": {"kvtool.layout": "token,head,dim"}}, 0
     for name, array in arrays.items():
         header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}

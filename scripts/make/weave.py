@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the rows of a cache's sequences by turns, as continuous batching does, and measures what that costs.
+"""Interleaves the rows of a cache's sequences, as continuous batching does, and measures what that costs.
 
   weave.py CACHE --kvtool build/release/bin/kvtool [--kv-heads H | --model GGUF] [--levels default,high,max]
-  weave.py CACHE --kvtool KVTOOL --turns OUT.safetensors      only writes the cache with its rows by turns
+  weave.py CACHE --kvtool KVTOOL --turns OUT.safetensors      only writes the cache with interleaved rows
 
-CACHE is any snapshot whose cells belong to several sequences, such as a session of llama.cpp. Prints, for each level, the
-ratios of K and V of the sequences in files of their own (sum of all), one after another in one file, and by turns: at random,
-each sequence in its own order. --before KVTOOL adds what another version makes of that. Needs numpy.
+CACHE is any snapshot whose cells belong to several sequences, such as a session of llama.cpp. Prints, for each level,
+the ratios of K and V: of the sequences in separate files (sum of all), one after another in one file, and interleaved
+at random, each sequence in its own order. --before KVTOOL adds the result of another version for the last case. Needs
+numpy.
 """
 import argparse
 import json
@@ -37,7 +38,7 @@ class Cache:
         self.sequences = numpy.array([ids for ids, *count in runs for _ in range(int(count[0]) if count else 1)])
 
     def write(self, rows, path):
-        """With some rows, in this order; token ids, which no longer fit, are left out."""
+        """Writes some rows, in this order; token ids, which no longer match, are left out."""
         runs = []
         for ids in self.sequences[rows]:
             if runs and runs[-1][0] == ids:
@@ -60,7 +61,7 @@ class Cache:
         return [numpy.nonzero(self.sequences == ids)[0] for ids in dict.fromkeys(self.sequences)]
 
     def by_turns(self):
-        """All rows, each sequence in its own order."""
+        """Returns all rows interleaved, each sequence in its own order."""
         lanes = self.lanes()
         which = numpy.repeat(numpy.arange(len(lanes)), [len(lane) for lane in lanes])
         numpy.random.default_rng(1).shuffle(which)
@@ -71,7 +72,7 @@ class Cache:
 
 
 def stored(kvtool, path, level):
-    """Bytes of K and of V: (raw, stored) each."""
+    """Returns bytes of K and of V: (raw, stored) each."""
     run = [kvtool, "compress", "-f", "--json", "--level", level, path, "-o", path.with_suffix(".kvz")]
     said = json.loads(subprocess.run(run, check=True, capture_output=True).stdout)["results"][0]
     return numpy.array([[said[kind][field] for field in ("raw_bytes", "stored_bytes")] for kind in "kv"])

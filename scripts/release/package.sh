@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD out=$PWD/build/packages
 version=$(sed -n 's/^project(kvtool VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
-# Of the last commit, so that the same commit makes the same packages.
+# The time of the last commit, so that the same commit makes the same packages.
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
 
 stage() { # BUILD: everything that is installed, stripped, as it lies below /
@@ -72,7 +72,7 @@ debs() {
   stage build/package
   lib=$(cd "$out/stage" && dirname "$(find usr/lib -name libkvtool.so)")
   rm -f "$out"/*.deb
-  # A program with packed relocations starts from glibc 2.36 on, which dpkg-shlibdeps does not see.
+  # dpkg-shlibdeps does not see that a program with packed relocations requires glibc 2.36.
   libc=$(readelf -d "$out/stage/usr/bin/kvtool" | grep -q RELR && echo "libc6 (>= 2.36)" || true)
   deb kvtool utils ON "$libc" "analyzer and codec toolkit for the KV caches of LLM engines" \
     "Reads, measures, compresses, compares and replays key-value caches of LLM\\\\n engines. Archives restore byte for byte." \
@@ -85,7 +85,7 @@ debs() {
     usr/include "$lib/libkvtool.so" "$lib/libkvtool.a" "$lib/libkvtool_study.so" "$lib/libkvtool_study.a" "$lib/cmake" "$lib/pkgconfig"
   rm -rf "$out/root" "$out/stage" "$out/control" "$out/_CPack_Packages" "$out"/*.cmake "$out"/*.log
   if command -v lintian >/dev/null; then
-    # cpack writes the call of ldconfig itself, beside the trigger.
+    # cpack writes the call of ldconfig itself, in addition to the trigger.
     lintian --fail-on error,warning --suppress-tags maintscript-calls-ldconfig "$out"/*.deb
   else
     echo "lintian is not installed: the packages were not looked at"
@@ -96,13 +96,13 @@ debs() {
   ls -l "$out"/*.deb
 }
 
-# Debian has Highway and fmt as shared libraries alone: archives are built from its sources, of the same version.
+# Debian has Highway and fmt only as shared libraries, so archives are built from its sources of the same version.
 static_dependencies() { # PREFIX
   local work=$out/sources apt name file
   if [ -e "$1/complete" ] && [ -s "$1/sources.txt" ]; then return 0; fi
   rm -rf "$work" "$1"
   mkdir -p "$work/lists/partial" "$work/parts"
-  # The machine's own entries, as entries of source packages, which few machines have enabled.
+  # Adds the machine's own entries as entries of source packages, which few machines have enabled.
   for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources}; do
     [ ! -e "$file" ] || sed 's/^deb /deb-src /; s/^Types:.*/Types: deb-src/' "$file" >"$work/parts/${file##*/}"
   done
@@ -115,13 +115,13 @@ static_dependencies() { # PREFIX
       -DFMT_DOC=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_INSTALL_PREFIX="$1" >/dev/null
     cmake --build "$work/build-$name" --target install -- --quiet >/dev/null
   done
-  # For the SBOM: what was compiled, by the names of Debian.
+  # For the SBOM: the compiled sources, by their names in Debian.
   sed -n 's/^\(Source\|Version\): //p' "$work"/*.dsc | paste -d ' ' - - >"$1/sources.txt"
   rm -rf "$work"
   touch "$1/complete"
 }
 
-# What a container, a rescue system and a small machine are like.
+# Tries the program in an environment like a container, a rescue system or a small machine.
 check_static() { # PROGRAM
   local jail=$out/jail
   ! readelf -d "$1" | grep NEEDED || { echo "$1 needs a library"; exit 1; }
@@ -138,7 +138,8 @@ check_static() { # PROGRAM
   rm -rf "$jail"
 }
 
-# The image as its Dockerfile copies it, without an engine of containers: user, folder and entry point are the Dockerfile's.
+# Tries the image as its Dockerfile copies it, without a container engine: user, folder and entry point are the
+# Dockerfile's.
 check_image() { # CONTEXT
   local jail=$out/jail file=scripts/release/packaging/Dockerfile words user folder entry
   rm -rf "$jail"
@@ -216,7 +217,7 @@ recipes() { # URL [HOMEPAGE]
 }
 
 checksums() {
-  # Bare names: they are checked where they were downloaded to.
+  # Names without folders, because they are checked where they were downloaded to.
   (cd "$out" && find . -maxdepth 1 -type f ! -name 'SHA256SUMS*' -printf '%f\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS)
   cat "$out/SHA256SUMS"
 }

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what a program is made of as an SPDX 2.3 document: the Debian packages whose libraries it loads or has inside.
+"""Writes the components of a program as an SPDX 2.3 document: the Debian packages whose libraries it loads or
+contains.
 
 Usage: sbom.py BUILD PROGRAM -o FILE
   BUILD     the build folder (Ninja) that PROGRAM was linked in: its link line names the archives, its dependency log
             the headers
   PROGRAM   a target of BUILD, such as bin/kvtool
 
-Loaded libraries are read from the program itself. dpkg says which package a file is of; BUILD/generated/copyright, which
-licence that has, and a library that is missing there ends the run. Libraries that scripts/release/package.sh compiled from
-Debian's sources are named in PREFIX/sources.txt.
+Loaded libraries are read from the program itself. dpkg maps files to packages, and BUILD/generated/copyright maps
+packages to licences; a library that is missing there ends the run. Libraries that scripts/release/package.sh compiled
+from Debian's sources are named in PREFIX/sources.txt.
 """
 import argparse
 import datetime
@@ -31,13 +32,13 @@ def output_of(*command):
 
 
 def link_line(build, program):
-    """The words of the command that linked the program."""
+    """Returns the words of the command that linked the program."""
     commands = output_of("ninja", "-C", str(build), "-t", "commands", "-s", program)
     return shlex.split(commands.splitlines()[-1]) if commands else []
 
 
 def linked_archives(build, program):
-    """Archives from outside of the tree, and those that the compiler adds to a static program."""
+    """Returns archives from outside the tree, and those that the compiler adds to a static program."""
     words = link_line(build, program)
     paths = {pathlib.Path(word) for word in words if word.endswith(".a") and word.startswith("/")}
     if {"-static", "-static-pie"} & set(words):
@@ -54,12 +55,12 @@ def loaded_libraries(binary):
 
 
 def headers(build):
-    """Headers from outside that were compiled in: libraries of nothing but headers have no other trace. Those of tests are
-    not in the program, and the kernel's describe an interface."""
+    """Returns headers from outside that were compiled in, which are the only trace of header-only libraries. Headers
+    of tests are not in the program, and the kernel's describe an interface."""
     names, ours = set(), False
     for line in output_of("ninja", "-C", str(build), "-t", "deps").splitlines():
         if not line.startswith(" "):
-            # CMake 3.31 records what links read, too: archives, those of tests among them.
+            # CMake 3.31 also records what links read: archives, including those of tests.
             ours = line.partition(":")[0].endswith((".o", ".gch")) and not line.startswith("tests/")
         elif ours and line.strip().startswith("/"):
             names.add(line.strip())
@@ -68,9 +69,10 @@ def headers(build):
 
 
 def packages_of(paths):
-    """{package: (version, source, source version)} of the files that dpkg knows, and the files that it does not."""
+    """Returns {package: (version, source, source version)} of the files that dpkg knows, and the files that it does
+    not know."""
     owners, unknown = set(), []
-    # /lib and /usr/lib are one, and the database may name either.
+    # /lib and /usr/lib are the same, and the database may name either.
     asked = {str(path): path for path in paths} | {str(path).removeprefix("/usr"): path for path in paths}
     known = set()
     for line in output_of("dpkg-query", "-S", *sorted(asked)).splitlines() if asked else []:
@@ -88,7 +90,7 @@ def packages_of(paths):
 
 
 def licences(build):
-    """{pattern of Debian sources: SPDX expression}, of the list that the program prints and packages install."""
+    """Returns {pattern of Debian sources: SPDX expression} from the list that the program prints and packages install."""
     found = {}
     for paragraph in re.split(r"\n\s*\n", (build / "generated/copyright").read_text(encoding="utf-8")):
         source = re.match(r"Files: (\S+)/\*$", paragraph, re.M)
@@ -134,7 +136,7 @@ def document(build, program):
                         ("STATIC_LINK", headers(build))):
         found, unknown = packages_of(paths)
         for package, (number, source, source_version) in sorted(found.items()):
-            # A library's packages of headers, archives and shared objects are one source.
+            # A library's packages of headers, archives and shared objects count as one source.
             if (source, kind) in seen or (kind == "STATIC_LINK" and (source, "DYNAMIC_LINK") in seen):
                 continue
             seen[source, kind] = True

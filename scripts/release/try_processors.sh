@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the static program on processors that the machine at hand is not, by qemu's emulation of single programs: it must
-# start, prove what it compresses, restore it, and write the same archive as on every other one.
-#   scripts/release/try_processors.sh PROGRAM [CPU...]
+# Runs the static program on other processors than the machine's, by qemu's user-mode emulation: it must start, verify
+# what it compresses, restore it, and write the same archive on every processor.
+# scripts/release/try_processors.sh PROGRAM [CPU...]
 # qemu-x86_64-static is in Debian's qemu-user-static; QEMU names another one.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -37,7 +37,7 @@ def fail(text):
 
 
 def lines_of(path):
-    """The whole lines of results, by name; a line that a kill tore counts for nothing."""
+    """Returns the complete lines of results, by name; a line that a kill cut does not count."""
     lines = {}
     text = path.read_bytes() if path.exists() else b""
     for line in text.split(b"\n")[1:-1]:
@@ -49,7 +49,7 @@ def lines_of(path):
 
 
 def run_killed(command, seconds):
-    """Whether the command was killed rather than having come to its end."""
+    """Returns True if the command was killed before it ended."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         process.communicate(timeout=seconds)
@@ -71,7 +71,7 @@ def run(command):
 
 
 def content(path):
-    """The bytes of a file; of a page without its footer, which names the command and so its folder."""
+    """Returns the bytes of a file; of a page without its footer, which names the command and so its folder."""
     return re.sub(rb"<footer>.*?</footer>", b"", path.read_bytes(), flags=re.S)
 
 
@@ -104,7 +104,7 @@ def kill_runs(kvtool, name, words, work, rng, kills):
         if killed:
             count += 1
         else:
-            (torn / "r.jsonl").unlink()  # it came to its end: once more from the beginning
+            (torn / "r.jsonl").unlink()  # it ended before the kill: start again from the beginning
             for path in (torn / "archives").rglob("*.kvz"):
                 path.unlink()
             before = {}
@@ -122,7 +122,7 @@ def kill_runs(kvtool, name, words, work, rng, kills):
 
 
 def kill_merges(kvtool, folder, rng, kills):
-    """Beside an old output: what is there is that or all of the new."""
+    """Kills merges over an old output, and checks that the output is completely old or new."""
     good = {name: content(folder / name) for name in ("merged.json", "page.html", "junit.xml")}
     to = folder / "again"
     to.mkdir()

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures runs over many inputs; docs/scale.md has what it said.
+"""Measures runs over many inputs; docs/scale.md has its results.
 
-Usage: measure.py small   KVTOOL [--count N] [--work DIR]     many files of 64 KiB: overhead for each, memory, one process a file
+Usage: measure.py small   KVTOOL [--count N] [--work DIR]     many files of 64 KiB: overhead for each, memory, one
+process a file
        measure.py large   KVTOOL [--count N] [--distinct N]   1 GiB each, incompressible: throughput, memory, the disk
        measure.py scaling KVTOOL [--count N] [--rounds N]     the same work on 1, 2 and 4 cores, in turn
 
-large takes little room on the disk: its inputs are so many names of a few distinct files, which are put out of the page cache
-once they were read, so that each is read from the disk; each archive is removed once its result is there. All of it is read and
-written. Another program on the same cores makes every figure worse: the load average is printed, and scaling, whose rounds go in
-turn, says processor seconds beside wall time.
+`large` needs little disk space: its inputs are many names of a few distinct files, which are dropped from the page
+cache after they were read, so that each is read from the disk; each archive is removed once its result exists.
+Everything is read and written. Other programs on the same cores make every figure worse, so the load average is
+printed, and `scaling`, whose rounds run in turn, reports processor seconds beside wall time.
 """
 import argparse
 import json
@@ -29,7 +30,7 @@ GIB = 1 << 30
 
 
 class Took:
-    """A run: wall seconds, processor seconds, the most memory it had (MiB)."""
+    """The cost of a run: wall seconds, processor seconds, peak memory (MiB)."""
 
     def __init__(self, command, cores=None):
         def pin():
@@ -51,7 +52,7 @@ def load():
 
 
 def elapsed(results):
-    """Seconds that the inputs themselves took, by their result lines."""
+    """Returns the seconds that the inputs themselves took, by their result lines."""
     with open(results) as lines:
         next(lines)
         return sum(json.loads(line)["elapsed_us"] for line in lines) / 1e6
@@ -87,7 +88,8 @@ def small(kvtool, work, count):
 
 
 def write_large(path, seed):
-    """16 layers of 8 heads x 128 dims in f16, 16,384 tokens: random bits, the exponents below 2, so that nothing compresses much."""
+    """Writes 16 layers of 8 heads x 128 dims in f16, 16,384 tokens: random bits with exponents below 2, so that almost
+    nothing compresses."""
     layers, heads, dim = 16, 8, 128
     size = GIB // (2 * layers)
     header = {f"{kind}_cache.{layer}": {"dtype": "F16", "shape": [1, heads, size // (2 * heads * dim), dim],
@@ -104,13 +106,13 @@ def write_large(path, seed):
 
 
 def forget(path):
-    """Puts a file out of the page cache, as far as nobody has it mapped."""
+    """Drops a file from the page cache, unless it is mapped."""
     with open(path, "rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 class Reaper(threading.Thread):
-    """Behind a run: removes each archive whose result is there, and forgets its input."""
+    """Follows a run: removes each archive whose result exists, and drops its input from the page cache."""
 
     def __init__(self, results, out, dumps):
         super().__init__(daemon=True)

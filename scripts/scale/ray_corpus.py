@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A command of kvtool over a corpus on a Ray cluster: each task runs one shard.
+"""Runs a command of kvtool over a corpus on a Ray cluster: each task runs one shard.
 
 Usage: ray_corpus.py --shards N CORPUS RESULTS COMMAND [OPTION...]
        kvtool merge RESULTS/shard-*.jsonl
 
-All nodes see the manifest, the corpus and the folder of the results under the same names, and have kvtool's wheel. Tasks and
-workers may be killed at any time: what has a result is not done again.
+All nodes have the manifest, the corpus and the folder of the results under the same paths, and kvtool's wheel. Tasks
+and workers may be killed at any time: inputs with a result are not processed again.
 """
 import argparse
 import os
@@ -16,7 +16,7 @@ import time
 
 import ray
 
-# kvtool, in a process that ends with its worker: one that outlived it would hold the results against the next try.
+# Runs kvtool in a process that ends with its worker: one that outlived it would lock the results against the next try.
 KVTOOL = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -28,15 +28,15 @@ sys.exit(main())
 
 
 def run_shard(index, options):
-    """The exit status of kvtool, once each input of a shard has its result."""
+    """Returns the exit status of kvtool, once each input of a shard has its result."""
     words = [*options.command, "--corpus", options.corpus, "--shard", f"{index}/{options.shards}", "--keep-going", "--results",
              os.path.join(options.results, f"shard-{index}.jsonl"), "--threads", str(options.cpus), "--no-progress", "-q"]
     status = subprocess.run([sys.executable, "-c", KVTOOL, str(os.getpid()), *words]).returncode
-    if status in (0, 1, 3, 5):  # good, negative, invalid, unsupported: the results say which input is what
+    if status in (0, 1, 3, 5):  # good, negative, invalid, unsupported: the results say which input is which
         return status
     if status == 2:
         raise ValueError(f"kvtool does not take {' '.join(options.command)}")
-    time.sleep(1)  # what is away, or still being written to by a try before, may not be in a moment
+    time.sleep(1)  # a file that is missing, or locked by an earlier try, may be available soon
     raise OSError(f"shard {index}: kvtool ended with {status}")
 
 
@@ -53,7 +53,7 @@ def main():
         parser.error("a command of kvtool is missing")
     options.corpus, options.results = os.path.abspath(options.corpus), os.path.abspath(options.results)
     os.makedirs(options.results, exist_ok=True)
-    ray.init()  # RAY_ADDRESS says where the cluster is
+    ray.init()  # RAY_ADDRESS is the address of the cluster
     task = ray.remote(num_cpus=options.cpus, max_retries=options.tries, retry_exceptions=[OSError])(run_shard)
     statuses = ray.get([task.remote(index, options) for index in range(options.shards)])
     print(f"{len(statuses)} shards done, {sum(status != 0 for status in statuses)} with inputs that failed")

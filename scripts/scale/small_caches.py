@@ -16,7 +16,7 @@ def content(seed, tokens):
     header, offset, arrays = {}, 0, []
     for layer in range(LAYERS):
         for kind in ("key", "value"):
-            # Neighbouring tokens are alike, as those of a cache are.
+            # Neighbouring tokens are similar, as in a cache.
             values = numpy.cumsum(random.standard_normal((1, HEADS, tokens, DIM)), axis=2) * 0.1
             arrays.append(values.astype(numpy.float16).tobytes())
             header[f"{kind}_cache.{layer}"] = {"dtype": "F16", "shape": [1, HEADS, tokens, DIM],

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Does advice carry? Layers follow what `kvtool advise` chose on another text, and the model says what that costs.
+"""Measures how well advice carries over: layers follow what `kvtool advise` chose on another text, and the model's own
+loss is measured.
 
   closed_loop_advice.py MODEL.gguf WORK OUT.csv [--ratio 3]
 
-WORK has the runs of closed_loop_study.py (WORK/runs/NAME). For each text the choices of layers are those that save RATIO
-times the bytes of the next text with the least predicted KL; the four policies that are chosen from stand beside it, alike
-in all layers, at the same number of tokens. What is in WORK/advice already is not made again. Needs an installed kvtool,
-torch and transformers.
+WORK has the runs of closed_loop_study.py (WORK/runs/NAME). For each text the choices of layers are those that save
+RATIO times the bytes of the next text with the least predicted KL; they are compared with the four policies that are
+chosen from, each in all layers, at the same number of tokens. Results in WORK/advice are reused. Needs an installed
+kvtool, torch and transformers.
 """
 import argparse
 import csv
@@ -26,14 +27,14 @@ def kvtool(*words):
 
 
 def made(path, make):
-    """The JSON of a file, which is made where it is missing."""
+    """Returns the JSON of a file, which is made if it is missing."""
     if not path.exists():
         make()
     return json.loads(path.read_text())
 
 
 def parameter_flags(choice):
-    """The flags of replay-h2o for what `advise` says of a choice's parameters, such as "window 16"."""
+    """Returns the flags of replay-h2o for the parameters of a choice of `advise`, such as "window 16"."""
     words = choice["parameters"].replace(",", " ").split()
     if not words:
         return []
@@ -42,7 +43,7 @@ def parameter_flags(choice):
 
 
 def follow(choices, run, path, scratch):
-    """A plan of `run` in which each layer follows its choice."""
+    """Writes a plan of `run` in which each layer follows its choice."""
     layers_of = {}
     for choice in choices:
         layers_of.setdefault((choice["policy"], choice["budget"], *parameter_flags(choice)), set()).add(choice["layer"])
@@ -58,14 +59,14 @@ def follow(choices, run, path, scratch):
 
 
 def kept_share(plan, layers):
-    """Of the tokens of all layers, what is left after each layer's last event."""
+    """Returns the share of the tokens of all layers that is left after each layer's last event."""
     last = {event["layer"]: event for event in plan["events"]}
     shares = [sum(count for _, count in event["kept"]) / (event["token"] + 1) for event in last.values()]
     return (sum(shares) + layers - len(last)) / layers
 
 
 def measure(model, work, text, chosen_on, ratio):
-    """Rows of the table: the advised plan and the uniform ones of one text."""
+    """Returns rows of the table: the advised plan and the uniform ones for one text."""
     folder, run = work / "advice", work / "runs" / text
     folder.mkdir(exist_ok=True)
     advice_file = folder / f"chosen-on-{chosen_on}-{ratio}.json"

@@ -36,17 +36,18 @@ from kvtool._loop_summary import summary
 
 POLICIES = ["h2o", "streaming", "tova", "snapkv", "knorm", "keydiff", "block", "random"]
 BUDGETS = ["0.75", "0.5", "0.25", "0.125"]
-# Plans on six layers in turn: which layers matter differs more than how much goes.
+# Plans on six layers in turn, because the choice of layers matters more than the number of tokens.
 PARTS = [("h2o", "0.25"), ("streaming", "0.25"), ("keydiff", "0.5"), ("snapkv", "0.125")]
 PART_GROUPS = 6
 PROMPT, DECODED, SAMPLES, MORE_SAMPLES = 1792, 256, 4, 16
-# Tiny models read what they write themselves, from this on, within the length they were trained at: prompt and decoded.
+# Prompt and decoded tokens of tiny models, which read what they write themselves, within the length they were trained
+# at.
 SMALL = {"stories260K-f32": (256, 256), "kjv3m-f16": (256, 256), "baby105-f32": (128, 128)}
 SMALL_TEXTS, SMALL_START = 4, "Once upon a time"
 
 
 def texts():
-    """Six kinds of text: licence, reference, program, header with comments, table, list of messages."""
+    """Returns six kinds of text: licence, reference, program, header with comments, table, list of messages."""
     perl = sorted(pathlib.Path("/usr/share/perl").glob("5.*/pod/perldiag.pod"))[0]
     found = {
         "gpl": pathlib.Path("/usr/share/common-licenses/GPL-3").read_text(),
@@ -56,12 +57,12 @@ def texts():
         "zones": pathlib.Path("/usr/share/zoneinfo/zone1970.tab").read_text(),
         "perldiag": perl.read_text(errors="replace"),
     }
-    # Indentation and centred titles are long runs of spaces, which predict themselves.
+    # Indentation and centred titles are long runs of spaces, which are too easy to predict.
     return {name: (re.sub(r"[ \t]+", " ", text).strip() + "\n")[:20000] for name, text in found.items()}
 
 
 def capture(model, work, name, text):
-    """The run of a text, with gradients; made if it is not there."""
+    """Returns the run of a text, with gradients; it is made if it does not exist."""
     file, run = work / "texts" / f"{name}.txt", work / "runs" / name
     for folder in (file.parent, run.parent):
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +75,7 @@ def capture(model, work, name, text):
 
 
 class Records:
-    """One JSON line for each plan, appended as it is measured."""
+    """Appends one JSON line for each plan when it is measured."""
 
     def __init__(self, path):
         self.path = path
@@ -93,7 +94,7 @@ class Records:
 
 
 def groups(layers):
-    """Equal parts of the layers, (first, last)."""
+    """Returns equal parts of the layers, (first, last)."""
     bounds = [layers * i // PART_GROUPS for i in range(PART_GROUPS + 1)]
     return [(begin, end - 1) for begin, end in zip(bounds, bounds[1:]) if end > begin]
 
@@ -121,7 +122,7 @@ class MoreGradients(Run):
 
 
 def more_samples(model_path, work, names):
-    """What is predicted from more samples, beside what plans cost already: WORK/records-samples.jsonl."""
+    """Writes predictions from more samples, beside the known costs of plans: WORK/records-samples.jsonl."""
     measured = {Records.key(row): row for row in Records(work / "records.jsonl").rows if row["policy"] in POLICIES}
     records = Records(work / "records-samples.jsonl")
     model = _capture_model.load(model_path, "f32")[0]
@@ -135,14 +136,14 @@ def more_samples(model_path, work, names):
             rows = [row for row in todo if (row["policy"], row["budget"]) == (policy, budget)]
             layers = [range(row["layers"][0], row["layers"][1] + 1) if row["layers"] else range(run.shape.layers) for row in rows]
             for row, predicted in zip(rows, _loop_measure.predict(run, [whole.on_layers(of) for of in layers])):
-                # The same plan of the same states, or the real loss would be another's.
+                # The plan must keep the same states, otherwise the measured loss would belong to another one.
                 assert abs(predicted["output_error"] - row["predicted"]["output_error"]) < 1e-6
                 records.add({**row, "predicted": predicted})
             print(name, policy, budget, len(rows), flush=True)
 
 
 def measure_run(model, run, records, parts):
-    """Every plan on a run that the records do not have yet."""
+    """Measures every plan on a run that the records do not have yet."""
     reader = None
     for policy in POLICIES:
         wanted = [(budget, part) for budget in BUDGETS
@@ -167,7 +168,7 @@ def measure_run(model, run, records, parts):
 
 
 def sampled(model, start, count, seed):
-    """Tokens that a model goes on with, drawn from its own distribution."""
+    """Returns tokens that a model continues with, drawn from its own distribution."""
     generator = torch.Generator().manual_seed(seed)
     tokens, cache = list(start), _capture_model.new_cache()
     given = tokens
@@ -180,7 +181,7 @@ def sampled(model, start, count, seed):
 
 
 def small(data, work):
-    """Runs of tiny models: cheap enough for four texts each, and of other depths and widths of heads."""
+    """Runs tiny models, which are cheap enough for four texts each and have other depths and widths of heads."""
     records = Records(work / "records-small.jsonl")
     for stem, (prompt, decoded) in SMALL.items():
         model, tokenizer = _capture_model.load(str(data / "models" / f"{stem}.gguf"), "f32")
@@ -199,7 +200,7 @@ def rounded(value):
 
 
 def write_plans(path, rows):
-    """The records as one line each."""
+    """Writes the records, one line each."""
     head = ["run", "policy", "budget", "first_layer", "last_layer", "kept_share"]
     figures = [("predicted", name) for name in ("output_error", "cosine_loss", "lost_mass", "predicted_kl")]
     figures += [("real", name) for name in ("kl", "kl_standard_error", "delta_nll", "agreement")]
@@ -213,7 +214,7 @@ def write_plans(path, rows):
 
 
 def facts(work, names):
-    """What was run: model and engine, texts and how likely the model finds them."""
+    """Writes what was run: model and engine, texts and their likelihood for the model."""
     texts_, engine, model = {}, None, None
     for name in names:
         run = json.loads((work / "runs" / name / "run.json").read_text())
@@ -225,7 +226,7 @@ def facts(work, names):
 
 
 def picture(rows):
-    """Predicted and real KL of all plans, a mark for each text."""
+    """Draws predicted and real KL of all plans, with a mark for each text."""
     points = [Point(row["predicted"]["predicted_kl"], row["real"]["kl"], row["run"] + (", some layers" if row["layers"] else ""),
                     f"{row['run']} {row['policy']} {row['budget']} {row['layers'] or ''}") for row in rows]
     svg = scatter(points, "Predicted and real KL", "predicted KL, nats", "real KL, nats", diagonal=True)
@@ -234,7 +235,7 @@ def picture(rows):
 
 
 def whole_texts(rows):
-    """The rows of texts that were finished, and which these are: others would count with some policies alone."""
+    """Returns the rows of finished texts, and these texts; others would count only with some policies."""
     whole = len(POLICIES) * len(BUDGETS) + len(PARTS) * PART_GROUPS
     rows = [row for row in rows if row["policy"] in POLICIES]
     names = [name for name in texts() if sum(row["run"] == name for row in rows) == whole]
@@ -242,12 +243,12 @@ def whole_texts(rows):
 
 
 def by_layers(rows):
-    """Plans on all layers, and plans on some."""
+    """Splits plans into those on all layers and those on some."""
     return [row for row in rows if row["layers"] is None], [row for row in rows if row["layers"] is not None]
 
 
 def in_nats(rows):
-    """How well predicted nats do, of plans on all layers and on some."""
+    """Prints how well nats are predicted, for plans on all layers and on some."""
     summaries = [summary(part) for part in by_layers(rows)]
     return {name: {key: found[key]["predicted_kl"] for key in found} for name, found in zip(("uniform", "some_layers"), summaries)}
 

@@ -38,7 +38,7 @@ def nice(value):
 
 
 def panel(document, part, way, x, y):
-    """One panel as lines of SVG."""
+    """Returns one panel as lines of SVG."""
     import math
     some = sorted(points(document, part, way), key=lambda point: point[1])
     low = math.log10(min(speed for _, speed, _, _ in some)) - 0.15

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predictions of replay-quant beside the losses that quant_loop_study.py measured: records, tables, picture."""
+"""Compares predictions of replay-quant with the losses that quant_loop_study.py measured: records, tables, picture."""
 import csv
 import hashlib
 import json
@@ -13,12 +13,12 @@ from kvtool._loop_chart import STYLE, Point, scatter
 from quant_loop_study import BLOCKS, FIRST_ROWS, TORCH, Losses, run_folder, tokens_of
 
 COMBINED = ["q8_0", "q5_1", "q4_0"]
-LATE = ("kivi4", "kivi2")  # the prompt is attended to in full: only rows after it lose anything
+LATE = ("kivi4", "kivi2")  # the prompt is attended to in full, so only rows after it lose anything
 FIGURES = ["output_error", "one_minus_cosine", "attention_kl"]
 
 
 def predictions(arguments, name, engine, first, *flags):
-    """Figures by "K:V" of one replay-quant, kept in WORK/predicted."""
+    """Returns figures by "K:V" of one replay-quant, cached in WORK/predicted."""
     words = [str(run_folder(arguments.work, name, engine)), "--sample-rows", "0", "--prompt-tokens", str(first), *flags]
     digest = hashlib.sha256(" ".join(words[1:]).encode()).hexdigest()[:12]
     path = arguments.work / "predicted" / f"{name}-{engine}-{digest}.json"
@@ -41,7 +41,7 @@ def record(name, engine, rows, losses, key, k, v, predicted):
 
 
 def records_of(arguments, name, rows):
-    """Of one text: what llama.cpp and torch lost, and what was predicted."""
+    """Returns what llama.cpp and torch lost for one text, and what was predicted."""
     first, found = FIRST_ROWS[rows], []
     llama, torch = Losses(arguments.work, name, "llama"), Losses(arguments.work, name, "torch")
     lists = {"--k": ",".join(BLOCKS), "--v": ",".join(BLOCKS)}
@@ -71,7 +71,8 @@ def records_of(arguments, name, rows):
 
 
 def summary_of(records):
-    """Correlations, and by what factor nats are off as they are and with the factor of the other texts."""
+    """Returns correlations, and the factor by which nats are wrong, uncalibrated and with the other texts'
+    calibration."""
     texts = [row["text"] for row in records]
     real = [row["kl"] for row in records]
     predicted = [row["predicted_kl"] for row in records]
@@ -86,7 +87,7 @@ def summary_of(records):
 
 
 def sides(records):
-    """What K costs over what V costs in the same type, by text: real, and predicted by each figure."""
+    """Returns the cost of K over the cost of V in the same type, by text: real, and predicted by each figure."""
     by_key = {(row["text"], row["types"]): row for row in records}
     found = []
     for (text, key), row in by_key.items():
@@ -120,7 +121,7 @@ def geometric_mean(values):
 
 
 def print_types(records):
-    """A line for each type: means over texts, K and V."""
+    """Prints a line for each type: means over texts, K and V."""
     print("| type | engine | K real | K predicted | V real | V predicted | K over V, real | predicted |\n| --- |" + " --- |" * 7)
     by_key = {}
     for row in records:

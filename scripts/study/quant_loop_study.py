@@ -24,7 +24,7 @@ import numpy as np
 
 TEXTS = ["gpl", "python", "pydoc", "perldiag"]
 TOKENS, SAMPLES = 1024, 4
-FIRST_ROWS = {"decoded": 512, "all": 1}  # rows from here on are measured: those of a decode after a prompt, and all
+FIRST_ROWS = {"decoded": 512, "all": 1}  # rows from here on are measured: those of a decode after a prompt, or all
 BLOCKS = {"bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20}  # ggml's numbers
 LLAMA = [pair for kind in BLOCKS for pair in ((kind, "f16"), ("f16", kind))]
 LLAMA += [(kind, kind) for kind in ("q8_0", "q5_1", "q4_0")] + [("q8_0", "q4_0"), ("q5_1", "q4_0")]
@@ -42,7 +42,7 @@ def tokens_of(work, name):
 
 
 class Losses:
-    """KL of each row, by types, of one text in one engine: WORK/real/NAME-ENGINE.npz, written as it comes."""
+    """KL of each row, by types, for one text in one engine: WORK/real/NAME-ENGINE.npz, written after each type."""
 
     def __init__(self, work, name, engine):
         self.path = work / "real" / f"{name}-{engine}.npz"
@@ -53,7 +53,7 @@ class Losses:
         return f"{key}/kl" in self.rows
 
     def add(self, key, full, changed, tokens):
-        """Log probabilities of all rows without and with the change."""
+        """Adds the log probabilities of all rows without and with the change."""
         kl = np.empty(len(full))
         for at in range(0, len(full), 64):
             a, b = full[at:at + 64].astype(np.float64), changed[at:at + 64].astype(np.float64)
@@ -71,7 +71,7 @@ def log_softmax(logits):
 
 
 def weights(source, work):
-    """A copy of a GGUF file with all weights in F32."""
+    """Writes a copy of a GGUF file with all weights in F32."""
     import gguf
     work.mkdir(parents=True, exist_ok=True)
     reader = gguf.GGUFReader(source)
@@ -94,7 +94,8 @@ def weights(source, work):
 
 
 def capture(work, names, program):
-    """A run in llama.cpp and one in torch of the same tokens, and the gradients of all rows but the first, in both."""
+    """Makes a run in llama.cpp and one in torch of the same tokens, with the gradients of all rows but the first, in
+    both."""
     import torch
     from safetensors.numpy import save_file
 
@@ -127,7 +128,7 @@ def capture(work, names, program):
                 heads=model.config.num_attention_heads,
                 take=lambda layer, rows: found.setdefault(layer, []).append(rows.float().numpy().copy()))
             for layer, rows in sorted(found.items(), reverse=True):
-                # The first row, which is not measured, has none.
+                # The first row is not measured and has no gradients.
                 whole = np.pad(np.stack(rows), ((0, 0), (1, 0), (0, 0), (0, 0)))
                 save_file({f"g.{layer}": whole}, llama / f"trace/g.{layer}.safetensors")
             del found
@@ -166,12 +167,12 @@ def measure_llama(work, names, folder, threads):
         full = read(tokens, "f16", "f16")
         for k, v in wanted:
             losses.add(f"{k}:{v}", full, read(tokens, k, v), tokens)
-        os.environ[HADAMARD_OFF] = "1"  # which the engine reads whenever it makes a context
+        os.environ[HADAMARD_OFF] = "1"  # the engine reads it whenever it makes a context
         for kind, side in unrotated:
             k, v = (kind, "f16") if side == "k" else ("f16", kind)
             losses.add(f"{kind}-plain-{side}", full, read(tokens, k, v), tokens)
         del os.environ[HADAMARD_OFF]
-        if not losses.has("floor"):  # what one token at a time changes, without any loss of the cache's
+        if not losses.has("floor"):  # the effect of decoding one token at a time, without any loss of the cache
             losses.add("floor", full, read(tokens, "f16", "f16", 1), tokens)
 
 
@@ -189,7 +190,8 @@ def measure_torch(work, names, threads):
     model.set_attn_implementation("kvtool_stored")
 
     def read(tokens, kind, side):
-        """Log probabilities of all rows; of types that attend to the prompt in full, the prompt's are those."""
+        """Returns log probabilities of all rows; for types that attend to the prompt in full, those of the prompt are
+        the unchanged ones."""
         ids, cache = torch.tensor([tokens]), _capture_model.new_cache()
         late = kind is not None and quant_loop_types.TYPES[kind].has_tail
         bounds = [0, FIRST_ROWS["decoded"], len(tokens)] if late else [0, len(tokens)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cache types in torch for quant_loop_study.py, written apart from kvtool's own code, and attention that reads them.
+"""Cache types in torch for quant_loop_study.py, written independently of kvtool's code, and attention that reads them.
 
-Each takes K or V of a layer, [kv head, token, dim] in f32 rounded to f16, and gives what is read back.
+Each takes K or V of a layer, [kv head, token, dim] in f32 rounded to f16, and returns the values that are read back.
 """
 import functools
 import math
@@ -23,7 +23,7 @@ def fp8_amax(values, kind=torch.float8_e4m3fn):
 
 
 def between_extremes(groups, bits):
-    """Groups along the last axis, in f16 with one rounding per operation, as KIVI's code computes."""
+    """Quantises groups along the last axis, in f16 with one rounding per operation, as KIVI's code does."""
     x = groups.half()
     low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
     step = (high - low) / (2**bits - 1)
@@ -43,7 +43,7 @@ def kivi(values, bits, is_key):
 
 @functools.cache
 def centroids(bits, dim):
-    """Lloyd and Max's values for a normal distribution of variance 1 / dim."""
+    """Returns the Lloyd-Max values for a normal distribution of variance 1 / dim."""
     grid = torch.linspace(-6, 6, 120001, dtype=torch.float64)
     weight = torch.exp(-grid**2 / 2)
     values = torch.linspace(-2, 2, 2**bits, dtype=torch.float64)
@@ -76,7 +76,7 @@ def turboquant(values, bits, is_key):
 
 
 class Type(NamedTuple):
-    store: Callable  # values, is_key
+    store: Callable  # called with values, is_key
     has_tail: bool = False
     full_at_ends: bool = False
 
@@ -93,10 +93,11 @@ TYPES = {
 
 
 class StoredAttention:
-    """Attention for transformers that reads K or V as a type stores them; every token, its own included, from the start.
+    """Attention for transformers that reads K or V as a type stores them; every token, including its own, from the
+    start.
 
-    Types with a tail store later: the query at t sees K of the last (t + 1) modulo TAIL tokens, or V of the last TAIL, in
-    full.
+    Types with a tail store later: the query at t sees K of the last (t + 1) modulo TAIL tokens, or V of the last TAIL,
+    in full.
     """
 
     def __init__(self, layers):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real caches of one model under conditions that differ a little: what reference_study.py measures.
+"""Makes real caches of one model under slightly different conditions, which reference_study.py measures.
 
-A plain forward pass of a Llama model (GGUF, any quantisation) in torch, which keeps K and V of every layer as a
-cache has them: after RoPE, rounded to f16 or bf16. Weights can be rounded again, arithmetic can be bf16.
+A plain forward pass of a Llama model (GGUF, any quantisation) in torch, which keeps K and V of every layer as a cache
+stores them: after RoPE, rounded to f16 or bf16. Weights can be rounded further, and arithmetic can be bf16.
 """
 import struct
 
@@ -15,7 +15,7 @@ QUANTISED = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", 
 
 
 class Model:
-    """Weights as float32, and what the GGUF says of the model's shape."""
+    """Weights as float32, and the model's shape from the GGUF."""
 
     def __init__(self, path):
         reader = GGUFReader(path)
@@ -40,7 +40,7 @@ class Model:
         return self.tokenizer.encode(text).ids
 
     def rounded(self, bits):
-        """The same model with weights of `bits` bits in groups of 32 with one scale, as quantisers round them."""
+        """Returns the same model with weights of `bits` bits in groups of 32 with one scale, as quantisers round them."""
         other = object.__new__(Model)
         other.__dict__.update(self.__dict__)
         most = 2 ** (bits - 1) - 1
@@ -55,7 +55,7 @@ class Model:
 
 @torch.inference_mode()
 def run(model, tokens, arithmetic=torch.float32, first=0, batch=None):
-    """K and V [layers][tokens, channels] as float32, of the tokens read in batches at positions from `first`."""
+    """Returns K and V [layers][tokens, channels] as float32, for tokens read in batches at positions from `first`."""
     weights = {name: weight.to(arithmetic) for name, weight in model.weights.items()}
     dim, kv, heads = model.head_dim, model.kv_heads, model.heads
     keys = [torch.empty(0, kv, dim, dtype=arithmetic) for _ in range(model.layers)]
@@ -95,7 +95,7 @@ def run(model, tokens, arithmetic=torch.float32, first=0, batch=None):
 
 
 def halves(values, kind):
-    """Float32 as the bytes of f16 or bf16, rounded to nearest even."""
+    """Returns float32 as the bytes of f16 or bf16, rounded to nearest even."""
     if kind == "f16":
         return np.ascontiguousarray(values.astype("<f2")).tobytes()
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)

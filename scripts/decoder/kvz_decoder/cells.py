@@ -23,7 +23,7 @@ class Reader:
 
 
 def cells_of(table, at):
-    """{layer: (stream, smallest sequence, position) of each of its cells}"""
+    """Returns {layer: (stream, smallest sequence, position) of each of its cells}."""
     read = Reader(table, at)
     for _ in range(4):
         read.text()
@@ -58,7 +58,8 @@ def cells_of(table, at):
 
 
 def order_of(chunk, cells):
-    """(rows in the order in which they are coded, how far each is from the first); nothing if they stay where they are"""
+    """Returns (rows in the order in which they are coded, distance of each from the first); None if they are coded in
+    place."""
     if not chunk["by_cells"]:
         return None
     begin, tokens = chunk["token_begin"], chunk["tokens"]

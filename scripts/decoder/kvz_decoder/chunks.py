@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in a chunk, by its codec."""
+"""Decodes a chunk, by its codec."""
 import struct
 
 import numpy
@@ -17,7 +17,7 @@ from kvz_decoder.reference_layers import with_neighbours
 RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT, REF, REF_CDF, LAYERS, PROFILED, REF_LAYERS, REF_SPARSE, BLOCKS = (
     0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31)
 F16, BF16 = 1, 2
-# Those that need other caches or chunks: nothing else holds them.
+# Codecs that need other caches or chunks; they are never nested in another codec.
 OF_OTHERS = (REF, REF_CDF, LAYERS, REF_LAYERS, REF_SPARSE)
 
 
@@ -111,7 +111,7 @@ def split(chunk, payload):
 
 def decode_as(codec, chunk, payload):
     size, form = chunk["raw_bytes"], Form(chunk["dtype"])
-    halves = 2 * size if form.zeros else size  # in bytes, where 8-bit floats are coded as f16
+    halves = 2 * size if form.zeros else size  # in bytes, which differ if 8-bit floats are coded as f16
     if codec == RAW:
         raw = payload
     elif codec == GEAR_F16:

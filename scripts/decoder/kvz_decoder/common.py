@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all parts need."""
+"""Helpers of all parts."""
 import numpy
 import zstandard
 
@@ -16,7 +16,7 @@ def unzstd(payload, size):
 
 
 def one_frame(payload, size):
-    """The content of a zstd frame that fills the payload and states its size."""
+    """Returns the content of a zstd frame that fills the payload and states its size."""
     stream = zstandard.ZstdDecompressor().decompressobj()
     raw = stream.decompress(payload)
     stated = zstandard.get_frame_parameters(payload)
@@ -29,7 +29,7 @@ f32 = numpy.float32
 
 
 class Form:
-    """What stands in 16 bits: f16, bf16 (then it is true), or 8-bit floats as f16 whose lowest `zeros` bits are 0."""
+    """The kind of 16-bit values: f16, bf16 (then it is true), or 8-bit floats as f16 whose lowest `zeros` bits are 0."""
 
     def __init__(self, dtype):
         self.bfloat, self.zeros = dtype == 2, {13: 7, 14: 8}.get(dtype, 0)
@@ -39,7 +39,7 @@ class Form:
 
 
 def widened(raw, dtype):
-    """8-bit floats as halves; bytes of any other type as they are."""
+    """Returns 8-bit floats as f16, and bytes of any other type unchanged."""
     zeros = Form(dtype).zeros
     if not zeros:
         return raw
@@ -48,7 +48,7 @@ def widened(raw, dtype):
 
 
 def narrowed(halves, dtype):
-    """The reverse."""
+    """Does the reverse of widened."""
     zeros = Form(dtype).zeros
     if not zeros:
         return halves

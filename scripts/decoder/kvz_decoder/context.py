@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Symbols in context: the section on codec 16 of FORMAT.md, and what other codecs share with it."""
+"""Symbols in context: the section on codec 16 of FORMAT.md, and parts that other codecs share with it."""
 import struct
 
 import numpy
@@ -18,7 +18,7 @@ def rotated(payload, size):
 
 
 def raw_bits(data, at, count, width):
-    """The planes of `width` bits per value: (values, offset behind them)."""
+    """Reads planes of `width` bits per value: returns (values, offset after them)."""
     padded, out, shift = -(-count // 8) * 8, numpy.zeros(-(-count // 8) * 8, numpy.uint32), 0
     for w in (8, 4, 2, 1):
         if width & w:
@@ -36,7 +36,7 @@ def signed_order(bits):
 
 
 class Bits:
-    """Codes of small numbers, from the lowest bit of each byte on."""
+    """Reads codes of small numbers, from the lowest bit of each byte on."""
 
     def __init__(self, data, at):
         self.data, self.at = data, 8 * at
@@ -49,7 +49,7 @@ class Bits:
         return value
 
     def zeros(self):
-        """Zeros before a one, which is taken, too; 12 are all there are."""
+        """Counts zeros before a one, which is read, too; there are at most 12."""
         for count in range(12):
             if self.take(1):
                 return count
@@ -67,7 +67,7 @@ class Bits:
 
 
 def levels_of(bits, above, count, spread):
-    """One table's levels in the order of symbols, and the spread for the next."""
+    """Returns one table's levels in the order of symbols, and the spread for the next."""
     levels = [0] * (count + 1)  # the level before the first is 0
     i = 1
     while i <= count:
@@ -90,7 +90,7 @@ def levels_of(bits, above, count, spread):
 
 
 def from_levels(levels):
-    """Frequencies, in the order of the levels."""
+    """Returns frequencies, in the order of the levels."""
     weights = [level - 1 if level < 5 else (4 + (level - 1) % 4) << ((level - 1) // 4 - 1) for level in levels]
     present = [i for i, level in enumerate(levels) if level]
     if not present:
@@ -104,7 +104,7 @@ def from_levels(levels):
 
 
 class Tables:
-    """Static rANS tables and which context takes which."""
+    """Static rANS tables, and the context of each."""
 
     def __init__(self, data, at, bits, order):
         count, packed = data[at] & 127, data[at] >> 7
@@ -157,7 +157,7 @@ class Tables:
 
 
 class Lanes:
-    """Interleaved rANS decoders; a row of symbols at a time."""
+    """Interleaved rANS decoders, which decode a row of symbols at a time."""
 
     def __init__(self, data, at, lanes):
         if lanes > 64:
@@ -185,7 +185,7 @@ class Lanes:
         return out
 
     def finish(self, most=0):
-        """What the lanes end with on top of 2^15."""
+        """Returns the final states of the lanes, minus 2^15."""
         extra = self.states - (1 << 15)
         if self.used != len(self.words) or (self.states < 1 << 15).any() or (extra > most).any():
             raise Damaged("the coded symbols do not end where they should")
@@ -197,12 +197,12 @@ def least_bits(form):
 
 
 def raw_width(form, bits):
-    """Raw bits of a value: an 8-bit float is its own symbol."""
+    """Returns the raw bits of a value: 0 for an 8-bit float, which is its own symbol."""
     return 0 if form.zeros else (13 if form else 16) - bits
 
 
 def values_of(symbols, bits, bfloat, base, escapes, low):
-    """16-bit floats from symbols, escaped exponents and raw bits."""
+    """Returns 16-bit floats from symbols, escaped exponents and raw bits."""
     if bfloat.zeros:
         return words16((symbols & 0x80) << 8 | (symbols & 0x7f) << bfloat.zeros)
     if not bfloat:

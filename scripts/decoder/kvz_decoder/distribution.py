@@ -10,7 +10,7 @@ from kvz_decoder.turns import Turns
 
 
 class Slots:
-    """One rANS state in parts of 2^30."""
+    """One rANS state, read in parts of 2^30."""
 
     def __init__(self, data, at):
         (self.state,) = struct.unpack_from("<Q", data, at)
@@ -34,7 +34,7 @@ class Slots:
 
 
 class Logistic:
-    """Where the slots of all 65536 places begin, under any distribution."""
+    """The first slots of all 65536 places, under any distribution."""
 
     def __init__(self, shift, scale, zeros):
         shares, e = [0] * 770, 1.0
@@ -43,7 +43,7 @@ class Logistic:
             shares[384 - i] = int((2**30 - 2**20) * e / (1 + e) + 0.5)
             e *= 0.93941306281347579
         shares[0], shares[768], shares[769] = 0, 2**30 - 2**20, 2**30 - 2**20
-        self.shares, self.unit = shares, 1 << zeros  # how many places a value has
+        self.shares, self.unit = shares, 1 << zeros  # number of places of a value
         distance = numpy.arange(65536, dtype=numpy.int64) - 0x8000
         largest = int((numpy.finfo(f32).max / max(f32(1), scale)).view(numpy.uint32))
         bits = numpy.minimum((abs(distance) << shift) - (1 << (shift + zeros - 1)), largest)
@@ -60,7 +60,7 @@ class Logistic:
         return low + ((high - low) * (step & 0xfffff) >> 20) + 16 * place
 
     def read(self, slots, mean, sharpness):
-        first, end = 0, 65536  # the place is one of these
+        first, end = 0, 65536  # the place is between these
         while end - first > self.unit:
             middle = (first + end) // 2 // self.unit * self.unit
             if self.below(middle, mean, sharpness) <= slots.target():
@@ -77,7 +77,7 @@ def within(x):
 
 
 class Regression:
-    """What every column learns; arrays [tap][column]."""
+    """The regression that every column learns; arrays [tap][column]."""
 
     def __init__(self, columns, taps, sizes, deviation):
         self.sizes = sizes
@@ -122,7 +122,7 @@ class Regression:
             self.g += taps[:, None] * taps
             self.b += taps * x
         ridge = (numpy.minimum(self.v / (self.u + f32(1e-12)), f32(1)) * f32(8) + f32(0.05)) / self.samples
-        # What is left of g and b once the first taps are taken out; its columns become those of l.
+        # g and b after eliminating the first taps; the columns become those of l.
         left, y = self.g.copy(), self.b.copy()
         least = numpy.einsum("iic->ic", self.g) * ridge + f32(1e-12)
         o = numpy.empty_like(y)
@@ -144,7 +144,7 @@ class Regression:
 
 
 def class_of(slots, counts, row):
-    """(class, distance) of a row"""
+    """Returns (class, distance) of a row."""
     unit, start = 2**30 // sum(counts), 0
     for q, count in enumerate(counts):
         if slots.target() < start + unit * count:
@@ -163,7 +163,7 @@ def class_of(slots, counts, row):
 
 
 class Cdf:
-    """Rows that are known, and the one that comes next."""
+    """The known rows, and the next one to decode."""
     hints = 0
 
     def __init__(self, payload, bfloat, size, steps=None):
@@ -176,12 +176,12 @@ class Cdf:
         self.scale = numpy.ldexp(f32(1), 127 - largest)
         self.logistic = Logistic(self.shift, self.scale, bfloat.zeros)
         self.rows, self.columns, self.flag = rows, columns, flag
-        self.steps = range(rows) if steps is None else steps  # how far each row is from the first
+        self.steps = range(rows) if steps is None else steps  # distance of each row from the first
         if len(self.steps) != rows:
             raise Damaged("cdf: other rows than the chunk")
         self.slots = Slots(payload, self.extend(payload, 20 + 2 * far + 4 * turns))
         self.stride = -(-columns // 16) * 16
-        self.before = 2 * self.stride  # zeros before the first row: near and far channels reach less
+        self.before = 2 * self.stride  # zeros before the first row: near and far channels reach less far
         self.x = numpy.zeros(self.before + rows * self.stride, f32)
         self.turns = Turns(distance, angles, columns)
         self.ahead = 5 + 2 * (not self.turns.still) + 2 * flag + self.hints
@@ -193,14 +193,14 @@ class Cdf:
         self.spread = [f32(s) for s in (1, 0.003, 0.02, 0.1, 0.3, 0.6)]
 
     def extend(self, _, at):
-        """Reads what a frame has beyond the usual; returns where its slots begin."""
+        """Reads a frame's optional fields; returns the offset of its slots."""
         return at
 
     def hints_of(self, _):
         return []
 
     def read_value(self, row, column, m, sharpness):
-        """(bits, what the model takes for the value)"""
+        """Returns (bits, the model's expectation of the value)."""
         half = self.logistic.read(self.slots, float(m), float(sharpness))
         return half, self.value(half)
 
@@ -216,7 +216,7 @@ class Cdf:
         return x if abs(x) < 4 else f32(0)
 
     def taps(self, row, q, distance):
-        """All taps of a row; those in the row itself are views, filled in as it becomes known."""
+        """Returns all taps of a row; those in the row itself are views, filled in as its values become known."""
         ones = [numpy.ones(self.columns, f32)]
         taps = ones + self.hints_of(row) if self.hints else []
         if self.flag:
@@ -232,14 +232,14 @@ class Cdf:
         return taps + [self.row(row, left) for left in [*range(1, self.near + 1), *self.far]]
 
     def group(self, row, first, weights, taps, sharpness, out):
-        """Values and expectations of up to sixteen columns."""
+        """Returns values and expectations of up to sixteen columns."""
         end = min(first + 16, self.columns)
         m = numpy.zeros(end - first, f32)
         serial = min(self.near, 15)
         for i, tap in enumerate(taps):
             if not self.ahead <= i < self.ahead + serial:
                 m += weights[i, first:end] * tap[first:end]
-        # Of every column from `serial` before the group: its weight in each of the group.
+        # Weight in each column of the group of every column from `serial` before it.
         lane = numpy.arange(end - first)
         apart = lane - numpy.arange(-serial, end - first)[:, None]
         reaches = (apart >= 1) & (apart <= serial)
@@ -290,7 +290,7 @@ class Cdf:
 
 
 class Errors(Cdf):
-    """Rows told by how far they are from expected ones (bits)."""
+    """Rows coded as errors, the differences from expected rows (bits)."""
 
     def __init__(self, payload, bfloat, expected):
         self.expected = expected

@@ -6,7 +6,7 @@ import numpy
 
 from kvz_decoder.common import Damaged, unzstd
 
-# Fields of a block struct as (begin, end), one zstd frame each.
+# Fields of a block struct as (begin, end), each in one zstd frame.
 BLOCK_PLANES = {
     15: [(0, 1), (1, 2), (2, 34)],                          # q8_0
     16: [(0, 1), (1, 2), (2, 18)],                          # q4_0

@@ -10,7 +10,7 @@ from kvz_decoder.turns import Turns
 
 
 def floats(raw, bfloat, rows):
-    """Rows of values as models see them."""
+    """Returns rows of values as floats for models."""
     halves = numpy.frombuffer(raw, "<u2").reshape(rows, -1)
     return scaled(halves, bfloat, largest_exponent(halves, bfloat))
 
@@ -24,7 +24,7 @@ def largest_exponent(halves, bfloat):
 def scaled(halves, bfloat, largest):
     halves = halves.astype(numpy.uint32)
     exponents = 0x7f80 if bfloat else 0x7c00
-    # Of f16 the scale is that of a float whose exponent has these five bits.
+    # An f16 becomes the float whose exponent has its five bits, which scales it by a constant power of two.
     bits = (halves & 0x8000) << 16 | (halves & 0x7fff) << (16 if bfloat else 13)
     with numpy.errstate(over="ignore"):
         x = bits.view(f32) * numpy.ldexp(f32(1), 127 - largest)
@@ -32,7 +32,7 @@ def scaled(halves, bfloat, largest):
 
 
 class Block:
-    """All columns regressed on the same taps."""
+    """Regresses all columns on the same taps."""
 
     def __init__(self, taps, columns, ridge=0.01):
         self.ridge = f32(ridge)

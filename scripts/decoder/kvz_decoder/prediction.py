@@ -10,10 +10,10 @@ from kvz_decoder.turns import Turns
 
 
 class Predictor:
-    """What every channel learns; single precision throughout."""
+    """The prediction that every channel learns; single precision throughout."""
 
     def __init__(self, columns, pairing, largest, bfloat):
-        # Sets for rows without a likeness, with a poor one and with a good one.
+        # One set of weights for rows without a similar row, with a poor one and with a good one.
         self.weights = numpy.zeros((3, 5, columns), numpy.float32)
         self.weights[:, 0] = [[0.5], [0.25], [0]]
         self.weights[:, 2] = [[0], [0.5], [1]]
@@ -26,7 +26,7 @@ class Predictor:
         self.partner = numpy.where(self.mine // max(pairing, 1) % 2 == 0, self.mine + pairing, self.mine - pairing)
 
     def predict(self, kind=0, like=None):
-        """(context, sign) of each channel; `like` is a row that this one resembles"""
+        """Returns (context, sign) of each channel; `like` is a row that this one resembles."""
         self.which = 0 if kind == 0 else 2 if kind < 4 else 1
         self.taps = self.above.copy()
         if kind:
@@ -62,7 +62,7 @@ class Predictor:
 
 
 def likenesses_of(payload, at, rows, columns):
-    """(class and distance of each row, turns, offset behind them)"""
+    """Returns (class and distance of each row, rotations, offset after them)."""
     distance, count = struct.unpack_from("<HH", payload, at)
     turns = struct.unpack_from(f"<{count}I", payload, at + 4)
     (length,) = struct.unpack_from("<I", payload, at + 4 + 4 * count)

@@ -16,7 +16,7 @@ MAGIC = b"\x89KVP\r\n\x1a\n"
 
 
 class Profile:
-    """The entries of a .kvp file; `hash` is what frames and archives name it by."""
+    """The entries of a .kvp file; frames and archives identify it by `hash`."""
 
     def __init__(self, data):
         magic, version, count, size, length = struct.unpack_from("<8sIIQI", data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows by those of other caches, codecs 25, 26 and 30: lib/core/codec/ref/FORMAT.md."""
+"""Rows coded relative to those of other caches, codecs 25, 26 and 30: lib/core/codec/ref/FORMAT.md."""
 import heapq
 import struct
 
@@ -27,7 +27,7 @@ def as_floats(data, dtype, rows):
     elif dtype == BF16:
         values = (numpy.frombuffer(data, "<u2").astype(numpy.uint32) << 16).view(f32)
     elif Form(dtype).zeros:
-        # E4M3 is an f16 divided by 256 but for its NaNs; E5M2 is the upper byte of one.
+        # E4M3 is an f16 divided by 256 except for its NaNs; E5M2 is the upper byte of an f16.
         values = numpy.frombuffer(widened(data, dtype), "<f2").astype(f32) * f32(256 if dtype == F8_E4M3 else 1)
         if dtype == F8_E4M3:
             nan = numpy.frombuffer(data, numpy.uint8) & 0x7f == 0x7f
@@ -42,7 +42,7 @@ def as_floats(data, dtype, rows):
 
 
 def as_bytes_of(values, zeros):
-    """The nearest 8-bit floats, as halves: ties to even, and the largest where a value is beyond it."""
+    """Returns the nearest 8-bit floats, as f16: ties to even, and the largest one for values beyond it."""
     known = numpy.arange(0x7f if zeros == 7 else 0x7c, dtype=numpy.uint16) << zeros
     sizes = known.view("<f2").astype(f32) * f32(256 if zeros == 7 else 1)
     size = numpy.minimum(abs(values), sizes[-1])
@@ -78,7 +78,7 @@ def expected_rows(data, dtype, rows, turn, turns, bfloat):
 
 
 def bits_of(data, at, widths):
-    """Numbers of so many bits each, one after another, the lowest bit of each byte first."""
+    """Returns numbers of given widths in bits, one after another, the lowest bit of each byte first."""
     stream = numpy.unpackbits(numpy.frombuffer(data, numpy.uint8), bitorder="little").astype(numpy.int64)
     begins = numpy.cumsum(widths) - widths
     if begins[-1] + widths[-1] > len(stream) or -(-int(begins[-1] + widths[-1]) // 8) != len(data):
@@ -109,7 +109,7 @@ def learned_rows(payload, at, expected, bfloat, decode=None):
 
 
 class Mean:
-    """Numbers around a mean of those before."""
+    """Reads numbers coded around the mean of earlier ones."""
 
     def __init__(self, bits, first):
         self.bits, self.sum, self.count = bits, first, 1
@@ -139,7 +139,7 @@ class Mean:
         return number
 
     def gap(self, left):
-        """How many values lie before the next one; `left` if there is none."""
+        """Returns the number of values before the next difference; `left` if there is none."""
         k = self.plain()
         none = ((left - 1) >> k) + 1
         quotient = self.zeros(min(none, 24))
@@ -180,7 +180,7 @@ def listed_rows(payload, at, expected, bfloat):
     classes = numpy.minimum(exponents.max() - exponents, 15)
     places = [numpy.flatnonzero(classes == c) for c in range(16)]
     means = [Mean(bits, 1 << max(start - c, 0)) for c in range(16)]
-    after, differs = [0] * 16, []  # values of each class that are done, and (place, class) of the next that differs
+    after, differs = [0] * 16, []  # values of each class that are done, and (place, class) of the next difference
 
     def look(c):
         left = len(places[c]) - after[c]
@@ -211,7 +211,8 @@ def listed_rows(payload, at, expected, bfloat):
 
 
 def near_rows(payload, at, columns, expected, bfloat, rows_of):
-    """Values and factors; values of own rows mean nothing. `expected` is made once the turns are known."""
+    """Returns values and factors; values of rows without a near row are undefined. `expected` is called once the
+    rotations are known."""
     distance, count = struct.unpack_from("<HH", payload, at)
     turns = struct.unpack_from(f"<{count}I", payload, at + 4)
     expected = expected(Turns(distance, turns, columns))
@@ -274,7 +275,8 @@ class NearRun:
 
 
 def ref(chunk, payload, decode_as, rows_of=None, between=None):
-    """`between` reads what codec 29 has between runs and own rows, and gives what decodes the near rows."""
+    """Decodes a chunk. `between` reads what codec 29 has between runs and own rows, and returns a function that
+    decodes the near rows."""
     rows = chunk["tokens"] if chunk["order"] == 0 else 1
     size, bfloat = chunk["raw_bytes"], Form(chunk["dtype"])
     codec, zero, zeros, own_bytes, count = struct.unpack_from("<BBHII", payload, 0)
@@ -302,7 +304,7 @@ def ref(chunk, payload, decode_as, rows_of=None, between=None):
             payload, at, columns,
             lambda turns: numpy.concatenate([run.expected(turns, bfloat) for run in near]), bfloat, rows_of)
         places = numpy.concatenate([run.rows for run in near])
-        # Own rows come later; until then they are anything.
+        # Own rows are decoded later; until then their values are 0.
         near_values = numpy.where((factors == OWN)[:, None], 0, values)
         out[places] = numpy.frombuffer(narrowed(words16(near_values), chunk["dtype"]), numpy.uint8).reshape(len(places), -1)
         is_own[places] = factors == OWN

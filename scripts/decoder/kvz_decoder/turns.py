@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotation: the section on codec 22 of FORMAT.md, and codec 23 has it too."""
+"""Rotation: the section on codec 22 of FORMAT.md; codec 23 uses it too."""
 import numpy
 
 from kvz_decoder.common import f32
 
 
 class Turns:
-    """How far every column has turned."""
+    """The angle by which every column has been rotated."""
 
     def __init__(self, distance, turns, columns):
         table = [(1.0, 0.0)]
