@@ -129,8 +129,8 @@ struct FormatEntry {
 // Probes formats that are one file or a folder of such files. A folder is certain if all its files
 // except *.json fit, possible if some do.
 Confidence ProbeFiles(const Source& source, bool (*fits)(ByteSpan));
-// Returns the bytes of a source that is one file, and no bytes for a folder, which a format of one
-// file cannot be.
+// Returns the bytes of a source that is one file. A folder yields no bytes, because a format of
+// single files cannot be a folder.
 ByteSpan BytesOfOnlyFile(const Source& source);
 
 // The batch of a file's arrays: all must have the same number of rows, and all rows of all layers

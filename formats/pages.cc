@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Puts files of pages into the order of --order, and joins their snapshots to one.
 #include "formats/pages.h"
 
 #include <fmt/format.h>

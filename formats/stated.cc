@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Compares flags with what a file says, and refuses those that contradict it or have no use.
 #include "formats/stated.h"
 
 #include <fmt/format.h>

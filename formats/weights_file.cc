@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Detects containers of compressor weights, and converts between them.
 #include "formats/weights_file.h"
 
 #include <fmt/format.h>

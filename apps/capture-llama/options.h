@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The options of both ways to use the program, and their parsing.
 #pragma once
 
 #include <cstdint>

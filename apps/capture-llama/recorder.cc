@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Copies queries and probabilities out of the engine's graph, batch by batch, and collects each
+// layer's attention rule.
 #include "apps/capture-llama/recorder.h"
 
 #include <algorithm>

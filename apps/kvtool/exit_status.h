@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Exit statuses of the program.
 #pragma once
 
 #include "lib/core/base/error.h"

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads and writes the dump of InfiniLM's compression test: meta.json and the two caches in the
+// layouts of the test.
 #include "formats/infinilm_dump/infinilm_dump.h"
 
 #include <fmt/format.h>

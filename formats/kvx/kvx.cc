@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Writes and reads .kvx files, and checks every field against the others.
 #include "formats/kvx/kvx.h"
 
 #include <cstring>

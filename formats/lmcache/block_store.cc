@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads LMCache's raw-block stores: the newer of two checkpoints, and the slots that its index
+// names.
 #include "formats/lmcache/block_store.h"
 
 #include <fmt/format.h>

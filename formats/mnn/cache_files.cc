@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads the cache files that MNN keeps on disk: groups them by name, and infers the capacity from
+// sizes and packing.
 #include <fmt/format.h>
 
 #include <algorithm>

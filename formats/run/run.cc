@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads run.json and sensitivity.json of recorded runs.
 #include "formats/run/run.h"
 
 #include <fmt/format.h>

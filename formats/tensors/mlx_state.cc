@@ -175,7 +175,7 @@ Used UsedOfChunked(const LayerState& layer, uint64_t room, bool in_arrays) {
   return {{{0, offset - start}}, offset - start, 0, offset};
 }
 
-// The numbers of a ring, in the order of either version.
+// The numbers of a ring buffer. Their order differs between versions of mlx-lm.
 struct Ring {
   uint64_t offset, keep, most, index;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reading and writing zip files, for npz and torch.
 #pragma once  // implemented by zip_reader.cc, zip_writer.cc
 
 #include <memory>

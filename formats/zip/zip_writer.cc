@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Writes stored zip members in one pass, with zip64 records where sizes need them.
 #include <zlib.h>
 
 #include <algorithm>

@@ -68,7 +68,7 @@ inline constexpr uint64_t kWholeFileBytes = uint64_t{64} << 20;
 void DiagnoseSnapshot(const Source& source, ThreadPool& pool, Diagnosis& out);
 void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out);
 void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out);
-// Returns true for a store of states. A symbolic link as its marker does not count.
+// Returns true for a store of states. A folder whose marker file is a symbolic link is none.
 bool IsStoreFolder(const std::filesystem::path& folder);
 // Diagnoses a file that is no cache. Returns true if it is of another known kind.
 bool DiagnoseOther(const Source& source, Diagnosis& out);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Quantises rows to integers or fp8 as Dynamo's kernels do, and writes and reads their buffers.
 #include "lib/engines/dynamo/kvtc.h"
 
 #include <algorithm>

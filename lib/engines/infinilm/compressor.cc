@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Runs the MLPs over groups of tokens, and builds the compressed cache from their results and the
+// raw tokens.
 #include "lib/engines/infinilm/compressor.h"
 
 #include <fmt/format.h>

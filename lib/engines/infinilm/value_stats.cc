@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Statistics of a block's values, and the comparison of two weight files block by block.
 #include "lib/engines/infinilm/value_stats.h"
 
 #include <fmt/format.h>

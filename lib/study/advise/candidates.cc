@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Makes candidates from policies, budgets and parameters, and replays them in the layers of a run.
 #include "lib/study/advise/candidates.h"
 
 #include <fmt/format.h>

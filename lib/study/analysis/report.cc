@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Tables and charts of the analysis of a cache.
 #include "lib/study/analysis/report.h"
 
 #include <fmt/format.h>

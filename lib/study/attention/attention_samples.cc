@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Collects figures of rows over heads and layers, and summarises them with standard errors.
 #include "lib/study/attention/attention_samples.h"
 
 #include <algorithm>

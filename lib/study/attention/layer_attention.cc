@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Logits, weights and column sums of one layer, and the keys that a head still holds.
 #include "lib/study/attention/layer_attention.h"
 
 #include <fmt/format.h>

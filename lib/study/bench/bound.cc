@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Bounds by static tables, and by an adaptive mixture that codes each bit with mixed predictions.
 #include "lib/study/bench/bound.h"
 
 #include <algorithm>

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Runs three linear layers tile by tile: floats through the BLAS, 16-bit types in double with one
+// rounding per layer.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/study/dense/mlp.cc"
 #include "lib/study/dense/mlp.h"

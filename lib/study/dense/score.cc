@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// SIMD kernels of one-query scores: logits, maxima, exponentials and block sums in the order of the
+// references.
 #include "lib/study/dense/score.h"
 
 #include <algorithm>

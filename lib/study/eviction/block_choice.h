@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The rule of policy "block": its parameters, its budget, and its choice of blocks by score.
 #pragma once
 
 #include <span>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The document, tables and page of a replay.
 #pragma once  // implemented by report.cc, replay_page.cc
 
 #include <array>

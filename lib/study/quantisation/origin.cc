@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Quantises the full cache under every hypothesis and counts equal codes, layer by layer.
 #include "lib/study/quantisation/origin.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Measures every pair of types in every layer, and sums the figures of choices.
 #include "lib/study/quantisation/replay.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// A greedy path from the whole cache to the smallest one, by loss per byte saved.
 #include "lib/study/quantisation/search.h"
 
 #include <algorithm>

@@ -20,7 +20,7 @@ namespace kv::quantisation {
 
 // The rounding of queries before they meet quantised keys.
 enum class EngineQ {
-  kCpu,    // as llama.cpp's CPU code does: to 8 bits for block types, to bf16 for bf16
+  kCpu,    // rounded as in llama.cpp's CPU code: to 8 bits for block types, to bf16 for bf16
   kExact,  // not rounded
 };
 

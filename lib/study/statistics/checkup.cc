@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads samples of a cache, and looks for values that are not finite, zeros, and equal keys.
 #include "lib/study/statistics/checkup.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Tables and charts of the statistics of a cache.
 #pragma once
 
 #include <optional>

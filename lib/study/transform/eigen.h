@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Eigenvectors of symmetric matrices.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Learning a transform from rows of caches.
 #pragma once
 
 #include <cstdint>

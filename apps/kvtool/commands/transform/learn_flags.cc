@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads the rows of all inputs, divides them into those to learn from and those to judge by, and
+// learns K and V.
 #include "apps/kvtool/commands/transform/learn_flags.h"
 
 #include <fmt/format.h>

@@ -103,7 +103,8 @@ Where AtTokens(uint32_t layer, uint64_t begin, uint64_t end) {
   return where;
 }
 
-// Returns the place of the last plan: the engine's ratio is that of one layer at its length then.
+// Returns the layer and length of the last plan, because the engine's ratio is relative to that
+// layer at its length then.
 Where LastPlan(const ReplayResult& row) {
   const Event* event = Last(row, EventKind::kEvict);
   return event == nullptr ? Where{} : AtTokens(event->layer, 0, event->length);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The engine's state machine: the clock of layer calls, pending plans, scores, and the metrics that
+// it exports.
 #include "lib/engines/mnn/h2o/mnn_engine.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The fields of kvtool.h2o and of its events, under the engine's names.
 #include "lib/engines/mnn/h2o/report.h"
 
 #include <algorithm>

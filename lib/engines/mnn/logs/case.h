@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The logs of one case, and everything at the path of engine logs, read but not judged.
 #pragma once  // implemented by case.cc, case_demo.cc, reading.cc
 
 #include <filesystem>

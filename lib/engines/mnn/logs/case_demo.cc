@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Reads the folder of an llm_demo case: its report, summaries, and runs without the runner.
 #include <fmt/format.h>
 
 #include <algorithm>

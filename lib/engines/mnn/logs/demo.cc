@@ -42,8 +42,8 @@ double LargestValue(const std::vector<double>& values) {
   return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }
 
-// A figure of llm_demo's metrics, and the summary's name of its mean or, if `is_most`, of its
-// largest value.
+// A figure of llm_demo's metrics. `key` names its mean or, if `is_most`, its largest value in a
+// summary.
 struct MetricFigure {
   const char *key, *metric;
   double unit = 1;

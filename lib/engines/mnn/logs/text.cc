@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Numbers and texts with Python's rules.
 #include "lib/engines/mnn/logs/text.h"
 
 #include <fmt/format.h>

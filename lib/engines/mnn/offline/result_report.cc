@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The result of the offline estimate as the original prints it: JSON and Markdown.
 #include "lib/engines/mnn/offline/result_report.h"
 
 #include <fmt/format.h>

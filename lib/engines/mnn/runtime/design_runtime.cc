@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The lossless runtime as its design describes it (DesignRuntime, below).
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// Growing and compacting the rows of a layer, and comparing them with the snapshot by hash.
 #include "lib/engines/mnn/runtime/layer_cache.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The lossless runtime as the engine's code has it (MnnRuntime, below).
 #include <algorithm>
 
 #include "lib/core/base/hash.h"

@@ -161,7 +161,7 @@ class Runtime {
  protected:
   Runtime(const RuntimeSetup& setup, bool has_workers);
 
-  // The policy's part of a layer call, of a result, and of the end.
+  // The steps of a policy: in a layer call, when a result is taken, and at the end.
   virtual void Restore(uint32_t /*layer*/) {}
   virtual bool EncodeNext(const LayerCall& call) = 0;
   virtual void Apply(EncodeResult& result, LayerRecord& record) = 0;

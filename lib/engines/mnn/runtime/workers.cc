@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+// The codec of ranges, and the threads that encode.
 #include "lib/engines/mnn/runtime/workers.h"
 
 #include <algorithm>
