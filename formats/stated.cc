@@ -62,7 +62,7 @@ void CheckRotation(const std::string& told, const Snapshot& snapshot) {
       "--rotated");
 }
 
-// Checks the type: if one is given, some tensor must have it; tensors may also have others.
+// Checks the type: some tensor must have the given one; other tensors may differ.
 void CheckDType(const OpenOptions& told, const Snapshot& snapshot) {
   const std::optional<DType> dtype = ParseDType(told.as_dtype);
   if (!dtype) throw Error(Finding::kUsage, "--input-dtype '{}': no element type", told.as_dtype);

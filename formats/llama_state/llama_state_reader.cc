@@ -161,7 +161,8 @@ Reading ChooseReading(const Body& body, const std::string& layout) {
   return readings[0];
 }
 
-// Caches have no name; it follows from their order and from which of them have V.
+// Returns the name of a cache. Files do not record it; it follows from the order of the caches and
+// from which of them have V.
 std::string_view GroupName(const Reading& reading, size_t i) {
   const std::vector<Cache>& caches = reading.caches;
   if (caches.size() == 1) return "";

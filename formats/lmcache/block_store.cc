@@ -78,6 +78,7 @@ json Parsed(const Checkpoint& checkpoint) {
 // Returns the newer of the two copies. The first copy has the offset of the second; if the first is
 // torn, the second is searched for.
 json NewestIndex(ByteSpan file) {
+  // Search for a second checkpoint whose offset is lost with the first: reach and alignment.
   constexpr uint64_t kFarthest = 1 << 30, kStep = 512;
   uint64_t budget = 4 * file.size();
   std::optional<Checkpoint> first = ReadCheckpoint(file, 0, budget), second;

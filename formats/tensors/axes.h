@@ -52,19 +52,20 @@ class Axes {
 // Returns an example of --layout for an array with this number of axes, for messages.
 std::string_view ExampleLayout(size_t rank);
 
-// Which of the first two axes of [a][b][dim] values of K or V counts tokens and which heads, told
-// from the values alone: along tokens rows of one head resemble each other (the same subspace,
-// often the same mean, keys also the same phase of RoPE a few tokens on); heads of one token do
-// not.
+// Decides from the values alone which of the first two axes of [a][b][dim] values of K or V counts
+// tokens and which heads. Along tokens, rows of one head resemble each other (the same subspace,
+// often the same mean, for keys also a similar phase of RoPE within a few tokens); along heads,
+// rows of one token do not.
 //
 // For each axis let c be the cosine of two rows 1 to 8 apart on it, at the same place of the other,
 // and q = mean c^2 + 4 max(0, mean c)^2, each distance weighing the same. The evidence is
-// log(q_first / q_second), which no scale of the values changes. For rows without structure it
-// scatters with variance 2/n_first + 2/n_second of the pairs compared; 0.01^2 more stands for what
-// is never quite even. An axis of one row is taken for one without structure: q = 1/dim.
+// log(q_first / q_second), which does not depend on the scale of the values. For rows without
+// structure its variance is 2/n_first + 2/n_second, with n the number of pairs compared; 0.01^2 is
+// added, because real values are never quite even. An axis of one row counts as one without
+// structure: q = 1/dim.
 //
-// Sampled evenly: at most 16384 pairs an axis and 512 dims of a row. Rows of zeros (padding) and
-// rows with NaN or Inf are left out.
+// At most 16384 pairs per axis and 512 dims of a row are sampled, evenly. Rows of zeros (padding)
+// and rows with NaN or Inf are left out.
 struct TokenAxis {
   double log_ratio = 0;      // above 0: the first axis counts tokens
   double variance = 0;       // of log_ratio if neither axis had structure
@@ -77,6 +78,8 @@ struct TokenAxis {
   // Pools the evidence of tensors that have the same order.
   void Add(const TokenAxis& other);
 
+  // Margin that decides, in standard errors; chosen on five models with windows from 16 tokens up,
+  // see the measurement in formats/tensors/FORMAT.md.
   static constexpr double kDecidingMargin = 2.25;
 };
 

@@ -16,7 +16,7 @@ namespace kv {
 namespace {
 
 constexpr size_t kMostValues = 50'000'000;
-constexpr uint32_t kMostKnownHeight = 0xff;
+constexpr uint32_t kMostKnownHeight = 0xff;  // largest height that a value stores
 constexpr uint32_t kMostDepth = 1000;
 constexpr uint8_t kNewestProtocol = 5;
 // repetition as a multiple of the stream, and free bytes

@@ -14,11 +14,12 @@ namespace kv {
 namespace {
 
 constexpr uint64_t kMostTensors = 1'000'000;
+// Steps to reach tensors; shared containers count again.
 constexpr uint64_t kMostVisits = 10'000'000;
-constexpr size_t kMostOpaque = 1000;
-constexpr size_t kScalarDepth = 2;  // largest number of path parts of scalars that are kept
+constexpr size_t kMostOpaque = 1000;  // unknown objects that are listed
+constexpr size_t kScalarDepth = 2;    // largest number of path parts of scalars that are kept
 constexpr size_t kMostScalars = 1000, kMostScalarVisits = 100'000;
-constexpr size_t kLongestText = 4096;
+constexpr size_t kLongestText = 4096;  // longer texts are not kept as metadata
 
 // Counts of what lies below a value; shared values count each time they are reached.
 struct Weight {

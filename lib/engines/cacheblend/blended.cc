@@ -12,7 +12,7 @@
 namespace kv::blend {
 namespace {
 
-constexpr uint64_t kBlockTokens = 256;
+constexpr uint64_t kBlockTokens = 256;  // rows read at once
 
 bool IsPlainFloat(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;

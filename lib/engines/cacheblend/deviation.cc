@@ -118,8 +118,9 @@ TensorDeviation Measure(const CachePair& caches, size_t layer, bool is_value, Th
   return out;
 }
 
-constexpr uint64_t kSampleTokens = 48;
+constexpr uint64_t kSampleTokens = 48;  // tokens that tell how the keys of a dump are rotated
 
+// Returns the largest relative deviation that counts as rounding to the type.
 double MostByRounding(DType dtype) {
   if (IsBlockQuantised(dtype)) return 0.25;
   if (dtype == DType::kBF16) return 0.03;

@@ -21,7 +21,7 @@ using report::StripMap;
 using report::StripRow;
 using report::StripSpan;
 
-constexpr size_t kMostRows = 48;
+constexpr size_t kMostRows = 48;  // lines of the map
 
 using format::Percent;
 

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int32_t kFp8 = 0, kInteger = 1;  // values of a range's type in its header
 constexpr float kSoftOverflow = 248;
+// A row with a smaller span counts as constant, as in the kernels.
 constexpr float kConstant = 1e-10f;
 
 uint64_t CodesInByte(uint32_t bits) { return bits == 0 ? 1 : 8 / bits; }

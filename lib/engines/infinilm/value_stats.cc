@@ -138,7 +138,7 @@ ValueStats StatsOfValues(const TensorView& view) {
 }
 
 bool LooksUntrained(const ValueStats& weight, uint64_t in_features) {
-  constexpr uint64_t kEnough = 64;
+  constexpr uint64_t kEnough = 64;  // fewer values prove nothing
   if (weight.values < kEnough || weight.nan_count + weight.infinite_count > 0) return false;
   const double bound = 1 / std::sqrt(static_cast<double>(in_features));
   // Rounding to bf16 may move the largest value outwards by half a percent.

@@ -53,6 +53,7 @@ double PriceOfSaving(const Mixture::Change& change) {
 // Returns a price of which the lowest is best: a change that costs nothing comes first, ordered by
 // the loss that it removes.
 double PriceOfSpending(const Mixture::Change& change) {
+  // Puts changes that cost no bytes before all others, ordered by their loss.
   constexpr double kFree = 1e100;
   if (change.loss >= 0) return kInfinity;
   return change.share <= kSameShare ? change.loss * kFree : change.loss / change.share;
@@ -257,8 +258,8 @@ Point EvaluatedPoint(const Measured& measured, const Step& step) {
 // with one sampled token each, plans of 30 layers found at 0, 0.75 and 1 cost 4.2, 2.6 and 1.7
 // times as much in the other half of the rows as where they were chosen.
 constexpr double kIndependent = 1;
-constexpr double kAlike = 1e-9;
-constexpr int kMostMargins = 4;
+constexpr double kAlike = 1e-9;   // shares that differ by less are equal
+constexpr int kMostMargins = 4;   // rounds of tightening the limit
 constexpr double kTighter = 0.8;  // the limit shrinks at least by this factor from round to round
 
 AtContext HoldsAt(const Runs& runs, const Advice& advice, const Choice& choice, uint64_t tokens) {
@@ -340,7 +341,8 @@ void NoteCheck(const Advice& advice, std::vector<std::string>& warnings) {
   }
 }
 
-// Notes on which data losses in nats are calibrated, or why they are not.
+// Adds a note that names the data on which losses in nats are calibrated, or that says why they are
+// not calibrated.
 void NoteLosses(const Runs& runs, const Advice& advice, std::vector<std::string>& notes) {
   const LossKind kind = advice.measured().kind;
   if (kind == LossKind::kOutput) {

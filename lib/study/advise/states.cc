@@ -20,7 +20,7 @@ namespace {
 // A store cuts rows at multiples of this many tokens, and keeps a shorter end only of a state that
 // another one goes on from (lib/store/state.h).
 constexpr uint64_t kStoreBlock = 256, kStoreEnd = 64;
-constexpr uint64_t kGatheredTokens = 4096;
+constexpr uint64_t kGatheredTokens = 4096;  // rows hashed at once
 constexpr uint64_t kChunkBytes = 256 << 10;
 // Thresholds below which a change is not worth the work: the share of rows that a store saves, and
 // the share of bytes that archives leave.
@@ -144,7 +144,7 @@ bool BeginsWith(const KvTensor& whole, const KvTensor& part) {
 // number of states.
 std::vector<size_t> FindHolders(const std::vector<SavedState>& states,
                                 const std::vector<size_t>& order, const HoldsState& holds) {
-  constexpr size_t kMostTried = 8;
+  constexpr size_t kMostTried = 8;  // neighbours in the order that are compared
   std::vector<size_t> holders(order.size(), order.size());
   for (size_t i = 0; i < order.size(); ++i) {
     const SavedState& part = states[order[i]];
@@ -186,7 +186,7 @@ void ProveKinships(std::vector<SavedState>& states, const std::vector<size_t>& o
 }  // namespace
 
 uint64_t MostComparedTokens(uint64_t states) {
-  constexpr uint64_t kMostHashes = uint64_t{64} << 20;
+  constexpr uint64_t kMostHashes = uint64_t{64} << 20;  // of 16 bytes per token: 1 GiB
   return std::min(kMostComparedTokens, kMostHashes / std::max<uint64_t>(states, 1));
 }
 

@@ -56,6 +56,7 @@ struct BitCounter {
   float p = 0.5f, seen = 0;
 
   void Learn(bool bit) {
+    // From this many bits on a counter forgets: it averages over about as many.
     constexpr float kMostSeen = 400;
     seen = std::min(seen + 1, kMostSeen);
     p += ((bit ? 1.0f : 0.0f) - p) / (seen + 0.6f);
@@ -119,7 +120,7 @@ class Mixture {
   }
 
   double Mix(size_t at, const std::array<double, kInputs>& inputs, bool bit) {
-    constexpr double kRate = 0.0015;
+    constexpr double kRate = 0.0015;  // step of the weights' gradient descent
     std::array<double, kInputs>& weights = weights_[at];
     double sum = 0;
     for (size_t i = 0; i < kInputs; ++i) sum += weights[i] * inputs[i];

@@ -64,6 +64,7 @@ namespace {
 // The activations of a tile should stay in a 1 MiB L2 cache (the input is read once, by packing);
 // fewer rows than this would spend the time on packing the weights.
 constexpr uint64_t kTileBytes = uint64_t{1} << 20;
+// Bounds of a tile's rows, whatever the width of the layers.
 constexpr uint64_t kLeastTileRows = 128, kMostTileRows = 1024;
 
 const float* BiasOrNull(const MlpLinear& linear) {

@@ -54,8 +54,8 @@ KeepPlan WithoutWorst(size_t count, size_t drop, const Stays& stays) {
   return plan;
 }
 
-constexpr size_t kSumBlock = 64;
-constexpr uint64_t kTileBytes = uint64_t{64} << 20;
+constexpr size_t kSumBlock = 64;                     // weights summed in float before double
+constexpr uint64_t kTileBytes = uint64_t{64} << 20;  // logits of a tile in memory
 // Keys that fit a core's cache are multiplied row by row, which gives the same bits on every
 // machine; longer ones go through the BLAS, which is several times as fast.
 constexpr uint64_t kKeysInCache = uint64_t{1} << 18;

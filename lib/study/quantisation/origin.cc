@@ -17,7 +17,7 @@ namespace kv::quantisation {
 namespace {
 
 constexpr size_t kBlockCodes = 32;
-constexpr double kTiedShare = 1e-3;
+constexpr double kTiedShare = 1e-3;  // a smaller difference of shares is a tie
 
 // Reads the 32 codes of a block, which follow its scale, its minimum and the fifth bits.
 void ReadCodes(DType dtype, const std::byte* block, int* codes) {

@@ -12,7 +12,7 @@
 namespace kv::transform {
 namespace {
 
-constexpr uint64_t kFingerprintTokens = 64;
+constexpr uint64_t kFingerprintTokens = 64;  // distance of the tokens that are hashed
 constexpr uint64_t kSharedPart = 10;  // a shared tenth, as from a common system prompt, is allowed
 
 [[noreturn]] void RefuseRows(std::string_view what) {

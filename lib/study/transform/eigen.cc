@@ -17,7 +17,7 @@ namespace kv::transform {
 namespace {
 
 constexpr uint64_t kRowsAtOnce = 64, kColumnsAtOnce = 256;
-constexpr double kNoise = 1e-3;
+constexpr double kNoise = 1e-3;  // smaller elements, relative to the largest, are noise of the sums
 constexpr int kMostSweeps = 60;  // per eigenvalue; two or three are usual
 
 void ForBlocks(ThreadPool& pool, uint64_t count, uint64_t block,

@@ -150,6 +150,7 @@ ReportHead ParseHead(std::string_view markdown) {
 // Returns the ratio of the printed megabytes; they have two decimals, so for small numbers the
 // printed ratio is more precise.
 double ComputeMeasuredRatio(const AnalyzerRow& row) {
+  // MB below which two printed decimals are less precise than the printed ratio.
   constexpr double kEnough = 0.5;
   if (!(row.raw_mb > 0 && row.comp_mb > 0)) return NAN;
   return row.comp_mb < kEnough && row.lossless > 0 ? row.lossless : row.raw_mb / row.comp_mb;

@@ -67,8 +67,8 @@ class MnnRuntime : public Runtime {
     return sum;
   }
 
-  // The engine exports nothing while no layer has valid bytes, so it does not report failures if
-  // nothing else happened.
+  // The engine exports nothing while no layer has valid bytes, so a run in which every attempt
+  // fails shows no failures.
   EngineMetrics Metrics() const override {
     const EngineMetrics metrics = Runtime::Metrics();
     const bool is_empty = metrics.sums.raw_bytes == 0 || metrics.sums.compressed_bytes == 0;

@@ -22,7 +22,7 @@ namespace {
 // A trigger length that no cache reaches, so that H2O never triggers.
 constexpr int64_t kNever = int64_t{1} << 40;
 constexpr int64_t kMostThreads = 256;
-constexpr uint64_t kCacheShare = 16;
+constexpr uint64_t kCacheShare = 16;  // decoded ranges get this part of the whole cache by default
 
 bool AllStorable(const Snapshot& snapshot) {
   const auto is_storable = [](DType dtype) {
@@ -37,7 +37,7 @@ uint64_t RowBytes(const LayerKv& layer) {
   return layer.k.row_bytes() + (layer.v ? layer.v->row_bytes() : 0);
 }
 
-constexpr uint64_t kTileTokens = 64;
+constexpr uint64_t kTileTokens = 64;  // values widened at once
 // Multiplications of one call from which threads pay.
 constexpr uint64_t kWorthThreads = uint64_t{1} << 20;
 

@@ -185,7 +185,7 @@ void ReadOctave(const OctaveCodes& stored, uint32_t bits, std::span<float> out) 
 
 namespace {
 
-constexpr float kLeastScale = 1e-6f;
+constexpr float kLeastScale = 1e-6f;  // vLLM's least scale
 constexpr uint32_t kZeroPointBits = 15;
 constexpr uint32_t kVllmSeed = 0x9E3779B9u;
 
@@ -283,8 +283,8 @@ namespace {
 constexpr int kRounds = 200, kSteps = 200;
 // deviations that are divided into steps, and the reach of the outer cells
 constexpr double kSpan = 3.5, kBeyond = 3;
-constexpr double kSettled = 1e-10;
-constexpr float kLeastNorm = 1e-8f;
+constexpr double kSettled = 1e-10;   // Lloyd-Max ends when no value moves further
+constexpr float kLeastNorm = 1e-8f;  // the engines' guard against a zero vector
 
 // Returns the mean of a normal variable within [begin, end], by the trapezoid rule.
 double MeanWithin(double begin, double end, double deviation) {
