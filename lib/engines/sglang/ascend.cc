@@ -122,7 +122,10 @@ class AscendErrors {
     for (uint64_t c = rows.components; c-- > 0;) tail_[c] += tail_[c + 1];
   }
 
+  // Returns the error of dropping all components from `begin` on.
   double Tail(uint64_t begin) const { return tail_[begin]; }
+  // Returns the error of one group. bfloat16 rounds each value alone, so its errors are prefix
+  // sums; integers depend on the group's range and are coded anew.
   double Of(uint64_t begin, uint64_t size, CodeType type) const {
     if (type == CodeType::kFloat32) return 0;
     if (type == CodeType::kBFloat16) return rounded_[begin + size] - rounded_[begin];
@@ -186,6 +189,9 @@ class Programme {
   }
 
  private:
+  // Fills the frontier of divisions that end at `end` with a group of this type: a last group of
+  // every size extends all divisions before it whose last type is the same or an earlier (more
+  // precise) one.
   void Extend(uint64_t end, size_t type) {
     std::map<uint64_t, Entry> cheapest;  // by bits
     for (const uint32_t size : kAscendSizes) {
@@ -241,6 +247,7 @@ Allocation Allocate(const transform::Rows& projected, uint64_t budget_bits) {
   return Programme(projected, budget_bits).Best();
 }
 
+// Lays out groups: those of one type are consecutive in that type's array, each [token][component].
 std::vector<PageGroup> PageLayout(const CodeSchema& schema, uint64_t page_tokens) {
   std::vector<PageGroup> groups;
   std::map<CodeType, uint64_t> taken;

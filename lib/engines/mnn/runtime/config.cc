@@ -212,12 +212,17 @@ std::optional<uint64_t> TokenBudget(const Config& c, const LayerCall& call) {
   const bool applies = (c.scope == Scope::kFrontN && front) ||
                        (c.scope == Scope::kH2oKept && kept) || (both && (front || kept));
   if (!applies) return std::nullopt;
+  // Layers in front get their whole length, layers that H2O compacts get the length that it will
+  // leave.
   uint64_t budget =
       c.scope == Scope::kFrontN || (both && front) ? call.length : call.final_keep_tokens;
+  // Store mode can leave the front layers out; those that H2O compacts still get its length.
   if (c.mode == Mode::kStore && c.store_disable_front && front) {
     if (c.scope == Scope::kFrontN || (both && !kept)) return std::nullopt;
     budget = call.final_keep_tokens;
   }
+  // Front layers are sampled by token outside probe mode, compacted ones by layer and token in full
+  // mode.
   if (c.mode != Mode::kProbe && front && !IsDue(c.front_sample_token_interval, call.token_step)) {
     return std::nullopt;
   }
@@ -227,6 +232,7 @@ std::optional<uint64_t> TokenBudget(const Config& c, const LayerCall& call) {
     return std::nullopt;
   }
   if (c.mode == Mode::kProbe) {
+    // In probe mode the first layer of each kind represents all of them.
     const bool first_front = c.scope != Scope::kH2oKept && call.layer == 0;
     const bool first_kept = c.scope != Scope::kFrontN && call.layer == call.h2o_range.first;
     if (!first_front && !first_kept) return std::nullopt;
@@ -255,11 +261,13 @@ std::optional<EncodeRange> NextEncode(const Config& c, uint64_t trigger_min,
   if (clock.updates == 0) {
     const uint64_t bootstrap = BootstrapTokens(c);
     if (growth < bootstrap) return std::nullopt;
+    // Outside probe mode the first range is the end of the cold zone (surprise 2 of the header).
     const uint64_t tail = cold.end - std::min(cold.end, bootstrap);
     const uint64_t begin = c.mode == Mode::kProbe ? cold.begin : std::max(cold.begin, tail);
     return EncodeRange{begin, std::min(bootstrap, cold.size()), true};
   }
   const uint64_t step = GroupedStep(c);
+  // Store mode encodes an eighth of the last range again.
   const uint64_t overlap = c.mode == Mode::kStore ? step / 8 : 0;
   const bool due = token_step - clock.last_step >= std::max<uint64_t>(1, update_interval);
   if (!due || growth + overlap < step) return std::nullopt;

@@ -51,6 +51,8 @@ struct Float8Rule {
   bool is_frozen = false;  // true: the scale comes from the tokens stored first
 };
 
+// Derives the rule from the name: suffixes name the format and what a scale applies to, prefixes
+// the engine.
 Float8Rule FindFloat8Rule(std::string_view name) {
   Float8Rule rule;
   if (name.ends_with("e5m2")) rule.dtype = DType::kF8E5M2;
@@ -101,6 +103,7 @@ std::vector<std::byte> PackedRows(const CacheType& type, const Side& side,
 
 namespace {
 
+// Stores values in f16 or bf16.
 double StoreFull(const CacheType& type, const Side& side, const StoreOptions& options,
                  std::span<float> out) {
   const std::vector<std::byte> packed = PackedRows(type, side, options);
@@ -108,6 +111,7 @@ double StoreFull(const CacheType& type, const Side& side, const StoreOptions& op
   return static_cast<double>(packed.size());
 }
 
+// Stores blocks of llama.cpp, rotated before and after if the type is.
 double StoreBlocks(const CacheType& type, const Side& side, const StoreOptions& options,
                    std::span<float> out) {
   if (side.row() % kBlockValues != 0) {
@@ -121,6 +125,7 @@ double StoreBlocks(const CacheType& type, const Side& side, const StoreOptions& 
   return static_cast<double>(packed.size());
 }
 
+// Stores fp8, with one scale per tensor or kv head, or without scales.
 double StoreFp8(const CacheType& type, const Side& side, const StoreOptions& options,
                 std::span<float> out) {
   const Float8Rule rule = FindFloat8Rule(type.name);
@@ -149,6 +154,7 @@ double StoreFp8(const CacheType& type, const Side& side, const StoreOptions& opt
   return static_cast<double>(side.values.size()) + scales;
 }
 
+// Stores vLLM's types with a scale per token and kv head.
 double StoreTokenHead(const CacheType& type, const Side& side, const StoreOptions&,
                       std::span<float> out) {
   const double scales = static_cast<double>(sizeof(float) * side.tokens * side.heads);
@@ -167,6 +173,7 @@ double StoreTokenHead(const CacheType& type, const Side& side, const StoreOption
   return count / 2 + scales;
 }
 
+// Stores KIVI: K in groups of tokens per channel, V in groups of channels per token.
 double StoreKiviSide(const CacheType& type, const Side& side, const StoreOptions&,
                      std::span<float> out) {
   const uint32_t bits = BitsIn(type.name);
@@ -189,6 +196,8 @@ double StoreKiviSide(const CacheType& type, const Side& side, const StoreOptions
   return values * (bits / 8.0 + 2 * kHalfBytes / kGroup);
 }
 
+// Stores KVQuant: V per token, and K per channel without its rotation, which is undone before and
+// applied again after.
 double StoreKvQuantSide(const CacheType& type, const Side& side, const StoreOptions& options,
                         std::span<float> out) {
   const uint32_t bits = BitsIn(type.name);
@@ -228,6 +237,7 @@ double StoreKvQuantSide(const CacheType& type, const Side& side, const StoreOpti
          2 * kHalfBytes * static_cast<double>(side.row());
 }
 
+// Stores transformers' quanto: groups of channels, for K and V alike.
 double StoreQuantoSide(const CacheType& type, const Side& side, const StoreOptions&,
                        std::span<float> out) {
   const uint32_t bits = BitsIn(type.name);
@@ -239,6 +249,7 @@ double StoreQuantoSide(const CacheType& type, const Side& side, const StoreOptio
   return static_cast<double>(side.values.size()) * (bits / 8.0 + 2 * kHalfBytes / kQuantoGroup);
 }
 
+// Stores TurboQuant, except in the first two and last two layers, which stay in 16 bits.
 double StoreTurbo(const CacheType& type, const Side& side, const StoreOptions&,
                   std::span<float> out) {
   const bool is_at_end = side.layer < 2 || side.layer + 2 >= side.layers;
@@ -266,6 +277,7 @@ double StoreTurbo(const CacheType& type, const Side& side, const StoreOptions&,
   return vectors * (codes + 2 * kHalfBytes);
 }
 
+// Stores vLLM's ultraquant, with keys rotated before and back after.
 double StoreUltraSide(const CacheType& type, const Side& side, const StoreOptions&,
                       std::span<float> out) {
   RequirePowerOfTwo(type, side);
@@ -276,6 +288,7 @@ double StoreUltraSide(const CacheType& type, const Side& side, const StoreOption
   return static_cast<double>(side.values.size()) * (0.5 + 1.0 / kUltraGroup);
 }
 
+// Stores vLLM's octave types.
 double StoreOctaveSide(const CacheType& type, const Side& side, const StoreOptions&,
                        std::span<float> out) {
   if (side.dim != kOctaveDim) {
@@ -291,6 +304,7 @@ double StoreOctaveSide(const CacheType& type, const Side& side, const StoreOptio
   return static_cast<double>(side.tokens * side.heads) * (codes + scale);
 }
 
+// Returns the values of a type that coded all layers before, with an equal share of its bytes.
 double StoreWhole(const CacheType& type, const Side& side, const StoreOptions&,
                   std::span<float> out) {
   const std::vector<float>& values = type.whole->layers.at(side.layer);
