@@ -16,7 +16,7 @@ namespace {
 
 std::string InLayer(int32_t layer) { return "layer " + std::to_string(layer) + ": "; }
 
-// Returns queries [dim][rows][heads], whatever their strides, as [rows][heads][dim].
+// Copies queries [dim][rows][heads], whatever their strides, to [rows][heads][dim].
 void InRowOrder(const ggml_tensor* tensor, const std::vector<uint8_t>& raw,
                 std::vector<float>& out) {
   const auto extent = [&](int i) { return static_cast<size_t>(tensor->ne[i]); };

@@ -56,7 +56,7 @@ def planes_of(paths):
 
 
 def objects_of(planes, layers):
-    """Returns (name, raw bytes as arrays, shape, content), as the plug-ins pass them to the codec."""
+    """Yields (name, raw bytes as arrays, shape, content), as the plug-ins pass them to the codec."""
 
     def cache(tokens, step):
         """Returns [2, layer, token, head, dim]. Each layer begins `step` tokens after the one before, so that a

@@ -48,7 +48,7 @@ LEVELS = {"fast": 1, "default": 2, "high": 3, "max": 4}
 
 
 def layers_of(planes, count, shuffle):
-    """Returns [layer, K or V, token, channel]; see the top of this file."""
+    """Yields each layer as [K or V, token, channel]; see the top of this file."""
     random = np.random.default_rng(15)
     for layer in range(count):
         order = random.permutation(HEADS * DIM) if shuffle else slice(None)
@@ -311,8 +311,8 @@ def tables(contestants, results, options):
 
 
 def break_even(own, sizes, results):
-    """Returns the disk speed below which compression wins. In turn: one thread codes, then waits for the disk, E * (1
-    - 1 / ratio); beside: coding and disk work at the same time, E."""
+    """Yields a table of the disk speed below which compression wins. In turn: one thread codes, then waits for the
+    disk, E * (1 - 1 / ratio). Beside: coding and disk work at the same time, E."""
     yield "Compression beats raw files while the disk is slower than this, MB/s, stores / loads:\n"
     threads = sorted({one.threads for one in own})
     shown = [s for s in sizes if s in (64 << 10, 1 << 20, sizes[-1]) or len(sizes) < 3]

@@ -208,7 +208,7 @@ class Times:
 
 
 def tensors(path):
-    """Returns (is K, dtype, array [token, values] of uint16) for each tensor of kvtool's safetensors."""
+    """Yields (is K, dtype, array [token, values] of uint16) for each tensor of kvtool's safetensors."""
     data = np.memmap(path, np.uint8, "r")
     length = int(data[:8].view("<u8")[0])
     header = json.loads(bytes(data[8:8 + length]))
@@ -282,7 +282,7 @@ def table(records, raw):
 
 
 def against(records, raw):
-    """Returns sentences that compare each level with the smallest peer and with ZipNN."""
+    """Yields sentences that compare each level with the smallest peer and with ZipNN."""
     peers = [record for record in records if record["kind"] == "peer"]
     levels = {record["name"]: record for record in records if record["kind"] == "level"}
     for part in PARTS:

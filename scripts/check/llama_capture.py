@@ -131,8 +131,8 @@ class Checker:
                  f"flash on and off replay alike: {len(figures['on'])} masses and errors of {POLICIES}, at most {far[0]:.2g} apart")
 
     def nll(self, run, facts, flash):
-        """Returns the NLL of the engine driven through its C API without a callback, with the same batches, in its own
-        process."""
+        """Computes the NLL by driving the engine through its C API without a callback, with the same batches, in its
+        own process."""
         job = [sys.executable, __file__, "--drive", self.engine, self.model, str(self.folder / run), str(int(flash))]
         own = json.loads(subprocess.run(job, check=True, capture_output=True, text=True).stdout)
         recorded = tensors(self.folder / run / "logits.safetensors")["nll"][:-1]
@@ -214,7 +214,7 @@ def first(*paths):
 
 
 def numbers(value, name=""):
-    """Returns masses and output errors of a report, by their path."""
+    """Yields masses and output errors of a report, by their path."""
     if isinstance(value, dict):
         for key, member in value.items():
             yield from numbers(member, f"{name}.{key}")

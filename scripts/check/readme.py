@@ -93,7 +93,7 @@ def help_of(kvtool, *command):
 
 
 def check_calls(page, kvtool):
-    """Returns the calls of kvtool on the page whose command or options do not exist."""
+    """Yields the calls of kvtool on the page whose command or options do not exist."""
     text = page.read_text(encoding="utf-8")
     calls = []
     for block in re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S):

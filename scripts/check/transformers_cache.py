@@ -77,7 +77,7 @@ def rotate_half(values):
 
 
 def caches(model, tokens):
-    """Returns keys and values of every layer, [kv head, token, dim], as transformers' LlamaModel computes them."""
+    """Yields keys and values of every layer, [kv head, token, dim], as transformers' LlamaModel computes them."""
     meta, tensor = model.meta, model.tensors
     if meta["general.architecture"] != "llama":
         raise SystemExit("only models of architecture llama")

@@ -37,7 +37,7 @@ def type_of(node):
 
 
 def keys(root, node, path=""):
-    """Returns (path, type, description) of every key below a schema."""
+    """Yields (path, type, description) of every key below a schema."""
     node = resolved(root, node)
     for choice in node.get("anyOf", []) + node.get("oneOf", []) + node.get("allOf", []):
         yield from keys(root, choice, path)
@@ -51,7 +51,7 @@ def keys(root, node, path=""):
 
 
 def undescribed(root, node, path=""):
-    """Returns the path of every property that a schema declares without a description; "if" and "not" declare none."""
+    """Yields the path of every property that a schema declares without a description; "if" and "not" declare none."""
     for name, child in node.get("properties", {}).items():
         below = f"{path}.{name}" if path else name
         if not resolved(root, child).get("description"):
@@ -66,7 +66,7 @@ def undescribed(root, node, path=""):
 
 
 def without_words(kvtool):
-    """Returns the same for all schemas, each path once."""
+    """Yields the same for all schemas, each path once."""
     for name in subprocess.check_output([kvtool, "schema"], text=True).split():
         one = schema(kvtool, name)
         yield from dict.fromkeys(f"{one['$id']}: {path}" for path in undescribed(one, one))

@@ -66,7 +66,7 @@ def kept_share(plan, layers):
 
 
 def measure(model, work, text, chosen_on, ratio):
-    """Returns rows of the table: the advised plan and the uniform ones for one text."""
+    """Yields rows of the table: the advised plan and the uniform ones for one text."""
     folder, run = work / "advice", work / "runs" / text
     folder.mkdir(exist_ok=True)
     advice_file = folder / f"chosen-on-{chosen_on}-{ratio}.json"

@@ -214,7 +214,7 @@ def write_plans(path, rows):
 
 
 def facts(work, names):
-    """Writes what was run: model and engine, texts and their likelihood for the model."""
+    """Returns what was run: model and engine, texts and their likelihood for the model."""
     texts_, engine, model = {}, None, None
     for name in names:
         run = json.loads((work / "runs" / name / "run.json").read_text())
@@ -226,7 +226,7 @@ def facts(work, names):
 
 
 def picture(rows):
-    """Draws predicted and real KL of all plans, with a mark for each text."""
+    """Returns a picture of predicted and real KL of all plans, with a mark for each text, as SVG."""
     points = [Point(row["predicted"]["predicted_kl"], row["real"]["kl"], row["run"] + (", some layers" if row["layers"] else ""),
                     f"{row['run']} {row['policy']} {row['budget']} {row['layers'] or ''}") for row in rows]
     svg = scatter(points, "Predicted and real KL", "predicted KL, nats", "real KL, nats", diagonal=True)
@@ -243,12 +243,12 @@ def whole_texts(rows):
 
 
 def by_layers(rows):
-    """Splits plans into those on all layers and those on some."""
+    """Returns the plans on all layers, and those on some."""
     return [row for row in rows if row["layers"] is None], [row for row in rows if row["layers"] is not None]
 
 
 def in_nats(rows):
-    """Prints how well nats are predicted, for plans on all layers and on some."""
+    """Returns how well nats are predicted, for plans on all layers and on some."""
     summaries = [summary(part) for part in by_layers(rows)]
     return {name: {key: found[key]["predicted_kl"] for key in found} for name, found in zip(("uniform", "some_layers"), summaries)}
 

@@ -19,7 +19,7 @@ namespace {
 // Up to this many worst tokens are searched one by one instead of by a partial sort.
 constexpr size_t kFewDropped = 4;
 
-// Returns true if token a is kept rather than b.
+// Compares tokens: true if a is kept rather than b.
 struct Stays {
   std::span<const double> scores;
   bool operator()(uint32_t a, uint32_t b) const {

@@ -44,7 +44,7 @@ struct LayerSchedule {
   }
 };
 
-// Returns how many tokens a layer holds, position after position.
+// Walks along the positions and returns how many tokens a layer holds at each.
 class LengthWalk {
  public:
   explicit LengthWalk(const LayerSchedule& schedule) : schedule_(schedule) {}
