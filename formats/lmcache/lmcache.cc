@@ -63,8 +63,8 @@ std::optional<GroupArray> DescribeArray(const MemoryFormat& format, DType dtype,
     array.shape.push_back(static_cast<uint64_t>(shape[i]));
     if (__builtin_mul_overflow(array.bytes, array.shape.back(), &array.bytes)) return std::nullopt;
   }
-  // If a chunk has groups of latents and groups of K and V, each array gets the axes of its own
-  // kind.
+  // A chunk may mix groups of latents (one plane) with groups of K and V (two planes), so the first
+  // axis counts planes.
   if (array.axes == "BLTC") array.axes = "2LTC";
   return array;
 }

@@ -356,8 +356,8 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, b
   }
   if (options.per_head && tensor.heads_known) out.heads_coded = CodeHeads(snapshot, tensor);
   if (out.narrowness && (out.narrowness->is_f16() || out.narrowness->is_bf16())) {
-    // Values that are exact in both types are mostly zeros; f16 then keeps more bits of later
-    // values.
+    // Values that are exact in both types are mostly zeros; f16 is preferred, because it has more
+    // mantissa bits.
     out.narrow_dtype = out.narrowness->is_f16() ? DType::kF16 : DType::kBF16;
     out.narrow = CodeNarrow(snapshot, tensor, *out.narrow_dtype);
   }

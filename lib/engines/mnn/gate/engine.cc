@@ -86,8 +86,7 @@ Rule IsTrue(std::string metric) {
   return {std::move(metric), Op::kEqual, 1, false, false, /*is_flag=*/true};
 }
 
-// The original has no thresholds on the ratios of real prompts, so the rules here are only those on
-// activity.
+// The original has no thresholds on the ratios of real prompts, so these rules have none either.
 std::vector<Rule> DemoRules() {
   return {{"decode_drop_ratio", kAtMost, logs::DemoOptions{}.decode_drop_target},
           IsTrue("decode_pass"),

@@ -103,7 +103,7 @@ std::string LastWords(std::string_view log) {
 }
 
 void CheckCells(const BenchTable& table, Evidence& evidence) {
-  // Uses the last column of the parser's table.
+  // The parser writes this column last, so a row without it was cut.
   for (size_t row = 0; table.HasColumn("log_file") && row < table.size(); ++row) {
     if (!table.Cell(row, "log_file").empty()) continue;
     evidence.gaps.Add(fmt::format("row {} of the table is cut", row + 1));
