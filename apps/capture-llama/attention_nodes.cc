@@ -21,7 +21,7 @@ const ggml_tensor* Behind(const ggml_tensor* tensor) {
 }
 
 // Returns the layer whose cache an operand is a view, or a cast, of.
-int32_t LayerOfCache(const ggml_tensor* tensor, const char* name) {
+int32_t FindCacheLayer(const ggml_tensor* tensor, const char* name) {
   for (int i = 0; tensor != nullptr && i < kFarthest; ++i, tensor = Behind(tensor)) {
     const char* const at = std::strstr(tensor->name, name);
     if (at == nullptr) continue;
@@ -77,7 +77,7 @@ std::optional<ScoreNode> FindScores(const ggml_tensor* node) {
   found.flash = node->op == GGML_OP_FLASH_ATTN_EXT;
   if (!found.flash && node->op != GGML_OP_MUL_MAT) return std::nullopt;
   const ggml_tensor* const keys = node->src[found.flash ? 1 : 0];
-  found.layer = LayerOfCache(keys, "cache_k_l");
+  found.layer = FindCacheLayer(keys, "cache_k_l");
   if (found.layer < 0) return std::nullopt;
   found.queries = node->src[found.flash ? 0 : 1];
   found.kv_heads = keys->ne[2];
@@ -91,7 +91,7 @@ std::optional<SoftmaxNode> FindSoftmax(const ggml_tensor* node) {
                  Parameter(node, 1) != 0;
   if (node->op == GGML_OP_FLASH_ATTN_EXT) {
     found.flash = true;
-    found.layer = LayerOfCache(node->src[1], "cache_k_l");
+    found.layer = FindCacheLayer(node->src[1], "cache_k_l");
     if (found.layer < 0) return std::nullopt;
     found.mask = node->src[3];
     found.scale = Parameter(node, 0);
@@ -115,7 +115,7 @@ std::optional<SoftmaxNode> FindSoftmax(const ggml_tensor* node) {
 
 std::optional<OutputNode> FindOutput(const ggml_tensor* node) {
   if (node->op == GGML_OP_FLASH_ATTN_EXT) {
-    const int32_t layer = LayerOfCache(node->src[1], "cache_k_l");
+    const int32_t layer = FindCacheLayer(node->src[1], "cache_k_l");
     if (layer >= 0) return OutputNode{layer, true};
   }
   if (node->op != GGML_OP_MUL_MAT || node->src[1] == nullptr) return std::nullopt;

@@ -31,7 +31,7 @@ std::string_view FrameRoleName(FrameRole role) {
 }
 
 // Returns half of each head: K is in the first half, V in the second.
-KvTensor HalfOfHeads(const KvTensor& both, bool second) {
+KvTensor SliceHeadHalf(const KvTensor& both, bool second) {
   KvTensor half = both;
   half.head_dim /= 2;
   if (!second) return half;
@@ -57,8 +57,8 @@ LayerKv BuildLayer(const FrameDescription& description, const std::byte* values)
       break;
     case FrameRole::kKeyAndValue:
       if (CanBeHalved(description)) {
-        layer.k = HalfOfHeads(whole, false);
-        layer.v = HalfOfHeads(whole, true);
+        layer.k = SliceHeadHalf(whole, false);
+        layer.v = SliceHeadHalf(whole, true);
         break;
       }
       [[fallthrough]];

@@ -32,7 +32,7 @@ constexpr std::string_view kArchiveSuffix = ".kvz";
 // Number of chunks whose rows are compared to recognise a reference.
 constexpr int kTriedChunks = 2;
 
-uint64_t HashOfSource(const Source& source) {
+uint64_t HashSource(const Source& source) {
   ByteWriter hashes;
   for (const SourceFile& file : source.files) hashes.U64(Hash64(file.data->bytes()));
   return source.is_folder ? Hash64(hashes.bytes()) : LoadLE<uint64_t>(hashes.data());
@@ -182,7 +182,7 @@ std::shared_ptr<const Reference> OpenForRows(const std::string& path, const Open
   return reference;
 }
 
-bool IsOfSource(const Reference& reference, const ReferenceName& name) {
+bool HasSource(const Reference& reference, const ReferenceName& name) {
   return name.source_hash != 0 && reference.name.source_hash == name.source_hash &&
          reference.name.source_bytes == name.source_bytes;
 }
@@ -217,7 +217,7 @@ std::shared_ptr<const Reference> Find(const Archive& archive, NeededRuns& needed
     try {
       const auto found = candidate.opened ? candidate.opened : OpenOnce(candidate.path, options);
       // An archive of the same source as the reference has the same rows.
-      if (candidate.opened || !IsOfSource(*found, none->name)) RequireRows(needed.Of(place), found);
+      if (candidate.opened || !HasSource(*found, none->name)) RequireRows(needed.Of(place), found);
       return found;
     } catch (const Error& error) {
       if (error.finding() == Finding::kLimit && options.reference_depth >= kMaxReferenceChain)
@@ -266,7 +266,7 @@ std::shared_ptr<const Reference> OpenReference(const Source& source, const OpenO
       name.source_hash = archive.source_hash().value_or(0);
     } else {
       name.source_bytes = source.total_bytes();
-      name.source_hash = HashOfSource(source);
+      name.source_hash = HashSource(source);
     }
     reference->snapshot = options.open(source, ForReferences(options));
     reference->snapshot.CheckContent();

@@ -279,18 +279,18 @@ const MemoryFormat& CacheFormat(const MemoryFormat& format) {
               format.name);
 }
 
-const MemoryFormat& MemoryFormatOf(int64_t number) {
+const MemoryFormat& GetMemoryFormat(int64_t number) {
   if (const MemoryFormat* format = FindMemoryFormat(number)) return *format;
   throw Error(Finding::kBadField, "fmt {} does not exist in LMCache (expected 1 to {})", number,
               std::size(kFormats));
 }
 
-const MemoryFormat& MemoryFormatOf(std::string_view number) {
+const MemoryFormat& GetMemoryFormat(std::string_view number) {
   const auto value = ParseNumber<int64_t>(number);
   if (!value) {
     throw Error(Finding::kBadField, "fmt '{}' is not a number", Escaped(number, 40));
   }
-  return CacheFormat(MemoryFormatOf(*value));
+  return CacheFormat(GetMemoryFormat(*value));
 }
 
 Confidence ProbeChunk(const Source& source) {
@@ -303,10 +303,10 @@ Snapshot OpenChunk(Source source, const OpenOptions& options) {
   const SourceFile& file = OnlyFile(source);
   const ByteSpan bytes = file.data->bytes();
   const ChunkHeader header = ParseChunkHeader(bytes);
-  const MemoryFormat& format = CacheFormat(MemoryFormatOf(header.format));
+  const MemoryFormat& format = CacheFormat(GetMemoryFormat(header.format));
   const std::vector<GroupArray> arrays = CheckedArrays(header, format, bytes);
   Snapshot snapshot = SnapshotOfArrays(arrays, bytes.subspan(header.bytes()), options.batch);
-  if (const auto key = ParseKeyOfFile(file.name)) {
+  if (const auto key = ParseKeyFileName(file.name)) {
     snapshot.model = key->model;
     snapshot.facts.insert(snapshot.facts.end(), key->facts.begin(), key->facts.end());
     if (key->layer && snapshot.layers.size() == 1) snapshot.layers.front().index = *key->layer;
@@ -389,7 +389,7 @@ std::optional<KeyName> ParseKeyName(string_view key) {
   return name;
 }
 
-std::optional<KeyName> ParseKeyOfFile(string_view file) {
+std::optional<KeyName> ParseKeyFileName(string_view file) {
   file = LastPart(file);
   return ParseKeyName(file.substr(0, file.rfind('.')));
 }

@@ -30,9 +30,9 @@ const MemoryFormat* FindMemoryFormat(std::string_view name);
 // Returns `format`. Throws kUnsupportedKind if it does not hold K and V.
 const MemoryFormat& CacheFormat(const MemoryFormat& format);
 // Throws kBadField for numbers that LMCache does not have.
-const MemoryFormat& MemoryFormatOf(int64_t number);
+const MemoryFormat& GetMemoryFormat(int64_t number);
 // Finds a layout by its number as text, as metadata has it.
-const MemoryFormat& MemoryFormatOf(std::string_view number);
+const MemoryFormat& GetMemoryFormat(std::string_view number);
 
 // Engines have a few groups, one for each shape of cache in a model.
 inline constexpr size_t kMostGroups = 64;
@@ -100,6 +100,6 @@ struct KeyName {
 // Returns nothing if the text is not a key.
 std::optional<KeyName> ParseKeyName(std::string_view key);
 // Parses a file's name, without folder and extension.
-std::optional<KeyName> ParseKeyOfFile(std::string_view file);
+std::optional<KeyName> ParseKeyFileName(std::string_view file);
 
 }  // namespace kv::lmcache

@@ -385,8 +385,8 @@ void ExpectOneRun(const Source& source, const std::vector<const SourceFile*>& me
       .Hint("name one of them, e.g. {}", source.path + "/" + names.back());
 }
 
-const std::byte* BytesOfPart(const Source& source, const SourceFile& meta, const char* key,
-                             const std::string& name, uint64_t expected) {
+const std::byte* GetPartBytes(const Source& source, const SourceFile& meta, const char* key,
+                              const std::string& name, uint64_t expected) {
   const SourceFile* file = source.Find(InFolder(FolderPart(meta.name), name));
   if (file == nullptr) {
     throw Error(Finding::kMissingRecord, "{} '{}' is not in the folder", key, Escaped(name))
@@ -409,8 +409,8 @@ Dump ReadDump(const Source& source, const SourceFile& file) {
   } catch (Error& error) {
     throw error.File(file.data->name());
   }
-  dump.k = BytesOfPart(source, file, "k_file", dump.meta.k_file, dump.meta.k_bytes());
-  dump.v = BytesOfPart(source, file, "v_file", dump.meta.v_file, dump.meta.v_bytes());
+  dump.k = GetPartBytes(source, file, "k_file", dump.meta.k_file, dump.meta.k_bytes());
+  dump.v = GetPartBytes(source, file, "v_file", dump.meta.v_file, dump.meta.v_bytes());
   return dump;
 }
 

@@ -355,7 +355,7 @@ namespace {
 constexpr uint64_t kLargestList = 16 << 20;
 constexpr size_t kMostPairs = 1 << 16;
 
-std::vector<double> NumbersOfText(std::string_view text) {
+std::vector<double> ParseNumberText(std::string_view text) {
   std::vector<double> numbers;
   constexpr std::string_view kBetween = " \t\r\n,[]";
   for (size_t at = text.find_first_not_of(kBetween); at != text.npos;
@@ -372,7 +372,7 @@ std::vector<double> NumbersOfText(std::string_view text) {
   return numbers;
 }
 
-std::vector<double> NumbersOfArray(std::shared_ptr<const FileSource> data) {
+std::vector<double> ReadNumberArray(std::shared_ptr<const FileSource> data) {
   Source source;
   source.files.push_back({data->name(), std::move(data)});
   const TensorFile file = ReadNpy(std::move(source), {});
@@ -405,7 +405,7 @@ std::vector<double> ReadFrequencies(const std::string& path) {
     const auto file = FileSource::OpenSmall(path, kLargestList, "a list of frequencies");
     const std::string_view text = AsText(file->bytes());
     std::vector<double> numbers =
-        text.starts_with("\x93NUMPY") ? NumbersOfArray(file) : NumbersOfText(text);
+        text.starts_with("\x93NUMPY") ? ReadNumberArray(file) : ParseNumberText(text);
     if (numbers.empty() || numbers.size() > kMostPairs)
       throw Error(Finding::kBadField, "holds {} frequencies", numbers.size());
     for (const double number : numbers) {

@@ -138,7 +138,7 @@ void FillIn(const OpenOptions& options, std::string_view file, PresetSpec& spec)
     fill("D", layer.k_dim);
     if (layer.v_dim != layer.k_dim) fill("V", layer.v_dim);
   }
-  const auto key = lmcache::ParseKeyOfFile(file);
+  const auto key = lmcache::ParseKeyFileName(file);
   if (key && !spec.dtype) spec.dtype = key->dtype;
 }
 
@@ -409,7 +409,7 @@ Snapshot OpenPreset(Source source, PresetSpec spec, const OpenOptions& options) 
   const SourceFile& page = OnlyPage(source);
   FillIn(options, page.name, spec);
   const ByteSpan bytes = page.data->bytes();
-  const auto key = lmcache::ParseKeyOfFile(page.name);
+  const auto key = lmcache::ParseKeyFileName(page.name);
   const Spec axes = BuildSpec(spec);
   const ByteSpan values = WithoutPadding(bytes, axes);
   Snapshot snapshot = MakeSnapshot(std::move(source), values, axes, options.batch);

@@ -346,7 +346,7 @@ const TypeWord& FindTypeWord(std::string_view name) {
   throw Error(Finding::kUnknownDtype, "unknown dtype '{}'", Escaped(name, 40));
 }
 
-uint64_t BytesOfTensor(const HeaderTensor& tensor, const TypeWord& word) {
+uint64_t CountTensorBytes(const HeaderTensor& tensor, const TypeWord& word) {
   uint64_t bits = word.bits;
   for (const uint64_t extent : tensor.shape) bits = CheckedMul(bits, extent, "size in bits");
   if (bits % 8 != 0) {
@@ -388,7 +388,7 @@ void AddTensors(ByteSpan bytes, const std::string& stem, TensorFile& file) {
                     tensor.begin, tensor.end, position);
       }
       const TypeWord& word = FindTypeWord(tensor.dtype);
-      const uint64_t size = BytesOfTensor(tensor, word);
+      const uint64_t size = CountTensorBytes(tensor, word);
       if (tensor.end - tensor.begin != size) {
         throw Error(Finding::kSizeMismatch, "shape [{}] of {} needs {} bytes, data_offsets give {}",
                     fmt::join(tensor.shape, ", "), tensor.dtype, size, tensor.end - tensor.begin);

@@ -257,7 +257,7 @@ class Reader {
   static void AddCells(const std::string& group, const Used& used, Snapshot& snapshot) {
     CellGroup cells{.group = group, .streams = 1, .cells = {}, .extensions = {}};
     for (uint64_t i = 0; i < used.tokens; ++i)
-      cells.cells.push_back({.position = used.PositionOf(i), .stream = 0, .sequences = {0}});
+      cells.cells.push_back({.position = used.GetPosition(i), .stream = 0, .sequences = {0}});
     for (const CellGroup& known : snapshot.cell_groups) {
       if (known.group != group) continue;
       const auto same = [](const Cell& a, const Cell& b) { return a.position == b.position; };

@@ -73,7 +73,7 @@ struct Used {
   uint64_t kept = 0;    // number of them from the beginning of the text
   uint64_t offset = 0;  // position after the last one
 
-  int64_t PositionOf(uint64_t i) const {
+  int64_t GetPosition(uint64_t i) const {
     return static_cast<int64_t>(i < kept ? i : offset - tokens + i);
   }
 };

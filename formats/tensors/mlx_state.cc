@@ -88,8 +88,8 @@ std::vector<int64_t> PerSequence(const ArraysByName& arrays, size_t layer, size_
 
 // Reads the numbers of a layer: "0.LAYER.j" in the metadata, or arrays "LAYER.j" after the first
 // `first` ones.
-std::vector<uint64_t> NumbersOf(const TensorFile& file, const ArraysByName& arrays, size_t layer,
-                                bool in_metadata, size_t first) {
+std::vector<uint64_t> ReadLayerNumbers(const TensorFile& file, const ArraysByName& arrays,
+                                       size_t layer, bool in_metadata, size_t first) {
   std::vector<uint64_t> numbers;
   for (size_t j = 0; j < kMostNumbers; ++j) {
     if (in_metadata) {
@@ -135,7 +135,7 @@ PromptCache ReadPromptCache(const TensorFile& file) {
     const Named* known = FindClass(*name);
     LayerState layer{*name, known == nullptr ? LayerClass::kOther : known->kind, {}};
     if (layer.kind != LayerClass::kOther && layer.kind != LayerClass::kStateSpace)
-      layer.numbers = NumbersOf(file, arrays, i, !is_later, layer.is_batch() ? 4 : 2);
+      layer.numbers = ReadLayerNumbers(file, arrays, i, !is_later, layer.is_batch() ? 4 : 2);
     if (layer.is_batch()) {
       layer.offsets = PerSequence(arrays, i, 2);
       layer.paddings = PerSequence(arrays, i, 3);
@@ -150,7 +150,7 @@ PromptCache ReadPromptCache(const TensorFile& file) {
 
 namespace {
 
-Used UsedOfPlain(const LayerState& layer, uint64_t room) {
+Used FindUsedInPlain(const LayerState& layer, uint64_t room) {
   const uint64_t offset = layer.numbers.empty() ? room : layer.numbers[0];
   if (offset > room) throw Bad("offset {}, but room for {} tokens", offset, room);
   return {{{0, offset}}, offset, offset, offset};
@@ -158,7 +158,7 @@ Used UsedOfPlain(const LayerState& layer, uint64_t room) {
 
 // Tokens before the start were cut off. Earlier versions do not record how much of the rest is
 // used; it is known only for a cache from which nothing was cut.
-Used UsedOfChunked(const LayerState& layer, uint64_t room, bool in_arrays) {
+Used FindUsedInChunked(const LayerState& layer, uint64_t room, bool in_arrays) {
   const auto& n = layer.numbers;
   if (n.size() != (in_arrays ? 3 : 2))
     throw Bad("a chunk needs {} numbers, not {}", in_arrays ? 3 : 2, n.size());
@@ -192,7 +192,7 @@ void CheckPlace(uint64_t index, uint64_t room) {
   if (index > room) throw Bad("the ring's next place is {} of {}", index, room);
 }
 
-Used UsedOfRing(const Ring& ring, uint64_t room) {
+Used FindUsedInRing(const Ring& ring, uint64_t room) {
   CheckPlace(ring.index, room);
   Used used{{}, room, 0, ring.offset};
   if (ring.index == room) {
@@ -225,7 +225,7 @@ Used WithoutPadding(std::vector<Used::Run> runs, uint64_t padding, uint64_t offs
   return used;
 }
 
-Used UsedOfBatch(const LayerState& layer, uint64_t room, std::optional<uint64_t> row) {
+Used FindUsedInBatch(const LayerState& layer, uint64_t room, std::optional<uint64_t> row) {
   const auto& n = layer.numbers;
   std::vector<Used::Run> runs;
   if (layer.kind == LayerClass::kBatchRing) {
@@ -259,14 +259,14 @@ Used FindUsedRows(const LayerState& layer, uint64_t room, bool in_arrays,
                   std::optional<uint64_t> row) {
   switch (layer.kind) {
     case LayerClass::kRing:
-      return UsedOfRing(ReadRing(layer, in_arrays), room);
+      return FindUsedInRing(ReadRing(layer, in_arrays), room);
     case LayerClass::kChunked:
-      return UsedOfChunked(layer, room, in_arrays);
+      return FindUsedInChunked(layer, room, in_arrays);
     case LayerClass::kBatch:
     case LayerClass::kBatchRing:
-      return UsedOfBatch(layer, room, row);
+      return FindUsedInBatch(layer, room, row);
     default:
-      return UsedOfPlain(layer, room);
+      return FindUsedInPlain(layer, room);
   }
 }
 

@@ -234,7 +234,7 @@ Reading ReadLmcache(const TensorFile& file, const KvTensors& found, const OpenOp
   const NamedTensor& tensor = *found.layers.begin()->second.k;
   const std::string number = Lookup(file.metadata, kMemoryFormatPrefix + tensor.name);
   if (!number.empty()) {
-    const lmcache::MemoryFormat& format = lmcache::MemoryFormatOf(number);
+    const lmcache::MemoryFormat& format = lmcache::GetMemoryFormat(number);
     return {Axes::Parse(format.axes), {}, {}};
   }
   if (tensor.view.rank() == 5 && tensor.name == "kv_chunk") {  // a chunk of vLLM or Hugging Face

@@ -13,7 +13,7 @@ namespace kv {
 namespace {
 
 // Python 2 had one type for text and bytes; text is UTF-8.
-PickleKind KindOfStr(std::string_view text) {
+PickleKind ClassifyStr(std::string_view text) {
   return IsUtf8(text) ? PickleKind::kText : PickleKind::kBytes;
 }
 
@@ -209,12 +209,12 @@ bool PickleMachine::Text(uint8_t opcode) {
       return true;
     case 'T': {  // BINSTRING: the str of Python 2
       const std::string_view text = Counted(reader_.U32("BINSTRING size"), "BINSTRING");
-      PushText(KindOfStr(text), text);
+      PushText(ClassifyStr(text), text);
       return true;
     }
     case 'U': {  // SHORT_BINSTRING
       const std::string_view text = Counted(reader_.U8("SHORT_BINSTRING size"), "text");
-      PushText(KindOfStr(text), text);
+      PushText(ClassifyStr(text), text);
       return true;
     }
     case 'B':  // BINBYTES
@@ -232,7 +232,7 @@ bool PickleMachine::Text(uint8_t opcode) {
     case 'S': {  // STRING, quoted and escaped
       std::optional<std::string> text = UnquotePython(Line("STRING"));
       if (!text) Fail("STRING is not a quoted text");
-      const PickleKind kind = KindOfStr(*text);
+      const PickleKind kind = ClassifyStr(*text);
       PushOwned(kind, std::move(*text));
       return true;
     }

@@ -137,7 +137,7 @@ Role ParseRole(char kind, std::string_view number) {
 }
 
 // Parses "q.12", "tokens".
-Role RoleOfName(std::string_view name) {
+Role ParseNameRole(std::string_view name) {
   if (name == "tokens") return {'t', 0};
   if (name.size() < 3 || name[1] != '.') return {};
   if (std::string_view("qkvag").find(name[0]) == std::string_view::npos) return {};
@@ -145,7 +145,7 @@ Role RoleOfName(std::string_view name) {
 }
 
 // Parses "STEM-L12-Q", "STEM-tokens".
-Role RoleOfFile(std::string_view name, std::string_view stem) {
+Role ParseFileRole(std::string_view name, std::string_view stem) {
   if (name.substr(0, stem.size()) != stem) return {};
   name.remove_prefix(stem.size());
   if (name == "-tokens") return {'t', 0};
@@ -235,7 +235,8 @@ class Builder {
   }
 
   void Sort(const NamedTensor& tensor) {
-    const Role role = stem_.empty() ? RoleOfName(tensor.name) : RoleOfFile(tensor.name, stem_);
+    const Role role =
+        stem_.empty() ? ParseNameRole(tensor.name) : ParseFileRole(tensor.name, stem_);
     if (role.kind == 0) {
       trace_.notes.push_back(
           {fmt::format("tensor '{}' does not belong to a trace", Escaped(tensor.name))});

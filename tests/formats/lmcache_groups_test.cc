@@ -68,14 +68,14 @@ TEST_CASE("as many groups are read as make the file, and no other number") {
 }
 
 TEST_CASE("LMCache's keys say what they say and nothing else") {
-  const auto served = lmcache::ParseKeyOfFile("x/a-SEP-m.1@0x04030201@1f@00ff@half.data");
+  const auto served = lmcache::ParseKeyFileName("x/a-SEP-m.1@0x04030201@1f@00ff@half.data");
   REQUIRE(served);
   CHECK(served->model == "a/m.1");
   CHECK_FALSE(served->dtype);  // a salt
   REQUIRE(served->facts.size() == 3);
   CHECK(served->facts[0].second == "3 of 4, on its machine 1 of 2");
   CHECK(served->facts[1].second == "31");
-  const auto layer = lmcache::ParseKeyOfFile("m@2@1@ab12@bfloat16@7@tag%x.pt");
+  const auto layer = lmcache::ParseKeyFileName("m@2@1@ab12@bfloat16@7@tag%x.pt");
   REQUIRE(layer);
   CHECK(layer->layer == 7);  // in front of the tags
   CHECK(layer->dtype == DType::kBF16);

@@ -107,7 +107,7 @@ TEST_CASE("a damaged LMCache chunk is refused by the field that is wrong") {
   OpenOptions named;
   named.from = "lmcache";
   CHECK(Refusal(Named("a", Bytes(27)), named) == Finding::kTruncated);
-  CHECK_THROWS_AS(lmcache::MemoryFormatOf("seven"), Error);
+  CHECK_THROWS_AS(lmcache::GetMemoryFormat("seven"), Error);
   CHECK(Refusal(Named("a", Chunk(1, 6, {2, 70000, 1, 1}, Bytes(140000))), {}) == Finding::kLimit);
 }
 

@@ -40,7 +40,7 @@ void Judge(const BenchTable& table) {
   Require(bullets.count("overall_pass") == 1);
   Evidence evidence;
   CheckCells(table, evidence);
-  const RuntimeFacts facts = FactsOfTable(table, &table);
+  const RuntimeFacts facts = CollectTableFacts(table, &table);
   // A wait that is no number is a row without one, never a wait of 0.
   const std::vector<AnalyzerRow> rows = ExactRows(table);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -56,8 +56,8 @@ void Judge(const BenchTable& table) {
 
 void JudgeReport(std::string_view text) {
   const GateBullets bullets = ParseGateBullets(text);
-  const AnalyzerOptions options = OptionsOfReport(bullets, SuiteOptions("runtime_full"));
-  RuntimeRules(FactsOfReport(text), bullets, options, {});
+  const AnalyzerOptions options = ReadReportOptions(bullets, SuiteOptions("runtime_full"));
+  RuntimeRules(CollectReportFacts(text), bullets, options, {});
   SuiteCase suite_case;
   suite_case.return_code = 1;
   suite_case.console_text = suite_case.summary_text = suite_case.report_text = text;

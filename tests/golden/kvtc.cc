@@ -498,7 +498,7 @@ void CheckFormSteps(const Npz& npz) {
       CHECK(std::fabs(off) < (table[s] < 12 ? 1e-4 : 0.01));
     }
     for (uint64_t t = 0; t < judged; ++t) {
-      const float symbol = transform::SymbolOf(column[t], step);
+      const float symbol = transform::ToSymbol(column[t], step);
       CHECK(symbol * step == value[t * components + c]);
       bits += table[static_cast<size_t>(std::clamp(symbol, -64.0f, 64.0f) + 64)];
       if (std::fabs(symbol) > transform::kMostSymbol) bits += transform::kEscapeBits;

@@ -143,8 +143,8 @@ void AddHeat(const CachePair& caches, const Result& result, report::Page& page) 
               "tokens. The first chunk has seen all that it would see; later ones have not.");
 }
 
-ChartSeries SeriesOf(const std::string& name, const Result& result, bool emphasised, bool dashed,
-                     const std::function<double(const CurveLayer&)>& value) {
+ChartSeries MakeCurveSeries(const std::string& name, const Result& result, bool emphasised,
+                            bool dashed, const std::function<double(const CurveLayer&)>& value) {
   ChartSeries series{name, {}, emphasised, dashed};
   for (const CurvePoint& point : result.curve) {
     series.points.push_back({point.ratio, value(point.mean)});
@@ -164,14 +164,14 @@ void AddRemaining(const Result& result, report::Page& page) {
     chart.y_unit = report::Unit::kPercent;
     chart.y_min = 0;
     chart.markers = true;
-    chart.series = {SeriesOf("chosen", result, true, false,
-                             [&](const CurveLayer& l) { return part(l.selected); }),
-                    SeriesOf("random", result, false, false,
-                             [&](const CurveLayer& l) { return part(l.random); }),
-                    SeriesOf("first of chunk", result, false, false,
-                             [&](const CurveLayer& l) { return part(l.first_of_chunk); }),
-                    SeriesOf("oracle", result, false, true,
-                             [&](const CurveLayer& l) { return part(l.oracle); })};
+    chart.series = {MakeCurveSeries("chosen", result, true, false,
+                                    [&](const CurveLayer& l) { return part(l.selected); }),
+                    MakeCurveSeries("random", result, false, false,
+                                    [&](const CurveLayer& l) { return part(l.random); }),
+                    MakeCurveSeries("first of chunk", result, false, false,
+                                    [&](const CurveLayer& l) { return part(l.first_of_chunk); }),
+                    MakeCurveSeries("oracle", result, false, true,
+                                    [&](const CurveLayer& l) { return part(l.oracle); })};
     page.Figure(Render(chart),
                 is_value ? "Lower is better. All choose as many tokens. The oracle chooses anew in "
                            "every layer: its distance is the price of choosing once."
@@ -192,12 +192,14 @@ void AddAttention(const Result& result, report::Page& page) {
   chart.y_unit = report::Unit::kPercent;
   chart.y_min = 0;
   chart.markers = true;
-  chart.series = {SeriesOf("output", result, true, false, value(&AttentionError::out_rel_l2))};
+  chart.series = {
+      MakeCurveSeries("output", result, true, false, value(&AttentionError::out_rel_l2))};
   page.Figure(Render(chart), "Attention of the question's own queries over the blended cache.");
   chart.title = "Attention deviation against the recompute ratio";
   chart.y_label = "|P - P'|, mean of layers";
   chart.y_unit = report::Unit::kNumber;
-  chart.series = {SeriesOf("deviation", result, true, false, value(&AttentionError::dev_l2))};
+  chart.series = {
+      MakeCurveSeries("deviation", result, true, false, value(&AttentionError::dev_l2))};
   page.Figure(Render(chart), "The paper's attention deviation: probabilities, all heads and rows.");
 }
 

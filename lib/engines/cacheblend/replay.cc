@@ -379,7 +379,7 @@ std::vector<uint32_t> RandomOrder(uint64_t scored, uint64_t seed) {
   return order;
 }
 
-std::vector<uint32_t> FirstOfChunkOrder(const std::vector<Chunk>& chunks, uint64_t scored) {
+std::vector<uint32_t> MakeFirstOfChunkOrder(const std::vector<Chunk>& chunks, uint64_t scored) {
   std::vector<uint32_t> order;
   for (uint64_t i = 0; order.size() < scored; ++i) {
     const size_t before = order.size();
@@ -442,7 +442,7 @@ std::vector<CurvePoint> MeasureCurve(const std::vector<LayerDeviation>& layers,
   const Ranking& check = rankings[check_place];
   const uint64_t scored = check.scores().size();
   const std::vector<uint32_t> random = RandomOrder(scored, request.seed);
-  const std::vector<uint32_t> first = FirstOfChunkOrder(chunks, scored);
+  const std::vector<uint32_t> first = MakeFirstOfChunkOrder(chunks, scored);
   std::vector<CurvePoint> curve;
   for (const double ratio : request.ratios) {
     CurvePoint point;

@@ -132,7 +132,7 @@ Result Replay(const CachePair& caches, const AttentionTrace* trace, const Reques
 // Return the orders in which baselines recompute the scored tokens [0, scored): at random, or the
 // first tokens of all chunks, then their second ones, and so on.
 std::vector<uint32_t> RandomOrder(uint64_t scored, uint64_t seed);
-std::vector<uint32_t> FirstOfChunkOrder(const std::vector<Chunk>& chunks, uint64_t scored);
+std::vector<uint32_t> MakeFirstOfChunkOrder(const std::vector<Chunk>& chunks, uint64_t scored);
 
 // Returns one byte per token: 1 for the first k of the order and for all tokens from `scored` on.
 std::vector<uint8_t> Recomputed(std::span<const uint32_t> order, uint64_t k, uint64_t scored,

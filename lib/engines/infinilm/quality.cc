@@ -286,10 +286,10 @@ class Measurement {
     const HeadCache changed{MatrixOf(made.k, keys, full.k_dim), MatrixOf(made.v, keys, full.v_dim),
                             positions, bias};
     return CompareCaches(before, whole, after, changed, made.sources,
-                         RuleOfLayer(cache_.layers[layer].index));
+                         GetLayerRule(cache_.layers[layer].index));
   }
 
-  AttentionRule RuleOfLayer(uint32_t index) const {
+  AttentionRule GetLayerRule(uint32_t index) const {
     return options_.queries ? options_.queries->rule_of(index) : AttentionRule();
   }
 

@@ -46,13 +46,13 @@ struct Move {
   double price = kInfinity;  // of loss, per share
 };
 
-double PriceOfSaving(const Mixture::Change& change) {
+double ComputeSavingPrice(const Mixture::Change& change) {
   return change.share < -kSameShare ? change.loss / -change.share : kInfinity;
 }
 
 // Returns a price of which the lowest is best: a change that costs nothing comes first, ordered by
 // the loss that it removes.
-double PriceOfSpending(const Mixture::Change& change) {
+double ComputeSpendingPrice(const Mixture::Change& change) {
   // Puts changes that cost no bytes before all others, ordered by their loss.
   constexpr double kFree = 1e100;
   if (change.loss >= 0) return kInfinity;
@@ -73,7 +73,7 @@ class Walker {
   // limit.
   void Descend(Mixture mixture, std::vector<Step>& steps) const {
     for (;;) {
-      const Move move = Best(mixture, PriceOfSaving);
+      const Move move = Best(mixture, ComputeSavingPrice);
       if (move.price == kInfinity) return;
       mixture.Take(move.unit, move.option);
       steps.push_back(ToStep(mixture));
@@ -144,12 +144,12 @@ class Walker {
     for (const Unit& unit : measured_.units) refused.emplace_back(unit.options.size());
     int failures = 0;
     for (int tried = 0; tried < kMostExchanges && failures < kMostFailures; ++tried) {
-      const Move up = Best(mixture, PriceOfSpending, &refused);
+      const Move up = Best(mixture, ComputeSpendingPrice, &refused);
       if (up.price == kInfinity) break;
       Mixture changed = mixture;
       changed.Take(up.unit, up.option);
       while (changed.share() > budget) {
-        const Move down = Best(changed, PriceOfSaving);
+        const Move down = Best(changed, ComputeSavingPrice);
         if (down.price == kInfinity) break;
         changed.Take(down.unit, down.option);
       }
@@ -166,7 +166,7 @@ class Walker {
   bool SaveWithinLimit(Mixture& mixture, std::vector<Step>& steps) const {
     bool saved = false;
     for (;;) {
-      const Move move = Best(mixture, PriceOfSaving);
+      const Move move = Best(mixture, ComputeSavingPrice);
       if (move.price == kInfinity) return saved;
       Mixture changed = mixture;
       changed.Take(move.unit, move.option);

@@ -146,7 +146,7 @@ class Measurer {
         }
       }
       LeaveUndefinedRowsOut();
-      measured.runs.back().norm2_sum = SumOfNorm2(measured.runs.back());
+      measured.runs.back().norm2_sum = SumNorm2(measured.runs.back());
     }
     return std::move(effects_);
   }
@@ -229,7 +229,7 @@ class Measurer {
       std::vector<double> norm2(is_undefined_.size(), NAN);
       for (size_t c = 0; c < alternatives.size(); ++c) {
         const Alternative& alternative = alternatives[c];
-        const Held held = HeldOfUnit(run, attention.layer(), alternative.plan, u, units);
+        const Held held = ComputeHeldByUnit(run, attention.layer(), alternative.plan, u, units);
         const double bytes = share * alternative.bytes;
         const std::span<const AttentionRows> heads(alternative.heads);
         const size_t count = heads.size() / units;
@@ -258,8 +258,8 @@ class Measurer {
   }
 
   // Returns what a unit holds: for a layer whose kv heads differ, their mean.
-  static Held HeldOfUnit(const RunOf& run, uint32_t layer, const eviction::LayerPlan& plan,
-                         uint32_t unit, uint32_t units) {
+  static Held ComputeHeldByUnit(const RunOf& run, uint32_t layer, const eviction::LayerPlan& plan,
+                                uint32_t unit, uint32_t units) {
     if (plan.units == 1) return HeldBy(run, layer, plan, 0);
     if (units > 1) return HeldBy(run, layer, plan, unit);
     Held mean;
@@ -313,10 +313,10 @@ class Measurer {
   std::vector<uint8_t> is_undefined_;
 };
 
-std::vector<Alternative> AlternativesOfPlans(const LayerAttention& attention,
-                                             std::vector<eviction::LayerPlan> plans,
-                                             const MeasureRequest& request,
-                                             const eviction::MeasuredRows& rows, ThreadPool& pool) {
+std::vector<Alternative> MakeAlternatives(const LayerAttention& attention,
+                                          std::vector<eviction::LayerPlan> plans,
+                                          const MeasureRequest& request,
+                                          const eviction::MeasuredRows& rows, ThreadPool& pool) {
   std::vector<const eviction::LayerPlan*> each;
   for (const eviction::LayerPlan& plan : plans) each.push_back(&plan);
   auto of_plan =
@@ -344,9 +344,9 @@ Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidate
   Effects effects = MeasureAlternatives(
       all, static_cast<uint32_t>(candidates.size()),
       [&](const RunOf& run, size_t layer, const eviction::MeasuredRows& rows) {
-        return AlternativesOfPlans(run.layers()[layer],
-                                   PlanCandidates(run, layer, each, request.seed, pool), request,
-                                   rows, pool);
+        return MakeAlternatives(run.layers()[layer],
+                                PlanCandidates(run, layer, each, request.seed, pool), request, rows,
+                                pool);
       },
       request, progress);
   for (size_t r = 0; r < runs.size(); ++r) {
@@ -367,7 +367,7 @@ std::vector<Outcome> MeasurePlans(const RunOf& run, std::span<const PlansOfRun> 
   const auto alternatives_of = [&](const RunOf&, size_t layer, const eviction::MeasuredRows& rows) {
     std::vector<eviction::LayerPlan> of_layer;
     for (const PlansOfRun& plans : alternatives) of_layer.push_back(plans[layer]);
-    return AlternativesOfPlans(run.layers()[layer], std::move(of_layer), request, rows, pool);
+    return MakeAlternatives(run.layers()[layer], std::move(of_layer), request, rows, pool);
   };
   const auto count = static_cast<uint32_t>(alternatives.size());
   const Effects effects = MeasureAlternatives(one, count, alternatives_of, request, nullptr);

@@ -29,7 +29,7 @@ RunRows Select(const RunRows& run, const std::vector<uint64_t>& some) {
   part.rows = some.size();
   part.population = run.population * some.size() / std::max<uint64_t>(1, run.rows);
   for (auto& of_group : part.norm2) of_group = Select(of_group, run.rows, some);
-  part.norm2_sum = SumOfNorm2(part);
+  part.norm2_sum = SumNorm2(part);
   return part;
 }
 
@@ -179,7 +179,7 @@ std::string_view Name(LossKind kind) {
   return "?";
 }
 
-double SumOfNorm2(const RunRows& run) {
+double SumNorm2(const RunRows& run) {
   double sum = 0;
   for (const auto& of_group : run.norm2) {
     for (const float norm2 : of_group) sum += static_cast<double>(norm2);

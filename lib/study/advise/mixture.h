@@ -71,7 +71,7 @@ struct Measured {
 };
 
 // Sums up norm2 in index order.
-double SumOfNorm2(const RunRows& run);
+double SumNorm2(const RunRows& run);
 // Returns the measurements of some of the runs.
 Measured OfRuns(const Measured& measured, const std::vector<size_t>& runs);
 // Keeps only these rows of a run, ascending, as if the others had not been measured.

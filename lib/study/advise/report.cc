@@ -162,7 +162,7 @@ std::vector<MeasuredRun> MeasuredRuns(const Report& of) {
   return runs;
 }
 
-LossKind KindOf(const Report& of) { return of.advice.measured().kind; }
+LossKind GetLossKind(const Report& of) { return of.advice.measured().kind; }
 
 const Fields<Report>& ParamsFields() {
   static const Fields<Report> fields = {
@@ -170,7 +170,7 @@ const Fields<Report>& ParamsFields() {
        "Limit on the loss of the worst run, in the unit that loss.unit names; null: no limit",
        [](const Report& of) {
          const std::optional<double>& loss = of.request.limits.loss;
-         return loss ? std::optional(Shown(KindOf(of), *loss)) : std::nullopt;
+         return loss ? std::optional(Shown(GetLossKind(of), *loss)) : std::nullopt;
        }},
       {"min_ratio",
        "Least ratio, whole cache / what is kept, that the worst run must reach; 1: no limit",
@@ -209,16 +209,18 @@ const Fields<Report>& MethodFields() {
       {"method",
        "What losses are computed from: gradients, the sensitivity of layers, or the error of "
        "attention outputs",
-       [](const Report& of) { return Name(KindOf(of)); },
+       [](const Report& of) { return Name(GetLossKind(of)); },
        OneOf("gradients", "sensitivity", "output-error")},
       {"unit",
        "Unit of all losses: nats of KL of the next token, or relative error of attention outputs "
        "(Frobenius)",
-       [](const Report& of) { return KindOf(of) == LossKind::kOutput ? "relative_error" : "nats"; },
+       [](const Report& of) {
+         return GetLossKind(of) == LossKind::kOutput ? "relative_error" : "nats";
+       },
        OneOf("nats", "relative_error")},
       {"calibration", "predicted over real KL in a study: losses here are divided by its median",
        [](const Report& of) {
-         return KindOf(of) == LossKind::kOutput ? nullptr : &CalibrationOf(KindOf(of));
+         return GetLossKind(of) == LossKind::kOutput ? nullptr : &CalibrationOf(GetLossKind(of));
        },
        eviction::CalibrationFields()}};
   return fields;
@@ -271,13 +273,13 @@ const Fields<Report>& CheckFields() {
        OneOf("run", "half_of_the_rows")},
       {"optimism", "what plans cost where they were not chosen over what they promised",
        [](const Report& of) {
-         return Shown(KindOf(of), of.advice.check.optimism()) / Shown(KindOf(of), 1);
+         return Shown(GetLossKind(of), of.advice.check.optimism()) / Shown(GetLossKind(of), 1);
        },
        AtLeast(1)},
       {"folds", "One search for each run (or half) that is left out",
        [](const Report& of) {
          std::vector<FoldOf> folds;
-         for (const Fold& fold : of.advice.check.folds) folds.push_back({KindOf(of), fold});
+         for (const Fold& fold : of.advice.check.folds) folds.push_back({GetLossKind(of), fold});
          return folds;
        },
        FoldFields(), Items(2)}};

@@ -483,8 +483,8 @@ namespace {
 
 // Returns the plans of one kind that no other plan of it beats, ordered by bytes; plans with fewer
 // bytes lose more.
-report::ChartSeries FrontOfKind(const std::vector<SavingRow>& rows, std::string_view kind,
-                                LossKind loss, double most) {
+report::ChartSeries BuildKindFront(const std::vector<SavingRow>& rows, std::string_view kind,
+                                   LossKind loss, double most) {
   report::ChartSeries series{std::string(kind), {}, kind == "both", false, true, false};
   std::vector<const SavingRow*> order;
   for (const SavingRow& row : rows) {
@@ -538,7 +538,7 @@ void AddSavings(const AdviceRequest& request, const Savings& savings,
                              "at most " + LossText(kind, *request.limits.loss), true});
   }
   for (const std::string_view each : {"none", "lossless", "types", "eviction", "both"}) {
-    report::ChartSeries series = FrontOfKind(rows, each, kind, most);
+    report::ChartSeries series = BuildKindFront(rows, each, kind, most);
     if (each == "none") series.name = "as it came";
     if (!series.points.empty()) chart.series.push_back(std::move(series));
   }

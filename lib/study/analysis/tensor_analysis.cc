@@ -158,7 +158,7 @@ Measured CodeRows(const Snapshot& snapshot, const KvTensor& tensor, bool is_valu
 }
 
 // Returns true if the positions are plausible; a file may contain any numbers.
-bool AreOfARun(std::span<const int64_t> positions) {
+bool ArePlausiblePositions(std::span<const int64_t> positions) {
   return !positions.empty() &&
          std::all_of(positions.begin(), positions.end(),
                      [](int64_t position) { return position >= 0 && position <= INT32_MAX; });
@@ -339,7 +339,7 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, b
   if (models) {
     out.models = models->Models();
     out.autoregressive_gain_bits = models->autoregressive_gain_bits();
-    out.stats = StatsOfPatterns(tensor.dtype, models->patterns());
+    out.stats = ComputePatternStats(tensor.dtype, models->patterns());
   } else {
     out.stats = StatsOf(snapshot, tensor, is_value);
   }
@@ -347,7 +347,7 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, b
   std::vector<int64_t> counted(place.positions.empty() ? out.tokens : 0);
   std::iota(counted.begin(), counted.end(), 0);
   const std::span<const int64_t> positions = place.positions.empty() ? counted : place.positions;
-  if (options.rope && models && tensor.heads_known && finite && AreOfARun(positions)) {
+  if (options.rope && models && tensor.heads_known && finite && ArePlausiblePositions(positions)) {
     const Rope& rope = options.rope->Of(place.model_layer);
     RequireFit(rope, tensor.head_dim);
     for (const bool interleaved : {true, false}) {

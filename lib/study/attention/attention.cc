@@ -144,7 +144,7 @@ void GroupRow(std::span<const double> p, std::span<const double> changed,
 using FillTile = std::function<void(uint64_t begin, uint64_t count, std::span<double> out)>;
 
 // Returns the Jensen-Shannon divergence between P and its subset of mass `mass`, renormalised.
-double JsOfSubset(double mass) {
+double ComputeSubsetJs(double mass) {
   if (mass <= 0) return std::log(2.0);
   if (mass >= 1) return 0;
   return 0.5 * ((1 - mass) * std::log(2.0) + mass * std::log(2 * mass / (1 + mass)) +
@@ -175,7 +175,7 @@ bool KeptRow(std::span<const double> p, KeptBefore kept_before, int64_t position
   }
   out.mass[row] = mass;
   out.kl[row] = -std::log(mass);
-  out.js[row] = JsOfSubset(mass);
+  out.js[row] = ComputeSubsetJs(mass);
   const double kept_factor = mass > 0 ? 1 - 1 / mass : 1;
   for (size_t j = 0; j < p.size(); ++j) {
     difference[j] = static_cast<float>(is_kept(j) ? p[j] * kept_factor : p[j]);

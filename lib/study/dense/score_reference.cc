@@ -119,8 +119,8 @@ namespace {
 // Adds block sums of the weights of one row that sees `seen` keys, relative to its maximum; runs of
 // up to 64 keys are added one by one, then run by run. Returns weight / total, or 0 for a row that
 // sees nothing.
-float RowOfTile(const ScoreTile& tile, size_t r, size_t block, float weight, float* sums,
-                size_t blocks) {
+float AddTileRow(const ScoreTile& tile, size_t r, size_t block, float weight, float* sums,
+                 size_t blocks) {
   const KeyRows& keys = tile.keys;
   const size_t seen = std::min(keys.count, tile.visible + r);
   std::vector<float> row(seen);
@@ -164,7 +164,7 @@ void AddTileBlockSums(const ScoreTile& tile, size_t block, const float* row_weig
     const size_t rows = std::min(kSubTileRows, tile.rows - begin);
     for (size_t r = 0; r < rows; ++r) {
       const float weight = row_weights == nullptr ? 1.0f : row_weights[begin + r];
-      const float factor = RowOfTile(tile, begin + r, block, weight, of_row.data(), blocks);
+      const float factor = AddTileRow(tile, begin + r, block, weight, of_row.data(), blocks);
       for (size_t b = 0; b < blocks; ++b) {
         float& lane = lanes[b * kLanes + r % kLanes];
         lane = std::fma(factor, of_row[b], lane);

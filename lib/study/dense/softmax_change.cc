@@ -252,8 +252,8 @@ SoftmaxChange ref::ChangeSoftmax(const float* p, float* change, size_t count) no
   return result;
 }
 
-void LargestOf(const float* values, size_t count, size_t most, const std::vector<uint32_t>& known,
-               std::vector<uint32_t>& out) {
+void ListLargest(const float* values, size_t count, size_t most, const std::vector<uint32_t>& known,
+                 std::vector<uint32_t>& out) {
   most = std::min(most, count);
   const auto comes_first = [&](uint32_t a, uint32_t b) {
     return values[a] != values[b] ? values[a] > values[b] : a < b;

@@ -26,8 +26,8 @@ SoftmaxChange ChangeSoftmax(const float* p, float* change, size_t count) noexcep
 // Writes the indices of the `most` largest values, largest first; of equal ones the lower index
 // comes first. Writes all if there are fewer. `known` (distinct indices; may be empty) is a guess:
 // many of them are among the largest.
-void LargestOf(const float* values, size_t count, size_t most, const std::vector<uint32_t>& known,
-               std::vector<uint32_t>& out);
+void ListLargest(const float* values, size_t count, size_t most, const std::vector<uint32_t>& known,
+                 std::vector<uint32_t>& out);
 
 namespace ref {
 SoftmaxChange ChangeSoftmax(const float* p, float* change, size_t count) noexcept;

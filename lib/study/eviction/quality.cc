@@ -59,7 +59,7 @@ constexpr uint64_t kTileRows = 64;
 // [plan][unit][position]: queries before this position see the key.
 using KeptBeforeOf = std::vector<std::vector<std::vector<uint32_t>>>;
 
-std::vector<uint32_t> KeptBeforeOfUnit(const LayerPlan& plan, uint32_t unit, uint64_t end) {
+std::vector<uint32_t> ListKeptBefore(const LayerPlan& plan, uint32_t unit, uint64_t end) {
   std::vector<uint32_t> before(end);
   for (uint64_t p = 0; p < end; ++p) {
     const uint32_t last = plan.last_seen(unit, p);
@@ -282,7 +282,7 @@ std::vector<std::vector<AttentionRows>> MeasureHeads(const LayerAttention& atten
   KeptBeforeOf kept_before(plans.size());
   pool.ParallelFor(plans.size(), [&](uint64_t p) {
     for (uint32_t unit = 0; unit < plans[p]->units; ++unit) {
-      kept_before[p].push_back(KeptBeforeOfUnit(*plans[p], unit, end));
+      kept_before[p].push_back(ListKeptBefore(*plans[p], unit, end));
     }
   });
   const uint32_t heads = attention.query_heads();

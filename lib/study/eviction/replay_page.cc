@@ -166,7 +166,7 @@ std::vector<ChartSeries> ByPolicy(const ReplayResult& result, const RunValue& x,
 }
 
 // Returns the ratio of the whole model if the layers that evict reach `ratio`.
-double RatioOfAll(const Report& of, double ratio) {
+double ToModelRatio(const Report& of, double ratio) {
   const std::vector<uint32_t> evicting = EvictingLayers(of.result);
   double bytes = 0, all = 0;
   for (const LayerKv& layer : of.snapshot.layers) {
@@ -181,7 +181,7 @@ double RatioOfAll(const Report& of, double ratio) {
 std::vector<report::ChartTarget> ListChartTargets(const Report& of) {
   std::vector<report::ChartTarget> targets;
   for (const ReplayRun& run : of.result.runs) {
-    const double ratio = RatioOfAll(of, run.target_ratio());
+    const double ratio = ToModelRatio(of, run.target_ratio());
     const bool known = std::any_of(targets.begin(), targets.end(),
                                    [&](const auto& target) { return target.at == ratio; });
     if (std::isfinite(ratio) && !known) targets.push_back({ratio, run.target_text()});

@@ -174,7 +174,7 @@ class Tile {
       std::fill(row, row + first, 0.0f);
       std::fill(row + first + seen, row + keys_, 0.0f);
       if (!defined_[r]) std::fill(row, row + keys_, 0.0f);
-      if (!is_plain_) LargestOf(row + first, seen, kTop64, {}, largest_[r]);
+      if (!is_plain_) ListLargest(row + first, seen, kTop64, {}, largest_[r]);
     }
     if (v_dim_ == 0) return;
     o_.resize(count * v_dim_);
@@ -223,7 +223,7 @@ class Tile {
       const float* before = &p_[r * keys_];
       float* now = &changed_[r * keys_];
       for (uint64_t j = 0; j < keys_; ++j) now[j] = before[j] + change[j];
-      LargestOf(now + first, seen, kTop64, largest_[r], after);
+      ListLargest(now + first, seen, kTop64, largest_[r], after);
       if (seen > kTop8) out.top8[r] = ShareAmong(largest_[r], after, kTop8);
       if (seen > kTop64) out.top64[r] = ShareAmong(largest_[r], after, kTop64);
     }
@@ -273,7 +273,7 @@ class Tile {
     const uint64_t position = rows_[r], seen = position + 1;
     std::fill_n(row, std::min(request_.keep_first, seen), 0.0f);
     const uint64_t kept = std::min(request_.keep_last, seen);
-    const uint64_t from = std::min(seen - kept, quant::CountStored(type.TailOf(is_key), seen));
+    const uint64_t from = std::min(seen - kept, quant::CountStored(type.GetTail(is_key), seen));
     std::fill(row + from, row + seen, 0.0f);
   }
   bool KeepsAny(quant::Tail tail) const {
@@ -297,7 +297,7 @@ class Tile {
     if (pair.v != TypePair::kFull && stored_.v_stored[pair.v].noise != 0) {
       const quant::CacheType& type = *request_.v_types[pair.v];
       const std::vector<float>* weights = is_changed_ ? &changed_ : &p_;
-      if (KeepsAny(type.TailOf(false))) {
+      if (KeepsAny(type.GetTail(false))) {
         weights_ = *weights;
         for (size_t r = 0; r < count; ++r) ZeroInFull(type, false, r, &weights_[r * keys_]);
         weights = &weights_;
@@ -389,7 +389,7 @@ StoredSide Store(const quant::CacheType& type, const quant::Side& side,
     stored.bytes = bytes;
     return stored;
   }
-  const uint64_t full = FullTokens(request, type.TailOf(side.is_key), side.tokens);
+  const uint64_t full = FullTokens(request, type.GetTail(side.is_key), side.tokens);
   if (full == side.tokens) stored.noise = 0;  // this type stores no token
   const double share = static_cast<double>(full) / static_cast<double>(side.tokens);
   stored.bytes = (1 - share) * bytes + share * 2 * static_cast<double>(side.values.size());

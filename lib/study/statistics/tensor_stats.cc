@@ -60,7 +60,7 @@ double EntropyBits(const Histogram& histogram) {
   return bits;
 }
 
-TensorStats StatsOfPatterns(DType dtype, const std::vector<uint64_t>& patterns) {
+TensorStats ComputePatternStats(DType dtype, const std::vector<uint64_t>& patterns) {
   KV_ASSERT(IsHalf(dtype) && patterns.size() == 65536);
   Moments moments;
   std::vector<Histogram> planes(2, Histogram{});
@@ -83,7 +83,7 @@ TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor, bool is_va
     ForEachSlice(snapshot, tensor, [&](const Bytes& raw, uint64_t) {
       CountWords(raw.data(), raw.size() / 2, patterns.data());
     });
-    return StatsOfPatterns(tensor.dtype, patterns);
+    return ComputePatternStats(tensor.dtype, patterns);
   }
   Moments moments;
   const uint32_t unit = tensor.unit_bytes();

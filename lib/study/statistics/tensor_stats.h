@@ -30,7 +30,7 @@ const Fields<TensorStats>& TensorStatsFields();
 TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor, bool is_value);
 
 // Computes the same for a 16-bit type from the number of occurrences of each bit pattern.
-TensorStats StatsOfPatterns(DType dtype, const std::vector<uint64_t>& patterns);
+TensorStats ComputePatternStats(DType dtype, const std::vector<uint64_t>& patterns);
 
 // Returns the order-0 entropy, in bits per byte, of a byte histogram.
 double EntropyBits(const std::array<uint64_t, 256>& histogram);

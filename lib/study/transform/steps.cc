@@ -52,7 +52,7 @@ std::array<double, kSymbols> Probabilities(std::span<const float> values, float 
   for (double& of_symbol : p) of_symbol *= kPseudoCounts / sum;
   for (const float value : values) {
     constexpr float kEnd = kMostSymbol + 1;
-    p[static_cast<size_t>(std::clamp(SymbolOf(value, step), -kEnd, kEnd) + kEnd)] += 1;
+    p[static_cast<size_t>(std::clamp(ToSymbol(value, step), -kEnd, kEnd) + kEnd)] += 1;
   }
   for (double& of_symbol : p) of_symbol /= kPseudoCounts + static_cast<double>(values.size());
   return p;
@@ -60,7 +60,7 @@ std::array<double, kSymbols> Probabilities(std::span<const float> values, float 
 
 }  // namespace
 
-float SymbolOf(float value, float step) { return std::nearbyint(value / step); }
+float ToSymbol(float value, float step) { return std::nearbyint(value / step); }
 
 std::array<double, kSymbols> SymbolBits(std::span<const float> values, float step) {
   std::array<double, kSymbols> bits = Probabilities(values, step);
@@ -102,12 +102,12 @@ uint32_t FindSymbol(const StepTable& table, float symbol) {
 }
 
 // Returns the bits of all rows, by the tables alone.
-double BitsOfRows(const StepCode& code, const Rows& rows) {
+double CountRowBits(const StepCode& code, const Rows& rows) {
   double bits = 0;
   for (size_t c = 0; c < code.tables.size(); ++c) {
     const StepTable& table = code.tables[c];
     for (uint64_t t = 0; t < rows.tokens; ++t) {
-      const uint32_t place = FindSymbol(table, SymbolOf(rows.Row(t)[c], code.step));
+      const uint32_t place = FindSymbol(table, ToSymbol(rows.Row(t)[c], code.step));
       bits += kRansTotalBits - std::log2(static_cast<double>(table.frequencies[place]));
       if (place + 1 == table.symbols()) bits += kEscapeBits;
     }
@@ -133,7 +133,7 @@ StepCode FitSteps(const Rows& learn, const Rows& judge, double budget_bits) {
   for (int i = 0; i < kBisections; ++i) {
     const double step = std::sqrt(low * high);
     const StepCode code = LearnTables(learn, static_cast<float>(step));
-    const bool fits = BitsOfRows(code, judge) <= budget_bits * static_cast<double>(judge.tokens);
+    const bool fits = CountRowBits(code, judge) <= budget_bits * static_cast<double>(judge.tokens);
     (fits ? high : low) = step;
   }
   return LearnTables(learn, static_cast<float>(high));
@@ -182,7 +182,7 @@ uint64_t StoreBlock(const StepCode& code, const Rows& rows, std::span<float> out
     symbols.assign(rows.tokens * kRansLanes, 0);
     for (size_t c = first; c < std::min(first + kRansLanes, code.tables.size()); ++c) {
       for (uint64_t t = 0; t < rows.tokens; ++t) {
-        const float symbol = SymbolOf(rows.Row(t)[c], code.step);
+        const float symbol = ToSymbol(rows.Row(t)[c], code.step);
         const float kept = std::clamp<float>(symbol, INT16_MIN, INT16_MAX);
         const uint32_t place = FindSymbol(code.tables[c], kept);
         faults.clipped += kept != symbol;

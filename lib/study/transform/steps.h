@@ -20,7 +20,7 @@ inline constexpr uint32_t kEscapeBits = 16;
 inline constexpr uint64_t kBlockTokens = 128;  // tokens whose codes form one stream
 
 // Returns the symbol of a coefficient, without limit.
-float SymbolOf(float value, float step);
+float ToSymbol(float value, float step);
 // Returns the bits of each symbol from -64 to 64 of a component: from counts of these values plus
 // 40 pseudo-counts, half from a Gaussian and half from a Laplacian of their deviation.
 std::array<double, kSymbols> SymbolBits(std::span<const float> values, float step);

@@ -253,7 +253,7 @@ TEST_CASE("a blended cache replayed again deviates by what was left", "[blend]")
 
 TEST_CASE("baselines choose as many tokens", "[blend]") {
   const std::vector<Chunk> chunks = {{"a", 0, 2}, {"b", 2, 4}, {"c", 6, 3}};
-  CHECK(FirstOfChunkOrder(chunks, 8) == std::vector<uint32_t>{0, 2, 6, 1, 3, 7, 4, 5});
+  CHECK(MakeFirstOfChunkOrder(chunks, 8) == std::vector<uint32_t>{0, 2, 6, 1, 3, 7, 4, 5});
   std::vector<uint32_t> random = RandomOrder(50, 1);
   CHECK(random != RandomOrder(50, 2));
   CHECK(random == RandomOrder(50, 1));

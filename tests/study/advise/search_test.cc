@@ -35,7 +35,7 @@ Measured RandomCase(const Shape& shape, uint32_t seed) {
       for (uint64_t r = 0; r < shape.rows; ++r) norm2.push_back(20 + 5 * uniform(random));
       rows.weight.push_back(static_cast<double>(uniform(random)));
     }
-    rows.norm2_sum = SumOfNorm2(rows);
+    rows.norm2_sum = SumNorm2(rows);
     made.runs.push_back(rows);
   }
   for (uint32_t u = 0; u < shape.units; ++u) {
@@ -370,7 +370,7 @@ TEST_CASE("a sample's standard error covers the loss of all rows", "[advise]") {
       };
       part.runs[0].rows = 80;
       for (auto& norm2 : part.runs[0].norm2) pick(norm2);
-      part.runs[0].norm2_sum = SumOfNorm2(part.runs[0]);
+      part.runs[0].norm2_sum = SumNorm2(part.runs[0]);
       for (Unit& unit : part.units) {
         for (Option& option : unit.options) pick(option.effect[0]);
       }

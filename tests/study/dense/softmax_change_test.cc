@@ -75,9 +75,9 @@ TEST_CASE("the largest values are found with and without a hint", "[softmax_chan
     test::ForEachTarget([&](const std::string& target) {
       INFO(target << " " << count);
       std::vector<uint32_t> got;
-      LargestOf(values.data(), count, 8, {}, got);
+      ListLargest(values.data(), count, 8, {}, got);
       CHECK(got == order);
-      LargestOf(values.data(), count, 8, hint, got);
+      ListLargest(values.data(), count, 8, hint, got);
       CHECK(got == order);
     });
   }

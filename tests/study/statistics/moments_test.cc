@@ -22,7 +22,7 @@ TEST_CASE("moments are over finite values and do not mind how often a value is g
     one_by_one.Add(F16ToF32(pattern));
   }
   const ValueSummary a = one_by_one.Finish();
-  const TensorStats b = StatsOfPatterns(DType::kF16, patterns);
+  const TensorStats b = ComputePatternStats(DType::kF16, patterns);
   CHECK(a.values == 5000);
   CHECK(b.values == 5000);
   CHECK(b.bytes == 10000);

@@ -149,7 +149,7 @@ CallStart MnnEngine::Begin(uint64_t new_tokens) {
 
 std::vector<float> MnnEngine::Accumulated(std::span<const float> block_sums, uint64_t query_rows,
                                           uint32_t layer) const {
-  std::vector<float> scores = ScoresOf(layer);
+  std::vector<float> scores = GetScores(layer);
   scores.resize(block_sums.size());  // new blocks start at 0, surplus ones are dropped
   const auto norm = static_cast<float>(
       std::max<uint64_t>(1, CheckedMul(geometry_.query_heads, query_rows, "heads x rows")));
@@ -225,7 +225,7 @@ CallEnd MnnEngine::Finish(std::span<const float> block_sums, uint64_t query_rows
       const float kept = std::round(metrics_.keep_ratio * static_cast<float>(layer.length));
       end.final_keep_tokens = std::max<uint64_t>(1, static_cast<uint64_t>(kept));
     }
-    ScoresOf(index) = std::move(scores);
+    GetScores(index) = std::move(scores);
   }
   in_call_ = false;
   if (index + 1 == geometry_.layers) {

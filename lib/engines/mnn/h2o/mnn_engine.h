@@ -90,7 +90,7 @@ class MnnEngine {
   const MnnMetrics& metrics() const { return metrics_; }
   uint64_t length(uint32_t layer) const { return layers_[layer].length; }
   uint64_t capacity(uint32_t layer) const { return layers_[layer].capacity; }
-  std::span<const float> scores(uint32_t layer) const { return ScoresOf(layer); }
+  std::span<const float> scores(uint32_t layer) const { return GetScores(layer); }
   const KeepPlan& pending(uint32_t layer) const { return layers_[layer].pending; }
   uint64_t pending_remove(uint32_t layer) const { return layers_[layer].pending_remove; }
   uint64_t blocks(uint64_t length) const;
@@ -115,10 +115,10 @@ class MnnEngine {
     uint64_t steps = 0, last_trigger_step = 0;  // the layer's own clock, used by kDesign
   };
 
-  std::vector<float>& ScoresOf(uint32_t layer) {
+  std::vector<float>& GetScores(uint32_t layer) {
     return layers_[revision_ == MnnRevision::kR6 ? 0 : layer].scores;
   }
-  const std::vector<float>& ScoresOf(uint32_t layer) const {
+  const std::vector<float>& GetScores(uint32_t layer) const {
     return layers_[revision_ == MnnRevision::kR6 ? 0 : layer].scores;
   }
   void ApplyPending(Layer& layer, CallStart& start);

@@ -516,7 +516,7 @@ std::vector<std::string> MissingBullets(const GateBullets& bullets) {
   return missing;
 }
 
-AnalyzerOptions OptionsOfReport(const GateBullets& bullets, AnalyzerOptions options) {
+AnalyzerOptions ReadReportOptions(const GateBullets& bullets, AnalyzerOptions options) {
   if (!bullets.empty()) options.decode_baseline = 0;
   for (const OptionEntry& entry : kOptions) {
     const auto found = bullets.find(entry.bullet);

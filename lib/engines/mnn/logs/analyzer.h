@@ -187,7 +187,7 @@ std::vector<std::string> Contradictions(std::string_view markdown);
 std::vector<std::string> MissingBullets(const GateBullets& bullets);
 // Returns the thresholds that a report says it applied; those that it does not name come from
 // `otherwise`.
-AnalyzerOptions OptionsOfReport(const GateBullets& bullets, AnalyzerOptions otherwise);
+AnalyzerOptions ReadReportOptions(const GateBullets& bullets, AnalyzerOptions otherwise);
 // Returns the options of a report that let more pass than the suite's own.
 std::vector<std::string> LooserOptions(const AnalyzerOptions& report, const AnalyzerOptions& suite);
 

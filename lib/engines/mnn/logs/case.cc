@@ -240,10 +240,10 @@ GateBullets Analyse(const BenchTable& baseline, const std::optional<OfflineRatio
                     const std::optional<OfflineRatio>& online, CaseLogs& logs) {
   const BenchLogs& bench = logs.bench;
   const bool has_baseline = baseline.size() > 0;
-  logs.facts = FactsOfTable(bench.table, has_baseline ? &baseline : nullptr);
+  logs.facts = CollectTableFacts(bench.table, has_baseline ? &baseline : nullptr);
   // Without its own baseline, the engine's rule applies: the best row of the same-batch baseline.
   if (has_baseline && !(logs.options.decode_baseline > 0)) {
-    logs.options.decode_baseline = FactsOfTable(baseline, nullptr).decode.most.value_or(0);
+    logs.options.decode_baseline = CollectTableFacts(baseline, nullptr).decode.most.value_or(0);
     logs.options.decode_baseline_source = "same_batch";
     logs.options.decode_baseline_samples = 1;
   }
@@ -308,7 +308,7 @@ void ReadReportAndLogs(const LogFolder& folder, const std::optional<OfflineRatio
   logs.notes.insert(logs.notes.end(), logs.bench.failures.begin(), logs.bench.failures.end());
   if (logs.bench.table.size() == 0) {
     if (logs.bullets.empty()) return;
-    logs.facts = FactsOfReport(*c.summary_text);
+    logs.facts = CollectReportFacts(*c.summary_text);
     CheckFigures(ReportAverages(*c.summary_text), shown, logs.evidence);
     return;
   }
@@ -325,7 +325,7 @@ void ReadReportAndLogs(const LogFolder& folder, const std::optional<OfflineRatio
     logs.bullets = made;
     return;
   }
-  const size_t rows = FactsOfReport(*c.summary_text).rows;
+  const size_t rows = CollectReportFacts(*c.summary_text).rows;
   if (rows > logs.bench.table.size()) {
     logs.evidence.gaps.Add(
         fmt::format("{}/summary.md was made of {} rows, but the logs beside it have {}", c.folder,
@@ -363,7 +363,7 @@ CaseLogs ReadRuntimeCase(const LogFolder& folder, SuiteCase suite_case) {
   c.summary_text = folder.Text("summary.md");
   c.bullets = logs.bullets = ParseGateBullets(c.summary_text.value_or(""));
   logs.report_missing = logs.bullets.empty();
-  logs.options = OptionsOfReport(logs.bullets, SuiteOptions(c.name));
+  logs.options = ReadReportOptions(logs.bullets, SuiteOptions(c.name));
   if (!logs.bullets.empty()) logs.notes = LooserOptions(logs.options, SuiteOptions(c.name));
   BenchReader(logs.bench, logs.evidence).Read(folder, BenchReader::Kind::kCase);
   logs.evidence.damage.AddFolder(folder, kDepth);
@@ -406,7 +406,7 @@ CaseLogs ReadBenchLogs(const EngineLogsInput& input, const std::string& shown, S
         .File(shown);
   }
   const bool has_report = !logs.bullets.empty();
-  if (has_report) logs.options = OptionsOfReport(logs.bullets, logs.options);
+  if (has_report) logs.options = ReadReportOptions(logs.bullets, logs.options);
   c.bullets = logs.bullets;
   ReadReportAndLogs(folder, upper, online, logs);
   if (!has_report) {

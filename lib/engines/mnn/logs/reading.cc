@@ -22,7 +22,7 @@ constexpr size_t kMostCases = 1000;
 
 bool IsCaseName(std::string_view name) { return name.starts_with("runtime_") || IsDemoName(name); }
 
-std::string ModeOf(std::string_view name) {
+std::string FindMode(std::string_view name) {
   for (const SuiteCaseName& known : kSuiteCases) {
     if (known.name == name) return std::string(known.mode);
   }
@@ -71,7 +71,7 @@ void RequireKeys(std::span<const RowKey> keys, const Json& row, const std::strin
 }
 
 // Returns the facts in a row. The suite keeps only the largest value of the rows.
-RuntimeFacts FactsOfRow(const Json& row) {
+RuntimeFacts ReadRowFacts(const Json& row) {
   const auto largest = [&](std::string_view key) {
     return row.contains(std::string(key)) ? std::optional(NumberAt(row, key)) : std::nullopt;
   };
@@ -88,7 +88,7 @@ RuntimeFacts FactsOfRow(const Json& row) {
 }
 
 // Returns the row under the keys of the engine's report.
-GateBullets BulletsOfRow(const Json& row) {
+GateBullets ReadRowBullets(const Json& row) {
   GateBullets bullets;
   for (const auto& item : row.items()) {
     const Json& value = item.value();
@@ -118,7 +118,7 @@ CaseLogs ReadRow(const Json& row, const std::string& place, SuiteCase suite_case
   logs.report_missing = !TruthAt(row, "summary_exists") || !TruthAt(row, "quality_gate_found");
   if (logs.report_missing) return logs;
   RequireKeys(kRuntimeRowKeys, row, place, logs.evidence);
-  logs.bullets = BulletsOfRow(row);
+  logs.bullets = ReadRowBullets(row);
   logs.options.decode_baseline = NumberAt(row, "decode_baseline");
   const double target = NumberAt(row, "decode_drop_target", logs.options.decode_drop_target);
   if (target > logs.options.decode_drop_target) {
@@ -127,7 +127,7 @@ CaseLogs ReadRow(const Json& row, const std::string& place, SuiteCase suite_case
                     target, logs.options.decode_drop_target));
   }
   logs.options.decode_drop_target = target;
-  logs.facts = FactsOfRow(row);
+  logs.facts = ReadRowFacts(row);
   return logs;
 }
 
@@ -175,7 +175,7 @@ std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteOutput& outp
   for (const std::string& name : CasesIn(folder, output)) {
     SuiteCase c;
     c.name = name;
-    c.mode = ModeOf(name);
+    c.mode = FindMode(name);
     c.folder = folder.Shown(name);
     c.console_log = folder.Shown(name + std::string(kConsole));
     c.console_text = folder.Text(name + std::string(kConsole));
@@ -234,7 +234,7 @@ CaseLogs ReadLooseLogs(const EngineLogsInput& input, const std::string& shown) {
     c.return_code = code;
   }
   if (demo) {
-    c.mode = ModeOf(c.name);
+    c.mode = FindMode(c.name);
     return alone ? ReadDemoReport(report, shown, std::move(c)) : ReadDemoCase(folder, std::move(c));
   }
   AnalyzerOptions options = SuiteOptions(c.name);

@@ -330,7 +330,7 @@ std::optional<double> RuntimeFacts::measured_ratio_mean() const {
   return *raw / *comp;
 }
 
-RuntimeFacts FactsOfTable(const BenchTable& table, const BenchTable* baseline) {
+RuntimeFacts CollectTableFacts(const BenchTable& table, const BenchTable* baseline) {
   const std::vector<AnalyzerRow> rows = ExactRows(table);
   RuntimeFacts facts;
   facts.rows = rows.size();
@@ -348,7 +348,7 @@ RuntimeFacts FactsOfTable(const BenchTable& table, const BenchTable* baseline) {
 
 GateBullets ReportAverages(std::string_view markdown) { return ParseHead(markdown).averages; }
 
-RuntimeFacts FactsOfReport(std::string_view markdown) {
+RuntimeFacts CollectReportFacts(std::string_view markdown) {
   const ReportHead head = ParseHead(markdown);
   const GateBullets bullets = ParseGateBullets(markdown);
   RuntimeFacts facts;

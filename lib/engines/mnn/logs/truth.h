@@ -62,9 +62,9 @@ struct RuntimeFacts {
   std::optional<double> measured_ratio_mean() const;
 };
 // Takes the facts from the table. `baseline` holds the rows of the same-batch baseline, if any.
-RuntimeFacts FactsOfTable(const BenchTable& table, const BenchTable* baseline);
+RuntimeFacts CollectTableFacts(const BenchTable& table, const BenchTable* baseline);
 // Takes the facts from the analyzer's report: its averages, its maxima and the rows that it lists.
-RuntimeFacts FactsOfReport(std::string_view markdown);
+RuntimeFacts CollectReportFacts(std::string_view markdown);
 // Returns the bullets above the report's quality gate.
 GateBullets ReportAverages(std::string_view markdown);
 

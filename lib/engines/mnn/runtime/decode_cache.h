@@ -22,12 +22,12 @@ struct RangeIdentity {
   bool IsAt(const RangeIdentity& other) const {
     return begin == other.begin && tokens == other.tokens;
   }
-  bool HasSizeOf(const RangeIdentity& other) const {
+  bool HasSameSize(const RangeIdentity& other) const {
     return raw_bytes == other.raw_bytes && compressed_bytes == other.compressed_bytes;
   }
   bool Matches(const RangeIdentity& other) const {
-    return HasSizeOf(other) && ((raw_hash != 0 && raw_hash == other.raw_hash) ||
-                                (blob_hash != 0 && blob_hash == other.blob_hash));
+    return HasSameSize(other) && ((raw_hash != 0 && raw_hash == other.raw_hash) ||
+                                  (blob_hash != 0 && blob_hash == other.blob_hash));
   }
 };
 
@@ -61,7 +61,7 @@ class DecodeCache {
     if (capacity_ == 0) return;
     std::erase_if(entries_, [&](const Entry& old) {
       return old.id.Matches(entry.id) ||
-             (by_place && old.id.IsAt(entry.id) && old.id.HasSizeOf(entry.id));
+             (by_place && old.id.IsAt(entry.id) && old.id.HasSameSize(entry.id));
     });
     entries_.push_back(std::move(entry));
     if (entries_.size() > capacity_) entries_.pop_front();

@@ -104,7 +104,7 @@ class MnnRuntime : public Runtime {
   };
 
   bool is_store() const { return setup_.config.mode == Mode::kStore; }
-  LayerRecord& RecordOf(const Layer& layer) {
+  LayerRecord& GetRecord(const Layer& layer) {
     return records_[static_cast<size_t>(&layer - layers_.data())];
   }
 
@@ -252,7 +252,7 @@ class MnnRuntime : public Runtime {
   }
 
   std::optional<RangeBytes> RunDecoder(const Layer& layer, const Block& block) {
-    Measured& measured = RecordOf(layer).measured;
+    Measured& measured = GetRecord(layer).measured;
     ++measured.decode_calls;
     const Stopwatch watch;
     RangeBytes decoded;
@@ -277,7 +277,7 @@ class MnnRuntime : public Runtime {
   // Returns the bytes from a cache, or decodes them. Returns nothing if that fails.
   std::optional<Decoded> DecodeBlock(Layer& layer, const Block& block) {
     const auto hit = [&](const DecodeCache::Entry& entry) {
-      Measured& measured = RecordOf(layer).measured;
+      Measured& measured = GetRecord(layer).measured;
       ++measured.cache_copies;
       measured.seeded_hits += entry.seeded;
       return Decoded{entry.decoded, true, entry.seeded};
@@ -307,7 +307,7 @@ class MnnRuntime : public Runtime {
     const Stopwatch watch;
     const std::optional<Decoded> decoded = DecodeBlock(layer, block);
     const int64_t us = watch.us();
-    LayerRecord& record = RecordOf(layer);
+    LayerRecord& record = GetRecord(layer);
     if (!decoded || !decoded->was_hit) record.counters.decompress_us += us;
     if (!decoded) return Fallback(layer, "decode");
     block.decoded_once = true;
@@ -390,7 +390,7 @@ class MnnRuntime : public Runtime {
   }
 
   void Fallback(const Layer& layer, std::string_view what) {
-    ++RecordOf(layer).counters.fallback_count;
+    ++GetRecord(layer).counters.fallback_count;
     Log(EventKind::kFallback, layer, 0, 0, 0, 0, 0, what);
   }
 

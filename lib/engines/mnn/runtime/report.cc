@@ -21,7 +21,7 @@ std::optional<double> SafeRatio(uint64_t raw, uint64_t blob) {
   return static_cast<double>(raw) / static_cast<double>(blob);
 }
 
-Value NumberOf(double value) {
+Value NumberOrNull(double value) {
   if (value == static_cast<double>(static_cast<int64_t>(value))) return static_cast<int64_t>(value);
   return ShortestDouble(static_cast<float>(value));
 }
@@ -31,12 +31,12 @@ Value ParamsToValue(const Report& report) {
   Value params = Value::Object{{"h2o_enable", result.h2o_enabled}};
   mnn::h2o::ForEachParameter(result.h2o, [&](std::string_view name, double value) {
     params.Put(name, name == "h2o_target_mode" ? Value(value == 0 ? "static" : "adaptive")
-                                               : NumberOf(value));
+                                               : NumberOrNull(value));
   });
   ForEachParameter(result.lossless, [&](std::string_view name, const ParameterValue& value) {
     const auto* number = std::get_if<double>(&value);
-    params.Put(name,
-               number != nullptr ? NumberOf(*number) : Value(std::get<std::string_view>(value)));
+    params.Put(
+        name, number != nullptr ? NumberOrNull(*number) : Value(std::get<std::string_view>(value)));
   });
   return params;
 }

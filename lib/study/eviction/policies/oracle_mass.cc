@@ -75,7 +75,7 @@ class PassingOracleRule : public Rule {
   }
   uint32_t units(const LayerCaches& caches) const override { return caches.attention.kv_heads(); }
   void Observe(LayerCaches& caches, uint64_t begin, uint64_t end) override {
-    for (uint64_t row = std::max(begin, first_); row < end; ++row) TakeOff(caches, row);
+    for (uint64_t row = std::max(begin, first_); row < end; ++row) SubtractRow(caches, row);
   }
   std::vector<KeepPlan> Choose(LayerCaches& caches, uint64_t, uint64_t keep) override {
     return PerHead(caches, keep, 0, [&](uint32_t h) {
@@ -105,7 +105,7 @@ class PassingOracleRule : public Rule {
     });
   }
   // Subtracts at the positions that are held; the others are never asked for again.
-  void TakeOff(const LayerCaches& caches, uint64_t row) {
+  void SubtractRow(const LayerCaches& caches, uint64_t row) {
     const uint32_t group = caches.attention.group();
     caches.pool->ParallelFor(future_.size(), [&](uint64_t h) {
       const auto held = caches.of_head[h].positions();

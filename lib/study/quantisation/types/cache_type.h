@@ -70,7 +70,7 @@ struct CacheType {
   // For a type that codes all layers together; it decides itself which values stay in full.
   const WholeSide* whole = nullptr;
 
-  Tail TailOf(bool is_key) const {
+  Tail GetTail(bool is_key) const {
     return !has_tail ? Tail::kNone : is_key ? Tail::kKeys : Tail::kValues;
   }
   // Returns true if llama.cpp rotates this side before storing it.

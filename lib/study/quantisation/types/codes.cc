@@ -37,7 +37,7 @@ double Quantile(const std::vector<float>& sorted, double share) {
 
 GroupCodes StoreKivi(const float* values, size_t count, size_t step, uint32_t bits, float* out) {
   const auto top = static_cast<float>((1u << bits) - 1);
-  const Range range = RangeOf(values, count, step);
+  const Range range = FindRange(values, count, step);
   GroupCodes group{std::vector<uint8_t>(count), ToHalf(ToHalf(range.most - range.least) / top),
                    range.least};
   for (size_t i = 0; i < count; ++i) {
@@ -56,7 +56,7 @@ GroupCodes StoreQuanto(const float* values, size_t count, size_t step, uint32_t 
                        Arithmetic arithmetic, float* out) {
   const auto round = [&](float value) { return RoundIf(arithmetic, value); };
   const auto top = static_cast<float>((1u << bits) - 1);
-  const Range range = RangeOf(values, count, step);
+  const Range range = FindRange(values, count, step);
   GroupCodes group{std::vector<uint8_t>(count), round(round(range.most - range.least) / top),
                    -range.least};
   for (size_t i = 0; i < count; ++i) {
@@ -239,7 +239,7 @@ TokenHeadCodes StoreInt4(std::span<const float> values, uint32_t dim,
     for (uint32_t d = 0; d < dim; ++d) r[d] = signs[d] * values[i + d];
     HadamardUnscaled(r.data(), dim, LargestPowerOfTwoDivisor(dim));
     for (float& value : r) value = ToHalf(value);
-    const Range range = RangeOf(r.data(), dim);
+    const Range range = FindRange(r.data(), dim);
     const float scale = std::max((range.most - range.least) / 15.0f, kLeastScale);
     const float zero = std::clamp(RoundByHalf(-range.least / scale), 0.0f, 15.0f);
     const float inverse = 1.0f / scale;
@@ -373,7 +373,7 @@ TurboValues StoreTurboValues(std::span<const float> values, uint32_t dim, uint32
   const auto top = static_cast<float>((1u << bits) - 1);
   TurboValues stored{std::vector<uint8_t>(values.size()), {}, {}};
   for (size_t i = 0; i < values.size(); i += dim) {
-    const Range range = RangeOf(&values[i], dim);
+    const Range range = FindRange(&values[i], dim);
     const float scale = std::max((range.most - range.least) / top, kLeastNorm);
     stored.scales.push_back(F32ToF16(scale));
     stored.least.push_back(F32ToF16(range.least));

@@ -135,7 +135,7 @@ struct Range {
 };
 
 // Returns the range of values that lie `step` apart.
-inline Range RangeOf(const float* values, size_t count, size_t step = 1) {
+inline Range FindRange(const float* values, size_t count, size_t step = 1) {
   Range range{values[0], values[0]};
   for (size_t i = 1; i < count; ++i) {
     range.least = std::min(range.least, values[i * step]);

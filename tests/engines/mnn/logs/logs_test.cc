@@ -169,7 +169,7 @@ TEST_CASE("the measured ratio is that of the worst row, the mean has its own nam
   CHECK(rule.status == Status::kFail);
   CHECK(rule.where.log == "out/runtime_full/logs/a.log row 2");
   // Of a report alone only the mean is known.
-  const RuntimeFacts report = FactsOfReport(
+  const RuntimeFacts report = CollectReportFacts(
       "- Rows: 3\n- Avg lossless raw MB: 3.0\n- Avg lossless comp MB: 2.0\n\n## Quality Gate\n");
   CHECK_FALSE(report.measured.least);
   CHECK(report.measured_ratio_mean() == 1.5);
