@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Eviction in llama.cpp as a plan of kvtool says it (kvtool.h2o-plan/1): after the token of an
-// event is decoded, what it does not keep is removed, before the next token.
+// Applies an eviction plan of kvtool (kvtool.h2o-plan/1) in llama.cpp: after the token of an event
+// is decoded, and before the next one, the positions that the event does not keep are removed.
 //
 //   apply_plan_llama MODEL.gguf TEXT.txt PROMPT_TOKENS PLAN.json
 //
@@ -24,7 +24,7 @@
 
 namespace {
 
-// Tokens after whose decoding something goes, and which positions stay.
+// The tokens after which positions are removed, and the positions that stay.
 using Plan = std::map<llama_pos, std::vector<bool>>;
 
 std::string ReadAll(const char* path) {
@@ -37,7 +37,7 @@ Plan ReadPlan(const char* path, llama_pos tokens) {
   const nlohmann::json document = nlohmann::json::parse(ReadAll(path));
   if (document.at("schema") != "kvtool.h2o-plan/1")
     throw std::runtime_error("not a plan of kvtool");
-  std::map<std::pair<int, int>, Plan> parts;  // of a layer and head; -1: all heads
+  std::map<std::pair<int, int>, Plan> parts;  // key: layer and head; -1: all heads
   for (const auto& event : document.at("events")) {
     const auto token = event.at("token").get<llama_pos>();
     if (token < 0 || token >= tokens) throw std::runtime_error("an event lies beyond the text");
@@ -83,7 +83,7 @@ double NllOf(const float* logits, int32_t words, llama_token next) {
 
 void Run(const char* model_path, const char* text_path, llama_pos prompt, const char* plan_path) {
   llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
-  // Prebuilt libraries have their backends in a folder of their own choice.
+  // Prebuilt libraries load their backends from a folder that they choose.
   if (const char* folder = std::getenv("GGML_BACKEND_DIR")) {
     ggml_backend_load_all_from_path(folder);
   } else {
@@ -112,7 +112,7 @@ void Run(const char* model_path, const char* text_path, llama_pos prompt, const 
   size_t cells = 0;
   double nll = 0;
   for (llama_pos at = 0; at < end;) {
-    // The prompt at once, as far as no event stops it; then token by token.
+    // Decodes the prompt in one batch up to the first event, then token by token.
     const auto stop = plan.lower_bound(at);
     const llama_pos beyond =
         at < prompt ? std::min(prompt, stop == plan.end() ? prompt : stop->first + 1) : at + 1;
@@ -123,7 +123,7 @@ void Run(const char* model_path, const char* text_path, llama_pos prompt, const 
     at = beyond;
     if (at >= prompt && at < end)
       nll += NllOf(llama_get_logits_ith(context, -1), words, tokens[size_t(at)]);
-    // Before the next token: the one just decoded still saw everything.
+    // Removes before the next token: the token just decoded still saw everything.
     if (const auto event = plan.find(at - 1); event != plan.end())
       cells = Apply(context, event->second);
   }

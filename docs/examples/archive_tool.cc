@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `kvtool compress`, `decompress`, `verify` and `inspect` do, over the public headers alone:
-// the archives are the same bytes.
+// Does what `kvtool compress`, `decompress`, `verify` and `inspect` do, with the public headers
+// alone. Its archives equal those of kvtool, byte for byte.
 //   archive_tool compress FILE ARCHIVE [BESIDE...]
 //   archive_tool decompress ARCHIVE FILE [BESIDE...]
 //   archive_tool verify ARCHIVE FILE [BESIDE...]
@@ -14,7 +14,7 @@
 
 namespace {
 
-// A file that the library reads from where it wants.
+// A file that the library reads at any offset.
 class Input {
  public:
   explicit Input(const std::string& path) : path_(path), in_(path, std::ios::binary) {
@@ -30,7 +30,7 @@ class Input {
   kvtool::ReadAt reader() {
     return [this](uint64_t offset, kvtool::MutableBytes to) { Read(offset, to); };
   }
-  // As kvtool::Pack and kvtool::Reference take it.
+  // The form that kvtool::Pack and kvtool::Reference accept.
   kvtool::File file() {
     return {std::filesystem::path(path_).filename().string(), bytes_, reader()};
   }
@@ -83,7 +83,7 @@ void Decompress(const kvtool::Context& context, const std::string& from, const s
       context, input.bytes(), input.reader(), [&](auto, auto) { return output.writer(); }, beside);
 }
 
-// Restores to nowhere, and compares on the way.
+// Compares the restored bytes with a file instead of writing them.
 void Verify(const kvtool::Context& context, const std::string& archive, const std::string& against,
             const std::vector<kvtool::Reference>& beside) {
   Input input(archive), source(against);
@@ -104,7 +104,7 @@ void Verify(const kvtool::Context& context, const std::string& archive, const st
   std::printf("identical: %llu bytes\n", static_cast<unsigned long long>(at));
 }
 
-// Reads the index alone.
+// Reads only the index.
 void Inspect(const kvtool::Context& context, const std::string& archive) {
   Input input(archive);
   const kvtool::Reader reader(context, input.bytes(), input.reader());

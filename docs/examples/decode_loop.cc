@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Eviction inside a decode loop: MNN's decisions over an engine's own cache, here one of random
-// keys.
+// Evicts inside a decode loop with MNN's decisions. The cache is the engine's own; here it has
+// random keys.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -56,7 +56,7 @@ int main() {
   for (uint64_t token = 0; token < kDecoded; ++token) {
     for (LayerCache& layer : cache) {
       const kvt_h2o_call begin = h2o.Begin(1);
-      if (begin.apply != 0) {  // decided at this layer's last call, due now
+      if (begin.apply != 0) {  // decided at this layer's last call and applied now
         layer.Compact(*begin.plan);
         ++evictions;
       }

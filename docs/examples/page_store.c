@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stores pages of 16 tokens under keys, and takes everything but the stored bytes as a miss. */
+/* Stores pages of 16 tokens under keys. Anything but the stored bytes is a miss. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ struct slot {
   unsigned char frame[ROOM];
 };
 
-/* Returns the status of the library, for logs; the page is stored if it is KVT_OK. */
+/* Returns the library's status, for logs; the page was stored if it is KVT_OK. */
 static kvt_status store(kvt_ctx* ctx, struct slot* slot, const char* key, const void* page) {
   kvt_desc desc = {0};
   desc.struct_size = sizeof desc;
@@ -33,7 +33,7 @@ static kvt_status store(kvt_ctx* ctx, struct slot* slot, const char* key, const 
   return kvt_encode(ctx, &desc, page, PAGE, slot->frame, ROOM, &slot->used);
 }
 
-/* Returns 1 if `page` holds what was stored under the key; otherwise it must be computed anew. */
+/* Returns 1 if `page` now holds the stored page; otherwise it must be computed again. */
 static int load(kvt_ctx* ctx, const struct slot* slot, const char* key, void* page) {
   uint8_t context[16];
   kvt_status status;
@@ -60,7 +60,7 @@ int main(void) {
   if (kvt_ctx_create(&params, &ctx) != KVT_OK) return 1;
   ok = store(ctx, &slot, "model/layer 0/K/0:16", page) == KVT_OK;
   ok = ok && load(ctx, &slot, "model/layer 0/K/0:16", back) && memcmp(page, back, PAGE) == 0;
-  ok = ok && !load(ctx, &slot, "model/layer 1/K/0:16", back); /* another page lies there */
+  ok = ok && !load(ctx, &slot, "model/layer 1/K/0:16", back); /* the slot has another page */
   slot.frame[slot.used / 2] ^= 1;
   ok = ok && !load(ctx, &slot, "model/layer 0/K/0:16", back); /* damaged */
   kvt_ctx_free(ctx);

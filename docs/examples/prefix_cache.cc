@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A prefix cache in C++: rows of K go in under a key and come back exactly, or not at all.
+// A prefix cache in C++: rows of K are stored under a key and come back exactly or not at all.
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -14,7 +14,7 @@ class PrefixCache {
     frames_[key] = context_.Encode(desc, rows);
   }
 
-  // False: not there, damaged or foreign. Then `rows` holds garbage and must be computed.
+  // Returns false if the entry is missing, damaged or foreign; `rows` must then be computed.
   bool Get(const kvtool::Key& key, kvtool::MutableBytes rows) {
     const auto found = frames_.find(key);
     if (found == frames_.end()) return false;

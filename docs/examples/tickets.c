@@ -10,7 +10,7 @@
 
 enum { BATCHES = 8, PAGES = 16, PAGE = 16 * 8 * 128 * 2, ROOM = PAGE + KVT_FRAME_HEADER_BYTES };
 
-/* All that a ticket's batch points to: it stays until the ticket is done. */
+/* Everything that a ticket's batch points to. It must stay until the ticket is done. */
 struct job {
   kvt_piece pieces[PAGES];
   kvt_item items[PAGES];
@@ -29,7 +29,7 @@ static uint64_t submit(kvt_queue* queue, struct job* job) {
     job->items[i] = item;
   }
   batch.items = job->items;
-  batch.user = job; /* comes back with the completion */
+  batch.user = job; /* returned with the completion */
   return kvt_queue_submit(queue, &batch, &ticket) == KVT_OK ? ticket : 0;
 }
 
@@ -38,7 +38,7 @@ int main(void) {
   const kvt_queue_params params = {sizeof params, 2, BATCHES, 0};
   kvt_completion done[BATCHES] = {{sizeof done[0], 0, 0, NULL, 0, 0, ""}};
   kvt_queue* queue = NULL;
-  kvt_ctx* ctx = NULL; /* only its level, limit and profile go to the queue */
+  kvt_ctx* ctx = NULL; /* the queue copies only its level, limit and profile */
   size_t taken = 0, count, i;
   if (kvt_ctx_create(NULL, &ctx) != KVT_OK) return EXIT_FAILURE;
   if (kvt_queue_create(ctx, &params, &queue) != KVT_OK) return EXIT_FAILURE;
@@ -47,7 +47,7 @@ int main(void) {
     if (submit(queue, &jobs[i]) == 0) return EXIT_FAILURE;
   while (taken < BATCHES) {
     struct pollfd ready = {0, POLLIN, 0};
-    ready.fd = kvt_queue_fd(queue); /* an engine has it in its event loop */
+    ready.fd = kvt_queue_fd(queue); /* an engine adds it to its event loop */
     if (poll(&ready, 1, -1) != 1) return EXIT_FAILURE;
     if (kvt_queue_poll(queue, done, BATCHES, &count) != KVT_OK) return EXIT_FAILURE;
     for (i = 0; i < count; ++i) {

@@ -2,7 +2,7 @@
 # A tour of kvtool in Python, in cells (Jupyter, VS Code and Spyder run "# %%" cells one by one). slot0.bin is a state
 # that llama.cpp's server saved; trace holds queries of another run. A test runs the whole file.
 
-# %% What is in the file? Nothing but its header is read.
+# %% What is in the file? Only its header is read.
 import numpy as np
 
 import kvtool
@@ -21,13 +21,13 @@ print("largest |K| of the first 16 tokens:", np.abs(k[:16].astype(np.float32)).m
 report = kvtool.analyze(snapshot)
 print({key: value for key, value in report["summary"].items() if isinstance(value, (int, float))})
 
-# %% An archive gives the file back, byte for byte, and proves it.
+# %% An archive restores the file byte for byte, and proves it.
 document = kvtool.compress(snapshot, "slot0.kvz", level="high", force=True)
 print(f"{document['inputs'][0]['bytes']} bytes to {document['archive_bytes']}, {document['ratio']:.3f}x")
 assert kvtool.verify("slot0.kvz", against="slot0.bin")["verdict"] == "identical"
 print("the very same bytes")
 
-# %% One page in memory: what an engine stores under a key of its own.
+# %% One page in memory, as an engine stores it under a key.
 page = np.ascontiguousarray(k[:64])
 key = kvtool.hash128("stories260K, layer 0, K, tokens 0 to 63")
 frame = kvtool.encode(page, context=key, role="k")
@@ -41,14 +41,14 @@ try:
 except kvtool.Error as error:
     print(error, "->", kvtool.explain(error.finding)["summary"])
 
-# %% Would eviction hurt? Half of the cache, two policies, on a recorded run.
+# %% Would eviction hurt? Two policies keep half of the cache of a recorded run.
 traced = kvtool.open("trace/kjv3m.seq0.bin", kv_heads=2)
 queries = {layer: np.load(f"trace/kjv3m-L{layer}-Q.npy") for layer in (0, 3)}
 replay = kvtool.replay_h2o(traced, queries=queries, prompt_tokens=64, policy=["h2o", "streaming"], budget=0.5)
 for run in replay["runs"]:
     print(run["policy"], run["ratio"] if "ratio" in run else "")
 
-# %% The plan of one policy: which positions stay.
+# %% The plan of one policy lists the positions that stay.
 plan = kvtool.replay_h2o(traced, queries=queries, prompt_tokens=64, policy="h2o", budget=0.5)["plan"]
 begin, count = plan["events"][0]["kept"].T
 print("after token", plan["events"][0]["token"], "layer 0 keeps", count.sum(), "of 64 positions")
