@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Conversion between float and f16 or bf16 (convert.h). Where the CPU has F16C, its instructions
+// convert; all other targets compute with integers on vectors. Both equal the scalar functions of
+// half.h bit for bit, NaNs included, which the tests check for every half. Large outputs bypass the
+// caches.
+
 #include "lib/core/kernels/convert.h"
 
 #include <cstdint>
@@ -37,7 +43,7 @@ void FloatToBFloatT(const float* from, std::byte* to, size_t count) {
 
 using DF = hn::ScalableTag<float>;
 using DU = hn::ScalableTag<uint32_t>;
-using DHalf = hn::Rebind<uint16_t, DU>;  // as many 16-bit lanes as there are floats
+using DHalf = hn::Rebind<uint16_t, DU>;  // 16-bit lanes, as many as there are floats
 using D16 = hn::Repartition<uint16_t, DU>;
 using VF = hn::Vec<DF>;
 using VU = hn::Vec<DU>;
@@ -45,14 +51,15 @@ using VU = hn::Vec<DU>;
 const uint16_t* U16(const std::byte* p) { return reinterpret_cast<const uint16_t*>(p); }
 uint16_t* U16(std::byte* p) { return reinterpret_cast<uint16_t*>(p); }
 
-// Outputs from this size on bypass the caches: they would not stay there anyway, and ordinary
+// Outputs of at least this size bypass the caches: they would not stay there anyway, and ordinary
 // stores would first read every line that they overwrite.
 constexpr size_t kStreamBytes = 16 << 20;
 
-// How far ahead, in values, streaming loops ask for their input: the arithmetic between two loads
-// is too long for the processor to look that far by itself.
+// Distance of the prefetch in streaming loops, in values: the arithmetic between two loads is too
+// long for the processor to look that far ahead by itself.
 constexpr size_t kPrefetch = 2048;
 
+// The two ways to store a vector; loops are instantiated for both.
 struct Cached {
   template <class V, class D, typename T>
   static HWY_INLINE void Store(V v, D d, T* to) {
@@ -66,8 +73,9 @@ struct Streamed {
   }
 };
 
-// Calls body(at, store) for steps of `lanes`. The first and the last overlap their neighbours, so
-// that those in between store aligned vectors. False if there is less than one step.
+// Calls body(at, store) for every `lanes` values. The first and the last call may overlap their
+// neighbours, so that the others store aligned vectors and no scalar tail is needed. Returns false
+// if there is less than one vector.
 template <typename F, typename T, class Body>
 HWY_INLINE bool ForVectors(const F* from, T* to, size_t count, size_t lanes, const Body& body) {
   if (count < lanes) return false;
@@ -90,7 +98,7 @@ HWY_INLINE bool ForVectors(const F* from, T* to, size_t count, size_t lanes, con
   return true;
 }
 
-// The low halves of the 32-bit lanes of two vectors, in order.
+// Returns the low halves of the 32-bit lanes of two vectors, in order.
 HWY_INLINE hn::Vec<D16> LowHalves(VU high, VU low) {
   const D16 d16;
   return hn::ConcatEven(d16, hn::BitCast(d16, high), hn::BitCast(d16, low));
@@ -102,7 +110,8 @@ HWY_INLINE VF WidenHalf(hn::Vec<DHalf> half) {
   const DU du;
   const hn::Rebind<hwy::float16_t, DU> df16;
   const VF wide = hn::PromoteTo(DF(), hn::BitCast(df16, half));
-  // The hardware makes signalling NaNs quiet; bytes must survive, so NaNs are widened by hand.
+  // The hardware turns signalling NaNs into quiet ones. Bytes must survive a round trip, so NaNs
+  // are widened by hand, which costs nothing while there are none.
   const VU bits = hn::PromoteTo(du, half);
   const VU magnitude = hn::And(bits, hn::Set(du, 0x7fff));
   const auto is_nan = hn::Gt(magnitude, hn::Set(du, 0x7c00));
@@ -126,6 +135,7 @@ HWY_INLINE void StoreHalves(const float* from, uint16_t* to, To) {
 
 #else
 
+// Without F16C, each lane computes the normal, the subnormal and the special case, and selects one.
 HWY_INLINE VF WidenHalf(hn::Vec<DHalf> half) {
   const DU du;
   const DF df;
@@ -133,9 +143,11 @@ HWY_INLINE VF WidenHalf(hn::Vec<DHalf> half) {
   const VU magnitude = hn::And(bits, hn::Set(du, 0x7fff));
   const VU sign = hn::ShiftLeft<16>(hn::Sub(bits, magnitude));
   const VU shifted = hn::ShiftLeft<13>(magnitude);
+  // Normal numbers: the exponent moves to a float's place and its bias changes from 15 to 127.
   const VU normal = hn::Add(shifted, hn::Set(du, (127 - 15) << 23));
   const VU special = hn::Or(shifted, hn::Set(du, 0x7f800000));
-  // m * 2^-24 as (2^-14 + m * 2^-24) - 2^-14, without subnormal operands.
+  // Subnormals: m * 2^-24 is computed as (2^-14 + m * 2^-24) - 2^-14, which has no subnormal
+  // operands.
   const VU smallest = hn::Set(du, 113 << 23);
   const VU subnormal = hn::BitCast(
       du, hn::Sub(hn::BitCast(df, hn::Or(shifted, smallest)), hn::BitCast(df, smallest)));
@@ -151,9 +163,11 @@ HWY_INLINE VU NarrowHalf(VF value) {
   const VU magnitude = hn::And(bits, hn::Set(du, 0x7fffffff));
   const VU sign = hn::ShiftRight<16>(hn::Sub(bits, magnitude));
   const VU odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1));
+  // Rounds to nearest even: adding 0xfff and the bit above carries only if the rest is more than a
+  // half, or a half and odd.
   const VU rounded = hn::Add(hn::Sub(magnitude, hn::Set(du, 0x38000000 - 0xfff)), odd);
   const VU normal = hn::ShiftRight<13>(rounded);
-  // Adding 0.5 lets the adder round to multiples of 2^-24.
+  // Subnormal results: adding 0.5 makes the floating-point adder round to multiples of 2^-24.
   const VF half = hn::Set(df, 0.5f);
   const VU subnormal =
       hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(df, magnitude), half)), hn::BitCast(du, half));
@@ -179,6 +193,7 @@ HWY_INLINE VU NarrowBFloat(VF value) {
   const DU du;
   const VU bits = hn::BitCast(du, value);
   const VU top = hn::ShiftRight<16>(bits);
+  // Rounds to nearest even; a NaN keeps its top bits and becomes quiet.
   const VU rounded =
       hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), hn::And(top, hn::Set(du, 1))));
   const auto is_nan = hn::RebindMask(du, hn::IsNaN(value));

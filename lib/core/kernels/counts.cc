@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Histograms (counts.h). Incrementing a counter twice in a row makes the second load wait until the
+// first store can be forwarded, which takes longer than the rest of the loop. All functions here
+// therefore alternate between several tables and sum them at the end. The indices of symbols in
+// context are computed on vectors first, block by block.
+
 #include "lib/core/kernels/counts.h"
 
 #include <algorithm>
@@ -17,11 +23,13 @@ HWY_BEFORE_NAMESPACE();
 namespace kv::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// Counts precomputed cells. Neighbours go to different tables, because incrementing one counter
+// twice in a row would stall on store-to-load forwarding.
 template <size_t kTurns>
 void CountCells(const uint16_t* at, size_t count, size_t cells, uint32_t* counts) {
   size_t i = 0;
   for (; i + 4 <= count; i += 4) {
-    // Four at once: a load for each would take as long as counting it.
+    // Loads four cells at once: separate loads would take as long as the counting.
     const auto four = LoadLE<uint64_t>(reinterpret_cast<const std::byte*>(at + i));
     ++counts[four & 0xffff];
     ++counts[1 % kTurns * cells + (four >> 16 & 0xffff)];
@@ -31,14 +39,15 @@ void CountCells(const uint16_t* at, size_t count, size_t cells, uint32_t* counts
   for (; i < count; ++i) ++counts[at[i]];
 }
 
-// Cells that are counted at once.
+// Number of cells computed before they are counted; the buffer stays in the first-level cache.
 constexpr size_t kBlock = 512;
 
 template <size_t kTurns>
 void CountRows(const CountedRows& rows, const CellMaker& make_cells, size_t cells,
                uint32_t* counts) {
   uint16_t at[kBlock];
-  // Without a step all rows are one.
+  // If every row counts, all rows are treated as a single one: the row above is then just `columns`
+  // symbols earlier.
   const bool all = rows.row_step == 1;
   const size_t length = all ? (rows.rows - 1) * rows.columns : rows.columns;
   for (size_t row = 1; row < rows.rows; row += all ? rows.rows : rows.row_step) {
@@ -58,6 +67,7 @@ void Count(const CountedRows& rows, const uint32_t* base_of, size_t turns, size_
   count(rows, make_cells, cells, counts);
 }
 
+// Counts pairs of context and symbol; a cell is their concatenation.
 template <size_t kTurns>
 void CountPairs(const uint8_t* contexts, const uint8_t* symbols, size_t count, int bits,
                 size_t cells, uint32_t* counts) {
@@ -125,8 +135,9 @@ void CountWithContexts(const uint8_t* contexts, const uint8_t* symbols, size_t c
 
 namespace {
 
+// Enough tables that equal bytes in a row never meet a pending store.
 constexpr size_t kTables = 4;
-// The tables count in 32 bits; a round is short enough for them.
+// The tables count in 32 bits, so a round must be shorter than 4 GiB.
 constexpr size_t kRoundBytes = size_t{1} << 30;
 
 void CountRound(const std::byte* from, size_t size, uint32_t tables[kTables][256]) noexcept {
@@ -154,7 +165,8 @@ void CountBytes(const std::byte* from, size_t size, uint64_t counts[256]) noexce
 }
 
 void CountWords(const std::byte* from, size_t words, uint64_t counts[65536]) noexcept {
-  // Words of a tensor spread over thousands of counters: neighbours rarely meet.
+  // The words of a tensor spread over thousands of counters, so that equal neighbours are rare and
+  // one table suffices.
   for (size_t i = 0; i < words; ++i) ++counts[LoadLE<uint16_t>(from + 2 * i)];
 }
 

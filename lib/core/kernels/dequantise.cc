@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Conversion of any type to floats. Blocks are decoded by plain loops in ggml's order of
+// operations: only q8_0 and 8-bit floats have vector kernels (quantise.cc).
+
 #include "lib/core/kernels/dequantise.h"
 
 #include "lib/core/base/bytes.h"
@@ -11,17 +15,20 @@ namespace kv {
 namespace {
 
 constexpr int kBlock = 32;
+// The 16 levels of ggml's IQ4_NL, denser around 0, where most values lie.
 constexpr int8_t kIQ4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                    1,    13,   25,  38,  53,  69,  89,  113};
 
 float LoadHalf(const std::byte* from) { return F16ToF32(LoadLE<uint16_t>(from)); }
 
-// Element i < 16 is the low nibble of byte i, element i >= 16 the high nibble of byte i - 16.
+// Returns element i of a block: below 16 the low nibble of byte i, otherwise the high nibble of
+// byte i - 16.
 int Nibble(const std::byte* packed, int i) {
   const auto byte = static_cast<int>(packed[i % 16]);
   return i < 16 ? byte & 15 : byte >> 4;
 }
 
+// Decodes one block in the order of ggml's own operations, so that results agree to the last bit.
 void Block(DType dtype, const std::byte* block, float* out) {
   const float d = LoadHalf(block);
   switch (dtype) {

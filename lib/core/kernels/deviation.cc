@@ -11,7 +11,8 @@ HWY_BEFORE_NAMESPACE();
 namespace kv::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr size_t kLanes = 16;  // virtual lanes: of several vectors
+// number of sums, whatever the vector width: results must not depend on it
+constexpr size_t kLanes = 16;
 
 HWY_INLINE void AddElement(float full, float old, double& difference, double& norm) {
   const double a = full, e = a - old;
@@ -20,6 +21,7 @@ HWY_INLINE void AddElement(float full, float old, double& difference, double& no
 }
 
 SquaredDeviation DeviationOfRow(const float* full, const float* old, size_t count) {
+  // Several registers together hold the 16 sums; each takes every 16th element.
   using D = hn::CappedTag<double, 8>;
   const D d;
   const hn::Rebind<float, D> df;
@@ -41,7 +43,9 @@ SquaredDeviation DeviationOfRow(const float* full, const float* old, size_t coun
     hn::StoreU(differences[r], d, difference + r * kStep);
     hn::StoreU(norms[r], d, norm + r * kStep);
   }
+  // The remaining elements go to the lanes where a longer row would have put them.
   for (; i < count; ++i) AddElement(full[i], old[i], difference[i % kLanes], norm[i % kLanes]);
+  // Folds the lanes pairwise, in the order that deviation.h defines.
   for (size_t half = kLanes / 2; half > 0; half /= 2) {
     for (size_t lane = 0; lane < half; ++lane) {
       difference[lane] += difference[lane + half];

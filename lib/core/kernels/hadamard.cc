@@ -4,11 +4,12 @@
 
 #include <cmath>
 
-// These are plain loops, which compilers vectorise well enough: a dispatched kernel was no faster.
+// Fast Walsh-Hadamard transform by plain loops, which compilers vectorise well enough: a dispatched
+// kernel was no faster.
 namespace kv {
 namespace {
 
-// Does the first two steps at once; needs runs of at least 4.
+// Performs the first two steps at once, for sizes of at least 4.
 void TransformFours(float* values, size_t count) {
   for (size_t i = 0; i < count; i += 4) {
     float* v = values + i;
@@ -20,6 +21,7 @@ void TransformFours(float* values, size_t count) {
   }
 }
 
+// `low` and `high` never overlap, which `__restrict` tells the vectoriser.
 void Butterflies(float* __restrict low, float* __restrict high, size_t half) {
   for (size_t i = 0; i < half; ++i) {
     const float a = low[i], b = high[i];

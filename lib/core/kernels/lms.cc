@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// The predictor of lms.h on vectors of channels. Channels do not depend on each other, so that a
+// lane does exactly what the scalar reference does with one channel: the same operations in the
+// same order, which makes contexts and signs equal on every target. An encoder and a decoder that
+// disagreed in a single bit would lose the rest of the chunk.
+
 #include "lib/core/kernels/lms.h"
 
 #include <algorithm>
@@ -21,6 +27,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::CappedTag<float, kLmsPadding>;
 using DI = hn::RebindToSigned<DF>;
 
+// Each sum is written out as products and additions of its own: a fused multiply-add would round
+// once less and give other bits.
 void Predict(const LmsChannels& c, uint16_t* contexts, uint8_t* signs) {
   const DF d;
   const DI di;
@@ -36,6 +44,9 @@ void Predict(const LmsChannels& c, uint16_t* contexts, uint8_t* signs) {
         hn::Add(hn::Mul(load(c.weights[2]), load(c.x2)), hn::Mul(load(c.weights[3]), load(c.p2)));
     const auto sum = hn::Add(hn::Add(own, older), hn::Mul(load(c.weights[4]), load(c.mean)));
     const auto all_bits = hn::BitCast(di, sum);
+    // Exponents are compared as integers, which is exact and cheaper than logarithms: the upper
+    // bits of a float are its half octave.
+    // Hostile frames can lead to infinities and NaNs; predictions of these become 0.
     const auto finite = hn::Lt(hn::And(all_bits, magnitude_mask), hn::Set(di, 0x7f800000));
     const auto bits = hn::IfThenElseZero(finite, all_bits);
     hn::StoreU(hn::BitCast(d, bits), d, c.prediction + i);
@@ -46,6 +57,8 @@ void Predict(const LmsChannels& c, uint16_t* contexts, uint8_t* signs) {
                 hn::Set(di, 47));
     const auto sigma = hn::And(hn::BitCast(di, load(c.sigma)), magnitude_mask);
     const auto sigma_exponent = hn::ShiftRight<23>(sigma);
+    // The certainty is the difference of two exponents: how many octaves the prediction exceeds its
+    // error.
     const auto certainty = hn::Min(
         hn::Max(hn::Add(hn::Sub(hn::ShiftRight<23>(magnitude), sigma_exponent), hn::Set(di, 2)),
                 hn::Zero(di)),
@@ -70,6 +83,8 @@ void Update(const LmsChannels& c, const float* x, float sigma_rate, float mean_r
     const auto near = hn::Add(hn::Mul(x1, x1), hn::Mul(p1, p1));
     const auto far = hn::Add(hn::Mul(x2, x2), hn::Mul(p2, p2));
     const auto power = hn::Add(hn::Add(hn::Add(near, far), hn::Mul(mean, mean)), floor);
+    // The step is normalised by the power of the taps, so that the rate does not depend on the
+    // scale of the values.
     const auto gain = hn::Div(hn::Mul(error, rate), power);
     const auto learn = [&](float* weights, auto tap) HWY_ATTR {
       hn::StoreU(hn::Add(hn::LoadU(d, weights + i), hn::Mul(gain, tap)), d, weights + i);
@@ -93,6 +108,8 @@ void Load(const std::byte* values, size_t count, bool bfloat, float scale, float
   const auto exponents = hn::Set(di, bfloat ? 0x7f80 : 0x7c00);
   size_t i = 0;
   for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    // A half's bits, shifted to the place of a float's, are 2^-112 (f16) of its value; `scale`
+    // corrects it.
     const auto word = hn::BitCast(
         di, hn::PromoteTo(hn::RebindToUnsigned<DI>(),
                           hn::LoadU(d16, reinterpret_cast<const uint16_t*>(values) + i)));
@@ -143,7 +160,7 @@ void LmsPredict(const LmsChannels& c, uint16_t* contexts, uint8_t* signs) noexce
     c.prediction[i] = std::bit_cast<float>(bits);
     const auto magnitude = static_cast<int>(bits & 0x7fffffff);
     const int octave = std::clamp((magnitude >> 22) - 210, 0, 47);
-    // Sigma is never negative, but a NaN of a hostile frame may have any sign.
+    // Sigma is never negative, but a NaN that a hostile frame produces may have any sign.
     const int sigma = static_cast<int>((std::bit_cast<uint32_t>(c.sigma[i]) & 0x7fffffff) >> 23);
     const int certainty = std::clamp((magnitude >> 23) - sigma + 2, 0, 6);
     contexts[i] = static_cast<uint16_t>(7 * octave + certainty);
@@ -171,7 +188,7 @@ void LmsLoad(const std::byte* values, size_t count, bool bfloat, float scale, fl
   const uint32_t exponents = bfloat ? 0x7f80 : 0x7c00;
   for (size_t i = 0; i < count; ++i) {
     const uint32_t word = LoadLE<uint16_t>(values + 2 * i);
-    // The bits of a half in a float's places are 2^-112 of its value.
+    // The bits of an f16 in the place of a float's are 2^-112 of its value.
     const uint32_t bits = (word & 0x8000) << 16 | (word & 0x7fff) << (bfloat ? 16 : 13);
     x[i] = (word & exponents) == exponents ? 0 : std::bit_cast<float>(bits) * scale;
   }

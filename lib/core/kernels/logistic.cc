@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Slots of values under logistic distributions, several at once. The result is integers, so that
+// vectors and the scalar reference must agree exactly; both compute in doubles in which every step
+// but one is exact.
+
 #include "lib/core/kernels/logistic.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -20,14 +25,16 @@ using DF = hn::Rebind<float, DD>;
 using VD = hn::Vec<DD>;
 using VI = hn::Vec<DI>;
 
-// LogisticBelow of places from 1 to 65535. All that doubles hold here is exact but the step itself,
-// which the reference rounds alike.
+// Computes LogisticBelow for places from 1 to 65535. All doubles here are exact except `step`,
+// which the reference rounds in the same way.
 HWY_INLINE VI Below(const LogisticShares& shares, VI place, VD mean, VD steps_per_value) {
   constexpr double kMiddle = LogisticShares::kSpan * LogisticShares::kSteps;
   const DD d;
   const DI di;
   const DF df;
   const auto from_zero = hn::Sub(place, hn::Set(di, 0x8000));
+  // The border to the preceding value is half a step of the value towards zero, in the bits of a
+  // float.
   const auto bits = hn::Sub(hn::ShiftLeftSame(hn::Abs(from_zero), shares.shift),
                             hn::Set(di, static_cast<int32_t>(shares.half_step)));
   const auto limited = hn::Min(bits, hn::Set(di, static_cast<int32_t>(shares.largest)));
@@ -36,9 +43,11 @@ HWY_INLINE VI Below(const LogisticShares& shares, VI place, VD mean, VD steps_pe
                                          hn::CopySign(size, hn::BitCast(df, from_zero)));
   const auto step = hn::Add(hn::Mul(hn::Sub(hn::PromoteTo(d, border), mean), steps_per_value),
                             hn::Set(d, kMiddle));
+  // Beyond the table the distribution counts as 0 or 1; the floors keep such values possible.
   const auto inside = hn::Min(hn::Max(step, hn::Zero(d)), hn::Set(d, 2 * kMiddle));
   const auto fixed = hn::DemoteTo(di, hn::Mul(inside, hn::Set(d, 1 << 20)));
   const auto index = hn::ShiftRight<20>(fixed), part = hn::And(fixed, hn::Set(di, (1 << 20) - 1));
+  // Neighbouring entries of the table are gathered and interpolated with 20 fractional bits.
   const auto* table = reinterpret_cast<const int32_t*>(shares.below);
   const auto low = hn::GatherIndex(di, table, index), high = hn::GatherIndex(di, table + 1, index);
   const auto more = hn::Mul(hn::Mul(hn::PromoteTo(d, hn::Sub(high, low)), hn::PromoteTo(d, part)),
@@ -66,6 +75,7 @@ void Slots(const LogisticShares& shares, const uint16_t* halves, const float* me
                                hn::Set(d, LogisticShares::kSteps));
     const auto start =
         hn::IfThenZeroElse(hn::Eq(place, hn::Zero(di)), Below(shares, place, mean, steps));
+    // Place 0 begins at 0 and the last place ends at 2^30, whatever the distribution.
     const auto last = hn::Eq(place, hn::Set(di, 0x10000 - unit));
     const auto end = hn::IfThenElse(last, hn::Set(di, 1 << LogisticShares::kTotalBits),
                                     Below(shares, hn::Add(place, hn::Set(di, unit)), mean, steps));
@@ -76,6 +86,7 @@ void Slots(const LogisticShares& shares, const uint16_t* halves, const float* me
 }
 #else
 void Slots(const LogisticShares& shares, const uint16_t* halves, const float* means,
+           // Without gathers the vector form is not faster.
            const float* inverse_scales, size_t count, LogisticSlot* slots) {
   ref::LogisticSlots(shares, halves, means, inverse_scales, count, slots);
 }

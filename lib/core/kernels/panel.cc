@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Tiles of a matrix product whose sums stay in registers. Unlike a BLAS it neither fuses nor
+// reorders additions, because archives depend on the sums.
+
 #include "lib/core/kernels/panel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -15,16 +19,19 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using DPanel = hn::CappedTag<float, kPanelLanes>;
 using VPanel = hn::Vec<DPanel>;
-// As many vectors as make kPanelLanes on the widest targets, and no more than have registers.
+// Number of vectors that make kPanelLanes floats, but at most two, so that a tile fits the
+// registers.
 constexpr size_t kPanelVectors = hn::MaxLanes(DPanel()) >= kPanelLanes ? 1 : 2;
 
+// Not fused: archives depend on every bit.
 template <bool kMinus>
 HWY_INLINE VPanel Take(VPanel sum, VPanel a, VPanel b) {
   const auto product = hn::Mul(a, b);
   return kMinus ? hn::Sub(sum, product) : hn::Add(sum, product);
 }
 
-// kRows rows of kVectors vectors. Sums stay in registers from the first step to the last.
+// Computes a tile of kRows rows and kVectors vectors. Its sums stay in registers from the first
+// step to the last, which saves loading and storing the result for every step.
 template <bool kMinus, size_t kRows, size_t kVectors>
 HWY_INLINE void Tile(float* out, size_t stride, const PanelFactors& f, size_t row, size_t column) {
   const DPanel d;
@@ -53,6 +60,8 @@ HWY_INLINE void Tile(float* out, size_t stride, const PanelFactors& f, size_t ro
 
 template <bool kMinus>
 void Panel(float* out, size_t stride, size_t rows, size_t columns, const PanelFactors& f) {
+  // Six rows share the loads of b; single rows take four times the width to have as many
+  // independent sums.
   constexpr size_t kTall = 6, kWide = 4 * kPanelVectors;
   const size_t step = kPanelVectors * hn::Lanes(DPanel());
   size_t row = 0;

@@ -4,27 +4,29 @@
 
 #include <cstddef>
 
-// Products of matrices, added to a matrix or subtracted from it: what a regression with hundreds of
-// taps is made of. Each value of the result takes its products one by one, in the order of the
-// steps, none fused, because archives depend on every bit.
+// Adds a product of matrices to a matrix, or subtracts it: the bulk of a regression with hundreds
+// of taps. Each element takes its products one by one, in the order of the steps, none fused,
+// because archives depend on every bit.
 namespace kv {
 
+// Columns are padded to a multiple of this, so that tiles have no tail.
 constexpr size_t kPanelLanes = 16;
 
-// Factors a[step][row] and b[step][column]: where those of the first step are, and how far apart.
+// Factors a[step][row] and b[step][column]: the addresses of the first step, and the distances
+// between steps and rows.
 struct PanelFactors {
   const float* a = nullptr;
   ptrdiff_t a_step = 0, a_row = 0;
   const float* b = nullptr;
-  ptrdiff_t b_step = 0;  // columns of b are next to each other
+  ptrdiff_t b_step = 0;  // the columns of b are contiguous
   size_t steps = 0;
 };
 
-// out[row * stride + column] += a[step][row] * b[step][column], step by step. `columns` is a
-// multiple of kPanelLanes.
+// Computes out[row * stride + column] += a[step][row] * b[step][column], step by step. `columns`
+// must be a multiple of kPanelLanes.
 void PanelAdd(float* out, size_t stride, size_t rows, size_t columns,
               const PanelFactors& factors) noexcept;
-// The same, with -=.
+// Does the same with -=.
 void PanelSubtract(float* out, size_t stride, size_t rows, size_t columns,
                    const PanelFactors& factors) noexcept;
 

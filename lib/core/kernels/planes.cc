@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Splitting of words into byte planes and joining (planes.h). Vectors of words are separated into
+// even and odd bytes, once for two planes and twice for four; joining interleaves them again.
+// Stores are aligned, and the first and the last vector overlap their neighbours instead of leaving
+// a scalar rest.
+
 #include "lib/core/kernels/planes.h"
 
 #include <cstdint>
@@ -41,9 +47,9 @@ uint8_t* U8(std::byte* p) { return reinterpret_cast<uint8_t*>(p); }
 using D = hn::ScalableTag<uint8_t>;
 using V = hn::Vec<D>;
 
-// Each body takes one vector's worth of words at `at`. The first and the last one overlap their
-// neighbours: no scalar tail, and in between all stores to `to` (which advances by `kStride` bytes
-// a word) are aligned. Fewer words than a vector are left to the caller (false).
+// Calls body(at) for every vector of words. The first and the last call overlap their neighbours,
+// so that there is no scalar tail and all other stores to `to`, which advances by `kStride` bytes a
+// word, are aligned. Returns false if there are fewer words than lanes.
 template <size_t kStride, class Body>
 HWY_INLINE bool ForWords(size_t words, const std::byte* to, const Body& body) {
   const size_t lanes = hn::Lanes(D());
@@ -65,6 +71,7 @@ void Split2(const std::byte* from, size_t words, std::byte* const* planes) {
   const bool done = ForWords<1>(words, planes[0], [&](size_t at) HWY_ATTR {
     const V v0 = hn::LoadU(d, U8(from + 2 * at));
     const V v1 = hn::LoadU(d, U8(from + 2 * at + lanes));
+    // Even bytes of a pair of vectors are plane 0, odd ones plane 1.
     hn::StoreU(hn::ConcatEven(d, v1, v0), d, U8(planes[0] + at));
     hn::StoreU(hn::ConcatOdd(d, v1, v0), d, U8(planes[1] + at));
   });
@@ -87,6 +94,7 @@ void Split4(const std::byte* from, size_t words, std::byte* const* planes) {
     const uint8_t* p = U8(from + 4 * at);
     const V v0 = hn::LoadU(d, p), v1 = hn::LoadU(d, p + lanes);
     const V v2 = hn::LoadU(d, p + 2 * lanes), v3 = hn::LoadU(d, p + 3 * lanes);
+    // Two rounds of separating even from odd bytes give the four planes.
     const V even0 = hn::ConcatEven(d, v1, v0), even1 = hn::ConcatEven(d, v3, v2);
     const V odd0 = hn::ConcatOdd(d, v1, v0), odd1 = hn::ConcatOdd(d, v3, v2);
     hn::StoreU(hn::ConcatEven(d, even1, even0), d, U8(planes[0] + at));
@@ -138,7 +146,7 @@ void JoinPlanes4(const std::byte* const planes[4], size_t words, std::byte* to) 
   HWY_DYNAMIC_DISPATCH(Join4)(planes, words, to);
 }
 
-// These are plain loops, which compilers vectorise.
+// Plain loops, which compilers vectorise.
 void Rotl16(const std::byte* from, size_t words, std::byte* to) noexcept {
   for (size_t i = 0; i < words; ++i) {
     const auto word = LoadLE<uint16_t>(from + 2 * i);

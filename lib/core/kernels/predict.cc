@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// The byte predictors of the gear codec (predict.h). Encoding subtracts a vector that is shifted by
+// one byte, which is cheap. Decoding is a prefix sum: within a vector it takes log2(bytes) steps of
+// shifting and adding, and the only dependency from vector to vector is one addition of the carry.
+
 #include "lib/core/kernels/predict.h"
 
 #include <cstdint>
@@ -17,7 +22,7 @@ namespace HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Fixed vectors of 16, 32 or 64 bytes.
+// The vector code needs vectors of exactly 16, 32 or 64 bytes.
 #if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
 
 void DeltaEncodeT(const std::byte* from, size_t size, std::byte* to) {
@@ -41,6 +46,7 @@ uint8_t* U8(std::byte* p) { return reinterpret_cast<uint8_t*>(p); }
 using D = hn::ScalableTag<uint8_t>;
 using V = hn::Vec<D>;
 
+// The two predictors differ in one operation and its inverse.
 struct Delta {
   template <class T>
   static HWY_INLINE T Undo(T v, T before) {
@@ -56,9 +62,9 @@ struct Xor {
   static HWY_INLINE V Apply(V a, V b) { return hn::Xor(a, b); }
 };
 
-// Loading every vector again one byte earlier would split cache lines; shifting the last byte of
-// the vector before into this one does not, and keeps up with memcpy. Longer vectors than 32 bytes
-// would need more shuffles for it.
+// Loading every vector again from one byte earlier would split cache lines. Shifting the last byte
+// of the previous vector into this one avoids that and keeps up with memcpy. Vectors longer than 32
+// bytes would need more shuffles.
 using DEncode = hn::CappedTag<uint8_t, 32>;
 using VEncode = hn::Vec<DEncode>;
 
@@ -72,7 +78,7 @@ HWY_INLINE VEncode OneEarlier(VEncode v, VEncode before) {
   return hn::CombineShiftRightBytes<15>(d, v, blocks);
 }
 
-// The vectorised part of an encoder; returns where it stopped. All stores but the first are
+// Encodes all that fits vectors and returns where it stopped. All stores except the first are
 // aligned.
 template <class Op>
 HWY_INLINE size_t Encode(const std::byte* from, size_t size, std::byte* to) {
@@ -82,7 +88,7 @@ HWY_INLINE size_t Encode(const std::byte* from, size_t size, std::byte* to) {
   VEncode before = hn::LoadU(d, U8(from));
   hn::StoreU(Op::Undo(before, OneEarlier(before, hn::Zero(d))), d, U8(to));
   size_t at = lanes - reinterpret_cast<uintptr_t>(to) % lanes;
-  before = hn::Set(d, static_cast<uint8_t>(from[at - 1]));  // only its last byte counts
+  before = hn::Set(d, static_cast<uint8_t>(from[at - 1]));  // only the last byte matters
   for (; at + lanes <= size; at += lanes) {
     const VEncode v = hn::LoadU(d, U8(from + at));
     hn::StoreU(Op::Undo(v, OneEarlier(v, before)), d, U8(to + at));
@@ -91,7 +97,7 @@ HWY_INLINE size_t Encode(const std::byte* from, size_t size, std::byte* to) {
   return at;
 }
 
-// Inclusive prefix over the 16-byte blocks of a vector, each for itself.
+// Computes inclusive prefix sums within each 16-byte block, in four doubling steps.
 template <class Op>
 HWY_INLINE V ScanBlocks(V v) {
   const D d;
@@ -101,32 +107,34 @@ HWY_INLINE V ScanBlocks(V v) {
   return Op::Apply(v, hn::ShiftLeftBytes<8>(d, v));
 }
 
-// Whole 64-bit lanes moved up by `kLanes`, zeros from below.
+// Moves whole 64-bit lanes up by `kLanes` and fills with zeros from below.
 template <size_t kLanes>
 HWY_INLINE V SlideUp(V v) {
   const hn::Repartition<uint64_t, D> d64;
   const auto lane = hn::Iota(d64, 0);
-  // The lowest lanes become 0 below; until then they need an index that exists.
+  // The lowest lanes become 0 afterwards, but need a valid index for the lookup.
   const auto from = hn::And(hn::Sub(lane, hn::Set(d64, kLanes)), hn::Set(d64, hn::Lanes(d64) - 1));
   const auto moved = hn::TableLookupLanes(hn::BitCast(d64, v), hn::IndicesFromVec(d64, from));
   return hn::BitCast(D(), hn::IfThenElseZero(hn::Gt(lane, hn::Set(d64, kLanes - 1)), moved));
 }
 
-// Inclusive prefix over a whole vector, and its last byte in every lane of `total`.
+// Computes inclusive prefix sums over a whole vector, and its last byte in every lane of `total`.
 template <class Op>
 HWY_INLINE V Scan(V v, V& total) {
   const D d;
   v = ScanBlocks<Op>(v);
-  const V last = hn::TableLookupBytes(v, hn::Set(d, uint8_t{15}));  // of each block
+  const V last = hn::TableLookupBytes(v, hn::Set(d, uint8_t{15}));  // last byte of each block
 #if HWY_MAX_BYTES == 16
   total = last;
   return v;
 #elif HWY_MAX_BYTES == 32
+  // Two blocks of 16 bytes: the upper one adds the lower one's last byte.
   total = Op::Apply(last, hn::SwapAdjacentBlocks(last));
   return Op::Apply(v, hn::ConcatLowerLower(d, last, hn::Zero(d)));
 #else
+  // Four blocks of 16 bytes: two doubling steps over the blocks' last bytes.
   const V pairs = Op::Apply(last, SlideUp<2>(last));
-  const V sums = Op::Apply(pairs, SlideUp<4>(pairs));  // of all blocks up to each
+  const V sums = Op::Apply(pairs, SlideUp<4>(pairs));  // sums of all blocks up to each
   const hn::Repartition<uint64_t, D> d64;
   total = hn::BitCast(
       d, hn::TableLookupLanes(hn::BitCast(d64, sums), hn::IndicesFromVec(d64, hn::Set(d64, 7))));
@@ -134,8 +142,8 @@ HWY_INLINE V Scan(V v, V& total) {
 #endif
 }
 
-// The vectorised part of a decoder; returns where it stopped. The carry goes round in one addition,
-// since totals do not depend on it.
+// Decodes all that fits vectors and returns where it stopped. The carry costs one addition per
+// vector in the dependency chain, since a vector's total does not depend on it.
 template <class Op>
 HWY_INLINE size_t Decode(const std::byte* from, size_t size, std::byte* to) {
   const D d;
@@ -151,7 +159,7 @@ HWY_INLINE size_t Decode(const std::byte* from, size_t size, std::byte* to) {
   return at;
 }
 
-// The byte in front of `at`: 0 at the start of a plane.
+// Returns the byte before `at`; 0 at the start of a plane.
 std::byte Before(const std::byte* plane, size_t at) {
   return at == 0 ? std::byte{0} : plane[at - 1];
 }

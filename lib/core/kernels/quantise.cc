@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Quantisation to q8_0 and 8-bit floats on vectors (quantise.h); the other block types go to the
+// scalar reference. Results must equal the engines' to the last bit, so every operation is rounded
+// like theirs, and blocks for which vectors would differ (NaN, infinity, overflow of a reciprocal)
+// are left to the reference.
+
 #include "lib/core/kernels/quantise.h"
 
 #include <cmath>
@@ -40,13 +46,13 @@ void DequantiseFloat8(DType dtype, const uint8_t* codes, size_t count, float sca
 
 constexpr size_t kBlock = 32;
 
-// Four to sixteen lanes: a block is a whole number of vectors.
+// Four to sixteen lanes: a block of 32 values is a whole number of vectors.
 using DF = hn::CappedTag<float, 16>;
 using DI = hn::RebindToSigned<DF>;
 using DU = hn::RebindToUnsigned<DF>;
 constexpr size_t kLanes = hn::MaxLanes(DF()), kVectors = kBlock / kLanes;
 
-// Halves away from zero, as roundf: adding 0.5 would round 0.49999997 up.
+// Rounds halves away from zero, as roundf: adding 0.5 would round 0.49999997 up.
 hn::Vec<DI> RoundedAway(hn::Vec<DF> x) {
   const DF df;
   const DI di;
@@ -69,17 +75,18 @@ void QuantiseQ8_0(const float* values, size_t count, std::byte* out, Q8Rounding 
     }
     const float amax = hn::GetLane(hn::MaxOfLanes(df, most));
     const float d = amax / 127.0f;
-    if (!(amax <= 3.4028235e38f)) {  // NaN or infinite
+    if (!(amax <= 3.4028235e38f)) {  // NaN or infinity: the reference defines what is stored
       ref::QuantiseBlocks(DType::kQ8_0, {values + i, kBlock}, out, rounding);
       continue;
     }
+    // The two forms of the reciprocal differ in the last bit, and engines differ in which they use.
     float id = 0;
     if (rounding == Q8Rounding::kAvx) {
       id = amax != 0 ? 127.0f / amax : 0.0f;
     } else {
       id = d != 0 ? 1.0f / d : 0.0f;
     }
-    if (!(id <= 3.4028235e38f)) {  // 127 / amax overflows: products may be NaN
+    if (!(id <= 3.4028235e38f)) {  // 127 / amax overflows, and products could be NaN
       ref::QuantiseBlocks(DType::kQ8_0, {values + i, kBlock}, out, rounding);
       continue;
     }
@@ -107,18 +114,18 @@ void DequantiseQ8_0(const std::byte* blocks, float* out, size_t count) {
   }
 }
 
-// What differs between the two formats.
+// Constants of the two 8-bit formats.
 struct Format8 {
   int mantissa, bias;
-  float most, last;  // the largest value, and the last one that rounds to it
+  float most, last;  // the largest value, and the largest float that rounds to it
   uint32_t most_code, beyond_code;
 };
 
 constexpr Format8 kE4M3 = {3, 7, kE4M3Max, 464.0f, 0x7e, 0x7f};
-// The next float below 61440, which rounds to infinity.
+// 61439.996 is the float below 61440, which rounds to infinity.
 constexpr Format8 kE5M2 = {2, 15, kE5M2Max, 61439.996f, 0x7b, 0x7c};
 
-// The steps of F32ToE4M3 and F32ToE5M2, on all lanes.
+// Performs the steps of F32ToE4M3 or F32ToE5M2 on all lanes.
 template <int kMantissa, int kBias>
 hn::Vec<DU> ToFloat8(hn::Vec<DF> value, const Format8& format, Float8Overflow overflow) {
   const DF df;
@@ -128,10 +135,13 @@ hn::Vec<DU> ToFloat8(hn::Vec<DF> value, const Format8& format, Float8Overflow ov
   const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(du, 0x80u));
   const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffffffu));
   const auto absolute = hn::BitCast(df, magnitude);
+  // Rounds to nearest even by a carry into the kept bits, and rebases the exponent.
   const auto odd = hn::And(hn::ShiftRight<kShift>(magnitude), hn::Set(du, 1u));
   const auto carried = hn::Add(hn::Add(magnitude, hn::Set(du, (1u << (kShift - 1)) - 1)), odd);
   const auto normal = hn::Sub(hn::ShiftRight<kShift>(carried),
                               hn::Set(du, static_cast<uint32_t>(127 - kBias) << kMantissa));
+  // Small values: adding a power of two whose last bit is the format's quantum makes the adder
+  // round to it.
   constexpr uint32_t kMagic = static_cast<uint32_t>(127 + 23 + 1 - kBias - kMantissa) << 23;
   const auto magic = hn::BitCast(df, hn::Set(du, kMagic));
   const auto small = hn::Sub(hn::BitCast(du, hn::Add(absolute, magic)), hn::Set(du, kMagic));
@@ -169,8 +179,8 @@ void QuantiseFloat8(DType dtype, const float* values, size_t count, float scale,
   ref::QuantiseFloat8(dtype, {values + done, count - done}, scale, overflow, out + done);
 }
 
-// Exponent and mantissa go where a float has them, with its bias. Subnormals are counts of their
-// quantum: floats of the same bits would be subnormal, too, and slow.
+// Moves exponent and mantissa to a float's places and corrects the bias. Subnormals are computed as
+// multiples of their quantum instead: a float with the same bits would be subnormal too, and slow.
 template <int kMantissa, int kBias>
 hn::Vec<DF> FromFloat8(hn::Vec<DU> code) {
   const DF df;
@@ -186,6 +196,7 @@ hn::Vec<DF> FromFloat8(hn::Vec<DU> code) {
   const auto is_small = hn::Lt(magnitude, hn::Set(du, 1u << kMantissa));
   auto value = hn::IfThenElse(is_small, hn::BitCast(du, small), normal);
   if (kMantissa == 3) {
+    // E4M3 has a single NaN per sign; E5M2 has infinities and NaNs like a half.
     const auto is_nan = hn::Eq(magnitude, hn::Set(du, 0x7fu));
     value = hn::IfThenElse(is_nan, hn::Set(du, 0x7fc00000u), value);
   } else {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The arithmetic of engines' cache types, one rounding per operation: a fused multiplication and
-// addition would change codes at ties, which is why the build switches contraction off.
+// The arithmetic of engines' cache types, with one rounding per operation: a fused multiply-add
+// would change codes at ties, which is why the build switches contraction off. Each function
+// follows ggml's quantize_row functions step by step, ties and degenerate blocks included.
 #include <algorithm>
 #include <cmath>
 
@@ -15,18 +16,19 @@ namespace {
 constexpr size_t kBlockValues = 32;
 constexpr int8_t kIq4Table[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                   1,    13,   25,  38,  53,  69,  89,  113};
-constexpr float kIq4Least = 1e-15f;  // blocks below it are zero
-constexpr uint8_t kIq4One = 8;       // the index of 1
+constexpr float kIq4Least = 1e-15f;  // blocks whose values are all smaller are stored as zeros
+constexpr uint8_t kIq4One = 8;       // index of the level 1
 
 void StoreHalf(float value, std::byte* out) { StoreLE(out, F32ToF16(value)); }
 
-// The integer that a conversion to int truncates to; NaN and what an int cannot hold are 0, which
-// is as good as any value for what the engine leaves undefined.
+// Truncates as a conversion to int does. NaN and values outside the range of int become 0; the
+// engine leaves them undefined.
 int Truncated(float value) {
   return value > -2.1e9f && value < 2.1e9f ? static_cast<int>(value) : 0;
 }
 
-// Element i < 16 goes to the low nibble of byte i, element i >= 16 to the high one of byte i - 16.
+// Packs element i < 16 into the low nibble of byte i, element i >= 16 into the high nibble of byte
+// i - 16.
 void PackNibbles(const uint8_t* codes, std::byte* out) {
   for (size_t i = 0; i < 16; ++i)
     out[i] = static_cast<std::byte>((codes[i] & 15) | (codes[i + 16] & 15) << 4);
@@ -38,7 +40,7 @@ void PackFifthBits(const uint8_t* codes, std::byte* out) {
   StoreLE(out, bits);
 }
 
-// The value of largest magnitude, the first of several, with its sign.
+// Returns the value of largest magnitude with its sign; the first one if there are several.
 float Extreme(const float* x) {
   float amax = 0, extreme = 0;
   for (size_t i = 0; i < kBlockValues; ++i) {
@@ -69,7 +71,7 @@ void Q8_0(const float* x, Q8Rounding rounding, std::byte* out) {
   }
 }
 
-// q4_0 and q5_0: 16 or 32 steps, of which the extreme value has the lowest.
+// q4_0 and q5_0 have 16 or 32 steps; the extreme value gets the lowest step.
 void Symmetric(const float* x, int steps, std::byte* out) {
   const float half = static_cast<float>(steps / 2);
   const float d = Extreme(x) / -half;
@@ -84,7 +86,7 @@ void Symmetric(const float* x, int steps, std::byte* out) {
   PackNibbles(codes, out + (steps == 32 ? 6 : 2));
 }
 
-// q4_1 and q5_1: steps above the least value.
+// q4_1 and q5_1 count steps above the least value.
 void Asymmetric(const float* x, int steps, std::byte* out) {
   float least = x[0], most = x[0];
   for (size_t i = 1; i < kBlockValues; ++i) {
@@ -114,7 +116,7 @@ uint8_t NearestOfIq4(float value) {
   return value - low < high - value ? static_cast<uint8_t>(above - 1) : above;  // a tie goes up
 }
 
-// The scale that fits the codes best, with larger values weighing more.
+// Least-squares fit of the scale to given codes, in which each value weighs its own square.
 struct Iq4Fit {
   float sum_qx = 0, sum_q2 = 0;
 
@@ -135,7 +137,7 @@ void Iq4Nl(const float* x, bool search, std::byte* out) {
     PackNibbles(codes, out + 2);
     return;
   }
-  constexpr int kTried = 7;  // scales on each side of the first one
+  constexpr int kTried = 7;  // scales tried on each side of the first one
   float d = (search ? -extreme : extreme) / static_cast<float>(kIq4Table[0]);
   float id = 1.0f / d;
   Iq4Fit fit;
@@ -144,6 +146,7 @@ void Iq4Nl(const float* x, bool search, std::byte* out) {
     fit.Add(x[i], codes[i]);
   }
   d = fit.sum_q2 > 0 ? fit.sum_qx / fit.sum_q2 : 0.0f;
+  // Keeps the scale whose weighted fit explains most: sum_qx^2 / sum_q2 is maximal.
   if (search) {
     float best = d * fit.sum_qx;
     for (int step = -kTried; step <= kTried; ++step) {

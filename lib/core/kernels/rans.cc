@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// The decoding half of rans.h. All lanes of a group decode one symbol at a time: mask the slot out
+// of the state, gather the slot's entry, multiply, add, and append a word to the lanes whose state
+// fell below 2^15. The words of a group lie in the order of its lanes, so that appending is an
+// expansion of consecutive words by a mask. Targets without gathers decode lane by lane, with the
+// same result.
+
 #include "lib/core/kernels/rans.h"
 
 #include <bit>
@@ -20,7 +27,7 @@ namespace kv {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Needs gathers; smaller targets take the scalar path.
+// The vector code needs gathers; other targets take the scalar path.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 #define KV_RANS_VECTOR 1
 #else
@@ -42,10 +49,10 @@ HWY_INLINE void ForEach(std::index_sequence<I...>, F f) {
   (f(I), ...);
 }
 
-// The renormalisation step gives consecutive words to the lanes of a mask; all that differs between
-// targets. Returns how many.
+// Refill renormalises: it appends the next words, in order, to the lanes of a mask. Only this step
+// differs between targets. Returns the number of words taken.
 #if HWY_TARGET == HWY_AVX2
-// Entry m holds, per lane, how many lower lanes of m are set.
+// Entry m holds for each lane the number of lower lanes that are set in m: the word it takes.
 struct SpreadTable {
   alignas(32) uint32_t ranks[256][8];
   constexpr SpreadTable() : ranks() {
@@ -85,8 +92,8 @@ HWY_INLINE void StoreSymbols(V symbols, uint8_t* out) {
 #endif
 #endif  // KV_RANS_VECTOR
 
-// One group of lanes after another. What a lane does next hangs on what it did before, gather after
-// multiplication after gather: the time goes down with the number of vectors that a group has.
+// Decodes one group of lanes after another. Each lane is a chain of dependent operations (gather,
+// multiply, gather), so its latency bounds the speed; more vectors per group hide it.
 template <bool kGivenTables, size_t kLanes>
 size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
                   const RansSlot* slots, const std::byte* words, size_t word_count,
@@ -98,12 +105,13 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
   const uint32_t first_base = kGivenTables ? 0 : base_of[contexts.first_above];
   size_t used = 0;
 #if KV_RANS_VECTOR
+  // A group of lanes is kParts vectors, each with its own chain of dependent operations.
   constexpr size_t kParts = kLanes / kWide;
   constexpr auto parts = std::make_index_sequence<kParts>();
   const D d;
   const DI di;
   V state[kParts];
-  // Where a row is one group, the next waits for its symbols: they stay in registers.
+  // If a row is a single group, the next row needs its symbols at once: they stay in registers.
   V above[kParts];
   const bool narrow = !kGivenTables && grid.columns == kLanes;
   const auto load = [&]() HWY_ATTR {
@@ -118,10 +126,12 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
       base_of);
   const auto bases = [&](const uint8_t* from)
                          HWY_ATTR { return base_after(hn::PromoteTo(d, hn::LoadU(D8(), from))); };
-  // Decodes one symbol per lane; says which lanes need a word.
+  // Decodes one symbol per lane and returns the lanes that need a word.
   const auto step = [&](V& x, V base, V& symbol, uint8_t* out) HWY_ATTR {
+    // The slot's entry has everything: the symbol, its frequency and the offset within its slots.
     const V slot = hn::Add(base, hn::And(x, total_mask));
     const V entry = hn::GatherIndex(d, table, hn::BitCast(di, slot));
+    // The fields of an entry are those of MakeRansSlot; the frequency is stored less one.
     const V frequency = hn::Add(hn::And(hn::ShiftRight<12>(entry), total_mask), hn::Set(d, 1));
     const V offset = hn::And(entry, hn::Set(d, 0xfff));
     x = hn::Add(hn::Mul(hn::ShiftRight<kRansTotalBits>(x), frequency), offset);
@@ -141,13 +151,15 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
       if (!in_context) return first_base;
       return kGivenTables ? uint32_t{context[column]} << kRansTotalBits : base_of[context[column]];
     };
-    // All of a symbol but the word that its lane may need.
+    // Decodes one symbol except for the word that its lane may need.
     const auto one = [&](size_t column, uint32_t& x) HWY_ATTR {
       const RansSlot entry = slots[base_at(column) + (x & (kRansTotal - 1))];
       x = (x >> kRansTotalBits) * (((entry >> 12) & (kRansTotal - 1)) + 1) + (entry & 0xfff);
       out[column] = static_cast<uint8_t>(entry >> 23);
     };
     size_t column = 0;
+    // The whole group may need a word per lane; near the end of the stream the scalar path checks
+    // each.
     for (; column + kLanes <= grid.columns && used + kLanes <= word_count; column += kLanes) {
 #if KV_RANS_VECTOR
       M needs[kParts];
@@ -163,7 +175,9 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
       for (size_t lane = 0; lane < kLanes; ++lane) {
         uint32_t x = states[lane];
         one(column + lane, x);
-        // Read always, taken only if needed: no branch to mispredict, not even a compiler's.
+        // The word is always read and only kept if needed, without a branch: it would be
+        // mispredicted often.
+        // The mask 0 - needs selects the filled state without a conditional.
         const uint32_t needs = x < kRansLow;
         const uint32_t filled = x << 16 | LoadLE<uint16_t>(words + 2 * used);
         states[lane] = x ^ ((x ^ filled) & (0 - needs));
@@ -193,6 +207,8 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
   return used;
 }
 
+// The number of lanes and the kind of contexts are constants of the loop, so that loops over lanes
+// unroll.
 template <bool kGivenTables>
 size_t DecodeLanes(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
                    const RansSlot* slots, const std::byte* words, size_t word_count,
@@ -219,6 +235,7 @@ namespace kv {
 
 HWY_EXPORT(Decode);
 
+// A group must not straddle rows, because the row above is its context: lanes divide the columns.
 uint32_t RansLanesFor(RansGrid grid, size_t many, size_t more) noexcept {
   const auto serve = [&](uint32_t lanes, size_t least) {
     return grid.rows * grid.columns >= least && (grid.rows == 1 || grid.columns % lanes == 0);

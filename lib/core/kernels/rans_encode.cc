@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The encoding half of rans.h.
+// The encoding half of rans.h. rANS encodes in the reverse order of decoding: rows, columns and
+// lanes run backwards, and the words are written downwards from the end of the buffer. The division
+// by a symbol's frequency is a multiplication by a reciprocal from the symbol's entry. Words are
+// compacted by a byte shuffle from a table of all masks.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -32,13 +35,13 @@ HWY_INLINE void ForEach(std::index_sequence<I...>, F f) {
   (f(I), ...);
 }
 
-// Lanes of an encoder are 64 bits wide, as entries of its tables and products are.
+// Lanes of the encoder are 64 bits wide, because table entries and products are.
 using DW = hn::CappedTag<uint64_t, 8>;
 using VW = hn::Vec<DW>;
 constexpr size_t kWideLanes = hn::MaxLanes(DW());
 
-// Where the upper bytes of a vector of words must come from so that the words of mask m lie at its
-// end: byte 2 * stride * lane and the next.
+// Shuffle indices that move the words of the lanes of mask m, which are 2 * stride bytes apart, to
+// the end of the vector.
 template <int kLanes, int kStride>
 struct PackTable {
   alignas(16) uint8_t from[1 << kLanes][16];
@@ -55,7 +58,7 @@ struct PackTable {
   }
 };
 
-// The entries of one vector's lanes. Loads one by one take half of what a gather does.
+// Loads the table entries of a vector's lanes. Single loads take half the time of a gather.
 HWY_INLINE VW LoadSymbols(const RansEncoderSymbol* symbols, const uint16_t* cells) {
   const auto two = [&](size_t i) HWY_ATTR {
     const __m128i first = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(symbols + cells[i]));
@@ -71,12 +74,13 @@ HWY_INLINE VW LoadSymbols(const RansEncoderSymbol* symbols, const uint16_t* cell
 #endif
 }
 
-// Writes the low words of the lanes of a mask, in order, before `out`, and junk before those.
-// Returns how many.
+// Writes the low words of the lanes of a mask, in order, directly before `out`, and arbitrary words
+// before those. Returns the number of lanes.
 HWY_INLINE size_t Spill(VW states, hn::Mask<hn::RebindToSigned<DW>> full, uint16_t* out) {
 #if HWY_TARGET == HWY_AVX2
   static constexpr PackTable<4, 2> kPack;
   const auto bits = static_cast<uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(full.raw)));
+  // Brings the low 32 bits of the four lanes together, then shuffles their low words to the end.
   const __m256i even = _mm256_shuffle_epi32(states.raw, 0x88);
   const __m128i dwords = _mm256_castsi256_si128(_mm256_permute4x64_epi64(even, 0x88));
   const __m128i from = _mm_load_si128(reinterpret_cast<const __m128i*>(kPack.from[bits]));
@@ -92,13 +96,18 @@ HWY_INLINE size_t Spill(VW states, hn::Mask<hn::RebindToSigned<DW>> full, uint16
 }
 #endif  // KV_RANS_VECTOR
 
-// One symbol of one lane. The word is written always, kept only if needed: no branch to mispredict.
+// Encodes one symbol of one lane. The word is always written and only kept if needed, without a
+// branch: it would be mispredicted often.
 HWY_INLINE void Put(const RansEncoderSymbol& symbol, uint32_t& kept, uint16_t*& out) {
   uint32_t state = kept;
+  // full is state >= frequency << kRansLimitShift, rewritten with the complement 2048 - frequency,
+  // which the entry stores.
   const bool full = (state >> kRansLimitShift) + symbol.complement() >= kRansTotal;
   out[-1] = static_cast<uint16_t>(state);
   out -= full;
   state = full ? state >> 16 : state;
+  // The new state is quotient * 2048 + state mod frequency + start = state + bias + quotient *
+  // complement.
   const auto quotient =
       static_cast<uint32_t>((uint64_t{state} * symbol.reciprocal) >> symbol.shift());
   kept = state + symbol.bias() + quotient * symbol.complement();
@@ -107,7 +116,7 @@ HWY_INLINE void Put(const RansEncoderSymbol& symbol, uint32_t& kept, uint16_t*& 
 template <bool kGivenTables, size_t kLanes>
 uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
                      const RansEncoderSymbol* symbols_of, uint16_t* words_end, RansStates& states) {
-  alignas(64) uint32_t base_of[256] = {};  // table_of, scaled to symbols
+  alignas(64) uint32_t base_of[256] = {};  // table_of, scaled to encoder symbols
   if (!kGivenTables) {
     for (int s = 0; s < 256; ++s) base_of[s] = uint32_t{contexts.table_of[s]} << 8;
   }
@@ -118,9 +127,11 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
   const DW d;
   const hn::Rebind<uint32_t, DW> d32;
   const hn::RebindToSigned<DW> di;
+  // Cells are computed for a block of symbols at a time, so that the vector code for them is not
+  // interleaved with the chain of states.
   constexpr size_t kBlock = 8 * kMaxRansLanes;
   const CellMaker make_cells(base_of);
-  uint8_t nothing_above[kBlock];  // the first row
+  uint8_t nothing_above[kBlock];  // context of the first row
   std::fill_n(nothing_above, kBlock, contexts.first_above);
   uint16_t cells[kBlock];
   VW state[kParts];
@@ -137,6 +148,7 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
   load();
   const auto put = [&](const uint16_t* at, VW& x) HWY_ATTR {
     const VW symbol = LoadSymbols(symbols_of, at);
+    // The vector form of Put: complement, bias and shift are fields of the 64-bit entry.
     const VW complement = hn::And(hn::ShiftRight<44>(symbol), hn::Set(d, 0x7ff));
     const VW bias = hn::And(hn::ShiftRight<32>(symbol), hn::Set(d, 0xfff));
     const auto full =
@@ -162,6 +174,7 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
     const auto one = [&](size_t at)
                          HWY_ATTR { Put(symbols_of[base(at) + in[at]], states[at % kLanes], out); };
 #if KV_RANS_VECTOR
+    // Columns beyond whole groups come first, because encoding runs backwards.
     if (column % kLanes != 0) {
       store();
       while (column % kLanes != 0) one(--column);
@@ -170,6 +183,7 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
     while (column > 0) {
       const size_t count = column % kBlock != 0 ? column % kBlock : kBlock;
       column -= count;
+      // A cell is the index of an encoder symbol: table and symbol concatenated.
       if (kGivenTables) {
         for (size_t i = 0; i < count; ++i)
           cells[i] = static_cast<uint16_t>(context[column + i] << 8 | in[column + i]);
@@ -226,8 +240,10 @@ RansEncoderSymbol MakeRansEncoderSymbol(uint32_t start, uint32_t frequency) noex
     return RansEncoderSymbol{static_cast<uint32_t>(reciprocal),
                              shift << 23 | (kRansTotal - frequency) << 12 | bias};
   };
-  // x / 1 would need a 33-bit reciprocal: 2^32 - 1 gives x - 1, and the bias makes up for it.
+  // x / 1 would need a reciprocal of 33 bits. 2^32 - 1 yields x - 1 instead, and the bias corrects
+  // it.
   if (frequency == 1) return make(UINT32_MAX, start + kRansTotal - 1, 32);
+  // The reciprocal ceil(2^shift / f) is exact for all states below 2^31 (Granlund and Montgomery).
   const auto shift = 32 + static_cast<uint32_t>(std::bit_width(frequency - 1) - 1);
   return make(((uint64_t{1} << shift) + frequency - 1) / frequency, start, shift);
 }

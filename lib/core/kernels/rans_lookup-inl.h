@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Sixteen (AVX2: eight) tables of contexts at once, for both halves of rans.h. Included once for
-// each target.
+// Looks up sixteen context tables at once (AVX2: eight), for both halves of rans.h and for
+// counts.cc. Included once for each target.
 #if defined(KV_RANS_LOOKUP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KV_RANS_LOOKUP_INL_H_
 #undef KV_RANS_LOOKUP_INL_H_
@@ -19,7 +19,7 @@ namespace kv {
 namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX2
-// What is known of each of 256 symbols.
+// Maps each of 256 symbols to a 32-bit entry by a gather.
 class SymbolLookup {
  public:
   using D = hwy::HWY_NAMESPACE::CappedTag<uint32_t, 8>;
@@ -36,8 +36,9 @@ class SymbolLookup {
   const uint32_t* of_symbol_;
 };
 #elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-// What is known of each of 256 symbols, 16 bits each, in registers: gathers take several times as
-// long. Pairs of registers hold 64 symbols; where the rest have nothing, one pair does.
+// Maps each of 256 symbols to a 16-bit entry held in registers, because gathers take several times
+// as long. Pairs of registers hold 64 entries each; if entries from 64 on are all 0, one pair
+// suffices.
 class SymbolLookup {
  public:
   using D = hwy::HWY_NAMESPACE::CappedTag<uint32_t, 16>;
@@ -50,15 +51,16 @@ class SymbolLookup {
     for (int s = 64; s < 256; ++s) all_ = all_ || words[s] != 0;
   }
   HWY_INLINE V operator()(V symbol) const {
-    // A symbol is the lower word of its lane; what the upper ones find is dropped.
+    // A symbol is the lower word of its lane; the result of the upper words is masked out.
     return V{Find<0x55555555>(symbol.raw)};
   }
-  // The same for 32 symbols in 16 bits each.
+  // Does the same for 32 symbols of 16 bits each.
   HWY_INLINE __m512i Words(__m512i symbols) const { return Find<0xffffffff>(symbols); }
 
  private:
   template <__mmask32 kWanted>
   HWY_INLINE __m512i Find(__m512i at) const {
+    // Bits 6 and 7 of a symbol select among the results of the four pairs.
     const __m512i low = _mm512_set1_epi16(64), high = _mm512_set1_epi16(128);
     if (!all_) {
       const __mmask32 known = _mm512_mask_cmplt_epu16_mask(kWanted, at, low);
@@ -77,7 +79,8 @@ class SymbolLookup {
 };
 #endif
 
-// Where each symbol is in an array of tables: base_of[symbol above] + (symbol >> cut), in 16 bits.
+// Computes the index of each symbol in an array of tables: base_of[symbol above] + (symbol >> cut),
+// in 16 bits.
 class CellMaker {
  public:
   // The 256 bases must outlive the object.
@@ -114,7 +117,7 @@ class CellMaker {
 };
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-// What takes the place of a SymbolLookup where tables are given.
+// Replaces SymbolLookup if the tables are given: the base is then just a shift.
 template <int kBits>
 class TableShift {
  public:

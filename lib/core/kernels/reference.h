@@ -9,8 +9,8 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/half.h"
 
-// Scalar specifications of the byte kernels, as plain as can be. Every SIMD target must equal them.
-// Kernels also use them for the rest of an array and on the SCALAR target.
+// Scalar specifications of the byte kernels, as simple as possible. Every SIMD target must equal
+// them. Kernels also use them for the rest of an array and on the SCALAR target.
 namespace kv::ref {
 
 template <size_t kPlanes>
@@ -34,7 +34,7 @@ inline std::byte Plus(std::byte a, std::byte b) {
   return static_cast<std::byte>(static_cast<uint8_t>(a) + static_cast<uint8_t>(b));
 }
 
-// `before` is the (decoded) byte in front of the first one: 0 at the start of a plane.
+// `before` is the (decoded) byte before the first one: 0 at the start of a plane.
 inline void DeltaEncode(const std::byte* from, size_t size, std::byte* to,
                         std::byte before = std::byte{0}) noexcept {
   for (size_t i = 0; i < size; ++i) {
@@ -58,6 +58,8 @@ inline void XorDecode(const std::byte* from, size_t size, std::byte* to,
   for (size_t i = 0; i < size; ++i) to[i] = before = before ^ from[i];
 }
 
+// The token format of the engine: a control byte below 128 is followed by that many literals plus
+// one; otherwise its low bits are a run's length less kRleMinRun.
 constexpr size_t kRleMinRun = 4, kRleMaxRun = 131, kRleMaxLiterals = 128;
 
 // Returns the number of equal bytes from `at` on, at most kRleMaxRun.
@@ -78,6 +80,7 @@ inline size_t RleEncodedSize(const std::byte* from, size_t size) noexcept {
     }
     size_t literals = 0;
     for (; at < size && RleRun(from, size, at) < kRleMinRun; ++at) ++literals;
+    // A run of literals takes a control byte per kRleMaxLiterals.
     written += literals + (literals + kRleMaxLiterals - 1) / kRleMaxLiterals;
   }
   return written;

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Prediction and learning of regress.h, except for solving. Channels do not depend on each other,
+// so that a lane does what the scalar reference does with one channel, in the same order and
+// without fused operations. The layout keeps the 16 lanes of a group innermost, which makes every
+// load contiguous.
+
 #include "lib/core/kernels/regress.h"
 
 #include <algorithm>
@@ -32,6 +38,8 @@ void Combine(const Regress& r) {
       };
       const auto e0 = error(0), e1 = error(1), e2 = error(2), e3 = error(3);
       const auto least = hn::Min(hn::Min(e0, e1), hn::Min(e2, e3));
+      // A model's weight is the fourth power of the ratio between the least error and its own: the
+      // best model dominates, and equal ones share.
       const auto trust = [&](VF e) HWY_ATTR {
         const auto ratio = hn::Div(least, e);
         const auto square = hn::Mul(ratio, ratio);
@@ -43,6 +51,7 @@ void Combine(const Regress& r) {
                  s3 = hn::Div(t3, total);
       const float* at = weights + lane;
       for (size_t tap = 0; tap < r.taps; ++tap, at += kRegressLanes) {
+        // Pairs of models are added first, as in the grammar: float sums depend on their order.
         const auto low =
             hn::Add(hn::Mul(s0, hn::Load(d, at)), hn::Mul(s1, hn::Load(d, at + model_stride)));
         const auto high = hn::Add(hn::Mul(s2, hn::Load(d, at + 2 * model_stride)),
@@ -68,6 +77,7 @@ void AddTaps(const Regress& r, size_t group, RegressRow taps, const size_t* orde
   }
 }
 
+// Moves a running mean towards a value.
 HWY_INLINE VF Follow(VF mean, VF value, float rate) {
   return hn::Add(mean, hn::Mul(hn::Sub(value, mean), hn::Set(DF(), rate)));
 }
@@ -89,6 +99,7 @@ void Learn(const Regress& r, RegressRow taps, const float* x, const float* predi
         const auto weight = hn::Load(d, weights + (model * r.taps + tap) * kRegressLanes);
         sum = hn::Add(sum, hn::Mul(weight, hn::LoadU(d, taps[tap] + channel)));
       }
+      // A diverging model predicts 0 instead of spoiling the sums; NaN compares as false.
       sum = hn::IfThenElseZero(hn::Lt(hn::Abs(sum), limit), sum);
       const auto error = hn::Sub(value, sum);
       float* at = errors + model * kRegressLanes;
@@ -135,6 +146,8 @@ void RegressCombine(const Regress& r) noexcept {
           r.errors[(group * kRegressModels + model) * kRegressLanes + lane] + kRegressTinyPower;
     const float least = *std::min_element(error, error + kRegressModels);
     for (size_t model = 0; model < kRegressModels; ++model) {
+      // The fourth power favours the best model strongly, without excluding others that are nearly
+      // as good.
       const float ratio = least / error[model], square = ratio * ratio;
       trust[model] = square * square;
     }

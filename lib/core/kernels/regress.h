@@ -5,9 +5,9 @@
 #include <array>
 #include <cstddef>
 
-// Predicts every channel of a row by linear least squares on taps of its own: nearby values that
-// the decoder knows already. Sixteen channels form a group, one per lane. Four nested models, on
-// the first few taps up to all of them, predict together; each counts by how well it predicted
+// Predicts every channel of a row by linear least squares from its taps: nearby values that the
+// decoder already knows. Sixteen channels form a group, one per lane. Four nested models, from the
+// first few taps up to all of them, predict together, each weighted by how well it predicted
 // lately. All operations are on floats (+ - * / and square roots), in the order of the reference,
 // none fused, because archives depend on every bit. lib/core/codec/cdf/FORMAT.md spells them out.
 // regress_solve.cc implements RegressSolve, regress.cc the rest.
@@ -16,16 +16,16 @@ namespace kv {
 constexpr size_t kRegressLanes = 16;
 constexpr size_t kRegressModels = 4;
 constexpr size_t kMaxRegressTaps = 64;
-constexpr size_t kMaxRegressRows = 16;  // that RegressSolve adds at once
+constexpr size_t kMaxRegressRows = 16;  // most rows that RegressSolve adds at once
 // Values are scaled to be below 2. A value or prediction that reaches this limit, or is NaN, counts
 // as 0.
 constexpr float kRegressLimit = 4.0f;
-// Added to powers and errors, which are divided by.
+// Added to powers and errors, which are used as divisors.
 constexpr float kRegressTinyPower = 1e-12f;
 
 constexpr size_t RegressPairs(size_t taps) { return taps * (taps + 1) / 2; }
 
-// The state of all groups. Each array holds one group after another, in the layout given, lanes
+// The state of all groups. Each array holds one group after another, in the given layout, lanes
 // innermost.
 struct Regress {
   size_t groups = 0, taps = 0;
@@ -50,17 +50,17 @@ void RegressCombine(const Regress& r) noexcept;
 void RegressAdd(const Regress& r, size_t group, RegressRow taps, const size_t* order, size_t count,
                 float* sums) noexcept;
 
-// How fast the running means follow a row, and the weight of the row's squared errors.
+// Rates at which the running means follow a row, and the weight of the row's squared errors.
 struct RegressRates {
   float errors, variance, power, weight;
 };
-// Updates errors, variance and power with the row `x` that was predicted as `prediction`.
+// Updates errors, variance and power with the row `x`, which was predicted as `prediction`.
 void RegressLearn(const Regress& r, RegressRow taps, const float* x, const float* prediction,
                   const RegressRates& rates) noexcept;
 
-// Adds `rows` rows (taps[row * r.taps + j], x[row]) to products and moments, each weighted by its
-// root squared, after it multiplied the older sums by `decay`. Then solves all models anew.
-// `samples` is the number of rows that the sums amount to.
+// Multiplies the older sums by `decay` and adds `rows` rows (taps[row * r.taps + j], x[row]) to
+// products and moments, each weighted by its root squared. Then solves all models again. `samples`
+// is the number of rows that the sums represent.
 void RegressSolve(const Regress& r, RegressRow taps, const float* const* x, const float* roots,
                   size_t rows, float decay, float samples) noexcept;
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// RegressSolve of regress.h.
+// Implements RegressSolve of regress.h: updates the normal equations of every channel, factorises
+// them by Cholesky and substitutes back for the four models, which share one factor because they
+// are nested. This takes 27 % of the time of level max (docs/lab.md, "The codec"), so sums are
+// computed in tiles that stay in registers. Every sum still takes its terms in the order of the
+// scalar reference at the end, because archives depend on every bit.
 #include <algorithm>
 #include <cmath>
 
@@ -12,12 +16,13 @@
 // Must come after foreach_target.h.
 #include "hwy/highway.h"
 
-// How strongly weights are held near 0, in samples: with what of a value is noise, and always.
+// Ridge in samples: how strongly weights are held near 0, in proportion to the noise in the values,
+// and always.
 #ifndef KV_REGRESS_RIDGE
 #define KV_REGRESS_RIDGE
 namespace kv {
 constexpr float kRidgeOfNoise = 8.0f, kRidge = 0.05f;
-constexpr float kTinyRidge = 1e-12f;  // of taps that are always 0
+constexpr float kTinyRidge = 1e-12f;  // for taps that are always 0
 }  // namespace kv
 #endif
 
@@ -29,16 +34,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::CappedTag<float, kRegressLanes>;
 using VF = hn::Vec<DF>;
 
-// Sums of products and the factor are made in tiles, whose sums stay in registers: what is added to
-// each of them, and in which order, is as in the reference.
-
-// Taps side by side: [(tap * rows + row) * lanes].
+// Products and factor are computed in tiles whose sums stay in registers. Each sum takes the same
+// terms in the same order as in the reference.
+//
+// Features are taps of all rows side by side: [(tap * rows + row) * lanes].
 struct Features {
   const float* values;
   size_t rows, lanes;
 };
 
-// Adds the products of taps i ... and j ... to older ones.
+// Adds the products of taps i, i + 1, ... with j, j + 1, ... to the older ones.
 template <size_t kI, size_t kJ>
 HWY_INLINE void AddProducts(const Features& features, size_t i, size_t j, VF old, float* products) {
   const DF d;
@@ -46,6 +51,7 @@ HWY_INLINE void AddProducts(const Features& features, size_t i, size_t j, VF old
   const float *a = features.values + i * step, *b = features.values + j * step;
   const auto at = [&](size_t y, size_t x)
                       HWY_ATTR { return products + (RegressPairs(i + y) + j + x) * kRegressLanes; };
+  // kI * kJ sums are kept in registers, while each loaded tap is used kI or kJ times.
   VF sum[kI][kJ];
   for (size_t y = 0; y < kI; ++y) {
     for (size_t x = 0; x < kJ; ++x) sum[y][x] = hn::Mul(hn::Load(d, at(y, x)), old);
@@ -62,8 +68,8 @@ HWY_INLINE void AddProducts(const Features& features, size_t i, size_t j, VF old
   }
 }
 
-// Cholesky's factor of products: [pair], its diagonal inverted. One more row, the last, takes the
-// same steps: that of the moments.
+// The Cholesky factor of the products, [pair], with its diagonal inverted. The moments form one
+// more row, the last, which takes the same steps: that is the forward substitution.
 struct Factor {
   const float *products, *moments;
   float* factor;
@@ -76,7 +82,8 @@ struct Factor {
   }
 };
 
-// Rows i ... of four columns, from j on, whose own rows are done. i is at least j + 4.
+// Computes rows i, i + 1, ... of four columns from j on, whose diagonal block is done. i is at
+// least j + 4.
 template <size_t kI>
 HWY_INLINE void FactorBelow(const Factor& f, size_t i, size_t j) {
   const DF d;
@@ -103,7 +110,7 @@ HWY_INLINE void FactorBelow(const Factor& f, size_t i, size_t j) {
   }
 }
 
-// Row j + kJ - 1 of columns j ... to its diagonal.
+// Computes row j + kJ - 1 of the diagonal block that starts at column j.
 template <size_t kJ>
 HWY_INLINE void FactorDiagonal(const Factor& f, size_t j) {
   const DF d;
@@ -124,15 +131,15 @@ HWY_INLINE void FactorDiagonal(const Factor& f, size_t j) {
       const auto right = x + 1 == kJ ? sum[k] : hn::Load(d, other + k * f.lanes);
       sum[x] = hn::Sub(sum[x], hn::Mul(sum[k], right));
     }
-    // What rounding leaves of a diagonal is never less than what was added.
+    // Rounding may leave less on the diagonal than the ridge added; the ridge is then the floor.
     sum[x] = x + 1 == kJ ? hn::Div(hn::Set(d, 1.0f), hn::Sqrt(hn::Max(sum[x], least)))
                          : hn::Mul(sum[x], hn::Load(d, other + x * f.lanes));
     hn::Store(sum[x], d, row + (j + x) * f.lanes);
   }
 }
 
-// Weights of tap i in the models from kFirst on, whose sums over the taps behind it begin at
-// `from`.
+// Subtracts from the sums of tap i, in the models from kFirst on, the parts of the taps from `from`
+// to `end`.
 template <size_t kFirst>
 HWY_INLINE void SubtractWeights(const Factor& f, size_t i, size_t from, size_t end,
                                 const float* weights, VF* sums) {
@@ -146,7 +153,8 @@ HWY_INLINE void SubtractWeights(const Factor& f, size_t i, size_t from, size_t e
   }
 }
 
-// Weights of tap i in all models that have it, side by side: alone each would wait for itself.
+// Computes the weights of tap i in all models that have it, side by side: each alone would be a
+// chain of dependent operations.
 HWY_INLINE void Substitute(const Factor& f, const std::array<size_t, kRegressModels>& sizes,
                            size_t i, float* weights) {
   const DF d;
@@ -165,7 +173,7 @@ HWY_INLINE void Substitute(const Factor& f, const std::array<size_t, kRegressMod
   }
 }
 
-// One vector of channels: sums, factor, weights.
+// Solves one vector of channels: sums, factor, weights.
 void SolveLanes(const Regress& r, RegressRow taps, const float* const* x, const float* roots,
                 size_t rows, float decay, float samples, size_t channel,
                 float* HWY_RESTRICT features, float* HWY_RESTRICT factor) {
@@ -188,6 +196,7 @@ void SolveLanes(const Regress& r, RegressRow taps, const float* const* x, const 
   }
   const auto old = hn::Set(d, decay);
   const Features added{features, rows, lanes};
+  // Pairs of rows and four columns at a time, then the rest up to the diagonal one by one.
   for (size_t i = 0; i < n; i += 2) {
     const size_t both = std::min<size_t>(2, n - i);
     size_t j = 0;
@@ -207,12 +216,15 @@ void SolveLanes(const Regress& r, RegressRow taps, const float* const* x, const 
   }
 
   // Cholesky: factor[pair], its diagonal inverted.
+  // The ridge grows with the share of a value that the model does not explain, so that weights of
+  // noisy channels stay small.
   const auto noise =
       hn::Min(hn::Div(hn::Load(d, r.variance + channel),
                       hn::Add(hn::Load(d, r.power + channel), hn::Set(d, kRegressTinyPower))),
               hn::Set(d, 1.0f));
   const auto ridge = hn::Div(hn::Add(hn::Mul(noise, hn::Set(d, kRidgeOfNoise)), hn::Set(d, kRidge)),
                              hn::Set(d, samples));
+  // Four columns at a time: their diagonal block first, then all rows below it, in pairs.
   const Factor parts{products, moments, factor, n, lanes, ridge};
   size_t j = 0;
   for (; j + 4 <= n; j += 4) {
@@ -224,9 +236,11 @@ void SolveLanes(const Regress& r, RegressRow taps, const float* const* x, const 
     for (; i + 2 <= n + 1; i += 2) FactorBelow<2>(parts, i, j);
     for (; i <= n; ++i) FactorBelow<1>(parts, i, j);
   }
+  // The number of taps need not be a multiple of four: up to three columns are left.
   if (n > j) FactorDiagonal<1>(parts, j);
   if (n > j + 1) FactorDiagonal<2>(parts, j);
   if (n > j + 2) FactorDiagonal<3>(parts, j);
+  // The last columns, up to three, are finished here for the row of the moments.
   float* forward = parts.Row(n);
   for (; j < n; ++j) {
     const float* row = parts.Row(j);

@@ -8,7 +8,7 @@
 namespace kv {
 namespace {
 
-// 32 x 32 two-byte units touch 64 cache lines on either side: both fit L1.
+// 32 x 32 units of two bytes touch 64 cache lines on either side, which fit the first-level cache.
 constexpr uint64_t kTile = 32;
 
 template <uint32_t kUnitBytes>
@@ -53,6 +53,7 @@ void CopyStrided2D(const std::byte* from, uint64_t from_row, uint64_t from_colum
     }
     return;
   }
+  // Constant unit sizes turn the memcpy of a unit into a single load and store.
   const auto tiles = unit_bytes == 1   ? CopyTiles<1>
                      : unit_bytes == 2 ? CopyTiles<2>
                      : unit_bytes == 4 ? CopyTiles<4>

@@ -1,5 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// The kernels of residual.h. Distances between floats are differences of their places, integers
+// that ascend as the values do. Small distances are symbols of their own; larger ones are a bucket,
+// four to an octave, and raw bits. Packing and unpacking the raw bits, whose widths vary from value
+// to value, takes prefix sums of the widths to find where each value's bits begin.
+//
+// The second part measures the errors of rows in floats. There too, every target adds in the same
+// order.
+
 #include "lib/core/kernels/residual.h"
 
 #include <algorithm>
@@ -65,8 +74,8 @@ HWY_INLINE VI Load16(const uint16_t* from) {
 HWY_INLINE void Store8(VI v, uint8_t* to) { hn::StoreU(hn::DemoteTo(D8(), v), D8(), to); }
 HWY_INLINE void Store16(VI v, uint16_t* to) { hn::StoreU(hn::DemoteTo(D16(), v), D16(), to); }
 
-// The places of values without their low zeros, in ascending order of the values. `top` is the bit
-// of the sign.
+// Returns the places of values without their low zeros; places ascend as the values do. `top` is
+// the sign bit.
 HWY_INLINE VI PlaceOf(VI value, VI top) {
   const DI d;
   const VI all = hn::Sub(hn::Add(top, top), hn::Set(d, 1));
@@ -101,10 +110,13 @@ void SymbolsT(const uint16_t* values, const uint16_t* expected, size_t count,
   for (; i + kStep <= count; i += kStep) {
     const VI value = hn::ShiftRightSame(Load16(values + i), zeros);
     const VI near = hn::ShiftRightSame(Load16(expected + i), zeros);
+    // Distances are counted away from zero, so that the same sign means "larger" for negative
+    // values.
     VI distance = hn::Sub(PlaceOf(value, top), PlaceOf(near, top));
     distance = hn::IfThenElse(hn::Ne(hn::And(near, top), zero), hn::Neg(distance), distance);
     const VI z = hn::Abs(distance);
-    // A float has the octave and the two bits behind the first one where they are wanted.
+    // Converting to float yields the octave as the exponent and the next two bits as the top of the
+    // mantissa.
     const VI octave = hn::BitCast(d, hn::ConvertTo(DF(), z));
     const auto large = hn::Gt(z, hn::Set(d, 15));
     const VI bucket =
@@ -121,7 +133,7 @@ void SymbolsT(const uint16_t* values, const uint16_t* expected, size_t count,
 using DB = hn::FixedTag<uint8_t, 16>;
 using VB = hn::Vec<DB>;
 
-// The buckets of 16 symbols, and how many raw bits each has.
+// Returns the buckets of 16 symbols. BitsOf returns how many raw bits each has.
 HWY_INLINE VB BucketOf(VB symbol) {
   const DB d;
   const VB half = hn::Set(d, kResidualMagnitudes);
@@ -133,7 +145,7 @@ HWY_INLINE VB BitsOf(VB bucket) {
   const VB bits = hn::SaturatedSub(hn::ShiftRight<2>(bucket), hn::Set(d, 2));
   return hn::IfThenZeroElse(hn::Lt(bucket, hn::Set(d, 16)), bits);
 }
-// Each becomes the sum of itself and those before.
+// Replaces each byte by the sum of itself and all before it.
 HWY_INLINE VB SumsOf(VB v) {
   const DB d;
   v = hn::Add(v, hn::ShiftLeftBytes<1>(d, v));
@@ -144,7 +156,7 @@ HWY_INLINE VB SumsOf(VB v) {
 
 size_t PackT(const uint8_t* symbols, const uint16_t* extras, size_t count, std::byte* bytes,
              size_t at) {
-  // Four values at a time are one number of at most 52 bits.
+  // Combines four values into one number of at most 52 bits.
   const hn::FixedTag<uint32_t, 4> d32;
   const hn::FixedTag<uint64_t, 2> d64;
   const hn::FixedTag<uint16_t, 8> d16;
@@ -158,9 +170,10 @@ size_t PackT(const uint8_t* symbols, const uint16_t* extras, size_t count, std::
   for (; i + 16 <= count; i += 16) {
     const VB bits = BitsOf(BucketOf(hn::LoadU(d8, symbols + i)));
     hn::Store(SumsOf(bits), d8, ends);
+    // Sixteen small distances have no raw bits.
     if (ends[15] == 0) continue;
     const auto pairs = [&](auto extra, auto wide) HWY_ATTR {
-      // x0 | x1 << n0 in 32 bits, then the same of these in 64
+      // x0 | x1 << n0 in 32 bits, then the same of the results in 64
       const auto x = hn::BitCast(d32, extra), n = hn::BitCast(d32, wide);
       const auto low = hn::And(x, hn::Set(d32, 0xffff)), n0 = hn::And(n, hn::Set(d32, 0xffff));
       const auto two = hn::Or(low, hn::Shl(hn::ShiftRight<16>(x), n0));
@@ -176,6 +189,7 @@ size_t PackT(const uint8_t* symbols, const uint16_t* extras, size_t count, std::
     const auto high_bits = hn::PromoteTo(d16, hn::Load(d8_of_16, widths + 8));
     hn::Store(pairs(hn::LoadU(d16, extras + i), low_bits), d64, words);
     hn::Store(pairs(hn::LoadU(d16, extras + i + 8), high_bits), d64, words + 2);
+    // Stores eight bytes each time and advances by whole bytes only; up to seven bits stay pending.
     const auto append = [&](uint64_t word, uint32_t more) HWY_ATTR {
       pending |= word << held;
       StoreLE(bytes + byte, pending);
@@ -184,8 +198,8 @@ size_t PackT(const uint8_t* symbols, const uint16_t* extras, size_t count, std::
       pending >>= held / 8 * 8;
       held %= 8;
     };
-    // Each waits for the one before; mostly all are one word, which with 7 bits before it is
-    // below 64.
+    // Appending word by word is a dependency chain. Usually all four words fit into one, which
+    // together with 7 pending bits has less than 64.
     if (ends[15] <= 56) {
       append((words[0] | words[1] << ends[3]) | (words[2] << ends[7] | words[3] << ends[11]),
              ends[15]);
@@ -201,7 +215,7 @@ size_t PackT(const uint8_t* symbols, const uint16_t* extras, size_t count, std::
   return ref::PackResidualBits(symbols + i, extras + i, count - i, bytes, byte * 8 + held);
 }
 
-// Gathers are worth it where they are one instruction.
+// Used where a gather is a single instruction.
 bool ValuesT(const uint8_t* symbols, const uint16_t* expected, size_t count,
              const ResidualGrid& grid, ResidualBits& bits, uint16_t* values) {
   const DI d;
@@ -212,7 +226,8 @@ bool ValuesT(const uint8_t* symbols, const uint16_t* expected, size_t count,
   VI outside = zero;
   VB none = hn::Zero(d8);
   size_t i = 0;
-  // A gather reads 4 bytes from where a value's bits begin.
+  // A gather reads 4 bytes from where a value's bits begin, so the last values are left to the
+  // reference.
   for (; i + 16 <= count && bits.at / 8 + 32 <= bits.size; i += 16) {
     const VB symbol = hn::LoadU(d8, symbols + i);
     none = hn::Max(none, symbol);
@@ -220,6 +235,7 @@ bool ValuesT(const uint8_t* symbols, const uint16_t* expected, size_t count,
     alignas(16) uint8_t buckets[16], widths[16], begins[16], negatives[16];
     hn::Store(bucket, d8, buckets);
     hn::Store(width, d8, widths);
+    // The bits of a value begin where those of all values before it end.
     hn::Store(hn::Sub(ends, width), d8, begins);
     hn::Store(hn::IfThenElse(hn::Lt(symbol, hn::Set(d8, kResidualMagnitudes)), hn::Zero(d8),
                              hn::Set(d8, 1)),
@@ -240,6 +256,7 @@ bool ValuesT(const uint8_t* symbols, const uint16_t* expected, size_t count,
             hn::BitCast(
                 d, hn::Shr(hn::BitCast(DU(), word), hn::BitCast(DU(), hn::And(at, hn::Set(d, 7))))),
             hn::Sub(hn::Shl(one, n), one));
+        // A bucket's magnitude is a leading one, two bits from the bucket, and the raw bits.
         const VI head = hn::Or(hn::And(b, hn::Set(d, 3)), hn::Set(d, 4));
         z = hn::IfThenElse(hn::Lt(b, hn::Set(d, 16)), b, hn::Or(hn::Shl(head, n), extra));
       }
@@ -249,12 +266,14 @@ bool ValuesT(const uint8_t* symbols, const uint16_t* expected, size_t count,
       const VI sign = hn::Neg(hn::Xor(wide(negatives), below));
       const VI distance = hn::Sub(hn::Xor(z, sign), sign);
       const VI place = hn::Add(PlaceOf(near, top), distance);
+      // A place with bits beyond the type's range is negative or too large.
       outside = hn::Or(outside, hn::AndNot(all, place));
       const auto positive = hn::Ne(hn::And(place, top), zero);
       const VI value = hn::And(hn::Xor(place, hn::IfThenElse(positive, top, all)), all);
       Store16(hn::ShiftLeftSame(value, zeros), values + i + part);
     }
     bits.at += total;
+    // Errors are only collected in the loop; one test at the end refuses the chunk.
   }
   const bool good = hn::AllTrue(d, hn::Eq(outside, zero)) &&
                     hn::AllTrue(d8, hn::Lt(none, hn::Set(d8, 2 * kResidualMagnitudes - 1)));

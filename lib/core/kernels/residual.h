@@ -5,28 +5,28 @@
 #include <cstddef>
 #include <cstdint>
 
-// Codes 16-bit floats by how far each lies from one that is expected in its place, counted in
-// values that exist between the two. lib/core/codec/ref/FORMAT.md spells out every step; all of
-// them are on integers.
+// Codes 16-bit floats by their distance from expected values, counted in representable values
+// between the two. lib/core/codec/ref/FORMAT.md spells out every step; all of them are on integers.
 namespace kv {
 
 constexpr uint32_t kResidualClasses = 32;
 constexpr uint32_t kResidualSymbolBits = 7;
-constexpr uint32_t kResidualMagnitudes = 64;  // 0 and 63 buckets of distances
-constexpr uint32_t kMostResidualBits = 13;    // raw bits of one value
+constexpr uint32_t kResidualMagnitudes = 64;  // 0, and 63 buckets of larger distances
+constexpr uint32_t kMostResidualBits = 13;    // most raw bits of one value
 
-// How the floats are laid out.
+// The type of the floats.
 struct ResidualGrid {
   bool bfloat = false;
-  uint32_t low_zeros = 0;  // bits that are 0 in every coded value, at most 15; they are left out
+  // number of low bits, at most 15, that are 0 in every coded value and left out
+  uint32_t low_zeros = 0;
 };
 
-// Writes the class of each value: how many octaves above one step of the expected value errors are
-// likely to lie. `scales` are the channels' half octaves, `factor` what the row adds to them.
+// Computes the class of each value: the octaves by which its error is expected to exceed one step
+// of the expected value. `scales` are the channels' half octaves; the row adds `factor` to them.
 void ResidualClassesOf(const uint16_t* expected, const int16_t* scales, size_t count,
                        int32_t factor, bool bfloat, uint8_t* classes) noexcept;
 
-// Writes the symbol of each value, below 127, and the raw bits that go with it.
+// Computes the symbol of each value, below 127, and the raw bits that accompany it.
 void ResidualSymbols(const uint16_t* values, const uint16_t* expected, size_t count,
                      const ResidualGrid& grid, uint8_t* symbols, uint16_t* extras) noexcept;
 
@@ -37,20 +37,20 @@ struct ResidualBits {
   size_t at = 0;    // in bits
 };
 
-// How many raw bits go with a symbol.
+// Returns the number of raw bits that accompany a symbol.
 uint32_t ResidualBitCount(uint8_t symbol) noexcept;
-// Appends raw bits at `at`, from where on the bytes must be 0, and returns the new end. There must
-// be room for 8 bytes more than are needed.
+// Appends raw bits at bit `at`, from where on the bytes must be 0, and returns the new end. There
+// must be room for 8 bytes more than needed, because whole words are stored.
 size_t PackResidualBits(const uint8_t* symbols, const uint16_t* extras, size_t count,
                         std::byte* bytes, size_t at) noexcept;
 
-// Undoes ResidualSymbols and advances `bits`. Returns false if a symbol is none, if the bits end
-// early or if a value would lie outside the type's range; what it wrote then is without meaning.
+// Undoes ResidualSymbols and advances `bits`. Returns false if a symbol is invalid, the bits end
+// early or a value would lie outside the type's range; the values are then meaningless.
 bool ResidualValues(const uint8_t* symbols, const uint16_t* expected, size_t count,
                     const ResidualGrid& grid, ResidualBits& bits, uint16_t* values) noexcept;
 
 namespace ref {
-// The specification, one value after another.
+// The specification: one value after another.
 void ResidualClassesOf(const uint16_t* expected, const int16_t* scales, size_t count,
                        int32_t factor, bool bfloat, uint8_t* classes) noexcept;
 void ResidualSymbols(const uint16_t* values, const uint16_t* expected, size_t count,
@@ -61,19 +61,20 @@ bool ResidualValues(const uint8_t* symbols, const uint16_t* expected, size_t cou
                     const ResidualGrid& grid, ResidualBits& bits, uint16_t* values) noexcept;
 }  // namespace ref
 
-// How large the errors of a row are, beside those of its channels. The bytes of archives depend on
+// Measure the errors of a row relative to those of its channels. The bytes of archives depend on
 // these floats: each is the same on every SIMD target.
-
-// errors[i] = |values[i] - expected[i]|, or 0 where that is no number or more than 1e30, of which
-// sums might overflow.
+//
+// errors[i] = |values[i] - expected[i]|, or 0 if that is NaN or more than 1e30, whose sums could
+// overflow.
 void AbsoluteErrors(const float* values, const float* expected, size_t count,
                     float* errors) noexcept;
 
-// The mean of errors[i] * weights[i], each taken as 64 where it is more or no number: one outlier
-// says nothing of a row. Element i is added on lane i % 16, then the lanes one after another.
+// Returns the mean of errors[i] * weights[i], each limited to 64 (NaN counts as 64), so that an
+// outlier does not decide about a row. Element i is added to lane i % 16, then the lanes one after
+// another.
 float MeanWeighted(const float* errors, const float* weights, size_t count) noexcept;
 
-// sums[i] += errors[i] * weight
+// Adds errors[i] * weight to sums[i].
 void AddWeighted(const float* errors, float weight, size_t count, float* sums) noexcept;
 
 namespace ref {

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Run lengths on vectors: the search for the next run and for its end go a vector at a time, and
+// what lies between is copied.
+
 #include "lib/core/kernels/rle.h"
 
 #include <cstdint>
@@ -29,7 +33,8 @@ size_t EncodeT(const std::byte* from, size_t size, std::byte* to) {
 
 const uint8_t* U8(const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); }
 
-// The next place from `at` on where four equal bytes begin; `size` if there is none.
+// Returns the next place from `at` on at which four equal bytes begin; `size` if there is none. A
+// vector is compared with itself shifted by one, two and three bytes.
 HWY_INLINE size_t NextRun(const std::byte* from, size_t size, size_t at) {
   const hn::ScalableTag<uint8_t> d;
   const size_t lanes = hn::Lanes(d);
@@ -42,13 +47,14 @@ HWY_INLINE size_t NextRun(const std::byte* from, size_t size, size_t at) {
     if (first >= 0) return at + static_cast<size_t>(first);
   }
   for (; at + ref::kRleMinRun <= size; ++at) {
+    // Multiplying a byte by 0x01010101 repeats it four times.
     const uint32_t four = LoadLE<uint32_t>(from + at);
     if (four == (four & 0xff) * 0x01010101u) return at;
   }
   return size;
 }
 
-// Equal bytes from `at` on, without the cut at 131.
+// Returns the number of equal bytes from `at` on, not limited to 131.
 HWY_INLINE size_t RunLength(const std::byte* from, size_t size, size_t at) {
   const hn::ScalableTag<uint8_t> d;
   const size_t lanes = hn::Lanes(d);
@@ -63,7 +69,8 @@ HWY_INLINE size_t RunLength(const std::byte* from, size_t size, size_t at) {
 }
 
 // Calls literals(begin, end) and repeat(at, count) in order, for stretches and runs of any length.
-// A run's last bytes that are too few for a repeat of their own begin the next stretch of literals.
+// If a run leaves too few bytes for a last repeat, these begin the next stretch of literals, which
+// is what the byte-by-byte reference does.
 template <class Literals, class Repeat>
 HWY_INLINE void Walk(const std::byte* from, size_t size, const Literals& literals,
                      const Repeat& repeat) {

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/kernels/rope.h"
 
-// These are plain loops: rotating keys takes so small a part of any command that a dispatched
-// kernel made none of them faster.
+// Plain loops: rotating keys is such a small part of any command that a dispatched kernel made none
+// of them faster.
 namespace kv {
 namespace {
 

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Search for similar rows (similarity.h): exact dot products of 8-bit rows, tile by tile, nearest
+// signatures by population counts, and the comparison of two rows by deviations. The first two are
+// integers, hence the same on every target whatever the order; the third adds floats in a fixed
+// order.
+
 #include "lib/core/kernels/similarity.h"
 
 #include <algorithm>
@@ -25,17 +31,18 @@ void DotProducts8(const int8_t* rows, size_t count, const int8_t* queries, size_
 
 #else
 
-// A tile is the products of a few rows with 16 queries, a lane each. One instruction multiplies and
-// adds a pair of columns. Columns go by slabs, whose queries stay in the first cache.
+// A tile computes the products of a few rows with 16 queries, one per lane. One instruction
+// multiplies and adds a pair of columns. Columns are worked through in slabs whose queries stay in
+// the first-level cache.
 constexpr size_t kQueries = 16, kSlab = 512;
 
 using D32 = hn::CappedTag<int32_t, kQueries>;
 using D16 = hn::Repartition<int16_t, D32>;
 constexpr size_t kLanes = hn::MaxLanes(D32()), kVectors = kQueries / kLanes;
-constexpr size_t kRows = kVectors > 2 ? 2 : 4;  // so many that all sums stay in registers
+constexpr size_t kRows = kVectors > 2 ? 2 : 4;  // chosen so that all sums stay in registers
 
-// Puts the pair of columns 2p and 2p + 1 of query q at packed[2 * (p * kQueries + q)], and zeros
-// where there is no such query or column.
+// Stores the pair of columns 2p and 2p + 1 of query q at packed[2 * (p * kQueries + q)], and zeros
+// for missing queries and columns.
 void PackQueries(const int8_t* queries, size_t count, size_t stride, size_t columns,
                  int16_t* packed) {
   std::fill_n(packed, (columns + 1) / 2 * 2 * kQueries, int16_t{0});
@@ -45,7 +52,7 @@ void PackQueries(const int8_t* queries, size_t count, size_t stride, size_t colu
   }
 }
 
-// Some rows' part of a slab, in pairs: an odd last column gets a zero beside it.
+// A slab of some rows, in pairs of columns; an odd last column is paired with zero.
 struct WideRows {
   int16_t values[kRows][kSlab];
 
@@ -62,7 +69,7 @@ struct WideRows {
   }
 };
 
-// Writes the tile's sums, or adds them, to out[row * stride + query].
+// Stores the tile's sums, or adds them, to out[row * stride + query].
 void Tile(const WideRows& rows, const int16_t* packed, size_t columns, bool add, int32_t* out,
           size_t stride) {
   const D32 d32;
@@ -86,6 +93,7 @@ void Tile(const WideRows& rows, const int16_t* packed, size_t columns, bool add,
   }
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) {
+      // Adds the two accumulators, which hold odd and even lanes apart on some targets.
       hn::StoreU(hn::RearrangeToOddPlusEven(sums[r][v], more[r][v]), d32,
                  out + r * stride + v * kLanes);
     }
@@ -97,6 +105,7 @@ void DotProducts8(const int8_t* rows, size_t count, const int8_t* queries, size_
   WideRows wide = {};
   int16_t packed[kSlab * kQueries];
   std::fill_n(out, columns == 0 ? count * query_count : 0, 0);
+  // From the second slab on, sums are added to those of the slabs before.
   for (size_t first = 0; first < columns; first += kSlab) {
     const size_t slab = std::min(kSlab, columns - first);
     for (size_t q = 0; q < query_count; q += kQueries) {
@@ -110,6 +119,8 @@ void DotProducts8(const int8_t* rows, size_t count, const int8_t* queries, size_
           Tile(wide, packed, slab, first > 0, to, query_count);
           continue;
         }
+        // Tiles at the edges are computed in full into a buffer, from which the valid part is
+        // added.
         int32_t part[kRows * kQueries];
         Tile(wide, packed, slab, false, part, kQueries);
         for (size_t r = 0; r < few; ++r) {
@@ -125,7 +136,8 @@ void DotProducts8(const int8_t* rows, size_t count, const int8_t* queries, size_
 
 #endif
 
-// Distance and age as one number: the least of all is the answer.
+// Combines distance and age into one number, so that a single minimum finds the nearest signature
+// and, among equally near ones, the last.
 uint64_t Nearest(const uint64_t* signatures, size_t stride, size_t words, size_t count,
                  const uint64_t* query) {
   const hn::ScalableTag<int64_t> d;
@@ -138,6 +150,7 @@ uint64_t Nearest(const uint64_t* signatures, size_t stride, size_t words, size_t
     auto age = hn::Sub(hn::Set(d, static_cast<int64_t>(count)), hn::Iota(d, 0));
     const auto step = hn::Set(d, static_cast<int64_t>(lanes));
     for (; i + lanes <= count; i += lanes) {
+      // There is no need for a horizontal sum: every lane holds a signature of its own.
       auto bits = hn::Zero(du);
       for (size_t w = 0; w < words; ++w) {
         const auto other = hn::LoadU(du, signatures + w * stride + i);

@@ -7,7 +7,7 @@
 
 namespace kv {
 
-// The longest rows whose dot products fit 32 bits whatever the values: each term is at most 2^14.
+// Longest rows whose dot products fit 32 bits for all values: each term is at most 2^14.
 constexpr size_t kMaxDotColumns = (size_t{1} << 17) - 1;
 
 // Computes the dot product of each of `count` rows with each of `query_count` queries, all of them
@@ -23,10 +23,10 @@ void DotProducts8(const int8_t* rows, size_t count, const int8_t* queries, size_
 
 struct NearestSignature {
   uint32_t distance = 0;  // number of bits that differ from the query
-  uint32_t age = 0;       // its distance from the end: 1 is the last signature
+  uint32_t age = 0;       // distance from the end: 1 is the last signature
 };
 
-// Finds the signature that differs from `query` in the fewest bits, the last one if several do.
+// Returns the signature that differs from `query` in the fewest bits, the last one if several do.
 // There are `count` > 0 signatures of `words` 64-bit words each; word w of signature i is
 // signatures[w * stride + i]. Equal on every SIMD target.
 NearestSignature FindNearest(const uint64_t* signatures, size_t stride, size_t words, size_t count,
@@ -37,7 +37,7 @@ NearestSignature FindNearest(const uint64_t* signatures, size_t stride, size_t w
                              const uint64_t* query) noexcept;
 }  // namespace ref
 
-// Sums over channels of products of two rows' deviations.
+// Sums, over all channels, of products of two rows' deviations.
 struct DeviationProducts {
   float own = 0;    // of the first row with itself
   float other = 0;  // of the second row with itself
@@ -45,8 +45,8 @@ struct DeviationProducts {
 };
 
 // Compares two rows of `count` channels by their deviations, (x - mean[c]) * inverse[c] in channel
-// c. Channel c is added to sum c % 8, and the eight sums are then added in order, so that the
-// result has the same bits on every machine.
+// c. Channel c is added to sum c % 8, and the eight sums are added in order, so that the result has
+// the same bits on every machine.
 DeviationProducts ProductsOfDeviations(const float* a, const float* b, const float* mean,
                                        const float* inverse, size_t count) noexcept;
 

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// The kernels of symbols.h. Values become symbols by shifts and masks. Raw bits are stored in
+// planes of 8, 4, 2 and 1 bits, in which a byte holds values that lie far apart: a vector of
+// consecutive values then finds its bits in consecutive bytes, at one and the same shift. Escaped
+// exponents are rare, and put in afterwards.
+
 #include "lib/core/kernels/symbols.h"
 
 #include <algorithm>
@@ -22,14 +28,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D16 = hn::ScalableTag<uint16_t>;
 using D8 = hn::Rebind<uint8_t, D16>;
 
-// What a symbol says of its value. The number of raw bits tells the rest: f16 has 8 to 10, bf16 5
-// to 7 of them. Shifts by constants: those by a variable are slow in vectors.
+// Returns the bits of the value that a symbol determines. The number of raw bits also tells the
+// type: f16 has 8 to 10, bf16 5 to 7. Shifts are by constants, because those by a variable are slow
+// on vectors.
 template <uint32_t kRawBits, class V>
 HWY_INLINE V BitsOf(V symbol, V base) {
   const D16 d;
   const V shifted = hn::ShiftLeft<kRawBits>(symbol);
   if constexpr (kRawBits >= 8) return shifted;
-  // Field and mantissa bits are neighbours in both; the sign is not.
+  // In bf16, field and mantissa bits are adjacent; only the sign moves separately.
   const V low = hn::Add(hn::And(shifted, hn::Set(d, 0xfff)), base);
   return hn::Or(low, hn::And(hn::ShiftLeft<3 + kRawBits % 8>(symbol), hn::Set(d, 0x8000)));
 }
@@ -41,7 +48,7 @@ uint32_t ScalarBitsOf(uint32_t symbol, uint32_t base) {
   return ((shifted & 0xfff) + base) | (symbol << (3 + kRawBits % 8) & 0x8000);
 }
 
-// Calls f of the number of raw bits as a constant.
+// Calls f with the number of raw bits as a compile-time constant.
 template <class F>
 void WithRawBits(uint32_t raw_bits, F f) {
   switch (raw_bits) {
@@ -84,7 +91,7 @@ void To(const std::byte* values, size_t count, const SymbolShape& shape, uint8_t
     const auto base = hn::Set(d, static_cast<uint16_t>(shape.exponent_base));
     for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
       const auto value = hn::LoadU(d, words + i);
-      // An exponent below the base wraps far above 31.
+      // The unsigned difference of an exponent below the base wraps far above 31.
       const auto field = hn::Sub(hn::And(hn::ShiftRight<7>(value), hn::Set(d, 0xff)), base);
       const auto kept = hn::IfThenZeroElse(hn::Gt(field, hn::Set(d, 31)), field);
       const auto sign = hn::ShiftLeftSame(hn::ShiftRight<15>(value), bits - 1);
@@ -106,6 +113,7 @@ uint32_t Largest(const std::byte* values, size_t count, bool bfloat) {
     const auto finite = hn::Lt(magnitude, hn::Set(d, static_cast<uint16_t>(infinity)));
     most = hn::Max(most, hn::IfThenElseZero(finite, magnitude));
   }
+  // Lanes are reduced at the end, once.
   uint16_t of_lanes[HWY_MAX_BYTES / 2];
   hn::StoreU(most, d, of_lanes);
   uint32_t largest = *std::max_element(of_lanes, of_lanes + hn::Lanes(d));
@@ -116,8 +124,9 @@ uint32_t Largest(const std::byte* values, size_t count, bool bfloat) {
   return largest;
 }
 
-// Calls f of the place of each escape, a symbol whose exponent field is 0, in their order, until
-// f returns false; returns whether it never did. Escapes are rare: most vectors have none.
+// Calls f with the index of each escape, a symbol whose exponent field is 0, in order, until f
+// returns false; returns false in that case. Escapes are rare, so most vectors are skipped by one
+// test.
 template <class F>
 HWY_INLINE bool ForEachEscape(const uint8_t* symbols, size_t count, uint32_t field_mask, F f) {
   const hn::ScalableTag<uint8_t> d;
@@ -129,6 +138,7 @@ HWY_INLINE bool ForEachEscape(const uint8_t* symbols, size_t count, uint32_t fie
     std::byte bits[HWY_MAX_BYTES / 8 + 8] = {};
     hn::StoreMaskBits(d, escapes, reinterpret_cast<uint8_t*>(bits));
     for (size_t part = 0; part < hn::Lanes(d); part += 64) {
+      // Visits the set bits of the mask from the lowest on.
       for (auto word = LoadLE<uint64_t>(bits + part / 8); word != 0; word &= word - 1) {
         if (!f(i + part + static_cast<size_t>(std::countr_zero(word)))) return false;
       }
@@ -142,6 +152,7 @@ HWY_INLINE bool ForEachEscape(const uint8_t* symbols, size_t count, uint32_t fie
 
 bool Restore(const uint8_t* symbols, size_t count, const SymbolShape& shape, const uint8_t* escapes,
              size_t escape_count, size_t& used, std::byte* values) {
+  // Puts the listed exponents back into the values that were joined with exponent 0.
   return ForEachEscape(symbols, count, shape.field_mask(), [&](size_t i) {
     if (used == escape_count) return false;
     const uint32_t value = LoadLE<uint16_t>(values + 2 * i) & 0x807fu;
@@ -161,8 +172,8 @@ size_t List(const std::byte* values, const uint8_t* symbols, size_t count, const
   return used;
 }
 
-// Symbols and planes together, an eighth of the values at a time: within it no plane changes its
-// segment.
+// Joins symbols and planes, an eighth of the values at a time: within an eighth the shift that
+// selects a value's bits in each plane is constant.
 template <uint32_t kRawBits, bool kSymbols>
 void JoinAs(const uint8_t* symbols, size_t count, uint32_t exponent_base, const std::byte* planes,
             std::byte* values) {
@@ -170,6 +181,8 @@ void JoinAs(const uint8_t* symbols, size_t count, uint32_t exponent_base, const 
   const D8 d8;
   const size_t eighth = (count + 7) / 8;
   const auto* plane8 = reinterpret_cast<const uint8_t*>(planes);
+  // A plane of w bits takes w eighths of the padded number of values; planes that do not exist take
+  // none.
   const uint8_t* plane4 = plane8 + (kRawBits & 8) * eighth;
   const uint8_t* plane2 = plane4 + (kRawBits & 4) * eighth;
   const uint8_t* plane1 = plane2 + (kRawBits & 2) * eighth;
@@ -180,7 +193,7 @@ void JoinAs(const uint8_t* symbols, size_t count, uint32_t exponent_base, const 
   for (size_t part = 0; part < 8; ++part) {
     const size_t begin = std::min(count, part * eighth);
     const size_t end = std::min(count, begin + eighth);
-    // Where value i finds its bits in each plane: byte i - origin, shifted right.
+    // Value i finds its bits in byte i - origin of a plane, shifted right.
     const size_t origin4 = part / 4 * 4 * eighth, origin2 = part / 2 * 2 * eighth,
                  origin1 = part * eighth;
     const int right4 = 4 * static_cast<int>(part / 4), right2 = 2 * static_cast<int>(part / 2),
@@ -216,7 +229,7 @@ void JoinAs(const uint8_t* symbols, size_t count, uint32_t exponent_base, const 
   }
 }
 
-// The symbols are 8-bit floats.
+// Widens 8-bit floats, which are their own symbols, to f16.
 void WidenBytes(const uint8_t* symbols, size_t count, uint32_t shift, std::byte* values) {
   const D16 d;
   size_t i = 0;
@@ -286,13 +299,15 @@ uint16_t Value(const std::byte* values, size_t i) { return LoadLE<uint16_t>(valu
 size_t Padded(size_t count) { return (count + 7) / 8 * 8; }
 
 template <uint32_t kWidth>
+// Packs a field of kWidth bits of each value. A byte holds values that are a whole segment apart,
+// not neighbours, so that vectors of values unpack without shuffles.
 void PackPlane(const std::byte* values, size_t count, uint32_t shift, std::byte* plane) {
   constexpr size_t kShare = 8 / kWidth;
   const size_t segment = Padded(count) / kShare;
   const auto field = [&](size_t i) -> uint32_t {
     return (static_cast<uint32_t>(Value(values, i)) >> shift) & ((1u << kWidth) - 1);
   };
-  // The last segment may be short of values: those bits stay 0.
+  // The last segment may lack values; their bits stay 0.
   const size_t full = count - segment * (kShare - 1) > count ? 0 : count - segment * (kShare - 1);
   for (size_t i = 0; i < full; ++i) {
     uint32_t byte = 0;
@@ -347,7 +362,9 @@ void PackRawBits(const std::byte* values, size_t count, uint32_t raw_bits,
 
 void FlipRawBits(size_t count, uint32_t raw_bits, size_t at, uint8_t flipped,
                  std::byte* values) noexcept {
+  // Planes are ordered from the widest on, and only those set in raw_bits exist.
   uint32_t shift = 0, width = 8;
+  // Finds the plane that byte `at` belongs to.
   for (; width > 1; width /= 2) {
     if ((raw_bits & width) == 0) continue;
     if (at < Padded(count) / 8 * width) break;
@@ -374,7 +391,7 @@ bool FromSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
 void UnpackRawBits(const std::byte* planes, size_t count, uint32_t raw_bits,
                    std::byte* values) noexcept {
   if (raw_bits == 0) return;
-  // As if of f16, whose symbols take the rest.
+  // Raw bits of any type unpack like those of f16, whose symbols take all other bits.
   const SymbolShape shape{.symbol_bits = 16 - raw_bits};
   HWY_DYNAMIC_DISPATCH(Join)(nullptr, count, shape, planes, values);
 }
@@ -420,7 +437,8 @@ void ToSymbols(const std::byte* values, size_t count, const SymbolShape& shape,
     const uint32_t value = Value(values, i);
     const uint32_t exponent = (value >> 7) & 0xff;
     const uint32_t field =
-        exponent - base <= 31 ? exponent - base : 0;  // below the base wraps far above 31
+        // an exponent below the base wraps far above 31
+        exponent - base <= 31 ? exponent - base : 0;
     const uint32_t top = (value & 0x7f) >> (7 - mantissa_bits);
     symbols[i] = static_cast<uint8_t>((value >> 15) << (bits - 1) | field << mantissa_bits | top);
   }

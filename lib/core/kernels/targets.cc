@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-// The scalar references are the specification: every build can run them.
+// The scalar references are the specification, so every build must be able to run them.
 static_assert((HWY_TARGETS & HWY_SCALAR) != 0);
 
 std::vector<int64_t> Generated() {

@@ -9,7 +9,7 @@
 namespace kv {
 
 struct SimdTarget {
-  std::string name;  // Highway's: "AVX3", "AVX2", "SSE4", "SSSE3", "SCALAR"
+  std::string name;  // Highway's names: "AVX3", "AVX2", "SSE4", "SSSE3", "SCALAR"
   bool supported = false;
   bool active = false;
 };
@@ -18,8 +18,8 @@ struct SimdTarget {
 std::vector<SimdTarget> SimdTargets();
 // Returns the name of the target that kernels use.
 std::string ActiveSimdTarget();
-// Makes every kernel use one target, by its name in any case. Returns false if there is no such
-// target or this CPU does not support it.
+// Makes every kernel use the named target, in any case. Returns false if there is no such target or
+// this CPU does not support it.
 bool ForceSimdTarget(std::string_view name);
 
 }  // namespace kv

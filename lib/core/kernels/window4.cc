@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// The kernels of window4.h. The values are coded in two halves, the first into the lower and the
+// second into the upper four bits of the same bytes, so that vectors of consecutive values need no
+// interleaving. Escapes are looked for only in vectors that have one.
+
 #include "lib/core/kernels/window4.h"
 
 #include <algorithm>
@@ -17,7 +22,8 @@ namespace kv {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One half of the values at a time, the second one into the high halves of the bytes.
+// Encodes one half of the values; the second half goes into the upper nibbles of the same bytes, so
+// that a vector needs no interleaving.
 template <bool kHigh>
 size_t EncodeHalf(const std::byte* values, size_t count, uint32_t base, uint8_t* fields,
                   uint8_t* nibbles, std::byte* escapes) {
@@ -35,7 +41,7 @@ size_t EncodeHalf(const std::byte* values, size_t count, uint32_t base, uint8_t*
     const auto field = hn::Or(hn::And(hn::ShiftRight<8>(value), hn::Set(d, 0x80)),
                               hn::And(value, hn::Set(d, 0x7f)));
     hn::StoreU(hn::DemoteTo(d8, hn::BitCast(di, field)), d8, fields + i);
-    // Exponents below the base wrap far above 15.
+    // The unsigned difference of an exponent below the base wraps far above 15.
     auto nibble = hn::DemoteTo(d8, hn::BitCast(di, hn::Min(number, none)));
     if (kHigh) {
       const auto wide = hn::ShiftLeft<4>(hn::Min(number, none));
@@ -43,6 +49,7 @@ size_t EncodeHalf(const std::byte* values, size_t count, uint32_t base, uint8_t*
     }
     hn::StoreU(nibble, d8, nibbles + i);
     if (HWY_LIKELY(hn::AllFalse(d, hn::Gt(number, last)))) continue;
+    // Escapes are rare; a vector that has some is searched value by value.
     for (size_t lane = 0; lane < lanes; ++lane) {
       const uint32_t exponent = LoadLE<uint16_t>(values + 2 * (i + lane)) >> 7 & 0xff;
       if (exponent - base >= kWindow4Exponents) *out++ = static_cast<std::byte>(exponent);
@@ -68,7 +75,7 @@ size_t Encode(const std::byte* values, size_t count, uint32_t base, std::byte* f
                                 escapes + low);
 }
 
-// Returns the escapes used, or SIZE_MAX if there are too few.
+// Returns the number of escapes used, or SIZE_MAX if there are too few.
 template <bool kHigh>
 size_t DecodeHalf(const uint8_t* fields, const uint8_t* nibbles, size_t count, uint32_t base,
                   const std::byte* escapes, size_t escape_count, std::byte* values) {
@@ -78,6 +85,7 @@ size_t DecodeHalf(const uint8_t* fields, const uint8_t* nibbles, size_t count, u
   const auto first = hn::Set(d, static_cast<uint16_t>(base));
   const auto none = hn::Set(d, kWindow4Exponents);
   size_t used = 0;
+  // Replaces the exponent of an escaped value; returns false if the list has ended.
   const auto patch = [&](size_t i) {
     const uint32_t number = kHigh ? nibbles[i] >> 4 : nibbles[i] & 15u;
     if (number != kWindow4Exponents) return true;
@@ -92,7 +100,7 @@ size_t DecodeHalf(const uint8_t* fields, const uint8_t* nibbles, size_t count, u
     const auto field = hn::PromoteTo(d, hn::LoadU(d8, fields + i));
     const auto byte = hn::PromoteTo(d, hn::LoadU(d8, nibbles + i));
     const auto number = kHigh ? hn::ShiftRight<4>(byte) : hn::And(byte, none);
-    // (An escape may carry into the sign.)
+    // An escape's sum may carry into the sign, which the mask removes.
     const auto exponent = hn::And(hn::ShiftLeft<7>(hn::Add(number, first)), hn::Set(d, 0x7f80));
     const auto sign = hn::ShiftLeft<8>(hn::And(field, hn::Set(d, 0x80)));
     const auto value = hn::Or(hn::Or(sign, exponent), hn::And(field, hn::Set(d, 0x7f)));
