@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// zstd behind three forms of frames: as the engine writes them, literals only, and stored; and the
+// buffers that codecs reuse. Sizes that bound allocations are computed here from the headers of a
+// payload, never from what a foreign file claims.
+
 #include "lib/core/codec/backends.h"
 
-#define ZSTD_STATIC_LINKING_ONLY  // for parameters that go by name only there
+// ZSTD_c_literalCompressionMode and ZSTD_findFrameCompressedSize are declared there only
+#define ZSTD_STATIC_LINKING_ONLY
 #include <zstd.h>
 #include <zstd_errors.h>
 
@@ -17,18 +23,20 @@ std::string_view Name(Backend backend) { return backend == Backend::kRle ? "rle"
 
 namespace {
 
+// zstd splits content into blocks of at most 128 KiB, so that sizes follow from their number.
 constexpr uint64_t kZstdBlock = 128 << 10;
 
 }  // namespace
 
 uint64_t MaxDecodedBytes(Backend backend, ByteSpan payload) {
   if (backend == Backend::kRle) return payload.size() / 2 * 131;
-  // Frames are small against what they may stand for, so the sum stays far from 64 bits.
+  // Frames are small compared with the content they may claim, so the sum cannot overflow 64 bits.
   uint64_t sum = 0;
   while (!payload.empty()) {
     const size_t frame = ZSTD_findFrameCompressedSize(payload.data(), payload.size());
     const uint64_t content = ZSTD_getFrameContentSize(payload.data(), payload.size());
     if (ZSTD_isError(frame) || content == ZSTD_CONTENTSIZE_ERROR) return 0;
+    // A block takes at least four bytes: three of header and one of content.
     const uint64_t most = frame / 4 * kZstdBlock;
     sum += content == ZSTD_CONTENTSIZE_UNKNOWN ? most : std::min(content, most);
     payload = payload.subspan(frame);
@@ -54,16 +62,16 @@ Zstd& Zstd::operator=(Zstd&&) noexcept = default;
 
 size_t Zstd::Bound(size_t size) { return ZSTD_compressBound(size); }
 
-// 0 where the output did not fit. Want of memory is no property of the data: were it taken for
-// that, the same input would be stored in other bytes.
+// Returns 0 if the output did not fit. Running out of memory is not a property of the data and
+// throws: treated as "did not fit", it would make the same input be stored in other bytes.
 static size_t SizeOrNothing(size_t size) {
   if (ZSTD_getErrorCode(size) == ZSTD_error_memory_allocation) throw std::bad_alloc();
   return ZSTD_isError(size) ? 0 : size;
 }
 
 size_t Zstd::Floor(size_t size) {
-  // Magic, descriptor and one byte of content size; three bytes of header per block; one of
-  // content.
+  // A frame has a magic number, a descriptor and a content size of at least one byte; each block
+  // has a header of three bytes, and one block at least one byte of content.
   return 6 + 3 * CeilDiv(size, kZstdBlock) + 1;
 }
 
@@ -82,8 +90,8 @@ size_t Zstd::CompressLiterals(ByteSpan from, std::span<std::byte> to) {
     contexts_->literals.reset(ZSTD_createCCtx());
     ZSTD_CCtx* context = contexts_->literals.get();
     if (context == nullptr) throw std::bad_alloc();
-    // The lowest level skips ahead so fast that next to everything is a literal; on its own it
-    // would then leave literals uncompressed.
+    // The lowest level skips ahead so fast that nearly every byte becomes a literal. By default
+    // that level leaves literals uncompressed, so their Huffman coding is switched on explicitly.
     const bool set =
         !ZSTD_isError(ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, ZSTD_minCLevel())) &&
         !ZSTD_isError(ZSTD_CCtx_setParameter(context, ZSTD_c_literalCompressionMode, 1));
@@ -125,7 +133,7 @@ bool Zstd::Decompress(ByteSpan payload, std::span<std::byte> to) {
                              payload.size()) == to.size();
 }
 
-// The first bytes are compared too: the library also reads frames of versions before 0.8.
+// The magic number is checked too, because the library also decodes legacy frames (before 0.8).
 bool Zstd::IsOneFrame(ByteSpan payload, size_t size) {
   return payload.size() >= 4 && LoadLE<uint32_t>(payload.data()) == ZSTD_MAGICNUMBER &&
          ZSTD_findFrameCompressedSize(payload.data(), payload.size()) == payload.size() &&
@@ -150,17 +158,19 @@ Bytes CodecScratch::NewPayload() {
     spares_.pop_back();
   }
   payload.clear();
-  if (payload.capacity() < room_) payload = Bytes();  // nothing of it needs to be copied
+  // freed first: reserve would copy the old content
+  if (payload.capacity() < room_) payload = Bytes();
   payload.reserve(room_);
   return payload;
 }
 
 void CodecScratch::Expect(size_t raw_bytes) {
-  constexpr size_t kHeaders = 1 << 10;  // of what does not shrink
+  constexpr size_t kHeaders = 1 << 10;  // headers of chunks that do not shrink
   room_ = std::max(room_, raw_bytes + raw_bytes / 64 + kHeaders);
 }
 
 void CodecScratch::Recycle(Bytes&& payload) {
+  // Number of spare buffers; beyond it the smallest one is freed.
   constexpr size_t kMostSpares = 6;
   if (payload.capacity() == 0) return;
   const auto at = std::upper_bound(

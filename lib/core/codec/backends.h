@@ -16,21 +16,21 @@
 
 namespace kv {
 
-// Coders that turn a predicted plane into a payload. The numbers are the `codec` byte of a gear
-// frame, as the engine chose them.
+// Entropy coders of a predicted plane. The numbers are the `codec` byte of a gear frame, which the
+// engine defines.
 enum class Backend : uint8_t { kRle = 0, kZstd = 1 };
 std::string_view Name(Backend backend);
 
-// Returns the most bytes that a payload can decode to, judging by its size and its own headers.
-// This bounds what a foreign header can make us allocate: an RLE token of two bytes stands for at
+// Returns an upper bound of the bytes that a payload decodes to, from its size and its own headers.
+// It limits what a foreign header can make us allocate: an RLE token of two bytes stands for at
 // most 131 bytes, a zstd block of four for at most 128 KiB.
 uint64_t MaxDecodedBytes(Backend backend, ByteSpan payload);
 
-// The engine's zstd level. It is part of the format, because the choice between backends depends on
-// it.
+// The engine's zstd level. It is part of the format: the engine's choice between backends, which
+// kCompat reproduces, depends on the sizes at this level.
 constexpr int kGearZstdLevel = 3;
 
-// zstd with contexts that are kept from call to call. Each thread needs an object of its own.
+// Wraps zstd and keeps its contexts from call to call. Each thread needs its own object.
 class Zstd {
  public:
   Zstd();
@@ -39,24 +39,24 @@ class Zstd {
   Zstd& operator=(Zstd&&) noexcept;
 
   static size_t Bound(size_t size);
-  // Returns a size that no frame of `size` > 0 bytes falls below, whatever the content and the
+  // Returns a lower bound of the size of any frame of `size` > 0 bytes, for every content and every
   // version of the library.
   static size_t Floor(size_t size);
 
   // Writes the same bytes as one-shot ZSTD_compress. `to` must have room for Bound(from.size()).
-  // Returns the size, or 0 if it failed.
+  // Returns the size, or 0 if the output did not fit.
   size_t Compress(ByteSpan from, std::span<std::byte> to, int level = kGearZstdLevel);
-  // Writes an ordinary frame, but hardly looks for matches: fast, and as small as byte statistics
-  // alone allow.
+  // Writes an ordinary frame almost without searching for matches: fast, and as small as Huffman
+  // coding of single bytes gets.
   size_t CompressLiterals(ByteSpan from, std::span<std::byte> to);
   // Appends an ordinary frame of StoredSize(from.size()) bytes that holds the bytes uncompressed.
   static void Store(ByteSpan from, Bytes& out);
   static size_t StoredSize(size_t size);
-  // Returns whether the payload decoded to exactly `to.size()` bytes. Allocates nothing whose size
+  // Returns true if the payload decoded to exactly `to.size()` bytes. Allocates nothing whose size
   // depends on the payload.
   bool Decompress(ByteSpan payload, std::span<std::byte> to);
-  // Returns whether the payload is one frame and nothing else, whose header says `size` bytes and
-  // names no dictionary.
+  // Returns true if the payload is a single frame whose header states `size` bytes and no
+  // dictionary.
   static bool IsOneFrame(ByteSpan payload, size_t size);
 
  private:
@@ -64,10 +64,10 @@ class Zstd {
   std::unique_ptr<Contexts> contexts_;
 };
 
-// An uninitialised buffer, aligned for every vector type. It grows and never shrinks.
+// An uninitialised buffer, aligned to 64 bytes for every vector type. It grows and never shrinks.
 class ScratchBuffer {
  public:
-  // Returns at least `size` bytes. The buffer loses its content when it must grow.
+  // Returns a buffer of `size` bytes. Its content is lost whenever it has to grow.
   std::span<std::byte> Get(size_t size);
 
  private:
@@ -80,25 +80,25 @@ class ScratchBuffer {
 
 // Buffers of the context coder (context/prev.h).
 struct ContextScratch {
-  Arena arena;  // for the temporaries of one chunk
+  Arena arena;  // temporaries of one chunk
   std::vector<uint8_t> symbols, tables;
   std::vector<uint16_t> words, contexts;
   std::vector<RansSlot> slots;
   std::vector<RansEncoderSymbol> encoder_symbols;
 };
 
-// Memory that encoding and decoding reuse from chunk to chunk. Each thread needs an object of its
-// own.
+// Memory that encoding and decoding reuse from chunk to chunk. Each thread needs its own object.
 struct CodecScratch {
   Zstd zstd;
   ScratchBuffer planes, predicted, best, candidate, rows, halves, sides;
-  ScratchBuffer ordered;  // for users of codecs: units in another order than the chunk's
+  ScratchBuffer ordered;  // used by callers of codecs to bring units into another order
   ContextScratch context;
 
-  // An empty payload, in the largest memory that was given back, with room for any chunk so far.
+  // Returns an empty payload: the largest recycled buffer, with room for the largest expected
+  // chunk.
   Bytes NewPayload();
-  // Says how many bytes are going to be encoded. A payload that grew as it was written would be
-  // copied, and leave its memory behind.
+  // Announces the size of a chunk to be encoded. A payload that had to grow while it is written
+  // would be copied, and its old memory would be lost to Recycle.
   void Expect(size_t raw_bytes);
   // Takes the memory of a payload that is no longer needed.
   void Recycle(Bytes&& payload);

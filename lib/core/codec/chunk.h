@@ -11,34 +11,33 @@
 // tests that every codec must pass and the fuzzer of chunks follow; levels.cc chooses among codecs.
 namespace kv {
 
-// Encodes any content; stores raw bytes (kRaw) if coding does not shrink them. At kCompat the codec
-// follows from the dtype; bytes that are not whole words or blocks of that type go to kZstd.
-// `steps` are the positions of the rows.
+// Encodes any content; stores the raw bytes (kRaw) if coding does not shrink them. At kCompat the
+// codec follows from the dtype, and bytes that are not whole words or blocks of that type go to
+// kZstd. `steps` are the positions of the rows.
 EncodedChunk EncodeChunk(const ChunkShape& shape, ByteSpan raw, Effort effort,
                          CodecScratch& scratch, const RowSteps& steps = {});
-// Encodes in kBlocks, at a level above kCompat, whether that shrinks the bytes or not. Empty chunks
-// are stored raw.
+// Encodes in kBlocks, at a level above kCompat, even if that does not shrink the bytes: devices
+// decode no other codec. Empty chunks are stored raw.
 EncodedChunk EncodeChunkInBlocks(const ChunkShape& shape, ByteSpan raw, Effort effort,
                                  CodecScratch& scratch);
-// Returns EncodeChunk at a level, for codecs that hold chunks. The scratch must outlive it.
+// Returns EncodeChunk at a level, for codecs that contain chunks. The scratch must outlive it.
 InnerEncoder EncoderAt(Effort effort, CodecScratch& scratch, const RowSteps& steps = {});
 
-// Fills `raw`. The caller must have good reason for its size, because memory is allocated in
-// proportion to it and to nothing else. Throws kBadFrame, kBadPayload and, if the structure is
+// Fills `raw`. Its size must come from a source that the caller trusts, because memory is allocated
+// in proportion to it and to nothing else. Throws kBadFrame, kBadPayload and, if the structure is
 // damaged, kTruncated or kTrailingBytes.
 void DecodeChunk(CodecId codec, const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                  CodecScratch& scratch, const ChunkInputs& inputs = {});
 
 // Returns "raw", "gear-f16" ..., or an empty text if no codec has the id.
 std::string_view Name(CodecId codec);
-// Return whether chunks need rows of another cache, and whether they need other chunks of their
-// archive, as the codec's row says.
+// Return true if the codec's chunks need rows of another cache, or other chunks of their archive.
 bool HasReferences(CodecId codec);
 bool HasNeighbours(CodecId codec);
-// Returns whether chunks need any others.
+// Returns true if decoding a chunk needs data outside of its payload and profile.
 inline bool NeedsOthers(CodecId codec) { return HasReferences(codec) || HasNeighbours(codec); }
 
-// For encoders whose result is wanted whatever its size.
+// Passed as `to_beat` by callers that take a result of any size.
 constexpr uint64_t kAnySize = UINT64_MAX;
 
 struct CodecNeeds {
@@ -48,17 +47,17 @@ struct CodecNeeds {
 struct CodecRow {
   CodecId id;
   std::string_view name;
-  // What decoding a chunk needs beside its payload.
+  // Inputs of decoding beside the payload.
   CodecNeeds needs = {};
-  // Whether a chunk of this type may be stored in the codec; other chunks are refused.
+  // Returns true if a chunk of this type may be stored in the codec; decoders refuse other chunks.
   bool (*takes)(DType dtype);
   // The fastest level that writes the codec.
   Effort since;
-  // Whether the levels from `since` on try the codec on every chunk and keep the smallest result.
-  // The choice of other codecs follows rules of its own, in levels.cc.
+  // True if the levels from `since` on try the codec on every chunk and keep the smallest result.
+  // levels.cc decides by rules of its own when to use the other codecs.
   bool tried = false;
-  // Sets payload and planes of `out`. Returns false if the codec cannot store these bytes or would
-  // not need fewer than `to_beat`. Null for codecs that need more than the chunk.
+  // Sets payload and planes of `out`. Returns false if the codec cannot store these bytes or needs
+  // `to_beat` bytes or more. Null for codecs that need more than the chunk.
   bool (*encode)(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat, const RowSteps& steps,
                  CodecScratch& scratch, EncodedChunk& out) = nullptr;
   // Fills `raw`; throws as DecodeChunk.
@@ -66,9 +65,9 @@ struct CodecRow {
                  CodecScratch& scratch, const ChunkInputs& inputs);
 };
 
-// In the order of their ids.
+// Returns the table of codecs, in the order of their ids.
 std::span<const CodecRow> Codecs();
-// Null if no codec has this id.
+// Returns nullptr if no codec has this id.
 const CodecRow* FindCodec(CodecId id);
 
 }  // namespace kv

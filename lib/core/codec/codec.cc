@@ -27,7 +27,7 @@ ChunkGrid GridOf(const ChunkShape& shape, uint64_t raw_bytes) {
   } else if (shape.order == Order::kHeadTokenDim) {
     rows = shape.heads * shape.tokens;
   }
-  // Shapes come from files: they count only where they explain the bytes.
+  // Shapes come from files and are used only if they explain every byte.
   if (rows > 0 && units > 0 && raw_bytes % rows == 0 && raw_bytes / rows % units == 0 &&
       raw_bytes / rows / units == info.block_bytes) {
     return {rows, units};

@@ -13,44 +13,45 @@
 #include "lib/core/codec/rotation.h"
 #include "lib/core/kernels/symbols.h"
 
-// What codecs share: a chunk is one piece of a tensor, compressed on its own, and archives are made
-// of chunks. Codecs lie in families (folders), below the table and the chooser of chunk.h.
+// Types that all codecs share. A chunk is one piece of a tensor, compressed on its own; archives
+// consist of chunks. Codecs live in one folder per family, below the table and the chooser of
+// chunk.h.
 namespace kv {
 
-// The ids are stored in .kvz archives and never reused. A codec's row in table.cc tells the rest.
+// The ids are stored in .kvz archives and never reused. table.cc has the properties of each codec.
 enum class CodecId : uint8_t {
   kRaw = 0,         // the bytes as they are
   kGear16 = 1,      // the engine's container of two planes: f16 and bf16
   kGear32 = 2,      // the engine's container of four planes: f32
   kZstdPlanes = 3,  // one zstd frame per field of a block struct: q8_0, q4_0 ...
   kZstd = 4,        // one zstd frame: everything else
-  // kvtool's own codecs. The FORMAT.md of a family has their grammars.
+  // kvtool's own codecs; the FORMAT.md of each family has their grammar.
   kPrev = 16,       // f16, bf16: sign and exponent, coded in the context of the row above
   kRotated16 = 17,  // gear-f16 of words rotated left by one bit, so that planes hold exponents
-  kRows = 18,       // repeated rows stored once, in any codec but this one
+  kRows = 18,       // stores repeated rows once; the distinct rows use any codec but this one
   kLms = 19,        // f16, bf16: sign and exponent, coded in the context of a learned prediction
-  kWindow4 = 20,    // bf16: exponents in four bits, those outside the window escaped
-  kWidened = 21,    // f32 stored as f16, or as bf16 and the lower bytes
+  kWindow4 = 20,    // bf16: exponents in four bits, with escapes for those outside a window
+  kWidened = 21,    // f32 values that are exactly f16, or else bf16 and the lower bytes
   kCdf = 22,        // f16, bf16: whole values, coded under learned distributions
-  kLike = 23,       // as kLms, with rows also predicted from earlier rows that they resemble
-  kSplit = 24,      // the halves of every head, each in any codec but this one
-  kRef = 25,        // rows by those of another cache, which decoding needs
-  kRefCdf = 26,     // as kRef, with differences coded under learned distributions
-  kLayers = 27,     // as kCdf, with rows also expected from other chunks of the archive
-  kProfiled = 28,   // as kPrev, with the tables of a profile, which decoding needs
-  kRefLayers = 29,  // as kRefCdf, with differences also expected from other chunks of the archive
-  kRefSparse = 30,  // as kRef, with a list of the values that differ
-  kBlocks = 31,     // byte planes in blocks, which decoders on a device take as they are
+  kLike = 23,       // kLms, with rows also predicted from earlier similar rows
+  kSplit = 24,      // the two halves of every head, each in any codec but this one
+  kRef = 25,        // rows predicted from a reference, another cache that decoding needs
+  kRefCdf = 26,     // kRef, with the differences coded under learned distributions
+  kLayers = 27,     // kCdf, with rows also predicted from other chunks of the archive
+  kProfiled = 28,   // kPrev, with the tables of a profile that decoding needs
+  kRefLayers = 29,  // kRefCdf, with rows also predicted from other chunks of the archive
+  kRefSparse = 30,  // kRef, with a list of the values that differ
+  kBlocks = 31,     // byte planes in independent blocks, which device decoders read directly
 };
-// Returns whether chunks of the codec may be inside of others, as the grammars say: a split chunk
-// may not, nor one that needs references or neighbours.
+// Returns true if the grammars allow a chunk of this codec inside another chunk. Split chunks and
+// those that need references or neighbours are excluded.
 constexpr bool MayBeInside(CodecId codec) {
   return (codec < CodecId::kSplit || codec > CodecId::kLayers) && codec != CodecId::kRefLayers &&
          codec != CodecId::kRefSparse;
 }
 
-// How much time to spend. kCompat writes the bytes that the engine's exhaustive search writes. The
-// other levels choose by cost; each may use every codec of the levels before it.
+// How much time the encoder may spend. kCompat writes the same bytes as the engine's exhaustive
+// search. The other levels trade time for size; each may use every codec of the levels before it.
 enum class Effort : uint8_t { kCompat, kFast, kDefault, kHigh, kMax };
 std::string_view Name(Effort effort);
 std::optional<Effort> ParseEffort(std::string_view name);
@@ -62,9 +63,9 @@ struct ChunkShape {
   uint32_t heads = 0;
   uint64_t units_per_head = 0;  // elements, or blocks for block-quantised types
   Order order = Order::kTokenHeadDim;
-  uint32_t byte_shift = 0;  // of f16 that stand for 8-bit floats (HalfForm)
+  uint32_t byte_shift = 0;  // nonzero if the f16 values stand for 8-bit floats (HalfForm)
 };
-// Returns what stands in the halves of a chunk.
+// Returns how to read the 16-bit words of a chunk.
 inline HalfForm FormOf(const ChunkShape& shape) {
   return {shape.dtype == DType::kBF16, shape.byte_shift};
 }
@@ -73,38 +74,41 @@ struct EncodedChunk {
   CodecId codec = CodecId::kRaw;
   Bytes payload;
   PlaneChoices planes;  // empty for kRaw and kZstd
-  // Levels above kFast: values come back, which in another order they may do even more.
+  // Set by levels above kFast: matches of repeated values shrank the chunk, so another order of the
+  // values may shrink it more.
   bool by_matches = false;
 };
 
 // A chunk as rows of units, in which each unit stands below the same channel of the token before.
-// If the shape does not explain the bytes, they are one row.
+// Bytes that the shape does not explain form one row.
 struct ChunkGrid {
   uint64_t rows = 1, columns = 0;
 };
 ChunkGrid GridOf(const ChunkShape& shape, uint64_t raw_bytes);
-// Returns the model's head dimension; 0 if it is not known.
+// Returns the model's head dimension, or 0 if it is not known.
 uint64_t HeadDim(const ChunkShape& shape);
 
 class NeighbourSource;  // cdf/layers.h
 class Profile;          // profiled/profile.h
 class ReferenceRows;    // ref/ref.h
 
-// What decoding reads beside the payload. The row of a codec says which of these it needs.
+// Everything that decoding reads beside the payload. The codec's row in table.cc says which of
+// these it needs.
 struct ChunkInputs {
   RowSteps steps = {};  // positions of the chunk's rows
   const ReferenceRows* references = nullptr;
   const NeighbourSource* neighbours = nullptr;
   const Profile* profile = nullptr;
-  // The caller compares a hash of all rows: those that are copied from references need none of
-  // their own.
+  // True if the caller verifies a hash of all rows; rows copied from references are then not hashed
+  // one by one.
   bool content_is_checked = false;
 };
 
-// Encodes a chunk inside of another one. Whoever chooses codecs hands it in.
+// Encodes a chunk inside of another one. The chooser of codecs passes it in, because families may
+// not include the chooser.
 using InnerEncoder = std::function<EncodedChunk(const ChunkShape& shape, ByteSpan raw)>;
 
-// Decodes a chunk inside of another one: DecodeChunk (chunk.h), handed in.
+// Decodes a chunk inside of another one; DecodeChunk (chunk.h) is passed in.
 using InnerDecoder = void (*)(CodecId codec, const ChunkShape& shape, ByteSpan payload,
                               std::span<std::byte> raw, CodecScratch& scratch,
                               const ChunkInputs& inputs);

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Estimates of a chunk's size from samples (floor.h): repeated values, the entropy of bytes in
+// context, and what each level gains beyond it.
+
 #include "lib/core/codec/floor.h"
 
 #include <algorithm>
@@ -11,10 +15,13 @@
 
 namespace kv {
 
-// Only some columns are looked at, since what comes back mostly does so below itself; an odd step,
-// since it may be certain channels of every head that do.
+// Counts sampled words that occurred before. Only some columns are sampled, since repeated values
+// mostly stand below each other; the step is odd, because certain channels of every head may be the
+// ones that repeat.
 Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype, uint64_t most) {
   constexpr uint64_t kWideRow = 1 << 10, kWord = 8, kPair = 2 * kWord;
+  // Values are compared by sign, exponent and top mantissa bits, so that nearly equal rows count
+  // too.
   const uint64_t value_mask = dtype == DType::kBF16  ? 0xfff0fff0fff0fff0u
                               : dtype == DType::kF16 ? 0xff00ff00ff00ff00u
                                                      : ~uint64_t{0};
@@ -22,6 +29,8 @@ Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype, uint64_t mos
   const uint64_t usual = is_short || row_bytes < kWideRow ? 3 * kPair : 9 * kPair;
   const uint64_t step = std::max(usual, (raw.size() / most / kWord | 1) * kPair);
   const int table_bits = is_short ? 12 : 14;
+  // A hash table of tags without chaining: a collision only costs an undercount or a rare false
+  // match, and the estimate needs neither order nor positions.
   std::array<uint32_t, 1u << 14> seen;
   std::fill_n(seen.begin(), 1u << table_bits, 0);
   Repeats repeats;
@@ -51,17 +60,17 @@ namespace {
 
 constexpr uint64_t kMostSamples = 2048, kLeastSamples = 256, kSampleOneIn = 24;
 constexpr uint64_t kMostRepeatWords = 384;
-// Percent of a value that a pair of words saves where it comes back: more than all of it, since
-// samples do not find every one.
+// Percent of a pair's size that is saved where the pair repeats: more than 100, because the sample
+// misses some repeats.
 constexpr uint64_t kSavedByRepeats = 130;
-// Percent of the entropy that is left at each level, as measured: floor_test.cc holds it against
-// real caches.
+// Percent of the entropy that remains at each level (compat, fast, default, high, max), as
+// measured; tests/core/codec/floor_test.cc checks it on real caches.
 constexpr uint64_t kLeftOfHalves[] = {85, 96, 91, 80, 66}, kLeftOfOthers[] = {80, 95, 88, 85, 80},
-                   // 8-bit floats have the entropy of single bytes, without a context.
+                   // 8-bit floats: entropy of single bytes, without a context
     kLeftOfByteFloats[] = {80, 95, 80, 68, 58};
 
-// Counts bytes beside the context that each stands in. The first contexts to be seen have tables of
-// their own, the others share one.
+// Counts bytes by context. The first kTables - 1 contexts that occur have their own table, the
+// others share the last one.
 template <uint32_t kTables>
 class ByteCounts {
  public:
@@ -71,8 +80,9 @@ class ByteCounts {
     ++counts_[table - 1u][byte];
     ++samples_;
   }
-  // The entropy of a byte in its context, in 2^-16 bits. Few samples show less than there is, at
-  // most 0.72 bits for each value of a table in all; that is added where most values occur.
+  // Returns the entropy of a byte in its context, in 2^-16 bits. Few samples understate it by 0.72
+  // bits for each value of a table in all (Miller-Madow); the correction is added only where most
+  // values occur.
   uint64_t Bits16() const {
     if (samples_ == 0) return 0;
     uint64_t bits = 0;
@@ -95,12 +105,12 @@ class ByteCounts {
 
 uint8_t ByteAt(ByteSpan raw, uint64_t at) { return static_cast<uint8_t>(raw[at]); }
 
-// Distance between samples, odd so that it is no multiple of a row.
+// Returns the distance between samples; it is odd and therefore no multiple of a row.
 uint64_t StepOf(uint64_t values) {
   return values / std::clamp(values / kSampleOneIn, kLeastSamples, kMostSamples) | 1;
 }
 
-// Bits of a value of f16 or bf16 * 2^16.
+// Returns the estimated bits per f16 or bf16 value, times 2^16.
 template <bool kInContext>
 uint64_t HalfBits16(ByteSpan raw, DType dtype, uint64_t columns) {
   const auto word_at = [&](uint64_t index) {
@@ -120,8 +130,9 @@ uint64_t HalfBits16(ByteSpan raw, DType dtype, uint64_t columns) {
   return low.Bits16() + high.Bits16();
 }
 
-// Bits of a unit of any other type * 2^16: of the bytes of a value each on its own, of a block
-// those of the quants, which end every block and are the largest power of two of its bytes.
+// Returns the estimated bits per unit of any other type, times 2^16. Each byte of a value counts on
+// its own. A block counts only its quants, which end every block and whose bytes are the largest
+// power of two in its size.
 uint64_t UnitBits16(ByteSpan raw, const DTypeInfo& info) {
   const uint64_t units = raw.size() / info.block_bytes;
   const uint64_t quants = std::bit_floor(info.block_bytes);
@@ -151,7 +162,7 @@ uint64_t EstimateFloor(const ChunkShape& shape, ByteSpan raw, Effort effort, boo
   const ChunkGrid grid = GridOf(shape, raw.size());
   const bool is_fast = effort == Effort::kFast, halves = IsHalfFloat(shape.dtype);
   uint64_t repeated = 0;  // percent
-  // At the fast level, literals alone code values of more than a byte.
+  // At the fast level only 8-bit values go through a search for matches.
   if (!is_fast || info.block_bytes == 1) {
     const Repeats repeats =
         CountRepeats(raw, raw.size() / grid.rows, shape.dtype, kMostRepeatWords);
@@ -166,6 +177,7 @@ uint64_t EstimateFloor(const ChunkShape& shape, ByteSpan raw, Effort effort, boo
                                     : ByteShiftOf(shape.dtype) != 0 ? kLeftOfByteFloats
                                                                     : kLeftOfOthers;
   const uint64_t left = of_levels[static_cast<size_t>(effort)];
+  // The shift by 8 first keeps the product within 64 bits.
   return units * (bits16 >> 8) / (uint64_t{8} << 8) * left / 100 * (100 - repeated) / 100;
 }
 

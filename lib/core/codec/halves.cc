@@ -7,7 +7,7 @@
 namespace kv {
 namespace {
 
-// An 8-bit float is its own symbol.
+// An 8-bit float is its own symbol of eight bits.
 SymbolShape BytesOf(DType dtype) { return {.form = {false, ByteShiftOf(dtype)}, .symbol_bits = 8}; }
 
 }  // namespace
@@ -22,6 +22,7 @@ Halves::Halves(DType dtype, ByteSpan raw, Arena* arena) : widened_(arena), bytes
 
 void NarrowHalves(DType dtype, ByteSpan halves, std::span<std::byte> raw) {
   ToSymbols(halves.data(), raw.size(), BytesOf(dtype), reinterpret_cast<uint8_t*>(raw.data()));
+  // Bits of an f16 that no 8-bit float of this type sets.
   const uint32_t unused = 0x7fffu & ~(0x7fu << ByteShiftOf(dtype));
   uint32_t found = 0;
   for (size_t i = 0; i < raw.size(); ++i) found |= LoadLE<uint16_t>(halves.data() + 2 * i);

@@ -5,26 +5,25 @@
 #include "lib/core/base/arena.h"
 #include "lib/core/codec/codec.h"
 
-// Codecs of f16 code 8-bit floats as well, as the f16 that have their bits. So f8_e4m3 values are
-// divided by 256, which changes nothing that a codec looks at.
+// Lets codecs of f16 code 8-bit floats too, by placing their bits in an f16. An f8_e4m3 value is
+// thereby divided by 256, which changes neither the order nor the ratio of values.
 namespace kv {
 
-// Returns HalfForm::byte_shift of a type: 0 if it has no 8-bit floats.
+// Returns HalfForm::byte_shift of a type; 0 if it is not an 8-bit float.
 constexpr uint32_t ByteShiftOf(DType dtype) {
   return dtype == DType::kF8E5M2 ? 8 : dtype == DType::kF8E4M3 ? 7 : 0;
 }
-// Returns whether codecs of halves take the type.
+// Returns true if codecs of halves accept the type.
 constexpr bool AreHalves(DType dtype) { return IsHalfFloat(dtype) || ByteShiftOf(dtype) != 0; }
 
-// Returns the shape of the halves that stand for a chunk: its own unless it has 8-bit floats.
+// Returns the shape of the halves that represent a chunk; its own unless it has 8-bit floats.
 inline ChunkShape HalvesShape(ChunkShape shape) {
   shape.byte_shift = ByteShiftOf(shape.dtype);
   if (shape.byte_shift != 0) shape.dtype = DType::kF16;
   return shape;
 }
 
-// The halves that stand for values of a type, which `raw` holds: those bytes themselves unless they
-// are 8-bit floats.
+// The halves that represent the values in `raw`: the same bytes, or a widened copy of 8-bit floats.
 class Halves {
  public:
   Halves(DType dtype, ByteSpan raw, Arena* arena);
@@ -35,8 +34,7 @@ class Halves {
   ByteSpan bytes_;
 };
 
-// Fills `raw` with the 8-bit floats that halves stand for. Throws kBadPayload if a half stands for
-// none.
+// Converts halves back to 8-bit floats in `raw`. Throws kBadPayload if a half represents none.
 void NarrowHalves(DType dtype, ByteSpan halves, std::span<std::byte> raw);
 
 }  // namespace kv

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// The chooser: decides which codecs a chunk is tried with at each level, and keeps the smallest
+// result. A level is a set of limits for what a slower codec must promise before it is tried; the
+// promise comes from samples, because trying every codec would take the time that a level is to
+// save. Codecs whose rows in table.cc say `tried` are exempt from these rules.
+
 #include <algorithm>
 
 #include "lib/core/codec/chunk.h"
@@ -14,40 +20,46 @@ namespace kv {
 namespace {
 
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
-constexpr uint64_t kShortest = 8 << 10;            // one that takes next to no time
+// bytes of a chunk so short that trying matches takes next to no time
+constexpr uint64_t kShortest = 8 << 10;
 
-// zstd is worth its time if one word of four values in this many was seen before. Over a long chunk
-// more words of f16 are alike by chance.
+// Limits for running zstd's search for matches: it runs if more than one sampled word of four
+// values in this many occurred before. Long f16 chunks need more, because more of their words are
+// equal by chance.
 struct OneIn {
   uint64_t long_f16, short_f16, long_bf16, short_bf16, other;
 };
-// At the default level it takes four times as long as literals, of bf16 ten times, and long chunks
-// want half a percent for it. Of short ones, those are left out that it would shrink by a tenth of
-// a percent at most.
+// At level default zstd costs 4x the time of literals (10x for bf16), so a long chunk must promise
+// 0.5 % to pay for it; short chunks are skipped only if it would shrink them by 0.1 % at most. The
+// other levels search wherever real caches gained. scripts/check/levels.py fails if a chunk of
+// testdata/llamacpp/states grows beyond the engine's own size by more than 0.1 %.
 constexpr OneIn kWorthAnyTime{160, 288, 125, 125, 48}, kWorthDefault{24, 160, 48, 100, 48};
-// A short chunk of f16 with fewer repeats than that takes the time of symbols without a context,
-// which are worth as much as those matches.
+// A short f16 chunk with fewer repeats than one word in this many is coded as symbols without
+// contexts, which save as much as so few matches would.
 constexpr uint64_t kWorthSymbols = 400;
 
-// Low bytes are noise if statistics save less than one byte in this many.
+// Low bytes count as noise if statistics save less than one byte in this many.
 constexpr uint64_t kNoiseOneIn = 64;
-// An estimate from a sample may be off by one byte in this many.
+// Tolerance of an estimate from a sample: one byte in this many.
 constexpr uint64_t kSampleErrorOneIn = 200;
-// A window of exponents may cost one bit in this many more than their entropy.
+// A window of exponents may cost this fraction more than the exponents' entropy, since it decodes
+// at nearly the speed of a copy.
 constexpr uint64_t kWindowLossOneIn = 50;
-// The gain, one byte in this many, after which nothing better is looked for, for which the default
-// level takes the time of contexts, and from which the row above says enough for a prediction.
+// Gains, as one byte in this many: the one that ends the search for something better; the one for
+// which level default pays the time of contexts; and the one from which the row above is
+// informative enough to predict from.
 constexpr uint64_t kClearGainOneIn = 8, kDefaultGainOneIn = 100, kContextGainOneIn = 64;
-// Matches are worth nearly as much as what codes a chunk if they take one byte in this many more.
+// One byte in this many: matches that are larger by no more count as equal, which tells the caller
+// that another order of the values may pay.
 constexpr uint64_t kNearlyOneIn = 64;
-// Repeated rows are taken out if that saves more than this many bytes per row.
+// Repeated rows are removed if that saves more than this many bytes per row.
 constexpr uint64_t kReferenceBytes = 8;
 
-// zstd's level in the blocks of each of ours.
+// zstd's level in plane blocks, per Effort.
 constexpr int kBlockLevels[] = {kGearZstdLevel, kOnlyLiterals, 1, kGearZstdLevel, 19};
 
-// Whether matches may beat statistics, that is whether zstd is worth its time: real caches with as
-// few repeats as this gained by them.
+// Returns true if zstd's matches may beat byte statistics. The limits are the fewest repeats with
+// which real caches gained.
 bool WantsMatches(const Repeats& repeats, uint64_t raw_bytes, DType dtype, Effort effort) {
   const OneIn& limits = effort == Effort::kDefault ? kWorthDefault : kWorthAnyTime;
   const bool is_long = raw_bytes > kShortChunk;
@@ -61,8 +73,8 @@ bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype, Effort effort) {
   return WantsMatches(CountRepeats(raw, raw.size() / rows, dtype), raw.size(), dtype, effort);
 }
 
-// Whether they may beat a coder that knows the values above and needs `coded` bytes: what comes
-// back for eight values saves zstd up to three times its share of f16, half of it of bf16.
+// Returns true if matches may beat a coder in context that needs `coded` bytes. A repeated group of
+// eight values saves zstd up to three times its share of an f16 chunk, half of it of a bf16 chunk.
 bool WantsMatchesOver(ByteSpan raw, uint64_t rows, DType dtype, uint64_t literal, uint64_t coded) {
   if (coded >= literal) return true;
   const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype);
@@ -79,8 +91,8 @@ CodecId CompatCodecFor(DType dtype, ByteSpan raw) {
   return HasBlockPlanes(dtype) ? CodecId::kZstdPlanes : CodecId::kZstd;
 }
 
-// Encodes as the engine does: searches exhaustively and writes all bytes as the engine's container.
-// The result may be longer than `raw`.
+// Encodes as the engine does: searches exhaustively and writes the engine's container, whatever its
+// size. The result may be longer than `raw`.
 EncodedChunk EncodeCompat(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch) {
   EncodedChunk chunk{CompatCodecFor(shape.dtype, raw), scratch.NewPayload(), {}};
   const bool coded = FindCodec(chunk.codec)->encode(shape, raw, kAnySize, {}, scratch, chunk);
@@ -99,6 +111,7 @@ EncodedChunk StoredRaw(ByteSpan raw, CodecScratch& scratch) {
   return chunk;
 }
 
+// Codes both byte planes with Huffman tables only.
 EncodedChunk EncodeLiterals(const ChunkShape& shape, ByteSpan raw, Noise low,
                             CodecScratch& scratch) {
   const bool rotl = shape.dtype != DType::kF16;
@@ -113,15 +126,14 @@ bool LowIsNoise(const HalfSurvey& survey, uint64_t count) {
   return survey.low_bytes >= count - count / kNoiseOneIn;
 }
 
-// What byte statistics give. Where the low bytes are noise, the upper bits of long chunks come as
-// symbols without a context: a little smaller than zstd's literals and half as fast again to
-// decode. Short ones would take longer to encode for no faster decoding, and do so if `symbols` is
-// set.
+// Codes without contexts. If low bytes are noise, the upper bits of long chunks become symbols: a
+// little smaller than zstd's literals, and half as fast again to decode. Short chunks would take
+// longer to encode without decoding faster, and do so only if `symbols` is set.
 EncodedChunk EncodeAlone(const ChunkShape& shape, ByteSpan raw, const HalfSurvey& survey,
                          uint64_t literal, bool symbols, CodecScratch& scratch) {
   const bool noise = LowIsNoise(survey, raw.size() / 2);
   if (noise && (symbols || raw.size() > kShortChunk)) {
-    // `literal` is from a sample.
+    // `literal` is estimated from a sample, hence the tolerance.
     const std::optional<ContextPlan> plan = PlanContext(
         raw, survey, 1, raw.size() / 2, literal + literal / kSampleErrorOneIn, scratch.context);
     if (plan) {
@@ -133,8 +145,9 @@ EncodedChunk EncodeAlone(const ChunkShape& shape, ByteSpan raw, const HalfSurvey
   return EncodeLiterals(shape, raw, noise ? Noise::kYes : Noise::kNo, scratch);
 }
 
-// zstd as the engine has it, without predictors: those never win on caches. Of bf16 words not
-// rotated, either: where values come back but for low bits, their signs do so with the exponents.
+// Searches for matches as the engine does, but without predictors, which never win on caches. bf16
+// words stay unrotated: values that repeat up to low mantissa bits repeat their signs together with
+// the exponents, in one byte.
 EncodedChunk EncodeMatches(ByteSpan raw, CodecScratch& scratch) {
   EncodedChunk chunk{CodecId::kGear16, scratch.NewPayload(), {}};
   GearOptions options;
@@ -144,7 +157,7 @@ EncodedChunk EncodeMatches(ByteSpan raw, CodecScratch& scratch) {
   return chunk;
 }
 
-// What EncodeLiterals comes to, from counts alone.
+// Estimates the size of EncodeLiterals' result from the survey alone.
 uint64_t LiteralBytes(const HalfSurvey& survey, uint64_t count) {
   constexpr uint64_t kHeaders = 4 + 2 * (kPlaneHeaderBytes + 12);
   const uint64_t tables = count / (128 << 10) * 64 + 64;
@@ -153,7 +166,8 @@ uint64_t LiteralBytes(const HalfSurvey& survey, uint64_t count) {
          (low_is_noise ? count : survey.low_bytes);
 }
 
-// Values that come in four bits of exponent for about what their entropy is, as wide ranges do.
+// Codes bf16 with exponents in four bits, unless their entropy is much lower, as it is for wide
+// ranges.
 std::optional<EncodedChunk> EncodeFast(ByteSpan raw, CodecScratch& scratch) {
   const WindowPlan plan = PlanWindow(raw);
   if (plan.window_bits > plan.entropy_bits + plan.entropy_bits / kWindowLossOneIn)
@@ -163,8 +177,8 @@ std::optional<EncodedChunk> EncodeFast(ByteSpan raw, CodecScratch& scratch) {
   return chunk;
 }
 
-// By prediction, if that takes fewer than `to_beat` bytes: from earlier rows that resemble the row
-// as well, if there is a plan for it.
+// Codes each value in the context of a prediction; nullopt unless that takes fewer than `to_beat`
+// bytes. With a plan `like`, rows are also predicted from earlier rows that they resemble.
 std::optional<EncodedChunk> EncodePredicted(const ChunkShape& shape, ByteSpan raw,
                                             const HalfSurvey& survey, const ChunkGrid& grid,
                                             const LikenessPlan* like, uint64_t to_beat,
@@ -178,7 +192,8 @@ std::optional<EncodedChunk> EncodePredicted(const ChunkShape& shape, ByteSpan ra
   return chunk;
 }
 
-// In the context of the row above or of a prediction, if that takes fewer than `literal` bytes.
+// Codes each value in the context of the row above or of a prediction; nullopt unless that takes
+// fewer than `literal` bytes.
 std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan raw,
                                             const HalfSurvey& survey, uint64_t literal,
                                             Effort effort, const RowSteps& steps,
@@ -194,17 +209,18 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
     if (best && best->payload.size() < literal - literal / kClearGainOneIn) return best;
     if (best) literal = best->payload.size();
   }
-  // It takes more time than literals, so the default wants something for it.
+  // Contexts cost more time than literals, so level default asks for a gain of 1 %.
   const uint64_t to_beat =
       effort == Effort::kDefault ? literal - literal / kDefaultGainOneIn : literal;
   std::optional<ContextPlan> plan =
       PlanContext(raw, survey, grid.rows, grid.columns, to_beat, scratch.context);
   if (!plan) return best;
-  // Where the row above says little, a better prediction from it does not help either.
+  // If the row above saves little as a context, predicting from it does not pay either.
   if (predict && plan->grid.rows > 1 && plan->bytes < literal - literal / kContextGainOneIn) {
     std::optional<EncodedChunk> predicted =
         EncodePredicted(shape, raw, survey, grid, nullptr, plan->bytes, steps, scratch);
     if (predicted) return predicted;
+    // EncodeLms overwrote scratch.symbols, which the plan would have reused.
     plan->symbols_kept = false;
   }
   if (best) scratch.Recycle(std::move(best->payload));
@@ -213,7 +229,7 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
   return best;
 }
 
-// Keeps the result of any codec whose row asks to be tried at this level, if it is the smallest.
+// Tries every codec whose row in table.cc asks for it at this level, and keeps the smallest result.
 void TryOthers(const ChunkShape& shape, ByteSpan raw, Effort effort, const RowSteps& steps,
                CodecScratch& scratch, EncodedChunk& best) {
   for (const CodecRow& codec : Codecs()) {
@@ -227,7 +243,7 @@ void TryOthers(const ChunkShape& shape, ByteSpan raw, Effort effort, const RowSt
   }
 }
 
-// The best for f16 and bf16 by the rules of each level.
+// Chooses the coding of f16 and bf16 by the rules of each level.
 EncodedChunk ChooseForHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
                              const RowSteps& steps, CodecScratch& scratch) {
   if (effort == Effort::kFast) {
@@ -255,7 +271,8 @@ EncodedChunk ChooseForHalves(const ChunkShape& shape, ByteSpan raw, Effort effor
     const bool matches = WantsMatches(repeats, raw.size(), shape.dtype, effort);
     const bool symbols = repeats.four * kWorthSymbols > repeats.looked;
     if (matches) coded = EncodeMatches(raw, scratch);
-    // zstd keeps to literals where matches do not pay; of bf16 they would be others.
+    // For f16 zstd falls back to literals where matches do not pay; for bf16 its literals are of
+    // unrotated words, so the rotated ones are tried too.
     if (!matches || shape.dtype == DType::kBF16) {
       EncodedChunk alone = EncodeAlone(shape, raw, survey, literal, symbols, scratch);
       if (!coded) return alone;
@@ -265,9 +282,10 @@ EncodedChunk ChooseForHalves(const ChunkShape& shape, ByteSpan raw, Effort effor
   return *std::move(coded);
 }
 
-// Whether matches among quants are worth more than byte statistics: rows have values in common, or
-// a sample says so, since words of eight bytes, at which CountRepeats looks, seldom lie alike in
-// blocks. Where the sample takes as long as to try it, that is to be tried.
+// Returns true if matches among quants beat byte statistics. CountRepeats sees values that rows
+// share but misses most other repeats, since words of eight bytes rarely align with blocks; a
+// sample is therefore compressed both ways. Chunks not much longer than the sample are simply
+// tried.
 bool QuantsMatch(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch) {
   constexpr uint64_t kLeastSample = 8 << 10, kSampleOneIn = 16, kGainOneIn = 1000,
                      kRepeatsOneIn = 256;
@@ -299,8 +317,8 @@ BlockFrames FramesOfBlocks(const ChunkShape& shape, ByteSpan raw, Effort effort,
                                                                      : BlockFrames::kSmallerNarrow;
 }
 
-// Of f16 and bf16 at the highest level: distributions first. Where they save much and values hardly
-// ever come back, the weaker models and matches cannot be smaller, and are not tried.
+// Encodes f16 and bf16 at the highest level: first under distributions. If these save 1/16 and
+// almost no values repeat, the weaker models and matches cannot win and are not tried.
 EncodedChunk EncodeHalvesAtMax(const ChunkShape& shape, ByteSpan raw, const RowSteps& steps,
                                CodecScratch& scratch) {
   constexpr uint64_t kMuchOneIn = 16, kHardlyEverOneIn = 64;
@@ -317,7 +335,7 @@ EncodedChunk EncodeHalvesAtMax(const ChunkShape& shape, ByteSpan raw, const RowS
   return best;
 }
 
-// f16 and bf16.
+// Encodes f16 and bf16.
 EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
                           const RowSteps& steps, CodecScratch& scratch) {
   if (effort == Effort::kMax) return EncodeHalvesAtMax(shape, raw, steps, scratch);
@@ -326,8 +344,8 @@ EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
   return best;
 }
 
-// 8-bit floats: in the context of the row above or of a prediction, as halves; at the highest level
-// also under distributions; otherwise by zstd, which takes single bytes for what they are.
+// Encodes 8-bit floats: like halves in the context of the row above or of a prediction, at the
+// highest level also under distributions, otherwise by zstd, which codes single bytes well.
 EncodedChunk EncodeByteFloats(const ChunkShape& shape, ByteSpan raw, Effort effort,
                               const RowSteps& steps, CodecScratch& scratch) {
   EncodedChunk best = StoredRaw(raw, scratch);
@@ -340,8 +358,8 @@ EncodedChunk EncodeByteFloats(const ChunkShape& shape, ByteSpan raw, Effort effo
         EncodeInContext(inner, halves.bytes(), survey, literal, effort, steps, scratch);
     const bool predicted = coded && coded->codec != CodecId::kPrev;
     if (coded) Keep(best, *std::move(coded), scratch);
-    // A prediction ends the search where it gains clearly; the row above may say more of so few
-    // bits.
+    // A prediction with a clear gain ends the search above; for so few bits per value the row above
+    // may still be the better context.
     if (predicted) {
       coded =
           EncodeInContext(inner, halves.bytes(), survey, literal, Effort::kDefault, steps, scratch);
@@ -364,6 +382,7 @@ EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort, co
   if (ByteShiftOf(shape.dtype) != 0) return EncodeByteFloats(shape, raw, effort, steps, scratch);
   const bool whole = raw.size() % Info(shape.dtype).block_bytes == 0;
   EncodedChunk best;
+  // f32 values are often widened halves: the upper 16 bits go through the codecs of halves.
   if (shape.dtype == DType::kF32 && whole) {
     const auto encode = [&](const ChunkShape& inner, ByteSpan halves) {
       EncodedChunk chunk = EncodeHalves(inner, halves, effort, steps, scratch);
@@ -404,14 +423,14 @@ EncodedChunk EncodeRows(const ChunkShape& shape, ByteSpan raw, const RowPlan& pl
     inner = StoredRaw(rows, scratch);
   }
   EncodedChunk chunk = JoinRows(plan, std::move(inner), scratch);
-  // Where rows that differ still share much, matches over all of them may need fewer bytes.
+  // If the distinct rows still have much in common, matches over all rows may need fewer bytes.
   if (effort == Effort::kMax) {
     Keep(chunk, EncodeOnce(shape, raw, effort, steps, scratch), scratch);
   } else if (IsHalves(shape.dtype, raw) &&
              (raw.size() <= kShortest || WantsMatches(rows, plan.unique, shape.dtype, effort))) {
     Keep(chunk, EncodeMatches(raw, scratch), scratch);
   } else if (!IsHalves(shape.dtype, raw)) {
-    // Blocks of rows that differ in few places, as those of a first layer do.
+    // Block rows may differ in few places only, as in the first layer, which matches exploit.
     Keep(chunk, EncodeCompat(shape, raw, scratch), scratch);
   }
   chunk.by_matches = true;
@@ -425,7 +444,7 @@ EncodedChunk EncodeByCost(const ChunkShape& shape, ByteSpan raw, Effort effort,
   const ChunkGrid grid = GridOf(shape, raw.size());
   if (effort > Effort::kFast && grid.rows > 1 && raw.size() % grid.rows == 0) {
     const RowPlan plan = FindRepeatedRows(raw, raw.size() / grid.rows, &scratch.context.arena);
-    // A reference costs some bytes, a row the more the longer it is.
+    // A reference costs some bytes, and a row saves the more the longer it is.
     if ((grid.rows - plan.unique) * (raw.size() / grid.rows) > kReferenceBytes * grid.rows) {
       return EncodeRows(shape, raw, plan, grid, effort, steps, scratch);
     }

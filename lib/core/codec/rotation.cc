@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Finding and applying rotations (rotation.h). FindRotation tries layouts of pairs and bases on a
+// sample and takes the one whose counter-rotation makes the rows' means largest. Turner applies a
+// rotation with a table of angles that every machine computes alike.
+
 #include "lib/core/codec/rotation.h"
 
 #include <algorithm>
@@ -12,12 +17,12 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kRows = 128;           // looked at; half as many where time is short
-constexpr uint64_t kFewValues = 1 << 16;  // values
+constexpr uint64_t kRows = 128;           // rows sampled; half as many for short chunks
+constexpr uint64_t kFewValues = 1 << 16;  // a chunk with fewer values is short
 constexpr double kBases[] = {1e4, 1e5, 5e5, 1e6, 5e6, 1e7};
 
-// Cosine and sine of 4096 angles to a turn and what lies between them; made without the C library
-// so that every machine has the same.
+// Tables of cosine and sine for 4096 angles, interpolated linearly. They are computed without the C
+// library's functions, whose last bits differ between machines.
 class Circle {
  public:
   Circle() {
@@ -31,7 +36,7 @@ class Circle {
       c = next;
     }
   }
-  // `angle` in 2^-32 turns.
+  // `angle` is in units of 2^-32 turns.
   void At(uint32_t angle, float& cosine, float& sine) const {
     const uint32_t i = angle >> kBelow;
     const float part = static_cast<float>(angle & ((1u << kBelow) - 1)) * (1.0f / (1u << kBelow));
@@ -45,12 +50,12 @@ class Circle {
 };
 const Circle kCircle;
 
-// Pairs of channels side by side, so that compilers find vectors in what is done with them.
+// Pairs of channels, eight side by side, so that compilers vectorise the loops over them.
 constexpr uint64_t kTogether = 8;
 struct Pairs {
   uint64_t rows = 0;
   ArenaVector<uint64_t> pair_of_head;
-  ArenaVector<float> first, second;  // [pairs / 8][row][8]; 0 where there are no more
+  ArenaVector<float> first, second;  // [pairs / 8][row][8]; padded with 0
 };
 Pairs Gather(const ArenaVector<float>& x, uint64_t rows, uint64_t columns, uint64_t head_dim,
              uint64_t distance, uint64_t step) {
@@ -74,7 +79,7 @@ Pairs Gather(const ArenaVector<float>& x, uint64_t rows, uint64_t columns, uint6
   return pairs;
 }
 
-// The same for pairs whose power and sums in such a frame are known.
+// Returns the bits saved, given the sums in the rotating frame and the power of each pair.
 double BitsSaved(const float* sum_a, const float* sum_b, const float* power, uint64_t count,
                  uint64_t rows) {
   double bits = 0;
@@ -85,8 +90,9 @@ double BitsSaved(const float* sum_a, const float* sum_b, const float* power, uin
   return bits;
 }
 
-// What is saved of the power of pairs, in bits per value, once their means are known in a frame
-// that turns with them. `angles` are those of the pairs of a head, per row.
+// Returns the bits per value that are saved by knowing the pairs' means in a frame that rotates
+// with them. `angles` are those of the pairs of one head, per row. If the angles are right, the
+// rotation of the keys cancels and the means are large.
 double BitsSaved(const Pairs& pairs, const ArenaVector<double>& angles) {
   double bits = 0;
   const uint64_t count = pairs.pair_of_head.size();
@@ -117,7 +123,7 @@ double BitsSaved(const Pairs& pairs, const ArenaVector<double>& angles) {
   return bits / static_cast<double>(count);
 }
 
-// Of rows that are not successive.
+// Returns the same for rows whose positions are not consecutive.
 double BitsSavedAt(const Pairs& pairs, const ArenaVector<double>& angles, const RowSteps& steps) {
   double bits = 0;
   const uint64_t count = pairs.pair_of_head.size(), in_head = angles.size();
@@ -149,7 +155,7 @@ double AngleOf(double base, uint64_t pair, uint64_t head_dim) {
   return std::pow(base, -2 * static_cast<double>(pair) / static_cast<double>(head_dim));
 }
 
-// The turns of a head whose angles are spaced by `base`, in 2^-32.
+// Returns the turns of a head whose angles are spaced by `base`, in units of 2^-32.
 std::vector<uint32_t> TurnsOf(double base, uint64_t head_dim) {
   std::vector<uint32_t> turns;
   for (uint64_t pair = 0; pair < head_dim / 2; ++pair) {
@@ -159,8 +165,8 @@ std::vector<uint32_t> TurnsOf(double base, uint64_t head_dim) {
   return turns;
 }
 
-// Head dims worth trying: that of the model, or the usual ones that divide a row. Half of one must
-// fit the fields of a Rotation in a frame.
+// Returns the head dims to try: the model's, or else the usual ones that divide a row. Half of a
+// head dim must fit the 16-bit fields of a stored rotation.
 std::vector<uint64_t> HeadDims(uint64_t columns, uint64_t head_dim) {
   std::vector<uint64_t> dims;
   for (const uint64_t dim : {8, 16, 32, 36, 48, 64, 72, 80, 96, 112, 128, 192, 256}) {
@@ -173,7 +179,7 @@ std::vector<uint64_t> HeadDims(uint64_t columns, uint64_t head_dim) {
   return dims;
 }
 
-// The first rows of successive positions that are enough to look at, or the longest run of them.
+// The first run of consecutive positions that is long enough to sample, or else the longest one.
 struct RowRun {
   uint64_t begin = 0, count = 0;
 };
@@ -210,7 +216,7 @@ Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, 
     LmsLoad(values.data() + 2 * row * columns, columns, bfloat, scale, x.data() + row * columns,
             columns);
   }
-  // Of long rows some pairs, not always the same ones of a head.
+  // Long rows are sampled; the odd step varies the position within a head.
   const uint64_t looked_pairs = std::clamp<uint64_t>(rows * columns / 8192, 16, 128);
   const uint64_t step = std::max<uint64_t>(1, columns / 2 / looked_pairs) | 1;
   double most = 0;
@@ -224,10 +230,11 @@ Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, 
       };
       const double still = saved();
       for (const double base : kBases) {
-        // Turns cost their table and two taps that learn: they must be worth it.
+        // A rotation costs its table and two taps that have to be learnt, hence a least gain of
+        // 0.02 bits per value.
         for (uint64_t pair = 0; pair < in_head; ++pair) angles[pair] = AngleOf(base, pair, dim);
         const double gain = saved() - still;
-        if (!(gain > most + 0.02)) continue;  // nor where sums are no numbers
+        if (!(gain > most + 0.02)) continue;  // skips NaN sums, too
         most = gain;
         best = {static_cast<uint32_t>(distance), TurnsOf(base, dim)};
       }
@@ -267,6 +274,7 @@ Rotation ReadRotation(ByteReader& reader, uint64_t columns) {
   return rotation;
 }
 
+// Swaps the two channels of each pair; an incomplete last block has no partners.
 void CopyPartners(uint32_t distance, const float* x, uint64_t columns, float* out) {
   uint64_t block = 0;
   if (distance == 1) {
@@ -295,7 +303,7 @@ Turner::Turner(const Rotation& rotation, uint64_t columns, Arena* arena)
 }
 
 void Turner::Angles(uint32_t steps, float* cosines, float* sines) {
-  // The pairs of one head, and all heads alike.
+  // Computes the pairs of the first head and copies them to the others.
   const uint64_t pairs = rotation_.turns.size(), head = 2 * pairs;
   const bool neighbours = rotation_.distance == 1;
   for (uint64_t pair = 0; pair < pairs; ++pair) {

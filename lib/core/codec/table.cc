@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
+// The table of codecs (chunk.h), one row each, and the adapters that give all codecs the same
+// signature.
+
 #include <algorithm>
 
 #include "lib/core/codec/cdf/cdf.h"
@@ -40,8 +43,8 @@ void DecodeRaw(const ChunkShape&, ByteSpan payload, std::span<std::byte> raw, Co
   std::copy(payload.begin(), payload.end(), raw.begin());
 }
 
-// Halves whose words are rotated left by one bit before they are split into planes, so that one
-// plane of bf16 holds whole exponents. The planes hold literals, not matches.
+// Codes halves whose words are rotated left by one bit before they are split into planes, so that
+// one plane of bf16 holds whole exponents. The planes hold literals, no matches.
 bool EncodeRotated(const ChunkShape&, ByteSpan raw, uint64_t, const RowSteps&,
                    CodecScratch& scratch, EncodedChunk& out) {
   if (!IsWhole(raw, 2)) return false;
@@ -86,7 +89,7 @@ bool EncodeZstd(const ChunkShape&, ByteSpan raw, uint64_t, const RowSteps&, Code
                 EncodedChunk& out) {
   const std::span<std::byte> frame = scratch.candidate.Get(Zstd::Bound(raw.size()));
   const size_t size = scratch.zstd.Compress(raw, frame);
-  // A failure (there is none with enough room) counts as no gain.
+  // zstd does not fail with enough room; a failure would count as no gain.
   out.payload.assign(frame.begin(),
                      frame.begin() + static_cast<std::ptrdiff_t>(size == 0 ? raw.size() : size));
   return true;
@@ -162,7 +165,7 @@ bool EncodeHalvesApart(const ChunkShape& shape, ByteSpan raw, uint64_t, const Ro
   return true;
 }
 
-// Stores the new rows at the fastest level.
+// Stores the distinct rows at the fastest level.
 bool EncodeRepeatedRows(const ChunkShape& shape, ByteSpan raw, uint64_t, const RowSteps& steps,
                         CodecScratch& scratch, EncodedChunk& out) {
   const ChunkGrid grid = GridOf(shape, raw.size());
@@ -178,6 +181,7 @@ bool EncodeRepeatedRows(const ChunkShape& shape, ByteSpan raw, uint64_t, const R
   return true;
 }
 
+// Adapts decoders of wrappers, to which DecodeChunk is passed for the chunks inside.
 template <auto kDecode>
 void DecodeHolding(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                    CodecScratch& scratch, const ChunkInputs& inputs) {
@@ -215,7 +219,7 @@ void DecodeFromBlocks(const ChunkShape& shape, ByteSpan payload, std::span<std::
   DecodeBlocks(shape.dtype, payload, raw, scratch);
 }
 
-// Codecs of halves, for chunks that have them or 8-bit floats.
+// Adapt codecs of halves to chunks of halves or of 8-bit floats.
 template <auto kEncode>
 bool EncodeHalves(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat, const RowSteps& steps,
                   CodecScratch& scratch, EncodedChunk& out) {
@@ -232,7 +236,7 @@ void DecodeHalves(const ChunkShape& shape, ByteSpan payload, std::span<std::byte
   NarrowHalves(shape.dtype, halves, raw);
 }
 
-// Ids are stored in archives: a row is never taken away, an id never used again.
+// Ids are stored in archives: a row is never removed, and an id never reused.
 constexpr CodecRow kCodecs[] = {
     {.id = CodecId::kRaw,
      .name = "raw",
@@ -313,7 +317,7 @@ constexpr CodecRow kCodecs[] = {
      .since = Effort::kHigh,
      .encode = EncodeHalves<EncodePrediction<true>>,
      .decode = DecodeHalves<DecodePrediction<true>>},
-    // For frames that say that K and V lie side by side: no level tries it on other chunks.
+    // Used for pages in which K and V lie side by side; no level tries it on other chunks.
     {.id = CodecId::kSplit,
      .name = "split",
      .takes = AnyType,
@@ -356,7 +360,7 @@ constexpr CodecRow kCodecs[] = {
      .takes = AreHalves,
      .since = Effort::kFast,
      .decode = DecodeReferences<CodecId::kRefSparse>},
-    // For frames that a device decodes: no level tries it on other chunks.
+    // Used for frames that a device decodes; no level tries it on other chunks.
     {.id = CodecId::kBlocks,
      .name = "blocks",
      .takes = AnyType,

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Encoder and decoder of cdf frames (cdf.h; FORMAT.md, "Distribution chunks"): the frame's head,
+// the coding of likenesses, the loop over rows and values, and the integer form of the logistic
+// distribution.
+
 #include "lib/core/codec/cdf/cdf.h"
 
 #include <fmt/format.h>
@@ -14,9 +19,11 @@
 namespace kv {
 namespace {
 
+// Limits of the grammar. Fewer rows cannot pay for learning the model.
 constexpr uint64_t kLeastRows = 16, kMostValues = uint64_t{1} << 27;
 
-// How often each class came so far, and once more.
+// Adaptive frequencies of the classes of likeness. Each count starts at one, so that every class
+// has a slot.
 class LikenessCounts {
  public:
   CodeSlot SlotOf(uint32_t likeness) const {
@@ -44,6 +51,7 @@ void AddLikeness(const Likeness& like, uint64_t row, LikenessCounts& counts,
 Likeness ReadLikeness(SlotReader& slots, LikenessCounts& counts, uint64_t row) {
   Likeness like;
   CodeSlot slot = counts.SlotOf(0);
+  // The classes are few: walking the slots is cheaper than a table to look the target up in.
   while (slots.target() - slot.start >= slot.size) {
     if (++like.likeness == kLikenessClasses) slots.Refuse("a likeness belongs to no class");
     slot = counts.SlotOf(like.likeness);
@@ -77,7 +85,7 @@ void CheckShape(const ChannelShape& shape, uint64_t value_bytes) {
     RefuseHeader(12, "the deviation of the first row is out of range");
   CheckRotation(shape.rotation.distance, shape.rotation.turns.size(), shape.columns, 16);
   for (const uint16_t far : shape.far) {
-    // Channels of the same group are not known yet when the far ones are added.
+    // Far taps are summed before the channels of the group are known, so they must lie outside it.
     if (far <= shape.near || far < kRegressLanes || far >= shape.columns)
       RefuseHeader(20, fmt::format("far channel {}", far));
   }
@@ -98,13 +106,14 @@ ChannelShape ShapeFor(const float* x, uint64_t rows, uint64_t columns, uint64_t 
   shape.rotation = std::move(rotation);
   shape.near = static_cast<uint32_t>(std::min(reach.near, columns - 1));
   const auto add = [&](uint64_t distance) {
-    // Far ones are never of the same group.
+    // Far taps are summed before the channels of the group are known, so they must lie outside it.
     if (distance > shape.near && distance >= kRegressLanes && distance < columns)
       shape.far.push_back(static_cast<uint16_t>(distance));
   };
   if (shape.rotation.distance > 1) add(shape.rotation.distance);
   if (head_dim == 0) head_dim = 2 * shape.rotation.turns.size();
   for (uint64_t head = 1; head_dim > 0 && head <= reach.heads; ++head) add(head * head_dim);
+  // The first row has no row above it: the model starts from the root mean square of its values.
   double power = 0;
   for (uint64_t c = 0; c < columns; ++c)
     power += static_cast<double>(x[c]) * static_cast<double>(x[c]);
@@ -147,6 +156,9 @@ ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& large
   return shape;
 }
 
+// The encoder knows all values, so the model predicts whole rows (KnowRow); the decoder predicts
+// channel by channel. Both perform the same operations in the same order, which makes the slots
+// equal. The slots are collected first, because rANS writes them in reverse.
 bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, uint64_t head_dim,
                const RowSteps& steps, uint64_t to_beat, Bytes& out, Arena* arena,
                RowForecast* forecast) {
@@ -173,6 +185,7 @@ bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, 
   shape.forecast = forecast != nullptr;
 
   const LogisticCode code(form, scale);
+  // One slot per value, and per row its class and its distance.
   ArenaVector<CodeSlot> slots(arena);
   slots.reserve(count + 2 * rows);
   ChannelModel model(std::move(shape), arena);
@@ -198,6 +211,7 @@ bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, 
   return false;
 }
 
+// Decodes value by value: a channel may be a tap of the next one in its group.
 void DecodeCdf(ByteSpan frame, HalfForm form, std::span<std::byte> values, const RowSteps& steps,
                Arena* arena, RowForecast* forecast) {
   ByteReader reader(frame);
@@ -246,14 +260,16 @@ void DecodeCdf(ByteSpan frame, HalfForm form, std::span<std::byte> values, const
 
 const LogisticCode::Table LogisticCode::kTable;
 
-// 1 / (1 + e^-x) of what the floors leave; multiplications alone, so that every machine has the
-// same numbers.
+// Tabulates 1 / (1 + e^-x), scaled to the part of 2^30 that the floors of all values leave. Powers
+// of e^(-1/16) come from multiplications alone, so that every machine computes the same table; a
+// library's exp would differ in the last bit.
 LogisticCode::Table::Table() {
   constexpr double kShrink = 0.93941306281347579;  // e^(-1/16)
   constexpr double kWhole = kSlotTotal - (65536 << LogisticShares::kFloorBits);
   constexpr uint32_t kMiddle = kSpan * kSteps;
   double e = 1;
   for (uint32_t i = 0; i <= kMiddle; ++i, e *= kShrink) {
+    // floor(x + 0.5) on the two halves keeps the table symmetric, as FORMAT.md spells it.
     below[kMiddle + i] = static_cast<uint32_t>(kWhole / (1 + e) + 0.5);
     below[kMiddle - i] = static_cast<uint32_t>(kWhole * e / (1 + e) + 0.5);
   }
@@ -261,7 +277,8 @@ LogisticCode::Table::Table() {
   below[2 * kMiddle] = below[2 * kMiddle + 1] = static_cast<uint32_t>(kWhole);
 }
 
-// Near enough to start looking from; nothing depends on it.
+// Returns an approximate place for a target, by inverting the logistic function. Find corrects it,
+// so that the rounding of std::log, which differs between libraries, cannot change the result.
 uint32_t LogisticCode::Guess(uint32_t target, float mean, float inverse_scale) const {
   const float share = (static_cast<float>(target) + 0.5f) * (1.0f / kSlotTotal);
   const float value = mean + std::log(share / (1 - share)) / inverse_scale;
@@ -273,12 +290,13 @@ uint32_t LogisticCode::Guess(uint32_t target, float mean, float inverse_scale) c
 
 uint16_t LogisticCode::Find(uint32_t target, float mean, float inverse_scale,
                             CodeSlot& slot) const {
-  // Places in units. Of those that the target may be at, the first and the last.
+  // [first, last] are the places, in units of 2^unit_bits, that can still contain the target.
   const int unit_bits = shares_.unit_bits;
   uint32_t first = 0, last = 0xffffu >> unit_bits;
   uint32_t place = Guess(target, mean, inverse_scale);
   for (uint32_t tries = 0;; ++tries) {
-    // A guess is hardly ever off by more than one; where it is, halves find the place.
+    // A guess is rarely off by more than one. After three steps the search bisects, so that damaged
+    // input cannot make it walk through all 65536 places.
     const bool halve = tries >= 3;
     slot.start = Below(place << unit_bits, mean, inverse_scale);
     if (target < slot.start) {
@@ -296,12 +314,14 @@ uint16_t LogisticCode::Find(uint32_t target, float mean, float inverse_scale,
   }
 }
 
+// Encodes from the last slot to the first, because rANS decodes in the reverse order of encoding.
 void WriteSlots(std::span<const CodeSlot> slots, ByteWriter& out, Arena* arena) {
   uint64_t state = kSlotStateLow;
   ArenaVector<uint32_t> words(arena);
   words.reserve(slots.size());
   for (size_t i = slots.size(); i-- > 0;) {
     const CodeSlot& slot = slots[i];
+    // Renormalises before the state would exceed 63 bits; the quotient below then fits.
     if (state >= (kSlotStateLow >> kSlotBits << 32) * slot.size) {
       words.push_back(static_cast<uint32_t>(state));
       state >>= 32;
@@ -330,6 +350,7 @@ void SlotReader::CheckEnd() const {
     throw Error(Finding::kTrailingBytes, "{} bytes are left over", words_.size() - used_)
         .At(words_at_ + used_);
   }
+  // The encoder starts from the lowest state, so an intact frame ends there.
   if (state_ != kSlotStateLow) Refuse("the coded values do not end where they began");
 }
 

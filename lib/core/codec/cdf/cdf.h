@@ -16,43 +16,51 @@
 
 // Codes whole half floats under the distribution that a ChannelModel expects. These frames are the
 // smallest and the slowest. FORMAT.md in this folder is the grammar.
+//
+// Every row is predicted channel by channel (channel_model.h), and each value is coded by rANS as a
+// slot of 2^30 under a logistic distribution around its prediction. All choices that depend on
+// floats are made in a fixed order of single operations, so that every machine finds the same
+// slots.
 namespace kv {
 
-// Returns whether a grid can be coded this way. The model's state takes some 5 kB per column, so
-// there must be enough rows to justify it.
+// Returns true if a grid can be coded this way. The model's state takes some 5 kB per column, which
+// at least 16 rows have to justify.
 bool FitsCdf(uint64_t rows, uint64_t columns);
 
-// How many channels to the left, and how many in the same place of heads to the left, are taps. The
-// time that learning takes grows with the square of their number and faster: the short reach costs
-// 0.1 to 0.6 % of size and encodes in half the time of the long one.
+// Number of taps: channels directly to the left, and heads to the left whose channel of the same
+// place is one. Learning takes time in proportion to the square of their number and more. The short
+// reach encodes in half the time of the long one and costs 0.1 to 0.6 % of size (docs/lab.md, "The
+// codec": 1.324 at 9 MB/s with 24 near taps, 1.322 at 20 MB/s with 8, f16 K of 384 KiB).
 struct Reach {
   uint64_t near = 0, heads = 0;
 };
 constexpr Reach kShortReach{8, 2}, kLongReach{24, 6};
 
-// The taps worth having for a grid whose first row is `x`, given where it turns.
+// Returns the taps worth having for a grid whose first row is `x`, given its rotation.
 ChannelShape ShapeFor(const float* x, uint64_t rows, uint64_t columns, uint64_t head_dim,
                       Rotation rotation, Reach reach);
-// What a frame begins with. Reading throws kTruncated, and kBadFrame also unless the values are of
-// so many bytes.
+// Write and read the head of a frame. Reading throws kTruncated, and kBadFrame for an impossible
+// shape or one that does not describe `value_bytes` bytes.
 void WriteShape(uint32_t largest, const ChannelShape& shape, ByteWriter& frame);
 ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& largest);
 
-// Appends the frame to `out` and returns true if it is smaller than `to_beat` bytes. `head_dim` is
-// the model's, or 0 if it is not known. FitsCdf must hold for the grid.
-// What else is known of rows, from elsewhere.
+// Predictions of rows from outside the chunk, for example from other layers: the model takes them
+// as one more tap of each column.
 class RowForecast {
  public:
   RowForecast(uint64_t rows, uint64_t columns) : rows(rows), columns(columns) {}
   virtual ~RowForecast() = default;
-  // What is expected of the values of a row, as the model sees them. They are finite.
+  // Returns the expected values of a row, scaled as the model sees them. They are finite.
   virtual const float* Expect(uint64_t row) = 0;
-  // What they turned out to be. Rows are expected and known in order, by turns.
+  // Learns what the values turned out to be. Calls of Expect and Know alternate, in the order of
+  // the rows.
   virtual void Know(uint64_t row, const float* x) = 0;
 
   const uint64_t rows, columns;
 };
 
+// Appends the frame to `out` and returns true if it is smaller than `to_beat` bytes. `head_dim` is
+// the model's, or 0 if it is not known. FitsCdf must hold for the grid.
 bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, uint64_t head_dim,
                const RowSteps& steps, uint64_t to_beat, Bytes& out, Arena* arena = nullptr,
                RowForecast* forecast = nullptr);
@@ -60,12 +68,13 @@ bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, 
 void DecodeCdf(ByteSpan frame, HalfForm form, std::span<std::byte> values, const RowSteps& steps,
                Arena* arena = nullptr, RowForecast* forecast = nullptr);
 
-// Codes half floats under a logistic distribution, in integers: each value has a slot of 2^30.
+// Codes half floats under a logistic distribution in integers: each value has a slot of 2^30.
 
 constexpr uint32_t kSlotBits = LogisticShares::kTotalBits;
 constexpr uint32_t kSlotTotal = 1u << kSlotBits;
 using CodeSlot = LogisticSlot;
 
+// Places order the values from the most negative (0) to the most positive.
 inline uint16_t HalfAt(uint32_t place, int unit_bits) {
   return static_cast<uint16_t>(place < 0x8000 ? 0x10000u - (1u << unit_bits) - place
                                               : place - 0x8000);
@@ -73,7 +82,8 @@ inline uint16_t HalfAt(uint32_t place, int unit_bits) {
 
 class LogisticCode {
  public:
-  // Values are multiplied by `scale`, a power of two, and those of f16 by 2^112 more (see LmsLoad).
+  // Values are multiplied by `scale`, a power of two; those of f16 by 2^112 more, because their
+  // bits are read as if they were a binary32's (see LmsLoad).
   LogisticCode(HalfForm form, float scale)
       : shares_{.below = kTable.below,
                 .largest = std::bit_cast<uint32_t>(kLargest / std::max(scale, 1.0f)),
@@ -83,17 +93,18 @@ class LogisticCode {
     shares_.half_step = 1u << (shares_.shift + shares_.unit_bits - 1);
   }
 
-  // Returns the slot of a place. Every value keeps a probability of at least 2^4 / 2^30.
+  // Returns the slot of a place. Every value has a probability of at least 2^4 / 2^30, so that even
+  // an infinity can be coded.
   CodeSlot SlotOf(uint32_t place, float mean, float inverse_scale) const {
     const uint32_t start = Below(place, mean, inverse_scale);
     return {start, Below(place + (1u << shares_.unit_bits), mean, inverse_scale) - start};
   }
-  // The slots of half floats.
+  // Computes the slots of `count` half floats.
   void SlotsOf(const uint16_t* halves, const float* means, const float* inverse_scales,
                size_t count, CodeSlot* slots) const {
     LogisticSlots(shares_, halves, means, inverse_scales, count, slots);
   }
-  // Returns the value whose slot contains `target`.
+  // Returns the value whose slot contains `target`, and its slot.
   uint16_t Find(uint32_t target, float mean, float inverse_scale, CodeSlot& slot) const;
 
  private:
@@ -114,12 +125,12 @@ class LogisticCode {
   LogisticShares shares_;
 };
 
-// Slots are written one after another and read in the same order, by one rANS state of 63 bits that
-// is renormalised in 32-bit words (J. Duda's ANS).
+// Slots are read in the order in which they are listed, by one rANS state of 63 bits that is
+// renormalised in 32-bit words (J. Duda's ANS). One state suffices: predicting takes far longer.
 constexpr uint64_t kSlotStateLow = uint64_t{1} << 31;
 
-// Returns the slot of the items [before, before + size) out of `total` equal items. The remainder
-// of 2^30 belongs to no item.
+// Returns the slot of items [before, before + size) out of `total` equally likely ones. The
+// remainder of 2^30 belongs to no item: a decoder that finds it refuses the frame.
 inline CodeSlot ShareOf(uint64_t before, uint64_t size, uint64_t total) {
   const uint64_t unit = kSlotTotal / total;
   return {static_cast<uint32_t>(before * unit), static_cast<uint32_t>(size * unit)};
@@ -132,13 +143,14 @@ void WriteSlots(std::span<const CodeSlot> slots, ByteWriter& out, Arena* arena =
 class SlotReader {
  public:
   explicit SlotReader(ByteReader& reader);
-  // A number that lies in the next slot.
+  // Returns a number inside the next slot.
   uint32_t target() const { return static_cast<uint32_t>(state_ & (kSlotTotal - 1)); }
   void Take(const CodeSlot& slot) {
     state_ = (state_ >> kSlotBits) * slot.size + target() - slot.start;
     if (state_ < kSlotStateLow) Refill();
   }
-  // Throws kTrailingBytes, kBadPayload.
+  // Checks that all words were used and the state is back at its start. Throws kTrailingBytes,
+  // kBadPayload.
   void CheckEnd() const;
   [[noreturn]] void Refuse(const char* what) const;
 

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// The model behind cdf frames (channel_model.h). It keeps the taps of recent rows as pointers,
+// predicts with regress.h, tracks how wide errors are (per channel, per class of likeness, and
+// within the row) and decides when to solve again. FORMAT.md, "State" to "A row", is the
+// specification.
+
 #include "lib/core/codec/cdf/channel_model.h"
 
 #include <algorithm>
@@ -8,17 +14,23 @@
 namespace kv {
 namespace {
 
-constexpr float kDecay = 0.9995f;  // per row
+// The rates are part of the grammar (FORMAT.md, "State" and "A row"): changing one changes the
+// archive format.
+constexpr float kDecay = 0.9995f;  // forgetting per row
 constexpr float kErrorRate = 0.05f, kVarianceRate = 0.04f, kPowerRate = 0.02f;
 constexpr float kSpreadRate = 0.1f, kLeastSpread = 1.0f / 1024;
-// A logistic distribution of scale 1 has a deviation of 1.81; real errors have longer tails.
+// A logistic distribution of scale 1 has a standard deviation of 1.81, whose inverse is 0.55. The
+// factor is lower because real errors have longer tails.
 constexpr float kScaleOfDeviation = 0.53f;
 constexpr float kTinyVariance = 1e-12f;
-// Before a row has said much, as if so many channels had been as surprising as ever.
+// The surprise of a row starts as if this many channels had been as surprising as usual, so that
+// its first channels do not swing the scale.
 constexpr float kCalm = 8.0f;
+// An outlier counts at most this many times its expected square.
 constexpr float kMostSurprise = 25.0f;
 
-// Solving costs much and weights settle: the more rows there are, the fewer solutions.
+// Solving dominates the time and weights settle: the more rows there are, the rarer the solutions.
+// Their times are part of the grammar.
 uint64_t RowsPerSolution(uint64_t rows) {
   return std::clamp<uint64_t>(rows / 16, 1, kMaxRegressRows);
 }
@@ -34,10 +46,12 @@ ChannelModel::ChannelModel(ChannelShape shape, Arena* arena)
       state_(arena),
       taps_(arena),
       targets_(arena) {
+  // Channels are worked on in groups of kRegressLanes, one lane each.
   regress_.groups = (shape_.columns + kRegressLanes - 1) / kRegressLanes;
   padded_ = regress_.groups * kRegressLanes;
   left_ = shape_.near;
   for (const uint16_t distance : shape_.far) left_ = std::max<uint64_t>(left_, distance);
+  // Taps to the left of column 0 and above row 0 read zeros, which stand before the first row.
   left_ = std::max(left_, kHistory * padded_);
   x_.assign(left_ + shape_.rows * padded_, 0);
   const auto make = [&](Rows& rows) {
@@ -61,11 +75,16 @@ ChannelModel::ChannelModel(ChannelShape shape, Arena* arena)
   spread_ = kLikenessLimits;
 
   const size_t models = shape_.likenesses ? 2 : 0;
+  // Taps per column: like and unlike; x and p one and two rows up and 1 (5), with cos and sin 7.
   near_tap_ = shape_.hints + models + (turns ? 7 : 5);
   near_in_group_ = std::min<size_t>(shape_.near, kRegressLanes - 1);
   const size_t n = near_tap_ + shape_.near + shape_.far.size();
+  // Four models of growing size compete in each column. The best mix is found by their past errors,
+  // so that short chunks rely on the small ones until the large ones have learnt.
   regress_.taps = n;
   regress_.sizes = {models > 0 ? models : 3, near_tap_, std::min(n, near_tap_ + 8), n};
+  // Near channels of the same group are not known when a group is begun; Expect adds them last, one
+  // by one. Encoders, who know them, add them in the same order.
   for (size_t tap = 0; tap < n; ++tap) {
     if (tap < near_tap_ || tap >= near_tap_ + near_in_group_) ahead_order_.push_back(tap);
   }
@@ -83,7 +102,7 @@ void ChannelModel::AllocateState() {
   const size_t n = regress_.taps;
   const uint64_t per_lane = RegressPairs(n) + n + kRegressModels * n + n + kRegressModels + 2;
   state_.assign(per_lane * padded_ + kRegressLanes, 0);
-  // Vectors are loaded from whole multiples of their size.
+  // Vectors are loaded from addresses that are multiples of a whole group.
   float* at = state_.data();
   while (reinterpret_cast<uintptr_t>(at) % (kRegressLanes * sizeof(float)) != 0) ++at;
   const auto take = [&](float*& array, uint64_t size) {
@@ -104,7 +123,8 @@ uint64_t ChannelModel::lanes(uint64_t group) const {
   return std::min<uint64_t>(kRegressLanes, shape_.columns - group * kRegressLanes);
 }
 
-// Of the row that begins, in the order of the models: what most is said by comes first.
+// Lists the taps of the row that begins, the most informative first: model k uses the first
+// regress_.sizes[k] of them. This order is the grammar's.
 void ChannelModel::MakeTaps() {
   const float** tap = taps_.data() + pending_ * regress_.taps;
   const auto add_hints = [&] {
@@ -138,7 +158,8 @@ void ChannelModel::BeginRow(uint32_t likeness, uint64_t distance, const float* c
     turner_.Angles(shape_.steps[rows_], cosines_.Row(pending_), sines_.Row(pending_));
   }
   if (shape_.likenesses) {
-    // A good likeness and a poor one are worth different weights: only one of the two taps is used.
+    // A good likeness and a poor one deserve different weights, so each has a tap, and the other is
+    // 0.
     float *like = like_.Row(pending_), *unlike = unlike_.Row(pending_);
     std::fill_n(like, padded_, 0.0f);
     std::fill_n(unlike, padded_, 0.0f);
@@ -172,12 +193,15 @@ void ChannelModel::KnowRow(const float* x, float* means, float* inverse_scales) 
   }
 }
 
-// Sums the taps of an order.
+// Sums the products of weights and taps in `order` for all channels of a group, and computes how
+// sharp their distributions are.
 void ChannelModel::PrepareGroup(uint64_t group, const std::vector<size_t>& order) {
   group_ = group;
   combined_ = regress_.combined + group * regress_.taps * kRegressLanes;
   ahead_.fill(0);
   RegressAdd(regress_, group, Taps(), order.data(), order.size(), ahead_.data());
+  // The surprise so far scales the rest of the row: a row that was hard to predict in its first
+  // channels is hard in all.
   const float factor = spread_[likeness_] * (surprise_ / surprise_count_);
   const float* variance = regress_.variance + group * kRegressLanes;
   for (size_t lane = 0; lane < kRegressLanes; ++lane) {
@@ -207,7 +231,8 @@ void ChannelModel::EndRow() {
     spread = std::max(spread, kLeastSpread);
   }
   roots_[pending_] = std::sqrt(1.0f / spread);
-  // The first few values of a channel say little of how far the next may be off.
+  // Averages over the first few values change fast: until 1 / rows falls below the usual rate, they
+  // are plain means.
   const auto rate = [&](float least, uint64_t before) {
     return std::max(least, 1.0f / static_cast<float>(rows_ + before));
   };
@@ -222,6 +247,7 @@ void ChannelModel::Solve() {
   for (uint64_t row = 0; row < pending_; ++row) decay *= kDecay;
   samples_ = samples_ * decay + static_cast<float>(pending_);
   RegressSolve(regress_, taps_.data(), targets_.data(), roots_.data(), pending_, decay, samples_);
+  // The two last rows of partners stay: they are taps of the rows to come.
   for (uint64_t row = 0; row < kHistory; ++row)
     std::copy_n(partners_.Row(pending_ + row), padded_, partners_.Row(row));
   pending_ = 0;

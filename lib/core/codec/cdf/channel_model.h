@@ -14,24 +14,25 @@
 
 // Predicts the channels of a row. Each channel is regressed on an earlier row that this one
 // resembles (repeated tokens yield similar rows), on itself and its rotary partner one and two rows
-// up, on the turns of that rotation, and on channels to its left. What else is known of a row, from
-// other rows, comes as hints.
+// up, on the sine and cosine of that rotation, and on channels to its left. Predictions from
+// outside the chunk come in as hints. FORMAT.md in this folder has every operation.
 namespace kv {
 
 struct ChannelShape {
   uint64_t rows = 0, columns = 0;
   Rotation rotation;
-  RowSteps steps;             // of the rows; they outlive the model
-  bool likenesses = false;    // whether any row resembles an earlier one
-  uint32_t near = 0;          // how many channels directly to the left count
-  std::vector<uint16_t> far;  // distances of further ones, each more than `near`
-  float first_deviation = 0;  // standard deviation of the first row's values from 0
-  uint32_t hints = 0;         // rows that are given with each row; values may then just be 0
-  bool forecast = false;      // the only hint is what is expected of the row from elsewhere
+  RowSteps steps;             // positions of the rows; they outlive the model
+  bool likenesses = false;    // true if any row resembles an earlier one
+  uint32_t near = 0;          // number of channels directly to the left that are taps
+  std::vector<uint16_t> far;  // distances of further taps to the left, each more than `near`
+  float first_deviation = 0;  // root mean square of the first row's values
+  // number of rows passed to BeginRow as hints; without one, values may be plain 0
+  uint32_t hints = 0;
+  bool forecast = false;  // the only hint is a RowForecast's prediction
 };
 
-// A half float as models see it; what is not finite is 0, and what could not be if the largest
-// exponent were that of the frame.
+// Converts a half float to what models see: scaled by a power of two, and 0 if it is not finite or
+// larger than the frame's largest exponent allows.
 class ModelValue {
  public:
   ModelValue(bool bfloat, float scale)
@@ -54,21 +55,23 @@ class ChannelModel {
   static constexpr uint64_t kMaxColumns = kMaxLikenessColumns;
 
   explicit ChannelModel(ChannelShape shape, Arena* arena = nullptr);
-  // Taps point into the object.
+  // Neither copied nor moved: taps point into the object.
   ChannelModel(const ChannelModel&) = delete;
   ChannelModel& operator=(const ChannelModel&) = delete;
 
   uint64_t groups() const { return regress_.groups; }
-  // How many channels a group has; the last one may be short.
+  // Returns the number of channels in a group; only the last group may have fewer than
+  // kRegressLanes.
   uint64_t lanes(uint64_t group) const;
 
   // Begins a row that resembles the row `distance` rows up; with class 0 it resembles none. Each
-  // hint has as many values as there are columns. Then, for each group and each channel in it, in
-  // this order:
+  // hint has as many values as there are columns. After it, decoders call for each group
+  // BeginGroup, for each channel of the group Expect and Set, and then EndGroup; EndRow ends the
+  // row.
   void BeginRow(uint32_t likeness, uint64_t distance, const float* const* hints = nullptr);
-  //   prepares what the group's channels have in common,
+  // Sums the taps that do not depend on other channels of the group.
   void BeginGroup(uint64_t group);
-  //   predicts a channel, and says how sharply: with the inverse scale of a logistic distribution,
+  // Predicts a channel and the sharpness of its logistic distribution (the inverse of its scale).
   struct Expected {
     float mean, inverse_scale;
   };
@@ -80,7 +83,7 @@ class ChannelModel {
       sum += weights[tap * kRegressLanes] * *(x - (tap - near_tap_ + 1));
     return {sum < kRegressLimit && sum > -kRegressLimit ? sum : 0, inverse_scales_[lane]};
   }
-  //   and takes the value that the channel turned out to have.
+  // Takes the value that the channel turned out to have.
   void Set(uint64_t lane, float mean, float value) {
     const uint64_t channel = group_ * kRegressLanes + lane;
     predictions_[channel] = mean;
@@ -89,13 +92,13 @@ class ChannelModel {
   void EndGroup();
   void EndRow();
 
-  // Who knows all values of a row, as encoders do, gives them after BeginRow, and then needs
-  // neither Expect nor Set: `means` and `inverse_scales` receive what Expect would return of each
-  // channel.
+  // Serves encoders, which know all values of a row: called after BeginRow instead of the calls per
+  // group, it sets `means` and `inverse_scales` to what Expect would return for each channel.
   void KnowRow(const float* x, float* means, float* inverse_scales);
 
  private:
-  // Rows of one kind of tap: kHistory that are part of the solution, then those that are not yet.
+  // Rows of one kind of tap: kHistory that are already part of the solution, then those that are
+  // not.
   struct Rows {
     uint64_t stride = 0;
     ArenaVector<float> values;
@@ -106,7 +109,8 @@ class ChannelModel {
   void AllocateState();
   void MakeTaps();
   void PrepareGroup(uint64_t group, const std::vector<size_t>& order);
-  // Adds rows weighted by root squared, decays older sums, re-solves all models.
+  // Adds the pending rows to the sums, each weighted by its root squared, decays the older ones,
+  // and solves all models again.
   void Solve();
   float* X(uint64_t row) { return x_.data() + left_ + row * padded_; }
   RegressRow Taps() const { return taps_.data() + pending_ * regress_.taps; }
@@ -114,29 +118,30 @@ class ChannelModel {
   ChannelShape shape_;
   Turner turner_;
   uint64_t padded_ = 0;  // columns, rounded up to whole groups
-  uint64_t left_ = 0;    // zeros before the first row
+  uint64_t left_ = 0;    // number of zeros before the first row
   ArenaVector<float> x_;
   Rows partners_, like_, unlike_, cosines_, sines_;
   std::array<Rows, kMaxHints> hints_;
   ArenaVector<float> ones_, predictions_;
-  ArenaVector<float> state_;  // what regress_ points to
+  ArenaVector<float> state_;  // memory that regress_ points into
   Regress regress_;
   size_t near_tap_ = 0;
-  size_t near_in_group_ = 0;  // near channels that may be of the same group, summed one by one
-  std::vector<size_t> ahead_order_, whole_order_;  // taps: without those, and with them
-  ArenaVector<const float*> taps_, targets_;       // of the rows that are not yet in the solution
+  size_t near_in_group_ = 0;  // near channels that may lie in the same group, summed one by one
+  // orders of summation: without the near channels of the group, and with them
+  std::vector<size_t> ahead_order_, whole_order_;
+  ArenaVector<const float*> taps_, targets_;  // one list per row that is not yet in the solution
   std::vector<float> roots_;
 
   uint64_t rows_ = 0;     // complete rows
   uint64_t pending_ = 0;  // complete rows that are not yet in the solution
   float samples_ = 0;
-  std::array<float, kLikenessClasses> spread_{};  // of squared errors, by class
+  std::array<float, kLikenessClasses> spread_{};  // of squared errors, per class of likeness
   uint32_t likeness_ = 0;                         // class of the current row
   float* row_ = nullptr;                          // the current row
   uint64_t group_ = 0;
   const float* combined_ = nullptr;  // weights of the current group
   std::array<float, kRegressLanes> ahead_{}, inverse_scales_{};
-  float surprise_ = 0, surprise_count_ = 0;  // of the current row so far
+  float surprise_ = 0, surprise_count_ = 0;  // sums over the channels of the current row so far
   float row_spread_ = 0;
 };
 

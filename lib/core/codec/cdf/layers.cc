@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Layered chunks (layers.h; FORMAT.md, "Layered chunks"): a regression of whole rows on the rows of
+// neighbours, whose forecast becomes a tap of the cdf frame. The regression has hundreds of taps,
+// so its sums are added and its factor is computed in blocks of rows (panel.h).
+
 #include "lib/core/codec/cdf/layers.h"
 
 #include <fmt/format.h>
@@ -17,13 +22,17 @@
 namespace kv {
 namespace {
 
-// Rows before the first solution, and between two of them.
+// Rows before the first solution, and the fewest and the most between two solutions. They are part
+// of the grammar; solving twice as often would gain 0.3 % beside a reference for a quarter more
+// time (docs/lab.md, "Prediction from other rows").
 constexpr uint64_t kFirstSolution = 32, kLeastRowsBetween = 16, kMostRowsBetween = 512;
-// Rows are added together: the sums then pass through the cache but once.
+// Rows wait until this many can be added together: the sums, which exceed the caches, are then read
+// and written once per 64 rows.
 constexpr uint64_t kPendingRows = 64;
-// Rows of the factor that are computed together.
+// Rows of the factor that are computed together, so that their products run on panels in the
+// caches.
 constexpr uint64_t kFactorRows = 48;
-// How strongly weights are held near 0, always.
+// Added to every diagonal, so that a column of zeros does not divide by zero.
 constexpr float kTinyBlockRidge = 1e-12f;
 
 uint64_t PaddedToPanel(uint64_t count) {
@@ -72,7 +81,8 @@ void BlockRegression::Learn(std::span<const float> row) {
   }
 }
 
-// Of the taps' products with each other, only those on the diagonal and right of it matter.
+// Adds the pending rows' products to the sums. Products of taps are symmetric, so only those on and
+// right of the diagonal are kept.
 void BlockRegression::AddPending() {
   const auto step = static_cast<ptrdiff_t>(width_);
   for (uint64_t first = 0; first < taps_; first += kFactorRows) {
@@ -89,16 +99,19 @@ void BlockRegression::Solve() {
   Substitute();
 }
 
-// Cholesky's factor, transposed, of the products of taps; those with columns take the same steps.
+// Computes the transposed Cholesky factor of the taps' products. The columns' products stand to the
+// right in the same rows and take the same steps, which solves the lower triangle at once.
 void BlockRegression::Factor() {
   const auto step = static_cast<ptrdiff_t>(width_);
   const float ridge = ridge_ * static_cast<float>(taps_) / static_cast<float>(rows_);
   for (uint64_t first = 0; first < taps_; first += kFactorRows) {
     const uint64_t end = std::min(first + kFactorRows, taps_);
-    // What was added to the diagonal: rounding never leaves less of it.
+    // Rounding may leave less on the diagonal than the ridge added; the ridge is then the floor.
     const auto least = [&](uint64_t i) { return Row(sums_, i)[i] * ridge + kTinyBlockRidge; };
     for (uint64_t i = first; i < end; ++i) Row(factor_, i)[i] += least(i);
     const float* above = factor_.data() + first;
+    // Subtracts the products of all rows above this block in one pass, then goes row by row inside
+    // it.
     PanelSubtract(Row(factor_, first) + first, width_, end - first, width_ - first,
                   {above, step, 1, above, step, first});
     for (uint64_t i = first; i < end; ++i) {
@@ -114,6 +127,7 @@ void BlockRegression::Factor() {
   }
 }
 
+// Solves the upper triangle from the last row to the first, block by block as Factor does.
 void BlockRegression::Substitute() {
   const auto step = static_cast<ptrdiff_t>(padded_columns_),
              row_step = static_cast<ptrdiff_t>(width_);
@@ -123,6 +137,7 @@ void BlockRegression::Substitute() {
     for (uint64_t i = first; i < end; ++i)
       std::copy_n(Row(factor_, i) + padded_taps_, padded_columns_, weights(i));
     if (end < taps_) {
+      // Negative steps: FORMAT.md subtracts the taps in descending order.
       PanelSubtract(
           weights(first), padded_columns_, end - first, padded_columns_,
           {Row(factor_, first) + taps_ - 1, -1, row_step, weights(taps_ - 1), -step, taps_ - end});
@@ -139,12 +154,14 @@ void BlockRegression::Substitute() {
 
 namespace {
 
+// Ridge per tap and row, part of the grammar (FORMAT.md, "Expected rows").
 constexpr float kRidgeOfValues = 0.01f;
 
 struct LayersHead {
-  bool turns = false;  // whether the chunk's own rows turn, as those of K do
+  // true if the chunk's own rows are rotated by their position, as those of K are
+  bool turns = false;
   std::vector<Neighbour> neighbours;
-  Rotation rotation;  // of the rows that turn; found in the first of them
+  Rotation rotation;  // common to all rotated rows; found in the first chunk that has one
 };
 
 [[noreturn]] void RefuseLayers(uint64_t at, const std::string& what) {
@@ -175,7 +192,8 @@ LayersHead ReadLayersHead(ByteReader& reader) {
   return head;
 }
 
-// The rows of a neighbour, turned back to where they were before their positions turned them.
+// Yields the rows of a neighbour, with the rotation of K undone, so that rows of the same content
+// are equal at every position.
 class NeighbourTaps {
  public:
   NeighbourTaps(const Neighbour& neighbour, NeighbourChunk chunk, uint64_t rows,
@@ -211,7 +229,7 @@ class NeighbourTaps {
   std::vector<float> x_, still_;
 };
 
-// Forecasts the rows of a chunk by what its neighbours have in the same row.
+// Forecasts the rows of a chunk from the same rows of its neighbours.
 class LayerForecast : public RowForecast {
  public:
   LayerForecast(const LayersHead& head, const ChunkGrid& grid, const RowSteps& steps,
@@ -253,6 +271,7 @@ class LayerForecast : public RowForecast {
     const bool turns = head_.turns && !head_.rotation.turns.empty();
     if (turns) turner_.Turn(steps_[row], forecast_.data(), turned_.data());
     std::vector<float>& expected = turns ? turned_ : forecast_;
+    // A diverging forecast must not leave the range in which the model's arithmetic is exact.
     for (float& value : expected) {
       if (!(std::abs(value) < kRegressLimit)) value = 0;
     }
@@ -311,6 +330,7 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
   const Halves halves(shape.dtype, raw, &scratch.context.arena);
   const ByteSpan values = halves.bytes();
   LayersHead head{!is_value, {neighbours.begin(), neighbours.end()}, {}};
+  // The rotation is measured on the chunk's own rows, or else on its first neighbour that is K.
   if (head.turns) {
     const auto own = std::make_shared<const Bytes>(values.begin(), values.end());
     head.rotation =

@@ -11,48 +11,49 @@
 #include "lib/core/codec/codec.h"
 
 // Codes the K or V of a layer by other chunks of the same archive, its neighbours: K and V of the
-// layer before, and for V also K of the same layer. All stem from one row of activations per token,
-// so rows of one say something of those of another. FORMAT.md in this folder is the grammar.
+// layer before, and for V also K of the same layer. All are linear images of one vector of
+// activations per token, so a row of one predicts the row of another; docs/lab.md, "Prediction from
+// other rows", has what each pair gains. FORMAT.md in this folder is the grammar.
 namespace kv {
 
-// A chunk of the same tokens.
+// Names a chunk of the same tokens.
 struct Neighbour {
   uint32_t layer = 0;
   bool is_value = false;
-  uint16_t columns = 0;  // so many of the first ones of its rows are looked at
+  uint16_t columns = 0;  // number of its first columns that are taps
 
   bool operator==(const Neighbour&) const = default;
 };
 constexpr size_t kMaxNeighbours = 4;
 
-// What a neighbour decodes to: rows of f16 or bf16, as many as the chunk has.
+// A decoded neighbour: rows of f16 or bf16, as many as the chunk has.
 struct NeighbourChunk {
   DType dtype = DType::kF16;
   std::shared_ptr<const Bytes> raw;
 };
-// Returns the chunk as halves, if it has 8-bit floats.
+// Returns the chunk with 8-bit floats widened to f16; other chunks unchanged.
 NeighbourChunk HalvesOf(NeighbourChunk chunk);
 
 class NeighbourSource {
  public:
   virtual ~NeighbourSource() = default;
-  // Throws kLostChunk if there is none, kBadFrame if a chunk must not look at it.
+  // Throws kLostChunk if the archive has no such chunk, kBadFrame if it may not serve this one.
   virtual NeighbourChunk Read(const Neighbour& neighbour) const = 0;
 };
 
-// Whether a chunk may be coded by others, or others by it.
+// Returns true if chunks of this shape may be coded by neighbours or serve as one.
 bool FitsLayers(const ChunkShape& shape);
 
-// Encodes an f16 or bf16 chunk whose rows are its tokens. Returns false if that takes `to_beat`
-// bytes or more. `steps` are the positions of the rows.
+// Encodes an f16 or bf16 chunk whose rows are tokens. Returns false if the result is not smaller
+// than `to_beat` bytes. `steps` are the positions of the rows.
 bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
                     std::span<const Neighbour> neighbours, const NeighbourSource& source,
                     uint64_t to_beat, CodecScratch& scratch, Bytes& payload,
                     const RowSteps& steps = {});
-// Reads the neighbours alone. Throws as DecodeChunk.
+// Reads only the list of neighbours. Throws as DecodeChunk.
 std::vector<Neighbour> ReadNeighbours(ByteSpan payload);
 
-// One neighbour, as the head of a frame lists it. Reading throws kTruncated and kBadFrame.
+// Write and read one neighbour in the head of a frame. Reading throws kTruncated and kBadFrame.
 void WriteNeighbour(const Neighbour& neighbour, ByteWriter& out);
 Neighbour ReadNeighbour(ByteReader& reader);
 
@@ -60,23 +61,23 @@ Neighbour ReadNeighbour(ByteReader& reader);
 void DecodeByLayers(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                     CodecScratch& scratch, const ChunkInputs& inputs);
 
-// Predicts whole rows from other rows of values, by least squares: all columns are regressed on the
-// same taps, so that one factorisation serves them all. It learns row by row and solves more and
-// more rarely. FORMAT.md in this folder spells out every operation.
+// Predicts whole rows by least squares. All columns are regressed on the same taps, so that one
+// factorisation serves them all. The model learns row by row and solves ever more rarely. FORMAT.md
+// in this folder spells out every operation.
 
 class BlockRegression {
  public:
   static constexpr uint64_t kMaxTaps = 1024, kMaxColumns = 4096;
 
-  // The last tap is 1 in each row. `ridge` says how strongly weights are held near 0, per tap and
-  // row.
+  // The last tap of each row is the constant 1. `ridge` says how strongly weights are held near 0,
+  // per tap and row.
   BlockRegression(uint64_t taps, uint64_t columns, float ridge, Arena* arena = nullptr);
 
-  // Where the taps of the row to come are put, all but the last.
+  // Returns where the caller writes the taps of the next row, without the constant.
   std::span<float> taps() { return {pending_row(), taps_ - 1}; }
-  // Expects that row, from the rows learned so far.
+  // Predicts that row from the rows learnt so far.
   void Predict(std::span<float> row);
-  // Takes what the row was.
+  // Adds the row's actual values and solves when it is time.
   void Learn(std::span<const float> row);
 
  private:
@@ -89,8 +90,8 @@ class BlockRegression {
 
   const uint64_t taps_, columns_, padded_taps_, padded_columns_;
   const float ridge_;
-  const uint64_t width_;  // of a row: taps, then columns, each padded with zeros
-  // Sums of the products of taps with taps and columns; these, and the rows not yet among them.
+  const uint64_t width_;  // of a row: taps, then columns, each padded with zeros to whole panels
+  // Sums of products of taps with taps and columns, their factor, and the rows not yet added.
   ArenaVector<float> sums_, factor_, pending_;
   ArenaVector<float> roots_;  // inverse roots of the factor's diagonal
   ArenaVector<float> weights_, prediction_;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// How a grid of half floats is best coded in context: symbol width, exponent window, tables.
+// Plans how to code a grid of half floats in the context of the row above: symbol width, exponent
+// window and tables. Everything is decided from samples and entropies; only the tables that win are
+// counted exactly. A chunk whose rows say nothing about each other, as most V, must be refused
+// cheaply, so a sample of a few rows decides first.
 #include <algorithm>
 
 #include "lib/core/base/checked.h"
@@ -10,35 +13,40 @@
 namespace kv {
 namespace {
 
-// More symbols than this are sampled, by whole rows, to choose symbols and contexts.
+// Above this many symbols, whole rows are sampled to choose the symbol width and the contexts.
 constexpr uint64_t kSampledSymbols = 1 << 16;
-// Finer contexts (mantissa bits of the value above) cost time and tables; only long frames pay for
-// them.
+// Contexts that include mantissa bits of the value above cost time and tables, which only frames of
+// at least this many symbols pay back.
 constexpr uint64_t kFineContextSymbols = 1 << 16;
-// They are merged from about as many clusters as this, by the upper bits of symbols.
+// Fine contexts are first collected into about this many clusters of neighbours. Starting from 128,
+// 64 or 32 would encode 1 to 4 % faster for 0.1 to 0.2 % more bytes (docs/lab.md, "`high` at 32
+// KiB").
 constexpr uint64_t kFineClusters = 96;
-// Whether the row above says anything is seen in fewer.
+// Number of symbols in the first, quick look at whether the row above says anything.
 constexpr uint64_t kGlimpsedSymbols = 1 << 14;
-// High bytes looked at to know their entropy; low ones hardly ever differ from noise.
+// Bytes sampled to estimate entropy. Low bytes take fewer: they hardly ever differ from noise.
 constexpr uint64_t kSampledHigh = 1 << 12, kSampledLow = 1 << 11;
 
-// Of a state 15 bits are not lost; short frames have sixteen.
+// Header fields and lane states. Of each state's four bytes 15 bits hide payload (HiddenBytes), so
+// two bytes are counted; short frames have sixteen lanes.
 constexpr uint64_t kHeaderBytes = 4 + 4 + 4 + 4 + 2 * kRansLanes;
 
-// Eight-bit symbols of a grid; narrower ones are their upper bits.
+// A grid of eight-bit symbols; narrower symbols are their upper bits.
 struct Grid {
   const uint8_t* symbols;
   RansGrid size;
 };
-using ContextMap = std::array<uint32_t, 256>;  // by the eight-bit symbol above
+using ContextMap = std::array<uint32_t, 256>;  // index: the eight-bit symbol above
 
-// Counts symbols of symbol_bits under a context of the symbol above, in every row_step-th row but
+// Counts symbols of symbol_bits by the context of the symbol above, in every row_step-th row except
 // the first.
 ContextCounts CountUnder(const Grid& grid, uint64_t row_step, const ContextMap& context_of,
                          uint32_t contexts, uint32_t symbol_bits, Arena* arena) {
-  // Few symbols are counted before tables have been cleared and summed.
+  // Small grids use a single histogram: clearing and summing four would cost more than counting.
   constexpr uint64_t kFew = 1 << 15;
   const size_t columns = grid.size.columns, cells = size_t{contexts} << symbol_bits;
+  // Otherwise two or four histograms in rotation, because equal neighbours in one would stall on
+  // store-to-load forwarding; four only while all of them take at most 64 KiB.
   const size_t turns = grid.size.rows * columns / row_step < kFew ? 1 : cells > 4096 ? 2 : 4;
   ContextCounts counts(static_cast<uint32_t>(turns) * contexts, symbol_bits, arena);
   std::array<uint32_t, 256> base_of;
@@ -56,7 +64,7 @@ ContextCounts CountUnder(const Grid& grid, uint64_t row_step, const ContextMap& 
   return counts;
 }
 
-// Under the upper context_bits of the symbol above.
+// Counts by the upper context_bits of the symbol above.
 ContextCounts CountJoint(const Grid& grid, uint64_t row_step, uint32_t context_bits,
                          uint32_t symbol_bits, Arena* arena) {
   ContextMap context_of;
@@ -70,7 +78,7 @@ void CountFirstRow(const Grid& grid, uint32_t cut, uint32_t* counts) {
   for (uint32_t s = 0; s < 256; ++s) counts[s >> cut] += static_cast<uint32_t>(of[s]);
 }
 
-// Counts symbols in all rows; row 0 is under a row of symbol 0.
+// Counts symbols in all rows; row 0 counts as below a row of symbol 0, as in the grammar.
 ContextCounts CountAll(const Grid& grid, const ContextMap& context_of, uint32_t contexts,
                        uint32_t symbol_bits, Arena* arena) {
   ContextCounts counts = CountUnder(grid, 1, context_of, contexts, symbol_bits, arena);
@@ -78,7 +86,7 @@ ContextCounts CountAll(const Grid& grid, const ContextMap& context_of, uint32_t 
   return counts;
 }
 
-// Sums the counts of the contexts of each group.
+// Sums the counts over the contexts of each group.
 ContextCounts PerGroup(const ContextCounts& counts, const ContextGroups& groups) {
   ContextCounts sums(groups.groups, counts.symbol_bits, counts.arena());
   const size_t symbols = size_t{1} << counts.symbol_bits;
@@ -90,14 +98,14 @@ ContextCounts PerGroup(const ContextCounts& counts, const ContextGroups& groups)
   return sums;
 }
 
-// The groups of contexts of the upper bits of the symbol above.
+// Returns the group of each symbol above, given groups over its upper context_bits.
 ContextMap MapOf(const ContextGroups& groups, uint32_t context_bits) {
   ContextMap map;
   for (uint32_t s = 0; s < map.size(); ++s) map[s] = groups.group_of[s >> (8 - context_bits)];
   return map;
 }
 
-// The map over contexts of 6 bits, for contexts of more.
+// Extends a map over six-bit contexts to contexts of to_bits, whose upper six bits decide.
 void RefineMap(ContextGroups& groups, uint32_t to_bits) {
   ArenaVector<uint8_t> fine(size_t{1} << to_bits, groups.group_of.get_allocator());
   for (size_t context = 0; context < fine.size(); ++context)
@@ -105,8 +113,8 @@ void RefineMap(ContextGroups& groups, uint32_t to_bits) {
   groups.group_of = std::move(fine);
 }
 
-// What contexts can save at most, in bits: the information that they have on symbols, less what so
-// few samples overstate it by.
+// Returns an upper bound, in bits, of what contexts can save: the mutual information of symbol and
+// context, less the bias of estimating it from few samples.
 uint64_t ContextGainBits(const ContextCounts& joint) {
   const uint32_t symbol_count = 1u << joint.symbol_bits;
   std::array<uint32_t, 256> symbols{};
@@ -133,14 +141,15 @@ uint64_t ContextGainBits(const ContextCounts& joint) {
     ++contexts;
     conditional += EntropyBits16(row.data(), static_cast<uint32_t>(present_count));
   }
-  // A plug-in entropy is low by 0.72 bit for each free parameter.
+  // The entropy of observed frequencies is too low by (K - 1) / (2 ln 2) = 0.72 (K - 1) bits for K
+  // values in all (the Miller-Madow correction); 47274 is 0.72 in 16-bit fixed point.
   const int64_t bias = (cells - contexts - static_cast<int64_t>(present_count) + 1) * 47274;
   const auto gain = static_cast<int64_t>(EntropyBits16(symbols.data(), symbol_count)) -
                     static_cast<int64_t>(conditional) - bias;
   return gain > 0 ? static_cast<uint64_t>(gain) / 65536 : 0;
 }
 
-// Symbols whose exponent field is 0.
+// Counts symbols whose exponent field is 0; for bf16 with a base these are escapes.
 uint64_t CountEscapes(const ContextCounts& counts) {
   const uint32_t field = 31u << (counts.symbol_bits - 6);
   uint64_t escapes = 0;
@@ -155,7 +164,7 @@ uint64_t CountEscapes(const ContextCounts& counts) {
 struct Candidate {
   uint32_t symbol_bits = 6;
   ContextGroups groups;  // over contexts of symbol_bits
-  bool fine = false;     // groups are not those of six-bit contexts
+  bool fine = false;     // contexts include mantissa bits
   uint64_t bytes = UINT64_MAX;
 };
 
@@ -165,9 +174,9 @@ SymbolShape ChooseWindow(const HalfSurvey& survey, uint64_t& escapes) {
   SymbolShape shape{.form = survey.form};
   escapes = 0;
   if (!survey.form.bfloat) return shape;
-  std::array<uint64_t, 257> below{};  // values with a smaller exponent
+  std::array<uint64_t, 257> below{};  // number of values with a smaller exponent
   for (size_t e = 0; e < 256; ++e) below[e + 1] = below[e] + survey.high[e];
-  // Base 0 has no escapes, since its field 0 is exponent 0.
+  // With base 0, field 0 means exponent 0, so the lowest window has no escapes.
   const bool all_low = below[32] == below[256];
   if (all_low) return shape;
   uint64_t most = 0;
@@ -180,7 +189,7 @@ SymbolShape ChooseWindow(const HalfSurvey& survey, uint64_t& escapes) {
   }
   const uint32_t above = shape.exponent_base + 1;
   if (!survey.exact && above <= 224 && below[above + 32] - below[above + 1] == most) {
-    shape.exponent_base = above;  // room for a larger value that was not looked at
+    shape.exponent_base = above;  // leaves room for a larger value that the sample missed
   }
   escapes = (below[256] - most) * survey.values / survey.looked;
   return shape;
@@ -197,11 +206,12 @@ HalfSurvey SurveyHalves(ByteSpan values, HalfForm form, bool every) {
     if (form.byte_shift != 0) return (value >> 8 & 0x80) | (value >> form.byte_shift & 0x7f);
     return (value >> shift) & 0xff;
   };
-  // Odd, lest it fall in with a row.
+  // An odd step cannot fall in step with rows, whose length is even.
   const size_t high_step = every ? 1 : count / kSampledHigh | 1;
   survey.exact = high_step == 1;
   size_t i = 0, looked = 0;
   for (; i + 3 * high_step < count; i += 4 * high_step, looked += 4) {
+    // Four histograms in rotation: equal neighbours would stall on store-to-load forwarding.
     for (size_t lane = 0; lane < 4; ++lane) ++partial[lane][high(i + lane * high_step)];
   }
   for (; i < count; i += high_step, ++looked) ++partial[0][high(i)];
@@ -212,7 +222,8 @@ HalfSurvey SurveyHalves(ByteSpan values, HalfForm form, bool every) {
   survey.looked = looked;
   if (bfloat && !survey.exact &&
       std::all_of(survey.high.begin() + 32, survey.high.end(), [](uint32_t n) { return n == 0; })) {
-    return SurveyHalves(values, form, true);  // a window without escapes must fit all
+    // the lowest window has no escapes, so every value must be known to fit
+    return SurveyHalves(values, form, true);
   }
   survey.high_bytes = EntropyBits16(survey.high.data(), 256) / 8 / 65536 * count / looked;
   if (form.byte_shift != 0) return survey;
@@ -247,7 +258,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
     const uint64_t begin = first_row * plan.grid.columns, n = row_count * plan.grid.columns;
     ToSymbols(values.data() + 2 * begin, n, plan.shape, scratch.symbols.data() + begin);
   };
-  // In every row_step-th row.
+  // Makes the symbols of every row_step-th row and of the row above each, and counts their pairs.
   const auto count_joint = [&](uint64_t row_step, uint32_t symbol_bits) {
     if (row_step == 1) {
       make_symbols(0, rows);
@@ -256,7 +267,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
     }
     return CountJoint(grid, row_step, 6, symbol_bits, arena);
   };
-  // What the row above must save for the frame to be small enough.
+  // The bytes that contexts must save for the frame to beat `to_beat`.
   const bool is_bytes = survey.form.byte_shift != 0;
   const uint64_t without = kHeaderBytes + survey.high_bytes + (is_bytes ? 0 : count) + plan.escapes;
   const uint64_t wanted = without > to_beat ? without - to_beat : 0;
@@ -271,21 +282,23 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
     uint64_t glimpsed = 0;
     const uint64_t glimpse_step = std::max<uint64_t>(4, count / kGlimpsedSymbols);
     if (wanted > 0 && glimpse_step < rows) {
-      // Most V is through here: a few rows show that it has no chance. If anything they say too
-      // much, and tables are not yet paid for.
+      // Most V is refused here: a few rows show that contexts cannot pay. The estimate from few
+      // rows is too high if anything, and does not yet include the tables.
       glimpsed = gain_bytes(count_joint(glimpse_step, 6), glimpse_step);
       if (glimpsed < wanted) return std::nullopt;
     }
     row_step = std::max<uint64_t>(1, count / kSampledSymbols);
     joint = count_joint(row_step, 8);
     const ContextCounts coarse = Coarser(*joint, 6);
+    // A first look that promised twice the gain needs no second check.
     if (glimpsed < 2 * wanted && gain_bytes(coarse, row_step) < wanted) return std::nullopt;
     groups = MergeContexts(coarse, SignedOrder(6), static_cast<uint32_t>(row_step), false);
-    // What was not sampled.
+    // Makes the symbols of the rows that were not sampled.
     for (uint64_t row = 1; row_step > 1 && row < rows; row += row_step) {
       const uint64_t end = row + row_step < rows ? row + row_step - 1 : rows;
       if (row + 1 < end) make_symbols(row + 1, end - row - 1);
     }
+    // Without rows there are no contexts; one table must do.
   } else {
     if (wanted > 0) return std::nullopt;
     make_symbols(0, 1);
@@ -304,6 +317,8 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
     best = {bits, groups, false, bytes};
     RefineMap(best.groups, bits);
   }
+  // Fine contexts: the upper bits of the symbol above, mantissa included, instead of sign and
+  // exponent field alone.
   if (groups.groups > 1 && best.symbol_bits > 6 && count >= kFineContextSymbols) {
     const uint32_t bits = best.symbol_bits;
     const ContextCounts fine_joint = CountJoint(grid, row_step, bits, 6, arena);
@@ -317,7 +332,8 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
     if (fine.bytes < best.bytes) best = std::move(fine);
   }
 
-  // Exact counts for the tables that were chosen.
+  // The tables that won are made from exact counts, so that every symbol that occurs has a
+  // frequency.
   plan.shape.symbol_bits = best.symbol_bits;
   const ContextCounts exact = row_step == 1 && !best.fine
                                   ? Coarser(grouped, best.symbol_bits)

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Finds similar earlier rows (likeness.h). The thorough search compares all channels by 8-bit dot
+// products, the quick one only signs of some channels. Either proposes one row; whether predicting
+// from it pays is then computed in floats, in an order that is the same on every machine.
+
 #include "lib/core/codec/context/likeness.h"
 
 #include <algorithm>
@@ -12,19 +17,22 @@
 namespace kv {
 namespace {
 
-// Rows are compared by their deviations in whole eighths of the standard deviation, at most 31.
-// Floats hold whole numbers exactly up to 2^24, so that a norm summed in floats and a dot product
-// converted to a float are exact for every row a frame may have.
+// Rows are compared by their deviations in eighths of the standard deviation, rounded and limited
+// to 31. Floats hold whole numbers exactly up to 2^24; a norm summed in floats and a dot product
+// converted to a float are therefore exact for every permitted row, and equal on every machine.
 constexpr float kStep = 8, kMost = 31;
 static_assert(kMost * kMost * kMaxLikenessColumns <= 1 << 24);
 static_assert(kMaxLikenessColumns <= kMaxDotColumns);
+// Tile of the search by angle: 64 x 1024 products of 32 bits take 256 KiB, which stays in a
+// second-level cache.
 constexpr uint64_t kQueries = 64, kCandidates = 1024;
-// Words of signatures, for each value.
+// Number of signature words compared per value of the chunk, which bounds the time of the quick
+// search.
 constexpr uint64_t kComparedPerValue = 12;
-constexpr uint64_t kReach = 1 << 15;      // rows: time is in proportion to it
-constexpr double kLeastVariance = 1e-60;  // whose root has an inverse among floats
+constexpr uint64_t kReach = 1 << 15;      // rows; the time grows in proportion to it
+constexpr double kLeastVariance = 1e-60;  // its inverse root is still a finite float
 
-// Rows before rotation, and what makes each channel's mean 0 and its deviation 1.
+// Rows with their rotation undone, and per channel the mean and the inverse standard deviation.
 struct Unturned {
   uint64_t rows = 0, columns = 0;
   ArenaVector<float> y, mean, inverse;
@@ -37,7 +45,7 @@ Unturned Unturn(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
   const float scale = bfloat ? 1.0f : 0x1p112f;
   Unturned all{rows, columns, ArenaVector<float>(rows * columns, arena), {}, {}};
   Turner turner(rotation, columns, arena);
-  // Sums of 64 rows in float, of those in double.
+  // Sums 64 rows in float and these sums in double: as exact as doubles throughout, and vectorised.
   constexpr uint64_t kTogether = 64;
   ArenaVector<float> x(columns, arena), sum(columns, arena), squares(columns, arena);
   ArenaVector<double> all_sum(columns, arena), all_squares(columns, arena);
@@ -67,13 +75,13 @@ Unturned Unturn(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
   return all;
 }
 
-// Within 0.09, and the same on every machine.
+// Approximates log2 within 0.09 from the bits of the float, with the same result on every machine.
 float Log2(float x) {
   return static_cast<float>(std::bit_cast<int32_t>(x) - 0x3f800000) * (1.0f / (1 << 23));
 }
 
-// The rows as whole numbers, and the inverse of each one's length: 0 for a row of zeros, NaN for a
-// row with an element that is no number.
+// Rows rounded to whole steps, and the inverse of each row's norm: 0 for a row of zeros, NaN for a
+// row with an element that is not a number.
 struct WholeRows {
   uint64_t rows = 0, columns = 0;
   ArenaVector<int8_t> values;
@@ -98,7 +106,7 @@ WholeRows RoundToSteps(const Unturned& all) {
   return whole;
 }
 
-// Returns the earlier row at the smallest angle to each row, of those within reach.
+// Returns for each row the earlier row at the smallest angle to it, among those within reach.
 ArenaVector<uint32_t> NearestByAngle(const Unturned& all) {
   KV_ASSERT(all.columns <= kMaxLikenessColumns);
   const uint64_t rows = all.rows, columns = all.columns;
@@ -115,7 +123,7 @@ ArenaVector<uint32_t> NearestByAngle(const Unturned& all) {
                    products.data());
       for (uint64_t i = 0; i < candidates; ++i) {
         const uint64_t candidate = from + i;
-        // Only rows after the candidate.
+        // A row may only refer to an earlier one, so the queries begin after the candidate.
         for (uint64_t query = candidate < first ? 0 : candidate + 1 - first; query < queries;
              ++query) {
           const float cosine =
@@ -130,13 +138,15 @@ ArenaVector<uint32_t> NearestByAngle(const Unturned& all) {
   return best;
 }
 
-// The earlier row whose signs differ least, among so many that all rows together take bounded time.
+// Returns for each row the earlier row whose signature of channel signs differs in the fewest bits.
+// Only a window of rows is searched, so that the time per value of the chunk is bounded.
 ArenaVector<uint32_t> NearestBySigns(const Unturned& all) {
   const uint64_t rows = all.rows, columns = all.columns;
   const uint64_t words = columns > 64 ? 2 : 1, bits = std::min<uint64_t>(64 * words, columns);
   const uint64_t window = std::clamp<uint64_t>(kComparedPerValue * columns / words, 64, UINT16_MAX);
   ArenaVector<uint64_t> signatures(words * rows, all.arena());
   ArenaVector<uint32_t> channel_of(bits, all.arena());
+  // The signature takes its channels at equal distances across the row.
   for (uint64_t bit = 0; bit < bits; ++bit)
     channel_of[bit] = static_cast<uint32_t>(bit * columns / bits);
   for (uint64_t row = 0; row < rows; ++row) {
@@ -173,9 +183,11 @@ ArenaVector<Likeness> FindLikenesses(ByteSpan values, bool bfloat, uint64_t rows
   for (uint64_t row = 1; row < rows; ++row) {
     const DeviationProducts products = ProductsOfDeviations(
         all.Row(row), all.Row(best[row]), all.mean.data(), all.inverse.data(), columns);
-    if (!(products.both > 0)) continue;  // nor where sums are no numbers
+    if (!(products.both > 0)) continue;  // also skips sums that are NaN
+    // `left` is the share of the row's variance that its likeness does not explain: 1 - cosine^2.
     const float left = 1 - products.both / products.own * (products.both / products.other);
-    // Naming a row costs bits; what is saved must be more.
+    // Gaussian estimate: explaining variance saves log2(left) / 2 bits per column. Naming the row
+    // costs about log2(row) + 4 bits, which must be less.
     const float saved = -0.5f * Log2(std::max(left, 1e-6f)) * static_cast<float>(columns);
     if (!(saved >= Log2(static_cast<float>(row)) + 4)) continue;
     for (uint32_t likeness = 1; likeness < kLikenessClasses; ++likeness) {
@@ -194,6 +206,7 @@ void WriteLikenesses(const LikenessPlan& plan, CodecScratch& scratch, ByteWriter
   planes.reserve(3 * plan.likenesses.size());
   for (const Likeness& like : plan.likenesses)
     planes.push_back(static_cast<std::byte>(like.likeness));
+  // Byte planes: the high bytes of distances are mostly equal, which zstd can use.
   for (const uint32_t shift : {0, 8}) {
     for (const Likeness& like : plan.likenesses)
       planes.push_back(static_cast<std::byte>(like.distance >> shift));
@@ -243,6 +256,8 @@ std::optional<LikenessPlan> PlanLikenesses(ByteSpan values, bool bfloat, uint64_
       FindLikenesses(values, bfloat, rows, columns, plan.rotation, steps, false, arena);
   uint64_t alike = 0;
   for (const Likeness& like : plan.likenesses) alike += like.likeness > 0;
+  // If fewer than 1 row in 20 resembles an earlier one, the larger head of a like frame does not
+  // pay.
   if (alike * 20 < rows) return std::nullopt;
   return plan;
 }

@@ -10,43 +10,45 @@
 #include "lib/core/codec/backends.h"
 #include "lib/core/codec/rotation.h"
 
-// Finds the earlier row that each row resembles most. Repeated tokens yield similar rows;
-// similarity fades with depth, and is still visible in the middle of a model.
+// Finds for each row the earlier row that it resembles most. Repeated tokens have similar rows; the
+// similarity fades with depth and is still visible in the middle layers of a model.
 namespace kv {
 
-// How much two rows resemble each other: predicting a row of class q from its likeness leaves less
-// than kLikenessLimits[q] of its variance. Rows without a likeness have class 0.
+// Classes of similarity: predicting a row of class q from its likeness leaves less than
+// kLikenessLimits[q] of its variance. Rows without a likeness have class 0. The limits are part of
+// the grammar.
 constexpr size_t kLikenessClasses = 6;
 constexpr std::array<float, kLikenessClasses> kLikenessLimits = {1,    0.003f, 0.02f,
                                                                  0.1f, 0.3f,   0.6f};
-constexpr uint32_t kPoorLikeness = 4;  // the first class of poor likenesses
-// The most columns of rows that are compared thoroughly.
+constexpr uint32_t kPoorLikeness = 4;  // first class of weak similarity
+// Maximum number of columns for which all rows are compared in full.
 constexpr uint64_t kMaxLikenessColumns = 1 << 14;
 
 struct Likeness {
-  uint32_t likeness = 0;  // class
-  uint32_t distance = 0;  // how many rows up the likeness is; 0 for class 0
+  uint32_t likeness = 0;  // the class
+  uint32_t distance = 0;  // number of rows up to the likeness; 0 for class 0
 };
 
 struct LikenessPlan {
-  Rotation rotation;  // turns an earlier row to the place of a later one before they are compared
+  // moves an earlier row to the position of a later one before they are compared
+  Rotation rotation;
   ArenaVector<Likeness> likenesses;
 };
 
-// Writes the rotation, then the u32 length of a zstd frame and the frame: a byte plane of classes
+// Writes the rotation, then the u32 length of a zstd frame and the frame: one byte plane of classes
 // and two of distances.
 void WriteLikenesses(const LikenessPlan& plan, CodecScratch& scratch, ByteWriter& out);
 // Throws kBadFrame, kBadPayload, kTruncated.
 LikenessPlan ReadLikenesses(ByteReader& reader, uint64_t rows, uint64_t columns,
                             CodecScratch& scratch);
 
-// Returns nothing if few rows resemble earlier ones. `values` are rows x columns half floats;
+// Returns nullopt if few rows resemble earlier ones. `values` are rows x columns half floats;
 // `head_dim` is 0 if it is not known.
 std::optional<LikenessPlan> PlanLikenesses(ByteSpan values, bool bfloat, uint64_t rows,
                                            uint64_t columns, uint64_t head_dim,
                                            const RowSteps& steps, Arena* arena = nullptr);
 
-// Returns one likeness per row of `values`. Rows are compared as they were before rotation, each
+// Returns one likeness per row of `values`. Rows are compared with their rotation undone, each
 // channel by its deviation from its mean. If `thorough`, all channels are compared, with every row
 // within reach; otherwise the signs of some channels, with the rows of a window. The result is the
 // same on every machine.

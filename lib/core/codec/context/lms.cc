@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Lms and like frames (lms.h; FORMAT.md, "Lms frames"): the model's state over rows, the choice of
+// tables and symbol width, and the frame itself.
+
 #include "lib/core/codec/context/lms.h"
 
 #include <algorithm>
@@ -44,7 +48,8 @@ LmsModel::LmsModel(uint64_t rows, uint64_t columns, uint32_t pairing, uint32_t l
       zeros_(padded_, arena),
       contexts_(padded_, kLmsFirstRow, arena),
       signs_(padded_, arena) {
-  // How much of the row above and of a likeness is believed at first.
+  // Initial weights of the row above and of the likeness, for rows without a likeness, with a weak
+  // one and with a strong one (FORMAT.md, "Like frames").
   constexpr float kAbove[3] = {0.5f, 0.25f, 0.0f}, kLike[3] = {0.0f, 0.5f, 1.0f};
   for (size_t i = 0; i < (likenesses_ ? 3 : 1); ++i) {
     for (ArenaVector<float>& weights : learned_[i].weights) {
@@ -58,6 +63,7 @@ LmsModel::LmsModel(uint64_t rows, uint64_t columns, uint32_t pairing, uint32_t l
 
 LmsChannels LmsModel::Channels() {
   Learned& learned = learned_[which_];
+  // Rows -2 and -1 exist as zeros, so that the first rows need no special case.
   const uint64_t place = row_ + kRing;
   LmsChannels channels;
   channels.padded = padded_;
@@ -73,6 +79,7 @@ LmsChannels LmsModel::Channels() {
 }
 
 void LmsModel::Predict(const Likeness& like) {
+  // Each kind of row has its own weights: 0 without, 1 with a weak, 2 with a strong likeness.
   which_ = like.likeness == 0 ? 0 : like.likeness < kPoorLikeness ? 2 : 1;
   if (which_ != 0) {
     turner_.Turn(steps_.Up(row_, like.distance), X(row_ + kRing - like.distance), like_.data());
@@ -86,6 +93,7 @@ void LmsModel::Learn(const std::byte* values) {
   float* x = X(row_ + kRing);
   LmsLoad(values, columns_, bfloat_, scale_, x, padded_);
   Learned& learned = learned_[which_];
+  // Rates fall as 1 / rows until the window of the average is full.
   ++learned.rows;
   const auto rate = [](uint64_t rows, uint64_t most) {
     return 1.0f / static_cast<float>(std::min(rows, most));
@@ -97,10 +105,10 @@ void LmsModel::Learn(const std::byte* values) {
 
 namespace {
 
-// More symbols than this are sampled, by whole rows, to merge contexts.
+// Above this many symbols, whole rows are sampled to merge contexts.
 constexpr uint64_t kSampledOfLms = 1 << 16;
 
-// Symbols whose exponent field is 0.
+// Counts symbols whose exponent field is 0; for bf16 with a base these are escapes.
 uint64_t CountLmsEscapes(const ContextCounts& counts) {
   uint64_t escapes = 0;
   for (size_t i = 0; i < counts.counts.size(); ++i) {
@@ -109,10 +117,12 @@ uint64_t CountLmsEscapes(const ContextCounts& counts) {
   return escapes;
 }
 
-// How far apart the two channels of a rotation are: 1 for neighbours, half a head otherwise, 0 if
-// nothing shows a rotation. A rotation makes the step of a channel follow its partner.
+// Returns the distance between the two channels of a rotated pair: 1 if they are adjacent, half a
+// head otherwise, 0 if the values show no rotation. A rotation by a small angle changes a channel
+// in proportion to its partner, which correlates the steps of one with the values of the other.
 uint32_t FindPairing(ByteSpan values, bool bfloat, uint32_t largest, uint64_t rows,
                      uint64_t columns, uint64_t head_dim, Arena* arena) {
+  // 64 rows from the middle of the chunk and about 64 channels suffice to see the correlation.
   constexpr uint64_t kRows = 64, kChannels = 64;
   const uint64_t sampled = std::min(rows, kRows), first = (rows - sampled) / 2;
   ArenaVector<float> x(sampled * columns, arena);
@@ -120,6 +130,7 @@ uint32_t FindPairing(ByteSpan values, bool bfloat, uint32_t largest, uint64_t ro
     LmsLoad(values.data() + 2 * (first + row) * columns, columns, bfloat, LmsScale(largest),
             x.data() + row * columns, columns);
   }
+  // An odd step visits both halves of a head.
   const uint64_t channel_step = std::max<uint64_t>(1, columns / kChannels) | 1;
   double best = 0, change = 0;
   uint32_t pairing = 0;
@@ -144,7 +155,7 @@ uint32_t FindPairing(ByteSpan values, bool bfloat, uint32_t largest, uint64_t ro
       pairing = static_cast<uint32_t>(step);
     }
   }
-  // Chance explains one part in as many as there are rows.
+  // Noise alone would explain one part in `sampled`; a rotation must explain half as much again.
   return best * static_cast<double>(sampled) > 1.5 * change ? pairing : 0;
 }
 
@@ -161,11 +172,12 @@ void Lookup(const uint8_t* table_of, const uint16_t* contexts, uint64_t count, u
   for (uint64_t c = 0; c < count; ++c) tables[c] = table_of[contexts[c]];
 }
 
-// Two counts by turns: the same one twice in a row would wait for itself.
+// Two histograms in rotation: equal neighbours in one would stall on store-to-load forwarding.
 ContextCounts CountInTables(const uint8_t* symbols, const uint8_t* tables, uint64_t count,
                             uint32_t table_count, Arena* arena) {
   ContextCounts even(table_count, 8, arena), odd(table_count, 8, arena);
   uint32_t *to_even = even.counts.data(), *to_odd = odd.counts.data();
+  // A row of a histogram has 256 counts, so that table and symbol concatenate to the index.
   for (uint64_t i = 0; i + 2 <= count; i += 2) {
     ++to_even[uint32_t{tables[i]} << 8 | symbols[i]];
     ++to_odd[uint32_t{tables[i + 1]} << 8 | symbols[i + 1]];
@@ -175,7 +187,8 @@ ContextCounts CountInTables(const uint8_t* symbols, const uint8_t* tables, uint6
   return even;
 }
 
-// Byte arithmetic throughout, so that compilers find vectors in it.
+// Inverts the top bit of symbols whose predicted sign is negative. Byte arithmetic throughout lets
+// compilers vectorise the loop.
 void Flip(const uint8_t* signs, uint64_t count, uint32_t bit, uint8_t* symbols) {
   const auto mask = static_cast<uint8_t>(1u << bit);
   for (uint64_t c = 0; c < count; ++c) {
@@ -186,6 +199,9 @@ void Flip(const uint8_t* signs, uint64_t count, uint32_t bit, uint8_t* symbols) 
 
 }  // namespace
 
+// Codes in one pass over the rows: the model predicts, the sign of each symbol is taken relative to
+// the prediction, and contexts are collected. Then contexts are merged into tables, the symbol
+// width is chosen by estimated size, and all symbols are coded.
 bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_t columns,
                uint64_t head_dim, const LikenessPlan* like, uint64_t to_beat, CodecScratch& codec,
                Bytes& out, const RowSteps& steps) {
@@ -197,14 +213,14 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   SymbolShape shape = ChooseWindow(survey, escapes);
   shape.symbol_bits = 8;
   const uint32_t largest = LmsLargestExponent(values, survey.form.bfloat);
-  // The byte for it does not hold the halves of the widest heads.
+  // The frame stores the distance in one byte, which the halves of the widest heads exceed.
   const bool turns_known =
       like != nullptr && !like->rotation.turns.empty() && like->rotation.distance <= UINT8_MAX;
   const uint32_t pairing = turns_known ? like->rotation.distance
                                        : FindPairing(values, survey.form.bfloat, largest, rows,
                                                      columns, head_dim, arena);
 
-  // Symbols with signs as predicted, and the context of each.
+  // Symbols with their signs relative to the prediction, and the context of each.
   scratch.symbols.resize(count);
   scratch.contexts.resize(count);
   uint8_t* symbols = scratch.symbols.data();
@@ -229,12 +245,14 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   Lookup(groups.group_of.data(), scratch.contexts.data(), count, scratch.tables.data());
   const ContextCounts grouped =
       CountInTables(symbols, scratch.tables.data(), count, groups.groups, arena);
-  if (shape.has_escapes()) escapes = CountLmsEscapes(grouped);  // the survey may be of a sample
+  // exact: the survey may have seen a sample only
+  if (shape.has_escapes()) escapes = CountLmsEscapes(grouped);
 
   uint64_t least = UINT64_MAX;
   uint32_t bits = 8;
   for (uint32_t candidate = shape.form.byte_shift != 0 ? 8 : 6; candidate <= 8; ++candidate) {
     shape.symbol_bits = candidate;
+    // 80 bytes stand for the header and the lane states, and one byte per group for its map.
     const uint64_t bytes = 80 + groups.groups + CostBytes(Coarser(grouped, candidate), 1) +
                            RawPlaneBytes(count, shape.raw_bits()) + escapes;
     if (bytes >= least) continue;
@@ -248,6 +266,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   MakeEncoderSymbols(model, scratch.encoder_symbols);
   scratch.words.resize(count + kRansRoom);
   RansGrid grid{rows, columns};
+  // Shorter frames take fewer lanes, because each lane costs four bytes of state.
   grid.lanes = RansLanesFor(grid, 1 << 16, 1 << 17);
   RansStates states;
   states.fill(kRansLow);
@@ -270,13 +289,15 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   const uint64_t frame_bytes =
       head.size() + RawPlaneBytes(count, shape.raw_bits()) + 4 * grid.lanes + words.size_bytes();
   if (frame_bytes >= to_beat) return false;
-  out.reserve(out.size() + frame_bytes);  // at once: a buffer that grows is copied
+  out.reserve(out.size() + frame_bytes);  // reserved at once: a buffer that grows is copied
   out.insert(out.end(), head.bytes().begin(), head.bytes().end());
   AppendPlanes(values, shape, out);
   AppendCoded({states.data(), grid.lanes}, words, out);
   return true;
 }
 
+// Decodes row by row: the contexts of a row follow from the rows above, so each row is predicted,
+// decoded, completed with its raw bits, and learnt.
 void DecodeLms(ByteSpan frame, HalfForm form, bool with_likenesses, std::span<std::byte> values,
                CodecScratch& codec, const RowSteps& steps) {
   ContextScratch& scratch = codec.context;

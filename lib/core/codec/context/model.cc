@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Choice and use of static tables (model.h): entropies in integers, the merging of contexts, and
+// the tables that rANS kernels need.
+
 #include "lib/core/codec/context/model.h"
 
 #include <algorithm>
@@ -93,8 +97,8 @@ uint64_t CodedBits16(const uint32_t* counts, const std::array<uint16_t, 256>& fr
 }
 
 void MakeSlots(const ContextModel& model, std::vector<RansSlot>& slots) {
-  // Most symbols have few slots: whole blocks are quicker than counted ones, and what is written
-  // too far belongs to the next symbol, or to the room behind the last.
+  // Most symbols have few slots: writing whole blocks of 16 is faster than counted loops. The
+  // excess is overwritten by the next symbol, or lands in the room behind the last table.
   constexpr uint32_t kBlock = 16;
   slots.resize(model.tables.size() * kRansTotal + kBlock);
   RansSlot* out = slots.data();
@@ -126,11 +130,12 @@ void MakeEncoderSymbols(const ContextModel& model, std::vector<RansEncoderSymbol
 
 namespace {
 
-// Clusters of contexts under merging, one row of counts each. Only symbols that occur anywhere are
-// counted, and sums that do not change are kept: merging is what planning a short frame costs.
+// Clusters of contexts during merging, one row of counts each. Merging dominates the time of
+// planning a short frame, so only symbols that occur anywhere are counted, and the cost of a
+// cluster is kept until it changes.
 class Merger {
  public:
-  // `order` as in MergeContexts. Contexts too rare for a table share one with their neighbours
+  // `order` as in MergeContexts. Contexts too rare for a table of their own join their neighbours
   // from the start.
   Merger(const ContextCounts& counts, const std::vector<uint16_t>& order, uint32_t scale,
          uint64_t least)
@@ -153,7 +158,7 @@ class Merger {
       cluster_of_[context] = static_cast<uint16_t>(cluster);
     }
     Close(cluster, total);
-    // A last one that is too rare, or nothing at all.
+    // The last cluster may be too rare, or empty.
     if (cluster > 0 && total < enough) Absorb(cluster - 1, cluster, Delta(cluster - 1, cluster));
     alive_.reserve(clusters_.size());
     for (uint32_t i = 0; i < clusters_.size(); ++i) {
@@ -161,9 +166,10 @@ class Merger {
     }
   }
 
-  // Merges neighbours, cheapest first, until no merge saves bytes and at most `most` are left.
+  // Merges adjacent clusters, the cheapest pair first, until no merge saves bytes and at most
+  // `most` clusters are left.
   void MergeNeighbours(size_t most) {
-    ArenaVector<int64_t> delta(arena_);  // of clusters i and i + 1
+    ArenaVector<int64_t> delta(arena_);  // cost of merging clusters i and i + 1
     delta.reserve(alive_.size());
     for (size_t i = 0; i + 1 < alive_.size(); ++i) delta.push_back(Delta(alive_[i], alive_[i + 1]));
     while (!delta.empty()) {
@@ -178,10 +184,12 @@ class Merger {
     }
   }
 
+  // Merges any two clusters in the same way. All pairs are compared again after each merge, so the
+  // number of clusters must be small (kMostPaired).
   void MergeAnyPairs(size_t most) {
     const size_t n = alive_.size();
     ArenaVector<int64_t> delta(n * n, arena_);
-    ArenaVector<size_t> left(n, arena_);  // of alive_
+    ArenaVector<size_t> left(n, arena_);  // indices into alive_
     std::iota(left.begin(), left.end(), size_t{0});
     for (size_t i = 0; i < n; ++i) {
       for (size_t j = i + 1; j < n; ++j) delta[i * n + j] = Delta(alive_[i], alive_[j]);
@@ -218,7 +226,7 @@ class Merger {
   }
 
  private:
-  // No table pays for fewer symbols than this.
+  // A context with fewer symbols than this cannot pay for a table.
   static constexpr uint32_t kFewCounts = 16;
 
   struct Cluster {
@@ -254,8 +262,8 @@ class Merger {
   uint32_t* Row(size_t cluster) { return rows_.data() + cluster * present_.size(); }
   const uint32_t* Row(size_t cluster) const { return rows_.data() + cluster * present_.size(); }
 
-  // What a table costs: its symbols at their entropy, the mask and the frequencies. Of the sum of
-  // two rows, or (keep_b = 0) of the first alone.
+  // Returns the cost of a table in 2^-16 bits: its symbols at their entropy, and the stored table.
+  // The counts are the sum of two rows or, if keep_b is 0, the first row alone.
   uint64_t Cost(const uint32_t* a, const uint32_t* b, uint32_t keep_b, uint64_t total) const {
     uint64_t inside = 0;
     uint32_t present = 0;
@@ -266,12 +274,13 @@ class Merger {
     }
     return (NLog2Of(total) - inside) * scale_ + (TableBits(present) << 16);
   }
+  // Returns the change in cost, negative if merging saves bits.
   int64_t Delta(uint32_t i, uint32_t j) const {
     const Cluster &a = clusters_[i], &b = clusters_[j];
     return static_cast<int64_t>(Cost(Row(i), Row(j), 1, a.total + b.total)) -
            static_cast<int64_t>(a.cost + b.cost);
   }
-  // Merging them costs `delta`.
+  // Merges cluster j into i; `delta` is what Delta returned for them.
   void Absorb(uint32_t i, uint32_t j, int64_t delta) {
     Cluster& into = clusters_[i];
     uint32_t* row = Row(i);
@@ -284,17 +293,19 @@ class Merger {
 
   uint32_t symbols_, scale_;
   Arena* arena_;
-  ArenaVector<uint8_t> present_{arena_};  // symbols
-  ArenaVector<uint32_t> rows_{arena_};    // [cluster][of present_]
+  ArenaVector<uint8_t> present_{arena_};  // symbols that occur
+  ArenaVector<uint32_t> rows_{arena_};    // [cluster][index into present_]
   ArenaVector<Cluster> clusters_{arena_};
   ArenaVector<uint16_t> cluster_of_;     // per context
-  ArenaVector<uint32_t> alive_{arena_};  // clusters, in order
+  ArenaVector<uint32_t> alive_{arena_};  // remaining clusters, in order
 };
 
 }  // namespace
 
 ContextGroups MergeContexts(const ContextCounts& counts, const std::vector<uint16_t>& order,
                             uint32_t scale, bool any_pairs, uint64_t least) {
+  // Two-dimensional contexts have no order in which only neighbours are alike; all pairs are tried
+  // once there are few clusters.
   constexpr size_t kMostPaired = 32;
   Merger merger(counts, order, scale, least);
   merger.MergeNeighbours(any_pairs ? kMostPaired : kMaxRansTables);

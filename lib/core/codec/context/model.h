@@ -11,8 +11,9 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/kernels/rans.h"
 
-// Static frequency tables for symbols in context. The encoder finds them by merging contexts as
-// long as that saves bytes. model_wire.cc implements the stored form, model.cc the rest.
+// Static frequency tables for symbols in context. The encoder starts with one table per context and
+// merges tables as long as that saves bytes: contexts that are alike share one. model_wire.cc
+// implements the stored form, model.cc everything else.
 namespace kv {
 
 // At most 16 tables over 2^symbol_bits symbols, and a map from contexts to tables.
@@ -26,7 +27,7 @@ struct ContextModel {
       : symbol_bits(bits), table_of(arena), tables(arena), levels(arena) {}
 };
 
-// A table as it is stored. Frequencies follow from levels, of which there are four per octave.
+// A table in its stored form. Frequencies follow from levels, of which there are four per octave.
 struct LeveledTable {
   std::array<uint8_t, 256> levels{};  // 0: the symbol does not occur
   std::array<uint16_t, 256> frequencies{};
@@ -34,7 +35,7 @@ struct LeveledTable {
   // Returns false if no symbol occurs.
   bool SetFrequencies(uint32_t symbols);
 };
-// Gives every symbol that occurs a frequency of at least 1.
+// Makes a table in which every symbol that occurs has a frequency of at least 1.
 LeveledTable MakeTable(const uint32_t* counts, uint32_t symbols);
 
 // Counts of symbols per context.
@@ -43,7 +44,7 @@ struct ContextCounts {
   uint32_t symbol_bits = 6;
   ArenaVector<uint32_t> counts;  // [context << symbol_bits | symbol]
 
-  // What is made of counts takes its memory from the same arena.
+  // Anything computed from the counts takes its memory from the same arena.
   ContextCounts(uint32_t context_count, uint32_t bits, Arena* arena = nullptr)
       : contexts(context_count), symbol_bits(bits), counts(size_t{context_count} << bits, arena) {}
   Arena* arena() const { return counts.get_allocator().arena(); }
@@ -53,10 +54,10 @@ struct ContextCounts {
   }
 };
 
-// Finds which contexts share a table. `order` lists the contexts so that neighbours are alike. Only
-// neighbours are merged, unless `any_pairs` is set, which pays if contexts have two dimensions.
-// Each count stands for `scale` symbols of a sample. A context that hardly occurs, or fewer than
-// `least` times, joins a neighbour.
+// Decides which contexts share a table. `order` lists the contexts so that neighbours are alike.
+// Only neighbours are merged, unless `any_pairs` is set, which pays if contexts have two
+// dimensions. Each count stands for `scale` symbols of a sample. A context that occurs rarely, or
+// fewer than `least` times, joins a neighbour.
 struct ContextGroups {
   ArenaVector<uint8_t> group_of;  // per context
   uint32_t groups = 1;
@@ -64,44 +65,46 @@ struct ContextGroups {
 ContextGroups MergeContexts(const ContextCounts& counts, const std::vector<uint16_t>& order,
                             uint32_t scale, bool any_pairs, uint64_t least = 0);
 
-// Lists the contexts of symbols of 6 to 8 bits whose top bit is the sign, from the most negative
-// through -0 and +0 to the most positive.
+// Lists the contexts of symbols of 6 to 8 bits whose top bit is the sign, in the order of their
+// values: from the most negative through -0 and +0 to the most positive.
 const std::vector<uint16_t>& SignedOrder(uint32_t symbol_bits);
 
-// Makes one table per group from exact counts per group.
+// Makes one table per group. The counts must be exact: a symbol without a frequency cannot be
+// coded.
 ContextModel MakeModel(const ContextGroups& groups, const ContextCounts& per_group);
 
-// Returns the bits, times 2^16, that coding symbols of these counts with these frequencies takes,
-// without the tables.
+// Returns the bits, times 2^16, that symbols of these counts take with these frequencies, without
+// the tables.
 uint64_t CodedBits16(const uint32_t* counts, const std::array<uint16_t, 256>& frequencies,
                      uint32_t symbols);
 
-// Estimates the bits that storing a table of `present` symbols takes.
+// Estimates the bits that a stored table of `present` symbols takes.
 constexpr uint64_t TableBits(uint64_t present) { return 48 + 5 * present; }
 
-// Returns the entropy of the counts in bits, times 2^16, without tables.
+// Returns the entropy of all counted symbols in bits, times 2^16, without tables.
 uint64_t EntropyBits16(const uint32_t* counts, uint32_t symbols);
 
-// Returns the counts of the same symbols cut to fewer bits.
+// Returns the counts of the same symbols truncated to fewer bits.
 ContextCounts Coarser(const ContextCounts& counts, uint32_t bits);
 // Estimates the bytes of one table per group and of its symbols, before frequencies are rounded.
 // Each count stands for `scale` symbols.
 uint64_t CostBytes(const ContextCounts& per_group, uint64_t scale);
 
-// Writes the model as FORMAT.md in this folder, "Model", has it. `order` is that of the contexts.
+// Writes the model as specified in FORMAT.md in this folder, "Model". `order` is that of the
+// contexts.
 void WriteModel(const ContextModel& model, const std::vector<uint16_t>& order, ByteWriter& out);
-// Throws kBadFrame for anything that is not a model: if it has no table, if frequencies do not sum
-// to 2048, or if the map does not cover the contexts. Leaves `levels` empty.
+// Throws kBadFrame for a malformed model: without a table, with frequencies that do not sum to
+// 2048, or with a map that does not cover the contexts. Leaves `levels` empty.
 ContextModel ReadModel(ByteReader& reader, uint32_t symbol_bits, const std::vector<uint16_t>& order,
                        Arena* arena = nullptr);
 
-// Makes 2048 slots per table, and some room behind the last.
+// Makes 2048 slots per table, and room behind the last for MakeSlots' block writes.
 void MakeSlots(const ContextModel& model, std::vector<RansSlot>& slots);
 // Makes 256 entries per table.
 void MakeEncoderSymbols(const ContextModel& model, std::vector<RansEncoderSymbol>& symbols);
 
-// log2 with 16 fractional bits. Costs are integers, so that the encoder's choices, and with them
-// the bytes it writes, do not depend on how a compiler orders float operations.
+// log2 with 16 fractional bits. Costs are integers, so that the encoder's choices, and therefore
+// its bytes, do not depend on how a compiler orders float operations.
 
 constexpr uint32_t kLogBits = 12;
 struct LogTable {
@@ -116,7 +119,7 @@ inline uint64_t Log2Of(uint64_t n) {
   return kLogTable.log[n >> shift] + (uint64_t{shift} << 16);
 }
 
-// n * log2(n).
+// Returns n * log2(n), with 16 fractional bits.
 inline uint64_t NLog2Of(uint64_t n) {
   return n < kLogTable.times.size() ? kLogTable.times[n] : n * Log2Of(n);
 }

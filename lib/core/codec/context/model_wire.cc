@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// How tables are stored: frequencies to four steps an octave, each as it differs from its
-// neighbours in Rice codes. A model takes half of what listing frequencies does.
+// The stored form of tables: frequencies as levels of four steps an octave, each level as its
+// difference from a prediction, in Rice codes. A model takes half of the bytes of listed
+// frequencies.
 
 #include <algorithm>
 #include <bit>
@@ -11,12 +12,12 @@
 namespace kv {
 namespace {
 
-constexpr uint8_t kPacked = 0x80;      // in the byte of the table count
+constexpr uint8_t kPacked = 0x80;      // bit of the table count that says packed
 constexpr uint32_t kMostLevel = 41;    // a weight of 2048
 constexpr uint32_t kFirstSpread = 24;  // eight times the mean difference expected at first
 constexpr uint32_t kMostUnary = 12, kPlainBits = 7;
 
-// Levels: 0 does not occur; 1 to 5 weigh 0 to 4; from there on four steps an octave.
+// Weights of the levels: 0 does not occur; 1 to 5 weigh 0 to 4; from there on four steps an octave.
 struct Weights {
   uint32_t of[kMostLevel + 1];
   constexpr Weights() : of() {
@@ -28,9 +29,10 @@ struct Weights {
 };
 constexpr Weights kWeights;
 
-// The nearest level of a weight in 16ths.
+// Returns the level whose weight is nearest to weight16 / 16.
 uint32_t LevelOf(uint64_t weight16) {
   if (weight16 < 64) return 1 + static_cast<uint32_t>(weight16 + 8) / 16;
+  // Rounds to three significant bits, which are the four steps of the octave.
   weight16 += uint64_t{1} << (std::bit_width(weight16) - 4);
   const auto top = static_cast<uint32_t>(std::bit_width(weight16)) - 1;  // 6: weights from 4
   return 1 + 4 * (top - 5) + static_cast<uint32_t>(weight16 >> (top - 2)) - 4;
@@ -42,14 +44,15 @@ class BitWriter {
 
   explicit BitWriter(size_t most_bytes) : bytes_(most_bytes + sizeof(bits_)) {}
 
-  // Exponential Golomb: as many zeros as there are bits beyond `order`, a one, the bits.
+  // Writes an exponential Golomb code: one zero for each bit beyond `order`, a one, then the bits.
   void Gamma(uint32_t order, uint32_t& value) {
     const uint32_t sum = value + (1u << order);
     const auto bits = static_cast<uint32_t>(std::bit_width(sum)) - 1;
     Put(uint64_t{1} << (bits - order) | uint64_t{sum - (1u << bits)} << (bits - order + 1),
         2 * bits - order + 1);
   }
-  // Unary above `order` bits; what is far off is plain.
+  // Writes a Rice code: the part above `order` bits in unary. Values whose unary part would be long
+  // are escaped and written plain.
   void Rice(uint32_t order, uint32_t& value) {
     const uint32_t high = value >> order;
     if (high >= kMostUnary) {
@@ -78,10 +81,11 @@ class BitWriter {
   Bytes bytes_;
   size_t size_ = 0;
   uint64_t bits_ = 0;
-  uint32_t count_ = 0;  // of bits_, below 32 between calls
+  uint32_t count_ = 0;  // number of bits in bits_, below 32 between calls
 };
 
-// Behind the end there are zeros without end; they stop every loop, and Used() tells.
+// Reads zeros behind the end. They end every loop, because a unary run is limited, and the caller
+// detects the overrun with Used().
 class BitReader {
  public:
   static constexpr bool kReads = true;
@@ -111,7 +115,7 @@ class BitReader {
   }
 
  private:
-  // At least 57 bits, more than any code has.
+  // Returns the next bits, at least 57, which is more than any code has.
   uint64_t Peek() const {
     const uint64_t byte = at_ / 8;
     if (byte + 8 <= bytes_.size()) return LoadLE<uint64_t>(bytes_.data() + byte) >> at_ % 8;
@@ -130,7 +134,8 @@ class BitReader {
   uint64_t at_ = 0;  // bits
 };
 
-// Between the mean of the neighbours and what a plane through them gives.
+// Predicts a level: the mean of the two neighbours, averaged with the plane through all three
+// neighbours, which is limited to the range of the two.
 uint32_t Predicted(uint32_t left, uint32_t above, uint32_t corner) {
   const auto [low, high] = std::minmax(left, above);
   const auto plane = std::clamp(static_cast<int32_t>(left + above - corner),
@@ -138,7 +143,8 @@ uint32_t Predicted(uint32_t left, uint32_t above, uint32_t corner) {
   return (static_cast<uint32_t>(plane) + (left + above + 1) / 2) / 2;
 }
 
-// Writes the levels of a table or reads them. `above` is the table before it, if there is one.
+// Writes or reads the levels of a table, so that both directions share one grammar. `above` is the
+// preceding table, or nullptr. `spread` follows the mean difference and sets the Rice order.
 template <class Bits>
 void CodeLevels(Bits& bits, const uint8_t* above, uint32_t symbols, uint32_t& spread,
                 uint8_t* levels) {
@@ -161,6 +167,7 @@ void CodeLevels(Bits& bits, const uint8_t* above, uint32_t symbols, uint32_t& sp
     }
     const uint32_t predicted = above == nullptr ? left : Predicted(left, above[i], above[i - 1]);
     const int32_t difference = levels[i] - static_cast<int32_t>(predicted);
+    // Folds signs: 0, 1, -1, 2, -2 become 0, 1, 2, 3, 4.
     uint32_t folded = static_cast<uint32_t>(difference > 0 ? 2 * difference - 1 : -2 * difference);
     bits.Rice(static_cast<uint32_t>(std::bit_width(spread >> 4)), folded);
     spread += folded - (spread >> 3);
@@ -170,6 +177,7 @@ void CodeLevels(Bits& bits, const uint8_t* above, uint32_t symbols, uint32_t& sp
   }
 }
 
+// Lists the table of each context in order, as runs of up to 16: `table << 4 | length - 1`.
 std::vector<uint8_t> MapRuns(const ArenaVector<uint8_t>& table_of,
                              const std::vector<uint16_t>& order) {
   std::vector<uint8_t> runs;
@@ -240,7 +248,7 @@ void ReadListedTables(ByteReader& reader, uint32_t count, ContextModel& model) {
       if (f >= 128) f = (f & 0x7f) << 8 | reader.U8("frequency");
       table[s] = static_cast<uint16_t>(f);
       sum += f;
-      if (f == 0) sum += kRansTotal + 1;  // a present symbol has a frequency
+      if (f == 0) sum += kRansTotal + 1;  // refuses a symbol that is present without a frequency
     }
     if (sum != kRansTotal) {
       throw Error(Finding::kBadFrame, "table {}: frequencies do not sum to {}", t, kRansTotal)
@@ -261,11 +269,12 @@ bool LeveledTable::SetFrequencies(uint32_t symbols) {
     weights += kWeights.of[levels[s]];
   }
   if (present == 0) return false;
-  // Present symbols have 1, and share what is left by weight. Products are below 2^22, sums below
-  // 2^19, so that a reciprocal of 41 bits divides exactly.
+  // Each present symbol has 1 and shares the rest by weight. Products are below 2^22 and sums below
+  // 2^19, so that a reciprocal of 41 bits divides exactly: the division by a variable would
+  // otherwise dominate.
   const uint32_t shared = kRansTotal - present;
   const uint64_t reciprocal = ((uint64_t{1} << 41) - 1) / std::max(1u, weights) + 1;
-  // There are fewer levels than symbols.
+  // Divides once per level, because there are fewer levels than symbols.
   uint16_t of_level[kMostLevel + 1];
   for (uint32_t level = 0; level <= most; ++level) {
     const uint64_t product = uint64_t{kWeights.of[level]} * shared;
@@ -275,6 +284,7 @@ bool LeveledTable::SetFrequencies(uint32_t symbols) {
     frequencies[s] = of_level[levels[s]];
     sum += frequencies[s];
   }
+  // The most frequent symbol takes the rounding error, which costs it the least.
   const auto largest =
       static_cast<size_t>(std::find(levels.begin(), levels.end(), most) - levels.begin());
   frequencies[largest] = static_cast<uint16_t>(frequencies[largest] + kRansTotal - sum);
@@ -285,10 +295,11 @@ LeveledTable MakeTable(const uint32_t* counts, uint32_t symbols) {
   LeveledTable table;
   uint64_t total = 0;
   for (uint32_t s = 0; s < symbols; ++s) total += counts[s];
-  if (total == 0) table.levels[0] = 1;  // never used; any table will do
+  if (total == 0) table.levels[0] = 1;  // an empty table is never used, but must be valid
   const uint64_t scale = (uint64_t{16 * kRansTotal} << 32) / std::max<uint64_t>(1, total);
   for (uint32_t s = 0; s < symbols; ++s) {
     if (counts[s] == 0) continue;
+    // One of 2048 is given to each present symbol anyway, so that 16 sixteenths are subtracted.
     const uint64_t weight16 = counts[s] * scale >> 32;
     table.levels[s] = static_cast<uint8_t>(LevelOf(weight16 - std::min<uint64_t>(16, weight16)));
   }

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Prev frames (prev.h; FORMAT.md, "Prev frames") and the parts of frames that lms and profiled
+// chunks share: states and words, escapes, raw planes, and the bytes that the lanes' states hide.
+
 #include "lib/core/codec/context/prev.h"
 
 #include <algorithm>
@@ -8,9 +12,10 @@
 namespace kv {
 namespace {
 
-constexpr uint32_t kMinSymbolBits = 6, kMaxSymbolBits = 8;  // sign, field, 0 to 2 mantissa bits
+// sign, exponent field, 0 to 2 mantissa bits
+constexpr uint32_t kMinSymbolBits = 6, kMaxSymbolBits = 8;
 constexpr uint32_t kLargestField = 31;
-constexpr uint32_t kMaxBf16Base = 255 - kLargestField;  // of the first exponent of a window
+constexpr uint32_t kMaxBf16Base = 255 - kLargestField;  // base of the highest window
 
 }  // namespace
 
@@ -53,7 +58,8 @@ void ReadStates(ByteReader& reader, uint32_t lanes, CodedPart& coded) {
   coded.states.fill(kRansLow);
   for (uint32_t& state : std::span(coded.states).first(lanes)) {
     state = reader.U32("lane state");
-    // Outside, kernels would not agree on what to do; no encoder goes there.
+    // The kernels need states in this range: outside it the scalar and the vector decoder could
+    // differ. No encoder writes others.
     if (state < kRansLow || state >= 1u << 31) {
       throw Error(Finding::kBadFrame, "a lane begins in the impossible state {}", state)
           .At(reader.offset() - 4);
@@ -95,7 +101,7 @@ void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes) {
       shape.exponent_base > (shape.form.bfloat ? kMaxBf16Base : 0)) {
     throw Error(Finding::kBadFrame, "the symbol shape is impossible").At(0);
   }
-  // Of no values no side may be long.
+  // An empty chunk is refused too: with zero values one side of the grid could be arbitrarily long.
   if (value_bytes == 0 || uint64_t{grid.rows} * grid.columns * 2 != value_bytes ||
       (grid.rows > 1 && grid.columns < grid.lanes)) {
     throw Error(Finding::kBadFrame,
@@ -105,13 +111,15 @@ void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes) {
   }
 }
 
-// A decoder finds 15 bits on top of 2^15 in each lane's last state.
+// Hidden bytes: an encoder may start each lane in any of 2^15 states, and the decoder ends in the
+// same one, so the choice carries 15 bits for free.
 namespace {
 constexpr uint32_t kHiddenBits = 15;
 }  // namespace
 
 size_t HiddenBytes(uint32_t lanes) { return lanes * kHiddenBits / 8; }
 
+// Consumes 15 bits at a time, lowest bits first, and sets the state of one lane from them.
 void HideLast(size_t count, Bytes& out, RansStates& states) {
   uint32_t pending = 0, bits = 0;
   auto state = states.begin();
@@ -126,6 +134,8 @@ void HideLast(size_t count, Bytes& out, RansStates& states) {
   out.resize(out.size() - count);
 }
 
+// The raw planes were unpacked with the lane words in place of the hidden bytes, because the planes
+// must be read before the states are known. This flips the bits that were wrong.
 void RevealHidden(const CodedPart& coded, RansGrid grid, const RansStates& states,
                   uint32_t raw_bits, std::byte* values) {
   uint32_t pending = 0, bits = 0;
@@ -146,20 +156,20 @@ void RevealHidden(const CodedPart& coded, RansGrid grid, const RansStates& state
 
 namespace {
 
-// The map as the kernels index it: by any byte.
+// Returns the map as the kernels index it: by any byte.
 std::array<uint8_t, 256> TableOfByte(const ContextModel& model) {
   std::array<uint8_t, 256> table_of{};
   std::copy(model.table_of.begin(), model.table_of.end(), table_of.begin());
   return table_of;
 }
 
-// Symbols of eight bits to fewer.
+// Truncates eight-bit symbols to fewer bits.
 void CutSymbols(uint32_t cut, std::vector<uint8_t>& symbols) {
   if (cut == 0) return;
   for (uint8_t& symbol : symbols) symbol = static_cast<uint8_t>(symbol >> cut);
 }
 
-// In a frame's head: lanes hide bytes.
+// Flag of a frame's header: lane states hide bytes.
 constexpr uint16_t kHidden = 1;
 
 }  // namespace
@@ -176,6 +186,7 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
   const std::array<uint8_t, 256> table_of = TableOfByte(plan.model);
   scratch.words.resize(count + kRansRoom);
   RansGrid grid = plan.grid;
+  // Shorter frames take fewer lanes, because each lane costs four bytes of state.
   grid.lanes = RansLanesFor(grid, 1 << 14, 1 << 16);
   const size_t hidden = HiddenBytes(grid.lanes);
   const bool hides = RawPlaneBytes(count, plan.shape.raw_bits()) >= hidden;
@@ -190,12 +201,13 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
     AppendEscapes(values, scratch.symbols.data(), plan.shape, plan.escapes, head);
   head.Append(plan.stored_model);
 
-  // At once: a buffer that grows is copied.
+  // Reserved at once, because a buffer that grows is copied.
   out.reserve(out.size() + head.size() + plan.bytes + plan.bytes / 64);
   out.insert(out.end(), head.bytes().begin(), head.bytes().end());
   AppendPlanes(values, plan.shape, out);
   RansStates states;
   states.fill(kRansLow);
+  // The hidden bytes are the last of the planes; the lanes start in the states that hold them.
   if (hides) HideLast(hidden, out, states);
   uint16_t* end = scratch.words.data() + count + kRansRoom;
   const uint16_t* begin = RansEncode(scratch.symbols.data(), grid, {.table_of = table_of.data()},
@@ -227,6 +239,7 @@ void DecodeContext(ByteSpan frame, HalfForm form, std::span<std::byte> values,
   const std::array<uint8_t, 256> table_of = TableOfByte(model);
   scratch.symbols.resize(count);
   RansStates states = coded.states;
+  // Sixteen to 64 rANS lanes decode interleaved; lane c mod lanes has column c.
   const size_t used =
       RansDecode(scratch.symbols.data(), grid, {.table_of = table_of.data()}, scratch.slots.data(),
                  coded.words.data(), coded.word_count(), states);

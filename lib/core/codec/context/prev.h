@@ -10,31 +10,34 @@
 #include "lib/core/kernels/symbols.h"
 
 // Codes rows of f16 and bf16 values in the context of the row above: sign, exponent and the top
-// mantissa bits are a symbol that goes through rANS, the other bits are stored raw. FORMAT.md in
-// this folder is the grammar.
+// mantissa bits form a symbol that is coded by rANS, the other bits are stored raw, because they
+// are noise. FORMAT.md in this folder is the grammar.
+//
+// An encoder surveys the values (SurveyHalves), plans symbols and tables (PlanContext), which may
+// refuse early, and then codes (EncodeContext).
 namespace kv {
 
-// Statistics of half floats after one pass: enough to estimate what coding them without a context
-// takes.
+// Statistics of half floats from one pass, which suffice to estimate the size of coding them
+// without contexts.
 struct HalfSurvey {
   HalfForm form = {};
   bool exact = true;  // no value was left out
   uint64_t values = 0, looked = 0;
-  // Counts of high bytes (f16), exponents (bf16) or all that there is (8-bit floats).
+  // Counts of high bytes (f16), exponents (bf16) or whole values (8-bit floats).
   std::array<uint32_t, 256> high{};
-  uint64_t high_bytes = 0;  // bytes that their entropy amounts to
-  // The same for the other byte (of bf16, mantissa and sign), estimated from a sample; 0 of 8-bit
-  // floats.
+  uint64_t high_bytes = 0;  // size of these bytes at their entropy
+  // The same for the other byte (for bf16 mantissa and sign), estimated from a sample; 0 for 8-bit
+  // floats, which have one byte.
   uint64_t low_bytes = 0;
 };
-// Looks at a sample of long chunks, or at all values if `every` is set.
+// Surveys a sample of long chunks, or all values if `every` is set.
 HalfSurvey SurveyHalves(ByteSpan values, HalfForm form, bool every);
 
-// Chooses the window of 31 exponents that leaves the fewest values outside it; the lowest window if
-// several do. `escapes` receives the number of values outside.
+// Chooses the window of 31 exponents with the fewest values outside, and among equal ones the
+// lowest. `escapes` receives the number of values outside.
 SymbolShape ChooseWindow(const HalfSurvey& survey, uint64_t& escapes);
 
-// How a grid is going to be coded, and what that takes, before it is done.
+// The choices for coding a grid, and the size that they lead to.
 struct ContextPlan {
   SymbolShape shape;
   RansGrid grid;
@@ -42,13 +45,13 @@ struct ContextPlan {
   Bytes stored_model;
   uint64_t escapes = 0;
   uint64_t bytes = 0;  // of the frame, within a few
-  // Whether scratch.symbols holds the values' symbols of eight bits, on which the plan was made.
+  // True if scratch.symbols holds the eight-bit symbols of the values, on which the plan is based.
   bool symbols_kept = false;
 };
 
-// Finds the symbol width, the exponent window and the tables that cost least. `values` are rows x
-// columns 16-bit floats. Returns nothing if the frame would not be smaller than `to_beat` bytes,
-// which takes little time to find out when the row above says little.
+// Finds the symbol width, the exponent window and the tables of least cost. `values` are rows x
+// columns 16-bit floats. Returns nullopt if the frame would not be smaller than `to_beat` bytes;
+// that is decided quickly if the row above says little.
 std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey, uint64_t rows,
                                        uint64_t columns, uint64_t to_beat, ContextScratch& scratch);
 // Appends the frame to `out`.
@@ -57,17 +60,17 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
 void DecodeContext(ByteSpan frame, HalfForm form, std::span<std::byte> values,
                    ContextScratch& scratch);
 
-// The parts that prev and lms frames have in common. Internal to lib/core/codec.
+// The following parts are common to prev, lms and profiled frames. Internal to lib/core/codec.
 
 // Returns the first byte of a frame.
 uint8_t SymbolsAndLanes(const SymbolShape& shape, RansGrid grid);
 // Reads that byte. Throws kBadFrame for a number of lanes that no kernel has.
 void ReadSymbolsAndLanes(ByteReader& reader, SymbolShape& shape, RansGrid& grid);
 
-// Appends the exponents of all symbols whose field is 0, of which there are `count`.
+// Appends the exponents of all symbols whose exponent field is 0, of which there are `count`.
 void AppendEscapes(ByteSpan values, const uint8_t* symbols, const SymbolShape& shape,
                    uint64_t count, ByteWriter& frame);
-// Append what follows the model in a frame: the raw bits, then states and words.
+// Append the parts of a frame that follow the model: the raw bits, then states and words.
 void AppendPlanes(ByteSpan values, const SymbolShape& shape, Bytes& out);
 void AppendCoded(std::span<const uint32_t> states, std::span<const uint16_t> words, Bytes& out);
 
@@ -79,23 +82,24 @@ struct CodedPart {
 
   size_t word_count() const { return words.size() / 2; }
 };
-// Takes states and words, up to the end. Throws kTruncated, kTrailingBytes, kBadFrame.
+// Takes states and words, up to the end of the frame. Throws kTruncated, kTrailingBytes, kBadFrame.
 void ReadStates(ByteReader& reader, uint32_t lanes, CodedPart& coded);
-// Takes the rest of a frame without copying it. Its planes lack the last `hidden` bytes, which are
-// in the states. Throws kTruncated, kBadFrame.
+// Takes the rest of a frame without copying it. The planes lack their last `hidden` bytes, which
+// the states hold. Throws kTruncated, kBadFrame.
 CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid, uint64_t hidden);
-// Throws kBadPayload unless all words were used and every lane is back at its first state, which is
-// 2^15 and at most `most` more.
+// Throws kBadPayload unless all words were used and every lane ended in a permitted first state:
+// from 2^15 to 2^15 + `most`.
 void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states, uint32_t most);
-// Lanes may end with any 15 bits on top of 2^15: what a decoder finds there are the last bytes of
-// the planes, which the frame need not hold then. This is how many bytes that is.
+// Returns the number of bytes that the lane states hide. A lane may start with any 15 bits on top
+// of 2^15, which a decoder finds again at the end: they hold the last bytes of the planes, which
+// the frame then omits.
 size_t HiddenBytes(uint32_t lanes);
-// Takes the last `count` bytes of `out` off into the states that a decoder shall end with.
+// Moves the last `count` bytes of `out` into the states that the decoder will end with.
 void HideLast(size_t count, Bytes& out, RansStates& states);
-// Puts the bytes that were hidden into values made with whatever follows the planes in their place.
+// Corrects values that were unpacked before the hidden bytes were known.
 void RevealHidden(const CodedPart& coded, RansGrid grid, const RansStates& states,
                   uint32_t raw_bits, std::byte* values);
-// Throws kBadFrame unless the grid explains `value_bytes` bytes of values.
+// Throws kBadFrame unless the grid has exactly `value_bytes` bytes of values.
 void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes);
 
 }  // namespace kv

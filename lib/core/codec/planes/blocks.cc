@@ -9,7 +9,7 @@ namespace kv {
 namespace {
 
 constexpr uint64_t kBlocksHeaderBytes = 16, kBlockEntryBytes = 8;
-constexpr uint8_t kZstdBlocks = 1;  // the coder of the blocks, as it is stored
+constexpr uint8_t kZstdBlocks = 1;  // stored id of the blocks' coder
 
 uint64_t AlignBlock(uint64_t offset) {
   return CeilDiv(offset, kPlaneBlockAlignment) * kPlaneBlockAlignment;
@@ -17,8 +17,8 @@ uint64_t AlignBlock(uint64_t offset) {
 
 uint64_t BlocksOfPlane(uint64_t words) { return CeilDiv(words, kPlaneBlockBytes); }
 
-// Appends the smallest of the plane itself, its literals and, at levels that look for them, its
-// matches, which alone may be larger than literals.
+// Appends the smallest of three forms: the plane itself, its literals and, at levels that search,
+// its matches. Matches alone may be larger than literals.
 void AppendBlock(ByteSpan plane, int zstd_level, CodecScratch& scratch, Bytes& out) {
   const size_t bound = Zstd::Bound(plane.size());
   ByteSpan block = plane;
@@ -48,6 +48,7 @@ void EncodeBlocks(DType dtype, ByteSpan raw, int zstd_level, CodecScratch& scrat
   out[0] = static_cast<std::byte>(split.count);
   out[1] = static_cast<std::byte>(split.rotated);
   out[2] = static_cast<std::byte>(kZstdBlocks);
+  // The table of offsets and sizes is filled in as blocks are appended.
   StoreLE(out.data() + 4, kPlaneBlockBytes);
   StoreLE(out.data() + 8, static_cast<uint32_t>(count));
   uint64_t entry = kBlocksHeaderBytes;
@@ -89,6 +90,7 @@ PlaneBlocks ReadBlocks(DType dtype, ByteSpan payload, uint64_t raw_bytes) {
                 found.split.count, raw_bytes)
         .At(0);
   }
+  // Sizes are checked before anything is allocated for them, since the payload is untrusted.
   ByteReader entries(reader.TakeArray(count, kBlockEntryBytes, "table of blocks"),
                      kBlocksHeaderBytes);
   const auto skip_padding = [&] {
@@ -110,7 +112,7 @@ PlaneBlocks ReadBlocks(DType dtype, ByteSpan payload, uint64_t raw_bytes) {
       }
       const ByteSpan bytes = reader.Take(block.bytes, "block");
       skip_padding();
-      // A device reads the sizes of frames from their headers.
+      // A device reads content sizes from the frames' headers, so these must be right.
       if (!block.stored() && !Zstd::IsOneFrame(bytes, block.raw_bytes)) {
         throw Error(Finding::kBadPayload, "block {} is not one zstd frame that states {} bytes",
                     found.blocks.size(), block.raw_bytes)

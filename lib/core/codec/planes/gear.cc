@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// The engine's container (gear.h): planes, predictors, backends, and the exhaustive search that
+// makes its bytes equal to the engine's. formats/gear/FORMAT.md is the grammar.
+
 #include "lib/core/codec/planes/gear.h"
 
 #include <fmt/format.h>
@@ -63,7 +67,7 @@ std::string ToText(const PredictorSet& set) {
 
 namespace {
 
-// The plane as its predictor leaves it: the plane itself or the scratch buffer.
+// Returns the plane as transformed by the predictor: `plane` itself or the scratch buffer.
 ByteSpan Predict(Predictor predictor, ByteSpan plane, CodecScratch& scratch) {
   if (predictor == Predictor::kRaw) return plane;
   const std::span<std::byte> predicted = scratch.predicted.Get(plane.size());
@@ -72,6 +76,7 @@ ByteSpan Predict(Predictor predictor, ByteSpan plane, CodecScratch& scratch) {
   return predicted;
 }
 
+// The best pair so far; its zstd payload, if any, is in scratch.best.
 struct Best {
   Predictor predictor = Predictor::kRaw;
   Backend backend = Backend::kRle;
@@ -80,9 +85,10 @@ struct Best {
 
 void Try(Predictor predictor, ByteSpan plane, bool use_zstd, CodecScratch& scratch, Best& best) {
   const ByteSpan predicted = Predict(predictor, plane, scratch);
-  // RLE is sized, not written: it hardly ever wins, and is then quickly made again.
+  // Only the size of RLE is computed. It rarely wins, and writing it later is cheap.
   const size_t rle = RleEncodedSize(predicted.data(), predicted.size());
   if (rle < best.bytes) best = {predictor, Backend::kRle, rle};
+  // A frame cannot be smaller than its headers, so a well-compressed plane skips zstd.
   if (!use_zstd || Zstd::Floor(plane.size()) >= best.bytes) return;
   const std::span<std::byte> candidate = scratch.candidate.Get(Zstd::Bound(plane.size()));
   const size_t zstd = scratch.zstd.Compress(predicted, candidate);
@@ -102,16 +108,17 @@ void AppendHeader(const PlaneChoice& choice, Bytes& out) {
 
 }  // namespace
 
-// zstd keeps literals that would shrink by less than 1/64.
+// zstd stores literals that would shrink by less than 1/64.
 bool LooksLikeNoise(ByteSpan plane) {
-  // Most planes that are not noise show it at once.
+  // A small sample first: most planes that are not noise show it at once.
   for (const size_t most : {1 << 9, 1 << 11}) {
-    const size_t step = plane.size() / most | 1;  // odd, lest it fall in with a row
+    const size_t step = plane.size() / most | 1;  // odd: no multiple of a row
     std::array<uint32_t, 256> counts{};
     uint64_t sampled = 0;
     for (size_t i = 0; i < plane.size(); i += step, ++sampled)
       ++counts[static_cast<uint8_t>(plane[i])];
-    // What a plug-in entropy of so few samples lacks: 0.72 bit for each value that occurs.
+    // Few samples understate the entropy by 0.72 bit per value that occurs (Miller-Madow); 47274 is
+    // 0.72 in 16-bit fixed point.
     uint64_t present = 0;
     for (const uint32_t n : counts) present += n != 0;
     const uint64_t bits16 = EntropyBits16(counts.data(), 256) + present * 47274;
@@ -121,6 +128,8 @@ bool LooksLikeNoise(ByteSpan plane) {
   return true;
 }
 
+// The order of the attempts is the engine's, and ties keep the earlier one: the bytes must be
+// equal.
 PlaneChoice EncodePlane(ByteSpan plane, const PredictorSet& predictors, bool use_zstd,
                         CodecScratch& scratch, Bytes& out) {
   if (RleBound(plane.size()) > std::numeric_limits<uint32_t>::max()) {
@@ -362,7 +371,7 @@ GearLayout ReadGear(ByteSpan container) {
 
 namespace {
 
-// The planes, one after another.
+// Decodes all planes, one after another, into a scratch buffer.
 ByteSpan DecodePlanes(const GearLayout& layout, CodecScratch& scratch) {
   const size_t words = layout.words;
   const std::span<std::byte> planes = scratch.planes.Get(layout.raw_bytes());
@@ -393,8 +402,8 @@ void DecodeGear(GearKind kind, ByteSpan container, std::span<std::byte> raw,
 Bytes DecodeGear(GearKind kind, ByteSpan container, CodecScratch& scratch) {
   const GearLayout layout = ReadGear(kind, container);
   try {
-    // Planes first: their memory is not touched before a payload fills it, so that a damaged one
-    // costs no more than it holds.
+    // Planes are decoded first: their memory is untouched until a payload fills it, so that a
+    // damaged container costs no more memory than it really holds.
     const ByteSpan planes = DecodePlanes(layout, scratch);
     Bytes raw(layout.raw_bytes());
     JoinWords({PlanesOf(kind), false}, planes, raw);

@@ -9,30 +9,31 @@
 #include "lib/core/base/dtype.h"
 #include "lib/core/codec/planes/gear.h"
 
-// Block-quantised rows (q8_0 ...) as planes: each field of the block struct is a plane of its own,
-// each scale two byte planes, and each plane one zstd frame. formats/gear/FORMAT.md is the grammar.
+// Codecs of byte planes other than gear. Block-quantised rows (q8_0 ...): each field of the block
+// struct is a plane, each half-precision scale two byte planes, and each plane one zstd frame;
+// formats/gear/FORMAT.md is the grammar.
 namespace kv {
 
-// Returns whether the dtype has a block struct that EncodeBlockPlanes knows.
+// Returns true if the dtype has a block struct that EncodeBlockPlanes knows.
 bool HasBlockPlanes(DType dtype);
 
-// How planes become frames: by matches, as the engine has it; as literals, since quantised values
-// hardly have matches, and it is done sooner; as the smaller of both, in all planes or in those of
-// scales and high bits, which are a small part of the bytes.
+// How planes become zstd frames: with matches, as in the engine; as literals, which is faster and
+// suits quantised values, whose matches are rare; or as the smaller of both, in all planes or only
+// in those of scales and high bits, which are a small part of the bytes.
 enum class BlockFrames { kMatches, kLiterals, kSmallerNarrow, kSmaller };
 
-// `raw` must be one or more whole blocks. The plane of the quants is the last one.
+// `raw` must be one or more whole blocks. The last plane is that of the quants.
 PlaneChoices EncodeBlockPlanes(DType dtype, ByteSpan raw, BlockFrames frames, CodecScratch& scratch,
                                Bytes& out);
 // Throws kBadFrame, kTruncated, kTrailingBytes, kBadPayload.
 void DecodeBlockPlanes(DType dtype, ByteSpan payload, std::span<std::byte> raw,
                        CodecScratch& scratch);
 
-// Codes bf16 values with their exponents in four bits, at nearly the speed of copying.
-// FORMAT.md in this folder is the grammar.
+// Codes bf16 values with their exponents in four bits, at nearly the speed of copying. FORMAT.md in
+// this folder is the grammar.
 
-// The window that leaves the fewest values of a sample outside. Compares its cost with that of
-// coding exponents by their entropy; both costs are bits per 4096 values.
+// The window that leaves the fewest sampled values outside, with its cost and the cost of coding
+// exponents at their entropy. Both are bits per 4096 values.
 struct WindowPlan {
   uint32_t base = 0;
   uint64_t window_bits = 0, entropy_bits = 0;
@@ -43,29 +44,31 @@ void EncodeWindow(ByteSpan values, uint32_t base, CodecScratch& scratch, Bytes& 
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
 void DecodeWindow(ByteSpan frame, std::span<std::byte> values);
 
-// Byte planes in blocks that decoders on a device take as they are: each block is an ordinary zstd
-// frame, or its bytes where it does not shrink. FORMAT.md in this folder is the grammar.
+// Byte planes in independent blocks, for decoders on a device: each block is an ordinary zstd
+// frame, or its bytes if they do not shrink. FORMAT.md in this folder is the grammar.
 
-inline constexpr uint32_t kPlaneBlockBytes = 64 << 10;  // the raw bytes of a block
-inline constexpr uint32_t kPlaneBlockAlignment = 16;    // where blocks begin in the payload
+inline constexpr uint32_t kPlaneBlockBytes = 64 << 10;  // raw bytes of a block
+inline constexpr uint32_t kPlaneBlockAlignment = 16;    // of the blocks' offsets in the payload
 inline constexpr uint64_t kMaxBlockedBytes = uint64_t{1} << 30;
-inline constexpr int kOnlyLiterals = 0;  // a zstd_level: byte statistics alone
+// a zstd_level: byte statistics without a search for matches
+inline constexpr int kOnlyLiterals = 0;
 
 struct PlaneBlock {
   uint32_t offset = 0, bytes = 0;  // in the payload
-  uint32_t raw_bytes = 0;          // as many as `bytes` where the block is stored
+  uint32_t raw_bytes = 0;          // equal to `bytes` if the block is stored uncompressed
 
   bool stored() const { return bytes == raw_bytes; }
 };
 struct PlaneBlocks {
   WordPlanes split;
-  std::vector<PlaneBlock> blocks;  // those of plane 0, then those of plane 1 ...
+  std::vector<PlaneBlock> blocks;  // blocks of plane 0, then those of plane 1 ...
 };
 
-// Writes the payload of 1 to kMaxBlockedBytes raw bytes to `out`, which is empty.
+// Writes the payload of 1 to kMaxBlockedBytes raw bytes to `out`, which must be empty.
 void EncodeBlocks(DType dtype, ByteSpan raw, int zstd_level, CodecScratch& scratch, Bytes& out);
-// Reads the table of a payload that decodes to `raw_bytes`, and checks it against the payload's
-// size and the headers of the blocks. Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
+// Reads the block table of a payload that decodes to `raw_bytes`, and checks it against the
+// payload's size and the blocks' headers. Throws kBadFrame, kBadPayload, kTruncated,
+// kTrailingBytes.
 PlaneBlocks ReadBlocks(DType dtype, ByteSpan payload, uint64_t raw_bytes);
 // Throws as ReadBlocks.
 void DecodeBlocks(DType dtype, ByteSpan payload, std::span<std::byte> raw, CodecScratch& scratch);

@@ -32,6 +32,8 @@ WindowPlan PlanWindow(ByteSpan values) {
     plan.base = base;
   }
   if (sampled == 0) return plan;
+  // 12 bits per value: sign, mantissa and four bits of exponent; each value outside costs a byte
+  // more.
   plan.window_bits = 12 * kSampled + (sampled - inside) * 8 * kSampled / sampled;
   plan.entropy_bits =
       8 * kSampled + EntropyBits16(exponents.data(), 256) / 65536 * kSampled / sampled;

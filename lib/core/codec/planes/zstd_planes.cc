@@ -7,13 +7,13 @@
 namespace kv {
 namespace {
 
-// A range of bytes in the block struct that makes one plane.
+// A range of bytes in the block struct that becomes one plane.
 struct Field {
   uint32_t offset, bytes;
 };
 
-// ggml's structs in order: half scale d [, half minimum m] [, 32 high bits qh], quants qs. Both
-// bytes of a half get a plane, as in gear.
+// ggml's structs in order: half scale d [, half minimum m] [, 32 high bits qh], quants qs. The two
+// bytes of a half get a plane each, as in gear.
 constexpr Field kQ8_0[] = {{0, 1}, {1, 1}, {2, 32}};
 constexpr Field kQ4_0[] = {{0, 1}, {1, 1}, {2, 16}};
 constexpr Field kQ4_1[] = {{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 16}};
@@ -38,7 +38,7 @@ std::span<const Field> FieldsOf(DType dtype) {
   }
 }
 
-// Puts a frame behind its length at `at`, in place of all that follows.
+// Replaces everything from `at` on by the frame and its length.
 void PutFrame(ByteSpan frame, size_t at, Bytes& out) {
   out.resize(at);
   std::byte header[4];
@@ -47,7 +47,7 @@ void PutFrame(ByteSpan frame, size_t at, Bytes& out) {
   out.insert(out.end(), frame.begin(), frame.end());
 }
 
-// Appends the frame of a plane, the smaller one of those that are wanted, and returns its length.
+// Appends the smaller of the requested frames of a plane and returns its length.
 size_t AppendFrame(ByteSpan plane, bool matches, bool literals, CodecScratch& scratch, Bytes& out) {
   const size_t at = out.size();
   const std::span<std::byte> frame = scratch.candidate.Get(Zstd::Bound(plane.size()));

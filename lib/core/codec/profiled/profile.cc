@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Profiles (profile.h): the .kvp file, the tables derived from an entry, and training. FORMAT.md,
+// "Profile", is the grammar.
+
 #include "lib/core/codec/profiled/profile.h"
 
 #include <fmt/format.h>
@@ -86,7 +90,7 @@ ProfileEntry ReadEntry(ByteReader& reader) {
 
 }  // namespace
 
-// Made when they are first needed: few of many layers may be.
+// Coders of the entries, made on first use: a caller may need few of many layers.
 struct Profile::Coders {
   struct One {
     std::once_flag once;
@@ -133,7 +137,7 @@ std::shared_ptr<const Profile> Profile::Make(std::string name, std::vector<Profi
   for (const ProfileEntry& entry : entries) WriteEntry(entry, out);
   StoreLE<uint64_t>(out.data() + 16, out.size() + kProfileHashBytes);
   out.Append(ByteSpan(Hash128(out.bytes())));
-  // Read back: a profile is what its file says.
+  // Reads the result back, so that a profile in memory is exactly what its file says.
   return Read(out.bytes());
 }
 
@@ -191,7 +195,7 @@ std::string ProfileHashText(const Hash128Bytes& hash) {
 
 namespace {
 
-// What a value costs that its table lacks, in 256ths of a bit.
+// Assumed cost of a value that its table lacks, in 256ths of a bit.
 constexpr uint16_t kExceptionCost = 30 * 256;
 
 }  // namespace
@@ -201,6 +205,8 @@ ProfileCoder::ProfileCoder(const ProfileEntry& entry) {
   std::copy(model.table_of.begin(), model.table_of.end(), table_of.begin());
   MakeSlots(model, slots);
   MakeEncoderSymbols(model, encoder_symbols);
+  // For each context and symbol: what coding it costs, and the nearest symbol that the table has,
+  // which exceptions are coded as.
   const std::vector<uint16_t>& order = SignedOrder(entry.shape.symbol_bits);
   nearest.resize(model.tables.size() * 256);
   cost.assign(nearest.size(), kExceptionCost);
@@ -209,7 +215,7 @@ ProfileCoder::ProfileCoder(const ProfileEntry& entry) {
     for (uint32_t s = 0; s < table.size(); ++s) {
       if (!entry.shape.CanDecode(s)) table[s] = 0;
     }
-    // From below, then from above where that is nearer.
+    // Searches from below, then from above, and takes the nearer symbol.
     int64_t last = -1;
     std::array<int64_t, 256> below;
     for (size_t i = 0; i < order.size(); ++i) {
@@ -231,6 +237,7 @@ ProfileCoder::ProfileCoder(const ProfileEntry& entry) {
     }
   }
   if (entry.rows.empty()) return;
+  // Open addressing at a load of at most one half.
   places_.resize(std::bit_ceil(size_t{2} * entry.row_count()));
   for (uint32_t i = 0; i < entry.row_count(); ++i) {
     const ByteSpan row = ByteSpan(entry.rows).subspan(i * entry.row_bytes(), entry.row_bytes());
@@ -253,10 +260,10 @@ std::optional<uint32_t> ProfileCoder::FindRow(const ProfileEntry& entry, ByteSpa
 
 namespace {
 
-// A symbol that comes up more rarely than once in so many of its table costs more as an entry of
-// the table, which every value pays for, than as an exception.
+// A symbol rarer than one in this many costs more as a table entry, which takes slots from every
+// other symbol, than as an exception.
 constexpr uint64_t kRareOneIn = 40000;
-// Repeated rows are listed where at least one row in so many repeats an earlier one.
+// Repeated rows are listed if at least one row in this many repeats an earlier one.
 constexpr uint64_t kRepeatsOneIn = 8;
 constexpr uint64_t kMostRowBytes = 4 << 20;
 
@@ -270,11 +277,11 @@ struct ProfileTrainer::State {
   ContextCounts joint{kProfileSymbols, kProfileSymbolBits};
   std::vector<uint32_t> by_column;  // [column << 8 | symbol]
   struct Seen {
-    uint32_t count = 0, row = UINT32_MAX;  // its number in `repeated`
+    uint32_t count = 0, row = UINT32_MAX;  // index into `repeated`
   };
-  std::unordered_map<uint64_t, Seen> seen;  // by the rows' hashes
+  std::unordered_map<uint64_t, Seen> seen;  // key: hash of the row
   Bytes repeated;
-  std::vector<uint32_t> counts;  // of the rows in `repeated`
+  std::vector<uint32_t> counts;  // occurrences of the rows in `repeated`
   uint64_t rows = 0, repeats = 0;
   std::vector<uint8_t> above, here;
 };
@@ -297,12 +304,12 @@ void ProfileTrainer::Add(ByteSpan rows) {
   State& state = *state_;
   const uint64_t row_bytes = state.entry.row_bytes();
   if (rows.empty()) return;
-  // By the first rows that are not all zeros.
+  // The exponent window comes from the first rows that are not all zeros.
   if (state.entry.shape.form.bfloat && !state.entry.shape.has_escapes()) {
     uint64_t escapes = 0;
     const SymbolShape window = ChooseWindow(SurveyHalves(rows, {.bfloat = true}, true), escapes);
     state.entry.shape.exponent_base = window.exponent_base;
-    // Zeros before these tell nothing of where they have their exponents.
+    // All-zero rows before these were counted without a window and would distort the tables.
     if (window.has_escapes() && state.rows > 0) {
       std::ranges::fill(state.by_column, 0);
       std::ranges::fill(state.joint.counts, 0);
@@ -329,7 +336,7 @@ void ProfileTrainer::Add(ByteSpan rows) {
     ToSymbols(row.data(), state.entry.columns, state.entry.shape, state.here.data());
     for (uint32_t c = 0; c < state.entry.columns; ++c) {
       const uint8_t symbol = state.here[c];
-      if (!shape.CanDecode(symbol)) continue;  // an exception
+      if (!shape.CanDecode(symbol)) continue;  // coded as an exception
       ++state.by_column[size_t{c} << 8 | symbol];
       if (!state.above.empty()) ++state.joint.Of(state.above[c])[symbol];
     }
@@ -339,7 +346,7 @@ void ProfileTrainer::Add(ByteSpan rows) {
 
 namespace {
 
-// The symbol in the middle of those of each column: what best stands above a first row.
+// Returns the median symbol of each column, the best guess for the symbol above a first row.
 std::vector<uint8_t> MiddleOfColumns(const std::vector<uint32_t>& by_column, uint32_t columns) {
   const std::vector<uint16_t>& order = SignedOrder(kProfileSymbolBits);
   std::vector<uint8_t> middle(columns);
@@ -357,7 +364,7 @@ std::vector<uint8_t> MiddleOfColumns(const std::vector<uint32_t>& by_column, uin
   return middle;
 }
 
-// Rows by how often they came, the most frequent first.
+// Sorts rows by frequency, the most frequent first, so that they get small codes.
 Bytes ByFrequency(const Bytes& rows, const std::vector<uint32_t>& counts, uint64_t row_bytes) {
   std::vector<uint32_t> order(counts.size());
   for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -377,7 +384,7 @@ ProfileEntry ProfileTrainer::Finish() const {
   const State& state = *state_;
   ProfileEntry entry = state.entry;
   entry.first = MiddleOfColumns(state.by_column, entry.columns);
-  // A single row has no row above: its own symbols then stand for what follows any.
+  // With a single row there are no pairs; its own symbols then serve in every context.
   ContextCounts joint = state.joint;
   if (std::ranges::all_of(joint.counts, [](uint32_t n) { return n == 0; })) {
     for (size_t i = 0; i < state.by_column.size(); ++i)

@@ -12,46 +12,47 @@
 #include "lib/core/codec/context/model.h"
 #include "lib/core/kernels/symbols.h"
 
-// What K and V of each layer of one model look like, learnt beforehand, so that short pages need no
-// tables of their own. FORMAT.md in this folder is the grammar of the .kvp file.
+// A profile: statistics of K and V of each layer of one model, learnt beforehand, so that short
+// pages need no tables of their own. FORMAT.md in this folder is the grammar of the .kvp file.
 namespace kv {
 
-// A profile describes at most so many tensors: what decoding holds in memory follows from it.
+// Limits of a profile, which bound the memory that decoding holds.
 constexpr size_t kMostProfileEntries = 1024;
 constexpr uint64_t kMostProfileBytes = uint64_t{256} << 20;
 constexpr uint32_t kMostProfileColumns = 1 << 20;
-constexpr uint32_t kMostProfileRows = 1 << 15;  // that one entry lists
+constexpr uint32_t kMostProfileRows = 1 << 15;  // listed by one entry
 
-// K or V of one layer.
+// The statistics of K or V of one layer.
 struct ProfileEntry {
   uint32_t layer = 0;
   bool is_value = false;
   DType dtype = DType::kF16;
   uint32_t columns = 0;        // values of a row: all heads of a token
-  SymbolShape shape;           // of the symbols that the tables are over
+  SymbolShape shape;           // shape of the symbols in the tables
   uint32_t expected = 0;       // bits of 1024 values, as coded in training
-  std::vector<uint8_t> first;  // per column, the symbol that stands above a page's first row
+  std::vector<uint8_t> first;  // per column, the symbol assumed above a page's first row
   ContextModel model;
-  Bytes rows;  // that come back again and again, one after another
+  Bytes rows;  // frequently repeated rows, one after another
 
   uint64_t row_bytes() const { return uint64_t{columns} * 2; }
   uint32_t row_count() const { return static_cast<uint32_t>(rows.size() / row_bytes()); }
 };
 
-// What coding with an entry needs, made of it once.
+// Tables derived from an entry once, for encoding and decoding with it.
 struct ProfileCoder {
   explicit ProfileCoder(const ProfileEntry& entry);
-  // The number of an entry's row; nothing if the bytes are none.
+  // Returns the index of a listed row with these bytes; nullopt if there is none.
   std::optional<uint32_t> FindRow(const ProfileEntry& entry, ByteSpan row) const;
 
   std::array<uint8_t, 256> table_of{};
   std::vector<RansSlot> slots;
   std::vector<RansEncoderSymbol> encoder_symbols;
-  std::vector<uint8_t> nearest;  // [table << 8 | symbol]: a symbol that the table has
-  std::vector<uint16_t> cost;    // of it, in 256ths of a bit; far more where the table lacks it
+  std::vector<uint8_t> nearest;  // [table << 8 | symbol]: the nearest symbol that the table has
+  // cost of `nearest`, in 256ths of a bit; high where the table lacks it
+  std::vector<uint16_t> cost;
 
  private:
-  std::vector<uint32_t> places_;  // of rows, 1 + number, by their hashes
+  std::vector<uint32_t> places_;  // hash table of rows; a place holds 1 + index
 };
 
 class Profile {
@@ -59,16 +60,17 @@ class Profile {
   // Throws kBadMagic, kUnsupportedVersion, kTruncated, kTrailingBytes, kChecksum, kBadField,
   // kBadFrame, kLimit, kDuplicateName.
   static std::shared_ptr<const Profile> Read(ByteSpan file);
-  // Entries are sorted by layer, K before V; a type has entries of its own.
+  // Sorts the entries by layer, K before V. Each element type has its own entries.
   static std::shared_ptr<const Profile> Make(std::string name, std::vector<ProfileEntry> entries);
   static bool HasMagic(ByteSpan file);
 
   ~Profile();
-  const Bytes& file() const { return file_; }         // the bytes of the .kvp file
-  const std::string& name() const { return name_; }   // of the model, as the trainer was told
-  const Hash128Bytes& hash() const { return hash_; }  // by which frames and archives name it
+  const Bytes& file() const { return file_; }        // the bytes of the .kvp file
+  const std::string& name() const { return name_; }  // name of the model, as passed to the trainer
+  // identifies the profile in frames and archives
+  const Hash128Bytes& hash() const { return hash_; }
   const std::vector<ProfileEntry>& entries() const { return entries_; }
-  // Makes the coder of an entry when it is first asked for. Any thread.
+  // Returns the coder of an entry, made on first use. May be called from any thread.
   const ProfileCoder& CoderOf(size_t entry) const;
 
  private:
@@ -82,16 +84,16 @@ class Profile {
   std::unique_ptr<Coders> coders_;
 };
 
-// "1f0c...", 32 digits.
+// Returns "1f0c...", 32 digits.
 std::string ProfileHashText(const Hash128Bytes& hash);
 
-// Learns one entry from rows of one tensor, or of the same tensor of several caches.
+// Learns one entry from the rows of one tensor, possibly from several caches.
 class ProfileTrainer {
  public:
   ProfileTrainer(uint32_t layer, bool is_value, DType dtype, uint32_t columns);
   ~ProfileTrainer();
   ProfileTrainer(ProfileTrainer&&) noexcept;
-  // Consecutive rows of one cache.
+  // Adds consecutive rows of one cache.
   void Add(ByteSpan rows);
   ProfileEntry Finish() const;
 

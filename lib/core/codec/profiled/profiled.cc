@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Profiled chunks (profiled.h; FORMAT.md, "Chunk"). A short page would pay for tables and for a
+// first row without a row above; here both come from the profile. Values that its tables lack are
+// listed as exceptions.
+
 #include "lib/core/codec/profiled/profiled.h"
 
 #include <algorithm>
@@ -13,11 +18,12 @@ namespace kv {
 namespace {
 
 constexpr uint8_t kHasRows = 1, kHides = 2, kNarrow = 4;  // flags
-// Lanes cost bytes, but without tables to be made decoding is all that takes time.
+// Each lane costs bytes of state, but without tables to build, decoding the symbols is all that
+// takes time; more lanes than in prev frames therefore pay earlier.
 constexpr size_t kManyLanesFrom = 1 << 12, kMostLanesFrom = 1 << 16;
 
-// What each row is: 0 the next new one, 1 + n row n of the profile, 1 + rows of the profile + n new
-// row n of this chunk again.
+// Code per row: 0 for the next new row; 1 + n for row n of the profile; 1 + rows of the profile + n
+// for a repetition of new row n of this chunk.
 using RowCodes = ArenaVector<uint32_t>;
 
 int WidthOf(uint64_t listed, uint64_t fresh) { return std::bit_width(listed + fresh); }
@@ -32,13 +38,13 @@ void AppendBits(const RowCodes& codes, int width, ByteWriter& out) {
   if (bits > 0) out.U8(static_cast<uint8_t>(pending));
 }
 
-// Gives each row its code. Returns how many are new, whose places go to `fresh`.
+// Assigns a code to each row. Returns the number of new rows, whose positions go to `fresh`.
 uint32_t CodeRows(const ProfileEntry& entry, const ProfileCoder& coder, ByteSpan raw,
                   uint64_t row_bytes, RowCodes& codes, RowCodes& fresh) {
   Arena* arena = codes.get_allocator().arena();
   const RowPlan plan = FindRepeatedRows(raw, row_bytes, arena);
-  // Of each row that is not an earlier one: its code, if it is listed, else 1 more than its number
-  // among the new ones, beyond all listed.
+  // Code that a repetition of each distinct row gets: that of the listed row, or beyond all listed
+  // rows the index among the new ones.
   RowCodes again(arena);
   again.reserve(plan.unique);
   const uint32_t listed = row_bytes == entry.row_bytes() ? entry.row_count() : 0;
@@ -60,6 +66,7 @@ uint32_t CodeRows(const ProfileEntry& entry, const ProfileCoder& coder, ByteSpan
   return static_cast<uint32_t>(fresh.size());
 }
 
+// Seven bits a byte, the lowest first; bit 7 says that another byte follows.
 void AppendNumber(uint64_t number, ByteWriter& out) {
   for (; number >= 128; number >>= 7) out.U8(static_cast<uint8_t>(number | 128));
   out.U8(static_cast<uint8_t>(number));
@@ -77,7 +84,7 @@ uint64_t ReadNumber(ByteReader& reader, std::string_view what) {
   }
 }
 
-// The symbols above the first row of a grid that may be narrower than the entry's rows.
+// Returns the symbols above the first row. A grid wider than the entry's rows repeats them.
 const uint8_t* FirstRow(const ProfileEntry& entry, uint32_t columns, ArenaVector<uint8_t>& own) {
   if (columns <= entry.columns) return entry.first.data();
   own.resize(columns);
@@ -85,22 +92,24 @@ const uint8_t* FirstRow(const ProfileEntry& entry, uint32_t columns, ArenaVector
   return own.data();
 }
 
-// The bits of a value's exponent that no symbol can have: of bf16 with base 0, whose field 0 stands
-// for exponent 0 and for all above 31. Above other bases no table has field 0.
+// Returns exponent bits that a value with a symbol cannot have. With base 0, field 0 stands for
+// exponent 0 and for all above 31 alike, so larger bf16 exponents must be exceptions. With other
+// bases no table has field 0.
 uint16_t BeyondWindow(const SymbolShape& shape) {
   return shape.form.bfloat && shape.exponent_base == 0 ? 0x7000 : 0;
 }
 
-// Makes every symbol one that its table has, and lists the values for which it was another, or that
-// have no symbol.
+// Replaces every symbol that its table lacks by the nearest one, and lists as exceptions the values
+// whose symbol was replaced or cannot represent them.
 void ReplaceMissing(const ProfileCoder& coder, const SymbolShape& shape, const uint8_t* first,
                     RansGrid grid, ByteSpan values, uint8_t* symbols, ByteWriter& exceptions,
                     uint32_t& count) {
   const uint16_t beyond = BeyondWindow(shape);
-  size_t next = 0;  // the first value that no gap counts yet
+  size_t next = 0;  // first value after the last exception
   const uint8_t* above = first;
   for (size_t row = 0; row < grid.rows; ++row) {
     uint8_t* here = symbols + row * grid.columns;
+    // Compares the whole row at once, because rows without exceptions are the rule.
     uint32_t any = 0;
     for (size_t c = 0; c < grid.columns; ++c)
       any |= uint32_t{here[c]} ^ coder.nearest[size_t{coder.table_of[above[c]]} << 8 | here[c]];
@@ -130,7 +139,7 @@ void PutExceptions(ByteSpan list, uint32_t count, std::span<std::byte> values) {
   }
 }
 
-// The bytes of the list; throws unless its places lie among `values`.
+// Returns the bytes of the list. Throws unless all exceptions lie among the `values` values.
 ByteSpan TakeExceptions(ByteReader& reader, uint32_t count, uint64_t values) {
   const ByteSpan rest = reader.rest();
   const uint64_t begin = reader.offset();
@@ -145,6 +154,7 @@ ByteSpan TakeExceptions(ByteReader& reader, uint32_t count, uint64_t values) {
   return rest.first(reader.offset() - begin);
 }
 
+// A repetition may only name a new row that was decoded before it.
 void CheckCodes(const RowCodes& codes, uint32_t listed, uint32_t fresh, uint64_t at) {
   uint32_t seen = 0;
   for (const uint32_t code : codes) {
@@ -176,7 +186,7 @@ RowCodes ReadCodes(ByteReader& reader, uint64_t rows, uint32_t listed, uint32_t 
   return codes;
 }
 
-// Copies rows of the profile and new ones to their places.
+// Copies listed and new rows to their places in the chunk.
 void PlaceRows(const RowCodes& codes, const ProfileEntry& entry, uint32_t listed, ByteSpan fresh,
                uint64_t row_bytes, std::span<std::byte> raw) {
   size_t next = 0;
@@ -264,7 +274,7 @@ namespace {
 
 struct ProfiledHead {
   uint16_t entry = 0;
-  RansGrid grid;  // of the new rows
+  RansGrid grid;  // counts the new rows only
   bool has_rows = false, hides = false;
   uint32_t exceptions = 0;
 };
@@ -307,7 +317,7 @@ ProfiledHead ReadHead(ByteReader& reader, const ChunkShape& shape, const Profile
   return head;
 }
 
-// The new rows.
+// Decodes the new rows.
 void DecodeNewRows(ByteReader& reader, const ProfiledHead& head, const ProfileEntry& entry,
                    const ProfileCoder& coder, std::span<std::byte> values,
                    ContextScratch& context) {
@@ -366,14 +376,15 @@ void DecodeProfiled(const ChunkShape& shape, ByteSpan payload, std::span<std::by
 
 namespace {
 
-// Tables of a chunk's own are worth their bytes from here on: both ways are tried.
+// From this size on, a chunk's own tables may pay for themselves; both ways are tried.
 constexpr uint64_t kOwnTablesFrom = 256 << 10;
-// A chunk that needs more than expected by one byte in so many is not what was learnt.
+// A chunk that exceeds the size expected from training by one byte in this many differs from the
+// training data; both ways are tried.
 constexpr uint64_t kUnlikeOneIn = 48;
-// Of a chunk, beside its values: states, and a first row that is hardly known.
+// Allowance for lane states and a first row without a row above.
 constexpr uint64_t kChunkOverhead = 128;
-// Values that are looked at where nobody says which layer they are of: a few with every entry, more
-// with the entries that then cost least.
+// Number of values sampled when the layer is unknown: first a few with every entry, then all with
+// the few entries that cost least.
 constexpr size_t kLookedAt = 512, kFirstLookedAt = 64, kKeptEntries = 4;
 
 bool Serves(const ProfileEntry& entry, const ProfilePlace& place, DType dtype, uint64_t columns) {
@@ -382,12 +393,12 @@ bool Serves(const ProfileEntry& entry, const ProfilePlace& place, DType dtype, u
          (!place.is_value || *place.is_value == entry.is_value);
 }
 
-// Some of a chunk's values and those above them.
+// A sample of a chunk's values and of the values above them.
 class SomeValues {
  public:
   SomeValues(const ChunkGrid& grid, ByteSpan raw) {
     const uint64_t first = grid.rows > 1 ? grid.columns : 0, values = grid.rows * grid.columns;
-    // An odd step: all channels take part.
+    // odd, so that all channels take part
     const uint64_t step = std::max<uint64_t>(1, (values - first) / kLookedAt) | 1;
     has_above_ = first > 0;
     for (uint64_t i = first; i < values && count_ < kLookedAt; i += step) {
@@ -395,14 +406,14 @@ class SomeValues {
       if (has_above_) std::memcpy(above_.data() + 2 * count_, raw.data() + 2 * (i - first), 2);
       column_[count_++] = static_cast<uint32_t>(i % grid.columns);
     }
-    // In an order in which the first ones stand for all.
+    // Permutes the sample (67 is prime), so that its first values represent all of it.
     for (size_t i = 0; i < count_; ++i) order_[i] = static_cast<uint16_t>(i * 67 % count_);
     if (count_ % 67 == 0) {
       for (size_t i = 0; i < count_; ++i) order_[i] = static_cast<uint16_t>(i);
     }
   }
 
-  // What the first `count` of them cost with an entry's tables.
+  // Returns the cost of the first `count` sampled values with an entry's tables.
   uint64_t CostOf(const ProfileEntry& entry, const ProfileCoder& coder, size_t count) {
     if (!made_ || shape_.exponent_base != entry.shape.exponent_base ||
         shape_.symbol_bits != entry.shape.symbol_bits) {
@@ -467,6 +478,7 @@ EncodedChunk EncodeWithProfile(const Profile& profile, const ProfilePlace& place
   EncodedChunk chunk{CodecId::kProfiled, scratch.NewPayload(), {}};
   const auto columns = static_cast<uint32_t>(GridOf(shape, raw.size()).columns);
   EncodeProfiled(profile, *entry, columns, raw, scratch, chunk.payload);
+  // 8192 = 1024 values of `expected`, times 8 bits a byte.
   const uint64_t expected =
       raw.size() / 2 * profile.entries()[*entry].expected / 8192 + kChunkOverhead;
   if (effort == Effort::kDefault && raw.size() < kOwnTablesFrom &&

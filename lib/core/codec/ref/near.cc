@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Near rows by static tables (near.h; FORMAT.md, "Near rows"). The expected size of an error is the
+// product of a scale per channel and a factor per row; together with the exponent of the expected
+// value it gives a class, which is the context of the distance.
+
 #include "lib/core/codec/ref/near.h"
 
 #include <algorithm>
@@ -98,7 +103,7 @@ ExpectedRows::ExpectedRows(HalfForm form, uint64_t columns, const Rotation& rota
       sines_(columns),
       partners_(columns) {}
 
-// Rounds x_ to values of the chunk's type.
+// Rounds the values in x_ to the chunk's type.
 void ExpectedRows::Round(uint16_t* expected) {
   auto* to = reinterpret_cast<std::byte*>(expected);
   if (form_.byte_shift == 0) {
@@ -125,6 +130,8 @@ void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expe
   }
   if (turn != 0) {
     turner_.Angles(static_cast<uint32_t>(turn), cosines_.data(), sines_.data());
+    // The kernel adds x * cos + partner * sin, so the sign of the first half's sine is flipped
+    // here.
     for (uint64_t c = 0; c < columns_; ++c) {
       if (c / rotation_.distance % 2 == 0) sines_[c] = -sines_[c];
     }
@@ -135,6 +142,7 @@ void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expe
       CopyPartners(rotation_.distance, x_.data(), columns_, partners_.data());
       for (uint64_t c = 0; c < columns_; ++c) {
         const float turned = x_[c] * cosines_[c] + partners_[c] * sines_[c];
+        // A product beyond the largest float leaves the value unrotated, as FORMAT.md defines.
         x_[c] = std::fabs(turned) <= FLT_MAX ? turned : x_[c];
       }
     }
@@ -144,16 +152,16 @@ void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expe
 
 namespace {
 
-// Classes are octaves above 2^-kOctavesBelow steps of the expected value.
+// Classes count octaves of the error scale above 2^-kOctavesBelow steps of the expected value.
 constexpr int32_t kOctavesBelow = 8;
-// What a value takes beyond the octaves that its error has, on average.
+// Average number of bits per value beyond the octaves of its error, which the classes count.
 constexpr double kBitsBeyond = 2.2;
-// Rows that first estimates of the channels' scales look at.
+// Number of rows sampled for the first estimate of the channels' scales.
 constexpr uint64_t kScaleRows = 128;
-// Own rows are a chunk of their own, which does not pay for fewer values.
+// Own rows form a separate chunk, whose overhead does not pay for fewer values than this.
 constexpr uint64_t kFewOwnValues = 2048;
 
-// Twice the logarithm to base 2, near enough, and its inverse.
+// Approximates 2 * log2(x) from the float's bits, and the inverse.
 int32_t HalfOctaves(float x) {
   return static_cast<int32_t>(std::bit_cast<uint32_t>(x) >> 22) - 254;
 }
@@ -166,7 +174,8 @@ void ToFloat(bool bfloat, const uint16_t* from, float* to, uint64_t count) {
   bfloat ? BFloatToFloat(bytes, to, count) : HalfToFloat(bytes, to, count);
 }
 
-// How far the values of rows are from what is expected, and the scales that follow from it.
+// Measures how far rows are from their expected values, and derives scales per channel and factors
+// per row: the error of a value is about the product of the two.
 class Scales {
  public:
   explicit Scales(const NearRows& near)
@@ -177,8 +186,8 @@ class Scales {
         sum_(near.columns),
         inverse_(near.columns) {}
 
-  // Half octaves of the errors of each channel; rows differ from it by their factors, which it
-  // sets.
+  // Returns the half octaves of each channel's errors, and sets the factors of the rows, which tell
+  // by how much a row's errors differ from the usual.
   std::vector<int32_t> Find(ArenaVector<uint8_t>& factors) {
     std::vector<uint32_t> rows;
     for (uint32_t row = 0; row < near_.rows(); ++row) {
@@ -186,6 +195,8 @@ class Scales {
     }
     const uint64_t step = std::max<uint64_t>(1, rows.size() / kScaleRows);
     uint64_t looked = 0;
+    // A first mean over some rows weights the channels; then each row's factor is measured relative
+    // to it, and the channels again with the rows' factors removed.
     for (uint64_t i = 0; i < rows.size(); i += step, ++looked) {
       ErrorsOf(rows[i]);
       AddWeighted(errors_.data(), 1.0f, near_.columns, sum_.data());
@@ -220,7 +231,8 @@ class Scales {
   std::vector<float> values_, expected_, errors_, sum_, inverse_;
 };
 
-// The same with a table for each class, which saves the encoder a look-up per value.
+// Returns the model with one table per class instead of a map, which saves the encoder a lookup per
+// value.
 ContextModel ByClass(const ContextModel& model) {
   ContextModel by_class = model;
   by_class.tables.clear();
@@ -228,7 +240,7 @@ ContextModel ByClass(const ContextModel& model) {
   return by_class;
 }
 
-// Bits that are 0 in every value.
+// Returns the number of low bits that are 0 in every coded value.
 uint32_t LowZeros(const NearRows& near) {
   uint32_t any = 0x8000;
   for (uint64_t row = 0; row < near.rows() && any % 2 == 0; ++row) {
@@ -239,8 +251,8 @@ uint32_t LowZeros(const NearRows& near) {
   return static_cast<uint32_t>(std::countr_zero(any));
 }
 
-// Rows whose errors are so large that coding them without a reference takes less, by the classes of
-// all coded rows. Returns whether there are any.
+// Marks rows as own rows if their errors are so large that coding them without a reference takes
+// fewer bits, judged by the sum of their classes. Returns true if there are any.
 bool FindOwnRows(NearRows& near, const uint8_t* classes, double own_bits) {
   std::vector<uint32_t> own;
   const double most = (own_bits - kBitsBeyond + kOctavesBelow) * static_cast<double>(near.columns);
@@ -255,9 +267,10 @@ bool FindOwnRows(NearRows& near, const uint8_t* classes, double own_bits) {
   return true;
 }
 
-// How often each class has each symbol.
+// Counts symbols by class.
 void CountResiduals(const uint8_t* classes, const uint8_t* symbols, uint64_t count,
                     ContextCounts& counts) {
+  // Four histograms in rotation: equal neighbours in one would stall on store-to-load forwarding.
   constexpr size_t kTurns = 4;
   const size_t cells = counts.counts.size();
   ArenaVector<uint32_t> in_turns(kTurns * cells, counts.counts.get_allocator());
@@ -274,8 +287,8 @@ void MarkEqualRows(NearRows& near) {
   }
 }
 
-// The scales of the channels as they are written, above a base, and as classes want them: in half
-// octaves of the exponent's field.
+// Scales of the channels: as stored, above a common base, and as the classes use them, in half
+// octaves of the exponent field.
 struct ChannelScales {
   int32_t base = 0;
   std::vector<uint8_t> stored;
@@ -317,7 +330,7 @@ ContextModel ModelOf(const ContextCounts& counts, const std::vector<uint16_t>& o
   return MakeModel(groups, grouped);
 }
 
-// The bits that the symbols leave to be written as they are.
+// Returns the number of bits that follow the symbols uncoded.
 uint64_t RawBits(const ContextCounts& counts) {
   uint64_t bits = 0;
   for (size_t i = 0; i < counts.counts.size(); ++i) {
@@ -329,6 +342,8 @@ uint64_t RawBits(const ContextCounts& counts) {
 
 }  // namespace
 
+// Equal rows are only marked. The others get scales, classes from them, perhaps a second round
+// without the own rows, and are then coded as symbols by class with raw low bits.
 void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWriter& out) {
   ContextScratch& scratch = codec.context;
   MarkEqualRows(near);
@@ -371,6 +386,7 @@ void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWr
   WriteModel(model, order, out);
   const uint64_t raw_bytes = (RawBits(counts) + 7) / 8;
   out.U32(static_cast<uint32_t>(raw_bytes));
+  // PackResidualBits writes whole words, so there is room behind the last bit.
   ArenaVector<std::byte> raw(raw_bytes + 16, &scratch.arena);
   PackResidualBits(symbols, extras, count, raw.data(), 0);
   out.Append(ByteSpan(raw).first(raw_bytes));
@@ -396,7 +412,8 @@ std::vector<int16_t> ReadScales(ByteReader& reader, uint64_t columns, uint64_t a
   return scales;
 }
 
-// Fills in the coded rows, run by run. False where distances lead to no value.
+// Decodes the coded rows, one run of them at a time. Returns false if a distance leads outside the
+// range of values.
 bool TakeValues(const uint8_t* symbols, const ResidualGrid& grid, ResidualBits& bits,
                 NearRows& near) {
   bool good = true;

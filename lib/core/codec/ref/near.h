@@ -12,48 +12,53 @@
 #include "lib/core/codec/codec.h"
 #include "lib/core/kernels/residual.h"
 
-// Rows of 16-bit floats coded by their distance to rows that are expected: three ways to code the
-// differences, and what neighbours say of them. Internal to lib/core/codec/ref, whose FORMAT.md is
-// the grammar.
+// Near rows: rows of 16-bit floats that are coded by their difference from expected rows. There are
+// three codings of the differences, and a forecast of them from neighbouring chunks. Internal to
+// lib/core/codec/ref, whose FORMAT.md is the grammar.
+//
+// near.cc codes distances with static tables (kRef), near_differences.cc a list of the few values
+// that differ (kRefSparse), near_distributions.cc learned distributions (kRefCdf), and
+// near_layers.cc forecasts the differences from other chunks (kRefLayers).
 namespace kv {
 
-// Consecutive rows of a chunk and the tokens of another cache that stand for them.
+// Maps consecutive rows of a chunk to the tokens of another cache that represent them.
 struct ReferenceRun {
-  uint16_t reference = 0;  // its place in the archive's list
+  uint16_t reference = 0;  // index into the archive's list of references
   bool is_value = false;
-  bool equal = false;  // the same bytes; otherwise residuals tell the difference
-  uint32_t layer = 0;  // the reference's own number of it
+  bool equal = false;  // the rows are copies; otherwise their differences are coded
+  uint32_t layer = 0;  // as the reference numbers it
   uint32_t first_row = 0, rows = 0;
   uint64_t first_token = 0;  // of the reference
-  int32_t turn = 0;          // steps by which positions here are further on
+  int32_t turn = 0;          // positions by which the rows here are further on than the reference's
   Hash128Bytes hash = {};    // of the reference's rows
 };
 
-// Gives rows of the caches that an archive refers to.
+// Gives access to rows of the caches that an archive refers to.
 class ReferenceRows {
  public:
   virtual ~ReferenceRows() = default;
-  // Fills `rows` with the run's tokens as they are stored, [token][head][unit], and returns their
-  // type. Throws kReferenceMissing, and kReferenceDiffers where there are no such tokens or where
-  // one has not just so many elements.
+  // Fills `rows` with the run's tokens as stored, [token][head][unit], and returns their type.
+  // Throws kReferenceMissing, and kReferenceDiffers if there are no such tokens or a token does not
+  // have exactly `elements` elements.
   virtual DType Read(const ReferenceRun& run, uint64_t elements, Bytes& rows) const = 0;
-  // Fills `rows` with the tokens of an equal run of a chunk of this type. Throws kReferenceDiffers
-  // also where they are of another type or size.
+  // Fills `rows` with the tokens of an equal run of a chunk of this type. Also throws
+  // kReferenceDiffers if they are of another type or size.
   virtual void ReadEqual(const ReferenceRun& run, DType dtype, uint64_t elements,
                          std::span<std::byte> rows) const;
 };
-// Throws kReferenceDiffers unless rows have the size that the chunk wants.
+// Throws kReferenceDiffers unless `fits`: the run's rows must have the size that the chunk needs.
 void RequireRows(bool fits, const ReferenceRun& run);
 
-// One byte per row: the half octaves by which its errors differ from those of others, plus
-// kFactorOfUsual, or one of the last two.
+// Factors, one byte per row: the half octaves by which the row's errors differ from the usual, plus
+// kFactorOfUsual; or kEqualRow or kOwnRow.
 constexpr uint8_t kFactorOfUsual = 32, kMostFactor = 61, kEqualRow = 62, kOwnRow = 63;
 
-// What rows of a reference are expected to be here: of the chunk's type, turned to their place.
+// Computes the expected rows: rows of a reference, rotated to their position and converted to the
+// chunk's type.
 class ExpectedRows {
  public:
   ExpectedRows(HalfForm form, uint64_t columns, const Rotation& rotation);
-  // `from` holds whole rows of any type.
+  // Converts whole rows of any type in `from` to expected values.
   void Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expected);
 
  private:
@@ -64,10 +69,10 @@ class ExpectedRows {
   const Rotation& rotation_;
   Turner turner_;
   std::vector<float> x_, cosines_, sines_, partners_;
-  std::vector<uint8_t> bytes_;  // of a row of 8-bit floats
+  std::vector<uint8_t> bytes_;  // one row of 8-bit floats
 };
 
-// All near rows of a chunk, one after another.
+// All near rows of a chunk, in order.
 struct NearRows {
   HalfForm form;
   uint64_t columns = 0;
@@ -79,31 +84,29 @@ struct NearRows {
   uint64_t rows() const { return factors.size(); }
 };
 
-// Gives rows factors: kOwnRow those that are better coded otherwise, at `own_bits` a value,
-// kEqualRow those that are as expected. Then appends all that tells `values` from `expected`, but
-// for own rows.
+// Sets the factors: kEqualRow for rows that are as expected, kOwnRow for rows that are cheaper to
+// code without a reference, at `own_bits` a value. Then appends everything that a decoder needs to
+// turn `expected` into `values`, except for own rows.
 void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& scratch, ByteWriter& out);
-// Reads that into `values` and `factors`, which have their final sizes; values of own rows stay.
+// Decodes into `values` and `factors`, which have their final sizes; values of own rows stay.
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
 void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& scratch);
 
-// What both directions share: residuals are coded by the classes of what is expected, in this
-// order.
+// Returns the contexts of residuals in their order: the classes of the expected values.
 std::vector<uint16_t> ResidualClassOrder();
-uint64_t CodedRows(const NearRows& near);  // neither equal nor own
-// The classes of all coded rows, one after another.
+uint64_t CodedRows(const NearRows& near);  // neither equal nor own rows
+// Computes the classes of all coded rows, one after another.
 void ClassesOf(const NearRows& near, const std::vector<int16_t>& scales, uint8_t* classes);
 
-// What this has in common with other ways to code near rows.
+// Parts that the other codings of near rows share.
 void WriteFactors(const ArenaVector<uint8_t>& factors, CodecScratch& scratch, ByteWriter& out);
 void ReadFactors(ByteReader& reader, NearRows& near, CodecScratch& scratch);
 void CopyEqualRows(NearRows& near);
 
-// Near rows whose differences from what is expected are coded under distributions that are learned
-// on the way: smaller and slower than by tables.
-
-// Expects errors from elsewhere: how much more the values of a near row are than what is expected
-// of them. Rows are expected and known in order, by turns; those that are equal are left out.
+// Codings whose distributions are learned on the way are smaller and slower than tables.
+//
+// An ErrorForecast predicts by how much the values of a near row exceed the expected ones. Calls of
+// Expect and Know alternate, in the order of the rows; equal rows are left out.
 class ErrorForecast {
  public:
   virtual ~ErrorForecast() = default;
@@ -111,40 +114,38 @@ class ErrorForecast {
   virtual void Know(uint64_t near_row, const float* errors) = 0;
 };
 
-// Gives rows factors, kEqualRow to those that are as expected; no row becomes an own row. Returns
-// false, having appended nothing, if there are too few rows that differ.
+// Sets the factors of rows that are as expected to kEqualRow; no row becomes an own row. Returns
+// false without appending anything if too few rows differ.
 bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& scratch,
                              ByteWriter& out, ErrorForecast* forecast = nullptr);
-// As DecodeNearRows.
+// Behaves as DecodeNearRows.
 void DecodeNearDistributions(ByteReader& reader, NearRows& near, CodecScratch& scratch,
                              ErrorForecast* forecast = nullptr);
 
-// Near rows of which few values are not as expected: a list of these.
-
-// What a list is for: fewer values than one in so many differ.
+// A list of the values that differ serves rows in which fewer than one value in this many does.
 constexpr uint64_t kFewDifferences = 24;
-// Below one in so many nothing takes less than a list.
+// If fewer than one value in this many differs, the list is taken without trying other codings.
 constexpr uint64_t kVeryFewDifferences = 128;
 
-// How many values are not as expected; any number above `most` if there are more.
+// Returns the number of values that differ from the expected ones, or any number above `most`.
 uint64_t CountDifferences(const NearRows& near, uint64_t most);
-// No row becomes an own row; factors stay.
+// Makes no row an own row and leaves the factors unchanged.
 void EncodeNearDifferences(const NearRows& near, CodecScratch& scratch, ByteWriter& out);
-// As DecodeNearRows; all factors become 0.
+// Behaves as DecodeNearRows, and sets all factors to 0.
 void DecodeNearDifferences(ByteReader& reader, NearRows& near, CodecScratch& scratch);
 
-// Expects the errors of near rows from those of neighbours: where one layer of a cache differs from
-// a reference, the next one differs in much the same way.
+// Forecasts the errors of near rows from those of neighbours: where one layer of a cache differs
+// from the reference, the next layer differs in a similar way.
 
-// A neighbour, and what stands for its rows in the references.
+// A neighbour, and the layer that represents it in the references.
 struct ErrorNeighbour {
   Neighbour neighbour;
-  std::vector<uint32_t> layers;  // for each near run, the reference's number of the layer
+  std::vector<uint32_t> layers;  // per near run, the reference's number of the layer
   Hash128Bytes hash = {};        // of the reference's rows, run after run
 };
 
 struct ErrorsHead {
-  bool turns = false;  // whether the chunk's own rows turn, as those of K do
+  bool turns = false;  // true if the chunk's own rows are rotated, as those of K are
   std::vector<ErrorNeighbour> neighbours;
   Rotation rotation;  // of K
   std::vector<int32_t>
@@ -152,20 +153,20 @@ struct ErrorsHead {
 };
 
 void WriteErrorsHead(const ErrorsHead& head, ByteWriter& out);
-// Throws kTruncated, and kBadFrame for what no encoder writes.
+// Throws kTruncated, and kBadFrame for values that no encoder writes.
 ErrorsHead ReadErrorsHead(ByteReader& reader, uint64_t near_runs);
 
 class NeighbourErrors : public ErrorForecast {
  public:
-  // `near_runs` are those of the chunk, whose near rows are in them, one after another. Hashes of
-  // the head are checked, or set. Throws as NeighbourSource and ReferenceRows do, kBadFrame,
-  // kReferenceDiffers.
+  // `near_runs` are the chunk's near runs; its near rows are their rows in order. Collects the
+  // hashes of the references' rows, for the caller to compare or store. Throws as NeighbourSource
+  // and ReferenceRows, kBadFrame, kReferenceDiffers.
   NeighbourErrors(const ErrorsHead& head, std::span<const ReferenceRun> near_runs, uint64_t rows,
                   uint64_t columns, const ReferenceRows& references,
                   const NeighbourSource& neighbours);
   ~NeighbourErrors() override;
 
-  // Of the references' rows, by neighbours.
+  // Returns the hashes of the references' rows, one per neighbour.
   const std::vector<Hash128Bytes>& hashes() const { return hashes_; }
   const float* Expect(uint64_t near_row) override;
   void Know(uint64_t near_row, const float* errors) override;
@@ -174,7 +175,7 @@ class NeighbourErrors : public ErrorForecast {
   class Taps;
 
   const ErrorsHead& head_;
-  std::vector<uint32_t> rows_;  // of the chunk, for each near row
+  std::vector<uint32_t> rows_;  // of the chunk, per near row
   std::vector<Hash128Bytes> hashes_;
   std::vector<std::unique_ptr<Taps>> taps_;
   BlockRegression block_;

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
+// Near rows as a list of the values that differ (near.h; FORMAT.md has the grammar of codec 30).
+// Gaps between differences and the distances are Rice codes around running means, with one mean for
+// the values of each exponent: differences from rounding are the more frequent the smaller a value
+// is.
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -11,21 +16,22 @@
 namespace kv {
 namespace {
 
-// Classes are exponents: the largest and the fourteen below it, and all others.
+// Classes are exponents: the largest and the 14 below it have one each, all others share one.
 constexpr uint32_t kClasses = 16;
 constexpr uint32_t kMostStart = 23;
-// Longer quotients are not written: the number is, in full.
+// Unary quotients of this length are an escape: the full number follows, in kGapBits or
+// kDistanceBits.
 constexpr uint32_t kMostZeros = 24, kGapBits = 24, kDistanceBits = 16;
-// A mean counts this many numbers at most.
+// Number of values that a mean remembers; beyond it the past is halved.
 constexpr uint32_t kMeanMemory = 16;
-// No value is so far on.
+// Sentinel: no further difference in this class.
 constexpr uint32_t kNever = UINT32_MAX;
 
-// Numbers around a mean that is learned from those before.
+// A running mean that sets the order of Rice codes for the numbers around it.
 class LearnedMean {
  public:
   explicit LearnedMean(uint64_t first) : sum_(first) {}
-  // How many low bits of a number are plain.
+  // Returns how many low bits of a number are written plain: about log2 of the mean.
   uint32_t PlainBits() const {
     uint32_t bits = 0;
     while ((uint64_t{count_} << (bits + 1)) <= sum_) ++bits;
@@ -44,6 +50,7 @@ class LearnedMean {
 };
 
 class Bits {
+  // Writes bits, the lowest of each byte first.
  public:
   void Put(uint32_t value, uint32_t count) {
     bits_ |= uint64_t{value} << count_;
@@ -62,6 +69,7 @@ class Bits {
 };
 
 class BitsOf {
+  // Reads what Bits wrote.
  public:
   BitsOf(ByteSpan bytes, uint64_t offset) : bytes_(bytes), offset_(offset) {}
 
@@ -86,7 +94,7 @@ class BitsOf {
   uint32_t count_ = 0;
 };
 
-// Zeros and a one, which is left out where there cannot be more zeros.
+// Writes zeros and a one; the one is omitted after `most` zeros, when no other code is possible.
 void PutUnary(uint32_t number, uint32_t most, Bits& out) {
   number == most ? out.Put(0, number) : out.Put(1u << number, number + 1);
 }
@@ -96,10 +104,10 @@ uint32_t TakeUnary(uint32_t most, BitsOf& in) {
   return number;
 }
 
-// The quotient that says that no value is left to differ.
+// Returns the quotient that means "no further difference" among `left` values.
 uint32_t NoneOf(uint32_t left, uint32_t plain) { return ((left - 1) >> plain) + 1; }
 
-// By how many values of a class the next one that differs is further on; `left` if there is none.
+// Writes the number of values of a class before the next one that differs; `left` if there is none.
 void PutGap(uint32_t gap, uint32_t left, LearnedMean& mean, Bits& out) {
   const uint32_t plain = mean.PlainBits(), none = NoneOf(left, plain);
   const uint32_t quotient = gap == left ? none : gap >> plain;
@@ -139,7 +147,8 @@ uint32_t TakeDistance(LearnedMean& mean, BitsOf& in) {
   return distance;
 }
 
-// Places ascend as values do. Those of 8-bit floats are counted without the bits that they lack.
+// Numbers values so that places ascend as the values do. 8-bit floats are numbered without the low
+// bits that they lack.
 class Places {
  public:
   explicit Places(HalfForm form)
@@ -156,7 +165,7 @@ class Places {
   uint32_t zeros_, top_, all_;
 };
 
-// The class of each expected value, and how many values each has.
+// Computes the class of each expected value, and the number of values in each class.
 std::array<uint32_t, kClasses> ClassesOf(const NearRows& near, uint8_t* classes) {
   const uint16_t* expected = near.expected.data();
   const size_t count = near.expected.size();
@@ -168,7 +177,7 @@ std::array<uint32_t, kClasses> ClassesOf(const NearRows& near, uint8_t* classes)
     const auto below = static_cast<uint16_t>(most - ((expected[i] & 0x7fffu) >> shift));
     classes[i] = static_cast<uint8_t>(std::min<uint16_t>(below, kClasses - 1));
   }
-  // Four by turns: the same count twice in a row would wait for itself.
+  // Four histograms in rotation: equal neighbours in one would stall on store-to-load forwarding.
   std::array<std::array<uint32_t, kClasses>, 4> counts{};
   size_t i = 0;
   for (; i + 4 <= count; i += 4) {
@@ -180,7 +189,7 @@ std::array<uint32_t, kClasses> ClassesOf(const NearRows& near, uint8_t* classes)
   return counts[0];
 }
 
-// The gaps between the differences of each class.
+// State of the gaps between differences, with one running mean per class.
 struct GapsOfClasses {
   std::vector<LearnedMean> means;
   std::array<uint32_t, kClasses> left;  // values of the class behind the last difference
@@ -194,8 +203,8 @@ struct Difference {
   uint32_t at = 0, rank = 0;  // among all values, and among those of its class
 };
 
-// The start that suits most differences: each exponent less makes them twice as frequent. Too high
-// a start costs less than one that is too low.
+// Chooses the initial mean of the gaps, halved per class: with each exponent less, differences
+// become twice as frequent. A mean that starts too high costs less than one that starts too low.
 uint32_t StartFor(const std::array<uint32_t, kClasses>& counts,
                   const std::array<std::vector<Difference>, kClasses>& of_class) {
   uint64_t sum = 0, differences = 0;
@@ -211,6 +220,7 @@ uint32_t StartFor(const std::array<uint32_t, kClasses>& counts,
 
 }  // namespace
 
+// Counts in blocks, so that the inner loop vectorises and large counts end early.
 uint64_t CountDifferences(const NearRows& near, uint64_t most) {
   constexpr size_t kBlock = 4096;
   uint64_t sum = 0;
@@ -228,6 +238,9 @@ void EncodeNearDifferences(const NearRows& near, CodecScratch& scratch, ByteWrit
   const std::array<uint32_t, kClasses> counts = ClassesOf(near, classes);
   std::array<std::vector<Difference>, kClasses> of_class;
   std::array<uint32_t, kClasses> seen{};
+  // Gaps are counted within a class. A decoder walks all values in order and needs the gap of each
+  // class before the class's next value, so the gaps are interleaved: first one per class, then the
+  // next gap of a class behind each of its differences.
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t rank = seen[classes[i]]++;
     if (near.values[i] != near.expected[i]) of_class[classes[i]].push_back({i, rank});
@@ -277,7 +290,7 @@ void DecodeNearDifferences(ByteReader& reader, NearRows& near, CodecScratch& scr
   std::copy(near.expected.begin(), near.expected.end(), near.values.begin());
   std::fill(near.factors.begin(), near.factors.end(), uint8_t{0});
   BitsOf bits(reader.Take(reader.remaining(), "list of differences"), at + 1);
-  std::array<uint32_t, kClasses> to_go;  // values of the class before the next difference
+  std::array<uint32_t, kClasses> to_go;  // values of the class before its next difference
   const auto take_gap = [&](uint32_t c) {
     uint32_t& left = gaps.left[c];
     to_go[c] = kNever;

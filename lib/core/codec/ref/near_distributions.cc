@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// Near rows under learned distributions (near.h; FORMAT.md has the grammar of codec 26): a
+// ChannelModel predicts the errors, and the value is coded under the distribution that follows for
+// it.
+
 #include <algorithm>
 #include <cmath>
 
@@ -10,15 +15,15 @@
 namespace kv {
 namespace {
 
-// Errors are multiplied by powers of two, so that those of each channel are about 2^-kErrorBits:
-// much larger ones are still below the limit of models.
+// Errors are multiplied by a power of two per channel, so that their deviation becomes about
+// 2^-kErrorBits; even much larger errors then stay below the models' limit.
 constexpr int32_t kErrorBits = 6;
-// Stored powers are above -kPowerBias and at most kMostPower.
+// Range of the stored powers: above -kPowerBias and at most kMostPower.
 constexpr int32_t kPowerBias = 8, kMostPower = 100;
 
 float PowerOfTwo(int32_t n) { return std::bit_cast<float>(static_cast<uint32_t>(n + 127) << 23); }
 
-// The powers by which errors are multiplied, and back.
+// The factors for each channel's errors, and their inverses.
 struct ErrorScales {
   std::vector<float> up, down;
 
@@ -29,7 +34,7 @@ struct ErrorScales {
   static float Limited(float error) { return std::abs(error) < kRegressLimit ? error : 0; }
 };
 
-// A coded row as the model sees it: what is expected of its values and of their errors.
+// A coded row as the model sees it: its expected values, and a forecast of its errors as hints.
 class ExpectedRow {
  public:
   ExpectedRow(const NearRows& near, const ChannelShape& shape, const ErrorScales& scales,
@@ -58,7 +63,7 @@ class ExpectedRow {
     for (uint64_t c = 0; c < near_.columns; ++c)
       hint_[c] = ErrorScales::Limited(ErrorScales::Limited(errors[c]) * scales_.up[c]);
   }
-  // What the row's values turned out to be.
+  // Passes the errors of the row's actual values to the forecast.
   void Know(uint64_t row, const uint16_t* values) {
     if (forecast_ == nullptr) return;
     for (uint64_t c = 0; c < near_.columns; ++c)
@@ -67,12 +72,12 @@ class ExpectedRow {
   }
 
   const float* const* hints() const { return hints_.data(); }
-  // The distribution of a value, given that of its error, scaled.
+  // Convert the distribution of the scaled error to that of the value.
   float Mean(uint64_t column, float error) const {
     return r_[column] + error * scales_.down[column];
   }
   float InverseScale(uint64_t column, float inverse) const { return inverse * scales_.up[column]; }
-  // The error of a value, scaled.
+  // Returns the scaled error of a value.
   float Error(uint64_t column, uint16_t value) const {
     return ErrorScales::Limited((value_of_(value) - r_[column]) * scales_.up[column]);
   }
@@ -143,7 +148,7 @@ bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& sc
   std::vector<float> first(near.columns);
   ChannelShape shape =
       ShapeFor(first.data(), rows.size(), near.columns, head_dim, rotation, kLongReach);
-  shape.rotation.turns.clear();  // what errors are does not turn
+  shape.rotation.turns.clear();  // errors do not rotate with the position
   shape.first_deviation = PowerOfTwo(-kErrorBits);
   WriteShape(largest, shape, out);
   shape.hints = turns ? 2 : 1;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
+// Forecasts of errors from neighbouring chunks (near.h; FORMAT.md has the grammar of codec 29): a
+// regression of a row's errors on those of K and V of the layer before.
+
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +15,8 @@
 namespace kv {
 namespace {
 
-// Errors say less of each other than values do.
+// Stronger than for values (layers.cc), because errors of one layer predict those of another less
+// well.
 constexpr float kRidgeOfErrors = 0.1f;
 
 void CheckRowsOfReference(const ReferenceRun& run, DType dtype, uint64_t columns, uint64_t bytes) {
@@ -82,8 +86,7 @@ ErrorsHead ReadErrorsHead(ByteReader& reader, uint64_t near_runs) {
   return head;
 }
 
-// The errors of one neighbour in near rows, turned back to where they were before positions turned
-// them.
+// Yields the errors of one neighbour in the near rows, with the rotation of K undone.
 class NeighbourErrors::Taps {
  public:
   Taps(const ErrorsHead& head, const ErrorNeighbour& one, NeighbourChunk chunk, uint64_t rows,
@@ -128,6 +131,7 @@ class NeighbourErrors::Taps {
   void ReadExpected(const ErrorsHead& head, const ErrorNeighbour& one,
                     std::span<const ReferenceRun> runs, const ReferenceRows& references,
                     Hash128Bytes& hash) {
+    // The hash covers the reference's rows in its own type, before they are rotated or converted.
     ExpectedRows expected(form_, columns_, head.rotation);
     StreamingHash all;
     Bytes bytes;

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+
+// The encoder of reference chunks (ref.h; FORMAT.md, "Reference chunks"): which parts of the
+// proposed runs help, and how the near rows are coded. Reading rows of a reference is expensive, so
+// samples decide first.
+
 #include "lib/core/codec/ref/ref.h"
 
 #include <algorithm>
@@ -17,33 +22,33 @@
 namespace kv {
 namespace {
 
-// Differences are expected from those of neighbours if that saves one byte in so many, and only of
-// as many rows as something can be learned from.
+// Differences are forecast from neighbours only if that saves one byte in this many, and only for
+// at least this many rows, from which the forecast can learn.
 constexpr uint64_t kLeastGainByNeighbours = 200, kLeastRowsToLearn = 64;
 
-// The chunk that near rows are of.
+// A chunk whose near rows are to be coded.
 struct NearChunk {
   const ChunkShape& shape;
   uint64_t rows;
-  double own_bits;  // what a value takes without a reference
+  double own_bits;  // bits per value without a reference
   Effort effort;
-  std::span<const ReferenceRun> runs;  // all, equal ones as well
-  std::span<const size_t> near_of;     // for each near run, the proposed run that it is part of
+  std::span<const ReferenceRun> runs;  // all runs, equal ones included
+  std::span<const size_t> near_of;     // per near run, the proposed run that it is part of
   const Rotation& rotation;            // of keys
   const ReferenceRows& references;
-  const BesideNeighbours* neighbours;  // may be null
+  const BesideNeighbours* neighbours;  // may be nullptr
 };
 
-// Chooses how the near rows of a chunk are coded: as a list of the values that differ, by tables,
-// or under distributions that are learned, with or without the differences of neighbours.
+// Chooses the coding of a chunk's near rows: a list of the values that differ, static tables, or
+// learned distributions, with or without a forecast from neighbours.
 class NearEncoder {
  public:
   NearEncoder(const NearChunk& chunk, NearRows& near, CodecScratch& scratch, ErrorsHead& errors)
       : chunk_(chunk), near_(near), scratch_(scratch), errors_(errors) {}
 
-  // Appends the near rows, rotation first, and gives them factors, kOwnRow to those that are better
-  // coded otherwise. Returns kRef, kRefSparse, kRefCdf or kRefLayers; the errors' head belongs to
-  // the last.
+  // Appends the near rows, rotation first, and sets their factors, kOwnRow for rows that are
+  // cheaper to code without a reference. Returns kRef, kRefSparse, kRefCdf or kRefLayers; only the
+  // last uses the errors' head.
   CodecId Encode(ByteWriter& out) {
     bool turned = false;
     for (const ReferenceRun& run : chunk_.runs) turned = turned || run.turn != 0;
@@ -68,7 +73,7 @@ class NearEncoder {
   }
 
  private:
-  // About what the rows take that EncodeNearRows made own rows.
+  // Estimates the bytes of the rows that EncodeNearRows made own rows.
   double OwnBytes() const {
     const auto own = std::count(near_.factors.begin(), near_.factors.end(), kOwnRow);
     return static_cast<double>(own) * static_cast<double>(near_.columns) * chunk_.own_bits / 8;
@@ -79,8 +84,9 @@ class NearEncoder {
       EncodeNearRows(near_, chunk_.own_bits, scratch_, out);
       return CodecId::kRef;
     }
-    // Tables are better where nearly all values are equal or lie on a grid. Rows that one of the
-    // two ways takes as own rows are not free: they count as what they would take.
+    // Tables win where nearly all values are equal or lie on a coarse grid, so both codings are
+    // tried. Rows that one of them turned into own rows are charged with the bytes they will take
+    // there.
     ByteWriter learned(scratch_.NewPayload()), tables(scratch_.NewPayload());
     const bool fits = EncodeNearDistributions(near_, HeadDim(chunk_.shape), scratch_, learned);
     EncodeNearRows(near_, chunk_.own_bits, scratch_, tables);
@@ -95,7 +101,7 @@ class NearEncoder {
     return by_neighbours ? CodecId::kRefLayers : CodecId::kRefCdf;
   }
 
-  // Replaces `learned` if the differences of neighbours say enough more of those here.
+  // Tries again with a forecast from neighbours, and replaces `learned` if that saves enough.
   bool ExpectByNeighbours(ByteWriter& learned) {
     if (chunk_.neighbours == nullptr || chunk_.neighbours->all.empty() ||
         near_.rows() < kLeastRowsToLearn || !FitsLayers(chunk_.shape)) {
@@ -114,7 +120,7 @@ class NearEncoder {
     return gains;
   }
 
-  // Null if a reference has no such rows for a neighbour as it has for the chunk.
+  // Returns nullptr if a reference lacks, for a neighbour, the rows that it has for the chunk.
   std::unique_ptr<NeighbourErrors> Forecast() const {
     std::vector<ReferenceRun> runs;
     for (const ReferenceRun& run : chunk_.runs) {
@@ -150,21 +156,25 @@ class NearEncoder {
   ErrorsHead& errors_;
 };
 
-// Fewer equal rows than this are near rows among others; and between near rows, which a run of its
-// own takes more than, fewer than that.
+// Fewer equal rows in a row than kFewEqualRows are coded as near rows. Between near rows even
+// kFewBetweenNearRows equal ones are, because a run of its own costs more bytes than marking them.
 constexpr uint64_t kFewEqualRows = 8, kFewBetweenNearRows = 256;
-// A run is given up if this sample of its rows is better coded without it.
+// A run is dropped if a sample of this many rows is cheaper to code without it.
 constexpr uint64_t kSampledRows = 32;
-// Of longer runs than this so many rows are read before all are.
+// Of a run longer than kLongRun, only kFirstRows rows are read at first: reading all is expensive
+// and in vain if the run does not help.
 constexpr uint64_t kLongRun = 128, kFirstRows = 12;
+// Bits per value beyond those of its residual's magnitude.
 constexpr double kBitsBeyondMagnitude = 1.5;
-// Of what literals take, this is what a sample may take if near rows are to be smaller than values
-// in the context of those above, which serves keys more. Samples promise some 6 % too much.
+// Near rows are used if a sample's estimate is below this share of the size of literals. The margin
+// is larger for keys, which contexts of the row above serve better than values. Samples
+// underestimate by some 6 %.
 constexpr double kClearLoss = 0.92, kClearLossOfKeys = 0.89;
-// How much smaller than literals a level may get; below that both ways are tried.
+// Share of the literal size that a level may reach without a reference. Above it, the chunk is
+// coded both ways.
 constexpr double kBestOfContexts = 0.7;
 
-// About what a residual's symbol and its raw bits take.
+// Approximate bits of each residual symbol with its raw bits.
 constexpr std::array<uint8_t, 256> BitsOfSymbols() {
   std::array<uint8_t, 256> bits{};
   for (uint32_t symbol = 0; symbol < bits.size(); ++symbol) {
@@ -177,6 +187,8 @@ constexpr std::array<uint8_t, 256> BitsOfSymbols() {
 }
 constexpr std::array<uint8_t, 256> kBitsOfSymbols = BitsOfSymbols();
 
+// Encodes one chunk by proposed runs: takes the parts of each run that help, then codes the near
+// rows together and all other rows as a chunk of their own.
 class ByReference {
  public:
   ByReference(const ChunkShape& shape, ByteSpan raw, const Rotation& rotation,
@@ -202,7 +214,7 @@ class ByReference {
     near_.columns = columns_;
   }
 
-  // What literals take, per value.
+  // Estimates the bits per value that literals take, with which runs are compared.
   void Survey() {
     if (!halves_) return;
     const HalfSurvey survey = SurveyHalves(values_.bytes(), near_.form, false);
@@ -210,7 +222,7 @@ class ByReference {
     own_bits_ = 8 * static_cast<double>(literal_) / static_cast<double>(values_.bytes().size() / 2);
   }
 
-  // Of the proposed runs, the one at `place`.
+  // Examines one of the proposed runs, the one at index `place`.
   void Take(const ReferenceRun& run, size_t place) {
     taken_ = place;
     Bytes bytes = scratch_.NewPayload();
@@ -219,7 +231,8 @@ class ByReference {
   }
 
   EncodedChunk Finish() {
-    // Before any payload is taken: one that is not given back is new memory for the next chunk.
+    // Returns before taking a payload from the scratch: one that is not recycled would cost the
+    // next chunk an allocation.
     if (head_.runs.empty()) return own_(shape_, raw_);
     EncodedChunk chunk{CodecId::kRef, scratch_.NewPayload(), {}};
     ByteWriter near(scratch_.NewPayload());
@@ -242,6 +255,8 @@ class ByReference {
     chunk.planes = std::move(own.planes);
     scratch_.Recycle(std::move(own.payload));
     scratch_.Recycle(near.Release());
+    // Unless the result is clearly smaller than contexts could get, codes the chunk without
+    // references too.
     const bool clear = near_.factors.empty() ||
                        static_cast<double>(chunk.payload.size()) < kBestOfContexts * LiteralBytes();
     if (clear && chunk.payload.size() < raw_.size()) return chunk;
@@ -252,14 +267,14 @@ class ByReference {
   }
 
  private:
-  // What literals take of all rows together, where rows repeat.
+  // Estimates the literal size of all rows, counting repeated rows once.
   double LiteralBytes() {
     const RowPlan repeated = FindRepeatedRows(raw_, row_bytes_, &scratch_.context.arena);
     return static_cast<double>(literal_) * repeated.unique / static_cast<double>(rows_);
   }
 
-  // Whether some row of a sample is equal, or all together are near. Reading a long run takes much
-  // longer than that.
+  // Samples a few rows of a long run: true if one of them is equal or all together are near.
+  // Reading the whole run takes far longer.
   bool IsWorthReading(const ReferenceRun& run, Bytes& bytes) {
     if (run.rows < kLongRun) return true;
     uint64_t bits = 0, looked = 0;
@@ -286,7 +301,7 @@ class ByReference {
     return AreHalves(dtype) || dtype == DType::kF32 || IsBlockQuantised(dtype);
   }
 
-  // The run's rows; nothing if the reference does not have such ones.
+  // Reads the run's rows; nullopt if the reference has no such tokens.
   std::optional<DType> Read(const ReferenceRun& run, Bytes& bytes) const {
     try {
       return references_.Read(run, columns_ * Info(shape_.dtype).block_elements, bytes);
@@ -305,6 +320,8 @@ class ByReference {
            (run.turn == 0 || !rotation_.turns.empty()) && IsFloat(dtype);
   }
 
+  // Divides a run into pieces: equal ones, which are copied, and near ones in between, which are
+  // kept if a sample shows that they help.
   void TakeRead(const ReferenceRun& run, Bytes& bytes) {
     const std::optional<DType> dtype = Read(run, bytes);
     if (!dtype) return;
@@ -320,7 +337,7 @@ class ByReference {
       return part;
     };
     std::vector<Piece> pieces;
-    uint64_t open = 0;  // rows from here on are in no piece yet
+    uint64_t open = 0;  // first row that is in no piece yet
     const auto near = [&](uint64_t end) {
       if (!as_floats || end == open) return;
       const ByteSpan rows = ByteSpan(bytes).subspan(open * theirs, (end - open) * theirs);
@@ -350,12 +367,12 @@ class ByReference {
     }
   }
 
-  // Rows of a run, counted within it.
+  // A range of rows, counted within the run.
   struct Piece {
     uint64_t begin = 0, end = 0;
     bool equal = false;
   };
-  // Makes short equal pieces beside near ones near, and one piece of near ones that meet.
+  // Turns short equal pieces next to near ones into near ones, and merges near pieces that touch.
   std::vector<Piece> Joined(std::vector<Piece> pieces) const {
     const auto is_near = [&](size_t i, uint64_t Piece::*here, uint64_t Piece::*there,
                              size_t other) {
@@ -404,7 +421,7 @@ class ByReference {
     for (uint32_t row = 0; row < run.rows; ++row) near_row_.push_back(run.first_row + row);
   }
 
-  // Whether a sample of the rows takes fewer bits than it would without the reference.
+  // Returns true if a sample of the rows takes fewer bits with the reference than without.
   bool Helps(const ReferenceRun& run, DType dtype, ByteSpan rows, uint64_t theirs) {
     const uint64_t step = std::max<uint64_t>(1, run.rows / kSampledRows);
     uint64_t looked = 0, bits = 0;
@@ -415,10 +432,10 @@ class ByReference {
     return looked == 0 || AreFew(run, bits, looked);
   }
 
-  // A row as halves.
+  // Returns a row as halves.
   const std::byte* RowOf(uint64_t row) const { return values_.bytes().data() + 2 * columns_ * row; }
 
-  // About what a row takes beside this one.
+  // Estimates the bits of a row, given the reference's row.
   uint64_t BitsOf(uint64_t row, DType dtype, ByteSpan theirs, int32_t turn) {
     std::vector<uint16_t> values(columns_), expected(columns_), extras(columns_);
     std::vector<uint8_t> symbols(columns_);
@@ -470,8 +487,8 @@ class ByReference {
   ExpectedRows expected_;
   std::vector<uint8_t> is_own_;  // per row of the chunk
   std::vector<uint32_t> near_row_;
-  size_t taken_ = 0;             // which of the proposed runs is looked at
-  std::vector<size_t> near_of_;  // per near run: which of them it is part of
+  size_t taken_ = 0;             // index of the proposed run under examination
+  std::vector<size_t> near_of_;  // per near run: index of the proposed run that it is part of
   NearRows near_;
   ReferenceHead head_;
   uint64_t literal_ = 0;
@@ -485,6 +502,7 @@ EncodedChunk EncodeByReference(const ChunkShape& shape, ByteSpan raw,
                                const ReferenceRows& references, Effort effort,
                                CodecScratch& scratch, const InnerEncoder& own,
                                const BesideNeighbours* neighbours) {
+  // Rows must be whole tokens: a reference's rows are.
   const uint64_t row_bytes = shape.heads * shape.units_per_head * Info(shape.dtype).block_bytes;
   const bool fits = !raw.empty() && raw.size() == shape.tokens * row_bytes &&
                     shape.order == Order::kTokenHeadDim && effort != Effort::kCompat &&

@@ -7,69 +7,68 @@
 
 #include "lib/core/codec/ref/near.h"
 
-// Codes rows of a chunk by rows of another cache: as a copy where they are equal, by their
-// distances where they are near. Other rows are a chunk of their own in another codec. FORMAT.md in
-// this folder is the grammar.
+// Codes rows of a chunk by rows of another cache: equal rows as a copy, near ones by their
+// differences; the remaining rows are a chunk of their own in another codec. FORMAT.md in this
+// folder is the grammar.
 namespace kv {
 
-// What an encoder may use: neighbours, each with the runs of its rows. These are the proposed runs
-// of the chunk, one by one, but for the layer, K or V, and the turn.
+// Neighbours that an encoder may use, each with the runs of its rows. These equal the chunk's
+// proposed runs one by one, except for the layer, K or V, and the turn.
 struct BesideNeighbours {
   struct One {
     Neighbour neighbour;
     std::vector<ReferenceRun> runs;
   };
   std::vector<One> all;
-  std::vector<int32_t> turns;  // of K, for each proposed run
+  std::vector<int32_t> turns;  // of K, per proposed run
   const NeighbourSource& source;
-  bool is_value;  // whether the chunk is V
+  bool is_value;  // true if the chunk is V
 };
 
-// Encodes with those of the proposed runs (ascending, disjoint, of one K or V) that help, and their
-// parts; the rest by `own`, which is the level `effort`. `rotation` is the one that turns keys. At
-// kMax, differences are also expected from those of neighbours, if there are any. Returns a chunk
-// of another codec if that is as small.
+// Encodes with those of the proposed runs (ascending, disjoint, all K or all V), or parts of them,
+// that save bytes; codes the other rows with `own`, which encodes at level `effort`. `rotation` is
+// that of the keys. At kMax, differences are also forecast from those of neighbours, if there are
+// any. Returns a chunk of another codec if that is not larger.
 EncodedChunk EncodeByReference(const ChunkShape& shape, ByteSpan raw,
                                std::span<const ReferenceRun> proposed, const Rotation& rotation,
                                const ReferenceRows& references, Effort effort,
                                CodecScratch& scratch, const InnerEncoder& own,
                                const BesideNeighbours* neighbours = nullptr);
 
-// Reads the runs alone. Throws as DecodeChunk.
+// Reads only the runs. Throws as DecodeChunk.
 std::vector<ReferenceRun> ReadReferenceRuns(const ChunkShape& shape, ByteSpan payload);
-// Reads the neighbours of a chunk alone. Throws as DecodeChunk.
+// Reads only the neighbours of a chunk. Throws as DecodeChunk.
 std::vector<Neighbour> ReadErrorNeighbours(const ChunkShape& shape, ByteSpan payload);
-// Decodes the rows that belong to no run alone, into memory of their size. All runs are equal.
-// Throws as DecodeChunk.
+// Decodes only the rows that belong to no run, into memory of exactly their size. All runs must be
+// equal ones. Throws as DecodeChunk.
 void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, CodecScratch& scratch,
                                 std::span<std::byte> rows, const ChunkInputs& inputs,
                                 InnerDecoder inner);
 
 // Decodes a chunk of one of the codecs that need references. Throws as DecodeChunk,
-// kReferenceMissing and
-// kReferenceDiffers.
+// kReferenceMissing and kReferenceDiffers.
 void DecodeByReference(CodecId codec, const ChunkShape& shape, ByteSpan payload,
                        std::span<std::byte> raw, CodecScratch& scratch, const ChunkInputs& inputs,
                        InnerDecoder inner);
 
-// The runs of a frame. Internal to lib/core/codec/ref.
+// The frame's head. Internal to lib/core/codec/ref.
 
 constexpr uint64_t kRunBytes = 44;
 
-// What precedes the rows of a frame.
+// The part of a frame before the rows.
 struct ReferenceHead {
   std::vector<ReferenceRun> runs;
   CodecId own_codec = CodecId::kRaw;
-  uint32_t own_bytes = 0;  // of the chunk of own rows; 0 if there are none
+  uint32_t own_bytes = 0;  // size of the chunk of own rows; 0 if there are none
 };
 
 void WriteReferenceHead(const ReferenceHead& head, ByteWriter& out);
 // Throws kTruncated, and kBadFrame for runs that no encoder writes.
 ReferenceHead ReadReferenceHead(ByteReader& reader, const ChunkShape& shape, uint64_t raw_bytes);
 
-// The rows that a chunk in order 0 consists of; 1 if its shape does not explain its bytes.
+// Returns the number of rows of a chunk in order 0; 1 if its shape does not explain its bytes.
 uint64_t ReferenceGridRows(const ChunkShape& shape, uint64_t raw_bytes);
-// The own rows of a chunk: a chunk of their own.
+// Returns the shape of the chunk that the own rows form.
 ChunkShape OwnRowsShape(const ChunkShape& shape, uint64_t raw_bytes, uint64_t rows);
 
 }  // namespace kv

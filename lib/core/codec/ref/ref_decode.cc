@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
+// The decoder of reference chunks (ref.h). Rows of references are untrusted: their hashes are
+// compared before they are used, unless the caller compares a hash of the whole content.
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -92,7 +95,7 @@ ChunkShape OwnRowsShape(const ChunkShape& shape, uint64_t raw_bytes, uint64_t ro
 
 namespace {
 
-// Makes sure that rows are those that the encoder had.
+// Throws kReferenceDiffers unless the rows are those that the encoder used.
 void RequireHash(ByteSpan rows, const ReferenceRun& run) {
   if (Hash128(rows) != run.hash) {
     throw Error(Finding::kReferenceDiffers,
@@ -257,7 +260,8 @@ void DecodeByReference(CodecId codec, const ChunkShape& shape, ByteSpan payload,
   if (own == 0) return;
   if (own == rows) return inner(head.own_codec, shape, own_chunk, raw, scratch, inputs);
   const ChunkShape own_shape = OwnRowsShape(shape, raw.size(), own);
-  // Mostly they follow each other: what a cache has beyond its reference.
+  // The own rows are usually consecutive, as the tokens that a cache has beyond its reference; they
+  // can then be decoded in place.
   const auto first = static_cast<uint64_t>(std::ranges::find(is_own, 1) - is_own.begin());
   if (std::all_of(is_own.begin() + static_cast<ptrdiff_t>(first),
                   is_own.begin() + static_cast<ptrdiff_t>(std::min(first + own, rows)),

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
+// Chunks whose repeated rows are stored once (wrappers.h; FORMAT.md in this folder): finding equal
+// rows, and the references that tell where they go.
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -10,12 +13,13 @@
 namespace kv {
 namespace {
 
-// References are stored as byte planes, of as many bytes as the number of new rows needs.
+// Returns the bytes per reference, each of which is stored as a plane: as many as the number of
+// distinct rows needs.
 uint32_t ReferenceBytes(uint32_t unique) {
   return (static_cast<uint32_t>(std::bit_width(unique)) + 7) / 8;
 }
 
-// Of the first and the last sixteen bytes; equal rows have equal hashes.
+// Hashes the first and the last sixteen bytes only; equal rows have equal hashes.
 uint64_t HashOfEnds(ByteSpan row) {
   constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
   uint64_t words[4] = {};
@@ -37,8 +41,9 @@ uint64_t HashOfEnds(ByteSpan row) {
 
 RowPlan FindRepeatedRows(ByteSpan raw, uint64_t row_bytes, Arena* arena) {
   KV_ASSERT(row_bytes > 0 && raw.size() % row_bytes == 0);
-  // A row goes by its beginning and end; the rest is compared only with rows that agree there, and
-  // with few of those, lest rows that differ in the middle alone take for ever.
+  // Rows are hashed by their beginning and end, and compared in full only with rows of the same
+  // hash. At most kMostTries rows are compared, so that rows which differ only in the middle do not
+  // take quadratic time.
   constexpr int kMostTries = 8;
   const uint64_t rows = raw.size() / row_bytes;
   RowPlan plan;
@@ -46,7 +51,7 @@ RowPlan FindRepeatedRows(ByteSpan raw, uint64_t row_bytes, Arena* arena) {
   plan.references.reserve(rows);
   struct Slot {
     uint64_t hash = 0;
-    uint32_t row = 0, number = 0;  // number + 1; 0 is free
+    uint32_t row = 0, number = 0;  // number: index of the distinct row + 1; 0 marks a free slot
   };
   ArenaVector<Slot> slots(std::bit_ceil(2 * rows), arena);
   for (uint64_t row = 0; row < rows; ++row) {
@@ -92,7 +97,8 @@ void WriteReferences(const RowPlan& plan, CodecScratch& scratch, Bytes& out) {
     for (const uint32_t reference : plan.references)
       planes.push_back(static_cast<std::byte>(reference >> (8 * byte)));
   }
-  // Text repeats phrases, so zstd may find matches here; or it finds none.
+  // Repeated phrases of the text appear as matches here, if there are any; otherwise literals are
+  // smaller.
   ArenaVector<std::byte> frame(Zstd::Bound(planes.size()), arena), literals(frame.size(), arena);
   frame.resize(scratch.zstd.Compress(planes, frame));
   literals.resize(scratch.zstd.CompressLiterals(planes, literals));

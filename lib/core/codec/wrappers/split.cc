@@ -34,7 +34,7 @@ EncodedChunk EncodeSplit(const ChunkShape& shape, ByteSpan raw, CodecScratch& sc
                          const InnerEncoder& encode) {
   KV_ASSERT(CanSplit(shape, raw.size()));
   const uint64_t half = HalfOfHead(shape);
-  // A split chunk holds no other, so that its sides leave this buffer alone.
+  // Split chunks cannot be nested, so the encoder of a half does not use this buffer.
   const std::span<std::byte> side = scratch.sides.Get(raw.size() / 2).first(raw.size() / 2);
   EncodedChunk chunk{CodecId::kSplit, scratch.NewPayload(), {}};
   std::byte header[8] = {};

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kBlock = 1024;  // floats converted at a time
 
-// Returns whether every float is a bf16.
+// Returns true if every float is a bf16.
 bool IsAllBf16(ByteSpan raw) {
   for (size_t begin = 0; begin < raw.size(); begin += 4 * kBlock) {
     uint32_t low = 0;
@@ -23,7 +23,7 @@ bool IsAllBf16(ByteSpan raw) {
   return true;
 }
 
-// Returns whether every float is an f16. If so, fills `halves` with them.
+// Returns true if every float is an f16, and fills `halves` with them.
 bool NarrowToHalf(ByteSpan raw, std::span<std::byte> halves) {
   const size_t count = raw.size() / 4;
   float values[kBlock], back[kBlock];
@@ -85,7 +85,8 @@ void DecodeWide(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> 
   const auto codec = static_cast<CodecId>(reader.U8("codec of the halves"));
   const uint32_t reserved = reader.U16("reserved field");
   const uint32_t inner_bytes = reader.U32("length of the halves");
-  // Rows have been taken out before, and their buffer may be what is filled here.
+  // Rows are refused inside: an outer chunk of rows may have lent scratch.rows as the buffer that
+  // is filled here.
   if (form < 1 || form > 2 || reserved != 0 || codec == CodecId::kRows || !MayBeInside(codec) ||
       raw.size() % 4 != 0) {
     throw Error(Finding::kBadFrame, "the floats have the unknown form {}", form).At(0);
