@@ -14,7 +14,7 @@
 #include "lib/core/base/hash.h"
 #include "lib/core/codec/ref/ref.h"
 
-// What an open archive says of itself.
+// What an open archive can tell: the checks of its records, its chunks, and decoding them.
 namespace kv {
 
 using namespace kvz;
@@ -106,11 +106,11 @@ const ArchivedChunk* Archive::FindChunk(uint32_t file, uint64_t offset) const {
   return nullptr;
 }
 
-// What is wrong with an archive, and what it lacks, without decoding anything.
+// Archive::CheckRecords and the functions after it find damage and gaps without decoding anything.
 
 std::vector<Damage> Archive::CheckRecords() const {
   std::vector<Damage> damage;
-  if (!index_offset_) return damage;  // walking has seen every record
+  if (!index_offset_) return damage;  // walking the records has checked every one
   data_->NeedAll();
   const ByteSpan bytes = data_->bytes();
   const auto check = [&](std::string part, uint64_t offset, std::optional<ChunkHead> head,
@@ -133,7 +133,7 @@ std::vector<Damage> Archive::CheckRecords() const {
   std::sort(order.begin(), order.end(), [](const ArchivedChunk* a, const ArchivedChunk* b) {
     return a->record_offset < b->record_offset;
   });
-  bool sure = damage.empty();  // whether `expected` is where the next record must start
+  bool sure = damage.empty();  // `expected` is where the next record must start
   const auto expect = [&](uint64_t offset) {
     if (sure && offset != expected) {
       damage.push_back({"record",
@@ -185,8 +185,8 @@ std::vector<Damage> Archive::CheckStored(ThreadPool& pool) const {
 std::vector<ChunkHead> Archive::MissingTokens() const {
   std::vector<ChunkHead> missing;
   if (!description_ || has_index()) return missing;
-  // Per tensor: token ranges and how many bytes of each row are there. A token is missing if some
-  // of its row is.
+  // Per tensor: ranges of tokens, and the bytes of each row that are present. A token counts as
+  // missing if part of its row is.
   std::map<std::pair<uint32_t, bool>, std::map<uint64_t, std::pair<uint64_t, uint64_t>>> held;
   for (const ArchivedChunk& chunk : chunks_) {
     const ChunkHead& head = chunk.head;
@@ -220,7 +220,7 @@ std::vector<ChunkHead> Archive::MissingTokens() const {
   return missing;
 }
 
-// Chunks of an archive, and what they need before they can be decoded.
+// Archive's access to chunks and to the inputs that decoding them needs.
 
 namespace {
 
@@ -239,7 +239,7 @@ Error LostWith(const ChunkHead& needed, std::string_view why) {
 
 }  // namespace
 
-// Neighbours that were decoded before.
+// Neighbours that NeededBy has had decoded before.
 class Archive::NeighbourRows : public NeighbourSource {
  public:
   NeighbourRows(const Archive& archive, const ChunkHead& of,
@@ -271,7 +271,7 @@ std::vector<ReferenceRun> Archive::UncheckedRunsOf(const ArchivedChunk& chunk) c
   const ByteSpan bytes = data_->bytes();
   if (chunk.payload_offset > bytes.size() ||
       chunk.payload_bytes > bytes.size() - chunk.payload_offset) {
-    return RunsOf(chunk);  // says so
+    return RunsOf(chunk);  // throws the precise error
   }
   return ReadReferenceRuns(chunk.head.shape(),
                            bytes.subspan(chunk.payload_offset, chunk.payload_bytes));
@@ -301,7 +301,7 @@ std::shared_ptr<const RowOrder> Archive::OrderOf(const ChunkHead& head) const {
   return order;
 }
 
-// Nothing where no chunk has these tokens. Throws kBadFrame if it may not be looked at.
+// Returns nullopt if no chunk has these tokens. Throws kBadFrame if the chunk must not use it.
 std::optional<size_t> Archive::NeighbourOf(const ChunkHead& head,
                                            const Neighbour& neighbour) const {
   const std::optional<size_t> place = neighbours_->index.Find(head, neighbour);
@@ -378,7 +378,8 @@ void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch,
   }
 }
 
-// Of a chunk that others may be coded by, or that is coded by others.
+// Returns the place of a chunk that is coded by others or by which others are coded; nullopt for
+// all other chunks.
 std::optional<size_t> Archive::PlaceAmongNeighbours(const ArchivedChunk& chunk) const {
   if (!neighbours_->any || !CanBeNeighbour(chunk.head)) return std::nullopt;
   const std::less<const ArchivedChunk*> before;
@@ -387,7 +388,7 @@ std::optional<size_t> Archive::PlaceAmongNeighbours(const ArchivedChunk& chunk) 
   return static_cast<size_t>(&chunk - chunks_.data());
 }
 
-// One that others are coded by is wanted again soon.
+// Caches the result: a chunk by which others are coded is needed again soon.
 std::shared_ptr<const Bytes> Archive::DecodeWithNeighbours(size_t place,
                                                            CodecScratch& scratch) const {
   const ArchivedChunk& chunk = chunks_[place];
@@ -428,7 +429,7 @@ void Archive::DecodeBy(const ArchivedChunk& chunk, const NeighbourSource* neighb
   }
 }
 
-// Checked, and of a codec that can be decoded.
+// Returns the payload after checking its hash and that this program knows the codec.
 ByteSpan Archive::PayloadOf(const ArchivedChunk& chunk) const {
   data_->Need(chunk.payload_offset, chunk.payload_bytes);
   const ByteSpan payload =
@@ -462,7 +463,7 @@ void Archive::DecodePayload(const ArchivedChunk& chunk, ByteSpan payload,
   decode(has_references);
   uint64_t computed = Hash64(raw);
   if (computed != head.raw_hash && has_references) {
-    decode(false);  // names the reference that differs
+    decode(false);  // throws kReferenceDiffers, which names the reference
     computed = Hash64(raw);
   }
   if (computed != head.raw_hash) {

@@ -17,8 +17,8 @@
 #include "lib/core/snapshot/select.h"
 
 // The .kvz archive (FORMAT.md): writing an archive, opening one however damaged, restoring its
-// source. Nothing here knows a snapshot format: sources come as files and regions, snapshots as
-// neutral types. writer.cc writes, reader.cc implements Archive::Open, archive.cc the rest of
+// source. No code here depends on a snapshot format: sources come as files and regions, snapshots
+// as neutral types. writer.cc writes, reader.cc implements Archive::Open, archive.cc the rest of
 // Archive, restore.cc Restore and SourceComparer, tensors.cc LoadTensors.
 namespace kv {
 
@@ -33,7 +33,7 @@ struct ArchivedChunk {
   uint64_t record_end() const { return payload_offset + payload_bytes; }
 };
 
-// Something that is wrong with an archive. `chunk` is set if it concerns a chunk that is known.
+// A fault of an archive. `chunk` is set if it concerns a known chunk.
 struct Damage {
   std::string part;  // "header", "source record", "index", "trailer", "chunk", "restored source"
   std::string text;
@@ -58,19 +58,20 @@ struct LostRange {
 
 class Archive {
  public:
-  // Reads the index, or walks the records if there is none. damage() lists what was found damaged.
-  // Throws kBadMagic if the data is no archive, kUnsupportedVersion, kTruncated or kChecksum if not
-  // even the source table can be read, and kBadField and the like if the archive is malformed.
+  // Reads the index, or walks the records if there is none. damage() lists the damage found. Throws
+  // kBadMagic if the data is not an archive, kUnsupportedVersion, kTruncated or kChecksum if even
+  // the source table cannot be read, and kBadField and similar findings if the archive is
+  // malformed.
   static Archive Open(std::shared_ptr<const FileSource> data);
 
   const FileSource& data() const { return *data_; }
   bool is_folder() const { return is_folder_; }
   const std::vector<ArchivedFile>& files() const { return files_; }
   const std::vector<std::string>& empty_folders() const { return empty_folders_; }
-  // Files that were joined; chunks of theirs have the first one's number and offsets among all of
-  // the group's bytes.
+  // Files that were joined. Their chunks have the first file's number, and offsets into the joined
+  // bytes of the whole group.
   const std::vector<FileGroup>& groups() const { return groups_; }
-  // The group that a chunk of this file is in, or null.
+  // Returns the group that this file belongs to, or nullptr.
   const FileGroup* GroupOf(uint32_t file) const;
   const GroupLayout& LayoutOf(const FileGroup& group) const;
   // Sorted by file, source offset and first token.
@@ -82,61 +83,64 @@ class Archive {
   uint64_t stored_bytes(ChunkKind kind) const;  // of payloads
   uint64_t raw_bytes(ChunkKind kind) const;
 
-  // The snapshot as its reader described it, but without bytes: every tensor is one piece at null.
+  // The snapshot as its reader described it, without bytes: every tensor is one piece at nullptr.
   const std::optional<Snapshot>& description() const { return description_; }
-  // The caches that chunks refer to, as the archive names them.
+  // The caches that chunks refer to, by the names in the archive.
   const std::vector<ReferenceName>& reference_names() const { return reference_names_; }
-  // What a chunk needs of them; nothing if it needs none. Throws as DecodeChunk.
+  // Returns the runs of references that a chunk needs; empty if it needs none. Throws as
+  // DecodeChunk.
   std::vector<ReferenceRun> RunsOf(const ArchivedChunk& chunk) const;
-  // Gives the references, in the order of their names, before anything is decoded.
+  // Sets the references, in the order of reference_names(), before anything is decoded.
   void UseReferences(References references) { references_ = std::move(references); }
   const References& references() const { return references_; }
-  // The profile that chunks may have been coded with, as the archive names it.
+  // The profile that chunks may need, by its name in the archive.
   const std::optional<ProfileName>& profile_name() const { return profile_name_; }
-  // How many were, and decode with it alone.
+  // Returns the number of chunks that decode only with the profile.
   uint64_t profiled_chunks() const;
-  // How many have their rows coded by sequence and position.
+  // Returns the number of chunks whose rows are coded by sequence and position.
   uint64_t ordered_chunks() const;
-  // Gives the profile, or the reason why it is not there, before anything is decoded.
+  // Set the profile, or the reason why it is unavailable, before anything is decoded.
   void UseProfile(std::shared_ptr<const Profile> profile) { profile_ = std::move(profile); }
   void MissProfile(Error why) { profile_missing_ = std::move(why); }
-  // Throws the reason if chunks need a profile that is not there.
+  // Throws that reason if chunks need a profile that is unavailable.
   void RequireProfile() const;
 
-  // Returns whether all values of a layer's K or V lie in chunks of their own.
+  // Returns true if all values of a layer's K or V lie in chunks of their own.
   bool HoldsTensor(size_t layer_position, bool is_value) const;
 
-  // Reads every record's own copy of its head, and looks for bytes that belong to no record. A
-  // reader that has the index does not need this; one that wants to be sure does.
+  // Reads every record's own copy of its head and looks for bytes that belong to no record. A
+  // reader that has the index does not need this; `verify` does it.
   std::vector<Damage> CheckRecords() const;
 
-  // Does the same and checks every payload against its hash. More cannot be said without decoding.
+  // Does the same and checks every payload against its hash, which is all that can be checked
+  // without decoding.
   std::vector<Damage> CheckStored(ThreadPool& pool) const;
 
-  // Returns the layers and tokens of tensors held in chunks for which there is no chunk. Only an
-  // archive that lost its index can lack any.
+  // Returns the layers and tokens of chunked tensors that no chunk holds. Only an archive that lost
+  // its index can lack any.
   std::vector<ChunkHead> MissingTokens() const;
 
-  // Returns the chunk that holds a byte of the source, or null.
+  // Returns the chunk that holds a byte of the source, or nullptr.
   const ArchivedChunk* FindChunk(uint32_t file, uint64_t offset) const;
 
-  // The chunks that a chunk is coded by, all of them together, those that need no others first;
-  // nothing for most chunks. Calls `bring` with each, and with the chunk, before it reads any of
-  // its payload. Throws as DecodeChunk, kLostChunk where one is not there.
+  // Returns all chunks by which a chunk is coded, directly or not, in an order in which they can be
+  // decoded; empty for most chunks. Calls `bring` with each of them, and with the chunk, before
+  // reading its payload. Throws as DecodeChunk, and kLostChunk if one is missing.
   std::vector<size_t> NeededBy(const ArchivedChunk& chunk,
                                const std::function<void(const ArchivedChunk&)>& bring = {}) const;
-  // Whether some chunk is coded by others.
+  // Returns true if any chunk is coded by others.
   bool HasNeighbours() const;
 
-  // Decodes one chunk into `raw`, which is resized, and checks both hashes. Decodes the chunks that
-  // it needs before, unless somebody else needed them lately.
+  // Decodes one chunk into `raw`, which is resized, and checks both hashes. Also decodes the chunks
+  // that it needs, unless they are in the cache.
   void Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const;
-  // Into memory of the chunk's size.
+  // Decodes into memory of exactly the chunk's size.
   void Decode(const ArchivedChunk& chunk, CodecScratch& scratch, std::span<std::byte> raw) const;
-  // What a chunk needs, from a payload whose hash nobody looks at: damage shows where rows differ.
+  // Returns the runs from a payload whose hash is not checked: damage shows when the rows are
+  // compared.
   std::vector<ReferenceRun> UncheckedRunsOf(const ArchivedChunk& chunk) const;
-  // Decodes those rows of a chunk that none of its runs has, into memory of their size; all of its
-  // runs are equal. Only the payload's hash is checked.
+  // Decodes only the rows of a chunk that belong to no run, into memory of their size; all of its
+  // runs must be equal ones. Checks only the payload's hash.
   void DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch,
                      std::span<std::byte> rows) const;
 
@@ -144,7 +148,8 @@ class Archive {
   friend class ArchiveReader;
   class NeighbourRows;
 
-  // The order of a chunk's rows; null if they are as in the source. Throws kInconsistent.
+  // Returns the order of a chunk's rows; nullptr if they are as in the source. Throws
+  // kInconsistent.
   std::shared_ptr<const RowOrder> OrderOf(const ChunkHead& head) const;
   std::optional<size_t> NeighbourOf(const ChunkHead& head, const Neighbour& neighbour) const;
   std::optional<size_t> PlaceAmongNeighbours(const ArchivedChunk& chunk) const;
@@ -177,33 +182,33 @@ class Archive {
   std::shared_ptr<const Profile> profile_;
   std::optional<Error> profile_missing_;
   std::shared_ptr<ArchiveNeighbours> neighbours_;
-  std::shared_ptr<const RowOrders> orders_;  // null if no chunk's rows change places
+  std::shared_ptr<const RowOrders> orders_;  // nullptr if no chunk's rows are reordered
 };
 
-// Layers that are coded by those before them, at level max, unless somebody wants it otherwise.
+// At level max, this many layers in a row form a set in which each may be coded by those before it,
+// unless the user chooses another number.
 constexpr uint32_t kJoinedLayers = 8, kMostJoinedLayers = 16;
 
 struct WriteOptions {
-  // Default: 1 MiB, or 4 MiB at levels high and max, which look for rows that resemble earlier
-  // ones.
+  // Default: 1 MiB, or 4 MiB at levels high and max, which search for similar rows.
   std::optional<uint64_t> chunk_bytes;
   Effort effort = Effort::kDefault;
-  // Caches whose rows may stand for those of the source; the archive then needs those that it uses.
+  // Caches whose rows may predict rows of the source; the archive then needs those it refers to.
   References references;
-  // What short chunks need no tables of their own for, and the name of its file. It serves levels
-  // above fast; the archive needs it if it made a chunk smaller.
+  // Profile whose tables short chunks reuse, and the name of its file. Used at levels above fast;
+  // the archive depends on it if it made any chunk smaller.
   std::shared_ptr<const Profile> profile;
   std::string profile_file;
-  // At level max, so many layers in a row are coded by those before them: smaller, but to decode
-  // one takes those before it too. For sources that are there from the start.
+  // At level max, this many layers in a row may be coded by those before them: smaller, but
+  // decoding one requires decoding those. Only for sources that are complete from the start.
   uint32_t joined_layers = 1;
-  // Join the small files of a folder, so that chunks span them.
+  // Joins the small files of a folder, so that chunks span them.
   bool solid = true;
-  bool check = true;  // decode each encoded chunk and compare it with the source
+  bool check = true;  // decodes each encoded chunk and compares it with the source
   Progress* progress = nullptr;
 };
 
-// The outcome of writing an archive.
+// The result of writing an archive.
 struct WriteSummary {
   struct Part {
     uint64_t raw_bytes = 0, stored_bytes = 0, chunks = 0;
@@ -212,39 +217,39 @@ struct WriteSummary {
   std::array<Part, 3> parts;                // by ChunkKind
   std::map<std::string, uint64_t> codecs;   // chunks by codec name
   std::map<std::string, uint64_t> choices;  // planes by "predictor+backend"
-  // What the archive's chunks need of each reference that it names.
+  // How much the archive needs of each reference that it names.
   struct Reference {
     ReferenceName name;
     uint64_t chunks = 0, rows = 0, equal_rows = 0;
   };
   std::vector<Reference> references;
   uint64_t grouped_files = 0, groups = 0;
-  uint64_t ordered_chunks = 0;  // whose rows are coded by sequence and position
+  uint64_t ordered_chunks = 0;  // chunks whose rows are coded by sequence and position
   bool checked = false;
 };
 
 // Writes the archive of a source in one pass and in bounded memory. `snapshot`, if given, is the
 // source as read by a format: its regions become K and V chunks, and all other bytes are opaque.
-// The bytes of the archive depend on source, snapshot, chunk_bytes and effort alone.
+// The bytes of the archive depend only on source, snapshot and options, not on threads.
 WriteSummary WriteArchive(const Source& source, const Snapshot* snapshot,
                           const WriteOptions& options, ThreadPool& pool, Sink& out);
 
-// Writes an archive while its source becomes known, from the first byte to the last. All of it is
-// there in the end: Snapshot's views and the names and sizes of the files from the start. Source,
-// sink and snapshot must outlive it.
+// Writes an archive while its source grows, from the first byte to the last. The snapshot's views
+// and the names and sizes of the files are fixed from the start; the bytes may arrive later.
+// Source, sink and snapshot must outlive the writer.
 class ArchiveWriter {
  public:
-  // Writes everything that precedes the chunks.
+  // Writes everything before the first chunk.
   ArchiveWriter(const Source& source, const Snapshot* snapshot, const WriteOptions& options,
                 Sink& out);
   ~ArchiveWriter();
   ArchiveWriter(const ArchiveWriter&) = delete;
   ArchiveWriter& operator=(const ArchiveWriter&) = delete;
 
-  // Writes the chunks that end at or before `end` of a file. Returns where, in that file, the bytes
-  // begin that are still needed.
+  // Writes the chunks that end at or before `end` of a file. Returns the offset in that file from
+  // which on bytes are still needed.
   uint64_t Advance(uint32_t file, uint64_t end, ThreadPool& pool);
-  // Writes the rest.
+  // Writes the remaining chunks, the index and the trailer.
   WriteSummary Finish(ThreadPool& pool);
 
  private:
@@ -252,8 +257,8 @@ class ArchiveWriter {
   std::unique_ptr<Body> body_;
 };
 
-// Receives the restored files one after another, with one call of Begin and one of End for each: in
-// their order, but those of a group where the first of them is.
+// Receives the restored files one after another, with one call of Begin and one of End each: in
+// their order, except that the files of a group come at the place of its first one.
 class RestoreTarget {
  public:
   virtual ~RestoreTarget() = default;
@@ -261,7 +266,7 @@ class RestoreTarget {
   virtual void End(size_t file) = 0;
 };
 
-// Discards what is restored: Restore has hashed it.
+// Discards the output: Restore has already hashed it.
 class NoTarget : public RestoreTarget, private Sink {
  public:
   Sink& Begin(size_t) override { return *this; }
@@ -272,17 +277,17 @@ class NoTarget : public RestoreTarget, private Sink {
 };
 
 struct RestoreOptions {
-  bool keep_going = false;  // write zeros for lost bytes; otherwise the first damage throws
+  bool keep_going = false;  // writes zeros for lost bytes; otherwise the first damage throws
   Progress* progress = nullptr;
 };
 
 struct RestoreReport {
   uint64_t bytes = 0, lost_bytes = 0;
-  // The hash of the restored bytes. It is missing if so much is lost that hashing the zeros would
-  // be most of the work.
+  // The hash of the restored bytes; nullopt if so much is lost that hashing the zeros would
+  // dominate.
   std::optional<uint64_t> source_hash;
-  std::vector<Damage> damage;   // to the archive and to chunks
-  std::vector<LostRange> lost;  // ranges that became zeros
+  std::vector<Damage> damage;   // damage to the archive and to chunks
+  std::vector<LostRange> lost;  // ranges replaced by zeros
 
   bool intact() const { return damage.empty() && lost.empty(); }
 };
@@ -291,8 +296,8 @@ struct RestoreReport {
 RestoreReport Restore(const Archive& archive, const RestoreOptions& options, ThreadPool& pool,
                       RestoreTarget& target);
 
-// Compares the restored bytes with another source and leaves out the lost ones. Archive and source
-// must outlive it.
+// Compares the restored bytes with another source and skips lost ranges. Archive and source must
+// outlive the object.
 class SourceComparer : public RestoreTarget, private Sink {
  public:
   struct Difference {
@@ -327,9 +332,9 @@ class SourceComparer : public RestoreTarget, private Sink {
 
 // Loads the tensors of an archive as a snapshot. Decodes what `wanted` covers into an unnamed
 // temporary file and reads nothing else. The snapshot has all layers and tokens, so that Select can
-// cut it; values outside `wanted` are null or zero, and K or V is missing if `wanted` leaves it
-// out. Throws kUnsupportedKind if the archive's source could not be read as a snapshot, and
-// kUnsupportedLayout if a wanted tensor is not in chunks of its own.
+// cut it; values outside `wanted` are null or zero, and K or V is absent if `wanted` excludes it.
+// Throws kUnsupportedKind if the archive's source could not be read as a snapshot, and
+// kUnsupportedLayout if a wanted tensor does not have chunks of its own.
 Snapshot LoadTensors(const Archive& archive, const Selection& wanted, ThreadPool& pool,
                      Progress* progress = nullptr);
 

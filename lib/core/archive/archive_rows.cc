@@ -50,7 +50,7 @@ const KvTensor& TensorOf(const Archive& archive, const ArchivePart& part) {
 }
 
 std::vector<uint64_t> StoredBytes(const Archive& archive, std::span<const ArchivePart> parts) {
-  // One walk over the chunks: an archive may name very many of both.
+  // A single pass over the chunks, because an archive may have very many of both.
   std::map<std::pair<uint32_t, bool>, uint64_t> of_tensor;
   for (const ArchivedChunk& chunk : archive.chunks()) {
     if (chunk.head.kind == ChunkKind::kOpaque) continue;
@@ -93,7 +93,7 @@ void CopyTokens(const ChunkHead& head, ByteSpan raw, const KvTensor& tensor, uin
                 uint64_t count, std::span<std::byte> out) {
   const uint64_t from = std::max(begin, head.token_begin),
                  to = std::min(begin + count, head.token_begin + head.tokens);
-  const uint64_t piece = uint64_t{head.units} * head.unit_bytes;  // of one head of one token
+  const uint64_t piece = uint64_t{head.units} * head.unit_bytes;  // one head of one token
   const uint64_t head_bytes = tensor.units_per_head() * tensor.unit_bytes();
   const bool by_head = head.order == Order::kHeadTokenDim;
   for (uint64_t token = from; token < to; ++token) {
@@ -109,10 +109,11 @@ void CopyTokens(const ChunkHead& head, ByteSpan raw, const KvTensor& tensor, uin
 
 namespace {
 
-// Neighbouring chunks of the archive that refers to this one want the same chunks here.
+// The cache of decoded chunks: neighbouring chunks of the archive that refers to this one need the
+// same chunks here.
 constexpr uint64_t kMostDecodedBytes = 16 << 20;
 
-// Rows of the chunk are rows of the tensor.
+// Returns true if rows of the chunk are rows of the tensor.
 bool HasWholeRows(const ChunkHead& head, const KvTensor& tensor) {
   return head.order == Order::kTokenHeadDim &&
          uint64_t{head.heads} * head.units * head.unit_bytes == tensor.row_bytes() &&
@@ -194,8 +195,8 @@ void ArchiveRows::ReadChunk(const std::shared_ptr<Chunk>& chunk, const KvTensor&
   std::memcpy(rows.data(), chunk->whole.data() + begin * tensor.row_bytes(), rows.size());
 }
 
-// Equal runs come from where the chunk has them, other rows are a chunk of their own. What is read
-// is checked by the hash of whoever asked for it. Returns false for rows that need the whole chunk.
+// Reads equal runs from where the chunk has them, and decodes only the remaining rows, a chunk of
+// their own. The caller's hash checks the result. Returns false for rows that need the whole chunk.
 bool ArchiveRows::ReadByRuns(Chunk& chunk, uint64_t begin, uint64_t count,
                              std::span<std::byte> rows) const {
   const ChunkHead& head = chunk.chunk->head;
@@ -210,7 +211,7 @@ bool ArchiveRows::ReadByRuns(Chunk& chunk, uint64_t begin, uint64_t count,
   const RowsOfReferences references(archive_.references());
   uint64_t all_own = head.tokens;
   for (const ReferenceRun& run : runs) all_own -= run.rows;
-  uint64_t next = 0, own = 0;  // of the chunk: rows looked at, and those that are its own
+  uint64_t next = 0, own = 0;  // of the chunk: rows visited, and those among them that are its own
   const auto take_own = [&](uint64_t to) {
     const uint64_t from = std::max(next, begin), until = std::min(to, end);
     if (from < until) {
@@ -234,7 +235,7 @@ bool ArchiveRows::ReadByRuns(Chunk& chunk, uint64_t begin, uint64_t count,
   return true;
 }
 
-// Some of the rows that are no run's, of which the chunk has `all`, from the `first` of them on.
+// Copies some of the chunk's own rows, of which it has `all`, beginning with the one at `first`.
 void ArchiveRows::TakeOwn(Chunk& chunk, uint64_t all, uint64_t first, std::span<std::byte> rows,
                           uint64_t row_bytes) const {
   if (chunk.own.empty()) {
@@ -263,7 +264,7 @@ void ArchiveRows::Keep(const std::shared_ptr<Chunk>& chunk, uint64_t bytes) cons
     }
   }
   for (const std::shared_ptr<Chunk>& one : old) {
-    // One that is in use right now stays until it is asked for again.
+    // A chunk that is in use stays until it is next asked for.
     if (one == chunk || !one->mutex.try_lock()) continue;
     one->whole = Bytes();
     one->own = Bytes();

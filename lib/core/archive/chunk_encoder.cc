@@ -12,10 +12,11 @@
 namespace kv::kvz {
 namespace {
 
-// Chunks are coded by others if that saves one byte in so many.
+// Chunks are coded by neighbours if that saves one byte in this many.
 constexpr uint64_t kLeastGainByLayers = 200;
 
-// The type of small files that no reader knows: that of floats where a sample of them says so.
+// Guesses the element type of a small file that no reader knows: floats, if a sample compresses
+// better as such.
 DType GuessedType(ByteSpan raw, Effort effort, CodecScratch& scratch) {
   constexpr size_t kSample = 32 << 10;
   constexpr uint64_t kGainOneIn = 32;
@@ -40,8 +41,8 @@ DType GuessedType(ByteSpan raw, Effort effort, CodecScratch& scratch) {
   return best;
 }
 
-// Shared extents are gathered and restored as a whole, so they bound the memory that a transposed V
-// takes on both sides, however long the context is.
+// Target size of a shared extent. Extents are gathered and restored as a whole, so it bounds the
+// memory that a transposed V takes on both sides, however long the context is.
 constexpr uint64_t kExtentTarget = 16 << 20;
 
 ChunkHead TensorHead(const Region& region, Effort effort) {
@@ -82,7 +83,7 @@ class Planner {
   }
 
  private:
-  // Plans bytes that no tensor explains. `dtype` is the type of their elements.
+  // Plans bytes that belong to no tensor. `dtype` is the type of their elements.
   void PlanOpaque(uint64_t size, DType dtype) {
     if (IsBlockQuantised(dtype)) dtype = DType::kU8;
     const uint64_t unit = Info(dtype).block_bytes,
@@ -142,7 +143,7 @@ class Planner {
         add(head, token, tokens);
       });
     } else if (region.order == Order::kHeadTokenDim) {
-      // Whole heads while several fit a chunk, else token ranges of one head.
+      // Whole heads if several fit a chunk, otherwise token ranges of one head.
       ForEachPiece(whole.heads, step_for(head_bytes), [&](uint64_t first, uint64_t heads) {
         ChunkHead part = whole;
         part.head_begin = static_cast<uint32_t>(first);
@@ -156,8 +157,8 @@ class Planner {
         });
       });
     } else {
-      // Extents of whole heads while several fit, else of some channels of one head; in each,
-      // tokens.
+      // Extents of whole heads if several fit, otherwise of some channels of one head; within each,
+      // ranges of tokens.
       ForEachPiece(whole.heads, std::max<uint64_t>(1, kExtentTarget / head_bytes),
                    [&](uint64_t first, uint64_t heads) {
                      const uint64_t channel = region.tokens * unit_bytes;
@@ -253,7 +254,7 @@ EncodedChunk ChunkEncoder::EncodeFirst(ChunkHead& head, ByteSpan raw, const Refe
   return EncodeWithProfile(*profile_, place, head.shape(), raw, effort_, scratch, encode);
 }
 
-// By others of the archive, if that is worth having to decode these first.
+// Codes the chunk by other chunks of the archive, if the gain is worth decoding those first.
 void ChunkEncoder::TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourSource& neighbours,
                                  const RowSteps& steps, CodecScratch& scratch,
                                  EncodedChunk& chunk) const {
@@ -292,8 +293,8 @@ ChunkRecord ChunkEncoder::Encode(const ChunkHead& planned, ByteSpan source, bool
   ChunkRecord record{.head = planned, .start = {}, .encoded = {}};
   ChunkHead& head = record.head;
   const ByteSpan extent = source.subspan(head.source_offset, head.extent_bytes);
-  // A copy, always: the file may be written to meanwhile, and no encoder is made for bytes that
-  // change between two looks.
+  // Always copies: the file may be written to meanwhile, and encoders assume that bytes do not
+  // change between two reads.
   std::span<std::byte> raw = scratch.raw.Get(head.raw_bytes).first(head.raw_bytes);
   if (IsStoredAsIs(head)) {
     std::memcpy(raw.data(), extent.data(), raw.size());

@@ -7,40 +7,40 @@
 #include "lib/core/base/arena.h"
 #include "lib/core/codec/ref/ref.h"
 
-// How a source is cut into chunks, and how these are encoded, one by one and on any number of
-// threads.
+// Cuts a source into chunks and encodes them, one by one, on any number of threads.
 namespace kv::kvz {
 
 // Cuts files, or groups of files, into chunks, in the order of file, offset and token. The heads
-// lack hashes and codec, and their leads the bytes. `sizes` are those of the files; that of a group
-// stands at its first one, and 0 at the others. `effort` decides the order of units: kCompat codes
-// head after head, as the engine does; the other levels want all channels of a token together.
+// lack hashes and codec, and their leads the bytes. `sizes` are those of the files; a group's size
+// is that of its first file, its other files have 0. `effort` decides the order of units: kCompat
+// codes head after head, as the engine does; the other levels keep all channels of a token
+// together.
 std::vector<ChunkHead> PlanChunks(std::span<const uint64_t> sizes,
                                   const std::vector<Region>& regions, uint64_t chunk_bytes,
                                   Effort effort);
 
-// What chunks may refer to.
+// References, and the plan which rows they predict.
 struct Bases {
   References references;
   ReferencePlan plan;
 };
 
-// The order of a chunk's rows; null if they stay where they are, or if there are no orders. Rows of
-// references are as they are there.
+// Returns the order of a chunk's rows; nullptr if they stay in place or there are no orders. Rows
+// of references are always in their own order.
 std::shared_ptr<const RowOrder> OrderFor(const ChunkHead& head, const RowOrders* orders,
                                          const Bases& bases, Effort effort);
 
 struct ChunkRecord {
   ChunkHead head;
-  Bytes start;  // of the record, up to the payload
+  Bytes start;  // of the record, before the payload
   uint64_t payload_hash = 0;
   EncodedChunk encoded;
 };
 
 class ChunkEncoder {
  public:
-  // `bases`, `plan` and `orders` must outlive it; `profile` and `orders` may be null. If `check` is
-  // set, each chunk is decoded and compared.
+  // `bases`, `plan` and `orders` must outlive the object; `profile` and `orders` may be nullptr. If
+  // `check` is set, each chunk is decoded and compared.
   ChunkEncoder(Effort effort, std::shared_ptr<const Profile> profile, bool check,
                const Bases& bases, const NeighbourPlan& plan, const RowOrders* orders)
       : effort_(effort),
@@ -51,28 +51,28 @@ class ChunkEncoder {
         orders_(orders) {}
 
   // Encodes a planned chunk of `source`, the bytes of its file or, if `is_joined`, of its group.
-  // Throws kInternal if it is checked and does not decode to what it was.
+  // Throws kInternal if the check fails.
   ChunkRecord Encode(const ChunkHead& planned, ByteSpan source, bool is_joined, uint32_t tag) const;
 
  private:
-  // What is kept from chunk to chunk. Leased rather than of a thread: where memory runs out, the C
-  // library ends a program that cannot note a thread's destructors.
+  // Buffers that are kept from chunk to chunk. They are leased instead of thread-local: if memory
+  // runs out while the C library registers a thread's destructor, it ends the program.
   struct Scratch {
     CodecScratch codec;
     ScratchBuffer raw, decoded;
   };
 
-  // By rows of references, or without any others. Sets the codec parameter.
+  // Codes by rows of references, or alone. Sets the codec parameter.
   EncodedChunk EncodeFirst(ChunkHead& head, ByteSpan raw, const ReferenceRows& rows,
                            const NeighbourSource& neighbours, const RowSteps& steps,
                            CodecScratch& scratch) const;
-  // The neighbours of a chunk whose rows have the same runs as its own.
+  // Returns the neighbours of a chunk whose rows have the same runs as its own.
   BesideNeighbours NeighboursBeside(const ChunkHead& head, std::span<const ReferenceRun> runs,
                                     const std::vector<Neighbour>& neighbours,
                                     const NeighbourSource& source) const;
   void TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourSource& neighbours,
                      const RowSteps& steps, CodecScratch& scratch, EncodedChunk& chunk) const;
-  // `raw` is the chunk as it is in the source, or with heads apart.
+  // `raw` is the chunk as in the source, or with heads apart.
   void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, ByteSpan raw,
                           const RowOrder* order, const ReferenceRows& rows,
                           const NeighbourSource& neighbours, Scratch& scratch) const;

@@ -14,7 +14,8 @@
 namespace kv {
 namespace {
 
-// Eight bytes each; those of a long cache come back for K and V of every layer.
+// Limit of cached orders, eight bytes per row: K and V of all layers share the order of a long
+// cache.
 constexpr uint64_t kMostMadeRows = 1 << 20;
 // Sorts before every sequence.
 constexpr int64_t kNoSequence = INT64_MIN;
@@ -112,8 +113,9 @@ NeighbourChunk OrderedNeighbours::Read(const Neighbour& neighbour) const {
 
 namespace {
 
-// In short chunks, of halves where values come back; of blocks in long ones, too, at levels that
-// have the time. Of the shortest chunks, a few bytes in the headers count.
+// Returns true if coding head by head may pay: for short chunks of halves whose values repeat, and
+// for blocks also in long chunks at slow levels. For the shortest chunks even a few header bytes
+// count.
 bool WantsHeadsApart(const ChunkHead& head, const EncodedChunk& best, Effort effort) {
   constexpr uint64_t kShort = 64 << 10, kShortest = 8 << 10;
   if (head.kind == ChunkKind::kOpaque || head.order != Order::kTokenHeadDim || head.by_cells ||
@@ -140,12 +142,12 @@ ChunkHead HeadOfRows(bool is_value, const ChunkShape& shape, bool heads_known) {
   return head;
 }
 
-// Levels below the default look at no other rows.
+// Levels below the default do not look at other rows, so an order is useless to them.
 bool WantsOrder(const ChunkHead& head, const RowOrder& order, Effort effort) {
   const bool floats = AreHalves(head.dtype) || head.dtype == DType::kF32;
   if (!floats || head.order != Order::kTokenHeadDim || effort < Effort::kDefault) return false;
-  // Positions say how far keys are turned, to levels that look for it, and at max values are coded
-  // by keys.
+  // Positions tell codecs how far keys are rotated: level high uses that for keys, level max also
+  // for V, which it codes by K.
   const bool turns =
       effort >= Effort::kMax || (effort >= Effort::kHigh && head.kind == ChunkKind::kKey);
   return order.moves || (order.jumps && turns);

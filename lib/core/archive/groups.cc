@@ -31,7 +31,7 @@ void GroupLayout::ForEachPiece(uint64_t begin, uint64_t bytes,
   const uint64_t end = std::min(begin + bytes, bytes_);
   while (begin < end) {
     Piece piece{.joined_offset = begin};
-    uint64_t left = 0;  // of the file's part that the byte lies in
+    uint64_t left = 0;  // bytes left of the file's part that contains the byte
     if (cuts_.empty()) {
       const auto after = std::upper_bound(begins_.begin(), begins_.end(), begin);
       piece.place = static_cast<size_t>(after - begins_.begin()) - 1;
@@ -71,13 +71,14 @@ void GroupLayout::Part(size_t place, ByteSpan joined, std::span<std::byte> file)
   }
 }
 
-// Which files of a folder are coded together.
+// Chooses which files of a folder are coded together.
 
 namespace {
 
-// What a group holds in memory while it is written or restored; longer ones gain nothing more.
+// Size of a group, which is held in memory while it is written or restored; longer ones gain
+// nothing.
 constexpr uint64_t kGroupTarget = 16 << 20;
-// Files that have chunks of this share of the usual size are left alone.
+// Files at least as large as this fraction of the usual chunk are left alone.
 constexpr uint64_t kSmallOneIn = 4;
 constexpr size_t kMostFilesOfAGroup = 1 << 16;
 constexpr size_t kMostCuts = 4096;
@@ -90,7 +91,8 @@ struct LikenessKey {
   auto operator<=>(const LikenessKey&) const = default;
 };
 
-// Rows of one tensor and nothing else: pages of any length follow each other.
+// Returns true if the file consists of rows of one tensor: pages of any length then follow each
+// other.
 bool IsRowsAlone(RegionsOfFile regions, uint64_t size) {
   return regions.size() == 1 && regions[0].order == Order::kTokenHeadDim &&
          regions[0].offset == 0 && regions[0].size == size;
@@ -116,7 +118,8 @@ LikenessKey KeyOf(RegionsOfFile regions, uint64_t size) {
   return key;
 }
 
-// Where parts of a file begin that lie together with those of the other files.
+// Returns the offsets at which a file is cut, so that corresponding parts of all files lie
+// together.
 std::vector<uint64_t> CutsOf(RegionsOfFile regions, uint64_t size) {
   std::vector<uint64_t> cuts;
   if (regions.empty() || IsRowsAlone(regions, size)) return cuts;
@@ -135,7 +138,7 @@ std::vector<uint64_t> CutsOf(RegionsOfFile regions, uint64_t size) {
   return cuts;
 }
 
-// Whether the second file's rows come directly after the first one's, in every tensor.
+// Returns true if the second file's rows directly follow the first one's in every tensor.
 bool Follows(RegionsOfFile before, RegionsOfFile after) {
   for (size_t i = 0; i < after.size(); ++i) {
     if (after[i].order == Order::kStorage) continue;
@@ -184,7 +187,7 @@ class Grouper {
            CutsOf(Of(file), size).size() <= kMostCuts;
   }
 
-  // Into runs of files whose tokens follow each other, none too long.
+  // Cuts the files into runs whose tokens follow each other, none of them too long.
   void Cut(const std::vector<uint32_t>& files) {
     std::vector<uint32_t> run;
     uint64_t bytes = 0;
@@ -203,7 +206,7 @@ class Grouper {
     finish();
   }
 
-  // The regions of files that stand alone, and joined ones.
+  // Collects the regions of files that stand alone, and the joined ones.
   void Arrange() {
     std::vector<bool> grouped(source_.files.size());
     for (const FileGroup& group : result_.groups) {
@@ -234,7 +237,7 @@ class Grouper {
   const Source& source_;
   const std::vector<Region>& regions_;
   const uint64_t chunk_bytes_;
-  std::vector<size_t> bounds_;  // of files among the regions
+  std::vector<size_t> bounds_;  // of the files' ranges among the regions
   Grouping result_;
 };
 

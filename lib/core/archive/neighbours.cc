@@ -11,9 +11,9 @@
 namespace kv {
 namespace {
 
-// Of one chunk, whoever decodes it next: K of all layers often precedes V of all layers.
+// Limit of the cache of decoded chunks: K of all layers often precedes V of all layers.
 constexpr uint64_t kMostKeptBytes = uint64_t{96} << 20;
-// More taps would take more time than they are worth.
+// Limit of taps per column; the time grows with their square.
 constexpr uint64_t kMostTaps = 576;
 constexpr uint64_t kLeastRowsToLearn = 64;
 constexpr uint64_t kMostNeighbourBytes = uint64_t{8} << 20;
@@ -58,7 +58,8 @@ std::shared_ptr<const Bytes> NeighbourCache::Find(size_t place) {
   return entry->raw;
 }
 
-// Whoever decodes a chunk has what it needs already and waits for nobody.
+// A caller that decodes a chunk already has the chunks that it needs, so no two callers can wait
+// for each other.
 std::shared_ptr<const Bytes> NeighbourCache::Get(size_t place, const Decoder& decode) {
   const std::shared_ptr<Entry> entry = EntryOf(place);
   std::shared_ptr<const Bytes> raw;
@@ -79,7 +80,7 @@ std::shared_ptr<const Bytes> NeighbourCache::Get(size_t place, const Decoder& de
 }
 
 void NeighbourCache::Keep(size_t place, const std::shared_ptr<const Bytes>& raw) {
-  std::vector<std::shared_ptr<Entry>> old;  // freed without the lock
+  std::vector<std::shared_ptr<Entry>> old;  // freed after the lock is released
   const std::lock_guard lock(mutex_);
   kept_.emplace_back(place, raw->size());
   kept_bytes_ += raw->size();
@@ -107,7 +108,8 @@ NeighbourPlan::NeighbourPlan(const Source& source, std::span<const ChunkHead> he
 NeighbourPlan::Choice NeighbourPlan::Of(const ChunkHead& head) const {
   Choice choice;
   if (most_ < 2 || !CanBeNeighbour(head) || head.tokens < kLeastRowsToLearn) return choice;
-  // Another chunk may hold the same tokens of the same layer: nobody can look at this one.
+  // Another chunk may hold the same tokens of the same layer; then this one cannot be found as a
+  // neighbour.
   const auto at = std::lower_bound(layers_.begin(), layers_.end(), head.layer);
   const auto position = static_cast<uint32_t>(at - layers_.begin()) % most_;
   const bool is_value = head.kind == ChunkKind::kValue;

@@ -14,22 +14,22 @@
 #include "lib/core/archive/records.h"
 #include "lib/core/codec/cdf/layers.h"
 
-// Chunks that others of the same archive are coded by. The codec parameter of a chunk of codec
-// kLayers is its depth: it looks at chunks of less depth only, and all others have depth 0.
+// Chunks by which others of the same archive are coded. The codec parameter of a chunk of codec
+// kLayers is its depth: a chunk uses only chunks of less depth, and all other chunks have depth 0.
 namespace kv {
 
-// How deep chunks may be, and how many others one may need, all together.
+// Limits on depth, and on the number and bytes of all chunks that one chunk needs.
 constexpr uint32_t kMaxLayerDepth = 64;
 constexpr uint64_t kMostNeededChunks = 128, kMostNeededBytes = uint64_t{256} << 20;
 
-// Whether a chunk has all channels of its tokens, in an order in which others can look at it.
+// Returns true if a chunk has all channels of its tokens, in an order that others can use.
 bool CanBeNeighbour(const ChunkHead& head);
 
-// Finds chunks by what they hold: the first one of each K or V that begins with a token.
+// Finds chunks by content: the first chunk of each K or V that begins with a given token.
 class NeighbourIndex {
  public:
   void Add(size_t place, const ChunkHead& head);
-  // The neighbour of a chunk; nothing if there is none of the same tokens.
+  // Returns the neighbour of a chunk; nullopt if there is none with the same tokens.
   std::optional<size_t> Find(const ChunkHead& of, const Neighbour& neighbour) const;
 
  private:
@@ -42,15 +42,15 @@ class NeighbourIndex {
   std::map<Key, size_t> places_;
 };
 
-// What the chunks of an archive decode to, for those that are coded by them. Any number of threads
-// may ask.
+// Caches the decoded chunks by which others are coded. May be called from any number of threads.
 class NeighbourCache {
  public:
   using Decoder = std::function<Bytes(size_t place)>;
 
-  // Returns the chunk's bytes if they are at hand.
+  // Returns the chunk's bytes if they are cached.
   std::shared_ptr<const Bytes> Find(size_t place);
-  // Returns them, decoded by the first who asks. Throws what decoding threw, to all who ask.
+  // Returns the chunk's bytes; the first caller decodes them, others wait. An exception of the
+  // decoder is thrown to all of them.
   std::shared_ptr<const Bytes> Get(size_t place, const Decoder& decode);
 
  private:
@@ -62,34 +62,35 @@ class NeighbourCache {
   std::shared_ptr<Entry> EntryOf(size_t place);
   void Keep(size_t place, const std::shared_ptr<const Bytes>& raw);
 
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // guards everything below
   std::map<size_t, std::shared_ptr<Entry>> entries_;
-  std::deque<std::pair<size_t, uint64_t>> kept_;  // oldest first, with their bytes
+  std::deque<std::pair<size_t, uint64_t>> kept_;  // oldest first, with their sizes
   uint64_t kept_bytes_ = 0;
 };
 
-// What an archive needs to decode such chunks; made when it is opened, empty if it has none.
+// What an archive needs for decoding such chunks; made when it is opened, empty if it has none.
 struct ArchiveNeighbours {
   NeighbourIndex index;
   NeighbourCache cache;
   bool any = false;
 };
 
-// While an archive is written: which chunks may be coded by which, and their bytes from the source.
+// For a writer: which chunks may be coded by which, with their bytes from the source.
 class NeighbourPlan {
  public:
   NeighbourPlan() = default;
-  // Joins up to `most` layers. `heads` are all chunks of the archive to be. Both outlive it.
+  // Joins up to `most` layers. `heads` are all chunks of the future archive. Both arguments outlive
+  // the object.
   NeighbourPlan(const Source& source, std::span<const ChunkHead> heads, uint32_t most);
 
   struct Choice {
     std::vector<Neighbour> neighbours;
     uint32_t depth = 0;
   };
-  // None for a chunk that is to stand on its own.
+  // Returns an empty choice for a chunk that is to stand on its own.
   Choice Of(const ChunkHead& head) const;
 
-  // Neighbours of one chunk.
+  // The neighbours of one chunk.
   class Rows : public NeighbourSource {
    public:
     Rows(const NeighbourPlan& plan, const ChunkHead& of) : plan_(plan), of_(of) {}

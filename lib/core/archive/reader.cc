@@ -74,7 +74,7 @@ class ArchiveReader {
     have_table_ = true;
   }
 
-  // False when trailer or index are damaged or missing.
+  // Returns false if trailer or index is damaged or missing.
   bool ReadIndex() {
     const char* part = "trailer";
     try {
@@ -92,7 +92,7 @@ class ArchiveReader {
       ParseIndex(table, record);
       return true;
     } catch (Error& error) {
-      // Once the index's hash holds, whatever is wrong was written so and is no damage.
+      // After the index hash matched, an error means a faulty writer, not damage.
       if (part == nullptr) throw error.In("index");
       if (error.code() == ErrorCode::kUnsupported) throw;
       Note(part, error, bytes_.size());
@@ -100,7 +100,7 @@ class ArchiveReader {
     }
   }
 
-  // An index entry is smaller than the record it stands for, so the file bounds the index.
+  // An index entry is smaller than its record, so the size of the file bounds the index.
   uint64_t TableLimit() const { return bytes_.size() + (64 << 20); }
 
   void ParseIndex(const Bytes& table, const Record& record) {
@@ -125,7 +125,7 @@ class ArchiveReader {
         throw Error(Finding::kBadOffsets, "a chunk lies outside the archive")
             .In(Describe(chunk.head));
       }
-      // Otherwise a small archive could say the same bytes a million times over.
+      // Otherwise a small archive could contain the same bytes a million times.
       if (!a_.chunks_.empty() && chunk.record_offset < a_.chunks_.back().record_end()) {
         throw Error(Finding::kBadOffsets, "two chunks lie in the same bytes of the archive")
             .In(Describe(chunk.head));
@@ -147,7 +147,7 @@ class ArchiveReader {
         a_.data_->Drop(at, kFaultWindow);
         at = std::min(record.end(), end);
       } catch (const Error& error) {
-        if (!have_table_) throw;  // not even the first record can be read
+        if (!have_table_) throw;  // even the first record cannot be read
         const uint64_t next = FindRecord(bytes_, at + 1, tag_);
         const bool is_trailer = next == end && end - at == kTrailerBytes && HasTrailerMagic(bytes_);
         if (!is_trailer) Note("record", error, at);
@@ -179,7 +179,8 @@ class ArchiveReader {
     }
   }
 
-  // Only the trailer was damaged: the index knows all that walking had to guess.
+  // Reached if only the trailer was damaged: the index then replaces what walking the records
+  // found.
   void UseStrayIndex(const Record& record) {
     const Bytes table = ReadTable(bytes_, record, TableLimit());
     a_.chunks_.clear();
@@ -187,7 +188,7 @@ class ArchiveReader {
     ParseIndex(table, record);
   }
 
-  // Sorts the chunks and makes sure that no two of them claim the same bytes.
+  // Sorts the chunks and checks that no two of them claim the same bytes.
   void Arrange() {
     const auto key = [](const ArchivedChunk& chunk) {
       return std::tuple(chunk.head.file, chunk.head.source_offset, chunk.head.extent_token_begin);
@@ -230,7 +231,7 @@ class ArchiveReader {
         before->source_offset + before->extent_bytes <= head.source_begin()) {
       return;
     }
-    // The same extent, then, which only a transposed V may share.
+    // Equal except for the tokens: chunks of one extent, which only a transposed V may share.
     ChunkHead same = *before;
     same.lead.clear();
     same.token_begin = head.token_begin;
@@ -247,7 +248,8 @@ class ArchiveReader {
     }
   }
 
-  // What chunks of this file's number fill: the file, or the group that lists it first.
+  // Returns the size that chunks with this file number fill: the file's, or that of the group whose
+  // first file it is.
   uint64_t SizeAt(uint32_t file) const {
     const auto at = a_.grouped_.find(file);
     if (at == a_.grouped_.end()) return a_.files_[file].size;
@@ -255,7 +257,7 @@ class ArchiveReader {
     return group.first() == file ? a_.LayoutOf(group).bytes() : 0;
   }
 
-  // With an index nothing may be missing.
+  // An archive with an index must be complete.
   void CheckTiling() const {
     size_t next = 0;
     for (uint32_t file = 0; file < a_.files_.size(); ++file) {

@@ -165,7 +165,7 @@ ByteSpan Payload(ByteSpan archive, uint64_t offset, uint64_t bytes, uint64_t has
 uint64_t FindRecord(ByteSpan archive, uint64_t from, uint32_t tag) {
   const std::string_view text = AsText(archive);
   for (uint64_t at = from; (at = text.find(kMarker, at)) != text.npos; ++at) {
-    // Marker bytes may also lie inside a payload, so most candidates fail one of these.
+    // Marker bytes also occur inside payloads, so most candidates fail one of these checks.
     if (archive.size() - at < kPrefixBytes + kHeadHashBytes) break;
     const uint64_t head_bytes = LoadLE<uint32_t>(&archive[at + 8]);
     const uint64_t hashed = kPrefixBytes + head_bytes;
@@ -224,7 +224,7 @@ void Require(bool holds, std::string_view rule) {
 }
 
 void CheckOpaque(const ChunkHead& head) {
-  ChunkHead plain;  // all that an opaque chunk may say
+  ChunkHead plain;  // the only fields that an opaque chunk may have
   plain.file = head.file;
   plain.dtype = head.dtype;
   plain.codec = head.codec;

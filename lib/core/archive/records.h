@@ -14,15 +14,15 @@
 #include "lib/core/codec/chunk.h"
 #include "lib/core/codec/profiled/profile.h"
 
-// The bytes of an archive: header, records, heads, trailer, and what they say. FORMAT.md has their
+// Serialises the parts of an archive: header, records, heads and trailer. FORMAT.md has their
 // tables. table.cc implements the source table, records.cc the rest.
 namespace kv {
 
-// Stored in archives: values are never changed and never reused.
+// The values are stored in archives: never changed, never reused.
 enum class ChunkKind : uint8_t { kOpaque = 0, kKey = 1, kValue = 2 };
 
-// The head of a chunk's record: it says what the chunk is and where its bytes go. FORMAT.md
-// explains each field.
+// The head of a chunk's record: what the chunk is and where its bytes go. FORMAT.md explains each
+// field.
 struct ChunkHead {
   uint32_t file = 0;
   uint32_t layer = 0;
@@ -42,7 +42,7 @@ struct ChunkHead {
   Bytes lead;  // the few bytes of the source between the previous extent and this one
 
   uint64_t source_begin() const { return source_offset - lead.size(); }
-  // Whether several chunks fill one extent, as those of a transposed V do.
+  // Returns true if several chunks fill one extent, as those of a transposed V do.
   bool shares_extent() const { return source_order == Order::kHeadDimToken; }
   ChunkShape shape() const { return {dtype, tokens, heads, units, order}; }
   bool operator==(const ChunkHead&) const = default;
@@ -51,10 +51,10 @@ struct ChunkHead {
 // Returns "layer 3 K tokens 0:512", with heads and channels if the chunk has only some of them.
 std::string Describe(const ChunkHead& head);
 
-// How an archive names the profile that chunks of it were coded with.
+// Identifies the profile that chunks of an archive need.
 struct ProfileName {
-  std::string file;   // its name, without folders; empty if nobody said it
-  std::string model;  // as the profile says
+  std::string file;   // name without folders; empty if unknown
+  std::string model;  // model, as the profile states it
   Hash128Bytes hash{};
 
   bool operator==(const ProfileName&) const = default;
@@ -77,10 +77,10 @@ constexpr uint64_t kTableHeadBytes = 16, kMaxHeadBytes = 256;
 constexpr uint64_t kMaxLeadBytes = 128;
 constexpr uint64_t kMaxChunkBytes = 16 << 20;
 constexpr uint64_t kMaxExtentBytes = 64 << 20;
-// What reading a record's head brings into memory with it.
+// Bytes that the system reads along with a record's head (read-ahead of a page fault).
 constexpr uint64_t kFaultWindow = 128 << 10;
 
-// Stored in archives: values are never changed and never reused.
+// The values are stored in archives: never changed, never reused.
 enum class RecordType : uint32_t { kSource = 1, kChunk = 2, kIndex = 3 };
 
 Bytes HeaderBytes();
@@ -105,9 +105,9 @@ struct Record {
   uint64_t end() const { return payload_offset + payload_bytes; }
 };
 // Returns the tag that ties records to their archive, so that a search through a damaged archive
-// does not pick up records of another archive that lies in a payload.
+// does not accept records of another archive inside a payload.
 uint32_t TagOf(ByteSpan source_table);
-// Returns everything that precedes the payload.
+// Returns everything before the payload.
 Bytes RecordStart(RecordType type, uint32_t tag, ByteSpan head, uint64_t payload_bytes,
                   uint64_t payload_hash);
 // Reads and checks a record without its payload, which may reach past the end of the archive.
@@ -145,13 +145,13 @@ ChunkHead ReadHead(ByteReader& reader);
 // Copy the units of a chunk from their places in the extent into the chunk's own order, and back.
 void GatherChunk(const ChunkHead& head, ByteSpan extent, std::span<std::byte> raw);
 void ScatterChunk(const ChunkHead& head, ByteSpan raw, std::span<std::byte> extent);
-// Returns whether the decoded bytes are the extent, without any reordering.
+// Returns true if the decoded bytes equal the extent without any reordering.
 bool IsStoredAsIs(const ChunkHead& head);
 
 // The content of the source record.
 struct SourceTable {
   bool is_folder = false;
-  bool by_cells = false;  // some chunk's rows are in the order of cells
+  bool by_cells = false;  // rows of some chunk are in the order of cells
   std::vector<ArchivedFile> files;
   std::vector<std::string> empty_folders;
   std::optional<Snapshot> description;

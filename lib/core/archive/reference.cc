@@ -29,7 +29,7 @@ RowsOfReferences::Found RowsOfReferences::Find(const ReferenceRun& run, uint64_t
     return Error(Finding::kReferenceMissing, "the chunk needs rows of another cache")
         .Hint("give the cache that the archive was coded against with --base");
   };
-  if (references_.empty()) throw missing();  // nobody looked for any
+  if (references_.empty()) throw missing();  // no caller has supplied any
   if (run.reference >= references_.size()) {
     throw Error(Finding::kBadFrame, "the chunk names reference {} of {}", run.reference,
                 references_.size());
@@ -142,23 +142,23 @@ const Rotation& ReferencePlan::RotationOf(uint32_t layer) const {
   return group == nullptr ? kNone : group->rotation;
 }
 
-// Which tokens of a snapshot are those of a reference.
+// Finds tokens of a snapshot that are also in a reference.
 
 namespace {
 
-// Tokens in a row that make a seed, and that make a run worth its bytes.
+// Tokens in a row that make a seed of a match, and that make a run worth its bytes.
 constexpr uint64_t kSeedTokens = 8, kLeastTokens = 16;
-// Of equal seeds, those that are tried.
+// Number of equal seeds that are tried.
 constexpr size_t kMostSeeds = 4;
-// Equal content of fewer tokens than this is chance or filling.
+// Equal content of fewer tokens than this fraction is a coincidence or padding.
 constexpr uint64_t kOneInMatches = 20;
 constexpr uint64_t kRotationRows = 128;
-// Of several references, one that is so many times nearer in a sample of rows is better than one
-// that has more tokens.
+// A reference whose sampled rows are kClearlyNearer times closer is preferred to one that shares
+// more tokens.
 constexpr uint64_t kSampledTokens = 8;
 constexpr float kClearlyNearer = 2;
 
-// What tells one token of a cache from another, and where it stands.
+// Labels that identify the tokens of a cache, and their positions.
 struct Labels {
   std::vector<uint64_t> of;
   std::vector<int64_t> positions;
@@ -181,7 +181,7 @@ std::vector<int64_t> PositionsOf(const Snapshot& snapshot, const LayerKv& layer)
   return positions;
 }
 
-// Ids belong to positions, if every position is there once.
+// Returns the token ids in the order of the cache, if every position occurs exactly once.
 std::optional<std::vector<uint64_t>> IdsOf(const Snapshot& snapshot,
                                            const std::vector<int64_t>& positions) {
   if (snapshot.tokens.empty() || positions.empty()) return std::nullopt;
@@ -210,7 +210,7 @@ bool AreComparable(const std::optional<KvTensor>& a, const std::optional<KvTenso
          is_float(a->dtype) && is_float(b->dtype);
 }
 
-// A first layer's values depend on the token alone.
+// Returns hashes of the first layer's V, whose values depend on the token alone.
 std::optional<std::vector<uint64_t>> ContentOf(const LayerKv& layer) {
   if (!layer.v || !HasBytes(*layer.v)) return std::nullopt;
   constexpr uint64_t kPiece = 1024;
@@ -241,15 +241,15 @@ uint64_t SeedAt(const std::vector<uint64_t>& labels, uint64_t at) {
   return hash;
 }
 
-// Both sides by the same kind of label.
+// A snapshot and a reference, both labelled in the same way.
 struct Pair {
   uint16_t reference = 0;
   Labels here, there;
   std::unordered_map<uint64_t, std::vector<uint64_t>> seeds;
   const KvTensor *v_here = nullptr,
-                 *v_there = nullptr;  // of a layer in the middle, if both have it
+                 *v_there = nullptr;  // of a middle layer, if both have it
 
-  // How far the values of a run are from those there, as a share of their size.
+  // Returns the distance of a run's values from the reference's, relative to their size.
   float DistanceOf(const TokenRun& run) const {
     if (v_here == nullptr || run.tokens == 0) return 1;
     float apart = 0, size = 1e-30f;
@@ -260,7 +260,7 @@ struct Pair {
           GatherFloats(*v_there, run.there + token, 1, Order::kTokenHeadDim);
       for (size_t c = 0; c < a.size(); ++c) {
         const float distance = std::fabs(a[c] - b[c]);
-        if (!(distance <= kMostDistance)) continue;  // nor what is not finite
+        if (!(distance <= kMostDistance)) continue;  // skips values that are not finite, too
         apart += distance;
         size += std::fabs(a[c]);
       }
@@ -275,7 +275,7 @@ struct Pair {
       if (places.size() < kMostSeeds) places.push_back(at);
     }
   }
-  // The run that begins with these two tokens.
+  // Returns the run that begins with these two tokens.
   TokenRun From(uint64_t a, uint64_t b) const {
     TokenRun run{.reference = reference, .here = a, .there = b};
     if (a >= here.of.size() || b >= there.of.size()) return run;
@@ -316,8 +316,9 @@ std::optional<Pair> Compare(const Snapshot& snapshot, const LayerKv& layer,
   return pair;
 }
 
-// The longest run at each token; of equally long ones that which goes on where the last one ended,
-// then that which is in its place. Of several references' runs that which is clearly nearer.
+// Chooses runs that cover the snapshot: at each token the longest one; among equally long ones the
+// one that continues the previous run, then the one at the same index. Among several references a
+// clearly nearer one wins.
 std::vector<TokenRun> Cover(const std::vector<Pair>& pairs, uint64_t tokens) {
   std::vector<TokenRun> runs;
   for (uint64_t at = 0; at < tokens;) {
@@ -358,7 +359,7 @@ std::vector<TokenRun> Cover(const std::vector<Pair>& pairs, uint64_t tokens) {
   return runs;
 }
 
-// From the keys of a layer in the middle, of which there are successive positions at the end.
+// Finds the rotation in the last rows of a middle layer's keys, whose positions are consecutive.
 Rotation RotationOfKeys(const Snapshot& snapshot, const std::vector<const LayerKv*>& layers) {
   for (const size_t at : {layers.size() / 2, size_t{0}, layers.size() - 1}) {
     const KvTensor& keys = layers[at]->k;

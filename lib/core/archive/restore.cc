@@ -17,17 +17,17 @@ namespace {
 
 using namespace kvz;
 
-// One step of the way through the source: a chunk, a hole where a chunk is missing, or the end of a
-// file or of a group of files.
+// One step through the source: a chunk, a hole where a chunk is missing, or the end of a file or
+// group.
 struct Step {
   enum Kind { kChunk, kHole, kEndOfFile } kind = kChunk;
   uint32_t file = 0;
   uint64_t offset = 0, bytes = 0;
   const ArchivedChunk* chunk = nullptr;
-  std::shared_ptr<Bytes> extent;  // where a chunk of a shared extent puts its units
+  std::shared_ptr<Bytes> extent;  // destination of the units of a chunk that shares its extent
   bool ends_extent = false;
   const FileGroup* group = nullptr;
-  std::shared_ptr<Bytes> joined;  // the group's bytes, if a chunk of it is there
+  std::shared_ptr<Bytes> joined;  // the group's bytes, if any of its chunks is present
 };
 
 struct Restored {
@@ -36,8 +36,8 @@ struct Restored {
   std::optional<Error> failure;
 };
 
-// Leased rather than of a thread: where memory runs out, the C library ends a program that cannot
-// note a thread's destructors.
+// Leased instead of thread-local: if memory runs out while the C library registers a thread's
+// destructor, it ends the program.
 struct Workspace {
   CodecScratch codec;
   Bytes raw;
@@ -47,7 +47,7 @@ Restored RestoreChunk(const Archive& archive, Step& step, bool keep_going, Works
   Restored result{std::move(step), {}, std::nullopt};
   if (result.step.kind != Step::kChunk) return result;
   const ChunkHead& head = result.step.chunk->head;
-  // No two chunks have bytes of the group in common, so threads never write the same byte.
+  // Chunks of a group have no bytes in common, so threads never write the same byte.
   Bytes* joined = result.step.joined.get();
   if (joined != nullptr)
     std::ranges::copy(head.lead, joined->begin() + static_cast<ptrdiff_t>(head.source_begin()));
@@ -84,12 +84,12 @@ LostRange LostBy(const ChunkHead& head) {
   return lost;
 }
 
-// What a lost range of a group's joined bytes is of its files.
+// Converts a lost range of a group's joined bytes to ranges of its files.
 std::vector<LostRange> LostOfFiles(const LostRange& lost, const FileGroup& group,
                                    const GroupLayout& layout) {
   std::vector<LostRange> all;
   constexpr size_t kNone = std::numeric_limits<size_t>::max();
-  // By place in the group: the last range of that file.
+  // Indexed by place in the group: the last range of that file.
   std::vector<size_t> last(group.files.size(), kNone);
   const auto add = [&](const GroupLayout::Piece& piece) {
     if (const size_t at = last[piece.place]; at != kNone) {
@@ -145,7 +145,7 @@ class Restorer {
  private:
   std::optional<Step> Next() {
     const FileGroup* group = nullptr;
-    // The other files of a group come with its first one.
+    // The other files of a group are emitted together with its first one.
     for (; file_ < archive_.files().size(); ++file_) {
       group = archive_.GroupOf(file_);
       if (group == nullptr || group->first() == file_) break;
@@ -226,7 +226,8 @@ class Restorer {
     if (options_.progress != nullptr) options_.progress->Advance(chunk.head.raw_bytes);
   }
 
-  // What a chunk of a group holds is in its place already; the files are written at the end.
+  // Chunks of a group have already been put in place; the files are written at the end of the
+  // group.
   void EmitGrouped(const Restored& restored) {
     const Step& step = restored.step;
     if (restored.failure) Fail(*restored.failure, step);
@@ -252,7 +253,7 @@ class Restorer {
     }
   }
 
-  // Of a shared extent, tokens whose chunks are missing altogether.
+  // Records the tokens of a shared extent whose chunks are all missing.
   void NoteGaps(const Step& step) {
     const ChunkHead& head = step.chunk->head;
     const auto lose = [&](uint64_t begin, uint64_t end) {
@@ -297,7 +298,8 @@ class Restorer {
     report_.bytes += bytes.size();
   }
 
-  // The archive may claim to have held far more than anybody could hash or write.
+  // A damaged archive may claim far more bytes than can be hashed or written, so hashing stops
+  // early.
   void WriteZeros(uint64_t count) {
     constexpr uint64_t kMostHashed = uint64_t{1} << 30;
     skipped_ += count;
@@ -333,7 +335,7 @@ class Restorer {
     CheckHash("source", archive_.source_hash(), *report_.source_hash);
   }
 
-  // With every chunk right and in place this can only fail for a malformed archive.
+  // If every chunk is intact and in place, only a malformed archive can fail here.
   void CheckHash(const std::string& what, std::optional<uint64_t> stored, uint64_t computed) {
     if (!stored || *stored == computed || report_.lost_bytes > 0) return;
     report_.damage.push_back(
@@ -347,19 +349,19 @@ class Restorer {
   const RestoreOptions& options_;
   RestoreTarget& target_;
   RestoreReport report_;
-  // of the steps made
+  // state of making steps
   uint32_t file_ = 0;
   uint64_t position_ = 0;
   size_t next_ = 0;
   std::shared_ptr<Bytes> extent_, joined_;
-  // of the steps emitted
+  // state of emitting steps
   Sink* sink_ = nullptr;
   uint64_t extent_tokens_ = 0;
   uint64_t skipped_ = 0;
   bool hashes_hold_ = true;
   StreamingHash hash_;
   std::vector<uint64_t> file_hashes_;
-  Bytes file_bytes_;  // of a file of a group
+  Bytes file_bytes_;  // a file of a group
 };
 
 }  // namespace
@@ -431,7 +433,8 @@ void SourceComparer::End(size_t) {}
 
 void SourceComparer::Write(ByteSpan bytes) {
   if (other_ == nullptr) return;
-  // An extent may come in one piece; the pages of the other side need not all be in memory for it.
+  // Compares in pieces: an extent may arrive in one piece, and the other side's pages need not all
+  // be in memory at once.
   constexpr uint64_t kPiece = 1 << 20;
   for (uint64_t at = 0; at < bytes.size(); at += kPiece) {
     Compare(bytes.subspan(at, std::min<uint64_t>(kPiece, bytes.size() - at)));
@@ -442,7 +445,7 @@ void SourceComparer::Compare(ByteSpan bytes) {
   const uint64_t size =
       std::min<uint64_t>(bytes.size(), other_->size() - std::min(position_, other_->size()));
   if (size > 0 && std::memcmp(bytes.data(), other_->bytes().data() + position_, size) != 0) {
-    // Which chunks differ is looked for in steps: one finding per chunk, not per byte.
+    // Searches in steps for the chunks that differ: one finding per chunk, not per byte.
     constexpr uint64_t kStep = 256;
     for (uint64_t at = 0; at < size; at += kStep) {
       const uint64_t step = std::min(kStep, size - at);

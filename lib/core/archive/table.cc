@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The source table, with the snapshot as its reader described it.
+// Serialises the source table, including the snapshot as its reader described it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,8 @@ std::string ReadText(ByteReader& in, std::string_view field) {
   return std::string(in.Text(bytes, field));
 }
 
-// Counts are bounded by the bytes left, an item having at least `item_bytes`. Throws kTruncated.
+// Reads a count and checks that so many items of at least `item_bytes` fit the remaining bytes.
+// Throws kTruncated.
 uint32_t ReadCount(ByteReader& in, uint64_t item_bytes, std::string_view field) {
   const uint64_t at = in.offset();
   const auto count = in.U32(field);
@@ -37,10 +38,11 @@ uint32_t ReadCount(ByteReader& in, uint64_t item_bytes, std::string_view field) 
   return count;
 }
 
-// Cells cost far more in memory than in the file, where a run of them is one entry.
+// Cells take far more memory than file bytes, because a run of them is one entry.
 constexpr uint64_t kMaxCells = 4 << 20;
 constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 50;
-constexpr std::string_view kStorageFact = "storage.";  // entries of Snapshot::storage among facts
+// prefix of the facts that are entries of Snapshot::storage
+constexpr std::string_view kStorageFact = "storage.";
 
 void AppendTensor(const KvTensor& tensor, bool held, ByteWriter& out) {
   out.U8(static_cast<uint8_t>(tensor.dtype));
@@ -110,8 +112,8 @@ void AppendCells(const CellGroup& group, ByteWriter& out) {
   }
 }
 
-// What counts against kMaxCells, over all groups: cells, and every eight sequences of a cell once
-// more.
+// Returns the cost of a cell against kMaxCells, which limits all groups together: one, plus one for
+// every eight sequences.
 uint64_t CostOf(const Cell& cell) { return 1 + cell.sequences.size() / 8; }
 
 CellGroup ReadCells(ByteReader& in, uint64_t& cell_cost) {
@@ -134,7 +136,7 @@ CellGroup ReadCells(ByteReader& in, uint64_t& cell_cost) {
   return group;
 }
 
-// Drops the cells that no reader would take.
+// Drops the cells that exceed the reader's limit.
 void DropCellsBeyondLimit(std::vector<CellGroup>& groups) {
   uint64_t left = kMaxCells;
   for (CellGroup& group : groups) {
@@ -147,7 +149,7 @@ void DropCellsBeyondLimit(std::vector<CellGroup>& groups) {
   }
 }
 
-// The snapshot as its reader described it.
+// Appends the snapshot as its reader described it.
 void AppendDescription(const SourceTable& table, ByteWriter& out) {
   const Snapshot& snapshot = *table.description;
   for (const std::string* text :
@@ -260,7 +262,7 @@ void CheckNames(const SourceTable& table) {
     CheckName(folder, std::exchange(before, &folder));
     names.push_back(folder);
   }
-  // A name cannot be that of a file, or of an empty folder, and lead to others, too.
+  // A name must not be a file or an empty folder and at the same time lead to other files.
   const auto clash = FindNameClash(std::move(names));
   if (!clash) return;
   throw Error(Finding::kDuplicateName,
@@ -288,7 +290,7 @@ void ReadAttributes(ByteReader& in, SourceTable& table) {
   }
 }
 
-// It is looked for in a folder: the name of a file must not lead out of it.
+// The file is searched for in a folder, so its name must not lead outside.
 void RequireFileName(const std::string& name, std::string_view what) {
   if (IsSafeRelativePath(name) && name.find('/') == std::string::npos) return;
   throw Error(Finding::kUnsafeName, "the name '{}' of a {} is none of a file", Escaped(name), what);
@@ -304,7 +306,7 @@ void AppendGroups(const SourceTable& table, ByteWriter& out) {
   }
 }
 
-// Throws kBadField, kLimit for a group that breaks a rule; `taken` are files of groups before.
+// Throws kBadField or kLimit for a malformed group; `taken` marks files of earlier groups.
 void CheckGroup(const FileGroup& group, const SourceTable& table, std::vector<bool>& taken) {
   const auto require = [](bool holds, std::string_view rule) {
     if (!holds) throw Error(Finding::kBadField, "group: {}", rule);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Tensors of an archive as a snapshot, decoded into an unnamed temporary file.
+// Loads tensors of an archive as a snapshot, decoded into an unnamed temporary file.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -18,19 +18,19 @@ namespace {
 
 using namespace kvz;
 
-// What is kept from chunk to chunk, leased as the writer does.
+// Buffers kept from chunk to chunk, leased as in the writer.
 struct DecoderScratch {
   CodecScratch codec;
   Bytes raw, scratch;
 };
 
-// The place of one layer's K or V in the temporary file. Rows, unless its chunks hold single heads:
-// then heads stay apart, so that a chunk is written in a few long pieces.
+// The place of one layer's K or V in the temporary file: rows, unless the chunks hold single heads.
+// Then heads stay apart, so that a chunk is written in a few long pieces.
 struct Place {
   uint64_t offset = 0;
   KvTensor* tensor = nullptr;
   Order order = Order::kTokenHeadDim;
-  uint64_t covered = 0;  // bytes of the chunks that belong to it
+  uint64_t covered = 0;  // bytes covered by chunks
 
   uint64_t head_row() const { return tensor->units_per_head() * tensor->unit_bytes(); }
 };
@@ -92,7 +92,7 @@ void Deal(const ChunkHead& head, const Place& place, Bytes& raw, Bytes& scratch,
   const ByteSpan bytes = *from;
   if (place.order == Order::kTokenHeadDim) {
     if (part * heads == row_step) return spool.WriteAt(begin, bytes);
-    for (uint64_t t = 0; t < tokens; ++t) {  // all heads or one, some of its units
+    for (uint64_t t = 0; t < tokens; ++t) {  // one head or all, some of the units
       spool.WriteAt(begin + t * row_step, bytes.subspan(t * part * heads, part * heads));
     }
     return;
@@ -124,7 +124,7 @@ std::string Label(const PlaceKey& key) {
   return fmt::format("layer {} {}", key.first, key.second ? 'V' : 'K');
 }
 
-// Gives every wanted tensor its place; the others stay without bytes.
+// Assigns every wanted tensor a place; the others have no bytes.
 uint64_t PlaceTensors(Snapshot& snapshot, const Selection& wanted,
                       std::map<PlaceKey, Place>& places) {
   uint64_t size = 0;

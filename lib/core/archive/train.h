@@ -8,17 +8,17 @@
 #include "lib/core/codec/profiled/profile.h"
 #include "lib/core/snapshot/snapshot.h"
 
-// Makes a profile of whole snapshots.
+// Trains a profile on whole snapshots.
 namespace kv {
 
 class ProfileBuilder {
  public:
-  // Learns from every K and V of f16 or bf16. Throws kInconsistent where a layer's rows have
-  // another width than in a snapshot before, kLimit for more tensors than a profile describes.
+  // Learns from every K and V of f16 or bf16. Throws kInconsistent if a layer's rows have another
+  // width than in an earlier snapshot, kLimit for more tensors than a profile may describe.
   void Add(const Snapshot& snapshot);
-  uint64_t values() const { return values_; }            // learnt from
-  uint64_t passed_over() const { return passed_over_; }  // bytes of other types
-  // Throws kUnsupportedDtype where there was nothing to learn from.
+  uint64_t values() const { return values_; }            // number of values learnt from
+  uint64_t passed_over() const { return passed_over_; }  // bytes of other types, which are skipped
+  // Throws kUnsupportedDtype if there was nothing to learn from.
   std::shared_ptr<const Profile> Finish(std::string name) const;
 
  private:

@@ -12,7 +12,7 @@
 #include "lib/core/base/hash.h"
 
 namespace kv {
-// Named, since ArchiveWriter::Body is made of it.
+// Not in an anonymous namespace: ArchiveWriter::Body has members of these types.
 namespace writing {
 
 uint64_t ChunkBytes(const WriteOptions& options) {
@@ -21,8 +21,8 @@ uint64_t ChunkBytes(const WriteOptions& options) {
 
 using namespace kvz;
 
-// Hashes a source in order, reading ahead of the workers that gather from the same pages. Files of
-// groups are hashed where they are joined.
+// Hashes a source in order, ahead of the workers that gather from the same pages. Files of groups
+// are hashed while they are joined.
 class SourceHasher {
  public:
   SourceHasher(const Source& source, const std::vector<FileGroup>& groups)
@@ -34,14 +34,14 @@ class SourceHasher {
 
   void HashOne(uint32_t file, ByteSpan bytes) { hashes_[file] = Hash64(bytes); }
 
-  // Up to `end` in `file`; files are visited in order.
+  // Hashes up to `end` of `file`; files must be visited in order.
   void Advance(uint32_t file, uint64_t end) {
     while (file_ < file) FinishFile();
     if (end <= position_) return;
     hash_.Update(source_.files[file_].data->bytes().subspan(position_, end - position_));
     position_ = end;
   }
-  // Hashes of the files, once everything was visited.
+  // Returns the hashes of the files, after finishing all of them.
   const std::vector<uint64_t>& Finish() {
     while (file_ < hashes_.size()) FinishFile();
     return hashes_;
@@ -69,7 +69,7 @@ class SourceHasher {
 
 struct Task {
   ChunkHead head;
-  const FileSource* file = nullptr;     // that the chunk is of, or
+  const FileSource* file = nullptr;     // the chunk's file, or
   std::shared_ptr<const Bytes> joined;  // the bytes of its group
 
   ByteSpan bytes() const { return joined != nullptr ? ByteSpan(*joined) : file->bytes(); }
@@ -77,10 +77,10 @@ struct Task {
 
 struct Written {
   ChunkRecord record;
-  const FileSource* file = nullptr;  // null for chunks of groups
+  const FileSource* file = nullptr;  // nullptr for chunks of groups
 };
 
-// Keeps the references that are of use.
+// Keeps only the references that some run uses.
 Bases BasesOf(const Snapshot* snapshot, const WriteOptions& options) {
   Bases bases;
   if (snapshot == nullptr || options.references.empty() || options.effort == Effort::kCompat)
@@ -88,7 +88,7 @@ Bases BasesOf(const Snapshot* snapshot, const WriteOptions& options) {
   bases.plan = ReferencePlan(*snapshot, options.references,
                              options.effort >= Effort::kMax && options.joined_layers > 1);
   std::vector<uint16_t> places(options.references.size());
-  // Those without a use go to the end, and leave the list.
+  // References without a run move to the end and are removed.
   const auto in_use = [&](size_t i) { return bases.plan.Uses(i); };
   uint16_t next = 0;
   for (const bool used : {true, false}) {
@@ -117,7 +117,7 @@ Grouping GroupingOf(const Source& source, const Snapshot* snapshot, const WriteO
   return GroupFiles(source, regions, ChunkBytes(options));
 }
 
-// As the planner sees them.
+// Returns the sizes as the planner expects them.
 std::vector<uint64_t> SizesOf(const Source& source, const std::vector<FileGroup>& groups) {
   std::vector<uint64_t> sizes;
   for (const SourceFile& file : source.files) sizes.push_back(file.data->size());
@@ -129,8 +129,8 @@ std::vector<uint64_t> SizesOf(const Source& source, const std::vector<FileGroup>
   return sizes;
 }
 
-// The orders of chunks, if any chunk's rows are coded in another one than the source's. What cells
-// there are is what the source table says.
+// Returns the orders of chunks if any chunk's rows are reordered, else nullptr. The cells are those
+// that the source table stores.
 std::shared_ptr<const RowOrders> OrdersFor(const SourceTable& table,
                                            std::span<const ChunkHead> chunks,
                                            const WriteOptions& options, const Bases& bases) {
@@ -143,7 +143,7 @@ std::shared_ptr<const RowOrders> OrdersFor(const SourceTable& table,
   return nullptr;
 }
 
-// Which chunks may be coded by which.
+// Decides which chunks may be coded by which.
 NeighbourPlan PlanLayers(const Source& source, const Grouping& grouping,
                          std::span<const ChunkHead> chunks, const WriteOptions& options) {
   const bool alone = options.joined_layers < 2 || !grouping.groups.empty();
@@ -220,7 +220,7 @@ class ArchiveWriter::Body {
   }
 
  private:
-  // Of the source, encoded. Sets orders_.
+  // Returns the encoded source table and sets orders_.
   Bytes MakeTable(const Snapshot* snapshot) {
     SourceTable table = TableWith(bases_, options_, grouping_.groups,
                                   TableOf(source_, snapshot, grouping_.regions));
@@ -229,14 +229,14 @@ class ArchiveWriter::Body {
     return EncodeTable(table);
   }
 
-  // The group whose chunks have this file's number, which is the next one or the one before.
+  // Returns the group whose chunks have this file's number: the next one or the one before.
   const FileGroup* GroupAt(uint32_t file) {
     const std::vector<FileGroup>& groups = grouping_.groups;
     while (group_ < groups.size() && groups[group_].first() < file) ++group_;
     return group_ < groups.size() && groups[group_].first() == file ? &groups[group_] : nullptr;
   }
 
-  // The joined bytes of a group, as long as chunks of it are made.
+  // Returns the joined bytes of a group, which are kept while its chunks are being encoded.
   std::shared_ptr<const Bytes> Joined(const FileGroup& group) {
     if (joined_ != nullptr && joined_of_ == group.first()) return joined_;
     std::vector<uint64_t> sizes;
@@ -285,7 +285,7 @@ class ArchiveWriter::Body {
     for (const PlaneChoice& plane : record.encoded.planes) {
       ++summary_.choices[fmt::format("{}+{}", Name(plane.predictor), Name(plane.backend))];
     }
-    // A shared extent is needed until its last chunk is out.
+    // A shared extent is needed until its last chunk is written.
     const bool ends_extent = head.extent_token_begin + head.tokens == head.extent_tokens ||
                              head.kind == ChunkKind::kOpaque;
     if (written.file != nullptr && ends_extent) {
@@ -332,16 +332,16 @@ class ArchiveWriter::Body {
   SourceHasher hasher_;
   const Bases bases_;
   const std::vector<ChunkHead> chunks_;      // as planned
-  std::shared_ptr<const RowOrders> orders_;  // null if all rows are as in the source
+  std::shared_ptr<const RowOrders> orders_;  // nullptr if all rows are as in the source
   const Bytes table_;
   const uint32_t tag_;
   const NeighbourPlan layers_;
   const ChunkEncoder encoder_{options_.effort, options_.profile, options_.check,
                               bases_,          layers_,          orders_.get()};
-  size_t next_ = 0;   // the first chunk that is not yet wanted
-  size_t group_ = 0;  // the next one
+  size_t next_ = 0;   // first chunk that was not handed out yet
+  size_t group_ = 0;  // next group
   std::shared_ptr<const Bytes> joined_;
-  uint32_t joined_of_ = 0;  // the group's first file
+  uint32_t joined_of_ = 0;  // first file of the group in joined_
   WriteSummary summary_;
   ByteWriter entries_;
   uint64_t entry_count_ = 0;
