@@ -50,13 +50,13 @@ void Arena::Release(void* p, size_t bytes) noexcept {
     ::operator delete (p, std::align_val_t{kAlignment});
     return;
   }
-  // What was taken last can be taken again; the rest waits for the end of the scope.
+  // Only the most recent allocation can be freed for reuse; others wait for the end of the scope.
   if (block_ >= blocks_.size()) return;
   bytes = std::max(RoundedUp(bytes), kAlignment);
   if (used_ >= bytes && blocks_[block_].data.get() + (used_ - bytes) == at) used_ -= bytes;
 }
 
-// One block instead of several, so that the next piece of work of this size takes none.
+// Replaces several blocks by one, so that the next task of this size allocates none.
 void Arena::JoinBlocks() noexcept {
   if (blocks_.size() < 2) return;
   size_t size = 0;
@@ -65,7 +65,7 @@ void Arena::JoinBlocks() noexcept {
   block_ = used_ = 0;
   try {
     blocks_.push_back(NewBlock(size));
-  } catch (const std::bad_alloc&) {  // then the next piece of work begins anew
+  } catch (const std::bad_alloc&) {  // the next task then starts over with small blocks
   }
 }
 

@@ -9,17 +9,17 @@
 #include <utility>
 #include <vector>
 
-// Memory for the temporaries of one piece of work, kept for the next piece. Containers take it
-// through ArenaVector; nothing of them may outlive the scope that they were filled in.
+// Memory for the temporaries of one task, kept for the next. Containers use it through ArenaVector;
+// their contents must not outlive the scope in which they were filled.
 namespace kv {
 
 class Arena {
  public:
-  // While a scope is open, memory comes from the arena; what was taken since it was opened is taken
-  // back when it closes. Scopes nest. Without one, memory comes from the heap.
+  // While a scope is open, memory comes from the arena; closing it frees what was allocated since
+  // it was opened. Scopes nest. Without a scope, memory comes from the heap.
   class Scope {
    public:
-    explicit Scope(Arena* arena);  // null: nothing happens
+    explicit Scope(Arena* arena);  // nullptr: no effect
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
@@ -48,12 +48,12 @@ class Arena {
   void JoinBlocks() noexcept;
 
   std::vector<Block> blocks_;
-  size_t block_ = 0, used_ = 0;  // the block at work, and how much of it is taken
+  size_t block_ = 0, used_ = 0;  // current block, and the bytes used of it
   int depth_ = 0;                // open scopes
 };
 
-// Allocates from an arena, or from the heap where there is none. Copies of a container use the
-// same arena.
+// Allocates from an arena, or from the heap if there is none. Copies of a container use the same
+// arena.
 template <typename T>
 class ArenaAllocator {
  public:
@@ -86,13 +86,13 @@ class ArenaAllocator {
 template <typename T>
 using ArenaVector = std::vector<T, ArenaAllocator<T>>;
 
-// Hands objects that are expensive to make (compression contexts, buffers) from task to task; it
-// makes only as many as tasks run at once. For what a thread would keep, too: where memory runs
-// out, the C library ends a program that cannot note the destructor of a thread's object.
+// Lends objects that are expensive to make (compression contexts, buffers) from task to task, and
+// makes only as many as tasks run at once. Also used instead of thread-local objects: if memory
+// runs out while the C library registers a thread's destructor, it ends the program.
 template <typename T>
 class Reuse {
  public:
-  // Gives the object back when it is destroyed.
+  // Returns the object when it is destroyed.
   class Lease {
    public:
     explicit Lease(Reuse& pool) : pool_(pool), object_(pool.Take()) {}
@@ -110,7 +110,7 @@ class Reuse {
   std::unique_ptr<T> Take() {
     const std::lock_guard lock(mutex_);
     if (idle_.empty()) {
-      idle_.reserve(made_ + 1);  // the object's return cannot fail then
+      idle_.reserve(made_ + 1);  // returning the object then cannot fail
       auto object = std::make_unique<T>();
       ++made_;
       return object;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// A source of its own, compiled apart: libkvtool has another answer (lib/api/assertion.cc), and a
-// linker takes one of the two.
+// A separate object file: libkvtool has its own version (lib/api/inside.cc), and a linker takes
+// only one of the two.
 #include <fmt/format.h>
 
 #include <cstdio>

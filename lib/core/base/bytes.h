@@ -31,7 +31,7 @@ T LoadLE(const void* from) {
   static_assert(std::is_arithmetic_v<T>);
   T value;
   std::memcpy(&value, from, sizeof(T));
-  return value;  // hosts are little-endian: checked in bytes.cc
+  return value;  // hosts are little-endian, which bytes.cc checks
 }
 
 template <typename T>
@@ -42,7 +42,7 @@ void StoreLE(void* to, T value) {
 
 // A bounded little-endian cursor over untrusted bytes. Every read names its field; running past the
 // end throws kTruncated with field, offset, bytes needed and bytes left. Offsets in messages are
-// relative to the start of the file: `base` is where the span begins in it.
+// relative to the start of the file; `base` is the offset of the span in it.
 class ByteReader {
  public:
   explicit ByteReader(ByteSpan bytes, uint64_t base = 0) : bytes_(bytes), base_(base) {}
@@ -61,13 +61,13 @@ class ByteReader {
   int64_t I64(std::string_view field) { return Read<int64_t>(field); }
   float F32(std::string_view field) { return Read<float>(field); }
 
-  // The next `count` bytes, without a copy.
+  // Returns the next `count` bytes without copying them.
   ByteSpan Take(uint64_t count, std::string_view field) {
     const std::byte* begin = Need(count, field);
     position_ += count;
     return {begin, static_cast<size_t>(count)};
   }
-  // `count` items of `item_bytes` each; the product is overflow-checked.
+  // Returns `count` items of `item_bytes` each; the product is checked for overflow.
   ByteSpan TakeArray(uint64_t count, uint64_t item_bytes, std::string_view field);
   std::string_view Text(uint64_t count, std::string_view field) {
     return AsText(Take(count, field));
@@ -97,7 +97,7 @@ class ByteReader {
 class ByteWriter {
  public:
   ByteWriter() = default;
-  // Goes on behind what is there.
+  // Appends to existing bytes.
   explicit ByteWriter(Bytes&& begun) : bytes_(std::move(begun)) {}
 
   template <typename T>

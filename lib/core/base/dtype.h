@@ -38,10 +38,10 @@ enum class DType : uint8_t {
 
 struct DTypeInfo {
   DType dtype;
-  std::string_view name;  // "f16", "q8_0": kvtool's spelling everywhere
+  std::string_view name;  // "f16", "q8_0": kvtool's own spelling
   uint32_t block_elements;
   uint32_t block_bytes;
-  bool is_float;  // an IEEE-like scalar type whose byte planes mean something
+  bool is_float;  // a scalar IEEE-like type, whose byte planes are meaningful
 };
 
 std::span<const DTypeInfo> AllDTypes();
@@ -51,14 +51,15 @@ inline bool IsBlockQuantised(DType dtype) { return Info(dtype).block_elements > 
 constexpr bool IsHalfFloat(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 // Accepts kvtool's names and common synonyms (fp16, half, float16, bfloat16, float ...).
 std::optional<DType> ParseDType(std::string_view name);
-// Bytes of `elements` values that form whole blocks. Throws kOverflow, kSizeMismatch.
+// Returns the bytes of `elements` values, which must form whole blocks. Throws kOverflow,
+// kSizeMismatch.
 uint64_t BytesOf(DType dtype, uint64_t elements);
 
-// How the units of one tensor are ordered in memory. Names read from the outermost axis inwards.
-// The values are stored in .kvz archives: never changed, never reused.
+// The order of a tensor's units in memory; names read from the outermost axis inwards. The values
+// are stored in .kvz archives: never changed, never reused.
 enum class Order : uint8_t {
-  kTokenHeadDim = 0,  // [token][kv head][dim]: rows, what llama.cpp, vLLM and MNN dumps store
-  kHeadTokenDim = 1,  // [kv head][token][dim]: what engines feed their codec, HF caches
+  kTokenHeadDim = 0,  // [token][kv head][dim]: rows, as in dumps of llama.cpp, vLLM and MNN
+  kHeadTokenDim = 1,  // [kv head][token][dim]: the engine's codec input, Hugging Face caches
   kHeadDimToken = 2,  // [kv head][dim][token]: llama.cpp's transposed V
   kStorage = 3,       // as stored; too irregular to name (packed tiles)
 };

@@ -14,7 +14,7 @@ namespace kv {
 namespace {
 
 using enum Finding;
-// Not `using enum`: both enumerations have a kUsage and a kInternal.
+// `using enum` would be ambiguous: both enumerations have a kUsage and a kInternal.
 constexpr ErrorCode kInvalidData = ErrorCode::kInvalidData;
 constexpr ErrorCode kIo = ErrorCode::kIo;
 constexpr ErrorCode kUnsupported = ErrorCode::kUnsupported;
@@ -192,7 +192,7 @@ void Error::Compose() {
   line_ += message_;
   if (offset_) line_ += fmt::format(" (offset {:#x})", *offset_);
   if (finding_ != Finding::kUsage) line_ += fmt::format(" [{}]", FindingId(finding_));
-  line_ = Printable(line_);  // names and texts of files are in it
+  line_ = Printable(line_);  // contains names and texts from files
 }
 
 Error SystemError(Finding finding, std::string_view action, std::string_view name) {

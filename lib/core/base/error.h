@@ -13,11 +13,11 @@
 
 namespace kv {
 
-// Whose fault a failure is. The program turns it into an exit status (apps/kvtool/exit_status.h).
+// Who caused a failure. The program turns it into an exit status (apps/kvtool/exit_status.h).
 enum class ErrorCode { kUsage, kInvalidData, kIo, kUnsupported, kInternal };
 
-// Tells what kind of fault it is, across all formats. The numbers are printed as KVnnnn, documented
-// by `kvtool explain`, and never reused. The table with texts is in error.cc.
+// The kind of fault, across all formats. The numbers are printed as KVnnnn, documented by `kvtool
+// explain`, and never reused. error.cc has the table with texts.
 enum class Finding : uint16_t {
   // the command line and its environment
   kUsage = 1,
@@ -70,7 +70,7 @@ enum class Finding : uint16_t {
   kForbiddenOpcode = 1202,
   kBadPickle = 1203,
   kBadZip = 1204,
-  // known, but not something this program can do
+  // recognised, but not supported
   kUnsupportedVersion = 1301,
   kUnsupportedKind = 1302,
   kUnsupportedDtype = 1303,
@@ -93,22 +93,22 @@ const FindingInfo& InfoOf(Finding finding);
 // "KV1001"
 std::string FindingId(Finding finding);
 
-// The one exception type of the project. `what()` is the whole line that a user reads, without the
+// The only exception type of the project. `what()` is the whole line that a user reads, without the
 // program's name: "FILE: CONTEXT: MESSAGE (offset 0x10) [KV1001]". Messages are written without the
 // file's name, which the layer that knows it adds while unwinding.
 class Error : public std::exception {
  public:
   Error(Finding finding, std::string message);
-  // The same, with the text and the values of fmt::format.
+  // Formats the message as fmt::format.
   template <typename... Values>
   requires(sizeof...(Values) > 0)
       Error(Finding finding, fmt::format_string<Values...> text, Values&&... values)
       : Error(finding, fmt::vformat(text, fmt::make_format_args(values...))) {}
 
   Error& At(uint64_t offset);           // byte offset in the file
-  Error& Hint(std::string hint);        // printed on a line of its own
+  Error& Hint(std::string hint);        // printed on a separate line
   Error& In(std::string_view context);  // "layer 3 K"; the outermost comes first
-  Error& File(std::string_view name);   // kept if already set
+  Error& File(std::string_view name);   // ignored if already set
   template <typename... Values>
   requires(sizeof...(Values) > 0) Error& In(fmt::format_string<Values...> text,
                                             Values&&... values) {
@@ -136,11 +136,11 @@ class Error : public std::exception {
   std::optional<uint64_t> offset_;
 };
 
-// "ACTION: TEXT OF ERRNO", of the file of that name, if any.
+// Returns "ACTION: TEXT OF ERRNO", with the file's name, if any.
 Error SystemError(Finding finding, std::string_view action, std::string_view name = {});
 
-// A broken invariant is a bug: prints where it is and aborts, in every build. In libkvtool it
-// throws kInternal instead.
+// A broken invariant is a bug: prints its location and aborts, in every build. libkvtool throws
+// kInternal instead.
 [[noreturn]] void AssertionFailed(const char* expression, const char* file, int line);
 #define KV_ASSERT(expression) \
   ((expression) ? void(0) : ::kv::AssertionFailed(#expression, __FILE__, __LINE__))

@@ -62,7 +62,8 @@ class Descriptor {
   int number_;
 };
 
-// Copies what cannot be mapped into an unnamed file. What has no bytes needs none: -1.
+// Copies an input that cannot be mapped into an unnamed file. Returns -1 for an empty one, which
+// needs no file.
 int Spool(int from, const std::string& name, uint64_t most) {
   Descriptor spool(-1);
   Bytes buffer(1 << 20);
@@ -89,8 +90,8 @@ void SetUrlOpener(UrlOpener opener) { url_opener = opener; }
 
 namespace {
 
-// Leaves the access time as it is where the file is the user's own: to look at a file is not to use
-// it, and operators find idle files by that time.
+// Opens without changing the access time if the file is the user's own: inspecting a file is not
+// using it, and operators find idle files by that time.
 int OpenToLook(const fs::path& path) {
 #ifdef O_NOATIME
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOATIME);
@@ -122,7 +123,7 @@ std::shared_ptr<const FileSource> FileSource::Open(const fs::path& path,
   if (S_ISDIR(status.st_mode)) {
     throw Error(Finding::kOpenFailed, "is a folder, a file was expected").File(name);
   }
-  // Of stdin what is left of it counts, which a mapping would not know.
+  // stdin is read from its current position, which a mapping would ignore.
   if (path != "-" && S_ISREG(status.st_mode) && status.st_size > 0) {
     if (const auto source = MapDescriptor(file.get(), name)) {
       source->state_ = StateOf(status);
@@ -224,7 +225,7 @@ void FileSource::RequireUnchanged() const {
   struct stat status;
   if (!state_ || ::stat(name_.c_str(), &status) != 0) return;
   const State now = StateOf(status);
-  // Another file of that name leaves the mapped one as it is.
+  // A new file under the same name does not affect the mapping.
   if (now.device != state_->device || now.inode != state_->inode || now == *state_) return;
   throw Error(Finding::kReadFailed, "changed while it was read").File(name_);
 }
@@ -246,8 +247,9 @@ std::shared_ptr<const FileSource> FileSource::Slice(std::shared_ptr<const FileSo
 void FileSource::Drop(uint64_t offset, uint64_t size) const {
   if (whole_ != nullptr) return whole_->Drop(whole_->OffsetOf(bytes_.data()) + offset, size);
   if (map_ == nullptr || size == 0) return;
-  // A fault maps its neighbours too, in aligned windows of this size: what lies before the range in
-  // the first window came back with it and would add up over many calls.
+  // A page fault also maps neighbouring pages in aligned windows of this size. Pages before the
+  // range, in its first window, came back with it and would add up over many calls, so whole
+  // windows are dropped.
   constexpr uint64_t kWindow = 64 << 10;
   static const uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   const uint64_t begin = offset / kWindow * kWindow;
@@ -283,7 +285,8 @@ bool IsSafeRelativePath(std::string_view name) {
 
 std::optional<NameClash> FindNameClash(std::vector<std::string_view> names, uint64_t* compared) {
   uint64_t looked_at = 0;
-  // A slash sorts before all else, so what lies below a name follows right behind it.
+  // A slash sorts before all other characters, so the names below a folder directly follow its own
+  // name.
   std::sort(names.begin(), names.end(), [&](std::string_view a, std::string_view b) {
     const auto [in_a, in_b] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
     looked_at += static_cast<uint64_t>(in_a - a.begin()) + 1;
@@ -347,7 +350,7 @@ void FetchedFile::Need(uint64_t offset, uint64_t size) {
       Fetch(claimed.runs[i]);
       Settle(claimed.runs[i], State::kThere);
     };
-    // One run after another fetches them as well, where no thread can be had.
+    // If no threads can be started, the runs are fetched one after another.
     std::optional<ThreadPool> pool;
     try {
       if (claimed.runs.size() > 1) {
@@ -381,7 +384,7 @@ void FetchedFile::Claim(uint64_t first, uint64_t last, std::vector<Run>& runs) {
       blocks_[i] = State::kOnItsWay;
     }
     if (!runs.empty() || !waits) return;
-    settled_.wait(lock);  // what another thread fails to fetch is tried again here
+    settled_.wait(lock);  // a run that another thread failed to fetch is tried again here
   }
 }
 
@@ -389,7 +392,7 @@ void FetchedFile::Fetch(const Run& run) {
   const uint64_t begin = run.first * kBlock, end = std::min(run.last * kBlock, bytes_.size());
   Bytes buffer(end - begin);
   reader_->Read(begin, buffer);
-  // Written rather than stored through the mapping: a full disk is then an error, not a signal.
+  // Written by a call, not through the mapping: a full disk is then an error, not a signal.
   for (uint64_t at = 0; at < buffer.size();) {
     const ssize_t written = ::pwrite(descriptor_, buffer.data() + at, buffer.size() - at,
                                      static_cast<off_t>(begin + at));

@@ -21,42 +21,41 @@ namespace kv {
 class FetchedFile;
 class RangeReader;
 
-// The most bytes read of an input that does not tell its size and must be spooled, unless the
-// caller sets a limit.
+// Default limit for inputs that do not tell their size and must be spooled.
 constexpr uint64_t kMostOfPipe = uint64_t{64} << 30;
 // The same for lists, plans and manifests.
 constexpr uint64_t kMostOfList = uint64_t{1} << 30;
 
-// How the bytes of a remote input come: all before it is used, or those that are asked for.
+// When the bytes of a remote input are fetched: all before it is used, or those that are needed.
 enum class FetchMode { kWhole, kAsNeeded };
 
-// Opens "https://..." and the like; null if `path` is a plain path.
+// Opens "https://..." and similar; returns nullptr if `path` is a plain path.
 using UrlOpener = std::unique_ptr<RangeReader> (*)(const std::string& path);
-// What Open does with URLs; without it they are names of files. A program sets it once, before it
-// opens anything.
+// Sets how Open treats URLs; without an opener they are file names. A program calls it once, before
+// it opens anything.
 void SetUrlOpener(UrlOpener opener);
 
-// The immutable bytes of one input: a mapped file, a spooled stream, memory or a remote file. Views
-// into it stay valid while somebody holds the pointer.
+// The immutable bytes of an input: a mapped file, a spooled stream, memory or a remote file. Views
+// into it stay valid as long as the object exists.
 class FileSource {
  public:
-  // Maps a regular file; "-" (stdin), pipes, and files whose contents are made when read (/proc)
-  // are first spooled to an unnamed temporary file. A remote file counts as a stream unless it
-  // comes as needed. Throws kOpenFailed, kReadFailed, kLimit.
+  // Maps a regular file. "-" (stdin), pipes, and files whose content is generated on reading
+  // (/proc) are first spooled to an unnamed temporary file. A remote file counts as a stream unless
+  // it is fetched as needed. Throws kOpenFailed, kReadFailed, kLimit.
   static std::shared_ptr<const FileSource> Open(
       const std::filesystem::path& path, std::optional<uint64_t> most_of_stream = std::nullopt,
       FetchMode fetch = FetchMode::kWhole);
-  // The same for what is small, such as a configuration or a list. Throws kLimit with the file's
-  // name above `most` bytes, from a stream or not; `what` it is taken for: "a summary".
+  // Opens small inputs such as configurations or lists. Throws kLimit with the file's name above
+  // `most` bytes, from a stream or not; `what` names its purpose: "a summary".
   static std::shared_ptr<const FileSource> OpenSmall(const std::filesystem::path& path,
                                                      uint64_t most, std::string_view what);
   static std::shared_ptr<const FileSource> FromBytes(Bytes bytes, std::string name);
   // Maps an open descriptor's whole file and closes it.
   static std::shared_ptr<const FileSource> FromDescriptor(int descriptor, std::string name);
-  // Nothing is read before somebody needs it.
+  // Reads nothing before it is needed.
   static std::shared_ptr<const FileSource> FromRanges(std::unique_ptr<RangeReader> reader,
                                                       std::string name);
-  // A range of another source, which it keeps alive.
+  // Returns a range of another source and keeps that alive.
   static std::shared_ptr<const FileSource> Slice(std::shared_ptr<const FileSource> whole,
                                                  uint64_t offset, uint64_t size, std::string name);
   ~FileSource();
@@ -71,18 +70,18 @@ class FileSource {
   }
   uint64_t OffsetOf(const std::byte* p) const { return static_cast<uint64_t>(p - bytes_.data()); }
 
-  // Brings a range into bytes(), where those of a remote file are zeros before. Does nothing for
-  // other sources. Threads may call it at once. Throws kReadFailed, kWriteFailed.
+  // Fetches a range into bytes(), where a remote file otherwise has zeros. Has no effect on other
+  // sources. May be called from several threads. Throws kReadFailed, kWriteFailed.
   void Need(uint64_t offset, uint64_t size) const;
-  // Throws kLimit if more than `most` bytes would have to come.
+  // Throws kLimit if more than `most` bytes would have to be fetched.
   void NeedAll(uint64_t most = kMostOfPipe) const;
 
-  // Throws kReadFailed if the mapped file was written to since it was opened, as far as the system
-  // tells: by its size and the time of its last change.
+  // Throws kReadFailed if the mapped file was modified since it was opened, judged by its size and
+  // modification time.
   void RequireUnchanged() const;
 
-  // Gives the pages of a range back to the system, which reads them again when touched. This bounds
-  // the resident size while somebody walks a huge mapped file.
+  // Returns the pages of a range to the system, which reads them again when they are touched. This
+  // bounds the resident size while a huge mapped file is read.
   void Drop(uint64_t offset, uint64_t size) const;
 
  private:
@@ -111,20 +110,21 @@ class FileSource {
 };
 
 struct SourceFile {
-  std::string name;  // relative to the source, '/'-separated; of a single file its own name
+  // relative to the source, '/'-separated; the file name itself for a single file
+  std::string name;
   std::shared_ptr<const FileSource> data;
   bool executable = false;  // by its owner
 };
 
-// An input as the user names it: one file, or a folder with all the files below it.
+// An input as the user names it: one file, or a folder with all files below it.
 struct Source {
   std::string path;  // as given
   bool is_folder = false;
   std::vector<SourceFile> files;                // sorted by name
   std::vector<std::string> empty_folders = {};  // sorted
 
-  // Throws kOpenFailed, kReadFailed, kLimit; links, devices and the like inside a folder are
-  // refused (kUnsafeName). In a folder with very many files the small ones share one spool: a
+  // Throws kOpenFailed, kReadFailed, kLimit; links, devices and similar entries of a folder are
+  // refused (kUnsafeName). In folders with very many files, the small ones share one spool: a
   // process may have some 65,000 mappings, but an engine that dumps every decoded token writes more
   // files.
   static Source Open(const std::filesystem::path& path,
@@ -135,13 +135,14 @@ struct Source {
   void NeedAll(uint64_t most = kMostOfPipe) const;  // as FileSource's, of every file
   void RequireUnchanged() const;                    // as FileSource's, of every file
   const SourceFile* Find(std::string_view name) const;
-  // The file whose bytes hold `p`, or null. Takes logarithmic time for sources that Open returned.
+  // Returns the file whose bytes hold `p`, or nullptr. Takes logarithmic time for sources returned
+  // by Open.
   const SourceFile* FileOf(const std::byte* p) const;
 
-  std::vector<uint32_t> by_address = {};  // places in `files`, sorted by where their bytes lie
+  std::vector<uint32_t> by_address = {};  // indices into `files`, sorted by address
 };
 
-// Takes bytes in order.
+// Receives bytes in order.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -150,8 +151,8 @@ class Sink {
   virtual void Skip(uint64_t count);
 };
 
-// Thrown when the reader at the other end of a pipe has left, as `head` does. This is not a
-// failure, but nothing is left to do.
+// Thrown when the reader of a pipe has left, as `head` does. This is not a failure, but the program
+// can stop.
 class ClosedPipe : public std::exception {
  public:
   const char* what() const noexcept override { return "closed pipe"; }
@@ -166,7 +167,7 @@ class MemorySink : public Sink {
   Bytes bytes_;
 };
 
-// A descriptor that this object does not own (stdout). Throws kWriteFailed, ClosedPipe.
+// Writes to a descriptor that it does not own (stdout). Throws kWriteFailed, ClosedPipe.
 class DescriptorSink : public Sink {
  public:
   explicit DescriptorSink(int descriptor, std::string name)
@@ -178,29 +179,30 @@ class DescriptorSink : public Sink {
   std::string name_;
 };
 
-// An unnamed temporary file in TMPDIR, for streams that must be seekable. Returns its descriptor.
+// Opens an unnamed temporary file in TMPDIR, for streams that must be seekable, and returns its
+// descriptor.
 int OpenSpool();
 
-// Whether a stored name may be used below an output folder: relative, no empty, '.' or '..' part,
-// no backslash or NUL.
+// Returns true if a stored name may be used below an output folder: relative, without empty, '.' or
+// '..' parts, backslash or NUL.
 bool IsSafeRelativePath(std::string_view name);
 
-// Reads ranges of bytes that lie elsewhere and do not change: on a server, behind a callback.
+// Reads ranges of immutable bytes elsewhere: on a server, or behind a callback.
 class RangeReader {
  public:
   virtual ~RangeReader() = default;
   virtual uint64_t size() const = 0;
-  // Fills `to` with the bytes from `offset` on. Several threads may call it at once. Throws
-  // kReadFailed, also if what is read has changed meanwhile.
+  // Fills `to` with the bytes from `offset` on. May be called from several threads. Throws
+  // kReadFailed, also if the content has changed meanwhile.
   virtual void Read(uint64_t offset, std::span<std::byte> to) = 0;
 };
 
-// A file's bytes, brought in block by block and kept in an unnamed temporary file. What was not
-// brought in reads as zeros. Threads may call Need at once.
+// A file's bytes, fetched block by block and kept in an unnamed temporary file. Blocks not yet
+// fetched read as zeros. Need may be called from several threads.
 class FetchedFile {
  public:
   static constexpr uint64_t kBlock = 16 << 10;
-  // What one call of the reader brings at most, and how many run at once for one Need.
+  // Limits of one read, and of the reads that run at once for one Need.
   static constexpr uint64_t kMostAtOnce = 8 << 20;
   static constexpr int kMostReads = 4;
 
@@ -211,7 +213,7 @@ class FetchedFile {
   FetchedFile& operator=(const FetchedFile&) = delete;
 
   ByteSpan bytes() const { return bytes_; }
-  // Returns when the range, cut to the file, is in bytes(). Throws what the reader throws, and
+  // Returns once the range, limited to the file, is in bytes(). Throws as the reader, and
   // kWriteFailed if the temporary file cannot grow.
   void Need(uint64_t offset, uint64_t size);
 
@@ -221,14 +223,15 @@ class FetchedFile {
     uint64_t first, last;  // blocks [first, last)
     bool settled = false;
   };
-  // Runs that one call of Need fetches. Each is settled in the end, or others would wait for ever.
+  // The runs that one call of Need fetches. The destructor settles each, or other threads would
+  // wait forever.
   struct Claimed {
     FetchedFile& file;
     std::vector<Run> runs = {};
     ~Claimed();
   };
 
-  // Claims the absent blocks of [first, last) in runs of at most kMostAtOnce bytes.
+  // Claims the missing blocks of [first, last), in runs of at most kMostAtOnce bytes.
   void Claim(uint64_t first, uint64_t last, std::vector<Run>& runs);
   void Fetch(const Run& run);
   void Settle(Run& run, State state);
@@ -241,12 +244,12 @@ class FetchedFile {
   std::vector<State> blocks_;
 };
 
-// Two stored names that cannot both be restored: equal ones, or a file and what lies below it.
+// Two stored names that cannot both be restored: equal ones, or a file and a name below it.
 struct NameClash {
   std::string_view above, name;
 };
-// Finds the first such pair, if any. `compared`, if given, is set to the bytes that were looked at,
-// which grow as the names do, however deep they are.
+// Returns the first such pair, if any. `compared`, if given, is set to the number of bytes
+// compared, which is proportional to the names' total length, however deep they are.
 std::optional<NameClash> FindNameClash(std::vector<std::string_view> names,
                                        uint64_t* compared = nullptr);
 

@@ -61,16 +61,16 @@ inline uint16_t F32ToBF16(float value) {
 // OCP 8-bit floats: E4M3 has no infinities and one NaN, E5M2 is a cut binary16. Conversions round
 // to nearest, ties to even, from the binary32 value: going through binary16 would round twice.
 
-// What becomes of values beyond the largest finite one: as torch casts (NaN, or infinity for E5M2),
-// or as GPUs convert for caches (the largest finite value; NaN stays NaN).
+// Treatment of values beyond the largest finite one: as in torch's cast (NaN, or infinity for
+// E5M2), or as GPUs convert for caches (the largest finite value; NaN stays NaN).
 enum class Float8Overflow { kCast, kSaturate };
 
 inline constexpr float kE4M3Max = 448, kE5M2Max = 57344;
 
 namespace internal {
 
-// Rounds a finite magnitude to `kMantissa` bits above subnormals of the quantum that `kMagic` has
-// as its last place. The codes of a format go on across binades, so a carry is right by itself.
+// Rounds a finite magnitude to `kMantissa` bits, and below to multiples of the quantum in the last
+// place of `kMagic`. Codes are consecutive across binades, so a carry is correct by itself.
 template <int kMantissa, int kBias>
 uint8_t RoundToFloat8(uint32_t magnitude) {
   constexpr int kShift = 23 - kMantissa;

@@ -55,7 +55,7 @@ Hash128Bytes StreamingHash::Digest128() const {
 
 std::string HashText(uint64_t hash) { return fmt::format("xxh3:{:016x}", hash); }
 
-// After RFC 7693.
+// Follows RFC 7693.
 
 namespace {
 

@@ -19,7 +19,7 @@ uint64_t Hash64(ByteSpan bytes);
 using Hash128Bytes = std::array<std::byte, 16>;
 Hash128Bytes Hash128(ByteSpan bytes);
 
-// These hashes over bytes that arrive in pieces; one state gives both.
+// Computes both hashes over bytes that arrive in pieces.
 class StreamingHash {
  public:
   StreamingHash();
@@ -42,7 +42,7 @@ std::string HashText(uint64_t hash);
 // BLAKE2b with 8 bytes of output and no key, as a little-endian number. Engines name slots by it.
 uint64_t Blake2b64(ByteSpan message);
 
-// BLAKE2b with 32 bytes of output and no key: a hash that nobody can make two contents for.
+// BLAKE2b with 32 bytes of output and no key: collisions cannot be constructed.
 using Hash256Bytes = std::array<std::byte, 32>;
 Hash256Bytes Blake2b256(ByteSpan message);
 

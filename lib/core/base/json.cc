@@ -16,8 +16,8 @@
 namespace kv {
 namespace {
 
-// Builds the tree as the parser meets its parts, so that the limits hold before anything nests. The
-// library's own callback would search all earlier elements of an array after each object in it.
+// Builds the tree while parsing, so that limits apply before anything nests. The library's own
+// callback would search all earlier elements of an array after each object in it.
 template <typename Json>
 class TreeBuilder {
  public:
@@ -44,7 +44,8 @@ class TreeBuilder {
     level.is_new = level.Insert(name);
     if (limits_.unique_keys && !level.is_new && !mistake_) {
       mistake_ =
-          JsonMistake{JsonMistake::Kind::kTwice, 0, name};  // said unless what follows is not JSON
+          // reported unless a syntax error follows
+          JsonMistake{JsonMistake::Kind::kTwice, 0, name};
     }
     if (level.value->size() == limits_.keys) {
       throw Error(Finding::kLimit, "a JSON object has more than {} keys", limits_.keys);
@@ -69,11 +70,11 @@ class TreeBuilder {
   }
 
  private:
-  // An array or object whose end has not come. An ordered object finds a key by walking all of its
-  // keys, so that wide ones have a set of them here: 4,096 keys would cost 8 million comparisons.
+  // An open array or object. An ordered object finds a key by walking all of its keys, so wide ones
+  // keep a set of them here: 4,096 keys would otherwise cost 8 million comparisons.
   struct Level {
     Json* value;
-    bool is_new = true;  // the key that came last
+    bool is_new = true;  // the last key is new
     std::unordered_set<std::string> keys = {};
 
     bool Insert(const std::string& name) {
@@ -123,7 +124,7 @@ class TreeBuilder {
 
   const JsonLimits& limits_;
   Json root_;
-  std::vector<Level> open_;  // the outermost first; none of the values moves while it is open
+  std::vector<Level> open_;  // outermost first; no value moves while it is open
   std::string key_;
   std::optional<JsonMistake> mistake_;
 };
@@ -135,7 +136,7 @@ Json Read(std::string_view text, const JsonLimits& limits, JsonMistake* mistake)
                 limits.bytes);
   }
   // The parser writes the locale's decimal point into a number, but only its first byte: under
-  // ps_AF.UTF-8, which has two, 1.5 would be 1.
+  // ps_AF.UTF-8, whose point has two bytes, 1.5 would become 1.
   const CLocale locale;
   TreeBuilder<Json> builder(limits);
   Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json, /*strict=*/true,

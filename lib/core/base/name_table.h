@@ -15,13 +15,13 @@
 
 namespace kv {
 
-// Names by their places in a list that somebody else keeps: a file may hold a million, and a set of
-// strings would cost more than reading them. The table is open and at most half full. It keeps half
-// of each hash beside the place, so that a name in the list is looked at only where hashes agree.
-// `name_at(place)` must give the name that was inserted under that place.
+// A hash set of names, identified by their index in a list that the caller owns: a file may hold a
+// million names, and a set of strings would take longer than reading them. The table is open and at
+// most half full. It keeps half of each hash beside the index, so that a name is compared only if
+// these agree. `name_at(place)` must return the name that was inserted under that index.
 class NameTable {
  public:
-  // False, and nothing changes, if the name was there.
+  // Returns false and changes nothing if the name exists.
   template <typename NameAt>
   bool Insert(std::string_view name, uint32_t place, const NameAt& name_at) {
     if (2 * (names_ + 1) > slots_.size()) Grow(4 * slots_.size());
@@ -33,9 +33,9 @@ class NameTable {
     return true;
   }
 
-  // Inserts places 0 to `count`, of which none was there, and calls `repeated(place, earlier)` for
-  // those whose name an earlier one has. Slots of a large table lie in memory that no cache holds,
-  // so they are asked for some names ahead.
+  // Inserts the places 0 to `count`, none of which was inserted before, and calls `repeated(place,
+  // earlier)` for those whose name exists. Slots of a large table are not in any cache, so they are
+  // prefetched some names ahead.
   template <typename NameAt, typename Repeated>
   void InsertAll(uint32_t count, const NameAt& name_at, const Repeated& repeated) {
     Reserve(count);
@@ -61,7 +61,7 @@ class NameTable {
     return slot.place == kFree ? std::nullopt : std::optional(slot.place);
   }
 
-  // Makes room for as many names.
+  // Makes room for this many names.
   void Reserve(size_t names) {
     if (2 * names > slots_.size()) Grow(std::bit_ceil(2 * names));
   }

@@ -10,10 +10,11 @@
 namespace kv {
 namespace {
 
-constexpr int64_t kFarExponent = int64_t{1} << 40;  // beyond any number that a text can write out
+// exceeds the exponent of any number that fits a text
+constexpr int64_t kFarExponent = int64_t{1} << 40;
 
-// Tells numbers too large for a double from those too small: whether the first digit that is not 0
-// counts more than 1.
+// Distinguishes numbers too large for a double from those too small: returns true if the place of
+// the first nonzero digit is above 1.
 bool IsLarge(std::string_view number) {
   const size_t mark = std::min(number.find_first_of("eE"), number.size());
   const std::string_view digits = number.substr(0, mark);
@@ -36,7 +37,7 @@ std::optional<double> TakeReal(std::string_view& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc::invalid_argument) return std::nullopt;
   const std::string_view taken = text.substr(0, static_cast<size_t>(end - text.data()));
-  // from_chars leaves the value alone where it is out of range.
+  // from_chars leaves the value unchanged if it is out of range.
   if (error == std::errc::result_out_of_range) {
     number = std::copysign(IsLarge(taken) ? HUGE_VAL : 0.0, taken.starts_with('-') ? -1.0 : 1.0);
   }

@@ -102,7 +102,7 @@ void PwriteAll(int descriptor, uint64_t offset, ByteSpan bytes, const std::strin
   }
 }
 
-// A file ends where a hole at its end does.
+// A hole at the end does not extend a file, so its size is set.
 void EndAt(int descriptor, uint64_t size, const std::string& name) {
   struct stat status;
   if (::fstat(descriptor, &status) == 0 && static_cast<uint64_t>(status.st_size) >= size) return;
@@ -111,7 +111,7 @@ void EndAt(int descriptor, uint64_t size, const std::string& name) {
 
 void GiveAway(int descriptor, const Permissions& like, uint32_t mode) {
   if (::fchown(descriptor, like.owner, static_cast<gid_t>(-1)) != 0) errno = 0;
-  // A group that is not the source's gets what everybody gets.
+  // If the group cannot be the source's, it gets only the permissions that everybody has.
   if (::fchown(descriptor, static_cast<uid_t>(-1), like.group) != 0) {
     const uint32_t shared = (mode >> 3 & 07) & (mode & 07);
     mode = (mode & 0700) | shared << 3 | shared;
@@ -156,7 +156,7 @@ AtomicFile::AtomicFile(fs::path path, const OutputRules& rules)
     : path_(std::move(path)), rules_(rules) {
   if (const std::optional<int> named = DescriptorNamed(path_)) {
     stream_ = ::fcntl(*named, F_DUPFD_CLOEXEC, 3);
-    if (path_ == "-") path_ = "stdout";  // in messages
+    if (path_ == "-") path_ = "stdout";  // for messages
     if (stream_ < 0) throw IoError("cannot write", path_.string());
     return;
   }
@@ -247,7 +247,7 @@ void AtomicFile::Commit() {
   }
 }
 
-// Gives the finished file its name.
+// Links or renames the finished file to its final name.
 void AtomicFile::Place() {
   const auto fail = [&] {
     if (errno == EEXIST) RefuseExisting(path_, rules_.overwrite);
@@ -285,7 +285,7 @@ bool IsMarked(const fs::path& folder) {
   return ::getxattr(folder.c_str(), kMarkAttribute, nullptr, 0) >= 0;
 }
 
-// "out/" is "out", a link is what it stands for.
+// Returns the folder's path without a trailing slash, and with links resolved.
 fs::path FolderPath(fs::path path) {
   if (!path.has_filename()) path = path.parent_path();
   std::error_code failed;
@@ -317,8 +317,9 @@ fs::path ParkedName(const fs::path& path) {
   return parked;
 }
 
-// Without an exchange of names a folder being replaced has another name for a moment. A run that
-// was killed in it left the folder there: it is given its name back, or removed if it was replaced.
+// Undoes an interrupted replacement. Without an atomic exchange, a folder being replaced briefly
+// has another name. If a run was killed at that moment, the folder gets its name back, or is
+// removed if it has been replaced.
 void RestoreParked(const fs::path& path) {
   const fs::path parked = ParkedName(path);
   std::error_code ignored;
@@ -386,7 +387,7 @@ AtomicFolder::AtomicFolder(fs::path path, const OutputRules& rules)
     descriptor_ = ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor_ < 0) throw IoError("cannot create the folder", path_.string());
   } while (!working_.Claim(descriptor_));
-  ::fsetxattr(descriptor_, kMarkAttribute, "1", 1, 0);  // where there are no attributes, no mark
+  ::fsetxattr(descriptor_, kMarkAttribute, "1", 1, 0);  // without attributes there is no mark
 }
 
 AtomicFolder::~AtomicFolder() {
@@ -411,8 +412,8 @@ std::unique_ptr<FolderFile> AtomicFolder::Create(const std::string& name, bool e
   return std::make_unique<FolderFile>(descriptor, shown);
 }
 
-// From the deepest folder up to one that exists, and down again: files of one folder cost one call
-// each, however deep it is.
+// Walks up from the deepest folder to one that exists, and down again: files of the same folder
+// then cost one call each, however deep it is.
 void AtomicFolder::MakeFolder(const std::string& name) {
   WaitIfEnding();
   std::vector<size_t> missing;
@@ -447,7 +448,7 @@ void AtomicFolder::Commit() {
   if (::syncfs(descriptor_) != 0) throw IoError("cannot write", path_.string());
   if (replaces_) {
     ReplaceFolder(working_.name(), path_.string());
-    working_ = Temporary();  // removes what was there, which has that name now
+    working_ = Temporary();  // removes the old folder, which has that name now
   } else {
     if (RenameNoReplace(working_.name(), path_.string()) != 0) {
       if (errno == EEXIST || errno == ENOTEMPTY) RefuseExisting(path_, Overwrite::kRefuse);

@@ -15,21 +15,21 @@
 #include "lib/core/base/file.h"
 #include "lib/core/base/temporary.h"
 
-// The one way to write a file (AtomicFile) and a folder (AtomicFolder).
+// The only way to write a file (AtomicFile) or a folder (AtomicFolder).
 namespace kv {
 
 enum class Overwrite { kRefuse, kAllow };
 
-// Who may read a source. Its outputs take this over.
+// Access rights of a source, which its outputs take over.
 struct Permissions {
   uint32_t mode = 0;  // of a file, 0777
   uid_t owner = 0;
   gid_t group = 0;
 
-  // A file has its own; a folder has what it and every file below it have in common, without
-  // execution. Returns nothing for anything else.
+  // Returns the rights of a file, or those that a folder and every file below it have in common,
+  // without execution. Returns nullopt for anything else.
   static std::optional<Permissions> Of(const std::filesystem::path& path);
-  // The same for contents written in another form, which nobody may execute.
+  // Returns the same rights for converted contents, which need no execution.
   Permissions ForOtherContents() const { return {mode & 0666, owner, group}; }
 };
 
@@ -37,21 +37,21 @@ struct OutputRules {
   OutputRules(Overwrite o = Overwrite::kRefuse) : overwrite(o) {}  // NOLINT: a rule of its own
 
   Overwrite overwrite;
-  // Without a value: whatever the umask allows.
+  // If empty, the umask decides.
   std::optional<Permissions> like = std::nullopt;
   // Tells whether everything in an existing folder belongs to a dump. With kAllow, a folder is
-  // replaced only if it is empty, if kvtool wrote it, or if this function says so.
+  // replaced only if it is empty, was written by kvtool, or this function returns true.
   bool (*is_dump)(const std::string& folder) = nullptr;
-  // Called by Commit before the output gets its name. What it throws leaves nothing behind.
+  // Called by Commit before the output gets its name. If it throws, nothing is left behind.
   std::function<void()> before_commit = {};
 };
 
 // A file that appears under its final name complete or not at all: it is written without a name (or
-// under a temporary one where the system has no unnamed files), fsynced, then linked or renamed.
+// under a temporary one if the system has no unnamed files), fsynced, then linked or renamed.
 // Without Commit nothing remains. Only regular files are replaced; a link stays and its target is
 // replaced. Character devices, FIFOs and descriptors ("-", /dev/stdout, /dev/fd/N) are streams:
 // they are written through, in order. Throws kExists (at construction and, against races, at
-// Commit), kUsage for what cannot be an output, kWriteFailed, ClosedPipe.
+// Commit), kUsage for paths that cannot be an output, kWriteFailed, ClosedPipe.
 class AtomicFile : public Sink {
  public:
   AtomicFile(std::filesystem::path path, const OutputRules& rules);
@@ -63,7 +63,7 @@ class AtomicFile : public Sink {
   void Skip(uint64_t count) override;
   // Only for files, or after NeedSeeking.
   void WriteAt(uint64_t offset, ByteSpan bytes);
-  // Writers that seek back call this first; a stream is then kept in a spool until Commit.
+  // Must be called first by writers that seek back; a stream is then spooled until Commit.
   void NeedSeeking();
   bool is_stream() const { return stream_ >= 0; }
   uint64_t size() const { return size_; }  // bytes written in order
@@ -76,7 +76,7 @@ class AtomicFile : public Sink {
 
   std::filesystem::path path_;
   OutputRules rules_;
-  Temporary temporary_;  // none while the file has no name
+  Temporary temporary_;  // empty while the file has no name
   int descriptor_ = -1;
   int stream_ = -1;
   uint64_t size_ = 0;
@@ -100,8 +100,8 @@ class FolderFile : public Sink {
   uint64_t size_ = 0;
 };
 
-// The same promise for a folder: it is built under a temporary name beside its final one, then
-// exchanged with the old folder, in one step where the file system can. An extended attribute,
+// Gives the same guarantee for a folder: it is built under a temporary name beside its final one,
+// then exchanged with the old folder, atomically if the file system can. An extended attribute,
 // never a file, marks folders that kvtool wrote.
 class AtomicFolder {
  public:
@@ -125,13 +125,12 @@ class AtomicFolder {
   bool replaces_ = false;
 };
 
-// The descriptor that a path stands for: 1 for "-" and /dev/stdout, N for /dev/fd/N.
+// Returns the descriptor that a path denotes: 1 for "-" and /dev/stdout, N for /dev/fd/N.
 std::optional<int> DescriptorNamed(const std::filesystem::path& path);
 
-// Exchanges the folders `fresh` and `path`. If the file system cannot exchange two
-// names, it uses two renames and undoes the first if the second fails. `exchange` is
-// renameat2 with RENAME_EXCHANGE. Throws kWriteFailed and then leaves `path` as it
-// was.
+// Exchanges the folders `fresh` and `path`. If the file system cannot exchange two names, uses two
+// renames and undoes the first if the second fails. `exchange` is renameat2 with RENAME_EXCHANGE.
+// Throws kWriteFailed and then leaves `path` unchanged.
 using ExchangeCall = int (*)(const char* a, const char* b);
 int ExchangeNames(const char* a, const char* b);
 void ReplaceFolder(const std::string& fresh, const std::string& path,
@@ -146,24 +145,23 @@ inline Error IoError(std::string_view action, const std::string& name) {
   return SystemError(Finding::kWriteFailed, action, name);
 }
 void SyncFolder(const std::filesystem::path& folder);
-// The folder in which `path`, which may be a folder's, is a name.
+// Syncs the folder that contains the name `path`, which may itself be a folder.
 void SyncNameOf(const std::filesystem::path& path);
-// Makes a folder and those above it that are missing, so that a power cut does not take them.
+// Creates a folder and its missing parents, durably.
 void MakeFolders(const std::filesystem::path& path, std::error_code& failed);
 void RefuseExisting(const std::filesystem::path& path, Overwrite overwrite);
-// Like rename, but fails with EEXIST if something has the name. Relative names are those of
-// `folder`.
+// Renames, but fails with EEXIST if the name exists. Relative names are relative to `folder`.
 int RenameNoReplace(const std::string& from, const std::string& to, int folder = AT_FDCWD);
-// Unnamed files get their name through /proc.
+// Returns true if /proc is mounted, through which unnamed files get their name.
 bool HasProc();
 // True if creating an unnamed file failed because the file system has none.
 bool LacksUnnamedFiles(int error);
 int LinkDescriptor(int descriptor, int folder, const std::string& name);
 void PwriteAll(int descriptor, uint64_t offset, ByteSpan bytes, const std::string& name);
 void EndAt(int descriptor, uint64_t size, const std::string& name);
-// Sets the owner as far as permitted, and a mode that lets nobody read more than the source's did.
+// Sets the owner as far as permitted, and a mode that lets no user read more than the source's did.
 void GiveAway(int descriptor, const Permissions& like, uint32_t mode);
-// Adds the right to execute a file, or to search a folder, for everybody who may read it.
+// Adds the right to execute a file, or to search a folder, for everyone who may read it.
 uint32_t WithSearch(uint32_t mode);
 
 }  // namespace kv::output

@@ -50,13 +50,13 @@ ThreadPool::ThreadPool(int threads) {
   for (int i = 1; i < threads; ++i) {
     try {
       workers_.emplace_back([this](const std::stop_token& stop) { WorkerLoop(stop); });
-    } catch (const std::exception& failure) {  // those started end with the object
+    } catch (const std::exception& failure) {  // threads already started end with the object
       ThrowNoThread(failure, fmt::format("thread {} of {}", i + 1, threads));
     }
   }
 }
 
-ThreadPool::~ThreadPool() = default;  // jthread: requests stop, then joins
+ThreadPool::~ThreadPool() = default;  // jthread requests the stop, then joins
 
 void ThreadPool::Submit(std::function<void()> job) {
   {
@@ -66,7 +66,7 @@ void ThreadPool::Submit(std::function<void()> job) {
   changed_.notify_all();
 }
 
-// Runs one queued job outside the lock; false when there is none.
+// Runs one queued job outside the lock. Returns false if there is none.
 bool ThreadPool::RunOne(std::unique_lock<std::mutex>& lock) {
   if (jobs_.empty()) return false;
   std::function<void()> job = std::move(jobs_.front());
@@ -120,7 +120,7 @@ void ThreadPool::ParallelFor(uint64_t count, const std::function<void(uint64_t)>
         --shared.running;
         changed_.notify_all();
       });
-    } catch (const std::bad_alloc&) {  // no memory for the queue: fewer helpers do
+    } catch (const std::bad_alloc&) {  // no memory for the queue: fewer threads help
       const std::lock_guard lock(mutex_);
       --shared.running;
       break;

@@ -17,15 +17,16 @@
 
 namespace kv {
 
-// CPUs this process may use: affinity mask and cgroup quota respected, at least 1.
+// Returns the number of CPUs that this process may use: affinity mask and cgroup quota respected,
+// at least 1.
 int UsableCpus();
 
-// Throws kNoResources, which says that `what` could not be had.
+// Throws kNoResources with the text that `what` is unavailable.
 [[noreturn]] void ThrowNoThread(const std::exception& failure, std::string_view what);
 
-// A fixed set of threads. The calling thread takes part in the work, so a pool of one thread starts
-// none and everything runs inline. Results never depend on the number of threads: work is handed
-// out by index and consumed in index order.
+// A fixed set of threads. The calling thread takes part, so a pool of one thread starts none and
+// runs everything inline. Results never depend on the number of threads: work is distributed by
+// index and consumed in index order.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads);  // throws kNoResources
@@ -36,12 +37,12 @@ class ThreadPool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Runs body(0) ... body(count - 1), each once, and returns when all are done. If bodies throw,
-  // the exception of the lowest index is rethrown; indices not yet started then are skipped.
+  // the exception of the lowest index is rethrown, and indices not yet started are skipped.
   void ParallelFor(uint64_t count, const std::function<void(uint64_t)>& body);
 
-  // A pipeline in bounded memory: `next` makes tasks one after another until it returns nothing,
-  // `work` runs on any thread, `emit` gets the results in the order of the tasks. `next` and
-  // `emit` run on the calling thread. At most `window` tasks are between next and emit.
+  // A pipeline in bounded memory: `next` makes tasks until it returns nullopt, `work` runs on any
+  // thread, `emit` receives the results in the order of the tasks. `next` and `emit` run on the
+  // calling thread. At most `window` tasks are between next and emit.
   template <typename Task, typename Result>
   void RunOrdered(uint64_t window, const std::function<std::optional<Task>()>& next,
                   const std::function<Result(Task&)>& work,
@@ -69,7 +70,8 @@ void ThreadPool::RunOrdered(uint64_t window, const std::function<std::optional<T
     bool done = false;
   };
   std::deque<std::shared_ptr<Slot>> slots;
-  // Queued jobs must not run against dead captures after an exception: drain them first.
+  // After an exception, queued jobs must not run with captures that no longer exist: they are
+  // drained.
   struct Drain {
     ThreadPool& pool;
     std::deque<std::shared_ptr<Slot>>& slots;
@@ -109,7 +111,8 @@ void ThreadPool::RunOrdered(uint64_t window, const std::function<std::optional<T
       };
       try {
         Submit(job);
-      } catch (...) {  // no memory for the queue: nobody will do it, so nobody may wait for it
+        // no memory for the queue: the job will not run, so emit must not wait for it
+      } catch (...) {
         slots.pop_back();
         throw;
       }
@@ -128,8 +131,8 @@ void ThreadPool::RunOrdered(uint64_t window, const std::function<std::optional<T
   }
 }
 
-// While this lives, what its thread hands to ThreadPool::ParallelFor stops between two indices once
-// `stopped` is set, with kCancelled: how an embedded command is interrupted.
+// Interrupts an embedded command: while the object lives, ParallelFor calls of its thread stop
+// between two indices with kCancelled once `stopped` is set.
 class StopScope {
  public:
   explicit StopScope(const std::atomic<bool>& stopped);

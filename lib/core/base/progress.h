@@ -9,8 +9,8 @@
 
 namespace kv {
 
-// Long operations report here; the program draws the progress, the library only counts. Calls may
-// come from any thread.
+// Receives progress of long operations; the library only counts, the program draws. May be called
+// from any thread.
 class Progress {
  public:
   virtual ~Progress() = default;
@@ -18,24 +18,25 @@ class Progress {
   virtual void Advance(uint64_t bytes) = 0;
 };
 
-// Tells whether a call runs on an object, and whether it shall stop. Each change is one atomic
-// step, so that a request stops the call that runs at that moment and never the next one.
+// Tells whether a call is running on an object, and whether it has been asked to stop. Each change
+// is one atomic step, so that a request stops the call running at that moment and never the next
+// one.
 class CallState {
  public:
-  // Returns false if another call runs.
+  // Returns false if another call is running.
   bool Begin() {
     State idle = State::kIdle;
     return state_.compare_exchange_strong(idle, State::kRunning, std::memory_order_acquire);
   }
   void End() { state_.store(State::kIdle, std::memory_order_release); }
-  // Decides that the running call succeeds: later requests find nothing to stop. Throws kCancelled
-  // if a request came first.
+  // Decides that the running call succeeds: later requests have no effect. Throws kCancelled if a
+  // request came first.
   void Commit() {
     State running = State::kRunning;
     state_.compare_exchange_strong(running, State::kCommitted, std::memory_order_relaxed);
     StopIfCancelled();
   }
-  // Returns whether a call runs that is now going to end with kCancelled. From any thread and from
+  // Returns true if a running call will now end with kCancelled. Safe from any thread and from
   // signal handlers.
   bool Cancel() {
     State running = State::kRunning;

@@ -17,10 +17,10 @@ namespace {
 constexpr size_t kMostMappings = 4096;
 constexpr uint64_t kSmallFile = 64 << 10;
 
-// Small files one after another in an unnamed temporary file, mapped once.
+// Small files, one after another in an unnamed temporary file that is mapped once.
 class SmallFileSpool {
  public:
-  // Whether the file was small enough; `place` is its index in the list for Finish.
+  // Returns true if the file was small enough; `place` is its index in the list for Finish.
   bool Add(const fs::path& path, size_t place) {
     const std::shared_ptr<const FileSource> file = FileSource::Open(path);
     if (file->size() > kSmallFile) return false;
@@ -136,7 +136,8 @@ Source Source::Open(const fs::path& path, std::optional<uint64_t> most_of_stream
   std::iota(source.by_address.begin(), source.by_address.end(), 0);
   const auto place = [&](uint32_t i) {
     const ByteSpan bytes = source.files[i].data->bytes();
-    return std::pair(bytes.data(), bytes.size());  // empty ones before their neighbour
+    // empty files sort before the next one at the same address
+    return std::pair(bytes.data(), bytes.size());
   };
   std::sort(source.by_address.begin(), source.by_address.end(),
             [&](uint32_t a, uint32_t b) { return place(a) < place(b); });
@@ -165,7 +166,7 @@ const SourceFile* Source::Find(std::string_view name) const {
 }
 
 const SourceFile* Source::FileOf(const std::byte* p) const {
-  if (by_address.size() != files.size()) {  // put together by hand
+  if (by_address.size() != files.size()) {  // not made by Open
     for (const SourceFile& file : files) {
       if (file.data->Contains(p)) return &file;
     }

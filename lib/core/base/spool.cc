@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Alone in its object: libkvtool, which touches no file system, has another one.
+// A separate object file: libkvtool, which does not touch the file system, has its own version.
 #include <fcntl.h>
 
 #include "lib/core/base/file.h"

@@ -27,11 +27,12 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kMark = ".kvtool-", kEnding = ".tmp";
-// A file name has at most 255 bytes, of which mark, random part and ending take some.
+// A file name has at most 255 bytes; mark, random part and ending need the rest.
 constexpr size_t kMostOfName = 200;
 constexpr int kDeepest = 2048;  // a path has at most 4096 bytes
 
-// Names that a signal handler must remove: a fixed table of strings that are never freed.
+// Names that a signal handler must remove: a fixed table of strings that are never freed, because a
+// handler must not allocate.
 std::array<std::atomic<const char*>, 64> names_in_use;
 std::atomic<bool> ending{false};
 std::atomic<int> holding_back{0};
@@ -72,7 +73,7 @@ std::string Beginning(const fs::path& path) {
   return "." + path.filename().string().substr(0, kMostOfName) + std::string(kMark);
 }
 
-// A name of ours that nobody holds a lock on was left by a run that was killed.
+// Removes our temporary names on which no process holds a lock: killed runs left them.
 void RemoveBeside(const fs::path& folder, const std::string& beginning) {
   std::error_code failed;
   for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
@@ -89,13 +90,13 @@ void RemoveBeside(const fs::path& folder, const std::string& beginning) {
 
 void RemoveAt(int parent, const char* name, int depth);
 
-// One pass over the entries of an open folder; whether any was there.
+// Removes the entries of an open folder in one pass. Returns true if there were any.
 bool RemoveEntries(int folder, int depth) {
   bool any = false;
   alignas(dirent64) std::array<char, 1024> buffer;
   ::lseek(folder, 0, SEEK_SET);
   for (;;) {
-    // readdir allocates, which a signal handler must not.
+    // Not readdir, which allocates: a signal handler must not.
     const long got = ::syscall(SYS_getdents64, folder, buffer.data(), buffer.size());
     if (got <= 0) return any;
     for (long at = 0; at < got;) {
@@ -113,7 +114,7 @@ void RemoveAt(int parent, const char* name, int depth) {
   if (depth > kDeepest) return;
   const int folder = ::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (folder < 0) return;
-  // Another thread may still be adding to it; entries may be skipped when others are removed.
+  // Another thread may still be adding entries, and removing some may make a pass skip others.
   constexpr int kMostPasses = 100;
   for (int pass = 0; pass < kMostPasses; ++pass) {
     RemoveEntries(folder, depth);
@@ -149,7 +150,7 @@ Temporary& Temporary::operator=(Temporary&& other) noexcept {
 Temporary::~Temporary() { Remove(); }
 
 bool Temporary::Claim(int descriptor) const {
-  ::flock(descriptor, LOCK_EX | LOCK_NB);  // where there are no locks, nothing is cleaned either
+  ::flock(descriptor, LOCK_EX | LOCK_NB);  // without locks leftovers are not removed either
   struct stat status;
   return ::fstat(descriptor, &status) == 0 && status.st_nlink > 0;
 }
@@ -178,7 +179,7 @@ void RemoveOrRemember(const std::string& name) noexcept {
     const std::lock_guard lock(unremoved_mutex);
     unremoved.push_back(name);
   } catch (const std::bad_alloc&) {
-    // Then it stays unsaid.
+    // Out of memory: the name is not remembered.
   }
 }
 
@@ -197,7 +198,8 @@ void RemoveTemporariesOnSignal() {
   }
 }
 
-// A signal may come to any thread: this one takes none, and a handler in another waits.
+// The calling thread blocks all signals; a handler in another thread waits until the object is
+// gone.
 EndingHeld::EndingHeld() {
   sigset_t all;
   ::sigfillset(&all);

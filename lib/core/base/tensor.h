@@ -15,9 +15,8 @@
 
 namespace kv {
 
-// An n-dimensional array somewhere in memory; owns nothing. Strides are in bytes and never
-// negative. Block-quantised types are one-dimensional rows of whole blocks and have no strides of
-// their own.
+// An n-dimensional array in memory that it does not own. Strides are in bytes and never negative.
+// Block-quantised types are one-dimensional rows of whole blocks without strides.
 struct TensorView {
   DType dtype = DType::kF32;
   std::vector<uint64_t> shape;
@@ -25,32 +24,32 @@ struct TensorView {
   const std::byte* data = nullptr;
 
   size_t rank() const { return shape.size(); }
-  uint64_t elements() const;  // overflow-checked
-  uint64_t bytes() const;     // of the values, as if contiguous
+  uint64_t elements() const;  // checked for overflow
+  uint64_t bytes() const;     // size of the values if contiguous
   bool is_contiguous() const;
 };
 
-// A C-contiguous view.
+// Returns a C-contiguous view.
 TensorView ContiguousView(DType dtype, std::vector<uint64_t> shape, const std::byte* data);
-// The values in C order.
+// Returns the values in C order.
 Bytes CopyContiguous(const TensorView& view);
 
 struct NamedTensor {
   std::string name;
   TensorView view;
-  std::string file;  // of a folder: which file holds it, without ending; else empty
+  std::string file;  // for a folder: the containing file, without extension; otherwise empty
 };
 
-// A named value in a container that the reader leaves alone.
+// A named value in a container that is not read as a tensor.
 struct OpaqueValue {
   std::string name = {};
   std::string kind = {};    // "an object of torch.nn.Linear"
-  bool is_foreign = false;  // of a class that is not known to be data
-  bool is_tensor = false;   // of a kind or element type that is not read
+  bool is_foreign = false;  // an object of a class not known to be plain data
+  bool is_tensor = false;   // a tensor of an unsupported kind or element type
 };
 
-// The contents of an array container (safetensors, npz, torch ...), whatever its kind. Views point
-// into `source` or `spools` and stay valid as long as the object.
+// The contents of an array container (safetensors, npz, torch ...). Views point into `source` or
+// `spools` and stay valid as long as the object.
 struct TensorFile {
   Source source;
   std::vector<std::shared_ptr<const FileSource>> spools;
@@ -59,7 +58,8 @@ struct TensorFile {
   std::vector<OpaqueValue> opaque;
   std::map<std::string, std::string> metadata;
   std::vector<std::string> notes;
-  // Throw if stored content is damaged (CRC of zip members). Opening skips them: they read it all.
+  // Throw if stored content is damaged (CRC of zip members). Opening skips them, because they read
+  // everything.
   std::vector<std::function<void()>> checks;
 
   const NamedTensor* Find(std::string_view name) const;

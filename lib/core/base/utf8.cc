@@ -91,14 +91,14 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string Nearest(std::string_view word, std::span<const std::string> words) {
-  // Words come from files: a long one is no typo, and its distance would cost its square.
+  // Words come from files: a long one is not a typo, and the distance takes quadratic time.
   if (word.size() > 100) return {};
   std::string best;
-  // The dashes of an option are not what makes it resemble another.
+  // The dashes of an option do not count towards similarity.
   const size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
   size_t best_distance = letters / 3 + 2;
   for (const std::string& candidate : words) {
-    // A word cut short is nearer than one with letters changed.
+    // A truncated word is nearer than one with changed letters.
     const bool begins = word.size() >= 4 && candidate.substr(0, word.size()) == word;
     const size_t distance = begins ? 1 : EditDistance(word, candidate);
     if (distance < best_distance) {

@@ -11,24 +11,26 @@
 
 namespace kv {
 
-// The length of the first code point of a text, 1 to 4 bytes; 0 if it is not UTF-8, which excludes
-// overlong forms, surrogates and code points above U+10FFFF. The text must not be empty.
+// Returns the length of the first code point of a text, 1 to 4 bytes; 0 if it is not UTF-8, which
+// excludes overlong forms, surrogates and code points above U+10FFFF. The text must not be empty.
 size_t Utf8Length(std::string_view text);
 bool IsUtf8(std::string_view text);
 
-// The length of a character that changes how a terminal or a page shows others, if the text begins
-// with one; else 0. These are control characters (C0, DEL, C1), the marks, overrides and isolates
-// of writing direction, line and paragraph separators, and U+FFFE and U+FFFF, which XML forbids.
+// Returns the length of the first character if it changes how a terminal or a page shows others,
+// otherwise 0. These are control characters (C0, DEL, C1), the marks, overrides and isolates of
+// writing direction, line and paragraph separators, and U+FFFE and U+FFFF, which XML forbids.
 size_t ControlLength(std::string_view text);
-// Escapes those that a JSON text holds as they are: JSON itself asks for C0 alone.
+// Escapes those control characters that JSON permits unescaped: JSON itself requires it only for
+// C0.
 std::string EscapeControls(std::string json);
-// The code point of one character, which must be UTF-8.
+// Returns the code point of one character, which must be UTF-8.
 uint32_t CodePoint(std::string_view character);
 
-// The word that the user probably meant: the nearest of `words` if it is near enough, else empty.
+// Returns the word that the user probably meant: the nearest of `words` if it is near enough,
+// otherwise an empty text.
 std::string Nearest(std::string_view word, std::span<const std::string> words);
 
-// Quotes a word for a shell if it needs that.
+// Quotes a word for a shell if necessary.
 inline std::string ShellQuoted(const std::string& word) {
   constexpr std::string_view kPlain = "_-+=./,:@%";
   const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [&](char c) {
@@ -41,25 +43,24 @@ inline std::string ShellQuoted(const std::string& word) {
   return quoted + "'";
 }
 
-// A name that people read with spaces, as the word that programs compare: "npy set" is npy_set in
-// documents.
+// Replaces spaces by underscores, as in JSON documents: "npy set" becomes npy_set.
 inline std::string WithUnderscores(std::string_view text) {
   std::string word(text);
   std::replace(word.begin(), word.end(), ' ', '_');
   return word;
 }
 
-// "s" behind the name of what there are several of.
+// Returns the plural ending "s" unless the count is 1.
 inline std::string_view PluralEnding(uint64_t count) { return count == 1 ? "" : "s"; }
 
-// True if `word` is one of those in `list`, between which one space stands.
+// Returns true if `word` is one of the words in `list`, which are separated by single spaces.
 bool HasWord(std::string_view list, std::string_view word);
 
-// Makes untrusted text safe to print: control characters (ControlLength in utf8.h) and bytes
-// that are not UTF-8 become \xNN, all else stays. Newlines stay only if `lines` is set.
+// Makes untrusted text safe to print: control characters (ControlLength) and bytes that are not
+// UTF-8 become \xNN. Newlines stay only if `lines` is set.
 std::string Printable(std::string_view text, bool lines = false);
 
-// The same for short excerpts: also makes non-ASCII bytes \xNN and cuts after `limit` bytes.
+// Does the same for short excerpts: also escapes non-ASCII bytes and cuts after `limit` bytes.
 std::string Escaped(std::string_view text, size_t limit = 200);
 
 }  // namespace kv
