@@ -9,15 +9,16 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kPlaces = 4;  // that a sample is taken from
+constexpr uint64_t kPlaces = 4;  // number of places that a sample is taken from
 
 struct Sample {
   ChunkShape shape;
-  Bytes copied;  // where the sample is not the whole
+  Bytes copied;  // the sample, unless it is the whole input
   ByteSpan bytes;
 };
 
-// The rows above each row are those that stand there in the frame, but for the first of each place.
+// Samples rows from several places. The row above each sampled row is the same as in the frame,
+// except for the first one of each place.
 Sample Take(const FrameDescription& description, ByteSpan raw) {
   FrameHeader header;
   header.raw_bytes = raw.size();
@@ -37,7 +38,7 @@ Sample Take(const FrameDescription& description, ByteSpan raw) {
     sample.bytes = sample.copied;
     units = kPlaces * wanted;
   }
-  // A row may be far longer than a sample.
+  // A single row may be far longer than a sample.
   if (sample.bytes.size() > kFrameSampleBytes) {
     sample.bytes = sample.bytes.first(kFrameSampleBytes);
     sample.shape = {description.dtype, 0, 0, 0, Order::kStorage};
@@ -47,7 +48,7 @@ Sample Take(const FrameDescription& description, ByteSpan raw) {
   return sample;
 }
 
-// Bytes per second of the faster of two runs; one is enough where it takes long.
+// Returns the bytes per second of the faster of two runs; a slow first run is enough.
 template <typename F>
 double Fastest(uint64_t bytes, F&& run) {
   using Clock = std::chrono::steady_clock;
@@ -90,8 +91,8 @@ FrameRate FrameCoder::Estimate(const FrameDescription& description, ByteSpan raw
 }
 
 uint64_t FrameCoderBytes(Effort level, uint64_t raw_bytes, uint64_t threads) {
-  // What the codecs of a level take for one segment of raw bytes, as measured, and half as much
-  // again: zstd's contexts and tables, and buffers that grow with the segment.
+  // Memory that the codecs of a level need for one segment, as measured, plus a half: zstd's
+  // contexts and tables, and buffers that grow with the segment.
   struct Need {
     uint64_t fixed, per_byte;
   };
@@ -100,7 +101,7 @@ uint64_t FrameCoderBytes(Effort level, uint64_t raw_bytes, uint64_t threads) {
   const Need need = kNeeds[static_cast<size_t>(level)];
   const uint64_t segment = std::min(raw_bytes, kMaxSegmentBytes);
   const uint64_t worker = need.fixed + need.per_byte * segment;
-  // Payloads, with what a vector reserves beyond them, and lists of segments.
+  // Payloads, including what a vector reserves beyond them, and the lists of segments.
   const uint64_t own = raw_bytes / 4 * 5 + (64 << 10);
   uint64_t workers, all;
   if (__builtin_mul_overflow(worker, threads, &workers) ||

@@ -62,7 +62,7 @@ FrameCoder::Sides FrameCoder::ChooseSides(const FrameDescription& description,
       !CanSplit(grid.ShapeOf(0), grid.Size(0))) {
     return Sides::kTogether;
   }
-  // A short frame is coded both ways. Of a long one the first rows tell.
+  // A short frame is coded both ways; for a long one its first rows decide.
   constexpr uint64_t kShortFrame = 64 << 10;
   if (raw.size() <= kShortFrame || grid.row_bytes > kShortFrame) return Sides::kTry;
   const uint64_t rows = kShortFrame / grid.row_bytes;
@@ -79,12 +79,12 @@ FrameCoder::Sides FrameCoder::ChooseSides(const FrameDescription& description,
   return pays ? Sides::kApart : Sides::kTogether;
 }
 
-// Holds the room against the bytes of the segments that are done and the floors of the others.
+// Compares the room with the bytes of finished segments plus estimates of the others.
 class FrameCoder::Budget {
  public:
   Budget(uint64_t room, std::vector<uint64_t>& floors) : room_(room), floors_(floors) {}
 
-  // Samples every segment. Throws kCancelled where `state` says so.
+  // Samples every segment. Throws kCancelled if `state` requests it.
   void Begin(uint64_t fixed_bytes, const SegmentGrid& grid, ByteSpan raw, Effort level, bool beside,
              const CallState* state) {
     done_ = fixed_bytes;
@@ -97,7 +97,8 @@ class FrameCoder::Budget {
       left_ += floors_.back();
     }
   }
-  // Any thread. The segments that are left miss their floors about as those that are done did.
+  // May be called from any thread. The remaining segments are assumed to exceed their estimates by
+  // the same share as the finished ones.
   void Finish(size_t segment, uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     done_ += bytes;
@@ -107,11 +108,12 @@ class FrameCoder::Budget {
     if (Estimate() > room_) over_.store(true, std::memory_order_relaxed);
   }
   bool is_over() const { return over_.load(std::memory_order_relaxed); }
-  // Returns whether the frame still fits; if not, sets the number to one above the room.
+  // Returns true if the frame can still fit; otherwise sets `needed` to more than the room.
   bool Fits(uint64_t* needed) {
     const std::lock_guard lock(mutex_);
     const uint64_t estimate = Estimate();
-    // Once over, segments were skipped, even if later ones brought the estimate down again.
+    // Once the estimate was over, segments were skipped: later segments that lower it come too
+    // late.
     if (estimate <= room_ && !is_over()) return true;
     if (needed != nullptr) *needed = std::max(estimate, room_ + 1);
     return false;
@@ -119,7 +121,7 @@ class FrameCoder::Budget {
 
  private:
   uint64_t Estimate() const {
-    // Less than the segments that are done say, since the others may be of V and these of K.
+    // Applies less than the finished segments' share, because these may be K and the others V.
     constexpr double kTrust = 0.95;
     const double missed =
         expected_ == 0 ? 1 : kTrust * static_cast<double>(coded_) / static_cast<double>(expected_);
@@ -228,7 +230,7 @@ void CheckHash(const Hash128Bytes& is, const FrameHeader& header) {
   throw Error(Finding::kChecksum, "the decoded bytes are not those that were encoded");
 }
 
-// A frame that is stored raw may be larger than any segment.
+// Returns true if the frame is stored raw; such a frame may be larger than any segment.
 bool IsStored(const FrameHeader& header) {
   return header.segmentation == Segmentation::kNone && header.codec == CodecId::kRaw;
 }
@@ -300,7 +302,8 @@ uint64_t FrameCoder::DecodeHeads(ByteSpan frame, const Hash128Bytes* context, ui
   if (heads == 0 || tokens == 0)
     throw Error(Finding::kUnsupportedKind,
                 "the frame does not say which bytes belong to which head");
-  // The encoder cuts rows apart nowhere; a header that claims it leads out of the segments.
+  // The encoder never cuts rows apart; a forged header that claims so would lead outside the
+  // segments.
   if (header.segmentation == Segmentation::kBytes && description.order == Order::kTokenHeadDim)
     throw Error(Finding::kUnsupportedKind, "the frame's segments hold no whole rows");
   if (begin > heads || count > heads - begin) {
@@ -362,7 +365,7 @@ void FrameCoder::DecodeSegments(const FrameHeader& header, const SegmentTable& t
 
 namespace {
 
-// The shape of a page as one segment.
+// Returns the shape of a page as one segment.
 ChunkShape ShapeOfPage(const FrameDescription& description, uint64_t raw_bytes) {
   if (raw_bytes > kMaxSegmentBytes) {
     throw Error(Finding::kLimit, "a page of {} bytes; a page of a table has {} at most", raw_bytes,
@@ -419,7 +422,7 @@ FrameHeader FrameCoder::Verify(ByteSpan frame, const Hash128Bytes* context) {
     CheckHash(Hash128(table.segments[0].payload), header);
     return header;
   }
-  // As many segments at a time as there are threads, hashed in order.
+  // Decodes as many segments at a time as there are threads, and hashes them in order.
   const size_t together = pool_ == nullptr ? 1 : static_cast<size_t>(pool_->threads());
   decoded_.resize(std::min(together, table.segments.size()));
   StreamingHash hash;

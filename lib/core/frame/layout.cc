@@ -12,8 +12,8 @@
 namespace kv {
 namespace {
 
-// Large enough for the codecs to learn, small enough for several threads to share one page; with
-// 2 KiB a token, the 256 tokens of one layer that engines put side by side.
+// Large enough for the codecs to learn, small enough that several threads share one page; at 2 KiB
+// per token, the 256 tokens of one layer that engines store together.
 constexpr uint64_t kRowSegment = uint64_t{512} << 10;
 constexpr uint64_t kMostSegmentRows = uint64_t{1} << 15;
 constexpr auto kNoCodec = static_cast<CodecId>(255);  // in the header of a frame with a table
@@ -24,7 +24,7 @@ bool IsKnown(DType dtype) {
                              [&](const DTypeInfo& info) { return info.dtype == dtype; });
 }
 
-// What one row is, and how many there are. Nothing where the description has no usable shape.
+// The shape of a row and the number of rows; nullopt if the description has no usable shape.
 struct Rows {
   ChunkShape row;
   uint64_t count = 0, bytes = 0;
@@ -38,7 +38,7 @@ std::optional<Rows> RowsOf(const FrameDescription& description, uint64_t raw_byt
       description.tokens == 0) {
     return std::nullopt;
   }
-  // Two 32-bit factors and a block of a few bytes.
+  // Cannot overflow: two 32-bit factors, and the few bytes of a block.
   const uint64_t head_bytes = units * info.block_bytes;
   uint64_t token_bytes, all;
   if (__builtin_mul_overflow(head_bytes, description.heads, &token_bytes) ||
@@ -95,7 +95,8 @@ FrameDescription ShapeThatExplains(const FrameDescription& description, uint64_t
 SegmentGrid ChooseSegments(FrameHeader& header) {
   const std::optional<Rows> rows = RowsOf(header.description, header.raw_bytes);
   const uint64_t target = rows ? kRowSegment : kByteSegment;
-  // A last segment of less than half the size would be too short to learn from.
+  // A last segment of less than half the size would be too short to learn from, so it joins the
+  // previous one.
   if (header.raw_bytes > target + target / 2) {
     header.segmentation = rows ? Segmentation::kRows : Segmentation::kBytes;
     if (rows) {
@@ -105,7 +106,7 @@ SegmentGrid ChooseSegments(FrameHeader& header) {
   }
   const SegmentGrid grid = GridOf(header, rows);
   if (grid.count > 1 || header.segmentation == Segmentation::kNone) return grid;
-  // One long row.
+  // A single long row.
   header.segmentation = Segmentation::kNone;
   header.segment_rows = 0;
   return GridOf(header, rows);
@@ -154,7 +155,7 @@ SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame,
     table.segments.push_back({header.codec, reader.rest(), 0});
     return table;
   }
-  // The table is there before anything is allocated for it.
+  // The table's presence is checked before anything is allocated for it.
   ByteReader entries(reader.TakeArray(table.grid.count, kSegmentEntryBytes, "segment table"),
                      kFrameHeaderBytes);
   table.segments.reserve(table.grid.count);
@@ -276,7 +277,8 @@ FrameHeader ReadFrameHeader(ByteSpan frame) {
   if (std::memcmp(head.data(), kMagic.data(), kMagic.size()) != 0) {
     throw Error(Finding::kBadMagic, "the bytes are no frame");
   }
-  // The hash keeps its place in every version, so that damage is not taken for a newer version.
+  // The hash has the same offset in every version, so that damage is not mistaken for a newer
+  // version.
   if (LoadLE<uint64_t>(&head[kAtHeaderHash]) != Hash64(head.first(kAtHeaderHash))) {
     throw Error(Finding::kChecksum, "the frame's header is damaged");
   }

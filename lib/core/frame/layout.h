@@ -10,30 +10,30 @@
 #include "lib/core/codec/chunk.h"
 #include "lib/core/codec/planes/planes.h"
 
-// How a frame's bytes are laid out (FORMAT.md): its header, and its segments, which are for
-// lib/core/frame alone.
+// The layout of a frame (FORMAT.md): its header and its segments. The latter are internal to
+// lib/core/frame.
 namespace kv {
 
 inline constexpr uint64_t kFrameHeaderBytes = 128;
-// The version of frames whose segments are all of the codec that the header names.
+// Version of frames in which all segments use the codec that the header names.
 inline constexpr uint16_t kVersionOfBlocks = 2;
 
 // The values are stored in frames: never changed, never reused.
 enum class FrameRole : uint8_t { kUnknown = 0, kKey = 1, kValue = 2, kKeyAndValue = 3 };
 
-// What the bytes are. Only `context` is checked when a frame is decoded. Everything else helps the
+// Describes the bytes. Only `context` is checked when a frame is decoded. Everything else helps the
 // codec; a wrong shape costs compression, never correctness.
 struct FrameDescription {
   DType dtype = DType::kU8;
-  Order order = Order::kStorage;  // kStorage: not known
+  Order order = Order::kStorage;  // kStorage: unknown
   FrameRole role = FrameRole::kUnknown;
   uint32_t heads = 0, head_dim = 0;  // head_dim in values, not in blocks
   uint64_t tokens = 0;
-  uint32_t tag = 0;        // the caller's own
-  Hash128Bytes context{};  // of the model, layer and tokens, as the caller hashes them
+  uint32_t tag = 0;        // free for the caller
+  Hash128Bytes context{};  // hash of model, layer and tokens, chosen by the caller
 };
 
-// How the raw bytes are cut into segments, each of which is coded alone.
+// How the raw bytes are divided into segments, each of which is coded on its own.
 enum class Segmentation : uint8_t {
   kNone = 0,   // one segment
   kRows = 1,   // FrameHeader::segment_rows rows each
@@ -48,29 +48,29 @@ struct FrameHeader {
   uint16_t segment_rows = 0;
   CodecId codec = CodecId::kRaw;  // of the only segment; in version 2 of all segments
   uint64_t raw_bytes = 0;
-  uint64_t payload_bytes = 0;  // everything after the header, the segment table included
+  uint64_t payload_bytes = 0;  // everything after the header, including the segment table
   Hash128Bytes raw_hash{};
-  Hash128Bytes profile{};  // that decoding needs; zero: none
+  Hash128Bytes profile{};  // required for decoding; zero: none
   FrameDescription description;
 
   uint64_t frame_bytes() const { return kFrameHeaderBytes + payload_bytes; }
-  // Tokens that can be decoded without the others; 0 where only the whole can.
+  // Returns the number of tokens that can be decoded at a time; 0 if only the whole frame can.
   uint64_t segment_tokens() const;
 };
 
-// The size that always suffices for `raw_bytes`; 0 if it overflows.
+// Returns a size that suffices for any frame of `raw_bytes`; 0 if it overflows.
 uint64_t FrameBound(uint64_t raw_bytes);
 
-// Reads and checks a header from the first 128 bytes of a frame. Its sizes are claims until the
-// frame was decoded. Throws kTruncated, kBadMagic, kUnsupportedVersion, kChecksum, kBadField, and
-// kUnsupportedKind for a frame that needs a reference.
+// Reads and checks a header from the first 128 bytes of a frame. Its sizes are only claims until
+// the frame has been decoded. Throws kTruncated, kBadMagic, kUnsupportedVersion, kChecksum,
+// kBadField, and kUnsupportedKind for a frame that needs a reference.
 FrameHeader ReadFrameHeader(ByteSpan frame);
 
 inline constexpr uint64_t kSegmentEntryBytes = 16;
-// No coded segment is larger, so that a reader knows how much memory a claim may cost.
+// Maximum size of a coded segment, which bounds the memory that a forged header can cost.
 inline constexpr uint64_t kMaxSegmentBytes = uint64_t{4} << 20;
 
-// The raw bytes cut into segments: all of `segment_bytes` but the last.
+// The division of the raw bytes into segments: all of `segment_bytes` except the last.
 struct SegmentGrid {
   uint64_t raw_bytes = 0, segment_bytes = 0;
   uint64_t row_bytes = 0;  // 0: bytes without rows
@@ -82,43 +82,43 @@ struct SegmentGrid {
   ChunkShape ShapeOf(size_t index) const;
 };
 
-// The description without a shape that does not multiply to `raw_bytes`, and without one whose rows
-// are too long for a segment.
+// Returns the description without its shape if that does not multiply to `raw_bytes`, or if its
+// rows are too long for a segment.
 FrameDescription ShapeThatExplains(const FrameDescription& description, uint64_t raw_bytes);
-// Sets the header's segmentation.
+// Chooses the segments and sets the header's segmentation.
 SegmentGrid ChooseSegments(FrameHeader& header);
-// The grid of a header that was read. Throws kBadField where the header contradicts itself.
+// Returns the grid of a header that was read. Throws kBadField if the header contradicts itself.
 SegmentGrid GridOfHeader(const FrameHeader& header);
 
 struct StoredSegment {
   CodecId codec = CodecId::kRaw;
   ByteSpan payload;
-  uint64_t raw_hash = 0;  // of a frame with a table
+  uint64_t raw_hash = 0;  // in frames with a table
 };
 struct SegmentTable {
   SegmentGrid grid;
   std::vector<StoredSegment> segments;
 };
-// Uses `memory` for the list. Throws kTruncated, kBadFrame.
+// Reads the segments; the list reuses `memory`. Throws kTruncated, kBadFrame.
 SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame,
                           std::vector<StoredSegment> memory = {});
 
-// A segment of a frame of kBlocks: `planes` byte planes, which together are as long as its bytes.
+// A segment of a frame of kBlocks: `planes` byte planes, together as long as its bytes.
 struct BlockSegment {
   uint64_t raw_offset = 0, raw_bytes = 0;
-  uint64_t offset = 0;  // in the frame, where offsets of blocks count from
+  uint64_t offset = 0;  // in the frame, from where offsets of blocks count
   PlaneBlocks planes;
 };
-// Lists what a decoder on a device reads. Throws as ReadFrameHeader and ReadSegments do, and
-// kUnsupportedKind for a frame of other codecs; one that is stored raw has no segments.
+// Lists what a decoder on a device reads. Throws as ReadFrameHeader and ReadSegments, and
+// kUnsupportedKind for a frame of other codecs. A frame that is stored raw has no segments.
 std::vector<BlockSegment> ListBlocks(ByteSpan frame);
 
-// Throws kUnsupportedKind for a codec that this library does not have. It belongs to a newer one:
-// such a frame is sound, and whoever keeps frames must not take it for damage.
+// Throws kUnsupportedKind for a codec that this library does not have. It belongs to a newer
+// version: the frame is intact, and its owner must not treat it as damaged.
 void RequireCodec(CodecId codec);
 
-// Decodes one segment into `raw`, which has its size, and checks its hash, where it has one of its
-// own. `profile` is the one that the frame needs, or null.
+// Decodes one segment into `raw`, which has its size, and checks its own hash, if it has one.
+// `profile` is the one that the frame needs, or nullptr.
 void DecodeSegment(const SegmentTable& table, size_t index, std::span<std::byte> raw,
                    CodecScratch& scratch, const Profile* profile);
 

@@ -17,14 +17,14 @@ namespace kv {
 
 namespace {
 
-// Relative norm of the difference of recorded keys that is rounding: what the stored type rounds
-// away, and some more.
+// Returns the relative norm of a difference between recorded and stored keys that rounding
+// explains: the error of the stored type, and some more.
 double NearKeys(DType dtype) {
   if (!IsBlockQuantised(dtype) || dtype == DType::kQ8_0) return 0.02;
   return dtype == DType::kQ5_0 || dtype == DType::kQ5_1 ? 0.07 : 0.13;
 }
 
-// `count` elements along the last axis, at `data` with `step` bytes between them.
+// Converts `count` elements along the last axis, at `data` with `step` bytes between them.
 void WidenRun(DType dtype, const std::byte* data, uint64_t step, uint64_t count, float* out) {
   const uint32_t bytes = Info(dtype).block_bytes;
   if (step == bytes) {
@@ -36,7 +36,7 @@ void WidenRun(DType dtype, const std::byte* data, uint64_t step, uint64_t count,
 
 Error Mismatch(std::string message) { return Error(Finding::kTraceMismatch, std::move(message)); }
 
-// |a - b| / |a| of the snapshot's tensor against the trace's own.
+// Returns |a - b| / |a| for the snapshot's tensor and the trace's own.
 double Difference(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
                   const TensorView& recorded) {
   const uint64_t row = recorded.shape[1] * recorded.shape[2];
@@ -111,7 +111,7 @@ void RequireLayer(const AttentionTrace& trace, const TraceLayer& of_trace, const
   if (of_trace.values && layer.v) RequireSameTensor(snapshot, *layer.v, true, *of_trace.values);
 }
 
-// Rows of the trace are positions, rows of the snapshot are cells: they must be the same thing.
+// Rows of the trace are positions, rows of the snapshot are cells: this checks that they coincide.
 void RequirePlainPositions(const AttentionTrace& trace, const CellGroup& group) {
   const uint64_t end = std::min<uint64_t>(group.cells.size(), trace.end_position());
   for (uint64_t i = 0; i < end; ++i) {
@@ -208,7 +208,7 @@ std::optional<ModelGeometry> GeometryOf(const AttentionTrace& trace) {
   if (trace.kv_heads == 0 && trace.head_dim == 0) return std::nullopt;
   ModelGeometry geometry;
   geometry.source = trace.path;
-  // One of the two: what contradicts the snapshot is for RequireMatch to name.
+  // Sets only one of the two: RequireMatch reports contradictions with the snapshot.
   geometry.uniform.kv_heads = trace.kv_heads;
   if (trace.kv_heads == 0) geometry.uniform.k_dim = geometry.uniform.v_dim = trace.head_dim;
   geometry.query_heads = trace.query_heads;
@@ -217,7 +217,7 @@ std::optional<ModelGeometry> GeometryOf(const AttentionTrace& trace) {
 
 namespace {
 
-constexpr float kMostProbability = 1.01f;  // what half types round away, and more
+constexpr float kMostProbability = 1.01f;  // rounding of half types, and more
 
 bool AllFinite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(),
@@ -263,7 +263,7 @@ bool HasFiniteGradients(const AttentionTrace& trace, const TraceLayer& layer, ui
   return true;
 }
 
-// Whether a row is free of NaN and Inf; may be asked from any thread, each with a buffer.
+// Returns true if a row is free of NaN and Inf; called from any thread, each with its own buffer.
 using RowCheck = std::function<bool(uint64_t row, std::vector<float>& scratch)>;
 
 void CountUndefined(uint32_t layer, uint64_t first, uint64_t rows, const RowCheck& check,

@@ -16,9 +16,9 @@
 
 namespace kv {
 
-// What a trace recorded, best first. Queries (with the snapshot's keys) allow to recompute
-// everything, probabilities everything but scores of other keys; block scores drive only the block
-// engines.
+// The content of a trace, best first. Queries (with the snapshot's keys) allow everything to be
+// recomputed, probabilities everything except scores of other keys; block scores serve only the
+// block engines.
 enum class TraceLevel { kQueries, kProbabilities, kBlockScores };
 std::string_view Name(TraceLevel level);
 
@@ -33,7 +33,7 @@ struct ProbabilityPiece {
   uint64_t keys() const { return view.shape[2]; }
 };
 
-// How scores of one layer become probabilities, where it differs from what the trace says of all.
+// How scores of one layer become probabilities, if it differs from the trace's general rule.
 struct LayerRule {
   std::optional<double> scale, softcap;
   std::optional<uint64_t> window;
@@ -48,8 +48,9 @@ struct TraceLayer {
   std::optional<TensorView> gradients;          // [samples][rows of GradientRows][q_heads][v_dim]
 };
 
-// Which rows have gradients: of the log probability of a next token, drawn `samples` times from the
-// model's own distribution, with respect to each layer's attention output before its projection.
+// The rows that have gradients: of the log probability of a next token, drawn `samples` times from
+// the model's own distribution, with respect to each layer's attention output before its
+// projection.
 struct GradientRows {
   uint64_t begin = 0, rows = 0;  // positions [begin, begin + rows)
   uint64_t samples = 0;
@@ -58,7 +59,7 @@ struct GradientRows {
   bool Has(uint64_t position) const { return position >= begin && position < end(); }
 };
 
-// Block sums of one layer call, in the engine's order.
+// Block sums of one call of a layer, in the engine's order.
 struct BlockScoreCall {
   uint64_t line = 0;  // of the file
   uint64_t step = 0;  // decode step, from 1
@@ -73,15 +74,15 @@ class BlockScoreReader {
   virtual std::optional<BlockScoreCall> Next() = 0;  // throws Error
 };
 
-// The part of a stream's header that names parameters: {"h2o_block_tokens", 32} ...
+// The parameters in a stream's header: {"h2o_block_tokens", 32} ...
 using TraceParameters = std::vector<std::pair<std::string, double>>;
 
 struct BlockScoreStream {
   uint32_t layers = 0;
   uint32_t query_heads = 0, kv_heads = 0, head_dim = 0, element_bytes = 2;
-  uint64_t steps = 0;  // 0 = unknown before the end
+  uint64_t steps = 0;  // 0: unknown before the end
   TraceParameters parameters;
-  // Makes a new reader that starts at the first call.
+  // Returns a new reader that starts at the first call.
   std::function<std::unique_ptr<BlockScoreReader>()> open;
 };
 
@@ -89,7 +90,7 @@ struct BlockScoreStream {
 // mapped files; rows are converted when they are read.
 struct AttentionTrace {
   std::string path;
-  std::string format;  // how it was stored: "safetensors", "npy set" ...
+  std::string format;  // storage format: "safetensors", "npy set" ...
   std::string engine, model;
   TraceLevel level = TraceLevel::kQueries;
   uint32_t query_heads = 0;
@@ -98,7 +99,7 @@ struct AttentionTrace {
   double scale = 0;                       // 0: 1 / sqrt(head_dim)
   double softcap = 0;                     // 0: none
   uint64_t window = 0;                    // sliding attention window; 0: none
-  std::string rope;                       // the recorder's word, shown only
+  std::string rope;                       // as the recorder wrote it, only shown
   uint64_t q_start = 0;                   // position of row 0
   uint64_t rows = 0;                      // query rows, the same for every layer
   std::optional<uint64_t> prompt_tokens;  // where prefill ends
@@ -113,40 +114,40 @@ struct AttentionTrace {
   uint64_t end_position() const { return q_start + rows; }
 };
 
-// Rows [row_begin, +count) of one head, as floats: queries [count][head_dim].
+// Reads rows [row_begin, +count) of one head as floats: queries [count][head_dim].
 void ReadQueries(const TraceLayer& layer, uint32_t head, uint64_t row_begin, uint64_t count,
                  float* out);
-// The gradient of one sample at one position, [v_dim], for a layer that has gradients.
+// Reads the gradient of one sample at one position, [v_dim], for a layer that has gradients.
 void ReadGradient(const AttentionTrace& trace, const TraceLayer& layer, uint64_t sample,
                   uint64_t position, uint32_t head, float* out);
-// One row of one head: `positions` columns from position 0; columns that it lacks are 0.
+// Reads one row of one head: `positions` columns from position 0; missing columns are 0.
 void ReadProbabilityRow(const TraceLayer& layer, uint32_t head, uint64_t row, uint64_t positions,
                         float* out);
 
-// Throws kTraceMismatch, naming the difference, unless the snapshot holds every layer, head and
+// Throws kTraceMismatch, naming the difference, unless the snapshot has every layer, head and
 // position that the trace refers to. Recorded keys and values must equal the snapshot's up to
 // rounding (2% of their norm; 7% or 13% for coarser block types), and token ids must be equal if
 // both have them.
 void RequireMatch(const AttentionTrace& trace, const Snapshot& snapshot);
 
-// Heads of the snapshot from the trace, for formats that store rows only.
+// Returns the snapshot's heads as the trace tells them, for formats that only store rows.
 std::optional<ModelGeometry> GeometryOf(const AttentionTrace& trace);
 
-// Rows of a trace that yield no figure because some value of some query head is NaN or Inf.
+// Rows of a trace without a usable figure, because some value of some query head is NaN or Inf.
 struct UndefinedRows {
   uint64_t rows = 0, of = 0;  // rows of layers
-  uint32_t first_layer = 0;   // of the first one
+  uint32_t first_layer = 0;   // layer of the first such row
   uint64_t first_position = 0;
 };
 
-// Walks every row. Throws kTraceMismatch for recorded values that are not probabilities: negative,
+// Checks every row. Throws kTraceMismatch for recorded values that are not probabilities: negative,
 // above 1 or not finite.
 UndefinedRows CheckTraceRows(const AttentionTrace& trace, ThreadPool& pool);
 
-// Counts the rows of gradients that hold NaN or Inf, in layers that have gradients.
+// Counts the rows of gradients that contain NaN or Inf, in layers that have gradients.
 UndefinedRows CheckGradients(const AttentionTrace& trace, ThreadPool& pool);
 
-// The text of a warning about rows of `what`; empty if there are none.
+// Returns a warning about rows of `what`; empty if there are none.
 std::string Remark(const UndefinedRows& undefined, std::string_view what = "query rows");
 
 }  // namespace kv

@@ -33,7 +33,7 @@ void ExpectHadamardKnown(const Snapshot& snapshot, const KvTensor& tensor, bool 
   const HadamardState state = is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
   if (!IsBlockQuantised(tensor.dtype) || state == HadamardState::kNo) return;
   if (state == HadamardState::kYes) return RequireHeads(snapshot, "undoing a Hadamard rotation");
-  // Formats of other engines never rotate and leave the question open.
+  // Other engines never transform, so their files need not say so.
   if (!TraitsOf(snapshot.engine).may_turn_blocks) return;
   throw Error(Finding::kGeometryMissing,
               "it is not known whether the quantised values are Hadamard-rotated")
@@ -41,7 +41,7 @@ void ExpectHadamardKnown(const Snapshot& snapshot, const KvTensor& tensor, bool 
       .Hint("give the heads, and --rotated yes or no if they do not settle it");
 }
 
-// A tensor of a snapshot, and whether it is V.
+// Tensors of a snapshot, each with true if it is V.
 using Tensors = std::vector<std::pair<KvTensor*, bool>>;
 
 Tensors TensorsOf(Snapshot& snapshot, const std::function<bool(const KvTensor&, bool)>& wanted) {
@@ -102,7 +102,8 @@ Snapshot WithoutHadamard(Snapshot snapshot, ThreadPool& pool) {
 
 uint32_t HadamardSize(bool is_value, uint32_t head_dim) {
   if (head_dim == 0 || head_dim % 64 != 0) return 0;
-  return is_value ? 64 : head_dim & (~head_dim + 1);  // the largest power of two in head_dim
+  // the largest power of two that divides head_dim
+  return is_value ? 64 : head_dim & (~head_dim + 1);
 }
 
 bool IsHadamardTransformed(const Snapshot& snapshot, const KvTensor& tensor, bool is_value) {

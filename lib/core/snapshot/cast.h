@@ -11,35 +11,33 @@
 namespace kv {
 
 // Converts K and V to f32, f16 or bf16, rounded to nearest, ties to even. Block types are
-// dequantised, and the Hadamard transform of those that an engine stored so is undone. Tensors that
-// have the type already stay views of the original. Throws kUsage for other types, and as
-// RequireHadamardKnown.
+// dequantised, and an engine's Hadamard transform is undone. Tensors that already have the type
+// stay views of the original. Throws kUsage for other types, and as RequireHadamardKnown.
 Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool);
 
 // Converts every tensor that is stored with a Hadamard transform to f32 without it, and leaves the
-// others as they are. Whoever computes with K or V calls this first. Throws as
-// RequireHadamardKnown.
+// others as they are. Must be called before computing with K or V. Throws as RequireHadamardKnown.
 Snapshot WithoutHadamard(Snapshot snapshot, ThreadPool& pool);
 
-// Throws kGeometryMissing if it is not known whether quantised values are stored with a Hadamard
+// Throws kGeometryMissing if it is unknown whether quantised values are stored with a Hadamard
 // transform, or how to undo it.
 void RequireHadamardKnown(const Snapshot& snapshot);
 
-// Since 2026-04 llama.cpp multiplies the heads of a quantised cache by a Hadamard matrix before it
-// stores them, and calls that rotation. Returns the size of the pieces that it multiplies: 64 for
+// Since 2026-04 llama.cpp multiplies the heads of a quantised cache by a Hadamard matrix before
+// storing them, which it calls rotation. Returns the size of the pieces that it multiplies: 64 for
 // V, the largest 64 * 2^n that divides the head for K, and 0 if heads of this size are never
 // transformed.
 uint32_t HadamardSize(bool is_value, uint32_t head_dim);
 
-// Tells whether this tensor of the snapshot is stored transformed.
+// Returns true if this tensor of the snapshot is stored transformed.
 bool IsHadamardTransformed(const Snapshot& snapshot, const KvTensor& tensor, bool is_value);
 
-// Returns a remark, for reports on single tensors, on what figures of values mean for a transformed
-// cache. It is empty unless some tensor is transformed or may be.
+// Returns a remark, for reports on single tensors, on the meaning of values in a transformed cache;
+// empty unless some tensor is or may be transformed.
 std::string HadamardRemark(const Snapshot& snapshot);
 
 // Undoes the Hadamard transform of dequantised heads of K or V, one after another in `values`, if
-// the snapshot says that this tensor is transformed.
+// this tensor of the snapshot is transformed.
 void UndoHadamard(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
                   std::span<float> values);
 

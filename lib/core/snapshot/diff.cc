@@ -23,7 +23,7 @@ namespace kv {
 
 namespace {
 
-// Two tensors with equal numbers of rows and heads, and where their result goes.
+// Two tensors with equal numbers of rows and heads, and the destination of their result.
 struct TensorPair {
   const Snapshot* a_snapshot = nullptr;
   const Snapshot* b_snapshot = nullptr;
@@ -32,16 +32,17 @@ struct TensorPair {
   KvTensor a = {}, b = {};
   TensorDiff diff = {};
   std::vector<TensorDiff> bins = {};
-  bool is_settled = false;  // found equal without a walk
+  bool is_settled = false;  // found equal by comparing bytes
 
-  // Whether one side is known to be Hadamard-rotated and the other known not to be: equal bytes
-  // then mean different values. If a side does not say, its bytes are compared as stored.
+  // Returns true if one side is known to be Hadamard-transformed and the other known not to be:
+  // equal bytes then mean different values. If a side does not say, its bytes are compared as
+  // stored.
   bool one_is_turned() const;
 };
 
-constexpr size_t kNamedTensors = 3;  // before a message only counts them
+constexpr size_t kNamedTensors = 3;  // listed by name in a message; the others are only counted
 
-// Finds what to compare, and says what cannot be.
+// Pairs up the tensors to compare, and records what cannot be compared.
 class Matcher {
  public:
   Matcher(const Snapshot& a, const Snapshot& b, const DiffOptions& options, SnapshotDiff& diff)
@@ -135,7 +136,7 @@ class Matcher {
                               : fmt::format("rows of {}", tensor.channels());
   }
 
-  // Divides rows of `a` as `b` knows them. False where they do not fit.
+  // Divides rows of `a` into heads as `b` does. Returns false if they do not fit.
   static bool AlignHeads(KvTensor& a, const KvTensor& b) {
     if (a.heads_known || !b.heads_known) return true;
     const auto plain = [](const StridedPiece& piece) { return piece.dim.group == UINT64_MAX; };
@@ -146,7 +147,8 @@ class Matcher {
     a.head_dim = b.head_dim;
     a.heads_known = true;
     for (StridedPiece& piece : a.pieces)
-      piece.head = {piece.dim.step * a.units_per_head()};  // rows were one head, plain along dim
+      // a row was one head with a plain stride along dim
+      piece.head = {piece.dim.step * a.units_per_head()};
     return true;
   }
 
@@ -257,7 +259,7 @@ class Matcher {
   const Snapshot &a_, &b_;
   const DiffOptions& options_;
   SnapshotDiff& diff_;
-  std::map<std::string, std::vector<std::string>> problems_;  // text, where
+  std::map<std::string, std::vector<std::string>> problems_;  // text, places
   std::vector<TensorPair> pairs_;
 };
 
@@ -271,8 +273,8 @@ bool TensorPair::one_is_turned() const {
                       IsHadamardTransformed(*b_snapshot, b, is_value);
 }
 
-// Finds the tensors to compare. Tensors without a counterpart, and differences beside the tensors
-// (positions, token ids), go into the structure and notes of `diff`, which also gets its layers.
+// Pairs the tensors to compare. Tensors without a counterpart, and other differences (positions,
+// token ids), go into the structure and notes of `diff`, which also gets its layers.
 std::vector<TensorPair> MatchSnapshots(const Snapshot& a, const Snapshot& b,
                                        const DiffOptions& options, SnapshotDiff& diff) {
   return Matcher(a, b, options, diff).Run();
@@ -286,8 +288,8 @@ uint64_t PlainExtent(const KvTensor& tensor, const StridedPiece& piece) {
          (tensor.units_per_head() - 1) * piece.dim.step + tensor.unit_bytes();
 }
 
-// Whether both keep their values in the same places, so that their bytes can be compared without
-// knowing what they are.
+// Returns true if both tensors store each value in the same place, so that their bytes can be
+// compared without being interpreted.
 bool SamePlaces(const KvTensor& a, const KvTensor& b) {
   if (a.dtype != b.dtype || a.pieces.size() != b.pieces.size()) return false;
   const auto same = [](const StridedPiece& x, const StridedPiece& y) {
@@ -298,12 +300,12 @@ bool SamePlaces(const KvTensor& a, const KvTensor& b) {
   return std::equal(a.pieces.begin(), a.pieces.end(), b.pieces.begin(), same);
 }
 
-// Whether equal bytes mean equal values.
+// Returns true if equal bytes mean equal values.
 bool HoldSameBits(const TensorPair& pair) {
   return pair.diff.same_dtype() && !pair.one_is_turned();
 }
 
-// Rows of a tensor, in place where they lie one after another, else gathered.
+// Returns rows of a tensor: in place if they are contiguous, otherwise gathered.
 ByteSpan RowsOf(const KvTensor& tensor, uint64_t begin, uint64_t count, Bytes& scratch) {
   const KvTensor part = SliceTokens(tensor, begin, count);
   if (part.pieces.size() == 1) {
@@ -317,8 +319,8 @@ ByteSpan RowsOf(const KvTensor& tensor, uint64_t begin, uint64_t count, Bytes& s
   return scratch;
 }
 
-// The values of rows as doubles. Block types are dequantised and, where the snapshot says that the
-// engine stored them rotated, turned back.
+// Converts rows to doubles. Block types are dequantised, and a Hadamard transform is undone if the
+// snapshot has one.
 void ValuesOf(const Snapshot& snapshot, const KvTensor& tensor, bool is_value, ByteSpan rows,
               std::vector<double>& out) {
   if (IsBlockQuantised(tensor.dtype) && tensor.heads_known) {
@@ -357,8 +359,8 @@ TensorDiff DiffTokens(const TensorPair& pair, uint64_t begin, uint64_t count,
   return diff;
 }
 
-// Settles the pairs whose bytes are equal as they lie. Unequal ones are walked later: only then
-// does it matter which value is where.
+// Settles the pairs whose stored bytes are equal. Only the others are compared value by value,
+// which needs to know which value is where.
 void CompareExtents(std::vector<TensorPair>& pairs, ThreadPool& pool, Progress& progress) {
   struct Task {
     size_t pair;
@@ -400,7 +402,7 @@ void CompareExtents(std::vector<TensorPair>& pairs, ThreadPool& pool, Progress& 
 
 using AtolOfPair = std::function<std::optional<double>(const TensorPair& pair)>;
 
-// With `bin_tokens`, the results of ranges of so many tokens are kept, too.
+// Compares rows. With `bin_tokens`, also keeps the results for ranges of that many tokens.
 void CompareRows(std::vector<TensorPair>& pairs, const AtolOfPair& atol, uint64_t bin_tokens,
                  ThreadPool& pool, Progress& progress) {
   struct Task {

@@ -15,20 +15,20 @@
 
 namespace kv {
 
-// How two caches differ, whatever formats they were read from: geometry, then every value.
+// How two caches differ, whatever their formats: geometry first, then every value.
 
 struct DiffOptions {
-  // Without a value the stored bits decide, so that -0, NaN payloads and element types count. With
-  // one, values decide, and they may differ by that much.
+  // Without it the stored bits decide, so that -0, NaN payloads and element types count. With it,
+  // values decide, and may differ by this much.
   std::optional<double> atol = {};
-  // If set, gives the `atol` of each tensor.
+  // If set, returns the `atol` of each tensor.
   std::function<std::optional<double>(uint32_t layer, bool is_value)> atol_of = {};
   bool keys = true, values = true;
-  // If above 0, also tells where tensors differ, in at most so many ranges of tokens.
+  // If above 0, also records where tensors differ, in at most this many ranges of tokens.
   uint64_t token_bins = 0;
 };
 
-// One value on both sides.
+// One differing value, on both sides.
 struct DifferingValue {
   uint64_t token = 0;
   uint32_t head = 0, dim = 0;
@@ -37,28 +37,31 @@ struct DifferingValue {
   bool is_beyond = false;
 };
 
-// The comparison of two tensors, value by value, as far as both reach. In block types a whole block
-// counts as one value, because it is the smallest unit that has bytes of its own.
+// The result of comparing two tensors value by value, over the common range. In block types a whole
+// block counts as one value, because it is the smallest unit with bytes of its own.
 struct TensorDiff {
   DType a_dtype = DType::kF16, b_dtype = DType::kF16;
   bool heads_known = true;  // false: `first` counts channels of one head
   uint64_t values = 0;      // compared
-  uint64_t different = 0;   // stored bits differ; across element types: values do
-  uint64_t beyond = 0;      // of these, those that count
-  uint64_t not_finite = 0;  // of the different: NaN or infinite on a side, so without a distance
-  double max_abs = 0;       // over finite pairs
-  double max_rel = 0;       // of |b|
+  // values with different stored bits; across element types: different values
+  uint64_t different = 0;
+  uint64_t beyond = 0;  // those of them that exceed the tolerance
+  // those of `different` with NaN or infinity on a side, which have no distance
+  uint64_t not_finite = 0;
+  double max_abs = 0;  // over finite pairs
+  double max_rel = 0;  // relative to |b|
   double sum_abs = 0;
-  uint64_t max_ulp = 0;                      // 0 unless both sides have the same floating type
-  std::optional<DifferingValue> first = {};  // that counts, or else that differs at all
+  uint64_t max_ulp = 0;  // 0 unless both sides have the same floating type
+  // first value beyond the tolerance, or else the first different one
+  std::optional<DifferingValue> first = {};
 
   bool same_dtype() const { return a_dtype == b_dtype; }
   bool has_ulp() const;
-  // Distances are of pairs without a NaN or infinity on one side alone; of no pair they are NaN.
+  // Distances exclude pairs with a NaN or infinity on one side; without any pair they are NaN.
   uint64_t measured() const { return values - not_finite; }
   double largest_abs() const { return measured() == 0 ? NAN : max_abs; }
   double largest_rel() const { return measured() == 0 ? NAN : max_rel; }
-  // Returns nothing also where the types differ or have no units in the last place.
+  // Also returns nullopt if the types differ or have no units in the last place.
   std::optional<uint64_t> largest_ulp() const {
     return has_ulp() && measured() > 0 ? std::optional(max_ulp) : std::nullopt;
   }
@@ -71,14 +74,14 @@ struct TensorDiff {
 
 struct LayerDiff {
   uint32_t layer = 0;
-  std::optional<TensorDiff> k = {}, v = {};  // nothing where a side has none
-  // Of SnapshotDiff::bin_tokens tokens each, the last one less; empty where no bit differs.
+  std::optional<TensorDiff> k = {}, v = {};  // nullopt if a side lacks the tensor
+  // Ranges of SnapshotDiff::bin_tokens tokens, the last one shorter; empty if no bit differs.
   std::vector<TensorDiff> k_bins = {}, v_bins = {};
 };
 
 enum class DiffVerdict {
-  kIdentical,    // every stored bit, in whatever order the formats keep them
-  kEqualValues,  // other element types, every value the same
+  kIdentical,    // every stored bit is equal, whatever the order in which the formats store them
+  kEqualValues,  // different element types, but every value is equal
   kWithinTolerance,
   kDifferent,
 };
@@ -86,11 +89,11 @@ std::string_view Name(DiffVerdict verdict);  // "identical", "equal_values" ...
 
 struct SnapshotDiff {
   std::vector<std::string> structure;  // differences of geometry, positions or token ids
-  std::vector<std::string> notes;      // what does not count
-  std::vector<LayerDiff> layers;       // in both, by number
+  std::vector<std::string> notes;      // remarks that are not differences
+  std::vector<LayerDiff> layers;       // layers that both have, by number
   bool by_value = false;               // a tolerance was given
-  uint64_t bin_tokens = 0;             // 0 unless bins were asked for
-  uint64_t tokens = 0;                 // compared, of the longest tensor
+  uint64_t bin_tokens = 0;             // 0 unless bins were requested
+  uint64_t tokens = 0;                 // compared tokens of the longest tensor
 
   TensorDiff Total() const;  // counts and maxima over all layers; `first` of the first layer
   DiffVerdict verdict() const;
@@ -98,8 +101,8 @@ struct SnapshotDiff {
   bool equal() const;
 };
 
-// Reads both in chunks of bounded size, on all threads of the pool; the result does not depend on
-// their number. Heads that only one side knows divide the rows of the other.
+// Compares in chunks of bounded size, on all threads of the pool; the result does not depend on
+// their number. Heads that only one side knows also divide the rows of the other.
 SnapshotDiff DiffSnapshots(const Snapshot& a, const Snapshot& b, const DiffOptions& options,
                            ThreadPool& pool, Progress* progress = nullptr);
 
@@ -111,15 +114,15 @@ struct RowPair {
   uint32_t heads = 0, head_dim = 0;
 };
 
-// Same element type: the stored bits decide what differs.
+// Compares rows of the same element type by their stored bits.
 TensorDiff DiffBits(const RowPair& rows, std::optional<double> atol);
 
-// Any types: `a` and `b` are the values of the rows, widened without loss. Two NaNs are the same
-// value whatever their payloads, 0 and -0 are not.
+// Compares rows of any types: `a` and `b` are their values, widened without loss. NaNs are equal
+// whatever their payloads; 0 and -0 differ.
 TensorDiff DiffWidened(const RowPair& rows, std::span<const double> a, std::span<const double> b,
                        std::optional<double> atol);
 
-// Values of any type as double: exact for all but the 64-bit integers.
+// Converts values of any type to double; exact except for 64-bit integers.
 void ToDoubles(DType dtype, ByteSpan bytes, std::vector<double>& out);
 
 }  // namespace kv

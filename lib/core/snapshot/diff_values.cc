@@ -15,19 +15,19 @@ namespace {
 
 uint64_t LoadBits(const std::byte* from, uint32_t bytes) {
   uint64_t bits = 0;
-  std::memcpy(&bits, from, bytes);  // hosts are little-endian: checked in bytes.cc
+  std::memcpy(&bits, from, bytes);  // hosts are little-endian, which bytes.cc checks
   return bits;
 }
 
-// Steps between two floats of one type, counted over the values that the type can hold; 0 and -0
-// are none apart.
+// Returns the number of steps between two floats of one type, counted over its representable
+// values; 0 and -0 are no step apart.
 uint64_t UlpDistance(uint64_t a, uint64_t b, uint32_t bytes) {
   const uint64_t sign = uint64_t{1} << (8 * bytes - 1);
   const uint64_t x = a & (sign - 1), y = b & (sign - 1);
   return (a & sign) != (b & sign) ? x + y : x > y ? x - y : y - x;
 }
 
-// Counts differing pairs one after another, in the order of their places.
+// Counts differing pairs in the order of their positions.
 class Tally {
  public:
   Tally(const RowPair& rows, std::optional<double> atol) : rows_(rows), atol_(atol) {
@@ -91,7 +91,7 @@ void Widen(ByteSpan bytes, std::vector<double>& out) {
 void ToDoubles(DType dtype, ByteSpan bytes, std::vector<double>& out) {
   const DTypeInfo& info = Info(dtype);
   out.resize(bytes.size() / info.block_bytes * info.block_elements);
-  switch (dtype) {  // what a float cannot hold
+  switch (dtype) {  // types whose values a float cannot hold
     case DType::kF64:
       return Widen<double>(bytes, out);
     case DType::kI32:

@@ -18,7 +18,7 @@ std::vector<DumpEntry> DumpEntriesOf(const Snapshot& snapshot) {
     entry.head_dim = shape.head_dim;
     entry.element_bytes = shape.unit_bytes();
     const bool both = layer.has_k() && layer.v && !layer.v->pieces.empty();
-    // The original knows one shape for both.
+    // The original script assumes one shape for both.
     if (!both) {
       entry.defect = DumpDefect::kNoFiles;
     } else if (layer.k.heads != layer.v->heads || layer.k.head_dim != layer.v->head_dim ||

@@ -17,31 +17,31 @@ enum class DumpDefect : uint8_t {
   kNone,
   kMetaParse,    // the meta is not JSON
   kMetaNumbers,  // a size in it is not a number
-  kNoFileNames,  // it names no K or V file
+  kNoFileNames,  // it names no file of K or of V
   kNoFiles,      // they do not exist
   kUnreadable,   // they cannot be read
-  kWrongSize,    // they do not have the size that the meta says
+  kWrongSize,    // they do not have the size that the meta states
 };
 
 // K and V of some tokens of one layer: one update of an engine, or one layer of a snapshot.
 struct DumpEntry {
-  std::string run;    // entries of one run and layer may be joined; empty = unnamed
-  std::string place;  // what tells unnamed runs apart
+  std::string run;    // entries of one run and layer may be joined; empty: unnamed
+  std::string place;  // distinguishes unnamed runs
   std::string stage;  // "prefill", "decode"
   int64_t layer = 0;
-  std::optional<uint32_t> model_layer;  // where the model counts it otherwise
+  std::optional<uint32_t> model_layer;  // if the model numbers it differently
   int64_t seq_start = 0;                // position of the first token
   int64_t tokens = 0, heads = 0, head_dim = 0;
   int64_t element_bytes = 0;
-  KvTensor k, v;  // empty with a defect or with elements of no known type
+  KvTensor k, v;  // empty if there is a defect or the element type is unknown
   DumpDefect defect = DumpDefect::kNone;
 };
 
-// One entry per layer, stage "prefill". Layers of a snapshot cut to a part (without K or V) have
+// Returns one entry per layer, stage "prefill". Layers of a partial snapshot (without K or V) have
 // the defect kNoFiles.
 std::vector<DumpEntry> DumpEntriesOf(const Snapshot& snapshot);
 
-// One packed dump: the cache in the engine's own tiles, padding included.
+// One packed dump: the cache in the engine's own tiles, including padding.
 struct PackedEntry {
   int64_t layer = 0;
   std::string stage;
@@ -50,7 +50,7 @@ struct PackedEntry {
   ByteSpan k, v;
 };
 
-// All dumps in a folder of an engine's dumps, one by one, whatever runs they belong to.
+// All dumps in an engine's folder, individually, whatever runs they belong to.
 struct DumpEntries {
   std::vector<DumpEntry> logical;
   std::vector<PackedEntry> packed;

@@ -32,13 +32,14 @@ UnitStrides StridesOf(Order order, uint64_t tokens, uint64_t heads, uint64_t uni
   AssertionFailed("order has strides", __FILE__, __LINE__);
 }
 
-// Indices [at, end) of an axis lie evenly up to here.
+// Returns the end of the run, from index `at` on and below `end`, in which the axis has a plain
+// stride.
 uint64_t EvenRunEnd(const AxisStride& axis, uint64_t at, uint64_t end) {
   return axis.group == UINT64_MAX ? end : std::min(end, (at / axis.group + 1) * axis.group);
 }
 
-// One piece's share of a Gather: tokens [begin, begin + count) of the piece. Two-level strides are
-// walked tile by tile, each tile a plain grid.
+// Gathers tokens [begin, begin + count) of one piece. Two-level strides are walked tile by tile,
+// each tile a plain grid.
 void GatherPiece(const KvTensor& tensor, const StridedPiece& piece, uint64_t begin, uint64_t count,
                  uint32_t head_begin, uint32_t heads, const UnitStrides& to, std::byte* out) {
   const uint64_t units = tensor.units_per_head(), end = begin + count;
@@ -57,7 +58,7 @@ void GatherPiece(const KvTensor& tensor, const StridedPiece& piece, uint64_t beg
   }
 }
 
-// The order of a piece that fills its range without gaps, or kStorage.
+// Returns the order of a piece that fills its range without gaps, or kStorage.
 Order OrderOf(const KvTensor& tensor, const StridedPiece& piece) {
   for (const Order order : {Order::kTokenHeadDim, Order::kHeadTokenDim, Order::kHeadDimToken}) {
     const UnitStrides wanted =
@@ -106,7 +107,7 @@ void AddPieces(const Snapshot& snapshot, const LayerKv& layer, const KvTensor& t
   }
 }
 
-// What of the stored ranges lies between the regions so far, which are sorted.
+// Adds the parts of stored ranges that lie between the existing regions, which are sorted.
 void AddStored(const Snapshot& snapshot, std::vector<Region>& regions) {
   std::vector<Region> between;
   for (const StoredRange& stored : snapshot.stored) {
@@ -120,7 +121,8 @@ void AddStored(const Snapshot& snapshot, std::vector<Region>& regions) {
     auto next = std::lower_bound(regions.begin(), regions.end(), region, IsBefore);
     if (next != regions.begin() && std::prev(next)->file == region.file) --next;
     const auto add_until = [&](uint64_t limit) {
-      // Elements count from the start of the range; regions of another grid leave bytes over.
+      // Elements count from the start of the range; a region on another grid leaves some bytes
+      // uncovered.
       region.size = limit > region.offset ? limit - region.offset : 0;
       if (region.size > 0 && region.size % Info(region.dtype).block_bytes == 0) {
         between.push_back(region);
@@ -186,7 +188,7 @@ Bytes Gather(const KvTensor& tensor, uint64_t token_begin, uint64_t tokens, Orde
 
 std::vector<float> GatherFloats(const KvTensor& tensor, uint64_t token_begin, uint64_t tokens,
                                 Order order) {
-  // Blocks run along dim, so they must stay whole: gather rows, then widen in place of each unit.
+  // Blocks run along dim and must stay whole: gathers rows, then widens each unit.
   KV_ASSERT(order == Order::kTokenHeadDim || order == Order::kHeadTokenDim);
   const Bytes raw = Gather(tensor, token_begin, tokens, order);
   std::vector<float> out(CheckedMul(tokens, tensor.channels(), "gathered values"));
@@ -197,7 +199,7 @@ std::vector<float> GatherFloats(const KvTensor& tensor, uint64_t token_begin, ui
 void Reorder(ByteSpan from, Order from_order, std::span<std::byte> to, Order to_order,
              uint64_t tokens, uint64_t heads, uint64_t units, uint32_t unit_bytes) {
   KV_ASSERT(from.size() == tokens * heads * units * unit_bytes && to.size() == from.size());
-  if (from.empty()) return;  // an empty span may have no address
+  if (from.empty()) return;  // an empty span may have a null address
   if (from_order == to_order) {
     std::memcpy(to.data(), from.data(), from.size());
     return;
@@ -235,7 +237,8 @@ const FileSource* HolderOf(const Snapshot& snapshot, const std::byte* p) {
   return nullptr;
 }
 
-// From the first to the last byte of a run of tokens, whatever lies between.
+// Drops all pages from the first to the last byte of a run of tokens, including anything in
+// between.
 void DropRange(const Snapshot& snapshot, const KvTensor& tensor, const StridedPiece& piece,
                uint64_t begin, uint64_t end) {
   if (begin >= end) return;

@@ -9,7 +9,7 @@
 
 namespace kv {
 
-// A contiguous tensor of the given order: one piece.
+// Returns a contiguous tensor of the given order: one piece.
 KvTensor ContiguousTensor(const std::byte* data, DType dtype, uint64_t tokens, uint32_t heads,
                           uint32_t head_dim, Order order);
 
@@ -17,25 +17,26 @@ KvTensor ContiguousTensor(const std::byte* data, DType dtype, uint64_t tokens, u
 // (not kStorage). `out` must hold heads * tokens * units_per_head * unit_bytes.
 void Gather(const KvTensor& tensor, uint64_t token_begin, uint64_t tokens, uint32_t head_begin,
             uint32_t heads, Order order, std::span<std::byte> out);
-// All heads.
+// Gathers all heads.
 Bytes Gather(const KvTensor& tensor, uint64_t token_begin, uint64_t tokens, Order order);
 
-// The same values as float, [token][head][dim] or [head][token][dim]; block types are dequantised.
+// Returns the same values as float, [token][head][dim] or [head][token][dim]; block types are
+// dequantised.
 std::vector<float> GatherFloats(const KvTensor& tensor, uint64_t token_begin, uint64_t tokens,
                                 Order order);
 
-// Rearranges contiguous units between two orders: dims are `tokens`, `heads`, `units`.
+// Rearranges contiguous units between two orders; the dimensions are `tokens`, `heads`, `units`.
 void Reorder(ByteSpan from, Order from_order, std::span<std::byte> to, Order to_order,
              uint64_t tokens, uint64_t heads, uint64_t units, uint32_t unit_bytes);
 
-// A range of one source file that holds nothing but the values of one tensor piece in a known
-// order. With Order::kStorage it holds elements of one type whose places in tensors are unknown.
+// A range of one source file that contains only the values of one tensor piece in a known order.
+// With Order::kStorage it contains elements of one type whose places in tensors are unknown.
 struct Region {
   size_t file = 0;  // index into Source::files
   uint64_t offset = 0, size = 0;
   DType dtype = DType::kF16;
   Order order = Order::kTokenHeadDim;
-  // Not for kStorage.
+  // The following fields are unused for kStorage.
   uint32_t layer = 0;
   bool is_value = false;
   uint64_t token_begin = 0, tokens = 0;  // in the tensor
@@ -43,16 +44,15 @@ struct Region {
   bool heads_known = true;
 };
 
-// The regions of a snapshot, sorted by file and offset: pieces that tile a range of a source file
-// exactly, and the parts of stored ranges that lie between them. Overlaps throw kInconsistent.
+// Returns the regions of a snapshot, sorted by file and offset: pieces that tile a range of a
+// source file exactly, and the parts of stored ranges between them. Throws kInconsistent for
+// overlaps.
 std::vector<Region> RegionsOf(const Snapshot& snapshot);
 
-// Gives pages back to the system behind a reader that walks a tensor in token order, so that a
-// mapped snapshot larger than memory needs little of it.
-
-// Drops the rows [begin, begin + count) if rows follow one another in the file. Does nothing for
-// tensors whose tokens are spread over every page (transposed V, head-major); DropTensor drops
-// those at the end.
+// Return pages to the system behind a reader that walks a tensor in token order, so that a mapped
+// snapshot larger than memory needs little of it. DropTokens drops the rows [begin, begin + count)
+// if rows are consecutive in the file. It has no effect on tensors whose tokens are spread over
+// every page (transposed V, head-major); DropTensor drops those at the end.
 void DropTokens(const Snapshot& snapshot, const KvTensor& tensor, uint64_t begin, uint64_t count);
 void DropTensor(const Snapshot& snapshot, const KvTensor& tensor);
 

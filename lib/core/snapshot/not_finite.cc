@@ -25,7 +25,7 @@ struct Task {
   const KvTensor& tensor() const { return is_value ? *layer->v : layer->k; }
 };
 
-// [token][channel] of these rows; of block types as they decode.
+// Reads these rows as [token][channel]; block types are decoded.
 void ReadRows(const KvTensor& tensor, uint64_t begin, uint64_t count, std::vector<double>& out) {
   static Reuse<Bytes> scratch;
   const Reuse<Bytes>::Lease lease(scratch);
@@ -38,7 +38,7 @@ void ReadRows(const KvTensor& tensor, uint64_t begin, uint64_t count, std::vecto
   out.assign(values.begin(), values.end());
 }
 
-// The same tensor of the reference, where its rows are as wide.
+// Returns the same tensor of the reference, if its rows have the same width.
 const KvTensor* Counterpart(const Snapshot* reference, const Task& task) {
   const LayerKv* layer = reference == nullptr ? nullptr : reference->Find(task.layer->index);
   if (layer == nullptr || (task.is_value ? !layer->v : !layer->has_k())) return nullptr;

@@ -9,7 +9,7 @@
 
 namespace kv {
 
-// A place where a cache holds a value that is not a finite number.
+// Where a cache holds a value that is not a finite number.
 struct NotFiniteValue {
   uint32_t layer = 0;
   bool is_value = false;
@@ -26,8 +26,8 @@ struct NotFinite {
   void Add(const NotFinite& later);
 };
 
-// Finds NaN and infinite values of K and V; it does not count those that `reference`, if given, has
-// in the same place. Reads everything, in chunks of bounded size.
+// Finds NaN and infinite values of K and V; values that `reference`, if given, also has in the same
+// place do not count. Reads everything, in chunks of bounded size.
 NotFinite FindNotFinite(const Snapshot& snapshot, const Snapshot* reference, ThreadPool& pool);
 
 }  // namespace kv

@@ -38,7 +38,7 @@ void RequireFit(const Rope& rope, uint32_t head_dim) {
         head_dim)
         .Hint("--rope-dims, --head-dim");
   }
-  InverseFrequencies(rope, head_dim);  // has the lists of pairs checked
+  InverseFrequencies(rope, head_dim);  // checks the lists of pairs
   if (rope.scaling.by_length()) InverseFrequencies(rope, head_dim, UINT64_MAX);
 }
 
@@ -90,7 +90,7 @@ void RopeTable::Add(std::span<const KeyTurn> turns, const Rope& rope) {
       row_of_.push_back(kStays);
       continue;
     }
-    // Within a run only the difference matters.
+    // Within a run only the difference of positions matters.
     const auto key = same_run ? std::tuple(turn.to - from, int64_t{0}, turn.to_length,
                                            turn.to_length, turn.is_first)
                               : std::tuple(turn.to, from, turn.to_length, turn.from_length, false);
@@ -132,7 +132,7 @@ Error BadScaling(std::string_view text) {
               "as in the model's config.json: rope_scaling; --model config.json reads all of it"));
 }
 
-// "8,1,4,8192" into as many numbers as there are, all positive.
+// Parses "8,1,4,8192" into any number of positive numbers.
 std::vector<double> ParseNumbers(std::string_view list, std::string_view whole) {
   std::vector<double> numbers;
   for (size_t begin = 0; begin <= list.size();) {
@@ -177,7 +177,7 @@ bool Fill(std::string_view kind, const std::vector<double>& numbers, RopeScaling
   return count == 2 || count == 4 || count == 5;
 }
 
-// Long wavelengths are stretched by the factor, short ones kept, those between mixed.
+// Long wavelengths are stretched by the factor, short ones kept, those between are mixed.
 double Llama3Frequency(double frequency, const RopeScaling& scaling) {
   const double wavelength = 2 * std::numbers::pi / frequency;
   if (wavelength < scaling.original / scaling.high) return frequency;
@@ -186,13 +186,14 @@ double Llama3Frequency(double frequency, const RopeScaling& scaling) {
   return (1 - t) * frequency / scaling.factor + t * frequency;
 }
 
-// The pair, not always a whole one, that turns so many times over the original length.
+// Returns the (fractional) index of the pair that makes this number of turns over the original
+// length.
 double PairOfTurns(double turns, const Rope& rope, uint32_t dim) {
   return dim * std::log(rope.scaling.original / (turns * 2 * std::numbers::pi)) /
          (2 * std::log(rope.theta));
 }
 
-// Pairs that turn often keep their frequency, those that turn seldom are stretched, with a ramp
+// Pairs that turn often keep their frequency, those that turn rarely are stretched, with a ramp in
 // between.
 void Yarn(const Rope& rope, uint32_t dim, std::vector<double>& frequencies) {
   double low = PairOfTurns(rope.scaling.beta_fast, rope, dim);
@@ -210,7 +211,7 @@ void Yarn(const Rope& rope, uint32_t dim, std::vector<double>& frequencies) {
   }
 }
 
-// The base grows with the run beyond the original length.
+// The base grows with the length of the run beyond the original length.
 double DynamicBase(const Rope& rope, uint32_t dim, uint64_t length) {
   const RopeScaling& scaling = rope.scaling;
   const double tokens = static_cast<double>(length);
@@ -219,7 +220,7 @@ double DynamicBase(const Rope& rope, uint32_t dim, uint64_t length) {
   return rope.theta * std::pow(stretch, dim / (dim - 2.0));
 }
 
-// `list` has an entry for each pair, or something is wrong with it.
+// Throws unless `list` has one entry per pair.
 void RequirePairs(std::string_view what, const std::vector<double>& list, uint32_t dim) {
   if (list.size() == dim / 2) return;
   throw Error(Finding::kInconsistent, "{} has {} numbers, but RoPE rotates {} pairs of a head",
@@ -310,8 +311,8 @@ std::vector<double> InverseFrequencies(const Rope& rope, uint32_t head_dim, uint
   if (scaling.kind == Kind::kLongRope) RequirePairs("a list of LongRoPE", divisors, dim);
   std::vector<double> frequencies(dim / 2);
   for (uint32_t i = 0; i < dim / 2; ++i) {
-    // Models compute 1 / theta^(2i / dim) in float; a better value would turn keys by angles that
-    // theirs were not turned by (5e-5 of a value at position 8191).
+    // Models compute 1 / theta^(2i / dim) in float. A more precise value would rotate keys by other
+    // angles than the model did (5e-5 of a value at position 8191).
     const double exponent = static_cast<float>(2 * i) / static_cast<float>(dim);
     double frequency = 1.0f / static_cast<float>(std::pow(base, exponent));
     if (scaling.kind == Kind::kLinear) frequency /= scaling.factor;
@@ -330,7 +331,7 @@ bool HasPlainDims(const KvTensor& tensor) {
                      [](const StridedPiece& piece) { return piece.dim.group == UINT64_MAX; });
 }
 
-// A copy in [token, head, dim], which every order of dims is a view of.
+// Returns a copy in [token, head, dim], of which every order of dims is a view.
 KvTensor Straightened(const KvTensor& tensor, Snapshot& snapshot) {
   snapshot.spools.push_back(FileSource::FromBytes(
       Gather(tensor, 0, tensor.tokens(), Order::kTokenHeadDim), "reordered keys"));
@@ -350,7 +351,7 @@ void Reorder(KeyPairs to, KvTensor& tensor, Snapshot& snapshot) {
   const uint64_t half = tensor.head_dim / 2;
   for (StridedPiece& piece : tensor.pieces) {
     const uint64_t step = piece.dim.step;
-    // Neighbours 2i, 2i + 1 come from i and i + half, and the other way about.
+    // Neighbours 2i, 2i + 1 come from i and i + half, and vice versa.
     piece.dim = to == KeyPairs::kNeighbours
                     ? AxisStride{.step = half * step, .group = 2, .group_step = step}
                     : AxisStride{.step = 2 * step, .group = half, .group_step = step};
@@ -384,7 +385,7 @@ PairsOwner FindPairsOwner(const Snapshot& snapshot) {
 }
 
 const EngineTraits& TraitsOf(std::string_view engine) {
-  // InfiniLM reorders weights as it loads them, and MNN keeps what its exporter made of them.
+  // InfiniLM reorders weights when loading them, and MNN keeps the order of its exporter.
   static constexpr EngineTraits kEngines[] = {
       {.engine = kPairsOfLlama, .pairs = PairsOwner::kLlama, .may_turn_blocks = true},
       {.engine = "MNN", .pairs = PairsOwner::kUnknown, .runs_exports = true},

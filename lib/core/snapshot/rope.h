@@ -21,16 +21,17 @@ struct RopeScaling {
   Kind kind = Kind::kNone;
   double factor = 8;
   double low = 1, high = 4;  // Llama 3 only
-  double original = 8192;    // tokens that the model was trained for before it was scaled
-  double beta_fast = 32, beta_slow = 1;  // YaRN only, and whether its bounds are whole pairs
+  double original = 8192;    // tokens that the model was trained on before scaling
+  // YaRN only, and whether its bounds are rounded to whole pairs
+  double beta_fast = 32, beta_slow = 1;
   bool truncate = true;
-  double attention = 0;  // what cosines and sines are multiplied by; 0: as the scaling has it
-  // LongRoPE: divisors of each pair's frequency, in runs up to `original` tokens and in longer
+  double attention = 0;  // factor on cosines and sines; 0: the scaling's default
+  // LongRoPE: divisors of each pair's frequency, for runs up to `original` tokens and for longer
   // ones.
   std::vector<double> short_factors = {}, long_factors = {};
-  std::vector<double> frequencies = {};  // kGiven: of each pair, whatever the base
+  std::vector<double> frequencies = {};  // kGiven: of each pair, replacing the base
 
-  // Whether frequencies depend on the length of the run that computed the keys.
+  // Returns true if frequencies depend on the length of the run that computed the keys.
   bool by_length() const { return kind == Kind::kDynamic || kind == Kind::kLongRope; }
   bool operator==(const RopeScaling&) const = default;
 };
@@ -39,56 +40,57 @@ struct RopeScaling {
 struct Rope {
   RopePairs pairs = RopePairs::kHalves;
   double theta = 10000;
-  uint32_t rotary_dim = 0;  // 0: the whole head; else the first values of it
+  uint32_t rotary_dim = 0;  // number of rotated values, from the first on; 0: the whole head
   RopeScaling scaling = {};
 
   uint32_t DimOf(uint32_t head_dim) const { return rotary_dim == 0 ? head_dim : rotary_dim; }
   bool operator==(const Rope&) const = default;
 };
 
-// Of layers whose keys are not rotated, however far apart: no pair of a head turns.
+// Returns the RoPE of layers whose keys are not rotated: every pair has angle 0.
 Rope WithoutRotation(uint32_t head_dim);
 
-// The RoPE of a model's layers: windowed layers may have another base than the rest.
+// The RoPE of a model's layers: windowed layers may have another base than the others.
 struct ModelRope {
   ModelRope() = default;
   ModelRope(Rope all) : rope(std::move(all)) {}  // NOLINT: one for all layers is a model's too
 
-  Rope rope = {};                 // of layers that are not told apart
-  std::vector<Rope> layers = {};  // by the model's numbers; empty where all are the same
+  Rope rope = {};                 // of all layers that are not listed
+  std::vector<Rope> layers = {};  // by the model's layer numbers; empty if all are the same
 
   const Rope& Of(uint32_t layer) const { return layer < layers.size() ? layers[layer] : rope; }
 };
 
-// "neox" or "gptj". Throws kUsage.
+// Parses "neox" or "gptj". Throws kUsage.
 RopePairs ParsePairs(std::string_view text);
 std::string_view Name(RopePairs pairs);
-// "none", "linear:FACTOR", "llama3[:FACTOR,LOW,HIGH,ORIGINAL]",
-// "yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION]]", "dynamic:FACTOR,ORIGINAL". Throws kUsage, and
+// Parses "none", "linear:FACTOR", "llama3[:FACTOR,LOW,HIGH,ORIGINAL]",
+// "yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION]]" or "dynamic:FACTOR,ORIGINAL". Throws kUsage, and
 // kUnsupportedKind for M-RoPE, whose tokens have three positions.
 RopeScaling ParseScaling(std::string_view text);
 std::string Name(const RopeScaling& scaling);
-// Throws kUsage unless the rotation fits heads of this size, kInconsistent where a list has other
-// pairs.
+// Throws kUsage unless the rotation fits heads of this size, kInconsistent if a list has another
+// number of pairs.
 void RequireFit(const Rope& rope, uint32_t head_dim);
-// Throws kUnsupportedKind, naming `what`, where keys of a run of `tokens` were not all rotated by
-// one set of frequencies. Runs up to the original length have one.
+// Throws kUnsupportedKind, naming `what`, if keys of a run of `tokens` were rotated by several sets
+// of frequencies. Runs up to the original length have one set.
 void RequireOneSetOfFrequencies(const Rope& rope, uint64_t tokens, std::string_view what);
 
-// One frequency per pair; scaling is applied in double to the float that models compute. `length`
-// is the number of tokens of the run, for scalings that depend on it.
+// Returns one frequency per pair; scaling is applied in double to the float that models compute.
+// `length` is the number of tokens of the run, for scalings that depend on it.
 std::vector<double> InverseFrequencies(const Rope& rope, uint32_t head_dim, uint64_t length = 0);
-// The factor on cosines and sines when a key is first rotated; later rotations do not repeat it.
+// Returns the factor on cosines and sines of a key's first rotation; later rotations do not repeat
+// it.
 double AttentionFactor(const RopeScaling& scaling);
 
-// The present and the wanted rotation of a key, each with the length of its run.
+// The current and the wanted position of a key, each with the length of its run.
 struct KeyTurn {
   int64_t from = 0, to = 0;
   uint64_t from_length = 0, to_length = 0;
-  bool is_first = false;  // it was not rotated at all
+  bool is_first = false;  // the key was not rotated before
 };
-// Turns that undo the rotation of keys at these positions of a run of `length` tokens; the factor
-// of YaRN and LongRoPE stays on them.
+// Returns the turns that undo the rotation of keys at these positions of a run of `length` tokens;
+// the factor of YaRN and LongRoPE stays applied.
 std::vector<KeyTurn> TurnsBack(std::span<const int64_t> positions, uint64_t length);
 
 // Rotates keys by a number of positions per token, which may be negative. Angles, cosines and sines
@@ -110,66 +112,68 @@ class RopeTable {
 
   RopePairs style_;
   uint32_t head_dim_, pairs_;
-  std::vector<uint32_t> row_of_;  // of each token
+  std::vector<uint32_t> row_of_;  // per token
   std::vector<double> cosines_, sines_;
 };
 
-// Which values of a head RoPE turns together: 2i and 2i + 1 ("neighbours"), or i and i + dim/2
-// ("halves"). A model works with either if the weights of Q and K match, so engines differ. What a
-// file's keys have, which may be open; lib/kernels/rope.h has the two that can be turned.
+// The pairs of values of a head that RoPE rotates together: 2i and 2i + 1 ("neighbours"), or i and
+// i + dim/2 ("halves"). A model works with either if the weights of Q and K match, so engines
+// differ. This type describes a file, where it may be unknown; lib/core/kernels/rope.h has the two
+// known cases.
 enum class KeyPairs { kUnknown, kNone, kNeighbours, kHalves };
 
 std::string_view Name(KeyPairs pairs);
-// Also the words in use elsewhere: interleaved, gptj, norm; half, neox ...
+// Accepts common synonyms, too: interleaved, gptj, norm; half, neox ...
 std::optional<KeyPairs> ParseRopePairs(std::string_view word);
 
-// The key in Snapshot::storage of the order of the keys' pairs, if it is not that of the snapshot's
-// engine: an order by name, or the engine that has this order for the model (the two words below).
+// Key in Snapshot::storage for the order of the keys' pairs, if it is not that of the snapshot's
+// engine: the order by name, or the engine that chooses the order by the model (the two words
+// below).
 inline constexpr const char* kRopePairs = "rope_pairs";
 inline constexpr std::string_view kPairsOfLlama = "llama.cpp";
 inline constexpr std::string_view kPairsOfTransformers = "transformers";
 
-// Whose order the keys have, where none is recorded by name. Each engine decides by the model.
+// Whose rule decides the order of pairs if none is recorded by name. Each engine decides by model.
 enum class PairsOwner { kUnknown, kLlama, kTransformers };
 PairsOwner FindPairsOwner(const Snapshot& snapshot);
 
-// What is true of the caches of an engine where they do not say so themselves.
+// Properties of an engine's caches that its files do not state.
 struct EngineTraits {
   std::string_view engine;
   PairsOwner pairs = PairsOwner::kTransformers;
-  bool runs_exports = false;     // of models of transformers, whose order of pairs they keep
-  bool may_turn_blocks = false;  // Hadamard-rotates what it quantises, which files need not say
+  bool runs_exports = false;     // of transformers models, whose order of pairs they keep
+  bool may_turn_blocks = false;  // Hadamard-transforms what it quantises, which files need not say
 };
-// The row of this engine; one without a name for engines that have none.
+// Returns the row of this engine; for engines without one, a row without a name.
 const EngineTraits& TraitsOf(std::string_view engine);
 
-// The word that a format which names its own engine must record, so that its reader knows what the
-// keys have. Empty where that is unknown.
+// Returns the word that a format which names its own engine must record, so that its reader knows
+// the order of the keys; empty if unknown.
 std::string PairsToRecord(const Snapshot& snapshot);
-// Takes such a word from a file; empty records nothing. Throws kBadField for other words.
+// Reads such a word from a file; an empty one records nothing. Throws kBadField for other words.
 void TakeRecordedPairs(const std::string& word, Snapshot& snapshot);
 
 // Reorders the values of each head of K for other pairs; uses views if strides can express it.
 // Throws kGeometryMissing without heads, kUnsupportedDtype for blocks, kInconsistent for odd heads.
 void ReorderKeys(KeyPairs from, KeyPairs to, Snapshot& snapshot);
 
-// The key in Snapshot::storage of the reason why keys are assumed to be rotated although the file
-// does not say so. It travels with the keys through archives and array files.
+// Key in Snapshot::storage of the reason why keys are assumed to be rotated although the file does
+// not say so. It travels with the keys through archives and array files.
 inline constexpr const char* kRotationAssumed = "key_rotation_assumed";
 
-// Assumes that the keys are rotated (RoPE applied), for a reason that the file does not prove.
+// Marks the keys as rotated (RoPE applied) for a reason that the file does not prove.
 inline void AssumeRotated(Snapshot& snapshot, std::string reason) {
   snapshot.key_rotation = KeyRotation::kRotated;
   snapshot.storage[kRotationAssumed] = std::move(reason);
 }
 
-// The reason, or empty if the file itself tells.
+// Returns the reason, or an empty text if the file itself tells.
 inline std::string RotationAssumption(const Snapshot& snapshot) {
   const auto at = snapshot.storage.find(kRotationAssumed);
   return at == snapshot.storage.end() ? std::string() : at->second;
 }
 
-// For formats whose readers take every key for rotated.
+// Serves formats whose readers assume that every key is rotated.
 inline void RequireRotatedKeys(const Snapshot& snapshot, std::string_view what) {
   if (snapshot.key_rotation != KeyRotation::kUnrotated) return;
   Error error(Finding::kUnsupportedLayout,

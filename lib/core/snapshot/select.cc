@@ -8,8 +8,8 @@
 namespace kv {
 namespace {
 
-// Tokens [begin, end) of one piece. Grouped token axes are cut at group borders, so that every part
-// starts at an offset that its strides can express.
+// Appends tokens [begin, end) of one piece. Grouped token axes are cut at group borders, so that
+// every part starts at an offset that its strides can express.
 void SlicePiece(const StridedPiece& piece, uint64_t begin, uint64_t end,
                 std::vector<StridedPiece>& out) {
   while (begin < end) {
@@ -25,7 +25,7 @@ void SlicePiece(const StridedPiece& piece, uint64_t begin, uint64_t end,
   }
 }
 
-// Cells by their place, with what an engine keeps beside them.
+// Keeps the selected cells, with the engine's extensions of them.
 void KeepCells(const std::vector<bool>& keep, CellGroup& group) {
   const uint32_t words = group.extension_words;
   size_t to = 0;
@@ -55,7 +55,7 @@ KvTensor KeepTokens(const KvTensor& tensor, const std::vector<bool>& keep) {
   return kept;
 }
 
-// Of the first `count` tokens those that are wanted.
+// Returns which of the first `count` tokens are selected.
 std::vector<bool> KeptOf(const Selection& selection, uint64_t count) {
   std::vector<bool> keep(count);
   for (const TokenRange& range : selection.tokens) {
@@ -116,7 +116,7 @@ Snapshot Select(Snapshot snapshot, const Selection& selection) {
                 selection.tokens.front().begin)
         .File(snapshot.source.path);
   }
-  if (snapshot.tokens.size() == most) {  // else the list is not one id per row
+  if (snapshot.tokens.size() == most) {  // otherwise the list is not one id per row
     const std::vector<bool> keep = KeptOf(selection, most);
     size_t to = 0;
     for (size_t i = 0; i < keep.size(); ++i) {
@@ -140,7 +140,7 @@ Snapshot SelectSequence(Snapshot snapshot, int32_t sequence) {
       keep.push_back(std::find(ids.begin(), ids.end(), sequence) != ids.end());
       count += keep.back();
     }
-    // The token list is then that of another sequence, or of several.
+    // A list of tokens of a cut cache could be that of another sequence, so it is dropped.
     if (std::find(keep.begin(), keep.end(), false) != keep.end()) snapshot.tokens.clear();
     KeepCells(keep, group);
     for (Cell& cell : group.cells) cell.sequences = {sequence};

@@ -10,27 +10,27 @@
 
 namespace kv {
 
-// A part of a snapshot, as the flags --layers, --tokens and --kv name it.
+// A part of a snapshot, as the options --layers, --tokens and --kv select it.
 struct Selection {
-  std::optional<std::vector<uint32_t>> layers = {};  // sorted layer indices; nothing = all
-  std::vector<TokenRange> tokens = {};               // sorted, disjoint, none empty; nothing = all
+  std::optional<std::vector<uint32_t>> layers = {};  // sorted layer indices; nullopt: all
+  std::vector<TokenRange> tokens = {};               // sorted, disjoint, none empty; empty: all
   bool keys = true, values = true;
 
   bool is_all() const { return !layers && tokens.empty() && keys && values; }
   bool HasLayer(uint32_t layer) const;
-  // Whether any of the tokens [begin, end) is wanted.
+  // Returns true if any of the tokens [begin, end) is selected.
   bool HasTokens(uint64_t begin, uint64_t end) const;
 };
 
-// Tokens [begin, begin + count) of a tensor as views into the same bytes.
+// Returns tokens [begin, begin + count) of a tensor as views into the same bytes.
 KvTensor SliceTokens(const KvTensor& tensor, uint64_t begin, uint64_t count);
 
 // Keeps the selected layers and tokens, with their cells and ids; K and V both stay. Throws kUsage
-// when a layer does not exist or the tokens are beyond every layer.
+// if a layer does not exist or the tokens are beyond every layer.
 Snapshot Select(Snapshot snapshot, const Selection& selection);
 
 // Keeps the cells of one sequence, which then belong to no other. Token ids are dropped unless all
-// cells stay, because nothing tells whose they are. Throws kUsage if no cell belongs to the
+// cells stay, because their sequence is not recorded. Throws kUsage if no cell belongs to the
 // sequence, kUnsupportedLayout if the cells of some layer are not recorded.
 Snapshot SelectSequence(Snapshot snapshot, int32_t sequence);
 

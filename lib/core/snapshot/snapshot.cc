@@ -13,7 +13,7 @@ namespace kv {
 
 namespace {
 
-// Divides a row of `tensor` into heads; zeros are unknown, and one gives the other.
+// Divides a row of `tensor` into heads; 0 means unknown, and one argument gives the other.
 void Divide(KvTensor& tensor, uint32_t heads, uint32_t head_dim) {
   if (tensor.heads_known || (heads == 0 && head_dim == 0)) return;
   const uint64_t channels = tensor.channels();
@@ -34,7 +34,7 @@ void Divide(KvTensor& tensor, uint32_t heads, uint32_t head_dim) {
   tensor.head_dim = head_dim;
   tensor.heads_known = true;
   for (StridedPiece& piece : tensor.pieces) {
-    // Rows were one head; with plain strides the heads of a row follow one another along dim.
+    // A row was one head; with plain strides its heads are consecutive along dim.
     KV_ASSERT(piece.dim.group == UINT64_MAX);
     piece.head = {piece.dim.step * tensor.units_per_head()};
   }
@@ -58,17 +58,17 @@ void DivideLayer(const ModelGeometry::Layer& shape, LayerKv& layer) {
   }
   if (!layer.v || !layer.k.heads_known) return;
   try {
-    // K and V of a layer have the same heads; only their sizes may differ.
+    // K and V of a layer have the same number of heads; only their sizes may differ.
     Divide(*layer.v, layer.k.heads, is_latent ? 0 : shape.v_dim);
   } catch (Error& error) {
     throw error.In(in('V'));
   }
 }
 
-// The model's layers that own a cache, in the order in which the snapshot stores theirs.
+// The model's layers that own a cache, in the order in which the snapshot stores them.
 struct StoredLayers {
   std::vector<ModelGeometry::Layer> shapes;
-  std::vector<size_t> numbers;  // in the model; empty if the order is not certain
+  std::vector<size_t> numbers;  // in the model; empty if the order is uncertain
 };
 
 bool SameShape(const ModelGeometry::Layer& a, const ModelGeometry::Layer& b) {
@@ -90,7 +90,7 @@ StoredLayers InStoredOrder(const ModelGeometry& geometry, const Snapshot& snapsh
     const bool fits = stored.numbers.end() - first_swa == swa;
     for (size_t i : stored.numbers) stored.shapes.push_back(geometry.layers[i]);
     if (fits || stored.shapes.empty()) return stored;
-    // The window pattern is the architecture's own; where all layers are alike it does not matter.
+    // The window pattern comes from the architecture; if all layers are alike it does not matter.
     const auto& first = stored.shapes[0];
     const auto differs = [&](const auto& shape) { return !SameShape(shape, first); };
     if (std::any_of(stored.shapes.begin(), stored.shapes.end(), differs)) {
@@ -176,7 +176,7 @@ void ApplyGeometry(const ModelGeometry& geometry, Snapshot& snapshot) {
     LayerKv& layer = snapshot.layers[i];
     ModelGeometry::Layer shape = geometry.uniform;
     if (per_layer) {
-      // Flags win over the model file.
+      // Options override the model file.
       shape = stored.shapes[i];
       if (geometry.uniform.kv_heads != 0) shape.kv_heads = geometry.uniform.kv_heads;
       if (geometry.uniform.k_dim != 0) shape.k_dim = geometry.uniform.k_dim;

@@ -26,8 +26,8 @@ struct TokenRange {
   bool operator==(const TokenRange&) const = default;
 };
 
-// The sequences that a cell belongs to. Caches have millions of cells, and nearly all belong to one
-// sequence, so one id takes 16 bytes and no allocation.
+// The sequences of a cell. Caches have millions of cells, nearly all of one sequence, so a single
+// id takes 16 bytes and no allocation.
 class SequenceIds {
  public:
   SequenceIds() = default;
@@ -65,21 +65,21 @@ class SequenceIds {
     std::copy(ids.begin(), ids.end(), ids.size() > 1 ? many_.get() : &one_);
     size_ = static_cast<uint32_t>(ids.size());
   }
-  // Room for more than one; capacities are powers of two, so that size_ tells when one is full.
+  // Makes room for several; capacities are powers of two, so that size_ tells when it is full.
   void Reserve(uint32_t count) {
     std::unique_ptr<int32_t[]> many(new int32_t[std::bit_ceil(count)]);
     std::copy(begin(), end(), many.get());
     many_ = std::move(many);
   }
 
-  std::unique_ptr<int32_t[]> many_;  // when more than one
+  std::unique_ptr<int32_t[]> many_;  // used for more than one
   int32_t one_ = 0;
   uint32_t size_ = 0;
 };
 
-// Byte distance along one logical axis, in up to two levels: index i lies at
-// (i / group) * group_step + (i % group) * step. A plain stride has group = UINT64_MAX; packed
-// engine layouts (tiles of tokens or dims) use both levels.
+// Byte distance along one logical axis, in up to two levels: index i lies at (i / group) *
+// group_step + (i % group) * step. A plain stride has group = UINT64_MAX; packed engine layouts
+// (tiles of tokens or dims) use both levels.
 struct AxisStride {
   uint64_t step = 0;
   uint64_t group = UINT64_MAX;
@@ -91,8 +91,8 @@ struct AxisStride {
   bool operator==(const AxisStride&) const = default;
 };
 
-// A run of consecutive tokens of one tensor, wherever and however an engine stored them. `dim`
-// counts storage units: single elements, or whole blocks for block-quantised types.
+// A run of consecutive tokens of one tensor, wherever an engine stored them. `dim` counts storage
+// units: single elements, or whole blocks for block-quantised types.
 struct StridedPiece {
   const std::byte* data = nullptr;  // unit (first token, head 0, dim 0)
   uint64_t tokens = 0;
@@ -102,7 +102,7 @@ struct StridedPiece {
 // K or V of one layer, logically [token][kv head][head dim], read through views that own nothing.
 struct KvTensor {
   DType dtype = DType::kF16;
-  // Channels = kv heads x head dim. Where the file does not say how they divide (llama.cpp), the
+  // Channels = kv heads x head dim. If the file does not tell how they divide (llama.cpp), the
   // whole row is one head of `channels` and heads_known is false.
   uint32_t heads = 0;
   uint32_t head_dim = 0;
@@ -111,36 +111,36 @@ struct KvTensor {
 
   uint64_t channels() const { return uint64_t{heads} * head_dim; }
   uint64_t tokens() const;
-  uint64_t bytes() const;           // of the logical values, padding not counted
+  uint64_t bytes() const;           // of the logical values, without padding
   uint64_t row_bytes() const;       // one token, all heads
   uint64_t units_per_head() const;  // head_dim, or blocks of it
   uint32_t unit_bytes() const { return Info(dtype).block_bytes; }
 };
 
 struct LayerKv {
-  uint32_t index = 0;      // as the file numbers it; llama.cpp: position among stored layers
-  std::string label = {};  // the file's own word where it has one ("model.layers.0.self_attn.attn")
-  std::string group = {};  // cache the layer belongs to where there are several ("full", "swa")
+  uint32_t index = 0;      // as the file numbers it; llama.cpp: index among stored layers
+  std::string label = {};  // the file's own name, if any ("model.layers.0.self_attn.attn")
+  std::string group = {};  // the layer's cache, if there are several ("full", "swa")
   KvTensor k = {};
   std::optional<KvTensor> v = {};  // absent in latent-attention caches
 
-  // A part of a snapshot (--kv v) may have left K out: it has no pieces then.
+  // A part of a snapshot (--kv v) may omit K: it then has no pieces.
   bool has_k() const { return !k.pieces.empty(); }
 };
 
-// The model's number of a layer. Files that store only some layers count them from 0; a model file
-// then labels each with its own number ("blk.7").
+// Returns the model's number of a layer. Files that store only some layers count them from 0; a
+// model file then labels each with its own number ("blk.7").
 uint32_t ModelNumber(const LayerKv& layer);
 
-// Bytes of a source file that are elements of one type in an order that pieces cannot tile: packed
-// tiles with their padding, interleaved layers. Pieces may lie inside.
+// Bytes of a source file that are elements of one type in an order that pieces cannot express:
+// packed tiles with their padding, interleaved layers. Pieces may lie inside.
 struct StoredRange {
   const std::byte* data = nullptr;
   uint64_t bytes = 0;
   DType dtype = DType::kF16;
 };
 
-// One row of the cache, where the file records it.
+// One row of the cache, if the file records it.
 struct Cell {
   int64_t position = 0;
   uint32_t stream = 0;
@@ -152,8 +152,8 @@ struct CellGroup {
   std::string group = {};
   uint32_t streams = 1;
   std::vector<Cell> cells;
-  // What else an engine keeps per cell, in its own form: llama.cpp's second and third position of
-  // M-RoPE models. [cell][extension_words]; empty if there is none.
+  // Further engine data per cell, in its own form: llama.cpp's second and third position of M-RoPE
+  // models. [cell][extension_words]; empty if there is none.
   uint32_t extension_words = 0;
   std::vector<int32_t> extensions = {};
 };
@@ -162,38 +162,39 @@ struct CellGroup {
 enum class KeyRotation { kUnknown = 0, kUnrotated = 1, kRotated = 2 };  // RoPE
 enum class HadamardState { kUnknown = 0, kNo = 1, kYes = 2 };  // llama.cpp, quantised caches
 
-// Something that a reader chose or found and the user should know.
+// A choice or finding of a reader that the user should know.
 struct Note {
   std::string text;
   bool is_warning = true;
 };
 
-// A KV cache read from a file or folder, metadata first: opening touches headers only, tensor bytes
-// are mapped and read when a view is walked.
+// A KV cache read from a file or folder, metadata first: opening reads only headers; tensor bytes
+// are mapped, and read when a view is walked.
 struct Snapshot {
   Source source;
   std::vector<std::shared_ptr<const FileSource>> spools;  // inflated members, kept alive
 
-  std::string format;           // registry id: "llama-state"
-  std::string format_version;   // the file's own words: "SEQ 3, layout E"
-  std::string engine;           // "llama.cpp"
-  std::string model;            // architecture or model name, if known
-  uint64_t unpacked_bytes = 0;  // of what an archive restores; 0 where the source is no archive
+  std::string format;          // registry id: "llama-state"
+  std::string format_version;  // as the file states it: "SEQ 3, layout E"
+  std::string engine;          // "llama.cpp"
+  std::string model;           // architecture or model name, if known
+  // size of an archive's restored source; 0 if the source is not an archive
+  uint64_t unpacked_bytes = 0;
   std::vector<LayerKv> layers;
   std::vector<StoredRange> stored;
-  std::vector<CellGroup> cell_groups;  // empty when the file has no cell records
+  std::vector<CellGroup> cell_groups;  // empty if the file has no cell records
   std::vector<int32_t> tokens;         // token ids stored in the file, if any
   KeyRotation key_rotation = KeyRotation::kUnknown;
   HadamardState k_hadamard = HadamardState::kUnknown, v_hadamard = HadamardState::kUnknown;
   std::vector<Note> notes;
-  // Facts of this format for `inspect`: {"layout", "E"}, in the order to print.
+  // Format-specific facts for `inspect`: {"layout", "E"}, in the order to print.
   std::vector<std::pair<std::string, std::string>> facts;
-  // Properties of the source, or of the file to write, that values do not show, in words that
-  // formats agree on: {"v_order", "transposed"}, {"version", "b6122"}. Only writers of such formats
-  // need them.
+  // Properties of the source, or of the file to write, that values do not show, in words common to
+  // all formats: {"v_order", "transposed"}, {"version", "b6122"}. Only writers of such formats need
+  // them.
   std::map<std::string, std::string> storage;
-  // They throw if stored content is damaged (CRC of zip members). Opening does not run them,
-  // because they read everything; code that passes the values on runs them with CheckContent.
+  // Throw if stored content is damaged (CRC of zip members). Opening does not run them, because
+  // they read everything; code that passes values on runs them with CheckContent.
   std::vector<std::function<void()>> checks;
 
   void CheckContent() const;
@@ -202,23 +203,23 @@ struct Snapshot {
   const LayerKv* Find(uint32_t layer) const;
 };
 
-// "model llama, 5 layers of 4 kv heads x 8 in f16, 192 tokens", for captions. Without a `model` its
-// name is the snapshot's own.
+// Returns "model llama, 5 layers of 4 kv heads x 8 in f16, 192 tokens", for captions. Without
+// `model`, the name is the snapshot's own.
 std::string ShapeText(const Snapshot& snapshot, const std::string& model = {});
 
-// Heads and head sizes from flags or a model file, for formats that store rows only.
+// Heads and head sizes from options or a model file, for formats that only store rows.
 struct ModelGeometry {
-  std::string source;                      // who says so: "--kv-heads", "model.gguf"
-  std::shared_ptr<const FileSource> file;  // the model's, if one says so: a pipe is read but once
+  std::string source;                      // where they come from: "--kv-heads", "model.gguf"
+  std::shared_ptr<const FileSource> file;  // the model file, if any: a pipe can be read only once
   std::string architecture;
   struct Layer {
     uint32_t kv_heads = 0, k_dim = 0, v_dim = 0;  // 0 = unknown
-    bool has_kv = true;                           // false: recurrent, or borrows another layer's
+    bool has_kv = true;                           // false: recurrent, or uses another layer's cache
     bool sliding = false;
-    // Latent attention (MLA): where a K row has just this width it is one vector for all heads.
+    // Latent attention (MLA): a K row of exactly this width is one vector for all heads.
     uint32_t latent_dim = 0;
   };
-  std::vector<Layer> layers;  // empty when only the uniform values are known
+  std::vector<Layer> layers;  // empty if only the uniform values are known
   Layer uniform;              // from --kv-heads / --head-dim
   uint32_t query_heads = 0;   // of the first layer with a cache; 0 = unknown
   double rope_base = 0;       // 0 = unknown
@@ -226,23 +227,23 @@ struct ModelGeometry {
   std::string rope_style;  // "neox" (pairs i, i+d/2), "gptj" (pairs 2i, 2i+1) or empty
 };
 
-// Divides the rows of every layer into heads; tensors whose heads are known stay as they are, so a
-// second call changes nothing. One of kv_heads and head_dim gives the other; where neither is known
-// rows stay whole. With per-layer geometry, layers are labelled with the model's own numbers
-// ("blk.7") and matched cache by cache: sliding-window layers to the group "swa". Throws
-// kInconsistent when layer counts differ or heads do not divide a row.
+// Divides the rows of every layer into heads; tensors whose heads are known stay unchanged, so a
+// second call has no effect. One of kv_heads and head_dim gives the other; if neither is known rows
+// stay whole. With per-layer geometry, layers are labelled with the model's own numbers ("blk.7")
+// and matched cache by cache: sliding-window layers to the group "swa". Throws kInconsistent if
+// layer counts differ or heads do not divide a row.
 void ApplyGeometry(const ModelGeometry& geometry, Snapshot& snapshot);
 
-// Throws kGeometryMissing, naming the flags, unless every layer's heads are known.
+// Throws kGeometryMissing, naming the options, unless every layer's heads are known.
 void RequireHeads(const Snapshot& snapshot, std::string_view what_for);
 
-// Words in Snapshot::storage, which travel through archives.
-inline constexpr const char* kBatchRows = "batch_rows";  // how many; absent for one sequence
+// Keys in Snapshot::storage, which travel through archives.
+inline constexpr const char* kBatchRows = "batch_rows";  // number of rows; absent for one sequence
 inline constexpr const char* kAxesGuessed =
-    "axes_guessed";  // nothing told which axis counts tokens
+    "axes_guessed";  // the axis that counts tokens is a guess
 
-// How many sequences of equal length stand one after another in every tensor. Throws kBadField if
-// the recorded number does not divide the tensors.
+// Returns the number of sequences of equal length that follow each other in every tensor. Throws
+// kBadField if the recorded number does not divide the tensors.
 uint64_t BatchRows(const Snapshot& snapshot);
 
 }  // namespace kv

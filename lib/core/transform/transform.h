@@ -29,14 +29,14 @@ struct CodeTypeInfo {
   CodeType type;
   std::string_view name;
   uint32_t bits;        // of a coefficient
-  uint32_t scale_bits;  // of a group and token: two binary16, one or none
+  uint32_t scale_bits;  // per group and token: two binary16, one or none
 };
 
 std::span<const CodeTypeInfo> CodeTypes();
 const CodeTypeInfo& Info(CodeType type);
 std::optional<CodeType> ParseCodeType(std::string_view name);
 
-// Neighbouring components of one type; scales are of a group and token.
+// Adjacent components of one type; each token has its own scales for the group.
 struct CodeGroup {
   uint32_t size = 0;
   CodeType type = CodeType::kNone;
@@ -45,17 +45,17 @@ struct CodeGroup {
   bool operator==(const CodeGroup&) const = default;
 };
 
-// Groups one after another, from component 0 on. What follows the last one is dropped.
+// Groups one after another, from component 0 on. Components after the last group are dropped.
 using CodeSchema = std::vector<CodeGroup>;
 
-// Of one token, scales included.
+// Returns the bits of one token, including scales.
 uint64_t BitsOf(const CodeSchema& schema);
 uint64_t ComponentsOf(const CodeSchema& schema);
-// "int8*16+int4*128": neighbours of one type are one term.
+// Returns "int8*16+int4*128"; adjacent groups of one type form one term.
 std::string Name(const CodeSchema& schema);
 
 // One component in the form kvtc_rans: frequencies of the symbols -reach to reach, then of the
-// escape, which sum to 2048.
+// escape. They sum to 2048.
 struct StepTable {
   uint32_t reach = 0;
   std::vector<uint16_t> frequencies;
@@ -63,22 +63,23 @@ struct StepTable {
   uint32_t symbols() const { return 2 * reach + 2; }
 };
 
-// One step for all components of a matrix, and their tables; what follows the last is dropped.
+// One step for all components of a matrix, and their tables; components after the last table are
+// dropped.
 struct StepCode {
   float step = 1;
   std::vector<StepTable> tables;
 };
 
-// An orthonormal basis of the features of some neighbouring layers.
+// An orthonormal basis of the features of some adjacent layers.
 struct TransformPart {
   uint32_t first_feature = 0, features = 0;
-  std::vector<double> variances;  // of each component, falling; 0 where nobody says
+  std::vector<double> variances;  // of each component, falling; 0 if unknown
   std::vector<float> vectors;     // [component][feature]
 
   uint64_t rank() const { return variances.size(); }
 };
 
-// What a form stores at a ratio: a schema, or one step with tables.
+// What a form stores at a given ratio: a schema, or one step with tables.
 struct TransformPlan {
   std::string form;
   double ratio = 1;
@@ -91,7 +92,7 @@ struct TransformPlan {
 struct TransformSide {
   uint32_t heads = 0, dim = 0;
   std::vector<float> mean;
-  std::vector<TransformPart> parts;  // one after another, all features
+  std::vector<TransformPart> parts;  // consecutive, covering all features
   std::vector<TransformPlan> plans;
 
   uint64_t features() const { return mean.size(); }
@@ -99,28 +100,29 @@ struct TransformSide {
   const TransformPlan* Find(std::string_view form, double ratio) const;
 };
 
-// A transform that was learnt from caches of one model (formats/kvx/FORMAT.md).
+// A transform learnt from caches of one model (formats/kvx/FORMAT.md).
 struct Transform {
   std::string model;
-  std::string rope;  // how keys were turned before they are turned back, in words; see RopeText
+  std::string rope;  // the RoPE that is undone before keys are transformed, as text; see RopeText
   uint32_t layers = 0;
-  uint32_t sinks = 4, window = 128;    // first and last tokens of a cache that stay in full
-  bool is_bfloat = false;              // how the basis is stored
-  uint64_t rows = 0;                   // tokens that it was learnt from
-  std::vector<std::string> sources;    // XXH3 of the files, as documents say them
-  std::vector<uint64_t> fingerprints;  // of rows of V, which a cache that begins alike has as well
+  uint32_t sinks = 4, window = 128;  // first and last tokens of a cache that are stored in full
+  bool is_bfloat = false;            // storage type of the basis
+  uint64_t rows = 0;                 // tokens that it was learnt from
+  std::vector<std::string> sources;  // XXH3 of the files, as in documents
+  // of rows of V, which identify caches that begin with the same tokens
+  std::vector<uint64_t> fingerprints;
   TransformSide k, v;
 
-  // Bytes of means and vectors as they are stored.
+  // Returns the stored bytes of means and vectors.
   uint64_t BasisBytes(const TransformSide& side) const;
   uint64_t basis_bytes() const { return BasisBytes(k) + BasisBytes(v); }
 };
 
-// Returns "neox 10000 of 64", the rotated values of a head last, and the scaling; of layers apart
-// where they are not alike.
+// Returns "neox 10000 of 64", with the number of rotated values of a head last, and the scaling;
+// per layer if they differ.
 std::string RopeText(const ModelRope& rope, uint32_t layers, uint32_t head_dim);
-// Throws kBadField for what no transform has: sizes that do not fit, values that are not finite,
-// tables that do not sum to 2048.
+// Throws kBadField for a transform that cannot exist: sizes that do not fit, values that are not
+// finite, tables that do not sum to 2048.
 void RequireSound(const Transform& transform);
 
 }  // namespace kv

@@ -14,16 +14,16 @@
 namespace kv {
 namespace {
 
-// "…/module.compress_tk.0.3.weight" taken apart.
+// The parts of "…/module.compress_tk.0.3.weight".
 struct Key {
-  std::string_view container;  // all before the prefix: "…/module."
+  std::string_view container;  // everything before the prefix: "…/module."
   std::string_view prefix;
   uint64_t layer = 0;
   uint32_t slot = 0;
   bool is_bias = false;
 };
 
-// Cuts the last dot-separated part off.
+// Removes and returns the last dot-separated part.
 std::string_view CutPart(std::string_view& text) {
   const size_t dot = text.rfind('.');
   if (dot == std::string_view::npos) return {};
@@ -81,7 +81,7 @@ CheckpointOptions WithPrefixNames(CheckpointOptions options) {
   return options;
 }
 
-// The order in which the original converter looks; anything else comes after.
+// Rank in the order in which the original converter searches; all other containers come last.
 int RankOf(std::string_view container) {
   constexpr std::string_view kKnown[] = {"model_state_dict/compressor/", "compressor/", ""};
   for (int i = 0; i < 3; ++i) {
@@ -134,7 +134,7 @@ class Finder {
     return fmt::format("{}.{}.{}.{}", prefix, layer, slot, kind);
   }
 
-  // A tensor of the container by its key in it.
+  // Returns a tensor of the container by its key.
   const NamedTensor* Find(const std::string& key) const {
     const auto found = by_key_.find(key);
     return found == by_key_.end() ? nullptr : found->second;
@@ -297,8 +297,8 @@ void Finder::ReadLayer(uint32_t layer) {
   }
 }
 
-// Any shape with as many values as rows will do; another count is no bias, which the original
-// converter drops without a word.
+// Accepts any shape with as many values as rows. A tensor with another count is not a bias; the
+// original converter drops it silently.
 TensorView Finder::Bias(const std::string& key, uint64_t rows) {
   const NamedTensor* tensor = Find(key);
   if (tensor == nullptr) return {};
@@ -319,8 +319,8 @@ TensorView Finder::Bias(const std::string& key, uint64_t rows) {
   return ContiguousView(flat.dtype, {rows}, weights_.spools.back()->bytes().data());
 }
 
-// Parameters of the compressor in the order of their keys, which is the order in which the
-// optimizer numbers them; those that never got a gradient have no state.
+// Returns the prefixes of parameters without optimizer state, which never got a gradient. The
+// optimizer numbers parameters in the order of their keys.
 std::vector<std::string> UntrainedPrefixes(
     const TensorFile& file, const std::vector<std::pair<Key, const NamedTensor*>>& keys) {
   std::map<uint64_t, const NamedTensor*> moments;
@@ -337,7 +337,8 @@ std::vector<std::string> UntrainedPrefixes(
     if (states.try_emplace(prefix, 0).second) order.push_back(prefix);
     const auto found = moments.find(i);
     if (found == moments.end()) continue;
-    if (found->second->view.shape != keys[i].second->view.shape) return {};  // another numbering
+    // the numbering differs
+    if (found->second->view.shape != keys[i].second->view.shape) return {};
     ++states[prefix];
   }
   std::vector<std::string> untrained;

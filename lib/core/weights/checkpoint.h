@@ -10,8 +10,8 @@
 
 namespace kv {
 
-// Finds the compressor among the named tensors of a checkpoint, wherever they are: the trainer's
-// nested dicts, the usual wrappers, a DataParallel "module.", a flat state dict.
+// Finds the compressor among the named tensors of a checkpoint: in the trainer's nested dicts,
+// common wrappers, a DataParallel "module.", or a flat state dict.
 
 struct CheckpointOptions {
   std::vector<std::string> prefix_order;  // empty: those found, in the loaders' order
@@ -23,26 +23,26 @@ struct CheckpointOptions {
   bool text_only = false;
 };
 
-// Comma-separated lists as the original converter takes them: blanks around items and empty items
-// are dropped. A DataParallel "module." before a prefix says where the weights are and is dropped.
-// Throws kUsage for a slot that is not a whole number.
+// Parse comma-separated lists as the original converter does: blanks around items and empty items
+// are dropped. A DataParallel "module." before a prefix tells where the weights are and is dropped.
+// Throw kUsage for a slot that is not a whole number.
 std::vector<std::string> ParsePrefixOrder(std::string_view list);
 std::vector<uint32_t> ParseSlotOrder(std::string_view list);
 
-// What else the checkpoint holds besides the chosen weights.
+// The other contents of the checkpoint.
 struct CheckpointShares {
   uint64_t weight_bytes = 0, optimizer_bytes = 0, other_bytes = 0;
-  uint64_t ignored_keys = 0;           // beside the weights, in the same dict
+  uint64_t ignored_keys = 0;           // in the same dict as the weights
   std::vector<std::string> ignored;    // the first few of them
-  std::vector<std::string> untrained;  // prefixes for which the optimizer kept no state
+  std::vector<std::string> untrained;  // prefixes without optimizer state
 };
 
 // Returns true if a tensor has a name that training gives to an MLP of a compressor.
 bool NamesCompressor(const TensorFile& file);
 
-// Names in `prefix_order` need not have gone through ParsePrefixOrder. Throws kMissingRecord (also
-// without any compressor), kAmbiguousFormat, kInconsistent, kForbiddenGlobal (an object of an
-// unknown class among the weights).
+// Extracts the weights. Names in `prefix_order` need not have gone through ParsePrefixOrder. Throws
+// kMissingRecord (also if there is no compressor), kAmbiguousFormat, kInconsistent,
+// kForbiddenGlobal (an object of an unknown class among the weights).
 CompressorWeights WeightsOf(TensorFile file, const CheckpointOptions& options,
                             CheckpointShares* shares = nullptr);
 
@@ -50,7 +50,7 @@ CompressorWeights WeightsOf(TensorFile file, const CheckpointOptions& options,
 // numbers. Throws kMissingRecord.
 CompressorWeights Adjusted(CompressorWeights weights, const CheckpointOptions& options);
 
-// Key of a block in a checkpoint, without ".weight" or ".bias": "compress_tk.0.3".
+// Returns the key of a block in a checkpoint, without ".weight" or ".bias": "compress_tk.0.3".
 std::string BlockKey(const CompressorWeights& weights, uint32_t layer, uint32_t index);
 
 }  // namespace kv

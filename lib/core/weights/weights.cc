@@ -14,7 +14,7 @@
 namespace kv {
 namespace {
 
-// Collects faults; the name of the header field or block is where a reader looks the offset up.
+// Collects faults; each names the header field or block, by which the reader looks up the offset.
 class Checker {
  public:
   explicit Checker(const CompressorWeights& weights) : weights_(weights) {}
@@ -54,7 +54,8 @@ class Checker {
            first.cols(), "cols of the first block");
   }
 
-  // Within an MLP each block takes what the one before it gives; layers are all alike.
+  // Within an MLP each block's input has the width of the previous block's output; all layers are
+  // alike.
   void CheckLayer(uint32_t layer) {
     const uint32_t count = weights_.header.blocks_per_layer;
     for (uint32_t i = 0; i < count; ++i) {
@@ -91,7 +92,7 @@ struct AsBF16 {
   uint16_t bits;
 };
 
-// Every type that weights come in, through float.
+// Widens every type of weights to float.
 float Widen(AsF16 value) { return F16ToF32(value.bits); }
 float Widen(AsBF16 value) { return BF16ToF32(value.bits); }
 template <typename T>
@@ -99,7 +100,7 @@ float Widen(T value) {
   return static_cast<float>(value);
 }
 
-// As torch rounds a float that came from a value of type From.
+// Narrows as torch rounds a float that came from a value of type From.
 template <typename From>
 void Narrow(float value, AsF16& out) {
   constexpr uint16_t kNan = 0x7e00, kSign = 0x8000;
@@ -160,7 +161,7 @@ std::string Which(const LayerKv& layer, char which) {
   return fmt::format("layer {} {}", layer.index, which);
 }
 
-// One MLP against the tensor it will be applied to.
+// Checks one MLP against the tensor that it will be applied to.
 void CheckMlp(const CompressorWeights& weights, uint32_t layer, MlpRole role,
               const KvTensor& tensor, const StepPlan& plan) {
   const LinearBlock* blocks = weights.Mlp(layer, role);
@@ -201,7 +202,7 @@ void CheckTensor(const KvTensor& tensor, HadamardState hadamard) {
   }
 }
 
-// The tensors of one layer against each other and against the weights.
+// Checks the tensors of one layer against each other and against the weights.
 void CheckLayer(const Snapshot& snapshot, const LayerKv& layer, const CompressorWeights& weights,
                 const StepSettings& settings, const StepPlan& plan) {
   if (!layer.v)
@@ -312,7 +313,7 @@ std::vector<WeightsFault> CheckExpectation(const CompressorWeights& weights,
              ? "csrc overwrites the layers it has weights for, then reports that nothing changed: "
                "the cache is left half compressed"
              : "both loaders ignore the extra layers");
-  // What decides is the shape: the header's head_dim is read by nobody.
+  // The shape decides: no engine reads the header's head_dim.
   const uint64_t rows =
       weights.blocks.size() < kSlotsPerMlp ? 0 : weights.blocks[kSlotsPerMlp - 1].rows();
   expect("head_dim", static_cast<uint32_t>(rows), expected.head_dim,
