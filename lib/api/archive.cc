@@ -26,11 +26,11 @@ using namespace kv::api;  // NOLINT
 
 namespace kv::api {
 
-// The bytes of a file of known size that are brought in, and given back, piece by piece. What was
-// not brought in reads as zeros and takes no memory. Anonymous memory: no file system is involved.
+// Bytes of a file of known size that are brought in, and given back, piece by piece. Absent bytes
+// read as zeros and take no memory. Uses anonymous memory: no file system is involved.
 class PartialFile {
  public:
-  // Throws kNoMemory, also for a size that no memory could hold.
+  // Throws kNoMemory, also for a size that no memory can hold.
   PartialFile(uint64_t size, std::string name);
   ~PartialFile();
   PartialFile(const PartialFile&) = delete;
@@ -38,9 +38,9 @@ class PartialFile {
 
   const std::shared_ptr<const FileSource>& source() const { return source_; }
   uint64_t size() const { return source_->size(); }
-  // The same bytes, to write to.
+  // Returns the same bytes, writable.
   std::span<std::byte> Range(uint64_t offset, uint64_t size) { return all_.subspan(offset, size); }
-  // Gives the memory of the whole pages in a range back; they read as zeros again.
+  // Releases the memory of the whole pages in a range; they read as zeros again.
   void Drop(uint64_t offset, uint64_t size);
 
  private:
@@ -51,7 +51,7 @@ class PartialFile {
   std::shared_ptr<const FileSource> source_;
 };
 
-// Delegates, so that a constructor that throws leaves the rest to the destructor.
+// Delegates, so that the destructor runs even if the rest of this constructor throws.
 PartialFile::PartialFile(uint64_t size, std::string name) : PartialFile() {
   if (size == 0) {
     source_ = FileSource::FromBytes({}, std::move(name));
@@ -78,7 +78,7 @@ void PartialFile::Drop(uint64_t offset, uint64_t size) {
   static const auto kPage = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   const uint64_t begin = RoundUp(offset, kPage), end = (offset + size) / kPage * kPage;
   if (begin >= end) return;
-  // Where holes cannot be made the memory stays until the end.
+  // If holes cannot be made, the memory stays allocated until the end.
   static_cast<void>(::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                                 static_cast<off_t>(begin), static_cast<off_t>(end - begin)));
 }
@@ -91,9 +91,9 @@ struct kvt_writer {
   kvt_writer(kvt_ctx* context, const kvt_sink& to) : ctx(context), sink(to), watch(*context) {}
 
   struct Part {
-    uint64_t offset = 0, bytes = 0;  // in the file that is archived
+    uint64_t offset = 0, bytes = 0;  // in the archived file
     DType dtype = DType::kF16;
-    Order order = Order::kTokenHeadDim;  // as the caller has it
+    Order order = Order::kTokenHeadDim;  // as in the caller's memory
     uint64_t tokens = 0, heads = 0, units = 0;
   };
 
@@ -103,7 +103,7 @@ struct kvt_writer {
   std::vector<Part> parts;
   size_t next = 0;
   bool failed = false, finished = false;
-  std::optional<PartialFile> file;  // only the part that is being added is in memory
+  std::optional<PartialFile> file;  // only the part being added is in memory
   Snapshot snapshot;                // of that file
   std::optional<ArchiveWriter> archive;
 };
@@ -112,7 +112,7 @@ namespace kv::api {
 
 namespace {
 
-// The cache that the parts make up, in the order of its layers.
+// Returns the cache that the parts form, with layers in order.
 Snapshot CacheOf(const Elements<const kvt_part>& parts) {
   std::map<uint32_t, std::array<std::optional<KvTensor>, 2>> layers;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -135,7 +135,7 @@ Snapshot CacheOf(const Elements<const kvt_part>& parts) {
   return cache;
 }
 
-// Lays out the safetensors file of the parts and starts its archive.
+// Lays out the safetensors file of the parts and begins its archive.
 void Start(kvt_writer& writer, const Elements<const kvt_part>& parts) {
   const Snapshot cache = CacheOf(parts);
   const TensorExport content = ExportOf(cache);
@@ -178,7 +178,7 @@ void Start(kvt_writer& writer, const Elements<const kvt_part>& parts) {
   writer.archive.emplace(writer.snapshot.source, &writer.snapshot, write, writer.sink);
 }
 
-// One call on a writer, which is good for nothing after a failure.
+// Runs one call on a writer, which is unusable after a failure.
 template <typename F>
 kvt_status WriterCall(kvt_writer* writer, F&& f) {
   return CallOn(writer, [&] {
@@ -266,7 +266,7 @@ struct kvt_reader {
   kvt_ctx* const ctx;
   const kvt_source source;
   PartialFile file;
-  bool whole = false;  // all of it is in memory: the index is damaged
+  bool whole = false;  // all of it is in memory, because the index is damaged
   std::optional<Archive> archive;
   std::vector<Part> parts;
   Reuse<Scratch> scratch;
@@ -275,7 +275,7 @@ struct kvt_reader {
 namespace kv::api {
 namespace {
 
-// Where the index is sound, nothing else is read.
+// Reads only the index; returns false if that is damaged.
 bool OpenByIndex(kvt_reader& reader) {
   try {
     const uint64_t size = reader.file.size();
@@ -286,7 +286,7 @@ bool OpenByIndex(kvt_reader& reader) {
     reader.archive = Archive::Open(reader.file.source());
     return reader.archive->has_index() && reader.archive->damage().empty();
   } catch (const Error& error) {
-    // Damage of the index; what the caller's functions answered, or a cancelled call, is none.
+    // A failure of the caller's functions or a cancelled call says nothing about the index.
     if (error.code() == ErrorCode::kUsage) throw;
     return false;
   }
@@ -308,7 +308,7 @@ void OpenReader(kvt_reader& reader) {
   FindProfile(*reader.archive, "archive", WithReferences(*reader.ctx, {}));
 }
 
-// Brings in the chunks that tell references apart, and no others: two that need each. Returns them.
+// Brings in only the chunks that distinguish references, two that need each one, and returns them.
 std::vector<const ArchivedChunk*> NeedTellingChunks(kvt_reader& reader) {
   constexpr uint32_t kEnough = 2;
   const Archive& archive = *reader.archive;
@@ -323,7 +323,7 @@ std::vector<const ArchivedChunk*> NeedTellingChunks(kvt_reader& reader) {
     try {
       for (const ReferenceRun& run : archive.RunsOf(chunk)) needed.insert(run.reference);
     } catch (const Error&) {
-      continue;  // whoever reads its tokens is told
+      continue;  // reported when its tokens are read
     }
     for (const uint16_t reference : needed) {
       if (reference < seen.size()) ++seen[reference];
@@ -356,7 +356,7 @@ kvt_desc DescriptionOfPart(const KvTensor& tensor, bool is_value) {
   return desc;
 }
 
-// A few chunks at a time: read here, decoded on the pool.
+// Reads a few chunks at a time on the calling thread and decodes them on the pool.
 void ReadTokens(kvt_reader& reader, const ArchivePart& part, uint64_t begin, uint64_t count,
                 std::span<std::byte> out) {
   const Archive& archive = *reader.archive;

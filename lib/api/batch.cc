@@ -8,9 +8,10 @@
 namespace kv::api {
 namespace {
 
-// Sets the status of each item: KV0010 if a buffer of it overlaps one that the batch writes, else
-// 0. The batch also writes its items, and reads their descriptions and lists of pieces. Ranges are
-// compared with their neighbours by address, so that n buffers cost n log n.
+// Sets the status of each item: KV0010 if one of its buffers overlaps a buffer that the batch
+// writes, else 0. The batch also writes its items, and reads their descriptions and lists of
+// pieces. Ranges are sorted by address and compared with their neighbours, so that n buffers cost n
+// log n.
 void RefuseOverlaps(std::vector<kvt_ctx::BatchRange>& ranges, const Elements<kvt_item>& items,
                     bool writes_frames) {
   ranges.clear();
@@ -28,7 +29,7 @@ void RefuseOverlaps(std::vector<kvt_ctx::BatchRange>& ranges, const Elements<kvt
     if (item.desc != nullptr) add(item.desc, kFirstSize<kvt_desc>, i, false);
     add(item.frame, item.frame_bytes, i, writes_frames);
     if (!Elements<const kvt_piece>::Holds(item.pieces, item.piece_count))
-      continue;  // refused later
+      continue;  // reported by the item itself
     const Elements<const kvt_piece> pieces(item.pieces, item.piece_count, "item->pieces");
     add(item.pieces, pieces.bytes(), i, false);
     for (size_t p = 0; p < pieces.size(); ++p)
@@ -38,7 +39,8 @@ void RefuseOverlaps(std::vector<kvt_ctx::BatchRange>& ranges, const Elements<kvt
   const auto refuse = [&](size_t item) {
     if (item != kNoItem) items.At(item)->status = StatusOf(Finding::kBadArgument);
   };
-  // The loops look where the ranges before this one end, and then where those after it begin.
+  // The first loop tracks where the preceding ranges end, the second where the following ones
+  // begin.
   uintptr_t any = 0, written = 0;
   for (const kvt_ctx::BatchRange& range : ranges) {
     if (range.begin < (range.is_written ? any : written)) refuse(range.item);
@@ -53,7 +55,7 @@ void RefuseOverlaps(std::vector<kvt_ctx::BatchRange>& ranges, const Elements<kvt
   }
 }
 
-// Returns the raw object of an item: its only piece, or `memory` of the size of all pieces.
+// Returns the raw object of an item: its only piece, or `memory`, resized to hold all pieces.
 std::span<std::byte> RawOf(const kvt_item& item, Bytes& memory) {
   const auto pieces = GivenElements(item.pieces, item.piece_count, "item->pieces");
   if (pieces.size() == 1) return Span(pieces[0].data, pieces[0].bytes);
@@ -85,7 +87,7 @@ void Scatter(std::span<std::byte> raw, const kvt_item& item) {
   ForEachPiece(item, raw, [](auto piece, auto part) { std::ranges::copy(part, piece.begin()); });
 }
 
-// Throws kBadArgument where two entries of a table name one page.
+// Throws kBadArgument if two entries of a table name the same page.
 void RequireDistinct(const kvt_table& table, std::vector<kvt_ctx::BatchRange>& ranges) {
   ranges.clear();
   for (size_t i = 0; i < table.count; ++i) ranges.push_back({table.index[i], 0, i, true});
@@ -224,7 +226,7 @@ kvt_status CallBatch(kvt_ctx* ctx, const kvt_batch& given) {
     FirstFailure first;
     ThreadPool* pool = PoolOf(ctx);
     const auto threads = pool == nullptr ? size_t{1} : static_cast<size_t>(pool->threads());
-    // Fewer frames than threads go one after another, each on all threads.
+    // Fewer frames than threads are coded one after another, each on all threads.
     if (pool != nullptr && batch.count() >= (batch.has_frames() ? threads : 2)) {
       pool->ParallelFor(batch.count(), [&](uint64_t index) {
         const Reuse<kvt_ctx::BatchWorker>::Lease worker(ctx->batch_workers);

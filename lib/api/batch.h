@@ -6,25 +6,26 @@
 
 namespace kv::api {
 
-// Encodes one frame. `written` may be null, and is set as kvtool.h says of kvt_encode.
+// Encodes one frame. `written` may be nullptr; it is set as kvtool.h specifies for kvt_encode.
 void EncodeFrame(kvt_ctx* ctx, FrameCoder& coder, const kvt_desc* desc, ByteSpan raw,
                  std::span<std::byte> out, size_t* written);
 void DecodeFrame(kvt_ctx* ctx, FrameCoder& coder, ByteSpan frame, const Hash128Bytes* context,
                  std::span<std::byte> raw);
 
 // The objects that one call or one ticket of a queue codes: items, or the pages of a table. Each is
-// coded alone, so that a bad one changes no other.
+// coded on its own, so that a bad one affects no other.
 class Batch {
  public:
-  // `memory` lends room for the checks. Sets the status of every item: KV0010 if a buffer of it
-  // overlaps one that the batch writes, else 0. Throws kBadArgument for an array that memory cannot
-  // hold, and for a table that contradicts itself or whose memory overlaps what the batch writes.
+  // `memory` is scratch for the checks. Sets the status of every item: KV0010 if one of its buffers
+  // overlaps a buffer that the batch writes, else 0. Throws kBadArgument for an array that memory
+  // cannot hold, and for a table that contradicts itself or whose memory overlaps the batch's
+  // outputs.
   Batch(const kvt_ctx* ctx, const kvt_batch& batch, kvt_ctx::BatchWorker& memory);
   size_t count() const { return is_table_ ? entries_.size() : items_.size(); }
-  // Returns whether several threads can share one object: the segments of a frame.
+  // Returns true if several threads can share one object: the segments of a frame.
   bool has_frames() const { return !is_table_; }
-  // Codes one object, unless `state` was cancelled, sets its status and notes its failure. Any
-  // thread.
+  // Codes one object, unless `state` was cancelled, sets its status and records its failure. May be
+  // called from any thread.
   void Run(kvt_ctx* ctx, const CallState& state, size_t index, FrameCoder& coder,
            kvt_ctx::BatchWorker& memory, FirstFailure& first) const;
 

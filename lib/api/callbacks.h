@@ -17,12 +17,13 @@ namespace kv {
 struct OpenOptions;
 }
 
-// The caller's functions and references as kvtool's own types.
+// Adapts the caller's functions and references to kvtool's own types.
 namespace kv::api {
 
-// The list of a call. Throws kBadArgument where one is null.
+// Returns the list passed to a call. Throws kBadArgument if an element is null.
 std::span<const kvt_reference* const> Given(const kvt_reference* const* references, size_t count);
-// For archives in memory: these are their references, and nothing else is looked for.
+// Returns options for archives in memory: only these references are used, no others are searched
+// for.
 OpenOptions WithReferences(const kvt_ctx& ctx, std::span<const kvt_reference* const> references);
 
 inline kvt_sink CheckedSink(const kvt_sink* sink) {
@@ -37,8 +38,8 @@ inline kvt_source CheckedSource(const kvt_source* source) {
   return whole;
 }
 
-// Ends the call unless a function of the caller's returned 0. A status of the library's would be
-// taken for what the library found, so that those are refused.
+// Ends the call unless a callback returned 0. A status in the library's own range is refused, since
+// it would look like a finding of the library.
 inline void RequireDone(kvt_status returned) {
   if (returned == KVT_OK) return;
   if (returned >= KVT_CALLBACK_MIN && returned <= KVT_CALLBACK_MAX) throw CallbackFailure{returned};
@@ -46,7 +47,7 @@ inline void RequireDone(kvt_status returned) {
               returned, static_cast<int>(KVT_CALLBACK_MIN), static_cast<int>(KVT_CALLBACK_MAX));
 }
 
-// Reads a piece at a time, so that a call can be cancelled in between.
+// Reads piece by piece, so that the call can be cancelled in between.
 inline void Fetch(const kvt_ctx& ctx, const kvt_source& source, uint64_t offset,
                   std::span<std::byte> to) {
   constexpr uint64_t kMostRead = 16 << 20;
@@ -59,7 +60,7 @@ inline void Fetch(const kvt_ctx& ctx, const kvt_source& source, uint64_t offset,
   }
 }
 
-// The pool of a context, or one thread, which is the caller's.
+// The context's pool, or else only the calling thread.
 class Threads {
  public:
   explicit Threads(kvt_ctx* ctx) : pool_(PoolOf(ctx)) {
@@ -72,7 +73,7 @@ class Threads {
   ThreadPool* pool_;
 };
 
-// Ends a long call where kvt_ctx_cancel was called.
+// Ends a long call after kvt_ctx_cancel.
 class CancelWatch : public Progress {
  public:
   explicit CancelWatch(const kvt_ctx& ctx) : ctx_(ctx) {}
@@ -94,7 +95,7 @@ class CallbackSink : public Sink {
   const kvt_sink sink_;
 };
 
-// The name of a tensor in the files that kvtool writes.
+// Returns the name of a tensor in files that kvtool writes.
 inline std::string PartName(uint32_t layer, bool is_value) {
   return fmt::format("{}_{}", is_value ? 'v' : 'k', layer);
 }

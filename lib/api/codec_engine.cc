@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The codec for engines that keep pages themselves: rooms, blocks, planes and tables.
+// The codec for engines that store pages themselves: rooms, blocks, planes and tables.
 #include "lib/api/batch.h"
 #include "lib/core/codec/planes/planes.h"
 
@@ -15,7 +15,7 @@ WordPlanes PlanesOfType(uint8_t dtype, size_t n) {
   return ChoosePlanes(DescriptionOf(&desc).dtype, n);
 }
 
-// Writes the blocks of a segment from `index` on, which ends behind them.
+// Writes the blocks of a segment from `index` on, and advances `index`.
 void PutBlocks(const BlockSegment& segment, const Elements<kvt_block>& room, size_t& index) {
   uint64_t planes_offset = segment.raw_offset;
   for (const PlaneBlock& block : segment.planes.blocks) {

@@ -17,7 +17,7 @@ struct kvt_pool::Started {
 
 kvt_pool::~kvt_pool() {
   Started* started = started_.load();
-  // Another process's threads cannot be joined here: their object is left alone.
+  // Threads of another process (before fork) cannot be joined here: their object is leaked.
   if (started != nullptr && started->process == getpid()) delete started;
 }
 
@@ -29,7 +29,7 @@ kv::ThreadPool& kvt_pool::Get() {
   if (started_.compare_exchange_strong(started, fresh.get(), std::memory_order_acq_rel)) {
     return fresh.release()->pool;
   }
-  return started->pool;  // another thread of this process was first
+  return started->pool;  // another thread of this process was faster
 }
 
 kv::ThreadPool* kvtool_private_pool(kvt_pool* pool) { return &pool->Get(); }
@@ -44,7 +44,7 @@ kvt_status kvt_pool_create(uint32_t threads, kvt_pool** out) {
 
 void kvt_pool_free(kvt_pool* pool) { delete pool; }
 
-// Returns the parameters in use. Throws kBadArgument for those that do not exist.
+// Returns the parameters to use. Throws kBadArgument for invalid ones.
 static kvt_params Chosen(const kvt_params* params) {
   kvt_params chosen = {sizeof chosen, 0, 0, nullptr};
   if (params != nullptr) chosen = kv::api::Whole(params, "params->struct_size");
@@ -76,8 +76,8 @@ uint64_t kvt_ctx_bytes(const kvt_params* params) {
                               : chosen.pool->threads == 0 ? kv::UsableCpus()
                                                           : static_cast<int>(chosen.pool->threads));
     const auto level = static_cast<kv::Effort>(chosen.level);
-    // One coder for single calls; for batches a coder for each thread, and what its item is
-    // gathered in.
+    // One coder for single calls; for batches one coder per thread and the buffer that gathers its
+    // item.
     const uint64_t single = kv::FrameCoderBytes(level, raw, threads);
     const uint64_t one = threads == 1 ? 0 : kv::FrameCoderBytes(level, raw, 1);
     uint64_t of_item, batch, sum;

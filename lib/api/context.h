@@ -19,11 +19,12 @@
 #include "lib/core/base/progress.h"
 #include "lib/core/frame/frame.h"
 
-// The objects behind kvtool.h, and the one place where exceptions become statuses. libkvtool_study
-// sees them too: it is of the same version, which the name of kvtool_private_pool's version says.
+// The objects behind kvtool.h, and the only place where exceptions become statuses. libkvtool_study
+// uses them, too: it has the same version, which the versioned name of kvtool_private_pool
+// enforces.
 
-// Started at the first job, and anew in a child after fork, where the parent's threads do not
-// exist.
+// Threads are started at the first job, and again in a child after fork, where the parent's threads
+// do not exist.
 struct kvt_pool {
   explicit kvt_pool(uint32_t threads_) : threads(threads_) {}
   ~kvt_pool();
@@ -36,7 +37,7 @@ struct kvt_pool {
   std::atomic<Started*> started_{nullptr};
 };
 
-// The pool's threads, which libkvtool alone starts and ends.
+// Returns the pool's threads, which only libkvtool starts and ends.
 extern "C" KVT_API kv::ThreadPool* kvtool_private_pool(kvt_pool* pool);
 
 struct kvt_profile {
@@ -61,7 +62,7 @@ struct kvt_ctx {
   kv::CallState state;
   std::shared_ptr<const kv::Profile> profile;
   uint32_t joined_layers = kv::kJoinedLayers;
-  kv::FrameCoder coder;  // of calls on one object
+  kv::FrameCoder coder;  // for calls on one object
   struct BatchRange {
     uintptr_t begin, end;
     size_t item;
@@ -70,7 +71,7 @@ struct kvt_ctx {
   // Memory of one thread, kept from batch to batch.
   struct BatchWorker {
     std::unique_ptr<kv::FrameCoder> coder;
-    kv::Bytes raw;  // gathered
+    kv::Bytes raw;  // gathered pieces
     std::vector<BatchRange> ranges;
   };
   kv::Reuse<BatchWorker> batch_workers;
@@ -91,12 +92,12 @@ namespace kv::api {
 
 constexpr kvt_status StatusOf(Finding finding) { return -static_cast<kvt_status>(finding); }
 
-// A function of the caller's failed: its status is returned unchanged.
+// Thrown if a callback failed: its status is returned unchanged.
 struct CallbackFailure {
   kvt_status status;
 };
 
-// Some item of a batch failed: the first one's finding.
+// Thrown if an item of a batch failed: carries the first item's finding.
 struct BatchFailure {
   kvt_ctx::LastError first;
 };
@@ -107,7 +108,7 @@ inline void Copy(std::string_view text, char* to, size_t room) noexcept {
   to[size] = '\0';
 }
 
-// Whatever `f` throws, as a status; noted in `error` where one is given. Allocates nothing.
+// Runs `f` and returns what it throws as a status, recorded in `error` if given. Allocates nothing.
 template <typename F>
 kvt_status Caught(kvt_ctx::LastError* error, F&& f) noexcept {
   const auto note = [error](kvt_status status, uint64_t offset, std::string_view message,
@@ -132,7 +133,7 @@ kvt_status Caught(kvt_ctx::LastError* error, F&& f) noexcept {
     return failure.first.status;
   } catch (const CallbackFailure& failure) {
     return note(failure.status, UINT64_MAX, "a callback failed", "");
-  } catch (const std::length_error&) {  // of a container: more than there can be
+  } catch (const std::length_error&) {  // from a container: more than can exist
     return note(StatusOf(Finding::kNoMemory), UINT64_MAX, "out of memory", "");
   } catch (const std::bad_alloc&) {
     return note(StatusOf(Finding::kNoMemory), UINT64_MAX, "out of memory", "");
@@ -144,7 +145,7 @@ kvt_status Caught(kvt_ctx::LastError* error, F&& f) noexcept {
 }
 
 // Runs one call on a context, which serves one at a time, and keeps its failure for kvt_ctx_error.
-// A request to cancel that came before the result was decided makes the call fail.
+// A cancel request that came before the result was decided makes the call fail.
 template <typename F>
 kvt_status Call(kvt_ctx* ctx, F&& f) noexcept {
   if (ctx == nullptr) return StatusOf(Finding::kBadArgument);
@@ -154,7 +155,7 @@ kvt_status Call(kvt_ctx* ctx, F&& f) noexcept {
     try {
       f();
     } catch (...) {
-      ctx->state.Commit();  // a request that came first decides
+      ctx->state.Commit();  // an earlier cancel request takes precedence
       throw;
     }
     ctx->state.Commit();
@@ -163,13 +164,13 @@ kvt_status Call(kvt_ctx* ctx, F&& f) noexcept {
   return status;
 }
 
-// Runs one call on an object that was made from a context, whose errors are kept with the context.
+// Runs one call on an object made from a context; errors are kept with the context.
 template <typename T, typename F>
 kvt_status CallOn(T* object, F&& f) noexcept {
   return Call(object == nullptr ? nullptr : object->ctx, f);
 }
 
-// Runs a call that gives the caller what `make` returns, unless the call was cancelled meanwhile.
+// Runs a call that passes the result of `make` to the caller, unless it was cancelled meanwhile.
 template <typename T, typename F>
 kvt_status CallToMake(kvt_ctx* ctx, T** out, F&& make) noexcept {
   return Call(ctx, [&] {
@@ -190,14 +191,14 @@ inline std::span<std::byte> Span(void* data, size_t bytes) {
   return {static_cast<std::byte*>(data), checked.size()};
 }
 
-// What a caller says about bytes. Throws kBadArgument for what no description can say.
+// Converts the caller's description. Throws kBadArgument for impossible values.
 FrameDescription DescriptionOf(const kvt_desc* desc);
 
-// The tensor that a complete description describes: one piece, without bytes. Throws kBadArgument
-// for descriptions without a shape, and for sizes whose products could overflow.
+// Returns the tensor of a complete description: one piece, without bytes. Throws kBadArgument for
+// descriptions without a shape, and for sizes whose products could overflow.
 KvTensor TensorOf(const kvt_desc& desc);
 
-// Returns a worker's own coder, set up as the context's is. Cancelling `state` stops it.
+// Returns a worker's own coder, configured like the context's. Cancelling `state` stops it.
 inline FrameCoder& PrepareCoder(kvt_ctx* ctx, const CallState& state,
                                 kvt_ctx::BatchWorker& worker) {
   if (!worker.coder) worker.coder = std::make_unique<FrameCoder>(ctx->level);
@@ -207,8 +208,8 @@ inline FrameCoder& PrepareCoder(kvt_ctx* ctx, const CallState& state,
   return *worker.coder;
 }
 
-// Keeps the failure of the first item that failed, in the order of the items. Any thread may note
-// one.
+// Keeps the failure of the first failed item in the order of the items. May be called from any
+// thread.
 class FirstFailure {
  public:
   void Note(size_t index, const kvt_ctx::LastError& error) {
@@ -228,12 +229,13 @@ class FirstFailure {
   kvt_ctx::LastError error_;
 };
 
-// Null where the calling thread works alone.
+// Returns nullptr if the calling thread works alone.
 inline ThreadPool* PoolOf(kvt_ctx* ctx) {
   return ctx->pool == nullptr || ctx->pool->threads == 1 ? nullptr : kvtool_private_pool(ctx->pool);
 }
 
-// Throws kBadArgument, which says `what`, if a buffer that is read and one that is written overlap.
+// Throws kBadArgument with the text `what` if a buffer that is read and one that is written
+// overlap.
 inline void RequireApart(ByteSpan read, ByteSpan written, std::string_view what) {
   const std::less<const std::byte*> before;
   const bool overlap = before(read.data(), written.data() + written.size()) &&
@@ -241,14 +243,14 @@ inline void RequireApart(ByteSpan read, ByteSpan written, std::string_view what)
   Require(!overlap || read.empty() || written.empty(), what);
 }
 
-// Throws kLimit for more than kvt_params allows.
+// Throws kLimit if kvt_params does not allow so many bytes.
 inline void RequireWithinLimit(const kvt_ctx* ctx, uint64_t raw_bytes) {
   if (ctx->max_raw_bytes == 0 || raw_bytes <= ctx->max_raw_bytes) return;
   throw Error(Finding::kLimit, "{} raw bytes, the context's limit is {}", raw_bytes,
               ctx->max_raw_bytes);
 }
 
-// For kvt_ctx_stats. Any thread.
+// Counters for kvt_ctx_stats. May be called from any thread.
 using Clock = std::chrono::steady_clock;
 
 inline uint64_t NanosecondsSince(Clock::time_point start) {
@@ -256,7 +258,7 @@ inline uint64_t NanosecondsSince(Clock::time_point start) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
 }
 
-// Counts a frame or page that was encoded since `start`.
+// Counts a frame or page whose encoding began at `start`.
 inline void CountEncoded(kvt_ctx* ctx, Clock::time_point start, uint64_t raw_bytes,
                          uint64_t stored_bytes, bool stored_raw) {
   ctx->sums.encode_ns += NanosecondsSince(start);
@@ -266,7 +268,7 @@ inline void CountEncoded(kvt_ctx* ctx, Clock::time_point start, uint64_t raw_byt
   if (stored_raw) ++ctx->sums.stored_raw;
 }
 
-// Runs a decoding call and counts how it ended.
+// Runs a decoding call and counts its outcome.
 template <typename F>
 void Counted(kvt_ctx* ctx, F&& decode) {
   const Clock::time_point start = Clock::now();
@@ -282,7 +284,7 @@ void Counted(kvt_ctx* ctx, F&& decode) {
   }
 }
 
-// The product of sizes that a caller states.
+// Multiplies sizes that a caller states.
 inline uint64_t CheckedProduct(uint64_t a, uint64_t b, std::string_view what) {
   uint64_t product;
   Require(!__builtin_mul_overflow(a, b, &product), what);

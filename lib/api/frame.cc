@@ -9,7 +9,7 @@
 namespace kv::api {
 namespace {
 
-// The context that the caller expects of a frame; get() is null if it named none.
+// The context that the caller expects of a frame; get() is nullptr if it gave none.
 class ContextOf {
  public:
   explicit ContextOf(const uint8_t* context) : is_given_(context != nullptr) {
@@ -22,7 +22,7 @@ class ContextOf {
   Hash128Bytes wanted_;
 };
 
-// Decodes a part of a frame by `decode`, which returns the bytes of the part.
+// Decodes a part of a frame with `decode`, which returns the bytes of the part.
 template <typename F>
 kvt_status DecodePart(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16], void* dst,
                       size_t cap, size_t* written, F&& decode) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The sources that libkvtool and libkvtool_study both hold.
+// Functions that libkvtool and libkvtool_study both contain.
 #include "lib/api/context.h"
 #include "lib/core/snapshot/snapshot.h"
 
-// A library does not end the process that it serves: a broken invariant ends the call, as KV9001.
-// Takes the place of lib/core/base/assertion.cc.
+// A library must not end its process: a broken invariant ends the call with KV9001. Replaces
+// lib/core/base/assertion.cc.
 void kv::AssertionFailed(const char* expression, const char* file, int line) {
   throw Error(Finding::kInternal, "{}:{}: broken invariant: {}", file, line, expression);
 }

@@ -2,9 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 //
 // kvtool.hpp: kvtool.h with owners, spans and exceptions, C++20. kvtool_study.hpp adds
-// kvtool_study.h. Every function is inline, so no
-// C++ type crosses the library's boundary and any compiler will do. kvtool.h has the rules and the
-// meaning of each call.
+// kvtool_study.h. Every function is inline, so no C++ type crosses the library's boundary and any
+// compiler will do. kvtool.h has the rules and the meaning of each call.
 #ifndef KVTOOL_HPP_
 #define KVTOOL_HPP_
 
@@ -28,7 +27,7 @@ using Bytes = std::span<const std::byte>;
 using MutableBytes = std::span<std::byte>;
 using Key = std::array<uint8_t, 16>;  // a context
 
-// A call that failed: its finding (1103 of KV1103), whose fault it is, where in the input.
+// A failed call: its finding (1103 of KV1103), whose fault it is, and where in the input.
 class Error : public std::exception {
  public:
   Error(kvt_status status, uint64_t offset, std::string_view message, std::string_view hint)
@@ -52,7 +51,7 @@ class Error : public std::exception {
 
 namespace detail {
 
-// A handle of the library, freed by its function.
+// A handle of the library, freed by its own function.
 template <auto kFree>
 struct Free {
   template <typename T>
@@ -69,14 +68,14 @@ inline void Check(kvt_status status) {
   if (status != 0) throw Error(status, UINT64_MAX, {}, {});
 }
 
-// The 16 bytes that name what a frame holds.
+// Returns the 16 bytes that identify the content of a frame.
 inline Key MakeKey(std::string_view text) {
   Key key;
   Check(kvt_hash128(text.data(), text.size(), key.data()));
   return key;
 }
 
-// A description with its size filled in; the other fields may be set afterwards.
+// Returns a description with its size filled in; the other fields may be set afterwards.
 inline kvt_desc Describe(uint8_t dtype, uint64_t tokens, uint32_t heads, uint32_t head_dim,
                          const Key& context = {}) {
   kvt_desc desc = {};
@@ -89,7 +88,7 @@ inline kvt_desc Describe(uint8_t dtype, uint64_t tokens, uint32_t heads, uint32_
   return desc;
 }
 
-// The header of a frame. Throws Error.
+// Returns the header of a frame. Throws Error.
 inline kvt_info Info(Bytes frame) {
   kvt_info info = {};
   info.struct_size = sizeof info;
@@ -109,15 +108,15 @@ std::vector<T> ListEntries(Bytes frame,
   return entries;
 }
 
-// The segments of a whole frame, in order. Throws Error.
+// Returns the segments of a whole frame, in order. Throws Error.
 inline std::vector<kvt_segment> Segments(Bytes frame) {
   return ListEntries(frame, kvt_frame_segments);
 }
 
-// The blocks of a whole frame that was encoded in blocks, in order. Throws Error.
+// Returns the blocks of a whole frame that was encoded in blocks, in order. Throws Error.
 inline std::vector<kvt_block> Blocks(Bytes frame) { return ListEntries(frame, kvt_frame_blocks); }
 
-// Worker threads; must outlive the contexts that use it.
+// Worker threads. Must outlive the contexts that use it.
 class Pool {
  public:
   explicit Pool(uint32_t threads = 0) {
@@ -131,8 +130,8 @@ class Pool {
   detail::Handle<kvt_pool, kvt_pool_free> pool_;
 };
 
-// What pages of one model look like, of the bytes of a .kvp file. Many contexts may use it at once,
-// and it may go before them.
+// Statistics of one model's pages, from the bytes of a .kvp file. Many contexts may use it at once,
+// and it may be destroyed before them.
 class Profile {
  public:
   explicit Profile(Bytes file) {
@@ -140,7 +139,7 @@ class Profile {
     Check(kvt_profile_open(file.data(), file.size(), &profile));
     profile_.reset(profile);
   }
-  // What frames and archives name it by.
+  // Returns the hash by which frames and archives name it.
   Key Hash() const {
     Key hash{};
     Check(kvt_profile_hash(get(), hash.data()));
@@ -152,14 +151,15 @@ class Profile {
   detail::Handle<kvt_profile, kvt_profile_free> profile_;
 };
 
-// The hash of the profile that decoding a frame needs; zeros: none. Throws Error.
+// Returns the hash of the profile that decoding a frame needs; zeros: none. Throws Error.
 inline Key ProfileOf(Bytes frame) {
   Key hash{};
   Check(kvt_frame_profile(frame.data(), frame.size(), hash.data()));
   return hash;
 }
 
-// One per thread. Methods throw Error; those named Try return the status instead and never throw.
+// Use one per thread. Methods throw Error; those named Try return the status instead and never
+// throw.
 class Context {
  public:
   explicit Context(uint32_t level = KVT_DEFAULT, const Pool* pool = nullptr,
@@ -171,15 +171,16 @@ class Context {
     ctx_.reset(ctx);
   }
 
-  // From now on; null: without one.
+  // Uses `profile` for later calls; nullptr removes it.
   void UseProfile(const Profile* profile) {
     Raise(kvt_ctx_use_profile(get(), profile == nullptr ? nullptr : profile->get()));
   }
 
-  // Of archives that Pack makes at KVT_MAX from now on: 1 to 16 layers in a row, at first 8.
+  // Sets for later archives at KVT_MAX how many layers in a row may be coded by each other: 1 to
+  // 16, initially 8.
   void JoinLayers(uint32_t layers) { Raise(kvt_ctx_join_layers(get(), layers)); }
 
-  // Frames that a device decodes, from now on.
+  // Makes later calls encode frames that a device decodes.
   void UseBlocks(bool blocks) { Raise(kvt_ctx_use_blocks(get(), blocks ? 1 : 0)); }
 
   std::vector<std::byte> Encode(const kvt_desc& desc, Bytes raw) {
@@ -187,14 +188,14 @@ class Context {
     frame.resize(Encode(desc, raw, frame));
     return frame;
   }
-  // Into caller's memory; the size of the frame.
+  // Encodes into the caller's memory and returns the size of the frame.
   size_t Encode(const kvt_desc& desc, Bytes raw, MutableBytes frame) {
     size_t written = 0;
     Raise(kvt_encode(get(), &desc, raw.data(), raw.size(), frame.data(), frame.size(), &written));
     return written;
   }
 
-  // Returns KVT_E_OUTPUT_TOO_SMALL with an estimate in `written` where the frame does not fit.
+  // Returns KVT_E_OUTPUT_TOO_SMALL, with an estimate in `written`, if the frame does not fit.
   [[nodiscard]] kvt_status TryEncodeWithin(const kvt_desc& desc, Bytes raw, MutableBytes frame,
                                            size_t& written) noexcept {
     return kvt_encode_within(get(), &desc, raw.data(), raw.size(), frame.data(), frame.size(),
@@ -207,7 +208,7 @@ class Context {
   [[nodiscard]] kvt_status TryDecode(Bytes frame, const Key& context, MutableBytes raw) noexcept {
     return kvt_decode(get(), frame.data(), frame.size(), context.data(), raw.data(), raw.size());
   }
-  // Bytes written to the front of `raw`.
+  // Returns the bytes written to the front of `raw`.
   size_t DecodeTokens(Bytes frame, const Key& context, uint64_t begin, uint64_t count,
                       MutableBytes raw) {
     size_t written = 0;
@@ -226,7 +227,7 @@ class Context {
     return kvt_verify(get(), frame.data(), frame.size(), context.data());
   }
 
-  // Statuses lie in the items; the call's is the first failed item's.
+  // Each item has its status; the call returns that of the first failed item.
   [[nodiscard]] kvt_status EncodeBatch(std::span<kvt_item> items) noexcept {
     return kvt_encode_batch(get(), items.data(), items.size());
   }
@@ -234,7 +235,7 @@ class Context {
     return kvt_decode_batch(get(), items.data(), items.size());
   }
 
-  // Statuses lie in the entries; the call's is the first failed page's.
+  // Each entry has its status; the call returns that of the first failed page.
   [[nodiscard]] kvt_status EncodeTable(const kvt_table& table) noexcept {
     return kvt_encode_table(get(), &table);
   }
@@ -242,14 +243,15 @@ class Context {
     return kvt_decode_table(get(), &table);
   }
 
-  // What `level` is likely to make of these bytes, from a sample.
+  // Estimates from a sample what `level` would achieve on these bytes.
   kvt_rate Estimate(const kvt_desc& desc, Bytes raw, uint32_t level) {
     kvt_rate rate = {sizeof rate, level, 0, 0, 0};
     Raise(kvt_estimate(get(), &desc, raw.data(), raw.size(), &rate, 1));
     return rate;
   }
 
-  // Any thread. Returns whether a call runs and is going to throw KVT_E_CANCELLED.
+  // Returns true if a call is running and is going to throw KVT_E_CANCELLED. May be called from any
+  // thread.
   bool Cancel() noexcept { return kvt_ctx_cancel(get()) != 0; }
   kvt_stats Stats() const noexcept {  // any thread
     kvt_stats stats = {};
@@ -259,13 +261,13 @@ class Context {
   }
   kvt_ctx* get() const noexcept { return ctx_.get(); }
 
-  // Throws what the context's last call found, which ended with `status`.
+  // Throws the error of the context's last call, which ended with `status`.
   void Raise(kvt_status status) const {
     if (status == 0) return;
     kvt_error error = {};
     error.struct_size = sizeof error;
     kvt_ctx_error(get(), &error);
-    // A context that was busy kept no error of this call.
+    // A context that was busy recorded no error for this call.
     if (error.status != status) Check(status);
     throw Error(status, error.offset, error.message, error.hint);
   }
@@ -277,7 +279,7 @@ class Context {
 // Threads that code batches in the background. Any thread may call the methods.
 class Queue {
  public:
-  // Copies the level, the limit and the profile of the context. 0: all processors, 64 tickets.
+  // Copies level, limit and profile of the context. 0: all processors, 64 tickets.
   explicit Queue(const Context& context, uint32_t threads = 0, uint32_t depth = 0) {
     const kvt_queue_params params = {sizeof params, threads, depth, 0};
     kvt_queue* queue = nullptr;
@@ -285,12 +287,13 @@ class Queue {
     queue_.reset(queue);
   }
 
-  // The memory of the batch must stay until its ticket is done. KVT_E_BUSY: the queue is full.
+  // The memory of the batch must stay valid until its ticket is done. KVT_E_BUSY: the queue is
+  // full.
   [[nodiscard]] kvt_status TrySubmit(kvt_batch batch, uint64_t& ticket) noexcept {
     batch.struct_size = sizeof batch;
     return kvt_queue_submit(get(), &batch, &ticket);
   }
-  // Takes completions to the front of `done` and returns how many.
+  // Moves completions to the front of `done` and returns their number.
   size_t Poll(std::span<kvt_completion> done) {
     size_t count = 0;
     if (!done.empty()) done[0].struct_size = sizeof done[0];
@@ -312,15 +315,15 @@ class Queue {
   detail::Handle<kvt_queue, kvt_queue_free> queue_;
 };
 
-// Something to read or write: what the functions throw comes out of the call that called them.
-using ReadAt = std::function<void(uint64_t offset, MutableBytes)>;  // fills all of it
+// Callbacks for reading and writing. Their exceptions propagate from the call that invoked them.
+using ReadAt = std::function<void(uint64_t offset, MutableBytes)>;  // must fill all of it
 using Write = std::function<void(Bytes)>;
 
 namespace detail {
 
 constexpr kvt_status kThrown = KVT_CALLBACK_MAX;
 
-// A function as a C callback, and what it threw.
+// Wraps a function as a C callback and keeps what it threw.
 template <typename F>
 struct Callback {
   explicit Callback(F f) : function(std::move(f)) {}
@@ -335,7 +338,7 @@ struct Callback {
       return kThrown;
     }
   }
-  // For a call that ended: throws what the function threw, or what the call found.
+  // Called after the C call: rethrows what the function threw, or throws the call's own error.
   void Raise(const Context& context, kvt_status status) {
     if (std::exception_ptr caught = std::exchange(thrown, nullptr)) std::rethrow_exception(caught);
     context.Raise(status);
@@ -361,10 +364,10 @@ inline kvt_source SourceOf(Callback<ReadAt>& callback, uint64_t bytes) {
 
 }  // namespace detail
 
-// An archive that is written part by part. The context must outlive it.
+// Writes an archive part by part. The context must outlive it.
 class Writer {
  public:
-  // Parts: Part(layer, desc) below.
+  // `parts` are made by Part(layer, desc) below.
   Writer(const Context& context, std::span<const kvt_part> parts, Write write)
       : context_(&context), callback_(std::make_unique<detail::Callback<Write>>(std::move(write))) {
     const kvt_sink sink = detail::SinkOf(*callback_);
@@ -384,13 +387,13 @@ class Writer {
   detail::Handle<kvt_writer, kvt_writer_free> writer_;
 };
 
-// A part for Writer. `desc` must live until the writer is made.
+// Returns a part for Writer. `desc` must live until the writer is made.
 inline kvt_part Part(uint32_t layer, const kvt_desc& desc) {
   return {sizeof(kvt_part), layer, &desc, 0, 0, nullptr};
 }
 
-// Learns a profile, as `kvtool train` does: values[i] are those of parts[i], and a layer may come
-// several times. Returns the bytes of its .kvp file.
+// Trains a profile, as `kvtool train` does: values[i] are those of parts[i], and a layer may occur
+// several times. Returns the bytes of the .kvp file.
 inline std::vector<std::byte> Train(const Context& context, std::span<const kvt_part> parts,
                                     std::span<const Bytes> values, const std::string& name = {}) {
   if (values.size() != parts.size()) Check(KVT_E_BAD_ARGUMENT);
@@ -409,7 +412,7 @@ inline std::vector<std::byte> Train(const Context& context, std::span<const kvt_
   return file;
 }
 
-// A file: its name is relative, with '/'; `read` fills what it is given from an offset on.
+// A file: its name is relative, with '/'; `read` fills the given bytes from an offset on.
 struct File {
   std::string name;
   uint64_t bytes = 0;
@@ -420,7 +423,7 @@ class Reference;
 
 namespace detail {
 
-// Files as C sees them, and what their functions threw.
+// The files as C structs, and what their functions threw.
 class FileList {
  public:
   explicit FileList(std::span<const File> files) {
@@ -450,8 +453,8 @@ inline std::vector<const kvt_reference*> Handles(std::span<const Reference> refe
 
 }  // namespace detail
 
-// A cache that archives are coded beside: files of a snapshot, or an archive of one. It may outlive
-// its context, and many may use it at once.
+// A cache against which archives are coded: files of a snapshot, or an archive of one. It may
+// outlive its context, and many contexts may use it at once.
 class Reference {
  public:
   Reference(const Context& context, std::span<const File> files,
@@ -477,7 +480,7 @@ inline std::vector<const kvt_reference*> detail::Handles(std::span<const Referen
   return handles;
 }
 
-// An archive that is read part by part. The context must outlive it.
+// Reads an archive part by part. The context must outlive it.
 class Reader {
  public:
   struct Part {
@@ -506,9 +509,9 @@ class Reader {
     part.name = found.name;
     return part;
   }
-  // A cache that the archive was coded beside.
+  // A cache against which the archive was coded.
   struct Need {
-    bool found = false;  // among those that Beside was given
+    bool found = false;  // among those passed to Beside
     uint64_t bytes = 0, hash = 0;
     std::string name, format;
   };
@@ -524,7 +527,7 @@ class Reader {
     const std::vector<const kvt_reference*> given = detail::Handles(references);
     callback_->Raise(*context_, kvt_reader_beside(reader_.get(), given.data(), given.size()));
   }
-  // Bytes written to the front of `rows`.
+  // Returns the bytes written to the front of `rows`.
   size_t Read(uint64_t index, uint64_t begin, uint64_t count, MutableBytes rows) {
     size_t written = 0;
     callback_->Raise(*context_, kvt_reader_read(reader_.get(), index, begin, count, rows.data(),
@@ -539,7 +542,7 @@ class Reader {
   detail::Handle<kvt_reader, kvt_reader_free> reader_;
 };
 
-// Archives any files, as `kvtool compress` does; several as a folder.
+// Archives any files, as `kvtool compress` does; several files as a folder.
 inline void Pack(const Context& context, std::span<const File> files, Write write,
                  std::span<const Reference> references = {}) {
   detail::Callback<Write> out(std::move(write));
@@ -552,8 +555,8 @@ inline void Pack(const Context& context, std::span<const File> files, Write writ
   out.Raise(context, status);
 }
 
-// Gives the files of an archive back, one after another: `open` returns what takes the
-// bytes of a file.
+// Restores the files of an archive, one after another: `open` returns the function that receives
+// the bytes of a file.
 using Open = std::function<Write(std::string_view name, uint64_t bytes)>;
 inline void Unpack(const Context& context, uint64_t bytes, ReadAt read, Open open,
                    std::span<const Reference> references = {}) {

@@ -16,7 +16,7 @@
 
 namespace kvtool {
 
-// Figures of a tensor that `desc` explains. Throws Error.
+// Returns figures of a tensor that `desc` explains. Throws Error.
 inline kvt_analysis Analyze(const Context& context, const kvt_desc& desc, Bytes raw) {
   kvt_analysis analysis = {};
   analysis.struct_size = sizeof analysis;
@@ -24,7 +24,7 @@ inline kvt_analysis Analyze(const Context& context, const kvt_desc& desc, Bytes 
   return analysis;
 }
 
-// The same figures and more, as JSON.
+// Returns the same figures and more, as JSON.
 inline std::string AnalyzeJson(const Context& context, const kvt_desc& desc, Bytes raw) {
   std::string text;
   detail::Callback<Write> write([&text](Bytes bytes) {
@@ -35,7 +35,7 @@ inline std::string AnalyzeJson(const Context& context, const kvt_desc& desc, Byt
   return text;
 }
 
-// One sum for each block of the keys.
+// Computes one sum for each block of the keys.
 inline void BlockScores(const Context& context, const kvt_scores& scores, std::span<float> sums) {
   context.Raise(kvt_block_scores(context.get(), &scores, sums.data(), sums.size()));
 }
@@ -56,7 +56,7 @@ class H2o {
     h2o_.reset(h2o);
   }
 
-  // The plan of the call points into the object until its next call.
+  // The plan of the call points into the object until the next call.
   kvt_h2o_call Begin(uint64_t new_tokens) {
     kvt_h2o_call call = {};
     call.struct_size = sizeof call;
@@ -79,7 +79,7 @@ class H2o {
   detail::Handle<kvt_h2o, kvt_h2o_free> h2o_;
 };
 
-// The policies that Policy makes.
+// Returns the policies that Policy can make.
 inline std::vector<kvt_policy_info> Policies() {
   std::vector<kvt_policy_info> all;
   for (;;) {
@@ -102,7 +102,7 @@ class Policy {
   void Observe(const kvt_scores& rows) {
     context_->Raise(kvt_policy_observe(policy_.get(), &rows));
   }
-  // One plan, or one for each kv head; they point into the object until its next call.
+  // Returns one plan, or one for each kv head; they point into the object until its next call.
   std::span<const kvt_plan> Choose(const kvt_scores& cache, uint64_t keep) {
     const kvt_plan* plans = nullptr;
     size_t count = 0;

@@ -21,7 +21,7 @@ using kv::FindingInfo;
 
 constexpr int kNumbers = 10000;
 
-// "KV0000" to "KV9999", so that numbers of newer libraries have a text too.
+// "KV0000" to "KV9999", so that numbers of newer libraries have a text, too.
 constexpr auto kIds = [] {
   std::array<std::array<char, 7>, kNumbers> ids{};
   for (int number = 0; number < kNumbers; ++number) {
@@ -43,7 +43,8 @@ const FindingInfo* Find(kvt_status status) {
 
 int FaultOf(const FindingInfo& info) {
   if (info.finding == Finding::kCancelled) return KVT_FAULT_STOPPED;
-  // The program looks for these files itself; the library is given them, and a retry finds no more.
+  // The program searches for these files itself; a caller of the library has to pass them, and a
+  // retry does not help.
   if (info.finding == Finding::kProfileMissing || info.finding == Finding::kReferenceMissing)
     return KVT_FAULT_CALLER;
   switch (info.code) {
@@ -80,14 +81,14 @@ const char* kvt_explain(kvt_status status, int part) {
   if (is_id) return kIds[static_cast<size_t>(-status)].data();
   const FindingInfo* info = Find(status);
   if (info == nullptr) return "a finding of a newer version";
-  // Literals: their ends are marked.
+  // Null-terminated: the texts are literals.
   return part == KVT_EXPLAIN_SENTENCE ? info->summary.data() : info->explanation.data();
 }
 
 int kvt_fault(kvt_status status) {
   if (status == 0) return KVT_FAULT_NONE;
   if (const FindingInfo* info = Find(status)) return FaultOf(*info);
-  const int group = -status / 100;  // as findings are numbered
+  const int group = -status / 100;  // the numbering of findings
   if (status > 0 || group >= 100) return KVT_FAULT_IO;
   if (group == 0) return KVT_FAULT_CALLER;
   if (group < 10) return KVT_FAULT_IO;
@@ -99,7 +100,7 @@ const char* kvt_codec_name(uint32_t codec) {
   if (codec == KVT_CODEC_SEVERAL) return "several";
   const kv::CodecRow* row =
       codec < KVT_CODEC_SEVERAL ? kv::FindCodec(static_cast<kv::CodecId>(codec)) : nullptr;
-  return row == nullptr ? "unknown" : row->name.data();  // literals: their ends are marked
+  return row == nullptr ? "unknown" : row->name.data();  // null-terminated: a literal
 }
 
 kvt_status kvt_hash128(const void* src, size_t n, uint8_t out[16]) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Whole files as archives, and the caches that archives are coded beside.
+// Archives of whole files, and the caches against which archives are coded.
 #include <algorithm>
 
 #include "formats/kvz/kvz.h"
@@ -51,12 +51,12 @@ Source SourceOf(const kvt_ctx& ctx, const Elements<const kvt_file>& files) {
   return source;
 }
 
-// As `kvtool compress` does; what no reader understands is archived all the same.
+// Reads the files as `kvtool compress` does; files that no reader understands are archived anyway.
 std::optional<Snapshot> Understood(const kvt_ctx& ctx, const Source& source) {
   OpenOptions options = WithReferences(ctx, {});
   options.metadata_only = options.any_batch = options.may_guess_axes = true;
   try {
-    std::string why;  // bytes are all that a caller of the library asks for
+    std::string why;  // unused: a caller of the library is content with bytes
     return OpenToKeep(source, options, why);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kIo || error.code() == ErrorCode::kInternal) throw;
@@ -64,7 +64,7 @@ std::optional<Snapshot> Understood(const kvt_ctx& ctx, const Source& source) {
   }
 }
 
-// Restored files go to the sinks that the caller opens.
+// Writes restored files to the sinks that the caller opens.
 class CallbackTarget : public RestoreTarget {
  public:
   CallbackTarget(const Archive& archive, kvt_open_file open, void* user)

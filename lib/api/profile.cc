@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMostProfileName = 255;
 
-// K or V of one layer, as a cache that has nothing else.
+// Returns K or V of one layer as a cache without anything else.
 Snapshot CacheOfPart(const kvt_part& part, ByteSpan values) {
   Require(part.desc != nullptr, "part->desc");
   Require(part.desc->role == KVT_K || part.desc->role == KVT_V, "part->desc->role");

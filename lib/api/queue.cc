@@ -14,14 +14,14 @@ namespace {
 
 constexpr uint32_t kMostQueueThreads = 1024, kMostDepth = 1024, kDefaultDepth = 64;
 
-// An eventfd that is readable from Raise to the next Lower. It is opened when it is first asked
-// for: a queue whose callers only wait makes no system call for it.
+// An eventfd that is readable from Raise to the next Lower. It is opened on first request: a queue
+// whose callers only wait makes no system call for it.
 class Signal {
  public:
   ~Signal() {
     if (descriptor_ != -1) ::close(descriptor_);
   }
-  // Returns the descriptor; -1: the system gave none.
+  // Returns the descriptor, or -1 if the system gave none.
   int Open() {
     const std::lock_guard lock(opening_);
     if (descriptor_ == -1) descriptor_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -31,8 +31,8 @@ class Signal {
   void Raise() {
     if (descriptor_ != -1 && !raised_.exchange(true)) ::eventfd_write(descriptor_, 1);
   }
-  // A completion after this raises again, and one before it is found by the caller's search. Reads
-  // always: a Raise at this moment may write after `raised_` is false.
+  // A completion after this call raises again, and the caller's search finds one before it. Always
+  // reads: a Raise at this moment may write after `raised_` is false.
   void Lower() {
     eventfd_t count;
     if (descriptor_ != -1) ::eventfd_read(descriptor_, &count);
@@ -47,33 +47,33 @@ class Signal {
 
 enum Phase : uint64_t { kFree, kOwned, kRunning, kDone };  // kOwned: one thread fills or empties it
 
-// Phase and generation of a slot are one number, so that a ticket of an earlier batch in the same
-// slot changes nothing.
+// Phase and generation of a slot form one number, so that a ticket of an earlier batch in the same
+// slot has no effect.
 constexpr uint64_t MakeWord(uint64_t generation, Phase phase) { return generation << 2 | phase; }
 constexpr Phase PhaseOf(uint64_t word) { return static_cast<Phase>(word & 3); }
 constexpr uint64_t GenerationOf(uint64_t word) { return word >> 2; }
 
-// One ticket that may be outstanding.
+// One outstanding ticket.
 //
-// Threads share the work by two counters. `unclaimed` is the work that no thread took yet: 1 for
-// checking the batch, and then 1 for each object. `held` is 1 for all work that is not done, and
-// whoever lowers it to 0 finishes the batch. A thread that claims thus gets work of the batch that
-// is in the slot at that moment, and the batch stays until that work is done.
+// Threads share the work by two counters. `unclaimed` is the work that no thread has taken yet: 1
+// for checking the batch, then 1 for each object. `held` counts all unfinished work, and the thread
+// that lowers it to 0 finishes the batch. A claiming thread therefore always gets work of the batch
+// that is in the slot at that moment, and the batch stays until that work is done.
 struct alignas(64) Slot {
   std::atomic<uint64_t> word{MakeWord(0, kFree)};
   std::atomic<uint64_t> unclaimed{0}, held{0};
   kvt_batch given = {};
-  std::optional<Batch> batch;  // has a value once it was checked
+  std::optional<Batch> batch;  // set once it has been checked
   CallState state;
   std::optional<FirstFailure> failure;
   kvt_completion completion = {};
 
-  // For kvt_queue_wait alone.
+  // Used only by kvt_queue_wait.
   std::mutex mutex;
   std::condition_variable done;
   std::atomic<uint32_t> waiters{0};
 
-  // Keeps the batch from being finished, if one is in work.
+  // Prevents the batch from being finished. Returns false if none is in work.
   bool Hold() {
     uint64_t holders = held.load(std::memory_order_relaxed);
     while (holders > 0) {
@@ -81,7 +81,7 @@ struct alignas(64) Slot {
     }
     return false;
   }
-  // Takes one piece of work and returns how much there was; 0: none.
+  // Takes one piece of work and returns how much there was before; 0: none.
   uint64_t Claim() {
     uint64_t left = unclaimed.load(std::memory_order_relaxed);
     while (left > 0) {
@@ -103,7 +103,7 @@ struct kvt_queue {
   const uint32_t depth;
   const std::unique_ptr<kv::api::Slot[]> slots;
   kv::api::Signal signal;
-  std::atomic<uint32_t> next{0};  // where the next ticket looks for a free slot first
+  std::atomic<uint32_t> next{0};  // where the next ticket begins to look for a free slot
   std::atomic<uint32_t> news{0};  // changes when there is work, and when the queue stops
   std::atomic<bool> stopping{false};
   std::vector<kvt_ctx::BatchWorker> memories;
@@ -113,7 +113,7 @@ struct kvt_queue {
 namespace kv::api {
 namespace {
 
-// Throws kBadArgument in a child after fork too, where the queue has no threads.
+// Throws kBadArgument also in a child after fork, where the queue has no threads.
 void RequireUsable(const kvt_queue* queue) {
   Require(queue != nullptr && queue->process == ::getpid(), "queue");
 }
@@ -133,7 +133,8 @@ void Finish(kvt_queue& queue, Slot& slot) {
   completion.failed = slot.batch ? slot.failure->index() : UINT64_MAX;
   completion.offset = error.offset;
   Copy(error.message, completion.message, sizeof completion.message);
-  // In this order, and sequentially consistent: who begins to wait sees the word, or is seen here.
+  // In this order, sequentially consistent: a thread that begins to wait either sees the word or is
+  // seen here.
   slot.word = MakeWord(GenerationOf(slot.word), kDone);
   queue.signal.Raise();
   if (slot.waiters == 0) return;
@@ -156,7 +157,7 @@ void Check(kvt_queue& queue, Slot& slot, kvt_ctx::BatchWorker& memory) {
   if (count > 1) Wake(queue, true);
 }
 
-// Does the piece of work that was claimed when there were `left`.
+// Does the piece of work that was claimed when `left` pieces were unclaimed.
 void Work(kvt_queue& queue, Slot& slot, uint64_t left, kvt_ctx::BatchWorker& memory) {
   if (slot.batch) {
     const size_t index = slot.batch->count() - static_cast<size_t>(left);
@@ -168,7 +169,7 @@ void Work(kvt_queue& queue, Slot& slot, uint64_t left, kvt_ctx::BatchWorker& mem
   Release(queue, slot);
 }
 
-// Searches the slots in a circle from where it found work last, so that every batch has its turn.
+// Searches the slots in a circle from where it last found work, so that every batch gets its turn.
 void RunWorker(kvt_queue& queue, kvt_ctx::BatchWorker& memory) {
   const CLocale locale;
   for (uint32_t at = 0;;) {
@@ -194,7 +195,7 @@ bool Cancel(kvt_queue& queue, Slot& slot, std::optional<uint64_t> generation) {
   return accepted;
 }
 
-// Cancels what is outstanding and ends the threads.
+// Cancels all outstanding work and ends the threads.
 void Stop(kvt_queue& queue) {
   for (uint32_t i = 0; i < queue.depth; ++i) Cancel(queue, queue.slots[i], std::nullopt);
   queue.stopping = true;
@@ -226,7 +227,7 @@ kvt_status Submit(kvt_queue& queue, const kvt_batch& batch, uint64_t* ticket) {
   return KVT_E_BUSY;
 }
 
-// Takes the completion of a slot if that of this generation is there.
+// Takes the completion of a slot if it is of this generation.
 bool Take(Slot& slot, uint64_t generation, kvt_completion& out) {
   uint64_t word = MakeWord(generation, kDone);
   if (!slot.word.compare_exchange_strong(word, MakeWord(generation, kOwned))) return false;
@@ -243,7 +244,7 @@ size_t Poll(kvt_queue& queue, const Elements<kvt_completion>& room) {
   for (uint32_t i = 0; i < queue.depth; ++i) {
     const uint64_t word = queue.slots[i].word;
     if (PhaseOf(word) != kDone) continue;
-    if (count == room.size()) {  // there is more to take
+    if (count == room.size()) {  // more completions than room
       queue.signal.Raise();
       break;
     }
@@ -267,7 +268,7 @@ kvt_status Wait(Slot& slot, uint64_t generation, uint64_t timeout_ns, kvt_comple
     }
     --slot.waiters;
   }
-  const uint64_t before = slot.word;  // read first: the ticket may become done after Take looked
+  const uint64_t before = slot.word;  // read first: the ticket may complete after Take looked
   if (Take(slot, generation, out)) return KVT_OK;
   return before == running ? KVT_E_BUSY : KVT_E_BAD_ARGUMENT;
 }
@@ -361,7 +362,7 @@ int kvt_queue_cancel(kvt_queue* queue, uint64_t ticket) {
 int kvt_queue_fd(kvt_queue* queue) {
   if (queue == nullptr) return -1;
   const int descriptor = queue->signal.Open();
-  for (uint32_t i = 0; i < queue->depth; ++i)  // what was done before
+  for (uint32_t i = 0; i < queue->depth; ++i)  // completions from before
     if (PhaseOf(queue->slots[i].word) == kDone) queue->signal.Raise();
   return descriptor;
 }

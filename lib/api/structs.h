@@ -21,25 +21,25 @@ inline void Require(bool holds, std::string_view what) {
   if (!holds) throw Error(Finding::kBadArgument, std::string(what));
 }
 
-// Size of a struct in the first version that had it. A struct that grew has a row of its own.
+// Size of a struct in the first version that had it. A struct that grew has its own specialisation.
 template <typename T>
 inline constexpr size_t kFirstSize = sizeof(T);
 template <>
 inline constexpr size_t kFirstSize<kvt_info> = offsetof(kvt_info, segments);
 
-// Returns whether some version up to this one had a struct of this size.
+// Returns true if any version up to this one had a struct of this size.
 template <typename T>
 constexpr bool IsKnownSize(size_t size) {
   return size >= kFirstSize<std::remove_const_t<T>> && size <= sizeof(T) && size % alignof(T) == 0;
 }
 
-// Throws kBadArgument, which says `what`, if the struct is null or has an unknown size.
+// Throws kBadArgument with the text `what` if the struct is null or has an unknown size.
 template <typename T>
 void RequireSize(const T* given, std::string_view what) {
   Require(given != nullptr && IsKnownSize<T>(given->struct_size), what);
 }
 
-// Returns a whole copy of the caller's struct. Fields that an older caller lacks are zero.
+// Returns a complete copy of the caller's struct. Fields that an older caller lacks are zero.
 template <typename T>
 T Whole(const T* given, std::string_view what) {
   RequireSize(given, what);
@@ -49,41 +49,41 @@ T Whole(const T* given, std::string_view what) {
   return whole;
 }
 
-// Fills the caller's struct as far as the caller has it.
+// Fills the caller's struct up to the size that the caller knows.
 template <typename T>
 void Fill(T* to, T value) {
   value.struct_size = to->struct_size;
   std::memcpy(static_cast<void*>(to), &value, to->struct_size);
 }
 
-// An array of the caller's, whose elements lie struct_size apart.
+// A caller's array, whose elements lie struct_size apart.
 template <typename T>
 class Elements {
  public:
-  // Throws kBadArgument, which says `what`, if the array is null and not empty, ends beyond memory,
-  // or if the size of its first element is unknown.
+  // Throws kBadArgument with the text `what` if the array is null and not empty, ends beyond
+  // memory, or if its first element has an unknown size.
   Elements(T* first, size_t count, std::string_view what) : first_(first), count_(count) {
     Require(Holds(first, count), what);
     if (count > 0) stride_ = first->struct_size;
   }
-  // Returns whether memory can hold such an array.
+  // Returns true if memory can hold such an array.
   static bool Holds(const T* first, size_t count) {
     if (count == 0) return true;
     return first != nullptr && IsKnownSize<T>(first->struct_size) &&
            count <= (UINTPTR_MAX - reinterpret_cast<uintptr_t>(first)) / first->struct_size;
   }
-  // For arrays whose elements the caller has set up: all have the same size.
+  // Checks that all elements have the same size, for arrays that the caller has filled in.
   void RequireEqualSizes(std::string_view what) const {
     for (size_t i = 1; i < count_; ++i) Require(At(i)->struct_size == stride_, what);
   }
   size_t size() const { return count_; }
-  // In bytes.
+  // Returns the size in bytes.
   size_t bytes() const { return count_ * stride_; }
   T* At(size_t index) const {
     using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
     return reinterpret_cast<T*>(reinterpret_cast<Byte*>(first_) + index * stride_);
   }
-  // Returns a whole copy.
+  // Returns a complete copy.
   std::remove_const_t<T> operator[](size_t index) const {
     std::remove_const_t<T> whole = {};
     std::memcpy(static_cast<void*>(&whole), At(index), stride_);
@@ -99,7 +99,7 @@ class Elements {
   size_t count_, stride_ = 0;
 };
 
-// An array that the call reads.
+// Returns an array that the call reads.
 template <typename T>
 Elements<const T> GivenElements(const T* first, size_t count, std::string_view what) {
   const Elements<const T> elements(first, count, what);

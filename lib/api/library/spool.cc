@@ -4,7 +4,7 @@
 
 #include "lib/core/base/file.h"
 
-// In the place of lib/core/base/spool.cc, which makes a temporary file in a folder.
+// Replaces lib/core/base/spool.cc, which makes a temporary file in a folder.
 namespace kv {
 
 int OpenSpool() {

@@ -15,9 +15,9 @@ struct kvt_h2o {
 
   kvt_ctx* const ctx;
   kv::mnn::h2o::MnnEngine engine;
-  kv::mnn::h2o::CallStart start;  // of the call that runs, or of the last one
+  kv::mnn::h2o::CallStart start;  // of the running call, or of the last one
   std::vector<kvt_range> ranges;  // of `plan`
-  kvt_plan plan = {};             // that the last kvt_h2o_call points to
+  kvt_plan plan = {};             // the plan that the last kvt_h2o_call points to
   uint32_t next_layer = 0;
   bool in_call = false;
 };
@@ -27,7 +27,7 @@ namespace {
 
 using eviction::BlockConfig;
 
-// Lends the plan until the next call.
+// Makes the plan available to the caller until the next call.
 void Lend(kvt_h2o& h2o, const KeepPlan& plan, kvt_h2o_call& call) {
   h2o.ranges.clear();
   for (const auto& range : plan)
@@ -116,7 +116,7 @@ kvt_status kvt_h2o_begin(kvt_h2o* h2o, uint64_t new_tokens, kvt_h2o_call* call) 
     const uint32_t layer = h2o->next_layer;
     Require(new_tokens <= kMostTokens && h2o->engine.length(layer) <= kMostTokens,
             "new_tokens: the cache would have 2^31 tokens or more");
-    // Nothing fails once the engine has begun, so that a call can be made again after any failure.
+    // Nothing can fail once the engine has begun, so that a call can be repeated after any failure.
     h2o->ranges.reserve(h2o->engine.pending(layer).size());
     h2o->ctx->state.Commit();
     h2o->next_layer = (h2o->next_layer + 1) % h2o->engine.geometry().layers;

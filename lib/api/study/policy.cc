@@ -9,8 +9,8 @@
 #include "lib/study/eviction/budget.h"
 #include "lib/study/eviction/rule.h"
 
-// A policy of lib/study/eviction at work on the cache of one layer, which is the caller's: the
-// rules see a trace that holds the last rows, and a snapshot that holds the keys that came last.
+// Runs a policy of lib/study/eviction on the cache of one layer, which belongs to the caller: the
+// rules see a trace with the last rows, and a snapshot with the latest keys.
 struct kvt_policy {
   using Rule = kv::eviction::Rule;
 
@@ -23,7 +23,7 @@ struct kvt_policy {
     layer.index = rows.layer = layer_number;
     layer.k.heads = sizes.kv_heads;
     layer.k.head_dim = sizes.head_dim;
-    // Rows of the prompt count, as on a budget; snapkv looks anew at each choice.
+    // Rows of the prompt count, as with a budget; snapkv looks again at each choice.
     options.on_budget = info.spending == kv::eviction::Spending::kWholeBlocks;
     options.config = kv::eviction::Sanitised({});
   }
@@ -35,7 +35,7 @@ struct kvt_policy {
   uint64_t rows_end = 0;       // position after the last row
   std::vector<float> queries;  // of the last rows, [row][query head][dim]
 
-  // Of the layer, as the rules see it. They refer to one another.
+  // The layer as the rules see it. These objects refer to one another.
   kv::AttentionTrace trace;
   kv::TraceLayer rows;
   kv::LayerKv layer;
@@ -46,11 +46,11 @@ struct kvt_policy {
   std::optional<kv::eviction::LayerCaches> caches;
   std::unique_ptr<Rule> rule;
   float scale = 0;
-  // pyramid: what this layer keeps beyond the mean of all layers, from the first choice on.
+  // pyramid: tokens that this layer keeps beyond the mean of all layers, fixed at the first choice.
   std::optional<int64_t> beyond_mean;
 
-  bool failed = false;                         // a call ended amid its changes
-  std::vector<std::vector<kvt_range>> ranges;  // of the plans that were lent
+  bool failed = false;                         // a call failed after it had changed something
+  std::vector<std::vector<kvt_range>> ranges;  // of the plans lent to the caller
   std::vector<kvt_plan> plans;
 };
 
@@ -59,7 +59,7 @@ namespace {
 
 using eviction::PolicyInfo;
 
-// Those that decide by what the cache has seen.
+// Returns true for policies that decide by what the cache has seen.
 bool IsOffered(const PolicyInfo& policy) { return !policy.is_bound; }
 
 std::vector<const PolicyInfo*> Offered() {
@@ -102,14 +102,14 @@ void CheckCache(const kvt_policy& policy, const kvt_scores& in, bool with_rows) 
   QueriesOf(in, policy.geometry);
 }
 
-// The rows that a rule may ask for again.
+// Number of rows that a rule may ask for again.
 constexpr uint64_t kRowsKept = 64;
 
 void TakeRows(kvt_policy& policy, const kvt_scores& in) {
   const size_t row = size_t{policy.geometry.query_heads} * policy.geometry.head_dim;
   const uint64_t first = policy.positions - in.rows;
   std::vector<float>& held = policy.queries;
-  // Rows that do not follow the last ones are all there is.
+  // Rows that do not continue the last ones replace them.
   if (policy.rows_end != first) held.clear();
   const uint64_t before = std::min<uint64_t>(held.size() / row, kRowsKept);
   held.erase(held.begin(), held.end() - static_cast<std::ptrdiff_t>(before * row));
@@ -122,12 +122,12 @@ void TakeRows(kvt_policy& policy, const kvt_scores& in) {
       reinterpret_cast<const std::byte*>(held.data()));
 }
 
-// Takes over what was appended to the caller's cache.
+// Takes over the tokens that were appended to the caller's cache.
 void Append(kvt_policy& policy, const kvt_scores& in, bool with_rows) {
   const uint64_t held = policy.caches ? policy.caches->size() : 0;
   policy.positions += in.tokens - held;
-  // The token at position p is the cache's at p - (positions - tokens): true of all that is new.
-  // The address of position 0 may lie outside the cache, and nobody reads there.
+  // The token at position p is at index p - (positions - tokens) of the cache, which holds for all
+  // new ones. The address of position 0 may lie outside the cache, but it is never read.
   StridedPiece piece;
   const uint64_t gone = policy.positions - in.tokens;
   piece.data = reinterpret_cast<const std::byte*>(reinterpret_cast<uintptr_t>(in.keys) -
@@ -156,8 +156,8 @@ void Append(kvt_policy& policy, const kvt_scores& in, bool with_rows) {
   for (KeptKeys& keys : policy.caches->of_head) keys.AppendUpTo(policy.positions);
 }
 
-// How many tokens of a cache of `length` this policy keeps in this layer where `keep` are asked
-// for.
+// Returns how many tokens of a cache of `length` this policy keeps in this layer if `keep` are
+// requested.
 uint64_t KeptBy(kvt_policy& policy, uint64_t length, uint64_t keep) {
   switch (policy.info.spending) {
     case eviction::Spending::kTokens:
@@ -203,7 +203,7 @@ kvt_status kvt_policy_at(size_t index, kvt_policy_info* out) {
     Require(index < offered.size(), "index");
     kvt_policy_info info = {};
     info.needs = NeedsOf(*offered[index]);
-    // Literals: their ends are marked.
+    // Null-terminated: the texts are literals.
     info.name = offered[index]->name.data();
     info.summary = offered[index]->summary.data();
     Fill(out, info);

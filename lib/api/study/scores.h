@@ -7,8 +7,8 @@
 
 namespace kv::api {
 
-// Returns the memory that the keys or the queries of `in` cover. Throws kBadArgument where that is
-// more than memory is.
+// Return the memory that the keys or the queries of `in` cover. Throw kBadArgument if that exceeds
+// the address space.
 ByteSpan KeysOf(const kvt_scores& in, const kvt_geometry& geometry);
 ByteSpan QueriesOf(const kvt_scores& in, const kvt_geometry& geometry);
 

@@ -4,8 +4,8 @@
 
 #include "lib/study/dense/score.h"
 
-// In the place of lib/study/dense/score_tile.cc, which multiplies through the BLAS: policies reach
-// it only for weights that are no softmax, which kvtool.h has not.
+// Replaces lib/study/dense/score_tile.cc, which multiplies with the BLAS: policies need it only for
+// weights that are not a softmax, which kvtool.h does not have.
 namespace kv {
 
 size_t TileScratchFloats(size_t) noexcept { return 0; }
