@@ -67,7 +67,7 @@ void Answer::TakeLine(std::string_view line) {
   if (name == "etag") etag = value;
   if (name == "last-modified") last_modified = value;
   if (name == "retry-after") {
-    // The other form, a date, is not read; a number beyond 64 bits is as good as none too large.
+    // The other form, a date, is not supported. A number beyond 64 bits counts as the largest.
     const bool is_number = !value.empty() && value.find_first_not_of("0123456789") == value.npos;
     retry_after_s = is_number ? ParseNumber<uint64_t>(value).value_or(UINT64_MAX) : 0;
   }

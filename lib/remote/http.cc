@@ -23,8 +23,8 @@
 namespace kv::remote {
 namespace {
 
-// libcurl, loaded when the first URL is opened: a program that reads files only does not load the
-// thirty libraries behind it, and runs where it is not installed.
+// libcurl, loaded when the first URL is opened: a program that reads only files does not load the
+// thirty libraries behind it, and runs where they are not installed.
 struct Curl {
   CURL* (*easy_init)();
   void (*easy_cleanup)(CURL*);
@@ -46,7 +46,7 @@ void Take(void* library, const char* name, Function*& function) {
 
 Curl Load() {
   void* library = nullptr;
-  // The flavours differ in who does their TLS.
+  // The variants differ in their TLS library.
   for (const char* name : {"libcurl.so.4", "libcurl-gnutls.so.4", "libcurl-nss.so.4"}) {
     library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (library != nullptr) break;
@@ -82,11 +82,12 @@ constexpr long kConnectSeconds = 15, kStalledSeconds = 30, kMostRedirects = 5;  
 
 std::atomic<uint64_t> requests_made = 0, bytes_got = 0;
 
-// Of libcurl before 7.85, by their numbers: newer headers call the names deprecated.
+// Options of libcurl before 7.85, by number, because newer headers mark the names as deprecated.
 constexpr auto kProtocols = static_cast<CURLoption>(181),
                kRedirectProtocols = static_cast<CURLoption>(182);
 
-// What went wrong on the way, not at the server. A server that was never met may not be there.
+// Returns true for failures of the connection, not of the server. A server that was never reached
+// may not exist.
 bool IsTransient(CURLcode code, bool was_met) {
   switch (code) {
     case CURLE_COULDNT_CONNECT:
@@ -113,7 +114,7 @@ Error Refused(int status) {
   return error;
 }
 
-// Why no more is tried.
+// Returns the error after the last attempt.
 Error GaveUp(Finding finding, int tries, int status, const char* connection) {
   return Error(finding, fmt::format("after {} tries: {}", tries,
                                     status >= 400 ? fmt::format("the server answers {}", status)
@@ -125,11 +126,11 @@ Error Changed() {
       .Hint("run again: what was read is of two versions");
 }
 
-// One object behind a URL. Its version is the one met first; an answer of another one is an error.
-// Asks with GET alone, as presigned URLs allow nothing else, and for one range at a time.
+// One object behind a URL. The version of the first answer counts; an answer of another version is
+// an error. Uses only GET, because presigned URLs allow nothing else, and one range per request.
 class HttpReader : public RangeReader {
  public:
-  // Asks for the last bytes, which tell the size, and keeps them: that is where an archive has its
+  // Requests the last bytes, which tell the size, and keeps them: that is where an archive has its
   // index. `url` may be secret and occurs in no message.
   HttpReader(std::string url, Patience patience)
       : url_(std::move(url)), patience_(patience), curl_(LoadCurl()) {
@@ -155,8 +156,8 @@ class HttpReader : public RangeReader {
 
  private:
   static constexpr uint64_t kTailBytes = 64 << 10;
-  // A request for bytes [offset, offset + to.size()), or for the last bytes of an object not yet
-  // met.
+  // A request for bytes [offset, offset + to.size()), or for the last bytes of an object that has
+  // not answered yet.
   struct Transfer {
     const HttpReader& reader;
     uint64_t offset = 0;
@@ -165,8 +166,8 @@ class HttpReader : public RangeReader {
     uint64_t got = 0;
     Answer answer = {};
     CURLcode code = CURLE_OK;
-    bool accepted = false;                        // the headers are those of what was asked for
-    std::optional<Error> failure = std::nullopt;  // for which asking again does not help
+    bool accepted = false;                        // the headers match the request
+    std::optional<Error> failure = std::nullopt;  // a failure that a retry cannot help
   };
 
   void MeetObject() {
@@ -186,7 +187,7 @@ class HttpReader : public RangeReader {
     }
   }
 
-  // Of the tail, `got` bytes came.
+  // Records the object's size and version; `got` bytes of the tail were received.
   void Meet(const Answer& answer, uint64_t got) {
     version_ = {answer.range ? answer.range->total : got, answer.etag, answer.last_modified};
     met_ = version_;
@@ -194,7 +195,7 @@ class HttpReader : public RangeReader {
     ReadRange(version_.bytes - tail_.size() + got, std::span(tail_).subspan(got));
   }
 
-  // Goes on where a broken transfer ended.
+  // Continues where a broken transfer ended.
   void ReadRange(uint64_t offset, std::span<std::byte> to) {
     for (int failures = 0; !to.empty();) {
       Transfer transfer{*this, offset, to};
@@ -213,7 +214,7 @@ class HttpReader : public RangeReader {
     }
   }
 
-  // Makes one request. Returns whether the transfer is complete; otherwise trying again may help.
+  // Makes one request. Returns true if the transfer is complete; otherwise a retry may help.
   bool Perform(Transfer& transfer) {
     CURL* handle = TakeHandle();
     const std::string range =
@@ -232,7 +233,7 @@ class HttpReader : public RangeReader {
     curl_.slist_free_all(headers);
     ++requests_made;
     bytes_got += transfer.got;
-    // A connection that broke in the middle of an answer is not used again.
+    // A connection that broke in the middle of an answer is not reused.
     const bool whole = transfer.code == CURLE_OK;
     if (whole) {
       GiveHandle(handle);
@@ -249,7 +250,7 @@ class HttpReader : public RangeReader {
     return false;
   }
 
-  // Sets `accepted`, or `failure` if asking again is of no use.
+  // Sets `accepted`, or `failure` if a retry is useless.
   void CheckAnswer(Transfer& transfer) const {
     const Answer& answer = transfer.answer;
     if (remote::IsTransient(answer.status)) return;
@@ -274,7 +275,7 @@ class HttpReader : public RangeReader {
     } else if (answer.status == 200 && answer.content_length &&
                *answer.content_length <= transfer.to.size() &&
                (transfer.is_first || (transfer.offset == 0 && met_->bytes == transfer.to.size()))) {
-      transfer.accepted = true;  // all of it was wanted
+      transfer.accepted = true;  // the whole object was requested
     } else if (answer.status == 200 || answer.status == 206) {
       transfer.failure = Error(Finding::kOpenFailed, "the server does not serve ranges")
                              .Hint("fetch the whole file: curl -O URL");
@@ -331,7 +332,7 @@ class HttpReader : public RangeReader {
     set(CURLOPT_URL, url_.c_str());
     set(CURLOPT_NOSIGNAL, 1L);
     set(CURLOPT_USERAGENT, "kvtool");
-    // Nothing but http and https, and never from https down to http.
+    // Only http and https are allowed, and no redirection from https to http.
     const bool is_https = url_[4] == 's' || url_[4] == 'S';
     if (set(CURLOPT_PROTOCOLS_STR, "http,https") != CURLE_OK) {
       set(kProtocols, static_cast<long>(CURLPROTO_HTTP | CURLPROTO_HTTPS));  // NOLINT

@@ -12,11 +12,11 @@
 namespace kv::remote {
 namespace {
 
-// What NameOfUrl has named. Names live as long as the process does.
+// The URLs that NameOfUrl has named. Names live as long as the process.
 struct Names {
   std::mutex mutex;
   std::map<std::string, std::string> url_of, name_of;
-  std::map<std::string, int> count;  // of the URLs that have a name but for its number
+  std::map<std::string, int> count;  // number of URLs with the same name, apart from the suffix
 };
 
 Names& AllNames() {

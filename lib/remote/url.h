@@ -9,43 +9,43 @@
 
 #include "lib/core/base/file.h"
 
-// Files behind http:// and https:// URLs, read by ranges (RFC 9110): objects by presigned URLs,
-// and whatever a static server serves.
+// Files behind http:// and https:// URLs, read by ranges (RFC 9110): objects by presigned URLs, and
+// anything that a static server offers.
 namespace kv::remote {
 
-// Whether the text starts with http:// or https://.
+// Returns true if the text starts with http:// or https://.
 bool IsUrl(std::string_view text);
 
-// Returns the name that stands for a URL wherever one is shown or stored: without user, password,
-// query and fragment, which may be secrets. Opening the name opens the URL; another URL of that
-// name gets a number behind it.
+// Returns the name by which a URL is shown and stored: without user, password, query and fragment,
+// which may be secrets. Opening the name opens the URL; another URL with the same name gets a
+// numeric suffix.
 std::string NameOfUrl(const std::string& url);
 
-// Returns `text` with each URL in it as NameOfUrl names it, but for numbers. A URL ends before a
-// quote, white space, or a comma and another URL. For texts that are shown, such as command lines.
+// Replaces each URL in `text` by its name, without a suffix. A URL ends before a quote, white
+// space, or a comma followed by another URL. For texts that are shown, such as command lines.
 std::string WithoutUrlSecrets(std::string_view text);
 
-// For SetUrlOpener. `name` is what NameOfUrl returned; null if it is no URL. Asks the server for
-// the size. Throws kReadFailed, and kOpenFailed also for a URL that NameOfUrl has not named: one
-// that a file names is not fetched.
+// Opener for SetUrlOpener. `name` is a result of NameOfUrl; returns nullptr if it is not a URL.
+// Requests the size from the server. Throws kReadFailed, and kOpenFailed also for a URL that
+// NameOfUrl has not named: a URL found inside a file is not fetched.
 std::unique_ptr<RangeReader> OpenUrl(const std::string& name);
 
-// Whether this program was built with what URLs need; without it OpenUrl refuses them.
+// Returns true if this program was built with URL support; otherwise OpenUrl refuses URLs.
 bool CanOpenUrls();
 
-// Calls `say` with a line before a wait that a server has asked for, from any thread.
+// Sets a function that gets a line before each wait that a server has requested, from any thread.
 void SetWaitNotice(std::function<void(const std::string& line)> say);
 
-// What this process has asked for and got.
+// Requests and bytes of this process so far.
 struct Traffic {
   uint64_t requests = 0, bytes = 0;
 };
 Traffic TrafficSoFar();
 
-// Throws kOpenFailed, and without libcurl always.
+// Throws kOpenFailed; without libcurl always.
 std::unique_ptr<RangeReader> OpenHttp(std::string url);
 
-// Hands a line to what SetWaitNotice has set.
+// Passes a line to the function set by SetWaitNotice.
 void SayWait(const std::string& line);
 
 }  // namespace kv::remote

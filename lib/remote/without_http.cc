@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// What stands in where libcurl cannot be: the static program loads no library.
+// Replaces http.cc if libcurl is unavailable: the static program loads no library.
 #include "lib/core/base/error.h"
 #include "lib/remote/url.h"
 

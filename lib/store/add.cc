@@ -14,14 +14,14 @@
 
 namespace kv::store {
 
-// Named, since Store::Adder is made of it.
+// Not in an anonymous namespace: Store::Adder has members of these types.
 namespace adding {
 
-// States that begin alike, of which the one with the most in common is looked for.
+// Number of states with the same beginning that are searched for the longest common one.
 constexpr uint64_t kMostCandidates = 32;
 constexpr uint64_t kBlockTokens = 256, kLongBlockTokens = 1024;
 
-// A piece that is cut out of the source.
+// A piece to be cut out of the source.
 struct Cut {
   size_t file = 0, extent = 0;
   uint64_t begin = 0, count = 0;
@@ -44,7 +44,7 @@ ByteSpan BytesOf(const Source& source, const Cut& cut, const Extent& extent) {
   return source.files[cut.file].data->bytes().subspan(cut.offset, extent.size());
 }
 
-// A copy, always: the file may be written to meanwhile.
+// Always copies, because the file may be written to meanwhile.
 void CopyOut(const Extent& extent, ByteSpan bytes, uint64_t begin, uint64_t count, Bytes& raw) {
   raw.resize(extent.BytesOf({{}, count}));
   if (extent.kind == Extent::Kind::kTensor) return GatherRows(extent, bytes, begin, count, raw);
@@ -155,7 +155,7 @@ class Store::Adder {
     state.source_hash = state.is_folder ? Hash64(hashes.bytes()) : state.files[0].hash;
   }
 
-  // Whether the newest state of this name is the same, and can be restored.
+  // Returns true if the newest state of this name is the same and can be restored.
   bool WasThere() {
     std::optional<StateRow> newest;
     for (StateRow& row : store_.States()) {
@@ -171,19 +171,20 @@ class Store::Adder {
     try {
       record = store_.Load(*newest);
     } catch (const Error&) {
-      return false;  // damaged: stored anew
+      return false;  // damaged: stored again
     }
     if (!Holds(*record) || !CanRestore(*record)) return false;
     report_.state.id = newest->id;
     return report_.was_there = true;
   }
 
-  // Decodes what a state needs, as `check` asks for: its source may be deleted once it is there.
+  // Decodes everything a state needs, as `check` does: the source may be deleted once the state is
+  // stored.
   bool CanRestore(const StateRecord& record) {
     std::set<ObjectId> ids;
     ForEachPiece(record, [&](const Extent&, const Piece& piece) { ids.insert(piece.id); });
     const std::vector<ObjectId> list(ids.begin(), ids.end());
-    sound_.clear();  // others may have added since
+    sound_.clear();  // others may have added objects since
     std::atomic<bool> all = true;
     pool_.ParallelFor(list.size(), [&](uint64_t i) {
       if (!Has(list[i], options_.check)) all = false;
@@ -191,9 +192,9 @@ class Store::Adder {
     return all;
   }
 
-  // True if the store has the object undamaged. Any other is stored anew, in place of a damaged
-  // one. Without `decode` the payload's hash alone is compared, which costs little: a chat that
-  // grows shares most of its objects at every save.
+  // Returns true if the store has the object undamaged. Otherwise it is stored again, replacing a
+  // damaged one. Without `decode` only the payload's hash is compared, which is cheap: a growing
+  // chat shares most of its objects at every save.
   bool Has(const ObjectId& id, bool decode = false) {
     {
       const std::lock_guard lock(mutex_);
@@ -207,8 +208,8 @@ class Store::Adder {
     return sound_[id] = is_sound;
   }
 
-  // Whether a record is of this source, by the names of its objects: hashes of 64 bits can be made
-  // to agree.
+  // Returns true if a record is of this source, judged by the ids of its objects: 64-bit hashes can
+  // be forged.
   bool Holds(const StateRecord& record) {
     const std::vector<StoredFile>& own = report_.state.files;
     if (record.is_folder != source_.is_folder || record.files.size() != own.size() ||
@@ -248,7 +249,7 @@ class Store::Adder {
     return true;
   }
 
-  // The pieces of `part` that begin `extent` as well, as far as the store has them.
+  // Returns the pieces of `part` with which `extent` begins, too, as far as the store has them.
   std::vector<Piece> SharedPieces(const Extent& extent, ByteSpan bytes, const Extent& part) {
     std::vector<Piece> shared;
     if (!extent.SamePart(part)) return shared;
@@ -267,7 +268,7 @@ class Store::Adder {
     return shared;
   }
 
-  // Looks for the state with the longest beginning in common, and takes its pieces.
+  // Searches for the state with the longest common beginning, and takes over its pieces.
   void TakePrefix(const Guide& guide) {
     const size_t file = static_cast<size_t>(guide.file - report_.state.files.data());
     const Cut whole{file, 0, 0, 0, guide.offset};
@@ -280,7 +281,7 @@ class Store::Adder {
       try {
         record = store_.Load(row);
       } catch (const Error&) {
-        continue;  // a damaged state is of no use, but no harm either
+        continue;  // a damaged state is useless here but does no harm
       }
       const auto parts = PartsOf(*record);
       const auto same = parts.find(PartOf(*guide.extent));
@@ -409,7 +410,7 @@ class Store::Adder {
         [this](Cut& cut) { return Encode(cut); }, [this](CutObject& object) { Emit(object); });
   }
 
-  // What the index names is on the disk before it does so.
+  // Writes data to the disk before the index refers to it.
   void Commit() {
     source_.RequireUnchanged();
     try {
@@ -433,7 +434,7 @@ class Store::Adder {
     }
   }
 
-  // Another run has added the same state meanwhile.
+  // Handles the case that another run has added the same state meanwhile.
   void GiveWay() {
     AddReport there;
     there.state = std::move(report_.state);
@@ -443,8 +444,8 @@ class Store::Adder {
     Withdraw();
   }
 
-  // Removes the files of a state that is not listed. Adding it may have failed and yet be done,
-  // where only the folder could not be synced, so the index is asked.
+  // Removes the files of a state that is not listed. If only syncing the folder failed, the state
+  // may have been added nevertheless, so the index is asked.
   void Withdraw() {
     try {
       for (const StateRow& row : store_.States()) {
@@ -453,11 +454,11 @@ class Store::Adder {
       store_.states().Remove(RecordName(number_));
       store_.packs().Remove(PackName(number_));
     } catch (const std::exception&) {
-      // The files stay: a repair lists the state.
+      // The files stay: a repair will list the state.
     }
   }
 
-  // Says how much room is needed, judged by the objects so far.
+  // Adds the required space to an error about a full disk, estimated from the objects so far.
   void ExplainFullDisk(Error& error) {
     if (error.finding() != Finding::kWriteFailed) return;
     uint64_t needed = report_.state.source_bytes;
@@ -467,7 +468,7 @@ class Store::Adder {
           static_cast<uint64_t>(static_cast<double>(needed) * static_cast<double>(pack_->size()) /
                                 static_cast<double>(report_.new_raw_bytes));
     }
-    pack_.reset();  // what it took is free again
+    pack_.reset();  // frees its space
     const uint64_t free = store_.FreeBytes();
     needed += store_.IndexBytes();  // for its journal
     if (free >= needed) return;
@@ -484,9 +485,9 @@ class Store::Adder {
   uint64_t block_tokens_;
   AddReport report_;
   uint64_t number_ = 0;  // of the state, if it is added
-  uint64_t newest_ = 0;  // state of this name, with which the source was compared; 0: none
+  uint64_t newest_ = 0;  // state of this name that the source was compared with; 0: none
   std::mutex mutex_;
-  std::map<ObjectId, bool> sound_;  // what was asked about objects
+  std::map<ObjectId, bool> sound_;  // cache of Has
   std::set<ObjectId> damaged_;
   Cut next_;
   bool is_begun_ = false;
@@ -503,10 +504,10 @@ AddReport Store::Add(const Source& source, const Snapshot* snapshot, const AddOp
 
 namespace {
 
-// What of a file comes next: a literal, or one object.
+// The next part of a file: a literal, or one object.
 struct Step {
   const Extent* extent = nullptr;
-  const Piece* piece = nullptr;  // null: the literal
+  const Piece* piece = nullptr;  // nullptr: the literal
   uint64_t begin = 0;
   bool is_last = false;  // of its extent
 };
@@ -529,7 +530,7 @@ std::vector<Step> StepsOf(const StoredFile& file) {
   return steps;
 }
 
-// Bytes of the largest object; at least 1.
+// Returns the bytes of the largest object; at least 1.
 uint64_t FindLargest(const std::vector<Step>& steps) {
   uint64_t largest = 1;
   for (const Step& step : steps) {
@@ -538,8 +539,7 @@ uint64_t FindLargest(const std::vector<Step>& steps) {
   return largest;
 }
 
-// Writes what was loaded, in order. Tensors that are not stored token by token are put together
-// first.
+// Writes loaded data in order. Tensors that are not stored token by token are assembled first.
 class FileWriter {
  public:
   explicit FileWriter(Sink& sink) : sink_(sink) {}
@@ -580,7 +580,7 @@ void Store::Restore(const StateRecord& record, RestoreTarget& target, ThreadPool
     const StoredFile& file = record.files[i];
     const std::vector<Step> steps = StepsOf(file);
     size_t next = 0;
-    // Objects may be of 16 MiB each, and a few bytes on the disk.
+    // Objects may have 16 MiB each, and only a few bytes on the disk.
     const uint64_t window =
         std::max(threads, std::min(kWindowPerThread * threads, kWindowBytes / FindLargest(steps)));
     FileWriter writer(target.Begin(i));

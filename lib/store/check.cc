@@ -15,9 +15,9 @@ namespace kv::store {
 
 namespace {
 
-// What could not be read just now may be as it should: to call it damaged would make a repair give
-// it up, and a collection remove it. Nor is an object of a codec that came later damaged; versions
-// of files are not meant, since one flipped bit makes another. Such errors are thrown on.
+// Temporary read errors are rethrown: a repair would discard objects that are called damaged, and a
+// collection would remove them. Objects of a newer codec are not damaged either and rethrown; a
+// newer file version is not exempt, because one flipped bit can produce it.
 Problem ProblemOf(const std::string& where, const Error& error) {
   const bool is_later =
       error.code() == ErrorCode::kUnsupported && error.finding() != Finding::kUnsupportedVersion;
@@ -27,7 +27,7 @@ Problem ProblemOf(const std::string& where, const Error& error) {
   return {error.file().empty() ? where : error.file(), error.message(), error.finding()};
 }
 
-// Whether a state can be restored of objects of these sizes.
+// Returns true if a state can be restored from objects of these sizes.
 bool IsWhole(const StateRecord& record, const std::map<ObjectId, uint64_t>& sizes) {
   bool is_whole = true;
   ForEachPiece(record, [&](const Extent& extent, const Piece& piece) {
@@ -53,7 +53,7 @@ void RequireWithin(uint64_t most, uint64_t decoded, const std::string& folder) {
       .File(folder);
 }
 
-// An object as a pack says, which may lie.
+// An object as a pack claims it, which may be false.
 struct Claim {
   std::shared_ptr<const FileSource> pack;
   uint64_t number = 0, offset = 0;
@@ -61,7 +61,7 @@ struct Claim {
   std::optional<Problem> problem;
 };
 
-// All objects that a pack seems to hold.
+// Lists all objects that a pack seems to hold.
 void Walk(const std::shared_ptr<const FileSource>& pack, uint64_t number,
           std::vector<Claim>& claims, std::vector<Problem>& problems) {
   uint64_t at = kPackHeaderBytes;
@@ -100,14 +100,14 @@ std::optional<Problem> Store::CheckObject(const ObjectId& id, const Place& place
   }
 }
 
-// Of all objects whose heads can be read.
+// Returns the decoded size of all objects whose heads can be read.
 uint64_t Store::DecodedBytes(const std::map<ObjectId, Place>& objects) {
   uint64_t bytes = 0;
   for (const auto& [id, place] : objects) {
     try {
       bytes += ReadObjectHead(*Pack(place.pack), place.offset).raw_bytes;
     } catch (const Error&) {
-      // Whoever decodes it finds that too.
+      // Damage is reported when the object is decoded.
     }
   }
   return bytes;
@@ -115,7 +115,8 @@ uint64_t Store::DecodedBytes(const std::map<ObjectId, Place>& objects) {
 
 CheckReport Store::Check(ThreadPool& pool, Progress* progress, uint64_t most) {
   CheckReport report;
-  // Before the objects: what is added meanwhile brings objects that are not looked at.
+  // Reads the states before the objects: a state added meanwhile could refer to objects that are
+  // not checked.
   const std::vector<StateRow> rows = States();
   const std::map<ObjectId, Place> objects = index_->Objects();
   std::vector<std::pair<ObjectId, Place>> list(objects.begin(), objects.end());
@@ -170,7 +171,7 @@ CheckReport Store::Check(ThreadPool& pool, Progress* progress, uint64_t most) {
 
 Leftovers Store::FindLeftovers(bool any_missing) {
   Leftovers left;
-  // Files first: what is added meanwhile is in the index by the time that this is asked.
+  // Lists files first: anything added meanwhile is in the index by the time that is read.
   const std::map<uint64_t, uint64_t> pack_files = PackFiles(), record_files = RecordFiles();
   const std::map<uint64_t, uint64_t> packs = index_->Packs();
   std::set<uint64_t> listed;
@@ -185,7 +186,7 @@ Leftovers Store::FindLeftovers(bool any_missing) {
                    [&](const Extent&, const Piece& piece) { left.needed.insert(piece.id); });
       left.unlisted.push_back(RowFor(record, bytes));
     } catch (const Error& error) {
-      ProblemOf(RecordPath(number), error);  // throws what may be read another time
+      ProblemOf(RecordPath(number), error);  // rethrows temporary errors
       left.records.push_back(number);
       left.bytes += bytes;
     }
@@ -199,8 +200,8 @@ Leftovers Store::FindLeftovers(bool any_missing) {
   return left;
 }
 
-// States that were removed, or whose adding was cut short, but whose records are whole: the index
-// did not name them. Without a sound index nobody knows which these are.
+// Returns states with intact records that the index does not list: removed ones, and ones whose
+// adding was interrupted. Without an intact index these cannot be told apart.
 std::vector<StateRow> Store::Unlisted(const Index::Contents& contents) const {
   std::set<uint64_t> listed;
   try {
@@ -256,7 +257,7 @@ CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
     report.raw_bytes += head.raw_bytes;
     report.stored_bytes += head.stored_bytes();
   }
-  // A damaged object costs nothing where its source was added again.
+  // A damaged object does not matter if its source was added again.
   for (const Claim& claim : claims) {
     if (claim.problem && !sizes.contains(claim.head.id)) report.problems.push_back(*claim.problem);
   }
@@ -282,7 +283,7 @@ CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
 
 namespace {
 
-// A pack is written anew where more than one byte in so many is of no use.
+// A pack is rewritten if more than one byte in this many is unused.
 constexpr uint64_t kRewriteOneIn = 4;
 
 uint64_t SumOf(const std::map<uint64_t, uint64_t>& files) {
@@ -307,8 +308,8 @@ std::set<ObjectId> Store::LiveObjects() {
   return live;
 }
 
-// An index that names packs or objects which are not there is another time's, or forged: what it
-// does not name may be all that is left.
+// Throws if the index names packs or objects that do not exist: it is outdated or forged, and
+// objects that it does not name may be the only ones left.
 void Store::RequirePacks(const std::map<uint64_t, uint64_t>& packs, const Kept& kept,
                          const std::set<ObjectId>& missing) {
   const std::map<uint64_t, uint64_t> files = PackFiles();
@@ -334,24 +335,24 @@ void Store::RequirePacks(const std::map<uint64_t, uint64_t>& packs, const Kept& 
   }
 }
 
-// Whether the head of the object is there.
+// Returns true if the head of the object is at its place.
 bool Store::LiesAt(const ObjectId& id, const Place& place) {
   try {
     return ReadObjectHead(*Pack(place.pack), place.offset).id == id;
   } catch (const Error& error) {
-    ProblemOf(PackPath(place.pack), error);  // throws what may be read another time
+    ProblemOf(PackPath(place.pack), error);  // rethrows temporary errors
     return false;
   }
 }
 
-// Whether a pack holds one of these objects undamaged.
+// Returns true if a pack holds one of these objects undamaged.
 bool Store::HoldsAny(uint64_t pack, const std::set<ObjectId>& ids) {
   std::vector<Claim> claims;
   std::vector<Problem> problems;
   try {
     Walk(Pack(pack), pack, claims, problems);
   } catch (const Error& error) {
-    ProblemOf(PackPath(pack), error);  // throws what may be read another time
+    ProblemOf(PackPath(pack), error);  // rethrows temporary errors
   }
   return std::any_of(claims.begin(), claims.end(), [&](const Claim& claim) {
     return ids.contains(claim.head.id) &&
@@ -392,7 +393,7 @@ CollectReport Store::Collect() {
   }
   report.removed_objects = change.gone.size();
   report.removed_packs = change.packs_gone.size();
-  // First what frees room and takes none: the disk may be full.
+  // Begins with changes that free space and take none: the disk may be full.
   Apply(change);
   report.leftover_files = RemoveLeftovers(left);
   RewritePacks(kept, packs, report);
@@ -429,7 +430,7 @@ void Store::CopyObjects(uint64_t pack, const Kept::mapped_type& objects, NewFile
   }
 }
 
-// Copies what is needed of packs with much waste.
+// Copies the needed objects out of packs with much waste.
 void Store::RewritePacks(const Kept& kept, const std::map<uint64_t, uint64_t>& packs,
                          CollectReport& report) {
   Index::Change change;

@@ -10,16 +10,18 @@
 namespace kv::store {
 namespace {
 
-// Transactions are short; what waits longer waits for something that hangs.
+// Transactions are short; a longer wait means that another process hangs.
 constexpr int kBusyMilliseconds = 60000;
-// What this program's databases have in their head, so that another's is not taken for one.
+// Marks in the head of a database that it is kvtool's.
 constexpr uint64_t kApplicationId = 0x4b565453, kSchemaVersion = 1;
-// Rows are longer than 40 bytes, and none takes more than some 40 steps.
+// Limits on SQLite's work, so that a forged file cannot keep it busy: rows have at least 40 bytes,
+// and none takes more than some 40 steps.
 constexpr uint64_t kMostWorkPerByte = 16, kWorkOfAny = uint64_t{1} << 22;
 constexpr int kWorkBetweenLooks = 4096;
-// Four texts of at most 4096 bytes, a guide and numbers.
+// A row holds four texts of at most 4096 bytes, a guide and numbers.
 constexpr int kMostRowBytes = 1 << 16;
-// The longest text of our own, a table's definition, takes some 500 bytes; a file may bring others.
+// The longest SQL text of kvtool's own, a table's definition, takes some 500 bytes; a foreign file
+// may bring others.
 constexpr int kMostTextBytes = 1 << 13, kMostColumns = 64;
 
 }  // namespace
@@ -39,7 +41,7 @@ Statement& Statement::Bind(int place, int64_t value) {
   return *this;
 }
 
-// Hashes take all 64 bits.
+// Hashes use all 64 bits.
 Statement& Statement::Bind(int place, uint64_t value) {
   return Bind(place, static_cast<int64_t>(value));
 }
@@ -55,12 +57,13 @@ Statement& Statement::Bind(int place, ByteSpan blob) {
   return *this;
 }
 
-// A value that is not bound, for want of memory, counts as NULL, which INSERT OR IGNORE leaves out.
+// A value that could not be bound for lack of memory would count as NULL, which INSERT OR IGNORE
+// skips silently.
 void Statement::Require(int result) const {
   if (result != SQLITE_OK) database_.Fail(result);
 }
 
-// A value that cannot be read, for want of memory, looks like NULL.
+// A value that cannot be read for lack of memory looks like NULL.
 void Statement::RequireRead() const {
   if (sqlite3_errcode(database_.handle_) == SQLITE_NOMEM) database_.Fail(SQLITE_NOMEM);
 }
@@ -144,7 +147,7 @@ Database::Database(const Folder& folder, const std::string& name, Use use)
   }
 }
 
-// The file may come from anywhere: nothing in it is to be run, and no page is trusted.
+// The file may come from anywhere: SQL in it must not run, and its pages are not trusted.
 void Database::Configure() {
   sqlite3_extended_result_codes(handle_, 1);
   sqlite3_busy_timeout(handle_, kBusyMilliseconds);
@@ -162,9 +165,9 @@ void Database::Configure() {
     sqlite3_db_config(handle_, option, 0, nullptr);
   }
   sqlite3_db_config(handle_, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
-  // A rollback journal, not WAL: that needs memory shared between processes, which network file
-  // systems do not have, and a folder that readers may write to. EXTRA also syncs the folder. The
-  // size of the cache would else be what the file says.
+  // A rollback journal instead of WAL: WAL needs memory shared between processes, which network
+  // file systems lack, and a folder that readers may write to. EXTRA also syncs the folder. The
+  // cache size is fixed because the file would determine it otherwise.
   Do("PRAGMA synchronous=EXTRA; PRAGMA temp_store=MEMORY; PRAGMA cell_size_check=ON; "
      "PRAGMA cache_size=-2000; PRAGMA mmap_size=0");
 }
@@ -172,7 +175,7 @@ void Database::Configure() {
 int Database::Try(const std::function<int()>& call) {
   const int result = call();
   if (result != SQLITE_READONLY_ROLLBACK || use_ != Use::kRead) return result;
-  // Whoever reads the file with the right to write it undoes the change.
+  // Opening the file for writing rolls the unfinished change back.
   Database(files_.folder(), files_.name(), Use::kWrite);
   return call();
 }
@@ -241,7 +244,7 @@ Transaction::~Transaction() {
   try {
     database_.Do("ROLLBACK");
   } catch (const Error&) {
-    // SQLite has rolled back already.
+    // SQLite has already rolled back.
   }
 }
 

@@ -16,17 +16,17 @@
 struct sqlite3;
 struct sqlite3_stmt;
 
-// SQLite, with this project's errors.
+// SQLite with this project's errors.
 struct sqlite3_vfs;
 
 namespace kv::store {
 
-// All that SQLite sees of the file system: one index and its rollback journal, by name in the
-// store's folder. SQLite's own file system would follow a path that a forged journal names and
+// The only part of the file system that SQLite sees: one index and its rollback journal, by name in
+// the store's folder. SQLite's own file system would follow a path that a forged journal names and
 // remove the file there (a super-journal, as ATTACH needs it). This one refuses every other name,
-// links, what is no regular file, and write-ahead logs, and has no temporary files. The locks are
-// those of SQLite's own ("unix"), taken for the open file (F_OFD_SETLK), so connections of one
-// process exclude each other, too.
+// links, irregular files and write-ahead logs, and has no temporary files. The locks are those of
+// SQLite's own ("unix"), taken for the open file (F_OFD_SETLK), so connections of one process
+// exclude each other, too.
 class IndexFiles {
  public:
   IndexFiles(const Folder& folder, std::string name);
@@ -38,11 +38,11 @@ class IndexFiles {
   const std::string& name() const { return name_; }
   const std::string& journal() const { return journal_; }
   std::string path() const { return folder_.Join(name_); }
-  // Name under which SQLite knows this file system.
+  // Returns the name under which SQLite knows this file system.
   const char* vfs_name() const { return vfs_name_.c_str(); }
-  // Bytes that the index takes on the disk; holes take none.
+  // Returns the disk space of the index; holes take none.
   uint64_t CountBytes() const;
-  // Why the last file was not opened or removed; nothing if all were.
+  // Returns why the last file was not opened or removed; nullopt if all were.
   std::optional<Error> refusal() const;
 
  private:
@@ -60,8 +60,8 @@ class IndexFiles {
 
 class Database;
 
-// A prepared statement. Bind from 1 on, Step row by row, Reset before the last; Run is for what has
-// no rows. After its end, it serves again.
+// A prepared statement. Bind values from 1 on, Step row by row, then Reset; Run serves statements
+// without rows. After its end a statement can be used again.
 class Statement {
  public:
   Statement(Database& database, std::string_view text);
@@ -77,7 +77,7 @@ class Statement {
   void Run();
   void Reset();
 
-  // Of the row, from column 0 on.
+  // Return the values of the row, counted from column 0.
   uint64_t Number(int column) const { return static_cast<uint64_t>(Signed(column)); }
   int64_t Signed(int column) const;
   std::string Text(int column) const;
@@ -92,18 +92,18 @@ class Statement {
   bool is_running_ = false;
 };
 
-// What an index that is damaged can be mended with.
+// Hint of errors about a damaged index.
 inline constexpr std::string_view kRepairHint =
     "'kvtool store verify --repair' makes a new one of what the store holds";
 
-// A database file in the folder of a store. Throws kInconsistent where the file is damaged,
-// kBadMagic where it is none of ours, kUnsafeName where its folder holds something that IndexFiles
-// refuses, kOpenFailed and kWriteFailed for what the system refuses. A file whose pages lead in
-// circles counts as damaged: a statement may do only so much work for each byte of the file.
+// A database file in the folder of a store. Throws kInconsistent if the file is damaged, kBadMagic
+// if it is not kvtool's, kUnsafeName if its folder holds something that IndexFiles refuses,
+// kOpenFailed and kWriteFailed for errors of the system. A file whose pages form cycles counts as
+// damaged: the work of a statement is limited in proportion to the file's size.
 class Database {
  public:
-  // kRead opens the file for reading only. A change that a killed run left unfinished is undone all
-  // the same, by a second connection.
+  // kRead opens the file only for reading. An unfinished change of a killed run is rolled back
+  // nevertheless, by a second connection.
   enum class Use { kRead, kWrite, kCreate };
 
   // Keeps a reference to the folder.
@@ -114,24 +114,24 @@ class Database {
 
   void Do(const char* text);
   std::string path() const { return files_.path(); }
-  // What SQLite says of a result that is no success.
+  // Throws SQLite's message for a result that is not a success.
   [[noreturn]] void Fail(int result) const;
 
  private:
   friend class Statement;
 
   static int CountWork(void* self);
-  // Returns the result of `call`, of a second call where the first met an unfinished change.
+  // Returns the result of `call`, or of a second call if the first met an unfinished change.
   int Try(const std::function<int()>& call);
   void Configure();
 
   IndexFiles files_;
   Use use_;
   sqlite3* handle_ = nullptr;
-  std::atomic<uint64_t> work_ = 0;  // of the statement that runs
+  std::atomic<uint64_t> work_ = 0;  // of the running statement
 };
 
-// Everything until Commit, or nothing.
+// Applies everything until Commit, or nothing.
 class Transaction {
  public:
   explicit Transaction(Database& database);

@@ -73,7 +73,7 @@ Folder Folder::MakeBelow(const std::string& name) const {
 }
 
 std::vector<std::string> Folder::Names() const {
-  // A descriptor of its own: reading moves it.
+  // Uses its own descriptor, because reading moves the position.
   const int again = ::openat(descriptor_, ".", kFolderFlags);
   DIR* const entries = again < 0 ? nullptr : ::fdopendir(again);
   if (entries == nullptr) {
@@ -90,7 +90,7 @@ std::vector<std::string> Folder::Names() const {
   }
   const int failed = errno;
   ::closedir(entries);
-  // A list that ends early would tell a repair that the rest is gone.
+  // An incomplete list would make a repair believe that the rest is gone.
   if (failed != 0) {
     throw Error(Finding::kOpenFailed, "cannot be read: {}", std::strerror(failed)).File(path_);
   }
@@ -109,7 +109,7 @@ std::optional<struct stat> Folder::Find(const std::string& name) const {
 
 int Folder::OpenDescriptor(const std::string& name) const {
   if (!Find(name)) return -1;
-  // Between the two calls it may have become a FIFO, which O_NONBLOCK opens without a writer.
+  // The file may have become a FIFO between the two calls; O_NONBLOCK opens one without a writer.
   const int descriptor = ::openat(descriptor_, name.c_str(),
                                   O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   struct stat status;

@@ -14,33 +14,33 @@ struct stat;
 
 namespace kv::store {
 
-// An open folder of a store. Somebody else may have made the store, so names are looked up relative
+// An open folder of a store. The store may come from someone else, so names are looked up relative
 // to the folder's descriptor and links are never followed: nothing outside the store can be
-// reached, whatever is renamed meanwhile. Throws kOpenFailed and kWriteFailed for what the system
-// refuses.
+// reached, whatever is renamed meanwhile. Throws kOpenFailed and kWriteFailed for errors of the
+// system.
 class Folder {
  public:
-  // Opens the folder that the user names, which may be a link to one. Returns nothing if there is
-  // nothing of that name. Throws kExists where something else has the name.
+  // Opens the folder that the user names, which may be a link to one. Returns nullopt if the name
+  // does not exist. Throws kExists if it is not a folder.
   static std::optional<Folder> Open(const std::string& path);
   ~Folder();
   Folder(Folder&& other) noexcept;
   Folder& operator=(Folder&& other) noexcept;
 
-  // Opens the folder `name` in this one; nothing if it is missing. Throws kUnsafeName for a link
-  // and whatever else is no folder.
+  // Opens the folder `name` in this one; nullopt if it is missing. Throws kUnsafeName for a link or
+  // anything else that is not a folder.
   std::optional<Folder> Below(const std::string& name) const;
-  // Opens it, too, and makes it where it is missing.
+  // Opens the folder, and creates it if it is missing.
   Folder MakeBelow(const std::string& name) const;
 
   std::vector<std::string> Names() const;
-  // Returns nothing where no regular file has the name.
+  // Returns nullopt if no regular file has the name.
   std::optional<struct stat> Find(const std::string& name) const;
   // Opens a regular file for reading; -1 if there is none.
   int OpenDescriptor(const std::string& name) const;
-  // Maps it; null if there is none.
+  // Maps a file; nullptr if there is none.
   std::shared_ptr<const FileSource> OpenFile(const std::string& name) const;
-  // Removes a file or a link itself. Returns false if it was not there or is a folder.
+  // Removes a file, or a link itself. Returns false if it did not exist or is a folder.
   bool Remove(const std::string& name) const;
   void Rename(const std::string& from, const std::string& to) const;
   void Sync() const;
@@ -56,8 +56,8 @@ class Folder {
   std::string path_;
 };
 
-// A new file in a folder of a store. It has no name, or a hidden one where the file system has no
-// unnamed files, until Commit has synced it; it never replaces another.
+// A new file in a folder of a store. Until Commit has synced it, it has no name, or a hidden one if
+// the file system lacks unnamed files; it never replaces another file.
 class NewFile : public Sink {
  public:
   NewFile(const Folder& folder, std::string name);
@@ -75,7 +75,7 @@ class NewFile : public Sink {
   int descriptor_ = -1;
   uint64_t size_ = 0;
 };
-// True for the hidden names that NewFile gives, and gave.
+// Returns true for the hidden names that NewFile uses, or used in earlier versions.
 bool IsTemporaryName(const std::string& name);
 
 }  // namespace kv::store

@@ -56,7 +56,7 @@ Index::Index(const Folder& folder, const std::string& name, Database::Use use)
   find_.emplace(database_, "SELECT pack, offset, stored FROM objects WHERE id = ?");
 }
 
-// Nothing else: a column that is computed, for one, could be of any size.
+// Refuses any other schema: a computed column, for example, could have any size.
 void Index::RequireSchema() {
   Statement rows(database_, "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid");
   size_t known = 0;
@@ -96,7 +96,7 @@ void Index::InsertPack(uint64_t pack, uint64_t bytes) {
 }
 
 void Index::InsertObjects(uint64_t pack, const std::vector<NewObject>& objects, bool replace) {
-  // Another run may have added the same object meanwhile: its own serves.
+  // Another run may have added the same object meanwhile; its copy is then used.
   Statement insert(database_, replace ? "INSERT OR REPLACE INTO objects VALUES(?, ?, ?, ?, ?, ?)"
                                       : "INSERT OR IGNORE INTO objects VALUES(?, ?, ?, ?, ?, ?)");
   for (const NewObject& object : objects) {
@@ -142,7 +142,7 @@ std::optional<Place> Index::Find(const ObjectId& id) {
 }
 
 Place Index::MakePlace(int64_t pack, uint64_t offset, uint64_t stored_bytes) const {
-  // Sums of these are compared with the sizes of packs.
+  // Sums of these numbers are compared with the sizes of packs, so they must not overflow.
   if (stored_bytes > kObjectHeadBytes + kMaxObjectBytes)
     throw Damaged(fmt::format("it has an object of {} bytes", stored_bytes));
   return {RequireNumber(pack), offset, stored_bytes};

@@ -10,11 +10,11 @@
 #include "lib/store/database.h"
 #include "lib/store/state.h"
 
-// The index of a store: which states there are, and where objects lie. All of it can be made again
-// from packs and records.
+// The index of a store: its states, and where their objects lie. All of it can be rebuilt from
+// packs and records.
 namespace kv::store {
 
-// Where an object lies.
+// The location of an object.
 struct Place {
   uint64_t pack = 0, offset = 0, stored_bytes = 0;
 };
@@ -25,7 +25,7 @@ struct NewObject {
   Effort level = Effort::kDefault;
 };
 
-// What is known of a state without its record.
+// What the index knows about a state without its record.
 struct StateRow {
   uint64_t id = 0;
   std::string name;
@@ -41,24 +41,24 @@ struct LevelRow {
   uint64_t objects = 0, raw_bytes = 0, stored_bytes = 0;
 };
 
-// States and packs have numbers from 1 to below this one, which JSON can say exactly.
+// States and packs have numbers from 1 to below this one, which JSON can represent exactly.
 constexpr uint64_t kMostNumber = (uint64_t{1} << 53) - 1;
-// New numbers come after those of all files up to this one. A forged file with the highest number
-// would else leave none for what is added.
+// New numbers exceed those of all files up to this one. Without that limit, a forged file with the
+// highest number would leave none for new states.
 constexpr uint64_t kMostCounted = kMostNumber / 2;
 
 class Index {
  public:
-  // Makes an empty one.
+  // Creates an empty index.
   static void Create(const Folder& folder, const std::string& name);
   // Keeps a reference to the folder.
   Index(const Folder& folder, const std::string& name, Database::Use use);
 
-  // Numbers are never used again; `least` is above those of all files, which an index from a backup
-  // does not know.
+  // Returns a number that was never used; `least` must exceed those of all files, which an index
+  // from a backup does not know.
   uint64_t NextNumber(uint64_t least);
-  // One transaction: a state, with the pack of its number if there are objects. With `replace`
-  // these take the places of objects that the index has already. Returns false, and adds nothing,
+  // Adds a state in one transaction, with the pack of its number if there are objects. With
+  // `replace` these replace objects that the index already has. Returns false and adds nothing
   // unless `newest` is the newest state of the name (0: none).
   bool Add(const StateRecord& record, uint64_t record_bytes, uint64_t record_hash,
            const std::vector<NewObject>& objects, bool replace, uint64_t newest);
@@ -66,14 +66,15 @@ class Index {
   std::optional<Place> Find(const ObjectId& id);
 
   std::vector<StateRow> States();  // by number
-  // States whose rows may begin as those of `guide` do: those of the name first, then the newest.
+  // Returns states whose rows may begin like those of `guide`: those of the same name first, then
+  // the newest.
   std::vector<StateRow> Candidates(const ObjectId& guide, std::string_view name, uint64_t most);
   std::map<uint64_t, uint64_t> Packs();  // number to bytes
   std::map<ObjectId, Place> Objects();
   std::vector<LevelRow> Levels();
 
   void RemoveStates(const std::vector<uint64_t>& ids);
-  // One transaction, in which objects move to a new pack, or are there no longer.
+  // Changes of one transaction: objects move to a new pack or disappear.
   struct Change {
     std::vector<ObjectId> gone;
     std::vector<uint64_t> packs_gone;
@@ -82,7 +83,7 @@ class Index {
     std::vector<NewObject> moved;
   };
   void Apply(const Change& change);
-  // For a new index: all at once.
+  // The whole contents of a new index.
   struct Contents {
     std::map<uint64_t, uint64_t> packs;
     std::map<ObjectId, std::pair<uint64_t, NewObject>> objects;  // pack, object

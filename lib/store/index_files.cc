@@ -21,12 +21,12 @@ constexpr off_t kPendingByte = 0x40000000, kReservedByte = kPendingByte + 1,
                 kSharedBytes = kPendingByte + 2, kCountOfShared = 510;
 constexpr off_t kCountOfAll = 2 + kCountOfShared;
 
-// What SQLite holds of an open file; it allocates it and calls no constructor.
+// SQLite's data about an open file; SQLite allocates it and calls no constructor.
 struct OpenedFile {
   sqlite3_file base;
   IndexFiles* files;
   int descriptor, level;
-  bool is_new_name;  // the folder is to be synced with the file
+  bool is_new_name;  // the folder must be synced with the file
 };
 
 OpenedFile& Opened(sqlite3_file* file) { return *reinterpret_cast<OpenedFile*>(file); }
@@ -48,7 +48,7 @@ int WriteError() { return errno == ENOSPC || errno == EDQUOT ? SQLITE_FULL : SQL
 
 }  // namespace
 
-// The functions that SQLite calls. None throws: there is C between them and their callers.
+// The functions that SQLite calls. They must not throw: their callers are C.
 struct IndexCalls {
   using Refusal = IndexFiles::Refusal;
 
@@ -69,7 +69,7 @@ struct IndexCalls {
     return ::openat(folder, name.c_str(), how | (writes ? O_RDWR : O_RDONLY), mode);
   }
 
-  // Who may use the index may use its journal.
+  // Gives the journal the permissions of the index.
   static void ShareJournal(const IndexFiles& files, int descriptor) {
     struct stat index;
     if (::fstat(files.main_, &index) != 0) return;
@@ -103,7 +103,7 @@ struct IndexCalls {
     }
     struct stat status;
     const bool is_regular = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
-    // A name elsewhere, a hard link, would be written to as well.
+    // A hard link would let SQLite write to a file elsewhere.
     const bool is_shared =
         (flags & SQLITE_OPEN_READWRITE) != 0 && is_regular && status.st_nlink > 1;
     if (!is_regular || is_shared) {
@@ -128,8 +128,8 @@ struct IndexCalls {
     return sync_folder != 0 && ::fsync(folder) != 0 ? SQLITE_IOERR_DIR_FSYNC : SQLITE_OK;
   }
 
-  // Names other than the journal's: a write-ahead log, which no store has, and those that a journal
-  // gives, which are refused.
+  // Answers for names other than the journal's: a write-ahead log, which no store has, and names
+  // from a journal, which are refused.
   static int Access(sqlite3_vfs* vfs, const char* path, int, int* is_there) {
     IndexFiles& files = FilesFor(vfs);
     *is_there = 0;
@@ -157,7 +157,7 @@ struct IndexCalls {
   static int Close(sqlite3_file* file) {
     OpenedFile& opened = Opened(file);
     if (opened.descriptor == opened.files->main_) opened.files->main_ = -1;
-    ::close(opened.descriptor);  // frees the locks
+    ::close(opened.descriptor);  // releases the locks
     return SQLITE_OK;
   }
 
@@ -211,8 +211,8 @@ struct IndexCalls {
     return SQLITE_OK;
   }
 
-  // Readers share a range, which a writer takes alone at last. The pending byte keeps new readers
-  // away meanwhile; the reserved byte is that of the only one who prepares to write.
+  // Readers share a range, which a writer finally takes alone. Meanwhile the pending byte keeps new
+  // readers away; the reserved byte belongs to the only connection that prepares to write.
   static int Lock(sqlite3_file* file, int level) {
     OpenedFile& opened = Opened(file);
     if (opened.level >= level) return SQLITE_OK;
@@ -226,8 +226,8 @@ struct IndexCalls {
       const int freed = SetLock(opened.descriptor, F_UNLCK, kPendingByte, 1);
       if (result == SQLITE_OK) result = freed;
     } else {
-      // A rollback comes from SHARED and takes no pending byte: two of them would starve each
-      // other.
+      // A rollback comes from SHARED and does not take the pending byte: two of them would starve
+      // each other.
       if (opened.level == SQLITE_LOCK_RESERVED) {
         result = SetLock(opened.descriptor, F_WRLCK, kPendingByte, 1);
         if (result != SQLITE_OK) return result;
@@ -273,7 +273,7 @@ struct IndexCalls {
   static int SectorSize(sqlite3_file*) { return 4096; }
   static int Characteristics(sqlite3_file*) { return SQLITE_IOCAP_POWERSAFE_OVERWRITE; }
 
-  // Version 1 has no shared memory, so no write-ahead log, and no mapping of the file.
+  // Version 1 has neither shared memory, hence no write-ahead log, nor a mapping of the file.
   static constexpr sqlite3_io_methods kMethods = {1,
                                                   Close,
                                                   Read,
@@ -303,10 +303,10 @@ IndexFiles::IndexFiles(const Folder& folder, std::string name)
       vfs_(std::make_unique<sqlite3_vfs>()) {
   const sqlite3_vfs* system = sqlite3_vfs_find(nullptr);
   if (system == nullptr) throw Error(Finding::kInternal, "SQLite knows no file system");
-  // Its clock, sleep and random numbers serve here, too.
+  // Uses the clock, sleep and random numbers of SQLite's own file system.
   vfs_->iVersion = 1;
   vfs_->szOsFile = sizeof(OpenedFile);
-  // SQLite reads names of this length into a page, whose size is 512 at least.
+  // SQLite reads names of this length into a page, whose size is at least 512.
   vfs_->mxPathname = 500;
   vfs_->zName = vfs_name_.c_str();
   vfs_->pAppData = this;

@@ -21,7 +21,7 @@ void Require(bool holds, std::string_view rule, uint64_t at) {
   if (!holds) throw Error(Finding::kBadField, "object: not so: {}", rule).At(at);
 }
 
-// Rows that do not fill the object would let a decoder read what is not there.
+// Rows that do not fill the object would make a decoder read beyond it.
 void CheckShape(const ObjectHead& head, uint64_t at) {
   const ChunkShape& shape = head.shape;
   if (shape.order == Order::kStorage) return;
@@ -108,8 +108,9 @@ ObjectHead ReadObjectHead(const FileSource& pack, uint64_t offset) {
         .At(offset);
   }
   CheckShape(head, offset);
-  // What does not shrink is stored as it is. Else objects of a forged index, each with all that
-  // follows for its payload, would take the square of the pack's size to check.
+  // Data that does not shrink is stored raw, so a payload is never larger. Without this rule,
+  // checking the objects of a forged index, each claiming the rest of the pack, would take
+  // quadratic time.
   Require(head.payload_bytes <= head.raw_bytes, "the payload is no larger than what it stands for",
           offset);
   in.Take(head.payload_bytes, "payload of an object");
@@ -125,7 +126,7 @@ uint64_t FindObject(const FileSource& pack, uint64_t from) {
       ReadObjectHead(pack, at);
       return at;
     } catch (const Error&) {
-      // These four bytes are in a payload by chance.
+      // The magic number occurs in a payload by chance.
     }
   }
   return pack.size();

@@ -13,14 +13,14 @@
 // files that hold them (FORMAT.md).
 namespace kv::store {
 
-// BLAKE2b of the decoded bytes. Whoever adds a state may be nobody's friend, so it must be a hash
-// for which nobody can make a second content.
+// BLAKE2b of the decoded bytes. States may come from an adversary, so the hash must resist the
+// construction of a second content.
 using ObjectId = Hash256Bytes;
 
 constexpr uint64_t kMaxObjectBytes = 16 << 20;
 constexpr uint64_t kPackHeaderBytes = 16, kObjectHeadBytes = 104;
 
-// What stands before the payload of an object.
+// The header before the payload of an object.
 struct ObjectHead {
   ObjectId id = {};
   CodecId codec = CodecId::kRaw;
@@ -35,16 +35,15 @@ Bytes PackHeader();
 // Throws kTruncated, kBadMagic, kUnsupportedVersion.
 void CheckPackHeader(const FileSource& pack);
 Bytes HeadBytes(const ObjectHead& head);
-// Reads and checks the head of the object at `offset`, whose payload lies in the pack. Throws
+// Reads and checks the head of the object at `offset`, whose payload must lie in the pack. Throws
 // kTruncated, kBadMagic, kChecksum, kBadField, kUnknownDtype, kLimit.
 ObjectHead ReadObjectHead(const FileSource& pack, uint64_t offset);
-// The first offset, from `from` on, at which there is an object; the size of the pack if there is
-// none.
+// Returns the first offset, from `from` on, of an object; the size of the pack if there is none.
 uint64_t FindObject(const FileSource& pack, uint64_t from);
-// Checks the hash of the payload, and decodes nothing. Throws kChecksum.
+// Checks the hash of the payload without decoding it. Throws kChecksum.
 void CheckPayload(const FileSource& pack, uint64_t offset, const ObjectHead& head);
-// Decodes the object at `offset` and checks all but its name. Throws as ReadObjectHead and
-// DecodeChunk do, kChecksum.
+// Decodes the object at `offset` and checks everything except its id. Throws as ReadObjectHead and
+// DecodeChunk, kChecksum.
 void DecodeObject(const FileSource& pack, uint64_t offset, const ObjectHead& head,
                   CodecScratch& scratch, Bytes& raw);
 

@@ -143,7 +143,7 @@ StoredFile ReadFile(ByteReader& in, bool is_folder) {
   return file;
 }
 
-// A name cannot be that of a file, or of an empty folder, and lead to others, too.
+// A name must not be a file or an empty folder and at the same time lead to other files.
 void CheckNames(const StateRecord& record) {
   std::vector<std::string_view> names(record.empty_folders.begin(), record.empty_folders.end());
   for (const StoredFile& file : record.files) names.push_back(file.name);

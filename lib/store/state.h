@@ -10,10 +10,10 @@
 #include "lib/core/snapshot/snapshot.h"
 #include "lib/store/object.h"
 
-// The record of a state: its files as runs of objects, and what `list` says of it (FORMAT.md).
+// The record of a state: its files as runs of objects, and the facts that `list` shows (FORMAT.md).
 namespace kv::store {
 
-// Tensors that are not stored token by token are put together in memory.
+// Tensors that are not stored token by token are assembled in memory, up to this size.
 constexpr uint64_t kMostOfTensor = 1 << 30;
 
 // An object, and how much of its extent it fills: tokens of a tensor, bytes of anything else.
@@ -22,15 +22,15 @@ struct Piece {
   uint64_t count = 0;
 };
 
-// What a file is made of, from its first byte to its last.
+// A part of a file; together the extents cover it from its first byte to its last.
 struct Extent {
   enum class Kind : uint8_t { kLiteral = 0, kOpaque = 1, kTensor = 2 };
 
   Kind kind = Kind::kLiteral;
-  Bytes literal;             // a few bytes, as they are
+  Bytes literal;             // a few bytes, unchanged
   DType dtype = DType::kU8;  // of kOpaque and kTensor
   uint64_t bytes = 0;        // of kOpaque
-  // Of kTensor. Objects hold rows, [token][head][unit], whatever the order in the file.
+  // Fields of kTensor. Objects hold rows, [token][head][unit], whatever the order in the file.
   uint32_t layer = 0, heads = 0, units = 0;
   bool is_value = false;
   Order order = Order::kTokenHeadDim;
@@ -40,9 +40,9 @@ struct Extent {
   uint64_t row_bytes() const { return uint64_t{heads} * units * Info(dtype).block_bytes; }
   uint64_t size() const;
   uint64_t BytesOf(const Piece& piece) const;
-  // Whether the objects, one after another, are the extent.
+  // Returns true if the concatenated objects are the extent's bytes.
   bool in_order() const { return kind == Kind::kOpaque || order == Order::kTokenHeadDim; }
-  // Whether it is the same part of a cache, however long that is.
+  // Returns true if both are the same tensor of a cache, whatever their lengths.
   bool SamePart(const Extent& other) const;
 };
 
@@ -59,7 +59,7 @@ struct StateRecord {
   int64_t added_us = 0;  // since 1970
   std::string format, model, geometry;
   uint64_t tokens = 0, layers = 0, source_bytes = 0, source_hash = 0;
-  // What came into the store with it, this record left out.
+  // Size of the objects that this state brought into the store, without this record.
   uint64_t own_bytes = 0;
   Effort level = Effort::kDefault;
   ObjectId guide = {};  // of its first rows; zeros if it has none
@@ -82,16 +82,15 @@ Bytes Encode(const StateRecord& record);
 // Throws kTruncated, kBadMagic, kChecksum, kUnsupportedVersion, kBadField, kUnsafeName, kLimit,
 // kTrailingBytes.
 StateRecord DecodeState(ByteSpan bytes);
-// Whether a state may have this name: it becomes that of a file.
+// Returns true if a state may have this name, which becomes a file name.
 bool IsStateName(std::string_view name);
 
-// How a source is cut into pieces, so that those of another state are met again.
-
-// A tail of fewer tokens than this is not kept as it is when a state grows.
+// How a source is cut into pieces, so that another state contains the same pieces. A last piece of
+// fewer tokens than this is not reused when a state grows.
 constexpr uint64_t kShortTokens = 64;
 
-// The files of a source in extents without pieces. `snapshot`, if given, is the source as a format
-// reads it.
+// Returns the files of a source as extents without pieces. `snapshot`, if given, is the source as
+// read by a format.
 std::vector<StoredFile> ExtentsOf(const Source& source, const Snapshot* snapshot);
 
 // Copy rows [begin, begin + count) of a tensor between their places in the file and [token][head]
@@ -101,14 +100,15 @@ void GatherRows(const Extent& extent, ByteSpan bytes, uint64_t begin, uint64_t c
 void ScatterRows(const Extent& extent, ByteSpan rows, uint64_t begin, uint64_t count,
                  std::span<std::byte> bytes);
 
-// Where the piece that begins at `begin` ends: at a multiple of `block_tokens`, so that states meet
-// which have only their beginning in common, but no piece is short if that can be.
+// Returns the end of the piece that begins at `begin`: a multiple of `block_tokens`, so that states
+// with only a common beginning share pieces; avoids short pieces if possible.
 uint64_t EndOfPiece(const Extent& extent, uint64_t begin, uint64_t block_tokens);
-// Whether a piece of an earlier state is worth being kept, where this one goes on behind it.
+// Returns true if a piece of an earlier state is worth keeping where this state continues beyond
+// it.
 bool IsWorthKeeping(const Extent& extent, uint64_t begin, uint64_t count, uint64_t block_tokens);
 
-// By what states are found that begin alike: the hash of the first rows of the last tensor, on
-// which all that came before has left its mark. Zeros where there are too few.
+// Identifies states with the same beginning: the hash of the first rows of the last tensor, which
+// depend on all layers before. Zeros if there are too few rows.
 struct Guide {
   const StoredFile* file = nullptr;
   const Extent* extent = nullptr;

@@ -22,7 +22,7 @@ namespace {
 
 using NameOf = std::string (*)(uint64_t number);
 
-// Returns the number in the name of a file; nothing unless it is spelled as this program does.
+// Returns the number in a file name; nullopt unless it is spelled as this program does.
 std::optional<uint64_t> NumberIn(const std::string& entry, NameOf name) {
   const auto number = ParseNumber<uint64_t>(std::string_view(entry).substr(0, entry.find('.')));
   if (!number || *number == 0 || *number >= kMostNumber || entry != name(*number)) return {};
@@ -65,13 +65,13 @@ void StoreLock::Lock(int how, const std::function<void()>& waiting) {
 }
 
 void StoreLock::BeAlone(const std::function<void()>& waiting) {
-  ::flock(descriptor_, LOCK_UN);  // two that keep their share would wait for each other
+  ::flock(descriptor_, LOCK_UN);  // two holders of a shared lock would wait for each other
   Lock(LOCK_EX, waiting);
 }
 
 void StoreLock::Share() { Lock(LOCK_SH, {}); }
 
-// Opens the folder of the store and, to add, makes it.
+// Opens the folder of the store; creates it for adding.
 void Store::OpenRoot(Use use) {
   root_ = Folder::Open(folder_);
   if (root_ && root_->Find(std::string(kMarker))) return;
@@ -82,7 +82,7 @@ void Store::OpenRoot(Use use) {
   }
   std::vector<std::string> names;
   if (root_) names = root_->Names();
-  // The temporary name is the marker's, which another run is about to make or could not.
+  // A temporary name is that of the marker, which another run is about to create, or failed to.
   if (!std::all_of(names.begin(), names.end(), IsTemporaryName))
     throw Error(Finding::kExists, "something else than a store is there").File(folder_);
   if (!root_) {
@@ -117,7 +117,7 @@ Store::Store(std::string folder, Use use, const std::function<void()>& waiting)
   if (alone) UseReserve();
   if (use != Use::kMend && !has_index()) {
     if (!alone) lock_->BeAlone(waiting);
-    if (!has_index()) Make();  // or somebody else did meanwhile
+    if (!has_index()) Make();  // or another process did meanwhile
     if (!alone) lock_->Share();
   }
   for (const auto& [part, name] : {std::pair(&packs_, "packs"), std::pair(&states_, "states")}) {
@@ -140,7 +140,7 @@ std::string Store::PackName(uint64_t pack) { return fmt::format("{:08}.pack", pa
 
 std::string Store::RecordName(uint64_t state) { return fmt::format("{:08}.kvs", state); }
 
-// Makes the index of a store that is new, or whose maker was killed.
+// Makes the index of a store that is new, or whose creation was interrupted.
 void Store::Make() {
   const Folder packs = root_->MakeBelow("packs"), states = root_->MakeBelow("states");
   if (!FilesIn(packs, PackName).empty() || !FilesIn(states, RecordName).empty()) {
@@ -182,7 +182,7 @@ uint64_t Store::NewNumber() {
   uint64_t least = 1;
   for (const auto& [folder, name] :
        {std::pair(&packs(), &PackName), std::pair(&states(), &RecordName)}) {
-    // A link or a folder keeps its name from a new file, too.
+    // A link or a folder also occupies a name that a new file needs.
     for (const std::string& entry : folder->Names()) {
       const std::optional<uint64_t> number = NumberIn(entry, name);
       if (number && *number <= kMostCounted) least = std::max(least, *number + 1);
@@ -226,7 +226,7 @@ uint64_t Store::FreeBytes() const {
 
 namespace {
 
-// A journal has pages of the index, and a new index is as large as the one before.
+// A journal contains pages of the index, and a new index is as large as the old one.
 constexpr uint64_t kBesideIndex = 32 << 10, kLeastReserve = 64 << 10;
 
 }  // namespace
@@ -241,7 +241,7 @@ void Store::KeepReserve() {
     file.Write(Bytes(std::max(kLeastReserve, 2 * IndexBytes())));
     file.Commit();
   } catch (const Error&) {
-    // The disk is full already, or another run was faster.
+    // The disk is already full, or another run was faster.
   }
 }
 
@@ -334,15 +334,15 @@ void Store::LoadObject(const ObjectId& id, uint64_t bytes, CodecScratch& scratch
 
 namespace {
 
-// Who needs an object.
+// How an object is used.
 struct ObjectUse {
   uint64_t times = 0, bytes = 0;
-  uint64_t referenced_bytes = 0;  // for all times together
-  size_t first = 0;               // place of the first state that needs it
+  uint64_t referenced_bytes = 0;  // for all uses together
+  size_t first = 0;               // index of the first state that needs it
   bool by_several = false, by_newest = false;
 };
 
-// Marks the newest state of each name; rows are by number. Returns how many names there are.
+// Marks the newest state of each name; rows are sorted by number. Returns the number of names.
 uint64_t MarkNewest(std::vector<StateUse>& uses) {
   std::set<std::string_view> names;
   for (auto use = uses.rbegin(); use != uses.rend(); ++use)
@@ -374,7 +374,7 @@ StoreStats Store::Stats() {
       object.by_newest |= use.is_newest;
       object.bytes = extent.BytesOf(piece);
       object.referenced_bytes += object.bytes;
-      use.shared_bytes += object.bytes;  // until all states are known, also what is its own
+      use.shared_bytes += object.bytes;  // until all states are known, includes its own objects
     });
   }
   const std::map<ObjectId, Place> objects = index_->Objects();
