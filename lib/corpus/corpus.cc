@@ -78,7 +78,7 @@ std::string CorpusHash(std::span<const Member> members) {
             [](const Member* a, const Member* b) { return a->name < b->name; });
   StreamingHash hash;
   for (const Member* member : sorted) {
-    // A name has no NUL.
+    // NUL separates the fields, because no name contains it.
     const std::string text =
         fmt::format("{}{}{}{}{}\n", member->name, '\0', member->bytes, '\0', member->xxh3);
     hash.Update(AsBytes(text));
@@ -113,7 +113,7 @@ std::vector<size_t> MembersOf(const Shard& shard, bool by_bytes, std::span<const
     }
     return chosen;
   }
-  // The largest first, each to the shard that has least.
+  // Assigns the largest members first, each to the shard with the least bytes.
   std::vector<size_t> order(members.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -125,7 +125,7 @@ std::vector<size_t> MembersOf(const Shard& shard, bool by_bytes, std::span<const
   for (const size_t member : order) {
     auto [load, index] = *loads.begin();
     loads.erase(loads.begin());
-    // A file without bytes takes time, too.
+    // An empty file takes time, too.
     loads.emplace(load + members[member].bytes + 1, index);
     if (index == shard.index) chosen.push_back(member);
   }

@@ -21,7 +21,7 @@ using MergeJson = nlohmann::ordered_json;
 using Figures = std::vector<std::pair<FigureKey, FigureValue>>;
 constexpr uint64_t kHighestStatus = 255;  // of a process
 
-// A number of bytes, which some documents write as 122880.0; 0 for anything else.
+// Returns a number of bytes, which some documents write as 122880.0; 0 for anything else.
 uint64_t BytesIn(const MergeJson& value) {
   if (value.is_number_unsigned()) return value.get<uint64_t>();
   constexpr double kMost = 0x1p63;
@@ -112,7 +112,7 @@ void AddQuantisation(const MergeJson& result, Figures& figures) {
   }
 }
 
-// What is resident once all tokens are decoded.
+// Adds the memory that is resident once all tokens are decoded.
 void AddRuntime(const MergeJson& result, Figures& figures) {
   const std::string what =
       "mode " + result.at("params").at("h2o_lossless_runtime_mode").get<std::string>();
@@ -134,7 +134,7 @@ std::string GateRule(const MergeJson& rule) {
                      GateLimit(rule.at("limit")));
 }
 
-// What is judged, and the ratios and errors that the gate's table always has.
+// Adds the judged metrics, and the ratios and errors that the gate's table always has.
 void AddGate(const MergeJson& result, Figures& figures) {
   for (const MergeJson& item : result.at("cases")) {
     const std::string name = item.at("name");
@@ -152,8 +152,8 @@ void AddGate(const MergeJson& result, Figures& figures) {
   }
 }
 
-// What one result line tells. Where a document lacks what its schema promises, exceptions of the
-// JSON library say so.
+// Returns the figures of one result line. If a document violates its schema, exceptions of the JSON
+// library report it.
 Figures FiguresOf(const std::string& command, const MergeJson& result) {
   Figures figures;
   if (!result.is_object()) return figures;
@@ -195,7 +195,7 @@ std::string TextOr(const MergeJson& result, const char* key) {
   return is_text ? result[key].get<std::string>() : std::string();
 }
 
-// What is kept of a line between the two passes.
+// Packs what the second pass needs of a line.
 std::string PackedInput(const MergedInput& input, const MergeJson& figures) {
   MergeJson cases = MergeJson::array();
   for (const CaseVerdict& one : input.cases) {
@@ -220,7 +220,7 @@ MergedInput UnpackedInput(std::string_view name, std::string_view bytes, MergeJs
   return input;
 }
 
-// Numbers whose bytes sort as they do.
+// Appends a number in a form whose bytes sort like the numbers.
 template <typename T>
 void AppendSortable(T value, std::string& to) {
   for (int shift = static_cast<int>(sizeof(T)) * 8 - 8; shift >= 0; shift -= 8) {
@@ -357,7 +357,7 @@ void Merger::AddLine(const ResultsHead& head, uint32_t file, const MergeJson& li
     for (const auto& [key, value] : FiguresOf(head.command, result)) {
       figures.push_back({IdOf(key), value.value, value.original, value.left});
     }
-    // A later line is of a later try, and comes behind the earlier one.
+    // Sorts lines of the same input by age: a later line is from a later attempt.
     std::string record = name + '\0';
     AppendSortable(file, record);
     AppendSortable(static_cast<uint64_t>(number), record);
@@ -400,7 +400,7 @@ void Merger::Add(const std::string& file, std::string_view text,
 
 void Merger::TakeInputs(Merged& merged, ExternalSorter& values) {
   std::map<std::pair<std::string, std::string>, uint32_t> groups;
-  std::string last;  // record whose successor may be of a later try
+  std::string last;  // record that a later attempt may replace
   const auto file_of = [](std::string_view record) {
     std::string_view rest = record.substr(record.find('\0') + 1);
     return TakeSortable<uint32_t>(rest);
@@ -442,7 +442,7 @@ void Merger::TakeInputs(Merged& merged, ExternalSorter& values) {
 }
 
 void Merger::RequireAll(const Merged& merged) const {
-  // The first line of a file may say that there are billions.
+  // A forged first line may claim billions of shards.
   constexpr size_t kMostNamed = 100;
   std::vector<uint32_t> missing;
   for (uint32_t i = 0; i < merged.head.shard.count && missing.size() < kMostNamed; ++i) {
@@ -486,7 +486,7 @@ Merged Merger::Finish() {
     merged.values_->Append(record);
   });
   for (const auto& [key, id] : ids_) {
-    // Of a line that a later one took the place of there may be nothing left.
+    // A line that was replaced by a later one may leave a figure without values.
     if (extents[id].count > 0) merged.figures[key] = extents[id];
   }
   return merged;

@@ -16,10 +16,10 @@
 
 namespace kv::corpus {
 
-// A figure that every input may have, such as the ratio of layer 3's K at level high.
+// Identifies a figure that every input may have, such as the ratio of layer 3's K at level high.
 struct FigureKey {
-  std::string figure;  // "ratio", "output_error", ...; of a gate the metric
-  std::string what;    // "level high", "h2o 0.5", "K q8_0, V q4_0"; of a gate the case
+  std::string figure;  // "ratio", "output_error", ...; for a gate the metric
+  std::string what;    // "level high", "h2o 0.5", "K q8_0, V q4_0"; for a gate the case
   std::string part;    // "all", "k", "v", "other"
   std::optional<uint64_t> layer;
   auto operator<=>(const FigureKey&) const = default;
@@ -27,16 +27,16 @@ struct FigureKey {
 
 struct FigureValue {
   double value = 0;
-  uint64_t input = 0;  // its place in the order of names
-  uint32_t group = 0;  // place in Merged::groups
-  // Of a ratio: what it divides, so that the ratio of all inputs together is exact.
+  uint64_t input = 0;  // index in the order of names
+  uint32_t group = 0;  // index into Merged::groups
+  // For a ratio its numerator and denominator, so that the ratio of all inputs together is exact.
   uint64_t original = 0, left = 0;
 };
 
-// How a case of a gate judged one input.
+// A gate's verdict on one case of one input.
 struct CaseVerdict {
   std::string name, status;          // pass, fail, not_run, inconclusive
-  std::string text;                  // what decided it, where it did not pass
+  std::string text;                  // the deciding reason, unless it passed
   std::vector<std::string> failing;  // rules: "measured_ratio >= 1.02"
 };
 
@@ -45,7 +45,7 @@ struct MergedInput {
   uint64_t bytes = 0;
   int exit_code = 0;
   std::string finding, text;  // of its first error
-  std::string verdict;        // empty where the command gives none
+  std::string verdict;        // empty if the command gives none
   std::string reason;         // of that verdict
   std::vector<CaseVerdict> cases;
 };
@@ -56,33 +56,32 @@ struct MergedGroup {
   uint64_t entries = 0;
 };
 
-// How often a gate's case came to which verdict, and which rules failed.
+// Counts of a gate case's verdicts and of the rules that failed.
 struct MergedCase {
   std::string name;
   std::map<std::string, uint64_t> statuses, failing;
 };
 
-// The values of one figure, as they lie in a spill.
+// A range of values of one figure in a spill.
 struct FigureExtent {
   uint64_t begin = 0, count = 0;
 };
 
-// The results of all shards of a corpus, in the order of names: nothing of it tells how many shards
-// there were. What there is of every input lies in temporary files, so that memory does not grow
-// with the corpus.
+// The results of all shards of a corpus, in the order of names, independent of the number of
+// shards. Data per input lies in temporary files, so that memory does not grow with the corpus.
 class Merged {
  public:
   ResultsHead head;  // without its shard
   uint64_t entries = 0, done = 0, negative = 0, failed = 0;
   int worst_exit_code = 0;
-  std::map<std::string, uint64_t> verdicts;  // how often which word came
-  std::vector<MergedCase> cases;             // of a gate, as they were met first
-  std::vector<MergedGroup> groups;           // as they were met first
+  std::map<std::string, uint64_t> verdicts;  // number of occurrences of each word
+  std::vector<MergedCase> cases;             // of a gate, in order of first occurrence
+  std::vector<MergedGroup> groups;           // in order of first occurrence
   std::map<FigureKey, FigureExtent> figures;
 
   void ForEachInput(const std::function<void(const MergedInput&)>& call) const;
   MergedInput Input(uint64_t place) const;
-  // The least first, equal ones in the order of names.
+  // Calls with the values in ascending order, equal ones in the order of names.
   void ForEachValue(const FigureExtent& figure,
                     const std::function<void(const FigureValue&)>& call) const;
   double ValueAt(const FigureExtent& figure, uint64_t place) const;
@@ -96,14 +95,14 @@ class Merged {
   std::unique_ptr<Spill> values_ = std::make_unique<Spill>();
 };
 
-// Takes files of results one by one. Throws kInconsistent for a shard that is foreign or there
-// twice, and says which file and line is no result.
+// Takes files of results one by one. Throws kInconsistent for a foreign or repeated shard, and
+// names file and line of anything that is not a result.
 class Merger {
  public:
-  // Files may be as large as they like: `passed` is called with the number of bytes that are done.
+  // Adds a file of any size; `passed` is called with the number of bytes processed.
   void Add(const std::string& file, std::string_view text,
            const std::function<void(size_t)>& passed = {});
-  // Throws kMissingRecord for shards and results that are missing. Once.
+  // Throws kMissingRecord for missing shards and results. To be called once.
   Merged Finish();
 
  private:

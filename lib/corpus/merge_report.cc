@@ -12,13 +12,15 @@
 namespace kv::corpus {
 namespace {
 
-// Of sorted values the one below which a share of them lies: one of them, never between two.
+// Returns the index, among sorted values, of the quantile `share`: always a value, never between
+// two.
 uint64_t PlaceOfShare(double share, uint64_t count) {
   const auto rank = static_cast<uint64_t>(std::ceil(share * static_cast<double>(count)));
   return std::max<uint64_t>(rank, 1) - 1;
 }
 
-// Takes values in their order, all of them twice: first to count and to add up, then to choose.
+// Computes a spread from values in ascending order, which are passed twice: first to count and sum,
+// then to pick quantiles.
 class SpreadBuilder {
  public:
   void Count(const FigureValue& value) {
@@ -54,7 +56,7 @@ class SpreadBuilder {
   uint64_t at_ = 0, original_ = 0, left_ = 0;
 };
 
-// The few values that lie farthest outside the middle half, by 1.5 times its width and more.
+// Keeps the few values that lie farthest outside the middle half, by at least 1.5 times its width.
 class OutlierList {
  public:
   OutlierList(const Merged& merged, const FigureExtent& figure) {
@@ -90,7 +92,7 @@ class OutlierList {
   std::vector<FigureValue> far_;
 };
 
-// A word of a command as a shell takes it.
+// Quotes a word of a command for a shell.
 std::string Quoted(const std::string& word) {
   const auto is_plain = [](unsigned char c) {
     return std::isalnum(c) != 0 ||
@@ -102,7 +104,7 @@ std::string Quoted(const std::string& word) {
   return quoted + "'";
 }
 
-// The command that shows one input as the run saw it.
+// Returns the command that reproduces one input as in the run.
 std::string CommandFor(const Merged& merged, const std::string& name) {
   std::string text = "kvtool " + merged.head.command;
   for (const std::string& parameter : merged.head.parameters) {
@@ -117,7 +119,7 @@ std::string CommandFor(const Merged& merged, const std::string& name) {
   return text + (name.starts_with('-') ? " -- " : " ") + Quoted(name);
 }
 
-// Adds what is told of one figure. Goes over its values twice and keeps none of them.
+// Adds one figure to the report. Reads its values twice and keeps none of them.
 void AddFigure(const FigureKey& key, const FigureExtent& extent, MergeReport& report) {
   const Merged& merged = *report.merged;
   SpreadBuilder all;
@@ -144,7 +146,7 @@ void AddFigure(const FigureKey& key, const FigureExtent& extent, MergeReport& re
   }
 }
 
-// Why an input is not done, in one line; empty for a verdict without words.
+// Returns in one line why an input failed; empty for a verdict without text.
 std::string FailureText(const MergedInput& input) {
   if (!input.text.empty()) return input.text;
   std::string text;
@@ -154,7 +156,7 @@ std::string FailureText(const MergedInput& input) {
   return text.empty() ? input.reason : text;
 }
 
-// "pass", "fail", "inconclusive" or nothing: of all that have a verdict.
+// Returns "pass", "fail" or "inconclusive" over all verdicts; nullopt if there are none.
 std::optional<std::string> VerdictOf(const Merged& merged) {
   if (merged.verdicts.empty()) return std::nullopt;
   if (merged.done != merged.entries) return "fail";
@@ -165,7 +167,7 @@ std::optional<std::string> TextOrNull(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional(text);
 }
 
-// A word, and how often it came.
+// A word and its number of occurrences.
 using Count = std::pair<std::string, uint64_t>;
 Fields<Count> CountFields(std::string_view name, std::string_view text) {
   return {{name, text, &Count::first}, {"entries", "Number of inputs", &Count::second}};
@@ -241,7 +243,8 @@ const Fields<MergeFailure>& FailureTable() {
   return fields;
 }
 
-// Of one figure all its parts or choices: how many inputs have less.
+// Draws the distributions of one figure's parts or choices: how many inputs have less than each
+// value.
 void AddDistributions(const Merged& merged, report::Page& page) {
   constexpr size_t kMostSeries = 8;
   std::map<std::string, report::LineChart> charts;
@@ -254,7 +257,7 @@ void AddDistributions(const Merged& merged, report::Page& page) {
     chart.y_label = key.figure;
     report::ChartSeries series;
     series.name = key.what + (key.part == "all" ? "" : " " + key.part);
-    // A curve needs no more points than this, whatever the corpus.
+    // A curve needs no more points than this, whatever the size of the corpus.
     const uint64_t points = std::min<uint64_t>(extent.count, 200);
     for (uint64_t i = 0; i < points; ++i) {
       const uint64_t at = i * (extent.count - 1) / (points - 1);
@@ -335,7 +338,7 @@ JunitSuite SuiteOf(const Merged& merged, const MergedInput& input) {
     return test.outcome == JunitTest::Outcome::kFailed;
   });
   if (!input.cases.empty() && (input.exit_code == 0 || is_told)) return suite;
-  // One that no case explains.
+  // A test for a failure that no case explains.
   JunitTest test{merged.head.command};
   if (input.exit_code != 0) {
     test.outcome = JunitTest::Outcome::kFailed;

@@ -8,16 +8,17 @@
 
 namespace kv::corpus {
 
-// How a figure is spread over inputs.
+// The distribution of a figure over inputs.
 struct Spread {
   FigureKey key;
   uint64_t count = 0;
   double mean = 0, deviation = 0, min = 0, p5 = 0, median = 0, p95 = 0, max = 0;
-  std::optional<double> weighted;  // of ratios: all originals over all that is left
+  // for ratios: the sum of all numerators over the sum of all denominators
+  std::optional<double> weighted;
 };
 const Fields<Spread>& SpreadFields();
 
-// A value that lies far from the others.
+// A value far from the others.
 struct Outlier {
   FigureKey key;
   std::string name;  // of the input
@@ -31,17 +32,17 @@ struct GroupReport {
   std::vector<Spread> figures;
 };
 
-// An input that is not done. Without a text it has a negative verdict.
+// A failed input. Without a text it has a negative verdict.
 struct MergeFailure {
   std::string name;
   int exit_code = 0;
   std::string finding, text, command;
 };
 
-// What kvtool merge says of a corpus, beside its header and inputs.
+// The report of kvtool merge on a corpus, besides its header and inputs.
 struct MergeReport {
   const Merged* merged = nullptr;      // must outlive the report
-  std::optional<std::string> verdict;  // over all inputs, where the command gives verdicts
+  std::optional<std::string> verdict;  // over all inputs, if the command gives verdicts
   std::vector<Spread> figures;
   std::vector<GroupReport> groups;  // by model and format
   std::vector<Outlier> outliers;
@@ -50,17 +51,17 @@ struct MergeReport {
 MergeReport ReportOf(const Merged& merged);
 const Fields<MergeReport>& MergeReportFields();
 
-// How often each case of a gate came to which verdict, and what rules failed.
+// Returns the number of each case's verdicts, and the rules that failed.
 TextTable CaseTable(const MergeReport& report);
-// The spreads of whole caches.
+// Returns the spreads of whole caches.
 TextTable FigureTable(std::span<const Spread> figures);
-// Leaves out a column.
+// Returns the table without one column.
 TextTable Without(std::string_view column, TextTable table);
 
-// A corpus at a glance: what a gate says of it, how figures are spread, by layer and by model, what
-// lies far out and how to look at it, and what failed.
+// Returns a page about a corpus: the gate's verdict, how figures are spread, by layer and by model,
+// outliers and how to inspect them, and failures.
 report::Page MergedPage(const MergeReport& report);
-// JUnit XML: one suite for each input, with a test for each case of a gate, else one.
+// Writes JUnit XML: one suite per input, with one test per case of a gate, or else one test.
 void WriteMergedJunit(const Merged& merged, const std::function<void(std::string_view)>& write);
 
 }  // namespace kv::corpus

@@ -15,12 +15,12 @@ namespace kv::corpus {
 
 constexpr std::string_view kResultsSchema = "kvtool.results/1";
 
-// The first line of a file of results (kvtool.results/1): what the lines below it are of.
+// The first line of a file of results (kvtool.results/1): what the following lines belong to.
 struct ResultsHead {
   std::string version;  // of the tool
   std::string command;
-  std::vector<std::string> parameters;  // as they were given
-  std::string parameters_xxh3;          // and of the files that they name
+  std::vector<std::string> parameters;  // as given
+  std::string parameters_xxh3;          // also of the files that they name
   std::string corpus_xxh3;
   uint64_t corpus_entries = 0, corpus_bytes = 0;
   Shard shard;
@@ -30,17 +30,17 @@ struct ResultsHead {
   nlohmann::ordered_json ToJson(const nlohmann::ordered_json& tool) const;
   // Throws kInvalidData errors.
   static ResultsHead Read(const nlohmann::ordered_json& line);
-  // What differs, in words; empty if both are of the same run but for the shard.
+  // Returns the differences in words; empty if both belong to the same run, apart from the shard.
   std::string DifferenceTo(const ResultsHead& other) const;
 };
 
-// What makes a result the same: the input's name and content, the command and its parameters, and
-// the version of the tool.
+// Returns the key of a result: two results with equal input name and content, command, parameters
+// and version are interchangeable.
 std::string ResultKey(const ResultsHead& head, const Member& member);
 
-// Calls with each whole line behind the first and its number. What follows the last newline was
-// torn by a kill and is left out. Nothing if not even the first line is whole. `passed` is called
-// with the number of bytes that are done.
+// Calls `call` with each whole line after the first, and its number. Anything after the last
+// newline was cut off by a kill and is ignored. Returns nullopt if even the first line is
+// incomplete. `passed` is called with the number of bytes processed.
 std::optional<ResultsHead> ReadResults(
     std::string_view text,
     const std::function<void(const nlohmann::ordered_json& line, size_t number)>& call,

@@ -17,7 +17,7 @@
 namespace kv::corpus {
 namespace {
 
-// Memory of a record beside its bytes.
+// Memory per record in addition to its bytes.
 constexpr size_t kRecordPlace = sizeof(std::pair<uint64_t, uint32_t>);
 
 }  // namespace
@@ -28,7 +28,7 @@ Spill::~Spill() {
 
 void Spill::Append(std::string_view bytes) {
   tail_.append(bytes);
-  // Not in small pieces, even where nothing may stay in memory.
+  // Writes in larger pieces, even if nothing may stay in memory.
   constexpr size_t kLeastWritten = size_t{1} << 18;
   if (tail_.size() > std::max(memory_, kLeastWritten)) Flush();
 }

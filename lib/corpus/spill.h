@@ -12,8 +12,7 @@
 
 namespace kv::corpus {
 
-// Bytes that are appended and read back. What would outgrow `memory` lies in a file without a name
-// in TMPDIR.
+// Bytes that are appended and read back. Beyond `memory` they go to an unnamed file in TMPDIR.
 class Spill {
  public:
   explicit Spill(size_t memory = size_t{1} << 20) : memory_(memory) {}
@@ -33,22 +32,22 @@ class Spill {
   const size_t memory_;
   int descriptor_ = -1;
   uint64_t in_file_ = 0;
-  std::string tail_;  // what is not in the file
+  std::string tail_;  // bytes not yet in the file
 };
 
-// Goes through a range of a spill in order.
+// Reads a range of a spill in order.
 class SpillReader {
  public:
   SpillReader(const Spill& spill, uint64_t begin, uint64_t end, size_t step = size_t{1} << 18)
       : spill_(&spill), next_(begin), end_(end), step_(step) {}
 
   bool more() const { return at_ < buffer_.size() || next_ < end_; }
-  // Valid until the next call. The range must have so many bytes more.
+  // Returns the next `size` bytes, valid until the next call. The range must have that many left.
   std::string_view Take(size_t size);
 
  private:
   const Spill* spill_;
-  uint64_t next_, end_;  // what was not read yet
+  uint64_t next_, end_;  // unread range
   size_t step_, at_ = 0;
   std::string buffer_;
 };
@@ -59,7 +58,8 @@ class ExternalSorter {
   explicit ExternalSorter(size_t memory = size_t{32} << 20) : memory_(memory), spill_(0) {}
 
   void Add(std::string_view record);
-  // All records, the least first; equal ones as often as they were added. Ends the sorter.
+  // Calls with all records in ascending order, equal ones as often as they were added. Ends the
+  // sorter.
   void ForEach(const std::function<void(std::string_view)>& call);
 
  private:

@@ -34,7 +34,7 @@ std::string_view TypeName(Kind kind) {
   return {};
 }
 
-// A schema of exactly the values that a shape has, without the field's sentence.
+// Returns a schema of exactly the values that a shape has, without the field's sentence.
 Value ShapeSchema(const FieldShape& shape) {
   Value schema = shape.kind == Kind::kObject && shape.fields != nullptr ? shape.fields->Schema()
                                                                         : Value(Value::Object());
@@ -131,7 +131,7 @@ const Value::List* ListIn(const Value* value) {
   return value == nullptr ? nullptr : value->get_if<Value::List>();
 }
 
-// Names come from files of others: control characters are escaped, and a quote keeps a spreadsheet
+// Names come from foreign files: control characters are escaped, and a quote keeps a spreadsheet
 // from taking a name such as "=cmd" for a formula.
 std::string CellOfText(const std::string& text) {
   std::string cell = Printable(text);
@@ -141,8 +141,8 @@ std::string CellOfText(const std::string& text) {
   return cell;
 }
 
-// Collects rows. A null element adds its columns alone, so that the head of a list does not depend
-// on what its elements lack.
+// Collects rows. A null element only adds its columns, so that the head of a list does not depend
+// on fields that its elements lack.
 class RowCollector {
  public:
   void AddDocument(const FieldTable& fields, const Value& document) {

@@ -13,8 +13,8 @@
 #include "lib/fields/format.h"
 #include "lib/fields/value.h"
 
-// A result is a value, and its fields are one table: JSON, its schema, console tables, CSV and the
-// tables of pages all come from it. A table is made once and lives as long as the program:
+// A result is a struct, and its fields are one table, from which JSON, its schema, console tables,
+// CSV and the tables of pages are made. A table is made once and lives as long as the program:
 //
 //   const Fields<Damage>& DamageFields() {
 //     static const Fields<Damage> fields = {
@@ -31,26 +31,27 @@
 namespace kv {
 
 struct FieldOptions {
-  bool absent = false;           // an empty optional leaves the key out instead of being null
-  std::vector<Value> choices{};  // the only values; nullptr among them for null
+  bool absent = false;           // an empty optional omits the key instead of being null
+  std::vector<Value> choices{};  // the only permitted values; nullptr among them permits null
   const char* pattern = nullptr;
-  // Limits of a number, or of the length of a text. For a list or a map they hold for its elements.
+  // Limits of a number, or of the length of a text. For a list or a map they apply to its elements.
   double least = std::numeric_limits<double>::quiet_NaN();
   double most = std::numeric_limits<double>::quiet_NaN();
   double above = std::numeric_limits<double>::quiet_NaN();  // every number is greater than this
-  bool nullable = false;       // a number is null where it is not finite; a Value may be null
-  const char* item = nullptr;  // a sentence about each element of a list
+  bool nullable = false;       // a number is null if it is not finite; a Value may be null
+  const char* item = nullptr;  // description of each element of a list
   size_t items = 0;            // least number of elements of a list
   size_t most_items = 0;       // greatest number of elements; 0: no limit
   bool rows = false;           // the elements of this list are the rows of the document's CSV
-  std::string_view unless{};   // ... unless the document has this member, whose rows these are
-  bool own_text = false;       // of this program: CSV need not keep it from being a formula
-  std::string_view column{};   // heading in tables of text; empty: no column
+  std::string_view unless{};   // ... unless the document has this member, whose elements then are
+  // written by this program: CSV need not protect it against being read as a formula
+  bool own_text = false;
+  std::string_view column{};  // heading in tables of text; empty: no column
   Format format = format::Plain;
-  Value schema{};  // the whole schema of what a getter of type Value returns
+  Value schema{};  // the complete schema of a getter that returns a Value
 };
 
-// Options by name, which leave the rows of a table short: Nullable(AtLeast(0)).
+// Options by name, which keep the rows of a table short: Nullable(AtLeast(0)).
 inline FieldOptions Absent(FieldOptions options = {}) {
   options.absent = true;
   return options;
@@ -78,7 +79,7 @@ FieldOptions OneOf(Word... words) {
 
 class FieldTable;
 
-// The type of a field's values as schemas know it.
+// The type of a field's values in terms of schemas.
 struct FieldShape {
   enum class Kind { kAny, kBool, kCount, kInteger, kNumber, kText, kList, kMap, kObject };
   Kind kind = Kind::kAny;
@@ -100,7 +101,7 @@ class FieldTable {
     bool has_columns() const { return is_inline() || !options.column.empty(); }
   };
   const std::deque<Entry>& entries() const { return entries_; }
-  // The schema of an object with these fields.
+  // Returns the schema of an object with these fields.
   Value Schema() const;
 
  protected:
@@ -110,7 +111,7 @@ class FieldTable {
   struct Parts {
     Value::List required;
     Value::Object properties;
-    Value::Object dependent;  // the keys of a part that may be missing, by its first one
+    Value::Object dependent;  // the keys of a part that may be missing, by its first key
   };
   void AddTo(Value::List& required, Parts& parts) const;
 };
@@ -201,13 +202,13 @@ class Fields : public FieldTable {
           get([getter, &nested](const T& of) { return Nested(std::invoke(getter, of), nested); }) {}
   };
 
-  // Writes the fields of a part among those of the whole, and none of them if the part is missing.
+  // Writes the fields of a part among those of the whole, or none of them if the part is missing.
   // Parts of which only one is ever present may have fields of the same name.
   template <typename Getter, typename U>
   static Field Inline(Getter getter, const Fields<U>& part) {
     return Field("", "", getter, part);
   }
-  // A column of tables of text alone.
+  // A column that exists only in text tables.
   template <typename Getter>
   static Field Column(std::string_view heading, Getter getter, Format format = format::Plain) {
     return Field(heading, "", std::move(getter), {.column = heading, .format = format});
@@ -226,7 +227,7 @@ class Fields : public FieldTable {
     getters_.push_back(std::move(field.get));
   }
 
-  // The JSON object of a result.
+  // Returns a result as a JSON object.
   Value Object(const T& of) const {
     Value::Object object;
     object.reserve(getters_.size());
@@ -271,7 +272,7 @@ class Fields : public FieldTable {
   std::vector<std::function<Value(const T&)>> getters_;
 };
 
-// Returns a text, or nothing where it is empty; of a member the getter that does.
+// Returns a text, or nullopt if it is empty; given a member, returns a getter that does so.
 inline std::optional<std::string> IfAny(std::string_view text) {
   return text.empty() ? std::nullopt : std::optional(std::string(text));
 }
@@ -280,7 +281,7 @@ auto IfAny(std::string T::*member) {
   return [member](const T& of) { return IfAny(of.*member); };
 }
 
-// Rows of text with a heading for each column, as the console, CSV and pages show results.
+// Rows of text with a heading per column, as the console, CSV and pages show results.
 struct TextTable {
   std::vector<std::string> head;
   std::vector<std::vector<std::string>> rows;
@@ -288,8 +289,8 @@ struct TextTable {
 
 void AddCells(const FieldTable::Entry& entry, const Value& value, std::vector<std::string>& row);
 
-// Returns a row for a result. Columns are the fields that have a heading, those of parts written
-// among them included; a null is "-".
+// Returns a row for a result. Columns are the fields that have a heading, including those of
+// inlined parts; a null is "-".
 template <typename T>
 std::vector<std::string> TextRow(const Fields<T>& fields, const T& of) {
   std::vector<std::string> row;
@@ -300,7 +301,7 @@ std::vector<std::string> TextRow(const Fields<T>& fields, const T& of) {
   return row;
 }
 
-// Leaves out columns in which no row has a value.
+// Removes columns in which no row has a value.
 TextTable WithoutEmptyColumns(TextTable table);
 std::vector<std::string> TextHead(const FieldTable& fields);
 
@@ -311,8 +312,8 @@ TextTable TextTableOf(const Fields<T>& fields, std::span<const std::type_identit
   return WithoutEmptyColumns(std::move(table));
 }
 
-// Returns a row for K and one for V of each layer that has them, after the layer's number and the
-// tensor's name. `is_shown` may leave tensors out.
+// Returns a row for K and one for V of each layer that has them, beginning with the layer's number
+// and the tensor's name. `is_shown` can exclude tensors.
 template <typename T, typename Layer>
 TextTable TableByTensor(const Fields<T>& fields, const std::vector<Layer>& layers,
                         const std::array<const char*, 2>& names,
@@ -329,14 +330,14 @@ TextTable TableByTensor(const Fields<T>& fields, const std::vector<Layer>& layer
   return table;
 }
 
-// Returns the rows that documents with these fields have as CSV: the elements of their lists that
-// are marked as rows, each after the fields of the elements around it, or else the documents
-// themselves. A column has the name of its field, after the names of the objects that it is in; a
-// null is an empty cell, and lists have no columns. The first column names the document's input,
-// where there is any.
+// Returns the rows of documents with these fields as CSV: the elements of their lists that are
+// marked as rows, each preceded by the fields of the enclosing elements, or else the documents
+// themselves. A column is named after its field, prefixed by the names of the enclosing objects; a
+// null is an empty cell, and lists have no columns. The first column names the document's input, if
+// there is one.
 TextTable RowTable(const FieldTable& fields, const Value& documents);
 
-// RFC 4180: a cell with a comma, a quote or a line break is quoted.
+// Formats a table by RFC 4180: cells with a comma, a quote or a line break are quoted.
 std::string Csv(const TextTable& table);
 
 }  // namespace kv

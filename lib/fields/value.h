@@ -18,9 +18,9 @@
 
 namespace kv {
 
-// One value of a document that kvtool writes. Documents are made of this type and not of the JSON
-// library's, whose templates cost most of the time to compile a source that uses them; lib/fields
-// alone turns one into the other.
+// A value of a document that kvtool writes. Documents use this type instead of the JSON library's,
+// whose templates dominate the compile time of sources that use them; only lib/fields converts
+// between the two.
 class Value {
  public:
   using List = std::vector<Value>;
@@ -69,7 +69,7 @@ class Value {
   Value& Put(std::string_view key, Value value);
   // Appends an element to a list; a null becomes a list first.
   Value& Push(Value value);
-  // Returns the value of a key, or nothing if this is no object or lacks the key.
+  // Returns the value of a key; nullptr if this is not an object or lacks the key.
   const Value* Find(std::string_view key) const;
 
   template <typename Visitor>
@@ -81,9 +81,9 @@ class Value {
   std::variant<std::monostate, bool, int64_t, uint64_t, double, std::string, List, Object> data_;
 };
 
-// The same value in the JSON library's type; numbers that are not finite are null.
+// Converts to the JSON library's type; numbers that are not finite become null.
 nlohmann::ordered_json ToJson(const Value& value);
-// The reverse, for documents that are still made with the JSON library.
+// Converts back, for documents that are still made with the JSON library.
 Value FromJson(const nlohmann::ordered_json& json);
 
 }  // namespace kv
