@@ -29,7 +29,7 @@ struct FigureValue {
   double value = 0;
   uint64_t input = 0;  // index in the order of names
   uint32_t group = 0;  // index into Merged::groups
-  // For a ratio its numerator and denominator, so that the ratio of all inputs together is exact.
+  // Numerator and denominator of a ratio, so that the ratio of all inputs together is exact.
   uint64_t original = 0, left = 0;
 };
 

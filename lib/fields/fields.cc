@@ -34,7 +34,7 @@ std::string_view TypeName(Kind kind) {
   return {};
 }
 
-// Returns a schema of exactly the values that a shape has, without the field's sentence.
+// Returns the schema of a field's values, without the field's description.
 Value ShapeSchema(const FieldShape& shape) {
   Value schema = shape.kind == Kind::kObject && shape.fields != nullptr ? shape.fields->Schema()
                                                                         : Value(Value::Object());

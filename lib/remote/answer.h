@@ -42,7 +42,7 @@ struct Version {
   bool Differs(const Answer& answer) const;
 };
 
-// How long to retry. Waits double from first_wait_s to longest_wait_s, each randomly varied a
+// Limits on retries. Waits double from first_wait_s to longest_wait_s, each randomly varied a
 // little; a server's Retry-After counts, up to longest_asked_s.
 struct Patience {
   int tries = 6;  // consecutive attempts without progress

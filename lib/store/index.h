@@ -25,7 +25,7 @@ struct NewObject {
   Effort level = Effort::kDefault;
 };
 
-// What the index knows about a state without its record.
+// The index's data about a state, available without its record.
 struct StateRow {
   uint64_t id = 0;
   std::string name;

@@ -85,8 +85,8 @@ StateRecord DecodeState(ByteSpan bytes);
 // Returns true if a state may have this name, which becomes a file name.
 bool IsStateName(std::string_view name);
 
-// How a source is cut into pieces, so that another state contains the same pieces. A last piece of
-// fewer tokens than this is not reused when a state grows.
+// Constants and functions that cut a source into pieces, so that another state contains the same
+// pieces. A last piece of fewer tokens than this is not reused when a state grows.
 constexpr uint64_t kShortTokens = 64;
 
 // Returns the files of a source as extents without pieces. `snapshot`, if given, is the source as

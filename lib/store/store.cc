@@ -334,7 +334,7 @@ void Store::LoadObject(const ObjectId& id, uint64_t bytes, CodecScratch& scratch
 
 namespace {
 
-// How an object is used.
+// The use of one object by all states.
 struct ObjectUse {
   uint64_t times = 0, bytes = 0;
   uint64_t referenced_bytes = 0;  // for all uses together

@@ -14,7 +14,7 @@
 #include "lib/core/base/hash.h"
 #include "lib/core/codec/ref/ref.h"
 
-// What an open archive can tell: the checks of its records, its chunks, and decoding them.
+// Implements an open archive: access to chunks, decoding, and checks of its records.
 namespace kv {
 
 using namespace kvz;

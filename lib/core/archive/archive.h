@@ -217,7 +217,7 @@ struct WriteSummary {
   std::array<Part, 3> parts;                // by ChunkKind
   std::map<std::string, uint64_t> codecs;   // chunks by codec name
   std::map<std::string, uint64_t> choices;  // planes by "predictor+backend"
-  // How much the archive needs of each reference that it names.
+  // The archive's use of one reference that it names.
   struct Reference {
     ReferenceName name;
     uint64_t chunks = 0, rows = 0, equal_rows = 0;

@@ -68,7 +68,8 @@ class NeighbourCache {
   uint64_t kept_bytes_ = 0;
 };
 
-// What an archive needs for decoding such chunks; made when it is opened, empty if it has none.
+// The index and cache for decoding such chunks; made when an archive is opened, empty if it has
+// none.
 struct ArchiveNeighbours {
   NeighbourIndex index;
   NeighbourCache cache;

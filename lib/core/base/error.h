@@ -13,7 +13,8 @@
 
 namespace kv {
 
-// Who caused a failure. The program turns it into an exit status (apps/kvtool/exit_status.h).
+// The party that caused a failure. The program turns it into an exit status
+// (apps/kvtool/exit_status.h).
 enum class ErrorCode { kUsage, kInvalidData, kIo, kUnsupported, kInternal };
 
 // The kind of fault, across all formats. The numbers are printed as KVnnnn, documented by `kvtool

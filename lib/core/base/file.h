@@ -23,7 +23,7 @@ class RangeReader;
 
 // Default limit for inputs that do not tell their size and must be spooled.
 constexpr uint64_t kMostOfPipe = uint64_t{64} << 30;
-// The same for lists, plans and manifests.
+// Default limit for lists, plans and manifests.
 constexpr uint64_t kMostOfList = uint64_t{1} << 30;
 
 // When the bytes of a remote input are fetched: all before it is used, or those that are needed.

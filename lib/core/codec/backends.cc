@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
-// zstd behind three forms of frames: as the engine writes them, literals only, and stored; and the
-// buffers that codecs reuse. Sizes that bound allocations are computed here from the headers of a
-// payload, never from what a foreign file claims.
+// Three forms of zstd frames (as the engine writes them, literals only, and stored) and the buffers
+// that codecs reuse. Sizes that bound allocations are computed here from the headers of a payload,
+// never from what a foreign file claims.
 
 #include "lib/core/codec/backends.h"
 

@@ -22,8 +22,8 @@ enum class Backend : uint8_t { kRle = 0, kZstd = 1 };
 std::string_view Name(Backend backend);
 
 // Returns an upper bound of the bytes that a payload decodes to, from its size and its own headers.
-// It limits what a foreign header can make us allocate: an RLE token of two bytes stands for at
-// most 131 bytes, a zstd block of four for at most 128 KiB.
+// It limits what a foreign header can make us allocate: an RLE token of two bytes yields at most
+// 131 bytes, a zstd block of four at most 128 KiB.
 uint64_t MaxDecodedBytes(Backend backend, ByteSpan payload);
 
 // The engine's zstd level. It is part of the format: the engine's choice between backends, which

@@ -50,8 +50,8 @@ constexpr bool MayBeInside(CodecId codec) {
          codec != CodecId::kRefSparse;
 }
 
-// How much time the encoder may spend. kCompat writes the same bytes as the engine's exhaustive
-// search. The other levels trade time for size; each may use every codec of the levels before it.
+// Levels of effort. kCompat writes the same bytes as the engine's exhaustive search. The other
+// levels trade time for size; each may use every codec of the levels before it.
 enum class Effort : uint8_t { kCompat, kFast, kDefault, kHigh, kMax };
 std::string_view Name(Effort effort);
 std::optional<Effort> ParseEffort(std::string_view name);

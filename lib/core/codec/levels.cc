@@ -49,8 +49,8 @@ constexpr uint64_t kWindowLossOneIn = 50;
 // which level default pays the time of contexts; and the one from which the row above is
 // informative enough to predict from.
 constexpr uint64_t kClearGainOneIn = 8, kDefaultGainOneIn = 100, kContextGainOneIn = 64;
-// One byte in this many: matches that are larger by no more count as equal, which tells the caller
-// that another order of the values may pay.
+// Matches that are larger by at most one byte in this many count as equal. The caller is then told
+// that another order of the values may be worth trying (EncodedChunk::by_matches).
 constexpr uint64_t kNearlyOneIn = 64;
 // Repeated rows are removed if that saves more than this many bytes per row.
 constexpr uint64_t kReferenceBytes = 8;

@@ -19,7 +19,7 @@
 // stores under one key. FORMAT.md is the grammar.
 namespace kv {
 
-// What decoding a page needs besides its payload and description.
+// The figures that decoding a page needs besides its payload and description.
 struct PageEntry {
   uint32_t bytes = 0;  // of the payload
   CodecId codec = CodecId::kRaw;
@@ -114,8 +114,7 @@ class FrameCoder {
   class Budget;
   uint64_t EncodeInto(const FrameDescription& description, ByteSpan raw, std::span<std::byte> out,
                       Budget* budget, uint64_t* needed);
-  // How the halves of heads, K and V side by side, are coded: together, apart, or the smaller of
-  // both.
+  // Coding of the halves of heads, K and V side by side: together, apart, or the smaller of both.
   enum class Sides { kTogether, kApart, kTry };
   Sides ChooseSides(const FrameDescription& description, const SegmentGrid& grid, ByteSpan raw);
   EncodedChunk EncodeSegment(const FrameDescription& description, const ChunkShape& shape,

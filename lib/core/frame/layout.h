@@ -33,7 +33,7 @@ struct FrameDescription {
   Hash128Bytes context{};  // hash of model, layer and tokens, chosen by the caller
 };
 
-// How the raw bytes are divided into segments, each of which is coded on its own.
+// The division of the raw bytes into segments, each of which is coded on its own.
 enum class Segmentation : uint8_t {
   kNone = 0,   // one segment
   kRows = 1,   // FrameHeader::segment_rows rows each

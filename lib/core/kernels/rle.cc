@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
-// Run lengths on vectors: the search for the next run and for its end go a vector at a time, and
-// what lies between is copied.
+// Run lengths on vectors: a vector of bytes at a time is searched for the start and the end of a
+// run, and the bytes between runs are copied.
 
 #include "lib/core/kernels/rle.h"
 

@@ -6,8 +6,8 @@
 
 namespace kv {
 
-// Which values of a head form a pair: i and i + n / 2 of the rotated part (NeoX, Hugging Face), or
-// 2i and 2i + 1 (GPT-J, the original Llama).
+// The values of a head that form a pair: i and i + n / 2 of the rotated part (NeoX, Hugging Face),
+// or 2i and 2i + 1 (GPT-J, the original Llama).
 enum class RopePairs { kHalves, kNeighbours };
 
 // Rotates `pairs` pairs (x, y) in place: x' = x c - y s, y' = y c + x s, with the cosine c and the

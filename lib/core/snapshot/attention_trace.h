@@ -33,7 +33,7 @@ struct ProbabilityPiece {
   uint64_t keys() const { return view.shape[2]; }
 };
 
-// How scores of one layer become probabilities, if it differs from the trace's general rule.
+// A layer's rule for turning scores into probabilities, if it differs from the trace's general one.
 struct LayerRule {
   std::optional<double> scale, softcap;
   std::optional<uint64_t> window;

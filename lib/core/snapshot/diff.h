@@ -15,7 +15,7 @@
 
 namespace kv {
 
-// How two caches differ, whatever their formats: geometry first, then every value.
+// Comparison of two caches of any formats: geometry first, then every value.
 
 struct DiffOptions {
   // Without it the stored bits decide, so that -0, NaN payloads and element types count. With it,

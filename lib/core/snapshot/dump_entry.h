@@ -12,7 +12,7 @@
 
 namespace kv {
 
-// Why an entry cannot be simulated, in the order in which the original script checks.
+// Reasons why an entry cannot be simulated, in the order in which the original script checks.
 enum class DumpDefect : uint8_t {
   kNone,
   kMetaParse,    // the meta is not JSON

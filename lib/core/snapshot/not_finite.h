@@ -9,7 +9,7 @@
 
 namespace kv {
 
-// Where a cache holds a value that is not a finite number.
+// A place in a cache whose value is not a finite number.
 struct NotFiniteValue {
   uint32_t layer = 0;
   bool is_value = false;

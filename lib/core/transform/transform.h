@@ -13,7 +13,7 @@
 
 namespace kv {
 
-// How one coefficient of a transform is stored. The values are stored in .kvx files: never changed,
+// Storage type of a transform's coefficient. The values are stored in .kvx files: never changed,
 // never reused.
 enum class CodeType : uint8_t {
   kNone = 0,  // dropped: it decodes to 0
@@ -79,7 +79,7 @@ struct TransformPart {
   uint64_t rank() const { return variances.size(); }
 };
 
-// What a form stores at a given ratio: a schema, or one step with tables.
+// The code that a form chose for a given ratio: a schema, or one step with tables.
 struct TransformPlan {
   std::string form;
   double ratio = 1;

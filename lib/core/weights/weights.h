@@ -67,7 +67,7 @@ struct CompressorWeights {
   Bytes metadata;                   // of a .bin, opaque
   std::vector<Note> notes;
 
-  // Block `index` of `layer` in file order.
+  // Returns block `index` of `layer`, in file order.
   const LinearBlock& Block(uint32_t layer, uint32_t index) const {
     return blocks[size_t{layer} * header.blocks_per_layer + index];
   }
@@ -94,7 +94,7 @@ struct WeightsFault {
 // Limit on recorded faults: a damaged file can break rules at every block.
 inline constexpr size_t kMostFaults = 256;
 
-// What a caller knows about the model of the weights; 0: unknown.
+// A caller's knowledge about the model of the weights; 0: unknown.
 struct WeightsExpectation {
   uint32_t layers = 0, head_dim = 0, factor = 0;
 };
@@ -105,7 +105,7 @@ std::vector<WeightsFault> CheckWeights(const CompressorWeights& weights);
 std::vector<WeightsFault> CheckExpectation(const CompressorWeights& weights,
                                            const WeightsExpectation& expected);
 
-// How rounding to another type changed the values.
+// Counts of values that rounding to another type changed, and how.
 struct RoundingCounts {
   uint64_t values = 0;
   uint64_t nan = 0;

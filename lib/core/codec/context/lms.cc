@@ -155,7 +155,8 @@ uint32_t FindPairing(ByteSpan values, bool bfloat, uint32_t largest, uint64_t ro
       pairing = static_cast<uint32_t>(step);
     }
   }
-  // Noise alone would explain one part in `sampled`; a rotation must explain half as much again.
+  // Noise alone would explain about 1 / `sampled` of the change; a rotation must explain 1.5 times
+  // that.
   return best * static_cast<double>(sampled) > 1.5 * change ? pairing : 0;
 }
 

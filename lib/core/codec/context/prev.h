@@ -26,11 +26,11 @@ struct HalfSurvey {
   // Counts of high bytes (f16), exponents (bf16) or whole values (8-bit floats).
   std::array<uint32_t, 256> high{};
   uint64_t high_bytes = 0;  // size of these bytes at their entropy
-  // The same for the other byte (for bf16 mantissa and sign), estimated from a sample; 0 for 8-bit
-  // floats, which have one byte.
+  // Entropy size of the other byte (for bf16 mantissa and sign), estimated from a sample; 0 for
+  // 8-bit floats, which have one byte.
   uint64_t low_bytes = 0;
 };
-// Surveys a sample of long chunks, or all values if `every` is set.
+// Surveys all values if `every` is set or the chunk is short, otherwise a sample.
 HalfSurvey SurveyHalves(ByteSpan values, HalfForm form, bool every);
 
 // Chooses the window of 31 exponents with the fewest values outside, and among equal ones the

@@ -80,7 +80,7 @@ void CheckPlaneFrame(const PlaneFrame& frame);
 // kBadPayload.
 void DecodePlane(const PlaneFrame& frame, std::span<std::byte> plane, CodecScratch& scratch);
 
-// How words are split into byte planes, one after another: plane p holds byte p of every word.
+// The split of words into byte planes, one after another: plane p holds byte p of every word.
 struct WordPlanes {
   uint32_t count = 1;    // bytes of a word: 1, 2 or 4
   bool rotated = false;  // words are first rotated left by one bit; two planes only

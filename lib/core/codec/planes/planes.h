@@ -17,8 +17,8 @@ namespace kv {
 // Returns true if the dtype has a block struct that EncodeBlockPlanes knows.
 bool HasBlockPlanes(DType dtype);
 
-// How planes become zstd frames: with matches, as in the engine; as literals, which is faster and
-// suits quantised values, whose matches are rare; or as the smaller of both, in all planes or only
+// The form of the planes' zstd frames: with matches, as in the engine; literals, which are faster
+// and suit quantised values, whose matches are rare; or the smaller of both, in all planes or only
 // in those of scales and high bits, which are a small part of the bytes.
 enum class BlockFrames { kMatches, kLiterals, kSmallerNarrow, kSmaller };
 

@@ -205,8 +205,8 @@ ProfileCoder::ProfileCoder(const ProfileEntry& entry) {
   std::copy(model.table_of.begin(), model.table_of.end(), table_of.begin());
   MakeSlots(model, slots);
   MakeEncoderSymbols(model, encoder_symbols);
-  // For each context and symbol: what coding it costs, and the nearest symbol that the table has,
-  // which exceptions are coded as.
+  // Computes, for each context and symbol, the cost of coding it and the nearest symbol that the
+  // table has. Exceptions are coded as that symbol.
   const std::vector<uint16_t>& order = SignedOrder(entry.shape.symbol_bits);
   nearest.resize(model.tables.size() * 256);
   cost.assign(nearest.size(), kExceptionCost);

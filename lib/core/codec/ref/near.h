@@ -122,7 +122,7 @@ bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& sc
 void DecodeNearDistributions(ByteReader& reader, NearRows& near, CodecScratch& scratch,
                              ErrorForecast* forecast = nullptr);
 
-// A list of the values that differ serves rows in which fewer than one value in this many does.
+// A list of the differing values is tried if fewer than one value in this many differs.
 constexpr uint64_t kFewDifferences = 24;
 // If fewer than one value in this many differs, the list is taken without trying other codings.
 constexpr uint64_t kVeryFewDifferences = 128;

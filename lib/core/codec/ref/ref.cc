@@ -161,7 +161,7 @@ class NearEncoder {
 constexpr uint64_t kFewEqualRows = 8, kFewBetweenNearRows = 256;
 // A run is dropped if a sample of this many rows is cheaper to code without it.
 constexpr uint64_t kSampledRows = 32;
-// Of a run longer than kLongRun, only kFirstRows rows are read at first: reading all is expensive
+// Only kFirstRows rows of a run longer than kLongRun are read at first: reading all is expensive,
 // and in vain if the run does not help.
 constexpr uint64_t kLongRun = 128, kFirstRows = 12;
 // Bits per value beyond those of its residual's magnitude.
@@ -372,7 +372,8 @@ class ByReference {
     uint64_t begin = 0, end = 0;
     bool equal = false;
   };
-  // Turns short equal pieces next to near ones into near ones, and merges near pieces that touch.
+  // Short equal pieces next to near ones become near, because a run of their own would cost more.
+  // Near pieces that touch are merged.
   std::vector<Piece> Joined(std::vector<Piece> pieces) const {
     const auto is_near = [&](size_t i, uint64_t Piece::*here, uint64_t Piece::*there,
                              size_t other) {

@@ -12,8 +12,8 @@
 // folder is the grammar.
 namespace kv {
 
-// Neighbours that an encoder may use, each with the runs of its rows. These equal the chunk's
-// proposed runs one by one, except for the layer, K or V, and the turn.
+// Neighbours that an encoder may use. Each has the chunk's proposed runs again, with its own layer,
+// K or V, and turn.
 struct BesideNeighbours {
   struct One {
     Neighbour neighbour;
